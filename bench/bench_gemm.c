@@ -1,0 +1,259 @@
+/*
+ * bench_gemm.c: matrix products and attention against the machine's peak.
+ *
+ *     bench_gemm [--small-pages] [name-filter]
+ *
+ * The peak is measured: a loop of independent fused multiply-adds in registers,
+ * on as many threads. Each line is the best of several runs, because a shared
+ * machine only ever adds time. Memory is on large pages, as the arena is, unless
+ * --small-pages says otherwise.
+ */
+#pragma GCC optimize("fp-contract=fast")
+
+#include <omp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "cpu/cpu.h"
+#include "cpu/micro.h"
+
+static bool small_pages;
+static const char *filter = "";
+
+/* --- memory --------------------------------------------------------------------------- */
+
+/* Zeroed, touched, never freed. */
+static void *bytes_new(uint64_t bytes)
+{
+    const uint64_t large = 2u << 20;
+    bytes = align_up(bytes + 64, large);
+    char *at = mmap(NULL, bytes + large, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED, "no memory for %llu bytes", (unsigned long long)bytes);
+    at = (char *)align_up((uint64_t)at, large);
+    madvise(at, bytes, small_pages ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+    memset(at, 0, bytes);
+    return at;
+}
+
+static struct tensor tensor_new(enum dtype t, int rank, const int64_t *dim)
+{
+    struct tensor x = {.dtype = (uint8_t)t, .rank = (uint8_t)rank};
+    memcpy(x.dim, dim, (size_t)rank * sizeof *dim);
+    tensor_dense_strides(&x);
+    return x;
+}
+
+/* Small numbers of both signs; the values do not change the time, denormals would. */
+static struct operand operand_new(const struct tensor *t)
+{
+    struct operand x = {.dtype = t->dtype, .rank = t->rank};
+    memcpy(x.dim, t->dim, sizeof x.dim);
+    memcpy(x.stride, t->stride, sizeof x.stride);
+    x.data = bytes_new(tensor_bytes(t));
+    uint32_t state = 1;
+    for (int64_t i = 0; i < tensor_elements(t); i++) {
+        state = state * 1664525u + 1013904223u;
+        float value = (float)(int32_t)state * 0x1p-31f;
+        if (x.dtype == DT_F32) ((float *)x.data)[i] = value;
+        else ((uint16_t *)x.data)[i] = f32_to_bf16(value);
+    }
+    return x;
+}
+
+/* --- the peak ----------------------------------------------------------------------------- */
+
+/* 12 accumulators of two registers' worth: more than latency times pipes anywhere, and
+ * made by a product first, because some processors bind a chain of sums to the pipe
+ * that began it. Returns flops. */
+#define PEAK(name, lanes, attribute)                                                      \
+    attribute static double name(int64_t n, float seed, float *out)                       \
+    {                                                                                     \
+        typedef float vec __attribute__((vector_size(lanes * 4)));                        \
+        vec x = (vec){0} + seed, y = (vec){0} + 0.999f, a[12];                            \
+        _Pragma("GCC unroll 16") for (int j = 0; j < 12; j++) a[j] = x * (float)(j + 1);  \
+        for (int64_t i = 0; i < n; i++)                                                   \
+            _Pragma("GCC unroll 16") for (int j = 0; j < 12; j++) a[j] = a[j] * y + x;    \
+        vec sum = a[0];                                                                   \
+        _Pragma("GCC unroll 16") for (int j = 1; j < 12; j++) sum += a[j];                \
+        *out = sum[0];                                                                    \
+        return (double)n * 12 * lanes * 2;                                                \
+    }
+#if defined(__x86_64__)
+PEAK(peak_avx512, 16, __attribute__((target("avx512f"))))
+PEAK(peak_avx2, 8, __attribute__((target("avx2,fma"))))
+PEAK(peak_sse, 4, )
+static double peak_loop(int64_t n, float seed, float *out)
+{
+    if (__builtin_cpu_supports("avx512f")) return peak_avx512(n, seed, out);
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return peak_avx2(n, seed, out);
+    return peak_sse(n, seed, out);
+}
+#elif defined(__aarch64__)
+/* The accumulator of fmla is the sum, not the product: chains as a matrix product has. */
+static double peak_loop(int64_t n, float seed, float *out)
+{
+    typedef float vec __attribute__((vector_size(16)));
+    vec x = (vec){0} + seed, y = (vec){0} + 0.999f, a[20];
+    _Pragma("GCC unroll 20") for (int j = 0; j < 20; j++) a[j] = x * (float)(j + 1);
+    for (int64_t i = 0; i < n; i++)
+        _Pragma("GCC unroll 20") for (int j = 0; j < 20; j++)
+            __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(a[j]) : "w"(x), "w"(y));
+    vec sum = a[0];
+    _Pragma("GCC unroll 20") for (int j = 1; j < 20; j++) sum += a[j];
+    *out = sum[0];
+    return (double)n * 20 * 4 * 2;
+}
+#else
+PEAK(peak_loop, 4, )
+#endif
+
+static double peak_measure(int threads)
+{
+    double best = 0;
+    for (int r = 0; r < 40; r++) {
+        double flops = 0, start = clock_seconds();
+#pragma omp parallel num_threads(threads) reduction(+ : flops)
+        {
+            volatile float keep;
+            float value;
+            flops += peak_loop(100000, 1e-3f, &value);
+            keep = value;
+            (void)keep;
+        }
+        double rate = flops / (clock_seconds() - start);
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+/* --- cases ------------------------------------------------------------------------------------ */
+
+struct bench {
+    struct query q;
+    struct tensor in[MAX_IN], out[MAX_OUT];
+    struct launch l;
+    union attr attr;
+    struct profile profile;
+};
+
+/* The best seconds of a kernel over at least a few runs and some time. */
+static double bench_time(struct bench *b, const struct kernel *k, int threads)
+{
+    b->profile.threads = b->l.threads = threads;
+    b->q.attr = b->l.attr = &b->attr;
+    b->q.profile = &b->profile;
+    for (int i = 0; i < b->q.nin; i++) b->q.in[i] = &b->in[i];
+    for (int i = 0; i < b->q.nout; i++) b->q.out[i] = &b->out[i];
+    b->l.nin = b->q.nin, b->l.nout = b->q.nout;
+    CHECK(k->match(&b->q));
+    b->l.work_bytes = k->workspace(&b->q);
+    b->l.work = bytes_new(b->l.work_bytes);
+    double best = 1e30, begin = clock_seconds();
+    for (int r = 0; r < 3 || (r < 200 && clock_seconds() - begin < 0.4); r++) {
+        double start = clock_seconds();
+        k->run(&b->l);
+        double t = clock_seconds() - start;
+        if (t < best) best = t;
+    }
+    munmap(b->l.work, align_up(b->l.work_bytes + 64, 2u << 20));
+    return best;
+}
+
+static void bench_print(const char *name, double flops, struct bench *b, const struct kernel *k)
+{
+    static double peak[3];
+    if (!strstr(name, filter)) return;
+    printf("%-44s", name);
+    for (int threads = 1; threads <= 2; threads++) {
+        if (!peak[threads]) peak[threads] = peak_measure(threads);
+        double rate = flops / bench_time(b, k, threads);
+        printf("  %7.1f %4.0f%%", rate * 1e-9, 100 * rate / peak[threads]);
+    }
+    printf("  %6.1f\n", (double)b->l.work_bytes / (1 << 20));
+    fflush(stdout);
+}
+
+/* a op b; LINEAR is tb. */
+static void bench_product(int64_t M, int64_t N, int64_t K, bool ta, bool tb, enum dtype t, enum dtype out)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s%s %lld x %lld x %lld %s -> %s", ta ? "T" : "N", tb ? "T" : "N", (long long)M,
+             (long long)N, (long long)K, dtype_name(t), dtype_name(out));
+    if (!strstr(name, filter)) return;
+    struct bench b = {.q = {.nin = 2, .nout = 1}};
+    b.attr.matmul.ta = ta, b.attr.matmul.tb = tb, b.attr.matmul.dtype = (uint8_t)out;
+    b.in[0] = tensor_new(t, 2, ta ? (int64_t[]){K, M} : (int64_t[]){M, K});
+    b.in[1] = tensor_new(t, 2, tb ? (int64_t[]){N, K} : (int64_t[]){K, N});
+    b.out[0] = tensor_new(out, 2, (int64_t[]){M, N});
+    for (int i = 0; i < 2; i++) b.l.in[i] = operand_new(&b.in[i]);
+    b.l.out[0] = operand_new(&b.out[0]);
+    struct kernel k = {OP_MATMUL, "matmul", matmul_match, matmul_workspace, matmul_run};
+    bench_print(name, 2.0 * (double)M * (double)N * (double)K, &b, &k);
+    for (int i = 0; i < 2; i++) munmap(b.l.in[i].data, align_up(tensor_bytes(&b.in[i]) + 64, 2u << 20));
+    munmap(b.l.out[0].data, align_up(tensor_bytes(&b.out[0]) + 64, 2u << 20));
+}
+
+/* Flops count the useful half only when causal. */
+static void bench_attention(int64_t B, int64_t T, int64_t H, int64_t G, int64_t D, bool causal, enum dtype t)
+{
+    struct bench f = {.q = {.nin = 3, .nout = 2}}, b = {.q = {.nin = 6, .nout = 3}};
+    struct tensor q = tensor_new(t, 4, (int64_t[]){B, T, H, D}), k = tensor_new(t, 4, (int64_t[]){B, T, G, D});
+    struct tensor lse = tensor_new(DT_F32, 3, (int64_t[]){B, H, T});
+    f.attr.attention.scale = b.attr.attention.scale = 0.125f;
+    f.attr.attention.causal = b.attr.attention.causal = causal;
+    f.in[0] = q, f.in[1] = f.in[2] = k, f.out[0] = q, f.out[1] = lse;
+    for (int i = 0; i < 3; i++) f.l.in[i] = operand_new(&f.in[i]);
+    for (int i = 0; i < 2; i++) f.l.out[i] = operand_new(&f.out[i]);
+    b.in[0] = b.in[1] = b.in[4] = q, b.in[2] = b.in[3] = k, b.in[5] = lse;
+    b.out[0] = q, b.out[1] = b.out[2] = k;
+    b.l.in[0] = operand_new(&q), b.l.in[1] = f.l.in[0], b.l.in[2] = f.l.in[1], b.l.in[3] = f.l.in[2];
+    b.l.in[4] = f.l.out[0], b.l.in[5] = f.l.out[1];
+    for (int i = 0; i < 3; i++) b.l.out[i] = operand_new(&b.out[i]);
+    struct kernel forward = {OP_ATTENTION, "attention", attention_match, attention_workspace, attention_run};
+    struct kernel backward = {OP_ATTENTION_BWD, "attention_bwd", attention_bwd_match, attention_bwd_workspace,
+                              attention_bwd_run};
+    double pairs = (double)(B * H) * (causal ? 0.5 * (double)T * (double)(T + 1) : (double)T * (double)T);
+    char name[96];
+    snprintf(name, sizeof name, "attention B%lld T%lld H%lld/%lld D%lld%s %s", (long long)B, (long long)T, (long long)H,
+             (long long)G, (long long)D, causal ? " causal" : "", dtype_name(t));
+    bench_print(name, pairs * (double)D * 4, &f, &forward);
+    snprintf(name, sizeof name, "  backward (attention)");
+    bench_print(name, pairs * (double)D * 10, &b, &backward);
+}
+
+static void bench_products(enum dtype t)
+{
+    static const int64_t squares[] = {64, 128, 256, 512, 1024, 2048};
+    for (size_t i = 0; i < COUNT(squares); i++) bench_product(squares[i], squares[i], squares[i], false, true, t, t);
+    bench_product(1024, 1024, 1024, false, false, t, t);
+    bench_product(1024, 1024, 1024, true, false, t, t);
+    static const int64_t rows[] = {1, 2, 4, 8, 16, 32, 64};
+    for (size_t i = 0; i < COUNT(rows); i++) bench_product(rows[i], 2048, 2048, false, true, t, t);
+    bench_product(8, 2048, 2048, false, false, t, t);
+    bench_product(512, 512, 64, false, true, t, t);
+    bench_product(512, 32000, 64, false, true, t, t);
+    bench_product(256, 32000, 576, false, true, t, t);
+    bench_product(512, 576, 1536, false, true, t, t);
+    bench_product(4096, 1024, 512, true, false, t, DT_F32);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--small-pages")) small_pages = true;
+        else filter = argv[i];
+    }
+    printf("inner loops: %s, tile %d x %d; peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", micro_best()->name,
+           micro_best()->mr, micro_best()->nr, peak_measure(1) * 1e-9, peak_measure(2) * 1e-9);
+    printf("%-44s  %13s  %13s  %6s\n", "op, M x N x K", "1 thread", "2 threads", "MiB");
+    bench_products(DT_F32);
+    bench_products(DT_BF16);
+    for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
+        bench_attention(2, 512, 12, 12, 64, true, t);
+        bench_attention(2, 512, 12, 12, 64, false, t);
+        bench_attention(1, 2048, 9, 3, 64, true, t);
+        bench_attention(1, 512, 8, 8, 128, true, t);
+    }
+    return 0;
+}

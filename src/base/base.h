@@ -1,0 +1,104 @@
+/*
+ * base.h: what every other file stands on: errors, checks, memory, vectors,
+ * text, sizes, clocks.
+ *
+ * Three kinds of error, never mixed:
+ *   CHECK            our own bug: prints the expression and aborts, in every build;
+ *   struct error     the user's input or the environment: the callee fills it and
+ *                    returns its code, callers prepend context, only main prints;
+ *   sticky errors    graph builders record the first one (see graph.h).
+ */
+#ifndef BASE_H
+#define BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Codes are the program's exit codes (docs/configuration.md). */
+enum { PL_OK = 0, PL_FAIL = 1, PL_USAGE = 2, PL_NOFIT = 3 };
+
+struct error {
+    int code;
+    char text[2048];
+};
+
+/* Fills `e` with a code and a message; returns the code, so that a failing
+ * function can end in `return error_set(...)`. */
+int error_set(struct error *e, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Puts context before the message, "context: message"; returns the code. */
+int error_prepend(struct error *e, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+_Noreturn void check_failed(const char *file, int line, const char *expr, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* CHECK(condition, "format", ...): an invariant of ours. Always compiled in. */
+#define CHECK(cond, ...)                                                      \
+    do {                                                                      \
+        if (!(cond)) check_failed(__FILE__, __LINE__, #cond, "" __VA_ARGS__); \
+    } while (0)
+
+/* Progress and warnings, on stderr. log_quiet(true) drops notes, keeps warnings. */
+void log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void log_quiet(bool quiet);
+
+/* Heap memory. Never returns NULL; mem_alloc zeroes. All of our allocations go
+ * through these, so mem_allocations() says whether a step allocated. */
+void *mem_alloc(size_t bytes);
+void *mem_resize(void *p, size_t bytes);
+void *mem_copy(const void *p, size_t bytes);
+char *mem_string(const char *s);
+void mem_free(void *p);
+uint64_t mem_allocations(void);
+
+/* A bump allocator: many small things that die together. */
+struct bump {
+    struct bump_chunk *chunk;
+};
+void *bump_alloc(struct bump *b, size_t bytes);
+char *bump_string(struct bump *b, const char *s);
+char *bump_format(struct bump *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void bump_free(struct bump *b);
+
+/* A growable array: VEC(int) v = {0}; vec_push(&v, 3); v.at[0]; vec_free(&v). */
+#define VEC(type)        \
+    struct {             \
+        type *at;        \
+        uint32_t n, cap; \
+    }
+#define vec_push(v, x) \
+    (vec_grow((void **)&(v)->at, &(v)->cap, (v)->n + 1, sizeof *(v)->at), (v)->at[(v)->n++] = (x))
+#define vec_free(v) (mem_free((v)->at), (v)->at = NULL, (v)->n = (v)->cap = 0)
+void vec_grow(void **at, uint32_t *cap, uint32_t need, size_t size);
+
+/* Growable text, for printers. Always terminated once anything was printed. */
+struct text {
+    char *at;
+    size_t n, cap;
+};
+void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void text_append(struct text *t, const char *bytes, size_t n);
+void text_free(struct text *t);
+
+/* "8GiB", "500 MB", "123" to bytes: KiB/MiB/GiB/TiB are 1024s, KB/MB/GB/TB 1000s.
+ * False when it is not a size. */
+bool size_parse(const char *s, uint64_t *bytes);
+/* Bytes as people read them ("1.50 GiB"), in a caller's buffer; returns it. */
+char *size_print(uint64_t bytes, char out[32]);
+
+/* The shell-style pattern with * and ?: the one used for parameter names. */
+bool pattern_match(const char *pattern, const char *name);
+/* Edit distance, for "did you mean". */
+int edit_distance(const char *a, const char *b);
+
+double clock_seconds(void);                     /* monotonic */
+uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+static inline uint64_t align_up(uint64_t x, uint64_t a) { return (x + a - 1) / a * a; }
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+#endif

@@ -1,0 +1,93 @@
+/*
+ * error.c: errors that travel, checks that stop, and lines on stderr.
+ *
+ * Invariant: a message is always terminated and never longer than its buffer.
+ * An overlong one is cut at the end, so the context prepended last, which says
+ * where, survives and the least specific tail is lost.
+ */
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+/* The message is built aside first: an argument may be e->text itself. */
+int error_set(struct error *e, int code, const char *fmt, ...)
+{
+    char text[sizeof e->text];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    e->code = code;
+    strcpy(e->text, text);
+    return code;
+}
+
+int error_prepend(struct error *e, const char *fmt, ...)
+{
+    char text[sizeof e->text];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (n < 0) n = 0;
+    if ((size_t)n < sizeof text) {
+        size_t room = sizeof text - (size_t)n;
+        snprintf(text + n, room, ": %.*s", (int)room, e->text);
+    }
+    strcpy(e->text, text);
+    return e->code;
+}
+
+_Noreturn void check_failed(const char *file, int line, const char *expr, const char *fmt, ...)
+{
+    fflush(stdout);
+    fprintf(stderr, "%s:%d: this must hold and does not: %s", file, line, expr);
+    if (fmt[0]) {
+        va_list args;
+        fputs("\n  ", stderr);
+        va_start(args, fmt);
+        vfprintf(stderr, fmt, args);
+        va_end(args);
+    }
+    fputs("\nThis is a bug in Plimsoll; please report it with the command and its input.\n", stderr);
+    abort();
+}
+
+static atomic_bool quiet_notes;
+
+void log_quiet(bool quiet)
+{
+    atomic_store(&quiet_notes, quiet);
+}
+
+/* One write per line, so that lines of several threads do not mix. */
+static void log_line(const char *prefix, const char *fmt, va_list args)
+{
+    char line[4096];
+    int n = snprintf(line, sizeof line, "%s", prefix);
+    vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, args);
+    size_t end = strlen(line);
+    line[end] = '\n';
+    fwrite(line, 1, end + 1, stderr);
+}
+
+void log_note(const char *fmt, ...)
+{
+    if (atomic_load(&quiet_notes)) return;
+    va_list args;
+    va_start(args, fmt);
+    log_line("", fmt, args);
+    va_end(args);
+}
+
+void log_warn(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    log_line("warning: ", fmt, args);
+    va_end(args);
+}

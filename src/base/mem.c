@@ -1,0 +1,146 @@
+/*
+ * mem.c: heap memory, bump allocation, growable arrays.
+ *
+ * Invariant: no function here returns NULL, and every block that our code takes
+ * from the heap is counted once. Running out of host heap is not survivable (the
+ * large arenas are allocated elsewhere and report), so it ends the program with
+ * the size that was wanted.
+ *
+ *   struct bump
+ *     chunk ──► [ next | used | cap | data ............ free ] ──► older chunks
+ *                                    ^ 16-byte aligned pieces
+ */
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+static atomic_ullong allocations;
+
+static _Noreturn void out_of_memory(size_t bytes)
+{
+    fprintf(stderr, "plimsoll: out of host memory: an allocation of %zu bytes failed\n", bytes);
+    abort();
+}
+
+void *mem_alloc(size_t bytes)
+{
+    atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
+    void *p = calloc(1, bytes ? bytes : 1);
+    if (!p) out_of_memory(bytes);
+    return p;
+}
+
+/* Bytes beyond the old size are not zeroed. */
+void *mem_resize(void *p, size_t bytes)
+{
+    atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
+    p = realloc(p, bytes ? bytes : 1);
+    if (!p) out_of_memory(bytes);
+    return p;
+}
+
+void *mem_copy(const void *p, size_t bytes)
+{
+    void *copy = mem_resize(NULL, bytes);
+    if (bytes) memcpy(copy, p, bytes);
+    return copy;
+}
+
+char *mem_string(const char *s)
+{
+    return mem_copy(s, strlen(s) + 1);
+}
+
+void mem_free(void *p)
+{
+    free(p);
+}
+
+uint64_t mem_allocations(void)
+{
+    return atomic_load_explicit(&allocations, memory_order_relaxed);
+}
+
+/* ---- bump ---- */
+
+struct bump_chunk {
+    struct bump_chunk *next;
+    size_t used, cap;
+    _Alignas(16) char data[];
+};
+
+enum { BUMP_CHUNK = 64 << 10, BUMP_ALIGN = 16 };
+
+/* Memory is zeroed, as mem_alloc's is. A piece larger than a chunk gets a chunk
+ * of its own, put behind the current one so that the latter's rest stays in use. */
+void *bump_alloc(struct bump *b, size_t bytes)
+{
+    CHECK(bytes <= SIZE_MAX - BUMP_CHUNK, "a bump allocation of %zu bytes", bytes);
+    size_t need = align_up(bytes ? bytes : 1, BUMP_ALIGN);
+    struct bump_chunk *c = b->chunk;
+    if (!c || c->cap - c->used < need) {
+        size_t cap = need > BUMP_CHUNK ? need : BUMP_CHUNK;
+        struct bump_chunk *fresh = mem_alloc(sizeof *fresh + cap);
+        fresh->cap = cap;
+        if (c && cap > BUMP_CHUNK) {
+            fresh->next = c->next;
+            c->next = fresh;
+        } else {
+            fresh->next = c;
+            b->chunk = fresh;
+        }
+        c = fresh;
+    }
+    void *p = c->data + c->used;
+    c->used += need;
+    return p;
+}
+
+char *bump_string(struct bump *b, const char *s)
+{
+    size_t n = strlen(s) + 1;
+    return memcpy(bump_alloc(b, n), s, n);
+}
+
+char *bump_format(struct bump *b, const char *fmt, ...)
+{
+    char brief[256];
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(brief, sizeof brief, fmt, args);
+    va_end(args);
+    CHECK(n >= 0, "a format that cannot be printed");
+    char *s = bump_alloc(b, (size_t)n + 1);
+    if ((size_t)n < sizeof brief) memcpy(s, brief, (size_t)n + 1);
+    else vsnprintf(s, (size_t)n + 1, fmt, again);
+    va_end(again);
+    return s;
+}
+
+void bump_free(struct bump *b)
+{
+    for (struct bump_chunk *c = b->chunk; c;) {
+        struct bump_chunk *next = c->next;
+        mem_free(c);
+        c = next;
+    }
+    b->chunk = NULL;
+}
+
+/* ---- vectors ---- */
+
+/* Doubles, so that n pushes cost O(n). */
+void vec_grow(void **at, uint32_t *cap, uint32_t need, size_t size)
+{
+    if (need <= *cap) return;
+    CHECK(need <= UINT32_MAX / 2, "an array of %u elements", need);
+    uint32_t grown = *cap ? *cap * 2 : 8;
+    if (grown < need) grown = need;
+    *at = mem_resize(*at, (size_t)grown * size);
+    *cap = grown;
+}

@@ -1,0 +1,203 @@
+/*
+ * text.c: growable text, sizes as people write them, name patterns, and the
+ * small services that need no file of their own (clock, hash).
+ */
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "base/base.h"
+
+/* Room for `more` bytes and the terminator. */
+static void text_reserve(struct text *t, size_t more)
+{
+    size_t need = t->n + more + 1;
+    if (need <= t->cap) return;
+    size_t cap = t->cap ? t->cap * 2 : 256;
+    if (cap < need) cap = need;
+    t->at = mem_resize(t->at, cap);
+    t->cap = cap;
+}
+
+/* Most prints fit the room at hand; a longer one is printed again once it has room. */
+void text_printf(struct text *t, const char *fmt, ...)
+{
+    va_list args, again;
+    text_reserve(t, 64);
+    size_t room = t->cap - t->n;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(t->at + t->n, room, fmt, args);
+    va_end(args);
+    CHECK(n >= 0, "a format that cannot be printed");
+    if ((size_t)n >= room) {
+        text_reserve(t, (size_t)n);
+        vsnprintf(t->at + t->n, (size_t)n + 1, fmt, again);
+    }
+    va_end(again);
+    t->n += (size_t)n;
+}
+
+void text_append(struct text *t, const char *bytes, size_t n)
+{
+    text_reserve(t, n);
+    if (n) memcpy(t->at + t->n, bytes, n);
+    t->n += n;
+    t->at[t->n] = 0;
+}
+
+void text_free(struct text *t)
+{
+    mem_free(t->at);
+    *t = (struct text){0};
+}
+
+/* ---- sizes ---- */
+
+static const struct { const char *name; uint64_t bytes; } size_units[] = {
+    {"", 1}, {"B", 1},
+    {"KiB", 1ull << 10}, {"MiB", 1ull << 20}, {"GiB", 1ull << 30}, {"TiB", 1ull << 40},
+    {"KB", 1000ull}, {"MB", 1000000ull}, {"GB", 1000000000ull}, {"TB", 1000000000000ull},
+};
+
+/* The unit's letters may be of either case. 0 when it is no unit. */
+static uint64_t size_unit(const char *s)
+{
+    size_t n = strlen(s);
+    while (n && isspace((unsigned char)s[n - 1])) n--;
+    for (size_t i = 0; i < COUNT(size_units); i++)
+        if (strlen(size_units[i].name) == n && !strncasecmp(s, size_units[i].name, n))
+            return size_units[i].bytes;
+    return 0;
+}
+
+/* Integer arithmetic throughout: a budget is a count of bytes and must not be
+ * rounded on its way through a double. A fraction ("1.5GiB") is allowed before a
+ * unit larger than a byte, and is rounded down to whole bytes. */
+bool size_parse(const char *s, uint64_t *bytes)
+{
+    while (isspace((unsigned char)*s)) s++;
+    if (!isdigit((unsigned char)*s)) return false;
+    unsigned __int128 whole = 0, part = 0, scale = 1;
+    for (; isdigit((unsigned char)*s); s++) {
+        whole = whole * 10 + (unsigned)(*s - '0');
+        if (whole > UINT64_MAX) return false;
+    }
+    bool fraction = *s == '.';
+    if (fraction) {
+        if (!isdigit((unsigned char)*++s)) return false;
+        for (; isdigit((unsigned char)*s); s++)
+            if (scale < 1000000000000000000ull) { /* later digits are below a byte */
+                part = part * 10 + (unsigned)(*s - '0');
+                scale *= 10;
+            }
+    }
+    while (isspace((unsigned char)*s)) s++;
+    uint64_t unit = size_unit(s);
+    if (!unit || (fraction && unit == 1)) return false;
+    unsigned __int128 total = whole * unit + part * unit / scale;
+    if (total > UINT64_MAX) return false;
+    *bytes = (uint64_t)total;
+    return true;
+}
+
+char *size_print(uint64_t bytes, char out[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    size_t u = 0;
+    double x = (double)bytes;
+    /* 1023.995 would print as 1024.00: the next unit reads better. */
+    while (x >= (u ? 1023.995 : 1024) && u + 1 < COUNT(units)) x /= 1024, u++;
+    snprintf(out, 32, u ? "%.2f %s" : "%.0f %s", x, units[u]);
+    return out;
+}
+
+/* ---- names ---- */
+
+/* Linear in practice: on a mismatch only the last star is retried, one further. */
+bool pattern_match(const char *pattern, const char *name)
+{
+    const char *star = NULL, *resume = NULL;
+    while (*name) {
+        if (*pattern == '*') {
+            star = pattern++;
+            resume = name;
+        } else if (*pattern == '?' || *pattern == *name) {
+            pattern++, name++;
+        } else if (star) {
+            pattern = star + 1;
+            name = ++resume;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*') pattern++;
+    return !*pattern;
+}
+
+/* Levenshtein's distance, one row of the table at a time. */
+int edit_distance(const char *a, const char *b)
+{
+    size_t na = strlen(a), nb = strlen(b);
+    int *row = mem_alloc((nb + 1) * sizeof *row);
+    for (size_t j = 0; j <= nb; j++) row[j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= nb; j++) {
+            int replaced = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            int best = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            row[j] = best < replaced ? best : replaced;
+        }
+    }
+    int distance = row[nb];
+    mem_free(row);
+    return distance;
+}
+
+/* ---- clock and hash ---- */
+
+double clock_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static uint64_t rotate(uint64_t x, int k)
+{
+    return x << k | x >> (64 - k);
+}
+
+/* Invertible for a fixed h and for a fixed word, so no word can erase another. */
+static uint64_t absorb(uint64_t h, uint64_t word)
+{
+    return (rotate(h, 29) ^ word * 0x9e3779b97f4a7c15ull) * 0xd6e8feb86659fd93ull;
+}
+
+/* Four independent lanes over 32-byte blocks keep the multiplier busy; the tail is
+ * padded with zeroes and told apart by the length. Words are read in the machine's
+ * order (little-endian on everything we run on). Not for adversaries. */
+uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
+{
+    const char *at = p;
+    size_t left = n;
+    uint64_t lane[4] = {seed, seed + 1, seed + 2, seed + 3}, w[4];
+    for (; left >= sizeof w; at += sizeof w, left -= sizeof w) {
+        memcpy(w, at, sizeof w);
+        for (int i = 0; i < 4; i++) lane[i] = absorb(lane[i], w[i]);
+    }
+    memset(w, 0, sizeof w);
+    if (left) memcpy(w, at, left);
+    uint64_t h = n ^ seed;
+    for (int i = 0; i < 4; i++) h = absorb(h, absorb(lane[i], w[i]));
+    h ^= h >> 32;
+    h *= 0xd6e8feb86659fd93ull;
+    h ^= h >> 29;
+    h *= 0x9e3779b97f4a7c15ull;
+    return h ^ h >> 32;
+}

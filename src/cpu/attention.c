@@ -1,0 +1,184 @@
+/*
+ * attention.c: softmax(scale q k^T) v without ever storing the scores.
+ *
+ * A thread takes a block of queries of one head and walks the keys in blocks. For
+ * each it makes the scores, turns them into probabilities against a running
+ * maximum, and adds their product with v; whenever the maximum grows, what was
+ * summed so far shrinks by the same factor. All in panels (micro.h) that stand
+ * queries side by side, one per lane, so that nothing is ever summed across lanes
+ * and the scores come out of one product in the very layout that the next reads:
+ *
+ *     keys  x queries    s  = k  q^T     [key][nr queries]     A = k, B = q
+ *     D     x queries    o^T += v^T p    [D][nr queries]       A = v, B = p (= s in place)
+ *
+ * Powers of two instead of e: log2(e) goes into the scale. Blocks of keys that no
+ * query of the block sees are skipped; within a block the sums stop at the
+ * last key a panel sees, so a causal mask costs half the work.
+ *
+ * A query that sees no key has o = 0 and lse = -inf.
+ *
+ * Same bits for any thread count: a query's sums run over the key blocks in
+ * order, in one thread, and blocks are cut by position alone.
+ *
+ *     work, per thread: [q panels | k panels | v panels | s | o | max, sum | rows]
+ */
+#include "cpu/attention.h"
+
+#include <float.h>
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "cpu/micro.h"
+#include "cpu/pack.h"
+
+/* Multiples of PANEL_B and PANEL_A. More queries to a block pack the keys less often,
+ * more keys make longer sums; all of it stays in the second cache. */
+enum { QUERIES = 192, KEYS = 144 };
+
+/* --- shared with the backward half ------------------------------------------------------ */
+
+struct heads heads_of(const int64_t *q, const int64_t *k, const union attr *attr)
+{
+    struct heads n = {.B = q[0], .T = q[1], .S = k[1], .H = q[2], .G = k[2], .D = q[3],
+                      .scale = attr->attention.scale, .causal = attr->attention.causal};
+    n.ahead = n.S - n.T;
+    return n;
+}
+
+bool heads_fit(const struct tensor *t)
+{
+    return t->rank == 4 && (t->stride[3] == 1 || t->dim[3] == 1) && t->dim[3] <= HEAD_MAX &&
+           (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16);
+}
+
+void heads_store(const struct operand *x, int64_t b, int64_t t, int64_t h, const float *panel, int width, int64_t n,
+                 int64_t D, const float *factor, float *rows)
+{
+    if (x->dtype == DT_F32) {
+        panel_to_rows(heads_row(x, b, t, h), x->stride[1], panel, width, n, D, factor);
+        return;
+    }
+    panel_to_rows(rows, D, panel, width, n, D, factor);
+    for (int64_t i = 0; i < n; i++) dtype_convert(heads_row(x, b, t + i, h), x->dtype, rows + i * D, DT_F32, D);
+}
+
+/* --- planning ------------------------------------------------------------------------------ */
+
+/* A thread's memory, in floats from its beginning. */
+struct layout {
+    int64_t q, k, v, s, o, max, sum, rows, total;
+};
+
+static struct layout layout_of(const struct heads *n)
+{
+    int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_B), keys = round_up(min_i64(n->S, KEYS), PANEL_A);
+    int64_t D = n->D + MR_MAX; /* rounded up to any mr */
+    struct layout y = {0};
+    y.k = round_up(queries * n->D, 16);
+    y.v = y.k + round_up(keys * n->D, 16);
+    y.s = y.v + round_up(keys * D, 16);
+    y.o = y.s + keys * NR_MAX;
+    y.max = y.o + round_up(queries * D, 16);
+    y.sum = y.max + queries;
+    y.rows = y.sum + queries;
+    y.total = y.rows + round_up(NR_MAX * n->D, 16);
+    return y;
+}
+
+bool attention_match(const struct query *q)
+{
+    return heads_fit(q->in[0]) && heads_fit(q->in[1]) && heads_fit(q->in[2]) && heads_fit(q->out[0]) &&
+           q->out[1]->dtype == DT_F32;
+}
+
+uint64_t attention_workspace(const struct query *q)
+{
+    struct heads n = heads_of(q->in[0]->dim, q->in[1]->dim, q->attr);
+    return (uint64_t)layout_of(&n).total * (uint64_t)q->profile->threads * sizeof(float);
+}
+
+/* --- forward ------------------------------------------------------------------------------- */
+
+/* One block of queries of one head, and the thread's memory. */
+struct block {
+    const struct launch *l;
+    const struct heads *n;
+    const struct micro *u;
+    int64_t b, h, t0, tn;
+    float *q, *k, *v, *s, *o, *max, *sum, *rows;
+};
+
+static int64_t block_depth(const struct block *x) { return round_up(x->n->D, x->u->mr); }
+
+/* Keys s0 .. s0+sn, packed, against the nr queries from p on. */
+static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn)
+{
+    const struct micro *u = x->u;
+    int64_t D = x->n->D, depth = block_depth(x);
+    /* The first lane sees keys up to this one of the block, the next lane one more. */
+    int64_t seen = x->n->causal ? x->t0 + p + x->n->ahead - s0 : sn;
+    int64_t keys = min_i64(sn, seen + u->nr);
+    float *o = x->o + p * depth;
+    for (int64_t i = 0; i < keys; i += u->mr)
+        u->product(D, x->k + i * D, x->q + p * D, x->s + i * u->nr, u->nr, false);
+    if (keys <= 0) return;
+    u->softmax(x->s, keys, seen, x->n->scale * (float)M_LOG2E, x->max + p, x->sum + p, o, depth);
+    for (int64_t d = 0; d < D; d += u->mr) u->product(keys, x->v + d * sn, x->s, o + d * u->nr, u->nr, true);
+}
+
+/* o = sum / total and lse, for the nr queries from p on. */
+static void block_finish(const struct block *x, int64_t p)
+{
+    const struct operand *lse = &x->l->out[1];
+    int64_t n = min_i64(x->u->nr, x->tn - p);
+    float factor[NR_MAX];
+    for (int64_t i = 0; i < n; i++) {
+        float sum = x->sum[p + i];
+        bool blind = sum == 0; /* NaN is not */
+        factor[i] = blind ? 0 : 1 / sum;
+        float *at = (float *)lse->data + x->b * lse->stride[0] + x->h * lse->stride[1] + (x->t0 + p + i) * lse->stride[2];
+        *at = blind ? -INFINITY : x->max[p + i] * (float)M_LN2 + logf(sum);
+    }
+    heads_store(&x->l->out[0], x->b, x->t0 + p, x->h, x->o + p * block_depth(x), x->u->nr, n, x->n->D, factor, x->rows);
+}
+
+static void block_run(const struct block *x)
+{
+    const struct operand *q = &x->l->in[0], *k = &x->l->in[1], *v = &x->l->in[2];
+    const struct micro *u = x->u;
+    int64_t D = x->n->D, g = x->h / (x->n->H / x->n->G), lanes = round_up(x->tn, u->nr);
+    pack_panels(x->q, u->nr, heads_row(q, x->b, x->t0, x->h), q->dtype, q->stride[1], 1, x->tn, D);
+    memset(x->o, 0, (size_t)(lanes * block_depth(x)) * sizeof(float));
+    memset(x->sum, 0, (size_t)lanes * sizeof(float));
+    for (int64_t i = 0; i < lanes; i++) x->max[i] = -FLT_MAX;
+
+    int64_t limit = heads_seen(x->n, x->t0 + x->tn - 1);
+    for (int64_t s0 = 0; s0 < limit; s0 += KEYS) {
+        int64_t sn = min_i64(KEYS, limit - s0);
+        pack_panels(x->k, u->mr, heads_row(k, x->b, s0, g), k->dtype, k->stride[1], 1, sn, D);
+        pack_panels(x->v, u->mr, heads_row(v, x->b, s0, g), v->dtype, 1, v->stride[1], D, sn);
+        for (int64_t p = 0; p < x->tn; p += u->nr) block_panel(x, p, s0, sn);
+    }
+    for (int64_t p = 0; p < x->tn; p += u->nr) block_finish(x, p);
+}
+
+void attention_run(const struct launch *l)
+{
+    struct heads n = heads_of(l->in[0].dim, l->in[1].dim, l->attr);
+    struct layout y = layout_of(&n);
+    CHECK(l->work_bytes >= (uint64_t)y.total * (uint64_t)l->threads * sizeof(float), "%llu bytes of workspace",
+          (unsigned long long)l->work_bytes);
+    int64_t blocks = (n.T + QUERIES - 1) / QUERIES, heads = n.B * n.H;
+    /* Late queries see the most keys: they go first, so that no thread is left with a long one. */
+#pragma omp parallel for num_threads(l->threads) schedule(dynamic, 1)
+    for (int64_t i = 0; i < blocks * heads; i++) {
+        float *at = (float *)l->work + omp_get_thread_num() * y.total;
+        int64_t t0 = (blocks - 1 - i / heads) * QUERIES, head = i % heads;
+        struct block x = {.l = l, .n = &n, .u = micro_best(), .b = head / n.H, .h = head % n.H, .t0 = t0,
+                          .tn = min_i64(QUERIES, n.T - t0), .q = at + y.q, .k = at + y.k, .v = at + y.v,
+                          .s = at + y.s, .o = at + y.o, .max = at + y.max, .sum = at + y.sum, .rows = at + y.rows};
+        block_run(&x);
+    }
+}

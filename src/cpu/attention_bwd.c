@@ -1,0 +1,313 @@
+/*
+ * attention_bwd.c: the gradient of attention, from o and lse, again without the
+ * scores.
+ *
+ * With P = exp(scale q k^T - lse) and delta = rowsum(do * o):
+ *
+ *     dv = P^T do      dP = do v^T      dS = scale P (dP - delta)
+ *     dq = dS k        dk = dS^T q
+ *
+ * A thread takes a block of keys of one key head and walks the query blocks of
+ * all query heads that read it: five products a pair, in panels (micro.h) that
+ * stand keys side by side, one per lane:
+ *
+ *     queries x keys   s  = q  k^T,  dp = do v^T   [query][nr keys]   A = q, do   B = k, v
+ *     D x keys         dv^T += do^T p              [D][nr keys]       A = do      B = p
+ *                      dk^T += q^T ds                                 A = q       B = ds
+ *     queries x D      dq += ds k                  rows of D          A = ds^T    B = k
+ *
+ * so only ds is ever transposed. dk and dv stay with the thread and are stored
+ * once. dq is summed over key blocks, which different threads hold: each block
+ * of queries has a counter of the key blocks added so far, and a key block waits
+ * for its turn. Items are handed out key block by key block, so the one before
+ * was begun long ago, and the first unfinished item never waits: no deadlock,
+ * little waiting. Thus every sum has one order: the same bits for any thread
+ * count.
+ *
+ * The first key block stores dq instead of adding, also where it sees nothing.
+ *
+ *     work: [delta, B H T][turns, B H blocks][dq in f32, if dq is not]
+ *           per thread: [k, v, k by D | q, do, q by D, do by D | s, dp, ds^T | dk, dv | lse, delta | rows]
+ */
+#include <math.h>
+#include <omp.h>
+#include <sched.h>
+#include <string.h>
+
+#include "cpu/attention.h"
+#include "cpu/cpu.h"
+#include "cpu/micro.h"
+#include "cpu/pack.h"
+
+/* Multiples of PANEL_A and PANEL_B. More keys to a block pack the queries less often. */
+enum { QUERIES = 96, KEYS = 192 };
+
+/* --- planning ------------------------------------------------------------------------------ */
+
+/* Offsets in floats: the shared parts, then those of a thread from its beginning. */
+struct layout {
+    int64_t delta, turns, dq, threads;
+    int64_t k, v, kd, q, o, qd, od, s, dp, st, dk, dv, lse, row_delta, rows, total;
+};
+
+static int64_t blocks_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+static int64_t take(int64_t *at, int64_t floats)
+{
+    int64_t here = *at;
+    *at += round_up(floats, 16);
+    return here;
+}
+
+static struct layout layout_of(const struct heads *n, bool narrow)
+{
+    struct layout y;
+    int64_t at = 0, rows = n->B * n->H * n->T;
+    y.delta = take(&at, rows);
+    y.turns = take(&at, n->B * n->H * blocks_of(n->T, QUERIES));
+    y.dq = take(&at, narrow ? rows * n->D : 0);
+    y.threads = at;
+
+    int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_A), keys = round_up(min_i64(n->S, KEYS), PANEL_B);
+    int64_t deep = n->D + MR_MAX, wide = n->D + NR_MAX; /* D rounded up to any mr, any nr */
+    at = 0;
+    y.k = take(&at, keys * n->D), y.v = take(&at, keys * n->D), y.kd = take(&at, keys * wide);
+    y.q = take(&at, queries * n->D), y.o = take(&at, queries * n->D);
+    y.qd = take(&at, queries * deep), y.od = take(&at, queries * deep);
+    y.s = take(&at, queries * keys), y.dp = take(&at, queries * keys), y.st = take(&at, queries * keys);
+    y.dk = take(&at, keys * deep), y.dv = take(&at, keys * deep);
+    y.lse = take(&at, queries), y.row_delta = take(&at, queries);
+    y.rows = take(&at, NR_MAX * n->D);
+    y.total = at;
+    return y;
+}
+
+static uint64_t layout_bytes(const struct layout *y, int threads)
+{
+    return (uint64_t)(y->threads + y->total * threads) * sizeof(float);
+}
+
+bool attention_bwd_match(const struct query *q)
+{
+    for (int i = 0; i < 5; i++)
+        if (!heads_fit(q->in[i])) return false;
+    for (int i = 0; i < 3; i++)
+        if (!heads_fit(q->out[i])) return false;
+    return q->in[5]->dtype == DT_F32;
+}
+
+uint64_t attention_bwd_workspace(const struct query *q)
+{
+    struct heads n = heads_of(q->in[1]->dim, q->in[2]->dim, q->attr);
+    struct layout y = layout_of(&n, q->out[0]->dtype != DT_F32);
+    return layout_bytes(&y, q->profile->threads);
+}
+
+/* --- one block of keys -------------------------------------------------------------------- */
+
+enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE };
+
+struct run {
+    const struct launch *l;
+    const struct micro *u;
+    struct heads n;
+    struct layout y;
+    float *delta; /* [B,H,T] */
+    int *turns;   /* [B,H,blocks of queries]: key blocks added to dq */
+    struct operand dq; /* f32: the output, or the accumulator behind it */
+};
+
+/* The block of keys s0.. of head g, the block of queries t0.. of head h, and the
+ * thread's memory. */
+struct item {
+    const struct run *r;
+    int64_t b, g, s0, sn, h, t0, tn;
+    float *k, *v, *kd, *q, *o, *qd, *od, *s, *dp, *st, *dk, *dv, *lse, *delta, *rows;
+};
+
+static void item_keys(struct item *x)
+{
+    const struct run *r = x->r;
+    const struct operand *k = &r->l->in[IN_K], *v = &r->l->in[IN_V];
+    const struct micro *u = r->u;
+    int64_t D = r->n.D, sums = round_up(x->sn, u->nr) * round_up(D, u->mr);
+    pack_panels(x->k, u->nr, heads_row(k, x->b, x->s0, x->g), k->dtype, k->stride[1], 1, x->sn, D);
+    pack_panels(x->v, u->nr, heads_row(v, x->b, x->s0, x->g), v->dtype, v->stride[1], 1, x->sn, D);
+    pack_panels(x->kd, u->nr, heads_row(k, x->b, x->s0, x->g), k->dtype, 1, k->stride[1], D, x->sn);
+    memset(x->dk, 0, (size_t)sums * sizeof(float));
+    memset(x->dv, 0, (size_t)sums * sizeof(float));
+}
+
+static void item_queries(struct item *x)
+{
+    const struct run *r = x->r;
+    const struct operand *q = &r->l->in[IN_Q], *o = &r->l->in[IN_DO], *lse = &r->l->in[IN_LSE];
+    const struct micro *u = r->u;
+    const void *q0 = heads_row(q, x->b, x->t0, x->h), *o0 = heads_row(o, x->b, x->t0, x->h);
+    pack_panels(x->q, u->mr, q0, q->dtype, q->stride[1], 1, x->tn, r->n.D);
+    pack_panels(x->o, u->mr, o0, o->dtype, o->stride[1], 1, x->tn, r->n.D);
+    pack_panels(x->qd, u->mr, q0, q->dtype, 1, q->stride[1], r->n.D, x->tn);
+    pack_panels(x->od, u->mr, o0, o->dtype, 1, o->stride[1], r->n.D, x->tn);
+    const float *from = (const float *)lse->data + x->b * lse->stride[0] + x->h * lse->stride[1];
+    for (int64_t i = 0; i < x->tn; i++) {
+        float value = from[(x->t0 + i) * lse->stride[2]] * (float)M_LOG2E;
+        /* A query that saw no key: every probability becomes 0, not 1/0. */
+        x->lse[i] = value == -INFINITY ? INFINITY : value;
+        x->delta[i] = r->delta[(x->b * r->n.H + x->h) * r->n.T + x->t0 + i];
+    }
+}
+
+/* The nr keys from j on against the block of queries: p, ds, and what dk and dv get. */
+static void item_panel(struct item *x, int64_t j)
+{
+    const struct run *r = x->r;
+    const struct micro *u = r->u;
+    int64_t D = r->n.D, depth = round_up(D, u->mr), tall = round_up(x->tn, u->mr), wide = round_up(x->sn, u->nr);
+    /* The first query that sees key j, back to the beginning of its tile. */
+    int64_t from = r->n.causal ? max_i64(0, x->s0 + j - r->n.ahead - x->t0) : 0;
+    if (from >= x->tn) return;
+    from = from / u->mr * u->mr;
+    float *s = x->s + j * tall, *dp = x->dp + j * tall;
+    for (int64_t i = from; i < x->tn; i += u->mr) {
+        u->product(D, x->q + i * D, x->k + j * D, s + i * u->nr, u->nr, false);
+        u->product(D, x->o + i * D, x->v + j * D, dp + i * u->nr, u->nr, false);
+    }
+    s += from * u->nr, dp += from * u->nr;
+    int64_t n = x->tn - from, seen = r->n.causal ? x->t0 + from + r->n.ahead - x->s0 - j : u->nr;
+    u->gradient(s, dp, n, seen, r->n.scale * (float)M_LOG2E, r->n.scale, x->lse + from, x->delta + from);
+    for (int64_t d = 0; d < D; d += u->mr) {
+        u->product(n, x->od + d * x->tn + from * u->mr, s, x->dv + j * depth + d * u->nr, u->nr, true);
+        u->product(n, x->qd + d * x->tn + from * u->mr, dp, x->dk + j * depth + d * u->nr, u->nr, true);
+    }
+    for (int64_t i = 0; i < n; i += u->mr)
+        tile_transpose(x->st + (from + i) * wide + j * u->mr, dp + i * u->nr, u->nr, u->mr, u->nr);
+}
+
+/* dq's rows i.. (one tile), from the keys that the tile's last query sees. */
+static void item_dq_tile(const struct item *x, int64_t i)
+{
+    const struct run *r = x->r;
+    const struct micro *u = r->u;
+    int64_t keys = max_i64(0, min_i64(x->sn, heads_seen(&r->n, x->t0 + i + u->mr - 1) - x->s0));
+    int64_t m = min_i64(u->mr, x->tn - i), D = r->n.D, ld = r->dq.stride[1];
+    const float *st = x->st + i * round_up(x->sn, u->nr);
+    bool add = x->s0 > 0;
+    float *row = heads_row(&r->dq, x->b, x->t0 + i, x->h);
+    for (int64_t d = 0; d < D; d += u->nr) {
+        int64_t n = min_i64(u->nr, D - d);
+        if (m == u->mr && n == u->nr) {
+            u->product(keys, st, x->kd + d * x->sn, row + d, ld, add);
+            continue;
+        }
+        float buffer[MR_MAX * NR_MAX] __attribute__((aligned(64)));
+        u->product(keys, st, x->kd + d * x->sn, buffer, u->nr, false);
+        for (int64_t a = 0; a < m; a++)
+            for (int64_t c = 0; c < n; c++) {
+                float *to = row + a * ld + d + c, value = buffer[a * u->nr + c];
+                *to = add ? *to + value : value;
+            }
+    }
+}
+
+/* Adds to dq when it is this key block's turn. The last one stores a narrow dq. */
+static void item_dq(struct item *x)
+{
+    const struct run *r = x->r;
+    int64_t D = r->n.D, block = x->s0 / KEYS;
+    int *turn = r->turns + (x->b * r->n.H + x->h) * blocks_of(r->n.T, QUERIES) + x->t0 / QUERIES;
+    for (int spins = 0; __atomic_load_n(turn, __ATOMIC_ACQUIRE) != block; spins++)
+        if (spins > 100) sched_yield();
+    for (int64_t i = 0; i < x->tn; i += r->u->mr) item_dq_tile(x, i);
+    bool last = x->s0 + x->sn >= heads_seen(&r->n, x->t0 + x->tn - 1);
+    const struct operand *dq = &r->l->out[0];
+    if (last && dq->data != r->dq.data)
+        for (int64_t t = x->t0; t < x->t0 + x->tn; t++)
+            dtype_convert(heads_row(dq, x->b, t, x->h), dq->dtype, heads_row(&r->dq, x->b, t, x->h), DT_F32, D);
+    __atomic_store_n(turn, (int)block + 1, __ATOMIC_RELEASE);
+}
+
+static void item_store(struct item *x)
+{
+    const struct run *r = x->r;
+    const struct micro *u = r->u;
+    int64_t depth = round_up(r->n.D, u->mr);
+    for (int64_t j = 0; j < x->sn; j += u->nr) {
+        int64_t n = min_i64(u->nr, x->sn - j);
+        heads_store(&r->l->out[1], x->b, x->s0 + j, x->g, x->dk + j * depth, u->nr, n, r->n.D, NULL, x->rows);
+        heads_store(&r->l->out[2], x->b, x->s0 + j, x->g, x->dv + j * depth, u->nr, n, r->n.D, NULL, x->rows);
+    }
+}
+
+static void item_run(struct item *x)
+{
+    const struct heads *n = &x->r->n;
+    int64_t group = n->H / n->G;
+    item_keys(x);
+    for (x->h = x->g * group; x->h < (x->g + 1) * group; x->h++)
+        for (x->t0 = 0; x->t0 < n->T; x->t0 += QUERIES) {
+            x->tn = min_i64(QUERIES, n->T - x->t0);
+            bool seen = heads_seen(n, x->t0 + x->tn - 1) > x->s0;
+            if (seen) {
+                item_queries(x);
+                for (int64_t j = 0; j < x->sn; j += x->r->u->nr) item_panel(x, j);
+            }
+            if (seen || x->s0 == 0) item_dq(x);
+        }
+    item_store(x);
+}
+
+/* --- running ------------------------------------------------------------------------------- */
+
+static void run_delta(const struct run *r)
+{
+    const struct heads *n = &r->n;
+    const struct operand *dO = &r->l->in[IN_DO], *o = &r->l->in[IN_O];
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < n->B * n->H * n->T; i++) {
+        int64_t t = i % n->T, h = i / n->T % n->H, b = i / n->T / n->H;
+        float x[HEAD_MAX], y[HEAD_MAX], sum = 0;
+        dtype_convert(x, DT_F32, heads_row(dO, b, t, h), dO->dtype, n->D);
+        dtype_convert(y, DT_F32, heads_row(o, b, t, h), o->dtype, n->D);
+        r->u->dots(1, x, 0, y, n->D, &sum);
+        r->delta[i] = sum;
+    }
+}
+
+static void run_item(const struct run *r, int64_t i, float *at)
+{
+    const struct heads *n = &r->n;
+    const struct layout *y = &r->y;
+    int64_t heads = n->B * n->G, s0 = i / heads * KEYS;
+    struct item x = {
+        .r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0, .sn = min_i64(KEYS, n->S - s0),
+        .k = at + y->k, .v = at + y->v, .kd = at + y->kd, .q = at + y->q, .o = at + y->o, .qd = at + y->qd,
+        .od = at + y->od, .s = at + y->s, .dp = at + y->dp, .st = at + y->st, .dk = at + y->dk, .dv = at + y->dv,
+        .lse = at + y->lse, .delta = at + y->row_delta, .rows = at + y->rows,
+    };
+    item_run(&x);
+}
+
+void attention_bwd_run(const struct launch *l)
+{
+    const struct operand *dq = &l->out[0];
+    struct run r = {.l = l, .u = micro_best(), .n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr), .dq = *dq};
+    struct heads *n = &r.n;
+    float *work = l->work;
+    r.y = layout_of(n, dq->dtype != DT_F32);
+    CHECK(l->work_bytes >= layout_bytes(&r.y, l->threads), "%llu bytes of workspace", (unsigned long long)l->work_bytes);
+    r.delta = work + r.y.delta;
+    r.turns = (int *)(work + r.y.turns);
+    if (dq->dtype != DT_F32) {
+        r.dq.data = work + r.y.dq, r.dq.dtype = DT_F32;
+        r.dq.stride[0] = n->H * n->T * n->D, r.dq.stride[1] = n->D, r.dq.stride[2] = n->T * n->D;
+    }
+    memset(r.turns, 0, (size_t)(n->B * n->H * blocks_of(n->T, QUERIES)) * sizeof *r.turns);
+
+    int64_t items = blocks_of(n->S, KEYS) * n->B * n->G, next = 0;
+#pragma omp parallel num_threads(l->threads)
+    {
+        float *at = work + r.y.threads + omp_get_thread_num() * r.y.total;
+        run_delta(&r);
+        for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < items;) run_item(&r, i, at);
+    }
+}

@@ -1,0 +1,64 @@
+/*
+ * cpu.h: what the files of src/cpu offer to the kernel table (kernels.c).
+ *
+ * For each op: X_match and X_workspace, the planning half, and X_run. A kernel
+ * without X_workspace needs none. What a match refuses (strided views, f64,
+ * integers) falls to the reference kernels.
+ */
+#ifndef CPU_H
+#define CPU_H
+
+#include "run/kernel.h"
+
+#define CPU_KERNEL(name)                      \
+    bool name##_match(const struct query *q); \
+    void name##_run(const struct launch *l)
+#define CPU_KERNEL_WORK(name) \
+    CPU_KERNEL(name);         \
+    uint64_t name##_workspace(const struct query *q)
+
+/* gemm.c, attention.c */
+CPU_KERNEL_WORK(linear);
+CPU_KERNEL_WORK(matmul);
+CPU_KERNEL_WORK(attention);
+CPU_KERNEL_WORK(attention_bwd);
+
+/* norm.c */
+CPU_KERNEL(rmsnorm);
+CPU_KERNEL_WORK(rmsnorm_bwd);
+CPU_KERNEL_WORK(sum_rows);
+
+/* rope.c */
+CPU_KERNEL(rope);
+
+/* elementwise.c */
+CPU_KERNEL(silu_gate);
+CPU_KERNEL(silu_gate_bwd);
+CPU_KERNEL(add);
+CPU_KERNEL(mul);
+CPU_KERNEL(scale);
+CPU_KERNEL(cast);
+CPU_KERNEL_WORK(sum);
+CPU_KERNEL(spread);
+CPU_KERNEL(accumulate);
+CPU_KERNEL(fill);
+CPU_KERNEL(copy);
+
+/* tokens.c */
+CPU_KERNEL(embedding);
+CPU_KERNEL(embedding_dw);
+CPU_KERNEL(shift_labels);
+CPU_KERNEL_WORK(xent);
+CPU_KERNEL(xent_bwd);
+
+/* optimizer.c */
+CPU_KERNEL_WORK(sumsq);
+CPU_KERNEL(clip);
+CPU_KERNEL(adamw);
+
+/* The sum of a dense operand's elements, or of their squares, in double: chunks
+ * of a fixed length, added in order. `work` holds reduce_workspace() bytes. */
+uint64_t reduce_workspace(int64_t elements);
+double reduce_sum(const struct operand *x, bool squares, double *work, int threads);
+
+#endif

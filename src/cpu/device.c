@@ -1,0 +1,108 @@
+/*
+ * device.c: the CPU as a device, and the reference beside it.
+ *
+ * The compute space is one anonymous mapping whose last byte touches a page
+ * without access: a read or write past the planned size faults at once. The
+ * second space is a mapping of an unlinked file, so its bytes are the page
+ * cache's and leave memory under pressure: that is what offload means here.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "run/device.h"
+
+static int cpu_open(struct device *d, struct error *e)
+{
+    (void)d, (void)e;
+    return PL_OK;
+}
+
+/* [pages ... arena][no access]; the arena's end is the guard's begin, less what
+ * alignment to 256 needs. */
+static char *map_compute(uint64_t bytes, uint64_t *mapped)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), whole = align_up(bytes, page);
+    char *at = mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return NULL;
+    mprotect(at + whole, page, PROT_NONE);
+    *mapped = whole + page;
+    return at + (whole - align_up(bytes, 256));
+}
+
+static int map_spill(struct device *d, uint64_t bytes, struct error *e)
+{
+    char path[600];
+    const char *dir = d->spill[0] ? d->spill : "/tmp";
+    snprintf(path, sizeof path, "%s/.plimsoll-spill-XXXXXX", dir);
+    int fd = mkstemp(path);
+    if (fd < 0) return error_set(e, PL_FAIL, "cannot create the second space's file in %s: %s", dir, strerror(errno));
+    unlink(path);
+    /* Take the blocks now: a full disk must not show up as a fault in the middle of a step. */
+    int rc = posix_fallocate(fd, 0, (off_t)bytes);
+    if (rc) {
+        close(fd);
+        return error_set(e, PL_FAIL, "cannot reserve %llu bytes for the second space in %s: %s; free disk space or set memory.offload: none",
+                         (unsigned long long)bytes, dir, strerror(rc));
+    }
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (at == MAP_FAILED) return error_set(e, PL_FAIL, "cannot map %llu bytes of the second space: %s", (unsigned long long)bytes, strerror(errno));
+    d->arena[SPACE_HOST] = at;
+    return PL_OK;
+}
+
+struct mapping {
+    uint64_t bytes;
+};
+
+static int cpu_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e)
+{
+    struct mapping *m = mem_alloc(sizeof *m);
+    d->state = m;
+    d->arena[SPACE_DEVICE] = map_compute(bytes[SPACE_DEVICE], &m->bytes);
+    if (!d->arena[SPACE_DEVICE])
+        return error_set(e, PL_FAIL, "cannot allocate the arena of %llu bytes: %s", (unsigned long long)bytes[SPACE_DEVICE],
+                         strerror(errno));
+    return bytes[SPACE_HOST] ? map_spill(d, bytes[SPACE_HOST], e) : PL_OK;
+}
+
+static int cpu_record(struct device *d, struct tape *t, struct error *e)
+{
+    (void)d, (void)t, (void)e;
+    return PL_OK;
+}
+
+static int cpu_run(struct device *d, struct tape *t, enum program p, struct error *e)
+{
+    (void)d, (void)e;
+    tape_run(t, p);
+    return PL_OK;
+}
+
+static int cpu_copy(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    (void)d, (void)e;
+    memcpy(to, from, bytes);
+    return PL_OK;
+}
+
+static void cpu_close(struct device *d, struct tape *t)
+{
+    (void)t;
+    struct mapping *m = d->state;
+    if (m && d->arena[SPACE_DEVICE]) {
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), used = align_up(d->bytes[SPACE_DEVICE], 256);
+        char *start = d->arena[SPACE_DEVICE] - (align_up(used, page) - used);
+        munmap(start, m->bytes);
+    }
+    if (d->arena[SPACE_HOST]) munmap(d->arena[SPACE_HOST], d->bytes[SPACE_HOST]);
+    mem_free(m);
+}
+
+const struct device_ops cpu_device = {"cpu", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_copy, cpu_close};
+const struct device_ops ref_device = {"ref", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_copy, cpu_close};

@@ -1,0 +1,240 @@
+/*
+ * elementwise.c: kernels that take elements one by one, and the sum over all.
+ *
+ * Each is a loop over tiles shared out to threads, so no result depends on the
+ * thread count. The inner functions work on f32 tiles, whatever the storage.
+ * Every element is read before it is written: an output may be an input.
+ */
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "cpu/math.h"
+#include "cpu/rows.h"
+
+/* Under this many elements waking the threads costs more than they save. */
+enum { SERIAL = 16384 };
+
+/* --- two inputs, one output --------------------------------------------------- */
+
+static void tile_add(float *y, const float *a, const float *b, int n)
+{
+#pragma omp simd
+    for (int i = 0; i < n; i++) y[i] = a[i] + b[i];
+}
+
+static void tile_mul(float *y, const float *a, const float *b, int n)
+{
+#pragma omp simd
+    for (int i = 0; i < n; i++) y[i] = a[i] * b[i];
+}
+
+static void tile_silu_gate(float *y, const float *gate, const float *up, int n)
+{
+#pragma omp simd
+    for (int i = 0; i < n; i++) y[i] = gate[i] * sigmoid_fast(gate[i]) * up[i];
+}
+
+static void binary_run(const struct launch *l, void (*tile)(float *, const float *, const float *, int))
+{
+    const struct operand *a = &l->in[0], *b = &l->in[1], *y = &l->out[0];
+    const int64_t n = operand_elements(y);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float as[TILE], bs[TILE];
+        int width = row_tile(n - at);
+        const float *av = row_view(a, at, width, as), *bv = row_view(b, at, width, bs);
+        float *yv = row_place(y, at, as);
+        tile(yv, av, bv, width);
+        row_store(y, at, width, yv);
+    }
+}
+
+bool add_match(const struct query *q) { return query_is_fast(q); }
+bool mul_match(const struct query *q) { return query_is_fast(q); }
+bool silu_gate_match(const struct query *q) { return query_is_fast(q); }
+bool accumulate_match(const struct query *q) { return query_is_fast(q); }
+void add_run(const struct launch *l) { binary_run(l, tile_add); }
+void mul_run(const struct launch *l) { binary_run(l, tile_mul); }
+void silu_gate_run(const struct launch *l) { binary_run(l, tile_silu_gate); }
+void accumulate_run(const struct launch *l)
+{
+    CHECK(l->in[1].data == l->out[0].data, "the accumulator is updated in place");
+    binary_run(l, tile_add);
+}
+
+/* --- silu gate backward --------------------------------------------------------
+ *
+ * With s = sigmoid(g):  silu' = s (1 + g (1 - s)),
+ *     dgate = dy up silu',  dup = dy g s.
+ */
+
+bool silu_gate_bwd_match(const struct query *q) { return query_is_fast(q); }
+
+static void tile_silu_gate_bwd(float *dgate, float *dup, const float *dy, const float *gate,
+                               const float *up, int n)
+{
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
+        float d = dy[i], g = gate[i], u = up[i], s = sigmoid_fast(g);
+        dgate[i] = d * u * s * (1.0f + g * (1.0f - s));
+        dup[i] = d * g * s;
+    }
+}
+
+void silu_gate_bwd_run(const struct launch *l)
+{
+    const int64_t n = operand_elements(&l->in[0]);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float ds[TILE], gs[TILE], us[TILE];
+        int width = row_tile(n - at);
+        const float *dy = row_view(&l->in[0], at, width, ds);
+        const float *gate = row_view(&l->in[1], at, width, gs);
+        const float *up = row_view(&l->in[2], at, width, us);
+        float *dgate = row_place(&l->out[0], at, gs), *dup = row_place(&l->out[1], at, us);
+        tile_silu_gate_bwd(dgate, dup, dy, gate, up, width);
+        row_store(&l->out[0], at, width, dgate);
+        row_store(&l->out[1], at, width, dup);
+    }
+}
+
+/* --- one input, one output --------------------------------------------------------- */
+
+bool scale_match(const struct query *q) { return query_is_fast(q); }
+
+void scale_run(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    const int64_t n = operand_elements(y);
+    const float value = (float)l->attr->scale.value;
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float scratch[TILE];
+        int width = row_tile(n - at);
+        const float *xv = row_view(x, at, width, scratch);
+        float *yv = row_place(y, at, scratch);
+#pragma omp simd
+        for (int i = 0; i < width; i++) yv[i] = xv[i] * value;
+        row_store(y, at, width, yv);
+    }
+}
+
+bool cast_match(const struct query *q) { return query_is_fast(q); }
+
+void cast_run(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    const int64_t n = operand_elements(y);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float scratch[TILE];
+        int width = row_tile(n - at);
+        /* Widens straight into an f32 output; a narrower one takes the second step. */
+        row_store(y, at, width, row_view(x, at, width, row_place(y, at, scratch)));
+    }
+}
+
+/* --- filling and copying: any dtype ----------------------------------------------------- */
+
+/* The first element is there; the others become the same bytes. */
+static void replicate(const struct operand *y, int threads)
+{
+    const int64_t n = operand_elements(y), size = dtype_size(y->dtype);
+    char *to = y->data;
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) {
+        int width = row_tile(n - at);
+        /* Fixed sizes, so that each becomes a loop of plain stores. */
+        for (int i = at == 0; i < width; i++) {
+            char *p = to + (at + i) * size;
+            if (size == 4) memcpy(p, to, 4);
+            else if (size == 2) memcpy(p, to, 2);
+            else memcpy(p, to, (size_t)size);
+        }
+    }
+}
+
+bool fill_match(const struct query *q) { return tensor_is_dense(q->out[0]); }
+
+void fill_run(const struct launch *l)
+{
+    if (operand_elements(&l->out[0]) == 0) return;
+    dtype_store(l->out[0].data, l->out[0].dtype, 0, l->attr->fill.value);
+    replicate(&l->out[0], l->threads);
+}
+
+bool spread_match(const struct query *q)
+{
+    return tensor_is_fast(q->in[0]) && tensor_is_fast(q->out[0]);
+}
+
+void spread_run(const struct launch *l)
+{
+    if (operand_elements(&l->out[0]) == 0) return;
+    dtype_convert(l->out[0].data, l->out[0].dtype, l->in[0].data, l->in[0].dtype, 1);
+    replicate(&l->out[0], l->threads);
+}
+
+bool copy_match(const struct query *q)
+{
+    return q->in[0]->dtype == q->out[0]->dtype && tensor_is_dense(q->in[0]) && tensor_is_dense(q->out[0]);
+}
+
+void copy_run(const struct launch *l)
+{
+    const int64_t bytes = operand_elements(&l->in[0]) * dtype_size(l->in[0].dtype), piece = 1 << 16;
+    const char *from = l->in[0].data;
+    char *to = l->out[0].data;
+    if (to == from) return;
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (bytes > 4 * piece)
+    for (int64_t at = 0; at < bytes; at += piece)
+        memcpy(to + at, from + at, (size_t)min_i64(piece, bytes - at));
+}
+
+/* --- sums over everything ----------------------------------------------------------------- */
+
+/* Elements a partial sum covers: a constant, so the order of additions is one. */
+enum { REDUCE_CHUNK = 32768 };
+
+uint64_t reduce_workspace(int64_t elements)
+{
+    return (uint64_t)((elements + REDUCE_CHUNK - 1) / REDUCE_CHUNK) * sizeof(double);
+}
+
+static double reduce_chunk(const struct operand *x, bool squares, int64_t from, int64_t to)
+{
+    double total = 0;
+    float scratch[TILE];
+    for (int64_t at = from; at < to; at += TILE) {
+        int n = row_tile(to - at);
+        const float *v = row_view(x, at, n, scratch);
+        double sum = 0;
+        if (squares) {
+#pragma omp simd reduction(+ : sum)
+            for (int i = 0; i < n; i++) sum += (double)v[i] * (double)v[i];
+        } else {
+#pragma omp simd reduction(+ : sum)
+            for (int i = 0; i < n; i++) sum += (double)v[i];
+        }
+        total += sum;
+    }
+    return total;
+}
+
+double reduce_sum(const struct operand *x, bool squares, double *work, int threads)
+{
+    const int64_t n = operand_elements(x), chunks = (n + REDUCE_CHUNK - 1) / REDUCE_CHUNK;
+#pragma omp parallel for num_threads(threads) schedule(static) if (chunks > 1)
+    for (int64_t c = 0; c < chunks; c++)
+        work[c] = reduce_chunk(x, squares, c * REDUCE_CHUNK, min_i64(n, (c + 1) * REDUCE_CHUNK));
+    double total = 0;
+    for (int64_t c = 0; c < chunks; c++) total += work[c];
+    return total;
+}
+
+bool sum_match(const struct query *q) { return query_is_fast(q) && q->out[0]->dtype == DT_F32; }
+uint64_t sum_workspace(const struct query *q) { return reduce_workspace(tensor_elements(q->in[0])); }
+void sum_run(const struct launch *l)
+{
+    *(float *)l->out[0].data = (float)reduce_sum(&l->in[0], false, l->work, l->threads);
+}

@@ -1,0 +1,374 @@
+/*
+ * gemm.c: packed, blocked matrix products, and the kernels LINEAR and MATMUL.
+ *
+ * C is cut into tiles, one thread each. A thread walks K in blocks; for each it
+ * packs a slab of B, then block after block of A's rows, and multiplies panel by
+ * panel (micro.h), which keeps each operand in the cache that can feed it:
+ *
+ *                 n                     B panel     [KC][nr]    first cache
+ *            +---------+                A block     [MC][KC]    second cache
+ *          k | B  slab |                B slab      [KC][NC]    second or third
+ *            +---------+
+ *        k
+ *     +-----+----------+
+ *   m |  A  |  C  tile | MC rows at a time
+ *     +-----+----------+
+ *
+ * Same bits for any thread count: an element's sum runs over the K blocks in
+ * order, the blocks are a function of K alone, and threads only share out
+ * tiles. Between K blocks the sum stays f32: in C itself when C is f32, in a
+ * scratch tile otherwise.
+ *
+ * A product of at most DOT_ROWS rows with a weight [N,K] is bound by reading the
+ * weight, so packing it would only add traffic: that case is dot products.
+ *
+ *     work: thread 0 [A block | B slab | f32 tile] thread 1 [...] ...
+ */
+#include "cpu/gemm.h"
+
+#include <omp.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "cpu/micro.h"
+#include "cpu/pack.h"
+
+/* Multiples of PANEL_A, PANEL_B and 8. KC of both panels takes a third of a 64 KiB
+ * cache: without large pages more would evict itself. SCRATCH_ROWS bounds
+ * the f32 tile behind a narrow C. */
+enum { KC = 256, MC = 192, NC = 768, SCRATCH_ROWS = 384, DOT_CHUNK = 1024 };
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t round_to(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+static void *element(const struct matrix *m, int64_t i, int64_t j)
+{
+    return (char *)m->data + (i * m->row + j * m->column) * dtype_size(m->dtype);
+}
+
+/* K in equal blocks of at most KC. */
+static int64_t block_of(int64_t K)
+{
+    return K <= KC ? K : round_to(ceil_div(K, ceil_div(K, KC)), 8);
+}
+
+/* --- workspace ------------------------------------------------------------------------ */
+
+/* Floats of each part of a thread's workspace. */
+struct slots {
+    int64_t a, b, partial;
+};
+
+static bool needs_partial(int64_t K, enum dtype c) { return c != DT_F32 && K > KC; }
+
+static struct slots slots_of(int64_t M, int64_t N, int64_t K, enum dtype c)
+{
+    int64_t kc = block_of(K), n = round_to(min_i64(N, NC), PANEL_B);
+    struct slots s = {
+        .a = round_to(round_to(min_i64(M, MC), PANEL_A) * kc, 16),
+        .b = round_to(n * kc, 16),
+        .partial = needs_partial(K, c) ? round_to(min_i64(M, SCRATCH_ROWS), PANEL_A) * n : 0,
+    };
+    return s;
+}
+
+/* A tile is at least one of the smallest tiles of any ISA; more threads than
+ * that have nothing to do. */
+static int useful_threads(int64_t M, int64_t N, int threads)
+{
+    return (int)max_i64(1, min_i64(threads, ceil_div(M, 4) * ceil_div(N, 8)));
+}
+
+uint64_t gemm_workspace(int64_t M, int64_t N, int64_t K, enum dtype c, int threads)
+{
+    struct slots s = slots_of(M, N, K, c);
+    uint64_t each = (uint64_t)(s.a + s.b + s.partial), dots = M <= DOT_ROWS ? (uint64_t)(M * K) : 0;
+    uint64_t packed = each * (uint64_t)useful_threads(M, N, threads);
+    return (packed > dots ? packed : dots) * sizeof(float);
+}
+
+/* --- the end of a sum --------------------------------------------------------------------- */
+
+/* n values as c's dtype. bf16 has its own loop because it is the common one and n is short. */
+static inline void store_row(void *to, enum dtype t, const float *from, int64_t n)
+{
+    if (t == DT_F32) {
+        memcpy(to, from, (size_t)n * sizeof *from);
+    } else if (t == DT_BF16) {
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[i] = f32_to_bf16(from[i]);
+    } else {
+        dtype_convert(to, t, from, DT_F32, n);
+    }
+}
+
+/* What one element's sum still needs once its last product is made: the earlier K
+ * blocks (`partial`, NULL: none), the bias, what C holds. Row by row, n columns. */
+static void finish_row(const struct gemm *g, float *sum, const float *partial, const float *bias, int64_t i, int64_t j,
+                       int64_t n)
+{
+    void *c = element(&g->c, i, j);
+    if (partial)
+        for (int64_t x = 0; x < n; x++) sum[x] = partial[x] + sum[x];
+    if (bias)
+        for (int64_t x = 0; x < n; x++) sum[x] += bias[x];
+    if (g->add && g->c.dtype != DT_F32) {
+        float old[NR_MAX];
+        dtype_convert(old, DT_F32, c, g->c.dtype, n);
+        for (int64_t x = 0; x < n; x++) sum[x] = old[x] + sum[x];
+    }
+    store_row(c, g->c.dtype, sum, n);
+}
+
+/* --- one tile of C ---------------------------------------------------------------------- */
+
+/* A tile, the K block being added to it, and the thread's memory. */
+struct tile {
+    const struct gemm *g;
+    const struct micro *u;
+    int64_t m0, mn, n0, nn;  /* rows and columns of C */
+    int64_t k0, kn;
+    bool last;               /* of the K blocks */
+    float *a, *b;            /* packed */
+    float *sum;              /* f32 sums [mn][nn]: in C or in scratch */
+    int64_t ld;
+};
+
+/* One micro-tile: rows i.. and columns j.. of the tile. Whole ones of an f32 sum are
+ * made in place, the others in a buffer. */
+static void tile_micro(const struct tile *t, const float *a, const float *b, const float *bias, int64_t i, int64_t j)
+{
+    const struct gemm *g = t->g;
+    const struct micro *u = t->u;
+    int64_t m = min_i64(u->mr, t->mn - i), n = min_i64(u->nr, t->nn - j);
+    bool in_c = g->c.dtype == DT_F32, add = t->k0 > 0 || (g->add && in_c);
+    float *sum = t->sum + i * t->ld + j;
+    if (m == u->mr && n == u->nr && (!t->last || (in_c && !bias))) {
+        u->product(t->kn, a, b, sum, t->ld, add);
+        return;
+    }
+    float buffer[MR_MAX * NR_MAX] __attribute__((aligned(64)));
+    u->product(t->kn, a, b, buffer, u->nr, false);
+    for (int64_t r = 0; r < m; r++) {
+        float *row = buffer + r * u->nr, *so_far = sum + r * t->ld;
+        if (t->last) {
+            finish_row(g, row, add ? so_far : NULL, bias, t->m0 + i + r, t->n0 + j, n);
+        } else {
+            for (int64_t x = 0; x < n; x++) so_far[x] = add ? so_far[x] + row[x] : row[x];
+        }
+    }
+}
+
+/* Rows i0.. of the tile, whose A block is packed, against the whole slab of B. */
+static void tile_block(const struct tile *t, int64_t i0, int64_t in)
+{
+    const struct gemm *g = t->g;
+    const struct micro *u = t->u;
+    for (int64_t j = 0; j < t->nn; j += u->nr) {
+        float values[NR_MAX], *bias = NULL;
+        if (g->bias && t->last) {
+            const char *from = (const char *)g->bias + (t->n0 + j) * dtype_size(g->bias_dtype);
+            dtype_convert(values, DT_F32, from, g->bias_dtype, min_i64(u->nr, t->nn - j));
+            bias = values;
+        }
+        for (int64_t i = 0; i < in; i += u->mr)
+            tile_micro(t, t->a + i * t->kn, t->b + j * t->kn, bias, i0 + i, j);
+    }
+}
+
+static void tile_run(struct tile *t)
+{
+    const struct gemm *g = t->g;
+    const struct micro *u = t->u;
+    int64_t kc = block_of(g->K);
+    if (g->c.dtype == DT_F32) t->sum = element(&g->c, t->m0, t->n0), t->ld = g->c.row;
+    else t->ld = round_to(t->nn, u->nr);
+    /* Once at least: an empty sum is 0. */
+    for (t->k0 = 0; t->k0 == 0 || t->k0 < g->K; t->k0 += kc) {
+        t->kn = min_i64(kc, g->K - t->k0);
+        t->last = t->k0 + t->kn >= g->K;
+        pack_panels(t->b, u->nr, element(&g->b, t->k0, t->n0), g->b.dtype, g->b.column, g->b.row, t->nn, t->kn);
+        for (int64_t i = 0; i < t->mn; i += MC) {
+            int64_t in = min_i64(MC, t->mn - i);
+            pack_panels(t->a, u->mr, element(&g->a, t->m0 + i, t->k0), g->a.dtype, g->a.row, g->a.column, in, t->kn);
+            tile_block(t, i, in);
+        }
+        if (t->last) break;
+    }
+}
+
+/* --- sharing out tiles --------------------------------------------------------------------- */
+
+/* C in rows x columns tiles of m x n. */
+struct grid {
+    int64_t rows, columns, m, n;
+};
+
+static struct grid grid_of(const struct gemm *g, const struct micro *u, int64_t rows, int64_t columns)
+{
+    struct grid x = {.m = round_to(ceil_div(g->M, rows), u->mr), .n = round_to(ceil_div(g->N, columns), u->nr)};
+    x.rows = ceil_div(g->M, x.m);
+    x.columns = ceil_div(g->N, x.n);
+    return x;
+}
+
+/* The time of a grid, in units of one multiplication per element of C and step of k:
+ * the rounds that the threads need, times a tile's products and its packing. Packing
+ * an element costs as much as some 16 multiplications. */
+static double grid_cost(const struct grid *x, int threads)
+{
+    double tile = (double)x->m * (double)x->n + 16.0 * (double)(x->m + x->n);
+    return (double)ceil_div(x->rows * x->columns, threads) * tile;
+}
+
+/* The cheapest grid that the workspace allows: from as few tiles as possible to some
+ * four a thread, all column counts. Bits do not depend on it. */
+static struct grid grid_choose(const struct gemm *g, const struct micro *u, int threads)
+{
+    int64_t min_columns = ceil_div(g->N, NC), min_rows = needs_partial(g->K, g->c.dtype) ? ceil_div(g->M, SCRATCH_ROWS) : 1;
+    struct grid best = grid_of(g, u, min_rows, min_columns);
+    for (int64_t columns = min_columns; columns <= min_columns + threads; columns++)
+        for (int64_t tiles = threads; threads > 1 && tiles <= 4 * threads; tiles += threads) {
+            struct grid x = grid_of(g, u, max_i64(min_rows, ceil_div(tiles, columns)), columns);
+            if (grid_cost(&x, threads) < grid_cost(&best, threads)) best = x;
+        }
+    return best;
+}
+
+static void run_tiles(const struct gemm *g, float *work, int threads)
+{
+    const struct micro *u = micro_best();
+    struct grid x = grid_choose(g, u, threads);
+    struct slots s = slots_of(g->M, g->N, g->K, g->c.dtype);
+    int64_t each = s.a + s.b + s.partial;
+#pragma omp parallel num_threads((int)min_i64(threads, x.rows * x.columns))
+    {
+        float *at = work + omp_get_thread_num() * each;
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < x.rows * x.columns; i++) {
+            int64_t m0 = i % x.rows * x.m, n0 = i / x.rows * x.n;
+            struct tile t = {.g = g, .u = u, .m0 = m0, .mn = min_i64(x.m, g->M - m0), .n0 = n0,
+                             .nn = min_i64(x.n, g->N - n0), .a = at, .b = at + s.a, .sum = at + s.a + s.b};
+            tile_run(&t);
+        }
+    }
+}
+
+/* --- few rows ------------------------------------------------------------------------------ */
+
+/* Column j of C: its dot products with the rows of A (f32, [M,K]), a chunk at a time. */
+static void dot_column(const struct gemm *g, const struct micro *u, const float *a, int64_t j)
+{
+    float sum[DOT_ROWS] = {0}, chunk[DOT_CHUNK], bias;
+    for (int64_t k = 0; k < g->K; k += DOT_CHUNK) {
+        int64_t n = min_i64(DOT_CHUNK, g->K - k);
+        const void *at = element(&g->b, k, j);
+        if (g->b.dtype != DT_F32) dtype_convert(chunk, DT_F32, at, g->b.dtype, n);
+        u->dots((int)g->M, a + k, g->K, g->b.dtype == DT_F32 ? at : chunk, n, sum);
+    }
+    if (g->bias) bias = (float)dtype_load(g->bias, g->bias_dtype, j);
+    for (int64_t i = 0; i < g->M; i++)
+        finish_row(g, &sum[i], g->add && g->c.dtype == DT_F32 ? element(&g->c, i, j) : NULL, g->bias ? &bias : NULL, i, j, 1);
+}
+
+static void run_dots(const struct gemm *g, float *work, int threads)
+{
+    const struct micro *u = micro_best();
+    for (int64_t i = 0; i < g->M; i++)
+        for (int64_t k = 0; k < g->K; k += DOT_CHUNK) {
+            int64_t n = min_i64(DOT_CHUNK, g->K - k);
+            if (g->a.column == 1) {
+                dtype_convert(work + i * g->K + k, DT_F32, element(&g->a, i, k), g->a.dtype, n);
+                continue;
+            }
+            for (int64_t x = k; x < k + n; x++)
+                work[i * g->K + x] = (float)dtype_load(g->a.data, g->a.dtype, i * g->a.row + x * g->a.column);
+        }
+    /* Neighbouring columns of a narrow C share words: each thread takes whole runs of 64. */
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+    for (int64_t run = 0; run < ceil_div(g->N, 64); run++)
+        for (int64_t j = run * 64; j < min_i64(g->N, run * 64 + 64); j++) dot_column(g, u, work, j);
+}
+
+void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads)
+{
+    CHECK(g->c.column == 1, "C's columns are %lld apart", (long long)g->c.column);
+    CHECK(work_bytes >= gemm_workspace(g->M, g->N, g->K, g->c.dtype, threads),
+          "%llu bytes of workspace for [%lld,%lld,%lld]", (unsigned long long)work_bytes, (long long)g->M,
+          (long long)g->N, (long long)g->K);
+    if (g->M == 0 || g->N == 0) return;
+    threads = useful_threads(g->M, g->N, threads);
+    if (g->M <= DOT_ROWS && g->b.row == 1) run_dots(g, work, threads);
+    else run_tiles(g, work, threads);
+}
+
+/* --- LINEAR and MATMUL --------------------------------------------------------------------- */
+
+static bool is_matrix(const struct tensor *t)
+{
+    return tensor_is_dense(t) && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16);
+}
+
+/* A dense tensor's rows x last, or the transpose of that. */
+static struct matrix matrix_of(const struct operand *x, bool transposed)
+{
+    int64_t last = operand_last(x);
+    struct matrix m = {x->data, x->dtype, transposed ? 1 : last, transposed ? last : 1};
+    return m;
+}
+
+/* x [rows x K], w [N,K], bias [N]?: y = x w^T + bias. */
+bool linear_match(const struct query *q)
+{
+    const struct tensor *bias = q->nin > 2 ? q->in[2] : NULL;
+    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_matrix(q->out[0]) && (!bias || is_matrix(bias));
+}
+
+uint64_t linear_workspace(const struct query *q)
+{
+    const struct tensor *x = q->in[0], *w = q->in[1], *y = q->out[0];
+    return gemm_workspace(tensor_rows(x), w->dim[0], tensor_last(x), y->dtype, q->profile->threads);
+}
+
+void linear_run(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *w = &l->in[1];
+    struct gemm g = {
+        .M = operand_rows(x), .N = w->dim[0], .K = operand_last(x),
+        .a = matrix_of(x, false), .b = matrix_of(w, true), .c = matrix_of(&l->out[0], false),
+        .bias = l->nin > 2 ? l->in[2].data : NULL, .bias_dtype = l->nin > 2 ? l->in[2].dtype : DT_NONE,
+    };
+    gemm_run(&g, l->work, l->work_bytes, l->threads);
+}
+
+/* a, b, acc?: op(a) op(b) + acc, the sum in acc's bytes. */
+bool matmul_match(const struct query *q)
+{
+    const struct tensor *acc = q->nin > 2 ? q->in[2] : NULL;
+    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_matrix(q->out[0]) &&
+           (!acc || (is_matrix(acc) && acc->dtype == q->out[0]->dtype));
+}
+
+uint64_t matmul_workspace(const struct query *q)
+{
+    const struct tensor *a = q->in[0], *b = q->in[1];
+    bool ta = q->attr->matmul.ta, tb = q->attr->matmul.tb;
+    int64_t M = ta ? tensor_last(a) : tensor_rows(a), K = ta ? tensor_rows(a) : tensor_last(a);
+    int64_t N = tb ? tensor_rows(b) : tensor_last(b);
+    return gemm_workspace(M, N, K, q->out[0]->dtype, q->profile->threads);
+}
+
+void matmul_run(const struct launch *l)
+{
+    const struct operand *a = &l->in[0], *b = &l->in[1];
+    bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
+    struct gemm g = {
+        .M = ta ? operand_last(a) : operand_rows(a), .N = tb ? operand_rows(b) : operand_last(b),
+        .K = ta ? operand_rows(a) : operand_last(a),
+        .a = matrix_of(a, ta), .b = matrix_of(b, tb), .c = matrix_of(&l->out[0], false),
+        .add = l->nin > 2 && l->in[2].data,
+    };
+    /* The result's leading shape may differ from [M,N]; its rows are dense either way. */
+    g.c.row = g.N;
+    CHECK(!g.add || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
+    gemm_run(&g, l->work, l->work_bytes, l->threads);
+}

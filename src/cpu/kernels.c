@@ -1,0 +1,41 @@
+/*
+ * kernels.c: the CPU's kernel table, in the order of ops.def.
+ *
+ * One fast kernel per op. Where its match says no, kernel_find goes on to the
+ * reference table, which takes everything.
+ */
+#include "cpu/cpu.h"
+
+#define ROW(OP, name) {OP_##OP, "cpu_" #name, name##_match, NULL, name##_run}
+#define ROW_WORK(OP, name) {OP_##OP, "cpu_" #name, name##_match, name##_workspace, name##_run}
+
+const struct kernel cpu_kernels[] = {
+    ROW_WORK(LINEAR, linear),
+    ROW_WORK(MATMUL, matmul),
+    ROW_WORK(SUM_ROWS, sum_rows),
+    ROW(RMSNORM, rmsnorm),
+    ROW_WORK(RMSNORM_BWD, rmsnorm_bwd),
+    ROW(ROPE, rope),
+    ROW(SILU_GATE, silu_gate),
+    ROW(SILU_GATE_BWD, silu_gate_bwd),
+    ROW_WORK(ATTENTION, attention),
+    ROW_WORK(ATTENTION_BWD, attention_bwd),
+    ROW(EMBEDDING, embedding),
+    ROW(EMBEDDING_DW, embedding_dw),
+    ROW(SHIFT_LABELS, shift_labels),
+    ROW_WORK(XENT, xent),
+    ROW(XENT_BWD, xent_bwd),
+    ROW(ADD, add),
+    ROW(MUL, mul),
+    ROW(SCALE, scale),
+    ROW(CAST, cast),
+    ROW_WORK(SUM, sum),
+    ROW(SPREAD, spread),
+    ROW(ACCUMULATE, accumulate),
+    ROW(FILL, fill),
+    ROW(COPY, copy),
+    ROW_WORK(SUMSQ, sumsq),
+    ROW(CLIP, clip),
+    ROW(ADAMW, adamw),
+    {.op = OP_NONE},
+};

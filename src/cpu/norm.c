@@ -1,0 +1,170 @@
+/*
+ * norm.c: RMSNORM, its gradient, and SUM_ROWS: kernels that go along rows and
+ * reduce over them.
+ *
+ * Invariant: a row is worked on by one thread, tile by tile, f32 sums within a
+ * tile and double across tiles. Sums over rows use the fixed blocks of
+ * row_blocks(): partial sums [blocks, C] in the workspace, combined in order.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "cpu/rows.h"
+
+/* --- rmsnorm ---------------------------------------------------------------- */
+
+bool rmsnorm_match(const struct query *q)
+{
+    return query_is_fast(q) && q->out[1]->dtype == DT_F32;
+}
+
+static double row_sum_of_squares(const struct operand *x, int64_t at, int64_t C)
+{
+    double total = 0;
+    float scratch[TILE];
+    for (int64_t c = 0; c < C; c += TILE) {
+        int n = row_tile(C - c);
+        const float *v = row_view(x, at + c, n, scratch);
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int i = 0; i < n; i++) sum += v[i] * v[i];
+        total += sum;
+    }
+    return total;
+}
+
+void rmsnorm_run(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0];
+    float *rstd = l->out[1].data;
+    const int64_t rows = operand_rows(x), C = operand_last(x);
+    const double eps = l->attr->rmsnorm.eps;
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
+    for (int64_t r = 0; r < rows; r++) {
+        float xs[TILE], ws[TILE];
+        float inv = (float)(1.0 / sqrt(row_sum_of_squares(x, r * C, C) / (double)C + eps));
+        rstd[r] = inv;
+        for (int64_t c = 0; c < C; c += TILE) {
+            int n = row_tile(C - c);
+            const float *xv = row_view(x, r * C + c, n, xs), *wv = row_view(w, c, n, ws);
+            float *yv = row_place(y, r * C + c, xs);
+#pragma omp simd
+            for (int i = 0; i < n; i++) yv[i] = xv[i] * inv * wv[i];
+            row_store(y, r * C + c, n, yv);
+        }
+    }
+}
+
+/* --- rmsnorm backward ----------------------------------------------------------
+ *
+ * With r = rstd and y_i = x_i r w_i:  dr/dx_j = -r^3 x_j / C, so
+ *     dx_j = r w_j dy_j - x_j r^3 / C * sum_i(w_i dy_i x_i)
+ *     dw_i = sum over rows of dy_i x_i r
+ */
+
+bool rmsnorm_bwd_match(const struct query *q)
+{
+    return query_is_fast(q) && q->in[3]->dtype == DT_F32 && q->out[1]->dtype == DT_F32;
+}
+
+uint64_t rmsnorm_bwd_workspace(const struct query *q)
+{
+    int64_t C = tensor_last(q->in[1]);
+    return (uint64_t)(row_blocks(tensor_rows(q->in[1])).n * C) * sizeof(float);
+}
+
+/* First pass over a row: adds to dw, returns sum(w dy x). */
+static double rmsnorm_row_sums(const struct launch *l, int64_t r, int64_t C, float rstd, float *dw)
+{
+    float ds[TILE], xs[TILE], ws[TILE];
+    double total = 0;
+    for (int64_t c = 0; c < C; c += TILE) {
+        int n = row_tile(C - c);
+        const float *d = row_view(&l->in[0], r * C + c, n, ds);
+        const float *x = row_view(&l->in[1], r * C + c, n, xs);
+        const float *w = row_view(&l->in[2], c, n, ws);
+        float *dwv = dw + c, sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int i = 0; i < n; i++) {
+            float dx = d[i] * x[i];
+            dwv[i] += dx * rstd;
+            sum += dx * w[i];
+        }
+        total += sum;
+    }
+    return total;
+}
+
+/* Second pass: dx = rstd w dy - x k. */
+static void rmsnorm_row_dx(const struct launch *l, int64_t r, int64_t C, float rstd, float k)
+{
+    float ds[TILE], xs[TILE], ws[TILE];
+    for (int64_t c = 0; c < C; c += TILE) {
+        int n = row_tile(C - c);
+        const float *d = row_view(&l->in[0], r * C + c, n, ds);
+        const float *x = row_view(&l->in[1], r * C + c, n, xs);
+        const float *w = row_view(&l->in[2], c, n, ws);
+        float *dx = row_place(&l->out[0], r * C + c, ds);
+#pragma omp simd
+        for (int i = 0; i < n; i++) dx[i] = rstd * w[i] * d[i] - x[i] * k;
+        row_store(&l->out[0], r * C + c, n, dx);
+    }
+}
+
+void rmsnorm_bwd_run(const struct launch *l)
+{
+    const int64_t rows = operand_rows(&l->in[1]), C = operand_last(&l->in[1]);
+    const float *rstd = l->in[3].data;
+    const struct row_blocks blocks = row_blocks(rows);
+    float *partial = l->work; // [blocks, C]
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
+    for (int64_t b = 0; b < blocks.n; b++) {
+        float *dw = partial + b * C;
+        memset(dw, 0, (size_t)C * sizeof *dw);
+        for (int64_t r = b * blocks.each; r < min_i64(rows, (b + 1) * blocks.each); r++) {
+            double sum = rmsnorm_row_sums(l, r, C, rstd[r], dw);
+            double inv = rstd[r];
+            rmsnorm_row_dx(l, r, C, rstd[r], (float)(inv * inv * inv * sum / (double)C));
+        }
+    }
+    row_combine(l->out[1].data, partial, blocks.n, C, false, l->threads);
+}
+
+/* --- column sums ------------------------------------------------------------------ */
+
+bool sum_rows_match(const struct query *q)
+{
+    return query_is_fast(q) && q->out[0]->dtype == DT_F32 &&
+           (!query_in(q, 1) || query_in(q, 1)->dtype == DT_F32);
+}
+
+uint64_t sum_rows_workspace(const struct query *q)
+{
+    int64_t C = tensor_last(q->in[0]);
+    return (uint64_t)(row_blocks(tensor_rows(q->in[0])).n * C) * sizeof(float);
+}
+
+void sum_rows_run(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const int64_t rows = operand_rows(x), C = operand_last(x);
+    const struct row_blocks blocks = row_blocks(rows);
+    const bool accumulate = launch_has(l, 1);
+    float *partial = l->work; // [blocks, C]
+    CHECK(!accumulate || l->in[1].data == l->out[0].data, "the accumulator is updated in place");
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
+    for (int64_t b = 0; b < blocks.n; b++) {
+        float *sum = partial + b * C, scratch[TILE];
+        memset(sum, 0, (size_t)C * sizeof *sum);
+        for (int64_t r = b * blocks.each; r < min_i64(rows, (b + 1) * blocks.each); r++)
+            for (int64_t c = 0; c < C; c += TILE) {
+                int n = row_tile(C - c);
+                const float *v = row_view(x, r * C + c, n, scratch);
+                float *to = sum + c;
+#pragma omp simd
+                for (int i = 0; i < n; i++) to[i] += v[i];
+            }
+    }
+    row_combine(l->out[0].data, partial, blocks.n, C, accumulate, l->threads);
+}

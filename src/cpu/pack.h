@@ -1,0 +1,27 @@
+/*
+ * pack.h: operands of any float storage, turned into the f32 panels that the
+ * inner loops read (micro.h), and panels turned back into rows.
+ */
+#ifndef CPU_PACK_H
+#define CPU_PACK_H
+
+#include "graph/dtype.h"
+
+/* Panels of `width` (a multiple of 4) from the elements (i,k), i < n, k < K, of `from`,
+ * where (i,k) lies i * across + k * along elements on. Panel i / width holds, for each
+ * k in order, its `width` elements; lanes from n on are 0. Writes panel_floats. */
+void pack_panels(float *to, int width, const void *from, enum dtype t, int64_t across, int64_t along, int64_t n,
+                 int64_t K);
+static inline int64_t panel_floats(int width, int64_t n, int64_t K)
+{
+    return (n + width - 1) / width * width * K;
+}
+
+/* rows[i][k] = factor[i] * panel[k][i] for i < n, k < K; rows ld apart. A NULL factor is 1. */
+void panel_to_rows(float *rows, int64_t ld, const float *panel, int width, int64_t n, int64_t K, const float *factor);
+
+/* The tile [m][k] (m < mr, k < nr, rows ld apart) as [k][mr]: an A panel's piece from a
+ * B panel's. Both counts are multiples of 4. */
+void tile_transpose(float *to, const float *from, int64_t ld, int mr, int nr);
+
+#endif

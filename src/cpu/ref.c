@@ -1,0 +1,183 @@
+/*
+ * ref.c: the reference kernels: one for every op that is not a view, for any
+ * dtype and any strides, on one thread, with every sum in double.
+ *
+ * They are the oracle of all tests and the CPU's last resort, so they are
+ * written to be seen right, not to be fast. With f64 operands everything is
+ * f64, statistics too: outputs are stored in whatever type they have.
+ *
+ * Invariant: an element is read before anything is written over it, in the
+ * aliases that ops.def allows. This file holds the elementwise ops, the update
+ * and the table; layers, attention and tokens have files of their own.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/ref.h"
+
+/* --- elements ------------------------------------------------------------------ */
+
+/* Where element i of the row-major order lies, in elements from `data`. */
+static int64_t ref_offset(const struct operand *x, int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = x->rank - 1; d >= 0; d--) {
+        offset += i % x->dim[d] * x->stride[d];
+        i /= x->dim[d];
+    }
+    return offset;
+}
+
+double ref_get(const struct operand *x, int64_t i) { return dtype_load(x->data, x->dtype, ref_offset(x, i)); }
+
+void ref_put(const struct operand *x, int64_t i, double value)
+{
+    dtype_store(x->data, x->dtype, ref_offset(x, i), value);
+}
+
+bool ref_has(const struct launch *l, int input) { return input < l->nin && l->in[input].data; }
+
+double ref_get_acc(const struct launch *l, int input, int64_t i)
+{
+    return ref_has(l, input) ? ref_get(&l->in[input], i) : 0;
+}
+
+/* --- elementwise ----------------------------------------------------------------- */
+
+static void ref_add(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
+        ref_put(&l->out[0], i, ref_get(&l->in[0], i) + ref_get(&l->in[1], i));
+}
+
+static void ref_mul(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
+        ref_put(&l->out[0], i, ref_get(&l->in[0], i) * ref_get(&l->in[1], i));
+}
+
+static void ref_scale(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
+        ref_put(&l->out[0], i, ref_get(&l->in[0], i) * l->attr->scale.value);
+}
+
+static void ref_cast(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) ref_put(&l->out[0], i, ref_get(&l->in[0], i));
+}
+
+static void ref_sum(const struct launch *l)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) sum += ref_get(&l->in[0], i);
+    ref_put(&l->out[0], 0, sum);
+}
+
+static void ref_spread(const struct launch *l)
+{
+    double value = ref_get(&l->in[0], 0);
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) ref_put(&l->out[0], i, value);
+}
+
+static void ref_fill(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) ref_put(&l->out[0], i, l->attr->fill.value);
+}
+
+/* Bytes, not values: 64-bit integers do not survive a double, nor do NaN payloads. */
+static void ref_copy(const struct launch *l)
+{
+    const struct operand *from = &l->in[0], *to = &l->out[0];
+    const int64_t size = dtype_size(from->dtype);
+    CHECK(from->dtype == to->dtype, "copy of %s into %s", dtype_name(from->dtype), dtype_name(to->dtype));
+    for (int64_t i = 0; i < operand_elements(from); i++)
+        memmove((char *)to->data + ref_offset(to, i) * size,
+                (const char *)from->data + ref_offset(from, i) * size, (size_t)size);
+}
+
+/* --- update ------------------------------------------------------------------------ */
+
+static void ref_sumsq(const struct launch *l)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
+        double x = ref_get(&l->in[0], i);
+        sum += x * x;
+    }
+    ref_put(&l->out[0], 0, ref_get(&l->in[1], 0) + sum);
+}
+
+static void ref_clip(const struct launch *l)
+{
+    const struct step_block *step = l->in[1].data;
+    double norm = sqrt(ref_get(&l->in[0], 0)), factor = 1;
+    if (step->clip_norm > 0) factor = step->clip_norm / (norm + 1e-6);
+    ref_put(&l->out[0], 0, norm);
+    ref_put(&l->out[0], 1, factor > 1 ? 1 : factor);
+}
+
+/* torch.optim.AdamW, single tensor, without amsgrad. */
+static void ref_adamw(const struct launch *l)
+{
+    const struct step_block *step = l->in[4].data;
+    const double b1 = l->attr->adamw.beta1, b2 = l->attr->adamw.beta2, eps = l->attr->adamw.eps;
+    const double lr = (double)step->learning_rate * l->attr->adamw.lr_scale;
+    const double correct1 = 1 - pow(b1, step->adam_t), correct2 = 1 - pow(b2, step->adam_t);
+    const double clip = ref_has(l, 5) ? ref_get(&l->in[5], 1) : 1;
+    if (step->found_inf) return;
+    for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
+        double p = ref_get(&l->in[0], i), g = ref_get(&l->in[1], i) * clip;
+        double m = b1 * ref_get(&l->in[2], i) + (1 - b1) * g;
+        double v = b2 * ref_get(&l->in[3], i) + (1 - b2) * g * g;
+        p *= 1 - lr * l->attr->adamw.weight_decay;
+        p -= lr / correct1 * m / (sqrt(v) / sqrt(correct2) + eps);
+        ref_put(&l->out[0], i, p);
+        ref_put(&l->out[1], i, m);
+        ref_put(&l->out[2], i, v);
+        /* w is p as p is stored, so that the two never disagree by a double rounding. */
+        if (ref_has(l, 6)) ref_put(&l->out[3], i, ref_get(&l->out[0], i));
+    }
+}
+
+/* --- the table ------------------------------------------------------------------------ */
+
+static bool ref_match(const struct query *q)
+{
+    (void)q;
+    return true;
+}
+
+#define ROW(OP, name) {OP_##OP, "ref_" #name, ref_match, NULL, ref_##name}
+#define ROW_WORK(OP, name) {OP_##OP, "ref_" #name, ref_match, ref_##name##_workspace, ref_##name}
+
+const struct kernel ref_kernels[] = {
+    ROW(LINEAR, linear),
+    ROW(MATMUL, matmul),
+    ROW(SUM_ROWS, sum_rows),
+    ROW(RMSNORM, rmsnorm),
+    ROW(RMSNORM_BWD, rmsnorm_bwd),
+    ROW(ROPE, rope),
+    ROW(SILU_GATE, silu_gate),
+    ROW(SILU_GATE_BWD, silu_gate_bwd),
+    ROW_WORK(ATTENTION, attention),
+    ROW_WORK(ATTENTION_BWD, attention_bwd),
+    ROW(EMBEDDING, embedding),
+    ROW(EMBEDDING_DW, embedding_dw),
+    ROW(SHIFT_LABELS, shift_labels),
+    ROW(XENT, xent),
+    ROW(XENT_BWD, xent_bwd),
+    ROW(ADD, add),
+    ROW(MUL, mul),
+    ROW(SCALE, scale),
+    ROW(CAST, cast),
+    ROW(SUM, sum),
+    ROW(SPREAD, spread),
+    {OP_ACCUMULATE, "ref_accumulate", ref_match, NULL, ref_add},
+    ROW(FILL, fill),
+    ROW(COPY, copy),
+    ROW(SUMSQ, sumsq),
+    ROW(CLIP, clip),
+    ROW(ADAMW, adamw),
+    {.op = OP_NONE},
+};

@@ -1,0 +1,45 @@
+/*
+ * ref.h: what the files of the reference kernels share.
+ *
+ * An element is named by its place in row-major order over the dimensions;
+ * strides and dtype are the helpers' matter. So a kernel reads as its formula.
+ */
+#ifndef REF_H
+#define REF_H
+
+#include "run/kernel.h"
+
+enum { REF_IGNORED = -100 }; /* a label that counts for nothing */
+
+/* Element i (row-major) of an operand of any dtype and strides. */
+double ref_get(const struct operand *x, int64_t i);
+void ref_put(const struct operand *x, int64_t i, double value);
+/* Element i of an accumulator that may not be given: then 0. */
+double ref_get_acc(const struct launch *l, int input, int64_t i);
+/* An optional input is given. */
+bool ref_has(const struct launch *l, int input);
+
+/* ref_layers.c */
+void ref_linear(const struct launch *l);
+void ref_matmul(const struct launch *l);
+void ref_sum_rows(const struct launch *l);
+void ref_rmsnorm(const struct launch *l);
+void ref_rmsnorm_bwd(const struct launch *l);
+void ref_rope(const struct launch *l);
+void ref_silu_gate(const struct launch *l);
+void ref_silu_gate_bwd(const struct launch *l);
+
+/* ref_attention.c */
+void ref_attention(const struct launch *l);
+void ref_attention_bwd(const struct launch *l);
+uint64_t ref_attention_workspace(const struct query *q);
+uint64_t ref_attention_bwd_workspace(const struct query *q);
+
+/* ref_tokens.c */
+void ref_embedding(const struct launch *l);
+void ref_embedding_dw(const struct launch *l);
+void ref_shift_labels(const struct launch *l);
+void ref_xent(const struct launch *l);
+void ref_xent_bwd(const struct launch *l);
+
+#endif

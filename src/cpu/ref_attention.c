@@ -1,0 +1,163 @@
+/*
+ * ref_attention.c: reference attention and its gradient (see ref.c for what the
+ * reference promises).
+ *
+ *     q, o, do, dq  [B,T,H,D]      k, v, dk, dv  [B,S,G,D]      lse  [B,H,T]
+ *
+ * Query head h reads key head h / (H/G). Scores are made again wherever they are
+ * needed, so nothing of size T x S ever exists; the workspace holds one or two
+ * rows of D doubles.
+ */
+#include <math.h>
+
+#include "cpu/ref.h"
+
+/* The shape of a launch, and the last key that a query may see. */
+struct ref_heads {
+    int64_t B, T, S, H, G, D;
+    double scale;
+    bool causal;
+};
+
+static struct ref_heads ref_heads_of(const struct operand *q, const struct operand *k, const union attr *attr)
+{
+    return (struct ref_heads){
+        .B = q->dim[0], .T = q->dim[1], .S = k->dim[1], .H = q->dim[2], .G = k->dim[2], .D = q->dim[3],
+        .scale = attr->attention.scale, .causal = attr->attention.causal,
+    };
+}
+
+/* The first element of a query's and of a key's head row; the place of a query's lse. */
+static int64_t query_row(const struct ref_heads *n, int64_t b, int64_t t, int64_t h)
+{
+    return ((b * n->T + t) * n->H + h) * n->D;
+}
+static int64_t key_row(const struct ref_heads *n, int64_t b, int64_t s, int64_t h)
+{
+    return ((b * n->S + s) * n->G + h / (n->H / n->G)) * n->D;
+}
+static int64_t lse_at(const struct ref_heads *n, int64_t b, int64_t t, int64_t h)
+{
+    return (b * n->H + h) * n->T + t;
+}
+
+/* Query t sees keys 0 .. this (exclusive); at the end of both, t sees s = t. */
+static int64_t keys_seen(const struct ref_heads *n, int64_t t)
+{
+    return n->causal ? max_i64(0, min_i64(n->S, t + (n->S - n->T) + 1)) : n->S;
+}
+
+static double ref_dot(const struct operand *x, int64_t i, const struct operand *y, int64_t j, int64_t D)
+{
+    double sum = 0;
+    for (int64_t d = 0; d < D; d++) sum += ref_get(x, i + d) * ref_get(y, j + d);
+    return sum;
+}
+
+/* --- forward -------------------------------------------------------------------------- */
+
+uint64_t ref_attention_workspace(const struct query *q)
+{
+    return (uint64_t)q->in[0]->dim[3] * sizeof(double);
+}
+
+/* log(sum(exp(score))) over the keys that (b,t,h) sees; -inf when it sees none. */
+static double ref_row_lse(const struct launch *l, const struct ref_heads *n, int64_t b, int64_t t, int64_t h)
+{
+    const struct operand *q = &l->in[0], *k = &l->in[1];
+    double max = -INFINITY, sum = 0;
+    for (int64_t s = 0; s < keys_seen(n, t); s++)
+        max = fmax(max, n->scale * ref_dot(q, query_row(n, b, t, h), k, key_row(n, b, s, h), n->D));
+    for (int64_t s = 0; s < keys_seen(n, t); s++)
+        sum += exp(n->scale * ref_dot(q, query_row(n, b, t, h), k, key_row(n, b, s, h), n->D) - max);
+    return max + log(sum);
+}
+
+void ref_attention(const struct launch *l)
+{
+    const struct operand *q = &l->in[0], *k = &l->in[1], *v = &l->in[2];
+    const struct ref_heads n = ref_heads_of(q, k, l->attr);
+    double *o = l->work; // [D]
+    for (int64_t b = 0; b < n.B; b++)
+        for (int64_t t = 0; t < n.T; t++)
+            for (int64_t h = 0; h < n.H; h++) {
+                double lse = ref_row_lse(l, &n, b, t, h);
+                for (int64_t d = 0; d < n.D; d++) o[d] = 0;
+                for (int64_t s = 0; s < keys_seen(&n, t); s++) {
+                    int64_t at = key_row(&n, b, s, h);
+                    double p = exp(n.scale * ref_dot(q, query_row(&n, b, t, h), k, at, n.D) - lse);
+                    for (int64_t d = 0; d < n.D; d++) o[d] += p * ref_get(v, at + d);
+                }
+                for (int64_t d = 0; d < n.D; d++) ref_put(&l->out[0], query_row(&n, b, t, h) + d, o[d]);
+                ref_put(&l->out[1], lse_at(&n, b, t, h), lse);
+            }
+}
+
+/* --- backward ---------------------------------------------------------------------------
+ *
+ * With p = softmax(scale q k^T) and o = p v:  dv = p^T do,  dp = do v^T, and through
+ * the softmax dscore = p (dp - rowsum(p dp)). The row sum equals do . o. Then
+ *     dq = scale dscore k,   dk = scale dscore^T q.
+ */
+
+uint64_t ref_attention_bwd_workspace(const struct query *q)
+{
+    return (uint64_t)q->in[1]->dim[3] * 2 * sizeof(double);
+}
+
+/* p and scale * dscore of one query and one key. */
+struct ref_pair {
+    double p, ds;
+};
+static struct ref_pair ref_pair_of(const struct launch *l, const struct ref_heads *n, int64_t b, int64_t t,
+                                   int64_t h, int64_t s)
+{
+    const struct operand *dout = &l->in[0], *q = &l->in[1], *k = &l->in[2], *v = &l->in[3], *o = &l->in[4];
+    const int64_t i = query_row(n, b, t, h), j = key_row(n, b, s, h);
+    double p = exp(n->scale * ref_dot(q, i, k, j, n->D) - ref_get(&l->in[5], lse_at(n, b, t, h)));
+    double dp = ref_dot(dout, i, v, j, n->D), sum = ref_dot(dout, i, o, i, n->D);
+    return (struct ref_pair){.p = p, .ds = n->scale * p * (dp - sum)};
+}
+
+static void ref_attention_dq(const struct launch *l, const struct ref_heads *n, int64_t b, int64_t t, int64_t h)
+{
+    double *dq = l->work; // [D]
+    for (int64_t d = 0; d < n->D; d++) dq[d] = 0;
+    for (int64_t s = 0; s < keys_seen(n, t); s++) {
+        struct ref_pair pair = ref_pair_of(l, n, b, t, h, s);
+        for (int64_t d = 0; d < n->D; d++) dq[d] += pair.ds * ref_get(&l->in[2], key_row(n, b, s, h) + d);
+    }
+    for (int64_t d = 0; d < n->D; d++) ref_put(&l->out[0], query_row(n, b, t, h) + d, dq[d]);
+}
+
+/* One key of group g: every query that sees it, in every head of the group. */
+static void ref_attention_dkv(const struct launch *l, const struct ref_heads *n, int64_t b, int64_t s, int64_t g)
+{
+    const int64_t group = n->H / n->G, at = key_row(n, b, s, g * group);
+    double *dk = l->work, *dv = dk + n->D; // [D] each
+    for (int64_t d = 0; d < n->D; d++) dk[d] = dv[d] = 0;
+    for (int64_t h = g * group; h < (g + 1) * group; h++)
+        for (int64_t t = 0; t < n->T; t++) {
+            if (s >= keys_seen(n, t)) continue;
+            struct ref_pair pair = ref_pair_of(l, n, b, t, h, s);
+            for (int64_t d = 0; d < n->D; d++) {
+                dk[d] += pair.ds * ref_get(&l->in[1], query_row(n, b, t, h) + d);
+                dv[d] += pair.p * ref_get(&l->in[0], query_row(n, b, t, h) + d);
+            }
+        }
+    for (int64_t d = 0; d < n->D; d++) {
+        ref_put(&l->out[1], at + d, dk[d]);
+        ref_put(&l->out[2], at + d, dv[d]);
+    }
+}
+
+void ref_attention_bwd(const struct launch *l)
+{
+    const struct ref_heads n = ref_heads_of(&l->in[1], &l->in[2], l->attr);
+    for (int64_t b = 0; b < n.B; b++) {
+        for (int64_t t = 0; t < n.T; t++)
+            for (int64_t h = 0; h < n.H; h++) ref_attention_dq(l, &n, b, t, h);
+        for (int64_t s = 0; s < n.S; s++)
+            for (int64_t g = 0; g < n.G; g++) ref_attention_dkv(l, &n, b, s, g);
+    }
+}

@@ -1,0 +1,132 @@
+/*
+ * ref_layers.c: reference kernels of matrix products, norms, rotary position and
+ * the gated activation (see ref.c for what the reference promises).
+ */
+#include <math.h>
+
+#include "cpu/ref.h"
+
+/* --- matrix products -------------------------------------------------------------- */
+
+void ref_linear(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0];
+    const int64_t rows = operand_rows(x), K = operand_last(x), N = w->dim[0];
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t n = 0; n < N; n++) {
+            double sum = ref_get_acc(l, 2, n); // bias
+            for (int64_t k = 0; k < K; k++) sum += ref_get(x, r * K + k) * ref_get(w, n * K + k);
+            ref_put(y, r * N + n, sum);
+        }
+}
+
+/* a and b as matrices [rows, last]; ta and tb say which of the two is summed over. */
+void ref_matmul(const struct launch *l)
+{
+    const struct operand *a = &l->in[0], *b = &l->in[1];
+    const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
+    const int64_t a_last = operand_last(a), b_last = operand_last(b);
+    const int64_t M = ta ? a_last : operand_rows(a), K = ta ? operand_rows(a) : a_last;
+    const int64_t N = tb ? operand_rows(b) : b_last;
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t n = 0; n < N; n++) {
+            double sum = ref_get_acc(l, 2, m * N + n);
+            for (int64_t k = 0; k < K; k++)
+                sum += ref_get(a, ta ? k * a_last + m : m * a_last + k) *
+                       ref_get(b, tb ? n * b_last + k : k * b_last + n);
+            ref_put(&l->out[0], m * N + n, sum);
+        }
+}
+
+void ref_sum_rows(const struct launch *l)
+{
+    const int64_t rows = operand_rows(&l->in[0]), C = operand_last(&l->in[0]);
+    for (int64_t c = 0; c < C; c++) {
+        double sum = ref_get_acc(l, 1, c);
+        for (int64_t r = 0; r < rows; r++) sum += ref_get(&l->in[0], r * C + c);
+        ref_put(&l->out[0], c, sum);
+    }
+}
+
+/* --- rmsnorm ------------------------------------------------------------------------ */
+
+void ref_rmsnorm(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *w = &l->in[1];
+    const int64_t rows = operand_rows(x), C = operand_last(x);
+    for (int64_t r = 0; r < rows; r++) {
+        double squares = 0;
+        for (int64_t c = 0; c < C; c++) squares += ref_get(x, r * C + c) * ref_get(x, r * C + c);
+        double rstd = 1 / sqrt(squares / (double)C + l->attr->rmsnorm.eps);
+        ref_put(&l->out[1], r, rstd);
+        for (int64_t c = 0; c < C; c++) ref_put(&l->out[0], r * C + c, ref_get(x, r * C + c) * rstd * ref_get(w, c));
+    }
+}
+
+/* dx_j = r w_j dy_j - x_j r^3 / C * sum_i(w_i dy_i x_i); dw_i = sum over rows of dy_i x_i r. */
+void ref_rmsnorm_bwd(const struct launch *l)
+{
+    const struct operand *dy = &l->in[0], *x = &l->in[1], *w = &l->in[2], *rstd = &l->in[3];
+    const int64_t rows = operand_rows(x), C = operand_last(x);
+    for (int64_t c = 0; c < C; c++) {
+        double sum = 0;
+        for (int64_t r = 0; r < rows; r++)
+            sum += ref_get(dy, r * C + c) * ref_get(x, r * C + c) * ref_get(rstd, r);
+        ref_put(&l->out[1], c, sum);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double inv = ref_get(rstd, r), sum = 0;
+        for (int64_t c = 0; c < C; c++)
+            sum += ref_get(w, c) * ref_get(dy, r * C + c) * ref_get(x, r * C + c);
+        for (int64_t c = 0; c < C; c++)
+            ref_put(&l->out[0], r * C + c,
+                    inv * ref_get(w, c) * ref_get(dy, r * C + c) -
+                        ref_get(x, r * C + c) * inv * inv * inv / (double)C * sum);
+    }
+}
+
+/* --- rope ----------------------------------------------------------------------------
+ *
+ * With an f32 table the angle is an f32 product, as published models take it:
+ * at large t its rounding is part of the definition, not an error.
+ */
+static double ref_angle(const struct operand *inv_freq, int64_t t, int64_t i)
+{
+    double exact = (double)t * ref_get(inv_freq, i);
+    return inv_freq->dtype == DT_F64 ? exact : (double)(float)exact;
+}
+
+void ref_rope(const struct launch *l)
+{
+    const struct operand *x = &l->in[0]; // [B,T,H,D]
+    const int64_t B = x->dim[0], T = x->dim[1], H = x->dim[2], D = x->dim[3], half = D / 2;
+    const double scale = l->attr->rope.scale, sign = l->attr->rope.inverse ? -1 : 1;
+    for (int64_t row = 0; row < B * T * H; row++)
+        for (int64_t i = 0; i < half; i++) {
+            double angle = sign * ref_angle(&l->in[1], row / H % T, i);
+            double a = ref_get(x, row * D + i), b = ref_get(x, row * D + half + i);
+            ref_put(&l->out[0], row * D + i, (a * cos(angle) - b * sin(angle)) * scale);
+            ref_put(&l->out[0], row * D + half + i, (b * cos(angle) + a * sin(angle)) * scale);
+        }
+}
+
+/* --- gated activation ------------------------------------------------------------------ */
+
+void ref_silu_gate(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) {
+        double gate = ref_get(&l->in[0], i), up = ref_get(&l->in[1], i);
+        ref_put(&l->out[0], i, gate / (1 + exp(-gate)) * up);
+    }
+}
+
+/* silu(g) = g s with s = 1/(1+e^-g), s' = s (1-s): silu' = s (1 + g (1-s)). */
+void ref_silu_gate_bwd(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
+        double dy = ref_get(&l->in[0], i), gate = ref_get(&l->in[1], i), up = ref_get(&l->in[2], i);
+        double s = 1 / (1 + exp(-gate));
+        ref_put(&l->out[0], i, dy * up * s * (1 + gate * (1 - s)));
+        ref_put(&l->out[1], i, dy * gate * s);
+    }
+}

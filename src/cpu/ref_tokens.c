@@ -1,0 +1,87 @@
+/*
+ * ref_tokens.c: reference kernels of embeddings, labels and the cross entropy (see
+ * ref.c for what the reference promises). Unlike the fast ones they check that
+ * every id and label is in range.
+ */
+#include <math.h>
+
+#include "cpu/ref.h"
+
+/* Id i, which must name one of n rows. */
+static int64_t ref_id(const struct operand *ids, int64_t i, int64_t n)
+{
+    int64_t id = (int64_t)ref_get(ids, i);
+    CHECK(id >= 0 && id < n, "id %lld of a table of %lld rows", (long long)id, (long long)n);
+    return id;
+}
+
+void ref_embedding(const struct launch *l)
+{
+    const struct operand *ids = &l->in[0], *table = &l->in[1];
+    const int64_t rows = operand_elements(ids), V = table->dim[0], C = table->dim[1];
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < C; c++) ref_put(&l->out[0], r * C + c, ref_get(table, ref_id(ids, r, V) * C + c));
+}
+
+/* Every element of the table asks all rows whether they add to it: no scratch, and
+ * the sum is a double from its first term to its last. */
+void ref_embedding_dw(const struct launch *l)
+{
+    const struct operand *ids = &l->in[0], *dy = &l->in[1], *dw = &l->out[0];
+    const int64_t rows = operand_elements(ids), V = dw->dim[0], C = dw->dim[1];
+    for (int64_t v = 0; v < V; v++)
+        for (int64_t c = 0; c < C; c++) {
+            double sum = ref_get_acc(l, 2, v * C + c);
+            for (int64_t r = 0; r < rows; r++)
+                if (ref_id(ids, r, V) == v) sum += ref_get(dy, r * C + c);
+            ref_put(dw, v * C + c, sum);
+        }
+}
+
+void ref_shift_labels(const struct launch *l)
+{
+    const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]);
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < T; t++)
+            ref_put(&l->out[0], b * T + t, t + 1 < T ? ref_get(&l->in[0], b * T + t + 1) : REF_IGNORED);
+}
+
+/* --- cross entropy -------------------------------------------------------------------- */
+
+static double ref_log_sum_exp(const struct operand *x, int64_t at, int64_t V)
+{
+    double max = -INFINITY, sum = 0;
+    for (int64_t v = 0; v < V; v++) max = fmax(max, ref_get(x, at + v));
+    for (int64_t v = 0; v < V; v++) sum += exp(ref_get(x, at + v) - max);
+    return max + log(sum);
+}
+
+void ref_xent(const struct launch *l)
+{
+    const struct operand *logits = &l->in[0], *labels = &l->in[1];
+    const struct step_block *step = l->in[2].data;
+    const int64_t rows = operand_rows(logits), V = operand_last(logits);
+    double loss = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        double lse = ref_log_sum_exp(logits, r * V, V);
+        ref_put(&l->out[1], r, lse);
+        if (ref_get(labels, r) != REF_IGNORED) loss += lse - ref_get(logits, r * V + ref_id(labels, r, V));
+    }
+    ref_put(&l->out[0], 0, loss * step->inv_count);
+}
+
+void ref_xent_bwd(const struct launch *l)
+{
+    const struct operand *logits = &l->in[0], *labels = &l->in[1], *lse = &l->in[3];
+    const struct step_block *step = l->in[2].data;
+    const int64_t rows = operand_rows(logits), V = operand_last(logits);
+    const double factor = step->inv_count * ref_get(&l->in[4], 0);
+    for (int64_t r = 0; r < rows; r++) {
+        bool ignored = ref_get(labels, r) == REF_IGNORED;
+        int64_t label = ignored ? -1 : ref_id(labels, r, V);
+        for (int64_t v = 0; v < V; v++) {
+            double p = exp(ref_get(logits, r * V + v) - ref_get(lse, r));
+            ref_put(&l->out[0], r * V + v, ignored ? 0 : (p - (v == label)) * factor);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+/*
+ * rope.c: ROPE, rotary position: the pair (x[i], x[i+D/2]) of each head turns by
+ * the angle t * inv_freq[i].
+ *
+ * Published models take the angle as an f32 product, and at t = 2048 its
+ * rounding shows in the fourth digit of the cosine; so the product is an f32
+ * here too, and only the sine and cosine of it are exact.
+ *
+ * Threads share out positions; sines and cosines of a position are made once
+ * for all batches and heads. Both halves of a pair are read before either is
+ * written: the output may be the input.
+ */
+#include <math.h>
+
+#include "cpu/cpu.h"
+#include "cpu/rows.h"
+
+bool rope_match(const struct query *q)
+{
+    return query_is_fast(q) && q->in[0]->rank == 4 && q->in[1]->dtype == DT_F32;
+}
+
+/* Sine and cosine, times scale, of n frequencies at position t. */
+static void rope_angles(const struct launch *l, int64_t t, int64_t from, int n, float *sine, float *cosine)
+{
+    const float *inv_freq = (const float *)l->in[1].data + from;
+    const float scale = l->attr->rope.scale, sign = l->attr->rope.inverse ? -1.0f : 1.0f;
+    for (int i = 0; i < n; i++) {
+        float angle = (float)t * inv_freq[i];
+        sine[i] = sinf(angle) * sign * scale;
+        cosine[i] = cosf(angle) * scale;
+    }
+}
+
+/* Turns n pairs: elements at .. at+n with elements at+half .. at+half+n. */
+static void rope_turn(const struct launch *l, int64_t at, int64_t half, int n, const float *sine,
+                      const float *cosine)
+{
+    float as[TILE], bs[TILE];
+    const float *a = row_view(&l->in[0], at, n, as), *b = row_view(&l->in[0], at + half, n, bs);
+    float *ya = row_place(&l->out[0], at, as), *yb = row_place(&l->out[0], at + half, bs);
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
+        float x = a[i], y = b[i];
+        ya[i] = x * cosine[i] - y * sine[i];
+        yb[i] = y * cosine[i] + x * sine[i];
+    }
+    row_store(&l->out[0], at, n, ya);
+    row_store(&l->out[0], at + half, n, yb);
+}
+
+void rope_run(const struct launch *l)
+{
+    const struct operand *x = &l->in[0]; // [B,T,H,D]
+    const int64_t B = x->dim[0], T = x->dim[1], H = x->dim[2], D = x->dim[3], half = D / 2;
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (B * T * H * D > 4096)
+    for (int64_t t = 0; t < T; t++) {
+        float sine[TILE], cosine[TILE];
+        for (int64_t from = 0; from < half; from += TILE) {
+            int n = row_tile(half - from);
+            rope_angles(l, t, from, n, sine, cosine);
+            for (int64_t b = 0; b < B; b++)
+                for (int64_t h = 0; h < H; h++)
+                    rope_turn(l, ((b * T + t) * H + h) * D + from, half, n, sine, cosine);
+        }
+    }
+}

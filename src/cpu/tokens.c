@@ -1,0 +1,205 @@
+/*
+ * tokens.c: from token ids to rows and back: EMBEDDING and its gradient, the
+ * label shift, and the cross entropy over the vocabulary.
+ *
+ * Ids and labels are in range: the loader has checked them. A label of IGNORED
+ * adds nothing to the loss and gets a gradient of zero.
+ *
+ * The logits are the largest activation of a language model, so they are read
+ * once forward (an online log-sum-exp) and once backward, where the gradient
+ * may take their place.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "cpu/math.h"
+#include "cpu/rows.h"
+
+enum { IGNORED = -100 };
+
+/* --- embedding --------------------------------------------------------------- */
+
+bool embedding_match(const struct query *q)
+{
+    return tensor_is(q->in[0], DT_I32) && tensor_is_fast(q->in[1]) &&
+           tensor_is(q->out[0], q->in[1]->dtype);
+}
+
+void embedding_run(const struct launch *l)
+{
+    const int32_t *ids = l->in[0].data;
+    const int64_t rows = operand_elements(&l->in[0]);
+    const size_t bytes = (size_t)operand_last(&l->in[1]) * dtype_size(l->in[1].dtype);
+    const char *table = l->in[1].data;
+    char *out = l->out[0].data;
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * bytes > 65536)
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(out + (size_t)r * bytes, table + (size_t)ids[r] * bytes, bytes);
+}
+
+/* --- embedding gradient ----------------------------------------------------------
+ *
+ * Ids repeat, so rows cannot be shared out. Columns can: a strip of columns goes
+ * through all rows in order, whichever thread has it.
+ */
+
+enum { STRIP = 64 };
+
+bool embedding_dw_match(const struct query *q)
+{
+    return tensor_is(q->in[0], DT_I32) && tensor_is_fast(q->in[1]) && tensor_is(q->out[0], DT_F32) &&
+           (!query_in(q, 2) || tensor_is(query_in(q, 2), DT_F32));
+}
+
+static void clear(float *x, int64_t n, int threads)
+{
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > 65536)
+    for (int64_t at = 0; at < n; at += 65536)
+        memset(x + at, 0, (size_t)min_i64(65536, n - at) * sizeof *x);
+}
+
+void embedding_dw_run(const struct launch *l)
+{
+    const int32_t *ids = l->in[0].data;
+    const struct operand *dy = &l->in[1];
+    const int64_t rows = operand_elements(&l->in[0]), C = operand_last(dy);
+    float *dw = l->out[0].data; // [V,C]
+    if (launch_has(l, 2)) CHECK(l->in[2].data == dw, "the accumulator is updated in place");
+    else clear(dw, operand_elements(&l->out[0]), l->threads);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
+    for (int64_t c = 0; c < C; c += STRIP) {
+        float scratch[TILE];
+        int n = (int)min_i64(STRIP, C - c);
+        for (int64_t r = 0; r < rows; r++) {
+            const float *d = row_view(dy, r * C + c, n, scratch);
+            float *to = dw + ids[r] * C + c;
+#pragma omp simd
+            for (int i = 0; i < n; i++) to[i] += d[i];
+        }
+    }
+}
+
+/* --- labels ------------------------------------------------------------------------- */
+
+bool shift_labels_match(const struct query *q)
+{
+    return tensor_is(q->in[0], DT_I32) && tensor_is(q->out[0], DT_I32);
+}
+
+void shift_labels_run(const struct launch *l)
+{
+    const int32_t *in = l->in[0].data;
+    int32_t *out = l->out[0].data;
+    const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]);
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < T; t++) out[b * T + t] = t + 1 < T ? in[b * T + t + 1] : IGNORED;
+}
+
+/* --- cross entropy -------------------------------------------------------------------- */
+
+bool xent_match(const struct query *q)
+{
+    return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_I32) && tensor_is(q->out[0], DT_F32) &&
+           tensor_is(q->out[1], DT_F32);
+}
+
+/* One f64 loss per row; summed in row order. */
+uint64_t xent_workspace(const struct query *q)
+{
+    return (uint64_t)tensor_rows(q->in[0]) * sizeof(double);
+}
+
+static float tile_max(const float *x, int n)
+{
+    float max = -INFINITY;
+#pragma omp simd reduction(max : max)
+    for (int i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+static float tile_sum_exp(const float *x, float shift, int n)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int i = 0; i < n; i++) sum += exp_fast(x[i] - shift);
+    return sum;
+}
+
+/* log(sum(exp)) of a row in one reading: `sum` is relative to the largest so far,
+ * and shrinks when a larger one comes. A NaN anywhere ends up in the sum. */
+static double row_log_sum_exp(const struct operand *x, int64_t at, int64_t V)
+{
+    float max = -INFINITY, scratch[TILE];
+    double sum = 0;
+    for (int64_t v = 0; v < V; v += TILE) {
+        int n = row_tile(V - v);
+        const float *tile = row_view(x, at + v, n, scratch);
+        float top = tile_max(tile, n);
+        if (top > max) {
+            sum *= exp((double)max - (double)top);
+            max = top;
+        }
+        /* Only -inf so far: any finite shift gives each of them exp() = 0. */
+        sum += tile_sum_exp(tile, max == -INFINITY ? 0.0f : max, n);
+    }
+    return (double)max + log(sum);
+}
+
+void xent_run(const struct launch *l)
+{
+    const struct operand *logits = &l->in[0];
+    const int32_t *labels = l->in[1].data;
+    const struct step_block *step = l->in[2].data;
+    const int64_t rows = operand_rows(logits), V = operand_last(logits);
+    float *lse = l->out[1].data;
+    double *loss = l->work; // [rows]
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * V > 4096)
+    for (int64_t r = 0; r < rows; r++) {
+        float scratch[TILE];
+        double value = row_log_sum_exp(logits, r * V, V);
+        lse[r] = (float)value;
+        loss[r] = labels[r] == IGNORED ? 0 : value - *row_view(logits, r * V + labels[r], 1, scratch);
+    }
+    double total = 0;
+    for (int64_t r = 0; r < rows; r++) total += loss[r];
+    *(float *)l->out[0].data = (float)(total * step->inv_count);
+}
+
+bool xent_bwd_match(const struct query *q)
+{
+    return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_I32) && tensor_is(q->in[3], DT_F32) &&
+           tensor_is(q->in[4], DT_F32) && tensor_is_fast(q->out[0]);
+}
+
+/* One row: (softmax - onehot) * factor; zeros when the label is ignored. */
+static void xent_row_bwd(const struct operand *out, const struct operand *logits, int64_t at, int64_t V,
+                         int32_t label, float lse, float factor)
+{
+    float scratch[TILE];
+    for (int64_t v = 0; v < V; v += TILE) {
+        int n = row_tile(V - v);
+        float *d = row_place(out, at + v, scratch);
+        if (label == IGNORED) {
+            memset(d, 0, (size_t)n * sizeof *d);
+        } else {
+            const float *x = row_view(logits, at + v, n, scratch);
+#pragma omp simd
+            for (int i = 0; i < n; i++) d[i] = exp_fast(x[i] - lse) * factor;
+            if (label >= v && label < v + n) d[label - v] -= factor;
+        }
+        row_store(out, at + v, n, d);
+    }
+}
+
+void xent_bwd_run(const struct launch *l)
+{
+    const struct operand *logits = &l->in[0];
+    const int32_t *labels = l->in[1].data;
+    const struct step_block *step = l->in[2].data;
+    const float *lse = l->in[3].data, factor = step->inv_count * *(const float *)l->in[4].data;
+    const int64_t rows = operand_rows(logits), V = operand_last(logits);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * V > 4096)
+    for (int64_t r = 0; r < rows; r++)
+        xent_row_bwd(&l->out[0], logits, r * V, V, labels[r], lse[r], factor);
+}

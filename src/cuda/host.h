@@ -1,0 +1,70 @@
+/*
+ * host.h: what the host files of the CUDA device share.
+ *
+ *     device.c   the card: open, memory, copies, running, close
+ *     record.c   a tape becomes captured graphs
+ *     bind.c     running halves of the kernels, by name
+ *     linear.c   the one that asks a library
+ */
+#ifndef CUDA_HOST_H
+#define CUDA_HOST_H
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include "cuda/launch.h"
+#include "run/device.h"
+
+struct cuda_state {
+    char card[256];
+    cudaStream_t lane[LANE_COUNT];
+    cublasLtHandle_t blas;
+    uint64_t captures, nodes, launches; /* see struct cuda_view */
+};
+
+/* The running half of a kernel. `prepare` is called once per entry, before any
+ * capture, and leaves in the launch's state what every launch of it needs; it may
+ * be NULL. `launch` enqueues on l->stream and nothing else: it is captured. Both
+ * return PL_OK, or the code with `e` filled. */
+struct cuda_kernel {
+    const char *name;
+    int (*prepare)(const struct cuda_state *s, struct entry *entry, struct error *e);
+    int (*launch)(const struct launch *l, struct error *e);
+    void (*release)(void *state);
+};
+/* By the planning half's name; NULL: there is none. */
+const struct cuda_kernel *cuda_kernel_named(const char *name);
+
+/* linear.c */
+int linear_prepare(const struct cuda_state *s, struct entry *entry, struct error *e);
+int linear_launch(const struct launch *l, struct error *e);
+void linear_release(void *state);
+
+/* record.c: fills t->device_state; on failure leaves nothing behind. */
+int cuda_record(struct device *d, struct tape *t, struct error *e);
+int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e);
+void cuda_forget(struct tape *t);
+
+/* Fills `e` with the call, the error's name and what it means; clears CUDA's own
+ * record of it; returns PL_FAIL. */
+int cuda_failed(struct error *e, cudaError_t rc, const char *call);
+int blas_failed(struct error *e, cublasStatus_t rc, const char *call);
+
+/* For functions that return a code and have `e`. */
+#define TRY_CUDA(call)                                                \
+    do {                                                              \
+        cudaError_t rc_ = (call);                                     \
+        if (rc_ != cudaSuccess) return cuda_failed(e, rc_, #call);    \
+    } while (0)
+#define TRY_BLAS(call)                                                       \
+    do {                                                                     \
+        cublasStatus_t rc_ = (call);                                         \
+        if (rc_ != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc_, #call); \
+    } while (0)
+#define TRY(call)              \
+    do {                       \
+        int rc_ = (call);      \
+        if (rc_) return rc_;   \
+    } while (0)
+
+#endif

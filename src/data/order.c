@@ -1,0 +1,67 @@
+/*
+ * order.c: a shuffle without an array.
+ *
+ * A Feistel network is a bijection on b bits whatever its round function is: each
+ * round changes one half by a hash of the other, and can be undone because that
+ * other half is still there.
+ *
+ *      left (b/2 bits)    right (the rest)
+ *        ^= H(right)   <---   |
+ *        |          --->   ^= H(left)        four such pairs
+ *
+ * With b the least number of bits that holds n values, the range is below 2n. A
+ * result of n or more is fed back in until one falls below n (cycle walking):
+ * starting from a value below n, the cycle of the bijection returns to one, and
+ * the walk is again a bijection on 0..n-1. It takes less than two turns on average.
+ */
+#include "data/order.h"
+
+#include "base/base.h"
+
+enum { ROUND_PAIRS = 4 };
+
+/* The finalizer of splitmix64: every input bit reaches every output bit. */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static uint64_t round_hash(uint64_t key, int round, uint64_t half)
+{
+    return mix(key ^ mix(half ^ ((uint64_t)round << 56)));
+}
+
+/* One pass of the network over left_bits + right_bits bits. Either half may be
+ * empty (n = 2): its mask is then 0 and the other half gets a keyed constant. */
+static uint64_t feistel(uint64_t x, uint64_t key, int left_bits, int right_bits)
+{
+    uint64_t left_mask = (UINT64_C(1) << left_bits) - 1;
+    uint64_t right_mask = (UINT64_C(1) << right_bits) - 1;
+    uint64_t left = x >> right_bits, right = x & right_mask;
+    for (int i = 0; i < ROUND_PAIRS; i++) {
+        left ^= round_hash(key, 2 * i, right) & left_mask;
+        right ^= round_hash(key, 2 * i + 1, left) & right_mask;
+    }
+    return left << right_bits | right;
+}
+
+uint64_t sample_order(uint64_t seed, uint64_t epoch, uint64_t position, uint64_t n, bool shuffle)
+{
+    CHECK(position < n, "position %llu of %llu", (unsigned long long)position, (unsigned long long)n);
+    if (!shuffle || n == 1) return position;
+    int bits = 64 - __builtin_clzll(n - 1);
+    uint64_t key = mix(mix(seed) + epoch);
+    uint64_t x = position;
+    do {
+        x = feistel(x, key, bits / 2, bits - bits / 2);
+    } while (x >= n);
+    return x;
+}
+
+uint64_t sample_at(uint64_t seed, uint64_t p, uint64_t n, bool shuffle)
+{
+    return sample_order(seed, p / n, p % n, n, shuffle);
+}

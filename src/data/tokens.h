@@ -1,0 +1,72 @@
+/*
+ * tokens.h: the data format `tokens`: files of token ids, cut into samples.
+ *
+ *     file A  |  0  |  1  |  2  |..    .. the tail of a file is left out
+ *     file B  |  3  |  4  |.           a sample is T consecutive tokens
+ *
+ * A data set is the files in order; a sample never crosses from one to the next.
+ * What a file is, is found out from its name and its first bytes:
+ *
+ *     *.npy            1-D or 2-D array of u1 u2 u4 i4 i8
+ *     *.safetensors    the tensor `tokens`, `input_ids`, or the only one
+ *     llm.c's .bin     256 int32 of header, then uint16 (or uint32) tokens
+ *     anything else    raw little-endian elements of data.token_dtype; with auto,
+ *                      uint16 for .bin and .tokens, and bytes for all others:
+ *                      a text file is its bytes
+ *
+ * Labels are the same tokens: the model shifts them.
+ */
+#ifndef TOKENS_H
+#define TOKENS_H
+
+#include "base/base.h"
+
+/* In the order of the choices of data.token_dtype. */
+enum tokens_dtype { TOKENS_AUTO, TOKENS_U8, TOKENS_U16, TOKENS_U32, TOKENS_I32, TOKENS_I64 };
+
+struct tokens_file {
+    char *path;
+    enum tokens_dtype dtype;
+    uint64_t start; /* offset of the first token, bytes */
+    uint64_t count; /* tokens */
+    uint64_t first; /* number of its first sample in the data set */
+};
+
+/* Open descriptors: file i uses slot i % TOKENS_SLOTS, so any number of files
+ * works with a few of them. */
+enum { TOKENS_SLOTS = 64, TOKENS_BUFFER = 1 << 16 };
+
+/* Not shared between threads: a reader owns its buffer and descriptors. */
+struct tokens {
+    struct tokens_file *files;
+    uint32_t n_files;
+    uint64_t samples;
+    uint64_t sequence;
+    uint64_t vocab_size;
+    unsigned char *buffer; /* TOKENS_BUFFER bytes */
+    struct {
+        uint32_t file; /* number + 1; 0: empty */
+        int fd;
+    } slots[TOKENS_SLOTS];
+};
+
+struct tokens_options {
+    char *const *paths; /* paths or globs; each glob's files are sorted */
+    uint32_t n_paths;
+    int64_t sequence;
+    enum tokens_dtype dtype;
+    int64_t vocab_size;
+};
+
+/* Finds and checks all files: PL_USAGE with the file's name when there is none,
+ * one is empty, cannot be read as tokens or is cut, or no file holds a sample. */
+int tokens_open(struct tokens *t, const struct tokens_options *options, struct error *e);
+void tokens_close(struct tokens *t);
+
+static inline uint64_t tokens_count(const struct tokens *t) { return t->samples; }
+
+/* Puts sample number `sample` (< tokens_count) into out[sequence]. Allocates
+ * nothing. An id outside the vocabulary is PL_USAGE, with file and position. */
+int tokens_read(struct tokens *t, uint64_t sample, int32_t *out, struct error *e);
+
+#endif

@@ -1,0 +1,318 @@
+/*
+ * autodiff.c: reverse-mode differentiation of a program, as graph to graph.
+ *
+ * Adjoints. adjoint[t] is the tensor that holds the gradient of t so far. A
+ * second contribution is added to it; where the node that made the contribution
+ * can accumulate (OPF_ACCUM) and the first one is ours alone, it adds in place
+ * and no temporary exists:
+ *
+ *     dx = dq Wq          MATMUL
+ *     dx = dk Wk + dx     MATMUL with accumulator, same bytes
+ *
+ * An adjoint passed through unchanged (both sides of a residual add) belongs to
+ * two tensors and is never written over: `owned` tells them apart.
+ *
+ * Loops. A forward loop becomes one loop of forward and backward: the body's
+ * backward follows the body, inside. This needs the gradients of what leaves
+ * the loop before the loop runs, which holds because what leaves it is a sum
+ * (ACCUMULATE) on its way to the loss. Per loop:
+ *
+ *     fill accumulators with 0
+ *     loop { forward body; backward body:
+ *            gradients of slices  -> written to slices of the whole's gradient
+ *            gradients of weights -> added to their accumulators }
+ *
+ * and then the rest of the program is differentiated with the whole tensors'
+ * gradients as seeds: encode once, loop the head, one encoder backward.
+ */
+#include <string.h>
+
+#include "graph/graph.h"
+#include "graph/ops.h"
+
+struct sweep {
+    struct graph *g;
+    enum program program;
+    id *adjoint;          /* by tensor of the forward; 0: none yet */
+    bool *owned, *wanted; /* by tensor */
+    uint32_t tensors;     /* how many existed before differentiation */
+    id loop;              /* the body being differentiated; 0: outside */
+    struct order *before; /* where nodes that must precede the loop go */
+};
+
+/* --- which tensors want a gradient ------------------------------------------- */
+
+static void mark_wanted(struct sweep *s)
+{
+    struct graph *g = s->g;
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (!g->params.at[i].frozen) s->wanted[g->params.at[i].tensor] = true;
+    for (uint32_t k = 0; k < g->order[s->program].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[s->program].nodes.at[k]);
+        bool any = false;
+        for (int i = 0; i < n->nin; i++) any |= n->in[i] && s->wanted[n->in[i]];
+        for (int o = 0; o < n->nout && any; o++)
+            if (n->out[o] && op_table[n->op].vjp && dtype_is_float(tensor_at(g, n->out[o])->dtype)) {
+                s->wanted[n->out[o]] = true;
+                for (uint32_t c = 0; c < g->cuts.n; c++)
+                    if (g->cuts.at[c].whole == n->out[o]) s->wanted[g->cuts.at[c].slice] = true;
+            }
+    }
+}
+
+/* --- adding a contribution ------------------------------------------------------- */
+
+/* Lets the node that made `t` add to `acc` in place; false when it cannot. */
+static bool accumulate_in_place(struct graph *g, id t, id acc)
+{
+    id made = tensor_at(g, t)->node;
+    if (!made) return false;
+    struct node *n = node_at(g, made);
+    const struct op_row *row = &op_table[n->op];
+    if (!(row->flags & OPF_ACCUM) || n->out[0] != t) return false;
+    int slot = row->max_in - 1;
+    if (n->nin > slot && n->in[slot]) return false;
+    const struct tensor *x = tensor_at(g, t), *a = tensor_at(g, acc);
+    if (x->dtype != a->dtype || tensor_elements(x) != tensor_elements(a) || !tensor_is_dense(a)) return false;
+    while (n->nin < slot) n->in[n->nin++] = 0;
+    n->in[slot] = acc;
+    n->nin = slot + 1;
+    graph_redirect(g, t, acc);
+    return true;
+}
+
+/* A zeroed accumulator for the gradient of `like`, filled before the loop. */
+static id carried(struct sweep *s, id like)
+{
+    struct graph *g = s->g;
+    struct tensor x = *tensor_at(g, like);
+    id loop = g->loop;
+    g->loop = g->loops.at[s->loop].parent;
+    id acc = op_fill(g, x.dtype, x.rank, x.dim, 0);
+    g->loop = loop;
+    if (!acc) return 0;
+    struct order *now = &g->order[s->program];
+    vec_push(&s->before->nodes, now->nodes.at[--now->nodes.n]);
+    return acc;
+}
+
+static bool defined_in_loop(const struct sweep *s, id t)
+{
+    id made = tensor_at(s->g, t)->node;
+    if (made && loop_inside(s->g, node_at(s->g, made)->loop, s->loop)) return true;
+    return tensor_at(s->g, t)->loop == s->loop; /* a slice: its own each iteration */
+}
+
+/* sum + more into sum's bytes. Only a contribution that nobody else holds may be
+ * redirected there by its own producer. */
+static id add_into(struct sweep *s, id sum, id more, bool more_owned)
+{
+    if (more_owned && accumulate_in_place(s->g, more, sum)) return more;
+    return op_accumulate(s->g, more, sum);
+}
+
+static void contribute(struct sweep *s, id t, id gradient, bool owned)
+{
+    struct graph *g = s->g;
+    id have = s->adjoint[t];
+    if (s->loop && !defined_in_loop(s, t)) {
+        if (!have) have = carried(s, gradient);
+        if (have) s->adjoint[t] = add_into(s, have, gradient, owned);
+        s->owned[t] = true;
+        return;
+    }
+    if (!have) {
+        s->adjoint[t] = gradient;
+        s->owned[t] = owned;
+    } else if (s->owned[t]) {
+        s->adjoint[t] = add_into(s, have, gradient, owned);
+    } else if (owned && tensor_at(g, have)->dtype == tensor_at(g, gradient)->dtype) {
+        s->adjoint[t] = op_accumulate(g, have, gradient);
+        s->owned[t] = true;
+    } else {
+        s->adjoint[t] = op_add(g, have, gradient);
+        s->owned[t] = true;
+    }
+}
+
+/* --- one node ------------------------------------------------------------------------ */
+
+/* The vjp may read only what its row says. */
+static void check_reads(struct sweep *s, const struct node *n, uint32_t first)
+{
+    uint32_t reads = op_table[n->op].reads;
+    for (uint32_t m = first; m < s->g->nodes.n; m++)
+        for (int j = 0; j < s->g->nodes.at[m].nin; j++) {
+            id t = s->g->nodes.at[m].in[j];
+            if (!t || t >= s->tensors) continue;
+            for (int i = 0; i < n->nin; i++) CHECK(n->in[i] != t || reads >> i & 1, "%s reads input %d", op_table[n->op].name, i);
+            for (int o = 0; o < n->nout; o++)
+                CHECK(n->out[o] != t || reads >> (16 + o) & 1, "%s reads output %d", op_table[n->op].name, o);
+        }
+}
+
+static void differentiate_node(struct sweep *s, id node)
+{
+    struct graph *g = s->g;
+    struct node n = *node_at(g, node);
+    const struct op_row *row = &op_table[n.op];
+    struct vjp v = {.g = g, .attr = &n.attr};
+    bool any_out = false, any_in = false;
+    for (int o = 0; o < n.nout; o++) {
+        v.out[o] = n.out[o];
+        v.dout[o] = n.out[o] ? s->adjoint[n.out[o]] : 0;
+        any_out |= v.dout[o] != 0;
+    }
+    for (int i = 0; i < n.nin; i++) {
+        v.in[i] = n.in[i];
+        v.need[i] = n.in[i] && s->wanted[n.in[i]];
+        any_in |= v.need[i];
+    }
+    if (!any_out || !any_in || !row->vjp) return;
+
+    g->scope = n.scope;
+    g->origin = node;
+    uint32_t first = g->nodes.n;
+    row->vjp(&v);
+    check_reads(s, &n, first);
+    for (int i = 0; i < n.nin; i++) {
+        if (!v.need[i] || !v.din[i]) continue;
+        /* Ours alone, unless it is (a view of) a gradient that others hold too. */
+        bool passed = v.din[i] == v.dout[0], fresh = tensor_at(g, v.din[i])->node >= first;
+        bool view = fresh && op_table[node_at(g, tensor_at(g, v.din[i])->node)->op].flags & OPF_VIEW;
+        contribute(s, n.in[i], v.din[i], fresh && !passed && (!view || s->owned[n.out[0]]));
+    }
+}
+
+/* --- loops ------------------------------------------------------------------------------ */
+
+/* After the body: each cut tensor's gradient exists slice by slice. Give it a
+ * whole, and let the slice's last writer write there. */
+static void gather_slices(struct sweep *s, id loop)
+{
+    struct graph *g = s->g;
+    for (uint32_t c = 0; c < g->cuts.n; c++) {
+        struct cut cut = g->cuts.at[c];
+        id d = s->adjoint[cut.slice];
+        if (cut.loop != loop || !d) continue;
+        struct tensor whole = *tensor_at(g, cut.whole), slice = *tensor_at(g, cut.slice);
+        char name[256] = "d:";
+        strncat(name, graph_name(g, whole.name), sizeof name - 3);
+        /* A ragged end makes the storage longer than the tensor: cover the storage. */
+        uint64_t bytes = (uint64_t)slice.advance * g->loops.at[loop].trip;
+        id storage = graph_storage(g, name, KIND_ACT, SPACE_DEVICE, bytes);
+        id all = graph_tensor(g, name, storage, whole.dtype, whole.rank, whole.dim, 0);
+        id part = graph_tensor(g, name, storage, slice.dtype, slice.rank, slice.dim, 0);
+        tensor_at(g, part)->loop = loop;
+        tensor_at(g, part)->advance = slice.advance;
+        CHECK(s->owned[cut.slice], "a slice's gradient that is not its own");
+        id old = tensor_at(g, d)->storage; /* the accumulating chain moves as one */
+        for (id t = s->tensors; t < g->tensors.n; t++)
+            if (t != all && t != part && tensor_at(g, t)->storage == old) graph_redirect(g, t, part);
+        tensor_at(g, all)->node = tensor_at(g, d)->node;
+        s->adjoint[cut.whole] = all;
+        s->owned[cut.whole] = true;
+    }
+}
+
+static void append(struct order *to, const id *from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) vec_push(&to->nodes, from[i]);
+}
+
+/* Differentiates the body [from, to) of an outermost loop; puts accumulators, body
+ * and body's backward onto `done`. */
+static void differentiate_loop(struct sweep *s, const id *nodes, uint32_t from, uint32_t to, struct order *done)
+{
+    struct graph *g = s->g;
+    struct order *now = &g->order[s->program], body = {0}, before = {0};
+    struct order saved = *now;
+    *now = body;
+    s->before = &before;
+    s->loop = g->loop = node_at(g, nodes[from])->loop;
+    for (uint32_t k = to; k-- > from;) {
+        CHECK(node_at(g, nodes[k])->loop == s->loop, "nested forward loops");
+        differentiate_node(s, nodes[k]);
+    }
+    gather_slices(s, s->loop);
+    append(done, before.nodes.at, before.nodes.n);
+    append(done, nodes + from, to - from);
+    append(done, now->nodes.at, now->nodes.n);
+    vec_free(&now->nodes);
+    vec_free(&before.nodes);
+    *now = saved;
+    s->loop = g->loop = 0;
+}
+
+/* --- the whole --------------------------------------------------------------------------- */
+
+static void sweep_program(struct sweep *s, id loss)
+{
+    struct graph *g = s->g;
+    struct order *order = &g->order[s->program], done = {0};
+    uint32_t count = order->nodes.n;
+    id *forward = mem_copy(order->nodes.at, count * sizeof(id));
+
+    order->nodes.n = 0;
+    s->adjoint[loss] = op_fill(g, tensor_at(g, loss)->dtype, 0, NULL, 1.0);
+    append(&done, order->nodes.at, order->nodes.n);
+    order->nodes.n = 0;
+
+    for (uint32_t k = 0; k < count && !g->error.code;) {
+        uint32_t end = k + 1;
+        id loop = node_at(g, forward[k])->loop;
+        while (loop && end < count && node_at(g, forward[end])->loop == loop) end++;
+        if (loop) differentiate_loop(s, forward, k, end, &done);
+        else vec_push(&done.nodes, forward[k]);
+        k = end;
+    }
+    for (uint32_t k = count; k-- > 0 && !g->error.code;)
+        if (!node_at(g, forward[k])->loop) differentiate_node(s, forward[k]);
+    append(&done, order->nodes.at, order->nodes.n);
+    vec_free(&order->nodes);
+    *order = done;
+    mem_free(forward);
+}
+
+/* A parameter's gradient leaves the program: its storage becomes GRAD. */
+static void keep_gradients(struct sweep *s)
+{
+    struct graph *g = s->g;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        struct param *p = &g->params.at[i];
+        p->grad = p->frozen ? 0 : s->adjoint[p->tensor];
+        if (!p->grad) continue;
+        char name[256] = "grad.";
+        strncat(name, graph_name(g, tensor_at(g, p->tensor)->name), sizeof name - 6);
+        struct storage *st = storage_of(g, p->grad);
+        if (st->kind == KIND_ACT) st->kind = KIND_GRAD;
+        id interned = graph_intern(g, name);
+        storage_of(g, p->grad)->name = interned;
+        tensor_at(g, p->grad)->name = interned;
+    }
+}
+
+void graph_differentiate(struct graph *g, enum program p, id loss)
+{
+    if (g->error.code || !loss) return;
+    struct sweep s = {.g = g, .program = p, .tensors = g->tensors.n};
+    s.adjoint = mem_alloc(s.tensors * sizeof(id));
+    s.owned = mem_alloc(s.tensors);
+    s.wanted = mem_alloc(s.tensors);
+    id scope = g->scope, origin = g->origin, made_by = g->made_by;
+    uint8_t phase = g->phase, program = g->program;
+    g->phase = PHASE_BACKWARD;
+    g->program = p;
+    g->made_by = graph_intern(g, "autodiff");
+    mark_wanted(&s);
+    sweep_program(&s, loss);
+    keep_gradients(&s);
+    g->scope = scope;
+    g->origin = origin;
+    g->made_by = made_by;
+    g->phase = phase;
+    g->program = program;
+    mem_free(s.adjoint);
+    mem_free(s.owned);
+    mem_free(s.wanted);
+}

@@ -1,0 +1,47 @@
+/*
+ * dtype.h: the element types, one traits row each.
+ */
+#ifndef DTYPE_H
+#define DTYPE_H
+
+#include "base/base.h"
+
+enum dtype { DT_NONE, DT_F64, DT_F32, DT_BF16, DT_F16, DT_I64, DT_I32, DT_U8, DT_COUNT };
+
+struct dtype_traits {
+    const char *name;        /* ours: "f32" */
+    const char *safetensors; /* theirs: "F32" */
+    uint32_t size;
+    bool is_float;
+    double epsilon;          /* distance from 1 to the next value; 0 for integers */
+};
+extern const struct dtype_traits dtype_table[DT_COUNT];
+
+static inline uint32_t dtype_size(enum dtype t) { return dtype_table[t].size; }
+static inline const char *dtype_name(enum dtype t) { return dtype_table[t].name; }
+static inline bool dtype_is_float(enum dtype t) { return dtype_table[t].is_float; }
+enum dtype dtype_by_safetensors_name(const char *name); /* DT_NONE when unknown */
+enum dtype dtype_by_name(const char *name);
+
+/* bf16 is the upper half of an f32; rounding is to nearest even, NaN stays NaN. */
+static inline float bf16_to_f32(uint16_t x)
+{
+    union { uint32_t u; float f; } v = {(uint32_t)x << 16};
+    return v.f;
+}
+static inline uint16_t f32_to_bf16(float x)
+{
+    union { float f; uint32_t u; } v = {x};
+    if ((v.u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((v.u >> 16) | 0x40);
+    return (uint16_t)((v.u + 0x7fffu + ((v.u >> 16) & 1)) >> 16);
+}
+float f16_to_f32(uint16_t x);
+uint16_t f32_to_f16(float x);
+
+/* One element as a double, and back. The slow, exact path of the reference. */
+double dtype_load(const void *p, enum dtype t, int64_t i);
+void dtype_store(void *p, enum dtype t, int64_t i, double x);
+/* n contiguous elements from one type to another. Same-type is a memmove. */
+void dtype_convert(void *to, enum dtype t_to, const void *from, enum dtype t_from, int64_t n);
+
+#endif

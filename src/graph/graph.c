@@ -1,0 +1,499 @@
+/*
+ * graph.c: making and looking at graphs (see graph.h for what a graph is).
+ *
+ * The one way to add a node is graph_emit: it checks the arity against the op's
+ * row, runs the shape rule, gives each output a storage of its own, or the one
+ * the row says it shares, and appends the node to the current program.
+ */
+#include "graph/graph.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ops.h"
+
+const char *kind_name(enum kind k)
+{
+    static const char *const names[KIND_COUNT] = {"none",  "parameters", "masters", "gradients", "optimizer",
+                                                  "inputs", "constants", "step",    "outputs",   "staging",
+                                                  "activations", "workspace"};
+    CHECK(k < KIND_COUNT);
+    return names[k];
+}
+
+bool kind_is_persistent(enum kind k) { return k != KIND_NONE && k < KIND_ACT; }
+
+const char *phase_name(enum phase p)
+{
+    static const char *const names[PHASE_COUNT] = {"forward", "backward", "recompute", "update"};
+    return names[p];
+}
+
+const char *program_name(enum program p)
+{
+    static const char *const names[PROGRAM_COUNT] = {"step", "update", "evaluation"};
+    return names[p];
+}
+
+/* --- life ---------------------------------------------------------------- */
+
+void graph_init(struct graph *g)
+{
+    memset(g, 0, sizeof *g);
+    vec_push(&g->storages, (struct storage){0});
+    vec_push(&g->tensors, (struct tensor){0});
+    vec_push(&g->nodes, (struct node){0});
+    vec_push(&g->scopes, (struct scope){0});
+    vec_push(&g->loops, (struct loop){0});
+    vec_push(&g->names, '\0');
+}
+
+void graph_free(struct graph *g)
+{
+    vec_free(&g->storages);
+    vec_free(&g->tensors);
+    vec_free(&g->nodes);
+    vec_free(&g->scopes);
+    vec_free(&g->loops);
+    vec_free(&g->cuts);
+    vec_free(&g->params);
+    vec_free(&g->outputs);
+    vec_free(&g->names);
+    vec_free(&g->blob);
+    for (int p = 0; p < PROGRAM_COUNT; p++) vec_free(&g->order[p].nodes);
+}
+
+#define VEC_COPY(v) ((v)->at = mem_copy((v)->at, (v)->n * sizeof *(v)->at), (v)->cap = (v)->n)
+void graph_copy(struct graph *to, const struct graph *from)
+{
+    *to = *from;
+    VEC_COPY(&to->storages);
+    VEC_COPY(&to->tensors);
+    VEC_COPY(&to->nodes);
+    VEC_COPY(&to->scopes);
+    VEC_COPY(&to->loops);
+    VEC_COPY(&to->cuts);
+    VEC_COPY(&to->params);
+    VEC_COPY(&to->outputs);
+    VEC_COPY(&to->names);
+    VEC_COPY(&to->blob);
+    for (int p = 0; p < PROGRAM_COUNT; p++) VEC_COPY(&to->order[p].nodes);
+}
+
+int graph_error(const struct graph *g, struct error *e)
+{
+    if (g->error.code) *e = g->error;
+    return g->error.code;
+}
+
+id graph_fail(struct graph *g, const char *fmt, ...)
+{
+    if (g->error.code) return 0;
+    va_list ap;
+    va_start(ap, fmt);
+    char text[1024];
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    const char *scope = g->scope ? graph_name(g, g->scopes.at[g->scope].name) : "";
+    error_set(&g->error, PL_USAGE, "%s%s%s", scope, *scope ? ": " : "", text);
+    return 0;
+}
+
+/* --- names ---------------------------------------------------------------- */
+
+/* Linear search over a table of open addressing would be faster, but names are
+ * made once per build; a repeated name costs a few bytes only. */
+id graph_intern(struct graph *g, const char *s)
+{
+    if (!s || !*s) return 0;
+    id at = g->names.n;
+    for (const char *c = s;; c++) {
+        vec_push(&g->names, *c);
+        if (!*c) return at;
+    }
+}
+
+const char *graph_name(const struct graph *g, id name) { return &g->names.at[name]; }
+
+/* --- tensors ---------------------------------------------------------------- */
+
+int64_t tensor_elements(const struct tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->rank; i++) n *= t->dim[i];
+    return n;
+}
+
+int64_t tensor_rows(const struct tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i + 1 < t->rank; i++) n *= t->dim[i];
+    return n;
+}
+
+uint64_t tensor_bytes(const struct tensor *t) { return (uint64_t)tensor_elements(t) * dtype_size(t->dtype); }
+
+bool tensor_is_dense(const struct tensor *t)
+{
+    int64_t stride = 1;
+    for (int i = t->rank - 1; i >= 0; i--) {
+        if (t->dim[i] != 1 && t->stride[i] != stride) return false;
+        stride *= t->dim[i];
+    }
+    return true;
+}
+
+void tensor_dense_strides(struct tensor *t)
+{
+    int64_t stride = 1;
+    for (int i = t->rank - 1; i >= 0; i--) {
+        t->stride[i] = stride;
+        stride *= t->dim[i];
+    }
+}
+
+char *tensor_print(const struct graph *g, id t, char out[160])
+{
+    const struct tensor *x = tensor_at(g, t);
+    int n = snprintf(out, 160, "%.80s %s[", graph_name(g, x->name), dtype_name(x->dtype));
+    for (int i = 0; i < x->rank; i++) n += snprintf(out + n, 160 - n, "%s%lld", i ? "," : "", (long long)x->dim[i]);
+    snprintf(out + n, 160 - n, "]");
+    return out;
+}
+
+/* --- making things ------------------------------------------------------------ */
+
+id graph_storage(struct graph *g, const char *name, enum kind kind, enum space space, uint64_t bytes)
+{
+    vec_push(&g->storages, ((struct storage){bytes, space, kind, graph_intern(g, name)}));
+    return g->storages.n - 1;
+}
+
+id graph_tensor(struct graph *g, const char *name, id storage, enum dtype t, int rank, const int64_t *dim,
+                uint64_t offset)
+{
+    struct tensor x = {.storage = storage, .name = graph_intern(g, name), .dtype = t, .rank = rank, .offset = offset};
+    memcpy(x.dim, dim, rank * sizeof *dim);
+    tensor_dense_strides(&x);
+    vec_push(&g->tensors, x);
+    return g->tensors.n - 1;
+}
+
+static id storage_by_name(const struct graph *g, enum kind kind, const char *name)
+{
+    for (id s = 1; s < g->storages.n; s++)
+        if (g->storages.at[s].kind == kind && !strcmp(graph_name(g, g->storages.at[s].name), name)) return s;
+    return 0;
+}
+
+/* A tensor with a storage of its own that is there before any node runs. */
+static id leaf(struct graph *g, const char *name, enum kind kind, enum dtype t, int rank, const int64_t *dim)
+{
+    if (g->error.code) return 0;
+    if (rank < 0 || rank > MAX_RANK) return graph_fail(g, "%s: rank %d, at most %d", name, rank, MAX_RANK);
+    struct tensor x = {.dtype = t, .rank = rank};
+    for (int i = 0; i < rank; i++) {
+        if (dim[i] < 1) return graph_fail(g, "%s: dimension %d is %lld", name, i, (long long)dim[i]);
+        x.dim[i] = dim[i];
+    }
+    id s = graph_storage(g, name, kind, SPACE_DEVICE, tensor_bytes(&x));
+    return graph_tensor(g, name, s, t, rank, dim, 0);
+}
+
+static bool same_shape(const struct tensor *x, int rank, const int64_t *dim)
+{
+    return x->rank == rank && !memcmp(x->dim, dim, rank * sizeof *dim);
+}
+
+id graph_param(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, struct init init)
+{
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        id have = g->params.at[i].tensor;
+        if (strcmp(graph_name(g, tensor_at(g, have)->name), name)) continue;
+        if (!same_shape(tensor_at(g, have), rank, dim))
+            return graph_fail(g, "parameter %s is used with two shapes", name);
+        return have;
+    }
+    id x = leaf(g, name, KIND_PARAM, t, rank, dim);
+    if (x) vec_push(&g->params, ((struct param){.tensor = x, .master = x, .init = init}));
+    return x;
+}
+
+id graph_input(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim)
+{
+    id s = storage_by_name(g, KIND_INPUT, name);
+    if (!s) return leaf(g, name, KIND_INPUT, t, rank, dim);
+    id x = graph_tensor(g, name, s, t, rank, dim, 0);
+    if (tensor_bytes(tensor_at(g, x)) > g->storages.at[s].bytes) g->storages.at[s].bytes = tensor_bytes(tensor_at(g, x));
+    return x;
+}
+
+id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data)
+{
+    id s = storage_by_name(g, KIND_CONST, name);
+    if (s)
+        for (uint32_t i = 0; i < g->params.n; i++)
+            if (tensor_at(g, g->params.at[i].tensor)->storage == s) return g->params.at[i].tensor;
+    id x = leaf(g, name, KIND_CONST, t, rank, dim);
+    if (!x) return 0;
+    id at = g->blob.n;
+    uint64_t bytes = tensor_bytes(tensor_at(g, x));
+    for (uint64_t i = 0; i < bytes; i++) vec_push(&g->blob, ((const uint8_t *)data)[i]);
+    vec_push(&g->params, ((struct param){.tensor = x, .master = x, .init = {INIT_DATA, 0, at}, .frozen = true}));
+    return x;
+}
+
+id graph_step(struct graph *g)
+{
+    if (!g->step) g->step = leaf(g, "step", KIND_STEP, DT_U8, 1, (int64_t[]){sizeof(struct step_block)});
+    return g->step;
+}
+
+void graph_output(struct graph *g, const char *name, id tensor)
+{
+    if (!tensor) return;
+    struct storage *s = storage_of(g, tensor);
+    if (!kind_is_persistent(s->kind)) s->kind = KIND_OUTPUT;
+    vec_push(&g->outputs, ((struct output){graph_intern(g, name), tensor, g->program}));
+}
+
+id graph_find_output(const struct graph *g, enum program p, const char *name)
+{
+    for (uint32_t i = 0; i < g->outputs.n; i++)
+        if (g->outputs.at[i].program == p && !strcmp(graph_name(g, g->outputs.at[i].name), name))
+            return g->outputs.at[i].tensor;
+    return 0;
+}
+
+id graph_view(struct graph *g, id tensor, enum dtype t, int rank, const int64_t *dim, const int64_t *stride,
+              uint64_t offset)
+{
+    struct tensor x = *tensor_at(g, tensor);
+    x.dtype = t;
+    x.rank = rank;
+    x.offset = offset;
+    memcpy(x.dim, dim, rank * sizeof *dim);
+    if (stride) memcpy(x.stride, stride, rank * sizeof *stride);
+    else tensor_dense_strides(&x);
+    vec_push(&g->tensors, x);
+    return g->tensors.n - 1;
+}
+
+id graph_scope_push(struct graph *g, const char *name, int flags)
+{
+    id before = g->scope;
+    char full[256];
+    const char *outer = before ? graph_name(g, g->scopes.at[before].name) : "";
+    snprintf(full, sizeof full, "%s%s%s", outer, *outer ? "." : "", name);
+    /* The programs share scopes: evaluation's layer 3 is training's layer 3. */
+    for (id s = 1; s < g->scopes.n; s++)
+        if (!strcmp(graph_name(g, g->scopes.at[s].name), full)) {
+            g->scope = s;
+            return before;
+        }
+    vec_push(&g->scopes, ((struct scope){before, graph_intern(g, full), flags}));
+    g->scope = g->scopes.n - 1;
+    return before;
+}
+
+void graph_scope_pop(struct graph *g, id previous) { g->scope = previous; }
+
+id graph_loop(struct graph *g, const char *name, uint32_t trip)
+{
+    vec_push(&g->loops, ((struct loop){g->loop, graph_intern(g, name), trip, g->program}));
+    return g->loops.n - 1;
+}
+
+/* --- emitting ------------------------------------------------------------------ */
+
+static bool arity_ok(struct graph *g, const struct op_row *row, const id *in, int nin)
+{
+    if (nin > row->max_in) return graph_fail(g, "%s takes at most %d inputs, %d given", row->name, row->max_in, nin);
+    for (int i = 0; i < row->min_in; i++)
+        if (i >= nin || !in[i]) return false; /* a failed call upstream: already recorded */
+    return true;
+}
+
+/* "linear: x f32[2,3] and w f32[4,5]: the last dimensions differ". */
+static id infer_failed(struct graph *g, const struct op_row *row, const struct infer *f, const id *in, int nin)
+{
+    char text[700] = "", one[160];
+    for (int i = 0; i < nin; i++)
+        if (in[i]) {
+            size_t n = strlen(text);
+            snprintf(text + n, sizeof text - n, "%s%s", n ? ", " : "", tensor_print(g, in[i], one));
+        }
+    return graph_fail(g, "%s(%s): %s", row->name, text, f->error);
+}
+
+int op_must_alias(const struct graph *g, const struct node *n, int o)
+{
+    (void)g;
+    int a = op_table[n->op].alias[o];
+    if (a <= 0 || a - 1 >= n->nin || !n->in[a - 1]) return -1;
+    return a - 1;
+}
+
+static void output_name(const struct graph *g, const struct op_row *row, int o, char out[256])
+{
+    const char *scope = g->scope ? graph_name(g, g->scopes.at[g->scope].name) : "";
+    const char *phase = g->phase == PHASE_BACKWARD ? "d:" : g->phase == PHASE_RECOMPUTE ? "r:" : "";
+    char index[8] = "";
+    if (o) snprintf(index, sizeof index, "/%d", o);
+    snprintf(out, 256, "%s%s%s%s%s", phase, scope, *scope ? "." : "", row->name, index);
+}
+
+/* Output `o` takes its place: input `from`'s bytes, or a storage of its own. */
+static void place_output(struct graph *g, struct node *n, int o, struct tensor *x, int from, const char *name)
+{
+    const struct op_row *row = &op_table[n->op];
+    if (from >= 0) {
+        const struct tensor *base = tensor_at(g, n->in[from]);
+        x->storage = base->storage;
+        x->loop = base->loop;
+        x->advance = base->advance;
+        if (!(row->flags & OPF_VIEW)) {
+            x->offset = base->offset;
+            memcpy(x->stride, base->stride, sizeof x->stride);
+        }
+    } else {
+        tensor_dense_strides(x);
+        enum space space = n->op == OP_COPY ? n->attr.copy.space : SPACE_DEVICE;
+        x->storage = graph_storage(g, name, KIND_ACT, space, tensor_bytes(x));
+    }
+    x->name = graph_intern(g, name);
+    vec_push(&g->tensors, *x);
+    n->out[o] = g->tensors.n - 1;
+}
+
+id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int nin)
+{
+    const struct op_row *row = &op_table[op];
+    if (g->error.code || !arity_ok(g, row, in, nin)) return 0;
+    struct node n = {.op = op, .phase = g->phase, .program = g->program, .nin = nin, .nout = row->outs,
+                     .loop = g->loop, .scope = g->scope, .origin = g->origin, .made_by = g->made_by};
+    if (attr) n.attr = *attr;
+    memcpy(n.in, in, nin * sizeof *in);
+    n.stable = g->phase == PHASE_FORWARD ? ++g->next_stable : g->origin ? node_at(g, g->origin)->stable : 0;
+    if (op == OP_COPY) n.lane = LANE_COPY;
+
+    struct infer f = {.attr = &n.attr, .nin = nin};
+    for (int i = 0; i < nin; i++) f.in[i] = in[i] ? tensor_at(g, in[i]) : NULL;
+    row->infer(&f);
+    if (f.error[0]) return infer_failed(g, row, &f, in, nin);
+
+    id self = g->nodes.n;
+    for (int o = 0; o < row->outs; o++) {
+        int from = row->flags & OPF_VIEW ? 0 : op_must_alias(g, &n, o);
+        if (f.out[o].dtype == DT_NONE) continue; /* an optional output */
+        f.out[o].node = self;
+        char name[256];
+        output_name(g, row, o, name);
+        place_output(g, &n, o, &f.out[o], from, name);
+    }
+    vec_push(&g->nodes, n);
+    vec_push(&g->order[g->program].nodes, self);
+    return self;
+}
+
+/* --- looking ---------------------------------------------------------------------- */
+
+id graph_block_of(const struct graph *g, id scope)
+{
+    for (id s = scope; s; s = g->scopes.at[s].parent)
+        if (g->scopes.at[s].flags & SCOPE_BLOCK) return s;
+    return 0;
+}
+
+bool loop_inside(const struct graph *g, id loop, id of)
+{
+    for (id l = loop; l != of; l = g->loops.at[l].parent)
+        if (!l) return false;
+    return true;
+}
+
+struct param *graph_param_of(const struct graph *g, id tensor)
+{
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (g->params.at[i].tensor == tensor) return &g->params.at[i];
+    return NULL;
+}
+
+/* --- rewriting helpers that more than one pass needs --------------------------------- */
+
+void graph_redirect(struct graph *g, id tensor, id target)
+{
+    struct tensor *x = tensor_at(g, tensor);
+    const struct tensor *to = tensor_at(g, target);
+    CHECK(tensor_elements(x) == tensor_elements(to) && x->dtype == to->dtype && tensor_is_dense(to));
+    x->storage = to->storage;
+    x->offset = to->offset;
+    x->loop = to->loop;
+    x->advance = to->advance;
+}
+
+void graph_replace(struct graph *g, enum program p, id from, id to)
+{
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i] == from) n->in[i] = to;
+    }
+}
+
+void graph_infer(struct graph *g, enum program p)
+{
+    for (uint32_t k = 0; k < g->order[p].nodes.n && !g->error.code; k++) {
+        struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        const struct op_row *row = &op_table[n->op];
+        struct infer f = {.attr = &n->attr, .nin = n->nin};
+        for (int i = 0; i < n->nin; i++) f.in[i] = n->in[i] ? tensor_at(g, n->in[i]) : NULL;
+        row->infer(&f);
+        if (f.error[0]) {
+            infer_failed(g, row, &f, n->in, n->nin);
+            return;
+        }
+        for (int o = 0; o < row->outs; o++) {
+            if (!n->out[o]) continue;
+            struct tensor *x = tensor_at(g, n->out[o]);
+            x->dtype = f.out[o].dtype;
+            x->rank = f.out[o].rank;
+            memcpy(x->dim, f.out[o].dim, sizeof x->dim);
+            if (row->flags & OPF_VIEW) {
+                x->offset = f.out[o].offset;
+                memcpy(x->stride, f.out[o].stride, sizeof x->stride);
+            } else {
+                tensor_dense_strides(x);
+                if (op_must_alias(g, n, o) < 0) g->storages.at[x->storage].bytes = tensor_bytes(x);
+            }
+        }
+    }
+}
+
+void graph_prune(struct graph *g, enum program p)
+{
+    bool *storage = mem_alloc(g->storages.n), *tensor = mem_alloc(g->tensors.n);
+    for (id s = 1; s < g->storages.n; s++) storage[s] = kind_is_persistent(g->storages.at[s].kind);
+    for (uint32_t i = 0; i < g->outputs.n; i++) tensor[g->outputs.at[i].tensor] = true;
+
+    struct order *order = &g->order[p];
+    bool *keep = mem_alloc(order->nodes.n + 1);
+    for (uint32_t k = order->nodes.n; k-- > 0;) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        bool live = op_table[n->op].flags & OPF_EFFECT;
+        for (int o = 0; o < n->nout && !live; o++)
+            live = n->out[o] && (op_table[n->op].flags & OPF_VIEW ? tensor[n->out[o]]
+                                                                   : storage[tensor_at(g, n->out[o])->storage]);
+        keep[k] = live;
+        for (int i = 0; i < n->nin && live; i++)
+            if (n->in[i]) storage[tensor_at(g, n->in[i])->storage] = tensor[n->in[i]] = true;
+    }
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < order->nodes.n; k++)
+        if (keep[k]) order->nodes.at[n++] = order->nodes.at[k];
+    order->nodes.n = n;
+    mem_free(storage);
+    mem_free(tensor);
+    mem_free(keep);
+}

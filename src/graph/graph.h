@@ -1,0 +1,272 @@
+/*
+ * graph.h: training as data.
+ *
+ *     storage   bytes somewhere: what the planner places
+ *     tensor    a typed, strided view of a storage
+ *     node      one op: reads tensors, writes tensors
+ *     scope     the module a node belongs to ("model.layers.3")
+ *     loop      a counted repetition of consecutive nodes
+ *     program   an ordered list of nodes: step, update, evaluation
+ *
+ * Everything is a 32-bit id into a flat array; id 0 is invalid everywhere, and
+ * each array's element 0 is a dummy. Nothing points into anything, so a graph
+ * is copied by copying its arrays and its printed form is stable.
+ *
+ * Order. A program's `order` lists its nodes as they will run. Passes rewrite
+ * it. Nodes of one loop are consecutive in it (inner loops nest).
+ *
+ * Loops. The body's addresses are fixed. A tensor with `loop` set advances by
+ * `advance` bytes in each iteration of that loop: that is how a slice moves.
+ * A storage written before the loop and updated in place inside it is carried.
+ *
+ * In place. A node that updates gives a new tensor id on the same storage; the
+ * old id must not be read afterwards (the verifier checks).
+ *
+ * Errors. The first bad call records one message with names and shapes and
+ * returns 0; a call on 0 returns 0; graph_error reports once, at the end.
+ */
+#ifndef GRAPH_H
+#define GRAPH_H
+
+#include "base/base.h"
+#include "graph/dtype.h"
+#include "graph/step.h"
+
+typedef uint32_t id; /* storage, tensor, node, scope or loop; 0 is invalid */
+
+enum { MAX_RANK = 6, MAX_IN = 8, MAX_OUT = 4 };
+
+enum space { SPACE_DEVICE, SPACE_HOST, SPACE_COUNT };
+
+/* What a storage is for: the classes of the memory table. The persistent ones
+ * (kind_is_persistent) live through every program; the others come and go. */
+enum kind {
+    KIND_NONE,
+    KIND_PARAM,     /* weights that the forward reads */
+    KIND_MASTER,    /* f32 copy behind lower-precision weights */
+    KIND_GRAD,      /* gradients of parameters */
+    KIND_STATE,     /* optimizer state */
+    KIND_INPUT,     /* the step's batch */
+    KIND_CONST,     /* tables computed once */
+    KIND_STEP,      /* struct step_block */
+    KIND_OUTPUT,    /* what the host reads after a program */
+    KIND_STAGING,   /* buffers for loading and saving */
+    KIND_ACT,       /* activations and their gradients */
+    KIND_WORKSPACE, /* scratch of one node */
+    KIND_COUNT
+};
+const char *kind_name(enum kind k);
+bool kind_is_persistent(enum kind k);
+
+enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASE_RECOMPUTE, PHASE_UPDATE, PHASE_COUNT };
+const char *phase_name(enum phase p);
+enum program { PROGRAM_STEP, PROGRAM_UPDATE, PROGRAM_EVAL, PROGRAM_COUNT };
+const char *program_name(enum program p);
+
+/* Copies between spaces run in a lane of their own; waits join the lanes. */
+enum lane { LANE_COMPUTE, LANE_COPY, LANE_COUNT };
+
+struct storage {
+    uint64_t bytes;
+    uint8_t space; /* enum space */
+    uint8_t kind;  /* enum kind */
+    id name;
+};
+
+struct tensor {
+    id storage;
+    id name;
+    uint64_t offset;          /* bytes into the storage */
+    int64_t dim[MAX_RANK];
+    int64_t stride[MAX_RANK]; /* in elements */
+    uint8_t dtype, rank;
+    id node;                  /* its producer; 0: from outside (parameter, input) */
+    id loop;                  /* advances with this loop... */
+    int64_t advance;          /* ...by so many bytes an iteration */
+};
+
+/* How a parameter or a constant begins. */
+enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_DATA };
+struct init {
+    enum init_kind kind;
+    float std;   /* INIT_NORMAL */
+    id data;     /* INIT_DATA: offset into graph.blob */
+};
+
+struct param {
+    id tensor;   /* what the forward reads */
+    id master;   /* what the optimizer updates; = tensor unless precision split them */
+    id grad;     /* after differentiation; 0: frozen or unreached */
+    struct init init;
+    bool frozen;
+};
+
+/* Typed attributes: one member per op that has any. */
+union attr {
+    struct { float eps; } rmsnorm;
+    struct { uint8_t ta, tb, dtype; } matmul; /* dtype of the result */
+    struct { float scale; uint8_t causal; } attention;
+    struct { float scale; uint8_t inverse; } rope;
+    struct { uint8_t rank; int64_t dim[MAX_RANK]; } reshape;
+    struct { uint8_t axis; int64_t start, length; } slice;
+    struct { uint8_t dtype; } cast;
+    struct { double value; uint8_t dtype, rank; int64_t dim[MAX_RANK]; } fill;
+    struct { double value; } scale;
+    struct { int64_t rows; } embedding_dw;    /* vocabulary: rows of the table */
+    struct { double beta1, beta2, eps, weight_decay, lr_scale; } adamw;
+    struct { uint8_t space; } copy;
+};
+
+struct node {
+    uint16_t op;                       /* enum op */
+    uint8_t phase, program, lane;
+    uint8_t nin, nout;
+    id in[MAX_IN];                     /* 0: optional input not given */
+    id out[MAX_OUT];
+    id loop, scope;
+    id origin;                         /* the node it was made from; 0: the model's own */
+    id made_by;                        /* name of the pass that made it; 0: the model */
+    uint32_t stable;                   /* stable id of the forward op: keys random numbers */
+    union attr attr;
+};
+
+/* Facts of the model's mathematics that passes may use. */
+enum scope_flag {
+    SCOPE_BLOCK = 1, /* one of a row of like blocks: a unit of recomputation */
+    SCOPE_ROWS = 2,  /* rows of its inputs are independent and its result is a sum over them */
+};
+
+struct scope {
+    id parent, name;                   /* full name, "model.layers.3.mlp" */
+    uint8_t flags;                     /* enum scope_flag */
+};
+
+struct loop {
+    id parent, name;
+    uint32_t trip;                     /* planned, the most that may be asked for */
+    uint8_t program;
+};
+
+/* A tensor that a loop walks over: `slice` is the view of `whole` that advances
+ * with `loop`. Autodiff gathers the slices' gradients into the whole's. */
+struct cut {
+    id loop, whole, slice;
+};
+
+struct order {
+    VEC(id) nodes;
+};
+
+struct output {
+    id name, tensor;
+    uint8_t program;
+};
+
+struct graph {
+    VEC(struct storage) storages;
+    VEC(struct tensor) tensors;
+    VEC(struct node) nodes;
+    VEC(struct scope) scopes;
+    VEC(struct loop) loops;
+    VEC(struct cut) cuts;              /* from element 0 */
+    VEC(struct param) params;          /* from element 0 */
+    VEC(struct output) outputs;        /* from element 0 */
+    VEC(char) names;                   /* interned strings; an id is an offset */
+    VEC(uint8_t) blob;                 /* data of constants */
+    struct order order[PROGRAM_COUNT];
+    id step;                           /* the tensor over struct step_block */
+
+    /* Where the next node goes. */
+    uint8_t program, phase;
+    id scope, loop, made_by, origin;
+    uint32_t next_stable;
+
+    struct error error;                /* sticky */
+};
+
+/* --- life ------------------------------------------------------------- */
+void graph_init(struct graph *g);
+void graph_free(struct graph *g);
+void graph_copy(struct graph *to, const struct graph *from);
+/* The sticky error: PL_OK, or its code with `e` filled. */
+int graph_error(const struct graph *g, struct error *e);
+/* Records the first error; always returns 0. */
+id graph_fail(struct graph *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* --- names ------------------------------------------------------------- */
+id graph_intern(struct graph *g, const char *s);
+const char *graph_name(const struct graph *g, id name);
+
+/* --- making things ----------------------------------------------------- */
+id graph_storage(struct graph *g, const char *name, enum kind kind, enum space space, uint64_t bytes);
+/* A dense tensor over a storage, from `offset` on. */
+id graph_tensor(struct graph *g, const char *name, id storage, enum dtype t, int rank,
+                const int64_t *dim, uint64_t offset);
+/* A weight by its published name. The second call with one name gives the first
+ * one's tensor: that is how a model ties weights and how programs share them. */
+id graph_param(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
+               struct init init);
+id graph_input(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim);
+id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
+               const void *data);
+id graph_step(struct graph *g); /* the step storage's tensor, made on first use */
+/* Names a tensor of the current program that the host will read afterwards. */
+void graph_output(struct graph *g, const char *name, id tensor);
+id graph_find_output(const struct graph *g, enum program p, const char *name);
+/* A second view of the same elements; same producer, no node. */
+id graph_view(struct graph *g, id tensor, enum dtype t, int rank, const int64_t *dim,
+              const int64_t *stride, uint64_t offset);
+
+id graph_scope_push(struct graph *g, const char *name, int flags); /* returns the previous one */
+void graph_scope_pop(struct graph *g, id previous);
+id graph_loop(struct graph *g, const char *name, uint32_t trip);
+
+/* Appends a node to the current program; shapes and dtypes come from the op's
+ * row. Fills n->out; returns the node's id, 0 on (sticky) error. */
+id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int nin);
+
+/* --- looking ------------------------------------------------------------ */
+static inline struct tensor *tensor_at(const struct graph *g, id t) { return &g->tensors.at[t]; }
+static inline struct node *node_at(const struct graph *g, id n) { return &g->nodes.at[n]; }
+static inline struct storage *storage_of(const struct graph *g, id t)
+{
+    return &g->storages.at[g->tensors.at[t].storage];
+}
+int64_t tensor_elements(const struct tensor *t);
+/* Product of all dimensions but the last; the last one. */
+int64_t tensor_rows(const struct tensor *t);
+static inline int64_t tensor_last(const struct tensor *t) { return t->rank ? t->dim[t->rank - 1] : 1; }
+uint64_t tensor_bytes(const struct tensor *t);   /* elements x size */
+bool tensor_is_dense(const struct tensor *t);    /* row-major, no gaps */
+void tensor_dense_strides(struct tensor *t);
+/* "hidden f32[2,128,64]", in a buffer of the caller's. */
+char *tensor_print(const struct graph *g, id t, char out[160]);
+/* The block scope (or the outermost one) around a node's scope; 0: none. */
+id graph_block_of(const struct graph *g, id scope);
+/* True when `loop` is `of` or inside it. Everything is inside 0. */
+bool loop_inside(const struct graph *g, id loop, id of);
+struct param *graph_param_of(const struct graph *g, id tensor); /* NULL: not a parameter */
+
+/* Makes `tensor`, a node's fresh output, be written to where `target` lies: its
+ * storage, offset, strides and advance. Shapes must agree in elements. */
+void graph_redirect(struct graph *g, id tensor, id target);
+/* Replaces input `from` by `to` in every node of the program. */
+void graph_replace(struct graph *g, enum program p, id from, id to);
+
+/* Adds to program `p` the gradients of `loss` (a scalar of it) with respect to every
+ * parameter that is not frozen; fills params' grad (autodiff.c). */
+void graph_differentiate(struct graph *g, enum program p, id loss);
+
+/* Runs every node's shape rule again, in order: after a pass changed dtypes
+ * or leading dimensions, outputs and storages follow. */
+void graph_infer(struct graph *g, enum program p);
+
+/* Drops nodes whose results nobody reads. */
+void graph_prune(struct graph *g, enum program p);
+
+/* --- verifier and printer ------------------------------------------------- */
+/* Aborts with pass and node when the graph breaks an invariant (verify.c). */
+void graph_verify(const struct graph *g, const char *pass);
+void graph_print(const struct graph *g, enum program p, struct text *out);
+
+#endif

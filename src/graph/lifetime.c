@@ -1,0 +1,82 @@
+/*
+ * lifetime.c: see lifetime.h. First plain first-to-last access, then loops from
+ * the innermost outwards stretch what they carry.
+ *
+ *     fill acc          acc |
+ *     loop {            acc | .        carried: written before, updated inside
+ *        t = f(slice)   acc | t        t is new in every iteration: stays short
+ *        acc += t       acc | t
+ *     }                 acc |
+ */
+#include "graph/lifetime.h"
+
+#include <string.h>
+
+#include "graph/ops.h"
+
+struct access {
+    bool fresh; /* the first access writes without reading... */
+    id loop;    /* ...a tensor that advances with this loop (0: it does not move) */
+};
+
+static void touch(struct life *l, uint32_t at)
+{
+    if (!l->used) *l = (struct life){at, at, true};
+    l->end = at;
+}
+
+static int depth(const struct graph *g, id loop)
+{
+    int d = 0;
+    for (; loop; loop = g->loops.at[loop].parent) d++;
+    return d;
+}
+
+/* Stretches what loop `l`, running over positions [from, to], does not keep to itself. */
+static void stretch(const struct graph *g, enum program p, id l, uint32_t from, uint32_t to, struct life *life,
+                    const struct access *first)
+{
+    for (uint32_t k = from; k <= to; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        for (int i = 0; i < n->nin + n->nout; i++) {
+            id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
+            if (!t) continue;
+            id s = tensor_at(g, t)->storage;
+            bool local = life[s].start >= from && life[s].end <= to && first[s].fresh && first[s].loop != l;
+            if (local) continue;
+            if (life[s].start > from) life[s].start = from;
+            if (life[s].end < to) life[s].end = to;
+        }
+    }
+}
+
+void graph_lifetimes(const struct graph *g, enum program p, struct life *life)
+{
+    memset(life, 0, g->storages.n * sizeof *life);
+    struct access *first = mem_alloc(g->storages.n * sizeof *first);
+    struct { uint32_t from, to; bool seen; } *range = mem_alloc(g->loops.n * sizeof *range);
+    const struct order *order = &g->order[p];
+    int deepest = 0;
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i]) touch(&life[tensor_at(g, n->in[i])->storage], k);
+        for (int o = 0; o < n->nout; o++) {
+            if (!n->out[o]) continue;
+            id s = tensor_at(g, n->out[o])->storage;
+            if (!life[s].used) first[s] = (struct access){true, tensor_at(g, n->out[o])->loop};
+            touch(&life[s], k);
+        }
+        for (id l = n->loop; l; l = g->loops.at[l].parent) {
+            if (!range[l].seen) range[l].from = k;
+            range[l].seen = true;
+            range[l].to = k;
+        }
+        if (depth(g, n->loop) > deepest) deepest = depth(g, n->loop);
+    }
+    for (int d = deepest; d > 0; d--)
+        for (id l = 1; l < g->loops.n; l++)
+            if (range[l].seen && depth(g, l) == d) stretch(g, p, l, range[l].from, range[l].to, life, first);
+    mem_free(first);
+    mem_free(range);
+}

@@ -1,0 +1,84 @@
+/*
+ * ops.h: the op table as C sees it. The rows are in ops.def.
+ */
+#ifndef OPS_H
+#define OPS_H
+
+#include "graph/graph.h"
+
+enum op {
+    OP_NONE,
+#define OP(NAME, ...) OP_##NAME,
+#include "graph/ops.def"
+#undef OP
+    OP_COUNT
+};
+
+enum { OPF_VIEW = 1, OPF_ACCUM = 2, OPF_EFFECT = 4, OPF_GRAD = 8 };
+
+/* alias codes, per output: 0 new, i+1 must be input i, -(i+1) may be, -100 any input. */
+enum { ALIAS_NEW = 0, ALIAS_ANY = -100 };
+
+/* What a shape rule works on: inputs by pointer (NULL: not given), outputs to fill
+ * (dtype, rank, dim). A complaint goes into `error` and stops the builder. */
+struct infer {
+    const union attr *attr;
+    const struct tensor *in[MAX_IN];
+    struct tensor out[MAX_OUT];
+    int nin;
+    char error[256];
+};
+
+/* What a vjp works on: the forward node's tensors, the gradients of its outputs
+ * (0: none flows), which inputs want one; it emits nodes and fills din. A din that
+ * is one of dout's ids means "passed through". */
+struct vjp {
+    struct graph *g;
+    const union attr *attr;
+    id in[MAX_IN], out[MAX_OUT], dout[MAX_OUT], din[MAX_IN];
+    bool need[MAX_IN];
+};
+
+struct cost {
+    double flops; /* in the compute dtype */
+    double bytes; /* read and written */
+};
+
+struct op_row {
+    const char *name;
+    uint8_t min_in, max_in, outs;
+    void (*infer)(struct infer *);
+    void (*vjp)(struct vjp *);  /* NULL: "no gradient", stated in the row */
+    uint32_t reads;             /* bit i: input i; bit 16+i: output i */
+    int8_t alias[MAX_OUT];
+    struct cost (*cost)(const struct tensor *const *in, const struct tensor *const *out, const union attr *);
+    uint8_t flags;
+    const char *doc;
+};
+extern const struct op_row op_table[OP_COUNT];
+
+/* The input that output `o` of this node is the in-place update of; -1: none. */
+int op_must_alias(const struct graph *g, const struct node *n, int o);
+
+/* --- the builder: reads like the maths. Each returns output 0. ------------- */
+id op_reshape(struct graph *g, id x, int rank, const int64_t *dim);
+id op_slice(struct graph *g, id x, int axis, int64_t start, int64_t length);
+id op_linear(struct graph *g, id x, id w, id bias);
+id op_matmul(struct graph *g, id a, id b, bool ta, bool tb, enum dtype result);
+id op_rmsnorm(struct graph *g, id x, id w, float eps);
+id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse);
+id op_silu_gate(struct graph *g, id gate, id up);
+id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal);
+id op_embedding(struct graph *g, id ids, id table);
+id op_shift_labels(struct graph *g, id labels);
+id op_xent(struct graph *g, id logits, id labels);
+id op_add(struct graph *g, id a, id b);
+id op_mul(struct graph *g, id a, id b);
+id op_scale(struct graph *g, id x, double value);
+id op_cast(struct graph *g, id x, enum dtype to);
+id op_sum(struct graph *g, id x);
+id op_accumulate(struct graph *g, id x, id acc);
+id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value);
+id op_copy(struct graph *g, id x, enum space to);
+
+#endif

@@ -1,0 +1,17 @@
+/*
+ * rules.h: declares every rule that ops.def names, from ops.def itself, so a
+ * row cannot name a rule that does not exist.
+ */
+#ifndef RULES_H
+#define RULES_H
+
+#include "graph/ops.h"
+
+#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, FLAGS, DOC) \
+    void infer_##SHAPE(struct infer *);                                                               \
+    void vjp_##VJP(struct vjp *);                                                                     \
+    struct cost cost_##COST(const struct tensor *const *, const struct tensor *const *, const union attr *);
+#include "graph/ops.def"
+#undef OP
+
+#endif

@@ -1,0 +1,277 @@
+/*
+ * shape.c: the shape rules. Each checks its inputs and sets dtype, rank and
+ * dimensions of its outputs (strides and offset too for views). What a kernel
+ * may rely on is exactly what is checked here.
+ *
+ * Statistics (norms' rstd, log-sum-exp, losses, gradients of weights) are f32
+ * whatever the activations are; only an f64 graph keeps them in f64.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/rules.h"
+
+#define REQUIRE(cond, ...)                                 \
+    do {                                                   \
+        if (!(cond)) {                                     \
+            snprintf(f->error, sizeof f->error, __VA_ARGS__); \
+            return;                                        \
+        }                                                  \
+    } while (0)
+
+static void set(struct tensor *out, enum dtype t, int rank, const int64_t *dim)
+{
+    out->dtype = t;
+    out->rank = rank;
+    memcpy(out->dim, dim, rank * sizeof *dim);
+}
+
+static void like(struct tensor *out, const struct tensor *x) { set(out, x->dtype, x->rank, x->dim); }
+
+static enum dtype statistic(const struct tensor *x) { return x->dtype == DT_F64 ? DT_F64 : DT_F32; }
+
+static bool same(const struct tensor *a, const struct tensor *b)
+{
+    return a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim);
+}
+
+static bool is_scalar(const struct tensor *x) { return x->rank == 0; }
+static bool is_vector(const struct tensor *x, int64_t n) { return x->rank == 1 && x->dim[0] == n; }
+
+/* --- views ------------------------------------------------------------------ */
+
+void infer_reshape(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    REQUIRE(tensor_is_dense(x), "only a dense tensor can be reshaped");
+    int64_t dim[MAX_RANK], known = 1, total = tensor_elements(x);
+    int open = -1, rank = f->attr->reshape.rank;
+    for (int i = 0; i < rank; i++) {
+        dim[i] = f->attr->reshape.dim[i];
+        if (dim[i] < 0) {
+            REQUIRE(open < 0, "two dimensions are left open");
+            open = i;
+        } else {
+            known *= dim[i];
+        }
+    }
+    if (open >= 0) {
+        REQUIRE(known > 0 && total % known == 0, "%lld elements do not divide by %lld", (long long)total, (long long)known);
+        dim[open] = total / known;
+        known = total;
+    }
+    REQUIRE(known == total, "%lld elements, the new shape has %lld", (long long)total, (long long)known);
+    set(&f->out[0], x->dtype, rank, dim);
+    f->out[0].offset = x->offset;
+    tensor_dense_strides(&f->out[0]);
+}
+
+void infer_slice(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    int axis = f->attr->slice.axis;
+    int64_t start = f->attr->slice.start, length = f->attr->slice.length;
+    REQUIRE(axis < x->rank && start >= 0 && length > 0 && start + length <= x->dim[axis],
+            "slice %lld+%lld of axis %d is outside", (long long)start, (long long)length, axis);
+    like(&f->out[0], x);
+    f->out[0].dim[axis] = length;
+    memcpy(f->out[0].stride, x->stride, sizeof x->stride);
+    f->out[0].offset = x->offset + (uint64_t)(start * x->stride[axis]) * dtype_size(x->dtype);
+}
+
+/* --- matrix products ------------------------------------------------------------ */
+
+void infer_linear(struct infer *f)
+{
+    const struct tensor *x = f->in[0], *w = f->in[1], *bias = f->in[2];
+    REQUIRE(x->rank >= 1 && w->rank == 2, "x needs a dimension and w two");
+    REQUIRE(x->dtype == w->dtype, "x and w differ in dtype");
+    REQUIRE(tensor_last(x) == w->dim[1], "x ends in %lld, w expects %lld", (long long)tensor_last(x), (long long)w->dim[1]);
+    REQUIRE(!bias || is_vector(bias, w->dim[0]), "bias must have %lld elements", (long long)w->dim[0]);
+    like(&f->out[0], x);
+    f->out[0].dim[x->rank - 1] = w->dim[0];
+}
+
+void infer_matmul(struct infer *f)
+{
+    const struct tensor *a = f->in[0], *b = f->in[1], *acc = f->in[2];
+    bool ta = f->attr->matmul.ta, tb = f->attr->matmul.tb;
+    REQUIRE(a->rank >= 2 && b->rank >= 2, "both need two dimensions");
+    int64_t m = ta ? tensor_last(a) : tensor_rows(a), k = ta ? tensor_rows(a) : tensor_last(a);
+    int64_t kb = tb ? tensor_last(b) : tensor_rows(b), n = tb ? tensor_rows(b) : tensor_last(b);
+    REQUIRE(k == kb, "inner dimensions %lld and %lld differ", (long long)k, (long long)kb);
+    if (ta) {
+        set(&f->out[0], f->attr->matmul.dtype, 2, (int64_t[]){m, n});
+    } else {
+        set(&f->out[0], f->attr->matmul.dtype, a->rank, a->dim);
+        f->out[0].dim[a->rank - 1] = n;
+    }
+    REQUIRE(!acc || (acc->dtype == f->out[0].dtype && tensor_elements(acc) == m * n && tensor_is_dense(acc)),
+            "the accumulator does not fit the product");
+}
+
+void infer_sum_rows(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    REQUIRE(x->rank >= 1, "x needs a dimension");
+    set(&f->out[0], statistic(x), 1, (int64_t[]){tensor_last(x)});
+}
+
+/* --- norms, position, activation -------------------------------------------------- */
+
+void infer_rmsnorm(struct infer *f)
+{
+    const struct tensor *x = f->in[0], *w = f->in[1];
+    REQUIRE(x->rank >= 1 && is_vector(w, tensor_last(x)), "w must have %lld elements", (long long)tensor_last(x));
+    like(&f->out[0], x);
+    set(&f->out[1], statistic(x), x->rank - 1, x->dim);
+}
+
+void infer_rmsnorm_bwd(struct infer *f)
+{
+    const struct tensor *dy = f->in[0], *x = f->in[1], *w = f->in[2], *rstd = f->in[3];
+    REQUIRE(same(dy, x) && is_vector(w, tensor_last(x)) && tensor_elements(rstd) == tensor_rows(x), "shapes do not agree");
+    like(&f->out[0], x);
+    set(&f->out[1], statistic(x), 1, w->dim);
+}
+
+void infer_rope(struct infer *f)
+{
+    const struct tensor *x = f->in[0], *freq = f->in[1];
+    REQUIRE(x->rank == 4 && x->dim[3] % 2 == 0, "x must be [B,T,H,D] with D even");
+    REQUIRE(is_vector(freq, x->dim[3] / 2), "inv_freq must have D/2 = %lld elements", (long long)x->dim[3] / 2);
+    like(&f->out[0], x);
+}
+
+void infer_same1(struct infer *f) { like(&f->out[0], f->in[0]); }
+
+void infer_same2(struct infer *f)
+{
+    REQUIRE(same(f->in[0], f->in[1]), "shapes differ");
+    REQUIRE(f->in[0]->dtype == f->in[1]->dtype, "dtypes differ");
+    like(&f->out[0], f->in[0]);
+}
+
+void infer_silu_gate_bwd(struct infer *f)
+{
+    REQUIRE(same(f->in[0], f->in[1]) && same(f->in[0], f->in[2]), "shapes differ");
+    like(&f->out[0], f->in[1]);
+    like(&f->out[1], f->in[2]);
+}
+
+/* --- attention ---------------------------------------------------------------------- */
+
+void infer_attention(struct infer *f)
+{
+    const struct tensor *q = f->in[0], *k = f->in[1], *v = f->in[2];
+    REQUIRE(q->rank == 4 && k->rank == 4 && same(k, v), "q must be [B,T,H,D], k and v [B,S,G,D]");
+    REQUIRE(q->dim[0] == k->dim[0] && q->dim[3] == k->dim[3], "batch or head dimension differs");
+    REQUIRE(q->dim[2] % k->dim[2] == 0, "%lld query heads do not divide over %lld key heads", (long long)q->dim[2],
+            (long long)k->dim[2]);
+    like(&f->out[0], q);
+    set(&f->out[1], statistic(q), 3, (int64_t[]){q->dim[0], q->dim[2], q->dim[1]});
+}
+
+void infer_attention_bwd(struct infer *f)
+{
+    const struct tensor *dO = f->in[0], *q = f->in[1], *k = f->in[2], *v = f->in[3], *o = f->in[4];
+    REQUIRE(same(dO, q) && same(o, q) && same(k, v), "shapes do not agree");
+    like(&f->out[0], q);
+    like(&f->out[1], k);
+    like(&f->out[2], v);
+}
+
+/* --- tokens ---------------------------------------------------------------------------- */
+
+void infer_embedding(struct infer *f)
+{
+    const struct tensor *ids = f->in[0], *table = f->in[1];
+    REQUIRE(ids->dtype == DT_I32 && ids->rank < MAX_RANK, "ids must be i32");
+    REQUIRE(table->rank == 2, "the table must have two dimensions");
+    set(&f->out[0], table->dtype, ids->rank, ids->dim);
+    f->out[0].dim[f->out[0].rank++] = table->dim[1];
+}
+
+void infer_embedding_dw(struct infer *f)
+{
+    const struct tensor *ids = f->in[0], *dy = f->in[1];
+    REQUIRE(tensor_elements(ids) == tensor_rows(dy), "ids and dy do not agree");
+    set(&f->out[0], statistic(dy), 2, (int64_t[]){f->attr->embedding_dw.rows, tensor_last(dy)});
+}
+
+void infer_shift_labels(struct infer *f)
+{
+    REQUIRE(f->in[0]->dtype == DT_I32 && f->in[0]->rank == 2, "labels must be i32 [B,T]");
+    like(&f->out[0], f->in[0]);
+}
+
+void infer_xent(struct infer *f)
+{
+    const struct tensor *logits = f->in[0], *labels = f->in[1];
+    REQUIRE(labels->dtype == DT_I32 && tensor_elements(labels) == tensor_rows(logits), "one i32 label per row");
+    set(&f->out[0], statistic(logits), 0, logits->dim);
+    set(&f->out[1], statistic(logits), logits->rank - 1, logits->dim);
+}
+
+void infer_xent_bwd(struct infer *f)
+{
+    REQUIRE(is_scalar(f->in[4]), "dloss must be a scalar");
+    like(&f->out[0], f->in[0]);
+}
+
+/* --- elementwise --------------------------------------------------------------------------- */
+
+void infer_cast(struct infer *f)
+{
+    like(&f->out[0], f->in[0]);
+    f->out[0].dtype = f->attr->cast.dtype;
+}
+
+void infer_sum(struct infer *f) { set(&f->out[0], statistic(f->in[0]), 0, f->in[0]->dim); }
+
+void infer_spread(struct infer *f)
+{
+    REQUIRE(is_scalar(f->in[0]), "ds must be a scalar");
+    like(&f->out[0], f->in[1]);
+}
+
+void infer_accumulate(struct infer *f)
+{
+    REQUIRE(same(f->in[0], f->in[1]), "shapes differ");
+    like(&f->out[0], f->in[1]);
+}
+
+void infer_fill(struct infer *f) { set(&f->out[0], f->attr->fill.dtype, f->attr->fill.rank, f->attr->fill.dim); }
+
+void infer_copy(struct infer *f)
+{
+    REQUIRE(!f->in[1] || (same(f->in[0], f->in[1]) && f->in[0]->dtype == f->in[1]->dtype), "source and target differ");
+    like(&f->out[0], f->in[0]);
+}
+
+/* --- update ---------------------------------------------------------------------------------- */
+
+void infer_sumsq(struct infer *f)
+{
+    REQUIRE(is_scalar(f->in[1]) && f->in[1]->dtype == DT_F64, "the sum must be a scalar f64");
+    like(&f->out[0], f->in[1]);
+}
+
+void infer_clip(struct infer *f)
+{
+    REQUIRE(is_scalar(f->in[0]) && f->in[0]->dtype == DT_F64, "the sum must be a scalar f64");
+    set(&f->out[0], DT_F32, 1, (int64_t[]){2});
+}
+
+void infer_adamw(struct infer *f)
+{
+    const struct tensor *p = f->in[0], *w = f->in[6];
+    for (int i = 1; i < 4; i++) REQUIRE(same(p, f->in[i]), "p, g, m and v differ in shape");
+    for (int i = 0; i < 4; i++) REQUIRE(f->in[i]->dtype == DT_F32, "p, g, m and v must be f32");
+    REQUIRE(!f->in[5] || is_vector(f->in[5], 2), "clip must have two elements");
+    REQUIRE(!w || same(p, w), "w differs from p in shape");
+    like(&f->out[0], p);
+    like(&f->out[1], f->in[2]);
+    like(&f->out[2], f->in[3]);
+    if (w) like(&f->out[3], w);
+}

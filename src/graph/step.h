@@ -1,0 +1,26 @@
+/*
+ * step.h: what varies from step to step.
+ *
+ * One storage of kind STEP holds this struct; the host writes it before a step
+ * and kernels read it. So a learning rate, a count or a loss scale is never an
+ * attribute, and the same tape serves every step.
+ */
+#ifndef STEP_H
+#define STEP_H
+
+#include <stdint.h>
+
+struct step_block {
+    float learning_rate; /* of this step, by the schedule */
+    float inv_count;     /* 1 / (tokens or masks that count in the whole step) */
+    float clip_norm;     /* largest gradient norm; 0: no clipping */
+    float loss_scale;    /* 1 unless f16 */
+    int32_t step;        /* steps begun, from 1 */
+    int32_t adam_t;      /* updates done including this one, from 1 */
+    int32_t found_inf;   /* 1: the update is predicated off */
+    int32_t pad;
+    uint64_t seed;       /* of the run */
+    uint64_t rng_step;
+};
+
+#endif

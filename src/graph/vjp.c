@@ -1,0 +1,136 @@
+/*
+ * vjp.c: the gradient of each op, as ordinary nodes.
+ *
+ * A vjp reads only what its row in ops.def says it reads (autodiff checks), so
+ * the planner knows what a forward tensor is kept for. din[i] is left 0 where
+ * no gradient is wanted. Weight gradients are f32 (f64 in an f64 graph).
+ */
+#include "graph/rules.h"
+
+static id emit(struct vjp *v, enum op op, const union attr *attr, const id *in, int nin, int out)
+{
+    id n = graph_emit(v->g, op, attr, in, nin);
+    return n ? node_at(v->g, n)->out[out] : 0;
+}
+
+/* The dtype a gradient of `x` takes: weights gather theirs in f32. */
+static enum dtype gradient_dtype(struct vjp *v, id x)
+{
+    enum dtype t = tensor_at(v->g, x)->dtype;
+    bool weight = storage_of(v->g, x)->kind == KIND_PARAM;
+    return weight && t != DT_F64 ? DT_F32 : t;
+}
+
+void vjp_reshape(struct vjp *v)
+{
+    const struct tensor *x = tensor_at(v->g, v->in[0]);
+    int64_t dim[MAX_RANK];
+    for (int i = 0; i < x->rank; i++) dim[i] = x->dim[i];
+    v->din[0] = op_reshape(v->g, v->dout[0], x->rank, dim);
+}
+
+/* The gradient of a slice is zero around it: fill, then copy into the middle.
+ * The result names the whole, whose bytes both nodes wrote. */
+void vjp_slice(struct vjp *v)
+{
+    struct tensor x = *tensor_at(v->g, v->in[0]);
+    id whole = op_fill(v->g, x.dtype, x.rank, x.dim, 0);
+    if (!whole) return;
+    int axis = v->attr->slice.axis;
+    id part = op_slice(v->g, whole, axis, v->attr->slice.start, v->attr->slice.length);
+    union attr a = {.copy = {SPACE_DEVICE}};
+    id copied = emit(v, OP_COPY, &a, (id[]){v->dout[0], part}, 2, 0);
+    if (!copied) return;
+    struct tensor w = *tensor_at(v->g, whole);
+    v->din[0] = graph_view(v->g, copied, w.dtype, w.rank, w.dim, w.stride, w.offset);
+}
+
+/* y = x w^T + b:  dx = dy w,  dw = dy^T x,  db = sum of dy's rows. */
+void vjp_linear(struct vjp *v)
+{
+    id dy = v->dout[0], x = v->in[0], w = v->in[1];
+    if (v->need[0]) v->din[0] = op_matmul(v->g, dy, w, false, false, tensor_at(v->g, x)->dtype);
+    if (v->need[1]) v->din[1] = op_matmul(v->g, dy, x, true, false, gradient_dtype(v, w));
+    if (v->need[2]) v->din[2] = emit(v, OP_SUM_ROWS, NULL, &dy, 1, 0);
+}
+
+/* y = op(a) op(b). With A = op(a), B = op(b):  dA = dy B^T,  dB = A^T dy; where an
+ * operand was transposed its gradient is the transpose of that. */
+void vjp_matmul(struct vjp *v)
+{
+    id dy = v->dout[0], a = v->in[0], b = v->in[1];
+    bool ta = v->attr->matmul.ta, tb = v->attr->matmul.tb;
+    if (v->need[0])
+        v->din[0] = ta ? op_matmul(v->g, b, dy, tb, true, gradient_dtype(v, a))
+                       : op_matmul(v->g, dy, b, false, !tb, gradient_dtype(v, a));
+    if (v->need[1])
+        v->din[1] = tb ? op_matmul(v->g, dy, a, true, ta, gradient_dtype(v, b))
+                       : op_matmul(v->g, a, dy, !ta, false, gradient_dtype(v, b));
+    if (v->need[2]) v->din[2] = dy;
+}
+
+/* y = x r w with r = (mean(x^2) + eps)^-1/2, h = x r:
+ *   dw = sum over rows of dy h
+ *   dx = r (dy w - h mean(dy w h))          since dr/dx = -r^3 x / C */
+void vjp_rmsnorm(struct vjp *v)
+{
+    id n = graph_emit(v->g, OP_RMSNORM_BWD, v->attr, (id[]){v->dout[0], v->in[0], v->in[1], v->out[1]}, 4);
+    if (!n) return;
+    v->din[0] = node_at(v->g, n)->out[0];
+    v->din[1] = node_at(v->g, n)->out[1];
+}
+
+/* A rotation's transpose is the rotation back. */
+void vjp_rope(struct vjp *v)
+{
+    v->din[0] = op_rope(v->g, v->dout[0], v->in[1], v->attr->rope.scale, !v->attr->rope.inverse);
+}
+
+/* y = s(g) g u, s the logistic:  dg = dy u s (1 + g (1 - s)),  du = dy s g. */
+void vjp_silu_gate(struct vjp *v)
+{
+    id n = graph_emit(v->g, OP_SILU_GATE_BWD, NULL, (id[]){v->dout[0], v->in[0], v->in[1]}, 3);
+    if (!n) return;
+    v->din[0] = node_at(v->g, n)->out[0];
+    v->din[1] = node_at(v->g, n)->out[1];
+}
+
+/* With P = exp(scale q k^T - lse) rebuilt per tile and D = rowsum(do o):
+ *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q. */
+void vjp_attention(struct vjp *v)
+{
+    id n = graph_emit(v->g, OP_ATTENTION_BWD, v->attr,
+                      (id[]){v->dout[0], v->in[0], v->in[1], v->in[2], v->out[0], v->out[1]}, 6);
+    for (int i = 0; n && i < 3; i++) v->din[i] = node_at(v->g, n)->out[i];
+}
+
+void vjp_embedding(struct vjp *v)
+{
+    union attr a = {.embedding_dw = {tensor_at(v->g, v->in[1])->dim[0]}};
+    v->din[1] = emit(v, OP_EMBEDDING_DW, &a, (id[]){v->in[0], v->dout[0]}, 2, 0);
+}
+
+/* loss = k sum(lse - l[y]):  dl = k dloss (softmax(l) - onehot(y)). */
+void vjp_xent(struct vjp *v)
+{
+    v->din[0] = emit(v, OP_XENT_BWD, NULL, (id[]){v->in[0], v->in[1], v->in[2], v->out[1], v->dout[0]}, 5, 0);
+}
+
+void vjp_add(struct vjp *v) { v->din[0] = v->din[1] = v->dout[0]; }
+
+void vjp_mul(struct vjp *v)
+{
+    if (v->need[0]) v->din[0] = op_mul(v->g, v->dout[0], v->in[1]);
+    if (v->need[1]) v->din[1] = op_mul(v->g, v->dout[0], v->in[0]);
+}
+
+void vjp_scale(struct vjp *v) { v->din[0] = op_scale(v->g, v->dout[0], v->attr->scale.value); }
+
+void vjp_cast(struct vjp *v) { v->din[0] = op_cast(v->g, v->dout[0], gradient_dtype(v, v->in[0])); }
+
+void vjp_sum(struct vjp *v) { v->din[0] = emit(v, OP_SPREAD, NULL, (id[]){v->dout[0], v->in[0]}, 2, 0); }
+
+/* acc' = acc + x: the gradient passes to both unchanged. */
+void vjp_accumulate(struct vjp *v) { v->din[0] = v->din[1] = v->dout[0]; }
+
+void vjp_copy(struct vjp *v) { v->din[0] = op_copy(v->g, v->dout[0], storage_of(v->g, v->in[0])->space); }

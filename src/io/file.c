@@ -1,0 +1,322 @@
+/*
+ * file.c: files and folders.
+ *
+ * Invariant: a function that returns PL_OK after writing has synced what it wrote,
+ * and the folder entry where it made one, so that a crash right after it loses
+ * nothing. A function that fails leaves no temporary file behind.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "io/file.h"
+
+enum { COPY_BLOCK = 1 << 20, WRITE_MOST = 1 << 30, OPEN_FOLDERS = 16 };
+
+void names_free(struct names *l)
+{
+    for (uint32_t i = 0; i < l->n; i++) mem_free(l->at[i]);
+    vec_free(l);
+}
+
+static int name_order(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void names_sort(struct names *l)
+{
+    if (l->n) qsort(l->at, l->n, sizeof *l->at, name_order);
+}
+
+static const char *errno_hint(int code)
+{
+    switch (code) {
+    case ENOSPC: case EDQUOT: return " (free some space, or write elsewhere)";
+    case EROFS: return " (the file system is mounted read-only; write elsewhere)";
+    case EACCES: case EPERM: return " (check the permissions of the file and of its folder)";
+    default: return "";
+    }
+}
+
+int file_error(const char *path, const char *doing, struct error *e)
+{
+    int code = errno;
+    bool missing = code == ENOENT || code == ENOTDIR || code == EISDIR;
+    return error_set(e, missing ? PL_USAGE : PL_FAIL, "%s: cannot %s: %s%s", path, doing,
+                     strerror(code), errno_hint(code));
+}
+
+int path_dir(const char *path, char *out, size_t room, struct error *e)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    while (n && path[n - 1] != '/') n--;
+    while (n > 1 && path[n - 1] == '/') n--;
+    if (!n) path = ".", n = 1;
+    if (n >= room) return error_set(e, PL_USAGE, "a path of more than %zu bytes: %.80s...", room, path);
+    memcpy(out, path, n);
+    out[n] = 0;
+    return PL_OK;
+}
+
+int fd_write(int fd, const void *bytes, size_t n)
+{
+    const char *at = bytes;
+    while (n) {
+        ssize_t k = write(fd, at, n < WRITE_MOST ? n : WRITE_MOST);
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) return -1;
+        at += k;
+        n -= (size_t)k;
+    }
+    return 0;
+}
+
+static ssize_t fd_read(int fd, void *bytes, size_t n)
+{
+    ssize_t k;
+    do k = read(fd, bytes, n);
+    while (k < 0 && errno == EINTR);
+    return k;
+}
+
+/* ---- reading ---- */
+
+/* Reads to the end, or to one byte beyond the limit, which tells that there is more. */
+static int fd_read_all(int fd, uint64_t limit, struct text *into)
+{
+    size_t block = 64 << 10;
+    char *buffer = mem_alloc(block);
+    ssize_t k = 0;
+    while (into->n <= limit && (k = fd_read(fd, buffer, block)) > 0) text_append(into, buffer, (size_t)k);
+    mem_free(buffer);
+    return k < 0 ? -1 : 0;
+}
+
+int file_read(const char *path, uint64_t limit, char **bytes, size_t *n, struct error *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return file_error(path, "open it", e);
+    struct text all = {0};
+    text_append(&all, "", 0); /* an empty file is an empty string, not NULL */
+    int rc = fd_read_all(fd, limit, &all) ? file_error(path, "read it", e) : PL_OK;
+    close(fd);
+    if (!rc && all.n > limit)
+        rc = error_set(e, PL_USAGE, "%s: larger than the %llu bytes allowed for such a file", path,
+                       (unsigned long long)limit);
+    if (rc) {
+        text_free(&all);
+        return rc;
+    }
+    *bytes = all.at;
+    *n = all.n;
+    return PL_OK;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat s;
+    return !stat(path, &s);
+}
+
+bool dir_exists(const char *path)
+{
+    struct stat s;
+    return !stat(path, &s) && S_ISDIR(s.st_mode);
+}
+
+int file_size(const char *path, uint64_t *bytes, struct error *e)
+{
+    struct stat s;
+    if (stat(path, &s)) return file_error(path, "find its size", e);
+    *bytes = (uint64_t)s.st_size;
+    return PL_OK;
+}
+
+/* ---- writing ---- */
+
+int dir_sync(const char *path, struct error *e)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return file_error(path, "open the folder", e);
+    int rc = PL_OK;
+    /* Some network file systems cannot sync a folder and say EINVAL. */
+    if (fsync(fd) && errno != EINVAL) rc = file_error(path, "sync the folder", e);
+    close(fd);
+    return rc;
+}
+
+static int parent_sync(const char *path, struct error *e)
+{
+    char dir[PATH_MAX];
+    if (path_dir(path, dir, sizeof dir, e)) return e->code;
+    return dir_sync(dir, e);
+}
+
+int file_rename(const char *from, const char *to, struct error *e)
+{
+    if (rename(from, to)) {
+        file_error(to, "put the new file in place", e);
+        return error_prepend(e, "renaming %s", from);
+    }
+    return parent_sync(to, e);
+}
+
+/* Writes, syncs and closes `fd`; the message speaks of `path`. */
+static int fd_finish(int fd, const char *path, const void *bytes, size_t n, struct error *e)
+{
+    int rc = PL_OK;
+    char doing[64];
+    snprintf(doing, sizeof doing, "write %zu bytes", n);
+    if (fd_write(fd, bytes, n) || fsync(fd)) rc = file_error(path, doing, e);
+    if (close(fd) && !rc) rc = file_error(path, doing, e);
+    return rc;
+}
+
+/* The temporary name carries the process, so two programs do not share one; what an
+ * earlier crash left under it is overwritten. */
+int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e)
+{
+    struct text temp = {0};
+    text_printf(&temp, "%s.tmp.%ld", path, (long)getpid());
+    int fd = open(temp.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int rc = fd < 0 ? file_error(path, "make a temporary file beside it", e) : PL_OK;
+    if (!rc) {
+        rc = fd_finish(fd, path, bytes, n, e);
+        if (!rc) rc = file_rename(temp.at, path, e);
+        if (rc) unlink(temp.at);
+    }
+    text_free(&temp);
+    return rc;
+}
+
+/* Copies the rest of `in` to `out`. -1 with errno on either side's failure. */
+static int fd_copy(int in, int out)
+{
+    char *block = mem_alloc(COPY_BLOCK);
+    ssize_t k;
+    int rc = 0;
+    while (!rc && (k = fd_read(in, block, COPY_BLOCK)) != 0) rc = k < 0 ? -1 : fd_write(out, block, (size_t)k);
+    mem_free(block);
+    return rc;
+}
+
+int file_copy(const char *from, const char *to, struct error *e)
+{
+    struct stat s;
+    int in = open(from, O_RDONLY | O_CLOEXEC);
+    if (in < 0) return file_error(from, "open it", e);
+    if (fstat(in, &s)) s.st_mode = 0644;
+    int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, s.st_mode & 0777);
+    if (out < 0) {
+        close(in);
+        return file_error(to, "create it", e);
+    }
+    int rc = PL_OK;
+    if (fd_copy(in, out) || fsync(out)) {
+        rc = file_error(to, "copy into it", e);
+        error_prepend(e, "copying %s", from);
+    }
+    close(in);
+    if (close(out) && !rc) rc = file_error(to, "close it", e);
+    if (rc) unlink(to);
+    return rc ? rc : parent_sync(to, e);
+}
+
+/* ---- folders ---- */
+
+int dir_make(const char *path, struct error *e)
+{
+    char *p = mem_string(path);
+    int rc = PL_OK;
+    for (char *at = p + 1; !rc && *p; at++) {
+        if (*at && *at != '/') continue;
+        char stop = *at;
+        *at = 0;
+        if (mkdir(p, 0777) && !dir_exists(p)) {
+            if (errno == EEXIST) errno = ENOTDIR; /* a file is in the way */
+            rc = file_error(p, "make the folder", e);
+        }
+        *at = stop;
+        if (!stop) break;
+    }
+    mem_free(p);
+    return rc;
+}
+
+int dir_list(const char *path, struct names *out, struct error *e)
+{
+    *out = (struct names){0};
+    DIR *d = opendir(path);
+    if (!d) return file_error(path, "open the folder", e);
+    struct dirent *entry;
+    errno = 0;
+    while ((entry = readdir(d)))
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) vec_push(out, mem_string(entry->d_name));
+    int rc = errno ? file_error(path, "list the folder", e) : PL_OK;
+    closedir(d);
+    names_sort(out);
+    if (rc) names_free(out);
+    return rc;
+}
+
+static int remove_one(const char *path, const struct stat *s, int type, struct FTW *where)
+{
+    (void)s, (void)type, (void)where;
+    return remove(path);
+}
+
+int tree_remove(const char *path, struct error *e)
+{
+    if (!nftw(path, remove_one, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS) || errno == ENOENT) return PL_OK;
+    return file_error(path, "remove it", e);
+}
+
+int file_glob(const char *pattern, struct names *out, struct error *e)
+{
+    glob_t found = {0};
+    *out = (struct names){0};
+    int rc = glob(pattern, GLOB_BRACE | GLOB_NOSORT, NULL, &found);
+    if (rc && rc != GLOB_NOMATCH) {
+        globfree(&found);
+        return error_set(e, PL_FAIL, "%s: cannot look for files: %s", pattern,
+                         rc == GLOB_NOSPACE ? "out of memory" : "a folder cannot be read");
+    }
+    for (size_t i = 0; !rc && i < found.gl_pathc; i++) vec_push(out, mem_string(found.gl_pathv[i]));
+    globfree(&found);
+    names_sort(out);
+    uint32_t kept = 0; /* alternatives may name a file twice */
+    for (uint32_t i = 0; i < out->n; i++) {
+        if (kept && !strcmp(out->at[kept - 1], out->at[i])) mem_free(out->at[i]);
+        else out->at[kept++] = out->at[i];
+    }
+    out->n = kept;
+    return PL_OK;
+}
+
+int disk_free(const char *path, uint64_t *bytes, struct error *e)
+{
+    char at[PATH_MAX];
+    struct statvfs s;
+    if (strlen(path) >= sizeof at) return error_set(e, PL_USAGE, "a path of more than %d bytes", PATH_MAX);
+    strcpy(at, path);
+    while (statvfs(at, &s)) {
+        bool top = !strcmp(at, "/") || !strcmp(at, ".");
+        if (errno != ENOENT || top) return file_error(path, "find the free space", e);
+        char up[PATH_MAX];
+        if (path_dir(at, up, sizeof up, e)) return e->code;
+        strcpy(at, up);
+    }
+    *bytes = (uint64_t)s.f_bavail * s.f_frsize;
+    return PL_OK;
+}

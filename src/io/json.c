@@ -1,0 +1,219 @@
+/*
+ * json.c: reading JSON, on cJSON. The only file that includes its header.
+ *
+ * cJSON checks the structure, but it is lenient and it forgets digits. So a scan
+ * goes first over the bytes. It sees tokens only: it refuses what cJSON would let
+ * pass (control characters as blanks, "01", raw line breaks in strings, broken
+ * UTF-8, \u0000), bounds the nesting, and notes where each number stands:
+ *
+ *   bytes    {"a": [1, 18446744073709551615], "b": -2e3}
+ *   numbers        ^  ^                            ^
+ *
+ * Invariant: numbers occur in the text in the order in which a walk over cJSON's
+ * tree, parents first, meets them. So the walk that copies the tree takes the next
+ * noted number each time and with it the exact digits.
+ */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+
+#include "io/file.h"
+#include "io/json.h"
+
+/* cJSON copies a number into a buffer of 64 bytes and would cut a longer one. */
+enum { NUMBER_LENGTH = 63 };
+
+struct span {
+    const char *at;
+    size_t n;
+};
+
+struct scan {
+    const char *begin, *at, *end;
+    VEC(struct span) numbers;
+    struct error *e;
+};
+
+/* "line 3, column 14: ..." for the byte at `at`. */
+static int fail_at(const struct scan *s, const char *at, const char *what)
+{
+    unsigned line = 1, column = 1;
+    for (const char *p = s->begin; p < at; p++) {
+        column++;
+        if (*p == '\n') line++, column = 1;
+    }
+    return error_set(s->e, PL_USAGE, "line %u, column %u: %s", line, column, what);
+}
+
+static bool is_hex(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+/* From the backslash on. Pairs of surrogates are cJSON's to check. */
+static int scan_escape(struct scan *s)
+{
+    const char *start = s->at++;
+    if (s->at == s->end) return fail_at(s, start, "the text ends within a string");
+    char c = *s->at++;
+    if (!c || !strchr("\"\\/bfnrtu", c)) return fail_at(s, start, "an unknown escape in a string");
+    if (c != 'u') return PL_OK;
+    for (int i = 0; i < 4; i++)
+        if (s->end - s->at <= i || !is_hex(s->at[i]))
+            return fail_at(s, start, "\\u needs four hexadecimal digits");
+    if (!memcmp(s->at, "0000", 4)) return fail_at(s, start, "a string with a NUL character");
+    s->at += 4;
+    return PL_OK;
+}
+
+/* From the opening quote past the closing one. */
+static int scan_string(struct scan *s)
+{
+    const char *start = s->at++;
+    while (s->at < s->end && *s->at != '"') {
+        uint32_t code;
+        if (*s->at == '\\') {
+            if (scan_escape(s)) return s->e->code;
+            continue;
+        }
+        int n = utf8_decode(s->at, (size_t)(s->end - s->at), &code);
+        if (!n) return fail_at(s, s->at, "a string that is not UTF-8");
+        if (code < 0x20) return fail_at(s, s->at, "a control character in a string; write it as an escape");
+        s->at += n;
+    }
+    if (s->at == s->end) return fail_at(s, start, "a string without its closing quote");
+    s->at++;
+    return PL_OK;
+}
+
+static int scan_number(struct scan *s)
+{
+    struct span number = {s->at, 0};
+    while (s->at < s->end && *s->at && strchr("0123456789+-.eE", *s->at)) s->at++;
+    number.n = (size_t)(s->at - number.at);
+    if (!number_is_json(number.at, number.n)) return fail_at(s, number.at, "a malformed number");
+    if (number.n > NUMBER_LENGTH) return fail_at(s, number.at, "a number of more than 63 characters");
+    vec_push(&s->numbers, number);
+    return PL_OK;
+}
+
+/* true, false, null. The scan only keeps their letters apart from numbers' "e". */
+static int scan_word(struct scan *s)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    size_t n = 0, left = (size_t)(s->end - s->at);
+    while (n < left && ((s->at[n] >= 'a' && s->at[n] <= 'z') || (s->at[n] >= 'A' && s->at[n] <= 'Z'))) n++;
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (strlen(words[i]) == n && !memcmp(words[i], s->at, n)) {
+            s->at += n;
+            return PL_OK;
+        }
+    return fail_at(s, s->at, "expected a value; words other than true, false, null stand in quotes");
+}
+
+static int scan_tokens(struct scan *s)
+{
+    int depth = 0;
+    while (s->at < s->end) {
+        char c = *s->at;
+        int rc = PL_OK;
+        if (c == '"') rc = scan_string(s);
+        else if (c == '-' || (c >= '0' && c <= '9')) rc = scan_number(s);
+        else if (c && strchr(" \t\r\n:,{}[]", c)) {
+            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+            if (depth > VALUE_DEPTH) rc = fail_at(s, s->at, "nested more than 128 deep");
+            s->at++;
+        } else rc = scan_word(s);
+        if (rc) return rc;
+    }
+    return PL_OK;
+}
+
+/* ---- from cJSON's tree to ours ---- */
+
+struct walk {
+    struct bump *b;
+    const struct scan *scan;
+    uint32_t next_number;
+};
+
+static int walk_value(struct walk *w, const cJSON *from, struct value **out);
+
+static int walk_number(struct walk *w, struct value **out)
+{
+    CHECK(w->next_number < w->scan->numbers.n, "fewer numbers in the text than in the tree");
+    struct span s = w->scan->numbers.at[w->next_number++];
+    *out = value_digits(w->b, s.at, s.n);
+    if (isinf((*out)->number)) return fail_at(w->scan, s.at, "a number beyond the range of a double");
+    return PL_OK;
+}
+
+static int walk_children(struct walk *w, const cJSON *from, struct value *to)
+{
+    for (const cJSON *c = from->child; c; c = c->next) {
+        struct value *child = NULL;
+        if (to->kind == VALUE_MAP && value_get(to, c->string))
+            return error_set(w->scan->e, PL_USAGE, "the key \"%.200s\" occurs twice in one map", c->string);
+        if (walk_value(w, c, &child)) return w->scan->e->code;
+        if (to->kind == VALUE_MAP) value_put(w->b, to, c->string, child);
+        else value_append(w->b, to, child);
+    }
+    return PL_OK;
+}
+
+static int walk_value(struct walk *w, const cJSON *from, struct value **out)
+{
+    if (cJSON_IsNumber(from)) return walk_number(w, out);
+    if (cJSON_IsNull(from)) *out = value_new(w->b, VALUE_NULL);
+    else if (cJSON_IsBool(from)) *out = value_bool(w->b, cJSON_IsTrue(from));
+    else if (cJSON_IsString(from)) *out = value_string(w->b, from->valuestring);
+    else {
+        *out = value_new(w->b, cJSON_IsObject(from) ? VALUE_MAP : VALUE_LIST);
+        return walk_children(w, from, *out);
+    }
+    return PL_OK;
+}
+
+/* `text` is terminated and cJSON is told so: its look-ahead then stays in bounds. */
+static int parse_text(struct scan *s, struct bump *b, struct value **out)
+{
+    if (scan_tokens(s)) return s->e->code;
+    const char *end = s->begin;
+    cJSON *tree = cJSON_ParseWithLengthOpts(s->begin, (size_t)(s->end - s->begin) + 1, &end, 0);
+    if (!tree) {
+        if (end >= s->end) return fail_at(s, s->end, "the text ends too early");
+        return fail_at(s, end, "expected a JSON value, or one of , : ] } before this");
+    }
+    int rc = PL_OK;
+    for (; end < s->end && !rc; end++)
+        if (!strchr(" \t\r\n", *end)) rc = fail_at(s, end, "something follows the JSON value");
+    if (!rc) {
+        struct walk w = {b, s, 0};
+        rc = walk_value(&w, tree, out);
+    }
+    cJSON_Delete(tree);
+    return rc;
+}
+
+int json_parse(const char *bytes, size_t n, struct bump *b, struct value **out, struct error *e)
+{
+    if (n >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3)) bytes += 3, n -= 3; /* a byte order mark */
+    char *text = mem_alloc(n + 1);
+    if (n) memcpy(text, bytes, n);
+    struct scan s = {.begin = text, .at = text, .end = text + n, .e = e};
+    int rc = parse_text(&s, b, out);
+    vec_free(&s.numbers);
+    mem_free(text);
+    return rc;
+}
+
+int json_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out,
+                   struct error *e)
+{
+    char *bytes;
+    size_t n;
+    if (file_read(path, limit, &bytes, &n, e)) return e->code;
+    int rc = json_parse(bytes, n, b, out, e);
+    mem_free(bytes);
+    return rc ? error_prepend(e, "%s", path) : PL_OK;
+}

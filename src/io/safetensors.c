@@ -1,0 +1,270 @@
+/*
+ * safetensors.c: reading .safetensors files.
+ *
+ * Invariant: of an opened file every entry lies within the data, is as long as its
+ * shape and dtype say, and touches its neighbours without hole or overlap; so st_read
+ * needs no further checks of the file's claims. The header is text from anywhere: all
+ * arithmetic on its numbers is checked, and nothing is allocated by them.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+
+/* One read(2) moves at most this much, so a full one never looks short. */
+enum { READ_MOST = 1 << 30, LENGTH_BYTES = 8 };
+
+/* ---- the header's entries ---- */
+
+/* dims and elements from the "shape" list. */
+static int entry_shape(struct st_file *f, const struct value *shape, struct st_entry *t, struct error *e)
+{
+    if (value_as_list(shape, "shape", e)) return e->code;
+    int64_t *dims = bump_alloc(&f->bump, shape->count * sizeof *dims);
+    bool overflow = false, empty = false;
+    t->elements = 1;
+    for (uint32_t i = 0; i < shape->count; i++) {
+        uint64_t d;
+        if (value_as_uint(shape->items[i], "a dimension of shape", &d, e)) return e->code;
+        if (d > INT64_MAX) return error_set(e, PL_USAGE, "a dimension of %" PRIu64 " elements", d);
+        dims[i] = (int64_t)d;
+        empty |= !d;
+        overflow |= __builtin_mul_overflow(t->elements, dims[i], &t->elements);
+    }
+    if (empty) t->elements = 0; /* whatever the other dimensions multiply to */
+    else if (overflow) return error_set(e, PL_USAGE, "shape multiplies to more elements than 63 bits hold");
+    t->rank = (int)shape->count;
+    t->dims = dims;
+    return PL_OK;
+}
+
+static int entry_offsets(const struct value *offsets, uint64_t data_bytes, struct st_entry *t, struct error *e)
+{
+    uint64_t end = 0;
+    if (value_as_list(offsets, "data_offsets", e)) return e->code;
+    if (offsets->count != 2)
+        return error_set(e, PL_USAGE, "data_offsets has %u numbers; expected [begin, end]", offsets->count);
+    if (value_as_uint(offsets->items[0], "the begin of data_offsets", &t->begin, e) ||
+        value_as_uint(offsets->items[1], "the end of data_offsets", &end, e))
+        return e->code;
+    if (t->begin > end || end > data_bytes)
+        return error_set(e, PL_USAGE,
+                         "data_offsets [%" PRIu64 ", %" PRIu64 "] are not a range within the %" PRIu64
+                         " bytes of data; the file is damaged or was cut short",
+                         t->begin, end, data_bytes);
+    t->bytes = end - t->begin;
+    return PL_OK;
+}
+
+static int entry_parse(struct st_file *f, const struct value *v, uint64_t data_bytes,
+                       struct st_entry *t, struct error *e)
+{
+    uint64_t expected = 0;
+    *t = (struct st_entry){.name = v->key};
+    if (value_as_map(v, "the entry", e) ||
+        value_as_string(value_get(v, "dtype"), "dtype", &t->dtype_name, e) ||
+        entry_shape(f, value_get(v, "shape"), t, e) ||
+        entry_offsets(value_get(v, "data_offsets"), data_bytes, t, e))
+        return e->code;
+    t->dtype = dtype_by_safetensors_name(t->dtype_name);
+    if (t->dtype == DT_NONE) return PL_OK; /* of unknown size: its length is its own affair */
+    bool overflow = __builtin_mul_overflow((uint64_t)t->elements, (uint64_t)dtype_size(t->dtype), &expected);
+    if (overflow || expected != t->bytes)
+        return error_set(e, PL_USAGE, "data_offsets span %" PRIu64 " bytes, but %" PRId64 " elements of %s need %s%" PRIu64,
+                         t->bytes, t->elements, t->dtype_name, overflow ? "more than " : "",
+                         overflow ? UINT64_MAX : expected);
+    return PL_OK;
+}
+
+static int metadata_parse(struct st_file *f, const struct value *v, struct error *e)
+{
+    if (value_as_map(v, "__metadata__", e)) return e->code;
+    f->metadata = bump_alloc(&f->bump, v->count * sizeof *f->metadata);
+    for (uint32_t i = 0; i < v->count; i++) {
+        struct st_pair *p = &f->metadata[f->n_metadata++];
+        p->key = v->items[i]->key;
+        if (value_as_string(v->items[i], "a value of __metadata__", &p->value, e)) return e->code;
+    }
+    return PL_OK;
+}
+
+/* ---- the header as a whole ---- */
+
+/* Empty tensors before the one that starts at the same byte. */
+static int data_order(const void *a, const void *b)
+{
+    const struct st_entry *x = a, *y = b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static int name_order(const void *a, const void *b, void *entries)
+{
+    const struct st_entry *at = entries;
+    return strcmp(at[*(const uint32_t *)a].name, at[*(const uint32_t *)b].name);
+}
+
+/* Sorted by data, each must start where the one before ended. */
+static int layout_check(struct st_file *f, uint64_t data_bytes, struct error *e)
+{
+    uint64_t at = 0;
+    if (f->n_entries) qsort(f->entries, f->n_entries, sizeof *f->entries, data_order);
+    for (uint32_t i = 0; i < f->n_entries; i++) {
+        const struct st_entry *t = &f->entries[i];
+        if (t->begin < at)
+            return error_set(e, PL_USAGE, "tensors \"%.200s\" and \"%.200s\" overlap in the data",
+                             f->entries[i - 1].name, t->name);
+        if (t->begin > at)
+            return error_set(e, PL_USAGE, "a hole of %" PRIu64 " bytes in the data before tensor \"%.200s\"",
+                             t->begin - at, t->name);
+        at += t->bytes;
+    }
+    if (at != data_bytes)
+        return error_set(e, PL_USAGE, "the tensors take %" PRIu64 " bytes, but %" PRIu64 " bytes of data follow the header",
+                         at, data_bytes);
+    return PL_OK;
+}
+
+static void index_names(struct st_file *f)
+{
+    f->by_name = bump_alloc(&f->bump, f->n_entries * sizeof *f->by_name);
+    for (uint32_t i = 0; i < f->n_entries; i++) f->by_name[i] = i;
+    if (f->n_entries) qsort_r(f->by_name, f->n_entries, sizeof *f->by_name, name_order, f->entries);
+}
+
+int st_parse_header(const char *header, size_t n, uint64_t data_bytes, struct st_file *f,
+                    struct error *e)
+{
+    struct value *root;
+    if (json_parse(header, n, &f->bump, &root, e)) return error_prepend(e, "in the header");
+    if (value_as_map(root, "the header", e)) return e->code;
+    f->entries = bump_alloc(&f->bump, root->count * sizeof *f->entries);
+    for (uint32_t i = 0; i < root->count; i++) {
+        const struct value *v = root->items[i];
+        if (!strcmp(v->key, "__metadata__")) {
+            if (metadata_parse(f, v, e)) return e->code;
+        } else if (entry_parse(f, v, data_bytes, &f->entries[f->n_entries++], e)) {
+            return error_prepend(e, "tensor \"%.200s\"", v->key);
+        }
+    }
+    f->data_bytes = data_bytes;
+    if (layout_check(f, data_bytes, e)) return e->code;
+    index_names(f);
+    return PL_OK;
+}
+
+/* ---- the file ---- */
+
+/* pread until n bytes are there. PL_FAIL when the file gives an error or ends. */
+static int read_full(const struct st_file *f, uint64_t at, uint64_t n, void *dst, struct error *e)
+{
+    char *to = dst;
+    uint64_t left = n;
+    while (left) {
+        ssize_t k = pread(f->fd, to, left < READ_MOST ? left : READ_MOST, (off_t)(at + n - left));
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) {
+            file_error(f->path, "read it", e);
+            return e->code = PL_FAIL;
+        }
+        if (!k)
+            return error_set(e, PL_FAIL, "%s: ends at byte %" PRIu64 "; %" PRIu64 " more were expected (was it cut while open?)",
+                             f->path, at + n - left, left);
+        to += k;
+        left -= (uint64_t)k;
+    }
+    return PL_OK;
+}
+
+/* The length word, checked against the limit and against the file. */
+static int header_length(struct st_file *f, uint64_t file_bytes, uint64_t *length, struct error *e)
+{
+    unsigned char word[LENGTH_BYTES];
+    if (file_bytes < LENGTH_BYTES)
+        return error_set(e, PL_USAGE, "%s: %" PRIu64 " bytes long; a safetensors file has at least 8", f->path, file_bytes);
+    if (read_full(f, 0, sizeof word, word, e)) return e->code;
+    *length = 0;
+    for (int i = 0; i < LENGTH_BYTES; i++) *length |= (uint64_t)word[i] << (8 * i);
+    if (*length > ST_HEADER_MOST || *length > file_bytes - LENGTH_BYTES)
+        return error_set(e, PL_USAGE,
+                         "%s: claims a header of %" PRIu64 " bytes; the file has %" PRIu64
+                         " bytes and a header at most %d: not a safetensors file, or cut short",
+                         f->path, *length, file_bytes, ST_HEADER_MOST);
+    return PL_OK;
+}
+
+static int header_read(struct st_file *f, uint64_t file_bytes, struct error *e)
+{
+    uint64_t length = 0;
+    if (header_length(f, file_bytes, &length, e)) return e->code;
+    f->data_begin = LENGTH_BYTES + length;
+    char *header = mem_alloc(length);
+    int rc = read_full(f, LENGTH_BYTES, length, header, e);
+    if (!rc) {
+        rc = st_parse_header(header, length, file_bytes - f->data_begin, f, e);
+        if (rc) error_prepend(e, "%s", f->path);
+    }
+    mem_free(header);
+    return rc;
+}
+
+int st_open(const char *path, struct st_file *f, struct error *e)
+{
+    struct stat s;
+    *f = (struct st_file){.fd = open(path, O_RDONLY | O_CLOEXEC)};
+    if (f->fd < 0) return file_error(path, "open it", e);
+    f->path = mem_string(path);
+    int rc;
+    if (fstat(f->fd, &s)) rc = file_error(path, "find its size", e);
+    else if (!S_ISREG(s.st_mode)) rc = error_set(e, PL_USAGE, "%s: not a plain file; expected a safetensors file", path);
+    else rc = header_read(f, (uint64_t)s.st_size, e);
+    if (rc) st_close(f);
+    return rc;
+}
+
+void st_close(struct st_file *f)
+{
+    if (f->path && f->fd >= 0) close(f->fd);
+    mem_free(f->path);
+    bump_free(&f->bump);
+    *f = (struct st_file){.fd = -1};
+}
+
+const struct st_entry *st_find(const struct st_file *f, const char *name)
+{
+    uint32_t low = 0, high = f->n_entries;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct st_entry *t = &f->entries[f->by_name[middle]];
+        int order = strcmp(name, t->name);
+        if (!order) return t;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return NULL;
+}
+
+const char *st_metadata(const struct st_file *f, const char *key)
+{
+    for (uint32_t i = 0; i < f->n_metadata; i++)
+        if (!strcmp(f->metadata[i].key, key)) return f->metadata[i].value;
+    return NULL;
+}
+
+int st_read(const struct st_file *f, const struct st_entry *t, uint64_t offset, uint64_t n,
+            void *dst, struct error *e)
+{
+    CHECK(offset <= t->bytes && n <= t->bytes - offset,
+          "bytes %" PRIu64 " + %" PRIu64 " of tensor %s, which has %" PRIu64, offset, n, t->name, t->bytes);
+    if (read_full(f, f->data_begin + t->begin + offset, n, dst, e))
+        return error_prepend(e, "tensor \"%.200s\"", t->name);
+    return PL_OK;
+}

@@ -1,0 +1,264 @@
+/*
+ * yaml.c: reading YAML, on libyaml. The only file that includes its header.
+ *
+ * libyaml gives events; a recursive descent, bounded by VALUE_DEPTH, makes the tree.
+ * Aliases are refused rather than expanded: without them a document's tree is never
+ * larger than its text, so no small file can grow without bound.
+ *
+ * Invariant: a number's text is a JSON number, whatever spelling YAML allowed
+ * (+1, 0x10, .5, 007), so one writer serves both formats.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "io/file.h"
+#include "io/yaml.h"
+
+struct reader {
+    yaml_parser_t parser;
+    yaml_event_t event;
+    bool has_event;       /* event holds memory of libyaml's */
+    struct bump *b;
+    struct error *e;
+};
+
+/* ---- scalars of the core schema ---- */
+
+static bool one_of(const char *s, const char *a, const char *b, const char *c)
+{
+    return !strcmp(s, a) || !strcmp(s, b) || !strcmp(s, c);
+}
+
+/* 0x1f and 0o17, to decimal digits. NULL when it is neither or beyond 64 bits. */
+static struct value *scalar_radix(struct bump *b, const char *s)
+{
+    if (s[0] != '0' || (s[1] != 'x' && s[1] != 'o')) return NULL;
+    const char *allowed = s[1] == 'x' ? "0123456789abcdefABCDEF" : "01234567";
+    if (!s[2] || s[2 + strspn(s + 2, allowed)]) return NULL;
+    errno = 0;
+    unsigned long long x = strtoull(s + 2, NULL, s[1] == 'x' ? 16 : 8);
+    return errno ? NULL : value_uint(b, x);
+}
+
+/* [-+]? digits, with the sign and leading zeroes brought to JSON's form. */
+static struct value *scalar_whole(struct bump *b, const char *s)
+{
+    bool minus = s[0] == '-';
+    const char *d = s + (s[0] == '-' || s[0] == '+');
+    if (!*d || d[strspn(d, "0123456789")]) return NULL;
+    while (d[0] == '0' && d[1]) d++;
+    char *text = bump_format(b, "%s%s", minus ? "-" : "", d);
+    return value_digits(b, text, strlen(text));
+}
+
+/* [-+]? ( .d+ | d+ ( .d* )? ) ( [eE] [-+]? d+ )? */
+static struct value *scalar_float(struct bump *b, const char *s)
+{
+    static const char ten[] = "0123456789";
+    const char *p = s + (s[0] == '-' || s[0] == '+');
+    size_t whole = strspn(p, ten), part = 0;
+    p += whole;
+    if (*p == '.') part = strspn(p + 1, ten), p += 1 + part;
+    if (!whole && !part) return NULL;
+    if (*p == 'e' || *p == 'E') {
+        p++;
+        p += *p == '-' || *p == '+';
+        size_t n = strspn(p, ten);
+        if (!n) return NULL;
+        p += n;
+    }
+    if (*p) return NULL;
+    size_t n = strlen(s);
+    return number_is_json(s, n) ? value_digits(b, s, n) : value_number(b, strtod(s, NULL));
+}
+
+static struct value *scalar_special(struct bump *b, const char *s)
+{
+    const char *p = s + (s[0] == '-' || s[0] == '+');
+    if (one_of(p, ".inf", ".Inf", ".INF")) return value_number(b, s[0] == '-' ? -INFINITY : INFINITY);
+    if (one_of(s, ".nan", ".NaN", ".NAN")) return value_number(b, NAN);
+    return NULL;
+}
+
+struct value *yaml_scalar(struct bump *b, const char *s)
+{
+    struct value *v = NULL;
+    if (!*s || !strcmp(s, "~") || one_of(s, "null", "Null", "NULL")) return value_new(b, VALUE_NULL);
+    if (one_of(s, "true", "True", "TRUE")) return value_bool(b, true);
+    if (one_of(s, "false", "False", "FALSE")) return value_bool(b, false);
+    if (strchr("+-.0123456789", *s)) {
+        v = scalar_whole(b, s);
+        if (!v) v = scalar_radix(b, s);
+        if (!v) v = scalar_special(b, s);
+        if (!v) v = scalar_float(b, s);
+    }
+    return v ? v : value_string(b, s);
+}
+
+/* ---- events ---- */
+
+static uint32_t event_line(const struct reader *r)
+{
+    return (uint32_t)r->event.start_mark.line + 1;
+}
+
+static int fail_here(const struct reader *r, const char *what)
+{
+    return error_set(r->e, PL_USAGE, "line %u: %s", event_line(r), what);
+}
+
+/* libyaml knows a mark for most problems; for bad bytes, only an offset. */
+static int fail_parser(const struct reader *r)
+{
+    const yaml_parser_t *p = &r->parser;
+    const char *problem = p->problem ? p->problem : "not YAML";
+    if (p->error == YAML_MEMORY_ERROR) return error_set(r->e, PL_FAIL, "out of memory while reading YAML");
+    if (p->error == YAML_READER_ERROR)
+        return error_set(r->e, PL_USAGE, "byte %zu: %s", p->problem_offset, problem);
+    return error_set(r->e, PL_USAGE, "line %zu, column %zu: %s%s%s", p->problem_mark.line + 1,
+                     p->problem_mark.column + 1, problem, p->context ? ", " : "",
+                     p->context ? p->context : "");
+}
+
+static int event_next(struct reader *r)
+{
+    if (r->has_event) yaml_event_delete(&r->event);
+    r->has_event = yaml_parser_parse(&r->parser, &r->event);
+    return r->has_event ? PL_OK : fail_parser(r);
+}
+
+/* Anchors are refused where they are set, so an alias can only be to nothing. */
+static int check_plain(const struct reader *r, const yaml_char_t *anchor, const yaml_char_t *tag)
+{
+    if (anchor) return fail_here(r, "an anchor (&name); write the value out where it is used");
+    if (tag) return fail_here(r, "a tag (!name); plain values need none");
+    return PL_OK;
+}
+
+static int check_event(const struct reader *r)
+{
+    const yaml_event_t *ev = &r->event;
+    switch (ev->type) {
+    case YAML_ALIAS_EVENT: return fail_here(r, "an alias (*name); write the value out, or quote the text");
+    case YAML_SCALAR_EVENT:
+        if (memchr(ev->data.scalar.value, 0, ev->data.scalar.length)) return fail_here(r, "a NUL character");
+        return check_plain(r, ev->data.scalar.anchor, ev->data.scalar.tag);
+    case YAML_SEQUENCE_START_EVENT:
+        return check_plain(r, ev->data.sequence_start.anchor, ev->data.sequence_start.tag);
+    case YAML_MAPPING_START_EVENT:
+        return check_plain(r, ev->data.mapping_start.anchor, ev->data.mapping_start.tag);
+    default: return PL_OK;
+    }
+}
+
+/* ---- the tree; each function begins at the event that opens its value ---- */
+
+static int read_value(struct reader *r, int depth, struct value **out);
+
+static int read_scalar(struct reader *r, struct value **out)
+{
+    const char *s = (const char *)r->event.data.scalar.value;
+    bool plain = r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+    *out = plain ? yaml_scalar(r->b, s) : value_string(r->b, s);
+    if ((*out)->kind == VALUE_NUMBER && isinf((*out)->number) && !strstr(s, "inf") && !strstr(s, "Inf") &&
+        !strstr(s, "INF"))
+        return fail_here(r, "a number beyond the range of a double");
+    return PL_OK;
+}
+
+static int read_list(struct reader *r, int depth, struct value *list)
+{
+    for (;;) {
+        struct value *child = NULL;
+        if (event_next(r)) return r->e->code;
+        if (r->event.type == YAML_SEQUENCE_END_EVENT) return PL_OK;
+        if (read_value(r, depth + 1, &child)) return r->e->code;
+        value_append(r->b, list, child);
+    }
+}
+
+/* The key at the current event, checked and copied. */
+static int read_key(struct reader *r, const struct value *map, const char **key)
+{
+    if (check_event(r)) return r->e->code;
+    if (r->event.type != YAML_SCALAR_EVENT) return fail_here(r, "a key that is a list or a map; expected a name");
+    const char *s = (const char *)r->event.data.scalar.value;
+    if (!*s && r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE) return fail_here(r, "an empty key");
+    const struct value *before = value_get(map, s);
+    if (before)
+        return error_set(r->e, PL_USAGE, "line %u: the key \"%.200s\" occurs twice in one map (first on line %u)",
+                         event_line(r), s, before->line);
+    *key = bump_string(r->b, s);
+    return PL_OK;
+}
+
+static int read_map(struct reader *r, int depth, struct value *map)
+{
+    for (;;) {
+        struct value *child = NULL;
+        const char *key = NULL;
+        if (event_next(r)) return r->e->code;
+        if (r->event.type == YAML_MAPPING_END_EVENT) return PL_OK;
+        if (read_key(r, map, &key)) return r->e->code;
+        uint32_t line = event_line(r);
+        if (event_next(r) || read_value(r, depth + 1, &child)) return r->e->code;
+        child->line = line; /* the key's line: a block value starts below it */
+        value_put(r->b, map, key, child);
+    }
+}
+
+static int read_value(struct reader *r, int depth, struct value **out)
+{
+    if (check_event(r)) return r->e->code;
+    uint32_t line = event_line(r);
+    int rc;
+    if (r->event.type == YAML_SCALAR_EVENT) {
+        rc = read_scalar(r, out);
+    } else {
+        bool is_map = r->event.type == YAML_MAPPING_START_EVENT;
+        CHECK(is_map || r->event.type == YAML_SEQUENCE_START_EVENT, "an event of type %d", (int)r->event.type);
+        if (depth >= VALUE_DEPTH) return fail_here(r, "nested more than 128 deep");
+        *out = value_new(r->b, is_map ? VALUE_MAP : VALUE_LIST);
+        rc = is_map ? read_map(r, depth, *out) : read_list(r, depth, *out);
+    }
+    if (!rc) (*out)->line = line;
+    return rc;
+}
+
+static int read_document(struct reader *r, struct value **out)
+{
+    *out = value_new(r->b, VALUE_NULL);
+    if (event_next(r) || event_next(r)) return r->e->code; /* the stream's start, and its first */
+    if (r->event.type == YAML_STREAM_END_EVENT) return PL_OK;
+    if (event_next(r) || read_value(r, 0, out)) return r->e->code;
+    if (event_next(r) || event_next(r)) return r->e->code; /* the document's end, and what follows */
+    if (r->event.type != YAML_STREAM_END_EVENT) return fail_here(r, "a second document; expected one");
+    return PL_OK;
+}
+
+int yaml_parse(const char *bytes, size_t n, struct bump *b, struct value **out, struct error *e)
+{
+    struct reader r = {.b = b, .e = e};
+    if (!yaml_parser_initialize(&r.parser)) return error_set(e, PL_FAIL, "out of memory while reading YAML");
+    yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)bytes, n);
+    int rc = read_document(&r, out);
+    if (r.has_event) yaml_event_delete(&r.event);
+    yaml_parser_delete(&r.parser);
+    return rc;
+}
+
+int yaml_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out,
+                   struct error *e)
+{
+    char *bytes;
+    size_t n;
+    if (file_read(path, limit, &bytes, &n, e)) return e->code;
+    int rc = yaml_parse(bytes, n, b, out, e);
+    mem_free(bytes);
+    return rc ? error_prepend(e, "%s", path) : PL_OK;
+}

@@ -1,0 +1,198 @@
+/*
+ * llama.c: decoder-only language models of the Llama kind.
+ *
+ *     x = embed(ids)
+ *     each layer:  x = x + o(attention(rope(q(n)), rope(k(n)), v(n)))   n = rmsnorm(x)
+ *                  x = x + down(silu(gate(n)) * up(n))                  n = rmsnorm(x)
+ *     loss = cross-entropy(rmsnorm(x) head^T, labels shifted by one)
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ops.h"
+#include "models/model.h"
+#include "models/rope.h"
+
+struct llama {
+    int64_t vocabulary, hidden, inner, layers, heads, kv_heads, head_dim, positions;
+    double eps, std;
+    bool tied, attention_bias, mlp_bias;
+    struct rope rope;
+};
+
+/* --- configuration ------------------------------------------------------------- */
+
+static int require_range(const char *key, int64_t x, int64_t most, struct error *e)
+{
+    if (x >= 1 && x <= most) return PL_OK;
+    return error_set(e, PL_USAGE, "%s is %lld, it must lie between 1 and %lld", key, (long long)x, (long long)most);
+}
+
+static int parse_sizes(struct llama *c, const struct value *config, struct error *e)
+{
+    int rc = PL_OK;
+    const struct {
+        const char *key;
+        int64_t *to, most;
+    } sizes[] = {
+        {"vocab_size", &c->vocabulary, 1 << 24},       {"hidden_size", &c->hidden, 1 << 20},
+        {"intermediate_size", &c->inner, 1 << 22},     {"num_hidden_layers", &c->layers, 4096},
+        {"num_attention_heads", &c->heads, 1 << 14},   {"num_key_value_heads", &c->kv_heads, 1 << 14},
+        {"head_dim", &c->head_dim, 1 << 12},           {"max_position_embeddings", &c->positions, 1 << 30},
+    };
+    for (size_t i = 0; i < COUNT(sizes) && !rc; i++) {
+        rc = value_opt_int(config, sizes[i].key, sizes[i].to, e);
+        if (sizes[i].to == &c->heads && !rc) {
+            rc = require_range("num_attention_heads", c->heads, 1 << 14, e);
+            if (!rc && !c->kv_heads) c->kv_heads = c->heads;
+            if (!rc && !c->head_dim) c->head_dim = c->hidden / c->heads;
+        }
+        if (!rc) rc = require_range(sizes[i].key, *sizes[i].to, sizes[i].most, e);
+    }
+    if (!rc && c->heads % c->kv_heads)
+        rc = error_set(e, PL_USAGE, "num_attention_heads %lld does not divide by num_key_value_heads %lld",
+                       (long long)c->heads, (long long)c->kv_heads);
+    if (!rc && c->head_dim % 2) rc = error_set(e, PL_USAGE, "head_dim %lld is odd; rotary positions need pairs", (long long)c->head_dim);
+    return rc;
+}
+
+static int llama_parse(struct model *m, const struct value *config, struct error *e)
+{
+    struct llama *c = bump_alloc(&m->memory, sizeof *c);
+    m->config = c;
+    *c = (struct llama){.vocabulary = 32000, .hidden = 4096, .inner = 11008, .layers = 32, .heads = 32, .positions = 2048,
+                        .eps = 1e-6, .std = 0.02};
+    const char *act = "silu";
+    int64_t tp = 1;
+    int rc = parse_sizes(c, config, e);
+    if (!rc) rc = value_opt_number(config, "rms_norm_eps", &c->eps, e);
+    if (!rc) rc = value_opt_number(config, "initializer_range", &c->std, e);
+    if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &c->tied, e);
+    if (!rc) rc = value_opt_bool(config, "attention_bias", &c->attention_bias, e);
+    if (!rc) rc = value_opt_bool(config, "mlp_bias", &c->mlp_bias, e);
+    if (!rc) rc = value_opt_int(config, "pretraining_tp", &tp, e);
+    if (!rc) rc = value_opt_string(config, "hidden_act", &act, e);
+    if (!rc && strcmp(act, "silu") && strcmp(act, "swish"))
+        rc = error_set(e, PL_USAGE, "hidden_act \"%s\": a Llama gate must be silu", act);
+    if (!rc && !(c->eps > 0)) rc = error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
+    if (!rc) rc = rope_parse(&c->rope, config, c->positions, e);
+    m->vocabulary = c->vocabulary;
+    return rc;
+}
+
+/* --- layers ------------------------------------------------------------------------ */
+
+struct build {
+    const struct llama *c;
+    struct graph *g;
+    int64_t B, T;
+    id inv_freq;
+    float rope_scale;
+};
+
+static id weight(const struct build *b, const char *layer, const char *name, int64_t rows, int64_t cols)
+{
+    char full[256];
+    snprintf(full, sizeof full, "%s%s.weight", layer, name);
+    return graph_param(b->g, full, DT_F32, 2, (int64_t[]){rows, cols}, (struct init){INIT_NORMAL, (float)b->c->std, 0});
+}
+
+static id norm(const struct build *b, id x, const char *layer, const char *name)
+{
+    char full[256];
+    snprintf(full, sizeof full, "%s%s.weight", layer, name);
+    id w = graph_param(b->g, full, DT_F32, 1, &b->c->hidden, (struct init){INIT_ONE, 0, 0});
+    return op_rmsnorm(b->g, x, w, (float)b->c->eps);
+}
+
+static id project(const struct build *b, id x, const char *layer, const char *name, int64_t rows, int64_t cols, bool biased)
+{
+    char full[256];
+    snprintf(full, sizeof full, "%s%s.bias", layer, name);
+    id w = weight(b, layer, name, rows, cols);
+    id bias = biased ? graph_param(b->g, full, DT_F32, 1, &rows, (struct init){INIT_ZERO, 0, 0}) : 0;
+    return op_linear(b->g, x, w, bias);
+}
+
+static id heads(const struct build *b, id x, int64_t n) /* [B,T,n*D] as [B,T,n,D] */
+{
+    return op_reshape(b->g, x, 4, (int64_t[]){b->B, b->T, n, b->c->head_dim});
+}
+
+static id attend(const struct build *b, id x, const char *layer)
+{
+    const struct llama *c = b->c;
+    struct graph *g = b->g;
+    int64_t D = c->head_dim, width = c->heads * D, kv_width = c->kv_heads * D;
+    id q = heads(b, project(b, x, layer, "self_attn.q_proj", width, c->hidden, c->attention_bias), c->heads);
+    id k = heads(b, project(b, x, layer, "self_attn.k_proj", kv_width, c->hidden, c->attention_bias), c->kv_heads);
+    id v = heads(b, project(b, x, layer, "self_attn.v_proj", kv_width, c->hidden, c->attention_bias), c->kv_heads);
+    q = op_rope(g, q, b->inv_freq, b->rope_scale, false);
+    k = op_rope(g, k, b->inv_freq, b->rope_scale, false);
+    id o = op_attention(g, q, k, v, (float)(1 / sqrt((double)D)), true);
+    o = op_reshape(g, o, 3, (int64_t[]){b->B, b->T, width});
+    return project(b, o, layer, "self_attn.o_proj", c->hidden, width, c->attention_bias);
+}
+
+static id gated_mlp(const struct build *b, id x, const char *layer)
+{
+    const struct llama *c = b->c;
+    id gate = project(b, x, layer, "mlp.gate_proj", c->inner, c->hidden, c->mlp_bias);
+    id up = project(b, x, layer, "mlp.up_proj", c->inner, c->hidden, c->mlp_bias);
+    return project(b, op_silu_gate(b->g, gate, up), layer, "mlp.down_proj", c->hidden, c->inner, c->mlp_bias);
+}
+
+static id decoder_layer(const struct build *b, id x, int64_t i)
+{
+    struct graph *g = b->g;
+    char scope[48], prefix[64];
+    snprintf(scope, sizeof scope, "model.layers.%lld", (long long)i);
+    snprintf(prefix, sizeof prefix, "%s.", scope);
+    id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
+    id layer = graph_scope_push(g, "self_attn", 0);
+    x = op_add(g, x, attend(b, norm(b, x, prefix, "input_layernorm"), prefix));
+    graph_scope_pop(g, layer);
+    layer = graph_scope_push(g, "mlp", 0);
+    x = op_add(g, x, gated_mlp(b, norm(b, x, prefix, "post_attention_layernorm"), prefix));
+    graph_scope_pop(g, layer);
+    graph_scope_pop(g, outer);
+    return x;
+}
+
+static void head(const struct build *b, id x, id embed, id labels, const struct batch *batch)
+{
+    struct graph *g = b->g;
+    const struct llama *c = b->c;
+    id rows = op_reshape(g, x, 2, (int64_t[]){-1, c->hidden});
+    id targets = op_reshape(g, op_shift_labels(g, labels), 1, (int64_t[]){-1});
+    id w = c->tied ? embed : weight(b, "", "lm_head", c->vocabulary, c->hidden);
+    id outer = graph_scope_push(g, "lm_head", SCOPE_ROWS);
+    id logits = op_linear(g, rows, w, 0);
+    id loss = op_xent(g, logits, targets);
+    graph_scope_pop(g, outer);
+    graph_output(g, "loss", loss);
+    if (batch->logits) graph_output(g, "logits", op_reshape(g, logits, 3, (int64_t[]){b->B, b->T, c->vocabulary}));
+}
+
+static void llama_build(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct llama *c = m->config;
+    struct build b = {.c = c, .g = g, .B = batch->B, .T = batch->T};
+    float *table = mem_alloc((size_t)c->head_dim * sizeof *table);
+    b.rope_scale = rope_table(&c->rope, c->head_dim, b.T, table);
+    b.inv_freq = graph_const(g, "rope.inv_freq", DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
+    mem_free(table);
+
+    id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){b.B, b.T});
+    id labels = graph_input(g, "labels", DT_I32, 2, (int64_t[]){b.B, b.T});
+    id embed = weight(&b, "model.", "embed_tokens", c->vocabulary, c->hidden);
+    id outer = graph_scope_push(g, "model.embed_tokens", 0);
+    id x = op_embedding(g, ids, embed);
+    graph_scope_pop(g, outer);
+    for (int64_t i = 0; i < c->layers; i++) x = decoder_layer(&b, x, i);
+    x = norm(&b, x, "model.", "norm");
+    head(&b, x, embed, labels, batch);
+}
+
+const struct family llama_family = {"llama", llama_parse, llama_build};

@@ -1,0 +1,158 @@
+/*
+ * accumulate.c: a step as a loop over micro-batches.
+ *
+ *     fill gradients with 0
+ *     loop n { forward and backward of micro-batch i; gradients += }
+ *
+ * The inputs' storages hold the whole step's batch and the body reads a slice
+ * that advances. Gradients and losses are carried: a weight gradient that a
+ * matrix product makes is added in place by that product; what cannot add in
+ * place gets an ACCUMULATE behind it. The loss is already divided by the whole
+ * step's count (step.inv_count), so sums over micro-batches are the step's.
+ */
+#include <string.h>
+
+#include "graph/ops.h"
+#include "passes/passes.h"
+
+struct carry {
+    struct graph *g;
+    id loop;
+    VEC(id) prologue;        /* fills, before the loop */
+    VEC(id) body;
+};
+
+/* The first node of the body that writes the storage of `t`. */
+static id first_writer(const struct carry *c, id t)
+{
+    id s = tensor_at(c->g, t)->storage;
+    for (uint32_t k = 0; k < c->body.n; k++) {
+        const struct node *n = node_at(c->g, c->body.at[k]);
+        for (int o = 0; o < n->nout && !(op_table[n->op].flags & OPF_VIEW); o++)
+            if (n->out[o] && tensor_at(c->g, n->out[o])->storage == s) return c->body.at[k];
+    }
+    return 0;
+}
+
+static void move_to_prologue(struct carry *c, id node)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < c->body.n; k++)
+        if (c->body.at[k] != node) c->body.at[n++] = c->body.at[k];
+    c->body.n = n;
+    node_at(c->g, node)->loop = 0;
+    vec_push(&c->prologue, node);
+}
+
+/* A zeroed tensor like `t`, made before the loop. */
+static id zero_like(struct carry *c, id t)
+{
+    struct graph *g = c->g;
+    struct tensor x = *tensor_at(g, t);
+    id z = op_fill(g, x.dtype, x.rank, x.dim, 0);
+    struct order *order = &g->order[PROGRAM_STEP];
+    vec_push(&c->prologue, order->nodes.at[--order->nodes.n]);
+    node_at(g, tensor_at(g, z)->node)->loop = 0;
+    return z;
+}
+
+static bool alone_on_storage(const struct graph *g, id t)
+{
+    int users = 0;
+    for (uint32_t i = 0; i < g->params.n; i++)
+        users += g->params.at[i].grad && tensor_at(g, g->params.at[i].grad)->storage == tensor_at(g, t)->storage;
+    return users <= 1;
+}
+
+/* Carries the sum of `t` over the loop; returns the tensor that holds it after. */
+static id carry_sum(struct carry *c, id t)
+{
+    struct graph *g = c->g;
+    id writer = first_writer(c, t);
+    CHECK(writer, "a carried value that nothing writes");
+    struct node *n = node_at(g, writer);
+    const struct op_row *row = &op_table[n->op];
+    int slot = row->max_in - 1;
+    if (n->op == OP_FILL && alone_on_storage(g, t)) {
+        move_to_prologue(c, writer);
+        return t;
+    }
+    if (row->flags & OPF_ACCUM && !(n->nin > slot && n->in[slot]) && alone_on_storage(g, t)) {
+        id out = n->out[0], z = zero_like(c, out);
+        graph_redirect(g, z, out);
+        n = node_at(g, writer);
+        while (n->nin < slot) n->in[n->nin++] = 0;
+        n->in[slot] = z;
+        n->nin = slot + 1;
+        return t;
+    }
+    enum kind kind = storage_of(g, t)->kind;
+    id name = storage_of(g, t)->name;
+    id z = zero_like(c, t);
+    id loop = g->loop;
+    g->loop = c->loop;
+    id sum = op_accumulate(g, t, z);
+    g->loop = loop;
+    struct order *order = &g->order[PROGRAM_STEP];
+    vec_push(&c->body, order->nodes.at[--order->nodes.n]);
+    storage_of(g, t)->kind = KIND_ACT;
+    storage_of(g, sum)->kind = kind;
+    storage_of(g, sum)->name = tensor_at(g, sum)->name = name;
+    return sum;
+}
+
+/* The whole step's batch lies in the input's storage; the body sees a slice. */
+static void advance_inputs(struct carry *c, int count)
+{
+    struct graph *g = c->g;
+    bool *grown = mem_alloc(g->storages.n);
+    for (uint32_t k = 0; k < c->body.n; k++) {
+        const struct node *n = node_at(g, c->body.at[k]);
+        for (int i = 0; i < n->nin; i++) {
+            if (!n->in[i] || storage_of(g, n->in[i])->kind != KIND_INPUT) continue;
+            struct tensor *x = tensor_at(g, n->in[i]);
+            if (!grown[x->storage]) g->storages.at[x->storage].bytes = tensor_bytes(x) * (uint64_t)count;
+            grown[x->storage] = true;
+            x->loop = c->loop;
+            x->advance = (int64_t)tensor_bytes(x);
+        }
+    }
+    mem_free(grown);
+}
+
+void pass_accumulate(struct graph *g, const struct settings *s)
+{
+    if (s->accumulation <= 1) return;
+    struct carry c = {.g = g};
+    struct order *order = &g->order[PROGRAM_STEP];
+    g->program = PROGRAM_STEP;
+    g->phase = PHASE_BACKWARD;
+    g->made_by = graph_intern(g, "accumulate");
+    c.loop = graph_loop(g, "micro-batches", (uint32_t)s->accumulation);
+    for (id l = 1; l < c.loop; l++)
+        if (g->loops.at[l].program == PROGRAM_STEP && !g->loops.at[l].parent) g->loops.at[l].parent = c.loop;
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        id n = order->nodes.at[k];
+        if (!node_at(g, n)->loop) node_at(g, n)->loop = c.loop;
+        vec_push(&c.body, n);
+    }
+    advance_inputs(&c, s->accumulation);
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (g->params.at[i].grad) {
+            id sum = carry_sum(&c, g->params.at[i].grad);
+            g->params.at[i].grad = sum;
+        }
+    for (uint32_t i = 0; i < g->outputs.n; i++) {
+        if (g->outputs.at[i].program != PROGRAM_STEP) continue;
+        CHECK(tensor_at(g, g->outputs.at[i].tensor)->rank == 0, "only sums can leave an accumulated step");
+        id sum = carry_sum(&c, g->outputs.at[i].tensor);
+        g->outputs.at[i].tensor = sum;
+    }
+    order->nodes.n = 0;
+    for (uint32_t k = 0; k < c.prologue.n; k++) vec_push(&order->nodes, c.prologue.at[k]);
+    for (uint32_t k = 0; k < c.body.n; k++) vec_push(&order->nodes, c.body.at[k]);
+    vec_free(&c.prologue);
+    vec_free(&c.body);
+    g->phase = PHASE_FORWARD;
+    g->made_by = 0;
+}

@@ -1,0 +1,31 @@
+/*
+ * passes.h: the memory techniques. One file each, one signature; each rewrites
+ * the graph and knows nothing of the others. plan/compile.c runs them in order:
+ *
+ *     precision -> chunk -> differentiate -> accumulate -> recompute
+ *               -> optimizer -> offload -> reuse
+ */
+#ifndef PASSES_H
+#define PASSES_H
+
+#include "graph/graph.h"
+
+/* What the planner decided, and the recipe of the update. */
+struct settings {
+    int micro_batch;        /* samples in one iteration */
+    int accumulation;       /* iterations in one step */
+    enum dtype precision;   /* of activations and working weights: f32 or bf16 */
+    bool recompute;         /* blocks rebuild their activations in the backward */
+    bool offload_optimizer; /* optimizer state lives in the second space */
+    int head_chunks;        /* the row-wise head runs in so many pieces */
+
+    double beta1, beta2, eps, weight_decay;
+    const char *const *no_decay; /* name patterns, NULL-terminated; may be NULL */
+    bool train;             /* false: no update program (`plimsoll step`) */
+};
+
+typedef void pass_fn(struct graph *g, const struct settings *s);
+pass_fn pass_precision, pass_chunk, pass_differentiate, pass_accumulate, pass_recompute, pass_optimizer, pass_offload,
+    pass_reuse;
+
+#endif

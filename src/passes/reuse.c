@@ -1,0 +1,86 @@
+/*
+ * reuse.c: an output takes the bytes of an input that dies at its node, where
+ * the op's row allows it: dlogits over logits, a rotated query over the query,
+ * a sum over one of its terms. No bits change; a storage disappears.
+ */
+#include <string.h>
+
+#include "graph/lifetime.h"
+#include "graph/ops.h"
+#include "passes/passes.h"
+
+struct reuse {
+    struct graph *g;
+    enum program program;
+    struct life *life;
+};
+
+/* Whole, dense, transient, and as large as its storage. */
+static bool owns(const struct graph *g, id t)
+{
+    const struct tensor *x = tensor_at(g, t);
+    const struct storage *s = &g->storages.at[x->storage];
+    return s->kind == KIND_ACT && !x->loop && x->offset == 0 && tensor_is_dense(x) && tensor_bytes(x) == s->bytes;
+}
+
+/* Input `i` ends its life at `position`, in the loop in which it began. */
+static bool dies(const struct reuse *r, const struct node *n, int i, uint32_t position)
+{
+    id t = n->in[i], made = tensor_at(r->g, t)->node;
+    const struct life *l = &r->life[tensor_at(r->g, t)->storage];
+    return l->end == position && made && node_at(r->g, made)->loop == n->loop;
+}
+
+static bool fits(const struct reuse *r, const struct node *n, int o, int i, uint32_t position)
+{
+    const struct graph *g = r->g;
+    id in = i < n->nin ? n->in[i] : 0, out = n->out[o];
+    if (!in || !out || !owns(g, in) || !owns(g, out) || !dies(r, n, i, position)) return false;
+    const struct tensor *a = tensor_at(g, in), *b = tensor_at(g, out);
+    if (a->storage == b->storage || a->dtype != b->dtype || tensor_bytes(a) != tensor_bytes(b)) return false;
+    if (g->storages.at[a->storage].space != g->storages.at[b->storage].space) return false;
+    if (r->life[b->storage].start != position) return false;
+    for (int k = 0; k < n->nout; k++) /* no two outputs on one input */
+        if (k != o && n->out[k] && tensor_at(g, n->out[k])->storage == a->storage) return false;
+    for (int k = 0; k < n->nin; k++) /* and the input is read once */
+        if (k != i && n->in[k] && tensor_at(g, n->in[k])->storage == a->storage) return false;
+    return true;
+}
+
+/* Everything on `from` moves to `to`. */
+static void merge(struct reuse *r, id from, id to)
+{
+    for (id t = 1; t < r->g->tensors.n; t++)
+        if (tensor_at(r->g, t)->storage == from) tensor_at(r->g, t)->storage = to;
+    r->life[to].end = r->life[from].end;
+    r->life[from].used = false;
+}
+
+static void reuse_in(struct reuse *r)
+{
+    struct graph *g = r->g;
+    for (uint32_t k = 0; k < g->order[r->program].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[r->program].nodes.at[k]);
+        for (int o = 0; o < n->nout; o++) {
+            int alias = op_table[n->op].alias[o];
+            if (alias >= 0) continue;
+            int from = alias == ALIAS_ANY ? 0 : -alias - 1, to = alias == ALIAS_ANY ? n->nin - 1 : from;
+            for (int i = from; i <= to; i++)
+                if (fits(r, n, o, i, k)) {
+                    merge(r, tensor_at(g, n->out[o])->storage, tensor_at(g, n->in[i])->storage);
+                    break;
+                }
+        }
+    }
+}
+
+void pass_reuse(struct graph *g, const struct settings *s)
+{
+    (void)s;
+    for (int p = 0; p < PROGRAM_COUNT; p++) {
+        struct reuse r = {g, p, mem_alloc(g->storages.n * sizeof(struct life))};
+        graph_lifetimes(g, p, r.life);
+        reuse_in(&r);
+        mem_free(r.life);
+    }
+}

@@ -1,0 +1,169 @@
+/*
+ * check.c: the independent checker. It shares no code with place.c and does not
+ * believe lifetimes: it replays each program with a map of which storage owns
+ * which bytes, each loop twice (two iterations show everything that a carried
+ * value can suffer), and aborts when a node reads bytes that are no longer its
+ * storage's, or when anything lies outside the arena.
+ *
+ *     write by the storage's first writer   takes the storage's bytes
+ *     any other access                      demands that it still owns them all
+ *     workspace                             takes its bytes, for nobody
+ */
+#include <string.h>
+
+#include "plan/plan.h"
+
+enum { WORKSPACE = UINT32_MAX };
+
+struct owner {
+    uint64_t from, to;
+    id storage;
+};
+
+struct replay {
+    const struct plan *p;
+    const struct graph *g;
+    enum program program;
+    VEC(struct owner) map[SPACE_COUNT]; /* disjoint */
+    id *first_writer;                   /* by storage: node */
+    uint32_t *iteration;                /* by loop */
+};
+
+static const char *label(const struct replay *r, id s)
+{
+    return s == WORKSPACE ? "a workspace" : graph_name(r->g, r->g->storages.at[s].name);
+}
+
+/* Gives [from, to) to `storage`; whoever was there keeps what lies outside. */
+static void take(struct replay *r, enum space space, uint64_t from, uint64_t to, id storage)
+{
+    CHECK(to <= r->p->placement.arena[space], "%s ends beyond the arena", label(r, storage));
+    uint32_t n = r->map[space].n;
+    for (uint32_t k = 0; k < n; k++) {
+        struct owner o = r->map[space].at[k];
+        if (o.to <= from || o.from >= to) continue;
+        r->map[space].at[k].to = o.from < from ? from : o.from; /* the left part, maybe empty */
+        if (o.to > to) vec_push(&r->map[space], ((struct owner){to, o.to, o.storage}));
+    }
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < r->map[space].n; k++)
+        if (r->map[space].at[k].to > r->map[space].at[k].from) r->map[space].at[kept++] = r->map[space].at[k];
+    r->map[space].n = kept;
+    vec_push(&r->map[space], ((struct owner){from, to, storage}));
+}
+
+/* All bytes of `s` must still be its own: what it owns adds up to its size. */
+static void demand(const struct replay *r, id node, id s)
+{
+    const struct storage *x = &r->g->storages.at[s];
+    if (kind_is_persistent(x->kind)) return;
+    uint64_t mine = 0;
+    for (uint32_t k = 0; k < r->map[x->space].n; k++)
+        if (r->map[x->space].at[k].storage == s) mine += r->map[x->space].at[k].to - r->map[x->space].at[k].from;
+    CHECK(mine == x->bytes, "program %s, node %u: %s owns %llu of its %llu bytes", program_name(r->program), node,
+          label(r, s), (unsigned long long)mine, (unsigned long long)x->bytes);
+}
+
+/* Is this write the beginning of a storage's life? */
+static bool begins(const struct replay *r, id node, id t)
+{
+    const struct tensor *x = tensor_at(r->g, t);
+    return r->first_writer[x->storage] == node && (!x->loop || r->iteration[x->loop] == 0);
+}
+
+static void replay_node(struct replay *r, id node)
+{
+    const struct graph *g = r->g;
+    const struct node *n = node_at(g, node);
+    if (op_table[n->op].flags & OPF_VIEW) return;
+    const struct binding *b = &r->p->placement.binding[node];
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i]) demand(r, node, tensor_at(g, n->in[i])->storage);
+    for (int o = 0; o < n->nout; o++) {
+        if (!n->out[o]) continue;
+        id s = tensor_at(g, n->out[o])->storage;
+        if (kind_is_persistent(g->storages.at[s].kind)) continue;
+        bool mine = false; /* in place on an input: no new bytes */
+        for (int i = 0; i < n->nin; i++) mine |= n->in[i] && tensor_at(g, n->in[i])->storage == s;
+        uint64_t at = r->p->placement.offset[s];
+        CHECK(at >= r->p->persistent[g->storages.at[s].space], "%s lies among the persistent bytes", label(r, s));
+        if (!mine && begins(r, node, n->out[o])) take(r, g->storages.at[s].space, at, at + g->storages.at[s].bytes, s);
+    }
+    if (b->work_bytes) {
+        CHECK(b->work_offset >= r->p->persistent[SPACE_DEVICE], "a workspace lies among the persistent bytes");
+        take(r, SPACE_DEVICE, b->work_offset, b->work_offset + b->work_bytes, WORKSPACE);
+    }
+    /* Nobody stepped on anybody within the node. */
+    for (int i = 0; i < n->nin + n->nout; i++) {
+        id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
+        if (t) demand(r, node, tensor_at(g, t)->storage);
+    }
+}
+
+/* Replays positions [from, to), which lie directly in loop `inside`. */
+static void replay_range(struct replay *r, uint32_t from, uint32_t to, id inside)
+{
+    const struct graph *g = r->g;
+    const id *nodes = g->order[r->program].nodes.at;
+    for (uint32_t k = from; k < to;) {
+        id l = node_at(g, nodes[k])->loop;
+        if (l == inside) {
+            replay_node(r, nodes[k++]);
+            continue;
+        }
+        while (g->loops.at[l].parent != inside) l = g->loops.at[l].parent;
+        uint32_t end = k;
+        while (end < to && loop_inside(g, node_at(g, nodes[end])->loop, l)) end++;
+        for (r->iteration[l] = 0; r->iteration[l] < 2 && r->iteration[l] < g->loops.at[l].trip; r->iteration[l]++)
+            replay_range(r, k, end, l);
+        k = end;
+    }
+}
+
+static void find_first_writers(struct replay *r)
+{
+    const struct graph *g = r->g;
+    memset(r->first_writer, 0, g->storages.n * sizeof(id));
+    for (uint32_t k = 0; k < g->order[r->program].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[r->program].nodes.at[k]);
+        for (int o = 0; o < n->nout && !(op_table[n->op].flags & OPF_VIEW); o++)
+            if (n->out[o] && !r->first_writer[tensor_at(g, n->out[o])->storage])
+                r->first_writer[tensor_at(g, n->out[o])->storage] = g->order[r->program].nodes.at[k];
+    }
+}
+
+/* Persistent storages are disjoint and inside their part of the arena. */
+static void check_persistent(const struct plan *p, const struct graph *g)
+{
+    bool *seen = mem_alloc(g->storages.n);
+    for (int program = 0; program < PROGRAM_COUNT; program++)
+        for (id s = 1; s < g->storages.n; s++)
+            seen[s] |= p->placement.life[program][s].used && kind_is_persistent(g->storages.at[s].kind);
+    for (id a = 1; a < g->storages.n; a++) {
+        if (!seen[a]) continue;
+        uint64_t from = p->placement.offset[a], to = from + g->storages.at[a].bytes;
+        CHECK(to <= p->persistent[g->storages.at[a].space] && from % PLAN_ALIGN == 0);
+        for (id b = a + 1; b < g->storages.n; b++)
+            if (seen[b] && g->storages.at[a].space == g->storages.at[b].space)
+                CHECK(p->placement.offset[b] >= to || p->placement.offset[b] + g->storages.at[b].bytes <= from,
+                      "%s and %s overlap", graph_name(g, g->storages.at[a].name), graph_name(g, g->storages.at[b].name));
+    }
+    mem_free(seen);
+}
+
+void plan_check(const struct plan *p, const struct graph *g)
+{
+    check_persistent(p, g);
+    struct replay r = {.p = p, .g = g};
+    r.first_writer = mem_alloc(g->storages.n * sizeof(id));
+    r.iteration = mem_alloc(g->loops.n * sizeof(uint32_t));
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        r.program = program;
+        for (int s = 0; s < SPACE_COUNT; s++) r.map[s].n = 0;
+        find_first_writers(&r);
+        replay_range(&r, 0, g->order[program].nodes.n, 0);
+    }
+    for (int s = 0; s < SPACE_COUNT; s++) vec_free(&r.map[s]);
+    mem_free(r.first_writer);
+    mem_free(r.iteration);
+}

@@ -1,0 +1,37 @@
+/*
+ * compile.c: the pipeline. The model's forward goes in, programs come out; the
+ * verifier runs after every pass.
+ */
+#include "plan/plan.h"
+
+static const struct {
+    const char *name;
+    pass_fn *run;
+} pipeline[] = {
+    {"precision", pass_precision},   {"chunk", pass_chunk},         {"differentiate", pass_differentiate},
+    {"accumulate", pass_accumulate}, {"recompute", pass_recompute}, {"optimizer", pass_optimizer},
+    {"offload", pass_offload},       {"reuse", pass_reuse},
+};
+
+int plan_compile(struct graph *g, const struct source *source, const struct settings *s, struct error *e)
+{
+    graph_init(g);
+    graph_step(g);
+    g->program = PROGRAM_STEP;
+    source->build(source->model, g, s->micro_batch);
+    if (s->train) {
+        g->program = PROGRAM_EVAL;
+        source->build(source->model, g, s->micro_batch);
+        g->program = PROGRAM_STEP;
+    }
+    graph_prune(g, PROGRAM_STEP);
+    graph_prune(g, PROGRAM_EVAL);
+    graph_verify(g, "build");
+    for (size_t i = 0; i < COUNT(pipeline) && !g->error.code; i++) {
+        pipeline[i].run(g, s);
+        graph_verify(g, pipeline[i].name);
+    }
+    int rc = graph_error(g, e);
+    if (rc) graph_free(g);
+    return rc;
+}

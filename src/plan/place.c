@@ -1,0 +1,270 @@
+/*
+ * place.c: an offset for every storage.
+ *
+ *     |<- persistent ->|<- transient: the largest of the programs ->|
+ *     | weights, state | step:   saved tensors, stacked | block transients
+ *     | gradients ...  | update: ...
+ *
+ * Persistent storages lie one behind the other. A program's transients are
+ * placed compositionally: its order falls into segments (one block in one phase);
+ * what lives across segments is placed first, in order of birth, which for
+ * activations that the backward consumes in reverse is a stack; then each
+ * segment's own transients, largest first, go to the lowest place that is free
+ * for their lifetime. Plain largest-first over everything is tried as well, and
+ * the smaller arena is kept.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/plan.h"
+
+struct item {
+    uint64_t bytes, offset;
+    uint32_t start, end;
+    bool crosses, placed;    /* lives in more than one segment */
+    id storage, node;        /* a storage, or a node's workspace */
+};
+
+struct items {
+    VEC(struct item) list;
+};
+
+/* --- what must be placed ------------------------------------------------------- */
+
+/* Storages that some node of some program touches, or that hold weights. */
+static bool *mark_reached(const struct graph *g)
+{
+    bool *reached = mem_alloc(g->storages.n);
+    for (int p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+            for (int i = 0; i < n->nin; i++) reached[tensor_at(g, n->in[i])->storage] = true;
+            for (int o = 0; o < n->nout; o++) reached[tensor_at(g, n->out[o])->storage] = true;
+        }
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        reached[tensor_at(g, g->params.at[i].tensor)->storage] = true;
+        reached[tensor_at(g, g->params.at[i].master)->storage] = true;
+    }
+    for (id s = 1; s < g->storages.n; s++)
+        if (g->storages.at[s].kind == KIND_STAGING || g->storages.at[s].kind == KIND_STEP) reached[s] = true;
+    reached[0] = false;
+    return reached;
+}
+
+/* Segment numbers by position: a new one where block, phase or loop changes. */
+static uint32_t *find_segments(const struct graph *g, enum program p)
+{
+    const struct order *order = &g->order[p];
+    uint32_t *segment = mem_alloc((order->nodes.n + 1) * sizeof *segment), now = 0;
+    for (uint32_t k = 1; k < order->nodes.n; k++) {
+        const struct node *a = node_at(g, order->nodes.at[k - 1]), *b = node_at(g, order->nodes.at[k]);
+        bool backward = a->phase != PHASE_FORWARD && b->phase != PHASE_FORWARD;
+        bool same = graph_block_of(g, a->scope) == graph_block_of(g, b->scope) && a->loop == b->loop &&
+                    (a->phase == b->phase || backward);
+        segment[k] = now += !same;
+    }
+    return segment;
+}
+
+static void collect(struct items *it, const struct graph *g, enum program p, enum space space, const struct plan *plan)
+{
+    uint32_t *segment = find_segments(g, p);
+    const struct life *life = plan->placement.life[p];
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (!life[s].used || kind_is_persistent(x->kind) || x->space != space) continue;
+        struct item i = {align_up(x->bytes, PLAN_ALIGN), 0, life[s].start, life[s].end,
+                         segment[life[s].start] != segment[life[s].end], false, s, 0};
+        vec_push(&it->list, i);
+    }
+    for (uint32_t k = 0; k < g->order[p].nodes.n && space == SPACE_DEVICE; k++) {
+        id n = g->order[p].nodes.at[k];
+        uint64_t bytes = align_up(plan->placement.binding[n].work_bytes, PLAN_ALIGN);
+        if (bytes) vec_push(&it->list, ((struct item){bytes, 0, k, k, false, false, 0, n}));
+    }
+    mem_free(segment);
+}
+
+/* --- first fit --------------------------------------------------------------------- */
+
+struct hole {
+    uint64_t from, to;
+};
+
+static int by_from(const void *a, const void *b)
+{
+    uint64_t x = ((const struct hole *)a)->from, y = ((const struct hole *)b)->from;
+    return x < y ? -1 : x > y;
+}
+
+/* The lowest offset at which `x` meets no placed item alive at the same time. */
+static uint64_t lowest_fit(const struct items *it, const struct item *x, struct hole *taken)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < it->list.n; k++) {
+        const struct item *y = &it->list.at[k];
+        if (y->placed && y->start <= x->end && x->start <= y->end) taken[n++] = (struct hole){y->offset, y->offset + y->bytes};
+    }
+    qsort(taken, n, sizeof *taken, by_from);
+    uint64_t at = 0;
+    for (uint32_t k = 0; k < n && taken[k].from < at + x->bytes; k++)
+        if (taken[k].to > at) at = taken[k].to;
+    return at;
+}
+
+/* Stack first, in order of birth; then the largest transients first. */
+static int compositional(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->crosses != y->crosses) return x->crosses ? -1 : 1;
+    if (x->crosses && x->start != y->start) return x->start < y->start ? -1 : 1;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    if (x->start != y->start) return x->start < y->start ? -1 : 1;
+    if (x->storage != y->storage) return x->storage < y->storage ? -1 : 1;
+    return x->node < y->node ? -1 : x->node > y->node;
+}
+
+static int largest_first(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    uint32_t lx = x->end - x->start, ly = y->end - y->start;
+    if (lx != ly) return lx > ly ? -1 : 1;
+    return compositional(a, b);
+}
+
+/* Places all items in the given order; returns the bytes used. */
+static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
+{
+    if (!it->list.n) return 0;
+    qsort(it->list.at, it->list.n, sizeof *it->list.at, order);
+    struct hole *taken = mem_alloc(it->list.n * sizeof *taken);
+    uint64_t top = 0;
+    for (uint32_t k = 0; k < it->list.n; k++) it->list.at[k].placed = false;
+    for (uint32_t k = 0; k < it->list.n; k++) {
+        struct item *x = &it->list.at[k];
+        x->offset = lowest_fit(it, x, taken);
+        x->placed = true;
+        if (x->offset + x->bytes > top) top = x->offset + x->bytes;
+    }
+    mem_free(taken);
+    return top;
+}
+
+/* --- the whole ------------------------------------------------------------------------ */
+
+static uint64_t place_persistent(struct plan *p, const struct graph *g, enum space space, const bool *reached)
+{
+    uint64_t at = 0;
+    for (int kind = KIND_PARAM; kind < KIND_ACT; kind++)
+        for (id s = 1; s < g->storages.n; s++) {
+            const struct storage *x = &g->storages.at[s];
+            if (x->kind != kind || x->space != space || !reached[s]) continue;
+            p->placement.offset[s] = at;
+            at += align_up(x->bytes, PLAN_ALIGN);
+        }
+    return p->persistent[space] = at;
+}
+
+static void place_space(struct plan *p, const struct graph *g, enum space space, const bool *reached)
+{
+    uint64_t base = place_persistent(p, g, space, reached);
+    p->placement.arena[space] = base;
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        struct items it = {0};
+        collect(&it, g, program, space, p);
+        uint64_t top = pack(&it, largest_first), stacked = pack(&it, compositional);
+        if (top < stacked) pack(&it, largest_first);
+        else top = stacked;
+        for (uint32_t k = 0; k < it.list.n; k++) {
+            const struct item *x = &it.list.at[k];
+            if (x->storage) p->placement.offset[x->storage] = base + x->offset;
+            else p->placement.binding[x->node].work_offset = base + x->offset;
+        }
+        if (base + top > p->placement.arena[space]) p->placement.arena[space] = base + top;
+        vec_free(&it.list);
+    }
+}
+
+/* Chooses kernels and adds up predicted time; loops multiply. */
+static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
+{
+    for (int program = 0; program < PROGRAM_COUNT; program++)
+        for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
+            id n = g->order[program].nodes.at[k];
+            const struct node *x = node_at(g, n);
+            if (op_table[x->op].flags & OPF_VIEW) continue;
+            struct query q;
+            query_fill(&q, g, x, profile);
+            const struct kernel *kernel = kernel_find(profile->kind, x->op, &q);
+            if (!kernel)
+                return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
+                                 q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
+            p->placement.binding[n] = (struct binding){kernel, 0, kernel->workspace ? kernel->workspace(&q) : 0};
+            double times = 1;
+            for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
+            if (program != PROGRAM_EVAL) p->seconds += times * kernel_seconds(&q, x->op);
+        }
+    return PL_OK;
+}
+
+static void find_peak(struct plan *p, const struct graph *g, const bool *reached)
+{
+    uint64_t fixed[KIND_COUNT] = {0};
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (kind_is_persistent(x->kind) && x->space == SPACE_DEVICE && reached[s])
+            fixed[x->kind] += align_up(x->bytes, PLAN_ALIGN);
+    }
+    p->peak = (struct peak){0};
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        uint32_t n = g->order[program].nodes.n;
+        /* Differences at births and deaths, then a running sum. */
+        int64_t *act = mem_alloc((n + 1) * sizeof *act);
+        const struct life *life = p->placement.life[program];
+        for (id s = 1; s < g->storages.n; s++)
+            if (life[s].used && !kind_is_persistent(g->storages.at[s].kind) && g->storages.at[s].space == SPACE_DEVICE) {
+                act[life[s].start] += (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
+                act[life[s].end + 1] -= (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
+            }
+        int64_t live = 0;
+        for (uint32_t k = 0; k < n; k++) {
+            live += act[k];
+            uint64_t work = align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
+            uint64_t bytes = p->persistent[SPACE_DEVICE] + (uint64_t)live + work;
+            if (bytes <= p->peak.bytes) continue;
+            p->peak.program = program;
+            p->peak.instant = k;
+            p->peak.bytes = bytes;
+            memcpy(p->peak.by_kind, fixed, sizeof fixed);
+            p->peak.by_kind[KIND_ACT] = (uint64_t)live;
+            p->peak.by_kind[KIND_WORKSPACE] = work;
+        }
+        mem_free(act);
+    }
+}
+
+int plan_place(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
+{
+    p->placement = (struct placement){.storages = g->storages.n, .nodes = g->nodes.n};
+    p->placement.offset = mem_alloc(g->storages.n * sizeof(uint64_t));
+    p->placement.binding = mem_alloc(g->nodes.n * sizeof(struct binding));
+    p->seconds = 0;
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        p->placement.life[program] = mem_alloc(g->storages.n * sizeof(struct life));
+        graph_lifetimes(g, program, p->placement.life[program]);
+    }
+    int rc = bind_kernels(p, g, profile, e);
+    if (rc) {
+        placement_free(&p->placement);
+        return rc;
+    }
+    bool *reached = mark_reached(g);
+    for (int space = 0; space < SPACE_COUNT; space++) place_space(p, g, space, reached);
+    find_peak(p, g, reached);
+    mem_free(reached);
+    plan_check(p, g);
+    return PL_OK;
+}
+
+void plan_free(struct plan *p) { placement_free(&p->placement); }

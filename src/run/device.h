@@ -1,0 +1,47 @@
+/*
+ * device.h: a place where tapes run: the reference, the CPU, or a CUDA card.
+ *
+ * A device owns one arena per space, allocated once with the planned size. The
+ * host reaches tensors through read and write only, so that the same training
+ * loop drives memory it can and memory it cannot touch.
+ */
+#ifndef DEVICE_H
+#define DEVICE_H
+
+#include "run/tape.h"
+
+struct device {
+    enum device_kind kind;
+    const struct device_ops *ops;
+    struct profile profile;
+    char *arena[SPACE_COUNT];
+    uint64_t bytes[SPACE_COUNT];
+    char spill[512];       /* where the CPU's second space keeps its file */
+    void *state;           /* the device's own */
+};
+
+struct device_ops {
+    const char *name;
+    int (*open)(struct device *, struct error *);
+    int (*allocate)(struct device *, const uint64_t bytes[SPACE_COUNT], struct error *);
+    /* After tape_build: prepares descriptors, captures graphs. */
+    int (*record)(struct device *, struct tape *, struct error *);
+    int (*run)(struct device *, struct tape *, enum program, struct error *);
+    int (*write)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
+    int (*read)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
+    void (*close)(struct device *, struct tape *);
+};
+extern const struct device_ops ref_device, cpu_device;
+
+/* The CUDA device, NULL in a build without it. */
+const struct device_ops *cuda_device(void);
+
+/* Fills kind, ops and a default profile; no memory is taken yet. threads 0: all. */
+int device_open(struct device *d, enum device_kind kind, int threads, struct error *e);
+int device_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e);
+void device_close(struct device *d, struct tape *t);
+
+/* The profile a plan uses when nobody measured this machine (profile.c). */
+void profile_default(struct profile *p, enum device_kind kind, int threads);
+
+#endif

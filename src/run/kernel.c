@@ -1,0 +1,55 @@
+/*
+ * kernel.c: finding the kernel of a node, and what it should cost.
+ */
+#include "run/kernel.h"
+
+#include <string.h>
+
+const struct kernel *kernels_of(enum device_kind device)
+{
+    switch (device) {
+    case DEVICE_REF: return ref_kernels;
+    case DEVICE_CPU: return cpu_kernels;
+    case DEVICE_CUDA: return cuda_kernels;
+    default: CHECK(false, "device %d", device);
+    }
+    return NULL;
+}
+
+static const struct kernel *find_in(const struct kernel *k, enum op op, const struct query *q)
+{
+    for (; k->op != OP_NONE; k++)
+        if (k->op == op && (!k->match || k->match(q))) return k;
+    return NULL;
+}
+
+const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q)
+{
+    const struct kernel *k = find_in(kernels_of(device), op, q);
+    /* What the CPU has no fast kernel for runs on the reference: slow and right. */
+    if (!k && device == DEVICE_CPU) k = find_in(ref_kernels, op, q);
+    return k;
+}
+
+void query_fill(struct query *q, const struct graph *g, const struct node *n, const struct profile *p)
+{
+    memset(q, 0, sizeof *q);
+    q->attr = &n->attr;
+    q->nin = n->nin;
+    q->nout = n->nout;
+    q->profile = p;
+    for (int i = 0; i < n->nin; i++) q->in[i] = n->in[i] ? tensor_at(g, n->in[i]) : NULL;
+    for (int o = 0; o < n->nout; o++) q->out[o] = n->out[o] ? tensor_at(g, n->out[o]) : NULL;
+}
+
+double kernel_seconds(const struct query *q, enum op op)
+{
+    if (op_table[op].flags & OPF_VIEW) return 0;
+    const struct profile *p = q->profile;
+    struct cost c = op_table[op].cost(q->in, q->out, q->attr);
+    if (op == OP_COPY) return p->launch_seconds + c.bytes / p->copy_bandwidth;
+    const struct tensor *x = q->in[0] ? q->in[0] : q->out[0];
+    double rate = x->dtype == DT_BF16 || x->dtype == DT_F16 ? p->flops_bf16 : p->flops_f32;
+    double arithmetic = c.flops / rate, memory = c.bytes / p->memory_bandwidth;
+    return p->launch_seconds + (arithmetic > memory ? arithmetic : memory);
+}

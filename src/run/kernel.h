@@ -1,0 +1,91 @@
+/*
+ * kernel.h: how kernels register against rows of the op table.
+ *
+ * Two halves. The planning half (match, workspace, seconds) is pure C, always
+ * compiled, and a function of shapes, dtypes and the device profile alone: a
+ * plan made without the device is the plan made with it. The running half
+ * launches on tensors at final addresses. For the CPU both halves stand in one
+ * row; for CUDA the running half is bound by name when the device is opened.
+ */
+#ifndef KERNEL_H
+#define KERNEL_H
+
+#include "graph/graph.h"
+#include "graph/ops.h"
+
+enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_CUDA, DEVICE_COUNT };
+
+/* What is known of a device: measured or published ceilings, never a live query. */
+struct profile {
+    char name[64];
+    enum device_kind kind;
+    int threads;               /* CPU threads the plan is for */
+    bool native_bf16;
+    double flops_f32, flops_bf16;  /* matrix rate, per second */
+    double memory_bandwidth;   /* bytes per second */
+    double copy_bandwidth;     /* between the two spaces */
+    double launch_seconds;     /* fixed price of a node */
+    uint64_t library_workspace; /* cap for cuBLASLt and cuDNN */
+};
+
+/* One node as the planning half sees it. Inputs not given are NULL. */
+struct query {
+    const union attr *attr;
+    const struct tensor *in[MAX_IN], *out[MAX_OUT];
+    int nin, nout;
+    const struct profile *profile;
+};
+
+/* One tensor as the running half sees it. data NULL: not given. */
+struct operand {
+    void *data;
+    enum dtype dtype;
+    int rank;
+    int64_t dim[MAX_RANK], stride[MAX_RANK];
+};
+
+struct launch {
+    const union attr *attr;
+    struct operand in[MAX_IN], out[MAX_OUT];
+    int nin, nout;
+    void *work;                /* as many bytes as `workspace` asked for, 64-aligned */
+    uint64_t work_bytes;
+    int threads;
+    void *state;               /* CUDA: what record() prepared for this entry */
+    void *stream;              /* CUDA: the lane's stream */
+};
+
+struct kernel {
+    enum op op;
+    const char *name;                            /* "gemm_f32", shown by --explain */
+    bool (*match)(const struct query *);
+    uint64_t (*workspace)(const struct query *); /* NULL: none */
+    void (*run)(const struct launch *);          /* NULL in a planning-only table */
+};
+
+/* The kernels of a device in order of preference; ends with op OP_NONE. */
+const struct kernel *kernels_of(enum device_kind device);
+extern const struct kernel ref_kernels[], cpu_kernels[], cuda_kernels[];
+
+/* The first kernel that matches; NULL: the device cannot run this node. */
+const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q);
+/* The query of a node of a graph. */
+void query_fill(struct query *q, const struct graph *g, const struct node *n, const struct profile *p);
+/* Roofline time of a node on a profile. */
+double kernel_seconds(const struct query *q, enum op op);
+
+static inline int64_t operand_elements(const struct operand *x)
+{
+    int64_t n = 1;
+    for (int i = 0; i < x->rank; i++) n *= x->dim[i];
+    return n;
+}
+static inline int64_t operand_last(const struct operand *x) { return x->rank ? x->dim[x->rank - 1] : 1; }
+static inline int64_t operand_rows(const struct operand *x)
+{
+    int64_t n = 1;
+    for (int i = 0; i + 1 < x->rank; i++) n *= x->dim[i];
+    return n;
+}
+
+#endif

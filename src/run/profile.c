@@ -1,0 +1,35 @@
+/*
+ * profile.c: default ceilings. A plan needs them to compare choices, not to be
+ * right to the percent; a measured profile replaces them.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "run/device.h"
+
+void profile_default(struct profile *p, enum device_kind kind, int threads)
+{
+    memset(p, 0, sizeof *p);
+    p->kind = kind;
+    if (kind == DEVICE_CUDA) {
+        /* An H200 as measured: 8192^3 bf16 product and a device-to-device copy. */
+        snprintf(p->name, sizeof p->name, "h200");
+        p->threads = 1;
+        p->native_bf16 = true;
+        p->flops_f32 = 50e12;
+        p->flops_bf16 = 770e12;
+        p->memory_bandwidth = 4.2e12;
+        p->copy_bandwidth = 50e9;
+        p->launch_seconds = 3e-6;
+        p->library_workspace = 32u << 20;
+        return;
+    }
+    if (threads <= 0) threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    snprintf(p->name, sizeof p->name, kind == DEVICE_REF ? "reference" : "cpu-%d", threads);
+    p->threads = kind == DEVICE_REF ? 1 : threads;
+    p->flops_f32 = p->flops_bf16 = 60e9 * p->threads;
+    p->memory_bandwidth = 15e9 * (p->threads > 4 ? 4 : p->threads);
+    p->copy_bandwidth = 4e9;
+    p->launch_seconds = 2e-6;
+}

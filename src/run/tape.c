@@ -1,0 +1,214 @@
+/*
+ * tape.c: recording and replaying (see tape.h).
+ */
+#include "run/tape.h"
+
+#include <string.h>
+
+void placement_free(struct placement *p)
+{
+    mem_free(p->offset);
+    mem_free(p->binding);
+    for (int i = 0; i < PROGRAM_COUNT; i++) mem_free(p->life[i]);
+    memset(p, 0, sizeof *p);
+}
+
+/* --- recording --------------------------------------------------------------- */
+
+static void bind_operand(const struct tape *t, struct entry *e, int slot, struct operand *x, id tensor)
+{
+    if (!tensor) return;
+    const struct tensor *d = tensor_at(t->graph, tensor);
+    const struct storage *s = &t->graph->storages.at[d->storage];
+    x->data = t->arena[s->space] + t->placement->offset[d->storage] + d->offset;
+    x->dtype = d->dtype;
+    x->rank = d->rank;
+    memcpy(x->dim, d->dim, sizeof x->dim);
+    memcpy(x->stride, d->stride, sizeof x->stride);
+    if (d->loop) {
+        e->advances = true;
+        e->move[slot].loop = d->loop;
+        e->move[slot].advance = d->advance;
+        e->move[slot].base = x->data;
+    }
+}
+
+static void record_launch(struct tape *t, enum program p, uint32_t position, id node, int threads)
+{
+    const struct node *n = node_at(t->graph, node);
+    if (op_table[n->op].flags & OPF_VIEW) return;
+    const struct binding *b = &t->placement->binding[node];
+    struct entry e = {.kind = ENTRY_LAUNCH, .lane = n->lane, .node = node, .loop = n->loop, .position = position,
+                      .kernel = b->kernel};
+    e.launch = (struct launch){.attr = &n->attr, .nin = n->nin, .nout = n->nout, .threads = threads,
+                               .work_bytes = b->work_bytes};
+    if (b->work_bytes) e.launch.work = t->arena[SPACE_DEVICE] + b->work_offset;
+    for (int i = 0; i < n->nin; i++) bind_operand(t, &e, i, &e.launch.in[i], n->in[i]);
+    for (int o = 0; o < n->nout; o++) bind_operand(t, &e, MAX_IN + o, &e.launch.out[o], n->out[o]);
+    vec_push(&t->program[p], e);
+}
+
+/* --- wait lists ----------------------------------------------------------------- */
+
+/* Byte ranges an entry touches: its storages whole, and its workspace. */
+struct range {
+    uint8_t space;
+    bool write;
+    uint64_t from, to;
+};
+
+static int ranges_of(const struct tape *t, const struct entry *e, struct range *r)
+{
+    const struct node *n = node_at(t->graph, e->node);
+    int count = 0;
+    for (int k = 0; k < n->nin + n->nout; k++) {
+        id x = k < n->nin ? n->in[k] : n->out[k - n->nin];
+        if (!x) continue;
+        id s = tensor_at(t->graph, x)->storage;
+        uint64_t from = t->placement->offset[s];
+        r[count++] = (struct range){t->graph->storages.at[s].space, k >= n->nin, from, from + t->graph->storages.at[s].bytes};
+    }
+    const struct binding *b = &t->placement->binding[e->node];
+    if (b->work_bytes) r[count++] = (struct range){SPACE_DEVICE, true, b->work_offset, b->work_offset + b->work_bytes};
+    return count;
+}
+
+static bool conflict(const struct range *a, int na, const struct range *b, int nb)
+{
+    for (int i = 0; i < na; i++)
+        for (int j = 0; j < nb; j++)
+            if (a[i].space == b[j].space && (a[i].write || b[j].write) && a[i].from < b[j].to && b[j].from < a[i].to)
+                return true;
+    return false;
+}
+
+/* Each entry waits for the latest conflicting entry of every other lane; lanes are
+ * queues, so that covers the earlier ones. Conflicts are of addresses, so bytes
+ * that were given to a second storage are covered too. A loop's end joins all
+ * lanes: iterations do not overlap. */
+static void find_waits(struct tape *t, enum program p)
+{
+    struct range a[MAX_IN + MAX_OUT + 1], b[MAX_IN + MAX_OUT + 1];
+    uint32_t count[LANE_COUNT] = {0};
+    for (uint32_t k = 0; k < t->program[p].n; k++) count[t->program[p].at[k].lane]++;
+    if (count[LANE_COMPUTE] == t->program[p].n) return;
+    for (uint32_t k = 0; k < t->program[p].n; k++) {
+        struct entry *e = &t->program[p].at[k];
+        if (e->kind != ENTRY_LAUNCH) continue;
+        int na = ranges_of(t, e, a);
+        for (int lane = 0; lane < LANE_COUNT; lane++) {
+            if (lane == e->lane) continue;
+            for (uint32_t j = k; j-- > 0;) {
+                const struct entry *f = &t->program[p].at[j];
+                if (f->kind == ENTRY_END) break;
+                if (f->kind != ENTRY_LAUNCH || f->lane != lane) continue;
+                if (!conflict(a, na, b, ranges_of(t, f, b))) continue;
+                CHECK(e->nwait < MAX_WAIT);
+                e->wait[e->nwait++] = j;
+                break;
+            }
+        }
+    }
+}
+
+void tape_build(struct tape *t, const struct graph *g, const struct placement *p, char *const arena[SPACE_COUNT],
+                int threads)
+{
+    memset(t, 0, sizeof *t);
+    t->graph = g;
+    t->placement = p;
+    memcpy(t->arena, arena, sizeof t->arena);
+    t->trip = mem_alloc(g->loops.n * sizeof *t->trip);
+    t->iteration = mem_alloc(g->loops.n * sizeof *t->iteration);
+    for (id l = 1; l < g->loops.n; l++) t->trip[l] = g->loops.at[l].trip;
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        id inside = 0;
+        const struct order *order = &g->order[program];
+        for (uint32_t k = 0; k <= order->nodes.n; k++) {
+            id to = k < order->nodes.n ? node_at(g, order->nodes.at[k])->loop : 0;
+            while (inside && !loop_inside(g, to, inside)) {
+                vec_push(&t->program[program], ((struct entry){.kind = ENTRY_END, .loop = inside}));
+                inside = g->loops.at[inside].parent;
+            }
+            while (inside != to) {
+                id l = to;
+                while (g->loops.at[l].parent != inside) l = g->loops.at[l].parent;
+                vec_push(&t->program[program], ((struct entry){.kind = ENTRY_LOOP, .loop = l}));
+                inside = l;
+            }
+            if (k < order->nodes.n) record_launch(t, program, k, order->nodes.at[k], threads);
+        }
+        find_waits(t, program);
+    }
+}
+
+void tape_free(struct tape *t)
+{
+    for (int p = 0; p < PROGRAM_COUNT; p++) vec_free(&t->program[p]);
+    mem_free(t->trip);
+    mem_free(t->iteration);
+}
+
+void *tape_address(const struct tape *t, id tensor)
+{
+    const struct tensor *d = tensor_at(t->graph, tensor);
+    return t->arena[t->graph->storages.at[d->storage].space] + t->placement->offset[d->storage] + d->offset;
+}
+
+/* --- replaying ---------------------------------------------------------------------- */
+
+static void advance(const struct tape *t, struct entry *e)
+{
+    for (int k = 0; k < MAX_IN + MAX_OUT; k++) {
+        if (!e->move[k].loop) continue;
+        char *at = e->move[k].base + e->move[k].advance * (int64_t)t->iteration[e->move[k].loop];
+        if (k < MAX_IN) e->launch.in[k].data = at;
+        else e->launch.out[k - MAX_IN].data = at;
+    }
+}
+
+/* Fills with NaN what is not alive after instant `position` of program `p`: every
+ * storage that ends there. Before a program, everything transient. */
+static void poison_after(const struct tape *t, enum program p, uint32_t position)
+{
+    for (id s = 1; s < t->graph->storages.n; s++) {
+        const struct life *l = &t->placement->life[p][s];
+        const struct storage *x = &t->graph->storages.at[s];
+        if (l->used && l->end == position && !kind_is_persistent(x->kind))
+            memset(t->arena[x->space] + t->placement->offset[s], 0xff, x->bytes);
+    }
+}
+
+static void poison_all(const struct tape *t, enum program p)
+{
+    for (id s = 1; s < t->graph->storages.n; s++) {
+        const struct storage *x = &t->graph->storages.at[s];
+        if (t->placement->life[p][s].used && !kind_is_persistent(x->kind))
+            memset(t->arena[x->space] + t->placement->offset[s], 0xff, x->bytes);
+    }
+}
+
+static void launch(struct tape *t, enum program p, struct entry *e)
+{
+    if (e->advances) advance(t, e);
+    if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
+    e->kernel->run(&e->launch);
+    if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
+    if (t->poison) poison_after(t, p, e->position);
+}
+
+void tape_run(struct tape *t, enum program p)
+{
+    if (t->poison) poison_all(t, p);
+    for (uint32_t k = 0; k < t->program[p].n; k++) {
+        struct entry *e = &t->program[p].at[k];
+        if (e->kind == ENTRY_LOOP) {
+            CHECK(t->trip[e->loop] >= 1 && t->trip[e->loop] <= t->graph->loops.at[e->loop].trip);
+            t->iteration[e->loop] = 0;
+        } else if (e->kind == ENTRY_LAUNCH) {
+            launch(t, p, e);
+        } else if (++t->iteration[e->loop] < t->trip[e->loop]) {
+            while (t->program[p].at[k].kind != ENTRY_LOOP || t->program[p].at[k].loop != e->loop) k--;
+        }
+    }
+}

@@ -1,0 +1,69 @@
+/*
+ * tape.h: launches with constant addresses, and the runner that replays them.
+ *
+ *     graph + placement + arenas  ->  tape: per program a list of entries
+ *
+ *     LAUNCH  kernel, operands at final addresses, workspace, lane, wait list
+ *     LOOP    opens a counted loop;  END closes it
+ *
+ * An operand that advances with a loop is patched from its base at each
+ * iteration; nothing else changes between steps. Lanes and wait lists say which
+ * entries of other lanes an entry must follow; a device that runs everything in
+ * one queue, as the CPU does, has them for free.
+ */
+#ifndef TAPE_H
+#define TAPE_H
+
+#include "graph/lifetime.h"
+#include "run/kernel.h"
+
+/* What the planner decided of one node. */
+struct binding {
+    const struct kernel *kernel;
+    uint64_t work_offset, work_bytes; /* in the device space */
+};
+
+/* Where everything lies. */
+struct placement {
+    uint32_t storages, nodes;
+    uint64_t *offset;                 /* by storage, in its own space */
+    struct binding *binding;          /* by node */
+    struct life *life[PROGRAM_COUNT]; /* by storage */
+    uint64_t arena[SPACE_COUNT];
+};
+void placement_free(struct placement *p);
+
+enum entry_kind { ENTRY_LAUNCH, ENTRY_LOOP, ENTRY_END };
+enum { MAX_WAIT = 8 };
+
+struct entry {
+    uint8_t kind, lane, nwait;
+    bool advances;                    /* some operand moves with a loop */
+    uint32_t wait[MAX_WAIT];          /* entries of other lanes, by index */
+    id node, loop;
+    uint32_t position;                /* in the program's order */
+    const struct kernel *kernel;
+    struct launch launch;
+    struct { id loop; int64_t advance; char *base; } move[MAX_IN + MAX_OUT]; /* inputs, then outputs */
+};
+
+struct tape {
+    const struct graph *graph;
+    const struct placement *placement;
+    char *arena[SPACE_COUNT];
+    VEC(struct entry) program[PROGRAM_COUNT];
+    uint32_t *trip;                   /* by loop: what the host asks for, at most planned */
+    uint32_t *iteration;              /* by loop, while running */
+    bool poison;                      /* diagnostic: dead bytes become NaN */
+    void *device_state;               /* CUDA: captured graphs */
+};
+
+void tape_build(struct tape *t, const struct graph *g, const struct placement *p, char *const arena[SPACE_COUNT],
+                int threads);
+void tape_free(struct tape *t);
+/* Replays a program in order on the calling thread: the CPU's runner. */
+void tape_run(struct tape *t, enum program p);
+/* Where a tensor's first element lies. */
+void *tape_address(const struct tape *t, id tensor);
+
+#endif

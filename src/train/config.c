@@ -1,0 +1,441 @@
+/*
+ * config.c: from YAML and options to struct config.
+ *
+ * Everything is driven by the rows of config.def. Whatever its source, a value is
+ * a node of a value tree, and assign() is the only place where a node becomes a
+ * member: defaults, file and options cannot disagree about what is a number.
+ *
+ * Invariant: each member holds a value that its row allows, at all times; strings
+ * and lists belong to c->strings. The printers are in config_print.c.
+ */
+#include "train/config.h"
+
+#include "io/value.h"
+#include "io/yaml.h"
+#include "train/config_rows.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+enum { MAX_FILE = 16 << 20 };
+
+const struct config_row config_rows[CONFIG_KEYS] = {
+#define KEY(section, name, type, standard, allowed, doc)                                        \
+    {#section, #section "." #name, ROW_##type, offsetof(struct config, section##_##name), \
+     standard, allowed, doc},
+#include "train/config.def"
+#undef KEY
+};
+
+/* Keys of which a run gives exactly one. */
+static const enum config_key pairs[][2] = {
+    {KEY_model_path, KEY_model_preset},
+    {KEY_train_steps, KEY_train_epochs},
+};
+
+/* --- from value to member ------------------------------------------------------- */
+
+/* A scalar as the user wrote it; NULL for lists and maps. A path may look like a
+ * number or a truth value, so strings take them all. */
+static const char *scalar_text(const struct value *v)
+{
+    if (v->kind == VALUE_BOOL) return v->truth ? "true" : "false";
+    return v->kind == VALUE_STRING || v->kind == VALUE_NUMBER ? v->text : NULL;
+}
+
+static bool is_word(const struct value *v, const char *word)
+{
+    return v->kind == VALUE_STRING && !strcmp(v->text, word);
+}
+
+static bool assign_string(struct config *c, const struct value *v, char **to)
+{
+    const char *s = scalar_text(v);
+    if (!s || !*s) return false;
+    *to = bump_string(&c->strings, s);
+    return true;
+}
+
+static bool assign_int(const struct config_row *r, const struct value *v, int64_t *to)
+{
+    struct error ignored;
+    int64_t x = 0;
+    bool automatic = r->type == ROW_AUTO_INT && is_word(v, "auto");
+    if (!automatic && (value_as_int(v, r->path, &x, &ignored) || !config_in_range(r, (double)x))) return false;
+    *to = x;
+    return true;
+}
+
+static bool assign_budget(const struct config_row *r, const struct value *v, struct config_budget *to)
+{
+    struct error ignored;
+    uint64_t bytes = 0;
+    int word = v->kind == VALUE_STRING ? config_word_index(r->allowed, v->text) : -1;
+    if (word < 0 && (value_as_size(v, r->path, &bytes, &ignored) || !bytes)) return false;
+    *to = (struct config_budget){word < 0 ? BUDGET_BYTES : (enum budget_kind)word, bytes};
+    return true;
+}
+
+static bool assign_choice(const struct config_row *r, const struct value *v, int *to)
+{
+    int word = v->kind == VALUE_STRING ? config_word_index(r->allowed, v->text) : -1;
+    if (word < 0) return false;
+    *to = word;
+    return true;
+}
+
+/* The end of an item: the next comma outside {braces}, which globs use. */
+static const char *item_end(const char *s)
+{
+    int depth = 0;
+    for (; *s && (*s != ',' || depth > 0); s++) depth += (*s == '{') - (*s == '}');
+    return s;
+}
+
+/* A scalar given for a list is split at its commas; blanks around items go. */
+static void split_items(struct config *c, const char *s, struct config_list *to)
+{
+    VEC(char *) items = {0};
+    while (*s) {
+        const char *end = item_end(s), *last = end;
+        while (s < last && isspace((unsigned char)*s)) s++;
+        while (last > s && isspace((unsigned char)last[-1])) last--;
+        if (last > s) vec_push(&items, bump_format(&c->strings, "%.*s", (int)(last - s), s));
+        s = *end ? end + 1 : end;
+    }
+    to->at = bump_alloc(&c->strings, items.n * sizeof *to->at);
+    to->n = items.n;
+    if (items.n) memcpy(to->at, items.at, items.n * sizeof *to->at);
+    vec_free(&items);
+}
+
+static bool assign_list(struct config *c, const struct config_row *r, const struct value *v,
+                        struct config_list *to)
+{
+    struct config_list list = {bump_alloc(&c->strings, v->count * sizeof *list.at), v->count};
+    if (v->kind == VALUE_LIST) {
+        for (uint32_t i = 0; i < v->count; i++)
+            if (!assign_string(c, v->items[i], &list.at[i])) return false;
+    } else if (scalar_text(v)) {
+        split_items(c, scalar_text(v), &list);
+    } else {
+        return false;
+    }
+    if (list.n && !strcmp(r->allowed, "-")) return false;
+    *to = list;
+    return true;
+}
+
+/* False when the row does not allow the value; the member is then unchanged. */
+static bool assign(struct config *c, enum config_key key, const struct value *v)
+{
+    const struct config_row *r = &config_rows[key];
+    void *to = config_member(c, key);
+    switch (r->type) {
+    case ROW_STRING:
+        return assign_string(c, v, to);
+    case ROW_LIST:
+        return assign_list(c, r, v, to);
+    case ROW_INT:
+    case ROW_AUTO_INT:
+        return assign_int(r, v, to);
+    case ROW_REAL:
+        if (v->kind != VALUE_NUMBER || !config_in_range(r, v->number)) return false;
+        *(double *)to = v->number;
+        return true;
+    case ROW_BOOL:
+        if (v->kind != VALUE_BOOL) return false;
+        *(bool *)to = v->truth;
+        return true;
+    case ROW_CHOICE:
+        return assign_choice(r, v, to);
+    case ROW_BUDGET:
+        return assign_budget(r, v, to);
+    }
+    CHECK(false, "type of %s", r->path);
+}
+
+/* The row's default; where it has none, zeros: NULL, an empty list, 0. */
+static void assign_default(struct config *c, enum config_key key)
+{
+    static const size_t sizes[] = {
+#define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
+        SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(AUTO_INT),
+        SIZE_OF(REAL),   SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET),
+#undef SIZE_OF
+    };
+    const struct config_row *r = &config_rows[key];
+    memset(config_member(c, key), 0, sizes[r->type]);
+    c->origin[key].source = SOURCE_DEFAULT;
+    c->origin[key].line = 0;
+    if (!*r->standard) return;
+    struct bump b = {0};
+    CHECK(assign(c, key, yaml_scalar(&b, r->standard)), "the default of %s", r->path);
+    bump_free(&b);
+}
+
+/* --- errors with a place ----------------------------------------------------------- */
+
+/* Puts "run.yaml:7: " before a message about a node of the file. An option needs
+ * nothing: config_set puts the whole option before it. */
+static int at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e)
+{
+    if (source == SOURCE_FILE) return error_prepend(e, "%s:%u", c->file, v->line);
+    return e->code;
+}
+
+static int refuse(const struct config *c, enum config_key key, const struct value *v,
+                  enum config_source source, struct error *e)
+{
+    struct text want = {0};
+    char found[96];
+    config_expect(&config_rows[key], &want);
+    error_set(e, PL_USAGE, "%s: found %s, expected %s", config_rows[key].path, value_describe(v, found), want.at);
+    text_free(&want);
+    return at_node(c, v, source, e);
+}
+
+/* The known name nearest to a path that is none: a section for a map, else a key.
+ * The last part counts alone too, so that a key in the wrong section finds home. */
+static const char *nearest(const char *path, bool section)
+{
+    const char *dot = strrchr(path, '.'), *tail = dot ? dot + 1 : path;
+    int best = INT32_MAX;
+    const char *found = "";
+    for (int key = 0; key < CONFIG_KEYS; key++) {
+        const struct config_row *r = &config_rows[key];
+        int whole = edit_distance(path, section ? r->section : r->path);
+        int part = section ? whole : edit_distance(tail, config_leaf(r)) + 1;
+        int distance = whole < part ? whole : part;
+        if (distance < best) best = distance, found = section ? r->section : r->path;
+    }
+    return found;
+}
+
+static int unknown(const struct config *c, const char *path, const struct value *v,
+                   enum config_source source, struct error *e)
+{
+    bool section = v->kind == VALUE_MAP && !strchr(path, '.');
+    error_set(e, PL_USAGE, "unknown key %s; did you mean %s?", path, nearest(path, section));
+    return at_node(c, v, source, e);
+}
+
+/* --- keys and sections --------------------------------------------------------------- */
+
+static int find_key(const char *path)
+{
+    for (int key = 0; key < CONFIG_KEYS; key++)
+        if (!strcmp(config_rows[key].path, path)) return key;
+    return -1;
+}
+
+static bool is_section(const char *name)
+{
+    for (int key = 0; key < CONFIG_KEYS; key++)
+        if (!strcmp(config_rows[key].section, name)) return true;
+    return false;
+}
+
+/* An option that gives one key of a pair takes the place of the other one, when
+ * the file gave that. Both from the same source stay, for config_check to refuse. */
+static void drop_partner(struct config *c, enum config_key key)
+{
+    for (size_t i = 0; i < COUNT(pairs); i++)
+        for (int side = 0; side < 2; side++)
+            if (pairs[i][side] == key && c->origin[pairs[i][!side]].source < c->origin[key].source)
+                assign_default(c, pairs[i][!side]);
+}
+
+static int take_key(struct config *c, const char *path, const struct value *v, enum config_source source,
+                    struct error *e)
+{
+    int key = find_key(path);
+    if (key < 0) return unknown(c, path, v, source, e);
+    if (v->kind == VALUE_NULL) {
+        assign_default(c, (enum config_key)key);
+        return PL_OK;
+    }
+    if (!assign(c, (enum config_key)key, v)) return refuse(c, (enum config_key)key, v, source, e);
+    c->origin[key].source = source;
+    c->origin[key].line = (int)v->line;
+    drop_partner(c, (enum config_key)key);
+    return PL_OK;
+}
+
+/* A whole section: a map of keys, null for none, or the short form of device. */
+static int take_section(struct config *c, const char *name, const struct value *v,
+                        enum config_source source, struct error *e)
+{
+    if (!is_section(name)) {
+        int key = find_key(name);
+        if (key < 0) return unknown(c, name, v, source, e);
+        error_set(e, PL_USAGE, "key %s: write it as a map, `%s: {%s: ...}`", name,
+                  config_rows[key].section, config_leaf(&config_rows[key]));
+        return at_node(c, v, source, e);
+    }
+    if (v->kind == VALUE_NULL) return PL_OK;
+    if (v->kind != VALUE_MAP) {
+        char found[96];
+        if (!strcmp(name, "device")) return take_key(c, "device.kind", v, source, e);
+        error_set(e, PL_USAGE, "%s: found %s, expected a map of keys", name, value_describe(v, found));
+        return at_node(c, v, source, e);
+    }
+    int rc = PL_OK;
+    struct bump b = {0};
+    for (uint32_t i = 0; !rc && i < v->count; i++)
+        rc = take_key(c, bump_format(&b, "%s.%s", name, v->items[i]->key), v->items[i], source, e);
+    bump_free(&b);
+    return rc;
+}
+
+/* --- sources ---------------------------------------------------------------------------- */
+
+void config_init(struct config *c)
+{
+    memset(c, 0, sizeof *c);
+    for (int key = 0; key < CONFIG_KEYS; key++) assign_default(c, (enum config_key)key);
+}
+
+void config_free(struct config *c)
+{
+    bump_free(&c->strings);
+    memset(c, 0, sizeof *c);
+}
+
+static int take_document(struct config *c, const struct value *v, const char *name, struct error *e)
+{
+    char found[96];
+    c->file = bump_string(&c->strings, name);
+    if (v->kind == VALUE_NULL) return PL_OK;
+    if (v->kind != VALUE_MAP)
+        return error_set(e, PL_USAGE, "%s: found %s, expected a map with the sections model, data, train, ...",
+                         name, value_describe(v, found));
+    for (uint32_t i = 0; i < v->count; i++)
+        if (take_section(c, v->items[i]->key, v->items[i], SOURCE_FILE, e)) return e->code;
+    return PL_OK;
+}
+
+int config_read(struct config *c, const char *path, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v;
+    int rc = yaml_read_file(path, MAX_FILE, &b, &v, e);
+    if (!rc) rc = take_document(c, v, path, e);
+    bump_free(&b);
+    return rc;
+}
+
+int config_read_text(struct config *c, const char *yaml, const char *name, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v;
+    int rc = yaml_parse(yaml, strlen(yaml), &b, &v, e);
+    if (rc) error_prepend(e, "%s", name);
+    else rc = take_document(c, v, name, e);
+    bump_free(&b);
+    return rc;
+}
+
+/* The part of an option after "=". Only what begins like a list, a map or a quoted
+ * string is parsed: in YAML *.npy would be an alias and "a: b" a map. */
+static int parse_option(const char *s, struct bump *b, struct value **v, struct error *e)
+{
+    while (isspace((unsigned char)*s)) s++;
+    if (!*s) return error_set(e, PL_USAGE, "no value after `=`; null puts the default back");
+    if (!strchr("[{\"'", *s)) {
+        *v = yaml_scalar(b, s);
+        return PL_OK;
+    }
+    if (!yaml_parse(s, strlen(s), b, v, e)) return PL_OK;
+    return error_prepend(e, "the value is not YAML (patterns that begin with * need quotes in a list)");
+}
+
+int config_set(struct config *c, const char *assignment, struct error *e)
+{
+    const char *equals = strchr(assignment, '=');
+    struct bump b = {0};
+    struct value *v;
+    int rc;
+    if (!equals) {
+        rc = error_set(e, PL_USAGE, "no `=` in it, expected key=value");
+    } else if (equals == assignment) {
+        rc = error_set(e, PL_USAGE, "no key before `=`, expected key=value");
+    } else if (!(rc = parse_option(equals + 1, &b, &v, e))) {
+        const char *name = bump_format(&b, "%.*s", (int)(equals - assignment), assignment);
+        rc = strchr(name, '.') ? take_key(c, name, v, SOURCE_OPTION, e)
+                               : take_section(c, name, v, SOURCE_OPTION, e);
+    }
+    bump_free(&b);
+    return rc ? error_prepend(e, "--set %.200s", assignment) : PL_OK;
+}
+
+int config_set_memory(struct config *c, const char *size, struct error *e)
+{
+    struct bump b = {0};
+    int rc = PL_OK;
+    struct value *v = yaml_scalar(&b, size);
+    if (!assign(c, KEY_memory_budget, v)) {
+        refuse(c, KEY_memory_budget, v, SOURCE_OPTION, e);
+        rc = error_prepend(e, "--memory %.200s", size);
+    } else {
+        c->origin[KEY_memory_budget].source = SOURCE_OPTION;
+    }
+    bump_free(&b);
+    return rc;
+}
+
+/* --- the whole ------------------------------------------------------------------------ */
+
+bool config_given(const struct config *c, enum config_key key)
+{
+    return c->origin[key].source != SOURCE_DEFAULT;
+}
+
+/* "run.yaml:7: " when the file gave the key, else the file alone or nothing. */
+static int at_key(const struct config *c, enum config_key key, struct error *e)
+{
+    if (c->origin[key].source == SOURCE_FILE) return error_prepend(e, "%s:%d", c->file, c->origin[key].line);
+    return c->file ? error_prepend(e, "%s", c->file) : e->code;
+}
+
+static int check_pair(const struct config *c, const enum config_key pair[2], bool needed, struct error *e)
+{
+    const char *a = config_rows[pair[0]].path, *b = config_rows[pair[1]].path;
+    bool has_a = config_given(c, pair[0]), has_b = config_given(c, pair[1]);
+    if (has_a && has_b) {
+        error_set(e, PL_USAGE, "both %s and %s are given, expected one of them", a, b);
+        return at_key(c, pair[1], e);
+    }
+    if (!needed || has_a || has_b) return PL_OK;
+    error_set(e, PL_USAGE, "neither %s nor %s is given, expected one of them", a, b);
+    return at_key(c, pair[0], e);
+}
+
+static int check_needed(const struct config *c, enum config_key key, struct error *e)
+{
+    const struct config_row *r = &config_rows[key];
+    bool empty = r->type == ROW_LIST && ((struct config_list *)config_member(c, key))->n == 0;
+    if (config_given(c, key) && !empty) return PL_OK;
+    error_set(e, PL_USAGE, "%s is not given, and this command needs it: %s", r->path, r->doc);
+    return at_key(c, key, e);
+}
+
+int config_check(const struct config *c, unsigned needs, struct error *e)
+{
+    if (check_pair(c, pairs[0], needs & CONFIG_NEEDS_MODEL, e)) return e->code;
+    if (check_pair(c, pairs[1], needs & CONFIG_NEEDS_TRAIN, e)) return e->code;
+    if ((needs & CONFIG_NEEDS_DATA) && check_needed(c, KEY_data_train, e)) return e->code;
+    if ((needs & CONFIG_NEEDS_TRAIN) && check_needed(c, KEY_train_out, e)) return e->code;
+    if (c->memory_micro_batch > c->train_effective_batch) {
+        error_set(e, PL_USAGE, "memory.micro_batch is %lld, expected no more than train.effective_batch, %lld",
+                  (long long)c->memory_micro_batch, (long long)c->train_effective_batch);
+        return at_key(c, KEY_memory_micro_batch, e);
+    }
+    if (c->train_eval_every && !c->data_validation.n) {
+        error_set(e, PL_USAGE, "train.eval_every is %lld, but data.validation is not given",
+                  (long long)c->train_eval_every);
+        return at_key(c, KEY_train_eval_every, e);
+    }
+    return PL_OK;
+}

@@ -1,0 +1,114 @@
+/*
+ * config.h: the configuration of a run.
+ *
+ * config.def is the table of keys; struct config has one plain member per key,
+ * config.train_learning_rate for train.learning_rate. Sources come in this order,
+ * a later one winning: the defaults, RUN.yaml, --set key=value, --memory SIZE.
+ *
+ *     config_init(&c);
+ *     config_read(&c, "run.yaml", &error)
+ *     config_set(&c, "train.steps=100", &error)
+ *     config_set_memory(&c, "8GiB", &error)
+ *     config_check(&c, CONFIG_NEEDS_MODEL | ..., &error)
+ *
+ * Every error is PL_USAGE and names the key, what was found, what was expected and
+ * where (file:line, or the option). Paths are relative to the current directory.
+ */
+#ifndef CONFIG_H
+#define CONFIG_H
+
+#include "base/base.h"
+#include "train/schedule.h"
+
+/* Values of the CHOICE keys, in the order of their words in config.def.
+ * data.token_dtype is enum tokens_dtype, train.schedule is enum schedule. */
+enum config_format { FORMAT_TOKENS };
+enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16 };
+enum config_recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_ALL };
+enum config_optimizer { OPTIMIZER_ADAMW };
+enum config_offload { OFFLOAD_AUTO, OFFLOAD_NONE, OFFLOAD_OPTIMIZER };
+enum config_device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
+
+/* The first two in the order of the words of memory.budget. */
+enum budget_kind { BUDGET_NONE, BUDGET_AUTO, BUDGET_BYTES };
+struct config_budget {
+    enum budget_kind kind;
+    uint64_t bytes; /* when kind is BUDGET_BYTES */
+};
+
+struct config_list {
+    char **at;
+    uint32_t n;
+};
+
+/* KEY_train_steps and its like: a key by name. */
+enum config_key {
+#define KEY(section, name, ...) KEY_##section##_##name,
+#include "train/config.def"
+#undef KEY
+    CONFIG_KEYS
+};
+
+#define CONFIG_TYPE_STRING char *
+#define CONFIG_TYPE_LIST struct config_list
+#define CONFIG_TYPE_INT int64_t
+#define CONFIG_TYPE_AUTO_INT int64_t
+#define CONFIG_TYPE_REAL double
+#define CONFIG_TYPE_BOOL bool
+#define CONFIG_TYPE_CHOICE int
+#define CONFIG_TYPE_BUDGET struct config_budget
+
+/* Where a key's value came from; a later source is a larger number. */
+enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_OPTION };
+
+struct config {
+#define KEY(section, name, type, ...) CONFIG_TYPE_##type section##_##name;
+#include "train/config.def"
+#undef KEY
+    struct {
+        enum config_source source;
+        int line; /* in `file`, from 1 */
+    } origin[CONFIG_KEYS];
+    const char *file;    /* the YAML file's name, NULL before config_read */
+    struct bump strings; /* owns every string and list above */
+};
+
+/* All keys at their defaults. */
+void config_init(struct config *c);
+void config_free(struct config *c);
+
+/* Takes the keys of a YAML file, or of text that `name` stands for in messages. */
+int config_read(struct config *c, const char *path, struct error *e);
+int config_read_text(struct config *c, const char *yaml, const char *name, struct error *e);
+
+/* One --set: "train.steps=100", "model.freeze=[a.*, b.*]", "device=cpu". A value
+ * that begins with [ { " or ' is read as YAML, anything else is taken as it stands.
+ * "null" puts the default back. Setting one of model.path | model.preset or of
+ * train.steps | train.epochs drops the other one when the file gave it. */
+int config_set(struct config *c, const char *assignment, struct error *e);
+/* --memory: a size, auto or none. */
+int config_set_memory(struct config *c, const char *size, struct error *e);
+
+/* What only the whole configuration can show: keys that exclude or need each
+ * other. `needs` names what the command cannot do without. */
+enum {
+    CONFIG_NEEDS_MODEL = 1, /* exactly one of model.path, model.preset */
+    CONFIG_NEEDS_DATA = 2,  /* data.train */
+    CONFIG_NEEDS_TRAIN = 4, /* exactly one of train.steps, train.epochs; train.out */
+};
+int config_check(const struct config *c, unsigned needs, struct error *e);
+
+/* The resolved configuration as YAML: every key that has a value. Reading it into
+ * a fresh struct gives the same values. */
+void config_write(const struct config *c, struct text *out);
+
+/* Whether a key has the same value in both; and its name, "train.steps". With
+ * these a resumed run says what changed. */
+bool config_same(const struct config *a, const struct config *b, enum config_key key);
+const char *config_key_name(enum config_key key);
+bool config_given(const struct config *c, enum config_key key); /* not a default */
+
+/* All keys with types, defaults and docs, from the table. */
+void config_help(struct text *out);
+
+#endif

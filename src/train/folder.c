@@ -1,0 +1,434 @@
+/*
+ * folder.c: the run's folder, written so that a kill at any moment is harmless.
+ *
+ *     begin      checkpoints/.step-8.tmp/     files appear, no resume looks here
+ *     commit     ... every file synced, then DONE synced, then the folder
+ *                checkpoints/step-8/          one rename: now it counts
+ *                checkpoints/.step-4.tmp/     the oldest: renamed away, then removed
+ *
+ * Invariants: a folder named step-N with DONE in it is complete and on the disk;
+ * at every moment after the first commit there is one. A rename is the only way in
+ * or out of such a name. What a kill leaves behind has a leading dot, and the next
+ * open, which holds the lock, clears it.
+ *
+ * Paths are built on the stack and folders are walked entry by entry: saving takes
+ * no memory of ours, however many files and checkpoints there are.
+ */
+#include "train/folder.h"
+
+#include "io/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+
+/* Longest path below DIR: folder_open makes sure that there is room for it. */
+enum { LONGEST_BELOW = 512 };
+
+/* A path in a caller's buffer; returns it. */
+__attribute__((format(printf, 2, 3))) static const char *path_print(char out[FOLDER_PATH], const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(out, FOLDER_PATH, fmt, args);
+    va_end(args);
+    CHECK(n >= 0 && n < FOLDER_PATH, "a path of %d bytes", n);
+    return out;
+}
+
+/* --- opening: is it ours to use? --------------------------------------------------- */
+
+/* Says who holds the lock, as far as the lock file tells. */
+static int locked_out(const struct folder *f, struct error *e)
+{
+    char pid[32] = {0};
+    ssize_t n = pread(f->lock_fd, pid, sizeof pid - 1, 0);
+    pid[n > 0 ? strspn(pid, "0123456789") : 0] = 0;
+    return error_set(e, PL_FAIL,
+                     "%s: another run, process %s, is using this folder: wait for it, stop it, or set "
+                     "another train.out",
+                     f->dir, *pid ? pid : "unknown");
+}
+
+static int take_lock(struct folder *f, struct error *e)
+{
+    char path[FOLDER_PATH], pid[32];
+    path_print(path, "%s/.lock", f->dir);
+    f->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (f->lock_fd < 0) return file_error(path, "make the lock file", e);
+    if (flock(f->lock_fd, LOCK_EX | LOCK_NB))
+        return errno == EWOULDBLOCK ? locked_out(f, e) : file_error(path, "lock it", e);
+    /* The pid is for the message above; the lock is what counts. */
+    int n = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
+    if (ftruncate(f->lock_fd, 0) || pwrite(f->lock_fd, pid, (size_t)n, 0) != n)
+        return file_error(path, "write the lock file", e);
+    return PL_OK;
+}
+
+/* What is in the folder already, apart from a lock that an earlier run left. */
+struct contents {
+    bool any, run, lock;
+};
+
+static int look(const char *dir, struct contents *c, struct error *e)
+{
+    struct names names;
+    *c = (struct contents){0};
+    if (dir_list(dir, &names, e)) return e->code;
+    for (uint32_t i = 0; i < names.n; i++) {
+        if (!strcmp(names.at[i], ".lock")) c->lock = true;
+        else c->any = true;
+        if (!strcmp(names.at[i], "config.yaml")) c->run = true;
+    }
+    names_free(&names);
+    return PL_OK;
+}
+
+static int judge(const char *dir, const struct contents *c, bool resume, struct error *e)
+{
+    if (resume && !c->run)
+        return error_set(e, PL_USAGE,
+                         "%s: nothing to resume: it has no config.yaml of a run; start without --resume", dir);
+    if (resume || !c->any) return PL_OK;
+    if (c->run)
+        return error_set(e, PL_USAGE,
+                         "%s: the folder holds a run already: continue that one with --resume, or set another "
+                         "train.out",
+                         dir);
+    return error_set(e, PL_USAGE,
+                     "%s: the folder is not empty, and holds no run that --resume could continue: set another "
+                     "train.out",
+                     dir);
+}
+
+/* One folder's debris: .NAME.tmp never counted; .NAME.old is the former NAME, and
+ * goes back when the new one never came. A cut file_write_atomic leaves NAME.XXXXXX. */
+static int sweep(const char *dir, struct error *e)
+{
+    struct names names;
+    int rc = PL_OK;
+    if (dir_list(dir, &names, e)) return e->code;
+    for (uint32_t i = 0; !rc && i < names.n; i++) {
+        const char *name = names.at[i];
+        char path[FOLDER_PATH], final[FOLDER_PATH];
+        bool old = pattern_match(".*.old", name);
+        bool cut = pattern_match("config.yaml.??????", name) || pattern_match("plan.json.??????", name);
+        if (!old && !cut && !pattern_match(".*.tmp", name)) continue;
+        path_print(path, "%s/%s", dir, name);
+        path_print(final, "%s/%.*s", dir, (int)(strlen(name) - strlen(".") - strlen(".old")), name + 1);
+        rc = old && !file_exists(final) ? file_rename(path, final, e) : tree_remove(path, e);
+    }
+    names_free(&names);
+    return rc;
+}
+
+static int prepare(struct folder *f, bool resume, struct error *e)
+{
+    struct contents c;
+    char checkpoints[FOLDER_PATH];
+    if (resume && !dir_exists(f->dir))
+        return error_set(e, PL_USAGE, "%s: nothing to resume: there is no such folder; start without --resume", f->dir);
+    if (dir_make(f->dir, e) || look(f->dir, &c, e)) return e->code;
+    /* A folder that no run ever used is judged before a lock file is put into it;
+     * in any other, "in use" is the better message, and what is there may change
+     * until the lock is ours. */
+    if (!c.lock && judge(f->dir, &c, resume, e)) return e->code;
+    if (take_lock(f, e) || look(f->dir, &c, e) || judge(f->dir, &c, resume, e)) return e->code;
+    path_print(checkpoints, "%s/checkpoints", f->dir);
+    if (dir_make(checkpoints, e) || sweep(checkpoints, e)) return e->code;
+    return sweep(f->dir, e);
+}
+
+int folder_open(struct folder *f, const char *dir, bool resume, struct error *e)
+{
+    memset(f, 0, sizeof *f);
+    f->lock_fd = f->metrics_fd = -1;
+    size_t n = strlen(dir);
+    if (!n || n > FOLDER_PATH - LONGEST_BELOW)
+        return error_set(e, PL_USAGE, "train.out: found a path of %zu bytes, expected 1 to %d", n,
+                         FOLDER_PATH - LONGEST_BELOW);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    memcpy(f->dir, dir, n);
+    int rc = prepare(f, resume, e);
+    if (rc) folder_close(f);
+    return rc;
+}
+
+void folder_close(struct folder *f)
+{
+    if (!*f->dir) return;
+    if (f->metrics_fd >= 0) close(f->metrics_fd);
+    if (f->lock_fd >= 0) close(f->lock_fd); /* and with it the lock */
+    memset(f, 0, sizeof *f);
+}
+
+int folder_require_space(struct folder *f, uint64_t bytes, struct error *e)
+{
+    uint64_t available = 0;
+    char need[32], have[32];
+    if (disk_free(f->dir, &available, e)) return e->code;
+    if (available >= bytes) return PL_OK;
+    return error_set(e, PL_FAIL,
+                     "%s: the checkpoints and the model need %s (%llu bytes) on disk, %s (%llu bytes) are free: "
+                     "free some space, or set train.out on another disk",
+                     f->dir, size_print(bytes, need), (unsigned long long)bytes, size_print(available, have),
+                     (unsigned long long)available);
+}
+
+int folder_write(struct folder *f, const char *name, const char *bytes, size_t n, struct error *e)
+{
+    char path[FOLDER_PATH];
+    return file_write_atomic(path_print(path, "%s/%s", f->dir, name), bytes, n, e);
+}
+
+/* --- metrics ------------------------------------------------------------------------ */
+
+static int metrics_open(struct folder *f, struct error *e)
+{
+    char path[FOLDER_PATH];
+    if (f->metrics_fd >= 0) return PL_OK;
+    path_print(path, "%s/metrics.jsonl", f->dir);
+    f->metrics_fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    return f->metrics_fd < 0 ? file_error(path, "open it", e) : PL_OK;
+}
+
+int folder_metrics(struct folder *f, struct error *e, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(f->line, sizeof f->line, fmt, args);
+    va_end(args);
+    CHECK(n >= 0 && n < (int)sizeof f->line, "a metrics line of %d bytes", n);
+    f->line[n] = '\n'; /* in the place of the terminator */
+    if (metrics_open(f, e)) return e->code;
+    if (!fd_write(f->metrics_fd, f->line, (size_t)n + 1)) return PL_OK;
+    file_error("metrics.jsonl", "append a line", e);
+    return error_prepend(e, "%s", f->dir);
+}
+
+/* The number of `"step": N` in a line of n bytes; -1 when there is none. */
+static int64_t line_step(const char *line, size_t n)
+{
+    const char *at = memmem(line, n, "\"step\"", 6);
+    if (!at) return -1;
+    at += 6;
+    while (at < line + n && (*at == ' ' || *at == ':')) at++;
+    return at < line + n && *at >= '0' && *at <= '9' ? strtoll(at, NULL, 10) : -1;
+}
+
+/* How much of the text ends with the last whole line of a step that is kept. Lines
+ * come in the order of steps, so the first one beyond ends the search. */
+static size_t kept_bytes(const char *text, size_t n, int64_t step)
+{
+    size_t kept = 0, at = 0;
+    for (const char *end; (end = memchr(text + at, '\n', n - at)); at = (size_t)(end - text) + 1) {
+        int64_t found = line_step(text + at, (size_t)(end - text) - at);
+        if (found > step) break;
+        if (found >= 0) kept = (size_t)(end - text) + 1;
+    }
+    return kept;
+}
+
+int folder_metrics_cut(struct folder *f, int64_t step, struct error *e)
+{
+    char path[FOLDER_PATH], *text = NULL;
+    size_t n = 0;
+    path_print(path, "%s/metrics.jsonl", f->dir);
+    if (!file_exists(path)) return PL_OK;
+    if (metrics_open(f, e) || file_read(path, UINT64_MAX, &text, &n, e)) return e->code;
+    off_t kept = (off_t)kept_bytes(text, n, step);
+    mem_free(text);
+    return ftruncate(f->metrics_fd, kept) || fsync(f->metrics_fd) ? file_error(path, "cut it back", e) : PL_OK;
+}
+
+/* --- folders that appear whole ------------------------------------------------------- */
+
+/* A new empty folder at f->staging, in the place of what a kill left there. */
+static int stage(struct folder *f, int64_t step, const char **path, struct error *e)
+{
+    f->staging_step = step;
+    if (tree_remove(f->staging, e)) return e->code;
+    if (mkdir(f->staging, 0777)) return file_error(f->staging, "make the folder", e);
+    *path = f->staging;
+    return PL_OK;
+}
+
+static int sync_file(const char *path, struct error *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = fd < 0 || fsync(fd) ? file_error(path, "sync it", e) : PL_OK;
+    if (fd >= 0) close(fd);
+    return rc;
+}
+
+/* Every file below, then the folder itself: the entry of a file is part of it. */
+static int sync_tree(const char *dir, struct error *e)
+{
+    DIR *d = opendir(dir);
+    int rc = PL_OK;
+    if (!d) return file_error(dir, "open the folder", e);
+    for (struct dirent *entry; !rc && (entry = readdir(d));) {
+        char path[FOLDER_PATH];
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        path_print(path, "%s/%s", dir, entry->d_name);
+        rc = dir_exists(path) ? sync_tree(path, e) : sync_file(path, e);
+    }
+    closedir(d);
+    return rc ? rc : dir_sync(dir, e);
+}
+
+/* Where two names cannot be exchanged: the old folder waits as .NAME.old, from where
+ * sweep() takes it back if we do not get to the second rename. */
+static int replace_in_two(const char *from, const char *to, struct error *e)
+{
+    char old[FOLDER_PATH];
+    const char *name = strrchr(to, '/') + 1;
+    path_print(old, "%.*s.%s.old", (int)(name - to), to, name);
+    if (tree_remove(old, e) || file_rename(to, old, e) || file_rename(from, to, e)) return e->code;
+    return tree_remove(old, e);
+}
+
+/* Gives the folder `from` the name `to`, in place of another one if need be. */
+static int put_in_place(const char *from, const char *to, struct error *e)
+{
+    char parent[FOLDER_PATH];
+    if (!file_exists(to)) return file_rename(from, to, e);
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return replace_in_two(from, to, e);
+    path_print(parent, "%.*s", (int)(strrchr(to, '/') - to), to);
+    if (dir_sync(parent, e)) return e->code;
+    return tree_remove(from, e); /* now the old one */
+}
+
+/* --- checkpoints --------------------------------------------------------------------- */
+
+int folder_checkpoint_begin(struct folder *f, int64_t step, const char **path, struct error *e)
+{
+    CHECK(step >= 0, "step %lld", (long long)step);
+    path_print(f->staging, "%s/checkpoints/.step-%lld.tmp", f->dir, (long long)step);
+    return stage(f, step, path, e);
+}
+
+/* The step of a complete checkpoint's name, or -1 for any other name: also for one
+ * with leading zeros or too many digits, which we never write. */
+static int64_t complete_step(const struct folder *f, const char *name)
+{
+    char done[FOLDER_PATH];
+    const char *digits = name + 5;
+    if (strncmp(name, "step-", 5)) return -1;
+    size_t n = strspn(digits, "0123456789");
+    if (!n || n > 18 || digits[n] || (n > 1 && digits[0] == '0')) return -1;
+    path_print(done, "%s/checkpoints/%s/DONE", f->dir, name);
+    return file_exists(done) ? strtoll(digits, NULL, 10) : -1;
+}
+
+struct survey {
+    int64_t count, oldest, newest; /* of the complete ones; -1: none */
+};
+
+/* Counts the complete checkpoints; `spared` is counted but never the oldest. */
+static int survey(const struct folder *f, int64_t spared, struct survey *s, struct error *e)
+{
+    char dir[FOLDER_PATH];
+    *s = (struct survey){0, -1, -1};
+    DIR *d = opendir(path_print(dir, "%s/checkpoints", f->dir));
+    if (!d) return file_error(dir, "open the folder", e);
+    for (struct dirent *entry; (entry = readdir(d));) {
+        int64_t step = complete_step(f, entry->d_name);
+        if (step < 0) continue;
+        s->count++;
+        if (step > s->newest) s->newest = step;
+        if (step != spared && (s->oldest < 0 || step < s->oldest)) s->oldest = step;
+    }
+    closedir(d);
+    return PL_OK;
+}
+
+/* First the name goes, in one rename; what is removed after that was never seen
+ * incomplete. */
+static int remove_checkpoint(const struct folder *f, int64_t step, struct error *e)
+{
+    char path[FOLDER_PATH], away[FOLDER_PATH];
+    path_print(path, "%s/checkpoints/step-%lld", f->dir, (long long)step);
+    path_print(away, "%s/checkpoints/.step-%lld.tmp", f->dir, (long long)step);
+    if (tree_remove(away, e) || file_rename(path, away, e)) return e->code;
+    return tree_remove(away, e);
+}
+
+/* The oldest go until `keep` are left; the one just written stays in any case. */
+static int remove_oldest(const struct folder *f, int64_t keep, int64_t written, struct error *e)
+{
+    for (;;) {
+        struct survey s;
+        if (survey(f, written, &s, e)) return e->code;
+        if (s.count <= keep || s.oldest < 0) return PL_OK;
+        if (remove_checkpoint(f, s.oldest, e)) return e->code;
+    }
+}
+
+/* DONE is the last file: whatever came before it is on the disk already. */
+static int write_done(const char *dir, struct error *e)
+{
+    char path[FOLDER_PATH];
+    path_print(path, "%s/DONE", dir);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int rc = fd < 0 || fsync(fd) ? file_error(path, "write it", e) : PL_OK;
+    if (fd >= 0) close(fd);
+    return rc ? rc : dir_sync(dir, e);
+}
+
+/* The checkpoint under its name, on the disk. */
+static int settle(struct folder *f, struct error *e)
+{
+    char final[FOLDER_PATH];
+    path_print(final, "%s/checkpoints/step-%lld", f->dir, (long long)f->staging_step);
+    /* The metrics of a checkpoint must not be behind it. */
+    if (f->metrics_fd >= 0 && fsync(f->metrics_fd)) return file_error(f->dir, "sync metrics.jsonl", e);
+    if (sync_tree(f->staging, e) || write_done(f->staging, e)) return e->code;
+    return put_in_place(f->staging, final, e);
+}
+
+int folder_checkpoint_commit(struct folder *f, int64_t keep, struct error *e)
+{
+    CHECK(*f->staging && f->staging_step >= 0 && keep >= 1, "no checkpoint was begun");
+    int rc = settle(f, e);
+    if (!rc) rc = remove_oldest(f, keep, f->staging_step, e);
+    *f->staging = 0;
+    return rc ? error_prepend(e, "saving the checkpoint of step %lld", (long long)f->staging_step) : PL_OK;
+}
+
+int folder_checkpoint_latest(struct folder *f, int64_t *step, char path[FOLDER_PATH], struct error *e)
+{
+    struct survey s;
+    *step = -1;
+    *path = 0;
+    if (survey(f, -1, &s, e)) return e->code;
+    *step = s.newest;
+    if (s.newest >= 0) path_print(path, "%s/checkpoints/step-%lld", f->dir, (long long)s.newest);
+    return PL_OK;
+}
+
+/* --- the model ------------------------------------------------------------------------- */
+
+int folder_model_begin(struct folder *f, const char **path, struct error *e)
+{
+    path_print(f->staging, "%s/.model.tmp", f->dir);
+    return stage(f, -1, path, e);
+}
+
+int folder_publish_model(struct folder *f, struct error *e)
+{
+    char final[FOLDER_PATH];
+    CHECK(*f->staging && f->staging_step < 0, "no model was begun");
+    int rc = sync_tree(f->staging, e);
+    if (!rc) rc = put_in_place(f->staging, path_print(final, "%s/model", f->dir), e);
+    *f->staging = 0;
+    return rc ? error_prepend(e, "publishing the model") : PL_OK;
+}

@@ -1,0 +1,269 @@
+/*
+ * compare.c: is what `plimsoll step` wrote what the reference framework computed?
+ *
+ *   compare EXPECT.safetensors GOT.safetensors [--logits 1e-4] [--grad 1e-3] [--verbose]
+ *
+ * Every tensor of EXPECT has to be in GOT with the same shape. The measure is the
+ * relative L2 error |got - expect| / |expect| of a whole tensor, summed in double;
+ * names that start with "grad." are held to --grad, all others to --logits.
+ *
+ * A gradient far below the others is rounding noise in both files, and relative to itself
+ * it would compare noise with noise. So below TINY of the norm of all expected gradients
+ * together, the error counts relative to that total.
+ *
+ * GOT may hold further outputs, but no further gradient: a tied weight has one. A NaN
+ * anywhere fails, because no comparison with it is true.
+ *
+ * The last line names the worst tensor of each class, or counts the failures. Exit code
+ * 0 when all agree, 1 when not, 2 when the arguments or a file are bad.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/safetensors.h"
+
+static const double TINY = 1e-7;
+
+enum { CLASS_OUTPUT, CLASS_GRAD, CLASS_COUNT };
+static const char *const class_names[CLASS_COUNT] = {"output", "gradient"};
+
+struct options {
+    const char *expect, *got;
+    double bound[CLASS_COUNT];
+    bool verbose;
+};
+
+/* The worst error of a class so far. It starts below every error, so that the first
+ * tensor sets it even where the error is 0; nothing is worse than a NaN. */
+struct worst {
+    double error;
+    const char *name;
+};
+
+struct comparison {
+    const struct options *options;
+    struct st_file expect, got;
+    double total;                       /* L2 norm of all expected gradients */
+    struct worst worst[CLASS_COUNT];
+    int compared, failed;
+};
+
+static int class_of(const char *name)
+{
+    return strncmp(name, "grad.", 5) == 0 ? CLASS_GRAD : CLASS_OUTPUT;
+}
+
+/* A tensor's elements as doubles, to be freed by the caller; NULL with `e` filled. */
+static double *tensor_values(const struct st_file *f, const struct st_entry *t, struct error *e)
+{
+    if (t->dtype == DT_NONE) {
+        error_set(e, PL_USAGE, "%s: tensor %s has dtype %s, which is not one of ours", f->path,
+                  t->name, t->dtype_name);
+        return NULL;
+    }
+    void *raw = mem_alloc(t->bytes ? t->bytes : 1);
+    if (st_read(f, t, 0, t->bytes, raw, e) != PL_OK) {
+        mem_free(raw);
+        return NULL;
+    }
+    double *x = mem_alloc(((size_t)t->elements + 1) * sizeof *x);
+    for (int64_t i = 0; i < t->elements; i++) x[i] = dtype_load(raw, t->dtype, i);
+    mem_free(raw);
+    return x;
+}
+
+static double norm_of(const double *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+/* "[2, 3]" in a caller's buffer; a long shape is cut short. */
+static char *shape_print(const struct st_entry *t, char out[96])
+{
+    size_t n = (size_t)snprintf(out, 96, "[");
+    for (int i = 0; i < t->rank && n < 70; i++)
+        n += (size_t)snprintf(out + n, 96 - n, "%s%" PRId64, i ? ", " : "", t->dims[i]);
+    snprintf(out + n, 96 - n, "]");
+    return out;
+}
+
+/* A single number may be a scalar or have extents of 1: the loss is written both ways. */
+static bool shape_agrees(const struct st_entry *a, const struct st_entry *b)
+{
+    if (a->elements == 1 && b->elements == 1) return true;
+    return a->rank == b->rank &&
+           memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) == 0;
+}
+
+/* Norm of all expected gradients, the yardstick for tiny ones. */
+static int total_norm(struct comparison *c, struct error *e)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < c->expect.n_entries; i++) {
+        const struct st_entry *t = &c->expect.entries[i];
+        if (class_of(t->name) != CLASS_GRAD) continue;
+        double *x = tensor_values(&c->expect, t, e);
+        if (!x) return e->code;
+        double norm = norm_of(x, t->elements);
+        sum += norm * norm;
+        mem_free(x);
+    }
+    c->total = sqrt(sum);
+    return PL_OK;
+}
+
+/* The error of one tensor and its expected norm, from the values of both. */
+static double relative_error(const struct comparison *c, int class, const double *expect,
+                             const double *got, int64_t n, double *norm)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (got[i] - expect[i]) * (got[i] - expect[i]);
+    *norm = norm_of(expect, n);
+    double scale = *norm;
+    if (class == CLASS_GRAD && *norm < TINY * c->total) scale = c->total;
+    return scale > 0 ? sqrt(sum) / scale : sqrt(sum);
+}
+
+/* Books one error: the table's row, the worst of its class, a failure. */
+static void record(struct comparison *c, int class, const char *name, double error, double norm)
+{
+    double bound = c->options->bound[class];
+    bool ok = error <= bound; /* false for NaN */
+    struct worst *w = &c->worst[class];
+    if (!isnan(w->error) && !(error <= w->error)) *w = (struct worst){error, name};
+    c->compared++;
+    c->failed += !ok;
+    if (c->options->verbose || !ok)
+        printf("%-4s %-56s error %8.2e  bound %7.1e  norm %9.3e\n", ok ? "ok" : "FAIL", name,
+               error, bound, norm);
+}
+
+/* One tensor of EXPECT against GOT. A disagreement is counted, a bad file is an error. */
+static int compare_tensor(struct comparison *c, const struct st_entry *a, struct error *e)
+{
+    const struct st_entry *b = st_find(&c->got, a->name);
+    char want[96], found[96];
+    if (!b) {
+        c->failed++;
+        printf("FAIL %s: missing, expected %s\n", a->name, shape_print(a, want));
+        return PL_OK;
+    }
+    if (!shape_agrees(a, b)) {
+        c->failed++;
+        printf("FAIL %s: shape is %s, expected %s\n", a->name, shape_print(b, found),
+               shape_print(a, want));
+        return PL_OK;
+    }
+    int class = class_of(a->name);
+    double norm = 0, *x = tensor_values(&c->expect, a, e), *y = NULL;
+    if (x) y = tensor_values(&c->got, b, e);
+    if (y) record(c, class, a->name, relative_error(c, class, x, y, a->elements, &norm), norm);
+    mem_free(x);
+    mem_free(y);
+    return y ? PL_OK : e->code;
+}
+
+/* Gradients that nobody expects: a tied weight written twice, a frozen one. */
+static void find_extra(struct comparison *c)
+{
+    for (uint32_t i = 0; i < c->got.n_entries; i++) {
+        const char *name = c->got.entries[i].name;
+        if (class_of(name) != CLASS_GRAD || st_find(&c->expect, name)) continue;
+        c->failed++;
+        printf("FAIL %s: a gradient that is not expected\n", name);
+    }
+}
+
+static int compare_files(struct comparison *c, struct error *e)
+{
+    int code = total_norm(c, e);
+    for (uint32_t i = 0; code == PL_OK && i < c->expect.n_entries; i++)
+        code = compare_tensor(c, &c->expect.entries[i], e);
+    if (code != PL_OK) return code;
+    find_extra(c);
+    if (!c->compared && !c->failed)
+        return error_set(e, PL_USAGE, "%s: no tensors, so nothing to compare", c->expect.path);
+    return PL_OK;
+}
+
+/* One line, also with failures: a driver shows the last line only. */
+static void print_summary(const struct comparison *c)
+{
+    if (c->failed)
+        printf("%d failures, %d tensors compared", c->failed, c->compared);
+    else
+        printf("%d tensors", c->compared);
+    for (int k = 0; k < CLASS_COUNT; k++)
+        if (c->worst[k].name)
+            printf(", worst %s %.1e (%s)", class_names[k], c->worst[k].error, c->worst[k].name);
+    printf("\n");
+}
+
+static bool parse_bound(const char *text, double *bound)
+{
+    char *end;
+    if (!text) return false;
+    *bound = strtod(text, &end);
+    return end != text && !*end && *bound >= 0;
+}
+
+static int parse_arguments(int argc, char **argv, struct options *o, struct error *e)
+{
+    *o = (struct options){.bound = {1e-4, 1e-3}};
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i];
+        int class = !strcmp(a, "--logits") ? CLASS_OUTPUT : CLASS_GRAD;
+        if (!strcmp(a, "--verbose")) {
+            o->verbose = true;
+        } else if (!strcmp(a, "--logits") || !strcmp(a, "--grad")) {
+            const char *value = i + 1 < argc ? argv[++i] : NULL;
+            if (!parse_bound(value, &o->bound[class]))
+                return error_set(e, PL_USAGE, "%s takes a bound such as 1e-3, found '%s'", a,
+                                 value ? value : "nothing");
+        } else if (a[0] == '-') {
+            return error_set(e, PL_USAGE, "unknown option '%s'", a);
+        } else if (!o->expect) {
+            o->expect = a;
+        } else if (!o->got) {
+            o->got = a;
+        } else {
+            return error_set(e, PL_USAGE, "two files are compared, '%s' is a third", a);
+        }
+    }
+    if (o->got) return PL_OK;
+    return error_set(e, PL_USAGE, "usage: compare EXPECT.safetensors GOT.safetensors "
+                                  "[--logits BOUND] [--grad BOUND] [--verbose]");
+}
+
+/* Opens both, compares, closes. The worst names point into the files, so the summary
+ * comes before they are closed. */
+static int run(struct comparison *c, struct error *e)
+{
+    int code = st_open(c->options->expect, &c->expect, e);
+    if (code != PL_OK) return code;
+    code = st_open(c->options->got, &c->got, e);
+    if (code == PL_OK) {
+        code = compare_files(c, e);
+        if (code == PL_OK) print_summary(c);
+        st_close(&c->got);
+    }
+    st_close(&c->expect);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct error e = {0};
+    struct options options;
+    struct comparison c = {.options = &options, .worst = {{-1, NULL}, {-1, NULL}}};
+    if (parse_arguments(argc, argv, &options, &e) != PL_OK || run(&c, &e) != PL_OK) {
+        fprintf(stderr, "compare: %s\n", e.text);
+        return 2; /* apart from 1: the files were not compared */
+    }
+    return c.failed ? 1 : 0;
+}

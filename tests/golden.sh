@@ -1,0 +1,148 @@
+#!/bin/sh
+# The binary against the golden files (tests/golden/README.md says how they were made).
+#
+#   sh tests/golden.sh [CASE...]        from the repository's root, after make
+#
+# A folder with expect.safetensors is a `plimsoll step` case: logits, loss and every
+# gradient are compared with PyTorch's. A folder with losses.json is a `plimsoll train`
+# case: it runs once for each micro-batch size in MICRO, and every step of metrics.jsonl
+# has to show the reference's loss, gradient norm and learning rate. The reference never
+# splits its batch, so the runs also show that the split changes nothing.
+#
+# One line per case, the reason below a failed one, and 'N passed, M failed' last.
+#
+#   BUILD=build           the build folder
+#   GOLDEN=tests/golden   the cases; for those of make_llama.py --random K --out DIR
+#   MICRO="8 2"           micro-batch sizes of the training cases
+#   FLAGS=                further arguments of the binary, such as --set device=cuda
+set -u
+LC_ALL=C
+export LC_ALL
+BUILD=${BUILD:-build}
+GOLDEN=${GOLDEN:-tests/golden}
+MICRO=${MICRO:-8 2}
+FLAGS=${FLAGS:-}
+
+binary=$BUILD/plimsoll
+compare=$BUILD/tests/compare
+if [ ! -x "$binary" ]; then
+    echo "golden: no $binary: run make first, from the repository's root" >&2
+    exit 2
+fi
+make -s BUILD="$BUILD" "$compare" || exit 2
+
+tmp=$(mktemp -d) || exit 2
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 1' HUP INT TERM
+passed=0
+failed=0
+
+# report STATUS NAME: the case's line from the last line of $tmp/log; all of it on failure.
+report() {
+    if [ "$1" -eq 0 ]; then
+        passed=$((passed + 1))
+        printf 'ok    %-28s %s\n' "$2" "$(tail -n 1 "$tmp/log")"
+    else
+        failed=$((failed + 1))
+        printf 'FAIL  %s\n' "$2"
+        sed 's/^/      /' "$tmp/log"
+    fi
+}
+
+# ran STATUS WHAT: true when the binary succeeded, else says with which status it ended.
+ran() {
+    [ "$1" -eq 0 ] || { echo "plimsoll $2 ended with status $1"; return 1; }
+}
+
+check_step() {
+    rm -f "$tmp/got.safetensors"
+    # FLAGS is a list of words.
+    # shellcheck disable=SC2086
+    "$binary" step --model "$1" --batch "$1/batch.safetensors" \
+        --out "$tmp/got.safetensors" $FLAGS
+    ran $? step || return 1
+    "$compare" "$1/expect.safetensors" "$tmp/got.safetensors" --logits 1e-4 --grad 1e-3
+}
+
+# losses EXPECTED METRICS: both have one step per line. Evaluation lines are passed over.
+# A number that is missing or not finite does not look like one and so fails.
+losses() {
+    awk '
+    function number(line, key,    at) {
+        if (!match(line, "\"" key "\"[ ]*:[ ]*[-+0-9.][-+0-9.eE]*")) return "none"
+        at = substr(line, RSTART, RLENGTH)
+        sub(/^[^:]*:[ ]*/, "", at)
+        return at
+    }
+    function check(step, key, want, got, bound,    off) {
+        if (want == "none" || got == "none") {
+            printf "step %d: no %s, expected %s, found %s\n", step, key, want, got
+            return bad++
+        }
+        want += 0  # a number from here on, not its text
+        off = got - want
+        if (off < 0) off = -off
+        if (want != 0) off /= want < 0 ? -want : want
+        if (off > worst[key]) worst[key] = off
+        if (!(off <= bound)) {
+            printf "step %d: %s is %s, expected %.9g: off by %.2g, at most %g\n", \
+                step, key, got, want, off, bound
+            bad++
+        }
+    }
+    { step = number($0, "step") }
+    step == "none" || /"eval/ { next }
+    NR == FNR { line[step] = $0; steps++; next }
+    { seen++
+      if (!(step in line)) { printf "step %s is repeated or not expected\n", step; bad++; next }
+      check(step, "loss", number(line[step], "loss"), number($0, "loss"), 1e-4)
+      check(step, "grad_norm", number(line[step], "grad_norm"), number($0, "grad_norm"), 1e-3)
+      check(step, "learning_rate", number(line[step], "learning_rate"), \
+            number($0, "learning_rate"), 1e-5)
+      delete line[step] }
+    END {
+        if (!steps || seen != steps) {
+            printf "found %d steps, expected %d\n", seen, steps
+            bad++
+        }
+        printf "%d steps, worst loss %.1e, norm %.1e\n", seen, worst["loss"], worst["grad_norm"]
+        exit bad > 0
+    }' "$1" "$2"
+}
+
+# check_train FOLDER MICRO_BATCH
+check_train() {
+    out=$tmp/run
+    rm -rf "$out"
+    # shellcheck disable=SC2086
+    "$binary" train "$1/run.yaml" --set "train.out=$out" --set "memory.micro_batch=$2" $FLAGS
+    ran $? train || return 1
+    if [ ! -f "$out/metrics.jsonl" ]; then
+        echo "plimsoll train succeeded and left no metrics.jsonl in train.out"
+        return 1
+    fi
+    losses "$1/losses.json" "$out/metrics.jsonl"
+}
+
+wanted=" $* "
+for folder in "$GOLDEN"/*/; do
+    folder=${folder%/}
+    name=${folder##*/}
+    case $wanted in
+        "  " | *" $name "*) ;;
+        *) continue ;;
+    esac
+    if [ -f "$folder/expect.safetensors" ]; then
+        check_step "$folder" >"$tmp/log" 2>&1
+        report $? "$name"
+    fi
+    if [ -f "$folder/losses.json" ]; then
+        for micro in $MICRO; do
+            check_train "$folder" "$micro" >"$tmp/log" 2>&1
+            report $? "$name, micro-batch $micro"
+        done
+    fi
+done
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""Golden files for `plimsoll step` on Llama models, made with PyTorch and transformers.
+
+    python tests/golden/make_llama.py [--out DIR] [--seed N] [--only CASE]...
+    python tests/golden/make_llama.py --random K --out DIR [--seed N]
+
+Each case is one folder:
+
+    config.json             written here key by key, in the style of transformers 4
+                            or 5, so that it does not follow the installed version
+    model.safetensors       random weights; or shards with their index
+    batch.safetensors       input_ids, labels (-100 is ignored)
+    expect.safetensors      logits, loss, grad.<name> for every parameter
+
+What holds: the weights and config.json are written first, and the reference is
+LlamaForCausalLM.from_pretrained(folder) in float32 with eager attention. So the
+expectation follows the bytes on disk and transformers' own reading of the config,
+never a model in memory that the folder only claims to describe. Parameter names
+are those of LlamaForCausalLM.named_parameters(), which lists a tied weight once,
+as model.embed_tokens.weight, also where the file's names lack the "model." prefix.
+
+The last column of the printed table is the distance between this float32 gradient
+and one computed in float64 (transformers keeps RMSNorm and the loss in float32):
+what a correct implementation may differ by, to set against the tolerance.
+"""
+import argparse
+import json
+import os
+import random
+import sys
+import zlib
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
+
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+IGNORE = -100
+
+
+def case(**changes):
+    """A case is a plain dictionary: the model's sizes, how it is written, the batch."""
+    base = dict(
+        # the model
+        vocab=61, hidden=24, heads=4, kv_heads=2, head_dim=None, layers=2, inter=40,
+        tied=False, attention_bias=False, mlp_bias=False, eps=1e-5, theta=10000.0,
+        rope=None, positions=64,
+        # how it is written: config style, dtype on disk, number of files, "model." prefix
+        style=4, dtype="float32", shards=1, prefix=True, omit=(),
+        # the batch
+        B=2, T=12, ids="int64", ignore_rows=(), std=0.2,
+    )
+    unknown = set(changes) - set(base)
+    assert not unknown, unknown
+    return {**base, **changes}
+
+
+# With head_dim 12 and theta 100 the six wavelengths run from 6.3 to 290, so the
+# bounds 8 and 32 that follow from original_max_position_embeddings 32 put some
+# frequencies in each of llama3's three ranges: kept, smoothed, divided.
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=32)
+LLAMA3_SIZES = dict(vocab=67, hidden=24, heads=2, kv_heads=1, head_dim=12, layers=1,
+                    inter=28, theta=100.0, positions=256, T=40, B=2)
+
+CASES = {
+    "basic": case(eps=1e-2),  # an eps large enough that a wrong one is seen
+    "tied": case(tied=True, style=5, vocab=73, layers=3, inter=33),
+    "llama3_v4": case(rope=LLAMA3, style=4, **LLAMA3_SIZES),
+    "llama3_v5": case(rope=LLAMA3, style=5, **LLAMA3_SIZES),
+    # "type" is how configs of the Llama 2 time spell rope_type.
+    "linear_v4": case(rope=dict(type="linear", factor=4.0), style=4, layers=1, T=21,
+                      theta=50.0, B=1),
+    "linear_v5": case(rope=dict(rope_type="linear", factor=2.5), style=5, layers=1, T=21,
+                      theta=50.0, tied=True),
+    "odd": case(hidden=40, heads=5, kv_heads=1, head_dim=12, inter=37, T=13, B=3,
+                vocab=53, style=5, ids="int32", layers=2),
+    "bias": case(attention_bias=True, mlp_bias=True, style=4, vocab=64, hidden=32, inter=24,
+                 layers=1),
+    "sharded": case(shards=3, style=5, vocab=97, theta=500000.0),
+    "bf16": case(dtype="bfloat16", style=4, ids="int32", vocab=89, hidden=32, heads=8,
+                 kv_heads=2, layers=2, inter=48),
+    "ignored_row": case(ignore_rows=(1,), B=3, T=9, style=5, tied=True, layers=1),
+    # Saved from LlamaModel: no "model." prefix and no head. The config is as old as
+    # they come: no head_dim, num_key_value_heads, rope_theta or rope_scaling.
+    "noprefix": case(prefix=False, tied=True, style=4, kv_heads=4, layers=2, vocab=79, inter=29,
+                     omit=("head_dim", "num_key_value_heads", "rope_theta", "rope_scaling",
+                           "attention_bias", "mlp_bias")),
+}
+
+
+def config_json(c):
+    """config.json of a case in the style it asks for, independent of transformers."""
+    out = {
+        "architectures": ["LlamaForCausalLM" if c["prefix"] else "LlamaModel"],
+        "attention_bias": c["attention_bias"],
+        "attention_dropout": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "hidden_size": c["hidden"],
+        "initializer_range": 0.02,
+        "intermediate_size": c["inter"],
+        "max_position_embeddings": c["positions"],
+        "mlp_bias": c["mlp_bias"],
+        "model_type": "llama",
+        "num_attention_heads": c["heads"],
+        "num_hidden_layers": c["layers"],
+        "num_key_value_heads": c["kv_heads"],
+        "pretraining_tp": 1,
+        "rms_norm_eps": c["eps"],
+        "tie_word_embeddings": c["tied"],
+        "use_cache": True,
+        "vocab_size": c["vocab"],
+    }
+    if c["head_dim"] is not None:
+        out["head_dim"] = c["head_dim"]
+    if c["style"] == 4:
+        out.update(rope_theta=c["theta"], rope_scaling=c["rope"], torch_dtype=c["dtype"],
+                   transformers_version="4.46.0")
+    else:
+        rope = dict(c["rope"] or {"rope_type": "default"}, rope_theta=c["theta"])
+        out.update(rope_parameters=rope, dtype=c["dtype"], transformers_version="5.0.0")
+    for key in c["omit"]:
+        out.pop(key, None)
+    return dict(sorted(out.items()))
+
+
+def write_tensors(path, tensors, metadata=None):
+    save_file(tensors, path, metadata)
+    os.chmod(path, 0o644)  # safetensors leaves its files readable by the owner alone
+
+
+def write_json(path, value):
+    with open(path, "w") as f:
+        json.dump(value, f, indent=2)
+        f.write("\n")
+
+
+def random_weights(c, config, generator):
+    """Weights far enough from zero that no gradient is degenerate: matrices and biases
+    normal with c["std"], norms around 1. A tied head is left out, as transformers does."""
+    shapes = {n: p.shape for n, p in LlamaForCausalLM(config).named_parameters()}
+    out = {}
+    for name, shape in shapes.items():
+        w = torch.randn(shape, generator=generator) * c["std"]
+        if name.endswith("norm.weight"):
+            w += 1
+        out[name] = w.to(getattr(torch, c["dtype"]))
+    return out
+
+
+def write_weights(folder, c, weights):
+    if not c["prefix"]:
+        weights = {n.removeprefix("model."): w for n, w in weights.items()}
+    if c["shards"] == 1:
+        write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
+        return
+    # Dealt round-robin: every layer spans files, so a reader has to go by the index.
+    n, where = c["shards"], {}
+    for k in range(n):
+        name = f"model-{k + 1:05d}-of-{n:05d}.safetensors"
+        part = dict(list(weights.items())[k::n])
+        write_tensors(os.path.join(folder, name), part, {"format": "pt"})
+        where.update(dict.fromkeys(part, name))
+    total = sum(w.numel() * w.element_size() for w in weights.values())
+    write_json(os.path.join(folder, "model.safetensors.index.json"),
+               {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))})
+
+
+def write_model(folder, c, generator):
+    """config.json and the weights of a case. Removes what an earlier run left there."""
+    os.makedirs(folder, exist_ok=True)
+    for name in os.listdir(folder):
+        if name.endswith((".safetensors", ".json")):
+            os.remove(os.path.join(folder, name))
+    write_json(os.path.join(folder, "config.json"), config_json(c))
+    config = LlamaConfig.from_pretrained(folder)
+    write_weights(folder, c, random_weights(c, config, generator))
+
+
+def load_model(folder, dtype=torch.float32):
+    """The reference, from the folder alone. Refuses a folder that does not fill it."""
+    model, info = LlamaForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+    bad = {k: v for k, v in info.items() if v}
+    if bad:
+        raise SystemExit(f"{folder}: transformers did not load this cleanly: {bad}")
+    return model.eval()  # no dropout
+
+
+def random_batch(c, generator):
+    """Labels are mostly the inputs, with ignored positions at both ends and within, and
+    some that differ from the inputs, so that reading the wrong one is seen."""
+    B, T, V = c["B"], c["T"], c["vocab"]
+    ids = torch.randint(0, V, (B, T), generator=generator)
+    other = torch.randint(0, V, (B, T), generator=generator)
+    u = torch.rand((B, T), generator=generator)
+    labels = torch.where(u < 0.25, other, ids)
+    labels[u > 0.8] = IGNORE
+    labels[0, -1] = ids[0, -1]  # whatever else is ignored, one label counts
+    for row in c["ignore_rows"]:
+        labels[row] = IGNORE
+    dtype = getattr(torch, c["ids"])
+    return {"input_ids": ids.to(dtype), "labels": labels.to(dtype)}
+
+
+def reference(folder, batch, dtype=torch.float32):
+    """logits, loss and gradients of the folder's model on the batch."""
+    model = load_model(folder, dtype)
+    out = model(input_ids=batch["input_ids"].long(), labels=batch["labels"].long(),
+                use_cache=False)
+    out.loss.backward()
+    result = {"logits": out.logits.detach().contiguous(), "loss": out.loss.detach()}
+    for name, p in model.named_parameters():
+        grad = torch.zeros_like(p) if p.grad is None else p.grad
+        result["grad." + name] = grad.contiguous()
+    return result
+
+
+def relative(a, b):
+    """|a - b| / |b| in L2, in double."""
+    a, b = a.double().flatten(), b.double().flatten()
+    return float((a - b).norm() / b.norm().clamp_min(1e-300))
+
+
+def noise(got, exact):
+    """The worst relative error over the gradients, as tests/compare.c counts it."""
+    grads = [n for n in exact if n.startswith("grad.")]
+    total = torch.stack([exact[n].double().norm() for n in grads]).norm()
+    return max(relative(got[n], exact[n]) for n in grads if exact[n].norm() > 1e-7 * total)
+
+
+def folder_bytes(folder):
+    return sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
+
+
+def make_case(folder, name, c, seed):
+    """Writes one case and prints its row. The seed of a case depends on its name only,
+    so adding a case changes no other."""
+    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
+    write_model(folder, c, generator)
+    batch = random_batch(c, generator)
+    expect = reference(folder, batch)
+    if not all(torch.isfinite(t).all() for t in expect.values()):
+        raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
+    write_tensors(os.path.join(folder, "batch.safetensors"), batch)
+    write_tensors(os.path.join(folder, "expect.safetensors"), expect)
+
+    exact = reference(folder, batch, torch.float64)
+    size = folder_bytes(folder)
+    params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
+    print(f"{name:14} {params:7} {size:9} {float(expect['loss']):9.5f} "
+          f"{relative(expect['logits'], exact['logits']):8.1e} {noise(expect, exact):8.1e}")
+    return size
+
+
+def random_case(r):
+    """A random odd configuration that transformers accepts: hidden is a multiple of the
+    heads, head_dim is even because rotary embedding works on pairs."""
+    heads = r.randint(1, 6)
+    kv = r.choice([k for k in range(1, heads + 1) if heads % k == 0])
+    hidden = heads * r.randint(2, 9)
+    implicit = (hidden // heads) % 2 == 0 and r.random() < 0.5
+    B = r.randint(1, 5)
+    rope = r.choice([None, None,
+                     dict(rope_type="linear", factor=r.choice([2.0, 3.5])),
+                     dict(rope_type="llama3", factor=r.choice([4.0, 8.0]),
+                          low_freq_factor=1.0, high_freq_factor=r.choice([2.0, 4.0]),
+                          original_max_position_embeddings=r.choice([16, 32]))])
+    return case(
+        vocab=r.randint(5, 130), hidden=hidden, heads=heads, kv_heads=kv,
+        head_dim=None if implicit else 2 * r.randint(1, 10), layers=r.randint(1, 4),
+        inter=r.randint(3, 70), tied=r.random() < 0.5, attention_bias=r.random() < 0.3,
+        mlp_bias=r.random() < 0.3, eps=r.choice([1e-6, 1e-5, 1e-3]),
+        theta=r.choice([100.0, 10000.0, 500000.0]), rope=rope, positions=128,
+        style=r.choice([4, 5]), dtype=r.choice(["float32", "float32", "bfloat16", "float16"]),
+        shards=r.choice([1, 1, 2, 4]), B=B, T=r.randint(2, 50), ids=r.choice(["int32", "int64"]),
+        ignore_rows=tuple(b for b in range(1, B) if r.random() < 0.2), std=r.uniform(0.1, 0.3))
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--out", default=HERE, metavar="DIR", help="where the case folders go")
+    p.add_argument("--seed", type=int, default=0, metavar="N")
+    p.add_argument("--only", action="append", metavar="CASE", help="may be repeated")
+    p.add_argument("--random", type=int, default=0, metavar="K",
+                   help="K random configurations instead of the fixed cases; needs --out")
+    p.add_argument("--list", action="store_true", help="print the names of the cases")
+    a = p.parse_args()
+    if a.random and os.path.abspath(a.out) == HERE:
+        p.error("--random needs --out DIR: random cases do not belong among the fixed ones")
+    for name in a.only or []:
+        if not a.random and name not in CASES:
+            p.error(f"no case {name!r}; there are: {' '.join(CASES)}")
+    return a
+
+
+def main():
+    a = parse_arguments()
+    cases = CASES
+    if a.random:
+        cases = {f"random_{a.seed}_{k}": random_case(random.Random(f"{a.seed}/{k}"))
+                 for k in range(a.random)}
+    cases = {n: c for n, c in cases.items() if not a.only or n in a.only}
+    if a.list:
+        print("\n".join(cases))
+        return
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)  # the same sums in the same order everywhere
+    print(f"{'case':14} {'params':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
+    print(f"{'':14} {'':7} {'':9} {'':9} {'logits':>8} {'grads':>8}")
+    total = sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in cases.items())
+    print(f"{len(cases)} cases, {total} bytes")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

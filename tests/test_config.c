@@ -1,0 +1,364 @@
+/*
+ * test_config.c: the configuration: defaults, sources and their order, every kind
+ * of error with key, value and place, and the round trip through YAML. The
+ * learning-rate schedules, which the configuration names, are tested here too.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "data/tokens.h"
+#include "train/config.h"
+#include "train/signals.h"
+
+static void assert_has(const char *text, const char *part)
+{
+    if (!strstr(text, part)) fail_msg("\"%s\" is not in \"%s\"", part, text);
+}
+
+/* Reads text that must be refused, and checks what the message holds. */
+static void refuses(const char *yaml, const char *part, const char *other)
+{
+    struct config c;
+    struct error e = {0};
+    config_init(&c);
+    int rc = config_read_text(&c, yaml, "run.yaml", &e);
+    if (!rc) rc = config_check(&c, 0, &e);
+    if (rc != PL_USAGE) fail_msg("accepted: %s", yaml);
+    assert_int_equal(e.code, PL_USAGE);
+    assert_has(e.text, part);
+    assert_has(e.text, other);
+    config_free(&c);
+}
+
+static void refuses_set(const char *assignment, const char *part)
+{
+    struct config c;
+    struct error e = {0};
+    config_init(&c);
+    if (config_set(&c, assignment, &e) != PL_USAGE) fail_msg("accepted: %s", assignment);
+    assert_has(e.text, part);
+    config_free(&c);
+}
+
+static void accepts_set(struct config *c, const char *assignment)
+{
+    struct error e = {0};
+    if (config_set(c, assignment, &e)) fail_msg("%s", e.text);
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    struct config c;
+    config_init(&c);
+    assert_null(c.model_path);
+    assert_int_equal(c.model_freeze.n, 0);
+    assert_int_equal(c.data_format, FORMAT_TOKENS);
+    assert_int_equal(c.data_sequence, 256);
+    assert_true(c.data_shuffle);
+    assert_int_equal(c.data_token_dtype, TOKENS_AUTO);
+    assert_int_equal(c.train_steps, 0);
+    assert_int_equal(c.train_effective_batch, 8);
+    assert_true(c.train_learning_rate == 1e-4 && c.train_beta1 == 0.9 && c.train_beta2 == 0.999);
+    assert_true(c.train_eps == 1e-8 && c.train_weight_decay == 0.01 && c.train_clip_norm == 0);
+    assert_int_equal(c.train_schedule, SCHEDULE_CONSTANT);
+    assert_int_equal(c.train_keep, 2);
+    assert_int_equal(c.memory_budget.kind, BUDGET_NONE);
+    assert_int_equal(c.memory_micro_batch, 0);
+    assert_int_equal(c.memory_offload, OFFLOAD_AUTO);
+    assert_int_equal(c.device_kind, DEVICE_AUTO);
+    assert_false(c.device_deterministic);
+    assert_false(config_given(&c, KEY_train_keep));
+    config_free(&c);
+}
+
+static const char everything[] =
+    "model:\n"
+    "  path: models/small\n"
+    "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
+    "data:\n"
+    "  format: tokens\n"
+    "  train: data/*.npy\n"
+    "  validation: [v/a.bin, 'v/b,c.bin']\n"
+    "  sequence: 128\n"
+    "  shuffle: false\n"
+    "  token_dtype: int32\n"
+    "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: cosine, warmup_steps: 10,\n"
+    "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, clip_norm: 1,\n"
+    "  seed: 9007199254740993, eval_every: 50, save_every: 100, keep: 3, out: runs/1}\n"
+    "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: all,\n"
+    "  optimizer: adamw, offload: none, head_chunks: 8, allow: []}\n"
+    "device: {kind: cpu, threads: 2, deterministic: true, profile: p.json}\n";
+
+static void test_every_key(void **state)
+{
+    (void)state;
+    struct config c;
+    struct error e = {0};
+    config_init(&c);
+    if (config_read_text(&c, everything, "run.yaml", &e)) fail_msg("%s", e.text);
+    assert_string_equal(c.model_path, "models/small");
+    assert_int_equal(c.model_freeze.n, 2);
+    assert_string_equal(c.model_freeze.at[1], "*.norm.weight");
+    assert_int_equal(c.data_train.n, 1);
+    assert_string_equal(c.data_train.at[0], "data/*.npy");
+    assert_int_equal(c.data_validation.n, 2);
+    assert_string_equal(c.data_validation.at[1], "v/b,c.bin");
+    assert_int_equal(c.data_token_dtype, TOKENS_I32);
+    assert_int_equal(c.train_steps, 1000);
+    assert_true(c.train_learning_rate == 3e-5 && c.train_eps == 1e-6 && c.train_clip_norm == 1);
+    assert_int_equal(c.train_schedule, SCHEDULE_COSINE);
+    assert_true(c.train_seed == 9007199254740993LL); /* more digits than a double holds */
+    assert_int_equal(c.memory_budget.kind, BUDGET_BYTES);
+    assert_true(c.memory_budget.bytes == 1610612736u && c.memory_host_budget.bytes == 64000000000u);
+    assert_int_equal(c.memory_micro_batch, 4);
+    assert_int_equal(c.memory_precision, PRECISION_F32);
+    assert_int_equal(c.memory_recompute, RECOMPUTE_ALL);
+    assert_int_equal(c.memory_head_chunks, 8);
+    assert_int_equal(c.device_kind, DEVICE_CPU);
+    assert_int_equal(c.device_threads, 2);
+    assert_true(c.device_deterministic);
+    for (int key = 0; key < CONFIG_KEYS; key++) /* the text above leaves no key out */
+        if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs)
+            fail_msg("%s is not tested", config_key_name((enum config_key)key));
+    assert_int_equal(
+        config_check(&c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, &e), PL_OK);
+    config_free(&c);
+}
+
+/* Writes c, reads the text into a fresh struct, and compares all keys. */
+static void round_trip(const struct config *c)
+{
+    struct config again;
+    struct error e = {0};
+    struct text text = {0}, second = {0};
+    config_write(c, &text);
+    config_init(&again);
+    if (config_read_text(&again, text.at, "config.yaml", &e)) fail_msg("%s\n%s", e.text, text.at);
+    for (int key = 0; key < CONFIG_KEYS; key++)
+        if (!config_same(c, &again, (enum config_key)key))
+            fail_msg("%s differs after\n%s", config_key_name((enum config_key)key), text.at);
+    config_write(&again, &second);
+    assert_string_equal(text.at, second.at);
+    text_free(&text);
+    text_free(&second);
+    config_free(&again);
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    struct config c, d;
+    struct error e = {0};
+    config_init(&c);
+    round_trip(&c);
+    assert_int_equal(config_read_text(&c, everything, "run.yaml", &e), PL_OK);
+    round_trip(&c);
+    accepts_set(&c, "train.learning_rate=0.1234567890123456789");
+    accepts_set(&c, "model.path=\"odd: \\\"name\\\" # \\\\ \\t \u00e9\"");
+    accepts_set(&c, "train.out=123");
+    accepts_set(&c, "train.epochs=3");
+    accepts_set(&c, "memory.budget=auto");
+    accepts_set(&c, "data.train=['*', '-', 'null', ' a ', '{x,y}']");
+    round_trip(&c);
+
+    config_init(&d);
+    assert_false(config_same(&c, &d, KEY_train_epochs));
+    assert_true(config_same(&c, &d, KEY_memory_allow));
+    config_free(&c);
+    config_free(&d);
+}
+
+static void test_set(void **state)
+{
+    (void)state;
+    struct config c;
+    struct error e = {0};
+    config_init(&c);
+    assert_int_equal(config_read_text(&c, "train: {steps: 5, keep: 4}\nmodel: {path: a}\n", "run.yaml", &e), PL_OK);
+    accepts_set(&c, "train.keep=7");
+    assert_int_equal(c.train_keep, 7);
+    accepts_set(&c, "train.keep=null");
+    assert_int_equal(c.train_keep, 2);
+    accepts_set(&c, "data.train=*.npy, x/{a,b}.bin ,y");
+    assert_int_equal(c.data_train.n, 3);
+    assert_string_equal(c.data_train.at[0], "*.npy");
+    assert_string_equal(c.data_train.at[1], "x/{a,b}.bin");
+    accepts_set(&c, "model.freeze=[a.*, \"*b\"]");
+    assert_int_equal(c.model_freeze.n, 2);
+    accepts_set(&c, "model.freeze=[]");
+    assert_int_equal(c.model_freeze.n, 0);
+    accepts_set(&c, "device=cpu");
+    assert_int_equal(c.device_kind, DEVICE_CPU);
+    accepts_set(&c, "device={kind: auto, threads: 3}");
+    assert_int_equal(c.device_threads, 3);
+    accepts_set(&c, "train.out=a=b");
+    assert_string_equal(c.train_out, "a=b");
+
+    /* one key of a pair replaces the file's other one */
+    accepts_set(&c, "train.epochs=2");
+    accepts_set(&c, "model.preset=tiny");
+    assert_int_equal(c.train_steps, 0);
+    assert_null(c.model_path);
+    assert_int_equal(config_check(&c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_TRAIN, &e), PL_OK);
+
+    assert_int_equal(config_set_memory(&c, "8GiB", &e), PL_OK);
+    assert_true(c.memory_budget.kind == BUDGET_BYTES && c.memory_budget.bytes == 8ull << 30);
+    assert_int_equal(config_set_memory(&c, "123456", &e), PL_OK);
+    assert_true(c.memory_budget.bytes == 123456);
+    assert_int_equal(config_set_memory(&c, "auto", &e), PL_OK);
+    assert_int_equal(c.memory_budget.kind, BUDGET_AUTO);
+    assert_int_equal(config_set_memory(&c, "lots", &e), PL_USAGE);
+    assert_has(e.text, "--memory lots");
+    assert_has(e.text, "a size above 0 such as 8GiB, or none or auto");
+    assert_int_equal(config_set_memory(&c, "0", &e), PL_USAGE);
+    config_free(&c);
+}
+
+static void test_set_errors(void **state)
+{
+    (void)state;
+    refuses_set("", "no `=`");
+    refuses_set("train.steps", "no `=`");
+    refuses_set("=5", "no key");
+    refuses_set("train.steps=", "no value");
+    refuses_set("train.stepz=5", "did you mean train.steps?");
+    refuses_set("train=5", "a map of keys");
+    refuses_set("trian.steps=5", "did you mean train.steps?");
+    refuses_set("train.steps=5.5", "the number 5.5");
+    refuses_set("train.steps=[1, 2]", "found a list");
+    refuses_set("model.freeze=[*a]", "need quotes");
+    refuses_set("model.freeze=[[a]]", "a list of strings");
+    refuses_set("memory.allow=[x]", "empty");
+    refuses_set("steps=5", "did you mean train.steps?");
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    refuses("train:\n  steps: 1\n  learning_rat: 1\n", "run.yaml:3", "did you mean train.learning_rate?");
+    refuses("train: {precision: f32}\n", "run.yaml:1", "did you mean memory.precision?");
+    refuses("\n\ntrian: {steps: 1}\n", "run.yaml:3", "did you mean train?");
+    refuses("learning_rate: 1\n", "run.yaml:1", "did you mean train.learning_rate?");
+    refuses("train.steps: 1\n", "run.yaml:1", "train: {steps: ...}");
+    refuses("loss: {focal: 20}\n", "unknown key loss", "did you mean");
+    refuses("data: {image_size: 1024}\n", "unknown key data.image_size", "did you mean");
+    refuses("train:\n  steps: ten\n", "run.yaml:2: train.steps", "\"ten\", expected a whole number from 1 to 2147483647");
+    refuses("train:\n  steps: 0\n", "the number 0", "from 1");
+    refuses("train: {steps: '5'}\n", "the string \"5\"", "a whole number");
+    refuses("train: {beta1: 1}\n", "train.beta1", "at least 0 and below 1");
+    refuses("train: {learning_rate: -1}\n", "-1", "0 or more");
+    refuses("train: {learning_rate: .nan}\n", "nan", "0 or more");
+    refuses("train: {learning_rate: .inf}\n", "inf", "0 or more");
+    refuses("train: {schedule: step}\n", "\"step\"", "constant, linear or cosine");
+    refuses("train: {seed: -1}\n", "train.seed", "0 or more");
+    refuses("train: {seed: 9223372036854775808}\n", "train.seed", "9223372036854775808");
+    refuses("data: {shuffle: 1}\n", "data.shuffle", "true or false");
+    refuses("data: {sequence: 1}\n", "data.sequence", "from 2");
+    refuses("memory: {micro_batch: 0}\n", "memory.micro_batch", "auto or a whole number from 1");
+    refuses("memory: {micro_batch: automatic}\n", "memory.micro_batch", "auto or");
+    refuses("memory: {budget: 8XB}\n", "memory.budget", "8GiB");
+    refuses("memory: {host_budget: auto}\n", "memory.host_budget", "none");
+    refuses("memory: {micro_batch: 9}\n", "run.yaml:1: memory.micro_batch is 9", "train.effective_batch, 8");
+    refuses("train:\n  eval_every: 5\n", "run.yaml:2", "data.validation");
+    refuses("device: gpu\n", "device.kind", "auto, cpu or cuda");
+    refuses("model: {path: ''}\n", "model.path", "a string");
+    refuses("model: {path: {a: b}}\n", "a map", "a string");
+    refuses("train:\n  steps: 1\n  epochs: 2\n", "run.yaml:3", "both train.steps and train.epochs");
+    refuses("model:\n  path: a\n  preset: b\n", "run.yaml:3", "both model.path and model.preset");
+    refuses("train: {steps: 1, steps: 2}\n", "run.yaml", "twice");
+    refuses("- a\n", "run.yaml", "a list");
+    refuses("train: {\n", "run.yaml", "line");
+}
+
+static void test_needs(void **state)
+{
+    (void)state;
+    struct config c;
+    struct error e = {0};
+    config_init(&c);
+    assert_int_equal(config_check(&c, 0, &e), PL_OK);
+    assert_int_equal(config_check(&c, CONFIG_NEEDS_MODEL, &e), PL_USAGE);
+    assert_has(e.text, "neither model.path nor model.preset");
+    assert_int_equal(config_check(&c, CONFIG_NEEDS_TRAIN, &e), PL_USAGE);
+    assert_has(e.text, "neither train.steps nor train.epochs");
+    accepts_set(&c, "train.steps=1");
+    assert_int_equal(config_check(&c, CONFIG_NEEDS_TRAIN, &e), PL_USAGE);
+    assert_has(e.text, "train.out");
+    accepts_set(&c, "data.train=[]");
+    assert_int_equal(config_check(&c, CONFIG_NEEDS_DATA, &e), PL_USAGE);
+    assert_has(e.text, "data.train");
+    /* an empty document and empty sections are fine; a file that is not there is not */
+    assert_int_equal(config_read_text(&c, "", "run.yaml", &e), PL_OK);
+    assert_int_equal(config_read_text(&c, "train:\ndata:\n  sequence:\n", "run.yaml", &e), PL_OK);
+    assert_int_equal(config_read(&c, "no/such/run.yaml", &e), PL_USAGE);
+    assert_has(e.text, "no/such/run.yaml");
+    config_free(&c);
+}
+
+static void test_help(void **state)
+{
+    (void)state;
+    struct text t = {0};
+    config_help(&t);
+    assert_has(t.at, "learning_rate    1e-4");
+    assert_has(t.at, "(constant, linear or cosine)");
+    text_free(&t);
+}
+
+/* Values of transformers' LambdaLR functions, by their formulas written out. */
+static void test_schedule(void **state)
+{
+    (void)state;
+    assert_true(schedule_factor(SCHEDULE_CONSTANT, 0, 0, 10) == 1);
+    assert_true(schedule_factor(SCHEDULE_CONSTANT, 0, 4, 10) == 0);
+    assert_true(schedule_factor(SCHEDULE_CONSTANT, 3, 4, 10) == 0.75);
+    assert_true(schedule_factor(SCHEDULE_CONSTANT, 99, 4, 10) == 1);
+    assert_true(schedule_factor(SCHEDULE_LINEAR, 1, 2, 10) == 0.5);
+    assert_true(schedule_factor(SCHEDULE_LINEAR, 2, 2, 10) == 1);
+    assert_true(schedule_factor(SCHEDULE_LINEAR, 6, 2, 10) == 0.5);
+    assert_true(schedule_factor(SCHEDULE_LINEAR, 10, 2, 10) == 0);
+    assert_true(schedule_factor(SCHEDULE_LINEAR, 12, 2, 10) == 0);
+    assert_true(schedule_factor(SCHEDULE_COSINE, 1, 2, 10) == 0.5);
+    assert_true(schedule_factor(SCHEDULE_COSINE, 2, 2, 10) == 1);
+    assert_true(fabs(schedule_factor(SCHEDULE_COSINE, 6, 2, 10) - 0.5) < 1e-15);
+    assert_true(fabs(schedule_factor(SCHEDULE_COSINE, 4, 2, 10) - 0.5 * (1 + sqrt(0.5))) < 1e-15);
+    assert_true(fabs(schedule_factor(SCHEDULE_COSINE, 10, 2, 10)) < 1e-15);
+    /* a warmup that fills the whole run divides by nothing */
+    assert_true(schedule_factor(SCHEDULE_LINEAR, 3, 3, 3) == 0);
+    assert_true(schedule_factor(SCHEDULE_COSINE, 3, 3, 3) == 1);
+}
+
+static void test_signals(void **state)
+{
+    (void)state;
+    signals_install();
+    assert_int_equal(signals_received(), 0);
+    raise(SIGTERM);
+    assert_int_equal(signals_received(), SIGTERM);
+    assert_string_equal(signals_name(signals_received()), "SIGTERM");
+    struct sigaction now; /* the next one, of either kind, would end the process */
+    sigaction(SIGTERM, NULL, &now);
+    assert_true(now.sa_handler == SIG_DFL);
+    sigaction(SIGINT, NULL, &now);
+    assert_true(now.sa_handler == SIG_DFL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_every_key),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_set),
+        cmocka_unit_test(test_set_errors), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_needs),      cmocka_unit_test(test_help),
+        cmocka_unit_test(test_schedule),   cmocka_unit_test(test_signals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,366 @@
+/*
+ * test_folder.c: the run's folder: who may use it, what a resume finds after a kill
+ * at any point, and how metrics are cut back.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "train/folder.h"
+
+static char top[64];
+
+static int make_top(void **state)
+{
+    (void)state;
+    strcpy(top, "/tmp/plimsoll-folder-XXXXXX");
+    return mkdtemp(top) ? 0 : -1;
+}
+
+static int remove_top(void **state)
+{
+    (void)state;
+    struct error e;
+    return tree_remove(top, &e);
+}
+
+/* top/name, in a ring of buffers. */
+static char *in_top(const char *name)
+{
+    static char paths[8][512];
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", top, name);
+    return path;
+}
+
+static void put(const char *path, const char *text)
+{
+    struct error e = {0};
+    if (file_write_atomic(path, text, strlen(text), &e)) fail_msg("%s", e.text);
+}
+
+static void assert_holds(const char *path, const char *text)
+{
+    struct error e = {0};
+    char *bytes = NULL;
+    size_t n;
+    if (file_read(path, 1 << 20, &bytes, &n, &e)) fail_msg("%s", e.text);
+    assert_string_equal(bytes, text);
+    mem_free(bytes);
+}
+
+static void assert_has(const char *text, const char *part)
+{
+    if (!strstr(text, part)) fail_msg("\"%s\" is not in \"%s\"", part, text);
+}
+
+static void opens(struct folder *f, const char *dir, bool resume)
+{
+    struct error e = {0};
+    if (folder_open(f, dir, resume, &e)) fail_msg("%s", e.text);
+}
+
+static void refuses(const char *dir, bool resume, int code, const char *part)
+{
+    struct folder f;
+    struct error e = {0};
+    assert_int_equal(folder_open(&f, dir, resume, &e), code);
+    assert_has(e.text, part);
+    assert_has(e.text, dir);
+}
+
+static void save(struct folder *f, int64_t step, int64_t keep, const char *content)
+{
+    struct error e = {0};
+    const char *path;
+    char file[600];
+    if (folder_checkpoint_begin(f, step, &path, &e)) fail_msg("%s", e.text);
+    snprintf(file, sizeof file, "%s/state", path);
+    put(file, content);
+    if (folder_checkpoint_commit(f, keep, &e)) fail_msg("%s", e.text);
+}
+
+static int64_t latest(struct folder *f)
+{
+    struct error e = {0};
+    int64_t step;
+    char path[FOLDER_PATH];
+    if (folder_checkpoint_latest(f, &step, path, &e)) fail_msg("%s", e.text);
+    assert_true((step < 0) == (path[0] == 0));
+    return step;
+}
+
+static void test_open(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct error e = {0};
+    char *dir = in_top("a/b/run");
+    refuses(dir, true, PL_USAGE, "nothing to resume");
+    opens(&f, dir, false);
+    assert_true(dir_exists(in_top("a/b/run/checkpoints")));
+    assert_int_equal(folder_write(&f, "config.yaml", "x: 1\n", 5, &e), PL_OK);
+    folder_close(&f);
+    folder_close(&f); /* harmless */
+    refuses(dir, false, PL_USAGE, "--resume");
+    opens(&f, dir, true);
+    folder_close(&f);
+
+    /* a folder that a start which failed left behind counts as empty */
+    mkdir(in_top("locked"), 0777);
+    put(in_top("locked/.lock"), "");
+    refuses(in_top("locked"), true, PL_USAGE, "nothing to resume");
+    opens(&f, in_top("locked/"), false);
+    folder_close(&f);
+
+    /* somebody else's folder is left as it was */
+    mkdir(in_top("home"), 0777);
+    put(in_top("home/thesis.txt"), "text");
+    refuses(in_top("home"), false, PL_USAGE, "not empty");
+    refuses(in_top("home"), true, PL_USAGE, "nothing to resume");
+    assert_false(file_exists(in_top("home/.lock")));
+
+    struct folder g;
+    assert_int_equal(folder_open(&g, in_top("home/thesis.txt/run"), false, &e), PL_USAGE);
+    assert_int_equal(folder_open(&g, "", false, &e), PL_USAGE);
+}
+
+static void test_read_only(void **state)
+{
+    (void)state;
+    if (geteuid() == 0) skip(); /* nothing is read-only for root */
+    mkdir(in_top("readonly"), 0555);
+    refuses(in_top("readonly"), false, PL_FAIL, "cannot");
+    struct folder f;
+    struct error e = {0};
+    assert_int_equal(folder_open(&f, in_top("readonly/run"), false, &e), PL_FAIL);
+}
+
+/* The lock is per open file, so a child process stands for the other run. */
+static void test_lock(void **state)
+{
+    (void)state;
+    struct folder f, g;
+    struct error e = {0};
+    char *dir = in_top("lock"), pid[32];
+    opens(&f, dir, false);
+    assert_int_equal(folder_write(&f, "config.yaml", "", 0, &e), PL_OK);
+    snprintf(pid, sizeof pid, "process %ld,", (long)getpid());
+    pid_t child = fork();
+    if (!child) {
+        bool ok = folder_open(&g, dir, true, &e) == PL_FAIL && strstr(e.text, pid);
+        ok = ok && folder_open(&g, dir, false, &e) == PL_FAIL && strstr(e.text, pid);
+        _exit(ok ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    folder_close(&f);
+    opens(&g, dir, true);
+    folder_close(&g);
+}
+
+static void test_checkpoints(void **state)
+{
+    (void)state;
+    struct folder f;
+    opens(&f, in_top("c"), false);
+    assert_int_equal(latest(&f), -1);
+    save(&f, 2, 2, "two");
+    save(&f, 4, 2, "four");
+    assert_int_equal(latest(&f), 4);
+    save(&f, 10, 2, "ten"); /* by number, not by name */
+    assert_int_equal(latest(&f), 10);
+    assert_false(file_exists(in_top("c/checkpoints/step-2")));
+    assert_holds(in_top("c/checkpoints/step-4/state"), "four");
+    assert_true(file_exists(in_top("c/checkpoints/step-10/DONE")));
+    save(&f, 10, 1, "ten again"); /* in place of the one that is there */
+    assert_holds(in_top("c/checkpoints/step-10/state"), "ten again");
+    assert_false(file_exists(in_top("c/checkpoints/step-4")));
+    save(&f, 3, 1, "three"); /* the one just written stays, though it is the oldest */
+    assert_int_equal(latest(&f), 3);
+
+    struct error e = {0};
+    struct names names;
+    assert_int_equal(dir_list(in_top("c/checkpoints"), &names, &e), PL_OK);
+    assert_int_equal(names.n, 1); /* and nothing is left over */
+    names_free(&names);
+    folder_close(&f);
+}
+
+/* Saving takes no memory: see the struct. */
+static void test_no_allocation(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct error e = {0};
+    const char *path;
+    opens(&f, in_top("n"), false);
+    uint64_t before = mem_allocations();
+    for (int step = 0; step < 5; step++) {
+        assert_int_equal(folder_metrics(&f, &e, "{\"step\": %d, \"loss\": %.9g}", step, 1.0 / 3), PL_OK);
+        assert_int_equal(folder_checkpoint_begin(&f, step, &path, &e), PL_OK);
+        assert_int_equal(folder_checkpoint_commit(&f, 2, &e), PL_OK);
+    }
+    assert_true(mem_allocations() == before);
+    folder_close(&f);
+}
+
+/* What a kill leaves: a folder being written, one without DONE, one being removed,
+ * one whose replacement never came. */
+static void test_after_kill(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct error e = {0};
+    const char *path;
+    opens(&f, in_top("k"), false);
+    folder_write(&f, "config.yaml", "", 0, &e);
+    save(&f, 5, 3, "five");
+    assert_int_equal(folder_checkpoint_begin(&f, 6, &path, &e), PL_OK);
+    put(in_top("k/checkpoints/.step-6.tmp/state"), "half");
+    folder_close(&f);
+    mkdir(in_top("k/checkpoints/step-7"), 0777);
+    mkdir(in_top("k/checkpoints/step-x"), 0777);
+    mkdir(in_top("k/checkpoints/.step-4.tmp"), 0777);
+    put(in_top("k/checkpoints/.step-4.tmp/DONE"), "");
+    mkdir(in_top("k/checkpoints/.step-8.old"), 0777);
+    put(in_top("k/checkpoints/.step-8.old/DONE"), "");
+    mkdir(in_top("k/.model.old"), 0777);
+    mkdir(in_top("k/.model.tmp"), 0777);
+    put(in_top("k/.model.old/config.json"), "old");
+    put(in_top("k/config.yaml.aB3dE6"), "cut");
+
+    opens(&f, in_top("k"), true);
+    assert_int_equal(latest(&f), 8); /* taken back */
+    assert_holds(in_top("k/model/config.json"), "old");
+    assert_false(file_exists(in_top("k/.model.tmp")));
+    assert_false(file_exists(in_top("k/checkpoints/.step-6.tmp")));
+    assert_false(file_exists(in_top("k/checkpoints/.step-4.tmp")));
+    assert_false(file_exists(in_top("k/config.yaml.aB3dE6")));
+    save(&f, 9, 2, "nine");
+    assert_int_equal(latest(&f), 9);
+    assert_true(file_exists(in_top("k/checkpoints/step-7"))); /* not ours to judge */
+    folder_close(&f);
+}
+
+static void test_stale_staging(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct error e = {0};
+    const char *path;
+    opens(&f, in_top("s"), false);
+    assert_int_equal(folder_checkpoint_begin(&f, 1, &path, &e), PL_OK);
+    put(in_top("s/checkpoints/.step-1.tmp/old"), "old");
+    assert_int_equal(folder_checkpoint_begin(&f, 1, &path, &e), PL_OK);
+    assert_false(file_exists(in_top("s/checkpoints/.step-1.tmp/old")));
+    folder_close(&f);
+}
+
+static void publish(struct folder *f, const char *content)
+{
+    struct error e = {0};
+    const char *path;
+    char file[600];
+    if (folder_model_begin(f, &path, &e)) fail_msg("%s", e.text);
+    snprintf(file, sizeof file, "%s/sub", path);
+    mkdir(file, 0777);
+    snprintf(file, sizeof file, "%s/sub/config.json", path);
+    put(file, content);
+    if (folder_publish_model(f, &e)) fail_msg("%s", e.text);
+}
+
+static void test_model(void **state)
+{
+    (void)state;
+    struct folder f;
+    opens(&f, in_top("m"), false);
+    publish(&f, "one");
+    assert_holds(in_top("m/model/sub/config.json"), "one");
+    publish(&f, "two");
+    assert_holds(in_top("m/model/sub/config.json"), "two");
+    assert_false(file_exists(in_top("m/.model.tmp")));
+    assert_false(file_exists(in_top("m/.model.old")));
+    folder_close(&f);
+}
+
+static void cut(const char *before, int64_t step, const char *after)
+{
+    struct folder f;
+    struct error e = {0};
+    opens(&f, in_top("metrics"), true);
+    put(in_top("metrics/metrics.jsonl"), before);
+    assert_int_equal(folder_metrics_cut(&f, step, &e), PL_OK);
+    assert_holds(in_top("metrics/metrics.jsonl"), after);
+    /* and lines go on from there */
+    assert_int_equal(folder_metrics(&f, &e, "{\"step\": %d}", 99), PL_OK);
+    struct text want = {0};
+    text_printf(&want, "%s{\"step\": 99}\n", after);
+    assert_holds(in_top("metrics/metrics.jsonl"), want.at);
+    text_free(&want);
+    folder_close(&f);
+}
+
+static void test_metrics(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct error e = {0};
+    opens(&f, in_top("metrics"), false);
+    folder_write(&f, "config.yaml", "", 0, &e);
+    assert_int_equal(folder_metrics_cut(&f, 3, &e), PL_OK); /* no file yet */
+    assert_int_equal(folder_metrics(&f, &e, "{\"step\": 1, \"loss\": %.3f}", 2.5), PL_OK);
+    assert_int_equal(folder_metrics(&f, &e, "{\"step\": 2, \"loss\": %.3f}", 1.5), PL_OK);
+    assert_holds(in_top("metrics/metrics.jsonl"), "{\"step\": 1, \"loss\": 2.500}\n{\"step\": 2, \"loss\": 1.500}\n");
+    folder_close(&f);
+
+#define A "{\"step\": 1, \"loss\": 1}\n"
+#define B "{\"loss\":2,\"step\":2}\n"
+#define V "{\"kind\": \"eval\", \"step\": 2, \"loss\": 2}\n"
+#define C "{\"step\": 10}\n"
+    cut(A B V C, 2, A B V);
+    cut(A B V C, 1, A);
+    cut(A B V C, 0, "");
+    cut(A B V C, 10, A B V C);
+    cut(A B "{\"step\": 2, \"lo", 5, A B);
+    cut(A "{\"step\": 2}", 5, A);
+    cut(A B C "\n\n", 9, A B);
+    cut("", 5, "");
+}
+
+static void test_space(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct error e = {0};
+    opens(&f, in_top("space"), false);
+    assert_int_equal(folder_require_space(&f, 1, &e), PL_OK);
+    assert_int_equal(folder_require_space(&f, UINT64_C(1) << 62, &e), PL_FAIL);
+    assert_has(e.text, "4611686018427387904 bytes");
+    assert_has(e.text, "are free");
+    assert_has(e.text, top);
+    folder_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_open),         cmocka_unit_test(test_read_only),
+        cmocka_unit_test(test_lock),         cmocka_unit_test(test_checkpoints),
+        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_after_kill),
+        cmocka_unit_test(test_stale_staging), cmocka_unit_test(test_model),
+        cmocka_unit_test(test_metrics),      cmocka_unit_test(test_space),
+    };
+    return cmocka_run_group_tests(tests, make_top, remove_top);
+}

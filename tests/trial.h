@@ -1,0 +1,390 @@
+/*
+ * trial.h: one node with its tensors, run by the reference and by the CPU's kernels.
+ * The harness of test_kernels.c and test_reference.c, each a program of its own,
+ * so these are static inline functions.
+ *
+ * A trial holds its node's attributes, its inputs as bytes, the types of its
+ * outputs. The oracle runs the reference kernel on the same values in f64, with
+ * f64 outputs, so nothing of it is rounded. The fast kernel then runs on copies:
+ *
+ *     operand    [....bytes....][canary]     outputs begin as 0xFF, i.e. NaN
+ *     workspace  [exactly what was asked][canary], 0xFF too
+ *
+ * and must leave the canaries and its inputs alone, come within
+ *     c * (eps(output) / 2 + eps(f32) * sqrt(length))
+ * of the oracle relative to the larger of the output's largest element and its
+ * natural size, and give the same bits for any thread count and in place.
+ */
+#ifndef TRIAL_H
+#define TRIAL_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "run/kernel.h"
+
+enum { CANARY = 64, CANARY_BYTE = 0xA5, POISON = 0xFF };
+
+static bool covered[OP_COUNT]; /* the ops that had a trial */
+
+/* --- random values ------------------------------------------------------------------- */
+
+static uint64_t seed, rng;
+
+/* SEED in the environment repeats a run; failures print it. */
+static inline void seed_begin(void)
+{
+    seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 0) : 20240607;
+    rng = seed * 0x9E3779B97F4A7C15u + 1;
+}
+
+static inline double uniform(void) /* [0, 1) */
+{
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (double)(rng >> 11) * 0x1p-53;
+}
+
+static inline double normal(void)
+{
+    double a = uniform(), b = uniform();
+    return sqrt(-2 * log(1 - a)) * cos(6.283185307179586 * b);
+}
+
+/* --- trials ---------------------------------------------------------------------------- */
+
+struct trial {
+    enum op op;
+    union attr attr;
+    struct operand in[MAX_IN], out[MAX_OUT]; /* inputs own bytes; outputs are types and shapes */
+    int nin, nout;
+    int alias[MAX_OUT];                      /* the input that an output is, or -1 */
+    double length;                           /* of the longest reduction */
+    double unit[MAX_OUT];                    /* natural size of an output's elements */
+    double *oracle[MAX_OUT];                 /* f64 results */
+    struct bump memory;
+};
+
+#define DIM(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}
+
+static inline struct operand shape(enum dtype dtype, int rank, const int64_t *dim)
+{
+    struct operand x = {.dtype = dtype, .rank = rank};
+    int64_t stride = 1;
+    for (int i = rank - 1; i >= 0; i--) {
+        x.dim[i] = dim[i];
+        x.stride[i] = stride;
+        stride *= dim[i];
+    }
+    return x;
+}
+
+static inline size_t operand_bytes(const struct operand *x)
+{
+    return (size_t)operand_elements(x) * dtype_size(x->dtype);
+}
+
+static inline struct trial trial_of(enum op op)
+{
+    covered[op] = true;
+    return (struct trial){.op = op, .alias = {-1, -1, -1, -1}, .length = 1};
+}
+
+/* Adds an input without values; returns it. */
+static inline struct operand *input(struct trial *t, enum dtype dtype, int rank, const int64_t *dim)
+{
+    struct operand *x = &t->in[t->nin++];
+    *x = shape(dtype, rank, dim);
+    x->data = bump_alloc(&t->memory, operand_bytes(x) + 1);
+    return x;
+}
+
+static inline struct operand *input_normal(struct trial *t, enum dtype dtype, int rank, const int64_t *dim)
+{
+    struct operand *x = input(t, dtype, rank, dim);
+    for (int64_t i = 0; i < operand_elements(x); i++) dtype_store(x->data, dtype, i, normal());
+    return x;
+}
+
+/* Squares: something that is never negative, such as Adam's v. */
+static inline struct operand *input_square(struct trial *t, enum dtype dtype, int rank, const int64_t *dim)
+{
+    struct operand *x = input_normal(t, dtype, rank, dim);
+    for (int64_t i = 0; i < operand_elements(x); i++)
+        dtype_store(x->data, dtype, i, pow(dtype_load(x->data, dtype, i), 2));
+    return x;
+}
+
+/* Ids below n; every fifth one ignored when `ignored`. */
+static inline struct operand *input_ids(struct trial *t, int64_t count, int64_t n, bool ignored)
+{
+    struct operand *x = input(t, DT_I32, DIM(count));
+    for (int64_t i = 0; i < count; i++)
+        ((int32_t *)x->data)[i] = ignored && i % 5 == 3 ? -100 : (int32_t)(uniform() * (double)n);
+    return x;
+}
+
+static inline void input_step(struct trial *t, double count)
+{
+    struct operand *x = input(t, DT_U8, DIM(sizeof(struct step_block)));
+    *(struct step_block *)x->data = (struct step_block){.learning_rate = 1e-2f, .inv_count = (float)(1 / count),
+                                                        .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
+}
+
+/* Values of another trial's oracle, rounded to a dtype. */
+static inline void input_values(struct trial *t, const double *values, enum dtype dtype, int rank, const int64_t *dim)
+{
+    struct operand *x = input(t, dtype, rank, dim);
+    for (int64_t i = 0; i < operand_elements(x); i++) dtype_store(x->data, dtype, i, values[i]);
+}
+
+static inline void output(struct trial *t, enum dtype dtype, int rank, const int64_t *dim)
+{
+    t->out[t->nout++] = shape(dtype, rank, dim);
+}
+
+/* Output o is input i, updated. */
+static inline void output_in_place(struct trial *t, int i)
+{
+    t->alias[t->nout] = i;
+    t->out[t->nout++] = shape(t->in[i].dtype, t->in[i].rank, t->in[i].dim);
+}
+
+/* --- running ------------------------------------------------------------------------------ */
+
+/* An operand as the planner knows it. */
+static inline struct tensor tensor_of(const struct operand *x)
+{
+    struct tensor t = {.dtype = (uint8_t)x->dtype, .rank = (uint8_t)x->rank};
+    memcpy(t.dim, x->dim, sizeof t.dim);
+    memcpy(t.stride, x->stride, sizeof t.stride);
+    return t;
+}
+
+struct planned {
+    struct tensor in[MAX_IN], out[MAX_OUT];
+    struct profile profile;
+    struct query query;
+};
+
+static inline void plan_launch(struct planned *p, const struct launch *l)
+{
+    *p = (struct planned){.profile = {.kind = DEVICE_CPU, .threads = l->threads}};
+    p->query = (struct query){.attr = l->attr, .nin = l->nin, .nout = l->nout, .profile = &p->profile};
+    for (int i = 0; i < l->nin; i++) {
+        p->in[i] = tensor_of(&l->in[i]);
+        p->query.in[i] = l->in[i].data ? &p->in[i] : NULL;
+    }
+    for (int i = 0; i < l->nout; i++) {
+        p->out[i] = tensor_of(&l->out[i]);
+        p->query.out[i] = &p->out[i];
+    }
+}
+
+static const struct kernel *find(const struct kernel *table, enum op op)
+{
+    while (table->op != OP_NONE && table->op != op) table++;
+    return table->op == op ? table : NULL;
+}
+
+/* n bytes at a multiple of 64, poisoned, with a canary behind them. */
+static inline void *guarded(size_t n)
+{
+    char *p = aligned_alloc(64, align_up(n + CANARY, 64));
+    assert_non_null(p);
+    memset(p, POISON, n);
+    memset(p + n, CANARY_BYTE, CANARY);
+    return p;
+}
+
+static inline void check_canary(const struct trial *t, const char *what, const void *p, size_t n)
+{
+    for (int i = 0; i < CANARY; i++)
+        if (((const unsigned char *)p + n)[i] != CANARY_BYTE)
+            fail_msg("%s: %s was overrun at byte %zu+%d", op_table[t->op].name, what, n, i);
+}
+
+/* Runs a kernel on a prepared launch with a guarded workspace. */
+static inline void run_kernel(const struct trial *t, const struct kernel *k, struct launch *l)
+{
+    struct planned p;
+    plan_launch(&p, l);
+    if (!k->match(&p.query)) fail_msg("%s does not match its own trial", k->name);
+    l->work_bytes = k->workspace ? k->workspace(&p.query) : 0;
+    l->work = guarded(l->work_bytes);
+    k->run(l);
+    check_canary(t, "the workspace", l->work, l->work_bytes);
+    free(l->work);
+}
+
+/* The reference on f64 copies of every float operand; fills t->oracle. */
+static inline void run_oracle(struct trial *t)
+{
+    struct launch l = {.attr = &t->attr, .nin = t->nin, .nout = t->nout, .threads = 1};
+    for (int i = 0; i < t->nin; i++) {
+        l.in[i] = t->in[i];
+        if (!t->in[i].data) continue;
+        /* An f32 table makes f32 angles: their rounding belongs to the op. */
+        bool angles = t->op == OP_ROPE && i == 1;
+        if (dtype_is_float(t->in[i].dtype) && !angles) l.in[i].dtype = DT_F64;
+        l.in[i].data = bump_alloc(&t->memory, operand_bytes(&l.in[i]) + 1);
+        dtype_convert(l.in[i].data, l.in[i].dtype, t->in[i].data, t->in[i].dtype, operand_elements(&t->in[i]));
+    }
+    for (int i = 0; i < t->nout; i++) {
+        l.out[i] = t->out[i];
+        if (t->op != OP_COPY) l.out[i].dtype = DT_F64;
+        l.out[i].data = t->alias[i] < 0 ? bump_alloc(&t->memory, operand_bytes(&l.out[i])) : l.in[t->alias[i]].data;
+        if (t->alias[i] >= 0) l.out[i].dtype = l.in[t->alias[i]].dtype;
+    }
+    if (t->op == OP_COPY) l.in[0] = t->in[0]; /* bytes, whatever they mean */
+    run_kernel(t, find(ref_kernels, t->op), &l);
+    for (int i = 0; i < t->nout; i++) {
+        t->oracle[i] = bump_alloc(&t->memory, (size_t)operand_elements(&l.out[i]) * sizeof(double));
+        dtype_convert(t->oracle[i], DT_F64, l.out[i].data, l.out[i].dtype, operand_elements(&l.out[i]));
+    }
+}
+
+/* The fast kernel on guarded copies; results[i] is malloc'ed, the caller's. */
+static inline void run_fast(const struct trial *t, const int alias[MAX_OUT], int threads, void *results[MAX_OUT])
+{
+    struct launch l = {.attr = &t->attr, .nin = t->nin, .nout = t->nout, .threads = threads};
+    bool updated[MAX_IN] = {0};
+    for (int i = 0; i < t->nin; i++) {
+        l.in[i] = t->in[i];
+        if (!t->in[i].data) continue;
+        l.in[i].data = guarded(operand_bytes(&t->in[i]));
+        memcpy(l.in[i].data, t->in[i].data, operand_bytes(&t->in[i]));
+    }
+    for (int i = 0; i < t->nout; i++) {
+        l.out[i] = t->out[i];
+        l.out[i].data = alias[i] < 0 ? guarded(operand_bytes(&t->out[i])) : l.in[alias[i]].data;
+        if (alias[i] >= 0) updated[alias[i]] = true;
+    }
+    run_kernel(t, find(cpu_kernels, t->op), &l);
+    for (int i = 0; i < t->nout; i++) {
+        check_canary(t, "an output", l.out[i].data, operand_bytes(&l.out[i]));
+        results[i] = l.out[i].data;
+    }
+    for (int i = 0; i < t->nin; i++) {
+        if (!l.in[i].data || updated[i]) continue;
+        check_canary(t, "an input", l.in[i].data, operand_bytes(&l.in[i]));
+        if (memcmp(l.in[i].data, t->in[i].data, operand_bytes(&l.in[i])))
+            fail_msg("%s changed its input %d", op_table[t->op].name, i);
+        free(l.in[i].data);
+    }
+}
+
+/* --- comparing -------------------------------------------------------------------------------- */
+
+static const char *describe(const struct trial *t, char text[512])
+{
+    int n = snprintf(text, 512, "%s (seed %llu)", op_table[t->op].name, (unsigned long long)seed);
+    for (int i = 0; i < t->nin; i++) {
+        n += snprintf(text + n, 512 - (size_t)n, " %s[", dtype_name(t->in[i].dtype));
+        for (int d = 0; d < t->in[i].rank; d++)
+            n += snprintf(text + n, 512 - (size_t)n, "%s%lld", d ? "," : "", (long long)t->in[i].dim[d]);
+        n += snprintf(text + n, 512 - (size_t)n, "]");
+    }
+    return text;
+}
+
+static inline void compare(const struct trial *t, int o, const void *got)
+{
+    const struct operand *out = &t->out[o];
+    const double eps = dtype_table[out->dtype].epsilon, c = 4;
+    const double tolerance = c * (eps / 2 + dtype_table[DT_F32].epsilon * sqrt(t->length));
+    double size = t->unit[o];
+    char text[512];
+    for (int64_t i = 0; i < operand_elements(out); i++) size = fmax(size, fabs(t->oracle[o][i]));
+    for (int64_t i = 0; i < operand_elements(out); i++) {
+        double x = dtype_load(got, out->dtype, i), want = t->oracle[o][i];
+        bool close = dtype_is_float(out->dtype) ? fabs(x - want) <= tolerance * size : x == want;
+        if (!close)
+            fail_msg("%s: output %d[%lld] is %.9g, the oracle says %.9g, off by %.3g of %.3g allowed",
+                     describe(t, text), o, (long long)i, x, want, fabs(x - want), tolerance * size);
+    }
+}
+
+/* The whole trial: oracle, one thread, more threads, and in place as `may` says. */
+static inline void trial_check_in_place(struct trial *t, const int *may)
+{
+    void *one[MAX_OUT], *other[MAX_OUT];
+    char text[512];
+    run_oracle(t);
+    run_fast(t, t->alias, 1, one);
+    for (int o = 0; o < t->nout; o++) compare(t, o, one[o]);
+    for (int round = 0; round < (may ? 4 : 2); round++) {
+        int threads = round % 2 ? 3 : 2;
+        run_fast(t, round < 2 ? t->alias : may, threads, other);
+        for (int o = 0; o < t->nout; o++) {
+            if (memcmp(one[o], other[o], operand_bytes(&t->out[o])))
+                fail_msg("%s: output %d differs on %d threads%s", describe(t, text), o, threads,
+                         round < 2 ? "" : " in place");
+            free(other[o]);
+        }
+    }
+    for (int o = 0; o < t->nout; o++) free(one[o]);
+    bump_free(&t->memory);
+}
+
+static inline void trial_check(struct trial *t) { trial_check_in_place(t, NULL); }
+
+/* --- trials that both programs make ------------------------------------------------------- */
+
+static inline void rmsnorm_forward(struct trial *t, enum dtype f, int64_t R, int64_t C)
+{
+    *t = trial_of(OP_RMSNORM);
+    t->attr.rmsnorm.eps = 1e-5f;
+    t->length = (double)C;
+    input_normal(t, f, DIM(R, C));
+    input_normal(t, f, DIM(C));
+    output(t, f, DIM(R, C));
+    output(t, DT_F32, DIM(R));
+}
+
+struct heads {
+    int64_t B, T, S, H, G, D;
+    bool causal;
+};
+
+static inline void attention_forward(struct trial *t, enum dtype f, enum dtype statistic, const struct heads *n)
+{
+    *t = trial_of(OP_ATTENTION);
+    t->attr.attention.scale = (float)(1 / sqrt((double)n->D));
+    t->attr.attention.causal = n->causal;
+    t->length = (double)(n->S + n->D);
+    t->unit[0] = t->unit[1] = 1;
+    input_normal(t, f, DIM(n->B, n->T, n->H, n->D));
+    input_normal(t, f, DIM(n->B, n->S, n->G, n->D));
+    input_normal(t, f, DIM(n->B, n->S, n->G, n->D));
+    output(t, f, DIM(n->B, n->T, n->H, n->D));
+    output(t, statistic, DIM(n->B, n->H, n->T));
+}
+
+/* The gradient's trial, on the forward trial's tensors and oracle. */
+static inline void attention_backward(struct trial *t, const struct trial *forward, enum dtype f, enum dtype statistic,
+                               const struct heads *n)
+{
+    *t = trial_of(OP_ATTENTION_BWD);
+    t->attr = forward->attr;
+    t->length = (double)(n->S + n->D + n->T * n->H / n->G);
+    input_normal(t, f, DIM(n->B, n->T, n->H, n->D));
+    for (int i = 0; i < 3; i++) {
+        input(t, f, forward->in[i].rank, forward->in[i].dim);
+        memcpy(t->in[i + 1].data, forward->in[i].data, operand_bytes(&forward->in[i]));
+    }
+    input_values(t, forward->oracle[0], f, DIM(n->B, n->T, n->H, n->D));
+    input_values(t, forward->oracle[1], statistic, DIM(n->B, n->H, n->T));
+    for (int i = 0; i < 3; i++) output(t, f, forward->in[i].rank, forward->in[i].dim);
+    /* With one key the softmax is constant: dq and dk are differences near 0. */
+    for (int i = 0; i < 3; i++) t->unit[i] = 1;
+}
+
+#endif
