@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/dtype.h"
+#include "base/dtype.h"
 
 /* ---- base ---- */
 

@@ -73,7 +73,7 @@ static void test_defaults(void **state)
     assert_int_equal(c.memory_budget.kind, BUDGET_NONE);
     assert_int_equal(c.memory_micro_batch, 0);
     assert_int_equal(c.memory_offload, OFFLOAD_AUTO);
-    assert_int_equal(c.device_kind, DEVICE_AUTO);
+    assert_int_equal(c.device_kind, ON_AUTO);
     assert_false(c.device_deterministic);
     assert_false(config_given(&c, KEY_train_keep));
     config_free(&c);
@@ -95,7 +95,7 @@ static const char everything[] =
     "  seed: 9007199254740993, eval_every: 50, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: all,\n"
     "  optimizer: adamw, offload: none, head_chunks: 8, allow: []}\n"
-    "device: {kind: cpu, threads: 2, deterministic: true, profile: p.json}\n";
+    "device: {kind: cpu, threads: 2, deterministic: true}\n";
 
 static void test_every_key(void **state)
 {
@@ -122,7 +122,7 @@ static void test_every_key(void **state)
     assert_int_equal(c.memory_precision, PRECISION_F32);
     assert_int_equal(c.memory_recompute, RECOMPUTE_ALL);
     assert_int_equal(c.memory_head_chunks, 8);
-    assert_int_equal(c.device_kind, DEVICE_CPU);
+    assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);
     for (int key = 0; key < CONFIG_KEYS; key++) /* the text above leaves no key out */
@@ -196,7 +196,7 @@ static void test_set(void **state)
     accepts_set(&c, "model.freeze=[]");
     assert_int_equal(c.model_freeze.n, 0);
     accepts_set(&c, "device=cpu");
-    assert_int_equal(c.device_kind, DEVICE_CPU);
+    assert_int_equal(c.device_kind, ON_CPU);
     accepts_set(&c, "device={kind: auto, threads: 3}");
     assert_int_equal(c.device_threads, 3);
     accepts_set(&c, "train.out=a=b");

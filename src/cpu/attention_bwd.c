@@ -188,8 +188,8 @@ static void item_dq_tile(const struct item *x, int64_t i)
 {
     const struct run *r = x->r;
     const struct micro *u = r->u;
-    int64_t keys = max_i64(0, min_i64(x->sn, heads_seen(&r->n, x->t0 + i + u->mr - 1) - x->s0));
     int64_t m = min_i64(u->mr, x->tn - i), D = r->n.D, ld = r->dq.stride[1];
+    int64_t keys = max_i64(0, min_i64(x->sn, heads_seen(&r->n, x->t0 + i + m - 1) - x->s0));
     const float *st = x->st + i * round_up(x->sn, u->nr);
     bool add = x->s0 > 0;
     float *row = heads_row(&r->dq, x->b, x->t0 + i, x->h);
@@ -303,7 +303,8 @@ void attention_bwd_run(const struct launch *l)
     }
     memset(r.turns, 0, (size_t)(n->B * n->H * blocks_of(n->T, QUERIES)) * sizeof *r.turns);
 
-    int64_t items = blocks_of(n->S, KEYS) * n->B * n->G, next = 0;
+    /* One block at least: without keys dq is still to be zeroed. */
+    int64_t items = max_i64(1, blocks_of(n->S, KEYS)) * n->B * n->G, next = 0;
 #pragma omp parallel num_threads(l->threads)
     {
         float *at = work + r.y.threads + omp_get_thread_num() * r.y.total;

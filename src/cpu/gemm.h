@@ -4,7 +4,7 @@
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
 
-#include "graph/dtype.h"
+#include "base/dtype.h"
 
 /* Element (i,j) lies i * row + j * column elements after data. A transpose is an
  * exchange of the two strides. */

@@ -5,7 +5,7 @@
 #ifndef CPU_PACK_H
 #define CPU_PACK_H
 
-#include "graph/dtype.h"
+#include "base/dtype.h"
 
 /* Panels of `width` (a multiple of 4) from the elements (i,k), i < n, k < K, of `from`,
  * where (i,k) lies i * across + k * along elements on. Panel i / width holds, for each

@@ -53,7 +53,7 @@ static int describe(struct linear *m, const struct launch *l, struct error *e)
     TRY_BLAS(cublasLtMatrixLayoutCreate(&m->y, type, N, rows, (int64_t)N));
     if (bias) {
         const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        CHECK((uintptr_t)bias->data % 16 == 0, "the library reads a bias in 16-byte pieces");
+        CHECK((uintptr_t)bias->data % 16 == 0, "plan.c matches no other: the library reads it in 16-byte pieces");
         TRY_BLAS(cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
         TRY_BLAS(cublasLtMatmulDescSetAttribute(m->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias->data,
                                                 sizeof bias->data));
@@ -87,16 +87,21 @@ static int prefer(cublasLtMatmulPreference_t p, const struct entry *entry, struc
     return PL_OK;
 }
 
-/* Whether a candidate may be used: ours runs, fits, and for f32 reads f32. */
-static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
+/* An algorithm that reads f32 as TF32; CUBLAS_COMPUTE_32F excludes these, an
+ * override from the environment brings them back. */
+static bool rounds_inputs(const cublasLtMatmulAlgo_t *a)
 {
-    if (r->state != CUBLAS_STATUS_SUCCESS || r->workspaceSize > cap) return false;
     uint64_t flags = 0;
     size_t written = 0;
-    cublasStatus_t rc = cublasLtMatmulAlgoCapGetAttribute(&r->algo, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags,
-                                                          sizeof flags, &written);
-    if (rc != CUBLAS_STATUS_SUCCESS) return false;
-    return !f32 || !(flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK);
+    return cublasLtMatmulAlgoCapGetAttribute(a, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags, sizeof flags, &written) ==
+               CUBLAS_STATUS_SUCCESS &&
+           (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32);
+}
+
+/* Whether a candidate may be used: it runs, fits, and reads f32 as f32. */
+static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
+{
+    return r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && rounds_inputs(&r->algo));
 }
 
 static int choose(struct linear *m, cublasLtMatmulPreference_t p, const struct entry *entry, struct error *e)

@@ -21,12 +21,18 @@ static bool is_storable(const struct tensor *t)
 
 /* --- matrix products: cuBLASLt ------------------------------------------------- */
 
+/* The library reads a bias in 16-byte pieces; storages lie at multiples of 256. */
+static bool is_bias(const struct tensor *t, enum dtype dtype)
+{
+    return is_dense(t, dtype) && t->offset % 16 == 0 && (!t->loop || t->advance % 16 == 0);
+}
+
 /* Inputs and result share one storage dtype; sums are f32. */
 static bool match_linear(const struct query *q)
 {
     const struct tensor *x = q->in[0], *bias = given(q, 2);
     return is_storable(x) && is_dense(q->in[1], x->dtype) && is_dense(q->out[0], x->dtype) &&
-           (!bias || is_dense(bias, x->dtype));
+           (!bias || is_bias(bias, x->dtype));
 }
 
 /* The library gets a fixed cap and chooses within it when the tape is recorded:

@@ -486,8 +486,13 @@ void graph_prune(struct graph *g, enum program p)
             live = n->out[o] && (op_table[n->op].flags & OPF_VIEW ? tensor[n->out[o]]
                                                                    : storage[tensor_at(g, n->out[o])->storage]);
         keep[k] = live;
-        for (int i = 0; i < n->nin && live; i++)
-            if (n->in[i]) storage[tensor_at(g, n->in[i])->storage] = tensor[n->in[i]] = true;
+        for (int i = 0; i < n->nin && live; i++) {
+            if (!n->in[i]) continue;
+            storage[tensor_at(g, n->in[i])->storage] = tensor[n->in[i]] = true;
+            /* A view without a node of its own (a loop's slice) keeps its producer. */
+            id made = tensor_at(g, n->in[i])->node;
+            if (made) tensor[node_at(g, made)->out[0]] = true;
+        }
     }
     uint32_t n = 0;
     for (uint32_t k = 0; k < order->nodes.n; k++)

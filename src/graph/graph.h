@@ -29,7 +29,7 @@
 #define GRAPH_H
 
 #include "base/base.h"
-#include "graph/dtype.h"
+#include "base/dtype.h"
 #include "graph/step.h"
 
 typedef uint32_t id; /* storage, tensor, node, scope or loop; 0 is invalid */

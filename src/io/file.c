@@ -243,8 +243,9 @@ int dir_make(const char *path, struct error *e)
         if (*at && *at != '/') continue;
         char stop = *at;
         *at = 0;
-        if (mkdir(p, 0777) && !dir_exists(p)) {
-            if (errno == EEXIST) errno = ENOTDIR; /* a file is in the way */
+        int failed = mkdir(p, 0777) ? errno : 0;
+        if (failed && !dir_exists(p)) {
+            errno = failed == EEXIST ? ENOTDIR : failed; /* EEXIST: a file is in the way */
             rc = file_error(p, "make the folder", e);
         }
         *at = stop;

@@ -10,7 +10,7 @@
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 
-#include "graph/dtype.h"
+#include "base/dtype.h"
 
 enum { ST_HEADER_MOST = 100 << 20 }; /* the format's own limit on the header */
 

@@ -15,7 +15,10 @@
 #include "passes/passes.h"
 #include "run/device.h"
 
-enum { PLAN_ALIGN = 256 };
+enum {
+    PLAN_ALIGN = 256,
+    PLAN_STAGING = 256 << 10, /* bytes of the buffer through which weights are read and written */
+};
 
 struct peak {
     enum program program;
@@ -30,6 +33,7 @@ struct plan {
     struct peak peak;                 /* of the compute space */
     uint64_t persistent[SPACE_COUNT];
     double seconds;                   /* predicted, one step: accumulation and update */
+    uint64_t smallest;                /* arena of the smallest candidate that was looked at */
 };
 
 /* What builds the forward: the model, seen from below. Called once per program;

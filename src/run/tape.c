@@ -193,6 +193,7 @@ static void launch(struct tape *t, enum program p, struct entry *e)
     if (e->advances) advance(t, e);
     if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
     e->kernel->run(&e->launch);
+    if (t->observe) t->observe(t->observer, e);
     if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
     if (t->poison) poison_after(t, p, e->position);
 }

@@ -55,6 +55,8 @@ struct tape {
     uint32_t *trip;                   /* by loop: what the host asks for, at most planned */
     uint32_t *iteration;              /* by loop, while running */
     bool poison;                      /* diagnostic: dead bytes become NaN */
+    void (*observe)(void *observer, const struct entry *e); /* called after each launch; NULL: nobody looks */
+    void *observer;
     void *device_state;               /* CUDA: captured graphs */
 };
 

@@ -170,6 +170,19 @@ void folder_close(struct folder *f)
     memset(f, 0, sizeof *f);
 }
 
+void folder_abandon(struct folder *f)
+{
+    static const char *const ours[] = {"config.yaml", "plan.json", ".lock"};
+    char path[FOLDER_PATH + 16], dir[FOLDER_PATH];
+    for (size_t i = 0; i < COUNT(ours); i++) {
+        snprintf(path, sizeof path, "%s/%s", f->dir, ours[i]);
+        unlink(path);
+    }
+    memcpy(dir, f->dir, sizeof dir);
+    folder_close(f);
+    rmdir(dir); /* fails, as it should, when something else is in it */
+}
+
 int folder_require_space(struct folder *f, uint64_t bytes, struct error *e)
 {
     uint64_t available = 0;

@@ -40,6 +40,9 @@ int folder_open(struct folder *f, const char *dir, bool resume, struct error *e)
 /* Lets the lock go. Harmless on a struct of zeros. */
 void folder_close(struct folder *f);
 
+/* Closes a fresh folder whose run never began, and takes it away again. */
+void folder_abandon(struct folder *f);
+
 /* Fails with PL_FAIL when the disk has fewer free bytes. Ask before step 0 for
  * what the run will have on disk at once: two checkpoints (one complete while the
  * next is written, more when train.keep is more) and the model. */

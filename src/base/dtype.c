@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "graph/dtype.h"
+#include "base/dtype.h"
 
 const struct dtype_traits dtype_table[DT_COUNT] = {
     [DT_NONE] = {"none", "", 0, false, 0},
@@ -47,15 +47,22 @@ union bits32 {
     uint32_t u;
 };
 
-/* Written with selects instead of branches so that the loops over it vectorise.
- * 112 = 127 - 15 moves the exponent; a subnormal is its mantissa times 2^-24. */
+/* A select by mask: a plain ?: would let the compiler move the float operation of one
+ * side into a branch, and a loop with branches is not vectorised. */
+static inline uint32_t pick(bool which, uint32_t yes, uint32_t no)
+{
+    uint32_t mask = -(uint32_t)which;
+    return (yes & mask) | (no & ~mask);
+}
+
+/* 112 = 127 - 15 moves the exponent; a subnormal is its mantissa times 2^-24. */
 static inline float f16_widen(uint16_t x)
 {
     uint32_t magnitude = x & 0x7fffu, sign = (uint32_t)(x & 0x8000u) << 16;
     union bits32 normal = {.u = (magnitude << 13) + (112u << 23)};
     union bits32 subnormal = {.f = (float)(int32_t)magnitude * 0x1p-24f};
-    uint32_t u = magnitude < 0x0400u ? subnormal.u : normal.u;
-    u = magnitude >= 0x7c00u ? normal.u + (112u << 23) : u; /* inf, NaN: exponent 255 */
+    uint32_t u = pick(magnitude < 0x0400u, subnormal.u, normal.u);
+    u = pick(magnitude >= 0x7c00u, normal.u + (112u << 23), u); /* inf, NaN: exponent 255 */
     return (union bits32){.u = u | sign}.f;
 }
 
@@ -70,9 +77,9 @@ static inline uint16_t f16_narrow(float x)
     union bits32 shifted = {.f = (union bits32){.u = a}.f + 0.5f};
     uint32_t small = shifted.u - 0x3f000000u;
     uint32_t normal = (a + 0xfffu + (a >> 13 & 1) - (112u << 23)) >> 13;
-    normal = normal > 0x7c00u ? 0x7c00u : normal;
-    uint32_t h = a < 0x38800000u ? small : normal;
-    h = a > 0x7f800000u ? 0x7e00u | (a >> 13 & 0x3ffu) : h;
+    normal = pick(normal > 0x7c00u, 0x7c00u, normal);
+    uint32_t h = pick(a < 0x38800000u, small, normal);
+    h = pick(a > 0x7f800000u, 0x7e00u | (a >> 13 & 0x3ffu), h);
     return (uint16_t)(h | sign);
 }
 

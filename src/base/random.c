@@ -1,0 +1,66 @@
+/*
+ * random.c: counter-based random numbers (see random.h).
+ *
+ *     bits(key, i) = mix(mix(i * golden + mix(key)) ^ key)
+ *
+ * mix is a bijection of 64 bits in which every input bit moves every output bit. The
+ * key enters before and after the inner mix, so two streams are not one sequence
+ * seen from two starting points.
+ *
+ * Normal numbers come in pairs (Box-Muller): pair k of uniform bits gives elements 2k
+ * and 2k + 1. A pair is made from bits 2k and 2k + 1 whoever asks for which half.
+ */
+#include "base/random.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/base.h"
+
+static const uint64_t golden = 0x9e3779b97f4a7c15ull; /* 2^64 / golden ratio, odd */
+static const double two_pi = 6.283185307179586476925286766559;
+
+/* Shift-multiply rounds; both multipliers are odd, so each step can be undone. */
+static inline uint64_t mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+uint64_t random_key(uint64_t seed, const char *name)
+{
+    return mix(hash_bytes(name, strlen(name), mix(seed + golden)));
+}
+
+uint64_t random_bits(uint64_t key, uint64_t index)
+{
+    return mix(mix(index * golden + mix(key)) ^ key);
+}
+
+/* u is in (0, 1], so that its logarithm is finite; v is in [0, 1). */
+static inline void normal_pair(uint64_t key, uint64_t k, double pair[2])
+{
+    double u = ((double)(random_bits(key, 2 * k) >> 11) + 1) * 0x1p-53;
+    double v = (double)(random_bits(key, 2 * k + 1) >> 11) * 0x1p-53;
+    double radius = sqrt(-2 * log(u));
+    pair[0] = radius * cos(two_pi * v);
+    pair[1] = radius * sin(two_pi * v);
+}
+
+void random_normal(float *to, uint64_t key, uint64_t first, int64_t n, float std)
+{
+    if (n <= 0) return;
+    int64_t pairs = (int64_t)((first + (uint64_t)n - 1) / 2 - first / 2) + 1;
+#pragma omp parallel for schedule(static) if (pairs > 4096)
+    for (int64_t k = 0; k < pairs; k++) {
+        double pair[2];
+        normal_pair(key, first / 2 + (uint64_t)k, pair);
+        /* An odd start or end uses one half only. */
+        int64_t at = (int64_t)(2 * (first / 2 + (uint64_t)k) - first);
+        if (at >= 0) to[at] = (float)(std * pair[0]);
+        if (at + 1 < n) to[at + 1] = (float)(std * pair[1]);
+    }
+}

@@ -1,0 +1,54 @@
+/*
+ * main.c: plimsoll COMMAND ...: dispatch, and the only place that prints an
+ * error and exits.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+#define VERSION "0.1.0"
+
+static const struct command *const commands[] = {&command_plan, &command_train, &command_step};
+
+static void usage(FILE *out)
+{
+    fprintf(out, "Plimsoll %s: trains models in the memory you have.\n\n", VERSION);
+    for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  plimsoll %s\n", commands[i]->usage);
+    fprintf(out, "\n`plimsoll COMMAND --help` explains a command and every key of RUN.yaml.\n"
+                 "Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 does not fit.\n");
+}
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < COUNT(commands); i++)
+        if (!strcmp(commands[i]->name, name)) return commands[i];
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return PL_USAGE;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        usage(stdout);
+        return PL_OK;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        printf("plimsoll %s\n", VERSION);
+        return PL_OK;
+    }
+    const struct command *c = find_command(argv[1]);
+    if (!c) {
+        fprintf(stderr, "plimsoll: unknown command %s\n\n", argv[1]);
+        usage(stderr);
+        return PL_USAGE;
+    }
+    struct error e = {0};
+    int rc = c->run(argc - 2, argv + 2, &e);
+    if (fflush(stdout) && !rc) rc = error_set(&e, PL_FAIL, "standard output cannot be written");
+    if (rc) fprintf(stderr, "plimsoll %s: %s\n", c->name, e.text);
+    return rc;
+}

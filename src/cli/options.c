@@ -1,0 +1,97 @@
+/*
+ * options.c: the options that commands share.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+struct option {
+    const char *name;
+    unsigned flag;
+    size_t value; /* offset of a const char *, or of a bool when takes is false */
+    bool takes;
+};
+
+#define VALUE(name, flag, member) {name, flag, offsetof(struct options, member), true}
+#define SWITCH(name, flag, member) {name, flag, offsetof(struct options, member), false}
+static const struct option table[] = {
+    VALUE("--memory", OPT_MEMORY, memory), VALUE("--plan", OPT_PLAN, plan),       VALUE("-o", OPT_OUTPUT, output),
+    VALUE("--out", OPT_OUTPUT, output),    VALUE("--model", OPT_MODEL, model),    VALUE("--batch", OPT_BATCH, batch),
+    SWITCH("--json", OPT_JSON, json),      SWITCH("--explain", OPT_EXPLAIN, explain), SWITCH("--resume", OPT_RESUME, resume),
+};
+
+static int unknown_option(const char *arg, unsigned allowed, struct error *e)
+{
+    const char *nearest = NULL;
+    int best = 4;
+    for (size_t i = 0; i < COUNT(table); i++)
+        if (table[i].flag & allowed && edit_distance(arg, table[i].name) < best) {
+            best = edit_distance(arg, table[i].name);
+            nearest = table[i].name;
+        }
+    return error_set(e, PL_USAGE, "unknown option %s%s%s; --help lists them", arg, nearest ? "; did you mean " : "", nearest ? nearest : "");
+}
+
+/* One option at argv[*i], written `--x value` or `--x=value`. */
+static int take_option(struct options *o, unsigned allowed, int argc, char **argv, int *i, struct error *e)
+{
+    const char *arg = argv[*i], *equals = strchr(arg, '=');
+    size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
+    bool set = length == 5 && !strncmp(arg, "--set", 5);
+    const struct option *found = NULL;
+    for (size_t k = 0; k < COUNT(table) && !set; k++)
+        if (table[k].flag & allowed && strlen(table[k].name) == length && !strncmp(table[k].name, arg, length)) found = &table[k];
+    if (!set && !found) return unknown_option(arg, allowed, e);
+    if (found && !found->takes) {
+        if (equals) return error_set(e, PL_USAGE, "%s takes no value", found->name);
+        *(bool *)((char *)o + found->value) = true;
+        return PL_OK;
+    }
+    const char *value = equals ? equals + 1 : *i + 1 < argc ? argv[++*i] : NULL;
+    if (!value) return error_set(e, PL_USAGE, "%s needs a value", arg);
+    if (set) o->set[o->n_set++] = value;
+    else *(const char **)((char *)o + found->value) = value;
+    return PL_OK;
+}
+
+int options_parse(struct options *o, unsigned allowed, int argc, char **argv, struct error *e)
+{
+    memset(o, 0, sizeof *o);
+    o->set = mem_alloc((size_t)(argc + 1) * sizeof *o->set);
+    int rc = PL_OK;
+    for (int i = 0; i < argc && !rc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) o->help = true;
+        else if (argv[i][0] == '-' && argv[i][1]) rc = take_option(o, allowed, argc, argv, &i, e);
+        else if (!(allowed & OPT_RUN)) rc = error_set(e, PL_USAGE, "unexpected argument %s", argv[i]);
+        else if (o->run) rc = error_set(e, PL_USAGE, "two run files: %s and %s", o->run, argv[i]);
+        else o->run = argv[i];
+    }
+    if (!rc && !o->help && allowed & OPT_RUN && !o->run) rc = error_set(e, PL_USAGE, "which run? Give a RUN.yaml; --help shows how");
+    if (rc) options_free(o);
+    return rc;
+}
+
+void options_free(struct options *o)
+{
+    mem_free(o->set);
+    o->set = NULL;
+}
+
+int options_config(const struct options *o, struct config *c, struct error *e)
+{
+    config_init(c);
+    int rc = o->run ? config_read(c, o->run, e) : PL_OK;
+    for (int i = 0; i < o->n_set && !rc; i++) rc = config_set(c, o->set[i], e);
+    if (!rc && o->memory) rc = config_set_memory(c, o->memory, e);
+    if (rc) config_free(c);
+    return rc;
+}
+
+void print_help(const struct command *c)
+{
+    struct text keys = {0};
+    config_help(&keys);
+    printf("usage: plimsoll %s\n\n%s\n\nKeys of RUN.yaml, each also a --set key=value:\n\n%s", c->usage, c->summary, keys.at);
+    text_free(&keys);
+}

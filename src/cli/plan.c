@@ -1,0 +1,61 @@
+/*
+ * plan.c: `plimsoll plan`: where every byte goes, before anything runs.
+ */
+#include <stdio.h>
+
+#include "cli/cli.h"
+#include "io/file.h"
+#include "train/run.h"
+
+static int write_plan(const struct run *r, bool fits, const char *path, struct error *e)
+{
+    struct text text = {0};
+    struct plan_note note = run_note(r, fits);
+    note.storages = true;
+    plan_write(&r->plan, &r->graph, &note, &text);
+    int rc = file_write_atomic(path, text.at, text.n, e);
+    text_free(&text);
+    return rc;
+}
+
+static void show(const struct run *r, const struct options *o, bool fits)
+{
+    struct text text = {0};
+    struct plan_note note = run_note(r, fits);
+    if (o->json) plan_write(&r->plan, &r->graph, &note, &text);
+    else plan_print(&r->plan, &r->graph, &text);
+    if (o->explain && !o->json) plan_explain(&r->plan, &r->graph, &text);
+    fputs(text.at, stdout);
+    text_free(&text);
+}
+
+static int plan(int argc, char **argv, struct error *e)
+{
+    struct options o;
+    struct config c;
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_EXPLAIN, argc, argv, e);
+    if (rc) return rc;
+    if (o.help) {
+        print_help(&command_plan);
+        options_free(&o);
+        return PL_OK;
+    }
+    rc = options_config(&o, &c, e);
+    if (!rc) {
+        struct run r = {0};
+        rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
+        if (!rc) {
+            rc = run_plan(&r, &c, &(struct run_options){.plan = o.plan, .train = true}, e);
+            if (r.has_graph && (!rc || rc == PL_NOFIT)) show(&r, &o, !rc);
+            if (!rc && o.output) rc = write_plan(&r, true, o.output, e);
+            run_close(&r);
+        }
+        config_free(&c);
+    }
+    options_free(&o);
+    return rc;
+}
+
+const struct command command_plan = {
+    "plan", "plan RUN.yaml [--memory SIZE] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]",
+    "Finds the fastest training step that fits the budget and shows where every byte goes.", plan};

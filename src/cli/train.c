@@ -1,0 +1,63 @@
+/*
+ * train.c: `plimsoll train`: runs exactly what `plan` shows.
+ */
+#include "train/train.h"
+
+#include <stdio.h>
+
+#include "cli/cli.h"
+#include "io/json.h"
+
+static void print_summary(const struct train_summary *s, bool json)
+{
+    struct text out = {0};
+    char arena[32];
+    if (!json) {
+        text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.0f tokens/s, %s\nthe model is in %s\n", (long long)s->steps, s->loss,
+                    s->seconds, s->tokens_per_second, size_print(s->arena_bytes, arena), s->model);
+    } else {
+        struct json_writer w = {.out = &out, .indent = 2};
+        json_begin_map(&w, NULL);
+        json_put_int(&w, "steps", s->steps);
+        json_put_int(&w, "first_step", s->first_step);
+        json_put_number(&w, "loss", s->loss);
+        json_put_number(&w, "eval_loss", s->eval_loss);
+        json_put_number(&w, "seconds", s->seconds);
+        json_put_number(&w, "tokens_per_second", s->tokens_per_second);
+        json_put_uint(&w, "arena_bytes", s->arena_bytes);
+        json_put_uint(&w, "allocated_bytes", s->allocated_bytes);
+        json_put_uint(&w, "host_bytes", s->host_bytes);
+        json_put_uint(&w, "allocations_in_steps", s->allocations);
+        json_put_string(&w, "model", s->model);
+        json_end(&w);
+        text_printf(&out, "\n");
+    }
+    fputs(out.at, stdout);
+    text_free(&out);
+}
+
+static int train(int argc, char **argv, struct error *e)
+{
+    struct options o;
+    struct config c;
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_RESUME | OPT_JSON, argc, argv, e);
+    if (rc) return rc;
+    if (o.help) {
+        print_help(&command_train);
+        options_free(&o);
+        return PL_OK;
+    }
+    rc = options_config(&o, &c, e);
+    if (!rc) {
+        struct train_summary s;
+        rc = train_run(&c, &(struct train_options){.plan = o.plan, .resume = o.resume}, &s, e);
+        if (!rc) print_summary(&s, o.json);
+        config_free(&c);
+    }
+    options_free(&o);
+    return rc;
+}
+
+const struct command command_train = {
+    "train", "train RUN.yaml [--memory SIZE] [--plan PLAN.json] [--resume] [--set key=value]... [--json]",
+    "Trains, and leaves the model folder in train.out/model. A killed run goes on with --resume.", train};

@@ -1,0 +1,181 @@
+/*
+ * device.c: a CUDA card as a device.
+ *
+ *     space device   one cudaMalloc of the planned size
+ *     space host     one pinned cudaHostAlloc of the planned size
+ *     lanes          one stream each; programs are launched on the compute lane
+ *
+ * Invariant: everything the host asks for goes through the compute lane in order,
+ * so a read sees what every earlier run and write did. Only read and write wait.
+ * No managed memory, and nothing is taken from the card after recording.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/cuda.h"
+#include "cuda/host.h"
+
+int cuda_failed(struct error *e, cudaError_t rc, const char *call)
+{
+    cudaGetLastError();
+    return error_set(e, PL_FAIL, "CUDA: %s: %s in %.200s", cudaGetErrorName(rc), cudaGetErrorString(rc), call);
+}
+
+int blas_failed(struct error *e, cublasStatus_t rc, const char *call)
+{
+    return error_set(e, PL_FAIL, "cuBLASLt: %s: %s in %.200s", cublasLtGetStatusName(rc), cublasLtGetStatusString(rc), call);
+}
+
+/* --- opening ------------------------------------------------------------------- */
+
+int cuda_cards(void)
+{
+    int n = 0;
+    if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
+    cudaGetLastError();
+    return 0;
+}
+
+/* A driver at least as new as the runtime, and a card behind it. */
+static int check_driver(struct error *e)
+{
+    int cards = 0, driver = 0, runtime = 0;
+    cudaError_t rc = cudaGetDeviceCount(&cards);
+    if (rc == cudaSuccess && cards > 0) return PL_OK;
+    cudaGetLastError();
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (rc == cudaErrorInsufficientDriver)
+        return error_set(e, PL_FAIL, "the NVIDIA driver supports CUDA %d.%d (0.0: no driver), this build needs %d.%d: "
+                         "update the driver or set device: cpu", driver / 1000, driver % 1000 / 10, runtime / 1000,
+                         runtime % 1000 / 10);
+    if (rc == cudaErrorNoDevice || rc == cudaSuccess)
+        return error_set(e, PL_FAIL, "no NVIDIA card is visible (CUDA_VISIBLE_DEVICES?): set device: cpu");
+    return cuda_failed(e, rc, "cudaGetDeviceCount");
+}
+
+/* The card, and whether this build's kernels run on it. */
+static int check_card(struct cuda_state *s, struct error *e)
+{
+    struct cudaDeviceProp card;
+    TRY_CUDA(cudaSetDevice(0));
+    TRY_CUDA(cudaGetDeviceProperties(&card, 0));
+    snprintf(s->card, sizeof s->card, "%s", card.name);
+    cudaError_t rc = cuda_probe();
+    if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction) {
+        cudaGetLastError();
+        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, for which this build has no kernels: rebuild with "
+                         "make CUDA_ARCH=sm_%d%d", card.name, card.major, card.minor, card.major, card.minor);
+    }
+    if (rc != cudaSuccess) return cuda_failed(e, rc, "loading the kernels");
+    return PL_OK;
+}
+
+/* Streams of their own, which do not wait for the default stream. */
+static int make_lanes(struct cuda_state *s, struct error *e)
+{
+    for (int lane = 0; lane < LANE_COUNT; lane++)
+        TRY_CUDA(cudaStreamCreateWithFlags(&s->lane[lane], cudaStreamNonBlocking));
+    TRY_BLAS(cublasLtCreate(&s->blas));
+    return PL_OK;
+}
+
+static void free_state(struct device *d)
+{
+    struct cuda_state *s = d->state;
+    if (!s) return;
+    if (s->blas) cublasLtDestroy(s->blas);
+    for (int lane = 0; lane < LANE_COUNT; lane++)
+        if (s->lane[lane]) cudaStreamDestroy(s->lane[lane]);
+    mem_free(s);
+    d->state = NULL;
+}
+
+static int cuda_open(struct device *d, struct error *e)
+{
+    for (const struct kernel *k = cuda_kernels; k->op != OP_NONE; k++)
+        CHECK(cuda_kernel_named(k->name), "kernel %s is planned but has no running half", k->name);
+    TRY(check_driver(e));
+    struct cuda_state *s = d->state = mem_alloc(sizeof *s);
+    int rc = check_card(s, e);
+    if (!rc) rc = make_lanes(s, e);
+    if (rc) free_state(d);
+    return rc;
+}
+
+/* --- memory ------------------------------------------------------------------------ */
+
+static int out_of_memory(struct error *e, uint64_t bytes, const char *what)
+{
+    size_t free_bytes = 0, total = 0;
+    char asked[32], have[32], all[32];
+    cudaGetLastError();
+    cudaMemGetInfo(&free_bytes, &total);
+    return error_set(e, PL_FAIL, "cannot allocate %s (%llu bytes) of %s: %s of the card's %s are free; lower memory.budget or end "
+                     "what else uses the card", size_print(bytes, asked), (unsigned long long)bytes, what,
+                     size_print(free_bytes, have), size_print(total, all));
+}
+
+/* Both spaces begin as zeros, as the CPU's mappings do. */
+static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e)
+{
+    const struct cuda_state *s = d->state;
+    const uint64_t device = bytes[SPACE_DEVICE], host = bytes[SPACE_HOST];
+    if (device) {
+        cudaError_t rc = cudaMalloc((void **)&d->arena[SPACE_DEVICE], device);
+        if (rc == cudaErrorMemoryAllocation) return out_of_memory(e, device, "the arena");
+        if (rc != cudaSuccess) return cuda_failed(e, rc, "cudaMalloc of the arena");
+        TRY_CUDA(cudaMemsetAsync(d->arena[SPACE_DEVICE], 0, device, s->lane[LANE_COMPUTE]));
+        TRY_CUDA(cudaStreamSynchronize(s->lane[LANE_COMPUTE]));
+    }
+    if (host) {
+        cudaError_t rc = cudaHostAlloc((void **)&d->arena[SPACE_HOST], host, cudaHostAllocDefault);
+        if (rc != cudaSuccess) {
+            cudaGetLastError();
+            return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): lower memory.host_budget or set "
+                             "memory.offload: none", (unsigned long long)host, cudaGetErrorString(rc));
+        }
+        memset(d->arena[SPACE_HOST], 0, host);
+    }
+    return PL_OK;
+}
+
+/* Either direction and either space: the driver knows an address's side. */
+static int cuda_copy(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    const struct cuda_state *s = d->state;
+    TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->lane[LANE_COMPUTE]));
+    TRY_CUDA(cudaStreamSynchronize(s->lane[LANE_COMPUTE]));
+    return PL_OK;
+}
+
+static void cuda_close(struct device *d, struct tape *t)
+{
+    const struct cuda_state *s = d->state;
+    if (!s) return;
+    cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
+    if (t) cuda_forget(t);
+    if (d->arena[SPACE_DEVICE]) cudaFree(d->arena[SPACE_DEVICE]);
+    if (d->arena[SPACE_HOST]) cudaFreeHost(d->arena[SPACE_HOST]);
+    free_state(d);
+}
+
+/* --- the device -------------------------------------------------------------------- */
+
+bool cuda_look(const struct device *d, struct cuda_view *out)
+{
+    const struct cuda_state *s = d->state;
+    size_t free_bytes = 0, total = 0;
+    if (d->kind != DEVICE_CUDA || !s || cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) return false;
+    *out = (struct cuda_view){.captures = s->captures, .nodes = s->nodes, .launches = s->launches,
+                              .free_bytes = free_bytes, .total_bytes = total};
+    memcpy(out->card, s->card, sizeof out->card);
+    return true;
+}
+
+const struct device_ops *cuda_device(void)
+{
+    static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record,
+                                          cuda_run, cuda_copy, cuda_copy, cuda_close};
+    return &ops;
+}

@@ -1,0 +1,333 @@
+/*
+ * record.c: a tape becomes captured graphs, once, and running it is launching them.
+ *
+ *     program without loops      one graph
+ *     a loop at the top level    a graph before it, one per iteration, one after:
+ *                                the host may ask for fewer iterations than planned
+ *     a loop inside a loop       unrolled into its parent's graph
+ *
+ *     lane compute   --o-----o-----o--          the capture begins and ends here;
+ *                    fork \ wait ^  \ wait ^ join   other lanes are forked from it
+ *     lane copy            --o---+---- o ---    and joined to it
+ *
+ * A lane is a stream, a wait is an event; both dissolve into the graph's edges.
+ * An iteration ends with a join of all lanes, as the tape's wait lists assume, and
+ * graphs follow each other on one stream; so a wait for an entry of an earlier
+ * graph is always met and is not recorded.
+ *
+ * Invariant: after cuda_record nothing is created or allocated any more; a launch
+ * reads the same addresses at every step.
+ */
+#include <string.h>
+
+#include "cuda/host.h"
+
+enum { UNROLL_MAX = 64 };
+
+/* One captured graph: launched always, or as one iteration of a loop. */
+struct piece {
+    cudaGraphExec_t graph;
+    id loop;
+    uint32_t iteration;
+};
+
+struct recording {
+    VEC(struct piece) pieces[PROGRAM_COUNT];
+};
+
+/* While one program is being captured. */
+struct capture {
+    struct cuda_state *s;
+    struct tape *t;
+    enum program program;
+    struct recording *into;
+    cudaEvent_t *done;      /* by entry: recorded behind it; NULL: nobody waits for it */
+    uint32_t *seen;         /* by entry: the piece in which `done` was last recorded */
+    cudaEvent_t meet[LANE_COUNT];
+    uint32_t piece;         /* number of the one being captured, from 1 */
+    id loop;                /* of that piece, with its iteration */
+    uint32_t iteration, launches;
+    bool open;
+};
+
+/* --- pieces ------------------------------------------------------------------------ */
+
+/* The other lanes follow what the compute lane has so far. */
+static int fork_lanes(struct capture *c, struct error *e)
+{
+    TRY_CUDA(cudaEventRecord(c->meet[LANE_COMPUTE], c->s->lane[LANE_COMPUTE]));
+    for (int lane = LANE_COMPUTE + 1; lane < LANE_COUNT; lane++)
+        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[lane], c->meet[LANE_COMPUTE], 0));
+    return PL_OK;
+}
+
+/* The compute lane follows what all the others have so far. */
+static int gather_lanes(struct capture *c, struct error *e)
+{
+    for (int lane = LANE_COMPUTE + 1; lane < LANE_COUNT; lane++) {
+        TRY_CUDA(cudaEventRecord(c->meet[lane], c->s->lane[lane]));
+        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[LANE_COMPUTE], c->meet[lane], 0));
+    }
+    return PL_OK;
+}
+
+/* Relaxed: the driver may load a library's kernel at its first launch, which is
+ * here, and the capture's other modes would forbid the memory that takes. */
+static int begin_piece(struct capture *c, id loop, uint32_t iteration, struct error *e)
+{
+    TRY_CUDA(cudaStreamBeginCapture(c->s->lane[LANE_COMPUTE], cudaStreamCaptureModeRelaxed));
+    c->open = true;
+    c->piece++;
+    c->loop = loop;
+    c->iteration = iteration;
+    c->launches = 0;
+    return fork_lanes(c, e);
+}
+
+static int instantiate(struct capture *c, cudaGraph_t graph, struct error *e)
+{
+    struct piece p = {.loop = c->loop, .iteration = c->iteration};
+    size_t nodes = 0;
+    TRY_CUDA(cudaGraphGetNodes(graph, NULL, &nodes));
+    TRY_CUDA(cudaGraphInstantiate(&p.graph, graph, 0));
+    vec_push(&c->into->pieces[c->program], p);
+    TRY_CUDA(cudaGraphUpload(p.graph, c->s->lane[LANE_COMPUTE]));
+    c->s->captures++;
+    c->s->nodes += nodes;
+    return PL_OK;
+}
+
+/* A piece without launches leaves nothing. */
+static int end_piece(struct capture *c, struct error *e)
+{
+    TRY(gather_lanes(c, e));
+    cudaGraph_t graph = NULL;
+    c->open = false;
+    TRY_CUDA(cudaStreamEndCapture(c->s->lane[LANE_COMPUTE], &graph));
+    int rc = c->launches ? instantiate(c, graph, e) : PL_OK;
+    cudaGraphDestroy(graph);
+    return rc;
+}
+
+/* --- entries ------------------------------------------------------------------------ */
+
+/* The launch with the addresses of the iteration being captured. */
+static struct launch launch_now(const struct capture *c, const struct entry *entry)
+{
+    struct launch l = entry->launch;
+    l.stream = c->s->lane[entry->lane];
+    for (int k = 0; k < MAX_IN + MAX_OUT; k++) {
+        if (!entry->move[k].loop) continue;
+        char *at = entry->move[k].base + entry->move[k].advance * (int64_t)c->t->iteration[entry->move[k].loop];
+        if (k < MAX_IN) l.in[k].data = at;
+        else l.out[k - MAX_IN].data = at;
+    }
+    return l;
+}
+
+/* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
+static int name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e)
+{
+    const struct node *n = node_at(t->graph, entry->node);
+    return error_prepend(e, "%s: node %u %s in '%s' (%s)", program_name(p), entry->node, op_table[n->op].name,
+                         graph_name(t->graph, t->graph->scopes.at[n->scope].name), entry->kernel->name);
+}
+
+static int capture_entry(struct capture *c, uint32_t k, struct error *e)
+{
+    const struct entry *entry = &c->t->program[c->program].at[k];
+    cudaStream_t stream = c->s->lane[entry->lane];
+    for (int i = 0; i < entry->nwait; i++)
+        if (c->seen[entry->wait[i]] == c->piece) TRY_CUDA(cudaStreamWaitEvent(stream, c->done[entry->wait[i]], 0));
+    const struct launch l = launch_now(c, entry);
+    if (cuda_kernel_named(entry->kernel->name)->launch(&l, e)) return name_entry(c->t, c->program, entry, e);
+    c->launches++;
+    if (c->done[k]) {
+        TRY_CUDA(cudaEventRecord(c->done[k], stream));
+        c->seen[k] = c->piece;
+    }
+    return PL_OK;
+}
+
+/* Index of the entry that closes the loop opened at k. */
+static uint32_t find_end(const struct capture *c, uint32_t k)
+{
+    const id loop = c->t->program[c->program].at[k].loop;
+    while (c->t->program[c->program].at[k].kind != ENTRY_END || c->t->program[c->program].at[k].loop != loop) k++;
+    return k;
+}
+
+static int capture_range(struct capture *c, uint32_t from, uint32_t to, int depth, struct error *e);
+
+static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, struct error *e)
+{
+    const id loop = c->t->program[c->program].at[k].loop;
+    const uint32_t trip = c->t->graph->loops.at[loop].trip;
+    if (trip > UNROLL_MAX)
+        return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA records at most %d: choose a larger micro-batch",
+                         program_name(c->program), graph_name(c->t->graph, c->t->graph->loops.at[loop].name), trip,
+                         UNROLL_MAX);
+    for (uint32_t i = 0; i < trip; i++) {
+        c->t->iteration[loop] = i;
+        if (depth == 0) {
+            TRY(end_piece(c, e));
+            TRY(begin_piece(c, loop, i, e));
+        }
+        TRY(capture_range(c, k + 1, end, depth + 1, e));
+        if (depth == 0) continue; /* the piece's end joins the lanes */
+        TRY(gather_lanes(c, e));
+        TRY(fork_lanes(c, e));
+    }
+    if (depth > 0) return PL_OK;
+    TRY(end_piece(c, e));
+    return begin_piece(c, 0, 0, e);
+}
+
+static int capture_range(struct capture *c, uint32_t from, uint32_t to, int depth, struct error *e)
+{
+    for (uint32_t k = from; k < to; k++) {
+        if (c->t->program[c->program].at[k].kind == ENTRY_LAUNCH) {
+            TRY(capture_entry(c, k, e));
+        } else {
+            uint32_t end = find_end(c, k);
+            TRY(capture_loop(c, k, end, depth, e));
+            k = end;
+        }
+    }
+    return PL_OK;
+}
+
+/* --- a program ----------------------------------------------------------------------- */
+
+static int make_events(struct capture *c, struct error *e)
+{
+    for (int lane = 0; lane < LANE_COUNT; lane++)
+        TRY_CUDA(cudaEventCreateWithFlags(&c->meet[lane], cudaEventDisableTiming));
+    for (uint32_t k = 0; k < c->t->program[c->program].n; k++) {
+        const struct entry *entry = &c->t->program[c->program].at[k];
+        for (int i = 0; i < entry->nwait; i++)
+            if (!c->done[entry->wait[i]])
+                TRY_CUDA(cudaEventCreateWithFlags(&c->done[entry->wait[i]], cudaEventDisableTiming));
+    }
+    return PL_OK;
+}
+
+static int capture_program(struct capture *c, struct error *e)
+{
+    TRY(make_events(c, e));
+    TRY(begin_piece(c, 0, 0, e));
+    TRY(capture_range(c, 0, c->t->program[c->program].n, 0, e));
+    return end_piece(c, e);
+}
+
+/* Whatever happened, no stream is left capturing and no event is left. */
+static void close_capture(struct capture *c)
+{
+    if (c->open) {
+        cudaGraph_t graph = NULL;
+        cudaStreamEndCapture(c->s->lane[LANE_COMPUTE], &graph);
+        if (graph) cudaGraphDestroy(graph);
+        cudaGetLastError();
+    }
+    for (uint32_t k = 0; k < c->t->program[c->program].n; k++)
+        if (c->done[k]) cudaEventDestroy(c->done[k]);
+    for (int lane = 0; lane < LANE_COUNT; lane++)
+        if (c->meet[lane]) cudaEventDestroy(c->meet[lane]);
+    mem_free(c->done);
+    mem_free(c->seen);
+}
+
+/* Everything a library wants to decide is decided here, before the capture. */
+static int prepare_program(const struct cuda_state *s, struct tape *t, enum program p, struct error *e)
+{
+    for (uint32_t k = 0; k < t->program[p].n; k++) {
+        struct entry *entry = &t->program[p].at[k];
+        if (entry->kind != ENTRY_LAUNCH) continue;
+        const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
+        CHECK(kernel, "no running half for %s: was the plan made for another device?", entry->kernel->name);
+        if (kernel->prepare && kernel->prepare(s, entry, e)) return name_entry(t, p, entry, e);
+    }
+    return PL_OK;
+}
+
+/* The graph holds what the launches were given: the descriptors can go. */
+static void release_program(struct tape *t, enum program p)
+{
+    for (uint32_t k = 0; k < t->program[p].n; k++) {
+        struct entry *entry = &t->program[p].at[k];
+        if (entry->kind != ENTRY_LAUNCH || !entry->launch.state) continue;
+        cuda_kernel_named(entry->kernel->name)->release(entry->launch.state);
+        entry->launch.state = NULL;
+    }
+}
+
+static int record_program(struct cuda_state *s, struct tape *t, enum program p, struct error *e)
+{
+    const uint32_t n = t->program[p].n;
+    struct capture c = {.s = s, .t = t, .program = p, .into = t->device_state};
+    c.done = mem_alloc((n + 1) * sizeof(cudaEvent_t));
+    c.seen = mem_alloc((n + 1) * sizeof *c.seen);
+    int rc = prepare_program(s, t, p, e);
+    if (!rc) rc = capture_program(&c, e);
+    close_capture(&c);
+    release_program(t, p);
+    return rc;
+}
+
+int cuda_record(struct device *d, struct tape *t, struct error *e)
+{
+    struct cuda_state *s = d->state;
+    t->device_state = mem_alloc(sizeof(struct recording));
+    int rc = PL_OK;
+    for (int p = 0; p < PROGRAM_COUNT && !rc; p++)
+        if (t->program[p].n) rc = record_program(s, t, p, e);
+    /* The uploads end here, so that the first step waits for nothing. */
+    cudaError_t done = rc ? cudaSuccess : cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
+    if (done != cudaSuccess) rc = cuda_failed(e, done, "cudaStreamSynchronize after recording");
+    if (rc) cuda_forget(t);
+    return rc;
+}
+
+void cuda_forget(struct tape *t)
+{
+    struct recording *r = t->device_state;
+    if (!r) return;
+    for (int p = 0; p < PROGRAM_COUNT; p++) {
+        for (uint32_t k = 0; k < r->pieces[p].n; k++) cudaGraphExecDestroy(r->pieces[p].at[k].graph);
+        vec_free(&r->pieces[p]);
+    }
+    mem_free(r);
+    t->device_state = NULL;
+}
+
+/* --- running ---------------------------------------------------------------------------- */
+
+/* Inner loops are unrolled by their planned trip; poison and observers need a host
+ * that comes by after every launch. */
+static void check_asked(const struct tape *t, enum program p)
+{
+    CHECK(t->device_state, "%s was not recorded", program_name(p));
+    CHECK(!t->poison && !t->observe, "poison and observers are diagnostics of the CPU device");
+    for (id l = 1; l < t->graph->loops.n; l++) {
+        const struct loop *loop = &t->graph->loops.at[l];
+        if (loop->program != p) continue;
+        CHECK(t->trip[l] >= 1 && t->trip[l] <= loop->trip, "loop %s", graph_name(t->graph, loop->name));
+        CHECK(!loop->parent || t->trip[l] == loop->trip, "inner loop %s is recorded with all its iterations",
+              graph_name(t->graph, loop->name));
+    }
+}
+
+/* Enqueues and returns: reading is what waits. */
+int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
+{
+    struct cuda_state *s = d->state;
+    check_asked(t, p);
+    const struct recording *r = t->device_state;
+    for (uint32_t k = 0; k < r->pieces[p].n; k++) {
+        const struct piece *x = &r->pieces[p].at[k];
+        if (x->loop && x->iteration >= t->trip[x->loop]) continue;
+        TRY_CUDA(cudaGraphLaunch(x->graph, s->lane[LANE_COMPUTE]));
+        s->launches++;
+    }
+    return PL_OK;
+}

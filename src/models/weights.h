@@ -1,0 +1,90 @@
+/*
+ * weights.h: model folders: which file holds which parameter, reading them into the
+ * arenas and writing them back as they were.
+ *
+ *     DIR/config.json                      the model's (model.h)
+ *     DIR/model.safetensors.index.json     tensor name -> file; or
+ *     DIR/model.safetensors                all tensors; or
+ *     DIR/ANY.safetensors                  when it is the only one
+ *
+ * One naming rule holds for all parameters of a folder: names as published, or
+ * without their leading "model.", or behind a common prefix ("module.").
+ *
+ * A file is written back with its own header, byte for byte, so names, order, dtypes
+ * and metadata cannot change; trained tensors get new data in their place. The files
+ * stay open from weights_open on: what a run saves later does not depend on what
+ * happens to the weights' folder meanwhile.
+ */
+#ifndef WEIGHTS_H
+#define WEIGHTS_H
+
+#include "io/safetensors.h"
+#include "models/model.h"
+#include "run/device.h"
+
+/* How the names of a folder come from the published ones: prefix + name. */
+struct weight_naming {
+    bool strip;           /* a leading "model." is taken off first */
+    const char *prefix;   /* "" or something that ends in a dot */
+};
+
+/* One tensor of one file. */
+struct weight_slot {
+    const struct st_entry *entry;
+    uint32_t file;        /* into files */
+    uint32_t param;       /* into the graph's params, + 1; 0: extra, copied through */
+    bool listed;          /* false: the index does not name it there, so nothing reads it */
+};
+
+struct weights {
+    char dir[1024];              /* "": a preset, nothing is open */
+    struct st_file *files;
+    const char **names;          /* of the files, within the folder */
+    uint32_t n_files;
+    struct weight_slot *slots;   /* by file, then in the order of the data */
+    uint32_t n_slots;
+    uint32_t *by_name;           /* listed slots sorted by name */
+    uint32_t n_listed;
+    uint32_t *source;            /* by parameter: slot + 1; 0: a constant */
+    uint32_t n_params;
+    struct weight_naming naming;
+    uint64_t other_bytes;        /* config.json, tokenizer and so on */
+    struct bump memory;          /* owns all of the above but the open files */
+};
+
+/* Opens the folder of the model and finds every parameter of the graph in it: names,
+ * shapes, dtypes. For a preset nothing is opened. PL_USAGE names folder, tensor, what was
+ * found and what was expected. On failure nothing needs closing. */
+int weights_open(struct weights *w, const struct model *m, const struct graph *g, struct error *e);
+
+/* Fills masters, working copies and constants: from the files, or, for a preset, by each
+ * parameter's init and the seed. The same graph's parameters as weights_open saw; only
+ * `staging` (aligned to 8, at least TRANSFER_LEAST bytes) is used as memory. A value that is not finite is PL_USAGE
+ * with its tensor, place and file. */
+int weights_load(struct weights *w, const struct graph *g, struct device *d, const struct tape *t, void *staging,
+                 uint64_t staging_bytes, uint64_t seed, struct error *e);
+
+/* Writes the model folder into `dir`, which exists and is empty. From a folder: its files
+ * as they were, trained tensors from the masters in the dtype they were read in, frozen
+ * and extra ones byte for byte, and the small other files. From a preset: config.json
+ * and model.safetensors in F32. Files are synced. PL_FAIL: a trained value is not finite
+ * in that dtype, or the system refuses; `dir` is then incomplete. */
+int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,
+                 const struct tape *t, void *staging, uint64_t staging_bytes, const char *dir, struct error *e);
+
+/* Bytes that weights_save will write, or a little more: for the check of free disk. */
+uint64_t weights_bytes(const struct weights *w, const struct graph *g);
+
+/* "names as published", "names without \"model.\"", "names behind \"module.\"". */
+char *weights_describe_naming(const struct weights *w, char out[160]);
+
+/* Harmless on a struct of zeros. */
+void weights_close(struct weights *w);
+
+/* Between weights.c and weights_save.c. */
+const char *weight_name(const struct graph *g, const struct param *p);    /* published */
+bool weight_is_constant(const struct graph *g, const struct param *p);    /* never in a file */
+/* True when weights_save copies a file of that name and size from the source folder. */
+bool weights_other_file(const struct weights *w, const char *path, const char *name, uint64_t *bytes);
+
+#endif

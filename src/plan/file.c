@@ -1,0 +1,219 @@
+/*
+ * file.c: writing and reading plans (see file.h).
+ */
+#include "plan/file.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/json.h"
+
+uint64_t plan_digest(const struct plan *p, const struct graph *g)
+{
+    uint64_t h = hash_bytes(p->placement.arena, sizeof p->placement.arena, 1);
+    for (int program = 0; program < PROGRAM_COUNT; program++)
+        for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
+            id n = g->order[program].nodes.at[k];
+            const struct node *x = node_at(g, n);
+            const struct binding *b = &p->placement.binding[n];
+            const char *kernel = b->kernel ? b->kernel->name : "view";
+            h = hash_bytes(kernel, strlen(kernel), h);
+            uint64_t place[2] = {b->work_offset, b->work_bytes};
+            h = hash_bytes(place, sizeof place, h);
+            for (int i = 0; i < x->nin + x->nout; i++) {
+                id t = i < x->nin ? x->in[i] : x->out[i - x->nin];
+                if (!t) continue;
+                const struct tensor *d = tensor_at(g, t);
+                uint64_t at[3] = {p->placement.offset[d->storage] + d->offset, tensor_bytes(d), d->dtype};
+                h = hash_bytes(at, sizeof at, h);
+            }
+        }
+    return h;
+}
+
+static void write_settings(struct json_writer *w, const struct plan *p, int effective_batch)
+{
+    const struct settings *s = &p->settings;
+    json_begin_map(w, "settings");
+    json_put_int(w, "effective_batch", effective_batch);
+    json_put_int(w, "micro_batch", s->micro_batch);
+    json_put_int(w, "accumulation", s->accumulation);
+    json_put_string(w, "precision", dtype_name(s->precision));
+    json_put_string(w, "recompute", s->recompute ? "all" : "none");
+    json_put_string(w, "offload", s->offload_optimizer ? "optimizer" : "none");
+    json_put_int(w, "head_chunks", s->head_chunks);
+    json_end(w);
+}
+
+struct live {
+    id storage;
+    uint64_t bytes;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct live *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x->storage < y->storage ? -1 : 1;
+}
+
+static void write_peak(struct json_writer *w, const struct plan *p, const struct graph *g)
+{
+    const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
+    struct live *live = mem_alloc(g->storages.n * sizeof *live);
+    uint32_t count = 0;
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct life *l = &p->placement.life[p->peak.program][s];
+        if (l->used && l->start <= p->peak.instant && p->peak.instant <= l->end && g->storages.at[s].space == SPACE_DEVICE &&
+            !kind_is_persistent(g->storages.at[s].kind))
+            live[count++] = (struct live){s, g->storages.at[s].bytes};
+    }
+    qsort(live, count, sizeof *live, by_bytes);
+    json_begin_map(w, "peak");
+    json_put_string(w, "program", program_name(p->peak.program));
+    json_put_uint(w, "instant", p->peak.instant);
+    json_put_string(w, "op", op_table[n->op].name);
+    json_put_string(w, "scope", graph_name(g, g->scopes.at[n->scope].name));
+    json_begin_list(w, "tensors");
+    for (uint32_t i = 0; i < count && i < 20; i++) {
+        json_begin_map(w, NULL);
+        json_put_string(w, "name", graph_name(g, g->storages.at[live[i].storage].name));
+        json_put_uint(w, "bytes", live[i].bytes);
+        json_end(w);
+    }
+    json_end(w);
+    json_end(w);
+    mem_free(live);
+}
+
+static void write_storages(struct json_writer *w, const struct plan *p, const struct graph *g)
+{
+    json_begin_list(w, "storages");
+    for (id s = 1; s < g->storages.n; s++) {
+        bool used = false;
+        for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->placement.life[program][s].used;
+        if (!used) continue;
+        const struct storage *x = &g->storages.at[s];
+        json_begin_map(w, NULL);
+        json_put_string(w, "name", graph_name(g, x->name));
+        json_put_string(w, "kind", kind_name(x->kind));
+        json_put_string(w, "space", x->space == SPACE_DEVICE ? "device" : "host");
+        json_put_uint(w, "offset", p->placement.offset[s]);
+        json_put_uint(w, "bytes", x->bytes);
+        json_end(w);
+    }
+    json_end(w);
+}
+
+static uint64_t count_parameters(const struct graph *g, bool trained)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (storage_of(g, g->params.at[i].tensor)->kind != KIND_CONST && (!trained || g->params.at[i].grad))
+            n += (uint64_t)tensor_elements(tensor_at(g, g->params.at[i].tensor));
+    return n;
+}
+
+void plan_write(const struct plan *p, const struct graph *g, const struct plan_note *note, struct text *out)
+{
+    struct json_writer w = {.out = out, .indent = 2};
+    json_begin_map(&w, NULL);
+    json_put_int(&w, "plan_format", 1);
+    json_put_bool(&w, "fits", note->fits);
+    json_put_uint(&w, "arena_bytes", plan_arena(p));
+    json_begin_map(&w, "arenas");
+    json_put_uint(&w, "device", p->placement.arena[SPACE_DEVICE]);
+    json_put_uint(&w, "host", p->placement.arena[SPACE_HOST]);
+    json_end(&w);
+    json_put_uint(&w, "lower_bound_bytes", p->peak.bytes);
+    json_put_uint(&w, "padding", plan_arena(p) - p->peak.bytes);
+    json_put_uint(&w, "smallest_budget_bytes", p->smallest);
+    if (note->budget) json_put_uint(&w, "budget_bytes", note->budget);
+    json_begin_map(&w, "breakdown");
+    for (int k = KIND_PARAM; k < KIND_COUNT; k++)
+        if (p->peak.by_kind[k]) json_put_uint(&w, kind_name(k), p->peak.by_kind[k]);
+    json_end(&w);
+    write_settings(&w, p, note->effective_batch);
+    json_put_number(&w, "predicted_step_seconds", p->seconds);
+    json_put_string(&w, "profile", note->profile->name);
+    json_put_int(&w, "threads", note->profile->threads);
+    json_put_uint(&w, "parameters", count_parameters(g, false));
+    json_put_uint(&w, "trained_parameters", count_parameters(g, true));
+    write_peak(&w, p, g);
+    json_put_format(&w, "digest", "%016" PRIx64, plan_digest(p, g));
+    if (note->storages) write_storages(&w, p, g);
+    json_end(&w);
+    text_printf(out, "\n");
+}
+
+/* --- reading ------------------------------------------------------------------- */
+
+static int read_word(const struct value *v, const char *key, const char *const *words, int n, int *out, struct error *e)
+{
+    const char *s = NULL;
+    int rc = value_as_string(value_get(v, key), key, &s, e);
+    for (int i = 0; i < n && !rc; i++)
+        if (!strcmp(words[i], s)) {
+            *out = i;
+            return PL_OK;
+        }
+    return rc ? rc : error_set(e, PL_USAGE, "%s is \"%s\"", key, s);
+}
+
+static int read_count(const struct value *v, const char *key, int *out, struct error *e)
+{
+    int64_t x = 0;
+    int rc = value_as_int(value_get(v, key), key, &x, e);
+    if (!rc && (x < 1 || x > 1 << 24)) rc = error_set(e, PL_USAGE, "%s is %" PRId64, key, x);
+    *out = (int)x;
+    return rc;
+}
+
+static int read_plan(const struct value *v, struct plan_file *p, struct error *e)
+{
+    static const char *const precisions[] = {"f32", "bf16"}, *const recompute[] = {"none", "all"},
+                      *const offload[] = {"none", "optimizer"};
+    const struct value *s = value_get(v, "settings");
+    int64_t format = 0;
+    int precision = 0, again = 0, away = 0;
+    const char *digest = NULL, *profile = NULL;
+    int rc = value_as_int(value_get(v, "plan_format"), "plan_format", &format, e);
+    if (!rc && format != 1) rc = error_set(e, PL_USAGE, "plan_format %" PRId64 " is not 1", format);
+    if (!rc) rc = value_as_map(s, "settings", e);
+    if (!rc) rc = read_count(s, "effective_batch", &p->effective_batch, e);
+    if (!rc) rc = read_count(s, "micro_batch", &p->settings.micro_batch, e);
+    if (!rc) rc = read_count(s, "accumulation", &p->settings.accumulation, e);
+    if (!rc) rc = read_count(s, "head_chunks", &p->settings.head_chunks, e);
+    if (!rc) rc = read_word(s, "precision", precisions, 2, &precision, e);
+    if (!rc) rc = read_word(s, "recompute", recompute, 2, &again, e);
+    if (!rc) rc = read_word(s, "offload", offload, 2, &away, e);
+    if (!rc) rc = value_as_uint(value_path(v, "arenas.device"), "arenas.device", &p->arena[SPACE_DEVICE], e);
+    if (!rc) rc = value_as_uint(value_path(v, "arenas.host"), "arenas.host", &p->arena[SPACE_HOST], e);
+    if (!rc) rc = value_as_string(value_get(v, "digest"), "digest", &digest, e);
+    if (!rc) rc = value_as_string(value_get(v, "profile"), "profile", &profile, e);
+    if (!rc) rc = read_count(v, "threads", &p->threads, e);
+    if (rc) return rc;
+    p->settings.precision = precision ? DT_BF16 : DT_F32;
+    p->settings.recompute = again;
+    p->settings.offload_optimizer = away;
+    p->digest = strtoull(digest, NULL, 16);
+    snprintf(p->profile, sizeof p->profile, "%s", profile);
+    return PL_OK;
+}
+
+int plan_read(const char *path, struct plan_file *out, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v = NULL;
+    memset(out, 0, sizeof *out);
+    int rc = json_read_file(path, 64u << 20, &b, &v, e);
+    if (!rc) {
+        rc = value_as_map(v, "the plan", e);
+        if (!rc) rc = read_plan(v, out, e);
+        if (rc) error_prepend(e, "%s", path);
+    }
+    bump_free(&b);
+    return rc;
+}

@@ -1,0 +1,36 @@
+/*
+ * file.h: a plan as JSON: what --json prints, what the run folder keeps, what is
+ * handed to `train --plan`.
+ *
+ * The decisions are in it, and a digest of every offset. Reading a plan gives
+ * the decisions; compiling them again must give the same digest, or the plan is
+ * refused: it was made for another model, batch or program version.
+ */
+#ifndef PLAN_FILE_H
+#define PLAN_FILE_H
+
+#include "io/value.h"
+#include "plan/plan.h"
+
+/* A hash over kernels, offsets and sizes of everything placed. */
+uint64_t plan_digest(const struct plan *p, const struct graph *g);
+
+struct plan_note {
+    bool fits;
+    uint64_t budget;         /* 0: none */
+    int effective_batch;
+    const struct profile *profile;
+    bool storages;           /* every storage with its offset too */
+};
+void plan_write(const struct plan *p, const struct graph *g, const struct plan_note *note, struct text *out);
+
+/* The decisions of a stored plan. */
+struct plan_file {
+    struct settings settings; /* only what the planner decides */
+    uint64_t arena[SPACE_COUNT], digest;
+    int effective_batch, threads;
+    char profile[64];
+};
+int plan_read(const char *path, struct plan_file *out, struct error *e);
+
+#endif

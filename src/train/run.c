@@ -1,0 +1,275 @@
+/*
+ * run.c: see run.h.
+ */
+#include "train/run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "io/file.h"
+
+/* What `memory.budget: auto` leaves to the system and to our own code. */
+enum { BUDGET_RESERVE = 512 << 20 };
+
+/* --- the budget ------------------------------------------------------------------ */
+
+static uint64_t read_number(const char *path, const char *key)
+{
+    char *text, *at;
+    size_t n;
+    struct error e;
+    unsigned long long x = 0;
+    if (file_read(path, 1 << 20, &text, &n, &e)) return 0;
+    at = *key ? strstr(text, key) : text;
+    if (at && sscanf(at + strlen(key), "%llu", &x) != 1) x = 0;
+    mem_free(text);
+    return x;
+}
+
+/* Free memory: what the kernel says is available, or what the control group
+ * leaves, whichever is less. */
+static uint64_t free_memory(void)
+{
+    uint64_t free = read_number("/proc/meminfo", "MemAvailable:") << 10;
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", ""), used = read_number("/sys/fs/cgroup/memory.current", "");
+    if (limit && (limit <= used || limit - used < free)) free = limit > used ? limit - used : 0;
+    return free;
+}
+
+static int resolve_budget(struct run *r, struct error *e)
+{
+    const struct config_budget *b = &r->config->memory_budget;
+    r->budget = b->kind == BUDGET_BYTES ? b->bytes : 0;
+    if (b->kind != BUDGET_AUTO) return PL_OK;
+    uint64_t free = free_memory();
+    char have[32], keep[32];
+    if (free <= BUDGET_RESERVE)
+        return error_set(e, PL_FAIL, "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",
+                         size_print(free, have), size_print(BUDGET_RESERVE, keep));
+    r->budget = free - BUDGET_RESERVE;
+    log_note("memory.budget auto: %s free, %s kept in reserve", size_print(free, have), size_print(BUDGET_RESERVE, keep));
+    return PL_OK;
+}
+
+/* --- planning ------------------------------------------------------------------------ */
+
+static bool matches_any(const struct config_list *patterns, const char *name)
+{
+    for (uint32_t i = 0; i < patterns->n; i++)
+        if (pattern_match(patterns->at[i], name)) return true;
+    return false;
+}
+
+/* The model's forward, seen by the planner; frozen weights are marked here. */
+static void build_forward(void *run, struct graph *g, int micro_batch)
+{
+    struct run *r = run;
+    struct batch b = r->batch;
+    b.B = micro_batch;
+    r->model.family->build(&r->model, g, &b);
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (matches_any(&r->config->model_freeze, graph_name(g, tensor_at(g, g->params.at[i].tensor)->name)))
+            g->params.at[i].frozen = true;
+}
+
+static struct settings base_settings(struct run *r, const struct run_options *o)
+{
+    const struct config *c = r->config;
+    struct settings s = {.train = o->train, .beta1 = c->train_beta1, .beta2 = c->train_beta2, .eps = c->train_eps,
+                         .weight_decay = c->train_weight_decay};
+    r->no_decay = mem_alloc((c->train_no_decay.n + 1) * sizeof *r->no_decay);
+    for (uint32_t i = 0; i < c->train_no_decay.n; i++) r->no_decay[i] = c->train_no_decay.at[i];
+    s.no_decay = r->no_decay;
+    s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
+    s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
+    s.recompute = c->memory_recompute == RECOMPUTE_ALL;
+    s.offload_optimizer = c->memory_offload == OFFLOAD_OPTIMIZER;
+    s.precision = c->memory_precision == PRECISION_BF16                                           ? DT_BF16
+                  : c->memory_precision == PRECISION_AUTO && r->device.profile.native_bf16 ? DT_BF16
+                                                                                                  : DT_F32;
+    return s;
+}
+
+static int follow_plan(struct run *r, const struct source *source, struct settings s, const char *path, struct error *e)
+{
+    struct plan_file f;
+    int rc = plan_read(path, &f, e);
+    if (rc) return rc;
+    s.micro_batch = f.settings.micro_batch;
+    s.accumulation = f.settings.accumulation;
+    s.precision = f.settings.precision;
+    s.recompute = f.settings.recompute;
+    s.offload_optimizer = f.settings.offload_optimizer;
+    s.head_chunks = f.settings.head_chunks;
+    if (f.effective_batch != r->effective_batch)
+        return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,
+                         r->effective_batch);
+    if (strcmp(f.profile, r->device.profile.name) || f.threads != r->device.profile.threads)
+        return error_set(e, PL_USAGE, "%s: made for device %s with %d threads, this is %s with %d; plan again", path, f.profile,
+                         f.threads, r->device.profile.name, r->device.profile.threads);
+    if ((rc = plan_compile(&r->graph, source, &s, e))) return rc;
+    r->has_graph = true;
+    r->plan.settings = s;
+    if ((rc = plan_place(&r->plan, &r->graph, &r->device.profile, e))) return rc;
+    r->plan.smallest = plan_arena(&r->plan);
+    if (plan_digest(&r->plan, &r->graph) != f.digest || plan_arena(&r->plan) != f.arena[SPACE_DEVICE])
+        return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena is %llu bytes, this one's %llu); plan again",
+                         path, (unsigned long long)f.arena[SPACE_DEVICE], (unsigned long long)plan_arena(&r->plan));
+    if (r->budget && plan_arena(&r->plan) > r->budget)
+        return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
+                         (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
+    return PL_OK;
+}
+
+static int open_model(struct run *r, struct error *e)
+{
+    const struct config *c = r->config;
+    return c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
+}
+
+int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e)
+{
+    memset(r, 0, sizeof *r);
+    r->config = c;
+    r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .logits = !o->train};
+    int rc = resolve_budget(r, e);
+    if (!rc) rc = open_model(r, e);
+    if (!rc) rc = device_open(&r->device, c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU, (int)c->device_threads, e);
+    if (rc) return rc;
+    r->has_device = true;
+
+    struct source source = {r, build_forward};
+    struct settings s = base_settings(r, o);
+    if (o->plan) return follow_plan(r, &source, s, o->plan, e);
+    struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
+                        .host_budget = c->memory_host_budget.kind == BUDGET_BYTES ? c->memory_host_budget.bytes : 0,
+                        .micro_batch = o->train && !c->memory_micro_batch,
+                        .recompute = c->memory_recompute == RECOMPUTE_AUTO,
+                        .offload = o->train && c->memory_offload == OFFLOAD_AUTO,
+                        .head_chunks = o->train && !c->memory_head_chunks};
+    if (!o->train) s.micro_batch = r->effective_batch;
+    rc = plan_search(&r->plan, &r->graph, &source, &s, &f, &r->device.profile, e);
+    r->has_graph = !rc || rc == PL_NOFIT;
+    return rc;
+}
+
+struct plan_note run_note(const struct run *r, bool fits)
+{
+    return (struct plan_note){.fits = fits, .budget = r->budget, .effective_batch = r->effective_batch, .profile = &r->device.profile};
+}
+
+/* --- starting -------------------------------------------------------------------------- */
+
+void *run_staging(const struct run *r)
+{
+    for (id s = 1; s < r->graph.storages.n; s++)
+        if (r->graph.storages.at[s].kind == KIND_STAGING) return r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
+    return NULL;
+}
+
+int run_start(struct run *r, const char *spill, bool load, struct error *e)
+{
+    snprintf(r->device.spill, sizeof r->device.spill, "%s", spill ? spill : "");
+    int rc = weights_open(&r->weights, &r->model, &r->graph, e);
+    if (rc) return rc;
+    r->has_weights = true;
+    if ((rc = device_allocate(&r->device, r->plan.placement.arena, e))) return rc;
+    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads);
+    r->has_tape = true;
+    if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;
+    r->tape.poison = getenv("PLIMSOLL_POISON") != NULL;
+    if (!load) return PL_OK;
+    return weights_load(&r->weights, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING,
+                        (uint64_t)r->config->train_seed, e);
+}
+
+void run_close(struct run *r)
+{
+    if (r->has_weights) weights_close(&r->weights);
+    if (r->has_device) device_close(&r->device, r->has_tape ? &r->tape : NULL);
+    if (r->has_tape) tape_free(&r->tape);
+    if (r->has_graph) {
+        plan_free(&r->plan);
+        graph_free(&r->graph);
+    }
+    model_close(&r->model);
+    mem_free(r->no_decay);
+}
+
+/* --- the host's side of a step ------------------------------------------------------------ */
+
+int run_put_step(struct run *r, const struct step_block *b, struct error *e)
+{
+    return r->device.ops->write(&r->device, tape_address(&r->tape, r->graph.step), b, sizeof *b, e);
+}
+
+int run_program(struct run *r, enum program p, struct error *e) { return r->device.ops->run(&r->device, &r->tape, p, e); }
+
+int run_read(struct run *r, id tensor, void *to, struct error *e)
+{
+    return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), tensor_bytes(tensor_at(&r->graph, tensor)), e);
+}
+
+int run_put_rows(struct run *r, const char *input, int64_t from, int64_t n, const int32_t *rows, struct error *e)
+{
+    const struct graph *g = &r->graph;
+    uint64_t row = (uint64_t)r->batch.T * sizeof *rows;
+    for (id s = 1; s < g->storages.n; s++) {
+        if (g->storages.at[s].kind != KIND_INPUT || strcmp(graph_name(g, g->storages.at[s].name), input)) continue;
+        CHECK((uint64_t)(from + n) * row <= g->storages.at[s].bytes, "input %s is too small", input);
+        char *at = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s] + (uint64_t)from * row;
+        return r->device.ops->write(&r->device, at, rows, (uint64_t)n * row, e);
+    }
+    CHECK(false, "no input %s", input);
+    return PL_FAIL;
+}
+
+/* --- finding what broke ---------------------------------------------------------------------- */
+
+static bool operand_finite(const struct operand *x)
+{
+    if (!x->data || !dtype_is_float(x->dtype)) return true;
+    int64_t n = operand_elements(x);
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(dtype_load(x->data, x->dtype, i))) return false;
+    return true;
+}
+
+struct probe {
+    struct run *run;
+    char *out;
+    size_t room;
+};
+
+static void probe_entry(void *context, const struct entry *e)
+{
+    struct probe *p = context;
+    if (p->out[0]) return;
+    const struct graph *g = &p->run->graph;
+    const struct node *n = node_at(g, e->node);
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i] && !tensor_at(g, n->in[i])->node && !operand_finite(&e->launch.in[i])) {
+            snprintf(p->out, p->room, "%s", graph_name(g, tensor_at(g, n->in[i])->name));
+            return;
+        }
+    for (int o = 0; o < n->nout; o++)
+        if (!operand_finite(&e->launch.out[o])) {
+            snprintf(p->out, p->room, "%s (%s)", graph_name(g, tensor_at(g, n->out[o])->name), phase_name(n->phase));
+            return;
+        }
+}
+
+void run_find_nonfinite(struct run *r, char *out, size_t room)
+{
+    struct probe p = {r, out, room};
+    out[0] = '\0';
+    if (r->device.kind == DEVICE_CUDA) return;
+    r->tape.observe = probe_entry;
+    r->tape.observer = &p;
+    tape_run(&r->tape, PROGRAM_STEP);
+    r->tape.observe = NULL;
+}

@@ -1,0 +1,47 @@
+/*
+ * state.h: what a run needs to go on as if it had never stopped.
+ *
+ *     DIR/state.safetensors   "master.<parameter>"  every trained weight, as in memory
+ *                             "<parameter>.exp_avg" and so on: the optimizer's state
+ *     DIR/state.json          step, position in the data, and what the run was
+ *
+ * Neither depends on the plan: a run may go on with another precision, micro-batch
+ * or placement. Frozen weights are not in it; they come from the model's folder (or
+ * its preset), as at the start.
+ */
+#ifndef STATE_H
+#define STATE_H
+
+#include "run/device.h"
+
+struct train_state {
+    uint64_t step;        /* steps done */
+    uint64_t adam_t;      /* updates done: steps without the skipped ones */
+    uint64_t position;    /* of the next sample, over all epochs */
+    uint64_t seed;
+    uint64_t skipped;     /* steps whose update was predicated off */
+    uint64_t plan_hash, config_hash;
+};
+
+/* Writes both files into `dir`, which exists; synced. Through `staging` (aligned to 8, at
+ * least TRANSFER_LEAST bytes) and the device's read. */
+int state_save(const char *dir, const struct train_state *s, const struct graph *g, struct device *d,
+               const struct tape *t, void *staging, uint64_t staging_bytes, struct error *e);
+
+/* state.json alone: enough to see whether a run can be resumed. */
+int state_read(const char *dir, struct train_state *s, struct error *e);
+
+/* Reads both files: masters and optimizer state exactly as they were; working copies are
+ * rounded from the masters. Names, shapes and dtypes must be this graph's, no more and no
+ * fewer; PL_USAGE says what differs, before anything in the arenas is changed. */
+int state_load(const char *dir, struct train_state *s, const struct graph *g, struct device *d,
+               const struct tape *t, void *staging, uint64_t staging_bytes, struct error *e);
+
+/* The optimizer's state of a new run: zeros. */
+int state_reset(const struct graph *g, struct device *d, const struct tape *t, void *staging, uint64_t staging_bytes,
+                struct error *e);
+
+/* Bytes that state_save writes, or a little more. */
+uint64_t state_bytes(const struct graph *g);
+
+#endif

@@ -1,0 +1,372 @@
+/*
+ * train.c: the training loop: a batch from the data files to the weight update.
+ *
+ *     samples at positions p .. p+E-1  ->  input storages  ->  step program
+ *     loss checked  ->  update program  ->  metrics line  ->  checkpoint?
+ *
+ * Everything a step needs is allocated before the first one. What a resume needs
+ * is in the checkpoint: weights and moments to the bit, the step, and the
+ * position in the data, which is a number because the order is a pure function.
+ */
+#include "train/train.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/order.h"
+#include "data/tokens.h"
+#include "io/file.h"
+#include "train/folder.h"
+#include "train/progress.h"
+#include "train/run.h"
+#include "train/signals.h"
+#include "train/state.h"
+
+struct trainer {
+    const struct config *c;
+    struct run run;
+    struct folder folder;
+    struct tokens data, validation;
+    struct progress progress;
+    struct train_state state;
+    uint64_t total;          /* steps of the whole run */
+    int32_t *row;            /* one sample */
+    id loss, clip, eval_loss; /* tensors */
+    double eval;             /* the last evaluation */
+    bool has_data, has_validation, has_folder, has_run;
+};
+
+/* --- one step --------------------------------------------------------------------- */
+
+/* Row `at` of the batch; sample < 0 is a row of weight 0 that fills a ragged end. */
+static int put_sample(struct trainer *t, struct tokens *data, int64_t at, int64_t sample, struct error *e)
+{
+    int64_t T = t->c->data_sequence;
+    int rc = PL_OK;
+    if (sample >= 0) rc = tokens_read(data, (uint64_t)sample, t->row, e);
+    else memset(t->row, 0, (size_t)T * sizeof *t->row);
+    if (!rc) rc = run_put_rows(&t->run, "input_ids", at, 1, t->row, e);
+    for (int64_t i = 0; i < T && sample < 0; i++) t->row[i] = -100;
+    if (!rc) rc = run_put_rows(&t->run, "labels", at, 1, t->row, e);
+    return rc;
+}
+
+static int put_batch(struct trainer *t, struct error *e)
+{
+    const struct settings *s = &t->run.plan.settings;
+    int64_t rows = (int64_t)s->micro_batch * s->accumulation, E = t->run.effective_batch;
+    uint64_t n = tokens_count(&t->data);
+    int rc = PL_OK;
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        int64_t sample = -1;
+        if (i < E) sample = (int64_t)sample_at((uint64_t)t->c->train_seed, t->state.position + (uint64_t)i, n, t->c->data_shuffle);
+        rc = put_sample(t, &t->data, i, sample, e);
+    }
+    return rc;
+}
+
+static struct step_block step_block(const struct trainer *t)
+{
+    int64_t step = (int64_t)t->state.step; /* steps done: this one's index from 0 */
+    double count = (double)t->run.effective_batch * (double)(t->c->data_sequence - 1);
+    return (struct step_block){
+        .learning_rate = (float)(t->c->train_learning_rate *
+                                 schedule_factor(t->c->train_schedule, step, t->c->train_warmup_steps, (int64_t)t->total)),
+        .inv_count = (float)(1 / count),
+        .clip_norm = (float)t->c->train_clip_norm,
+        .loss_scale = 1,
+        .step = (int32_t)step + 1,
+        .adam_t = (int32_t)t->state.adam_t + 1,
+        .seed = (uint64_t)t->c->train_seed,
+        .rng_step = (uint64_t)step,
+    };
+}
+
+static int complain_nonfinite(struct trainer *t, const char *what, double x, struct error *e)
+{
+    char name[256];
+    run_find_nonfinite(&t->run, name, sizeof name);
+    return error_set(e, PL_FAIL, "step %" PRId64 ": the %s is %g%s%s; lower train.learning_rate, set train.clip_norm, or resume from an earlier checkpoint",
+                     t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
+}
+
+static int take_step(struct trainer *t, double *loss, double *norm, double *rate, struct error *e)
+{
+    struct step_block b = step_block(t);
+    float l = 0, clip[2] = {0};
+    int rc = put_batch(t, e);
+    if (!rc) rc = run_put_step(&t->run, &b, e);
+    if (!rc) rc = run_program(&t->run, PROGRAM_STEP, e);
+    if (!rc) rc = run_read(&t->run, t->loss, &l, e);
+    if (!rc && !isfinite(l)) rc = complain_nonfinite(t, "loss", l, e);
+    if (!rc) rc = run_program(&t->run, PROGRAM_UPDATE, e);
+    if (!rc) rc = run_read(&t->run, t->clip, clip, e);
+    if (!rc && !isfinite(clip[0])) rc = complain_nonfinite(t, "gradient norm", clip[0], e);
+    if (rc) return rc;
+    t->state.step++;
+    t->state.adam_t++;
+    t->state.position += (uint64_t)t->run.effective_batch;
+    *loss = l;
+    *norm = clip[0];
+    *rate = b.learning_rate;
+    return PL_OK;
+}
+
+/* --- evaluation ------------------------------------------------------------------------- */
+
+/* Mean loss per token over the whole validation set. */
+static int evaluate(struct trainer *t, struct error *e)
+{
+    int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)tokens_count(&t->validation);
+    struct step_block b = step_block(t);
+    double sum = 0;
+    b.inv_count = 1;
+    int rc = run_put_step(&t->run, &b, e);
+    for (int64_t at = 0; at < n && !rc; at += B) {
+        float l = 0;
+        for (int64_t i = 0; i < B && !rc; i++) rc = put_sample(t, &t->validation, i, at + i < n ? at + i : -1, e);
+        if (!rc) rc = run_program(&t->run, PROGRAM_EVAL, e);
+        if (!rc) rc = run_read(&t->run, t->eval_loss, &l, e);
+        sum += l;
+    }
+    if (rc) return rc;
+    t->eval = sum / ((double)n * (double)(t->c->data_sequence - 1));
+    progress_break(&t->progress);
+    log_note("step %" PRId64 ": evaluation loss %.6g over %" PRId64 " samples", t->state.step, t->eval, n);
+    return folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g,\"eval_samples\":%" PRId64 "}", t->state.step, t->eval, n);
+}
+
+/* --- saving ----------------------------------------------------------------------------------- */
+
+static int save_checkpoint(struct trainer *t, struct error *e)
+{
+    struct run *r = &t->run;
+    const char *dir;
+    int rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
+    if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
+    if (!rc) rc = state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    if (!rc) rc = folder_checkpoint_commit(&t->folder, t->c->train_keep, e);
+    return rc ? error_prepend(e, "saving step %" PRId64, t->state.step) : PL_OK;
+}
+
+static int publish_model(struct trainer *t, struct error *e)
+{
+    struct run *r = &t->run;
+    const char *dir;
+    int rc = folder_model_begin(&t->folder, &dir, e);
+    if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
+    if (!rc) rc = folder_publish_model(&t->folder, e);
+    return rc ? error_prepend(e, "writing the model") : PL_OK;
+}
+
+/* --- beginning ----------------------------------------------------------------------------------- */
+
+/* Keys that a resumed run may change; memory and device keys ask for a new plan. */
+static bool may_change(enum config_key k)
+{
+    return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
+           k == KEY_train_save_every || k == KEY_train_keep || k == KEY_data_validation || k == KEY_data_train;
+}
+
+/* Compares with the stored configuration; *plan_again when memory or device changed. */
+static int compare_config(const struct config *c, const char *dir, bool *plan_again, struct error *e)
+{
+    char path[FOLDER_PATH];
+    struct config stored;
+    snprintf(path, sizeof path, "%s/config.yaml", dir);
+    config_init(&stored);
+    int rc = config_read(&stored, path, e);
+    for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
+        if (config_same(c, &stored, k) || may_change(k)) continue;
+        const char *name = config_key_name(k);
+        if (!strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7)) {
+            log_note("resume: %s changed, so the plan is made again", name);
+            *plan_again = true;
+        } else {
+            rc = error_set(e, PL_USAGE, "--resume: %s differs from the run in %s; restore it, or start a new run in another train.out",
+                           name, dir);
+        }
+    }
+    config_free(&stored);
+    return rc;
+}
+
+static int open_tokens(struct tokens *d, const struct trainer *t, const struct config_list *paths, const char *key, struct error *e)
+{
+    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = t->c->data_sequence,
+                               .dtype = t->c->data_token_dtype, .vocab_size = t->run.model.vocabulary};
+    int rc = tokens_open(d, &o, e);
+    return rc ? error_prepend(e, "%s", key) : PL_OK;
+}
+
+static int open_data(struct trainer *t, struct error *e)
+{
+    int rc = open_tokens(&t->data, t, &t->c->data_train, "data.train", e);
+    t->has_data = !rc;
+    if (!rc && t->c->data_validation.n) {
+        rc = open_tokens(&t->validation, t, &t->c->data_validation, "data.validation", e);
+        t->has_validation = !rc;
+    }
+    if (rc) return rc;
+    uint64_t n = tokens_count(&t->data), E = (uint64_t)t->run.effective_batch;
+    t->total = t->c->train_steps ? (uint64_t)t->c->train_steps : (n * (uint64_t)t->c->train_epochs + E - 1) / E;
+    t->row = mem_alloc((size_t)t->c->data_sequence * sizeof *t->row);
+    return PL_OK;
+}
+
+/* On a resume the stored plan is followed, unless it cannot be: then we say why. */
+static int make_plan(struct trainer *t, const struct train_options *o, bool plan_again, struct error *e)
+{
+    char stored[FOLDER_PATH];
+    struct run_options ro = {.plan = o->plan, .train = true};
+    snprintf(stored, sizeof stored, "%s/plan.json", t->c->train_out);
+    bool follow = o->resume && !plan_again && !o->plan && file_exists(stored);
+    if (follow) ro.plan = stored;
+    t->has_run = true;
+    int rc = run_plan(&t->run, t->c, &ro, e);
+    if (!rc || !follow) return rc;
+    log_note("resume: the stored plan cannot be followed (%s); planning again", e->text);
+    run_close(&t->run);
+    ro.plan = o->plan;
+    return run_plan(&t->run, t->c, &ro, e);
+}
+
+static int write_run_files(struct trainer *t, struct error *e)
+{
+    struct text text = {0};
+    config_write(t->c, &text);
+    int rc = folder_write(&t->folder, "config.yaml", text.at, text.n, e);
+    text_free(&text);
+    struct plan_note note = run_note(&t->run, true);
+    note.storages = true;
+    plan_write(&t->run.plan, &t->run.graph, &note, &text);
+    if (!rc) rc = folder_write(&t->folder, "plan.json", text.at, text.n, e);
+    text_free(&text);
+    return rc;
+}
+
+/* Loads the newest checkpoint, if there is one; *found says so. */
+static int load_checkpoint(struct trainer *t, bool *found, struct error *e)
+{
+    char path[FOLDER_PATH];
+    int64_t step = -1;
+    struct run *r = &t->run;
+    int rc = folder_checkpoint_latest(&t->folder, &step, path, e);
+    *found = !rc && step >= 0;
+    if (!rc) rc = folder_metrics_cut(&t->folder, step < 0 ? 0 : step, e);
+    if (rc || !*found) return rc;
+    rc = state_load(path, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    if (!rc) log_note("resuming after step %" PRId64 " from %s", t->state.step, path);
+    return rc ? error_prepend(e, "checkpoint %s", path) : PL_OK;
+}
+
+static int begin(struct trainer *t, const struct train_options *o, struct error *e)
+{
+    bool plan_again = false, found = false;
+    int rc = config_check(t->c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
+    if (!rc && o->resume) rc = compare_config(t->c, t->c->train_out, &plan_again, e);
+    if (!rc) rc = make_plan(t, o, plan_again, e);
+    if (!rc) rc = open_data(t, e);
+    if (!rc) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
+    if (rc) return rc;
+    t->has_folder = true;
+    /* Weights are loaded first in any case: constants, and what no checkpoint holds. */
+    rc = run_start(&t->run, t->c->train_out, true, e);
+    if (!rc && o->resume) rc = load_checkpoint(t, &found, e);
+    if (!rc && !found) {
+        struct run *r = &t->run;
+        t->state = (struct train_state){.seed = (uint64_t)t->c->train_seed};
+        rc = state_reset(&r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    }
+    uint64_t each = weights_bytes(&t->run.weights, &t->run.graph) + state_bytes(&t->run.graph);
+    if (!rc) rc = folder_require_space(&t->folder, each * (uint64_t)(t->c->train_keep + 1) + weights_bytes(&t->run.weights, &t->run.graph), e);
+    if (!rc) rc = write_run_files(t, e);
+    return rc;
+}
+
+/* --- the loop ------------------------------------------------------------------------------------------ */
+
+static int after_step(struct trainer *t, double loss, double norm, double rate, double seconds, struct error *e)
+{
+    double tokens = (double)t->run.effective_batch * (double)t->c->data_sequence;
+    progress_step(&t->progress, (int64_t)t->state.step, loss, rate, norm, tokens, seconds);
+    int rc = folder_metrics(&t->folder, e,
+                            "{\"step\":%" PRId64 ",\"loss\":%.9g,\"learning_rate\":%.9g,\"grad_norm\":%.9g,\"seconds\":%.6f,"
+                            "\"tokens_per_second\":%.1f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "}",
+                            t->state.step, loss, rate, norm, seconds, tokens / seconds, t->state.position, plan_arena(&t->run.plan));
+    if (!rc && t->c->train_eval_every && (int64_t)t->state.step % t->c->train_eval_every == 0) rc = evaluate(t, e);
+    bool last = t->state.step == t->total, stop = signals_received() != 0;
+    bool due = t->c->train_save_every && (int64_t)t->state.step % t->c->train_save_every == 0;
+    if (!rc && (due || last || stop)) rc = save_checkpoint(t, e);
+    return rc;
+}
+
+static int interrupted(struct trainer *t, struct error *e)
+{
+    return error_set(e, PL_FAIL, "stopped by %s after step %" PRId64 " of %" PRId64 "; saved. Go on with the same command and --resume",
+                     signals_name(signals_received()), t->state.step, t->total);
+}
+
+static int loop(struct trainer *t, struct train_summary *out, struct error *e)
+{
+    double loss = NAN, norm, rate, begun = clock_seconds();
+    uint64_t allocations = 0;
+    int rc = PL_OK;
+    out->first_step = (int64_t)t->state.step;
+    progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan));
+    while (t->state.step < t->total && !rc && !signals_received()) {
+        double from = clock_seconds();
+        if (!allocations) allocations = mem_allocations();
+        rc = take_step(t, &loss, &norm, &rate, e);
+        if (!rc) rc = after_step(t, loss, norm, rate, clock_seconds() - from, e);
+    }
+    progress_break(&t->progress);
+    if (rc) return rc;
+    if (t->state.step < t->total) return interrupted(t, e);
+    out->steps = (int64_t)t->state.step;
+    out->loss = loss;
+    out->seconds = clock_seconds() - begun;
+    out->tokens_per_second = (double)(out->steps - out->first_step) * t->run.effective_batch * (double)t->c->data_sequence / out->seconds;
+    out->allocations = allocations ? mem_allocations() - allocations : 0;
+    return publish_model(t, e);
+}
+
+static void close_all(struct trainer *t)
+{
+    if (t->has_data) tokens_close(&t->data);
+    if (t->has_validation) tokens_close(&t->validation);
+    if (t->has_run) run_close(&t->run);
+    if (t->has_folder) folder_close(&t->folder);
+    mem_free(t->row);
+}
+
+int train_run(const struct config *c, const struct train_options *o, struct train_summary *out, struct error *e)
+{
+    struct trainer *t = mem_alloc(sizeof *t);
+    t->c = c;
+    t->eval = NAN;
+    *out = (struct train_summary){.eval_loss = NAN};
+    signals_install();
+    int rc = begin(t, o, e);
+    if (rc && t->has_folder && !o->resume) {
+        folder_abandon(&t->folder);
+        t->has_folder = false;
+    }
+    if (!rc) {
+        t->loss = graph_find_output(&t->run.graph, PROGRAM_STEP, "loss");
+        t->clip = graph_find_output(&t->run.graph, PROGRAM_UPDATE, "clip");
+        t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
+        out->arena_bytes = plan_arena(&t->run.plan);
+        out->allocated_bytes = t->run.device.bytes[SPACE_DEVICE];
+        out->host_bytes = t->run.device.bytes[SPACE_HOST];
+        snprintf(out->model, sizeof out->model, "%s/model", c->train_out);
+        rc = loop(t, out, e);
+        out->eval_loss = t->eval;
+    }
+    close_all(t);
+    mem_free(t);
+    return rc;
+}

@@ -1,0 +1,26 @@
+/*
+ * train.h: the training loop.
+ */
+#ifndef TRAIN_H
+#define TRAIN_H
+
+#include "train/config.h"
+
+struct train_options {
+    const char *plan;        /* a plan file to follow; NULL: search */
+    bool resume;
+};
+
+/* What a finished run says of itself. */
+struct train_summary {
+    int64_t steps, first_step;
+    double loss, eval_loss;  /* of the last step; NaN when never evaluated */
+    double seconds, tokens_per_second;
+    uint64_t arena_bytes, allocated_bytes, host_bytes;
+    uint64_t allocations;    /* ours, after the first step began */
+    char model[4200];
+};
+
+int train_run(const struct config *c, const struct train_options *o, struct train_summary *out, struct error *e);
+
+#endif

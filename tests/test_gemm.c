@@ -1,0 +1,567 @@
+/*
+ * test_gemm.c: LINEAR, MATMUL and both halves of attention against loops in double.
+ *
+ * The loops read the operands as stored (rounded to their dtype), so what is
+ * compared is the kernel's arithmetic alone. Tolerance of an element: f32 sums
+ * of K terms, c * eps(f32) * sqrt(K) relative to the norm of the terms, plus one
+ * rounding to the result's dtype.
+ *
+ * Every launch gets exactly the workspace it asked for, 0xFF all over, with a
+ * canary behind it, and outputs of 0xFF, which is NaN in every float type.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cpu/cpu.h"
+#include "cpu/gemm.h"
+
+enum { CANARY = 256 };
+static const enum dtype floats[] = {DT_F32, DT_BF16, DT_F16};
+
+/* --- random numbers ------------------------------------------------------------------ */
+
+static uint64_t seed, state;
+
+static void seed_set(uint64_t s) { seed = state = s; }
+
+/* Uniform in [-1, 1). */
+static double uniform(void)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(state ^ state >> 29) * 0x1p-63;
+}
+
+/* --- tensors ------------------------------------------------------------------------------ */
+
+static struct tensor tensor_new(enum dtype t, int rank, const int64_t *dim)
+{
+    struct tensor x = {.dtype = (uint8_t)t, .rank = (uint8_t)rank};
+    memcpy(x.dim, dim, (size_t)rank * sizeof *dim);
+    tensor_dense_strides(&x);
+    return x;
+}
+
+/* Elements from the first to the last, gaps included. */
+static int64_t tensor_span(const struct tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->rank; i++) n += (t->dim[i] - 1) * t->stride[i];
+    return tensor_elements(t) ? n : 0;
+}
+
+static struct operand operand_new(const struct tensor *t)
+{
+    struct operand x = {.dtype = t->dtype, .rank = t->rank};
+    memcpy(x.dim, t->dim, sizeof x.dim);
+    memcpy(x.stride, t->stride, sizeof x.stride);
+    x.data = mem_alloc((size_t)tensor_span(t) * dtype_size(t->dtype) + 64);
+    for (int64_t i = 0; i < tensor_span(t); i++) dtype_store(x.data, x.dtype, i, uniform());
+    return x;
+}
+
+/* --- a launch ------------------------------------------------------------------------------- */
+
+struct call {
+    union attr attr;
+    struct tensor in[MAX_IN], out[MAX_OUT];
+    struct operand data_in[MAX_IN], data_out[MAX_OUT];
+    int nin, nout;
+    bool match;
+};
+
+static void call_free(struct call *c)
+{
+    for (int i = 0; i < c->nin; i++) mem_free(c->data_in[i].data);
+    for (int i = 0; i < c->nout; i++) mem_free(c->data_out[i].data);
+}
+
+/* Asks, allocates, runs, checks the canary. Optional inputs have rank 0 and no data. */
+static void call_run(struct call *c, const struct kernel *k, int threads)
+{
+    struct profile profile = {.threads = threads};
+    struct query q = {.attr = &c->attr, .nin = c->nin, .nout = c->nout, .profile = &profile};
+    struct launch l = {.attr = &c->attr, .nin = c->nin, .nout = c->nout, .threads = threads};
+    for (int i = 0; i < c->nin; i++) q.in[i] = c->data_in[i].data ? &c->in[i] : NULL, l.in[i] = c->data_in[i];
+    for (int i = 0; i < c->nout; i++) q.out[i] = &c->out[i], l.out[i] = c->data_out[i];
+    assert_true(k->match(&q));
+    l.work_bytes = k->workspace(&q);
+    char *work = aligned_alloc(64, align_up(l.work_bytes + CANARY, 64));
+    memset(work, 0xFF, l.work_bytes);
+    memset(work + l.work_bytes, 0x5A, CANARY);
+    l.work = work;
+    k->run(&l);
+    for (int i = 0; i < CANARY; i++)
+        if (work[l.work_bytes + (uint64_t)i] != 0x5A)
+            fail_msg("%s wrote behind its workspace of %llu bytes", k->name, (unsigned long long)l.work_bytes);
+    free(work);
+}
+
+static void poison(const struct operand *x, const struct tensor *t)
+{
+    memset(x->data, 0xFF, (size_t)tensor_span(t) * dtype_size(t->dtype));
+}
+
+/* --- comparing -------------------------------------------------------------------------------- */
+
+/* `terms` is the norm of what was summed, `n` how many. */
+static void check(const char *what, double got, double want, double terms, double n, enum dtype t, int64_t at)
+{
+    double tolerance = 4 * dtype_table[DT_F32].epsilon * sqrt(n + 1) * terms + dtype_table[t].epsilon * fabs(want) + 1e-7;
+    if (!(fabs(got - want) <= tolerance))
+        fail_msg("%s: element %lld is %.9g, expected %.9g within %.3g (seed %llu)", what, (long long)at, got, want,
+                 tolerance, (unsigned long long)seed);
+}
+
+/* --- products ------------------------------------------------------------------------------------ */
+
+static const struct kernel linear_kernel = {OP_LINEAR, "linear", linear_match, linear_workspace, linear_run};
+static const struct kernel matmul_kernel = {OP_MATMUL, "matmul", matmul_match, matmul_workspace, matmul_run};
+
+struct product {
+    int64_t M, N, K;
+    bool ta, tb, linear, bias, add;
+    enum dtype a, b, c;
+};
+
+static struct call product_call(const struct product *p)
+{
+    struct call c = {.nin = p->bias || p->add ? 3 : 2, .nout = 1};
+    c.attr.matmul.ta = p->ta, c.attr.matmul.tb = p->tb, c.attr.matmul.dtype = (uint8_t)p->c;
+    /* Rows as two dimensions where they divide: kernels must flatten them. */
+    int64_t split = p->M % 3 == 0 ? 3 : 1;
+    c.in[0] = p->ta ? tensor_new(p->a, 2, (int64_t[]){p->K, p->M}) : tensor_new(p->a, 3, (int64_t[]){split, p->M / split, p->K});
+    c.in[1] = tensor_new(p->b, 2, p->tb ? (int64_t[]){p->N, p->K} : (int64_t[]){p->K, p->N});
+    c.out[0] = p->ta ? tensor_new(p->c, 2, (int64_t[]){p->M, p->N}) : tensor_new(p->c, 3, (int64_t[]){split, p->M / split, p->N});
+    for (int i = 0; i < 2; i++) c.data_in[i] = operand_new(&c.in[i]);
+    if (p->bias) c.in[2] = tensor_new(p->b, 1, &p->N);
+    if (p->add) c.in[2] = c.out[0];
+    if (c.nin > 2) c.data_in[2] = operand_new(&c.in[2]);
+    c.data_out[0] = operand_new(&c.out[0]);
+    return c;
+}
+
+static double at(const struct operand *x, int64_t i) { return dtype_load(x->data, x->dtype, i); }
+
+static void product_compare(const struct product *p, const struct call *c, const void *old)
+{
+    for (int64_t i = 0; i < p->M; i++)
+        for (int64_t j = 0; j < p->N; j++) {
+            double sum = 0, norm = 0;
+            for (int64_t k = 0; k < p->K; k++) {
+                double term = at(&c->data_in[0], p->ta ? k * p->M + i : i * p->K + k) *
+                              at(&c->data_in[1], p->tb ? j * p->K + k : k * p->N + j);
+                sum += term, norm += term * term;
+            }
+            double other = p->bias ? at(&c->data_in[2], j) : p->add ? dtype_load(old, p->c, i * p->N + j) : 0;
+            char what[128];
+            snprintf(what, sizeof what, "%s%s%s %lldx%lldx%lld %s %s -> %s", p->linear ? "linear" : "matmul",
+                     p->ta ? " ta" : "", p->tb ? " tb" : "", (long long)p->M, (long long)p->N, (long long)p->K,
+                     dtype_name(p->a), dtype_name(p->b), dtype_name(p->c));
+            check(what, at(&c->data_out[0], i * p->N + j), sum + other, sqrt(norm + other * other), (double)p->K, p->c,
+                  i * p->N + j);
+        }
+}
+
+/* Runs with 1, 2 and 3 threads: the first against the loops, the others bit for bit. */
+static void product_test(const struct product *p)
+{
+    struct call c = product_call(p);
+    size_t bytes = tensor_bytes(&c.out[0]);
+    void *old = mem_copy(c.data_out[0].data, bytes), *first = NULL;
+    for (int threads = 1; threads <= 3; threads++) {
+        /* The sum is made in the accumulator's bytes. */
+        if (p->add) memcpy(c.data_out[0].data, old, bytes);
+        else poison(&c.data_out[0], &c.out[0]);
+        void *own = c.data_in[2].data;
+        if (p->add) c.data_in[2].data = c.data_out[0].data;
+        call_run(&c, p->linear ? &linear_kernel : &matmul_kernel, threads);
+        c.data_in[2].data = own;
+        if (threads == 1) {
+            product_compare(p, &c, old);
+            first = mem_copy(c.data_out[0].data, bytes);
+        } else if (memcmp(first, c.data_out[0].data, bytes)) {
+            fail_msg("%lldx%lldx%lld: %d threads give other bits than 1", (long long)p->M, (long long)p->N,
+                     (long long)p->K, threads);
+        }
+    }
+    mem_free(old);
+    mem_free(first);
+    call_free(&c);
+}
+
+static void test_matmul_shapes(void **unused)
+{
+    (void)unused;
+    static const int64_t sizes[] = {1, 2, 3, 7, 17, 65, 129};
+    seed_set(1);
+    for (size_t m = 0; m < COUNT(sizes); m++)
+        for (size_t n = 0; n < COUNT(sizes); n++)
+            for (size_t k = 0; k < COUNT(sizes); k++) {
+                int which = (int)(m + 2 * n + 3 * k);
+                struct product p = {sizes[m], sizes[n], sizes[k], .ta = which & 1, .tb = which >> 1 & 1, .add = which % 3 == 0,
+                                    .a = DT_F32, .b = DT_F32, .c = DT_F32};
+                product_test(&p);
+            }
+}
+
+/* Sums over several K blocks, tiles over several blocks of rows and columns. */
+static void test_matmul_blocks(void **unused)
+{
+    (void)unused;
+    static const struct product table[] = {
+        {200, 37, 257}, {17, 800, 300}, {400, 9, 513}, {5, 13, 1100}, {1, 100, 2500}, {4, 70, 1025}, {390, 780, 3}, {3, 5, 0},
+    };
+    seed_set(2);
+    for (size_t i = 0; i < COUNT(table); i++)
+        for (int which = 0; which < 16; which++) {
+            struct product p = table[i];
+            p.ta = which & 1, p.tb = which >> 1 & 1, p.add = which >> 2 & 1;
+            p.a = p.b = which >> 3 ? DT_BF16 : DT_F32;
+            p.c = which % 3 == 0 ? DT_F32 : p.a;
+            product_test(&p);
+        }
+}
+
+static void test_matmul_dtypes(void **unused)
+{
+    (void)unused;
+    seed_set(3);
+    for (int which = 0; which < 27 * 8; which++) {
+        int types = which / 8;
+        struct product p = {29, 43, 71, .ta = which & 1, .tb = which >> 1 & 1, .add = which >> 2 & 1,
+                            .a = floats[types % 3], .b = floats[types / 3 % 3], .c = floats[types / 9]};
+        product_test(&p);
+        p.K = 301;
+        product_test(&p);
+    }
+}
+
+static void test_linear(void **unused)
+{
+    (void)unused;
+    static const int64_t shapes[][3] = {{1, 1, 1}, {1, 65, 300}, {3, 17, 7}, {4, 129, 1030}, {5, 12, 64}, {33, 50, 129}, {130, 97, 270}};
+    seed_set(4);
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (int which = 0; which < 6; which++) {
+            struct product p = {shapes[i][0], shapes[i][1], shapes[i][2], .tb = true, .linear = true, .bias = which & 1};
+            p.a = p.b = p.c = floats[which / 2];
+            product_test(&p);
+        }
+}
+
+/* Neither index of A or B contiguous, rows of C apart. */
+static void test_gemm_strides(void **unused)
+{
+    (void)unused;
+    enum { M = 19, N = 26, K = 33, LD = 31 };
+    static float a[M * K * 6], b[K * N * 6], c[M * LD];
+    seed_set(5);
+    for (size_t i = 0; i < COUNT(a); i++) a[i] = (float)uniform();
+    for (size_t i = 0; i < COUNT(b); i++) b[i] = (float)uniform();
+    memset(c, 0xFF, sizeof c);
+    struct gemm g = {.M = M, .N = N, .K = K, .a = {a, DT_F32, 3 * K, 3}, .b = {b, DT_F32, 2 * N, 2}, .c = {c, DT_F32, LD, 1}};
+    uint64_t bytes = gemm_workspace(M, N, K, DT_F32, 2);
+    void *work = aligned_alloc(64, align_up(bytes, 64));
+    gemm_run(&g, work, bytes, 2);
+    free(work);
+    for (int i = 0; i < M; i++) {
+        for (int j = 0; j < N; j++) {
+            double sum = 0, norm = 0;
+            for (int k = 0; k < K; k++) {
+                double term = (double)a[i * 3 * K + k * 3] * b[k * 2 * N + j * 2];
+                sum += term, norm += term * term;
+            }
+            check("strided", c[i * LD + j], sum, sqrt(norm), K, DT_F32, i * LD + j);
+        }
+        if (i + 1 < M) /* the gap between rows is not C's */
+            for (int j = N; j < LD; j++) assert_true(isnan(c[i * LD + j]));
+    }
+}
+
+/* What the match refuses falls to the reference. */
+static void test_match(void **unused)
+{
+    (void)unused;
+    struct tensor a = tensor_new(DT_F32, 2, (int64_t[]){4, 6}), b = tensor_new(DT_F32, 2, (int64_t[]){6, 5});
+    struct tensor c = tensor_new(DT_F32, 2, (int64_t[]){4, 5});
+    union attr attr = {.matmul = {.dtype = DT_F32}};
+    struct profile profile = {.threads = 1};
+    struct query q = {.attr = &attr, .in = {&a, &b}, .out = {&c}, .nin = 2, .nout = 1, .profile = &profile};
+    assert_true(matmul_match(&q));
+    a.dtype = DT_F64;
+    assert_false(matmul_match(&q));
+    a.dtype = DT_F32;
+    a.stride[0] = 8;
+    assert_false(matmul_match(&q));
+}
+
+/* --- attention ------------------------------------------------------------------------------------ */
+
+static const struct kernel forward_kernel = {OP_ATTENTION, "attention", attention_match, attention_workspace, attention_run};
+static const struct kernel backward_kernel = {OP_ATTENTION_BWD, "attention_bwd", attention_bwd_match,
+                                              attention_bwd_workspace, attention_bwd_run};
+
+struct shape {
+    int64_t B, T, S, H, G, D;
+    bool causal;
+    bool strided; /* q, k, v as slices of wider tensors */
+    enum dtype t;
+};
+
+/* What the loops compute, dense, in double, with the norms of what was summed. */
+struct truth {
+    double *o, *lse, *dq, *dk, *dv, *norm_o, *norm_q, *norm_k, *norm_v;
+};
+
+static double *doubles(int64_t n) { return mem_alloc((size_t)n * sizeof(double)); }
+
+static double value(const struct operand *x, int64_t b, int64_t t, int64_t h, int64_t d)
+{
+    return at(x, b * x->stride[0] + t * x->stride[1] + h * x->stride[2] + d);
+}
+
+static double score(const struct shape *n, double scale, const struct call *f, int64_t b, int64_t t, int64_t s, int64_t h)
+{
+    double sum = 0;
+    for (int64_t d = 0; d < n->D; d++)
+        sum += value(&f->data_in[0], b, t, h, d) * value(&f->data_in[1], b, s, h / (n->H / n->G), d);
+    return sum * scale;
+}
+
+static int64_t keys_seen(const struct shape *n, int64_t t)
+{
+    int64_t limit = t + n->S - n->T + 1;
+    return !n->causal || limit > n->S ? n->S : limit < 0 ? 0 : limit;
+}
+
+/* One query row: its probabilities into p, its lse; o. */
+static double truth_row(const struct shape *n, const struct call *f, struct truth *x, double *p, int64_t b, int64_t t, int64_t h)
+{
+    int64_t keys = keys_seen(n, t), row = ((b * n->T + t) * n->H + h) * n->D;
+    double max = -INFINITY, sum = 0;
+    for (int64_t s = 0; s < keys; s++) {
+        p[s] = score(n, f->attr.attention.scale, f, b, t, s, h);
+        if (p[s] > max) max = p[s];
+    }
+    for (int64_t s = 0; s < keys; s++) sum += p[s] = exp(p[s] - max);
+    for (int64_t s = 0; s < keys; s++) p[s] /= sum;
+    for (int64_t d = 0; d < n->D; d++)
+        for (int64_t s = 0; s < keys; s++) {
+            double term = p[s] * value(&f->data_in[2], b, s, h / (n->H / n->G), d);
+            x->o[row + d] += term, x->norm_o[row + d] += fabs(term);
+        }
+    return x->lse[(b * n->H + h) * n->T + t] = keys ? max + log(sum) : -INFINITY;
+}
+
+/* The row's share of the gradients. */
+static void truth_row_bwd(const struct shape *n, const struct call *f, const struct operand *dO, struct truth *x,
+                          const double *p, int64_t b, int64_t t, int64_t h)
+{
+    int64_t keys = keys_seen(n, t), g = h / (n->H / n->G), row = ((b * n->T + t) * n->H + h) * n->D;
+    double delta = 0, spread = 0, scale = f->attr.attention.scale;
+    for (int64_t d = 0; d < n->D; d++) {
+        double term = value(dO, b, t, h, d) * x->o[row + d];
+        delta += term, spread += fabs(value(dO, b, t, h, d)) * x->norm_o[row + d];
+    }
+    for (int64_t s = 0; s < keys; s++) {
+        double dp = 0, size = spread;
+        int64_t key = ((b * n->S + s) * n->G + g) * n->D;
+        for (int64_t d = 0; d < n->D; d++) {
+            double term = value(dO, b, t, h, d) * value(&f->data_in[2], b, s, g, d);
+            dp += term, size += fabs(term);
+        }
+        double ds = p[s] * (dp - delta) * scale;
+        size *= p[s] * fabs(scale);
+        for (int64_t d = 0; d < n->D; d++) {
+            double k = value(&f->data_in[1], b, s, g, d), q = value(&f->data_in[0], b, t, h, d), g_o = value(dO, b, t, h, d);
+            x->dq[row + d] += ds * k, x->norm_q[row + d] += size * fabs(k);
+            x->dk[key + d] += ds * q, x->norm_k[key + d] += size * fabs(q);
+            x->dv[key + d] += p[s] * g_o, x->norm_v[key + d] += p[s] * fabs(g_o);
+        }
+    }
+}
+
+static struct truth truth_new(const struct shape *n, const struct call *f, const struct operand *dO)
+{
+    int64_t queries = n->B * n->T * n->H * n->D, keys = n->B * n->S * n->G * n->D;
+    struct truth x = {doubles(queries), doubles(n->B * n->H * n->T), doubles(queries), doubles(keys), doubles(keys),
+                      doubles(queries), doubles(queries), doubles(keys), doubles(keys)};
+    double *p = doubles(n->S);
+    for (int64_t b = 0; b < n->B; b++)
+        for (int64_t h = 0; h < n->H; h++)
+            for (int64_t t = 0; t < n->T; t++) {
+                truth_row(n, f, &x, p, b, t, h);
+                truth_row_bwd(n, f, dO, &x, p, b, t, h);
+            }
+    mem_free(p);
+    return x;
+}
+
+static void truth_free(struct truth *x)
+{
+    double *all[] = {x->o, x->lse, x->dq, x->dk, x->dv, x->norm_o, x->norm_q, x->norm_k, x->norm_v};
+    for (size_t i = 0; i < COUNT(all); i++) mem_free(all[i]);
+}
+
+/* [B,rows,H,D], dense or as a slice of [B,rows,H+1,D+3]. */
+static struct tensor head_tensor(const struct shape *n, int64_t rows, int64_t heads, bool strided)
+{
+    struct tensor t = tensor_new(n->t, 4, (int64_t[]){n->B, rows, heads, n->D});
+    if (strided) {
+        t.stride[2] = n->D + 3, t.stride[1] = (heads + 1) * t.stride[2], t.stride[0] = rows * t.stride[1] + 5;
+    }
+    return t;
+}
+
+/* A dense result against the loops. In narrow storage o and do are rounded before the
+ * backward reads them, so its terms carry the storage's error, too. */
+static void heads_check(const char *what, const struct operand *x, const double *want, const double *norm, double n, bool narrow)
+{
+    int64_t i = 0;
+    for (int64_t b = 0; b < x->dim[0]; b++)
+        for (int64_t t = 0; t < x->dim[1]; t++)
+            for (int64_t h = 0; h < x->dim[2]; h++)
+                for (int64_t d = 0; d < x->dim[3]; d++, i++) {
+                    double slack = narrow ? dtype_table[x->dtype].epsilon / dtype_table[DT_F32].epsilon / 4 : 1;
+                    check(what, value(x, b, t, h, d), want[i], norm[i] * slack, narrow ? 0 : n, x->dtype, i);
+                }
+}
+
+/* Runs a kernel with 1, 2 and 3 threads on poisoned outputs; the bits must agree. */
+static void call_threads(struct call *c, const struct kernel *k)
+{
+    void *first[MAX_OUT] = {0};
+    for (int threads = 1; threads <= 3; threads++) {
+        for (int i = 0; i < c->nout; i++) poison(&c->data_out[i], &c->out[i]);
+        call_run(c, k, threads);
+        for (int i = 0; i < c->nout; i++) {
+            size_t bytes = (size_t)tensor_span(&c->out[i]) * dtype_size(c->out[i].dtype);
+            if (threads == 1) first[i] = mem_copy(c->data_out[i].data, bytes);
+            else if (memcmp(first[i], c->data_out[i].data, bytes))
+                fail_msg("%s: %d threads give other bits in output %d than 1", k->name, threads, i);
+        }
+    }
+    for (int i = 0; i < c->nout; i++) mem_free(first[i]);
+}
+
+static void attention_test(const struct shape *n)
+{
+    struct call f = {.nin = 3, .nout = 2}, b = {.nin = 6, .nout = 3};
+    f.attr.attention.scale = b.attr.attention.scale = (float)(1.5 / sqrt((double)n->D));
+    f.attr.attention.causal = b.attr.attention.causal = n->causal;
+    f.in[0] = head_tensor(n, n->T, n->H, n->strided), f.in[1] = f.in[2] = head_tensor(n, n->S, n->G, n->strided);
+    f.out[0] = head_tensor(n, n->T, n->H, false), f.out[1] = tensor_new(DT_F32, 3, (int64_t[]){n->B, n->H, n->T});
+    for (int i = 0; i < 3; i++) f.data_in[i] = operand_new(&f.in[i]);
+    for (int i = 0; i < 2; i++) f.data_out[i] = operand_new(&f.out[i]);
+    b.in[0] = f.out[0], b.data_in[0] = operand_new(&f.out[0]);
+    struct truth x = truth_new(n, &f, &b.data_in[0]);
+
+    call_threads(&f, &forward_kernel);
+    heads_check("o", &f.data_out[0], x.o, x.norm_o, (double)(n->S + n->D), false);
+    for (int64_t i = 0; i < n->B * n->H * n->T; i++) {
+        double got = at(&f.data_out[1], i);
+        if (isinf(x.lse[i])) assert_true(got == -INFINITY);
+        else check("lse", got, x.lse[i], 1 + fabs(x.lse[i]), (double)(n->S + n->D), DT_F32, i);
+    }
+
+    for (int i = 0; i < 3; i++) b.in[i + 1] = f.in[i], b.data_in[i + 1] = f.data_in[i];
+    b.in[4] = f.out[0], b.data_in[4] = f.data_out[0], b.in[5] = f.out[1], b.data_in[5] = f.data_out[1];
+    b.out[0] = head_tensor(n, n->T, n->H, n->strided), b.out[1] = b.out[2] = head_tensor(n, n->S, n->G, n->strided);
+    for (int i = 0; i < 3; i++) b.data_out[i] = operand_new(&b.out[i]);
+    call_threads(&b, &backward_kernel);
+    bool narrow = n->t != DT_F32;
+    double terms = (double)(n->S + n->T * n->H / n->G + n->D);
+    heads_check("dq", &b.data_out[0], x.dq, x.norm_q, terms, narrow);
+    heads_check("dk", &b.data_out[1], x.dk, x.norm_k, terms, narrow);
+    heads_check("dv", &b.data_out[2], x.dv, x.norm_v, terms, narrow);
+    truth_free(&x);
+    mem_free(b.data_in[0].data);
+    for (int i = 0; i < 3; i++) mem_free(b.data_out[i].data);
+    call_free(&f);
+}
+
+static void test_attention(void **unused)
+{
+    (void)unused;
+    static const struct shape table[] = {
+        {1, 1, 1, 1, 1, 1}, {1, 1, 7, 1, 1, 3}, {2, 3, 2, 2, 1, 7}, {1, 17, 17, 2, 2, 64}, {1, 65, 129, 2, 1, 17},
+        {1, 129, 65, 3, 1, 33}, {2, 13, 13, 6, 2, 12}, {1, 50, 50, 1, 1, 256}, {1, 100, 24, 1, 1, 65},
+        /* several blocks of queries and keys both ways */
+        {1, 200, 300, 2, 1, 16}, {1, 401, 390, 2, 2, 8},
+    };
+    seed_set(6);
+    for (size_t i = 0; i < COUNT(table); i++)
+        for (int which = 0; which < 4; which++) {
+            struct shape n = table[i];
+            n.causal = which & 1, n.strided = which >> 1 & 1, n.t = DT_F32;
+            attention_test(&n);
+        }
+}
+
+static void test_attention_dtypes(void **unused)
+{
+    (void)unused;
+    seed_set(7);
+    for (int which = 0; which < 8; which++) {
+        struct shape n = {1, 70, 210, 4, 2, 20, .causal = which & 1, .strided = which >> 1 & 1,
+                          .t = which >> 2 ? DT_F16 : DT_BF16};
+        attention_test(&n);
+        n.T = 230, n.S = 40;
+        attention_test(&n);
+    }
+}
+
+/* Scores in the hundreds: the running maximum must hold them. */
+static void test_attention_large(void **unused)
+{
+    (void)unused;
+    enum { T = 40, D = 8 };
+    struct call f = {.nin = 3, .nout = 2};
+    f.attr.attention.scale = 400.0f;
+    struct tensor x = tensor_new(DT_F32, 4, (int64_t[]){1, T, 1, D});
+    seed_set(8);
+    for (int i = 0; i < 3; i++) f.in[i] = x, f.data_in[i] = operand_new(&x);
+    f.out[0] = x, f.data_out[0] = operand_new(&x);
+    f.out[1] = tensor_new(DT_F32, 3, (int64_t[]){1, 1, T}), f.data_out[1] = operand_new(&f.out[1]);
+    call_threads(&f, &forward_kernel);
+    for (int64_t i = 0; i < T * D; i++) assert_true(fabs(at(&f.data_out[0], i)) <= 1.0 + 1e-6);
+    for (int64_t i = 0; i < T; i++) assert_true(isfinite(at(&f.data_out[1], i)));
+    call_free(&f);
+}
+
+/* A NaN in a key reaches every query that sees it, and no other. */
+static void test_attention_nan(void **unused)
+{
+    (void)unused;
+    enum { T = 30, D = 4, BAD = 11 };
+    struct call f = {.nin = 3, .nout = 2};
+    f.attr.attention.scale = 0.5f, f.attr.attention.causal = 1;
+    struct tensor x = tensor_new(DT_F32, 4, (int64_t[]){1, T, 1, D});
+    seed_set(9);
+    for (int i = 0; i < 3; i++) f.in[i] = x, f.data_in[i] = operand_new(&x);
+    ((float *)f.data_in[1].data)[BAD * D] = NAN;
+    f.out[0] = x, f.data_out[0] = operand_new(&x);
+    f.out[1] = tensor_new(DT_F32, 3, (int64_t[]){1, 1, T}), f.data_out[1] = operand_new(&f.out[1]);
+    call_threads(&f, &forward_kernel);
+    for (int64_t i = 0; i < T * D; i++) assert_true(isnan(at(&f.data_out[0], i)) == (i / D >= BAD));
+    call_free(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matmul_shapes),    cmocka_unit_test(test_matmul_blocks), cmocka_unit_test(test_matmul_dtypes),
+        cmocka_unit_test(test_linear),           cmocka_unit_test(test_gemm_strides),  cmocka_unit_test(test_match),
+        cmocka_unit_test(test_attention),        cmocka_unit_test(test_attention_dtypes),
+        cmocka_unit_test(test_attention_large),  cmocka_unit_test(test_attention_nan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
