@@ -25,6 +25,7 @@ struct region {
     uint32_t trip;
     id loop;
     id *map;                 /* by old tensor: what stands for it inside the loop */
+    id *after;               /* by old tensor: what stands for it behind the loop; 0: itself */
     uint32_t tensors;
 };
 
@@ -146,7 +147,7 @@ static void leave(struct region *r, id old, id piece, id acc)
                 g->outputs.at[i].tensor = sum;
                 storage_of(g, sum)->kind = KIND_OUTPUT;
             }
-        r->map[old] = sum;
+        r->after[old] = sum;
         return;
     }
     pad_rows(r, old, false);
@@ -154,7 +155,6 @@ static void leave(struct region *r, id old, id piece, id acc)
     id made = tensor_at(g, piece)->node;
     graph_redirect(g, piece, target);
     tensor_at(g, old)->node = made;
-    r->map[old] = old;
 }
 
 static void chunk_program(struct graph *g, enum program p, int chunks)
@@ -166,6 +166,7 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
     id *nodes = mem_copy(order->nodes.at, count * sizeof(id)), scope = g->scope;
     r.tensors = g->tensors.n;
     r.map = mem_alloc(r.tensors * sizeof(id));
+    r.after = mem_alloc(r.tensors * sizeof(id));
     id *acc = mem_alloc(r.tensors * sizeof(id));
     g->program = p;
     order->nodes.n = r.from;
@@ -197,12 +198,12 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
     for (uint32_t k = r.to; k < count; k++) {
         struct node *n = node_at(g, nodes[k]);
         for (int i = 0; i < n->nin; i++)
-            if (n->in[i] && n->in[i] < r.tensors && r.map[n->in[i]] && !kind_is_persistent(storage_of(g, n->in[i])->kind))
-                n->in[i] = tensor_at(g, r.map[n->in[i]])->loop ? n->in[i] : r.map[n->in[i]];
+            if (n->in[i] && r.after[n->in[i]]) n->in[i] = r.after[n->in[i]];
         vec_push(&order->nodes, nodes[k]);
     }
     mem_free(nodes);
     mem_free(r.map);
+    mem_free(r.after);
     mem_free(acc);
 }
 

@@ -1,0 +1,854 @@
+/*
+ * test_weights.c: model folders and training state: what is read, what is refused,
+ * and that what is written is what was read.
+ *
+ * The graphs are parameters without ops, placed by hand; staging is as small as it may
+ * be, so that tensors pass in several chunks. The last tests take whole models from
+ * tests/golden through the planner.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "io/file.h"
+#include "io/safetensors.h"
+#include "models/transfer.h"
+#include "models/weights.h"
+#include "plan/plan.h"
+#include "train/state.h"
+
+static char folder[256];
+static _Alignas(64) char staging[TRANSFER_LEAST];
+
+/* --- folders ------------------------------------------------------------------------ */
+
+static int make_folder(void **state)
+{
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/plimsoll-weights-XXXXXX", base ? base : "/tmp");
+    log_quiet(true);
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    struct error e;
+    return tree_remove(folder, &e);
+}
+
+/* An empty folder of that name. */
+static const char *fresh(const char *name)
+{
+    static char path[8][512];
+    static int next;
+    struct error e;
+    char *p = path[next++ % 8];
+    snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    assert_int_equal(tree_remove(p, &e), PL_OK);
+    assert_int_equal(dir_make(p, &e), PL_OK);
+    return p;
+}
+
+static const char *join(const char *dir, const char *name)
+{
+    static char path[8][768];
+    static int next;
+    char *p = path[next++ % 8];
+    snprintf(p, sizeof path[0], "%s/%s", dir, name);
+    return p;
+}
+
+static void put_file(const char *dir, const char *name, const char *text)
+{
+    struct error e;
+    assert_int_equal(file_write_atomic(join(dir, name), text, strlen(text), &e), PL_OK);
+}
+
+static void assert_same_file(const char *a, const char *b)
+{
+    struct error e;
+    char *x, *y;
+    size_t nx, ny;
+    if (file_read(a, 1 << 30, &x, &nx, &e)) fail_msg("%s", e.text);
+    if (file_read(b, 1 << 30, &y, &ny, &e)) fail_msg("%s", e.text);
+    if (nx != ny || memcmp(x, y, nx)) fail_msg("%s and %s differ", a, b);
+    mem_free(x);
+    mem_free(y);
+}
+
+static void assert_says(const struct error *e, const char *part)
+{
+    if (!strstr(e->text, part)) fail_msg("expected \"%s\" in the message: %s", part, e->text);
+}
+
+/* --- a world: graph, places, device ---------------------------------------------------- */
+
+struct world {
+    struct graph g;
+    struct placement places;
+    struct device d;
+    struct tape t;
+    struct model m;
+    struct weights w;
+};
+
+enum { TIED = 1, BF16 = 2, FREEZE_NORM = 4, MOMENTS = 8, REVERSED = 16 };
+
+static const float table[2] = {1, 0.5f};
+
+static void add_param(struct graph *g, const char *name, int rank, int64_t rows, int64_t cols, enum init_kind init)
+{
+    assert_true(graph_param(g, name, DT_F32, rank, (int64_t[]){rows, cols}, (struct init){init, 0.02f, 0}));
+}
+
+static void add_params(struct graph *g, int flags)
+{
+    if (flags & REVERSED) add_param(g, "model.norm.weight", 1, 7, 1, INIT_ONE);
+    if (flags & REVERSED) add_param(g, "model.layers.0.mlp.weight", 2, 3, 29, INIT_NORMAL);
+    add_param(g, "model.embed_tokens.weight", 2, 37, 7, INIT_NORMAL);
+    assert_true(graph_const(g, "rope.inv_freq", DT_F32, 1, (int64_t[]){2}, table));
+    if (!(flags & REVERSED)) add_param(g, "model.layers.0.mlp.weight", 2, 3, 29, INIT_NORMAL);
+    add_param(g, "model.layers.0.mlp.bias", 1, 3, 1, INIT_ZERO);
+    if (!(flags & REVERSED)) add_param(g, "model.norm.weight", 1, 7, 1, INIT_ONE);
+    if (!(flags & TIED)) add_param(g, "lm_head.weight", 2, 37, 7, INIT_NORMAL);
+}
+
+static void add_moments(struct graph *g)
+{
+    static const char *const which[] = {"exp_avg", "exp_avg_sq"};
+    for (uint32_t i = 0; i < g->params.n; i++)
+        for (int k = 0; k < 2; k++) {
+            struct param p = g->params.at[i];
+            struct tensor x = *tensor_at(g, p.master);
+            char name[300];
+            if (p.frozen) continue;
+            snprintf(name, sizeof name, "%s.%s", graph_name(g, tensor_at(g, p.tensor)->name), which[k]);
+            id s = graph_storage(g, name, KIND_STATE, k ? SPACE_HOST : SPACE_DEVICE, tensor_bytes(&x));
+            id t = graph_tensor(g, name, s, DT_F32, x.rank, x.dim, 0);
+            /* An op's result on the same storage, as the optimizer leaves them: not an item of its own. */
+            id out = graph_tensor(g, "adamw/1", s, DT_F32, x.rank, x.dim, 0);
+            tensor_at(g, out)->node = 1;
+            assert_true(t);
+        }
+}
+
+static void place_by_hand(struct world *w)
+{
+    struct error e;
+    w->places = (struct placement){.storages = w->g.storages.n};
+    w->places.offset = mem_alloc(w->g.storages.n * sizeof(uint64_t));
+    for (id s = 1; s < w->g.storages.n; s++) {
+        uint64_t *top = &w->places.arena[w->g.storages.at[s].space];
+        w->places.offset[s] = *top;
+        *top += align_up(w->g.storages.at[s].bytes, 256);
+    }
+    assert_int_equal(device_open(&w->d, DEVICE_REF, 1, &e), PL_OK);
+    snprintf(w->d.spill, sizeof w->d.spill, "%s", folder);
+    assert_int_equal(device_allocate(&w->d, w->places.arena, &e), PL_OK);
+    w->t = (struct tape){.graph = &w->g, .placement = &w->places};
+    memcpy(w->t.arena, w->d.arena, sizeof w->t.arena);
+}
+
+static void world_open(struct world *w, int flags)
+{
+    memset(w, 0, sizeof *w);
+    graph_init(&w->g);
+    add_params(&w->g, flags);
+    for (uint32_t i = 0; i < w->g.params.n && flags & FREEZE_NORM; i++)
+        if (!strcmp(weight_name(&w->g, &w->g.params.at[i]), "model.norm.weight")) w->g.params.at[i].frozen = true;
+    struct settings s = {.precision = flags & BF16 ? DT_BF16 : DT_F32};
+    pass_precision(&w->g, &s);
+    if (flags & MOMENTS) add_moments(&w->g);
+    place_by_hand(w);
+    w->m.config_text = mem_string("{\"model_type\": \"test\"}\n");
+}
+
+static void world_close(struct world *w)
+{
+    weights_close(&w->w);
+    device_close(&w->d, &w->t);
+    placement_free(&w->places);
+    graph_free(&w->g);
+    mem_free(w->m.config_text);
+}
+
+static int world_load(struct world *w, const char *dir, uint64_t seed, struct error *e)
+{
+    snprintf(w->m.path, sizeof w->m.path, "%s", dir);
+    int rc = weights_open(&w->w, &w->m, &w->g, e);
+    return rc ? rc : weights_load(&w->w, &w->g, &w->d, &w->t, staging, sizeof staging, seed, e);
+}
+
+static void world_save(struct world *w, const char *dir)
+{
+    struct error e;
+    if (weights_save(&w->w, &w->m, &w->g, &w->d, &w->t, staging, sizeof staging, dir, &e)) fail_msg("%s", e.text);
+}
+
+static void *data_of(const struct world *w, id tensor) { return tape_address(&w->t, tensor); }
+
+static struct param *param_of(const struct world *w, const char *name)
+{
+    for (uint32_t i = 0; i < w->g.params.n; i++)
+        if (!strcmp(weight_name(&w->g, &w->g.params.at[i]), name)) return &w->g.params.at[i];
+    fail_msg("no parameter %s", name);
+    return NULL;
+}
+
+/* --- files to read ------------------------------------------------------------------------ */
+
+/* The value of an element by the tensor's published name: exact in every float type. */
+static double sample_value(const char *name, int64_t i)
+{
+    return (double)((int64_t)(hash_bytes(name, strlen(name), 1) % 13) + i % 41 - 20) / 8;
+}
+
+struct plan_of_file {
+    const char *published, *name; /* name NULL: as published */
+    enum dtype dtype;
+    int rank;
+    int64_t dims[2];
+};
+
+/* The five parameters of the world in F32, as published. */
+static const struct plan_of_file five[] = {
+    {"model.layers.0.mlp.weight", NULL, DT_F32, 2, {3, 29}}, {"lm_head.weight", NULL, DT_F32, 2, {37, 7}},
+    {"model.norm.weight", NULL, DT_F32, 1, {7, 1}},          {"model.layers.0.mlp.bias", NULL, DT_F32, 1, {3, 1}},
+    {"model.embed_tokens.weight", NULL, DT_F32, 2, {37, 7}},
+};
+
+static void write_file(const char *path, const struct plan_of_file *f, uint32_t n)
+{
+    struct st_pair metadata[] = {{"format", "pt"}, {"note", "\xc3\xa9 \"x\""}};
+    struct st_spec specs[8];
+    struct st_writer out;
+    struct error e;
+    for (uint32_t i = 0; i < n; i++)
+        specs[i] = (struct st_spec){f[i].name ? f[i].name : f[i].published, f[i].dtype, f[i].rank, f[i].dims};
+    assert_int_equal(st_write_begin(&out, path, specs, n, metadata, 2, &e), PL_OK);
+    for (uint32_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < (f[i].rank > 1 ? f[i].dims[0] * f[i].dims[1] : f[i].dims[0]); k++) {
+            char x[8];
+            dtype_store(x, f[i].dtype, 0, sample_value(f[i].published, k));
+            assert_int_equal(st_write_bytes(&out, x, dtype_size(f[i].dtype), &e), PL_OK);
+        }
+    assert_int_equal(st_write_end(&out, &e), PL_OK);
+}
+
+/* The five under other names: prefix in front, or "model." taken off. */
+static void name_five(struct plan_of_file out[5], char names[5][128], const char *prefix, bool strip)
+{
+    memcpy(out, five, sizeof five);
+    for (int i = 0; i < 5; i++) {
+        const char *name = five[i].published;
+        if (strip && !strncmp(name, "model.", 6)) name += 6;
+        snprintf(names[i], 128, "%s%s", prefix, name);
+        out[i].name = names[i];
+    }
+}
+
+/* Masters hold the values, working copies the masters rounded, constants their data. */
+static void assert_values(const struct world *w)
+{
+    for (uint32_t i = 0; i < w->g.params.n; i++) {
+        const struct param *p = &w->g.params.at[i];
+        const struct tensor *m = tensor_at(&w->g, p->master), *x = tensor_at(&w->g, p->tensor);
+        const char *name = weight_name(&w->g, p);
+        for (int64_t k = 0; k < tensor_elements(m); k++) {
+            double want = weight_is_constant(&w->g, p) ? table[k] : sample_value(name, k);
+            if (dtype_load(data_of(w, p->master), m->dtype, k) != want || dtype_load(data_of(w, p->tensor), x->dtype, k) != want)
+                fail_msg("%s[%d] is %g, expected %g", name, (int)k, dtype_load(data_of(w, p->tensor), x->dtype, k), want);
+        }
+    }
+}
+
+/* --- reading and writing back ----------------------------------------------------------- */
+
+/* Every float type, into f32 and into bf16 with masters; untouched weights come back to
+ * the byte, header and metadata included. */
+static void test_round_trip(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_F64};
+    for (size_t k = 0; k < COUNT(types); k++)
+        for (int flags = 0; flags <= BF16; flags += BF16) {
+            const char *in = fresh("in"), *out = fresh("out");
+            struct plan_of_file f[5];
+            struct world w;
+            struct error e;
+            memcpy(f, five, sizeof f);
+            for (int i = 0; i < 5; i++) f[i].dtype = types[(k + (size_t)i * (i == 2)) % COUNT(types)]; /* one of another type */
+            write_file(join(in, "model.safetensors"), f, 5);
+            world_open(&w, flags);
+            if (world_load(&w, in, 0, &e)) fail_msg("%s", e.text);
+            assert_values(&w);
+            world_save(&w, out);
+            assert_same_file(join(in, "model.safetensors"), join(out, "model.safetensors"));
+            uint64_t bytes, config;
+            assert_int_equal(file_size(join(out, "model.safetensors"), &bytes, &e), PL_OK);
+            assert_int_equal(file_size(join(out, "config.json"), &config, &e), PL_OK);
+            assert_int_equal(weights_bytes(&w.w, &w.g), bytes + config);
+            world_close(&w);
+        }
+}
+
+/* A trained tensor is rounded to the file's type; a frozen one is the file's bytes. */
+static void test_trained_and_frozen(void **state)
+{
+    (void)state;
+    const char *in = fresh("in"), *out = fresh("out");
+    struct plan_of_file f[5];
+    struct world w;
+    struct st_file file;
+    struct error e;
+    memcpy(f, five, sizeof f);
+    for (int i = 0; i < 5; i++) f[i].dtype = DT_BF16;
+    write_file(join(in, "model.safetensors"), f, 5);
+    world_open(&w, FREEZE_NORM);
+    if (world_load(&w, in, 0, &e)) fail_msg("%s", e.text);
+    float *mlp = data_of(&w, param_of(&w, "model.layers.0.mlp.weight")->master);
+    for (int i = 0; i < 3 * 29; i++) mlp[i] = 1 + (float)i * 0x1p-9f;
+    *(float *)data_of(&w, param_of(&w, "model.norm.weight")->master) = 99;
+    world_save(&w, out);
+
+    uint16_t got[3 * 29];
+    assert_int_equal(st_open(join(out, "model.safetensors"), &file, &e), PL_OK);
+    assert_int_equal(st_read(&file, st_find(&file, "model.layers.0.mlp.weight"), 0, sizeof got, got, &e), PL_OK);
+    for (int i = 0; i < 3 * 29; i++) assert_int_equal(got[i], f32_to_bf16(mlp[i]));
+    assert_int_equal(st_read(&file, st_find(&file, "model.norm.weight"), 0, 2, got, &e), PL_OK);
+    assert_float_equal(bf16_to_f32(got[0]), sample_value("model.norm.weight", 0), 0);
+    st_close(&file);
+
+    /* What cannot be kept is not written in silence. */
+    mlp[70] = NAN;
+    int rc = weights_save(&w.w, &w.m, &w.g, &w.d, &w.t, staging, sizeof staging, fresh("out"), &e);
+    assert_int_equal(rc, PL_FAIL);
+    assert_says(&e, "element 70 of the trained tensor model.layers.0.mlp.weight");
+    assert_false(file_exists(join(out, "model.safetensors")));
+    world_close(&w);
+}
+
+/* Two files and an index; the other files travel, weights of other formats do not. */
+static void test_sharded(void **state)
+{
+    (void)state;
+    const char *in = fresh("in"), *out = fresh("out");
+    struct world w;
+    struct error e;
+    write_file(join(in, "a.safetensors"), five, 2);
+    write_file(join(in, "b.weights"), five + 2, 3); /* an odd name, but the index says so */
+    write_file(join(in, "unrelated.safetensors"), five, 5);
+    put_file(in, "model.safetensors.index.json",
+             "{\"metadata\": {}, \"weight_map\": {\"model.layers.0.mlp.weight\": \"a.safetensors\", \"lm_head.weight\": \"a.safetensors\","
+             "\"model.norm.weight\": \"b.weights\", \"model.layers.0.mlp.bias\": \"b.weights\", \"model.embed_tokens.weight\": \"b.weights\"}}");
+    put_file(in, "tokenizer.json", "{}");
+    put_file(in, "pytorch_model.bin", "x");
+    put_file(in, "state.json", "{}");
+    put_file(in, "DONE", "");
+    assert_int_equal(dir_make(join(in, "sub"), &e), PL_OK);
+    world_open(&w, BF16);
+    if (world_load(&w, in, 0, &e)) fail_msg("%s", e.text);
+    assert_values(&w);
+    world_save(&w, out);
+    struct names names;
+    assert_int_equal(dir_list(out, &names, &e), PL_OK);
+    static const char *const want[] = {"a.safetensors", "b.weights", "config.json", "model.safetensors.index.json", "tokenizer.json"};
+    assert_int_equal(names.n, COUNT(want));
+    for (uint32_t i = 0; i < names.n; i++) assert_string_equal(names.at[i], want[i]);
+    names_free(&names);
+    assert_same_file(join(in, "a.safetensors"), join(out, "a.safetensors"));
+    assert_same_file(join(in, "b.weights"), join(out, "b.weights"));
+    world_close(&w);
+}
+
+static void test_naming(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *prefix, *file, *says;
+        bool strip;
+    } cases[] = {{"", "model.safetensors", "names without \"model.\"", true},
+                 {"module.", "only.safetensors", "names behind \"module.\"", false},
+                 {"base_model.model.", "model.safetensors", "names behind \"base_model.model.\"", false}};
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        const char *in = fresh("in"), *out = fresh("out");
+        struct plan_of_file f[5];
+        char names[5][128], rule[160];
+        struct world w;
+        struct error e;
+        name_five(f, names, cases[k].prefix, cases[k].strip);
+        write_file(join(in, cases[k].file), f, 5);
+        world_open(&w, 0);
+        if (world_load(&w, in, 0, &e)) fail_msg("%s", e.text);
+        assert_string_equal(weights_describe_naming(&w.w, rule), cases[k].says);
+        assert_values(&w);
+        world_save(&w, out);
+        assert_same_file(join(in, cases[k].file), join(out, cases[k].file));
+        world_close(&w);
+    }
+}
+
+/* Extra tensors, one of a type that nobody computes with here, and a tied head that is
+ * stored: copied, and the head follows its embedding. */
+static void test_extras(void **state)
+{
+    (void)state;
+    const char *in = fresh("in"), *out = fresh("out");
+    static const char header[] =
+        "{\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[0,3]},"
+        "\"lm_head.weight\":{\"dtype\":\"BF16\",\"shape\":[37,7],\"data_offsets\":[3,521]},"
+        "\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[37,7],\"data_offsets\":[521,1557]},"
+        "\"model.layers.0.mlp.bias\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[1557,1569]},"
+        "\"model.layers.0.mlp.weight\":{\"dtype\":\"F32\",\"shape\":[3,29],\"data_offsets\":[1569,1917]},"
+        "\"model.layers.0.rotary_emb.inv_freq\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[1917,1925]},"
+        "\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[1925,1953]}}  ";
+    struct text t = {0};
+    struct world w;
+    struct error e;
+    uint64_t length = sizeof header - 1;
+    for (int i = 0; i < 8; i++) text_append(&t, (char[]){(char)(length >> (8 * i))}, 1);
+    text_append(&t, header, length);
+    for (int i = 0; i < 1953; i++) text_append(&t, (char[]){(char)(i % 4 == 0 ? 0x3f : i % 50)}, 1); /* finite in any grouping */
+    assert_int_equal(file_write_atomic(join(in, "model.safetensors"), t.at, t.n, &e), PL_OK);
+    text_free(&t);
+
+    world_open(&w, TIED);
+    if (world_load(&w, in, 0, &e)) fail_msg("%s", e.text);
+    float *embed = data_of(&w, param_of(&w, "model.embed_tokens.weight")->master);
+    for (int i = 0; i < 37 * 7; i++) embed[i] = (float)i;
+    world_save(&w, out);
+
+    struct st_file a, b;
+    uint16_t head[37 * 7];
+    char x[32], y[32];
+    assert_int_equal(st_open(join(in, "model.safetensors"), &a, &e), PL_OK);
+    assert_int_equal(st_open(join(out, "model.safetensors"), &b, &e), PL_OK);
+    assert_int_equal(st_read(&b, st_find(&b, "lm_head.weight"), 0, sizeof head, head, &e), PL_OK);
+    for (int i = 0; i < 37 * 7; i++) assert_int_equal(head[i], f32_to_bf16((float)i));
+    static const char *const kept[] = {"flags", "model.layers.0.rotary_emb.inv_freq", "model.norm.weight"};
+    for (size_t i = 0; i < COUNT(kept); i++) {
+        uint64_t n = st_find(&a, kept[i])->bytes;
+        assert_int_equal(st_read(&a, st_find(&a, kept[i]), 0, n, x, &e), PL_OK);
+        assert_int_equal(st_read(&b, st_find(&b, kept[i]), 0, n, y, &e), PL_OK);
+        assert_memory_equal(x, y, n);
+    }
+    st_close(&a);
+    st_close(&b);
+    world_close(&w);
+}
+
+/* --- what is refused ------------------------------------------------------------------------ */
+
+/* The folder must be refused with a message that has both parts. */
+static void refuse(const char *dir, const char *first, const char *second)
+{
+    struct world w;
+    struct error e = {0};
+    world_open(&w, 0);
+    assert_int_equal(world_load(&w, dir, 0, &e), PL_USAGE);
+    assert_says(&e, first);
+    assert_says(&e, second);
+    world_close(&w);
+}
+
+static void test_refused_tensors(void **state)
+{
+    (void)state;
+    const char *in = fresh("in");
+    struct plan_of_file f[5];
+    memcpy(f, five, sizeof f);
+    f[2].name = "model.norn.weight";
+    write_file(join(in, "model.safetensors"), f, 5);
+    refuse(in, "tensor \"model.norm.weight\" is missing", "nearest name is \"model.norn.weight\"");
+
+    memcpy(f, five, sizeof f);
+    f[0].dims[0] = 29, f[0].dims[1] = 3;
+    write_file(join(in, "model.safetensors"), f, 5);
+    refuse(in, "\"model.layers.0.mlp.weight\" has the shape [29,3]", "asks for [3,29]");
+
+    memcpy(f, five, sizeof f);
+    f[2].rank = 2;
+    write_file(join(in, "model.safetensors"), f, 5);
+    refuse(in, "has the shape [7,1]", "asks for [7]");
+
+    memcpy(f, five, sizeof f);
+    f[3].dtype = DT_I32;
+    write_file(join(in, "model.safetensors"), f, 5);
+    refuse(in, "\"model.layers.0.mlp.bias\" is I32", "expected F32, BF16, F16 or F64");
+
+    /* Two whole models under two prefixes. */
+    struct plan_of_file ten[5];
+    char names[5][128];
+    name_five(ten, names, "teacher.", false);
+    write_file(join(in, "a.safetensors"), ten, 5);
+    name_five(ten, names, "student.", false);
+    write_file(join(in, "b.safetensors"), ten, 5);
+    struct text index = {0};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < 5; i++)
+            text_printf(&index, "%s\"%s.%s\": \"%c.safetensors\"", index.n ? "," : "{\"weight_map\": {", k ? "student" : "teacher",
+                        five[i].published, k ? 'b' : 'a');
+    text_printf(&index, "}}");
+    put_file(in, "model.safetensors.index.json", index.at);
+    text_free(&index);
+    refuse(in, "holds this model twice", "\"teacher.\"");
+}
+
+static void test_refused_folders(void **state)
+{
+    (void)state;
+    const char *in = fresh("in");
+    put_file(in, "pytorch_model.bin", "x");
+    refuse(in, "no weights found: looked for model.safetensors.index.json, model.safetensors", "found pytorch_model.bin");
+    write_file(join(in, "a.safetensors"), five, 2);
+    write_file(join(in, "b.safetensors"), five + 2, 3);
+    refuse(in, "(there are 2)", "a.safetensors, b.safetensors");
+    refuse(join(in, "nowhere"), "no such folder", "nowhere");
+
+    static const char *const outside[] = {"../a.safetensors", "sub/a.safetensors", "/etc/passwd", "..", ""};
+    for (size_t i = 0; i < COUNT(outside); i++) {
+        char index[200];
+        snprintf(index, sizeof index, "{\"weight_map\": {\"lm_head.weight\": \"%s\"}}", outside[i]);
+        put_file(in, "model.safetensors.index.json", index);
+        refuse(in, "tensor \"lm_head.weight\" is said to be in", "expected the plain name");
+    }
+    put_file(in, "model.safetensors.index.json", "{\"weight_map\": {\"lm_head.weight\": \"b.safetensors\"}}");
+    refuse(in, "says that tensor \"lm_head.weight\" is in b.safetensors", "does not have it");
+    put_file(in, "model.safetensors.index.json", "{\"weight_map\": {\"lm_head.weight\": \"c.safetensors\"}}");
+    refuse(in, "c.safetensors", "cannot open it");
+    put_file(in, "model.safetensors.index.json", "{\"weight_map\": {}}");
+    refuse(in, "index.json", "weight_map is empty");
+    put_file(in, "model.safetensors.index.json", "{\"weight_map\": [1]}");
+    refuse(in, "index.json", "weight_map");
+
+    /* The file has it, the index does not say so. */
+    put_file(in, "model.safetensors.index.json",
+             "{\"weight_map\": {\"model.layers.0.mlp.weight\": \"a.safetensors\", \"lm_head.weight\": \"a.safetensors\","
+             "\"model.norm.weight\": \"b.safetensors\", \"model.layers.0.mlp.bias\": \"b.safetensors\"}}");
+    refuse(in, "tensor \"model.embed_tokens.weight\" is in b.safetensors", "does not name it there");
+}
+
+/* Puts an element into a tensor of the file. */
+static void poke(const char *path, const char *tensor, int64_t i, double x)
+{
+    struct st_file f;
+    struct error e;
+    char bytes[8];
+    assert_int_equal(st_open(path, &f, &e), PL_OK);
+    const struct st_entry *t = st_find(&f, tensor);
+    uint32_t size = dtype_size(t->dtype);
+    dtype_store(bytes, t->dtype, 0, x);
+    FILE *out = fopen(path, "r+b");
+    assert_non_null(out);
+    assert_int_equal(fseek(out, (long)(f.data_begin + t->begin + (uint64_t)i * size), SEEK_SET), 0);
+    assert_int_equal(fwrite(bytes, size, 1, out), 1);
+    fclose(out);
+    st_close(&f);
+}
+
+static void test_not_finite(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_F64};
+    for (size_t k = 0; k < COUNT(types); k++) {
+        const char *in = fresh("in"), *path = join(in, "model.safetensors");
+        struct plan_of_file f[5];
+        memcpy(f, five, sizeof f);
+        for (int i = 0; i < 5; i++) f[i].dtype = types[k];
+        write_file(path, f, 5);
+        poke(path, "lm_head.weight", 200, NAN);
+        refuse(in, "model.safetensors: tensor \"lm_head.weight\": element 200 is nan", "finite");
+        poke(path, "lm_head.weight", 200, 0);
+        poke(path, "lm_head.weight", 258, -INFINITY);
+        refuse(in, "element 258 is -inf", "model.safetensors");
+        if (types[k] != DT_F64) continue;
+        poke(path, "lm_head.weight", 258, 1e300);
+        refuse(in, "element 258 is 1e+300, as f32", "lm_head.weight");
+    }
+}
+
+/* --- presets ------------------------------------------------------------------------------------ */
+
+/* The same seed gives the same weights in any order of parameters and with any staging;
+ * another seed gives others. */
+static void test_preset(void **state)
+{
+    (void)state;
+    static _Alignas(64) char large[1 << 16];
+    struct world a, b, c;
+    struct error e;
+    world_open(&a, 0);
+    world_open(&b, REVERSED);
+    world_open(&c, 0);
+    assert_int_equal(world_load(&a, "", 7, &e), PL_OK);
+    assert_int_equal(weights_open(&b.w, &b.m, &b.g, &e), PL_OK);
+    assert_int_equal(weights_load(&b.w, &b.g, &b.d, &b.t, large, sizeof large, 7, &e), PL_OK);
+    assert_int_equal(world_load(&c, "", 8, &e), PL_OK);
+    double sum = 0, squares = 0, n = 0;
+    for (uint32_t i = 0; i < a.g.params.n; i++) {
+        const struct param *p = &a.g.params.at[i], *q = NULL;
+        for (uint32_t k = 0; k < b.g.params.n; k++)
+            if (!strcmp(weight_name(&a.g, p), weight_name(&b.g, &b.g.params.at[k]))) q = &b.g.params.at[k];
+        uint64_t bytes = tensor_bytes(tensor_at(&a.g, p->tensor));
+        const float *x = data_of(&a, p->tensor);
+        assert_memory_equal(x, data_of(&b, q->tensor), bytes);
+        if (p->init.kind == INIT_ONE || p->init.kind == INIT_ZERO)
+            for (uint64_t k = 0; k < bytes / 4; k++) assert_true(x[k] == (p->init.kind == INIT_ONE));
+        if (p->init.kind != INIT_NORMAL) continue;
+        assert_memory_not_equal(x, data_of(&c, p->tensor), bytes);
+        for (uint64_t k = 0; k < bytes / 4; k++) sum += x[k], squares += (double)x[k] * x[k], n++;
+    }
+    /* Mean and variance of n normal numbers: within five of their own deviations. */
+    assert_true(fabs(sum / n) < 5 * 0.02 / sqrt(n));
+    assert_true(fabs(squares / n / (0.02 * 0.02) - 1) < 5 * sqrt(2 / n));
+    assert_memory_not_equal(data_of(&a, param_of(&a, "model.embed_tokens.weight")->tensor),
+                            data_of(&a, param_of(&a, "lm_head.weight")->tensor), 37 * 7 * 4);
+    world_close(&a);
+    world_close(&b);
+    world_close(&c);
+}
+
+/* A preset's folder opens as a folder, and gives the masters back. */
+static void test_preset_saved(void **state)
+{
+    (void)state;
+    const char *out = fresh("out");
+    struct world a, b;
+    struct error e;
+    uint64_t bytes, config;
+    world_open(&a, BF16);
+    world_open(&b, BF16);
+    assert_int_equal(world_load(&a, "", 3, &e), PL_OK);
+    world_save(&a, out);
+    assert_int_equal(file_size(join(out, "model.safetensors"), &bytes, &e), PL_OK);
+    assert_int_equal(file_size(join(out, "config.json"), &config, &e), PL_OK);
+    assert_true(weights_bytes(&a.w, &a.g) >= bytes + config);
+    if (world_load(&b, out, 0, &e)) fail_msg("%s", e.text);
+    for (uint32_t i = 0; i < a.g.params.n; i++) {
+        const struct param *p = &a.g.params.at[i];
+        assert_memory_equal(data_of(&a, p->master), data_of(&b, p->master), tensor_bytes(tensor_at(&a.g, p->master)));
+        assert_memory_equal(data_of(&a, p->tensor), data_of(&b, p->tensor), tensor_bytes(tensor_at(&a.g, p->tensor)));
+    }
+    struct st_file f;
+    assert_int_equal(st_open(join(out, "model.safetensors"), &f, &e), PL_OK);
+    assert_string_equal(st_metadata(&f, "format"), "pt");
+    assert_string_equal(f.entries[0].name, "model.embed_tokens.weight");
+    assert_int_equal(f.n_entries, 5);
+    st_close(&f);
+    world_close(&a);
+    world_close(&b);
+}
+
+/* Any cut of a range gives the same numbers, and moments are those of a normal. */
+static void test_random(void **state)
+{
+    (void)state;
+    enum { N = 100000 };
+    float *whole = mem_alloc(N * sizeof *whole), part[257];
+    uint64_t key = random_key(11, "w");
+    double power[5] = {0};
+    random_normal(whole, key, 5, N, 1);
+    for (int64_t at = 0, n; at < 3000; at += n) {
+        n = 1 + (int64_t)(random_bits(9, (uint64_t)at) % 257);
+        random_normal(part, key, 5 + (uint64_t)at, n, 1);
+        assert_memory_equal(part, whole + at, (size_t)n * sizeof *part);
+    }
+    for (int i = 0; i < N; i++)
+        for (int k = 1; k < 5; k++) power[k] += pow(whole[i], k) / N;
+    /* Deviations of the k-th sample moment: sqrt((E x^2k - (E x^k)^2) / N), five of them. */
+    assert_true(fabs(power[1]) < 5 * sqrt(1.0 / N));
+    assert_true(fabs(power[2] - 1) < 5 * sqrt(2.0 / N));
+    assert_true(fabs(power[3]) < 5 * sqrt(15.0 / N));
+    assert_true(fabs(power[4] - 3) < 5 * sqrt(96.0 / N));
+    assert_true(random_key(11, "w") != random_key(12, "w") && random_key(11, "w") != random_key(11, "v"));
+    mem_free(whole);
+}
+
+/* --- training state --------------------------------------------------------------------------------- */
+
+/* Every byte of the state's storages, from a seed. */
+static void scramble(struct world *w, uint64_t seed)
+{
+    for (id s = 1; s < w->g.storages.n; s++) {
+        const struct storage *x = &w->g.storages.at[s];
+        if (x->kind != KIND_MASTER && x->kind != KIND_STATE && x->kind != KIND_PARAM) continue;
+        random_normal((float *)(void *)(w->t.arena[x->space] + w->places.offset[s]), random_key(seed, graph_name(&w->g, x->name)), 0,
+                      (int64_t)(x->bytes / 4), 1);
+    }
+}
+
+static void test_state_round_trip(void **state)
+{
+    (void)state;
+    const char *first = fresh("s1"), *second = fresh("s2");
+    struct train_state in = {12, 11, UINT64_MAX - 5, UINT64_MAX, 1, 0x0123456789abcdef, UINT64_MAX}, out, peek;
+    struct world a, b;
+    struct error e;
+    world_open(&a, BF16 | MOMENTS | FREEZE_NORM);
+    world_open(&b, BF16 | MOMENTS | FREEZE_NORM);
+    scramble(&a, 1);
+    scramble(&b, 2);
+    if (state_save(first, &in, &a.g, &a.d, &a.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
+    if (state_load(first, &out, &b.g, &b.d, &b.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
+    assert_memory_equal(&in, &out, sizeof in);
+    assert_int_equal(state_read(first, &peek, &e), PL_OK);
+    assert_memory_equal(&in, &peek, sizeof in);
+    if (state_save(second, &out, &b.g, &b.d, &b.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
+    assert_same_file(join(first, "state.safetensors"), join(second, "state.safetensors"));
+    assert_same_file(join(first, "state.json"), join(second, "state.json"));
+    /* Working copies follow their masters; the frozen weight was left alone. */
+    const struct param *p = param_of(&b, "model.layers.0.mlp.weight"), *frozen = param_of(&b, "model.norm.weight");
+    const float *master = data_of(&b, p->master);
+    const uint16_t *work = data_of(&b, p->tensor);
+    for (int i = 0; i < 3 * 29; i++) assert_int_equal(work[i], f32_to_bf16(master[i]));
+    assert_memory_not_equal(data_of(&a, frozen->tensor), data_of(&b, frozen->tensor), 14);
+    uint64_t tensors, json;
+    assert_int_equal(file_size(join(first, "state.safetensors"), &tensors, &e), PL_OK);
+    assert_int_equal(file_size(join(first, "state.json"), &json, &e), PL_OK);
+    assert_true(state_bytes(&a.g) >= tensors + json);
+    assert_int_equal(state_reset(&b.g, &b.d, &b.t, staging, sizeof staging, &e), PL_OK);
+    for (id s = 1; s < b.g.storages.n; s++)
+        for (uint64_t k = 0; b.g.storages.at[s].kind == KIND_STATE && k < b.g.storages.at[s].bytes; k++)
+            assert_int_equal(b.t.arena[b.g.storages.at[s].space][b.places.offset[s] + k], 0);
+    world_close(&a);
+    world_close(&b);
+}
+
+/* Another plan reads the same state: f32 here, bf16 with masters there. */
+static void test_state_other_plan(void **state)
+{
+    (void)state;
+    const char *dir = fresh("s1");
+    struct train_state in = {.step = 3}, out;
+    struct world a, b;
+    struct error e;
+    world_open(&a, MOMENTS);
+    world_open(&b, BF16 | MOMENTS);
+    scramble(&a, 1);
+    if (state_save(dir, &in, &a.g, &a.d, &a.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
+    if (state_load(dir, &out, &b.g, &b.d, &b.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
+    assert_memory_equal(data_of(&a, param_of(&a, "lm_head.weight")->master), data_of(&b, param_of(&b, "lm_head.weight")->master), 37 * 7 * 4);
+    world_close(&a);
+    world_close(&b);
+}
+
+static void refuse_state(const char *dir, int flags, const char *says)
+{
+    struct train_state out;
+    struct world w;
+    struct error e = {0};
+    world_open(&w, flags);
+    assert_int_equal(state_load(dir, &out, &w.g, &w.d, &w.t, staging, sizeof staging, &e), PL_USAGE);
+    assert_says(&e, says);
+    world_close(&w);
+}
+
+static void test_state_refused(void **state)
+{
+    (void)state;
+    const char *dir = fresh("s1");
+    struct train_state in = {.step = 3};
+    struct world a;
+    struct error e;
+    world_open(&a, MOMENTS | TIED);
+    scramble(&a, 1);
+    if (state_save(dir, &in, &a.g, &a.d, &a.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
+    world_close(&a);
+    refuse_state(dir, MOMENTS, "no tensor \"master.lm_head.weight\"");
+    refuse_state(dir, MOMENTS | TIED | FREEZE_NORM, "\"master.model.norm.weight\" is not trained by this run");
+    refuse_state(fresh("empty"), MOMENTS | TIED, "state.json");
+    poke(join(dir, "state.safetensors"), "master.model.norm.weight", 6, NAN);
+    refuse_state(dir, MOMENTS | TIED, "\"master.model.norm.weight\": element 6 is nan");
+    put_file(dir, "state.json",
+             "{\"format\":1,\"step\":4,\"adam_t\":0,\"position\":0,\"seed\":0,\"skipped\":0,\"plan_hash\":\"0000000000000000\",\"config_hash\":\"0000000000000000\"}");
+    refuse_state(dir, MOMENTS | TIED, "is of step 3, state.json beside it of step 4");
+    put_file(dir, "state.json", "{\"format\":2,\"step\":3,\"adam_t\":0,\"position\":0,\"seed\":0,\"skipped\":0}");
+    refuse_state(dir, MOMENTS | TIED, "format is 2");
+    put_file(dir, "state.json", "{\"format\":1,\"step\":3}");
+    refuse_state(dir, MOMENTS | TIED, "adam_t");
+}
+
+/* --- whole models through the planner ------------------------------------------------------------------ */
+
+static void build_model(void *model, struct graph *g, int micro_batch)
+{
+    const struct model *m = model;
+    struct batch b = {.B = micro_batch, .T = 4};
+    m->family->build(m, g, &b);
+}
+
+/* Loaded, not trained, saved: the same files; and the state after them, byte for byte. */
+static void through_planner(const char *dir, enum dtype precision, bool offload)
+{
+    struct settings s = {.micro_batch = 1, .accumulation = 1, .precision = precision, .offload_optimizer = offload, .head_chunks = 1,
+                         .train = true};
+    struct train_state at = {.step = 1}, back;
+    const char *out = fresh("out"), *state = fresh("s1"), *again = fresh("s2");
+    struct world w = {0};
+    struct plan plan = {0};
+    struct error e;
+    if (model_open(&w.m, dir, &e)) fail_msg("%s", e.text);
+    struct source source = {&w.m, build_model};
+    if (plan_compile(&w.g, &source, &s, &e)) fail_msg("%s", e.text);
+    assert_int_equal(device_open(&w.d, DEVICE_REF, 1, &e), PL_OK);
+    snprintf(w.d.spill, sizeof w.d.spill, "%s", folder);
+    if (plan_place(&plan, &w.g, &w.d.profile, &e)) fail_msg("%s", e.text);
+    assert_int_equal(device_allocate(&w.d, plan.placement.arena, &e), PL_OK);
+    tape_build(&w.t, &w.g, &plan.placement, w.d.arena, 1);
+    if (world_load(&w, dir, 0, &e)) fail_msg("%s", e.text);
+    world_save(&w, out);
+    for (uint32_t i = 0; i < w.w.n_files; i++) assert_same_file(join(dir, w.w.names[i]), join(out, w.w.names[i]));
+    assert_same_file(join(dir, "config.json"), join(out, "config.json"));
+    if (state_reset(&w.g, &w.d, &w.t, staging, sizeof staging, &e) ||
+        state_save(state, &at, &w.g, &w.d, &w.t, staging, sizeof staging, &e) ||
+        state_load(state, &back, &w.g, &w.d, &w.t, staging, sizeof staging, &e) ||
+        state_save(again, &back, &w.g, &w.d, &w.t, staging, sizeof staging, &e))
+        fail_msg("%s", e.text);
+    assert_same_file(join(state, "state.safetensors"), join(again, "state.safetensors"));
+    struct st_file f;
+    assert_int_equal(st_open(join(state, "state.safetensors"), &f, &e), PL_OK);
+    assert_non_null(st_find(&f, "master.model.norm.weight"));
+    assert_non_null(st_find(&f, "model.norm.weight.exp_avg_sq"));
+    st_close(&f);
+    weights_close(&w.w);
+    device_close(&w.d, &w.t);
+    tape_free(&w.t);
+    plan_free(&plan);
+    graph_free(&w.g);
+    model_close(&w.m);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"basic", "tied", "sharded", "bf16", "noprefix"};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const char *dir = join("tests/golden", names[i]);
+        if (!dir_exists(dir)) skip(); /* run from the repository's root */
+        through_planner(dir, DT_F32, false);
+        through_planner(dir, DT_BF16, true);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_trained_and_frozen), cmocka_unit_test(test_sharded),
+        cmocka_unit_test(test_naming),           cmocka_unit_test(test_extras),             cmocka_unit_test(test_refused_tensors),
+        cmocka_unit_test(test_refused_folders),  cmocka_unit_test(test_not_finite),         cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_preset_saved),     cmocka_unit_test(test_random),             cmocka_unit_test(test_state_round_trip),
+        cmocka_unit_test(test_state_other_plan), cmocka_unit_test(test_state_refused),      cmocka_unit_test(test_golden),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
