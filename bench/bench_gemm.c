@@ -52,7 +52,7 @@ static struct operand operand_new(const struct tensor *t)
     memcpy(x.stride, t->stride, sizeof x.stride);
     x.data = bytes_new(tensor_bytes(t));
     uint32_t state = 1;
-    for (int64_t i = 0; i < tensor_elements(t); i++) {
+    for (int64_t i = 0, n = tensor_elements(t); i < n; i++) {
         state = state * 1664525u + 1013904223u;
         float value = (float)(int32_t)state * 0x1p-31f;
         if (x.dtype == DT_F32) ((float *)x.data)[i] = value;
@@ -163,7 +163,6 @@ static double bench_time(struct bench *b, const struct kernel *k, int threads)
 static void bench_print(const char *name, double flops, struct bench *b, const struct kernel *k)
 {
     static double peak[3];
-    if (!strstr(name, filter)) return;
     printf("%-44s", name);
     for (int threads = 1; threads <= 2; threads++) {
         if (!peak[threads]) peak[threads] = peak_measure(threads);
@@ -197,6 +196,10 @@ static void bench_product(int64_t M, int64_t N, int64_t K, bool ta, bool tb, enu
 /* Flops count the useful half only when causal. */
 static void bench_attention(int64_t B, int64_t T, int64_t H, int64_t G, int64_t D, bool causal, enum dtype t)
 {
+    char name[96];
+    snprintf(name, sizeof name, "attention B%lld T%lld H%lld/%lld D%lld%s %s", (long long)B, (long long)T, (long long)H,
+             (long long)G, (long long)D, causal ? " causal" : "", dtype_name(t));
+    if (!strstr(name, filter)) return;
     struct bench f = {.q = {.nin = 3, .nout = 2}}, b = {.q = {.nin = 6, .nout = 3}};
     struct tensor q = tensor_new(t, 4, (int64_t[]){B, T, H, D}), k = tensor_new(t, 4, (int64_t[]){B, T, G, D});
     struct tensor lse = tensor_new(DT_F32, 3, (int64_t[]){B, H, T});
@@ -214,12 +217,8 @@ static void bench_attention(int64_t B, int64_t T, int64_t H, int64_t G, int64_t 
     struct kernel backward = {OP_ATTENTION_BWD, "attention_bwd", attention_bwd_match, attention_bwd_workspace,
                               attention_bwd_run};
     double pairs = (double)(B * H) * (causal ? 0.5 * (double)T * (double)(T + 1) : (double)T * (double)T);
-    char name[96];
-    snprintf(name, sizeof name, "attention B%lld T%lld H%lld/%lld D%lld%s %s", (long long)B, (long long)T, (long long)H,
-             (long long)G, (long long)D, causal ? " causal" : "", dtype_name(t));
     bench_print(name, pairs * (double)D * 4, &f, &forward);
-    snprintf(name, sizeof name, "  backward (attention)");
-    bench_print(name, pairs * (double)D * 10, &b, &backward);
+    bench_print("  backward", pairs * (double)D * 10, &b, &backward);
 }
 
 static void bench_products(enum dtype t)

@@ -11,7 +11,7 @@
  *     keys  x queries    s  = k  q^T     [key][nr queries]     A = k, B = q
  *     D     x queries    o^T += v^T p    [D][nr queries]       A = v, B = p (= s in place)
  *
- * Powers of two instead of e: log2(e) goes into the scale. Blocks of keys that no
+ * Powers of two instead of e: q is multiplied by scale * log2(e) as it is packed. Blocks of keys that no
  * query of the block sees are skipped; within a block the sums stop at the
  * last key a panel sees, so a causal mask costs half the work.
  *
@@ -35,7 +35,7 @@
 
 /* Multiples of PANEL_B and PANEL_A. More queries to a block pack the keys less often,
  * more keys make longer sums; all of it stays in the second cache. */
-enum { QUERIES = 192, KEYS = 144 };
+enum { QUERIES = 288, KEYS = 144 };
 
 /* --- shared with the backward half ------------------------------------------------------ */
 
@@ -124,7 +124,7 @@ static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn
     for (int64_t i = 0; i < keys; i += u->mr)
         u->product(D, x->k + i * D, x->q + p * D, x->s + i * u->nr, u->nr, false);
     if (keys <= 0) return;
-    u->softmax(x->s, keys, seen, x->n->scale * (float)M_LOG2E, x->max + p, x->sum + p, o, depth);
+    u->softmax(x->s, keys, seen, x->max + p, x->sum + p, o, depth);
     for (int64_t d = 0; d < D; d += u->mr) u->product(keys, x->v + d * sn, x->s, o + d * u->nr, u->nr, true);
 }
 
@@ -150,6 +150,7 @@ static void block_run(const struct block *x)
     const struct micro *u = x->u;
     int64_t D = x->n->D, g = x->h / (x->n->H / x->n->G), lanes = round_up(x->tn, u->nr);
     pack_panels(x->q, u->nr, heads_row(q, x->b, x->t0, x->h), q->dtype, q->stride[1], 1, x->tn, D);
+    for (int64_t i = 0; i < lanes * D; i++) x->q[i] *= x->n->scale * (float)M_LOG2E;
     memset(x->o, 0, (size_t)(lanes * block_depth(x)) * sizeof(float));
     memset(x->sum, 0, (size_t)lanes * sizeof(float));
     for (int64_t i = 0; i < lanes; i++) x->max[i] = -FLT_MAX;

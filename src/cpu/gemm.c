@@ -89,13 +89,28 @@ uint64_t gemm_workspace(int64_t M, int64_t N, int64_t K, enum dtype c, int threa
 
 /* --- the end of a sum --------------------------------------------------------------------- */
 
+/* Four f32 to bf16, as f32_to_bf16 does. */
+static inline void store_bf16(uint16_t *to, const float *from)
+{
+    typedef uint32_t quad __attribute__((vector_size(16)));
+    typedef uint16_t half __attribute__((vector_size(8)));
+    quad u, nan;
+    memcpy(&u, from, sizeof u);
+    nan = (quad)((u & 0x7fffffffu) > 0x7f800000u);
+    u = (nan & (u | 0x400000u)) | (~nan & (u + 0x7fffu + (u >> 16 & 1)));
+    half h = __builtin_convertvector(u >> 16, half);
+    memcpy(to, &h, sizeof h);
+}
+
 /* n values as c's dtype. bf16 has its own loop because it is the common one and n is short. */
 static inline void store_row(void *to, enum dtype t, const float *from, int64_t n)
 {
+    uint16_t *h = to;
     if (t == DT_F32) {
         memcpy(to, from, (size_t)n * sizeof *from);
     } else if (t == DT_BF16) {
-        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[i] = f32_to_bf16(from[i]);
+        for (; n >= 4; n -= 4, h += 4, from += 4) store_bf16(h, from);
+        for (; n > 0; n--) *h++ = f32_to_bf16(*from++);
     } else {
         dtype_convert(to, t, from, DT_F32, n);
     }

@@ -39,10 +39,10 @@ struct micro {
     /* sum[m] += a[m][0..n) . b[0..n), rows of a lda apart, for m < rows <= DOT_ROWS. */
     void (*dots)(int rows, const float *a, int64_t lda, const float *b, int64_t n, float *sum);
 
-    /* One block of keys for nr queries, one query per lane. s [n][nr] holds raw scores and
-     * becomes the probabilities 2^(factor s - max); lane i sees rows 0 .. i + seen only.
+    /* One block of keys for nr queries, one query per lane. s [n][nr] holds scores in powers
+     * of two and becomes the probabilities 2^(s - max); lane i sees rows 0 .. i + seen only.
      * max and sum [nr] are the running ones; o [D][nr] is rescaled when max grows. */
-    void (*softmax)(float *s, int64_t n, int64_t seen, float factor, float *max, float *sum, float *o, int64_t D);
+    void (*softmax)(float *s, int64_t n, int64_t seen, float *max, float *sum, float *o, int64_t D);
 
     /* Scores and probability gradients of n queries against nr keys, one key per lane,
      * become in place p = 2^(factor s - lse) and ds = p (dp - delta) scale. Row i sees

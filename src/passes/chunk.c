@@ -20,28 +20,23 @@
 struct region {
     struct graph *g;
     enum program program;
-    uint32_t from, to;       /* positions in the order */
+    id *nodes;               /* the program's order before */
+    uint32_t count;
+    uint32_t from, to;       /* the scope's positions in it */
     int64_t rows, piece;     /* rows in all, rows in one piece */
     uint32_t trip;
     id loop;
     id *map;                 /* by old tensor: what stands for it inside the loop */
     id *after;               /* by old tensor: what stands for it behind the loop; 0: itself */
-    uint32_t tensors;
+    id *sum;                 /* by old tensor: the accumulator of a scalar that leaves */
 };
 
-static bool inside(const struct region *r, id node)
-{
-    for (uint32_t k = r->from; k < r->to; k++)
-        if (r->g->order[r->program].nodes.at[k] == node) return true;
-    return false;
-}
+/* --- finding the region ----------------------------------------------------------- */
 
 static bool find_region(struct region *r)
 {
-    const struct order *order = &r->g->order[r->program];
-    r->from = r->to = 0;
-    for (uint32_t k = 0; k < order->nodes.n; k++) {
-        const struct node *n = node_at(r->g, order->nodes.at[k]);
+    for (uint32_t k = 0; k < r->count; k++) {
+        const struct node *n = node_at(r->g, r->nodes[k]);
         if (!(r->g->scopes.at[n->scope].flags & SCOPE_ROWS)) continue;
         if (!r->to) r->from = k;
         CHECK(!r->to || r->to == k, "a row-wise scope that is not in one piece");
@@ -50,16 +45,27 @@ static bool find_region(struct region *r)
     return r->to > r->from;
 }
 
-/* The piece's size comes from the first input that is cut. */
+static bool made_inside(const struct region *r, id t)
+{
+    id made = tensor_at(r->g, t)->node;
+    for (uint32_t k = r->from; k < r->to; k++)
+        if (r->nodes[k] == made) return true;
+    return false;
+}
+
+/* What the loop walks over: comes from outside and is not a weight or a table. */
+static bool is_cut(const struct region *r, id t)
+{
+    return t && !made_inside(r, t) && !kind_is_persistent(storage_of(r->g, t)->kind);
+}
+
+/* The piece's size, from the rows of what is cut; false: nothing to gain. */
 static bool measure(struct region *r, int chunks)
 {
-    r->rows = 0;
     for (uint32_t k = r->from; k < r->to; k++) {
-        const struct node *n = node_at(r->g, r->g->order[r->program].nodes.at[k]);
+        const struct node *n = node_at(r->g, r->nodes[k]);
         for (int i = 0; i < n->nin; i++) {
-            if (!n->in[i] || kind_is_persistent(storage_of(r->g, n->in[i])->kind)) continue;
-            id made = tensor_at(r->g, n->in[i])->node;
-            if (inside(r, made)) continue;
+            if (!is_cut(r, n->in[i])) continue;
             int64_t rows = tensor_at(r->g, n->in[i])->dim[0];
             CHECK(!r->rows || r->rows == rows, "inputs of a row-wise scope differ in rows");
             r->rows = rows;
@@ -70,6 +76,8 @@ static bool measure(struct region *r, int chunks)
     r->trip = (uint32_t)((r->rows + r->piece - 1) / r->piece);
     return r->trip > 1;
 }
+
+/* --- slices -------------------------------------------------------------------------- */
 
 /* Makes `t`'s storage hold trip * piece rows; the added rows weigh nothing. */
 static void pad_rows(struct region *r, id t, bool fill)
@@ -105,20 +113,16 @@ static id piece_of(struct region *r, id t)
     return slice;
 }
 
-static void cut_inputs(struct region *r, const id *nodes)
+static void cut_inputs(struct region *r)
 {
     struct graph *g = r->g;
     for (uint32_t k = r->from; k < r->to; k++) {
-        struct node n = *node_at(g, nodes[k]);
+        struct node n = *node_at(g, r->nodes[k]);
         for (int i = 0; i < n.nin; i++) {
             id t = n.in[i];
-            if (!t || r->map[t]) continue;
-            id made = tensor_at(g, t)->node;
-            bool mine = false;
-            for (uint32_t j = r->from; j < r->to; j++) mine |= nodes[j] == made;
-            if (mine) continue;
+            if (!t || r->map[t] || made_inside(r, t)) continue;
             r->map[t] = t;
-            if (kind_is_persistent(storage_of(g, t)->kind)) continue;
+            if (!is_cut(r, t)) continue;
             pad_rows(r, t, true);
             r->map[t] = piece_of(r, t);
             vec_push(&g->cuts, ((struct cut){r->loop, t, r->map[t]}));
@@ -126,94 +130,111 @@ static void cut_inputs(struct region *r, const id *nodes)
     }
 }
 
-static bool leaves(const struct region *r, id t, const id *nodes, uint32_t count)
+/* --- what leaves ----------------------------------------------------------------------- */
+
+static bool leaves(const struct region *r, id t)
 {
     for (uint32_t i = 0; i < r->g->outputs.n; i++)
         if (r->g->outputs.at[i].tensor == t) return true;
-    for (uint32_t k = r->to; k < count; k++)
-        for (int i = 0; i < node_at(r->g, nodes[k])->nin; i++)
-            if (node_at(r->g, nodes[k])->in[i] == t) return true;
+    for (uint32_t k = r->to; k < r->count; k++)
+        for (int i = 0; i < node_at(r->g, r->nodes[k])->nin; i++)
+            if (node_at(r->g, r->nodes[k])->in[i] == t) return true;
     return false;
 }
 
-/* A scalar that leaves is a sum over pieces; anything else is gathered by rows. */
-static void leave(struct region *r, id old, id piece, id acc)
+/* Scalars that leave begin at 0, before the loop. */
+static void begin_sums(struct region *r)
 {
     struct graph *g = r->g;
-    if (acc) {
-        id sum = op_accumulate(g, piece, acc);
-        for (uint32_t i = 0; i < g->outputs.n; i++)
-            if (g->outputs.at[i].tensor == old) {
-                g->outputs.at[i].tensor = sum;
-                storage_of(g, sum)->kind = KIND_OUTPUT;
-            }
-        r->after[old] = sum;
+    for (uint32_t k = r->from; k < r->to; k++)
+        for (int o = 0; o < node_at(g, r->nodes[k])->nout; o++) {
+            id t = node_at(g, r->nodes[k])->out[o];
+            if (t && tensor_at(g, t)->rank == 0 && leaves(r, t)) r->sum[t] = op_fill(g, tensor_at(g, t)->dtype, 0, NULL, 0);
+        }
+}
+
+/* A scalar is a sum over pieces; anything else is gathered by rows. */
+static void leave(struct region *r, id old, id piece)
+{
+    struct graph *g = r->g;
+    if (!r->sum[old]) {
+        pad_rows(r, old, false);
+        tensor_at(g, old)->node = tensor_at(g, piece)->node;
+        graph_redirect(g, piece, piece_of(r, old));
         return;
     }
-    pad_rows(r, old, false);
-    id target = piece_of(r, old);
-    id made = tensor_at(g, piece)->node;
-    graph_redirect(g, piece, target);
-    tensor_at(g, old)->node = made;
+    id sum = r->after[old] = op_accumulate(g, piece, r->sum[old]);
+    for (uint32_t i = 0; i < g->outputs.n; i++)
+        if (g->outputs.at[i].tensor == old) {
+            g->outputs.at[i].tensor = sum;
+            storage_of(g, sum)->kind = KIND_OUTPUT;
+        }
+}
+
+/* --- rebuilding --------------------------------------------------------------------------- */
+
+/* The scope again, on pieces: shape rules find the new shapes. */
+static void emit_body(struct region *r)
+{
+    struct graph *g = r->g;
+    g->loop = r->loop;
+    for (uint32_t k = r->from; k < r->to; k++) {
+        struct node n = *node_at(g, r->nodes[k]);
+        id in[MAX_IN];
+        for (int i = 0; i < n.nin; i++) in[i] = n.in[i] ? r->map[n.in[i]] : 0;
+        g->scope = n.scope;
+        g->origin = r->nodes[k];
+        id again = graph_emit(g, n.op, &n.attr, in, n.nin);
+        for (int o = 0; again && o < n.nout; o++) {
+            if (!n.out[o]) continue;
+            r->map[n.out[o]] = node_at(g, again)->out[o];
+            if (leaves(r, n.out[o])) leave(r, n.out[o], node_at(g, again)->out[o]);
+        }
+    }
+    g->loop = g->origin = 0;
+}
+
+static void append_rest(struct region *r)
+{
+    for (uint32_t k = r->to; k < r->count; k++) {
+        struct node *n = node_at(r->g, r->nodes[k]);
+        for (int i = 0; i < n->nin; i++)
+            if (r->after[n->in[i]]) n->in[i] = r->after[n->in[i]];
+        vec_push(&r->g->order[r->program].nodes, r->nodes[k]);
+    }
 }
 
 static void chunk_program(struct graph *g, enum program p, int chunks)
 {
-    struct region r = {.g = g, .program = p};
-    if (!find_region(&r) || !measure(&r, chunks)) return;
     struct order *order = &g->order[p];
-    uint32_t count = order->nodes.n;
-    id *nodes = mem_copy(order->nodes.at, count * sizeof(id)), scope = g->scope;
-    r.tensors = g->tensors.n;
-    r.map = mem_alloc(r.tensors * sizeof(id));
-    r.after = mem_alloc(r.tensors * sizeof(id));
-    id *acc = mem_alloc(r.tensors * sizeof(id));
-    g->program = p;
-    order->nodes.n = r.from;
-    r.loop = graph_loop(g, "rows", r.trip);
-    g->scope = node_at(g, nodes[r.from])->scope;
-    cut_inputs(&r, nodes);
-    for (uint32_t k = r.from; k < r.to; k++)
-        for (int o = 0; o < node_at(g, nodes[k])->nout; o++) {
-            id t = node_at(g, nodes[k])->out[o];
-            if (t && tensor_at(g, t)->rank == 0 && leaves(&r, t, nodes, count))
-                acc[t] = op_fill(g, tensor_at(g, t)->dtype, 0, NULL, 0);
-        }
-    g->loop = r.loop;
-    for (uint32_t k = r.from; k < r.to; k++) {
-        struct node n = *node_at(g, nodes[k]);
-        id in[MAX_IN];
-        for (int i = 0; i < n.nin; i++) in[i] = n.in[i] ? r.map[n.in[i]] : 0;
-        g->scope = n.scope;
-        g->origin = nodes[k];
-        id again = graph_emit(g, n.op, &n.attr, in, n.nin);
-        for (int o = 0; again && o < n.nout; o++) {
-            if (!n.out[o]) continue;
-            r.map[n.out[o]] = node_at(g, again)->out[o];
-            if (leaves(&r, n.out[o], nodes, count)) leave(&r, n.out[o], node_at(g, again)->out[o], acc[n.out[o]]);
-        }
+    struct region r = {.g = g, .program = p, .count = order->nodes.n};
+    r.nodes = mem_copy(order->nodes.at, r.count * sizeof(id));
+    if (find_region(&r) && measure(&r, chunks)) {
+        r.map = mem_alloc(g->tensors.n * sizeof(id));
+        r.after = mem_alloc(g->tensors.n * sizeof(id));
+        r.sum = mem_alloc(g->tensors.n * sizeof(id));
+        g->program = p;
+        order->nodes.n = r.from;
+        r.loop = graph_loop(g, "rows", r.trip);
+        cut_inputs(&r);
+        begin_sums(&r);
+        emit_body(&r);
+        append_rest(&r);
     }
-    g->loop = g->origin = 0;
-    g->scope = scope;
-    for (uint32_t k = r.to; k < count; k++) {
-        struct node *n = node_at(g, nodes[k]);
-        for (int i = 0; i < n->nin; i++)
-            if (n->in[i] && r.after[n->in[i]]) n->in[i] = r.after[n->in[i]];
-        vec_push(&order->nodes, nodes[k]);
-    }
-    mem_free(nodes);
+    mem_free(r.nodes);
     mem_free(r.map);
     mem_free(r.after);
-    mem_free(acc);
+    mem_free(r.sum);
 }
 
 void pass_chunk(struct graph *g, const struct settings *s)
 {
-    id made_by = g->made_by;
+    id made_by = g->made_by, scope = g->scope;
     uint8_t program = g->program;
     g->made_by = graph_intern(g, "chunk");
     chunk_program(g, PROGRAM_STEP, s->head_chunks);
     chunk_program(g, PROGRAM_EVAL, s->head_chunks);
     g->made_by = made_by;
+    g->scope = scope;
     g->program = program;
 }

@@ -120,7 +120,11 @@ void tape_build(struct tape *t, const struct graph *g, const struct placement *p
     memcpy(t->arena, arena, sizeof t->arena);
     t->trip = mem_alloc(g->loops.n * sizeof *t->trip);
     t->iteration = mem_alloc(g->loops.n * sizeof *t->iteration);
-    for (id l = 1; l < g->loops.n; l++) t->trip[l] = g->loops.at[l].trip;
+    t->range = mem_alloc(g->loops.n * sizeof *t->range);
+    for (id l = 1; l < g->loops.n; l++) {
+        t->trip[l] = g->loops.at[l].trip;
+        t->range[l].from = UINT32_MAX;
+    }
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         id inside = 0;
         const struct order *order = &g->order[program];
@@ -136,7 +140,12 @@ void tape_build(struct tape *t, const struct graph *g, const struct placement *p
                 vec_push(&t->program[program], ((struct entry){.kind = ENTRY_LOOP, .loop = l}));
                 inside = l;
             }
-            if (k < order->nodes.n) record_launch(t, program, k, order->nodes.at[k], threads);
+            if (k == order->nodes.n) break;
+            for (id l = to; l; l = g->loops.at[l].parent) {
+                if (t->range[l].from == UINT32_MAX) t->range[l].from = k;
+                t->range[l].to = k;
+            }
+            record_launch(t, program, k, order->nodes.at[k], threads);
         }
         find_waits(t, program);
     }
@@ -147,6 +156,7 @@ void tape_free(struct tape *t)
     for (int p = 0; p < PROGRAM_COUNT; p++) vec_free(&t->program[p]);
     mem_free(t->trip);
     mem_free(t->iteration);
+    mem_free(t->range);
 }
 
 void *tape_address(const struct tape *t, id tensor)
@@ -167,18 +177,27 @@ static void advance(const struct tape *t, struct entry *e)
     }
 }
 
-/* Fills with NaN what is not alive after instant `position` of program `p`: every
- * storage that ends there. Before a program, everything transient. */
-static void poison_after(const struct tape *t, enum program p, uint32_t position)
+/* A storage that lives through a whole loop is dead only after the last iteration. */
+static bool is_last_iteration(const struct tape *t, const struct life *l, id loop)
+{
+    for (; loop; loop = t->graph->loops.at[loop].parent)
+        if (l->start <= t->range[loop].from && l->end >= t->range[loop].to && t->iteration[loop] + 1 < t->trip[loop])
+            return false;
+    return true;
+}
+
+/* Fills with NaN every storage that ends its life with entry `e`. */
+static void poison_after(const struct tape *t, enum program p, const struct entry *e)
 {
     for (id s = 1; s < t->graph->storages.n; s++) {
         const struct life *l = &t->placement->life[p][s];
         const struct storage *x = &t->graph->storages.at[s];
-        if (l->used && l->end == position && !kind_is_persistent(x->kind))
+        if (l->used && l->end == e->position && !kind_is_persistent(x->kind) && is_last_iteration(t, l, e->loop))
             memset(t->arena[x->space] + t->placement->offset[s], 0xff, x->bytes);
     }
 }
 
+/* Before a program: everything that is not persistent. */
 static void poison_all(const struct tape *t, enum program p)
 {
     for (id s = 1; s < t->graph->storages.n; s++) {
@@ -195,7 +214,7 @@ static void launch(struct tape *t, enum program p, struct entry *e)
     e->kernel->run(&e->launch);
     if (t->observe) t->observe(t->observer, e);
     if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
-    if (t->poison) poison_after(t, p, e->position);
+    if (t->poison) poison_after(t, p, e);
 }
 
 void tape_run(struct tape *t, enum program p)

@@ -54,6 +54,7 @@ struct tape {
     VEC(struct entry) program[PROGRAM_COUNT];
     uint32_t *trip;                   /* by loop: what the host asks for, at most planned */
     uint32_t *iteration;              /* by loop, while running */
+    struct { uint32_t from, to; } *range; /* by loop: its positions in the order */
     bool poison;                      /* diagnostic: dead bytes become NaN */
     void (*observe)(void *observer, const struct entry *e); /* called after each launch; NULL: nobody looks */
     void *observer;
