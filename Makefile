@@ -1,12 +1,23 @@
-# Plimsoll. `make` leaves build/plimsoll; `make demo` and `make test` do everything
-# on a fresh machine; `make asan` runs the tests under the sanitizers.
+# Plimsoll. `make` leaves build/plimsoll.
+#
+#   make test     install what is missing, build, run every test
+#   make demo     the same, then a small training run: planned, killed, resumed
+#   make asan     the tests under the address and undefined-behaviour sanitizers
+#   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
+#   make bench    kernels against the machine's peak
+#   make docs     what is generated in docs/, again
+#   make deps     only install what is missing
+#   make clean
 
-CC      ?= gcc
+ifeq ($(origin CC),default)
+  CC := gcc
+endif
 BUILD   ?= build
 CSTD    := -std=c11 -D_GNU_SOURCE
 WARN    := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length
 OPT     ?= -O3 -g -fno-math-errno -fno-trapping-math
-CFLAGS  += $(CSTD) $(WARN) $(OPT) -fopenmp -Isrc -MMD -MP $(EXTRA)
+CFLAGS  += $(CSTD) $(WARN) $(OPT) -fopenmp -Isrc $(EXTRA)
+DEP     := -MMD -MP
 LDLIBS  += -lcjson -lyaml -lm -lpthread
 LDFLAGS += -fopenmp $(EXTRA)
 
@@ -38,11 +49,14 @@ all: $(BUILD)/plimsoll
 
 $(BUILD)/plimsoll: $(BUILD)/cli/main.o $(LIB)
 	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
-$(LIB): $(OBJS)
-	rm -f $@ && ar rcs $@ $(OBJS)
+$(LIB): $(OBJS) $(BUILD)/objects
+	@rm -f $@ && ar rcs $@ $(OBJS)
+# Changes when the list does: a source gone, or CUDA switched, makes another library.
+$(BUILD)/objects: always
+	@mkdir -p $(@D) && echo '$(OBJS)' | cmp -s - $@ || echo '$(OBJS)' >$@
 $(BUILD)/%.o: src/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -c $< -o $@
+	$(CC) $(CFLAGS) $(DEP) -c $< -o $@
 $(BUILD)/cuda/%.o: CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
@@ -51,8 +65,14 @@ $(BUILD)/%.cu.o: src/%.cu
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
-tests: $(TESTS)
+	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
+
+# A fuzz target with a main that feeds it the stored corpus: any compiler can do that.
+REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tests/fuzz/fuzz_*.c))
+$(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
+tests: $(TESTS) $(REPLAYS) $(BUILD)/tests/compare $(BUILD)/tests/cuda_seam
 
 # The CUDA device against the reference kernels: needs none of the libraries that
 # files and configurations need, so that it builds on a bare machine with a card.
@@ -63,8 +83,49 @@ $(BUILD)/tests/cuda_seam: tests/cuda_seam.c $(BUILD)/libseam.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) -lm -lpthread $(CUDA_LIBS) -o $@
 
+# --- what people type ---------------------------------------------------------
+
+# A build after `deps`, in a make of its own: as parallel as this one, or on all cores.
+AGAIN = echo "building in $(BUILD)" && $(MAKE) -s --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+
+deps:
+	@CC="$(CC)" tools/deps.sh
+test: deps
+	@$(AGAIN) all tests
+	@BUILD=$(BUILD) tools/test.sh
+demo: deps
+	@$(AGAIN) all
+	@BUILD=$(BUILD) tools/demo.sh
+docs: all
+	@BUILD=$(BUILD) tools/docs.sh
+
+# The sanitizers' checks hide value ranges from the compiler, which then warns of truncation.
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-format-truncation
+asan: deps
+	@$(AGAIN) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' EXTRA='$(SANITIZE)' all tests
+	@BUILD=$(BUILD)/asan tools/test.sh unit replay golden
+
+FUZZ_SECONDS ?= 60
+FUZZ_SRCS    := $(foreach d,base io data,$(wildcard src/$(d)/*.c))
+FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h)
+	@mkdir -p $(@D)
+	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc $< $(FUZZ_SRCS) -lcjson -lyaml -lm -o $@
+fuzz: deps
+	@CC="$(CC)" tools/deps.sh fuzz
+	@$(AGAIN) $(FUZZERS)
+	@BUILD=$(BUILD) SECONDS_EACH=$(FUZZ_SECONDS) tools/fuzz.sh
+
+BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/bench_*.c))
+$(BUILD)/bench/%: bench/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ $< $(LIB) $(LDFLAGS) $(LDLIBS) -o $@
+bench: deps
+	@$(AGAIN) $(BENCHES)
+	@for b in $(BENCHES); do $$b || exit 1; done
+
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests clean
+.PHONY: all tests deps test demo docs asan fuzz bench clean always
 
--include $(OBJS:.o=.d)
+-include $(OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(BUILD)/tests/compare.d $(BENCHES:=.d)

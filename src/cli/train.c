@@ -36,10 +36,20 @@ static void print_summary(const struct train_summary *s, bool json)
     text_free(&out);
 }
 
+/* The command that takes an interrupted run up again, quoted for a shell. */
+static void resume_command(const struct options *o, struct text *out)
+{
+    text_printf(out, "plimsoll train %s", o->run);
+    if (o->memory) text_printf(out, " --memory %s", o->memory);
+    for (int i = 0; i < o->n_set; i++) text_printf(out, " --set '%s'", o->set[i]);
+    text_printf(out, " --resume");
+}
+
 static int train(int argc, char **argv, struct error *e)
 {
     struct options o;
     struct config c;
+    struct text command = {0};
     int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_RESUME | OPT_JSON, argc, argv, e);
     if (rc) return rc;
     if (o.help) {
@@ -50,7 +60,9 @@ static int train(int argc, char **argv, struct error *e)
     rc = options_config(&o, &c, e);
     if (!rc) {
         struct train_summary s;
-        rc = train_run(&c, &(struct train_options){.plan = o.plan, .resume = o.resume}, &s, e);
+        resume_command(&o, &command);
+        rc = train_run(&c, &(struct train_options){o.plan, o.resume, command.at}, &s, e);
+        text_free(&command);
         if (!rc) print_summary(&s, o.json);
         config_free(&c);
     }

@@ -72,18 +72,19 @@ static struct slots slots_of(int64_t M, int64_t N, int64_t K, enum dtype c)
     return s;
 }
 
-/* A tile is at least one of the smallest tiles of any ISA; more threads than
- * that have nothing to do. */
-static int useful_threads(int64_t M, int64_t N, int threads)
+/* Waking a thread costs about a microsecond, so each one gets 2^16 multiplications at
+ * least; and a tile is no smaller than the smallest of any ISA. */
+static int useful_threads(int64_t M, int64_t N, int64_t K, int threads)
 {
-    return (int)max_i64(1, min_i64(threads, ceil_div(M, 4) * ceil_div(N, 8)));
+    int64_t most = min_i64(ceil_div(M, 4) * ceil_div(N, 8), M * N * K >> 16);
+    return (int)max_i64(1, min_i64(threads, most));
 }
 
 uint64_t gemm_workspace(int64_t M, int64_t N, int64_t K, enum dtype c, int threads)
 {
     struct slots s = slots_of(M, N, K, c);
     uint64_t each = (uint64_t)(s.a + s.b + s.partial), dots = M <= DOT_ROWS ? (uint64_t)(M * K) : 0;
-    uint64_t packed = each * (uint64_t)useful_threads(M, N, threads);
+    uint64_t packed = each * (uint64_t)useful_threads(M, N, K, threads);
     return (packed > dots ? packed : dots) * sizeof(float);
 }
 
@@ -311,7 +312,7 @@ void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads
           "%llu bytes of workspace for [%lld,%lld,%lld]", (unsigned long long)work_bytes, (long long)g->M,
           (long long)g->N, (long long)g->K);
     if (g->M == 0 || g->N == 0) return;
-    threads = useful_threads(g->M, g->N, threads);
+    threads = useful_threads(g->M, g->N, g->K, threads);
     if (g->M <= DOT_ROWS && g->b.row == 1) run_dots(g, work, threads);
     else run_tiles(g, work, threads);
 }

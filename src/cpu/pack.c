@@ -11,9 +11,9 @@
  */
 #include "cpu/pack.h"
 
-/* Elements converted at a time: long enough to hide the call and to keep the reads in
- * order, short enough for the first cache. A multiple of PANEL_B. */
-enum { STRIP = 288, WIDTH_MAX = 32 };
+/* Elements of a row taken at a time: enough to hide a conversion's call, and few, so that
+ * the reads move on from row to row and many are under way at once. A multiple of PANEL_B. */
+enum { STRIP = 96, WIDTH_MAX = 32 };
 
 typedef float quad __attribute__((vector_size(16)));
 typedef float quad_mem __attribute__((vector_size(16), aligned(4), may_alias));
@@ -30,13 +30,6 @@ static inline void quad_transpose(quad r[4])
     r[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
     r[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
     r[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
-}
-
-/* Asks for the bytes that the next four rows will need: their rows lie far apart, so the
- * processor does not foresee them. Never faults, also past the end. */
-static inline void fetch(const void *p, int64_t bytes)
-{
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)p + i);
 }
 
 /* K steps of four lanes of a panel: to[k * width + i] = row[i][k]. */
@@ -71,7 +64,6 @@ static void pack_along(float *to, int width, const void *from, enum dtype t, int
                 row[r] = zeros;
                 if (i + r >= n) continue;
                 const void *at = element(from, t, (i + r) * across + k);
-                if (i + r + 4 < n) fetch(element(from, t, (i + r + 4) * across + k), kn * dtype_size(t));
                 row[r] = t == DT_F32 ? at : strip[i + r];
                 if (t != DT_F32) dtype_convert(strip[i + r], DT_F32, at, t, kn);
             }

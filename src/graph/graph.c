@@ -102,16 +102,17 @@ id graph_fail(struct graph *g, const char *fmt, ...)
 
 /* --- names ---------------------------------------------------------------- */
 
-/* Linear search over a table of open addressing would be faster, but names are
- * made once per build; a repeated name costs a few bytes only. */
+/* `s` may itself be a name of this graph: it is found again after the table grew. */
 id graph_intern(struct graph *g, const char *s)
 {
     if (!s || !*s) return 0;
-    id at = g->names.n;
-    for (const char *c = s;; c++) {
-        vec_push(&g->names, *c);
-        if (!*c) return at;
-    }
+    uint32_t n = (uint32_t)strlen(s) + 1, at = g->names.n;
+    bool ours = s >= g->names.at && s < g->names.at + at;
+    size_t offset = ours ? (size_t)(s - g->names.at) : 0;
+    vec_grow((void **)&g->names.at, &g->names.cap, at + n, 1);
+    memcpy(g->names.at + at, ours ? g->names.at + offset : s, n);
+    g->names.n += n;
+    return at;
 }
 
 const char *graph_name(const struct graph *g, id name) { return &g->names.at[name]; }
@@ -174,7 +175,7 @@ id graph_tensor(struct graph *g, const char *name, id storage, enum dtype t, int
                 uint64_t offset)
 {
     struct tensor x = {.storage = storage, .name = graph_intern(g, name), .dtype = t, .rank = rank, .offset = offset};
-    memcpy(x.dim, dim, rank * sizeof *dim);
+    for (int i = 0; i < rank; i++) x.dim[i] = dim[i];
     tensor_dense_strides(&x);
     vec_push(&g->tensors, x);
     return g->tensors.n - 1;
@@ -273,7 +274,7 @@ id graph_view(struct graph *g, id tensor, enum dtype t, int rank, const int64_t 
     x.dtype = t;
     x.rank = rank;
     x.offset = offset;
-    memcpy(x.dim, dim, rank * sizeof *dim);
+    for (int i = 0; i < rank; i++) x.dim[i] = dim[i];
     if (stride) memcpy(x.stride, stride, rank * sizeof *stride);
     else tensor_dense_strides(&x);
     vec_push(&g->tensors, x);
@@ -339,7 +340,7 @@ static void output_name(const struct graph *g, const struct op_row *row, int o, 
 {
     const char *scope = g->scope ? graph_name(g, g->scopes.at[g->scope].name) : "";
     const char *phase = g->phase == PHASE_BACKWARD ? "d:" : g->phase == PHASE_RECOMPUTE ? "r:" : "";
-    char index[8] = "";
+    char index[16] = "";
     if (o) snprintf(index, sizeof index, "/%d", o);
     snprintf(out, 256, "%s%s%s%s%s", phase, scope, *scope ? "." : "", row->name, index);
 }
@@ -374,7 +375,7 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
     struct node n = {.op = op, .phase = g->phase, .program = g->program, .nin = nin, .nout = row->outs,
                      .loop = g->loop, .scope = g->scope, .origin = g->origin, .made_by = g->made_by};
     if (attr) n.attr = *attr;
-    memcpy(n.in, in, nin * sizeof *in);
+    for (int i = 0; i < nin; i++) n.in[i] = in[i];
     n.stable = g->phase == PHASE_FORWARD ? ++g->next_stable : g->origin ? node_at(g, g->origin)->stable : 0;
     if (op == OP_COPY) n.lane = LANE_COPY;
 

@@ -104,7 +104,7 @@ id op_accumulate(struct graph *g, id x, id acc) { return emit1(g, OP_ACCUMULATE,
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value)
 {
     union attr a = {.fill = {value, t, rank}};
-    memcpy(a.fill.dim, dim, rank * sizeof *dim);
+    for (int i = 0; i < rank; i++) a.fill.dim[i] = dim[i];
     return emit1(g, OP_FILL, &a, NULL, 0);
 }
 

@@ -168,7 +168,7 @@ static int publish_model(struct trainer *t, struct error *e)
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
-           k == KEY_train_save_every || k == KEY_train_keep || k == KEY_data_validation || k == KEY_data_train;
+           k == KEY_train_save_every || k == KEY_train_keep || k == KEY_data_validation;
 }
 
 /* Compares with the stored configuration; *plan_again when memory or device changed. */
@@ -182,7 +182,9 @@ static int compare_config(const struct config *c, const char *dir, bool *plan_ag
     for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
         if (config_same(c, &stored, k) || may_change(k)) continue;
         const char *name = config_key_name(k);
-        if (!strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7)) {
+        if (k == KEY_data_train) {
+            log_warn("resume: data.train changed; the run goes on with the new files from its position");
+        } else if (!strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7)) {
             log_note("resume: %s changed, so the plan is made again", name);
             *plan_again = true;
         } else {
@@ -304,13 +306,13 @@ static int after_step(struct trainer *t, double loss, double norm, double rate, 
     return rc;
 }
 
-static int interrupted(struct trainer *t, struct error *e)
+static int interrupted(const struct trainer *t, const char *command, struct error *e)
 {
-    return error_set(e, PL_FAIL, "stopped by %s after step %" PRId64 " of %" PRId64 "; saved. Go on with the same command and --resume",
-                     signals_name(signals_received()), t->state.step, t->total);
+    return error_set(e, PL_FAIL, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; saved. Go on with: %s",
+                     signals_name(signals_received()), t->state.step, t->total, command);
 }
 
-static int loop(struct trainer *t, struct train_summary *out, struct error *e)
+static int loop(struct trainer *t, const struct train_options *o, struct train_summary *out, struct error *e)
 {
     double loss = NAN, norm, rate, begun = clock_seconds();
     uint64_t allocations = 0;
@@ -325,7 +327,7 @@ static int loop(struct trainer *t, struct train_summary *out, struct error *e)
     }
     progress_break(&t->progress);
     if (rc) return rc;
-    if (t->state.step < t->total) return interrupted(t, e);
+    if (t->state.step < t->total) return interrupted(t, o->command, e);
     out->steps = (int64_t)t->state.step;
     out->loss = loss;
     out->seconds = clock_seconds() - begun;
@@ -363,7 +365,7 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
         out->allocated_bytes = t->run.device.bytes[SPACE_DEVICE];
         out->host_bytes = t->run.device.bytes[SPACE_HOST];
         snprintf(out->model, sizeof out->model, "%s/model", c->train_out);
-        rc = loop(t, out, e);
+        rc = loop(t, o, out, e);
         out->eval_loss = t->eval;
     }
     close_all(t);

@@ -9,6 +9,7 @@
 struct train_options {
     const char *plan;        /* a plan file to follow; NULL: search */
     bool resume;
+    const char *command;     /* what to type to go on, for the message of an interrupted run */
 };
 
 /* What a finished run says of itself. */

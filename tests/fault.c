@@ -1,0 +1,180 @@
+/*
+ * fault.c: a file system that fails at a chosen moment, and a process that dies at one.
+ *
+ *   LD_PRELOAD=fault.so FAULT=ACTION:N FAULT_PATH=TEXT [FAULT_LOG=FILE] plimsoll ...
+ *
+ * Counts the calls that change files whose path contains TEXT: open for writing, write,
+ * fallocate, ftruncate, fsync, mkdir, rename, unlink, rmdir, remove. At the N-th, from 1:
+ *
+ *   kill     SIGKILL to itself; a write has put half of its bytes before
+ *   stop     SIGSTOP to itself: the test does something meanwhile and sends SIGCONT
+ *   nospace  this call and all later ones that take room fail with ENOSPC; what only gives
+ *            back or renames goes on working, as on a full disk
+ *   count    nothing: at the end the number of calls is written to FAULT_LOG
+ *
+ * Every N is a moment that a kill or a full disk could choose, so a test can go through all
+ * of them; a clock finds only the long ones. fsync is counted but not done: what a dead
+ * process has written is with the kernel already, and power failures are not tested here.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static enum { NOTHING, KILL, STOP, NOSPACE } action;
+static long moment;
+static const char *wanted;
+static atomic_long calls;
+
+__attribute__((constructor)) static void start(void)
+{
+    static const struct {
+        const char *name;
+        int action;
+    } actions[] = {{"kill:", KILL}, {"stop:", STOP}, {"nospace:", NOSPACE}};
+    const char *text = getenv("FAULT");
+    wanted = getenv("FAULT_PATH");
+    for (size_t i = 0; text && i < sizeof actions / sizeof *actions; i++) {
+        size_t n = strlen(actions[i].name);
+        if (strncmp(text, actions[i].name, n)) continue;
+        action = actions[i].action;
+        moment = strtol(text + n, NULL, 10);
+    }
+}
+
+__attribute__((destructor)) static void finish(void)
+{
+    const char *log = getenv("FAULT_LOG");
+    char text[32];
+    int n = snprintf(text, sizeof text, "%ld\n", atomic_load(&calls));
+    int fd = log ? (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_TRUNC, 0666) : -1;
+    if (fd >= 0 && syscall(SYS_write, fd, text, n) != n) _exit(99);
+}
+
+/* True when the call is the moment, or on a full disk any time after it. */
+static bool due(const char *path)
+{
+    if (!wanted || !path || !strstr(path, wanted)) return false;
+    long now = atomic_fetch_add(&calls, 1) + 1;
+    return action != NOTHING && (action == NOSPACE ? now >= moment : now == moment);
+}
+
+static bool due_fd(int fd)
+{
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n < 0) return false;
+    path[n] = 0;
+    return due(path);
+}
+
+/* What happens at the moment. False: the call is to be done after all. */
+static bool strike(bool takes_room)
+{
+    if (action == KILL) raise(SIGKILL);
+    if (action == STOP) raise(SIGSTOP);
+    if (action != NOSPACE || !takes_room) return false;
+    errno = ENOSPC;
+    return true;
+}
+
+/* --- calls that take room ----------------------------------------------------------------- */
+
+static int open_any(const char *path, int flags, mode_t mode)
+{
+    if (flags & (O_WRONLY | O_RDWR) && due(path) && strike(flags & O_CREAT)) return -1;
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    return open_any(path, flags, mode);
+}
+
+int open64(const char *path, int flags, ...)
+{
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    return open_any(path, flags, mode);
+}
+
+ssize_t write(int fd, const void *bytes, size_t n)
+{
+    if (due_fd(fd)) {
+        if (action == KILL && syscall(SYS_write, fd, bytes, n / 2) < 0) _exit(99);
+        if (strike(true)) return -1;
+    }
+    return syscall(SYS_write, fd, bytes, n);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes)
+{
+    if (due_fd(fd) && strike(true)) return -1;
+    return (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    if (due(path) && strike(true)) return -1;
+    return (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+/* --- calls that do not ---------------------------------------------------------------------- */
+
+int fsync(int fd)
+{
+    if (due_fd(fd)) strike(false);
+    return 0;
+}
+
+int ftruncate(int fd, off_t bytes)
+{
+    if (due_fd(fd)) strike(false);
+    return (int)syscall(SYS_ftruncate, fd, bytes);
+}
+
+int rename(const char *from, const char *to)
+{
+    if (due(to)) strike(false);
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    if (due(to)) strike(false);
+    return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+}
+
+int unlink(const char *path)
+{
+    if (due(path)) strike(false);
+    return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+int rmdir(const char *path)
+{
+    if (due(path)) strike(false);
+    return (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
+}
+
+int remove(const char *path)
+{
+    if (due(path)) strike(false);
+    int rc = (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+    return rc && (errno == EISDIR || errno == EPERM) ? (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR) : rc;
+}

@@ -1,0 +1,230 @@
+/*
+ * optest.h: a graph on a device, from values in to values out. The harness of
+ * test_ops.c, test_autodiff.c and test_plan.c, each a program of its own, so these
+ * are static inline functions.
+ *
+ *     graph -> plan_place -> arenas -> tape -> values -> run -> loss and gradients
+ *
+ * Values are a function of the seed, a name and a place: the same graph in f64, f32
+ * and bf16, whole or cut into micro-batches, starts from the same numbers, and they
+ * are representable in bf16, so what differs afterwards is arithmetic alone. Every
+ * run poisons dead bytes with NaN, so a plan that is wrong shows up as a NaN.
+ */
+#ifndef OPTEST_H
+#define OPTEST_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/random.h"
+#include "graph/ops.h"
+#include "plan/plan.h"
+
+#define DIM(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}
+
+enum { IGNORED = -100, VOCABULARY = 11 };
+
+/* --- values -------------------------------------------------------------------------- */
+
+static uint64_t seed;
+
+/* SEED in the environment repeats a run; failures print it. */
+static inline void seed_begin(void) { seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 0) : 20240607; }
+
+/* Element i of the float tensor called `name`: normal, representable in bf16. */
+static inline double value_of(const char *name, int64_t i)
+{
+    float x;
+    random_normal(&x, random_key(seed, name), (uint64_t)i, 1, 1);
+    return bf16_to_f32(f32_to_bf16(x));
+}
+
+/* Element i of the ids called `name`, below V; with `ignored` about every fifth is -100. */
+static inline int32_t id_of(const char *name, int64_t i, int64_t V, bool ignored)
+{
+    uint64_t bits = random_bits(random_key(seed, name), (uint64_t)i);
+    return ignored && bits % 5 == 0 ? IGNORED : (int32_t)((bits >> 8) % (uint64_t)V);
+}
+
+/* --- a graph on a device ------------------------------------------------------------------ */
+
+struct rig {
+    struct graph graph; /* the caller's to build, ours to free */
+    struct plan plan;
+    struct device device;
+    struct tape tape;
+};
+
+static inline void must(int rc, const struct error *e, const char *what)
+{
+    if (rc) fail_msg("%s (seed %llu): %s", what, (unsigned long long)seed, e->text);
+}
+
+static inline const char *name_of(const struct rig *r, id tensor)
+{
+    return graph_name(&r->graph, tensor_at(&r->graph, tensor)->name);
+}
+
+/* Parameters by their names, constants by their data. */
+static inline void rig_load_params(struct rig *r)
+{
+    for (uint32_t i = 0; i < r->graph.params.n; i++) {
+        const struct param *p = &r->graph.params.at[i];
+        const struct tensor *x = tensor_at(&r->graph, p->tensor);
+        void *at = tape_address(&r->tape, p->tensor);
+        if (p->init.kind == INIT_DATA) memcpy(at, r->graph.blob.at + p->init.data, tensor_bytes(x));
+        for (int64_t k = 0; k < tensor_elements(x) && p->init.kind != INIT_DATA; k++)
+            dtype_store(at, x->dtype, k, value_of(name_of(r, p->tensor), k));
+    }
+}
+
+/* Inputs: i32 ones are ids below VOCABULARY, those called labels with holes; the whole
+ * storage is filled, so all micro-batches are. */
+static inline void rig_load_inputs(struct rig *r)
+{
+    const struct graph *g = &r->graph;
+    bool *done = mem_alloc(g->storages.n);
+    for (id t = 1; t < g->tensors.n; t++) {
+        id s = tensor_at(g, t)->storage;
+        if (g->storages.at[s].kind != KIND_INPUT || done[s]) continue;
+        done[s] = true;
+        const char *name = graph_name(g, g->storages.at[s].name);
+        enum dtype type = tensor_at(g, t)->dtype;
+        char *at = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
+        bool used = false;
+        for (int p = 0; p < PROGRAM_COUNT; p++) used |= r->plan.placement.life[p][s].used;
+        for (uint64_t k = 0; used && k < g->storages.at[s].bytes / dtype_size(type); k++)
+            dtype_store(at, type, (int64_t)k,
+                        type == DT_I32 ? id_of(name, (int64_t)k, VOCABULARY, !strncmp(name, "labels", 6))
+                                       : value_of(name, (int64_t)k));
+    }
+    mem_free(done);
+}
+
+/* Places r->graph, allocates, records, and writes all values. */
+static inline void rig_open(struct rig *r, enum device_kind kind)
+{
+    struct error e = {0};
+    must(graph_error(&r->graph, &e), &e, "building");
+    must(device_open(&r->device, kind, 2, &e), &e, "opening the device");
+    must(plan_place(&r->plan, &r->graph, &r->device.profile, &e), &e, "placing");
+    must(device_allocate(&r->device, r->plan.placement.arena, &e), &e, "allocating");
+    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads);
+    must(r->device.ops->record(&r->device, &r->tape, &e), &e, "recording");
+    r->tape.poison = true;
+    if (r->graph.step) {
+        struct step_block step = {.learning_rate = 1e-2f, .inv_count = 0.125f, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
+        memcpy(tape_address(&r->tape, r->graph.step), &step, sizeof step);
+    }
+    rig_load_params(r);
+    rig_load_inputs(r);
+}
+
+static inline void rig_close(struct rig *r)
+{
+    device_close(&r->device, &r->tape);
+    tape_free(&r->tape);
+    plan_free(&r->plan);
+    graph_free(&r->graph);
+}
+
+static inline void rig_run(struct rig *r)
+{
+    struct error e = {0};
+    must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e, "running");
+}
+
+/* A tensor's elements in row-major order, whatever its strides. The caller frees. */
+static inline double *rig_read(const struct rig *r, id tensor)
+{
+    const struct tensor *x = tensor_at(&r->graph, tensor);
+    int64_t n = tensor_elements(x);
+    double *out = mem_alloc((size_t)n * sizeof *out);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = 0, rest = i;
+        for (int d = x->rank - 1; d >= 0; rest /= x->dim[d], d--) at += rest % x->dim[d] * x->stride[d];
+        out[i] = dtype_load(tape_address(&r->tape, tensor), x->dtype, at);
+    }
+    return out;
+}
+
+static inline id rig_loss_tensor(const struct rig *r) { return graph_find_output(&r->graph, PROGRAM_STEP, "loss"); }
+
+static inline double rig_loss(const struct rig *r)
+{
+    id loss = rig_loss_tensor(r);
+    assert_true(loss != 0);
+    return dtype_load(tape_address(&r->tape, loss), tensor_at(&r->graph, loss)->dtype, 0);
+}
+
+static inline const struct param *rig_param(const struct rig *r, const char *name)
+{
+    for (uint32_t i = 0; i < r->graph.params.n; i++)
+        if (!strcmp(name_of(r, r->graph.params.at[i].tensor), name)) return &r->graph.params.at[i];
+    return NULL;
+}
+
+/* --- finite differences -------------------------------------------------------------------- */
+
+/* Moves every trained parameter by h along the direction called `direction` (an f64 graph). */
+static inline void rig_move(struct rig *r, const char *direction, double h)
+{
+    for (uint32_t i = 0; i < r->graph.params.n; i++) {
+        const struct param *p = &r->graph.params.at[i];
+        if (!p->grad) continue;
+        char name[300];
+        snprintf(name, sizeof name, "%s %s", direction, name_of(r, p->tensor));
+        double *x = tape_address(&r->tape, p->tensor);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r->graph, p->tensor)); k++)
+            x[k] = value_of(name_of(r, p->tensor), k) + h * value_of(name, k);
+    }
+}
+
+static inline double rig_loss_at(struct rig *r, const char *direction, double h)
+{
+    rig_move(r, direction, h);
+    rig_run(r);
+    return rig_loss(r);
+}
+
+struct slope {
+    double difference, product; /* of the loss along v; <gradient, v> */
+    double size;                /* |gradient| |v| / sqrt(elements): what product is of the order of */
+};
+
+/* The slope of the loss along a random direction v, by differences and by gradient.
+ * The stencil of four points leaves an error of h^4, so h can be large enough for
+ * rounding, eps |loss| / h, to stay around 1e-12. */
+static inline struct slope rig_slope(struct rig *r, const char *direction)
+{
+    struct slope s = {0};
+    double g2 = 0, n = 0;
+    rig_run(r);
+    for (uint32_t i = 0; i < r->graph.params.n; i++) {
+        const struct param *p = &r->graph.params.at[i];
+        if (!p->grad) continue;
+        char name[300];
+        snprintf(name, sizeof name, "%s %s", direction, name_of(r, p->tensor));
+        double *g = rig_read(r, p->grad);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r->graph, p->tensor)); k++, n++) {
+            s.product += g[k] * value_of(name, k);
+            g2 += g[k] * g[k];
+        }
+        mem_free(g);
+    }
+    s.size = sqrt(g2);
+    double h = 1e-3 / sqrt(n + 1); /* |v| is about sqrt(n) */
+    double near = rig_loss_at(r, direction, h) - rig_loss_at(r, direction, -h);
+    double far = rig_loss_at(r, direction, 2 * h) - rig_loss_at(r, direction, -2 * h);
+    s.difference = (8 * near - far) / (12 * h);
+    rig_move(r, direction, 0);
+    return s;
+}
+
+#endif

@@ -1,0 +1,111 @@
+#!/bin/bash
+# run_equal.sh: a memory technique never changes the result, and the same seed gives the
+# same bits.
+#
+#   bash tests/run_equal.sh       from the repository's root, after make; see run_lib.sh
+#
+# Bit-equal: recompute, offload, both, threads, a second run, and NaN in every dead byte
+# (PLIMSOLL_POISON). Within 1e-6 in f32: the split into micro-batches and head chunks.
+. tests/run_lib.sh
+tool compare
+preload fault
+# Nothing is synced to the disk here: most of the time would go there.
+sanitized || export LD_PRELOAD=$tools/fault.so
+
+arena() { json "$1/plan.json" arena_bytes; }
+
+# --- bit-equal -----------------------------------------------------------------------------
+
+# technique NAME MORE ARGUMENT...: as the plain run, in a smaller arena.
+technique() {
+    local name=$1
+    shift
+    expect 0 '' train "$tmp/$name" "$@" && same_run "$tmp/plain" "$tmp/$name" 10 || return 1
+    [ "$(arena "$tmp/$name")" -lt "$(arena "$tmp/plain")" ] ||
+        { echo "the arena has $(arena "$tmp/$name") bytes, without it $(arena "$tmp/plain")"; return 1; }
+    echo "$(arena "$tmp/plain") -> $(arena "$tmp/$name") bytes"
+}
+
+plain() { expect 0 '' train "$tmp/plain" --set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1; }
+check 'a plain run of ten steps' plain
+check 'recompute: same bytes, smaller arena' technique recompute --set memory.recompute=all --set memory.offload=none
+check 'offload: same bytes, smaller arena' technique offload --set memory.recompute=none --set memory.offload=optimizer
+check 'recompute and offload: same bytes, smaller arena' technique both --set memory.recompute=all --set memory.offload=optimizer
+
+again() { expect 0 '' train "$tmp/again" --set memory.recompute=none --set memory.offload=none && same_run "$tmp/plain" "$tmp/again" 10; }
+check 'a second run: same bytes' again
+
+threads() {
+    for n in 1 2 3; do
+        expect 0 '' train "$tmp/threads$n" --set "device.threads=$n" "$@" || return 1
+        same_run "$tmp/threads1" "$tmp/threads$n" 10 || return 1
+    done
+    rm -rf "$tmp"/threads?
+    echo '1, 2 and 3 threads'
+}
+check 'threads: same bytes' threads
+check 'threads in bf16: same bytes' threads --set memory.precision=bf16
+
+seeds() {
+    expect 0 '' train_tiny "$tmp/seed1" --set train.steps=1 --set train.seed=1 || return 1
+    expect 0 '' train_tiny "$tmp/seed2" --set train.steps=1 --set train.seed=2 || return 1
+    ! cmp -s "$tmp/seed1/model/model.safetensors" "$tmp/seed2/model/model.safetensors" || { echo 'seeds 1 and 2 give the same weights'; return 1; }
+    rm -rf "$tmp/seed2"
+    expect 0 '' train_tiny "$tmp/seed2" --set train.steps=1 --set train.seed=1 && same_run "$tmp/seed1" "$tmp/seed2" 1
+}
+check 'llama-tiny: the seed decides, and alone' seeds
+
+tiny() {
+    local sets=(--set train.steps=3 --set data.sequence=32)
+    expect 0 '' train_tiny "$tmp/tiny" "${sets[@]}" --set memory.recompute=none --set memory.offload=none || return 1
+    expect 0 '' train_tiny "$tmp/tinyboth" "${sets[@]}" --set memory.recompute=all --set memory.offload=optimizer || return 1
+    same_run "$tmp/tiny" "$tmp/tinyboth" 3
+}
+check 'llama-tiny: recompute and offload, same bytes' tiny
+
+# --- the split -----------------------------------------------------------------------------
+
+# One step without clipping, so that nothing hides a wrong scale; AdamW's first update is
+# the sign of the gradient, so the gradients themselves are compared through its moments.
+split() {
+    local name=split-$1-$2
+    expect 0 '' train "$tmp/$name" --set train.steps=1 --set train.warmup_steps=0 --set train.clip_norm=0 --set memory.precision=f32 \
+        --set "memory.micro_batch=$1" --set "memory.head_chunks=$2" || return 1
+    [ "$name" != split-8-1 ] || return 0
+    "$tools/compare" "$tmp/split-8-1/checkpoints/step-1/state.safetensors" "$tmp/$name/checkpoints/step-1/state.safetensors" --logits 1e-6 &&
+        "$tools/compare" "$tmp/split-8-1/model/model.safetensors" "$tmp/$name/model/model.safetensors" --logits 1e-6
+}
+check 'micro-batch 8, one chunk' split 8 1
+for micro in 4 2 1 3 5 7; do check "micro-batch $micro: within 1e-6" split $micro 1; done
+for chunks in 2 3 5 8; do check "head chunks $chunks: within 1e-6" split 8 $chunks; done
+check 'micro-batch 3, head chunks 3: within 1e-6' split 3 3
+
+# --- dead bytes --------------------------------------------------------------------------------
+
+# Each combination twice, the second time with every byte that no live tensor owns set to
+# NaN: a read of a dead one would show in the weights.
+poison() {
+    local sets=(--set train.steps=3 --set memory.recompute="$1" --set memory.offload="$2" --set memory.head_chunks="$3"
+        --set memory.micro_batch="$4" --set memory.precision="$5")
+    rm -rf "$tmp/clean" "$tmp/poisoned"
+    expect 0 '' train "$tmp/clean" "${sets[@]}" || return 1
+    expect 0 '' env PLIMSOLL_POISON=1 "$binary" train "$golden/run.yaml" --set "train.out=$tmp/poisoned" "${sets[@]}" || return 1
+    same_run "$tmp/clean" "$tmp/poisoned" 3 || return 1
+    echo "$(arena "$tmp/clean") bytes"
+}
+for recompute in none all; do for offload in none optimizer; do for chunks in 1 3; do for micro in 8 2 3; do for precision in f32 bf16; do
+    check "poisoned: recompute $recompute, offload $offload, chunks $chunks, micro $micro, $precision" \
+        poison $recompute $offload $chunks $micro $precision
+done; done; done; done; done
+
+# Evaluation shares the arena with training: its transients must not reach into the state.
+evaluation() {
+    local sets=(--set "data.validation=$golden/tokens.bin" --set memory.micro_batch=3)
+    expect 0 '' train "$tmp/evaluated" "${sets[@]}" --set train.eval_every=2 || return 1
+    expect 0 '' train "$tmp/unevaluated" "${sets[@]}" || return 1
+    [ "$(grep -c eval_loss "$tmp/evaluated/metrics.jsonl")" -eq 5 ] || { echo 'expected 5 evaluation lines'; return 1; }
+    same_run "$tmp/evaluated" "$tmp/unevaluated" 10
+}
+check 'evaluation in between: same bytes' evaluation
+
+summary

@@ -1,0 +1,160 @@
+# run_lib.sh: what the run_*.sh scripts share. Sourced from them, at the repository's root.
+#
+#   BUILD=build          the build folder
+#   TMPDIR=/tmp          runs and forged files go into a folder of their own below
+#   FLAGS=               further arguments of every run, such as --set device=cuda
+#
+# A check is a function that prints what it saw and returns 0, 1, or 77 when this machine
+# cannot do it. `check` prints one line of it, and all of it on failure.
+# shellcheck shell=bash
+set -u
+export LC_ALL=C
+BUILD=${BUILD:-build}
+FLAGS=${FLAGS:-}
+binary=$BUILD/plimsoll
+tools=$BUILD/tests
+golden=tests/golden/train_untied
+
+if [ ! -x "$binary" ]; then
+    echo "$0: no $binary: run make first, from the repository's root" >&2
+    exit 2
+fi
+case $BUILD in /*) ;; *) tools=$PWD/$tools ;; esac
+
+# tool NAME...: programs that link with the library.
+tool() {
+    for t; do make -s BUILD="$BUILD" "$BUILD/tests/$t" || exit 2; done
+}
+# preload NAME...: libraries that stand before the C library's calls.
+preload() {
+    for t; do
+        [ "$tools/$t.so" -nt "tests/$t.c" ] ||
+            ${CC:-cc} -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -fPIC -shared "tests/$t.c" -o "$tools/$t.so" -ldl || exit 2
+    done
+}
+tool json_get
+
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/plimsoll-XXXXXX") || exit 2
+mounts=
+stopped=
+# Only what was started and mounted here is ended and unmounted.
+clean_up() {
+    for p in $stopped; do kill -KILL "$p" 2>/dev/null; done
+    for m in $mounts; do umount "$m" 2>/dev/null; done
+    rm -rf "$tmp"
+}
+trap clean_up EXIT
+trap 'exit 1' HUP INT TERM
+
+passed=0
+failed=0
+skipped=0
+# check NAME FUNCTION [ARGUMENT...]
+check() {
+    local name=$1 rc=0
+    shift
+    "$@" >"$tmp/log" 2>&1 || rc=$?
+    case $rc in
+        0) passed=$((passed + 1)); printf 'ok    %-58s %s\n' "$name" "$(tail -n 1 "$tmp/log")" ;;
+        77) skipped=$((skipped + 1)); printf 'skip  %-58s %s\n' "$name" "$(tail -n 1 "$tmp/log")" ;;
+        *) failed=$((failed + 1)); printf 'FAIL  %s\n' "$name"; sed 's/^/      /' "$tmp/log" ;;
+    esac
+}
+# summary: the last line, and the script's exit code.
+summary() {
+    local more=
+    [ "$skipped" -eq 0 ] || more=", $skipped skipped"
+    echo "$passed passed, $failed failed$more"
+    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+}
+
+# A sanitizer's library has to be first in a process, so nothing can be preloaded there.
+sanitized() {
+    grep -q __asan_init "$binary"
+}
+needs_preload() {
+    sanitized || return 0
+    echo "the binary has a sanitizer, which leaves no room for LD_PRELOAD"
+    return 77
+}
+
+# expect STATUS PATTERN COMMAND...: the command ends with STATUS and its standard error
+# matches the extended PATTERN ('' for any). Outputs stay in $tmp/out and $tmp/err.
+expect() {
+    local want=$1 pattern=$2 rc=0
+    shift 2
+    "$@" >"$tmp/out" 2>"$tmp/err" || rc=$?
+    if [ "$rc" -ne "$want" ]; then
+        echo "status $rc, expected $want: $*"
+        cat "$tmp/err"
+        return 1
+    fi
+    if ! grep -Eq -- "$pattern" "$tmp/err"; then
+        echo "no /$pattern/ on standard error of: $*"
+        cat "$tmp/err"
+        return 1
+    fi
+    tail -n 1 "$tmp/err"
+}
+
+# train OUT [ARGUMENT...]: ten steps of the small golden model into OUT.
+train() {
+    local out=$1
+    shift
+    # FLAGS is a list of words.
+    # shellcheck disable=SC2086
+    "$binary" train "$golden/run.yaml" --set "train.out=$out" $FLAGS "$@"
+}
+# train_tiny OUT [ARGUMENT...]: the llama-tiny preset on the bytes of this folder's texts.
+train_tiny() {
+    local out=$1
+    shift
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/tiny.yaml" --set "train.out=$out" $FLAGS "$@"
+}
+cat >"$tmp/tiny.yaml" <<EOF
+model: {preset: llama-tiny}
+data: {train: "tests/golden/*.py", sequence: 64}
+train: {steps: 10, effective_batch: 8, learning_rate: 0.001, out: "$tmp/unused"}
+memory: {micro_batch: 8}
+device: cpu
+EOF
+
+# json FILE PATH: one number of a JSON file.
+json() {
+    "$tools/json_get" "$@"
+}
+# same A B: the same bytes.
+same() {
+    cmp "$1" "$2" || { echo "$1 and $2 differ"; return 1; }
+}
+# same_run A B STEPS: two finished runs have the same weights and the same training state.
+same_run() {
+    same "$1/model/model.safetensors" "$2/model/model.safetensors" &&
+        same "$1/checkpoints/step-$3/state.safetensors" "$2/checkpoints/step-$3/state.safetensors" &&
+        same "$1/checkpoints/step-$3/state.json" "$2/checkpoints/step-$3/state.json"
+}
+# steps_once RUN STEPS: metrics.jsonl has the steps 1 to STEPS, each once, in order.
+steps_once() {
+    awk -v steps="$2" '
+        !/^\{"step":[0-9]+,.*\}$/ { print "line " NR " is torn: " $0; bad = 1; exit }
+        /"eval/ { next }
+        { n++; split($0, a, /[:,]/); if (a[2] != n) { print "line " NR " is step " a[2] ", expected " n; bad = 1; exit } }
+        END { if (!bad && n != steps) { print n " steps, expected " steps; bad = 1 }; exit bad }' "$1/metrics.jsonl"
+}
+# no_debris RUN: nothing that is half written; complete checkpoints have DONE.
+no_debris() {
+    local found
+    found=$(find "$1" -name '*.tmp*' -o -name '*.old' -o -name '.plimsoll*' 2>/dev/null)
+    [ -z "$found" ] || { echo "left behind: $found"; return 1; }
+    for d in "$1"/checkpoints/step-*; do
+        [ ! -d "$d" ] || [ -f "$d/DONE" ] || { echo "$d has no DONE"; return 1; }
+    done
+}
+# number FROM TO: the next number of a seeded sequence, in [FROM, TO].
+SEED=${SEED:-1}
+random=$SEED
+number() {
+    random=$(((random * 1103515245 + 12345) % 2147483648))
+    picked=$(($1 + random / 65536 % ($2 - $1 + 1)))
+}

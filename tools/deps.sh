@@ -1,0 +1,64 @@
+#!/bin/bash
+# Installs what is missing to build and test; silent when nothing is.
+#
+#   tools/deps.sh          a C compiler, libyaml, cJSON, cmocka
+#   tools/deps.sh fuzz     clang with libFuzzer as well
+#
+# A thing is there when a program that uses it compiles and links: a library from
+# elsewhere counts. Debian and Ubuntu packages are installed with apt-get, as root or
+# through a sudo that asks nothing; otherwise the one command to run is printed.
+set -euo pipefail
+
+CC=${CC:-gcc}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+
+# compiles LIBRARY HEADER...: whether a program that includes and links them does.
+compiles() {
+    local library=$1
+    shift
+    { printf '#include <%s>\n' "$@"; echo 'int main(void) { return 0; }'; } >"$tmp/try.c"
+    "$CC" -fopenmp "$tmp/try.c" ${library:+"$library"} -o "$tmp/try" >/dev/null 2>&1
+}
+
+# fuzzes: whether clang can link a libFuzzer program with the sanitizers.
+fuzzes() {
+    echo 'int LLVMFuzzerTestOneInput(const char *p, unsigned long n) { return p && n > 9; }' >"$tmp/fuzz.c"
+    clang -fsanitize=fuzzer,address,undefined "$tmp/fuzz.c" -o "$tmp/fuzz" >/dev/null 2>&1
+}
+
+missing=()
+command -v make >/dev/null || missing+=(make)
+if compiles '' stdio.h omp.h; then
+    compiles -lcjson cjson/cJSON.h || missing+=(libcjson-dev)
+    compiles -lyaml yaml.h || missing+=(libyaml-dev)
+    compiles -lcmocka stdarg.h stddef.h setjmp.h stdint.h cmocka.h || missing+=(libcmocka-dev)
+else
+    missing+=(gcc libc6-dev libcjson-dev libyaml-dev libcmocka-dev)
+fi
+if [[ ${1-} == fuzz ]]; then
+    fuzzes || missing+=(clang libclang-rt-dev)
+fi
+if ((${#missing[@]} == 0)); then exit 0; fi
+
+install="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+if ! command -v apt-get >/dev/null; then
+    echo "deps: missing, by their Debian names: ${missing[*]}" >&2
+    echo "deps: there is no apt-get here: install them with this system's package manager" >&2
+    exit 1
+elif ((EUID == 0)); then
+    root=()
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    root=(sudo -n)
+else
+    echo "deps: missing: ${missing[*]}. Run this, then try again:" >&2
+    echo "    sudo sh -c '$install'" >&2
+    exit 1
+fi
+
+echo "deps: installing ${missing[*]}"
+if ! "${root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c "$install" >"$tmp/log" 2>&1; then
+    cat "$tmp/log" >&2
+    echo "deps: the installation failed; by hand: $install" >&2
+    exit 1
+fi

@@ -1,0 +1,92 @@
+#!/bin/bash
+# Runs the tests that are built and adds them up.
+#
+#   tools/test.sh [PART...]     parts: unit replay seam docs golden run; default: all
+#
+#   unit     $BUILD/tests/test_*, the cmocka programs
+#   replay   the stored inputs of the fuzz targets, tests/fuzz/corpus
+#   seam     the CUDA device against the reference; skipped where there is no card
+#   docs     generated pages agree with the tables they come from
+#   golden   tests/golden.sh: the binary against PyTorch's numbers
+#   run      tests/run_*.sh: whole runs of the binary
+#
+# One line per program with its counts and seconds; everything it printed when it fails. The
+# last line is the sum. A program that counts no failure and yet exits with an error, runs
+# longer than LIMIT seconds, or counts nothing at all, is one failure.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+export BUILD=${BUILD:-build} LC_ALL=C
+LIMIT=${LIMIT:-600}
+log=$(mktemp) || exit 2
+trap 'rm -f "$log"' EXIT
+passed=0 failed=0 skipped=0
+
+# Sums what a log counts: cmocka's "[  PASSED  ] 7 test(s).", "7 passed, 0 failed[, 0 skipped]",
+# the replay's "7 inputs replayed".
+count() {
+    awk '
+    /^\[ *(PASSED|FAILED|SKIPPED) *\] [0-9]+ test/ {
+        n = $0; sub(/^[^0-9]*/, "", n)
+        if (/PASSED/) p += n + 0; else if (/FAILED/) f += n + 0; else s += n + 0
+    }
+    /^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/ { p += $1; f += $3; s += $5 }
+    /^[0-9]+ inputs replayed$/ { p += $1 }
+    END { print p + 0, f + 0, s + 0 }' "$log"
+}
+
+# run NAME COMMAND...
+run() {
+    local name=$1 p f s status from=$SECONDS
+    shift
+    timeout "$LIMIT" "$@" >"$log" 2>&1
+    status=$?
+    read -r p f s < <(count)
+    if ((status == 124)); then echo "$name: stopped after $LIMIT seconds" >>"$log"; fi
+    if ((f == 0)) && ((status != 0 || p + s == 0)); then f=1; fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    printf '%-6s %-24s %4d passed, %d failed, %d skipped  %4d s\n' \
+        "$( ((f)) && echo FAIL || echo ok)" "$name" "$p" "$f" "$s" $((SECONDS - from))
+    if ((s)); then grep -i skip "$log" | grep -v '[0-9] skipped$' | sed -n 's/^ */       /; 1,2p; 3{s/.*/       .../p}'; fi
+    if ((f)); then
+        echo "       exit status $status; its output:"
+        sed 's/^/       /' "$log"
+    fi
+}
+
+run_unit() {
+    local source name
+    for source in tests/test_*.c; do
+        name=$(basename "$source" .c)
+        run "$name" "$BUILD/tests/$name"
+    done
+}
+
+run_replay() {
+    local source name
+    for source in tests/fuzz/fuzz_*.c; do
+        name=$(basename "$source" .c)
+        name=${name#fuzz_}
+        run "replay $name" "$BUILD/tests/replay_$name" "tests/fuzz/corpus/$name"
+    done
+}
+
+run_seam() { run cuda_seam "$BUILD/tests/cuda_seam"; }
+run_docs() { run docs tools/docs.sh --check; }
+run_golden() { run golden.sh sh tests/golden.sh; }
+run_run() {
+    local script
+    for script in tests/run_*.sh; do
+        if [[ -f $script ]]; then run "$(basename "$script")" bash "$script"; fi
+    done
+}
+
+parts=("$@")
+if ((${#parts[@]} == 0)); then parts=(unit replay seam docs golden run); fi
+for part in "${parts[@]}"; do
+    case $part in
+        unit | replay | seam | docs | golden | run) "run_$part" ;;
+        *) echo "test: no part $part: unit replay seam docs golden run" >&2; exit 2 ;;
+    esac
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0))
