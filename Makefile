@@ -1,6 +1,6 @@
 # Plimsoll. `make` leaves build/plimsoll.
 #
-#   make test     install what is missing, build, run every test
+#   make test     install what is missing, build, run every test (PARTS='unit golden': some)
 #   make demo     the same, then a small training run: planned, killed, resumed
 #   make asan     the tests under the address and undefined-behaviour sanitizers
 #   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
@@ -18,37 +18,39 @@ WARN    := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initial
 OPT     ?= -O3 -g -fno-math-errno -fno-trapping-math
 CFLAGS  += $(CSTD) $(WARN) $(OPT) -fopenmp -Isrc $(EXTRA)
 DEP     := -MMD -MP
-LDLIBS  += -lcjson -lyaml -lm -lpthread
+LDLIBS  += -lcjson -lyaml -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
 DIRS := base io graph run cpu cuda passes plan models data train report cli
 SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)))
 
-# CUDA: on where nvcc is found, `make CUDA=0` forces it off. Without it none.c stands
-# for the device; the planning half, plan.c, is in every build.
+# CUDA: on where nvcc is found, `make CUDA=0` forces it off. The device is a plug-in
+# beside the program (src/cuda/cuda.h); the planning half, plan.c, is in every build.
 NVCC      ?= $(shell command -v nvcc)
 CUDA      ?= $(if $(NVCC),1,0)
 CUDA_ARCH ?= sm_90
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_CS   := $(filter-out src/cuda/plan.c src/cuda/load.c,$(wildcard src/cuda/*.c))
+SRCS      := $(filter-out $(CUDA_CS),$(SRCS))
 ifeq ($(CUDA),1)
   ifneq ($(words $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h $(CUDA_HOME)/include/cublasLt.h)),2)
     $(error nvcc is $(NVCC), but cuda_runtime_api.h or cublasLt.h is not in $(CUDA_HOME)/include: set CUDA_HOME, or build with make CUDA=0)
   endif
-  SRCS      := $(filter-out src/cuda/none.c,$(SRCS))
-  CUS       := $(wildcard src/cuda/*.cu)
+  CUDA_OBJS := $(CUDA_CS:src/%.c=$(BUILD)/%.o) $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(wildcard src/cuda/*.cu))
   CUDA_LIBS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lstdc++
-  NVFLAGS   := -arch=$(CUDA_ARCH) -O3 -std=c++17 -lineinfo -Isrc -MMD -MP -Werror all-warnings -Xcompiler -Wall,-Wextra
-  LDLIBS    += $(CUDA_LIBS)
-else
-  SRCS := $(filter-out src/cuda/%,$(SRCS)) src/cuda/plan.c src/cuda/none.c
+  NVFLAGS   := -arch=$(CUDA_ARCH) -O3 -std=c++17 -lineinfo -Isrc -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
+  PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
-OBJS := $(SRCS:src/%.c=$(BUILD)/%.o) $(CUS:src/%.cu=$(BUILD)/%.cu.o)
+OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
 LIB  := $(BUILD)/libplimsoll.a
 
-all: $(BUILD)/plimsoll
+all: $(BUILD)/plimsoll $(PLUGIN)
 
+# -rdynamic: the plug-in uses the program's own functions.
 $(BUILD)/plimsoll: $(BUILD)/cli/main.o $(LIB)
-	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(CC) $(LDFLAGS) -rdynamic $^ $(LDLIBS) -o $@
+$(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS)
+	$(CC) -shared $^ $(CUDA_LIBS) -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
 	@rm -f $@ && ar rcs $@ $(OBJS)
 # Changes when the list does: a source gone, or CUDA switched, makes another library.
@@ -57,7 +59,7 @@ $(BUILD)/objects: always
 $(BUILD)/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -c $< -o $@
-$(BUILD)/cuda/%.o: CFLAGS += -isystem $(CUDA_HOME)/include
+$(CUDA_OBJS): CFLAGS += -fPIC -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -c $< -o $@
@@ -79,9 +81,9 @@ tests: $(TESTS) $(REPLAYS) $(BUILD)/tests/compare $(BUILD)/tests/cuda_seam
 SEAM := $(filter $(foreach d,base graph run cpu cuda passes plan,$(BUILD)/$(d)/%),$(OBJS))
 $(BUILD)/libseam.a: $(SEAM)
 	rm -f $@ && ar rcs $@ $(SEAM)
-$(BUILD)/tests/cuda_seam: tests/cuda_seam.c $(BUILD)/libseam.a
+$(BUILD)/tests/cuda_seam: tests/cuda_seam.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $^ $(LDFLAGS) -lm -lpthread $(CUDA_LIBS) -o $@
+	$(CC) $(CFLAGS) $< $(BUILD)/libseam.a $(LDFLAGS) -rdynamic -lm -lpthread -ldl -o $@
 
 # --- what people type ---------------------------------------------------------
 
@@ -91,19 +93,20 @@ AGAIN = echo "building in $(BUILD)" && $(MAKE) -s --no-print-directory $(if $(fi
 deps:
 	@CC="$(CC)" tools/deps.sh
 test: deps
-	@$(AGAIN) all tests
-	@BUILD=$(BUILD) tools/test.sh
+	@$(AGAIN) check
+check: all tests
+	+@BUILD=$(BUILD) tools/test.sh $(PARTS)
 demo: deps
 	@$(AGAIN) all
 	@BUILD=$(BUILD) tools/demo.sh
 docs: all
 	@BUILD=$(BUILD) tools/docs.sh
 
-# The sanitizers' checks hide value ranges from the compiler, which then warns of truncation.
-SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-format-truncation
+# The instrumentation hides value ranges from the compiler, which then warns of what cannot be.
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
+            -Wno-format-truncation -Wno-maybe-uninitialized
 asan: deps
-	@$(AGAIN) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' EXTRA='$(SANITIZE)' all tests
-	@BUILD=$(BUILD)/asan tools/test.sh unit replay golden
+	@$(AGAIN) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' EXTRA='$(SANITIZE)' PARTS='unit replay golden' check
 
 FUZZ_SECONDS ?= 60
 FUZZ_SRCS    := $(foreach d,base io data,$(wildcard src/$(d)/*.c))
@@ -126,6 +129,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests deps test demo docs asan fuzz bench clean always
+.PHONY: all tests deps test check demo docs asan fuzz bench clean always
 
--include $(OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(BUILD)/tests/compare.d $(BENCHES:=.d)
+-include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(BUILD)/tests/compare.d $(BENCHES:=.d)

@@ -89,7 +89,7 @@ expect() {
         cat "$tmp/err"
         return 1
     fi
-    if ! grep -Eq -- "$pattern" "$tmp/err"; then
+    if [ -n "$pattern" ] && ! grep -Eq -- "$pattern" "$tmp/err"; then
         echo "no /$pattern/ on standard error of: $*"
         cat "$tmp/err"
         return 1
@@ -156,5 +156,6 @@ SEED=${SEED:-1}
 random=$SEED
 number() {
     random=$(((random * 1103515245 + 12345) % 2147483648))
+    # shellcheck disable=SC2034
     picked=$(($1 + random / 65536 % ($2 - $1 + 1)))
 }

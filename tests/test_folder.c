@@ -228,8 +228,9 @@ static void test_after_kill(void **state)
     folder_write(&f, "config.yaml", "", 0, &e);
     save(&f, 5, 3, "five");
     assert_int_equal(folder_checkpoint_begin(&f, 6, &path, &e), PL_OK);
-    put(in_top("k/checkpoints/.step-6.tmp/state"), "half");
     folder_close(&f);
+    mkdir(in_top("k/checkpoints/.step-6.tmp"), 0777); /* closing took it away, a kill does not */
+    put(in_top("k/checkpoints/.step-6.tmp/state"), "half");
     mkdir(in_top("k/checkpoints/step-7"), 0777);
     mkdir(in_top("k/checkpoints/step-x"), 0777);
     mkdir(in_top("k/checkpoints/.step-4.tmp"), 0777);
@@ -239,7 +240,7 @@ static void test_after_kill(void **state)
     mkdir(in_top("k/.model.old"), 0777);
     mkdir(in_top("k/.model.tmp"), 0777);
     put(in_top("k/.model.old/config.json"), "old");
-    put(in_top("k/config.yaml.aB3dE6"), "cut");
+    put(in_top("k/config.yaml.tmp.4711"), "cut");
 
     opens(&f, in_top("k"), true);
     assert_int_equal(latest(&f), 8); /* taken back */
@@ -247,7 +248,7 @@ static void test_after_kill(void **state)
     assert_false(file_exists(in_top("k/.model.tmp")));
     assert_false(file_exists(in_top("k/checkpoints/.step-6.tmp")));
     assert_false(file_exists(in_top("k/checkpoints/.step-4.tmp")));
-    assert_false(file_exists(in_top("k/config.yaml.aB3dE6")));
+    assert_false(file_exists(in_top("k/config.yaml.tmp.4711")));
     save(&f, 9, 2, "nine");
     assert_int_equal(latest(&f), 9);
     assert_true(file_exists(in_top("k/checkpoints/step-7"))); /* not ours to judge */

@@ -36,10 +36,11 @@ int main(int argc, char **argv)
         usage(stdout);
         return PL_OK;
     }
-    if (!strcmp(argv[1], "--version")) {
-        printf("plimsoll %s\n", VERSION);
-        return PL_OK;
-    }
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--version")) { /* of a command too */
+            printf("plimsoll %s\n", VERSION);
+            return PL_OK;
+        }
     const struct command *c = find_command(argv[1]);
     if (!c) {
         fprintf(stderr, "plimsoll: unknown command %s\n\n", argv[1]);

@@ -28,11 +28,25 @@ static void print_summary(const struct train_summary *s, bool json)
         json_put_uint(&w, "allocated_bytes", s->allocated_bytes);
         json_put_uint(&w, "host_bytes", s->host_bytes);
         json_put_uint(&w, "allocations_in_steps", s->allocations);
+        json_put_uint(&w, "allocations_in_saves", s->save_allocations);
         json_put_string(&w, "model", s->model);
         json_end(&w);
         text_printf(&out, "\n");
     }
     fputs(out.at, stdout);
+    text_free(&out);
+}
+
+/* The object of a run that does not fit. */
+static void print_nofit(const struct train_summary *s)
+{
+    struct text out = {0};
+    struct json_writer w = {.out = &out, .indent = 2};
+    json_begin_map(&w, NULL);
+    json_put_bool(&w, "fits", false);
+    json_put_uint(&w, "smallest_budget_bytes", s->smallest_budget);
+    json_end(&w);
+    printf("%s\n", out.at);
     text_free(&out);
 }
 
@@ -64,6 +78,7 @@ static int train(int argc, char **argv, struct error *e)
         rc = train_run(&c, &(struct train_options){o.plan, o.resume, command.at}, &s, e);
         text_free(&command);
         if (!rc) print_summary(&s, o.json);
+        else if (rc == PL_NOFIT && o.json) print_nofit(&s);
         config_free(&c);
     }
     options_free(&o);

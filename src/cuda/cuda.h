@@ -1,14 +1,17 @@
 /*
  * cuda.h: what the rest of the program may know of the CUDA device beyond
- * struct device_ops. Plain C: no CUDA header is needed to include it, and both
- * builds define it (device.c with CUDA, none.c without).
+ * struct device_ops. Plain C: no CUDA header is needed to include it.
+ *
+ * The device itself is a plug-in, plimsoll-cuda.so beside the program, opened
+ * when a card is asked for: the program starts without loading a CUDA library,
+ * runs where there is none, and a CPU run pays nothing for the card.
  */
 #ifndef PLIMSOLL_CUDA_H
 #define PLIMSOLL_CUDA_H
 
 #include "run/device.h"
 
-/* Cards that this build can see: 0 without a driver, a card, or CUDA in the build. */
+/* Cards that can be used: 0 without a driver, a card, or the plug-in. */
 int cuda_cards(void);
 
 /* Of an open device: what was recorded and run so far, and the card's memory now. */
@@ -19,7 +22,15 @@ struct cuda_view {
     uint64_t launches;               /* of graphs */
     uint64_t free_bytes, total_bytes;
 };
-/* False in a build without CUDA, or when the card does not answer. */
+/* False without the plug-in, or when the card does not answer. */
 bool cuda_look(const struct device *d, struct cuda_view *out);
+
+/* What the plug-in exports, by the name plimsoll_cuda_plugin. */
+struct cuda_plugin {
+    const struct device_ops *ops;
+    int (*cards)(void);
+    bool (*look)(const struct device *d, struct cuda_view *out);
+};
+extern const struct cuda_plugin plimsoll_cuda_plugin;
 
 #endif

@@ -28,7 +28,7 @@ int blas_failed(struct error *e, cublasStatus_t rc, const char *call)
 
 /* --- opening ------------------------------------------------------------------- */
 
-int cuda_cards(void)
+static int count_cards(void)
 {
     int n = 0;
     if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
@@ -162,7 +162,7 @@ static void cuda_close(struct device *d, struct tape *t)
 
 /* --- the device -------------------------------------------------------------------- */
 
-bool cuda_look(const struct device *d, struct cuda_view *out)
+static bool look(const struct device *d, struct cuda_view *out)
 {
     const struct cuda_state *s = d->state;
     size_t free_bytes = 0, total = 0;
@@ -173,9 +173,6 @@ bool cuda_look(const struct device *d, struct cuda_view *out)
     return true;
 }
 
-const struct device_ops *cuda_device(void)
-{
-    static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record,
-                                          cuda_run, cuda_copy, cuda_copy, cuda_close};
-    return &ops;
-}
+static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_copy, cuda_copy, cuda_close};
+
+const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look};

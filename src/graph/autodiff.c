@@ -186,6 +186,30 @@ static void differentiate_node(struct sweep *s, id node)
 
 /* --- loops ------------------------------------------------------------------------------ */
 
+/* A slice's gradient is made where the whole's slice lies: the accumulating chain on
+ * `from`, with its views, moves there as one. */
+static void move_to(struct sweep *s, id from, id part)
+{
+    struct graph *g = s->g;
+    const struct tensor to = *tensor_at(g, part);
+    CHECK(g->storages.at[from].bytes == tensor_bytes(&to), "a slice's gradient that is not all of its storage");
+    for (id t = s->tensors; t < g->tensors.n; t++) {
+        struct tensor *x = tensor_at(g, t);
+        if (x->storage != from) continue;
+        x->storage = to.storage;
+        x->loop = to.loop;
+        x->advance = to.advance;
+    }
+}
+
+/* A gradient that others hold too stays; the slice gets a copy. */
+static id copy_to(struct sweep *s, id gradient, id part)
+{
+    id copy = op_copy(s->g, gradient, SPACE_DEVICE);
+    if (copy) graph_redirect(s->g, copy, part);
+    return copy;
+}
+
 /* After the body: each cut tensor's gradient exists slice by slice. Give it a
  * whole, and let the slice's last writer write there. */
 static void gather_slices(struct sweep *s, id loop)
@@ -205,10 +229,9 @@ static void gather_slices(struct sweep *s, id loop)
         id part = graph_tensor(g, name, storage, slice.dtype, slice.rank, slice.dim, 0);
         tensor_at(g, part)->loop = loop;
         tensor_at(g, part)->advance = slice.advance;
-        CHECK(s->owned[cut.slice], "a slice's gradient that is not its own");
-        id old = tensor_at(g, d)->storage; /* the accumulating chain moves as one */
-        for (id t = s->tensors; t < g->tensors.n; t++)
-            if (t != all && t != part && tensor_at(g, t)->storage == old) graph_redirect(g, t, part);
+        if (s->owned[cut.slice]) move_to(s, tensor_at(g, d)->storage, part);
+        else d = copy_to(s, d, part);
+        if (!d) return;
         tensor_at(g, all)->node = tensor_at(g, d)->node;
         s->adjoint[cut.whole] = all;
         s->owned[cut.whole] = true;
@@ -244,6 +267,74 @@ static void differentiate_loop(struct sweep *s, const id *nodes, uint32_t from, 
     s->loop = g->loop = 0;
 }
 
+/* --- between a loop's sums and the loss ----------------------------------------------------
+ *
+ * A loop's backward runs inside the loop, so the gradients of its sums must exist before
+ * it starts. The nodes from there to the loss are differentiated first; this works when
+ * their vjps read nothing of the forward (add, scale, reshape). Anything else is refused:
+ * the gradient would depend on what the loop has yet to compute.
+ */
+
+static bool made_in_loop(const struct graph *g, id t)
+{
+    id made = t ? tensor_at(g, t)->node : 0;
+    return made && node_at(g, made)->loop;
+}
+
+/* Fills by tensor: does it depend on what a loop made? */
+static void mark_after_loops(const struct graph *g, const id *forward, uint32_t count, bool *after)
+{
+    for (uint32_t k = 0; k < count; k++) {
+        const struct node *n = node_at(g, forward[k]);
+        bool any = false;
+        for (int i = 0; i < n->nin && !n->loop; i++) any |= made_in_loop(g, n->in[i]) || after[n->in[i]];
+        for (int o = 0; o < n->nout; o++) after[n->out[o]] = any;
+    }
+}
+
+/* `t` leaves a loop and leads to the loss: its gradient must be complete by now. */
+static void check_exit(struct sweep *s, id t, bool late)
+{
+    struct graph *g = s->g;
+    char text[160];
+    bool output = false;
+    if (!made_in_loop(g, t) || !s->wanted[t]) return;
+    const struct node *n = node_at(g, tensor_at(g, t)->node);
+    for (int o = 0; o < n->nout; o++) output |= n->out[o] == t;
+    if (late || !output)
+        graph_fail(g, "%s leaves a loop, and its way to the loss is not made of sums alone: it cannot be differentiated",
+                   tensor_print(g, t, text));
+}
+
+/* Differentiates what can be before the loops; early[k]: forward[k] was. */
+static void differentiate_early(struct sweep *s, const id *forward, uint32_t count, id loss, bool *early)
+{
+    struct graph *g = s->g;
+    bool *after = mem_alloc(s->tensors), *leads = mem_alloc(s->tensors), *late = mem_alloc(s->tensors);
+    mark_after_loops(g, forward, count, after);
+    leads[loss] = true;
+    for (uint32_t k = count; k-- > 0;) {
+        const struct node n = *node_at(g, forward[k]);
+        bool reaches = false, ready = !op_table[n.op].reads && !n.loop;
+        for (int o = 0; o < n.nout; o++) {
+            reaches |= leads[n.out[o]];
+            ready &= !late[n.out[o]] && (!n.out[o] || after[n.out[o]]);
+        }
+        if (!reaches || n.loop) continue;
+        early[k] = ready;
+        if (ready) differentiate_node(s, forward[k]);
+        for (int i = 0; i < n.nin; i++) {
+            if (!n.in[i]) continue;
+            leads[n.in[i]] = true;
+            late[n.in[i]] |= !ready;
+            check_exit(s, n.in[i], late[n.in[i]]);
+        }
+    }
+    mem_free(after);
+    mem_free(leads);
+    mem_free(late);
+}
+
 /* --- the whole --------------------------------------------------------------------------- */
 
 static void sweep_program(struct sweep *s, id loss)
@@ -254,7 +345,9 @@ static void sweep_program(struct sweep *s, id loss)
     id *forward = mem_copy(order->nodes.at, count * sizeof(id));
 
     order->nodes.n = 0;
+    bool *early = mem_alloc(count + 1);
     s->adjoint[loss] = op_fill(g, tensor_at(g, loss)->dtype, 0, NULL, 1.0);
+    differentiate_early(s, forward, count, loss, early);
     append(&done, order->nodes.at, order->nodes.n);
     order->nodes.n = 0;
 
@@ -267,10 +360,11 @@ static void sweep_program(struct sweep *s, id loss)
         k = end;
     }
     for (uint32_t k = count; k-- > 0 && !g->error.code;)
-        if (!node_at(g, forward[k])->loop) differentiate_node(s, forward[k]);
+        if (!node_at(g, forward[k])->loop && !early[k]) differentiate_node(s, forward[k]);
     append(&done, order->nodes.at, order->nodes.n);
     vec_free(&order->nodes);
     *order = done;
+    mem_free(early);
     mem_free(forward);
 }
 

@@ -20,6 +20,7 @@ struct carry {
     id loop;
     VEC(id) prologue;        /* fills, before the loop */
     VEC(id) body;
+    uint32_t *sums;          /* by storage: gradients and outputs that lie there */
 };
 
 /* The first node of the body that writes the storage of `t`. */
@@ -56,16 +57,29 @@ static id zero_like(struct carry *c, id t)
     return z;
 }
 
-static bool alone_on_storage(const struct graph *g, id t)
+/* May the storage of `t` hold the running sum? Only when no other sum begins there, and
+ * all the body does with it after its first write is adding: a node that reads the
+ * value of one iteration, or writes over it, must not meet the sum. */
+static bool only_added_to(const struct carry *c, id t, id first)
 {
-    int users = 0;
-    for (uint32_t i = 0; i < g->params.n; i++)
-        users += g->params.at[i].grad && tensor_at(g, g->params.at[i].grad)->storage == tensor_at(g, t)->storage;
-    return users <= 1;
+    const struct graph *g = c->g;
+    id s = tensor_at(g, t)->storage;
+    if (c->sums[s] > 1) return false;
+    for (uint32_t k = 0; k < c->body.n; k++) {
+        const struct node *n = node_at(g, c->body.at[k]);
+        if (c->body.at[k] == first || op_table[n->op].flags & OPF_VIEW) continue;
+        int slot = n->op == OP_ACCUMULATE || op_table[n->op].flags & OPF_ACCUM ? op_must_alias(g, n, 0) : -1;
+        for (int i = 0; i < n->nin; i++)
+            if (i != slot && n->in[i] && tensor_at(g, n->in[i])->storage == s) return false;
+        for (int o = 0; o < n->nout && slot < 0; o++)
+            if (n->out[o] && tensor_at(g, n->out[o])->storage == s) return false;
+    }
+    return true;
 }
 
-/* Carries the sum of `t` over the loop; returns the tensor that holds it after. */
-static id carry_sum(struct carry *c, id t)
+/* Carries the sum of `t` over the loop; returns the tensor that holds it after, on
+ * a storage of the given kind. */
+static id carry_sum(struct carry *c, id t, enum kind kind)
 {
     struct graph *g = c->g;
     id writer = first_writer(c, t);
@@ -73,11 +87,12 @@ static id carry_sum(struct carry *c, id t)
     struct node *n = node_at(g, writer);
     const struct op_row *row = &op_table[n->op];
     int slot = row->max_in - 1;
-    if (n->op == OP_FILL && alone_on_storage(g, t)) {
+    bool in_place = only_added_to(c, t, writer);
+    if (n->op == OP_FILL && in_place) {
         move_to_prologue(c, writer);
         return t;
     }
-    if (row->flags & OPF_ACCUM && !(n->nin > slot && n->in[slot]) && alone_on_storage(g, t)) {
+    if (row->flags & OPF_ACCUM && !(n->nin > slot && n->in[slot]) && in_place) {
         id out = n->out[0], z = zero_like(c, out);
         graph_redirect(g, z, out);
         n = node_at(g, writer);
@@ -86,7 +101,6 @@ static id carry_sum(struct carry *c, id t)
         n->nin = slot + 1;
         return t;
     }
-    enum kind kind = storage_of(g, t)->kind;
     id name = storage_of(g, t)->name;
     id z = zero_like(c, t);
     id loop = g->loop;
@@ -137,15 +151,18 @@ void pass_accumulate(struct graph *g, const struct settings *s)
         vec_push(&c.body, n);
     }
     advance_inputs(&c, s->accumulation);
+    c.sums = mem_alloc(g->storages.n * sizeof *c.sums);
+    for (uint32_t i = 0; i < g->params.n; i++) c.sums[tensor_at(g, g->params.at[i].grad)->storage]++;
+    for (uint32_t i = 0; i < g->outputs.n; i++) c.sums[tensor_at(g, g->outputs.at[i].tensor)->storage]++;
     for (uint32_t i = 0; i < g->params.n; i++)
         if (g->params.at[i].grad) {
-            id sum = carry_sum(&c, g->params.at[i].grad);
+            id sum = carry_sum(&c, g->params.at[i].grad, KIND_GRAD);
             g->params.at[i].grad = sum;
         }
     for (uint32_t i = 0; i < g->outputs.n; i++) {
         if (g->outputs.at[i].program != PROGRAM_STEP) continue;
         CHECK(tensor_at(g, g->outputs.at[i].tensor)->rank == 0, "only sums can leave an accumulated step");
-        id sum = carry_sum(&c, g->outputs.at[i].tensor);
+        id sum = carry_sum(&c, g->outputs.at[i].tensor, KIND_OUTPUT);
         g->outputs.at[i].tensor = sum;
     }
     order->nodes.n = 0;
@@ -153,6 +170,7 @@ void pass_accumulate(struct graph *g, const struct settings *s)
     for (uint32_t k = 0; k < c.body.n; k++) vec_push(&order->nodes, c.body.at[k]);
     vec_free(&c.prologue);
     vec_free(&c.body);
+    mem_free(c.sums);
     g->phase = PHASE_FORWARD;
     g->made_by = 0;
 }

@@ -22,6 +22,7 @@ struct settings {
     double beta1, beta2, eps, weight_decay;
     const char *const *no_decay; /* name patterns, NULL-terminated; may be NULL */
     bool train;             /* false: no update program (`plimsoll step`) */
+    bool host_staging;      /* the host cannot touch the compute space: staging lies in the second */
 };
 
 typedef void pass_fn(struct graph *g, const struct settings *s);

@@ -17,7 +17,7 @@ int plan_compile(struct graph *g, const struct source *source, const struct sett
 {
     graph_init(g);
     graph_step(g);
-    graph_storage(g, "staging", KIND_STAGING, SPACE_DEVICE, PLAN_STAGING);
+    graph_storage(g, "staging", KIND_STAGING, s->host_staging ? SPACE_HOST : SPACE_DEVICE, PLAN_STAGING);
     g->program = PROGRAM_STEP;
     source->build(source->model, g, s->micro_batch);
     if (s->train) {

@@ -191,6 +191,7 @@ static int read_plan(const struct value *v, struct plan_file *p, struct error *e
     if (!rc) rc = read_word(s, "offload", offload, 2, &away, e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.device"), "arenas.device", &p->arena[SPACE_DEVICE], e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.host"), "arenas.host", &p->arena[SPACE_HOST], e);
+    if (!rc) rc = value_as_uint(value_get(v, "smallest_budget_bytes"), "smallest_budget_bytes", &p->smallest, e);
     if (!rc) rc = value_as_string(value_get(v, "digest"), "digest", &digest, e);
     if (!rc) rc = value_as_string(value_get(v, "profile"), "profile", &profile, e);
     if (!rc) rc = read_count(v, "threads", &p->threads, e);

@@ -27,7 +27,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
 /* The decisions of a stored plan. */
 struct plan_file {
     struct settings settings; /* only what the planner decides */
-    uint64_t arena[SPACE_COUNT], digest;
+    uint64_t arena[SPACE_COUNT], smallest, digest;
     int effective_batch, threads;
     char profile[64];
 };

@@ -10,8 +10,9 @@ int device_open(struct device *d, enum device_kind kind, int threads, struct err
     memset(d, 0, sizeof *d);
     d->kind = kind;
     profile_default(&d->profile, kind, threads);
-    d->ops = kind == DEVICE_CUDA ? cuda_device() : kind == DEVICE_CPU ? &cpu_device : &ref_device;
-    if (!d->ops) return error_set(e, PL_USAGE, "device: cuda was asked for, but this build has no CUDA; set device: cpu");
+    char why[512] = "";
+    d->ops = kind == DEVICE_CUDA ? cuda_device(why, sizeof why) : kind == DEVICE_CPU ? &cpu_device : &ref_device;
+    if (!d->ops) return error_set(e, PL_USAGE, "device: cuda was asked for, but: %s; set device: cpu", why);
     return d->ops->open(d, e);
 }
 

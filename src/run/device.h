@@ -33,8 +33,8 @@ struct device_ops {
 };
 extern const struct device_ops ref_device, cpu_device;
 
-/* The CUDA device, NULL in a build without it. */
-const struct device_ops *cuda_device(void);
+/* The CUDA device; NULL when there is none, and `why` says so. */
+const struct device_ops *cuda_device(char *why, size_t room);
 
 /* Fills kind, ops and a default profile; no memory is taken yet. threads 0: all. */
 int device_open(struct device *d, enum device_kind kind, int threads, struct error *e);

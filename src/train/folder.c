@@ -73,10 +73,29 @@ static int take_lock(struct folder *f, struct error *e)
     return PL_OK;
 }
 
-/* What is in the folder already, apart from a lock that an earlier run left. */
+/* What is in the folder already, apart from what a run that was killed before its
+ * config.yaml was there may have left: a lock, an empty checkpoints/, debris. */
 struct contents {
     bool any, run, lock;
 };
+
+/* A file under a name that never counts: cut in file_write_atomic, or the second space's. */
+static bool is_debris(const char *name)
+{
+    return pattern_match("config.yaml.tmp.*", name) || pattern_match("plan.json.tmp.*", name) ||
+           pattern_match(".plimsoll-spill-??????", name);
+}
+
+static bool is_empty_dir(const char *dir, const char *name)
+{
+    char path[FOLDER_PATH];
+    struct names names;
+    struct error ignored;
+    if (dir_list(path_print(path, "%s/%s", dir, name), &names, &ignored)) return false;
+    bool empty = !names.n;
+    names_free(&names);
+    return empty;
+}
 
 static int look(const char *dir, struct contents *c, struct error *e)
 {
@@ -84,9 +103,10 @@ static int look(const char *dir, struct contents *c, struct error *e)
     *c = (struct contents){0};
     if (dir_list(dir, &names, e)) return e->code;
     for (uint32_t i = 0; i < names.n; i++) {
-        if (!strcmp(names.at[i], ".lock")) c->lock = true;
-        else c->any = true;
-        if (!strcmp(names.at[i], "config.yaml")) c->run = true;
+        const char *name = names.at[i];
+        if (!strcmp(name, ".lock")) c->lock = true;
+        else if (strcmp(name, "checkpoints") ? !is_debris(name) : !is_empty_dir(dir, name)) c->any = true;
+        if (!strcmp(name, "config.yaml")) c->run = true;
     }
     names_free(&names);
     return PL_OK;
@@ -110,7 +130,7 @@ static int judge(const char *dir, const struct contents *c, bool resume, struct 
 }
 
 /* One folder's debris: .NAME.tmp never counted; .NAME.old is the former NAME, and
- * goes back when the new one never came. A cut file_write_atomic leaves NAME.XXXXXX. */
+ * goes back when the new one never came. */
 static int sweep(const char *dir, struct error *e)
 {
     struct names names;
@@ -120,8 +140,7 @@ static int sweep(const char *dir, struct error *e)
         const char *name = names.at[i];
         char path[FOLDER_PATH], final[FOLDER_PATH];
         bool old = pattern_match(".*.old", name);
-        bool cut = pattern_match("config.yaml.??????", name) || pattern_match("plan.json.??????", name);
-        if (!old && !cut && !pattern_match(".*.tmp", name)) continue;
+        if (!old && !is_debris(name) && !pattern_match(".*.tmp", name)) continue;
         path_print(path, "%s/%s", dir, name);
         path_print(final, "%s/%.*s", dir, (int)(strlen(name) - strlen(".") - strlen(".old")), name + 1);
         rc = old && !file_exists(final) ? file_rename(path, final, e) : tree_remove(path, e);
@@ -164,7 +183,9 @@ int folder_open(struct folder *f, const char *dir, bool resume, struct error *e)
 
 void folder_close(struct folder *f)
 {
+    struct error ignored;
     if (!*f->dir) return;
+    if (*f->staging) tree_remove(f->staging, &ignored); /* what failed half-way gives its room back */
     if (f->metrics_fd >= 0) close(f->metrics_fd);
     if (f->lock_fd >= 0) close(f->lock_fd); /* and with it the lock */
     memset(f, 0, sizeof *f);
@@ -172,12 +193,14 @@ void folder_close(struct folder *f)
 
 void folder_abandon(struct folder *f)
 {
-    static const char *const ours[] = {"config.yaml", "plan.json", ".lock"};
+    static const char *const ours[] = {"config.yaml", "plan.json", ".lock", "metrics.jsonl"};
     char path[FOLDER_PATH + 16], dir[FOLDER_PATH];
     for (size_t i = 0; i < COUNT(ours); i++) {
         snprintf(path, sizeof path, "%s/%s", f->dir, ours[i]);
         unlink(path);
     }
+    snprintf(path, sizeof path, "%s/checkpoints", f->dir);
+    rmdir(path);
     memcpy(dir, f->dir, sizeof dir);
     folder_close(f);
     rmdir(dir); /* fails, as it should, when something else is in it */
@@ -413,8 +436,16 @@ int folder_checkpoint_commit(struct folder *f, int64_t keep, struct error *e)
     CHECK(*f->staging && f->staging_step >= 0 && keep >= 1, "no checkpoint was begun");
     int rc = settle(f, e);
     if (!rc) rc = remove_oldest(f, keep, f->staging_step, e);
-    *f->staging = 0;
+    if (!rc) *f->staging = 0;
     return rc ? error_prepend(e, "saving the checkpoint of step %lld", (long long)f->staging_step) : PL_OK;
+}
+
+int folder_checkpoint_count(struct folder *f, int64_t *count, struct error *e)
+{
+    struct survey s;
+    int rc = survey(f, -1, &s, e);
+    *count = s.count;
+    return rc;
 }
 
 int folder_checkpoint_latest(struct folder *f, int64_t *step, char path[FOLDER_PATH], struct error *e)
@@ -442,6 +473,6 @@ int folder_publish_model(struct folder *f, struct error *e)
     CHECK(*f->staging && f->staging_step < 0, "no model was begun");
     int rc = sync_tree(f->staging, e);
     if (!rc) rc = put_in_place(f->staging, path_print(final, "%s/model", f->dir), e);
-    *f->staging = 0;
+    if (!rc) *f->staging = 0;
     return rc ? error_prepend(e, "publishing the model") : PL_OK;
 }

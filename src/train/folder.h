@@ -37,7 +37,8 @@ struct folder {
  * empty and resume was not asked for, or there is no run in it to resume; PL_FAIL:
  * another run holds it, or the system refuses. On success folder_close is due. */
 int folder_open(struct folder *f, const char *dir, bool resume, struct error *e);
-/* Lets the lock go. Harmless on a struct of zeros. */
+/* Lets the lock go, and drops what was begun and not committed. Harmless on a struct of
+ * zeros. */
 void folder_close(struct folder *f);
 
 /* Closes a fresh folder whose run never began, and takes it away again. */
@@ -65,6 +66,8 @@ int folder_metrics_cut(struct folder *f, int64_t step, struct error *e);
  * looks at changes. begin again instead of commit drops what was written. */
 int folder_checkpoint_begin(struct folder *f, int64_t step, const char **path, struct error *e);
 int folder_checkpoint_commit(struct folder *f, int64_t keep, struct error *e);
+/* How many complete checkpoints there are. */
+int folder_checkpoint_count(struct folder *f, int64_t *count, struct error *e);
 /* The newest complete checkpoint, its step and its path; step -1 when there is none. */
 int folder_checkpoint_latest(struct folder *f, int64_t *step, char path[FOLDER_PATH], struct error *e);
 

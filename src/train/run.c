@@ -78,7 +78,7 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
-    struct settings s = {.train = o->train, .beta1 = c->train_beta1, .beta2 = c->train_beta2, .eps = c->train_eps,
+    struct settings s = {.train = o->train, .host_staging = r->device.kind == DEVICE_CUDA, .beta1 = c->train_beta1, .beta2 = c->train_beta2, .eps = c->train_eps,
                          .weight_decay = c->train_weight_decay};
     r->no_decay = mem_alloc((c->train_no_decay.n + 1) * sizeof *r->no_decay);
     for (uint32_t i = 0; i < c->train_no_decay.n; i++) r->no_decay[i] = c->train_no_decay.at[i];
@@ -114,7 +114,7 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     r->has_graph = true;
     r->plan.settings = s;
     if ((rc = plan_place(&r->plan, &r->graph, &r->device.profile, e))) return rc;
-    r->plan.smallest = plan_arena(&r->plan);
+    r->plan.smallest = f.smallest;
     if (plan_digest(&r->plan, &r->graph) != f.digest || plan_arena(&r->plan) != f.arena[SPACE_DEVICE])
         return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena is %llu bytes, this one's %llu); plan again",
                          path, (unsigned long long)f.arena[SPACE_DEVICE], (unsigned long long)plan_arena(&r->plan));
@@ -138,9 +138,10 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .logits = !o->train};
     int rc = resolve_budget(r, e);
     if (!rc) rc = open_model(r, e);
-    if (!rc) rc = device_open(&r->device, c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU, (int)c->device_threads, e);
     if (rc) return rc;
-    r->has_device = true;
+    /* A plan needs a profile, not the device. */
+    r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
+    profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
 
     struct source source = {r, build_forward};
     struct settings s = base_settings(r, o);
@@ -166,17 +167,21 @@ struct plan_note run_note(const struct run *r, bool fits)
 
 void *run_staging(const struct run *r)
 {
-    for (id s = 1; s < r->graph.storages.n; s++)
-        if (r->graph.storages.at[s].kind == KIND_STAGING) return r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
+    for (id s = 1; s < r->graph.storages.n; s++) {
+        const struct storage *x = &r->graph.storages.at[s];
+        if (x->kind == KIND_STAGING) return r->device.arena[x->space] + r->plan.placement.offset[s];
+    }
     return NULL;
 }
 
 int run_start(struct run *r, const char *spill, bool load, struct error *e)
 {
-    snprintf(r->device.spill, sizeof r->device.spill, "%s", spill ? spill : "");
     int rc = weights_open(&r->weights, &r->model, &r->graph, e);
     if (rc) return rc;
     r->has_weights = true;
+    if ((rc = device_open(&r->device, r->device.kind, (int)r->config->device_threads, e))) return rc;
+    r->has_device = true;
+    snprintf(r->device.spill, sizeof r->device.spill, "%s", spill ? spill : "");
     if ((rc = device_allocate(&r->device, r->plan.placement.arena, e))) return rc;
     tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads);
     r->has_tape = true;

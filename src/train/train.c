@@ -33,6 +33,8 @@ struct trainer {
     struct progress progress;
     struct train_state state;
     uint64_t total;          /* steps of the whole run */
+    int64_t saved;           /* step of the last checkpoint; -1: none */
+    uint64_t save_allocations;
     int32_t *row;            /* one sample */
     id loss, clip, eval_loss; /* tensors */
     double eval;             /* the last evaluation */
@@ -145,11 +147,15 @@ static int save_checkpoint(struct trainer *t, struct error *e)
 {
     struct run *r = &t->run;
     const char *dir;
+    uint64_t allocations = mem_allocations();
     int rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
     if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
     if (!rc) rc = state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
     if (!rc) rc = folder_checkpoint_commit(&t->folder, t->c->train_keep, e);
-    return rc ? error_prepend(e, "saving step %" PRId64, t->state.step) : PL_OK;
+    t->save_allocations += mem_allocations() - allocations;
+    if (rc) return error_prepend(e, "saving step %" PRId64, t->state.step);
+    t->saved = (int64_t)t->state.step;
+    return PL_OK;
 }
 
 static int publish_model(struct trainer *t, struct error *e)
@@ -261,8 +267,20 @@ static int load_checkpoint(struct trainer *t, bool *found, struct error *e)
     if (!rc) rc = folder_metrics_cut(&t->folder, step < 0 ? 0 : step, e);
     if (rc || !*found) return rc;
     rc = state_load(path, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    t->saved = step;
     if (!rc) log_note("resuming after step %" PRId64 " from %s", t->state.step, path);
     return rc ? error_prepend(e, "checkpoint %s", path) : PL_OK;
+}
+
+/* Two checkpoints or more at once, and the model beside an older one; the checkpoints
+ * that are there already will make room. */
+static int require_space(struct trainer *t, struct error *e)
+{
+    uint64_t model = weights_bytes(&t->run.weights, &t->run.graph), each = model + state_bytes(&t->run.graph);
+    int64_t there = 0;
+    int rc = folder_checkpoint_count(&t->folder, &there, e);
+    int64_t more = max_i64(1, t->c->train_keep + 1 - there);
+    return rc ? rc : folder_require_space(&t->folder, each * (uint64_t)more + model, e);
 }
 
 static int begin(struct trainer *t, const struct train_options *o, struct error *e)
@@ -283,8 +301,7 @@ static int begin(struct trainer *t, const struct train_options *o, struct error 
         t->state = (struct train_state){.seed = (uint64_t)t->c->train_seed};
         rc = state_reset(&r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
     }
-    uint64_t each = weights_bytes(&t->run.weights, &t->run.graph) + state_bytes(&t->run.graph);
-    if (!rc) rc = folder_require_space(&t->folder, each * (uint64_t)(t->c->train_keep + 1) + weights_bytes(&t->run.weights, &t->run.graph), e);
+    if (!rc) rc = require_space(t, e);
     if (!rc) rc = write_run_files(t, e);
     return rc;
 }
@@ -327,12 +344,17 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     }
     progress_break(&t->progress);
     if (rc) return rc;
-    if (t->state.step < t->total) return interrupted(t, o->command, e);
+    if (t->state.step < t->total) {
+        /* A signal between two steps, or before the first one, found nobody saving. */
+        if (t->saved != (int64_t)t->state.step && (rc = save_checkpoint(t, e))) return rc;
+        return interrupted(t, o->command, e);
+    }
     out->steps = (int64_t)t->state.step;
     out->loss = loss;
     out->seconds = clock_seconds() - begun;
     out->tokens_per_second = (double)(out->steps - out->first_step) * t->run.effective_batch * (double)t->c->data_sequence / out->seconds;
-    out->allocations = allocations ? mem_allocations() - allocations : 0;
+    out->save_allocations = t->save_allocations;
+    out->allocations = allocations ? mem_allocations() - allocations - t->save_allocations : 0;
     return publish_model(t, e);
 }
 
@@ -350,9 +372,11 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
     struct trainer *t = mem_alloc(sizeof *t);
     t->c = c;
     t->eval = NAN;
+    t->saved = -1;
     *out = (struct train_summary){.eval_loss = NAN};
     signals_install();
     int rc = begin(t, o, e);
+    if (rc == PL_NOFIT) out->smallest_budget = t->run.plan.smallest;
     if (rc && t->has_folder && !o->resume) {
         folder_abandon(&t->folder);
         t->has_folder = false;

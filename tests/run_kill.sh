@@ -1,0 +1,231 @@
+#!/bin/bash
+# run_kill.sh: nothing is lost. Killed at any moment, a run goes on bit for bit.
+#
+#   bash tests/run_kill.sh        from the repository's root, after make; see run_lib.sh
+#   SEED=1                        of the moments; printed
+#
+# Kills come from two sides: from outside, by a clock or when a half-written checkpoint is
+# seen; and from inside (fault.c), before the N-th call that changes a file of the run, which
+# reaches moments that no clock finds. Each time the files must be those of a run that nobody
+# disturbed.
+. tests/run_lib.sh
+preload fault
+steps=12
+calm=$tmp/calm
+save=(--set "train.steps=$steps" --set train.save_every=1)
+echo "seed $SEED"
+
+# fault ACTION:N OUT COMMAND...: the command, with the fault in files of OUT.
+fault() {
+    local what=$1 out=$2
+    shift 2
+    FAULT=$what FAULT_PATH=$out FAULT_LOG=$tmp/fault.log LD_PRELOAD=$tools/fault.so "$@"
+}
+# go_on OUT ARGUMENT...: --resume where a run has begun; before that, the same command again.
+go_on() {
+    local out=$1
+    shift
+    if [ -f "$out/config.yaml" ]; then train "$out" "$@" --resume; else train "$out" "$@"; fi
+}
+# whole OUT: as if nothing had happened.
+whole() {
+    same_run "$calm" "$1" "$steps" && steps_once "$1" "$steps" && no_debris "$1"
+}
+
+calm() { expect 0 '' train "$tmp/calm" "${save[@]}" && steps_once "$tmp/calm" "$steps" && no_debris "$tmp/calm"; }
+check 'an undisturbed run' calm
+
+# --- from outside -----------------------------------------------------------------------------
+
+# Waits until the process is gone; true when it died by SIGKILL.
+died() {
+    local rc=0
+    wait "$1" 2>/dev/null || rc=$?
+    [ "$rc" -eq 137 ]
+}
+
+# One run, killed ten times: at odd turns by the clock, at even ones as soon as a checkpoint
+# is being written. A turn that came too late starts the run again.
+ten_kills() {
+    local out=$tmp/ten kills=0 aimed=0 turns=0 pid
+    while [ "$kills" -lt 10 ] && [ "$turns" -lt 60 ]; do
+        turns=$((turns + 1))
+        set -- --set "train.out=$out" "${save[@]}"
+        [ ! -f "$out/config.yaml" ] || set -- "$@" --resume
+        "$binary" train "$golden/run.yaml" "$@" >"$tmp/out" 2>"$tmp/err" &
+        pid=$!
+        if [ $((kills % 2)) -eq 0 ]; then
+            number 10 250
+            sleep "0.$(printf %03d "$picked")"
+            kill -KILL "$pid" 2>/dev/null
+        else
+            while kill -0 "$pid" 2>/dev/null; do
+                set -- "$out"/checkpoints/.step-*.tmp
+                [ -e "$1" ] && kill -KILL "$pid" 2>/dev/null && aimed=$((aimed + 1)) && break
+            done
+        fi
+        if died "$pid"; then kills=$((kills + 1)); else rm -rf "$out"; fi
+    done
+    [ "$kills" -eq 10 ] || { echo "only $kills kills in $turns turns"; cat "$tmp/err"; return 1; }
+    expect 0 '' go_on "$out" "${save[@]}" && whole "$out" || return 1
+    echo "ten kills, $aimed while a checkpoint was written"
+}
+check 'killed ten times at random moments: same bytes' ten_kills
+
+# --- from inside ----------------------------------------------------------------------------------
+
+# at_call ACTION N STATUS: the fault, then the run is taken up without it.
+at_call() {
+    local out=$tmp/call
+    rm -rf "$out"
+    if ! expect "$3" '' fault "$1:$2" "$out" train "$out" "${save[@]}" >"$tmp/why"; then
+        echo "at call $2:"
+        cat "$tmp/why"
+        return 1
+    fi
+    expect 0 '' fault count "$out" go_on "$out" "${save[@]}" >"$tmp/why" && whole "$out" >>"$tmp/why" && return 0
+    echo "taken up after call $2:"
+    cat "$tmp/why" "$tmp/err"
+    return 1
+}
+# The first calls make the folder, the last ones publish the model: each of them; and a good
+# number of those between, which write checkpoints.
+calls_killed() {
+    needs_preload || return
+    local steps=4 calm=$tmp/counted total n=1 tried=0
+    local save=(--set "train.steps=$steps" --set train.save_every=1)
+    expect 0 '' fault count "$calm" train "$calm" "${save[@]}" || return 1
+    total=$(cat "$tmp/fault.log")
+    while [ "$n" -le "$total" ]; do
+        at_call kill "$n" 137 || return 1
+        tried=$((tried + 1))
+        number 3 9
+        if [ "$n" -lt 24 ] || [ "$n" -ge $((total - 24)) ]; then picked=1; fi
+        if [ "$n" -gt 300 ] && [ $((n + 40)) -lt $((total - 24)) ]; then picked=$((picked * 5)); fi
+        n=$((n + picked))
+    done
+    echo "$tried of $total calls that change files"
+}
+check 'killed before a call that changes files: same bytes' calls_killed
+
+# The process that takes the run up dies too, while it clears away what the first one left.
+twice_killed() {
+    needs_preload || return
+    local out=$tmp/twice n
+    for n in 1 2 3 4 5 6 7 8 9; do
+        rm -rf "$out"
+        expect 137 '' fault kill:100 "$out" train "$out" "${save[@]}" || return 1
+        expect 137 '' fault "kill:$n" "$out" go_on "$out" "${save[@]}" || return 1
+        expect 0 '' go_on "$out" "${save[@]}" && whole "$out" || { echo "taking up died at call $n"; return 1; }
+    done
+}
+check 'killed again while taking up: same bytes' twice_killed
+
+# --- signals ------------------------------------------------------------------------------------------
+
+# paused OUT N ARGUMENT...: starts a run that stops itself at its N-th change of
+# metrics.jsonl, and waits for that. The first one opens the file, so N - 1 steps are done.
+paused() {
+    local out=$1 n=$2
+    shift 2
+    FAULT=stop:$n FAULT_PATH=$out/metrics.jsonl LD_PRELOAD=$tools/fault.so \
+        "$binary" train "$golden/run.yaml" --set "train.out=$out" "$@" >"$tmp/paused.out" 2>"$tmp/paused.err" &
+    pid=$!
+    stopped="$stopped $pid"
+    while kill -0 "$pid" 2>/dev/null; do
+        case $(ps -o stat= -p "$pid" 2>/dev/null || cut -d' ' -f3 "/proc/$pid/stat") in T*) return 0 ;; esac
+        sleep 0.02
+    done
+    echo 'the run ended before it could be stopped'
+    cat "$tmp/paused.err"
+    return 1
+}
+
+stopped_by() {
+    needs_preload || return
+    local signal=$1 out=$tmp/$1 rc=0
+    paused "$out" 6 --set "train.steps=$steps" || return 1
+    kill "-$signal" "$pid"
+    kill -CONT "$pid"
+    wait "$pid" || rc=$?
+    [ "$rc" -eq 1 ] || { echo "status $rc, expected 1"; cat "$tmp/paused.err"; return 1; }
+    grep -q "SIG$signal.*--resume" "$tmp/paused.err" || { echo "no SIG$signal and --resume in:"; cat "$tmp/paused.err"; return 1; }
+    [ -f "$out/checkpoints/step-5/DONE" ] && [ ! -e "$out/model" ] && steps_once "$out" 5 && no_debris "$out" ||
+        { find "$out"; cat "$out/metrics.jsonl"; return 1; }
+    expect 0 'after step 5' train "$out" --set "train.steps=$steps" --resume && whole "$out" || return 1
+    tail -n 1 "$tmp/paused.err"
+}
+check 'SIGTERM: saves, says how to go on, same bytes' stopped_by TERM
+check 'SIGINT: saves, says how to go on, same bytes' stopped_by INT
+
+# A signal that comes while weights are loaded finds no step to finish.
+stopped_early() {
+    needs_preload || return
+    local out=$tmp/early rc=0
+    FAULT=stop:2 FAULT_PATH=$out LD_PRELOAD=$tools/fault.so \
+        "$binary" train "$golden/run.yaml" --set "train.out=$out" --set "train.steps=$steps" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    stopped="$stopped $pid"
+    while kill -0 "$pid" && ! grep -q '^State:.T' "/proc/$pid/status"; do sleep 0.02; done
+    kill -TERM "$pid"
+    kill -CONT "$pid"
+    wait "$pid" || rc=$?
+    [ "$rc" -eq 1 ] || { echo "status $rc, expected 1"; cat "$tmp/err"; return 1; }
+    cp "$tmp/err" "$tmp/first"
+    expect 0 '' go_on "$out" --set "train.steps=$steps" && whole "$out" && tail -n 1 "$tmp/first"
+}
+check 'SIGTERM before the first step: taken up' stopped_early
+
+# --- one run at a time --------------------------------------------------------------------------------
+
+locked() {
+    needs_preload || return
+    local out=$tmp/locked
+    paused "$out" 4 "${save[@]}" || return 1
+    expect 1 "process $pid" train "$out" "${save[@]}" || return 1
+    expect 1 "process $pid" train "$out" "${save[@]}" --resume || return 1
+    kill -CONT "$pid"
+    wait "$pid" || { echo 'the first run failed'; cat "$tmp/paused.err"; return 1; }
+    whole "$out" && grep "process $pid" "$tmp/err"
+}
+check 'a second run on a folder in use: refused, harmless' locked
+
+# --- what --resume accepts --------------------------------------------------------------------------------
+
+# resumable: a fresh $tmp/half, stopped after step 6 by a kill.
+resumable() {
+    rm -rf "$tmp/half"
+    if sanitized; then
+        expect 0 '' train "$tmp/half" --set train.steps=6 --set train.save_every=2
+    else
+        expect 137 '' fault kill:7 "$tmp/half/metrics.jsonl" train "$tmp/half" --set "train.steps=$steps" --set train.save_every=2
+    fi
+}
+not_empty() { resumable && expect 2 '--resume' train "$tmp/half" --set "train.steps=$steps"; }
+check 'a folder with a run, without --resume: refused' not_empty
+not_ours() { mkdir "$tmp/other" && echo x >"$tmp/other/thesis.txt" && expect 2 'not empty' train "$tmp/other" && [ "$(ls -A "$tmp/other")" = thesis.txt ]; }
+check 'a folder with other files: refused, untouched' not_ours
+nothing() { expect 2 'resume|config.yaml' train "$tmp/none" --resume && [ ! -e "$tmp/none" ]; }
+check 'nothing to resume: refused, nothing made' nothing
+changed() { resumable && expect 2 'train.learning_rate' train "$tmp/half" --set "train.steps=$steps" --set train.learning_rate=0.5 --resume; }
+check '--resume with another learning rate: refused' changed
+
+replanned() {
+    needs_preload || return
+    resumable && expect 0 "$1 changed.*plan" train "$tmp/half" --set "train.steps=$steps" --set train.save_every=2 --set "$1=$2" --resume &&
+        whole "$tmp/half" && grep "$1 changed" "$tmp/err"
+}
+check '--resume with recompute: planned again, same bytes' replanned memory.recompute all
+check '--resume with offload: planned again, same bytes' replanned memory.offload optimizer
+check '--resume with one thread: planned again, same bytes' replanned device.threads 1
+
+finished() { expect 0 '' train "$tmp/calm" "${save[@]}" --resume && whole "$tmp/calm"; }
+check '--resume of a finished run: nothing changes' finished
+plan_kept() {
+    needs_preload || return
+    resumable && cp "$tmp/half/plan.json" "$tmp/before.json" && expect 0 '' train "$tmp/half" --set "train.steps=$steps" --set train.save_every=2 --resume &&
+        same "$tmp/before.json" "$tmp/half/plan.json" && ! grep -q 'plan' "$tmp/err"
+}
+check '--resume follows the stored plan' plan_kept
+
+summary

@@ -1,0 +1,414 @@
+/*
+ * test_autodiff.c: differentiation and the passes around it, on random graphs.
+ *
+ * A generator draws a model from a seed: an embedding, a few blocks of layers, views,
+ * products and residuals over a pool of tensors (so that tensors fan out, weights are
+ * shared and some results are never used), a head of independent rows, and a loss. The
+ * same draw is built for any batch, dtype and setting, with the same values, so
+ *
+ *     gradient      against the slope of the loss along random directions, f64
+ *     chunk         any number of pieces of the head: the same gradients
+ *     accumulate    any split of the batch: the same gradients
+ *     recompute, reuse, offload's kin: the same bits
+ *
+ * What is random is `pick`, a hash of seed and draw number; a failure prints the seed.
+ */
+#include "optest.h"
+
+#include "passes/passes.h"
+
+/* --- the generator ------------------------------------------------------------------------ */
+
+enum { BATCH = 6, T = 3, HEADS = 2, D = 2, C = HEADS * D, POOL = 24 };
+
+/* What a draw may contain. */
+enum {
+    MIXES_ROWS = 1, /* products over the whole batch: cannot be split */
+    HAS_LOSS_TERMS = 2, /* the loss is more than the head's */
+};
+
+struct draw {
+    struct graph *g;
+    enum dtype f;
+    int64_t B;
+    int may;
+    uint64_t number, draws;
+    id pool[POOL];
+    int n;
+    id table;
+    int weights; /* made so far; a new one may be an old one */
+    int outer, block;
+};
+
+static uint64_t pick(struct draw *d, uint64_t below)
+{
+    return random_bits(random_key(seed, "draw") + d->number * 0x9E3779B97F4A7C15u, d->draws++) % below;
+}
+
+static id any(struct draw *d) { return d->pool[pick(d, (uint64_t)d->n)]; }
+
+/* The newest, three times in four: chains, with now and then a long reach back. */
+static id recent(struct draw *d) { return pick(d, 4) ? d->pool[d->n - 1] : any(d); }
+
+/* Weights are scaled down so that values stay of the size 1 through many layers. */
+static id weight(struct draw *d, int64_t rows, int64_t cols)
+{
+    char name[32];
+    bool shared = d->weights && pick(d, 5) == 0;
+    snprintf(name, sizeof name, "w%lld.%lld.%d", (long long)rows, (long long)cols,
+             shared ? (int)pick(d, (uint64_t)d->weights) : d->weights++);
+    return graph_param(d->g, name, d->f, cols ? 2 : 1, (int64_t[]){rows, cols}, (struct init){INIT_NORMAL, 1, 0});
+}
+
+static id vector(struct draw *d) { return weight(d, C, 0); }
+
+static id linear(struct draw *d, id x, int64_t rows)
+{
+    int64_t cols = tensor_last(tensor_at(d->g, x));
+    id w = weight(d, rows, cols), bias = pick(d, 2) ? weight(d, rows, 0) : 0;
+    return op_scale(d->g, op_linear(d->g, x, w, bias), 0.5);
+}
+
+static id norm(struct draw *d, id x) { return op_rmsnorm(d->g, x, vector(d), 1e-2f); }
+
+static id constant(struct draw *d, const char *name, int64_t n)
+{
+    double wide[16];
+    char data[16 * sizeof(double)];
+    for (int64_t i = 0; i < n; i++) wide[i] = pow(10, -(double)i / (double)n);
+    dtype_convert(data, d->f == DT_F64 ? DT_F64 : DT_F32, wide, DT_F64, n);
+    return graph_const(d->g, name, d->f == DT_F64 ? DT_F64 : DT_F32, 1, &n, data);
+}
+
+/* --- layers: each maps [B,T,C] to [B,T,C] --------------------------------------------------- */
+
+static id draw_linear(struct draw *d) { return linear(d, recent(d), C); }
+static id draw_norm(struct draw *d) { return norm(d, recent(d)); }
+static id draw_add(struct draw *d) { return op_scale(d->g, op_add(d->g, recent(d), any(d)), 0.7); }
+static id draw_residual(struct draw *d) { id x = recent(d); return op_add(d->g, x, linear(d, norm(d, x), C)); }
+static id draw_mul(struct draw *d) { return op_mul(d->g, norm(d, recent(d)), any(d)); }
+static id draw_square(struct draw *d) { id x = norm(d, recent(d)); return op_mul(d->g, x, x); }
+static id draw_double(struct draw *d) { id x = recent(d); return op_scale(d->g, op_add(d->g, x, x), 0.5); }
+static id draw_scale(struct draw *d) { return op_scale(d->g, recent(d), -0.8); }
+static id draw_cast(struct draw *d) { return op_cast(d->g, recent(d), d->f); }
+static id draw_copy(struct draw *d) { return op_copy(d->g, recent(d), pick(d, 2) ? SPACE_DEVICE : SPACE_HOST); }
+
+static id draw_gate(struct draw *d)
+{
+    id x = recent(d);
+    return linear(d, op_silu_gate(d->g, linear(d, x, 3), linear(d, any(d), 3)), C);
+}
+
+static id draw_reshape(struct draw *d)
+{
+    id flat = op_reshape(d->g, recent(d), DIM(-1, C / 2));
+    return op_reshape(d->g, op_scale(d->g, flat, 1.1), DIM(d->B, T, C));
+}
+
+/* The same view twice, and its source once more. */
+static id draw_views(struct draw *d)
+{
+    id x = recent(d), a = op_reshape(d->g, x, DIM(-1, C)), b = op_reshape(d->g, x, DIM(-1, C));
+    id y = op_reshape(d->g, op_mul(d->g, a, b), DIM(d->B, T, C));
+    return norm(d, op_add(d->g, y, x));
+}
+
+/* Two overlapping slices of the last dimension, multiplied. */
+static id draw_slices(struct draw *d)
+{
+    id x = recent(d);
+    id a = op_slice(d->g, x, 2, 0, 3), b = op_slice(d->g, x, 2, (int64_t)pick(d, 2), 3);
+    return linear(d, op_mul(d->g, op_copy(d->g, a, SPACE_DEVICE), b), C);
+}
+
+/* A weight that is seen through a slice, and one that is used elementwise. */
+static id draw_weight_views(struct draw *d)
+{
+    id w = op_slice(d->g, weight(d, C + 2, C), 0, (int64_t)pick(d, 3), C);
+    return op_scale(d->g, op_linear(d->g, recent(d), op_mul(d->g, w, weight(d, C, C)), 0), 0.5);
+}
+
+/* Two weights with one gradient, which a third one's gradient reads. */
+static id draw_weight_sum(struct draw *d)
+{
+    id w = op_add(d->g, weight(d, C, C), weight(d, C, C));
+    if (pick(d, 2)) w = op_add(d->g, w, op_scale(d->g, weight(d, C, C), 0.3));
+    return op_scale(d->g, op_linear(d->g, recent(d), w, 0), 0.5);
+}
+
+/* A sum that is updated in place. */
+static id draw_accumulate(struct draw *d)
+{
+    id acc = op_scale(d->g, recent(d), 0.6);
+    return op_accumulate(d->g, any(d), acc);
+}
+
+static id heads(struct draw *d, id x, int64_t n) { return op_reshape(d->g, x, DIM(d->B, T, n, D)); }
+
+static id draw_attention(struct draw *d)
+{
+    int64_t groups = pick(d, 2) ? HEADS : 1;
+    bool causal = pick(d, 2);
+    id x = norm(d, recent(d)), freq = constant(d, "inv_freq", D / 2);
+    id q = op_rope(d->g, heads(d, linear(d, x, C), HEADS), freq, 1, false);
+    id k = op_rope(d->g, heads(d, linear(d, any(d), groups * D), groups), freq, 0.9f, pick(d, 2));
+    id v = heads(d, linear(d, x, groups * D), groups);
+    return op_reshape(d->g, op_attention(d->g, q, k, v, 0.7f, causal), DIM(d->B, T, C));
+}
+
+/* x (x^T y) with every spelling of the transposes. */
+static id draw_matmul(struct draw *d)
+{
+    if (!(d->may & MIXES_ROWS)) return draw_linear(d);
+    id x = op_reshape(d->g, norm(d, recent(d)), DIM(-1, C)), y = op_reshape(d->g, any(d), DIM(-1, C));
+    bool tb = pick(d, 2);
+    id inner = tb ? op_matmul(d->g, y, x, true, false, d->f) : op_matmul(d->g, x, y, true, false, d->f); /* [C,C] */
+    id w = op_matmul(d->g, weight(d, 3, C), weight(d, C, 3), true, true, d->f);                             /* [C,C] */
+    id z = op_matmul(d->g, x, op_add(d->g, inner, w), false, tb, d->f);
+    return op_reshape(d->g, op_scale(d->g, z, 0.1), DIM(d->B, T, C));
+}
+
+static id (*const layers[])(struct draw *) = {
+    draw_linear, draw_norm,    draw_add,   draw_residual,     draw_mul,        draw_square,    draw_double, draw_scale, draw_cast,
+    draw_copy,   draw_gate,    draw_reshape, draw_views,      draw_slices,     draw_weight_views, draw_weight_sum, draw_accumulate, draw_attention,
+    draw_matmul, draw_residual, draw_attention,
+};
+
+/* Accumulation ends the life of a tensor: its other names must leave the pool. Only
+ * fresh tensors are accumulated into, so nothing to do but to keep what is returned. */
+static void add_layer(struct draw *d)
+{
+    id x = layers[pick(d, COUNT(layers))](d);
+    if (d->n < POOL) d->pool[d->n++] = x;
+    else d->pool[pick(d, POOL)] = x;
+}
+
+/* A head of independent rows; what it does to them before the loss is drawn too. */
+static id head(struct draw *d, id x)
+{
+    struct graph *g = d->g;
+    uint64_t kind = pick(d, 4);
+    id rows = op_reshape(g, x, DIM(-1, C)), second = op_reshape(g, any(d), DIM(-1, C));
+    id labels = graph_input(g, "labels", DT_I32, DIM(d->B, T));
+    id targets = op_reshape(g, op_shift_labels(g, labels), DIM(-1));
+    id w = pick(d, 2) ? d->table : graph_param(g, "head", d->f, DIM(VOCABULARY, C), (struct init){INIT_NORMAL, 1, 0});
+    id v = weight(d, C, 0), u = weight(d, C, C);
+    id outer = graph_scope_push(g, "head", SCOPE_ROWS);
+    if (kind == 1) rows = op_rmsnorm(g, rows, v, 1e-2f);
+    if (kind == 2) rows = op_add(g, rows, op_linear(g, rows, u, 0)); /* a residual: the slice is used twice */
+    if (kind == 3) rows = op_add(g, rows, second);                   /* two slices share a gradient */
+    id logits = op_linear(g, rows, w, 0);
+    id loss = op_xent(g, logits, targets);
+    graph_scope_pop(g, outer);
+    return loss;
+}
+
+static id weighted_sum(struct draw *d, id x)
+{
+    id weights = graph_input(d->g, "weights", d->f, DIM(d->B, T, C));
+    return op_sum(d->g, op_mul(d->g, x, weights));
+}
+
+/* Builds draw `number` for a batch of B. */
+static void build(struct graph *g, uint64_t number, enum dtype f, int64_t B, int may)
+{
+    struct draw d = {.g = g, .f = f, .B = B, .may = may, .number = number};
+    id ids = graph_input(g, "ids", DT_I32, DIM(B, T));
+    d.table = graph_param(g, "table", f, DIM(VOCABULARY, C), (struct init){INIT_NORMAL, 1, 0});
+    d.pool[d.n++] = op_embedding(g, ids, d.table);
+    for (int blocks = 1 + (int)pick(&d, 3), b = 0; b < blocks; b++) {
+        char name[16];
+        snprintf(name, sizeof name, "block%d", b);
+        id outer = graph_scope_push(g, name, SCOPE_BLOCK);
+        for (int n = 1 + (int)pick(&d, 4); n > 0; n--) add_layer(&d);
+        graph_scope_pop(g, outer);
+    }
+    id x = norm(&d, d.pool[d.n - 1]), loss = head(&d, x);
+    if (may & HAS_LOSS_TERMS && pick(&d, 2)) loss = op_add(g, op_scale(g, loss, 0.9), weighted_sum(&d, any(&d)));
+    graph_output(g, "loss", loss);
+}
+
+/* --- compiling -------------------------------------------------------------------------------- */
+
+struct making {
+    uint64_t number;
+    enum dtype f;
+    int may;
+    int micro_batch, chunks;
+    bool recompute, reuse;
+};
+
+static void run_pass(struct graph *g, const char *name, pass_fn *pass, const struct settings *s)
+{
+    pass(g, s);
+    graph_verify(g, name);
+}
+
+static void make(struct rig *r, const struct making *m, enum device_kind kind)
+{
+    struct graph *g = &r->graph;
+    struct settings s = {.micro_batch = m->micro_batch, .accumulation = BATCH / m->micro_batch, .precision = DT_F32,
+                         .recompute = m->recompute, .head_chunks = m->chunks};
+    memset(r, 0, sizeof *r);
+    graph_init(g);
+    build(g, m->number, m->f, m->micro_batch, m->may);
+    graph_prune(g, PROGRAM_STEP);
+    graph_verify(g, "build");
+    run_pass(g, "chunk", pass_chunk, &s);
+    run_pass(g, "differentiate", pass_differentiate, &s);
+    run_pass(g, "accumulate", pass_accumulate, &s);
+    run_pass(g, "recompute", pass_recompute, &s);
+    if (m->reuse) run_pass(g, "reuse", pass_reuse, &s);
+    rig_open(r, kind);
+}
+
+static struct making plain(uint64_t number)
+{
+    return (struct making){.number = number, .f = DT_F64, .micro_batch = BATCH, .chunks = 1};
+}
+
+/* --- gradients ----------------------------------------------------------------------------------- */
+
+static void test_slopes(void **state)
+{
+    (void)state;
+    for (uint64_t number = 0; number < 240; number++) {
+        struct making m = plain(number);
+        m.micro_batch = BATCH;
+        m.may = MIXES_ROWS | HAS_LOSS_TERMS;
+        struct rig r;
+        make(&r, &m, DEVICE_REF);
+        for (int i = 0; i < 2; i++) {
+            struct slope s = rig_slope(&r, i ? "first" : "second");
+            if (!(fabs(s.difference - s.product) <= 1e-6 * (s.size + 1e-3)))
+                fail_msg("draw %llu, seed %llu: the slope is %.12g, the gradient says %.12g", (unsigned long long)number,
+                         (unsigned long long)seed, s.difference, s.product);
+        }
+        rig_close(&r);
+    }
+}
+
+/* --- the same gradients ---------------------------------------------------------------------------- */
+
+/* Compares loss and all gradients; allowed is relative to each tensor's norm, 0: same bits. */
+static void compare(const struct rig *a, const struct rig *b, double allowed, const struct making *m, const char *what)
+{
+    char text[200];
+    snprintf(text, sizeof text, "draw %llu, seed %llu, %s, %s: micro-batch %d, %d pieces", (unsigned long long)m->number,
+             (unsigned long long)seed, what, dtype_name(m->f), m->micro_batch, m->chunks);
+    if (!(fabs(rig_loss(a) - rig_loss(b)) <= allowed * fabs(rig_loss(b))))
+        fail_msg("%s: the loss is %.17g, it was %.17g", text, rig_loss(a), rig_loss(b));
+    for (uint32_t i = 0; i < b->graph.params.n; i++) {
+        const struct param *q = &b->graph.params.at[i], *p = rig_param(a, name_of(b, q->tensor));
+        assert_non_null(p);
+        if (!p->grad != !q->grad) fail_msg("%s: %s has a gradient in one of the two", text, name_of(b, q->tensor));
+        if (!p->grad) continue;
+        int64_t n = tensor_elements(tensor_at(&a->graph, p->grad));
+        double *x = rig_read(a, p->grad), *y = rig_read(b, q->grad), error = 0, size = 0;
+        for (int64_t k = 0; k < n; k++) error += (x[k] - y[k]) * (x[k] - y[k]), size += y[k] * y[k];
+        if (!(sqrt(error) <= allowed * sqrt(size)))
+            fail_msg("%s: the gradient of %s differs by %.3g of its norm %.3g", text, name_of(b, q->tensor), sqrt(error / size), sqrt(size));
+        mem_free(x);
+        mem_free(y);
+    }
+}
+
+/* Runs the plain form of a draw and another form of it, and compares. */
+static void check_same(const struct making *m, enum device_kind kind, double allowed, const char *what)
+{
+    struct making p = plain(m->number);
+    struct rig a, b;
+    p.f = m->f;
+    p.may = m->may;
+    make(&a, m, kind);
+    make(&b, &p, kind);
+    rig_run(&a);
+    rig_run(&b);
+    compare(&a, &b, allowed, m, what);
+    rig_close(&a);
+    rig_close(&b);
+}
+
+/* Sums of other lengths, so rounding differs: a few eps per term. */
+static double rounding(enum dtype f) { return 64 * dtype_table[f].epsilon * sqrt(BATCH * T); }
+
+static void test_chunks(void **state)
+{
+    (void)state;
+    static const int PIECES[] = {2, 3, 4, 5, 7, 18, 100}; /* of 18 rows: even, ragged, one row each, more than rows */
+    for (uint64_t number = 0; number < 60; number++)
+        for (size_t i = 0; i < COUNT(PIECES); i++) {
+            struct making m = plain(number);
+            m.chunks = PIECES[i];
+            m.f = number % 4 ? DT_F64 : DT_F32;
+            m.may = HAS_LOSS_TERMS | MIXES_ROWS;
+            m.reuse = number % 2;
+            check_same(&m, m.f == DT_F64 ? DEVICE_REF : DEVICE_CPU, rounding(m.f), "chunk");
+        }
+}
+
+static void test_accumulation(void **state)
+{
+    (void)state;
+    static const int MICRO[] = {1, 2, 3};
+    for (uint64_t number = 0; number < 60; number++)
+        for (size_t i = 0; i < COUNT(MICRO); i++) {
+            struct making m = plain(number);
+            m.micro_batch = MICRO[i];
+            m.chunks = number % 3 ? 1 : 2;
+            m.f = number % 4 ? DT_F64 : DT_F32;
+            m.may = HAS_LOSS_TERMS;
+            m.reuse = number % 2;
+            check_same(&m, m.f == DT_F64 ? DEVICE_REF : DEVICE_CPU, rounding(m.f), "accumulate");
+        }
+}
+
+static void test_recompute(void **state)
+{
+    (void)state;
+    for (uint64_t number = 0; number < 80; number++) {
+        struct making m = plain(number);
+        m.recompute = true;
+        m.reuse = number % 2;
+        m.may = HAS_LOSS_TERMS | MIXES_ROWS;
+        m.f = number % 4 ? DT_F32 : DT_F64;
+        check_same(&m, m.f == DT_F64 ? DEVICE_REF : DEVICE_CPU, 0, "recompute");
+    }
+}
+
+static void test_reuse(void **state)
+{
+    (void)state;
+    for (uint64_t number = 0; number < 80; number++) {
+        struct making m = plain(number);
+        m.reuse = true;
+        m.may = HAS_LOSS_TERMS | MIXES_ROWS;
+        m.f = number % 4 == 0 ? DT_F64 : number % 4 == 1 ? DT_BF16 : DT_F32;
+        check_same(&m, m.f == DT_F64 ? DEVICE_REF : DEVICE_CPU, 0, "reuse");
+    }
+}
+
+/* Everything at once: loops inside loops, repeated blocks, shared bytes. */
+static void test_together(void **state)
+{
+    (void)state;
+    for (uint64_t number = 0; number < 60; number++) {
+        struct making m = plain(number);
+        m.micro_batch = 1 + (int)(number % 3);
+        m.chunks = 2 + (int)(number % 5);
+        m.recompute = m.reuse = true;
+        m.may = HAS_LOSS_TERMS;
+        m.f = number % 4 ? DT_F64 : DT_F32;
+        check_same(&m, m.f == DT_F64 ? DEVICE_REF : DEVICE_CPU, rounding(m.f), "together");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slopes),    cmocka_unit_test(test_chunks), cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_recompute), cmocka_unit_test(test_reuse),  cmocka_unit_test(test_together),
+    };
+    seed_begin();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

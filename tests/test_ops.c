@@ -1,0 +1,688 @@
+/*
+ * test_ops.c: every row of ops.def in a graph, forward and through its gradient.
+ *
+ * One case per row: a function that emits the op on parameters, and its shapes, small
+ * odd ones and realistic ones. From a case come four tests, each with its oracle:
+ *
+ *     forward      the CPU's f32 and bf16 outputs      the reference's in f64
+ *     differences  the reference's f64 gradient        central differences, every element
+ *     large        the reference's f64 gradient        the slope along a random direction
+ *                  the CPU's f32 gradient              the reference's f64 gradient
+ *     bf16         the CPU's bf16 gradient             the reference's f64 gradient
+ *
+ * For gradients an output is weighed with constants and summed to a loss. The weights
+ * are representable in bf16 and the loss' gradient is 1, so the gradient that reaches
+ * the op is exact in every dtype. A row that only occurs in backwards is emitted
+ * directly in the forward test and reached through its forward's vjp in the others;
+ * each test checks that its graph has the row.
+ *
+ * The table of cases is made from ops.def: a row without one does not compile.
+ */
+#include "optest.h"
+
+#include "passes/passes.h"
+
+/* --- scenes: a case in one dtype ------------------------------------------------------- */
+
+struct scene {
+    struct graph g;
+    enum dtype f;
+    bool forward;    /* outputs are looked at; else there is a loss and its gradients */
+    double length;   /* of the longest reduction, forward or backward */
+    double unit;     /* natural size of results that may cancel to 0 */
+    int roundings;   /* to f, from a parameter to a result, the last one included */
+    int watched;
+};
+
+struct opcase {
+    /* Emits the op; returns what the loss weighs (0: there is no gradient). */
+    id (*build)(struct scene *s, const int64_t *n);
+    bool no_gradient;
+    int64_t small[8][8], large[2][8]; /* shapes; a row of 0 ends */
+};
+
+struct row {
+    enum op op;
+    const struct opcase *c;
+};
+
+static id param(struct scene *s, const char *name, int rank, const int64_t *dim)
+{
+    return graph_param(&s->g, name, s->f, rank, dim, (struct init){INIT_NORMAL, 1, 0});
+}
+
+/* For what is f32 by definition: statistics, masters, moments. */
+static id param_f32(struct scene *s, const char *name, int rank, const int64_t *dim)
+{
+    return graph_param(&s->g, name, DT_F32, rank, dim, (struct init){INIT_NORMAL, 1, 0});
+}
+
+static enum dtype wide(const struct scene *s) { return s->f == DT_F64 ? DT_F64 : DT_F32; }
+
+static id constant(struct scene *s, const char *name, enum dtype type, int rank, const int64_t *dim)
+{
+    struct tensor x = {.dtype = (uint8_t)type, .rank = (uint8_t)rank};
+    for (int i = 0; i < rank; i++) x.dim[i] = dim[i];
+    char *data = mem_alloc(tensor_bytes(&x));
+    for (int64_t i = 0; i < tensor_elements(&x); i++) dtype_store(data, type, i, value_of(name, i));
+    id t = graph_const(&s->g, name, type, rank, dim, data);
+    mem_free(data);
+    return t;
+}
+
+static id constant_ids(struct scene *s, const char *name, int64_t V, bool ignored, int rank, const int64_t *dim)
+{
+    struct tensor x = {.dtype = DT_I32, .rank = (uint8_t)rank};
+    for (int i = 0; i < rank; i++) x.dim[i] = dim[i];
+    int32_t *data = mem_alloc(tensor_bytes(&x));
+    for (int64_t i = 0; i < tensor_elements(&x); i++) data[i] = id_of(name, i, V, ignored);
+    id t = graph_const(&s->g, name, DT_I32, rank, dim, data);
+    mem_free(data);
+    return t;
+}
+
+/* The forward test compares `t`. */
+static id watch(struct scene *s, id t)
+{
+    char name[16];
+    snprintf(name, sizeof name, "out%d", s->watched++);
+    if (s->forward) graph_output(&s->g, name, t);
+    return t;
+}
+
+static void watch_all(struct scene *s, id node)
+{
+    for (int o = 0; node && o < node_at(&s->g, node)->nout; o++)
+        if (node_at(&s->g, node)->out[o]) watch(s, node_at(&s->g, node)->out[o]);
+}
+
+static id out_of(struct scene *s, id node, int o) { return node ? node_at(&s->g, node)->out[o] : 0; }
+
+/* --- views and products ------------------------------------------------------------------ */
+
+static id build_reshape(struct scene *s, const int64_t *n)
+{
+    return watch(s, op_reshape(&s->g, param(s, "x", DIM(n[0], n[1], n[2])), DIM(n[2], -1)));
+}
+static const struct opcase case_RESHAPE = {build_reshape, .small = {{1, 1, 1}, {3, 5, 7}, {2, 9, 4}}, .large = {{64, 65, 33}}};
+
+static id build_slice(struct scene *s, const int64_t *n)
+{
+    return watch(s, op_slice(&s->g, param(s, "x", DIM(n[0], n[1], n[2])), (int)n[3], n[4], n[5]));
+}
+static const struct opcase case_SLICE = {
+    build_slice,
+    .small = {{1, 1, 1, 0, 0, 1}, {3, 5, 7, 0, 1, 2}, {3, 5, 7, 1, 4, 1}, {3, 5, 7, 2, 2, 3}, {2, 3, 4, 2, 0, 4}},
+    .large = {{31, 65, 33, 1, 7, 50}}};
+
+static id build_linear(struct scene *s, const int64_t *n)
+{
+    const int64_t rows = n[0] * n[1], K = n[2], N = n[3];
+    id x = param(s, "x", DIM(n[0], n[1], K)), w = param(s, "w", DIM(N, K));
+    s->length = (double)max_i64(rows, max_i64(K, N));
+    return watch(s, op_linear(&s->g, x, w, n[4] ? param(s, "b", DIM(N)) : 0));
+}
+static const struct opcase case_LINEAR = {
+    build_linear,
+    .small = {{1, 1, 1, 1, 1}, {2, 3, 5, 7, 0}, {3, 1, 4, 9, 1}, {1, 7, 2, 3, 1}},
+    .large = {{3, 43, 150, 65, 1}, {1, 65, 300, 17, 0}}};
+
+/* n: M, N, K, ta, tb, with an accumulator, the result is wide. */
+static id build_matmul(struct scene *s, const int64_t *n)
+{
+    const bool ta = n[3], tb = n[4];
+    id a = param(s, "a", DIM(ta ? n[2] : n[0], ta ? n[0] : n[2]));
+    id b = param(s, "b", DIM(tb ? n[1] : n[2], tb ? n[2] : n[1]));
+    enum dtype type = n[6] ? wide(s) : s->f;
+    s->length = (double)max_i64(n[0], max_i64(n[1], n[2]));
+    if (!n[5]) return watch(s, op_matmul(&s->g, a, b, ta, tb, type));
+    union attr t = {.matmul = {ta, tb, type}};
+    id acc = op_cast(&s->g, param(s, "c", DIM(n[0], n[1])), type);
+    return watch(s, out_of(s, graph_emit(&s->g, OP_MATMUL, &t, (id[]){a, b, acc}, 3), 0));
+}
+static const struct opcase case_MATMUL = {
+    build_matmul,
+    .small = {{1, 1, 1}, {3, 5, 7, 0, 0, 1}, {4, 2, 9, 1, 0}, {5, 3, 2, 0, 1, 1, 1}, {2, 7, 3, 1, 1, 1}, {3, 4, 5, 1, 1, 0, 1}},
+    .large = {{65, 33, 129, 1, 0, 1, 1}, {33, 70, 150, 0, 1}}};
+
+static id build_sum_rows(struct scene *s, const int64_t *n)
+{
+    if (!s->forward) return build_linear(s, n);
+    id in[2] = {param(s, "x", DIM(n[0], n[1], n[2])), op_cast(&s->g, param(s, "b", DIM(n[2])), wide(s))};
+    s->length = (double)(n[0] * n[1]);
+    watch_all(s, graph_emit(&s->g, OP_SUM_ROWS, NULL, in, n[4] % 2 ? 2 : 1));
+    return 0;
+}
+static const struct opcase case_SUM_ROWS = {
+    build_sum_rows, .small = {{1, 1, 1, 1, 1}, {2, 3, 5, 7, 3}, {3, 1, 4, 9, 1}, {1, 7, 2, 3, 2}}, .large = {{3, 65, 70, 65, 1}}};
+
+/* --- norms, position, activation ------------------------------------------------------------ */
+
+static id build_rmsnorm(struct scene *s, const int64_t *n)
+{
+    union attr a = {.rmsnorm = {1e-3f}};
+    s->length = (double)max_i64(n[0] * n[1], n[2]);
+    s->unit = 1; /* with one column y is x / |x|: the terms of dx cancel */
+    id node = graph_emit(&s->g, OP_RMSNORM, &a, (id[]){param(s, "x", DIM(n[0], n[1], n[2])), param(s, "w", DIM(n[2]))}, 2);
+    watch_all(s, node);
+    return out_of(s, node, 0);
+}
+#define NORM_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}}, .large = {{3, 43, 129}, {1, 9, 300}}
+static const struct opcase case_RMSNORM = {build_rmsnorm, NORM_SHAPES};
+
+static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
+{
+    if (!s->forward) return build_rmsnorm(s, n);
+    s->forward = false;
+    id y = build_rmsnorm(s, n);
+    s->forward = true;
+    const struct node forward = *node_at(&s->g, tensor_at(&s->g, y)->node);
+    id dy = param(s, "dy", DIM(n[0], n[1], n[2]));
+    s->unit = 4 / sqrt((double)n[2]);
+    watch_all(s, graph_emit(&s->g, OP_RMSNORM_BWD, &forward.attr, (id[]){dy, forward.in[0], forward.in[1], forward.out[1]}, 4));
+    return 0;
+}
+static const struct opcase case_RMSNORM_BWD = {build_rmsnorm_bwd, NORM_SHAPES};
+
+static id build_rope(struct scene *s, const int64_t *n)
+{
+    /* The table is f32, as published: in every dtype the angles are the same. */
+    float *table = mem_alloc((size_t)n[3] * sizeof *table);
+    for (int64_t i = 0; i < n[3]; i++) table[i] = powf(10000, -(float)i / (float)n[3]);
+    id freq = graph_const(&s->g, "inv_freq", DT_F32, 1, &n[3], table);
+    mem_free(table);
+    s->length = 2;
+    return watch(s, op_rope(&s->g, param(s, "x", DIM(n[0], n[1], n[2], 2 * n[3])), freq, 0.75f, n[4]));
+}
+static const struct opcase case_ROPE = {
+    build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}}, .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}}};
+
+static id build_silu_gate(struct scene *s, const int64_t *n)
+{
+    return watch(s, op_silu_gate(&s->g, param(s, "gate", DIM(n[0], n[1])), param(s, "up", DIM(n[0], n[1]))));
+}
+#define PLANE_SHAPES .small = {{1, 1}, {3, 5}, {7, 9}}, .large = {{65, 130}, {3, 1001}}
+static const struct opcase case_SILU_GATE = {build_silu_gate, PLANE_SHAPES};
+
+static id build_silu_gate_bwd(struct scene *s, const int64_t *n)
+{
+    if (!s->forward) return build_silu_gate(s, n);
+    id in[3] = {param(s, "dy", DIM(n[0], n[1])), param(s, "gate", DIM(n[0], n[1])), param(s, "up", DIM(n[0], n[1]))};
+    watch_all(s, graph_emit(&s->g, OP_SILU_GATE_BWD, NULL, in, 3));
+    return 0;
+}
+static const struct opcase case_SILU_GATE_BWD = {build_silu_gate_bwd, PLANE_SHAPES};
+
+/* --- attention ---------------------------------------------------------------------------------- */
+
+/* n: B, T, S, H, G, D, causal. */
+static id build_attention(struct scene *s, const int64_t *n)
+{
+    union attr a = {.attention = {(float)(1 / sqrt((double)n[5])), (uint8_t)n[6]}};
+    id q = param(s, "q", DIM(n[0], n[1], n[3], n[5]));
+    id k = param(s, "k", DIM(n[0], n[2], n[4], n[5])), v = param(s, "v", DIM(n[0], n[2], n[4], n[5]));
+    s->length = (double)(n[2] + n[5] + n[1] * n[3] / n[4]);
+    s->unit = 1;      /* with one key the softmax is constant and dq, dk are 0 */
+    s->roundings = 2; /* o is kept in f, and dq, dk come from it */
+    id node = graph_emit(&s->g, OP_ATTENTION, &a, (id[]){q, k, v}, 3);
+    watch_all(s, node);
+    return out_of(s, node, 0);
+}
+#define HEAD_SHAPES                                                                                               \
+    .small = {{1, 1, 1, 1, 1, 2, 1}, {2, 3, 3, 2, 1, 4, 1}, {1, 2, 5, 4, 2, 2, 1}, {1, 3, 4, 1, 1, 6, 0},         \
+              {1, 5, 3, 2, 2, 2, 0}},                                                                             \
+    .large = {{1, 65, 65, 4, 2, 16, 1}, {1, 17, 70, 2, 1, 32, 0}}
+static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
+
+static id build_attention_bwd(struct scene *s, const int64_t *n)
+{
+    if (!s->forward) return build_attention(s, n);
+    s->forward = false;
+    id o = build_attention(s, n);
+    s->forward = true;
+    const struct node f = *node_at(&s->g, tensor_at(&s->g, o)->node);
+    id dO = param(s, "do", DIM(n[0], n[1], n[3], n[5]));
+    watch_all(s, graph_emit(&s->g, OP_ATTENTION_BWD, &f.attr, (id[]){dO, f.in[0], f.in[1], f.in[2], f.out[0], f.out[1]}, 6));
+    return 0;
+}
+static const struct opcase case_ATTENTION_BWD = {build_attention_bwd, HEAD_SHAPES};
+
+/* --- tokens ---------------------------------------------------------------------------------------- */
+
+static id build_embedding(struct scene *s, const int64_t *n)
+{
+    id ids = constant_ids(s, "ids", n[2], false, DIM(n[0], n[1]));
+    s->length = (double)(n[0] * n[1]) / (double)n[2] + 1;
+    return watch(s, op_embedding(&s->g, ids, param(s, "table", DIM(n[2], n[3]))));
+}
+#define TOKEN_SHAPES .small = {{1, 1, 1, 1}, {2, 3, 5, 4}, {3, 5, 2, 3}, {1, 7, 9, 1}}, .large = {{4, 65, 23, 70}}
+static const struct opcase case_EMBEDDING = {build_embedding, TOKEN_SHAPES};
+
+static id build_embedding_dw(struct scene *s, const int64_t *n)
+{
+    if (!s->forward) return build_embedding(s, n);
+    union attr a = {.embedding_dw = {n[2]}};
+    id ids = constant_ids(s, "ids", n[2], false, DIM(n[0], n[1]));
+    id in[3] = {ids, param(s, "dy", DIM(n[0], n[1], n[3])), op_cast(&s->g, param(s, "acc", DIM(n[2], n[3])), wide(s))};
+    s->length = (double)(n[0] * n[1]) / (double)n[2] + 1;
+    watch_all(s, graph_emit(&s->g, OP_EMBEDDING_DW, &a, in, n[0] % 2 ? 2 : 3));
+    return 0;
+}
+static const struct opcase case_EMBEDDING_DW = {build_embedding_dw, TOKEN_SHAPES};
+
+/* Labels [B,T], shifted, of logits [B*T,V]. */
+static id build_shift_labels(struct scene *s, const int64_t *n)
+{
+    id labels = watch(s, op_shift_labels(&s->g, constant_ids(s, "labels", n[2], true, DIM(n[0], n[1]))));
+    s->unit = 1;
+    s->length = (double)n[2];
+    return op_xent(&s->g, param(s, "logits", DIM(n[0], n[1], n[2])), op_reshape(&s->g, labels, DIM(-1)));
+}
+static const struct opcase case_SHIFT_LABELS = {build_shift_labels, .small = {{1, 1, 3}, {2, 3, 5}, {3, 4, 2}}, .large = {{4, 17, 23}}};
+
+static id build_xent(struct scene *s, const int64_t *n)
+{
+    id logits = param(s, "logits", DIM(n[0], n[1])), labels = constant_ids(s, "labels", n[1], true, 1, n);
+    s->length = (double)max_i64(n[0], n[1]);
+    s->unit = 1; /* with one class loss and gradient are 0 */
+    id node = graph_emit(&s->g, OP_XENT, NULL, (id[]){logits, labels, graph_step(&s->g)}, 3);
+    watch_all(s, node);
+    return out_of(s, node, 0);
+}
+#define CLASS_SHAPES .small = {{1, 1}, {3, 5}, {7, 2}, {2, 17}}, .large = {{33, 300}, {5, 1001}}
+static const struct opcase case_XENT = {build_xent, CLASS_SHAPES};
+
+static id build_xent_bwd(struct scene *s, const int64_t *n)
+{
+    if (!s->forward) return build_xent(s, n);
+    s->forward = false;
+    id loss = build_xent(s, n);
+    s->forward = true;
+    const struct node f = *node_at(&s->g, tensor_at(&s->g, loss)->node);
+    id scale = op_cast(&s->g, param(s, "dloss", 0, NULL), wide(s));
+    /* softmax and onehot cancel; lse, of the size log V, carries an f32 rounding. */
+    s->unit = 0.125 * (1 + log((double)n[1])) * fmax(1, fabs(value_of("dloss", 0)));
+    watch_all(s, graph_emit(&s->g, OP_XENT_BWD, NULL, (id[]){f.in[0], f.in[1], f.in[2], f.out[1], scale}, 5));
+    return 0;
+}
+static const struct opcase case_XENT_BWD = {build_xent_bwd, CLASS_SHAPES};
+
+/* --- elementwise -------------------------------------------------------------------------------------- */
+
+static id build_add(struct scene *s, const int64_t *n)
+{
+    return watch(s, op_add(&s->g, param(s, "a", DIM(n[0], n[1])), param(s, "b", DIM(n[0], n[1]))));
+}
+static const struct opcase case_ADD = {build_add, PLANE_SHAPES};
+
+static id build_mul(struct scene *s, const int64_t *n)
+{
+    return watch(s, op_mul(&s->g, param(s, "a", DIM(n[0], n[1])), param(s, "b", DIM(n[0], n[1]))));
+}
+static const struct opcase case_MUL = {build_mul, PLANE_SHAPES};
+
+static id build_scale(struct scene *s, const int64_t *n)
+{
+    return watch(s, op_scale(&s->g, param(s, "a", DIM(n[0], n[1])), -0.3));
+}
+static const struct opcase case_SCALE = {build_scale, PLANE_SHAPES};
+
+/* To bf16 and back from it; an f64 graph stays exact. */
+static id build_cast(struct scene *s, const int64_t *n)
+{
+    return watch(s, op_cast(&s->g, param(s, "a", DIM(n[0], n[1])), s->f == DT_F32 ? DT_BF16 : wide(s)));
+}
+static const struct opcase case_CAST = {build_cast, PLANE_SHAPES};
+
+static id build_sum(struct scene *s, const int64_t *n)
+{
+    s->length = (double)(n[0] * n[1]);
+    s->unit = sqrt(s->length);
+    return watch(s, op_sum(&s->g, param(s, "a", DIM(n[0], n[1]))));
+}
+static const struct opcase case_SUM = {build_sum, PLANE_SHAPES};
+
+static id build_spread(struct scene *s, const int64_t *n)
+{
+    if (!s->forward) return build_sum(s, n);
+    id in[2] = {op_cast(&s->g, param(s, "ds", 0, NULL), wide(s)), param(s, "a", DIM(n[0], n[1]))};
+    watch_all(s, graph_emit(&s->g, OP_SPREAD, NULL, in, 2));
+    return 0;
+}
+static const struct opcase case_SPREAD = {build_spread, PLANE_SHAPES};
+
+/* Into an accumulator of a wider dtype; not onto the parameter itself, which must stay. */
+static id build_accumulate(struct scene *s, const int64_t *n)
+{
+    id acc = op_cast(&s->g, param(s, "acc", DIM(n[0], n[1])), wide(s));
+    return watch(s, op_accumulate(&s->g, param(s, "a", DIM(n[0], n[1])), acc));
+}
+static const struct opcase case_ACCUMULATE = {build_accumulate, PLANE_SHAPES};
+
+static id build_fill(struct scene *s, const int64_t *n)
+{
+    id filled = watch(s, op_fill(&s->g, s->f, 2, n, 0.3));
+    return op_add(&s->g, filled, param(s, "a", DIM(n[0], n[1])));
+}
+static const struct opcase case_FILL = {build_fill, PLANE_SHAPES};
+
+/* To the second space and back. */
+static id build_copy(struct scene *s, const int64_t *n)
+{
+    id away = op_copy(&s->g, param(s, "a", DIM(n[0], n[1])), SPACE_HOST);
+    return watch(s, op_copy(&s->g, away, SPACE_DEVICE));
+}
+static const struct opcase case_COPY = {build_copy, PLANE_SHAPES};
+
+/* --- update --------------------------------------------------------------------------------------------- */
+
+static id sum_of_squares(struct scene *s, id x)
+{
+    id zero = op_fill(&s->g, DT_F64, 0, NULL, 0.25);
+    return out_of(s, graph_emit(&s->g, OP_SUMSQ, NULL, (id[]){x, zero}, 2), 0);
+}
+
+static id build_sumsq(struct scene *s, const int64_t *n)
+{
+    s->length = (double)(n[0] * n[1]);
+    watch(s, sum_of_squares(s, param(s, "x", DIM(n[0], n[1]))));
+    return 0;
+}
+static const struct opcase case_SUMSQ = {build_sumsq, .no_gradient = true, PLANE_SHAPES};
+
+static id build_clip(struct scene *s, const int64_t *n)
+{
+    s->length = (double)(n[0] * n[1]);
+    id sum = sum_of_squares(s, param(s, "x", DIM(n[0], n[1])));
+    watch_all(s, graph_emit(&s->g, OP_CLIP, NULL, (id[]){sum, graph_step(&s->g)}, 2));
+    return 0;
+}
+static const struct opcase case_CLIP = {build_clip, .no_gradient = true, PLANE_SHAPES};
+
+/* n: rows, columns, with clip, with a working copy. */
+static id build_adamw(struct scene *s, const int64_t *n)
+{
+    union attr a = {.adamw = {0.9, 0.95, 1e-8, 0.1, 0.5}};
+    id p = param_f32(s, "p", 2, n), g = param_f32(s, "g", 2, n), root = param_f32(s, "v", 2, n);
+    id v = op_mul(&s->g, root, root); /* never negative */
+    id step = graph_step(&s->g), clip = 0, w = 0;
+    if (n[2]) clip = out_of(s, graph_emit(&s->g, OP_CLIP, NULL, (id[]){sum_of_squares(s, g), step}, 2), 0);
+    if (n[3]) w = op_cast(&s->g, p, s->f);
+    s->length = 8; /* roundings of one element's chain */
+    watch_all(s, graph_emit(&s->g, OP_ADAMW, &a, (id[]){p, g, param_f32(s, "m", 2, n), v, step, clip, w}, w ? 7 : clip ? 6 : 5));
+    return 0;
+}
+static const struct opcase case_ADAMW = {build_adamw, .no_gradient = true,
+                                         .small = {{1, 1, 0, 0}, {3, 5, 1, 1}, {7, 9, 0, 1}}, .large = {{65, 130, 1, 1}}};
+
+/* --- building and describing ---------------------------------------------------------------------------- */
+
+/* Weighs `y` with constants and sums; a scalar is weighed alone. */
+static id weighted_sum(struct scene *s, id y)
+{
+    if (!y) return 0;
+    struct tensor x = *tensor_at(&s->g, y);
+    id product = op_mul(&s->g, y, constant(s, "weights", x.dtype, x.rank, x.dim));
+    return x.rank ? op_sum(&s->g, product) : product;
+}
+
+static struct scene scene_of(const struct row *row, const int64_t *n, enum dtype f, bool forward)
+{
+    struct scene s = {.f = f, .forward = forward, .length = 1, .roundings = 1};
+    graph_init(&s.g);
+    id y = row->c->build(&s, n);
+    if (!forward) {
+        id loss = weighted_sum(&s, y);
+        graph_output(&s.g, "loss", loss);
+        graph_verify(&s.g, "build");
+        graph_differentiate(&s.g, PROGRAM_STEP, loss);
+    }
+    graph_verify(&s.g, "differentiate");
+    return s;
+}
+
+static const char *describe(const struct row *row, const int64_t *n, enum dtype f, char text[160])
+{
+    int at = snprintf(text, 160, "%s %s (", op_table[row->op].name, dtype_name(f));
+    for (int i = 0; i < 8; i++) at += snprintf(text + at, 160 - (size_t)at, "%s%lld", i ? " " : "", (long long)n[i]);
+    snprintf(text + at, 160 - (size_t)at, "), seed %llu", (unsigned long long)seed);
+    return text;
+}
+
+/* The row is in the graph, and the CPU has a kernel of its own for it when nothing
+ * about the tensors is unusual. */
+static void check_present(const struct row *row, const struct rig *r, const char *what)
+{
+    bool present = false;
+    for (uint32_t k = 0; k < r->graph.order[PROGRAM_STEP].nodes.n; k++) {
+        id n = r->graph.order[PROGRAM_STEP].nodes.at[k];
+        if (node_at(&r->graph, n)->op != row->op) continue;
+        present = true;
+        if (op_table[row->op].flags & OPF_VIEW || r->device.kind != DEVICE_CPU) continue;
+        const char *kernel = r->plan.placement.binding[n].kernel->name;
+        if (strncmp(kernel, "cpu_", 4)) fail_msg("%s: runs on %s", what, kernel);
+    }
+    if (!present) fail_msg("%s: the graph does not have the row", what);
+}
+
+static void open_scene(struct rig *r, struct scene *s, const struct row *row, const int64_t *n, enum device_kind kind)
+{
+    char text[160];
+    r->graph = s->g;
+    rig_open(r, kind);
+    check_present(row, r, describe(row, n, s->f, text));
+}
+
+/* Calls `check` for each shape of one list. */
+static void for_shapes(const struct row *row, const int64_t (*shapes)[8], int count,
+                       void (*check)(const struct row *, const int64_t *))
+{
+    for (int i = 0; i < count && shapes[i][0]; i++) check(row, shapes[i]);
+}
+
+static void for_small(const struct row *row, void (*check)(const struct row *, const int64_t *))
+{
+    for_shapes(row, row->c->small, 8, check);
+}
+
+static void for_large(const struct row *row, void (*check)(const struct row *, const int64_t *))
+{
+    for_shapes(row, row->c->large, 2, check);
+}
+
+/* --- forward -------------------------------------------------------------------------------------------------- */
+
+/* Rounding to the output's dtype, to f on the way, and an f32 sum's walk. */
+static double tolerance(const struct scene *s, enum dtype out)
+{
+    const double c = 4, f32 = dtype_table[DT_F32].epsilon;
+    return c * (dtype_table[out].epsilon / 2 + (s->roundings - 1) * dtype_table[s->f].epsilon / 2 + f32 * sqrt(s->length));
+}
+
+static void compare_outputs(const struct row *row, const int64_t *n, const struct scene *s, const struct rig *got,
+                            const struct rig *want)
+{
+    char text[160];
+    assert_true(got->graph.outputs.n > 0);
+    for (uint32_t o = 0; o < got->graph.outputs.n; o++) {
+        id x = got->graph.outputs.at[o].tensor;
+        const struct tensor *t = tensor_at(&got->graph, x);
+        double *a = rig_read(got, x), *b = rig_read(want, want->graph.outputs.at[o].tensor), size = s->unit;
+        for (int64_t i = 0; i < tensor_elements(t); i++) size = fmax(size, fabs(b[i]));
+        double allowed = dtype_is_float(t->dtype) ? tolerance(s, t->dtype) * size : 0;
+        for (int64_t i = 0; i < tensor_elements(t); i++)
+            if (!(fabs(a[i] - b[i]) <= allowed))
+                fail_msg("%s: output %u[%lld] is %.9g, the reference says %.9g, allowed %.3g", describe(row, n, s->f, text), o,
+                         (long long)i, a[i], b[i], allowed);
+        mem_free(a);
+        mem_free(b);
+    }
+}
+
+static void check_forward(const struct row *row, const int64_t *n)
+{
+    static const enum dtype TYPES[] = {DT_F32, DT_BF16};
+    for (size_t i = 0; i < COUNT(TYPES); i++) {
+        struct scene s = scene_of(row, n, TYPES[i], true), exact = scene_of(row, n, DT_F64, true);
+        struct rig fast, reference;
+        open_scene(&fast, &s, row, n, DEVICE_CPU);
+        open_scene(&reference, &exact, row, n, DEVICE_REF);
+        rig_run(&fast);
+        rig_run(&reference);
+        compare_outputs(row, n, &s, &fast, &reference);
+        rig_close(&fast);
+        rig_close(&reference);
+    }
+}
+
+/* The row may be a backward one that the gradient's graph has and this one has not. */
+static void test_forward(void **state)
+{
+    const struct row *row = *state;
+    for_small(row, check_forward);
+    for_large(row, check_forward);
+}
+
+/* --- differences ------------------------------------------------------------------------------------------------- */
+
+static double loss_with(struct rig *r, double *x, double value)
+{
+    *x = value;
+    rig_run(r);
+    return rig_loss(r);
+}
+
+/* Central differences of every element. Their error is h^2 f'''/6 + eps |loss| / h: about
+ * 1e-10 here, so 1e-6 of the largest derivative is generous only to the third derivative. */
+static void check_differences(const struct row *row, const int64_t *n)
+{
+    const double h = 1e-5;
+    char text[160];
+    struct scene s = scene_of(row, n, DT_F64, false);
+    struct rig r;
+    open_scene(&r, &s, row, n, DEVICE_REF);
+    rig_run(&r);
+    double *gradient[8], size = 1e-3;
+    for (uint32_t i = 0; i < r.graph.params.n; i++) {
+        const struct param *p = &r.graph.params.at[i];
+        if (p->frozen) continue;
+        if (!p->grad) fail_msg("%s: %s has no gradient", describe(row, n, DT_F64, text), name_of(&r, p->tensor));
+        gradient[i] = rig_read(&r, p->grad);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.graph, p->tensor)); k++) size = fmax(size, fabs(gradient[i][k]));
+    }
+    for (uint32_t i = 0; i < r.graph.params.n; i++) {
+        const struct param *p = &r.graph.params.at[i];
+        double *x = tape_address(&r.tape, p->tensor);
+        for (int64_t k = 0; !p->frozen && k < tensor_elements(tensor_at(&r.graph, p->tensor)); k++) {
+            double at = x[k], slope = (loss_with(&r, &x[k], at + h) - loss_with(&r, &x[k], at - h)) / (2 * h);
+            x[k] = at;
+            if (!(fabs(slope - gradient[i][k]) <= 1e-6 * size))
+                fail_msg("%s: d loss / d %s[%lld] is %.12g, differences say %.12g", describe(row, n, DT_F64, text),
+                         name_of(&r, p->tensor), (long long)k, gradient[i][k], slope);
+        }
+        if (!p->frozen) mem_free(gradient[i]);
+    }
+    rig_close(&r);
+}
+
+static void test_differences(void **state)
+{
+    const struct row *row = *state;
+    if (!row->c->no_gradient) for_small(row, check_differences);
+}
+
+/* --- gradients against the reference ------------------------------------------------------------------------------ */
+
+/* |got - want| over all elements, relative to |want|, or to the unit where that is small. */
+static void compare_gradients(const struct row *row, const int64_t *n, const struct scene *s, const struct rig *got,
+                              const struct rig *want)
+{
+    char text[160];
+    for (uint32_t i = 0; i < got->graph.params.n; i++) {
+        const struct param *p = &got->graph.params.at[i], *q = &want->graph.params.at[i];
+        if (p->frozen) continue;
+        assert_true(p->grad && q->grad);
+        int64_t count = tensor_elements(tensor_at(&got->graph, p->grad));
+        double *a = rig_read(got, p->grad), *b = rig_read(want, q->grad), error = 0, size = 0;
+        for (int64_t k = 0; k < count; k++) error += (a[k] - b[k]) * (a[k] - b[k]), size += b[k] * b[k];
+        size = fmax(sqrt(size), s->unit * sqrt((double)count));
+        if (!(sqrt(error) <= tolerance(s, s->f) * size))
+            fail_msg("%s: gradient of %s is off by %.3g of its size, allowed %.3g", describe(row, n, s->f, text),
+                     name_of(got, p->tensor), sqrt(error) / size, tolerance(s, s->f));
+        mem_free(a);
+        mem_free(b);
+    }
+}
+
+static void check_fast(const struct row *row, const int64_t *n, enum dtype f, const struct rig *reference)
+{
+    struct scene s = scene_of(row, n, f, false);
+    struct rig fast;
+    pass_reuse(&s.g, NULL);
+    graph_verify(&s.g, "reuse");
+    open_scene(&fast, &s, row, n, DEVICE_CPU);
+    rig_run(&fast);
+    compare_gradients(row, n, &s, &fast, reference);
+    rig_close(&fast);
+}
+
+static void check_large(const struct row *row, const int64_t *n)
+{
+    char text[160];
+    struct scene exact = scene_of(row, n, DT_F64, false);
+    struct rig r;
+    open_scene(&r, &exact, row, n, DEVICE_REF);
+    struct slope s = rig_slope(&r, "direction");
+    if (!(fabs(s.difference - s.product) <= 1e-6 * (s.size + 1e-3)))
+        fail_msg("%s: the slope is %.12g, the gradient says %.12g", describe(row, n, DT_F64, text), s.difference, s.product);
+    rig_run(&r);
+    check_fast(row, n, DT_F32, &r);
+    rig_close(&r);
+}
+
+static void test_large(void **state)
+{
+    const struct row *row = *state;
+    if (!row->c->no_gradient) for_large(row, check_large);
+}
+
+static void check_bf16(const struct row *row, const int64_t *n)
+{
+    struct scene exact = scene_of(row, n, DT_F64, false);
+    struct rig r;
+    open_scene(&r, &exact, row, n, DEVICE_REF);
+    rig_run(&r);
+    check_fast(row, n, DT_BF16, &r);
+    rig_close(&r);
+}
+
+static void test_bf16(void **state)
+{
+    const struct row *row = *state;
+    if (row->c->no_gradient) return;
+    for_small(row, check_bf16);
+    for_large(row, check_bf16);
+}
+
+/* --- all rows -------------------------------------------------------------------------------------------------------- */
+
+static const struct row rows[] = {
+    {OP_NONE, NULL},
+#define OP(NAME, ...) {OP_##NAME, &case_##NAME},
+#include "graph/ops.def"
+#undef OP
+};
+_Static_assert(COUNT(rows) == OP_COUNT, "one case per row");
+
+#define TEST(KIND, NAME) {#KIND " " #NAME, test_##KIND, NULL, NULL, (void *)&rows[OP_##NAME]}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+#define OP(NAME, ...) TEST(forward, NAME), TEST(differences, NAME), TEST(large, NAME), TEST(bf16, NAME),
+#include "graph/ops.def"
+#undef OP
+    };
+    seed_begin();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
