@@ -74,7 +74,8 @@ REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tes
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
-tests: $(TESTS) $(REPLAYS) $(BUILD)/tests/compare $(BUILD)/tests/cuda_seam
+HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge cuda_seam)
+tests: $(TESTS) $(REPLAYS) $(HELPERS)
 
 # The CUDA device against the reference kernels: needs none of the libraries that
 # files and configurations need, so that it builds on a bare machine with a card.
@@ -131,4 +132,4 @@ clean:
 	rm -rf $(BUILD)
 .PHONY: all tests deps test check demo docs asan fuzz bench clean always
 
--include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(BUILD)/tests/compare.d $(BENCHES:=.d)
+-include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d)

@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2015
 # run_equal.sh: a memory technique never changes the result, and the same seed gives the
 # same bits.
 #
@@ -6,6 +7,7 @@
 #
 # Bit-equal: recompute, offload, both, threads, a second run, and NaN in every dead byte
 # (PLIMSOLL_POISON). Within 1e-6 in f32: the split into micro-batches and head chunks.
+# shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool compare
 preload fault

@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2015
 # run_kill.sh: nothing is lost. Killed at any moment, a run goes on bit for bit.
 #
 #   bash tests/run_kill.sh        from the repository's root, after make; see run_lib.sh
@@ -8,6 +9,7 @@
 # seen; and from inside (fault.c), before the N-th call that changes a file of the run, which
 # reaches moments that no clock finds. Each time the files must be those of a run that nobody
 # disturbed.
+# shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
 steps=12
@@ -99,9 +101,9 @@ calls_killed() {
     while [ "$n" -le "$total" ]; do
         at_call kill "$n" 137 || return 1
         tried=$((tried + 1))
-        number 3 9
+        number 2 5
         if [ "$n" -lt 24 ] || [ "$n" -ge $((total - 24)) ]; then picked=1; fi
-        if [ "$n" -gt 300 ] && [ $((n + 40)) -lt $((total - 24)) ]; then picked=$((picked * 5)); fi
+        if [ "$n" -gt 300 ] && [ $((n + 40)) -lt $((total - 24)) ]; then picked=$((picked * 3)); fi
         n=$((n + picked))
     done
     echo "$tried of $total calls that change files"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2015
 # run_memory.sh: plan = run, to the byte; and nothing is taken after the first step.
 #
 #   bash tests/run_memory.sh      from the repository's root, after make; see run_lib.sh
@@ -6,6 +7,7 @@
 # The program's own numbers are checked against three that it cannot influence: the mapping
 # in /proc/PID/maps, the resident anonymous memory, and a count of every malloc and mmap
 # (malloc_count.c), each taken when a line of metrics.jsonl is written.
+# shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload malloc_count
 

@@ -9,7 +9,8 @@
  *     gradient      against the slope of the loss along random directions, f64
  *     chunk         any number of pieces of the head: the same gradients
  *     accumulate    any split of the batch: the same gradients
- *     recompute, reuse, offload's kin: the same bits
+ *     recompute     the same bits, and with reuse on or off
+ *     frozen        weights get no gradient, cost nothing, change no other's
  *
  * What is random is `pick`, a hash of seed and draw number; a failure prints the seed.
  */
@@ -96,6 +97,7 @@ static id draw_copy(struct draw *d) { return op_copy(d->g, recent(d), pick(d, 2)
 static id draw_gate(struct draw *d)
 {
     id x = recent(d);
+    if (pick(d, 3) == 0) return op_silu_gate(d->g, x, x);
     return linear(d, op_silu_gate(d->g, linear(d, x, 3), linear(d, any(d), 3)), C);
 }
 
@@ -187,7 +189,7 @@ static void add_layer(struct draw *d)
 static id head(struct draw *d, id x)
 {
     struct graph *g = d->g;
-    uint64_t kind = pick(d, 4);
+    uint64_t kind = pick(d, 6);
     id rows = op_reshape(g, x, DIM(-1, C)), second = op_reshape(g, any(d), DIM(-1, C));
     id labels = graph_input(g, "labels", DT_I32, DIM(d->B, T));
     id targets = op_reshape(g, op_shift_labels(g, labels), DIM(-1));
@@ -197,6 +199,11 @@ static id head(struct draw *d, id x)
     if (kind == 1) rows = op_rmsnorm(g, rows, v, 1e-2f);
     if (kind == 2) rows = op_add(g, rows, op_linear(g, rows, u, 0)); /* a residual: the slice is used twice */
     if (kind == 3) rows = op_add(g, rows, second);                   /* two slices share a gradient */
+    if (kind == 4) rows = op_mul(g, rows, second);
+    if (kind == 5) { /* slices along the columns, side by side with the whole row */
+        id half = op_copy(g, op_slice(g, rows, 1, 1, C / 2), SPACE_DEVICE);
+        rows = op_add(g, rows, op_linear(g, half, weight(d, C, C / 2), 0));
+    }
     id logits = op_linear(g, rows, w, 0);
     id loss = op_xent(g, logits, targets);
     graph_scope_pop(g, outer);
@@ -260,6 +267,9 @@ static void make(struct rig *r, const struct making *m, enum device_kind kind)
     run_pass(g, "recompute", pass_recompute, &s);
     if (m->reuse) run_pass(g, "reuse", pass_reuse, &s);
     rig_open(r, kind);
+    for (uint32_t i = 0; i < g->params.n; i++) /* gradients of weights are never narrower than f32 */
+        if (g->params.at[i].grad)
+            assert_int_equal(tensor_at(g, g->params.at[i].grad)->dtype, m->f == DT_F64 ? DT_F64 : DT_F32);
 }
 
 static struct making plain(uint64_t number)
@@ -290,24 +300,47 @@ static void test_slopes(void **state)
 
 /* --- the same gradients ---------------------------------------------------------------------------- */
 
-/* Compares loss and all gradients; allowed is relative to each tensor's norm, 0: same bits. */
+static double norm_of(const double *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+/* The norm of all gradients together. */
+static double gradient_size(const struct rig *r)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < r->graph.params.n; i++) {
+        if (!r->graph.params.at[i].grad) continue;
+        double *x = rig_read(r, r->graph.params.at[i].grad);
+        sum += pow(norm_of(x, tensor_elements(tensor_at(&r->graph, r->graph.params.at[i].grad))), 2);
+        mem_free(x);
+    }
+    return sqrt(sum);
+}
+
+/* Compares loss and all gradients. What is allowed is relative to the norm of all of them,
+ * because rounding is relative to what flows, and some gradients cancel (a bias before a
+ * softmax gets none at all). 0: same bits. */
 static void compare(const struct rig *a, const struct rig *b, double allowed, const struct making *m, const char *what)
 {
     char text[200];
     snprintf(text, sizeof text, "draw %llu, seed %llu, %s, %s: micro-batch %d, %d pieces", (unsigned long long)m->number,
              (unsigned long long)seed, what, dtype_name(m->f), m->micro_batch, m->chunks);
-    if (!(fabs(rig_loss(a) - rig_loss(b)) <= allowed * fabs(rig_loss(b))))
+    if (!(fabs(rig_loss(a) - rig_loss(b)) <= allowed * fmax(1, fabs(rig_loss(b)))))
         fail_msg("%s: the loss is %.17g, it was %.17g", text, rig_loss(a), rig_loss(b));
+    double size = gradient_size(b);
     for (uint32_t i = 0; i < b->graph.params.n; i++) {
         const struct param *q = &b->graph.params.at[i], *p = rig_param(a, name_of(b, q->tensor));
         assert_non_null(p);
         if (!p->grad != !q->grad) fail_msg("%s: %s has a gradient in one of the two", text, name_of(b, q->tensor));
         if (!p->grad) continue;
         int64_t n = tensor_elements(tensor_at(&a->graph, p->grad));
-        double *x = rig_read(a, p->grad), *y = rig_read(b, q->grad), error = 0, size = 0;
-        for (int64_t k = 0; k < n; k++) error += (x[k] - y[k]) * (x[k] - y[k]), size += y[k] * y[k];
-        if (!(sqrt(error) <= allowed * sqrt(size)))
-            fail_msg("%s: the gradient of %s differs by %.3g of its norm %.3g", text, name_of(b, q->tensor), sqrt(error / size), sqrt(size));
+        double *x = rig_read(a, p->grad), *y = rig_read(b, q->grad);
+        for (int64_t k = 0; k < n; k++) x[k] -= y[k];
+        if (!(norm_of(x, n) <= allowed * size))
+            fail_msg("%s: the gradient of %s differs by %.3g of %.3g", text, name_of(b, q->tensor), norm_of(x, n) / size, size);
         mem_free(x);
         mem_free(y);
     }
@@ -363,6 +396,21 @@ static void test_accumulation(void **state)
         }
 }
 
+/* A block's backward reads nothing that the block's forward made: so nothing is kept. */
+static void check_recomputed(const struct graph *g, uint64_t number)
+{
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        id block = graph_block_of(g, n->scope);
+        for (int i = 0; i < n->nin && block && n->phase == PHASE_BACKWARD; i++) {
+            const struct node *m = node_at(g, tensor_at(g, n->in[i])->node);
+            if (m->phase == PHASE_FORWARD && graph_block_of(g, m->scope) == block)
+                fail_msg("draw %llu, seed %llu: %s in the backward of its block reads the forward's %s", (unsigned long long)number,
+                         (unsigned long long)seed, op_table[n->op].name, op_table[m->op].name);
+        }
+    }
+}
+
 static void test_recompute(void **state)
 {
     (void)state;
@@ -373,6 +421,10 @@ static void test_recompute(void **state)
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
         m.f = number % 4 ? DT_F32 : DT_F64;
         check_same(&m, m.f == DT_F64 ? DEVICE_REF : DEVICE_CPU, 0, "recompute");
+        struct rig r;
+        make(&r, &m, DEVICE_REF);
+        check_recomputed(&r.graph, number);
+        rig_close(&r);
     }
 }
 
@@ -403,11 +455,135 @@ static void test_together(void **state)
     }
 }
 
+/* --- what gets no gradient ---------------------------------------------------------------------------- */
+
+static bool freezes(const struct graph *g, uint32_t param, uint64_t number, uint64_t one_in)
+{
+    const char *name = graph_name(g, tensor_at(g, g->params.at[param].tensor)->name);
+    return random_bits(random_key(seed, name), number) % one_in == 0;
+}
+
+/* Builds and differentiates a draw with one in so many weights frozen; 0: none. */
+static void make_frozen(struct rig *r, uint64_t number, uint64_t one_in)
+{
+    struct graph *g = &r->graph;
+    memset(r, 0, sizeof *r);
+    graph_init(g);
+    build(g, number, DT_F64, 2, MIXES_ROWS | HAS_LOSS_TERMS);
+    graph_prune(g, PROGRAM_STEP);
+    uint32_t forward = g->order[PROGRAM_STEP].nodes.n;
+    for (uint32_t i = 0; i < g->params.n; i++) g->params.at[i].frozen |= one_in && freezes(g, i, number, one_in);
+    graph_differentiate(g, PROGRAM_STEP, rig_loss_tensor(r));
+    graph_verify(g, "differentiate");
+    /* Nothing was emitted for a frozen weight: every node leads to some gradient. */
+    uint32_t all = g->order[PROGRAM_STEP].nodes.n;
+    graph_prune(g, PROGRAM_STEP);
+    uint32_t kept = g->order[PROGRAM_STEP].nodes.n;
+    if (kept != all && kept != forward)
+        fail_msg("draw %llu, seed %llu: %u nodes of the backward lead nowhere", (unsigned long long)number, (unsigned long long)seed,
+                 all - kept);
+    rig_open(r, DEVICE_REF);
+    rig_run(r);
+}
+
+static void test_frozen(void **state)
+{
+    (void)state;
+    for (uint64_t number = 0; number < 60; number++) {
+        struct rig some, none;
+        make_frozen(&some, number, number % 4 + 1); /* 1: all of them */
+        make_frozen(&none, number, 0);
+        for (uint32_t i = 0; i < none.graph.params.n; i++) {
+            const struct param *p = &some.graph.params.at[i], *q = &none.graph.params.at[i];
+            if (p->frozen) assert_int_equal(p->grad, 0);
+            else assert_int_equal(!p->grad, !q->grad);
+            if (!p->grad) continue;
+            double *x = rig_read(&some, p->grad), *y = rig_read(&none, q->grad);
+            if (memcmp(x, y, (size_t)tensor_elements(tensor_at(&none.graph, q->grad)) * sizeof *x))
+                fail_msg("draw %llu, seed %llu: freezing others changed the gradient of %s", (unsigned long long)number,
+                         (unsigned long long)seed, name_of(&none, q->tensor));
+            mem_free(x);
+            mem_free(y);
+        }
+        rig_close(&some);
+        rig_close(&none);
+    }
+}
+
+/* A weight that nobody uses, and one whose result nobody uses: no gradient, no node. */
+static void test_unreached(void **state)
+{
+    (void)state;
+    struct rig r = {0};
+    struct graph *g = &r.graph;
+    graph_init(g);
+    id a = graph_param(g, "a", DT_F64, DIM(3, 2), (struct init){0}), b = graph_param(g, "b", DT_F64, DIM(3, 2), (struct init){0});
+    id unused = graph_param(g, "unused", DT_F64, DIM(5), (struct init){0});
+    op_sum(g, op_mul(g, a, b));
+    graph_output(g, "loss", op_sum(g, op_scale(g, a, 2)));
+    graph_differentiate(g, PROGRAM_STEP, rig_loss_tensor(&r));
+    graph_verify(g, "differentiate");
+    assert_int_equal(graph_param_of(g, unused)->grad, 0);
+    assert_int_equal(graph_param_of(g, b)->grad, 0);
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        assert_true(n->phase != PHASE_BACKWARD || n->op != OP_MUL);
+    }
+    rig_open(&r, DEVICE_REF);
+    rig_run(&r);
+    double *grad = rig_read(&r, graph_param_of(&r.graph, a)->grad);
+    for (int i = 0; i < 6; i++) assert_true(grad[i] == 2);
+    mem_free(grad);
+    rig_close(&r);
+}
+
+/* --- what is refused, not got wrong ------------------------------------------------------------------------ */
+
+static void expect_refusal(struct graph *g, const char *word)
+{
+    struct error e;
+    assert_int_equal(graph_error(g, &e), PL_USAGE);
+    if (!strstr(e.text, word)) fail_msg("\"%s\" is not in: %s", word, e.text);
+    graph_free(g);
+}
+
+/* The gradient of a product with the loop's sum needs the sum before the loop. */
+static void test_loop_exit_refused(void **state)
+{
+    (void)state;
+    struct graph g;
+    graph_init(&g);
+    id x = op_scale(&g, graph_param(&g, "x", DT_F64, DIM(6, C), (struct init){0}), 1);
+    id w = graph_param(&g, "w", DT_F64, DIM(C, C), (struct init){0});
+    id outer = graph_scope_push(&g, "head", SCOPE_ROWS);
+    id sum = op_sum(&g, op_linear(&g, x, w, 0));
+    graph_scope_pop(&g, outer);
+    graph_output(&g, "loss", op_mul(&g, sum, sum));
+    pass_chunk(&g, &(struct settings){.head_chunks = 2});
+    graph_verify(&g, "chunk");
+    graph_differentiate(&g, PROGRAM_STEP, graph_find_output(&g, PROGRAM_STEP, "loss"));
+    expect_refusal(&g, "leaves a loop");
+}
+
+static void test_statistic_refused(void **state)
+{
+    (void)state;
+    struct graph g;
+    graph_init(&g);
+    id x = graph_param(&g, "x", DT_F64, DIM(2, C), (struct init){0}), w = graph_param(&g, "w", DT_F64, DIM(C), (struct init){0});
+    id n = graph_emit(&g, OP_RMSNORM, NULL, (id[]){x, w}, 2);
+    id loss = op_add(&g, op_sum(&g, node_at(&g, n)->out[0]), op_sum(&g, node_at(&g, n)->out[1]));
+    graph_differentiate(&g, PROGRAM_STEP, loss);
+    expect_refusal(&g, "no gradient flows");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slopes),    cmocka_unit_test(test_chunks), cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_recompute), cmocka_unit_test(test_reuse),  cmocka_unit_test(test_together),
+        cmocka_unit_test(test_frozen),    cmocka_unit_test(test_unreached),
+        cmocka_unit_test(test_loop_exit_refused), cmocka_unit_test(test_statistic_refused),
     };
     seed_begin();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -535,7 +535,6 @@ static void check_forward(const struct row *row, const int64_t *n)
     }
 }
 
-/* The row may be a backward one that the gradient's graph has and this one has not. */
 static void test_forward(void **state)
 {
     const struct row *row = *state;

@@ -46,7 +46,7 @@ run() {
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     printf '%-6s %-24s %4d passed, %d failed, %d skipped  %4d s\n' \
         "$( ((f)) && echo FAIL || echo ok)" "$name" "$p" "$f" "$s" $((SECONDS - from))
-    if ((s)); then grep -i skip "$log" | grep -v '[0-9] skipped$' | sed -n 's/^ */       /; 1,2p; 3{s/.*/       .../p}'; fi
+    if ((s)); then grep -i skip "$log" | awk '!/[0-9] skipped$|test\(s\)|TEST\(S\)/ && !seen[$0]++' | sed -n 's/^ */       /; 1,2p; 3{s/.*/       .../p}'; fi
     if ((f)); then
         echo "       exit status $status; its output:"
         sed 's/^/       /' "$log"
@@ -75,8 +75,8 @@ run_docs() { run docs tools/docs.sh --check; }
 run_golden() { run golden.sh sh tests/golden.sh; }
 run_run() {
     local script
-    for script in tests/run_*.sh; do
-        if [[ -f $script ]]; then run "$(basename "$script")" bash "$script"; fi
+    for script in tests/run_*.sh; do # run_lib.sh is what they share
+        if [[ -f $script && $script != */run_lib.sh ]]; then run "$(basename "$script")" bash "$script"; fi
     done
 }
 

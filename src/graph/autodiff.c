@@ -115,6 +115,13 @@ static void contribute(struct sweep *s, id t, id gradient, bool owned)
 {
     struct graph *g = s->g;
     id have = s->adjoint[t];
+    /* Weights gather theirs in f32; elementwise ops pass on what they got. */
+    enum dtype type = tensor_at(g, gradient)->dtype;
+    if (storage_of(g, t)->kind == KIND_PARAM && type != DT_F32 && type != DT_F64) {
+        gradient = op_cast(g, gradient, DT_F32);
+        owned = true;
+        if (!gradient) return;
+    }
     if (s->loop && !defined_in_loop(s, t)) {
         if (!have) have = carried(s, gradient);
         if (have) s->adjoint[t] = add_into(s, have, gradient, owned);
@@ -172,6 +179,12 @@ static void differentiate_node(struct sweep *s, id node)
 
     g->scope = n.scope;
     g->origin = node;
+    /* Statistics beside the result (rstd, log-sum-exp) serve the backward alone. */
+    for (int o = 1; o < n.nout; o++)
+        if (v.dout[o]) {
+            graph_fail(g, "the loss depends on output %d of %s, through which no gradient flows", o, row->name);
+            return;
+        }
     uint32_t first = g->nodes.n;
     row->vjp(&v);
     check_reads(s, &n, first);

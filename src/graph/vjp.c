@@ -34,7 +34,7 @@ void vjp_reshape(struct vjp *v)
 void vjp_slice(struct vjp *v)
 {
     struct tensor x = *tensor_at(v->g, v->in[0]);
-    id whole = op_fill(v->g, x.dtype, x.rank, x.dim, 0);
+    id whole = op_fill(v->g, tensor_at(v->g, v->dout[0])->dtype, x.rank, x.dim, 0);
     if (!whole) return;
     int axis = v->attr->slice.axis;
     id part = op_slice(v->g, whole, axis, v->attr->slice.start, v->attr->slice.length);

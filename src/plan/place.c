@@ -21,7 +21,7 @@
 struct item {
     uint64_t bytes, offset;
     uint32_t start, end;
-    bool crosses, placed;    /* lives in more than one segment */
+    bool crosses;            /* lives in more than one segment */
     id storage, node;        /* a storage, or a node's workspace */
 };
 
@@ -74,42 +74,44 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
         const struct storage *x = &g->storages.at[s];
         if (!life[s].used || kind_is_persistent(x->kind) || x->space != space) continue;
         struct item i = {align_up(x->bytes, PLAN_ALIGN), 0, life[s].start, life[s].end,
-                         segment[life[s].start] != segment[life[s].end], false, s, 0};
+                         segment[life[s].start] != segment[life[s].end], s, 0};
         vec_push(&it->list, i);
     }
     for (uint32_t k = 0; k < g->order[p].nodes.n && space == SPACE_DEVICE; k++) {
         id n = g->order[p].nodes.at[k];
         uint64_t bytes = align_up(plan->placement.binding[n].work_bytes, PLAN_ALIGN);
-        if (bytes) vec_push(&it->list, ((struct item){bytes, 0, k, k, false, false, 0, n}));
+        if (bytes) vec_push(&it->list, ((struct item){bytes, 0, k, k, false, 0, n}));
     }
     mem_free(segment);
 }
 
 /* --- first fit --------------------------------------------------------------------- */
 
-struct hole {
-    uint64_t from, to;
-};
-
-static int by_from(const void *a, const void *b)
+/* The lowest offset at which `x` meets no placed item alive at the same time. `placed`
+ * is sorted by offset, so one walk upwards finds it. */
+static uint64_t lowest_fit(const struct items *it, const struct item *x, const uint32_t *placed, uint32_t n)
 {
-    uint64_t x = ((const struct hole *)a)->from, y = ((const struct hole *)b)->from;
-    return x < y ? -1 : x > y;
+    uint64_t at = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const struct item *y = &it->list.at[placed[k]];
+        if (y->start > x->end || x->start > y->end) continue;
+        if (y->offset >= at + x->bytes) break;
+        if (y->offset + y->bytes > at) at = y->offset + y->bytes;
+    }
+    return at;
 }
 
-/* The lowest offset at which `x` meets no placed item alive at the same time. */
-static uint64_t lowest_fit(const struct items *it, const struct item *x, struct hole *taken)
+/* Adds item `i` to `placed`, which stays sorted by offset. */
+static void insert_sorted(const struct items *it, uint32_t *placed, uint32_t n, uint32_t i)
 {
-    uint32_t n = 0;
-    for (uint32_t k = 0; k < it->list.n; k++) {
-        const struct item *y = &it->list.at[k];
-        if (y->placed && y->start <= x->end && x->start <= y->end) taken[n++] = (struct hole){y->offset, y->offset + y->bytes};
+    uint32_t low = 0, high = n;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (it->list.at[placed[middle]].offset <= it->list.at[i].offset) low = middle + 1;
+        else high = middle;
     }
-    qsort(taken, n, sizeof *taken, by_from);
-    uint64_t at = 0;
-    for (uint32_t k = 0; k < n && taken[k].from < at + x->bytes; k++)
-        if (taken[k].to > at) at = taken[k].to;
-    return at;
+    memmove(placed + low + 1, placed + low, (n - low) * sizeof *placed);
+    placed[low] = i;
 }
 
 /* Stack first, in order of birth; then the largest transients first. */
@@ -138,16 +140,15 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
 {
     if (!it->list.n) return 0;
     qsort(it->list.at, it->list.n, sizeof *it->list.at, order);
-    struct hole *taken = mem_alloc(it->list.n * sizeof *taken);
+    uint32_t *placed = mem_alloc(it->list.n * sizeof *placed);
     uint64_t top = 0;
-    for (uint32_t k = 0; k < it->list.n; k++) it->list.at[k].placed = false;
     for (uint32_t k = 0; k < it->list.n; k++) {
         struct item *x = &it->list.at[k];
-        x->offset = lowest_fit(it, x, taken);
-        x->placed = true;
+        x->offset = lowest_fit(it, x, placed, k);
+        insert_sorted(it, placed, k, k);
         if (x->offset + x->bytes > top) top = x->offset + x->bytes;
     }
-    mem_free(taken);
+    mem_free(placed);
     return top;
 }
 

@@ -268,6 +268,23 @@ static void probe_entry(void *context, const struct entry *e)
         }
 }
 
+/* Parameters stand in forward order, so the last one is the first that backward reaches. */
+void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
+{
+    const struct graph *g = &r->graph;
+    out[0] = '\0';
+    if (r->device.kind == DEVICE_CUDA) return;
+    for (uint32_t i = g->params.n; i-- > 0 && !out[0];) {
+        const struct param *p = &g->params.at[i];
+        if (!p->grad) continue;
+        const struct tensor *t = tensor_at(g, p->grad);
+        const char *data = tape_address(&r->tape, p->grad);
+        int64_t n = tensor_elements(t), k = 0;
+        while (k < n && isfinite(dtype_load(data, t->dtype, k))) k++;
+        if (k < n) snprintf(out, room, "the gradient of %s", graph_name(g, tensor_at(g, p->tensor)->name));
+    }
+}
+
 void run_find_nonfinite(struct run *r, char *out, size_t room)
 {
     struct probe p = {r, out, room};

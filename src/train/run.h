@@ -58,5 +58,7 @@ int run_put_rows(struct run *r, const char *input, int64_t from, int64_t n, cons
 /* Runs the step again, node by node, and names the first tensor that is not finite;
  * "" when there is none. */
 void run_find_nonfinite(struct run *r, char *out, size_t room);
+/* Names a gradient that is not finite, as the step left it; "" when there is none. */
+void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
 
 #endif

@@ -87,10 +87,13 @@ static struct step_block step_block(const struct trainer *t)
     };
 }
 
-static int complain_nonfinite(struct trainer *t, const char *what, double x, struct error *e)
+/* After the update the weights are spoilt too, so only the gradients can still tell. */
+static int complain_nonfinite(struct trainer *t, bool updated, double x, struct error *e)
 {
     char name[256];
-    run_find_nonfinite(&t->run, name, sizeof name);
+    const char *what = updated ? "gradient norm" : "loss";
+    if (updated) run_find_nonfinite_gradient(&t->run, name, sizeof name);
+    else run_find_nonfinite(&t->run, name, sizeof name);
     return error_set(e, PL_FAIL, "step %" PRId64 ": the %s is %g%s%s; lower train.learning_rate, set train.clip_norm, or resume from an earlier checkpoint",
                      t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
 }
@@ -103,10 +106,10 @@ static int take_step(struct trainer *t, double *loss, double *norm, double *rate
     if (!rc) rc = run_put_step(&t->run, &b, e);
     if (!rc) rc = run_program(&t->run, PROGRAM_STEP, e);
     if (!rc) rc = run_read(&t->run, t->loss, &l, e);
-    if (!rc && !isfinite(l)) rc = complain_nonfinite(t, "loss", l, e);
+    if (!rc && !isfinite(l)) rc = complain_nonfinite(t, false, l, e);
     if (!rc) rc = run_program(&t->run, PROGRAM_UPDATE, e);
     if (!rc) rc = run_read(&t->run, t->clip, clip, e);
-    if (!rc && !isfinite(clip[0])) rc = complain_nonfinite(t, "gradient norm", clip[0], e);
+    if (!rc && !isfinite(clip[0])) rc = complain_nonfinite(t, true, clip[0], e);
     if (rc) return rc;
     t->state.step++;
     t->state.adam_t++;
