@@ -8,8 +8,10 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
+#include "io/file.h"
 #include "io/safetensors.h"
 #include "train/run.h"
 
@@ -150,8 +152,11 @@ static uint32_t list_outputs(struct step *s, struct out *list, struct bump *name
     return n;
 }
 
+/* Written beside `path` and renamed: a file that was there stays whole until then. */
 static int write_outputs(struct step *s, const char *path, struct error *e)
 {
+    char beside[4200];
+    snprintf(beside, sizeof beside, "%s.tmp.%d", path, (int)getpid());
     uint32_t most = s->run.graph.params.n + 2;
     struct out *list = mem_alloc(most * sizeof *list);
     struct st_spec *specs = mem_alloc(most * sizeof *specs);
@@ -159,7 +164,7 @@ static int write_outputs(struct step *s, const char *path, struct error *e)
     uint32_t n = list_outputs(s, list, &names);
     for (uint32_t i = 0; i < n; i++) specs[i] = list[i].spec;
     struct st_writer w = {.fd = -1};
-    int rc = st_write_begin(&w, path, specs, n, (struct st_pair[]){{"format", "pt"}}, 1, e);
+    int rc = st_write_begin(&w, beside, specs, n, (struct st_pair[]){{"format", "pt"}}, 1, e);
     for (uint32_t i = 0; i < n && !rc; i++) {
         uint64_t elements = 1;
         for (int d = 0; d < specs[i].rank; d++) elements *= (uint64_t)specs[i].dims[d];
@@ -167,6 +172,7 @@ static int write_outputs(struct step *s, const char *path, struct error *e)
     }
     if (!rc) rc = st_write_end(&w, e);
     if (rc) st_write_abort(&w);
+    else rc = file_rename(beside, path, e);
     bump_free(&names);
     mem_free(specs);
     mem_free(list);

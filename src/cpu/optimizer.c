@@ -2,7 +2,7 @@
  * optimizer.c: the update: SUMSQ, CLIP and ADAMW.
  *
  * What varies by step comes from the step block. A step whose gradients hold an
- * inf or NaN (step.found_inf) leaves every byte of p, m, v and w as it was.
+ * inf or NaN (step.found_inf, or a norm in clip that is not finite) leaves every byte of p, m, v and w as it was.
  */
 #include <math.h>
 
@@ -94,7 +94,7 @@ bool adamw_match(const struct query *q)
 void adamw_run(const struct launch *l)
 {
     const struct step_block *step = l->in[4].data;
-    if (step->found_inf) return;
+    if (step->found_inf || (launch_has(l, 5) && !isfinite(*(const float *)l->in[5].data))) return;
     const struct adamw_scalars s = adamw_prepare(l);
     const int64_t n = operand_elements(&l->in[0]);
     float *p = l->in[0].data, *m = l->in[2].data, *v = l->in[3].data;

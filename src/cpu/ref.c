@@ -125,7 +125,7 @@ static void ref_adamw(const struct launch *l)
     const double lr = (double)step->learning_rate * l->attr->adamw.lr_scale;
     const double correct1 = 1 - pow(b1, step->adam_t), correct2 = 1 - pow(b2, step->adam_t);
     const double clip = ref_has(l, 5) ? ref_get(&l->in[5], 1) : 1;
-    if (step->found_inf) return;
+    if (step->found_inf || (ref_has(l, 5) && !isfinite(ref_get(&l->in[5], 0)))) return;
     for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
         double p = ref_get(&l->in[0], i), g = ref_get(&l->in[1], i) * clip;
         double m = b1 * ref_get(&l->in[2], i) + (1 - b1) * g;

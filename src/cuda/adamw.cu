@@ -6,7 +6,8 @@
  *     p -= lr / (1-b1^t) * m / (sqrt(v) / sqrt(1-b2^t) + eps)
  *
  * What varies by step is read from the step block on the card, so that one
- * captured graph serves every step. found_inf leaves every byte as it was.
+ * captured graph serves every step. found_inf, or a norm that is not finite, leaves
+ * every byte as it was.
  */
 #include "cuda/device.cuh"
 
@@ -47,7 +48,7 @@ template <typename W, int V>
 __global__ void adamw_kernel(float *p, float *m, float *v, W *w, const float *g, const step_block *step,
                              const float *clip, int64_t n, adamw_rates rates)
 {
-    if (step->found_inf) return;
+    if (step->found_inf || (clip && !isfinite(clip[0]))) return;
     __shared__ scalars s;
     if (threadIdx.x == 0) s = prepare(step, clip, rates);
     __syncthreads();
