@@ -94,11 +94,11 @@ AGAIN = echo "building in $(BUILD)" && $(MAKE) -s --no-print-directory $(if $(fi
 deps:
 	@CC="$(CC)" tools/deps.sh
 test: deps
-	@$(AGAIN) check
+	+@$(AGAIN) check
 check: all tests
 	+@BUILD=$(BUILD) tools/test.sh $(PARTS)
 demo: deps
-	@$(AGAIN) all
+	+@$(AGAIN) all
 	@BUILD=$(BUILD) tools/demo.sh
 docs: all
 	@BUILD=$(BUILD) tools/docs.sh
@@ -107,7 +107,7 @@ docs: all
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
             -Wno-format-truncation -Wno-maybe-uninitialized
 asan: deps
-	@$(AGAIN) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' EXTRA='$(SANITIZE)' PARTS='unit replay golden' check
+	+@$(AGAIN) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' EXTRA='$(SANITIZE)' PARTS='unit replay golden' check
 
 FUZZ_SECONDS ?= 60
 FUZZ_SRCS    := $(foreach d,base io data,$(wildcard src/$(d)/*.c))
@@ -117,7 +117,7 @@ $(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h 
 	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc $< $(FUZZ_SRCS) -lcjson -lyaml -lm -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
-	@$(AGAIN) $(FUZZERS)
+	+@$(AGAIN) $(FUZZERS)
 	@BUILD=$(BUILD) SECONDS_EACH=$(FUZZ_SECONDS) tools/fuzz.sh
 
 BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/bench_*.c))
@@ -125,7 +125,7 @@ $(BUILD)/bench/%: bench/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ $< $(LIB) $(LDFLAGS) $(LDLIBS) -o $@
 bench: deps
-	@$(AGAIN) $(BENCHES)
+	+@$(AGAIN) $(BENCHES)
 	@for b in $(BENCHES); do $$b || exit 1; done
 
 clean:

@@ -370,7 +370,7 @@ static struct walk build_walk(struct graph *g)
     k.y = graph_tensor(g, "y", store, DT_F32, 3, (int64_t[]){TRIP, rows, N}, 0);
     id sum = op_fill(g, DT_F32, 2, (int64_t[]){rows, N}, 0);
 
-    k.loop = g->loop = graph_loop(g, "slices", TRIP);
+    k.loop = g->at.loop = graph_loop(g, "slices", TRIP);
     id from = graph_view(g, k.x, DT_F32, 2, (int64_t[]){rows, C}, NULL, 0);
     tensor_at(g, from)->loop = k.loop;
     tensor_at(g, from)->advance = rows * C * (int64_t)sizeof(float);
@@ -380,7 +380,7 @@ static struct walk build_walk(struct graph *g)
     id slice = op_linear(g, from, k.w, k.bias);
     graph_redirect(g, slice, to);
     sum = op_accumulate(g, slice, sum);
-    g->loop = 0;
+    g->at.loop = 0;
     k.z = op_add(g, sum, sum);
     graph_output(g, "z", k.z);
     graph_verify(g, "test");
@@ -493,8 +493,8 @@ static struct update build_update(struct graph *g)
     const enum dtype copy[PARAMS] = {DT_NONE, DT_BF16, DT_NONE, DT_F16, DT_BF16};
     struct update u = {0};
     graph_init(g);
-    g->program = PROGRAM_UPDATE;
-    g->phase = PHASE_UPDATE;
+    g->at.program = PROGRAM_UPDATE;
+    g->at.phase = PHASE_UPDATE;
     u.clip = graph_input(g, "clip", DT_F32, 1, (int64_t[]){2});
     for (int i = 0; i < PARAMS; i++) {
         const union attr attr = {.adamw = {0.9f, 0.95f, 1e-8f, i % 2 ? 0.1f : 0, 1.0f - 0.1f * (float)i}};

@@ -71,6 +71,13 @@ static inline const char *name_of(const struct rig *r, id tensor)
     return graph_name(&r->graph, tensor_at(&r->graph, tensor)->name);
 }
 
+/* Element k of a parameter at the start: by its name, and as its init says. */
+static inline double rig_initial(const struct rig *r, const struct param *p, int64_t k)
+{
+    if (p->init.kind == INIT_ONE) return 1;
+    return value_of(name_of(r, p->tensor), k) * (p->init.kind == INIT_NORMAL ? p->init.std : 1);
+}
+
 /* Parameters by their names, constants by their data. */
 static inline void rig_load_params(struct rig *r)
 {
@@ -80,7 +87,7 @@ static inline void rig_load_params(struct rig *r)
         void *at = tape_address(&r->tape, p->tensor);
         if (p->init.kind == INIT_DATA) memcpy(at, r->graph.blob.at + p->init.data, tensor_bytes(x));
         for (int64_t k = 0; k < tensor_elements(x) && p->init.kind != INIT_DATA; k++)
-            dtype_store(at, x->dtype, k, value_of(name_of(r, p->tensor), k));
+            dtype_store(at, x->dtype, k, rig_initial(r, p, k));
     }
 }
 
@@ -182,7 +189,7 @@ static inline void rig_move(struct rig *r, const char *direction, double h)
         snprintf(name, sizeof name, "%s %s", direction, name_of(r, p->tensor));
         double *x = tape_address(&r->tape, p->tensor);
         for (int64_t k = 0; k < tensor_elements(tensor_at(&r->graph, p->tensor)); k++)
-            x[k] = value_of(name_of(r, p->tensor), k) + h * value_of(name, k);
+            x[k] = rig_initial(r, p, k) + h * value_of(name, k);
     }
 }
 

@@ -86,10 +86,10 @@ static id carried(struct sweep *s, id like)
 {
     struct graph *g = s->g;
     struct tensor x = *tensor_at(g, like);
-    id loop = g->loop;
-    g->loop = g->loops.at[s->loop].parent;
+    id loop = g->at.loop;
+    g->at.loop = g->loops.at[s->loop].parent;
     id acc = op_fill(g, x.dtype, x.rank, x.dim, 0);
-    g->loop = loop;
+    g->at.loop = loop;
     if (!acc) return 0;
     struct order *now = &g->order[s->program];
     vec_push(&s->before->nodes, now->nodes.at[--now->nodes.n]);
@@ -177,8 +177,8 @@ static void differentiate_node(struct sweep *s, id node)
     }
     if (!any_out || !any_in || !row->vjp) return;
 
-    g->scope = n.scope;
-    g->origin = node;
+    g->at.scope = n.scope;
+    g->at.origin = node;
     /* Statistics beside the result (rstd, log-sum-exp) serve the backward alone. */
     for (int o = 1; o < n.nout; o++)
         if (v.dout[o]) {
@@ -265,7 +265,7 @@ static void differentiate_loop(struct sweep *s, const id *nodes, uint32_t from, 
     struct order saved = *now;
     *now = body;
     s->before = &before;
-    s->loop = g->loop = node_at(g, nodes[from])->loop;
+    s->loop = g->at.loop = node_at(g, nodes[from])->loop;
     for (uint32_t k = to; k-- > from;) {
         CHECK(node_at(g, nodes[k])->loop == s->loop, "nested forward loops");
         differentiate_node(s, nodes[k]);
@@ -277,7 +277,7 @@ static void differentiate_loop(struct sweep *s, const id *nodes, uint32_t from, 
     vec_free(&now->nodes);
     vec_free(&before.nodes);
     *now = saved;
-    s->loop = g->loop = 0;
+    s->loop = g->at.loop = 0;
 }
 
 /* --- between a loop's sums and the loss ----------------------------------------------------
@@ -406,19 +406,11 @@ void graph_differentiate(struct graph *g, enum program p, id loss)
     s.adjoint = mem_alloc(s.tensors * sizeof(id));
     s.owned = mem_alloc(s.tensors);
     s.wanted = mem_alloc(s.tensors);
-    id scope = g->scope, origin = g->origin, made_by = g->made_by;
-    uint8_t phase = g->phase, program = g->program;
-    g->phase = PHASE_BACKWARD;
-    g->program = p;
-    g->made_by = graph_intern(g, "autodiff");
+    struct cursor before = graph_move(g, p, PHASE_BACKWARD, "autodiff");
     mark_wanted(&s);
     sweep_program(&s, loss);
     keep_gradients(&s);
-    g->scope = scope;
-    g->origin = origin;
-    g->made_by = made_by;
-    g->phase = phase;
-    g->program = program;
+    g->at = before;
     mem_free(s.adjoint);
     mem_free(s.owned);
     mem_free(s.wanted);

@@ -95,7 +95,7 @@ id graph_fail(struct graph *g, const char *fmt, ...)
     char text[1024];
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    const char *scope = g->scope ? graph_name(g, g->scopes.at[g->scope].name) : "";
+    const char *scope = g->at.scope ? graph_name(g, g->scopes.at[g->at.scope].name) : "";
     error_set(&g->error, PL_USAGE, "%s%s%s", scope, *scope ? ": " : "", text);
     return 0;
 }
@@ -256,7 +256,7 @@ void graph_output(struct graph *g, const char *name, id tensor)
     if (!tensor) return;
     struct storage *s = storage_of(g, tensor);
     if (!kind_is_persistent(s->kind)) s->kind = KIND_OUTPUT;
-    vec_push(&g->outputs, ((struct output){graph_intern(g, name), tensor, g->program}));
+    vec_push(&g->outputs, ((struct output){graph_intern(g, name), tensor, g->at.program}));
 }
 
 id graph_find_output(const struct graph *g, enum program p, const char *name)
@@ -283,27 +283,36 @@ id graph_view(struct graph *g, id tensor, enum dtype t, int rank, const int64_t 
 
 id graph_scope_push(struct graph *g, const char *name, int flags)
 {
-    id before = g->scope;
+    id before = g->at.scope;
     char full[256];
     const char *outer = before ? graph_name(g, g->scopes.at[before].name) : "";
     snprintf(full, sizeof full, "%s%s%s", outer, *outer ? "." : "", name);
     /* The programs share scopes: evaluation's layer 3 is training's layer 3. */
     for (id s = 1; s < g->scopes.n; s++)
         if (!strcmp(graph_name(g, g->scopes.at[s].name), full)) {
-            g->scope = s;
+            g->at.scope = s;
             return before;
         }
     vec_push(&g->scopes, ((struct scope){before, graph_intern(g, full), flags}));
-    g->scope = g->scopes.n - 1;
+    g->at.scope = g->scopes.n - 1;
     return before;
 }
 
-void graph_scope_pop(struct graph *g, id previous) { g->scope = previous; }
+void graph_scope_pop(struct graph *g, id previous) { g->at.scope = previous; }
 
 id graph_loop(struct graph *g, const char *name, uint32_t trip)
 {
-    vec_push(&g->loops, ((struct loop){g->loop, graph_intern(g, name), trip, g->program}));
+    vec_push(&g->loops, ((struct loop){g->at.loop, graph_intern(g, name), trip, g->at.program}));
     return g->loops.n - 1;
+}
+
+struct cursor graph_move(struct graph *g, enum program p, enum phase phase, const char *made_by)
+{
+    struct cursor before = g->at;
+    g->at.program = p;
+    g->at.phase = phase;
+    g->at.made_by = graph_intern(g, made_by);
+    return before;
 }
 
 /* --- emitting ------------------------------------------------------------------ */
@@ -338,8 +347,8 @@ int op_must_alias(const struct graph *g, const struct node *n, int o)
 
 static void output_name(const struct graph *g, const struct op_row *row, int o, char out[256])
 {
-    const char *scope = g->scope ? graph_name(g, g->scopes.at[g->scope].name) : "";
-    const char *phase = g->phase == PHASE_BACKWARD ? "d:" : g->phase == PHASE_RECOMPUTE ? "r:" : "";
+    const char *scope = g->at.scope ? graph_name(g, g->scopes.at[g->at.scope].name) : "";
+    const char *phase = g->at.phase == PHASE_BACKWARD ? "d:" : g->at.phase == PHASE_RECOMPUTE ? "r:" : "";
     char index[16] = "";
     if (o) snprintf(index, sizeof index, "/%d", o);
     snprintf(out, 256, "%s%s%s%s%s", phase, scope, *scope ? "." : "", row->name, index);
@@ -372,11 +381,11 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
 {
     const struct op_row *row = &op_table[op];
     if (g->error.code || !arity_ok(g, row, in, nin)) return 0;
-    struct node n = {.op = op, .phase = g->phase, .program = g->program, .nin = nin, .nout = row->outs,
-                     .loop = g->loop, .scope = g->scope, .origin = g->origin, .made_by = g->made_by};
+    struct node n = {.op = op, .phase = g->at.phase, .program = g->at.program, .nin = nin, .nout = row->outs,
+                     .loop = g->at.loop, .scope = g->at.scope, .origin = g->at.origin, .made_by = g->at.made_by};
     if (attr) n.attr = *attr;
     for (int i = 0; i < nin; i++) n.in[i] = in[i];
-    n.stable = g->phase == PHASE_FORWARD ? ++g->next_stable : g->origin ? node_at(g, g->origin)->stable : 0;
+    n.stable = g->at.phase == PHASE_FORWARD ? ++g->next_stable : g->at.origin ? node_at(g, g->at.origin)->stable : 0;
     if (op == OP_COPY) n.lane = LANE_COPY;
 
     struct infer f = {.attr = &n.attr, .nin = nin};
@@ -394,7 +403,7 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
         place_output(g, &n, o, &f.out[o], from, name);
     }
     vec_push(&g->nodes, n);
-    vec_push(&g->order[g->program].nodes, self);
+    vec_push(&g->order[g->at.program].nodes, self);
     return self;
 }
 

@@ -162,6 +162,13 @@ struct output {
     uint8_t program;
 };
 
+/* Where emitted nodes go and what they are marked with. A pass that moves it saves it
+ * first and puts it back. */
+struct cursor {
+    uint8_t program, phase;
+    id scope, loop, made_by, origin;
+};
+
 struct graph {
     VEC(struct storage) storages;
     VEC(struct tensor) tensors;
@@ -176,9 +183,7 @@ struct graph {
     struct order order[PROGRAM_COUNT];
     id step;                           /* the tensor over struct step_block */
 
-    /* Where the next node goes. */
-    uint8_t program, phase;
-    id scope, loop, made_by, origin;
+    struct cursor at;                  /* where the next node goes */
     uint32_t next_stable;
 
     struct error error;                /* sticky */
@@ -220,6 +225,10 @@ id graph_view(struct graph *g, id tensor, enum dtype t, int rank, const int64_t 
 id graph_scope_push(struct graph *g, const char *name, int flags); /* returns the previous one */
 void graph_scope_pop(struct graph *g, id previous);
 id graph_loop(struct graph *g, const char *name, uint32_t trip);
+
+/* Points the cursor at a program's end, for nodes of `phase` made by pass `made_by`;
+ * returns where it stood: `g->at = before` puts it back. */
+struct cursor graph_move(struct graph *g, enum program p, enum phase phase, const char *made_by);
 
 /* Appends a node to the current program; shapes and dtypes come from the op's
  * row. Fills n->out; returns the node's id, 0 on (sticky) error. */

@@ -103,10 +103,10 @@ static id carry_sum(struct carry *c, id t, enum kind kind)
     }
     id name = storage_of(g, t)->name;
     id z = zero_like(c, t);
-    id loop = g->loop;
-    g->loop = c->loop;
+    id loop = g->at.loop;
+    g->at.loop = c->loop;
     id sum = op_accumulate(g, t, z);
-    g->loop = loop;
+    g->at.loop = loop;
     struct order *order = &g->order[PROGRAM_STEP];
     vec_push(&c->body, order->nodes.at[--order->nodes.n]);
     storage_of(g, t)->kind = KIND_ACT;
@@ -139,9 +139,7 @@ void pass_accumulate(struct graph *g, const struct settings *s)
     if (s->accumulation <= 1) return;
     struct carry c = {.g = g};
     struct order *order = &g->order[PROGRAM_STEP];
-    g->program = PROGRAM_STEP;
-    g->phase = PHASE_BACKWARD;
-    g->made_by = graph_intern(g, "accumulate");
+    struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_BACKWARD, "accumulate");
     c.loop = graph_loop(g, "micro-batches", (uint32_t)s->accumulation);
     for (id l = 1; l < c.loop; l++)
         if (g->loops.at[l].program == PROGRAM_STEP && !g->loops.at[l].parent) g->loops.at[l].parent = c.loop;
@@ -171,6 +169,5 @@ void pass_accumulate(struct graph *g, const struct settings *s)
     vec_free(&c.prologue);
     vec_free(&c.body);
     mem_free(c.sums);
-    g->phase = PHASE_FORWARD;
-    g->made_by = 0;
+    g->at = before;
 }

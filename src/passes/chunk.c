@@ -177,13 +177,13 @@ static void leave(struct region *r, id old, id piece)
 static void emit_body(struct region *r)
 {
     struct graph *g = r->g;
-    g->loop = r->loop;
+    g->at.loop = r->loop;
     for (uint32_t k = r->from; k < r->to; k++) {
         struct node n = *node_at(g, r->nodes[k]);
         id in[MAX_IN];
         for (int i = 0; i < n.nin; i++) in[i] = n.in[i] ? r->map[n.in[i]] : 0;
-        g->scope = n.scope;
-        g->origin = r->nodes[k];
+        g->at.scope = n.scope;
+        g->at.origin = r->nodes[k];
         id again = graph_emit(g, n.op, &n.attr, in, n.nin);
         for (int o = 0; again && o < n.nout; o++) {
             if (!n.out[o]) continue;
@@ -191,7 +191,7 @@ static void emit_body(struct region *r)
             if (leaves(r, n.out[o])) leave(r, n.out[o], node_at(g, again)->out[o]);
         }
     }
-    g->loop = g->origin = 0;
+    g->at.loop = g->at.origin = 0;
 }
 
 static void append_rest(struct region *r)
@@ -213,13 +213,14 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
         r.map = mem_alloc(g->tensors.n * sizeof(id));
         r.after = mem_alloc(g->tensors.n * sizeof(id));
         r.sum = mem_alloc(g->tensors.n * sizeof(id));
-        g->program = p;
+        struct cursor before = graph_move(g, p, PHASE_FORWARD, "chunk");
         order->nodes.n = r.from;
         r.loop = graph_loop(g, "rows", r.trip);
         cut_inputs(&r);
         begin_sums(&r);
         emit_body(&r);
         append_rest(&r);
+        g->at = before;
     }
     mem_free(r.nodes);
     mem_free(r.map);
@@ -229,12 +230,6 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
 
 void pass_chunk(struct graph *g, const struct settings *s)
 {
-    id made_by = g->made_by, scope = g->scope;
-    uint8_t program = g->program;
-    g->made_by = graph_intern(g, "chunk");
     chunk_program(g, PROGRAM_STEP, s->head_chunks);
     chunk_program(g, PROGRAM_EVAL, s->head_chunks);
-    g->made_by = made_by;
-    g->scope = scope;
-    g->program = program;
 }

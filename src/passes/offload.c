@@ -33,16 +33,14 @@ void pass_offload(struct graph *g, const struct settings *s)
     struct order *order = &g->order[PROGRAM_UPDATE];
     uint32_t count = order->nodes.n;
     id *nodes = mem_copy(order->nodes.at, count * sizeof(id));
-    g->program = PROGRAM_UPDATE;
-    g->phase = PHASE_UPDATE;
-    g->made_by = graph_intern(g, "offload");
+    struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "offload");
     order->nodes.n = 0;
     for (uint32_t k = 0; k < count; k++) {
         struct node n = *node_at(g, nodes[k]);
         bool adam = n.op == OP_ADAMW;
         id home[2] = {n.in[2], n.in[3]};
-        g->scope = n.scope;
-        g->origin = nodes[k];
+        g->at.scope = n.scope;
+        g->at.origin = nodes[k];
         if (adam) {
             fetch(g, &n, 2);
             fetch(g, &n, 3);
@@ -56,8 +54,6 @@ void pass_offload(struct graph *g, const struct settings *s)
             store(g, n.out[2], home[1]);
         }
     }
-    g->scope = g->origin = g->made_by = 0;
-    g->program = PROGRAM_STEP;
-    g->phase = PHASE_FORWARD;
+    g->at = before;
     mem_free(nodes);
 }

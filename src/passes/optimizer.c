@@ -45,9 +45,7 @@ static void update_one(struct graph *g, const struct settings *s, const struct p
 void pass_optimizer(struct graph *g, const struct settings *s)
 {
     if (!s->train) return;
-    g->program = PROGRAM_UPDATE;
-    g->phase = PHASE_UPDATE;
-    g->made_by = graph_intern(g, "optimizer");
+    struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "optimizer");
     id sum = op_fill(g, DT_F64, 0, NULL, 0);
     for (uint32_t i = 0; i < g->params.n; i++) {
         if (!g->params.at[i].grad) continue;
@@ -62,7 +60,5 @@ void pass_optimizer(struct graph *g, const struct settings *s)
             struct param p = g->params.at[i];
             update_one(g, s, &p, clip);
         }
-    g->program = PROGRAM_STEP;
-    g->phase = PHASE_FORWARD;
-    g->made_by = 0;
+    g->at = before;
 }

@@ -46,8 +46,8 @@ static void repeat(struct block *b, id n)
     struct node x = *node_at(g, n);
     id in[MAX_IN];
     for (int i = 0; i < x.nin; i++) in[i] = x.in[i] && b->copy[x.in[i]] ? b->copy[x.in[i]] : x.in[i];
-    g->scope = x.scope;
-    g->origin = n;
+    g->at.scope = x.scope;
+    g->at.origin = n;
     id again = graph_emit(g, x.op, &x.attr, in, x.nin);
     CHECK(again, "a node that was valid is not when repeated");
     for (int o = 0; o < x.nout; o++)
@@ -68,7 +68,7 @@ static void recompute_block(struct block *b)
     }
     if (first < count) {
         order->nodes.n = first;
-        g->loop = node_at(g, old[first])->loop;
+        g->at.loop = node_at(g, old[first])->loop;
         for (uint32_t k = 0; k < first; k++)
             if (b->need[old[k]]) repeat(b, old[k]);
         for (uint32_t k = first; k < count; k++) {
@@ -84,10 +84,7 @@ static void recompute_block(struct block *b)
 void pass_recompute(struct graph *g, const struct settings *s)
 {
     if (!s->recompute) return;
-    id scope = g->scope, origin = g->origin, loop = g->loop, made_by = g->made_by;
-    g->phase = PHASE_RECOMPUTE;
-    g->program = PROGRAM_STEP;
-    g->made_by = graph_intern(g, "recompute");
+    struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_RECOMPUTE, "recompute");
     for (id sc = 1; sc < g->scopes.n; sc++) {
         if (!(g->scopes.at[sc].flags & SCOPE_BLOCK)) continue;
         /* Repetitions are read by this block alone: tensors made meanwhile need no slot. */
@@ -96,10 +93,6 @@ void pass_recompute(struct graph *g, const struct settings *s)
         mem_free(b.copy);
         mem_free(b.need);
     }
-    g->phase = PHASE_FORWARD;
-    g->scope = scope;
-    g->origin = origin;
-    g->loop = loop;
-    g->made_by = made_by;
+    g->at = before;
     graph_prune(g, PROGRAM_STEP);
 }

@@ -18,12 +18,12 @@ int plan_compile(struct graph *g, const struct source *source, const struct sett
     graph_init(g);
     graph_step(g);
     graph_storage(g, "staging", KIND_STAGING, s->host_staging ? SPACE_HOST : SPACE_DEVICE, PLAN_STAGING);
-    g->program = PROGRAM_STEP;
+    g->at.program = PROGRAM_STEP;
     source->build(source->model, g, s->micro_batch);
     if (s->train) {
-        g->program = PROGRAM_EVAL;
+        g->at.program = PROGRAM_EVAL;
         source->build(source->model, g, s->micro_batch);
-        g->program = PROGRAM_STEP;
+        g->at.program = PROGRAM_STEP;
     }
     graph_prune(g, PROGRAM_STEP);
     graph_prune(g, PROGRAM_EVAL);
