@@ -289,7 +289,7 @@ static struct making plain(uint64_t number)
 static void test_slopes(void **state)
 {
     (void)state;
-    for (uint64_t number = 0; number < 240; number++) {
+    for (uint64_t number = 0; number < 400; number++) {
         struct making m = plain(number);
         m.micro_batch = BATCH;
         m.may = MIXES_ROWS | HAS_LOSS_TERMS;
