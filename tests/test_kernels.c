@@ -138,6 +138,33 @@ static void check_norm(enum dtype f, int64_t R, int64_t C)
     }
 }
 
+static void check_layernorm(enum dtype f, int64_t R, int64_t C)
+{
+    struct trial forward = trial_of(OP_LAYERNORM), t = trial_of(OP_LAYERNORM_BWD);
+    forward.attr.layernorm.eps = t.attr.layernorm.eps = 1e-3f;
+    forward.length = (double)C;
+    input_normal(&forward, f, DIM(R, C));
+    for (int i = 0; i < 2; i++) input_normal(&forward, f, DIM(C));
+    output(&forward, f, DIM(R, C));
+    for (int i = 0; i < 2; i++) output(&forward, DT_F32, DIM(R));
+    forward.unit[0] = forward.unit[1] = 1; /* a mean of values of size 1 */
+    run_oracle(&forward);
+
+    t.length = (double)max_i64(R, C);
+    input_normal(&t, f, DIM(R, C));
+    input(&t, f, DIM(R, C));
+    memcpy(t.in[1].data, forward.in[0].data, operand_bytes(&t.in[1]));
+    input_normal(&t, f, DIM(C));
+    for (int i = 1; i < 3; i++) input_values(&t, forward.oracle[i], DT_F32, DIM(R));
+    output(&t, f, DIM(R, C));
+    for (int i = 0; i < 2; i++) output(&t, DT_F32, DIM(C));
+    /* The terms of dx cancel (wholly when C is 1): their size is that of each. */
+    t.unit[0] = largest(forward.oracle[2], R) * 4;
+    t.unit[1] = t.unit[2] = sqrt((double)R);
+    trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
+    trial_check(&forward);
+}
+
 static void check_rope(enum dtype f, int64_t T, int64_t half)
 {
     struct trial t = trial_of(OP_ROPE);
@@ -154,6 +181,7 @@ static void test_rows(void **state)
 {
     (void)state;
     for_each_shape(check_norm);
+    for_each_shape(check_layernorm);
     for_each_shape(check_rope);
 }
 

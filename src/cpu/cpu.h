@@ -28,6 +28,10 @@ CPU_KERNEL(rmsnorm);
 CPU_KERNEL_WORK(rmsnorm_bwd);
 CPU_KERNEL_WORK(sum_rows);
 
+/* layernorm.c */
+CPU_KERNEL(layernorm);
+CPU_KERNEL_WORK(layernorm_bwd);
+
 /* rope.c */
 CPU_KERNEL(rope);
 

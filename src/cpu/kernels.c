@@ -15,6 +15,8 @@ const struct kernel cpu_kernels[] = {
     ROW_WORK(SUM_ROWS, sum_rows),
     ROW(RMSNORM, rmsnorm),
     ROW_WORK(RMSNORM_BWD, rmsnorm_bwd),
+    ROW(LAYERNORM, layernorm),
+    ROW_WORK(LAYERNORM_BWD, layernorm_bwd),
     ROW(ROPE, rope),
     ROW(SILU_GATE, silu_gate),
     ROW(SILU_GATE_BWD, silu_gate_bwd),

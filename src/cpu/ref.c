@@ -157,6 +157,8 @@ const struct kernel ref_kernels[] = {
     ROW(SUM_ROWS, sum_rows),
     ROW(RMSNORM, rmsnorm),
     ROW(RMSNORM_BWD, rmsnorm_bwd),
+    ROW(LAYERNORM, layernorm),
+    ROW(LAYERNORM_BWD, layernorm_bwd),
     ROW(ROPE, rope),
     ROW(SILU_GATE, silu_gate),
     ROW(SILU_GATE_BWD, silu_gate_bwd),

@@ -104,6 +104,7 @@ struct param {
 /* Typed attributes: one member per op that has any. */
 union attr {
     struct { float eps; } rmsnorm;
+    struct { float eps; } layernorm;
     struct { uint8_t ta, tb, dtype; } matmul; /* dtype of the result */
     struct { float scale; uint8_t causal; } attention;
     struct { float scale; uint8_t inverse; } rope;

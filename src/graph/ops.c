@@ -61,6 +61,12 @@ id op_rmsnorm(struct graph *g, id x, id w, float eps)
     return emit1(g, OP_RMSNORM, &a, (id[]){x, w}, 2);
 }
 
+id op_layernorm(struct graph *g, id x, id w, id b, float eps)
+{
+    union attr a = {.layernorm = {eps}};
+    return emit1(g, OP_LAYERNORM, &a, (id[]){x, w, b}, 3);
+}
+
 id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse)
 {
     union attr a = {.rope = {scale, inverse}};
