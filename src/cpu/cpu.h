@@ -48,6 +48,10 @@ CPU_KERNEL(accumulate);
 CPU_KERNEL(fill);
 CPU_KERNEL(copy);
 
+/* activations.c */
+CPU_KERNEL(act);
+CPU_KERNEL(act_bwd);
+
 /* tokens.c */
 CPU_KERNEL(embedding);
 CPU_KERNEL(embedding_dw);

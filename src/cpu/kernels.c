@@ -20,6 +20,8 @@ const struct kernel cpu_kernels[] = {
     ROW(ROPE, rope),
     ROW(SILU_GATE, silu_gate),
     ROW(SILU_GATE_BWD, silu_gate_bwd),
+    ROW(ACT, act),
+    ROW(ACT_BWD, act_bwd),
     ROW_WORK(ATTENTION, attention),
     ROW_WORK(ATTENTION_BWD, attention_bwd),
     ROW(EMBEDDING, embedding),

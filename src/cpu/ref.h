@@ -38,6 +38,8 @@ uint64_t ref_attention_bwd_workspace(const struct query *q);
 /* ref_acts.c */
 void ref_layernorm(const struct launch *l);
 void ref_layernorm_bwd(const struct launch *l);
+void ref_act(const struct launch *l);
+void ref_act_bwd(const struct launch *l);
 
 /* ref_tokens.c */
 void ref_embedding(const struct launch *l);

@@ -75,6 +75,12 @@ id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse)
 
 id op_silu_gate(struct graph *g, id gate, id up) { return emit1(g, OP_SILU_GATE, NULL, (id[]){gate, up}, 2); }
 
+id op_act(struct graph *g, id x, enum act_kind kind)
+{
+    union attr a = {.act = {kind}};
+    return emit1(g, OP_ACT, &a, &x, 1);
+}
+
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal)
 {
     union attr a = {.attention = {scale, causal}};

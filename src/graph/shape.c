@@ -178,6 +178,19 @@ void infer_silu_gate_bwd(struct infer *f)
     like(&f->out[1], f->in[2]);
 }
 
+void infer_act(struct infer *f)
+{
+    REQUIRE(f->attr->act.kind < ACT_KINDS, "activation %d is not known", f->attr->act.kind);
+    like(&f->out[0], f->in[0]);
+}
+
+void infer_act_bwd(struct infer *f)
+{
+    REQUIRE(f->attr->act.kind < ACT_KINDS, "activation %d is not known", f->attr->act.kind);
+    REQUIRE(same(f->in[0], f->in[1]), "shapes differ");
+    like(&f->out[0], f->in[1]);
+}
+
 /* --- attention ---------------------------------------------------------------------- */
 
 void infer_attention(struct infer *f)

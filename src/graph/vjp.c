@@ -106,6 +106,9 @@ void vjp_silu_gate(struct vjp *v)
     v->din[1] = node_at(v->g, n)->out[1];
 }
 
+/* y = f(x):  dx = dy f'(x). */
+void vjp_act(struct vjp *v) { v->din[0] = emit(v, OP_ACT_BWD, v->attr, (id[]){v->dout[0], v->in[0]}, 2, 0); }
+
 /* With P = exp(scale q k^T - lse) rebuilt per tile and D = rowsum(do o):
  *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q. */
 void vjp_attention(struct vjp *v)
