@@ -5,6 +5,8 @@
  */
 #include "trial.h"
 
+#include "cpu/math.h"
+
 /* The sizes that every kernel of rows goes through. The last ones cross the tile,
  * the block and the chunk lengths of the fast kernels. */
 static const int64_t ROWS[] = {1, 2, 7, 65, 129}, COLS[] = {1, 3, 17, 64, 100, 300};
@@ -60,6 +62,51 @@ static void check_elementwise(enum dtype f, int64_t R, int64_t C)
     }
 }
 
+/* Values up to 12 deviations: where an exponential overflows and where a tail ends. */
+static void check_activations(enum dtype f, int64_t R, int64_t C)
+{
+    for (int kind = 0; kind < ACT_KINDS; kind++) {
+        struct trial t = trial_of(OP_ACT);
+        t.attr.act.kind = (uint8_t)kind;
+        struct operand *x = input_normal(&t, f, DIM(R, C));
+        for (int64_t i = 0; i < R * C; i += 3) dtype_store(x->data, f, i, 4 * dtype_load(x->data, f, i));
+        output(&t, f, DIM(R, C));
+        t.unit[0] = 1;
+        trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
+
+        t = trial_of(OP_ACT_BWD);
+        t.attr.act.kind = (uint8_t)kind;
+        for (int i = 0; i < 2; i++) input_normal(&t, f, DIM(R, C));
+        output(&t, f, DIM(R, C));
+        t.unit[0] = 1;
+        trial_check_in_place(&t, (const int[]){(int)(C % 2), -1, -1, -1});
+    }
+}
+
+/* |got - want| in units of the last place of an f32 of want's size. */
+static double ulps(float got, double want)
+{
+    int exponent;
+    frexpf((float)want, &exponent);
+    return fabs(got - want) / fmax(ldexp(1, exponent - 24), 0x1p-149);
+}
+
+/* What math.h says of its errors, on floats of every size. */
+static void test_functions(void **state)
+{
+    (void)state;
+    double t = 0, e = 0;
+    for (uint32_t bits = 0; bits < 0x41200000u; bits += 1009) { /* 0 to 10 */
+        float x = float_of_bits(bits);
+        t = fmax(t, ulps(tanh_fast(x), tanh((double)x)));
+        e = fmax(e, ulps(erf_fast(x), erf((double)x)));
+        if (tanh_fast(-x) != -tanh_fast(x) || erf_fast(-x) != -erf_fast(x)) fail_msg("not odd at %g", (double)x);
+    }
+    if (t > 1.4 || e > 1.3) fail_msg("tanh is off by %.3g ulp, erf by %.3g", t, e);
+    assert_true(tanh_fast(INFINITY) == 1 && tanh_fast(-90) == -1 && isnan(tanh_fast(NAN)));
+    assert_true(erf_fast(INFINITY) == 1 && erf_fast(-90) == -1 && isnan(erf_fast(NAN)));
+}
+
 static void check_moves(enum dtype f, int64_t R, int64_t C)
 {
     struct trial t = trial_of(OP_FILL);
@@ -93,6 +140,7 @@ static void test_elementwise(void **state)
 {
     (void)state;
     for_each_shape(check_elementwise);
+    for_each_shape(check_activations);
     for_each_shape(check_moves);
 }
 
@@ -138,6 +186,33 @@ static void check_norm(enum dtype f, int64_t R, int64_t C)
     }
 }
 
+static void check_layernorm(enum dtype f, int64_t R, int64_t C)
+{
+    struct trial forward = trial_of(OP_LAYERNORM), t = trial_of(OP_LAYERNORM_BWD);
+    forward.attr.layernorm.eps = t.attr.layernorm.eps = 1e-3f;
+    forward.length = (double)C;
+    input_normal(&forward, f, DIM(R, C));
+    for (int i = 0; i < 2; i++) input_normal(&forward, f, DIM(C));
+    output(&forward, f, DIM(R, C));
+    for (int i = 0; i < 2; i++) output(&forward, DT_F32, DIM(R));
+    forward.unit[0] = forward.unit[1] = 1; /* a mean of values of size 1 */
+    run_oracle(&forward);
+
+    t.length = (double)max_i64(R, C);
+    input_normal(&t, f, DIM(R, C));
+    input(&t, f, DIM(R, C));
+    memcpy(t.in[1].data, forward.in[0].data, operand_bytes(&t.in[1]));
+    input_normal(&t, f, DIM(C));
+    for (int i = 1; i < 3; i++) input_values(&t, forward.oracle[i], DT_F32, DIM(R));
+    output(&t, f, DIM(R, C));
+    for (int i = 0; i < 2; i++) output(&t, DT_F32, DIM(C));
+    /* The terms of dx cancel (wholly when C is 1): their size is that of each. */
+    t.unit[0] = largest(forward.oracle[2], R) * 4;
+    t.unit[1] = t.unit[2] = sqrt((double)R);
+    trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
+    trial_check(&forward);
+}
+
 static void check_rope(enum dtype f, int64_t T, int64_t half)
 {
     struct trial t = trial_of(OP_ROPE);
@@ -154,6 +229,7 @@ static void test_rows(void **state)
 {
     (void)state;
     for_each_shape(check_norm);
+    for_each_shape(check_layernorm);
     for_each_shape(check_rope);
 }
 
@@ -370,7 +446,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_elementwise), cmocka_unit_test(test_rows),   cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_products),    cmocka_unit_test(test_attention), cmocka_unit_test(test_update),
-        cmocka_unit_test(test_coverage),
+        cmocka_unit_test(test_functions),   cmocka_unit_test(test_coverage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -417,6 +417,8 @@ static id build_adamw(struct scene *s, const int64_t *n)
 static const struct opcase case_ADAMW = {build_adamw, .no_gradient = true,
                                          .small = {{1, 1, 0, 0}, {3, 5, 1, 1}, {7, 9, 0, 1}}, .large = {{65, 130, 1, 1}}};
 
+#include "ops_acts.inc"
+
 /* --- building and describing ---------------------------------------------------------------------------- */
 
 /* Weighs `y` with constants and sums; a scalar is weighed alone. */

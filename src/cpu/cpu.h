@@ -28,6 +28,10 @@ CPU_KERNEL(rmsnorm);
 CPU_KERNEL_WORK(rmsnorm_bwd);
 CPU_KERNEL_WORK(sum_rows);
 
+/* layernorm.c */
+CPU_KERNEL(layernorm);
+CPU_KERNEL_WORK(layernorm_bwd);
+
 /* rope.c */
 CPU_KERNEL(rope);
 
@@ -43,6 +47,10 @@ CPU_KERNEL(spread);
 CPU_KERNEL(accumulate);
 CPU_KERNEL(fill);
 CPU_KERNEL(copy);
+
+/* activations.c */
+CPU_KERNEL(act);
+CPU_KERNEL(act_bwd);
 
 /* tokens.c */
 CPU_KERNEL(embedding);

@@ -35,6 +35,12 @@ void ref_attention_bwd(const struct launch *l);
 uint64_t ref_attention_workspace(const struct query *q);
 uint64_t ref_attention_bwd_workspace(const struct query *q);
 
+/* ref_acts.c */
+void ref_layernorm(const struct launch *l);
+void ref_layernorm_bwd(const struct launch *l);
+void ref_act(const struct launch *l);
+void ref_act_bwd(const struct launch *l);
+
 /* ref_tokens.c */
 void ref_embedding(const struct launch *l);
 void ref_embedding_dw(const struct launch *l);

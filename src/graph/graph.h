@@ -101,9 +101,22 @@ struct param {
     bool frozen;
 };
 
+/* The functions of one variable that ACT knows. */
+enum act_kind {
+    ACT_GELU,       /* x P(X <= x), X normal: by erf */
+    ACT_GELU_TANH,  /* its approximation by tanh */
+    ACT_QUICK_GELU, /* x sigmoid(1.702 x) */
+    ACT_RELU,
+    ACT_SIGMOID,
+    ACT_SILU,       /* x sigmoid(x) */
+    ACT_TANH,
+    ACT_KINDS
+};
+
 /* Typed attributes: one member per op that has any. */
 union attr {
     struct { float eps; } rmsnorm;
+    struct { float eps; } layernorm;
     struct { uint8_t ta, tb, dtype; } matmul; /* dtype of the result */
     struct { float scale; uint8_t causal; } attention;
     struct { float scale; uint8_t inverse; } rope;
@@ -115,6 +128,7 @@ union attr {
     struct { int64_t rows; } embedding_dw;    /* vocabulary: rows of the table */
     struct { double beta1, beta2, eps, weight_decay, lr_scale; } adamw;
     struct { uint8_t space; } copy;
+    struct { uint8_t kind; } act;             /* enum act_kind */
 };
 
 struct node {

@@ -61,6 +61,12 @@ id op_rmsnorm(struct graph *g, id x, id w, float eps)
     return emit1(g, OP_RMSNORM, &a, (id[]){x, w}, 2);
 }
 
+id op_layernorm(struct graph *g, id x, id w, id b, float eps)
+{
+    union attr a = {.layernorm = {eps}};
+    return emit1(g, OP_LAYERNORM, &a, (id[]){x, w, b}, 3);
+}
+
 id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse)
 {
     union attr a = {.rope = {scale, inverse}};
@@ -68,6 +74,12 @@ id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse)
 }
 
 id op_silu_gate(struct graph *g, id gate, id up) { return emit1(g, OP_SILU_GATE, NULL, (id[]){gate, up}, 2); }
+
+id op_act(struct graph *g, id x, enum act_kind kind)
+{
+    union attr a = {.act = {kind}};
+    return emit1(g, OP_ACT, &a, &x, 1);
+}
 
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal)
 {

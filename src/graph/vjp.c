@@ -80,6 +80,17 @@ void vjp_rmsnorm(struct vjp *v)
     v->din[1] = node_at(v->g, n)->out[1];
 }
 
+/* y = h w + b with h = (x - m) r, m = mean(x), r = (mean((x - m)^2) + eps)^-1/2.
+ *   dw = sum over rows of dy h,  db = sum over rows of dy
+ * With g = dy w:  dm/dx_j = 1/C  and  dr/dx_j = -r^2 h_j / C  (the term through m
+ * vanishes: sum of x - m is 0), so
+ *   dx = r (g - mean(g) - h mean(g h)) */
+void vjp_layernorm(struct vjp *v)
+{
+    id n = graph_emit(v->g, OP_LAYERNORM_BWD, v->attr, (id[]){v->dout[0], v->in[0], v->in[1], v->out[1], v->out[2]}, 5);
+    for (int i = 0; n && i < 3; i++) v->din[i] = node_at(v->g, n)->out[i];
+}
+
 /* A rotation's transpose is the rotation back. */
 void vjp_rope(struct vjp *v)
 {
@@ -94,6 +105,9 @@ void vjp_silu_gate(struct vjp *v)
     v->din[0] = node_at(v->g, n)->out[0];
     v->din[1] = node_at(v->g, n)->out[1];
 }
+
+/* y = f(x):  dx = dy f'(x). */
+void vjp_act(struct vjp *v) { v->din[0] = emit(v, OP_ACT_BWD, v->attr, (id[]){v->dout[0], v->in[0]}, 2, 0); }
 
 /* With P = exp(scale q k^T - lse) rebuilt per tile and D = rowsum(do o):
  *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q. */

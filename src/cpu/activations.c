@@ -1,0 +1,123 @@
+/*
+ * activations.c: ACT and ACT_BWD: one function of one variable, and dy times its slope.
+ *
+ * A kind is one line of the list below: its value and its slope at x. From the
+ * line come two loops over a tile, so the choice of the kind is made once per
+ * tile and never per element. Every element is read before it is written: an
+ * output may be an input.
+ */
+#include "cpu/cpu.h"
+#include "cpu/math.h"
+#include "cpu/rows.h"
+
+/* Under this many elements waking the threads costs more than they save. */
+enum { SERIAL = 16384 };
+
+/* --- values and slopes ------------------------------------------------------------
+ *
+ * With s = sigmoid(k x):  (x s)' = s + k x s (1 - s)  serves SILU and QUICK_GELU.
+ * GELU is x P(x), P the normal distribution, whose slope is the density.
+ * GELU_TANH: (1 + tanh u) / 2 = sigmoid(2u), which does not cancel for negative u.
+ */
+
+static inline float swish(float x, float k) { return x * sigmoid_fast(k * x); }
+static inline float swish_slope(float x, float k)
+{
+    float s = sigmoid_fast(k * x);
+    return s + k * x * s * (1.0f - s);
+}
+
+static inline float normal_cdf(float x) { return 0.5f + 0.5f * erf_fast(0.707106781f * x); }
+static inline float gelu_slope(float x) { return normal_cdf(x) + x * 0.398942280f * exp_fast(-0.5f * x * x); }
+
+/* 2u and its slope, u = sqrt(2/pi) (x + 0.044715 x^3). */
+static inline float gelu_inner(float x) { return 1.59576912f * x * (1.0f + 0.044715f * x * x); }
+static inline float gelu_inner_slope(float x) { return 1.59576912f * (1.0f + 0.134145f * x * x); }
+static inline float gelu_tanh_slope(float x)
+{
+    float s = sigmoid_fast(gelu_inner(x));
+    return s + x * gelu_inner_slope(x) * s * (1.0f - s);
+}
+
+static inline float sigmoid_slope(float x)
+{
+    float s = sigmoid_fast(x);
+    return s * (1.0f - s);
+}
+static inline float tanh_slope(float x)
+{
+    float t = tanh_fast(x);
+    return 1.0f - t * t;
+}
+
+/* RELU of NaN is NaN; its slope at 0 is 0. */
+#define ACTIVATIONS(A)                                                             \
+    A(GELU, x * normal_cdf(x), gelu_slope(x))                                      \
+    A(GELU_TANH, x * sigmoid_fast(gelu_inner(x)), gelu_tanh_slope(x))              \
+    A(QUICK_GELU, swish(x, 1.702f), swish_slope(x, 1.702f))                        \
+    A(RELU, (x < 0.0f ? 0.0f : x), (x > 0.0f ? 1.0f : 0.0f))                       \
+    A(SIGMOID, sigmoid_fast(x), sigmoid_slope(x))                                  \
+    A(SILU, swish(x, 1.0f), swish_slope(x, 1.0f))                                  \
+    A(TANH, tanh_fast(x), tanh_slope(x))
+
+#define LOOPS(KIND, VALUE, SLOPE)                                                  \
+    static void value_##KIND(float *y, const float *in, int n)                     \
+    {                                                                              \
+        _Pragma("omp simd") for (int i = 0; i < n; i++)                            \
+        {                                                                          \
+            const float x = in[i];                                                 \
+            y[i] = VALUE;                                                          \
+        }                                                                          \
+    }                                                                              \
+    static void slope_##KIND(float *dx, const float *dy, const float *in, int n)   \
+    {                                                                              \
+        _Pragma("omp simd") for (int i = 0; i < n; i++)                            \
+        {                                                                          \
+            const float x = in[i];                                                 \
+            dx[i] = dy[i] * (SLOPE);                                               \
+        }                                                                          \
+    }
+ACTIVATIONS(LOOPS)
+
+static const struct {
+    void (*value)(float *, const float *, int);
+    void (*slope)(float *, const float *, const float *, int);
+} tiles[ACT_KINDS] = {
+#define TILES(KIND, VALUE, SLOPE) [ACT_##KIND] = {value_##KIND, slope_##KIND},
+    ACTIVATIONS(TILES)
+};
+
+/* --- the kernels --------------------------------------------------------------------- */
+
+bool act_match(const struct query *q) { return query_is_fast(q); }
+bool act_bwd_match(const struct query *q) { return query_is_fast(q); }
+
+void act_run(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    const int64_t n = operand_elements(y);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float scratch[TILE];
+        int width = row_tile(n - at);
+        const float *xv = row_view(x, at, width, scratch);
+        float *yv = row_place(y, at, scratch);
+        tiles[l->attr->act.kind].value(yv, xv, width);
+        row_store(y, at, width, yv);
+    }
+}
+
+void act_bwd_run(const struct launch *l)
+{
+    const struct operand *dx = &l->out[0];
+    const int64_t n = operand_elements(dx);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float ds[TILE], xs[TILE];
+        int width = row_tile(n - at);
+        const float *dy = row_view(&l->in[0], at, width, ds), *xv = row_view(&l->in[1], at, width, xs);
+        float *to = row_place(dx, at, ds);
+        tiles[l->attr->act.kind].slope(to, dy, xv, width);
+        row_store(dx, at, width, to);
+    }
+}

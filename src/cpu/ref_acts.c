@@ -1,0 +1,110 @@
+/*
+ * ref_acts.c: reference kernels of layer norm and activations (see ref.c for what the reference promises).
+ */
+#include <math.h>
+
+#include "cpu/ref.h"
+
+/* --- layer norm ---------------------------------------------------------------------- */
+
+void ref_layernorm(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *w = &l->in[1], *b = &l->in[2];
+    const int64_t rows = operand_rows(x), C = operand_last(x);
+    for (int64_t r = 0; r < rows; r++) {
+        double mean = 0, variance = 0;
+        for (int64_t c = 0; c < C; c++) mean += ref_get(x, r * C + c) / (double)C;
+        for (int64_t c = 0; c < C; c++) variance += pow(ref_get(x, r * C + c) - mean, 2) / (double)C;
+        double rstd = 1 / sqrt(variance + l->attr->layernorm.eps);
+        ref_put(&l->out[1], r, mean);
+        ref_put(&l->out[2], r, rstd);
+        for (int64_t c = 0; c < C; c++)
+            ref_put(&l->out[0], r * C + c, (ref_get(x, r * C + c) - mean) * rstd * ref_get(w, c) + ref_get(b, c));
+    }
+}
+
+/* h of element i, which is of row i / C. */
+static double ref_normal(const struct launch *l, int64_t i, int64_t C)
+{
+    return (ref_get(&l->in[1], i) - ref_get(&l->in[3], i / C)) * ref_get(&l->in[4], i / C);
+}
+
+/* dx = r (g - mean(g) - h mean(g h)) with g = dy w; dw = sum of dy h; db = sum of dy. */
+void ref_layernorm_bwd(const struct launch *l)
+{
+    const struct operand *dy = &l->in[0], *w = &l->in[2];
+    const int64_t rows = operand_rows(&l->in[1]), C = operand_last(&l->in[1]);
+    for (int64_t c = 0; c < C; c++) {
+        double dw = 0, db = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            dw += ref_get(dy, r * C + c) * ref_normal(l, r * C + c, C);
+            db += ref_get(dy, r * C + c);
+        }
+        ref_put(&l->out[1], c, dw);
+        ref_put(&l->out[2], c, db);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double g = 0, gh = 0;
+        for (int64_t c = 0; c < C; c++) {
+            double one = ref_get(dy, r * C + c) * ref_get(w, c);
+            g += one / (double)C;
+            gh += one * ref_normal(l, r * C + c, C) / (double)C;
+        }
+        for (int64_t c = 0; c < C; c++)
+            ref_put(&l->out[0], r * C + c,
+                    ref_get(&l->in[4], r) * (ref_get(dy, r * C + c) * ref_get(w, c) - g - ref_normal(l, r * C + c, C) * gh));
+    }
+}
+
+/* --- activations ------------------------------------------------------------------------ */
+
+static const double root_half = 0.70710678118654752440, root_two_over_pi = 0.79788456080286535588;
+
+static double logistic(double x) { return 1 / (1 + exp(-x)); }
+
+/* The inner function of GELU_TANH, and its slope. */
+static double gelu_u(double x) { return root_two_over_pi * (x + 0.044715 * x * x * x); }
+static double gelu_du(double x) { return root_two_over_pi * (1 + 3 * 0.044715 * x * x); }
+
+static double act_value(enum act_kind kind, double x)
+{
+    switch (kind) {
+    case ACT_GELU: return 0.5 * x * (1 + erf(x * root_half));
+    case ACT_GELU_TANH: return 0.5 * x * (1 + tanh(gelu_u(x)));
+    case ACT_QUICK_GELU: return x * logistic(1.702 * x);
+    case ACT_RELU: return x < 0 ? 0 : x;
+    case ACT_SIGMOID: return logistic(x);
+    case ACT_SILU: return x * logistic(x);
+    case ACT_TANH: return tanh(x);
+    default: CHECK(false, "activation %d", kind);
+    }
+    return 0;
+}
+
+static double act_slope(enum act_kind kind, double x)
+{
+    double s = logistic(kind == ACT_QUICK_GELU ? 1.702 * x : x), t = tanh(kind == ACT_GELU_TANH ? gelu_u(x) : x);
+    switch (kind) {
+    case ACT_GELU: return 0.5 * (1 + erf(x * root_half)) + x * 0.5 * root_two_over_pi * exp(-0.5 * x * x);
+    case ACT_GELU_TANH: return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * gelu_du(x);
+    case ACT_QUICK_GELU: return s + 1.702 * x * s * (1 - s);
+    case ACT_RELU: return x > 0;
+    case ACT_SIGMOID: return s * (1 - s);
+    case ACT_SILU: return s + x * s * (1 - s);
+    case ACT_TANH: return 1 - t * t;
+    default: CHECK(false, "activation %d", kind);
+    }
+    return 0;
+}
+
+void ref_act(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
+        ref_put(&l->out[0], i, act_value(l->attr->act.kind, ref_get(&l->in[0], i)));
+}
+
+void ref_act_bwd(const struct launch *l)
+{
+    for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
+        ref_put(&l->out[0], i, ref_get(&l->in[0], i) * act_slope(l->attr->act.kind, ref_get(&l->in[1], i)));
+}
