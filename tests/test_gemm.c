@@ -314,6 +314,8 @@ struct shape {
     bool causal;
     bool strided; /* q, k, v as slices of wider tensors */
     enum dtype t;
+    int64_t window;
+    bool masked; /* every fifth key hidden, the others biased */
 };
 
 /* What the loops compute, dense, in double, with the norms of what was summed. */
@@ -333,39 +335,39 @@ static double score(const struct shape *n, double scale, const struct call *f, i
     double sum = 0;
     for (int64_t d = 0; d < n->D; d++)
         sum += value(&f->data_in[0], b, t, h, d) * value(&f->data_in[1], b, s, h / (n->H / n->G), d);
-    return sum * scale;
+    return sum * scale + (n->masked ? at(&f->data_in[3], b * n->S + s) : 0);
 }
 
-static int64_t keys_seen(const struct shape *n, int64_t t)
+static bool key_seen(const struct shape *n, int64_t t, int64_t s)
 {
-    int64_t limit = t + n->S - n->T + 1;
-    return !n->causal || limit > n->S ? n->S : limit < 0 ? 0 : limit;
+    int64_t before = t + n->S - n->T - s;
+    return (!n->causal || before >= 0) && (!n->window || before < n->window);
 }
 
 /* One query row: its probabilities into p, its lse; o. */
 static double truth_row(const struct shape *n, const struct call *f, struct truth *x, double *p, int64_t b, int64_t t, int64_t h)
 {
-    int64_t keys = keys_seen(n, t), row = ((b * n->T + t) * n->H + h) * n->D;
+    int64_t keys = n->S, row = ((b * n->T + t) * n->H + h) * n->D;
     double max = -INFINITY, sum = 0;
     for (int64_t s = 0; s < keys; s++) {
-        p[s] = score(n, f->attr.attention.scale, f, b, t, s, h);
+        p[s] = key_seen(n, t, s) ? score(n, f->attr.attention.scale, f, b, t, s, h) : -INFINITY;
         if (p[s] > max) max = p[s];
     }
-    for (int64_t s = 0; s < keys; s++) sum += p[s] = exp(p[s] - max);
-    for (int64_t s = 0; s < keys; s++) p[s] /= sum;
+    for (int64_t s = 0; s < keys; s++) sum += p[s] = max == -INFINITY ? 0 : exp(p[s] - max);
+    for (int64_t s = 0; s < keys && sum > 0; s++) p[s] /= sum;
     for (int64_t d = 0; d < n->D; d++)
         for (int64_t s = 0; s < keys; s++) {
             double term = p[s] * value(&f->data_in[2], b, s, h / (n->H / n->G), d);
             x->o[row + d] += term, x->norm_o[row + d] += fabs(term);
         }
-    return x->lse[(b * n->H + h) * n->T + t] = keys ? max + log(sum) : -INFINITY;
+    return x->lse[(b * n->H + h) * n->T + t] = max + log(sum);
 }
 
 /* The row's share of the gradients. */
 static void truth_row_bwd(const struct shape *n, const struct call *f, const struct operand *dO, struct truth *x,
                           const double *p, int64_t b, int64_t t, int64_t h)
 {
-    int64_t keys = keys_seen(n, t), g = h / (n->H / n->G), row = ((b * n->T + t) * n->H + h) * n->D;
+    int64_t keys = n->S, g = h / (n->H / n->G), row = ((b * n->T + t) * n->H + h) * n->D;
     double delta = 0, spread = 0, scale = f->attr.attention.scale;
     for (int64_t d = 0; d < n->D; d++) {
         double term = value(dO, b, t, h, d) * x->o[row + d];
@@ -452,14 +454,26 @@ static void call_threads(struct call *c, const struct kernel *k)
     for (int i = 0; i < c->nout; i++) mem_free(first[i]);
 }
 
+/* Biases, and -inf for a fifth of the keys and for all from two thirds on: whole blocks. */
+static struct operand mask_new(const struct tensor *t)
+{
+    struct operand x = operand_new(t);
+    for (int64_t i = 0; i < tensor_elements(t); i++)
+        if (i % t->dim[1] % 5 == 3 || i % t->dim[1] > t->dim[1] * 2 / 3) ((float *)x.data)[i] = -INFINITY;
+    return x;
+}
+
 static void attention_test(const struct shape *n)
 {
-    struct call f = {.nin = 3, .nout = 2}, b = {.nin = 6, .nout = 3};
+    struct call f = {.nin = n->masked ? 4 : 3, .nout = 2}, b = {.nin = n->masked ? 7 : 6, .nout = 3};
     f.attr.attention.scale = b.attr.attention.scale = (float)(1.5 / sqrt((double)n->D));
     f.attr.attention.causal = b.attr.attention.causal = n->causal;
+    f.attr.attention.window = b.attr.attention.window = n->window;
     f.in[0] = head_tensor(n, n->T, n->H, n->strided), f.in[1] = f.in[2] = head_tensor(n, n->S, n->G, n->strided);
     f.out[0] = head_tensor(n, n->T, n->H, false), f.out[1] = tensor_new(DT_F32, 3, (int64_t[]){n->B, n->H, n->T});
     for (int i = 0; i < 3; i++) f.data_in[i] = operand_new(&f.in[i]);
+    f.in[3] = b.in[6] = tensor_new(DT_F32, 2, (int64_t[]){n->B, n->S});
+    if (n->masked) f.data_in[3] = b.data_in[6] = mask_new(&f.in[3]);
     for (int i = 0; i < 2; i++) f.data_out[i] = operand_new(&f.out[i]);
     b.in[0] = f.out[0], b.data_in[0] = operand_new(&f.out[0]);
     struct truth x = truth_new(n, &f, &b.data_in[0]);
@@ -504,6 +518,53 @@ static void test_attention(void **unused)
             n.causal = which & 1, n.strided = which >> 1 & 1, n.t = DT_F32;
             attention_test(&n);
         }
+}
+
+/* Windows smaller and larger than tiles and blocks, masks, and both; queries that see
+ * nothing are among them. */
+static void test_attention_sight(void **unused)
+{
+    (void)unused;
+    static const struct shape table[] = {
+        {1, 1, 1, 1, 1, 1, .window = 1},        {2, 9, 9, 2, 1, 7, .window = 2},     {1, 65, 129, 2, 1, 17, .window = 30},
+        {1, 129, 65, 3, 1, 33, .window = 12},   {1, 300, 300, 2, 2, 8, .window = 1}, {1, 401, 401, 2, 1, 20, .window = 150},
+        {1, 200, 610, 1, 1, 16, .window = 100}, {1, 610, 200, 1, 1, 16, .window = 3}, {1, 50, 50, 1, 1, 256, .window = 1000},
+        {2, 70, 400, 1, 1, 12, .window = 0},
+    };
+    seed_set(10);
+    for (size_t i = 0; i < COUNT(table); i++)
+        for (int which = 0; which < 12; which++) {
+            struct shape n = table[i];
+            n.causal = which & 1, n.masked = which >> 1 & 1, n.strided = which % 5 == 0, n.t = floats[which / 4];
+            attention_test(&n);
+        }
+}
+
+/* All that a query sees carries a bias so large that scores drown in it: still finite. */
+static void test_attention_large_bias(void **unused)
+{
+    (void)unused;
+    enum { T = 30, D = 8 };
+    struct call f = {.nin = 4, .nout = 2}, b = {.nin = 7, .nout = 3};
+    f.attr.attention.scale = b.attr.attention.scale = 0.3f;
+    struct tensor x = tensor_new(DT_F32, 4, (int64_t[]){1, T, 1, D}), lse = tensor_new(DT_F32, 3, (int64_t[]){1, 1, T});
+    seed_set(11);
+    for (int i = 0; i < 3; i++) f.in[i] = b.in[i + 1] = x, f.data_in[i] = b.data_in[i + 1] = operand_new(&x);
+    f.in[3] = b.in[6] = tensor_new(DT_F32, 2, (int64_t[]){1, T}), f.data_in[3] = b.data_in[6] = operand_new(&f.in[3]);
+    for (int i = 0; i < T; i++) ((float *)f.data_in[3].data)[i] = -1e9f;
+    f.out[0] = b.in[4] = x, f.data_out[0] = b.data_in[4] = operand_new(&x);
+    f.out[1] = b.in[5] = lse, f.data_out[1] = b.data_in[5] = operand_new(&lse);
+    b.in[0] = x, b.data_in[0] = operand_new(&x);
+    for (int i = 0; i < 3; i++) b.out[i] = x, b.data_out[i] = operand_new(&x);
+    call_threads(&f, &forward_kernel);
+    call_threads(&b, &backward_kernel);
+    for (int64_t i = 0; i < T * D; i++) {
+        assert_true(fabs(at(&f.data_out[0], i)) <= 1.0 + 1e-6);
+        for (int o = 0; o < 3; o++) assert_true(fabs(at(&b.data_out[o], i)) <= 10.0 * T);
+    }
+    mem_free(b.data_in[0].data);
+    for (int i = 0; i < 3; i++) mem_free(b.data_out[i].data);
+    call_free(&f);
 }
 
 static void test_attention_dtypes(void **unused)
@@ -561,6 +622,7 @@ int main(void)
         cmocka_unit_test(test_matmul_shapes),    cmocka_unit_test(test_matmul_blocks), cmocka_unit_test(test_matmul_dtypes),
         cmocka_unit_test(test_linear),           cmocka_unit_test(test_gemm_strides),  cmocka_unit_test(test_match),
         cmocka_unit_test(test_attention),        cmocka_unit_test(test_attention_dtypes),
+        cmocka_unit_test(test_attention_sight),  cmocka_unit_test(test_attention_large_bias),
         cmocka_unit_test(test_attention_large),  cmocka_unit_test(test_attention_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -365,6 +365,9 @@ static void test_attention(void **state)
         {1, 1, 1, 1, 1, 2, true},      {2, 7, 7, 4, 2, 6, true},   {1, 65, 65, 3, 1, 16, true},
         {2, 3, 9, 2, 2, 64, false},    {1, 5, 12, 4, 1, 10, true}, {1, 33, 70, 2, 1, 32, false},
         {1, 129, 129, 2, 2, 8, true},  {3, 17, 17, 6, 3, 4, true},
+        /* masks and windows, none of which leaves a query without keys */
+        {2, 7, 9, 4, 2, 6, false, true},      {1, 65, 65, 3, 1, 16, true, true},      {1, 129, 129, 2, 1, 8, true, false, 1},
+        {1, 129, 129, 2, 2, 8, true, true, 20}, {2, 33, 70, 2, 1, 32, false, true, 9}, {1, 70, 33, 1, 1, 12, false, false, 5},
     };
     for (size_t i = 0; i < COUNT(SHAPES); i++)
         for (size_t f = 0; f < COUNT(FLOATS); f++) check_attention(FLOATS[f], &SHAPES[i]);

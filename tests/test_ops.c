@@ -217,23 +217,35 @@ static const struct opcase case_SILU_GATE_BWD = {build_silu_gate_bwd, PLANE_SHAP
 
 /* --- attention ---------------------------------------------------------------------------------- */
 
-/* n: B, T, S, H, G, D, causal. */
+/* A bias for each key; the last one is hidden, and in a window of more than one there is
+ * always another to see. */
+static id key_mask(struct scene *s, int64_t B, int64_t S)
+{
+    float *data = mem_alloc((size_t)(B * S) * sizeof *data);
+    for (int64_t i = 0; i < B * S; i++) data[i] = i % S == S - 1 ? -INFINITY : (float)value_of("mask", i);
+    id t = graph_const(&s->g, "mask", DT_F32, DIM(B, S), data);
+    mem_free(data);
+    return t;
+}
+
+/* n: B, T, S, H, G, D, 1 causal + 2 masked, window. */
 static id build_attention(struct scene *s, const int64_t *n)
 {
-    union attr a = {.attention = {(float)(1 / sqrt((double)n[5])), (uint8_t)n[6]}};
+    union attr a = {.attention = {(float)(1 / sqrt((double)n[5])), n[6] & 1, n[7]}};
     id q = param(s, "q", DIM(n[0], n[1], n[3], n[5]));
     id k = param(s, "k", DIM(n[0], n[2], n[4], n[5])), v = param(s, "v", DIM(n[0], n[2], n[4], n[5]));
     s->length = (double)(n[2] + n[5] + n[1] * n[3] / n[4]);
     s->unit = 1;      /* with one key the softmax is constant and dq, dk are 0 */
     s->roundings = 2; /* o is kept in f, and dq, dk come from it */
-    id node = graph_emit(&s->g, OP_ATTENTION, &a, (id[]){q, k, v}, 3);
+    id mask = n[6] & 2 ? key_mask(s, n[0], n[2]) : 0;
+    id node = graph_emit(&s->g, OP_ATTENTION, &a, (id[]){q, k, v, mask}, mask ? 4 : 3);
     watch_all(s, node);
     return out_of(s, node, 0);
 }
 #define HEAD_SHAPES                                                                                               \
     .small = {{1, 1, 1, 1, 1, 2, 1}, {2, 3, 3, 2, 1, 4, 1}, {1, 2, 5, 4, 2, 2, 1}, {1, 3, 4, 1, 1, 6, 0},         \
-              {1, 5, 3, 2, 2, 2, 0}},                                                                             \
-    .large = {{1, 65, 65, 4, 2, 16, 1}, {1, 17, 70, 2, 1, 32, 0}}
+              {1, 5, 3, 2, 2, 2, 0}, {1, 6, 6, 2, 1, 2, 1, 2}, {2, 3, 4, 2, 2, 2, 2}, {1, 4, 5, 1, 1, 4, 3, 3}},  \
+    .large = {{1, 65, 65, 4, 2, 16, 3, 30}, {1, 17, 70, 2, 1, 32, 0}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)
@@ -244,7 +256,8 @@ static id build_attention_bwd(struct scene *s, const int64_t *n)
     s->forward = true;
     const struct node f = *node_at(&s->g, tensor_at(&s->g, o)->node);
     id dO = param(s, "do", DIM(n[0], n[1], n[3], n[5]));
-    watch_all(s, graph_emit(&s->g, OP_ATTENTION_BWD, &f.attr, (id[]){dO, f.in[0], f.in[1], f.in[2], f.out[0], f.out[1]}, 6));
+    id in[7] = {dO, f.in[0], f.in[1], f.in[2], f.out[0], f.out[1], f.in[3]};
+    watch_all(s, graph_emit(&s->g, OP_ATTENTION_BWD, &f.attr, in, f.in[3] ? 7 : 6));
     return 0;
 }
 static const struct opcase case_ATTENTION_BWD = {build_attention_bwd, HEAD_SHAPES};

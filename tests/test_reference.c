@@ -164,6 +164,24 @@ static void test_no_keys(void **state)
     bump_free(&forward.memory);
 }
 
+/* A window of one key is the value itself; a hidden key leaves a query with none. */
+static void test_window(void **state)
+{
+    (void)state;
+    const struct heads n = {1, 4, 4, 1, 1, 2, true, .masked = true, .window = 1};
+    struct trial forward, t;
+    attention_forward(&forward, DT_F64, DT_F64, &n);
+    run_oracle(&forward);
+    for (int i = 0; i < 8; i++) assert_true(forward.oracle[0][i] == (i / 2 == 2 ? 0 : ((double *)forward.in[2].data)[i]));
+    assert_true(forward.oracle[1][2] == -INFINITY && isfinite(forward.oracle[1][3]));
+    attention_backward(&t, &forward, DT_F64, DT_F64, &n);
+    run_oracle(&t);
+    for (int i = 0; i < 8; i++) assert_true(t.oracle[2][i] == (i / 2 == 2 ? 0 : ((double *)t.in[0].data)[i]));
+    for (int i = 4; i < 6; i++) assert_true(t.oracle[0][i] == 0 && t.oracle[1][i] == 0);
+    bump_free(&t.memory);
+    bump_free(&forward.memory);
+}
+
 /* The first step of Adam moves by lr times the gradient's sign, whatever its size. */
 static void test_adamw(void **state)
 {
@@ -216,6 +234,9 @@ static void test_attention(void **state)
     oracle_attention(&(struct heads){2, 4, 4, 4, 2, 6, true});
     oracle_attention(&(struct heads){1, 3, 7, 2, 1, 4, true});
     oracle_attention(&(struct heads){1, 5, 3, 2, 2, 4, false});
+    oracle_attention(&(struct heads){2, 5, 5, 2, 1, 4, true, .window = 2});
+    oracle_attention(&(struct heads){1, 4, 6, 2, 2, 4, true, .masked = true});
+    oracle_attention(&(struct heads){2, 5, 7, 2, 1, 4, false, .masked = true, .window = 4});
 }
 
 int main(void)
@@ -224,6 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention), cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_silu_gate),
         cmocka_unit_test(test_xent),      cmocka_unit_test(test_rope),    cmocka_unit_test(test_strides),
+        cmocka_unit_test(test_window),
         cmocka_unit_test(test_no_keys),   cmocka_unit_test(test_adamw),   cmocka_unit_test(test_matmul),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -351,19 +351,30 @@ static inline void rmsnorm_forward(struct trial *t, enum dtype f, int64_t R, int
 
 struct heads {
     int64_t B, T, S, H, G, D;
-    bool causal;
+    bool causal, masked;
+    int64_t window;
 };
+
+/* One bias per key; every fourth key is hidden. */
+static inline void input_mask(struct trial *t, enum dtype f, const struct heads *n)
+{
+    struct operand *x = input_normal(t, f, DIM(n->B, n->S));
+    for (int64_t i = 0; i < n->B * n->S; i++)
+        if (i % n->S % 4 == 2) dtype_store(x->data, f, i, -INFINITY);
+}
 
 static inline void attention_forward(struct trial *t, enum dtype f, enum dtype statistic, const struct heads *n)
 {
     *t = trial_of(OP_ATTENTION);
     t->attr.attention.scale = (float)(1 / sqrt((double)n->D));
     t->attr.attention.causal = n->causal;
+    t->attr.attention.window = n->window;
     t->length = (double)(n->S + n->D);
     t->unit[0] = t->unit[1] = 1;
     input_normal(t, f, DIM(n->B, n->T, n->H, n->D));
     input_normal(t, f, DIM(n->B, n->S, n->G, n->D));
     input_normal(t, f, DIM(n->B, n->S, n->G, n->D));
+    if (n->masked) input_mask(t, statistic, n);
     output(t, f, DIM(n->B, n->T, n->H, n->D));
     output(t, statistic, DIM(n->B, n->H, n->T));
 }
@@ -382,6 +393,10 @@ static inline void attention_backward(struct trial *t, const struct trial *forwa
     }
     input_values(t, forward->oracle[0], f, DIM(n->B, n->T, n->H, n->D));
     input_values(t, forward->oracle[1], statistic, DIM(n->B, n->H, n->T));
+    if (n->masked) {
+        struct operand *mask = input(t, statistic, DIM(n->B, n->S));
+        memcpy(mask->data, forward->in[3].data, operand_bytes(mask));
+    }
     for (int i = 0; i < 3; i++) output(t, f, forward->in[i].rank, forward->in[i].dim);
     /* With one key the softmax is constant: dq and dk are differences near 0. */
     for (int i = 0; i < 3; i++) t->unit[i] = 1;

@@ -1,5 +1,5 @@
 /*
- * attention.c: softmax(scale q k^T) v without ever storing the scores.
+ * attention.c: softmax(scale q k^T + mask) v without ever storing the scores.
  *
  * A thread takes a block of queries of one head and walks the keys in blocks. For
  * each it makes the scores, turns them into probabilities against a running
@@ -11,16 +11,17 @@
  *     keys  x queries    s  = k  q^T     [key][nr queries]     A = k, B = q
  *     D     x queries    o^T += v^T p    [D][nr queries]       A = v, B = p (= s in place)
  *
- * Powers of two instead of e: q is multiplied by scale * log2(e) as it is packed. Blocks of keys that no
- * query of the block sees are skipped; within a block the sums stop at the
- * last key a panel sees, so a causal mask costs half the work.
+ * Powers of two instead of e: q is multiplied by scale * log2(e) as it is packed, and so is the mask.
+ * Blocks of keys that no query of the block sees are skipped; within a block the
+ * sums run from the first to the last key that a panel sees, so a causal mask
+ * costs half the work and a window its own width.
  *
  * A query that sees no key has o = 0 and lse = -inf.
  *
  * Same bits for any thread count: a query's sums run over the key blocks in
  * order, in one thread, and blocks are cut by position alone.
  *
- *     work, per thread: [q panels | k panels | v panels | s | o | max, sum | rows]
+ *     work, per thread: [q panels | k panels | v panels | s | o | max, sum | bias | rows]
  */
 #include "cpu/attention.h"
 
@@ -32,6 +33,7 @@
 #include "cpu/cpu.h"
 #include "cpu/micro.h"
 #include "cpu/pack.h"
+#include "cpu/rows.h"
 
 /* Multiples of PANEL_B and PANEL_A. More queries to a block pack the keys less often,
  * more keys make longer sums; all of it stays in the second cache. */
@@ -41,16 +43,35 @@ enum { QUERIES = 288, KEYS = 144 };
 
 struct heads heads_of(const int64_t *q, const int64_t *k, const union attr *attr)
 {
-    struct heads n = {.B = q[0], .T = q[1], .S = k[1], .H = q[2], .G = k[2], .D = q[3],
-                      .scale = attr->attention.scale, .causal = attr->attention.causal};
-    n.ahead = n.S - n.T;
+    struct heads n = {.B = q[0], .T = q[1], .S = k[1], .H = q[2], .G = k[2], .D = q[3], .scale = attr->attention.scale};
+    int64_t place = n.S - n.T; /* query t stands at key t + place: both end together */
+    n.last = attr->attention.causal ? place : n.S;
+    n.first = -n.T - n.S;
+    if (attr->attention.window) n.first = max_i64(n.first, place - attr->attention.window + 1);
     return n;
+}
+
+bool heads_bias(const struct operand *mask, int64_t b, int64_t s, int64_t sn, float *bias, int64_t room)
+{
+    const float *from = (const float *)mask->data + b * mask->stride[0] + s * mask->stride[1];
+    bool any = false;
+    for (int64_t i = 0; i < sn; i++) {
+        bias[i] = from[i * mask->stride[1]] * (float)M_LOG2E;
+        any |= bias[i] != -INFINITY;
+    }
+    for (int64_t i = sn; i < room; i++) bias[i] = 0;
+    return any;
 }
 
 bool heads_fit(const struct tensor *t)
 {
     return t->rank == 4 && (t->stride[3] == 1 || t->dim[3] == 1) && t->dim[3] <= HEAD_MAX &&
            (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16);
+}
+
+bool heads_mask_fits(const struct query *q, int input)
+{
+    return q->nin <= input || !q->in[input] || q->in[input]->dtype == DT_F32;
 }
 
 void heads_store(const struct operand *x, int64_t b, int64_t t, int64_t h, const float *panel, int width, int64_t n,
@@ -68,7 +89,7 @@ void heads_store(const struct operand *x, int64_t b, int64_t t, int64_t h, const
 
 /* A thread's memory, in floats from its beginning. */
 struct layout {
-    int64_t q, k, v, s, o, max, sum, rows, total;
+    int64_t q, k, v, s, o, max, sum, bias, rows, total;
 };
 
 static struct layout layout_of(const struct heads *n)
@@ -82,20 +103,23 @@ static struct layout layout_of(const struct heads *n)
     y.o = y.s + keys * NR_MAX;
     y.max = y.o + round_up(queries * D, 16);
     y.sum = y.max + queries;
-    y.rows = y.sum + queries;
+    y.bias = y.sum + queries;
+    y.rows = y.bias + round_up(keys, 16);
     y.total = y.rows + round_up(NR_MAX * n->D, 16);
     return y;
 }
 
+enum { IN_Q, IN_K, IN_V, IN_MASK };
+
 bool attention_match(const struct query *q)
 {
-    return heads_fit(q->in[0]) && heads_fit(q->in[1]) && heads_fit(q->in[2]) && heads_fit(q->out[0]) &&
-           q->out[1]->dtype == DT_F32;
+    return heads_fit(q->in[IN_Q]) && heads_fit(q->in[IN_K]) && heads_fit(q->in[IN_V]) && heads_fit(q->out[0]) &&
+           q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
 }
 
 uint64_t attention_workspace(const struct query *q)
 {
-    struct heads n = heads_of(q->in[0]->dim, q->in[1]->dim, q->attr);
+    struct heads n = heads_of(q->in[IN_Q]->dim, q->in[IN_K]->dim, q->attr);
     return (uint64_t)layout_of(&n).total * (uint64_t)q->profile->threads * sizeof(float);
 }
 
@@ -107,7 +131,7 @@ struct block {
     const struct heads *n;
     const struct micro *u;
     int64_t b, h, t0, tn;
-    float *q, *k, *v, *s, *o, *max, *sum, *rows;
+    float *q, *k, *v, *s, *o, *max, *sum, *bias, *rows;
 };
 
 static int64_t block_depth(const struct block *x) { return round_up(x->n->D, x->u->mr); }
@@ -116,16 +140,19 @@ static int64_t block_depth(const struct block *x) { return round_up(x->n->D, x->
 static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn)
 {
     const struct micro *u = x->u;
-    int64_t D = x->n->D, depth = block_depth(x);
-    /* The first lane sees keys up to this one of the block, the next lane one more. */
-    int64_t seen = x->n->causal ? x->t0 + p + x->n->ahead - s0 : sn;
-    int64_t keys = min_i64(sn, seen + u->nr);
+    int64_t D = x->n->D, depth = block_depth(x), tn = min_i64(u->nr, x->tn - p);
+    /* The keys that the panel sees, from the beginning of a tile. */
+    int64_t from = max_i64(0, heads_begin(x->n, x->t0 + p) - s0) / u->mr * u->mr;
+    int64_t keys = min_i64(sn, heads_end(x->n, x->t0 + p, tn) - s0) - from;
+    if (keys <= 0) return;
     float *o = x->o + p * depth;
     for (int64_t i = 0; i < keys; i += u->mr)
-        u->product(D, x->k + i * D, x->q + p * D, x->s + i * u->nr, u->nr, false);
-    if (keys <= 0) return;
-    u->softmax(x->s, keys, seen, x->max + p, x->sum + p, o, depth);
-    for (int64_t d = 0; d < D; d += u->mr) u->product(keys, x->v + d * sn, x->s, o + d * u->nr, u->nr, true);
+        u->product(D, x->k + (from + i) * D, x->q + p * D, x->s + i * u->nr, u->nr, false);
+    bool masked = launch_has(x->l, IN_MASK);
+    struct sight see = heads_sight(x->n, x->t0 + p, s0 + from, masked ? x->bias + from : NULL);
+    u->softmax(x->s, keys, &see, x->max + p, x->sum + p, o, depth);
+    for (int64_t d = 0; d < D; d += u->mr)
+        u->product(keys, x->v + d * sn + from * u->mr, x->s, o + d * u->nr, u->nr, true);
 }
 
 /* o = sum / total and lse, for the nr queries from p on. */
@@ -146,7 +173,7 @@ static void block_finish(const struct block *x, int64_t p)
 
 static void block_run(const struct block *x)
 {
-    const struct operand *q = &x->l->in[0], *k = &x->l->in[1], *v = &x->l->in[2];
+    const struct operand *q = &x->l->in[IN_Q], *k = &x->l->in[IN_K], *v = &x->l->in[IN_V], *mask = &x->l->in[IN_MASK];
     const struct micro *u = x->u;
     int64_t D = x->n->D, g = x->h / (x->n->H / x->n->G), lanes = round_up(x->tn, u->nr);
     pack_panels(x->q, u->nr, heads_row(q, x->b, x->t0, x->h), q->dtype, q->stride[1], 1, x->tn, D);
@@ -155,9 +182,10 @@ static void block_run(const struct block *x)
     memset(x->sum, 0, (size_t)lanes * sizeof(float));
     for (int64_t i = 0; i < lanes; i++) x->max[i] = -FLT_MAX;
 
-    int64_t limit = heads_seen(x->n, x->t0 + x->tn - 1);
-    for (int64_t s0 = 0; s0 < limit; s0 += KEYS) {
-        int64_t sn = min_i64(KEYS, limit - s0);
+    int64_t end = heads_end(x->n, x->t0, x->tn);
+    for (int64_t s0 = heads_begin(x->n, x->t0); s0 < end; s0 += KEYS) {
+        int64_t sn = min_i64(KEYS, end - s0);
+        if (launch_has(x->l, IN_MASK) && !heads_bias(mask, x->b, s0, sn, x->bias, sn)) continue;
         pack_panels(x->k, u->mr, heads_row(k, x->b, s0, g), k->dtype, k->stride[1], 1, sn, D);
         pack_panels(x->v, u->mr, heads_row(v, x->b, s0, g), v->dtype, 1, v->stride[1], D, sn);
         for (int64_t p = 0; p < x->tn; p += u->nr) block_panel(x, p, s0, sn);
@@ -167,7 +195,7 @@ static void block_run(const struct block *x)
 
 void attention_run(const struct launch *l)
 {
-    struct heads n = heads_of(l->in[0].dim, l->in[1].dim, l->attr);
+    struct heads n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr);
     struct layout y = layout_of(&n);
     CHECK(l->work_bytes >= (uint64_t)y.total * (uint64_t)l->threads * sizeof(float), "%llu bytes of workspace",
           (unsigned long long)l->work_bytes);
@@ -179,7 +207,8 @@ void attention_run(const struct launch *l)
         int64_t t0 = (blocks - 1 - i / heads) * QUERIES, head = i % heads;
         struct block x = {.l = l, .n = &n, .u = micro_best(), .b = head / n.H, .h = head % n.H, .t0 = t0,
                           .tn = min_i64(QUERIES, n.T - t0), .q = at + y.q, .k = at + y.k, .v = at + y.v,
-                          .s = at + y.s, .o = at + y.o, .max = at + y.max, .sum = at + y.sum, .rows = at + y.rows};
+                          .s = at + y.s, .o = at + y.o, .max = at + y.max, .sum = at + y.sum, .bias = at + y.bias,
+                          .rows = at + y.rows};
         block_run(&x);
     }
 }

@@ -2,7 +2,7 @@
  * attention_bwd.c: the gradient of attention, from o and lse, again without the
  * scores.
  *
- * With P = exp(scale q k^T - lse) and delta = rowsum(do * o):
+ * With P = exp(scale q k^T + mask - lse) and delta = rowsum(do * o):
  *
  *     dv = P^T do      dP = do v^T      dS = scale P (dP - delta)
  *     dq = dS k        dk = dS^T q
@@ -18,16 +18,17 @@
  *
  * so only ds is ever transposed. dk and dv stay with the thread and are stored
  * once. dq is summed over key blocks, which different threads hold: each block
- * of queries has a counter of the key blocks added so far, and a key block waits
- * for its turn. Items are handed out key block by key block, so the one before
+ * of queries has a counter of the key blocks added so far, of those that it sees
+ * any of, and a key block waits for its turn. Items are handed out key block by key block, so the one before
  * was begun long ago, and the first unfinished item never waits: no deadlock,
  * little waiting. Thus every sum has one order: the same bits for any thread
  * count.
  *
- * The first key block stores dq instead of adding, also where it sees nothing.
+ * The first key block stores dq instead of adding; a block of queries that sees no
+ * key at all takes key block 0 for it.
  *
  *     work: [delta, B H T][turns, B H blocks][dq in f32, if dq is not]
- *           per thread: [k, v, k by D | q, do, q by D, do by D | s, dp, ds^T | dk, dv | lse, delta | rows]
+ *           per thread: [k, v, k by D | q, do, q by D, do by D | s, dp, ds^T | dk, dv | lse, delta, bias | rows]
  */
 #include <math.h>
 #include <omp.h>
@@ -38,6 +39,7 @@
 #include "cpu/cpu.h"
 #include "cpu/micro.h"
 #include "cpu/pack.h"
+#include "cpu/rows.h"
 
 /* Multiples of PANEL_A and PANEL_B. More keys to a block pack the queries less often. */
 enum { QUERIES = 96, KEYS = 192 };
@@ -47,7 +49,7 @@ enum { QUERIES = 96, KEYS = 192 };
 /* Offsets in floats: the shared parts, then those of a thread from its beginning. */
 struct layout {
     int64_t delta, turns, dq, threads;
-    int64_t k, v, kd, q, o, qd, od, s, dp, st, dk, dv, lse, row_delta, rows, total;
+    int64_t k, v, kd, q, o, qd, od, s, dp, st, dk, dv, lse, row_delta, bias, rows, total;
 };
 
 static int64_t blocks_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -76,7 +78,7 @@ static struct layout layout_of(const struct heads *n, bool narrow)
     y.qd = take(&at, queries * deep), y.od = take(&at, queries * deep);
     y.s = take(&at, queries * keys), y.dp = take(&at, queries * keys), y.st = take(&at, queries * keys);
     y.dk = take(&at, keys * deep), y.dv = take(&at, keys * deep);
-    y.lse = take(&at, queries), y.row_delta = take(&at, queries);
+    y.lse = take(&at, queries), y.row_delta = take(&at, queries), y.bias = take(&at, keys);
     y.rows = take(&at, NR_MAX * n->D);
     y.total = at;
     return y;
@@ -87,25 +89,25 @@ static uint64_t layout_bytes(const struct layout *y, int threads)
     return (uint64_t)(y->threads + y->total * threads) * sizeof(float);
 }
 
+enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_MASK };
+
 bool attention_bwd_match(const struct query *q)
 {
     for (int i = 0; i < 5; i++)
         if (!heads_fit(q->in[i])) return false;
     for (int i = 0; i < 3; i++)
         if (!heads_fit(q->out[i])) return false;
-    return q->in[5]->dtype == DT_F32;
+    return q->in[IN_LSE]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
 }
 
 uint64_t attention_bwd_workspace(const struct query *q)
 {
-    struct heads n = heads_of(q->in[1]->dim, q->in[2]->dim, q->attr);
+    struct heads n = heads_of(q->in[IN_Q]->dim, q->in[IN_K]->dim, q->attr);
     struct layout y = layout_of(&n, q->out[0]->dtype != DT_F32);
     return layout_bytes(&y, q->profile->threads);
 }
 
 /* --- one block of keys -------------------------------------------------------------------- */
-
-enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE };
 
 struct run {
     const struct launch *l;
@@ -122,8 +124,20 @@ struct run {
 struct item {
     const struct run *r;
     int64_t b, g, s0, sn, h, t0, tn;
-    float *k, *v, *kd, *q, *o, *qd, *od, *s, *dp, *st, *dk, *dv, *lse, *delta, *rows;
+    bool hidden; /* the mask hides every key of the block */
+    float *k, *v, *kd, *q, *o, *qd, *od, *s, *dp, *st, *dk, *dv, *lse, *delta, *bias, *rows;
 };
+
+/* The key blocks that the queries t0.. see any of: first .. last, counted in blocks. */
+struct span {
+    int64_t first, last;
+};
+
+static struct span item_span(const struct item *x)
+{
+    int64_t begin = heads_begin(&x->r->n, x->t0), end = heads_end(&x->r->n, x->t0, x->tn);
+    return end > begin ? (struct span){begin / KEYS, (end - 1) / KEYS} : (struct span){0, 0};
+}
 
 static void item_keys(struct item *x)
 {
@@ -136,6 +150,8 @@ static void item_keys(struct item *x)
     pack_panels(x->kd, u->nr, heads_row(k, x->b, x->s0, x->g), k->dtype, 1, k->stride[1], D, x->sn);
     memset(x->dk, 0, (size_t)sums * sizeof(float));
     memset(x->dv, 0, (size_t)sums * sizeof(float));
+    if (launch_has(r->l, IN_MASK))
+        x->hidden = !heads_bias(&r->l->in[IN_MASK], x->b, x->s0, x->sn, x->bias, round_up(x->sn, u->nr));
 }
 
 static void item_queries(struct item *x)
@@ -163,18 +179,20 @@ static void item_panel(struct item *x, int64_t j)
     const struct run *r = x->r;
     const struct micro *u = r->u;
     int64_t D = r->n.D, depth = round_up(D, u->mr), tall = round_up(x->tn, u->mr), wide = round_up(x->sn, u->nr);
-    /* The first query that sees key j, back to the beginning of its tile. */
-    int64_t from = r->n.causal ? max_i64(0, x->s0 + j - r->n.ahead - x->t0) : 0;
-    if (from >= x->tn) return;
-    from = from / u->mr * u->mr;
+    /* From the first query that sees a key of the panel, and the last, in whole tiles. */
+    int64_t key = x->s0 + j - x->t0, past = key + min_i64(u->nr, x->sn - j);
+    int64_t from = max_i64(0, key - r->n.last), to = min_i64(x->tn, past - r->n.first);
+    if (from >= to) return;
+    from = from / u->mr * u->mr, to = min_i64(x->tn, round_up(to, u->mr));
     float *s = x->s + j * tall, *dp = x->dp + j * tall;
-    for (int64_t i = from; i < x->tn; i += u->mr) {
+    for (int64_t i = from; i < to; i += u->mr) {
         u->product(D, x->q + i * D, x->k + j * D, s + i * u->nr, u->nr, false);
         u->product(D, x->o + i * D, x->v + j * D, dp + i * u->nr, u->nr, false);
     }
     s += from * u->nr, dp += from * u->nr;
-    int64_t n = x->tn - from, seen = r->n.causal ? x->t0 + from + r->n.ahead - x->s0 - j : u->nr;
-    u->gradient(s, dp, n, seen, r->n.scale * (float)M_LOG2E, r->n.scale, x->lse + from, x->delta + from);
+    int64_t n = to - from;
+    struct sight see = heads_sight(&r->n, x->t0 + from, x->s0 + j, launch_has(r->l, IN_MASK) ? x->bias + j : NULL);
+    u->gradient(s, dp, n, &see, r->n.scale * (float)M_LOG2E, r->n.scale, x->lse + from, x->delta + from);
     for (int64_t d = 0; d < D; d += u->mr) {
         u->product(n, x->od + d * x->tn + from * u->mr, s, x->dv + j * depth + d * u->nr, u->nr, true);
         u->product(n, x->qd + d * x->tn + from * u->mr, dp, x->dk + j * depth + d * u->nr, u->nr, true);
@@ -183,24 +201,26 @@ static void item_panel(struct item *x, int64_t j)
         tile_transpose(x->st + (from + i) * wide + j * u->mr, dp + i * u->nr, u->nr, u->mr, u->nr);
 }
 
-/* dq's rows i.. (one tile), from the keys that the tile's last query sees. */
-static void item_dq_tile(const struct item *x, int64_t i)
+/* dq's rows i.. (one tile), from the keys that the tile's queries see. */
+static void item_dq_tile(const struct item *x, int64_t i, bool add)
 {
     const struct run *r = x->r;
     const struct micro *u = r->u;
     int64_t m = min_i64(u->mr, x->tn - i), D = r->n.D, ld = r->dq.stride[1];
-    int64_t keys = max_i64(0, min_i64(x->sn, heads_seen(&r->n, x->t0 + i + m - 1) - x->s0));
-    const float *st = x->st + i * round_up(x->sn, u->nr);
-    bool add = x->s0 > 0;
+    int64_t from = max_i64(0, heads_begin(&r->n, x->t0 + i) - x->s0);
+    int64_t keys = max_i64(0, min_i64(x->sn, heads_end(&r->n, x->t0 + i, m) - x->s0) - from);
+    if (x->hidden) from = keys = 0;
+    const float *st = x->st + i * round_up(x->sn, u->nr) + from * u->mr;
     float *row = heads_row(&r->dq, x->b, x->t0 + i, x->h);
     for (int64_t d = 0; d < D; d += u->nr) {
         int64_t n = min_i64(u->nr, D - d);
+        const float *kd = x->kd + d * x->sn + from * u->nr;
         if (m == u->mr && n == u->nr) {
-            u->product(keys, st, x->kd + d * x->sn, row + d, ld, add);
+            u->product(keys, st, kd, row + d, ld, add);
             continue;
         }
         float buffer[MR_MAX * NR_MAX] __attribute__((aligned(64)));
-        u->product(keys, st, x->kd + d * x->sn, buffer, u->nr, false);
+        u->product(keys, st, kd, buffer, u->nr, false);
         for (int64_t a = 0; a < m; a++)
             for (int64_t c = 0; c < n; c++) {
                 float *to = row + a * ld + d + c, value = buffer[a * u->nr + c];
@@ -213,12 +233,13 @@ static void item_dq_tile(const struct item *x, int64_t i)
 static void item_dq(struct item *x)
 {
     const struct run *r = x->r;
-    int64_t D = r->n.D, block = x->s0 / KEYS;
+    struct span span = item_span(x);
+    int64_t D = r->n.D, block = x->s0 / KEYS - span.first;
     int *turn = r->turns + (x->b * r->n.H + x->h) * blocks_of(r->n.T, QUERIES) + x->t0 / QUERIES;
     for (int spins = 0; __atomic_load_n(turn, __ATOMIC_ACQUIRE) != block; spins++)
         if (spins > 100) sched_yield();
-    for (int64_t i = 0; i < x->tn; i += r->u->mr) item_dq_tile(x, i);
-    bool last = x->s0 + x->sn >= heads_seen(&r->n, x->t0 + x->tn - 1);
+    for (int64_t i = 0; i < x->tn; i += r->u->mr) item_dq_tile(x, i, block > 0);
+    bool last = x->s0 / KEYS == span.last;
     const struct operand *dq = &r->l->out[0];
     if (last && dq->data != r->dq.data)
         for (int64_t t = x->t0; t < x->t0 + x->tn; t++)
@@ -246,12 +267,13 @@ static void item_run(struct item *x)
     for (x->h = x->g * group; x->h < (x->g + 1) * group; x->h++)
         for (x->t0 = 0; x->t0 < n->T; x->t0 += QUERIES) {
             x->tn = min_i64(QUERIES, n->T - x->t0);
-            bool seen = heads_seen(n, x->t0 + x->tn - 1) > x->s0;
-            if (seen) {
+            struct span span = item_span(x);
+            if (x->s0 / KEYS < span.first || x->s0 / KEYS > span.last) continue;
+            if (!x->hidden) {
                 item_queries(x);
                 for (int64_t j = 0; j < x->sn; j += x->r->u->nr) item_panel(x, j);
             }
-            if (seen || x->s0 == 0) item_dq(x);
+            item_dq(x);
         }
     item_store(x);
 }
@@ -282,7 +304,7 @@ static void run_item(const struct run *r, int64_t i, float *at)
         .r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0, .sn = min_i64(KEYS, n->S - s0),
         .k = at + y->k, .v = at + y->v, .kd = at + y->kd, .q = at + y->q, .o = at + y->o, .qd = at + y->qd,
         .od = at + y->od, .s = at + y->s, .dp = at + y->dp, .st = at + y->st, .dk = at + y->dk, .dv = at + y->dv,
-        .lse = at + y->lse, .delta = at + y->row_delta, .rows = at + y->rows,
+        .lse = at + y->lse, .delta = at + y->row_delta, .bias = at + y->bias, .rows = at + y->rows,
     };
     item_run(&x);
 }

@@ -29,6 +29,13 @@ enum { PANEL_A = 24, PANEL_B = 96, MR_MAX = 12, NR_MAX = 32 };
 /* Rows of `dots` at a time. */
 enum { DOT_ROWS = 4 };
 
+/* What a block of queries sees of a block of keys: query i the keys i + first .. i + last;
+ * and what is added to a score by its key, in powers of two. A bias of -inf hides a key. */
+struct sight {
+    int64_t first, last;
+    const float *bias; /* NULL: nothing */
+};
+
 struct micro {
     const char *name;
     int mr, nr;
@@ -39,16 +46,16 @@ struct micro {
     /* sum[m] += a[m][0..n) . b[0..n), rows of a lda apart, for m < rows <= DOT_ROWS. */
     void (*dots)(int rows, const float *a, int64_t lda, const float *b, int64_t n, float *sum);
 
-    /* One block of keys for nr queries, one query per lane. s [n][nr] holds scores in powers
-     * of two and becomes the probabilities 2^(s - max); lane i sees rows 0 .. i + seen only.
+    /* One block of n keys for nr queries, one query per lane. s [n][nr] holds scores in powers
+     * of two and becomes the probabilities 2^(s + bias - max), 0 where a query does not see.
      * max and sum [nr] are the running ones; o [D][nr] is rescaled when max grows. */
-    void (*softmax)(float *s, int64_t n, int64_t seen, float *max, float *sum, float *o, int64_t D);
+    void (*softmax)(float *s, int64_t n, const struct sight *see, float *max, float *sum, float *o, int64_t D);
 
     /* Scores and probability gradients of n queries against nr keys, one key per lane,
-     * become in place p = 2^(factor s - lse) and ds = p (dp - delta) scale. Row i sees
-     * lanes 0 .. i + seen only; elsewhere both become 0. */
-    void (*gradient)(float *s, float *dp, int64_t n, int64_t seen, float factor, float scale, const float *lse,
-                     const float *delta);
+     * become in place p = 2^(factor s + bias - lse) and ds = p (dp - delta) scale; both are
+     * 0 where a query does not see. */
+    void (*gradient)(float *s, float *dp, int64_t n, const struct sight *see, float factor, float scale,
+                     const float *lse, const float *delta);
 };
 
 /* The best set that this processor runs. */

@@ -2,9 +2,10 @@
  * ref_attention.c: reference attention and its gradient (see ref.c for what the
  * reference promises).
  *
- *     q, o, do, dq  [B,T,H,D]      k, v, dk, dv  [B,S,G,D]      lse  [B,H,T]
+ *     q, o, do, dq  [B,T,H,D]      k, v, dk, dv  [B,S,G,D]      lse  [B,H,T]      mask  [B,S]
  *
- * Query head h reads key head h / (H/G). Scores are made again wherever they are
+ * Query head h reads key head h / (H/G). A key that a query does not see has the
+ * score -inf, whether by position or by the mask. Scores are made again wherever they are
  * needed, so nothing of size T x S ever exists; the workspace holds one or two
  * rows of D doubles.
  */
@@ -12,18 +13,21 @@
 
 #include "cpu/ref.h"
 
-/* The shape of a launch, and the last key that a query may see. */
+/* The shape of a launch, and the operands that make a score. */
 struct ref_heads {
-    int64_t B, T, S, H, G, D;
+    int64_t B, T, S, H, G, D, window;
     double scale;
     bool causal;
+    const struct operand *q, *k, *mask; /* no mask: NULL */
 };
 
-static struct ref_heads ref_heads_of(const struct operand *q, const struct operand *k, const union attr *attr)
+static struct ref_heads ref_heads_of(const struct launch *l, int q, int k, int mask)
 {
+    const struct operand *x = &l->in[q], *y = &l->in[k];
     return (struct ref_heads){
-        .B = q->dim[0], .T = q->dim[1], .S = k->dim[1], .H = q->dim[2], .G = k->dim[2], .D = q->dim[3],
-        .scale = attr->attention.scale, .causal = attr->attention.causal,
+        .B = x->dim[0], .T = x->dim[1], .S = y->dim[1], .H = x->dim[2], .G = y->dim[2], .D = x->dim[3],
+        .scale = l->attr->attention.scale, .causal = l->attr->attention.causal, .window = l->attr->attention.window,
+        .q = x, .k = y, .mask = ref_has(l, mask) ? &l->in[mask] : NULL,
     };
 }
 
@@ -41,10 +45,11 @@ static int64_t lse_at(const struct ref_heads *n, int64_t b, int64_t t, int64_t h
     return (b * n->H + h) * n->T + t;
 }
 
-/* Query t sees keys 0 .. this (exclusive); at the end of both, t sees s = t. */
-static int64_t keys_seen(const struct ref_heads *n, int64_t t)
+/* By position: queries and keys end together, so query t stands at key t + (S-T). */
+static bool key_seen(const struct ref_heads *n, int64_t t, int64_t s)
 {
-    return n->causal ? max_i64(0, min_i64(n->S, t + (n->S - n->T) + 1)) : n->S;
+    int64_t before = t + (n->S - n->T) - s;
+    return (!n->causal || before >= 0) && (!n->window || before < n->window);
 }
 
 static double ref_dot(const struct operand *x, int64_t i, const struct operand *y, int64_t j, int64_t D)
@@ -54,6 +59,16 @@ static double ref_dot(const struct operand *x, int64_t i, const struct operand *
     return sum;
 }
 
+static double ref_score(const struct ref_heads *n, int64_t b, int64_t t, int64_t h, int64_t s)
+{
+    if (!key_seen(n, t, s)) return -INFINITY;
+    double mask = n->mask ? ref_get(n->mask, b * n->S + s) : 0;
+    return n->scale * ref_dot(n->q, query_row(n, b, t, h), n->k, key_row(n, b, s, h), n->D) + mask;
+}
+
+/* exp(score - lse), and 0 for a query that sees nothing: its lse is -inf, too. */
+static double ref_probability(double score, double lse) { return score == -INFINITY ? 0 : exp(score - lse); }
+
 /* --- forward -------------------------------------------------------------------------- */
 
 uint64_t ref_attention_workspace(const struct query *q)
@@ -62,31 +77,27 @@ uint64_t ref_attention_workspace(const struct query *q)
 }
 
 /* log(sum(exp(score))) over the keys that (b,t,h) sees; -inf when it sees none. */
-static double ref_row_lse(const struct launch *l, const struct ref_heads *n, int64_t b, int64_t t, int64_t h)
+static double ref_row_lse(const struct ref_heads *n, int64_t b, int64_t t, int64_t h)
 {
-    const struct operand *q = &l->in[0], *k = &l->in[1];
     double max = -INFINITY, sum = 0;
-    for (int64_t s = 0; s < keys_seen(n, t); s++)
-        max = fmax(max, n->scale * ref_dot(q, query_row(n, b, t, h), k, key_row(n, b, s, h), n->D));
-    for (int64_t s = 0; s < keys_seen(n, t); s++)
-        sum += exp(n->scale * ref_dot(q, query_row(n, b, t, h), k, key_row(n, b, s, h), n->D) - max);
+    for (int64_t s = 0; s < n->S; s++) max = fmax(max, ref_score(n, b, t, h, s));
+    for (int64_t s = 0; s < n->S; s++) sum += ref_probability(ref_score(n, b, t, h, s), max);
     return max + log(sum);
 }
 
 void ref_attention(const struct launch *l)
 {
-    const struct operand *q = &l->in[0], *k = &l->in[1], *v = &l->in[2];
-    const struct ref_heads n = ref_heads_of(q, k, l->attr);
+    const struct operand *v = &l->in[2];
+    const struct ref_heads n = ref_heads_of(l, 0, 1, 3);
     double *o = l->work; // [D]
     for (int64_t b = 0; b < n.B; b++)
         for (int64_t t = 0; t < n.T; t++)
             for (int64_t h = 0; h < n.H; h++) {
-                double lse = ref_row_lse(l, &n, b, t, h);
+                double lse = ref_row_lse(&n, b, t, h);
                 for (int64_t d = 0; d < n.D; d++) o[d] = 0;
-                for (int64_t s = 0; s < keys_seen(&n, t); s++) {
-                    int64_t at = key_row(&n, b, s, h);
-                    double p = exp(n.scale * ref_dot(q, query_row(&n, b, t, h), k, at, n.D) - lse);
-                    for (int64_t d = 0; d < n.D; d++) o[d] += p * ref_get(v, at + d);
+                for (int64_t s = 0; s < n.S; s++) {
+                    double p = ref_probability(ref_score(&n, b, t, h, s), lse);
+                    for (int64_t d = 0; p != 0 && d < n.D; d++) o[d] += p * ref_get(v, key_row(&n, b, s, h) + d);
                 }
                 for (int64_t d = 0; d < n.D; d++) ref_put(&l->out[0], query_row(&n, b, t, h) + d, o[d]);
                 ref_put(&l->out[1], lse_at(&n, b, t, h), lse);
@@ -95,7 +106,7 @@ void ref_attention(const struct launch *l)
 
 /* --- backward ---------------------------------------------------------------------------
  *
- * With p = softmax(scale q k^T) and o = p v:  dv = p^T do,  dp = do v^T, and through
+ * With p = softmax(scale q k^T + mask) and o = p v:  dv = p^T do,  dp = do v^T, and through
  * the softmax dscore = p (dp - rowsum(p dp)). The row sum equals do . o. Then
  *     dq = scale dscore k,   dk = scale dscore^T q.
  */
@@ -112,9 +123,10 @@ struct ref_pair {
 static struct ref_pair ref_pair_of(const struct launch *l, const struct ref_heads *n, int64_t b, int64_t t,
                                    int64_t h, int64_t s)
 {
-    const struct operand *dout = &l->in[0], *q = &l->in[1], *k = &l->in[2], *v = &l->in[3], *o = &l->in[4];
+    const struct operand *dout = &l->in[0], *v = &l->in[3], *o = &l->in[4];
     const int64_t i = query_row(n, b, t, h), j = key_row(n, b, s, h);
-    double p = exp(n->scale * ref_dot(q, i, k, j, n->D) - ref_get(&l->in[5], lse_at(n, b, t, h)));
+    double p = ref_probability(ref_score(n, b, t, h, s), ref_get(&l->in[5], lse_at(n, b, t, h)));
+    if (p == 0) return (struct ref_pair){0};
     double dp = ref_dot(dout, i, v, j, n->D), sum = ref_dot(dout, i, o, i, n->D);
     return (struct ref_pair){.p = p, .ds = n->scale * p * (dp - sum)};
 }
@@ -123,7 +135,7 @@ static void ref_attention_dq(const struct launch *l, const struct ref_heads *n, 
 {
     double *dq = l->work; // [D]
     for (int64_t d = 0; d < n->D; d++) dq[d] = 0;
-    for (int64_t s = 0; s < keys_seen(n, t); s++) {
+    for (int64_t s = 0; s < n->S; s++) {
         struct ref_pair pair = ref_pair_of(l, n, b, t, h, s);
         for (int64_t d = 0; d < n->D; d++) dq[d] += pair.ds * ref_get(&l->in[2], key_row(n, b, s, h) + d);
     }
@@ -138,7 +150,6 @@ static void ref_attention_dkv(const struct launch *l, const struct ref_heads *n,
     for (int64_t d = 0; d < n->D; d++) dk[d] = dv[d] = 0;
     for (int64_t h = g * group; h < (g + 1) * group; h++)
         for (int64_t t = 0; t < n->T; t++) {
-            if (s >= keys_seen(n, t)) continue;
             struct ref_pair pair = ref_pair_of(l, n, b, t, h, s);
             for (int64_t d = 0; d < n->D; d++) {
                 dk[d] += pair.ds * ref_get(&l->in[1], query_row(n, b, t, h) + d);
@@ -153,7 +164,7 @@ static void ref_attention_dkv(const struct launch *l, const struct ref_heads *n,
 
 void ref_attention_bwd(const struct launch *l)
 {
-    const struct ref_heads n = ref_heads_of(&l->in[1], &l->in[2], l->attr);
+    const struct ref_heads n = ref_heads_of(l, 1, 2, 6);
     for (int64_t b = 0; b < n.B; b++) {
         for (int64_t t = 0; t < n.T; t++)
             for (int64_t h = 0; h < n.H; h++) ref_attention_dq(l, &n, b, t, h);

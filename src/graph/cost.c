@@ -46,23 +46,37 @@ struct cost cost_matmul(const struct tensor *const *in, const struct tensor *con
     return (struct cost){2.0 * (double)tensor_elements(out[0]) * k, bytes_of(in, 3) + bytes_of(out, 1)};
 }
 
-/* `products` matrix products of T x S x D per head; causal does about half. */
-static struct cost attention_cost(const struct tensor *q, const struct tensor *k, bool causal, double products)
+/* 1 + 2 + .. + n; 0 for a negative n. */
+static double triangle(double n) { return n > 0 ? n * (n + 1) / 2 : 0; }
+
+/* How many keys all queries of a head see together. Query t, of T, stands at p = t + (S-T)
+ * and sees keys p - window < s, and s <= p when causal. So from T x S two triangles go: the
+ * keys behind it, 0 .. T-1 of them; and those before its window, up to S - window of them. */
+static double attention_pairs(double T, double S, const union attr *attr)
 {
-    double pairs = (double)q->dim[0] * (double)q->dim[2] * (double)q->dim[1] * (double)k->dim[1] * (causal ? 0.5 : 1);
+    double pairs = T * S, window = (double)attr->attention.window;
+    if (attr->attention.causal) pairs = triangle(S) - triangle(S - T);
+    if (window > 0) pairs -= triangle(S - window) - triangle(S - T - window);
+    return pairs;
+}
+
+/* `products` matrix products of pairs x D per head. */
+static struct cost attention_cost(const struct tensor *q, const struct tensor *k, const union attr *attr, double products)
+{
+    double pairs = (double)(q->dim[0] * q->dim[2]) * attention_pairs((double)q->dim[1], (double)k->dim[1], attr);
     return (struct cost){products * 2 * pairs * (double)q->dim[3], 0};
 }
 
 struct cost cost_attention(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
-    struct cost c = attention_cost(in[0], in[1], attr->attention.causal, 2);
-    c.bytes = bytes_of(in, 3) + bytes_of(out, 2);
+    struct cost c = attention_cost(in[0], in[1], attr, 2);
+    c.bytes = bytes_of(in, 4) + bytes_of(out, 2);
     return c;
 }
 
 struct cost cost_attention_bwd(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
-    struct cost c = attention_cost(in[1], in[2], attr->attention.causal, 5);
-    c.bytes = bytes_of(in, 6) + bytes_of(out, 3);
+    struct cost c = attention_cost(in[1], in[2], attr, 5);
+    c.bytes = bytes_of(in, 7) + bytes_of(out, 3);
     return c;
 }

@@ -118,7 +118,7 @@ union attr {
     struct { float eps; } rmsnorm;
     struct { float eps; } layernorm;
     struct { uint8_t ta, tb, dtype; } matmul; /* dtype of the result */
-    struct { float scale; uint8_t causal; } attention;
+    struct { float scale; uint8_t causal; int64_t window; } attention; /* window 0: none */
     struct { float scale; uint8_t inverse; } rope;
     struct { uint8_t rank; int64_t dim[MAX_RANK]; } reshape;
     struct { uint8_t axis; int64_t start, length; } slice;

@@ -83,8 +83,13 @@ id op_act(struct graph *g, id x, enum act_kind kind)
 
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal)
 {
-    union attr a = {.attention = {scale, causal}};
-    return emit1(g, OP_ATTENTION, &a, (id[]){q, k, v}, 3);
+    return op_attention_with(g, q, k, v, 0, (struct attention_options){scale, causal, 0});
+}
+
+id op_attention_with(struct graph *g, id q, id k, id v, id mask, struct attention_options o)
+{
+    union attr a = {.attention = {o.scale, o.causal, o.window}};
+    return emit1(g, OP_ATTENTION, &a, (id[]){q, k, v, mask}, mask ? 4 : 3);
 }
 
 id op_embedding(struct graph *g, id ids, id table) { return emit1(g, OP_EMBEDDING, NULL, (id[]){ids, table}, 2); }

@@ -71,6 +71,14 @@ id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse);
 id op_silu_gate(struct graph *g, id gate, id up);
 id op_act(struct graph *g, id x, enum act_kind kind);
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal);
+/* With a key mask [B,S] that is added to the scores (0: none) and a sliding window: a
+ * query sees itself and window - 1 keys before it (0: all). */
+struct attention_options {
+    float scale;
+    bool causal;
+    int64_t window;
+};
+id op_attention_with(struct graph *g, id q, id k, id v, id mask, struct attention_options o);
 id op_embedding(struct graph *g, id ids, id table);
 id op_shift_labels(struct graph *g, id labels);
 id op_xent(struct graph *g, id logits, id labels);

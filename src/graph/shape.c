@@ -199,11 +199,19 @@ void infer_act_bwd(struct infer *f)
 
 /* --- attention ---------------------------------------------------------------------- */
 
+/* One number per key, for all heads and queries; or none. */
+static bool is_key_mask(const struct tensor *mask, const struct tensor *k)
+{
+    return !mask || (mask->dtype == DT_F32 && mask->rank == 2 && mask->dim[0] == k->dim[0] && mask->dim[1] == k->dim[1]);
+}
+
 void infer_attention(struct infer *f)
 {
     const struct tensor *q = f->in[0], *k = f->in[1], *v = f->in[2];
     REQUIRE(q->rank == 4 && k->rank == 4 && same(k, v), "q must be [B,T,H,D], k and v [B,S,G,D]");
     REQUIRE(q->dim[0] == k->dim[0] && q->dim[3] == k->dim[3], "batch or head dimension differs");
+    REQUIRE(f->attr->attention.window >= 0, "window %lld is negative", (long long)f->attr->attention.window);
+    REQUIRE(is_key_mask(f->in[3], k), "the mask must be f32 [B,S] = [%lld,%lld]", (long long)k->dim[0], (long long)k->dim[1]);
     REQUIRE(q->dim[2] % k->dim[2] == 0, "%lld query heads do not divide over %lld key heads", (long long)q->dim[2],
             (long long)k->dim[2]);
     like(&f->out[0], q);
@@ -213,7 +221,7 @@ void infer_attention(struct infer *f)
 void infer_attention_bwd(struct infer *f)
 {
     const struct tensor *dO = f->in[0], *q = f->in[1], *k = f->in[2], *v = f->in[3], *o = f->in[4];
-    REQUIRE(same(dO, q) && same(o, q) && same(k, v), "shapes do not agree");
+    REQUIRE(same(dO, q) && same(o, q) && same(k, v) && is_key_mask(f->in[6], k), "shapes do not agree");
     like(&f->out[0], q);
     like(&f->out[1], k);
     like(&f->out[2], v);

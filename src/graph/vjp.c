@@ -109,12 +109,14 @@ void vjp_silu_gate(struct vjp *v)
 /* y = f(x):  dx = dy f'(x). */
 void vjp_act(struct vjp *v) { v->din[0] = emit(v, OP_ACT_BWD, v->attr, (id[]){v->dout[0], v->in[0]}, 2, 0); }
 
-/* With P = exp(scale q k^T - lse) rebuilt per tile and D = rowsum(do o):
- *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q. */
+/* With P = exp(scale q k^T + mask - lse) rebuilt per tile and D = rowsum(do o):
+ *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q.
+ * The mask says what there is to see; it is given, not learned, and has no gradient. */
 void vjp_attention(struct vjp *v)
 {
+    id mask = v->in[3];
     id n = graph_emit(v->g, OP_ATTENTION_BWD, v->attr,
-                      (id[]){v->dout[0], v->in[0], v->in[1], v->in[2], v->out[0], v->out[1]}, 6);
+                      (id[]){v->dout[0], v->in[0], v->in[1], v->in[2], v->out[0], v->out[1], mask}, mask ? 7 : 6);
     for (int i = 0; n && i < 3; i++) v->din[i] = node_at(v->g, n)->out[i];
 }
 
