@@ -115,6 +115,7 @@ union attr {
     struct { int64_t rows; } embedding_dw;    /* vocabulary: rows of the table */
     struct { double beta1, beta2, eps, weight_decay, lr_scale; } adamw;
     struct { uint8_t space; } copy;
+    struct { uint8_t axes[MAX_RANK]; } permute;
 };
 
 struct node {
