@@ -431,6 +431,9 @@ static void test_update(void **state)
         trial_check(&t);
     }
 }
+
+#include "kernels_shapes.inc"
+
 /* Runs last: an op without a trial, or without a reference kernel, fails here. */
 static void test_coverage(void **state)
 {
@@ -449,7 +452,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_elementwise), cmocka_unit_test(test_rows),   cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_products),    cmocka_unit_test(test_attention), cmocka_unit_test(test_update),
-        cmocka_unit_test(test_functions),   cmocka_unit_test(test_coverage),
+        cmocka_unit_test(test_functions),   cmocka_unit_test(test_layouts), cmocka_unit_test(test_coverage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

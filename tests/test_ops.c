@@ -381,13 +381,15 @@ static id build_fill(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_FILL = {build_fill, PLANE_SHAPES};
 
-/* To the second space and back. */
+/* To the second space and back, and into another layout. */
 static id build_copy(struct scene *s, const int64_t *n)
 {
-    id away = op_copy(&s->g, param(s, "a", DIM(n[0], n[1])), SPACE_HOST);
-    return watch(s, op_copy(&s->g, away, SPACE_DEVICE));
+    id away = op_copy(&s->g, param(s, "a", DIM(n[0], n[1])), SPACE_HOST), here = op_copy(&s->g, away, SPACE_DEVICE);
+    return watch(s, op_copy(&s->g, op_permute(&s->g, here, (int[]){1, 0}), SPACE_DEVICE));
 }
 static const struct opcase case_COPY = {build_copy, PLANE_SHAPES};
+
+#include "ops_shapes.inc"
 
 /* --- update --------------------------------------------------------------------------------------------- */
 

@@ -66,7 +66,13 @@ static id bad_slice(struct graph *g, id x) { return op_slice(g, x, 1, 2, 2); }
 static id bad_axis(struct graph *g, id x) { return op_slice(g, x, 2, 0, 1); }
 static id bad_reshape(struct graph *g, id x) { return op_reshape(g, x, DIM(-1, 4)); }
 static id bad_reshape_open(struct graph *g, id x) { return op_reshape(g, x, DIM(-1, -1)); }
-static id bad_reshape_strided(struct graph *g, id x) { return op_reshape(g, op_slice(g, x, 1, 0, 2), DIM(4)); }
+/* op_reshape would copy; the row itself takes dense tensors only. */
+static id bad_reshape_strided(struct graph *g, id x)
+{
+    union attr a = {.reshape = {1, {4}}};
+    return graph_emit(g, OP_RESHAPE, &a, (id[]){op_slice(g, x, 1, 0, 2)}, 1);
+}
+static id bad_permutation(struct graph *g, id x) { return op_permute(g, x, (int[]){1, 1}); }
 static id bad_add(struct graph *g, id x) { return op_add(g, x, op_reshape(g, x, DIM(3, 2))); }
 static id bad_dtypes(struct graph *g, id x) { return op_mul(g, x, op_cast(g, x, DT_BF16)); }
 static id bad_matmul(struct graph *g, id x) { return op_matmul(g, x, x, false, false, DT_F32); }
@@ -83,7 +89,7 @@ static void test_refused_calls(void **state)
     (void)state;
     id (*const calls[])(struct graph *, id) = {bad_shape_twice, bad_dimension, bad_slice, bad_axis,   bad_reshape,
                                                bad_reshape_open, bad_reshape_strided, bad_add, bad_dtypes, bad_matmul,
-                                               bad_labels,      bad_arity,     bad_accumulator, bad_rope};
+                                               bad_labels,      bad_arity,     bad_accumulator, bad_rope,   bad_permutation};
     for (size_t i = 0; i < COUNT(calls); i++) {
         struct graph g;
         struct error e = {0};
@@ -750,8 +756,9 @@ static void test_waits_by_hand(void **state)
         id back = op_copy(g, away, SPACE_DEVICE);
         acc = op_accumulate(g, back, acc);      /* waits for the copy; then back's bytes are free */
         id reused = op_scale(g, acc, 2);        /* may take them */
+        id there = op_copy(g, reused, SPACE_HOST);
         g->at.loop = graph_loop(g, "again", 2);
-        id inside = op_copy(g, reused, SPACE_DEVICE);
+        id inside = op_copy(g, there, SPACE_DEVICE);
         acc = op_accumulate(g, inside, acc);
         g->at.loop = 0;
     }

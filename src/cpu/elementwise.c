@@ -134,7 +134,7 @@ void cast_run(const struct launch *l)
     }
 }
 
-/* --- filling and copying: any dtype ----------------------------------------------------- */
+/* --- filling: any dtype ----------------------------------------------------- */
 
 /* The first element is there; the others become the same bytes. */
 static void replicate(const struct operand *y, int threads)
@@ -173,22 +173,6 @@ void spread_run(const struct launch *l)
     if (operand_elements(&l->out[0]) == 0) return;
     dtype_convert(l->out[0].data, l->out[0].dtype, l->in[0].data, l->in[0].dtype, 1);
     replicate(&l->out[0], l->threads);
-}
-
-bool copy_match(const struct query *q)
-{
-    return q->in[0]->dtype == q->out[0]->dtype && tensor_is_dense(q->in[0]) && tensor_is_dense(q->out[0]);
-}
-
-void copy_run(const struct launch *l)
-{
-    const int64_t bytes = operand_elements(&l->in[0]) * dtype_size(l->in[0].dtype), piece = 1 << 16;
-    const char *from = l->in[0].data;
-    char *to = l->out[0].data;
-    if (to == from) return;
-#pragma omp parallel for num_threads(l->threads) schedule(static) if (bytes > 4 * piece)
-    for (int64_t at = 0; at < bytes; at += piece)
-        memcpy(to + at, from + at, (size_t)min_i64(piece, bytes - at));
 }
 
 /* --- sums over everything ----------------------------------------------------------------- */

@@ -12,6 +12,13 @@
  * An adjoint passed through unchanged (both sides of a residual add) belongs to
  * two tensors and is never written over: `owned` tells them apart.
  *
+ * Views. The gradient of a permuted or concatenated tensor is a strided view of
+ * the result's gradient, and a view of that view further up. It becomes a dense
+ * copy where something is done with its elements: before a node that computes,
+ * before another contribution is added, and as the gradient of a weight. So an
+ * adjoint that is added to is always dense, and views of one storage that lie
+ * between each other are never written.
+ *
  * Loops. A forward loop becomes one loop of forward and backward: the body's
  * backward follows the body, inside. This needs the gradients of what leaves
  * the loop before the loop runs, which holds because what leaves it is a sum
@@ -103,6 +110,22 @@ static bool defined_in_loop(const struct sweep *s, id t)
     return tensor_at(s->g, t)->loop == s->loop; /* a slice: its own each iteration */
 }
 
+/* The gradient of a weight outlives the program: it must not hold more bytes than its own. */
+static bool stands_alone(const struct graph *g, id t)
+{
+    const struct tensor *x = tensor_at(g, t);
+    return tensor_is_dense(x) && tensor_bytes(x) == g->storages.at[x->storage].bytes;
+}
+
+/* Makes the adjoint of t dense, for somebody who will do something with its elements. */
+static void make_dense(struct sweep *s, id t)
+{
+    id have = s->adjoint[t], dense = op_dense(s->g, have);
+    if (!dense || dense == have) return;
+    s->adjoint[t] = dense;
+    s->owned[t] = true;
+}
+
 /* sum + more into sum's bytes. Only a contribution that nobody else holds may be
  * redirected there by its own producer. */
 static id add_into(struct sweep *s, id sum, id more, bool more_owned)
@@ -120,18 +143,29 @@ static id shaped_like(struct graph *g, id gradient, id t)
     return op_reshape(g, gradient, x.rank, x.dim);
 }
 
+/* A contribution in the form in which it is kept: alone and in f32 for a weight (elementwise
+ * ops pass on what they got), dense where it will be added. */
+static id prepare(struct sweep *s, id t, id gradient)
+{
+    struct graph *g = s->g;
+    bool weight = storage_of(g, t)->kind == KIND_PARAM, adds = s->adjoint[t] || (s->loop && !defined_in_loop(s, t));
+    enum dtype type = tensor_at(g, gradient)->dtype;
+    if (weight || adds) gradient = op_dense(g, gradient);
+    if (weight && gradient && type != DT_F32 && type != DT_F64) gradient = op_cast(g, gradient, DT_F32);
+    else if (weight && gradient && !adds && !stands_alone(g, gradient)) gradient = op_copy(g, gradient, SPACE_DEVICE);
+    return gradient;
+}
+
 static void contribute(struct sweep *s, id t, id gradient, bool owned)
 {
     struct graph *g = s->g;
-    id have = s->adjoint[t];
     if (!(gradient = shaped_like(g, gradient, t))) return;
-    /* Weights gather theirs in f32; elementwise ops pass on what they got. */
-    enum dtype type = tensor_at(g, gradient)->dtype;
-    if (storage_of(g, t)->kind == KIND_PARAM && type != DT_F32 && type != DT_F64) {
-        gradient = op_cast(g, gradient, DT_F32);
-        owned = true;
-        if (!gradient) return;
-    }
+    id ready = prepare(s, t, gradient);
+    if (!ready) return;
+    owned |= ready != gradient;
+    gradient = ready;
+    if (s->adjoint[t]) make_dense(s, t);
+    id have = s->adjoint[t];
     if (s->loop && !defined_in_loop(s, t)) {
         if (!have) have = carried(s, gradient);
         if (have) s->adjoint[t] = add_into(s, have, gradient, owned);
@@ -175,11 +209,7 @@ static void differentiate_node(struct sweep *s, id node)
     const struct op_row *row = &op_table[n.op];
     struct vjp v = {.g = g, .attr = &n.attr};
     bool any_out = false, any_in = false;
-    for (int o = 0; o < n.nout; o++) {
-        v.out[o] = n.out[o];
-        v.dout[o] = n.out[o] ? s->adjoint[n.out[o]] : 0;
-        any_out |= v.dout[o] != 0;
-    }
+    for (int o = 0; o < n.nout; o++) any_out |= n.out[o] && s->adjoint[n.out[o]];
     for (int i = 0; i < n.nin; i++) {
         v.in[i] = n.in[i];
         v.need[i] = n.in[i] && s->wanted[n.in[i]];
@@ -189,6 +219,12 @@ static void differentiate_node(struct sweep *s, id node)
 
     g->at.scope = n.scope;
     g->at.origin = node;
+    bool computes = !(row->flags & OPF_VIEW) && n.op != OP_COPY;
+    for (int o = 0; o < n.nout; o++) {
+        if (computes && n.out[o]) make_dense(s, n.out[o]);
+        v.out[o] = n.out[o];
+        v.dout[o] = n.out[o] ? s->adjoint[n.out[o]] : 0;
+    }
     /* Statistics beside the result (rstd, log-sum-exp) serve the backward alone. */
     for (int o = 1; o < n.nout; o++)
         if (v.dout[o]) {
@@ -215,7 +251,6 @@ static void move_to(struct sweep *s, id from, id part)
 {
     struct graph *g = s->g;
     const struct tensor to = *tensor_at(g, part);
-    CHECK(g->storages.at[from].bytes == tensor_bytes(&to), "a slice's gradient that is not all of its storage");
     for (id t = s->tensors; t < g->tensors.n; t++) {
         struct tensor *x = tensor_at(g, t);
         if (x->storage != from) continue;
@@ -252,7 +287,7 @@ static void gather_slices(struct sweep *s, id loop)
         id part = graph_tensor(g, name, storage, slice.dtype, slice.rank, slice.dim, 0);
         tensor_at(g, part)->loop = loop;
         tensor_at(g, part)->advance = slice.advance;
-        if (s->owned[cut.slice]) move_to(s, tensor_at(g, d)->storage, part);
+        if (s->owned[cut.slice] && stands_alone(g, d)) move_to(s, tensor_at(g, d)->storage, part);
         else d = copy_to(s, d, part);
         if (!d) return;
         tensor_at(g, all)->node = tensor_at(g, d)->node;

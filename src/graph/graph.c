@@ -388,7 +388,7 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
     if (attr) n.attr = *attr;
     for (int i = 0; i < nin; i++) n.in[i] = in[i];
     n.stable = g->at.phase == PHASE_FORWARD ? ++g->next_stable : g->at.origin ? node_at(g, g->at.origin)->stable : 0;
-    if (op == OP_COPY) n.lane = LANE_COPY;
+    if (op == OP_COPY && storage_of(g, in[0])->space != n.attr.copy.space) n.lane = LANE_COPY;
 
     struct infer f = {.attr = &n.attr, .nin = nin};
     for (int i = 0; i < nin; i++) f.in[i] = in[i] ? tensor_at(g, in[i]) : NULL;
@@ -475,9 +475,13 @@ void graph_infer(struct graph *g, enum program p)
             if (row->flags & OPF_VIEW) {
                 x->offset = f.out[o].offset;
                 memcpy(x->stride, f.out[o].stride, sizeof x->stride);
+            } else if (op_must_alias(g, n, o) >= 0) {
+                const struct tensor *base = f.in[op_must_alias(g, n, o)];
+                x->offset = base->offset;
+                memcpy(x->stride, base->stride, sizeof x->stride);
             } else {
                 tensor_dense_strides(x);
-                if (op_must_alias(g, n, o) < 0) g->storages.at[x->storage].bytes = tensor_bytes(x);
+                g->storages.at[x->storage].bytes = tensor_bytes(x);
             }
         }
     }

@@ -129,6 +129,7 @@ union attr {
     struct { double beta1, beta2, eps, weight_decay, lr_scale; } adamw;
     struct { uint8_t space; } copy;
     struct { uint8_t kind; } act;             /* enum act_kind */
+    struct { uint8_t axes[MAX_RANK]; } permute;
 };
 
 struct node {

@@ -35,6 +35,7 @@ id op_reshape(struct graph *g, id x, int rank, const int64_t *dim)
 {
     union attr a = {.reshape = {.rank = rank}};
     memcpy(a.reshape.dim, dim, rank * sizeof *dim);
+    x = op_dense(g, x);
     return emit1(g, OP_RESHAPE, &a, &x, 1);
 }
 
@@ -129,4 +130,18 @@ id op_copy(struct graph *g, id x, enum space to)
 {
     union attr a = {.copy = {to}};
     return emit1(g, OP_COPY, &a, &x, 1);
+}
+
+id op_permute(struct graph *g, id x, const int *axes)
+{
+    union attr a = {0};
+    int rank = x ? tensor_at(g, x)->rank : 0;
+    for (int i = 0; i < rank && i < MAX_RANK; i++) a.permute.axes[i] = (uint8_t)axes[i];
+    return emit1(g, OP_PERMUTE, &a, &x, 1);
+}
+
+id op_dense(struct graph *g, id x)
+{
+    if (!x || tensor_is_dense(tensor_at(g, x))) return x;
+    return op_copy(g, x, storage_of(g, x)->space);
 }

@@ -61,6 +61,7 @@ extern const struct op_row op_table[OP_COUNT];
 int op_must_alias(const struct graph *g, const struct node *n, int o);
 
 /* --- the builder: reads like the maths. Each returns output 0. ------------- */
+/* A view of x, or of its dense copy where x is not dense. */
 id op_reshape(struct graph *g, id x, int rank, const int64_t *dim);
 id op_slice(struct graph *g, id x, int axis, int64_t start, int64_t length);
 id op_linear(struct graph *g, id x, id w, id bias);
@@ -90,5 +91,9 @@ id op_sum(struct graph *g, id x);
 id op_accumulate(struct graph *g, id x, id acc);
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value);
 id op_copy(struct graph *g, id x, enum space to);
+/* Axis i of the result is axis axes[i] of x; a view. */
+id op_permute(struct graph *g, id x, const int *axes);
+/* x itself where it is dense, else a dense copy: what kernels want of a permuted view. */
+id op_dense(struct graph *g, id x);
 
 #endif

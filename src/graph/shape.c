@@ -6,37 +6,7 @@
  * Statistics (norms' rstd, log-sum-exp, losses, gradients of weights) are f32
  * whatever the activations are; only an f64 graph keeps them in f64.
  */
-#include <stdio.h>
-#include <string.h>
-
-#include "graph/rules.h"
-
-#define REQUIRE(cond, ...)                                 \
-    do {                                                   \
-        if (!(cond)) {                                     \
-            snprintf(f->error, sizeof f->error, __VA_ARGS__); \
-            return;                                        \
-        }                                                  \
-    } while (0)
-
-static void set(struct tensor *out, enum dtype t, int rank, const int64_t *dim)
-{
-    out->dtype = t;
-    out->rank = rank;
-    memcpy(out->dim, dim, rank * sizeof *dim);
-}
-
-static void like(struct tensor *out, const struct tensor *x) { set(out, x->dtype, x->rank, x->dim); }
-
-static enum dtype statistic(const struct tensor *x) { return x->dtype == DT_F64 ? DT_F64 : DT_F32; }
-
-static bool same(const struct tensor *a, const struct tensor *b)
-{
-    return a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim);
-}
-
-static bool is_scalar(const struct tensor *x) { return x->rank == 0; }
-static bool is_vector(const struct tensor *x, int64_t n) { return x->rank == 1 && x->dim[0] == n; }
+#include "graph/infer.h"
 
 /* An accumulator, when given, has the result's elements, whatever its shape. */
 static bool takes_sum(const struct tensor *acc, const struct tensor *out)

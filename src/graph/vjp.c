@@ -149,4 +149,10 @@ void vjp_sum(struct vjp *v) { v->din[0] = emit(v, OP_SPREAD, NULL, (id[]){v->dou
 /* acc' = acc + x: the gradient passes to both unchanged. */
 void vjp_accumulate(struct vjp *v) { v->din[0] = v->din[1] = v->dout[0]; }
 
-void vjp_copy(struct vjp *v) { v->din[0] = op_copy(v->g, v->dout[0], storage_of(v->g, v->in[0])->space); }
+/* Another layout of the same elements has the same gradient; another space wants it there. */
+void vjp_copy(struct vjp *v)
+{
+    enum space space = storage_of(v->g, v->in[0])->space;
+    bool here = storage_of(v->g, v->dout[0])->space == space;
+    v->din[0] = here ? v->dout[0] : op_copy(v->g, v->dout[0], space);
+}

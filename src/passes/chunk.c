@@ -113,6 +113,16 @@ static id piece_of(struct region *r, id t)
     return slice;
 }
 
+/* What the loop can walk over in t's place: t, or a copy where t is a strided view, or
+ * where rows are to be added and t is a part of something. */
+static id walkable(struct region *r, id t)
+{
+    const struct tensor *x = tensor_at(r->g, t);
+    bool ragged = (int64_t)r->trip * r->piece != r->rows;
+    bool fits = tensor_is_dense(x) && (!ragged || tensor_bytes(x) == r->g->storages.at[x->storage].bytes);
+    return fits ? t : op_copy(r->g, t, SPACE_DEVICE);
+}
+
 static void cut_inputs(struct region *r)
 {
     struct graph *g = r->g;
@@ -123,9 +133,10 @@ static void cut_inputs(struct region *r)
             if (!t || r->map[t] || made_inside(r, t)) continue;
             r->map[t] = t;
             if (!is_cut(r, t)) continue;
-            pad_rows(r, t, true);
-            r->map[t] = piece_of(r, t);
-            vec_push(&g->cuts, ((struct cut){r->loop, t, r->map[t]}));
+            id whole = walkable(r, t);
+            pad_rows(r, whole, true);
+            r->map[t] = piece_of(r, whole);
+            vec_push(&g->cuts, ((struct cut){r->loop, whole, r->map[t]}));
         }
     }
 }

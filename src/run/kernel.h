@@ -33,6 +33,7 @@ struct query {
     const union attr *attr;
     const struct tensor *in[MAX_IN], *out[MAX_OUT];
     int nin, nout;
+    bool crosses;              /* input and output lie in different spaces */
     const struct profile *profile;
 };
 
