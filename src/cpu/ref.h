@@ -35,6 +35,11 @@ void ref_attention_bwd(const struct launch *l);
 uint64_t ref_attention_workspace(const struct query *q);
 uint64_t ref_attention_bwd_workspace(const struct query *q);
 
+/* ref_conv.c */
+void ref_conv(const struct launch *l);
+void ref_conv_dx(const struct launch *l);
+void ref_conv_dw(const struct launch *l);
+
 /* ref_tokens.c */
 void ref_embedding(const struct launch *l);
 void ref_embedding_dw(const struct launch *l);

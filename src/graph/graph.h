@@ -115,6 +115,8 @@ union attr {
     struct { int64_t rows; } embedding_dw;    /* vocabulary: rows of the table */
     struct { double beta1, beta2, eps, weight_decay, lr_scale; } adamw;
     struct { uint8_t space; } copy;
+    /* CONV, CONV_DX (H, W: the size of its result) and CONV_DW (kh, kw: its kernel). */
+    struct { int32_t stride, pad, groups, kh, kw; int64_t H, W; } conv;
 };
 
 struct node {
