@@ -373,6 +373,76 @@ static void test_attention(void **state)
         for (size_t f = 0; f < COUNT(FLOATS); f++) check_attention(FLOATS[f], &SHAPES[i]);
 }
 
+/* --- convolution -------------------------------------------------------------------------------------------- */
+
+struct convolution {
+    int64_t B, H, W, C, O, kh, kw;
+    int stride, pad, groups;
+};
+
+static struct trial conv_trial(enum op op, const struct convolution *n)
+{
+    struct trial t = trial_of(op);
+    t.attr.conv.stride = n->stride, t.attr.conv.pad = n->pad, t.attr.conv.groups = n->groups;
+    t.attr.conv.H = n->H, t.attr.conv.W = n->W;
+    t.attr.conv.kh = (int32_t)n->kh, t.attr.conv.kw = (int32_t)n->kw;
+    return t;
+}
+
+/* All three ops of one convolution; `extra`: with a bias or an accumulator. */
+static void check_conv(enum dtype f, const struct convolution *n, bool extra)
+{
+    const int64_t H2 = (n->H + 2 * n->pad - n->kh) / n->stride + 1, W2 = (n->W + 2 * n->pad - n->kw) / n->stride + 1;
+    const int64_t depth = n->C / n->groups, taps = n->kh * n->kw;
+    struct trial t = conv_trial(OP_CONV, n);
+    t.length = (double)(taps * depth);
+    t.unit[0] = sqrt(t.length);
+    input_normal(&t, f, DIM(n->B, n->H, n->W, n->C));
+    input_normal(&t, f, DIM(n->O, depth, n->kh, n->kw));
+    if (extra) input_normal(&t, f, DIM(n->O));
+    output(&t, f, DIM(n->B, H2, W2, n->O));
+    trial_check(&t);
+
+    t = conv_trial(OP_CONV_DX, n);
+    t.length = (double)(taps * n->O / n->groups);
+    t.unit[0] = sqrt(t.length);
+    input_normal(&t, f, DIM(n->B, H2, W2, n->O));
+    input_normal(&t, f, DIM(n->O, depth, n->kh, n->kw));
+    if (extra) input_normal(&t, f, DIM(n->C));
+    output(&t, f, DIM(n->B, n->H, n->W, n->C));
+    trial_check(&t);
+
+    t = conv_trial(OP_CONV_DW, n);
+    t.length = (double)(n->B * H2 * W2);
+    t.unit[0] = sqrt(t.length);
+    input_normal(&t, f, DIM(n->B, H2, W2, n->O));
+    input_normal(&t, f, DIM(n->B, n->H, n->W, n->C));
+    if (extra) input_normal(&t, DT_F32, DIM(n->O, depth, n->kh, n->kw));
+    if (extra) output_in_place(&t, 2);
+    else output(&t, DT_F32, DIM(n->O, depth, n->kh, n->kw));
+    trial_check(&t);
+}
+
+static void test_conv(void **state)
+{
+    (void)state;
+    static const struct convolution SHAPES[] = {
+        {1, 1, 1, 1, 1, 1, 1, 1, 0, 1},      {2, 5, 7, 11, 13, 1, 1, 1, 0, 1},   /* the maps are matrices */
+        {2, 8, 12, 3, 17, 4, 4, 4, 0, 1},    {1, 9, 14, 3, 5, 4, 4, 4, 0, 1},    /* patches, the second with a rest */
+        {1, 6, 4, 37, 5, 2, 2, 2, 0, 1},     {1, 33, 17, 16, 130, 1, 1, 1, 0, 1},
+        {2, 7, 9, 5, 6, 3, 3, 1, 1, 1},      {1, 11, 6, 40, 30, 3, 3, 1, 1, 1},  /* K over a block of the product */
+        {1, 9, 12, 3, 32, 3, 3, 2, 1, 1},    {2, 8, 7, 35, 20, 3, 3, 2, 1, 1},
+        {1, 6, 10, 33, 7, 4, 4, 2, 1, 1},    {1, 5, 8, 9, 4, 5, 2, 3, 2, 1},     /* kh and kw differ; border over kernel */
+        {1, 7, 7, 4, 6, 1, 1, 2, 0, 1},      {1, 8, 5, 3, 4, 2, 2, 3, 0, 1},     /* pixels that no tap meets */
+        {2, 5, 21, 7, 7, 3, 3, 1, 1, 7},     {1, 20, 40, 67, 67, 3, 3, 1, 1, 67}, /* depthwise */
+        {2, 9, 37, 66, 66, 3, 3, 2, 1, 66},  {1, 8, 8, 5, 5, 3, 3, 2, 0, 5},
+        {1, 7, 23, 8, 8, 5, 2, 1, 2, 8},     {1, 9, 9, 4, 4, 1, 1, 2, 0, 4},
+    };
+    for (size_t i = 0; i < COUNT(SHAPES); i++)
+        for (size_t f = 0; f < COUNT(FLOATS); f++)
+            for (int extra = 0; extra < 2; extra++) check_conv(FLOATS[f], &SHAPES[i], extra);
+}
+
 /* --- update -------------------------------------------------------------------------------------------------- */
 
 static void adamw_trial(struct trial *t, enum dtype w, int64_t n, int options, bool found_inf)
@@ -452,7 +522,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_elementwise), cmocka_unit_test(test_rows),   cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_products),    cmocka_unit_test(test_attention), cmocka_unit_test(test_update),
-        cmocka_unit_test(test_functions),   cmocka_unit_test(test_layouts), cmocka_unit_test(test_coverage),
+        cmocka_unit_test(test_functions),
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_coverage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

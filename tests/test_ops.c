@@ -262,6 +262,61 @@ static id build_attention_bwd(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_ATTENTION_BWD = {build_attention_bwd, HEAD_SHAPES};
 
+/* --- convolution ----------------------------------------------------------------------------------- */
+
+/* n: B, H, W, C, O, k, 10 stride + pad, options: 1 a bias, 2 depthwise. */
+static union attr conv_attr(const int64_t *n)
+{
+    union attr a = {.conv = {.stride = (int32_t)n[6] / 10, .pad = (int32_t)n[6] % 10, .groups = n[7] & 2 ? (int32_t)n[3] : 1,
+                             .kh = (int32_t)n[5], .kw = (int32_t)n[5], .H = n[1], .W = n[2]}};
+    return a;
+}
+
+static int64_t conv_size(const int64_t *n, int64_t size) { return (size + 2 * (n[6] % 10) - n[5]) / (n[6] / 10) + 1; }
+
+static id conv_kernel(struct scene *s, const int64_t *n)
+{
+    return param(s, "w", DIM(n[4], n[7] & 2 ? 1 : n[3], n[5], n[5]));
+}
+
+static id build_conv(struct scene *s, const int64_t *n)
+{
+    const union attr a = conv_attr(n);
+    id x = param(s, "x", DIM(n[0], n[1], n[2], n[3])), w = conv_kernel(s, n);
+    s->length = (double)max_i64(n[5] * n[5] * max_i64(n[3], n[4]), n[0] * n[1] * n[2]);
+    return watch(s, op_conv(&s->g, x, w, n[7] & 1 ? param(s, "b", DIM(n[4])) : 0, a.conv.stride, a.conv.pad, a.conv.groups));
+}
+#define CONV_SHAPES                                                                                                \
+    .small = {{1, 1, 1, 1, 1, 1, 10, 1}, {2, 3, 2, 3, 5, 1, 10, 0}, {1, 4, 6, 3, 2, 2, 20, 1}, {1, 5, 4, 2, 3, 3, 11, 0}, \
+              {2, 5, 3, 2, 2, 3, 21, 1}, {1, 4, 4, 3, 2, 4, 21, 1}, {1, 4, 5, 3, 3, 3, 11, 3}, {1, 5, 4, 5, 5, 3, 21, 2}}, \
+    .large = {{2, 13, 10, 33, 20, 3, 11, 1}, {1, 15, 18, 20, 20, 3, 21, 3}}
+static const struct opcase case_CONV = {build_conv, CONV_SHAPES};
+
+/* The transposed convolution where one can be spelled, x of n's y-side. */
+static id build_conv_dx(struct scene *s, const int64_t *n)
+{
+    union attr a = conv_attr(n);
+    const int64_t H2 = conv_size(n, n[1]), W2 = conv_size(n, n[2]);
+    id x = param(s, "x", DIM(n[0], H2, W2, n[4])), w = conv_kernel(s, n), bias = n[7] & 1 ? param(s, "b", DIM(n[3])) : 0;
+    s->length = (double)max_i64(n[5] * n[5] * max_i64(n[3], n[4]), n[0] * n[1] * n[2]);
+    if (!(n[7] & 2) && (n[1] - n[5] + 2 * (n[6] % 10)) % (n[6] / 10) == 0 && (n[2] - n[5] + 2 * (n[6] % 10)) % (n[6] / 10) == 0)
+        return watch(s, op_conv_transpose(&s->g, x, w, bias, a.conv.stride, a.conv.pad));
+    return watch(s, out_of(s, graph_emit(&s->g, OP_CONV_DX, &a, (id[]){x, w, bias}, bias ? 3 : 2), 0));
+}
+static const struct opcase case_CONV_DX = {build_conv_dx, CONV_SHAPES};
+
+static id build_conv_dw(struct scene *s, const int64_t *n)
+{
+    if (!s->forward) return build_conv(s, n);
+    const union attr a = conv_attr(n);
+    id dy = param(s, "dy", DIM(n[0], conv_size(n, n[1]), conv_size(n, n[2]), n[4]));
+    id x = param(s, "x", DIM(n[0], n[1], n[2], n[3])), acc = op_cast(&s->g, conv_kernel(s, n), wide(s));
+    s->length = (double)(n[0] * n[1] * n[2]);
+    watch_all(s, graph_emit(&s->g, OP_CONV_DW, &a, (id[]){dy, x, acc}, n[7] & 1 ? 3 : 2));
+    return 0;
+}
+static const struct opcase case_CONV_DW = {build_conv_dw, CONV_SHAPES};
+
 /* --- tokens ---------------------------------------------------------------------------------------- */
 
 static id build_embedding(struct scene *s, const int64_t *n)

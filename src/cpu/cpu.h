@@ -23,6 +23,11 @@ CPU_KERNEL_WORK(matmul);
 CPU_KERNEL_WORK(attention);
 CPU_KERNEL_WORK(attention_bwd);
 
+/* conv.c */
+CPU_KERNEL_WORK(conv);
+CPU_KERNEL_WORK(conv_dx);
+CPU_KERNEL_WORK(conv_dw);
+
 /* norm.c */
 CPU_KERNEL(rmsnorm);
 CPU_KERNEL_WORK(rmsnorm_bwd);

@@ -61,6 +61,10 @@ struct slots {
 
 static bool needs_partial(int64_t K, enum dtype c) { return c != DT_F32 && K > KC; }
 
+/* The type that a product's sums are finished into, for needs_partial: they can gather in
+ * C itself only when it is f32 and lies as a matrix. */
+static enum dtype result_type(const struct gemm *g) { return g->scatter ? DT_NONE : g->c.dtype; }
+
 static struct slots slots_of(int64_t M, int64_t N, int64_t K, enum dtype c)
 {
     int64_t kc = block_of(K), n = round_to(min_i64(N, NC), PANEL_B);
@@ -122,11 +126,15 @@ static inline void store_row(void *to, enum dtype t, const float *from, int64_t 
 static void finish_row(const struct gemm *g, float *sum, const float *partial, const float *bias, int64_t i, int64_t j,
                        int64_t n)
 {
-    void *c = element(&g->c, i, j);
     if (partial)
         for (int64_t x = 0; x < n; x++) sum[x] = partial[x] + sum[x];
     if (bias)
         for (int64_t x = 0; x < n; x++) sum[x] += bias[x];
+    if (g->scatter) {
+        g->scatter->store(g->scatter, i, j, n, sum);
+        return;
+    }
+    void *c = element(&g->c, i, j);
     if (g->add && g->c.dtype != DT_F32) {
         float old[NR_MAX];
         dtype_convert(old, DT_F32, c, g->c.dtype, n);
@@ -156,7 +164,7 @@ static void tile_micro(const struct tile *t, const float *a, const float *b, con
     const struct gemm *g = t->g;
     const struct micro *u = t->u;
     int64_t m = min_i64(u->mr, t->mn - i), n = min_i64(u->nr, t->nn - j);
-    bool in_c = g->c.dtype == DT_F32, add = t->k0 > 0 || (g->add && in_c);
+    bool in_c = result_type(g) == DT_F32, add = t->k0 > 0 || (g->add && in_c);
     float *sum = t->sum + i * t->ld + j;
     if (m == u->mr && n == u->nr && (!t->last || (in_c && !bias))) {
         u->product(t->kn, a, b, sum, t->ld, add);
@@ -191,21 +199,35 @@ static void tile_block(const struct tile *t, int64_t i0, int64_t in)
     }
 }
 
+static void tile_pack_b(const struct tile *t)
+{
+    const struct matrix *b = &t->g->b;
+    if (b->gather) pack_gathered(t->b, t->u->nr, b->gather, b->row == 1, t->n0, t->k0, t->nn, t->kn);
+    else pack_panels(t->b, t->u->nr, element(b, t->k0, t->n0), b->dtype, b->column, b->row, t->nn, t->kn);
+}
+
+static void tile_pack_a(const struct tile *t, int64_t i0, int64_t in)
+{
+    const struct matrix *a = &t->g->a;
+    if (a->gather) pack_gathered(t->a, t->u->mr, a->gather, a->column == 1, t->m0 + i0, t->k0, in, t->kn);
+    else pack_panels(t->a, t->u->mr, element(a, t->m0 + i0, t->k0), a->dtype, a->row, a->column, in, t->kn);
+}
+
 static void tile_run(struct tile *t)
 {
     const struct gemm *g = t->g;
     const struct micro *u = t->u;
     int64_t kc = block_of(g->K);
-    if (g->c.dtype == DT_F32) t->sum = element(&g->c, t->m0, t->n0), t->ld = g->c.row;
+    if (result_type(g) == DT_F32) t->sum = element(&g->c, t->m0, t->n0), t->ld = g->c.row;
     else t->ld = round_to(t->nn, u->nr);
     /* Once at least: an empty sum is 0. */
     for (t->k0 = 0; t->k0 == 0 || t->k0 < g->K; t->k0 += kc) {
         t->kn = min_i64(kc, g->K - t->k0);
         t->last = t->k0 + t->kn >= g->K;
-        pack_panels(t->b, u->nr, element(&g->b, t->k0, t->n0), g->b.dtype, g->b.column, g->b.row, t->nn, t->kn);
+        tile_pack_b(t);
         for (int64_t i = 0; i < t->mn; i += MC) {
             int64_t in = min_i64(MC, t->mn - i);
-            pack_panels(t->a, u->mr, element(&g->a, t->m0 + i, t->k0), g->a.dtype, g->a.row, g->a.column, in, t->kn);
+            tile_pack_a(t, i, in);
             tile_block(t, i, in);
         }
         if (t->last) break;
@@ -240,7 +262,7 @@ static double grid_cost(const struct grid *x, int threads)
  * four a thread, all column counts. Bits do not depend on it. */
 static struct grid grid_choose(const struct gemm *g, const struct micro *u, int threads)
 {
-    int64_t min_columns = ceil_div(g->N, NC), min_rows = needs_partial(g->K, g->c.dtype) ? ceil_div(g->M, SCRATCH_ROWS) : 1;
+    int64_t min_columns = ceil_div(g->N, NC), min_rows = needs_partial(g->K, result_type(g)) ? ceil_div(g->M, SCRATCH_ROWS) : 1;
     struct grid best = grid_of(g, u, min_rows, min_columns);
     for (int64_t columns = min_columns; columns <= min_columns + threads; columns++)
         for (int64_t tiles = threads; threads > 1 && tiles <= 4 * threads; tiles += threads) {
@@ -254,7 +276,7 @@ static void run_tiles(const struct gemm *g, float *work, int threads)
 {
     const struct micro *u = micro_best();
     struct grid x = grid_choose(g, u, threads);
-    struct slots s = slots_of(g->M, g->N, g->K, g->c.dtype);
+    struct slots s = slots_of(g->M, g->N, g->K, result_type(g));
     int64_t each = s.a + s.b + s.partial;
 #pragma omp parallel num_threads((int)min_i64(threads, x.rows * x.columns))
     {
@@ -274,7 +296,7 @@ static void run_tiles(const struct gemm *g, float *work, int threads)
 /* Column j of C: its dot products with the rows of A (f32, [M,K]), a chunk at a time. */
 static void dot_column(const struct gemm *g, const struct micro *u, const float *a, int64_t j)
 {
-    float sum[DOT_ROWS] = {0}, chunk[DOT_CHUNK], bias;
+    float sum[DOT_ROWS] = {0}, chunk[DOT_CHUNK], bias = 0;
     for (int64_t k = 0; k < g->K; k += DOT_CHUNK) {
         int64_t n = min_i64(DOT_CHUNK, g->K - k);
         const void *at = element(&g->b, k, j);
@@ -308,12 +330,13 @@ static void run_dots(const struct gemm *g, float *work, int threads)
 void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads)
 {
     CHECK(g->c.column == 1, "C's columns are %lld apart", (long long)g->c.column);
-    CHECK(work_bytes >= gemm_workspace(g->M, g->N, g->K, g->c.dtype, threads),
+    CHECK(!g->scatter || !g->add, "a scattered C cannot be added to");
+    CHECK(work_bytes >= gemm_workspace(g->M, g->N, g->K, result_type(g), threads),
           "%llu bytes of workspace for [%lld,%lld,%lld]", (unsigned long long)work_bytes, (long long)g->M,
           (long long)g->N, (long long)g->K);
     if (g->M == 0 || g->N == 0) return;
     threads = useful_threads(g->M, g->N, g->K, threads);
-    if (g->M <= DOT_ROWS && g->b.row == 1) run_dots(g, work, threads);
+    if (g->M <= DOT_ROWS && g->b.row == 1 && !g->a.gather && !g->b.gather) run_dots(g, work, threads);
     else run_tiles(g, work, threads);
 }
 

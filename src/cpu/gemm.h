@@ -6,12 +6,23 @@
 
 #include "base/dtype.h"
 
+struct gather; /* pack.h */
+
 /* Element (i,j) lies i * row + j * column elements after data. A transpose is an
  * exchange of the two strides. */
 struct matrix {
     void *data;
     enum dtype dtype;
     int64_t row, column;
+    /* Not NULL: A's or B's elements come from here instead of data. The gatherer's rows are
+     * the matrix's when column is 1, its columns when row is 1. */
+    const struct gather *gather;
+};
+
+/* Where C's rows go that do not lie at even distances. The first member of what knows. */
+struct scatter {
+    /* Stores n finished elements of row i, from column j on. */
+    void (*store)(const struct scatter *s, int64_t i, int64_t j, int64_t n, const float *sum);
 };
 
 struct gemm {
@@ -22,9 +33,10 @@ struct gemm {
     const void *bias; /* [N], NULL: none */
     enum dtype bias_dtype;
     bool add;        /* C += instead of C = */
+    const struct scatter *scatter; /* not NULL: takes C instead of c; no add */
 };
 
-/* Bytes of `work` for a product whose result is stored as c. Depends on the shape and
+/* Bytes of `work` for a product whose result is stored as c (DT_NONE: scattered). Depends on the shape and
  * the thread count alone, and stops growing: a few MiB per thread at most. */
 uint64_t gemm_workspace(int64_t M, int64_t N, int64_t K, enum dtype c, int threads);
 

@@ -13,7 +13,7 @@
 
 /* Elements of a row taken at a time: enough to hide a conversion's call, and few, so that
  * the reads move on from row to row and many are under way at once. A multiple of PANEL_B. */
-enum { STRIP = 96, WIDTH_MAX = 32 };
+enum { STRIP = GATHER_STRIP, WIDTH_MAX = GATHER_ROWS };
 
 typedef float quad __attribute__((vector_size(16)));
 typedef float quad_mem __attribute__((vector_size(16), aligned(4), may_alias));
@@ -130,6 +130,47 @@ void pack_panels(float *to, int width, const void *from, enum dtype t, int64_t a
     } else {
         pack_scattered(to, width, from, t, across, along, n, K);
     }
+}
+
+/* --- gathered ---------------------------------------------------------------------------- */
+
+/* Lanes are rows: a panel's rows together, transposed strip by strip. */
+static void gather_along(float *to, int width, const struct gather *g, int64_t i, int64_t k, int64_t n, int64_t K)
+{
+    static const float zeros[STRIP];
+    float scratch[WIDTH_MAX][STRIP];
+    const float *row[WIDTH_MAX];
+    for (int64_t at = 0; at < K; at += STRIP, to += STRIP * width) {
+        int64_t kn = min_i64(STRIP, K - at);
+        g->strips(g, i, (int)n, k + at, kn, row, scratch);
+        for (int64_t r = n; r < width; r++) row[r] = zeros;
+        for (int r = 0; r < width; r += 4) pack_four(to + r, width, row + r, kn);
+    }
+}
+
+/* Lanes are columns: eight rows' strips at a time, dealt to the panels. */
+static inline __attribute__((always_inline)) void gather_across(float *to, int width, const struct gather *g, int64_t i,
+                                                                int64_t k, int64_t n, int64_t K)
+{
+    float scratch[8][STRIP];
+    const float *row[8];
+    for (int64_t k8 = 0; k8 < K; k8 += 8)
+        for (int64_t at = 0; at < n; at += STRIP) {
+            int64_t in = min_i64(STRIP, n - at);
+            int count = (int)min_i64(8, K - k8);
+            g->strips(g, k + k8, count, i + at, in, row, scratch);
+            for (int r = 0; r < count; r++) pack_deal(to + at * K + (k8 + r) * width, width, width * K, row[r], in);
+        }
+}
+
+void pack_gathered(float *to, int width, const struct gather *g, bool lanes_are_rows, int64_t i, int64_t k, int64_t n,
+                   int64_t K)
+{
+    if (lanes_are_rows)
+        for (int64_t p = 0; p < n; p += width) gather_along(to + p * K, width, g, i + p, k, min_i64(width, n - p), K);
+    else if (width == 12) gather_across(to, 12, g, i, k, n, K);
+    else if (width == 24) gather_across(to, 24, g, i, k, n, K);
+    else gather_across(to, width, g, i, k, n, K);
 }
 
 void panel_to_rows(float *rows, int64_t ld, const float *panel, int width, int64_t n, int64_t K, const float *factor)

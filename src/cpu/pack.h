@@ -7,6 +7,8 @@
 
 #include "base/dtype.h"
 
+enum { GATHER_STRIP = 96, GATHER_ROWS = 32 };
+
 /* Panels of `width` (a multiple of 4) from the elements (i,k), i < n, k < K, of `from`,
  * where (i,k) lies i * across + k * along elements on. Panel i / width holds, for each
  * k in order, its `width` elements; lanes from n on are 0. Writes panel_floats. */
@@ -16,6 +18,20 @@ static inline int64_t panel_floats(int width, int64_t n, int64_t K)
 {
     return (n + width - 1) / width * width * K;
 }
+
+/* A matrix whose rows are put together as they are read, such as the patches of a map.
+ * The first member of what knows how. */
+struct gather {
+    /* Columns at .. at+n (n <= GATHER_STRIP) of rows i .. i+count (count <= GATHER_ROWS) as f32:
+     * row[r] becomes where those of row i+r lie, in memory or in scratch[r]. */
+    void (*strips)(const struct gather *g, int64_t i, int count, int64_t at, int64_t n, const float *row[],
+                   float scratch[][GATHER_STRIP]);
+};
+
+/* pack_panels of a gathered matrix: lanes i .. i+n and steps k .. k+K, where lanes are the
+ * matrix's rows and steps its columns (`lanes_are_rows`), or the other way round. */
+void pack_gathered(float *to, int width, const struct gather *g, bool lanes_are_rows, int64_t i, int64_t k, int64_t n,
+                   int64_t K);
 
 /* rows[i][k] = factor[i] * panel[k][i] for i < n, k < K; rows ld apart. A NULL factor is 1. */
 void panel_to_rows(float *rows, int64_t ld, const float *panel, int width, int64_t n, int64_t K, const float *factor);

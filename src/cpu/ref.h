@@ -40,6 +40,10 @@ void ref_layernorm(const struct launch *l);
 void ref_layernorm_bwd(const struct launch *l);
 void ref_act(const struct launch *l);
 void ref_act_bwd(const struct launch *l);
+/* ref_conv.c */
+void ref_conv(const struct launch *l);
+void ref_conv_dx(const struct launch *l);
+void ref_conv_dw(const struct launch *l);
 
 /* ref_tokens.c */
 void ref_embedding(const struct launch *l);

@@ -130,6 +130,8 @@ union attr {
     struct { uint8_t space; } copy;
     struct { uint8_t kind; } act;             /* enum act_kind */
     struct { uint8_t axes[MAX_RANK]; } permute;
+    /* CONV, CONV_DX (H, W: the size of its result) and CONV_DW (kh, kw: its kernel). */
+    struct { int32_t stride, pad, groups, kh, kw; int64_t H, W; } conv;
 };
 
 struct node {

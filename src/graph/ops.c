@@ -93,6 +93,25 @@ id op_attention_with(struct graph *g, id q, id k, id v, id mask, struct attentio
     return emit1(g, OP_ATTENTION, &a, (id[]){q, k, v, mask}, mask ? 4 : 3);
 }
 
+id op_conv(struct graph *g, id x, id w, id bias, int stride, int pad, int groups)
+{
+    union attr a = {.conv = {.stride = stride, .pad = pad, .groups = groups}};
+    return emit1(g, OP_CONV, &a, (id[]){x, w, bias}, bias ? 3 : 2);
+}
+
+id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad)
+{
+    if (!x || !w) return 0;
+    const struct tensor *map = tensor_at(g, x), *kernel = tensor_at(g, w);
+    if (map->rank != 4 || kernel->rank != 4)
+        return graph_fail(g, "a transposed convolution needs x [B,H,W,C] and w [C,O,kh,kw]; their ranks are %d and %d",
+                          map->rank, kernel->rank);
+    union attr a = {.conv = {.stride = stride, .pad = pad, .groups = 1}};
+    a.conv.H = (map->dim[1] - 1) * stride - 2 * pad + kernel->dim[2];
+    a.conv.W = (map->dim[2] - 1) * stride - 2 * pad + kernel->dim[3];
+    return emit1(g, OP_CONV_DX, &a, (id[]){x, w, bias}, bias ? 3 : 2);
+}
+
 id op_embedding(struct graph *g, id ids, id table) { return emit1(g, OP_EMBEDDING, NULL, (id[]){ids, table}, 2); }
 id op_shift_labels(struct graph *g, id labels) { return emit1(g, OP_SHIFT_LABELS, NULL, &labels, 1); }
 

@@ -80,6 +80,10 @@ struct attention_options {
     int64_t window;
 };
 id op_attention_with(struct graph *g, id q, id k, id v, id mask, struct attention_options o);
+/* Maps are [B,H,W,C]; a bias of 0 is none. x [B,H,W,C], w [O,C/groups,kh,kw]; groups is 1 or C. */
+id op_conv(struct graph *g, id x, id w, id bias, int stride, int pad, int groups);
+/* x [B,H,W,C], w [C,O,kh,kw]: [B,(H-1)*stride-2*pad+kh,...,O]. */
+id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad);
 id op_embedding(struct graph *g, id ids, id table);
 id op_shift_labels(struct graph *g, id labels);
 id op_xent(struct graph *g, id logits, id labels);
