@@ -26,7 +26,6 @@ CPU_KERNEL_WORK(attention_bwd);
 /* norm.c */
 CPU_KERNEL(rmsnorm);
 CPU_KERNEL_WORK(rmsnorm_bwd);
-CPU_KERNEL_WORK(sum_rows);
 
 /* layernorm.c */
 CPU_KERNEL(layernorm);
@@ -47,6 +46,9 @@ CPU_KERNEL(spread);
 CPU_KERNEL(accumulate);
 CPU_KERNEL(fill);
 CPU_KERNEL(copy);
+
+/* broadcast.c */
+CPU_KERNEL_WORK(sum_to);
 
 /* activations.c */
 CPU_KERNEL(act);
