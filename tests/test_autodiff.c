@@ -179,10 +179,32 @@ static id draw_matmul(struct draw *d)
     return op_reshape(d->g, op_scale(d->g, z, 0.1), DIM(d->B, T, C));
 }
 
+static id draw_layernorm(struct draw *d) { id x = recent(d), w = vector(d); return op_layernorm(d->g, x, w, vector(d), 1e-1f); }
+
+/* RELU has a corner, which differences may step over. */
+static id draw_act(struct draw *d)
+{
+    static const enum act_kind SMOOTH[] = {ACT_GELU, ACT_GELU_TANH, ACT_QUICK_GELU, ACT_SIGMOID, ACT_SILU, ACT_TANH};
+    return op_act(d->g, recent(d), SMOOTH[pick(d, COUNT(SMOOTH))]);
+}
+
+/* Weights repeated over samples, positions or columns; one position of a tensor over all. */
+static id draw_broadcast(struct draw *d)
+{
+    id x = norm(d, recent(d));
+    switch (pick(d, 5)) {
+    case 0: return op_scale(d->g, op_add(d->g, x, weight(d, T, C)), 0.7);
+    case 1: return op_mul(d->g, vector(d), x);
+    case 2: return op_mul(d->g, x, op_slice(d->g, any(d), 1, (int64_t)pick(d, T), 1));
+    case 3: return op_mul(d->g, x, weight(d, T, 1));
+    default: return op_scale(d->g, op_add(d->g, x, op_copy(d->g, op_slice(d->g, any(d), 1, 0, 1), SPACE_DEVICE)), 0.7);
+    }
+}
+
 static id (*const layers[])(struct draw *) = {
     draw_linear, draw_norm,    draw_add,   draw_residual,     draw_mul,        draw_square,    draw_double, draw_scale, draw_cast,
     draw_copy,   draw_gate,    draw_reshape, draw_views, draw_view_sum,      draw_slices,     draw_weight_views, draw_weight_sum, draw_accumulate, draw_attention,
-    draw_matmul, draw_residual, draw_attention,
+    draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_broadcast,
 };
 
 /* Accumulation ends the life of a tensor: its other names must leave the pool. Only

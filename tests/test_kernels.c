@@ -144,6 +144,63 @@ static void test_elementwise(void **state)
     for_each_shape(check_moves);
 }
 
+/* --- broadcasting ------------------------------------------------------------------------------------- */
+
+/* [B,T,C] with an operand of a shape that a mask of bits makes: bit d set repeats dimension
+ * d, and bit 3 leaves out the leading dimensions that are repeated. */
+static void broadcast_shape(const int64_t whole[3], int bits, int *rank, int64_t dim[3])
+{
+    *rank = 0;
+    for (int d = 0; d < 3; d++)
+        if (!(bits & 8) || *rank || !(bits >> d & 1)) dim[(*rank)++] = bits >> d & 1 ? 1 : whole[d];
+}
+
+static void check_broadcast(enum dtype f, int64_t B, int64_t T, int64_t C)
+{
+    const int64_t whole[3] = {B, T, C};
+    for (int bits = 0; bits < 16; bits++) {
+        int rank;
+        int64_t dim[3];
+        broadcast_shape(whole, bits, &rank, dim);
+        for (int side = 0; side < 2; side++) {
+            struct trial t = trial_of(side ? OP_MUL : OP_ADD);
+            if (side) input_normal(&t, f, rank, dim);
+            input_normal(&t, f, DIM(B, T, C));
+            if (!side) input_normal(&t, f, rank, dim);
+            output(&t, f, DIM(B, T, C));
+            trial_check_in_place(&t, (const int[]){side, -1, -1, -1});
+        }
+        for (int acc = 0; acc < 2; acc++) {
+            struct trial t = trial_of(OP_SUM_TO);
+            enum dtype to = bits % 3 ? DT_F32 : f;
+            double count = 1;
+            for (int d = 0; d < 3; d++) count *= bits >> d & 1 ? (double)whole[d] : 1;
+            t.attr.sum_to.dtype = (uint8_t)to;
+            t.length = count;
+            t.unit[0] = sqrt(count);
+            input_normal(&t, f, DIM(B, T, C));
+            if (acc) input_normal(&t, to, rank, dim);
+            if (acc) output_in_place(&t, 1);
+            else output(&t, to, rank, dim);
+            trial_check(&t);
+        }
+    }
+    /* Neither operand has the whole shape. */
+    struct trial t = trial_of(OP_ADD);
+    input_normal(&t, f, DIM(B, 1, C));
+    input_normal(&t, f, DIM(T, 1));
+    output(&t, f, DIM(B, T, C));
+    trial_check(&t);
+}
+
+static void test_broadcast(void **state)
+{
+    (void)state;
+    static const int64_t SHAPES[][3] = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 65, 3}, {5, 37, 300}, {2, 2, 4099}, {70, 3, 64}};
+    for (size_t i = 0; i < COUNT(SHAPES); i++)
+        for (size_t f = 0; f < COUNT(FLOATS); f++) check_broadcast(FLOATS[f], SHAPES[i][0], SHAPES[i][1], SHAPES[i][2]);
+}
+
 /* --- norms, position ---------------------------------------------------------------------------------- */
 
 static double largest(const double *x, int64_t n)
@@ -173,17 +230,6 @@ static void check_norm(enum dtype f, int64_t R, int64_t C)
     t.unit[1] = sqrt((double)R);
     trial_check(&t);
     trial_check(&forward);
-
-    for (int acc = 0; acc < 2; acc++) {
-        t = trial_of(OP_SUM_ROWS);
-        t.length = (double)R;
-        t.unit[0] = sqrt((double)R);
-        input_normal(&t, f, DIM(R, C));
-        if (acc) input_normal(&t, DT_F32, DIM(C));
-        if (acc) output_in_place(&t, 1);
-        else output(&t, DT_F32, DIM(C));
-        trial_check(&t);
-    }
 }
 
 static void check_layernorm(enum dtype f, int64_t R, int64_t C)
@@ -525,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_functions),
         cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_coverage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -145,17 +145,6 @@ static const struct opcase case_MATMUL = {
     .small = {{1, 1, 1}, {3, 5, 7, 0, 0, 1}, {4, 2, 9, 1, 0}, {5, 3, 2, 0, 1, 1, 1}, {2, 7, 3, 1, 1, 1}, {3, 4, 5, 1, 1, 0, 1}},
     .large = {{65, 33, 129, 1, 0, 1, 1}, {33, 70, 150, 0, 1}}};
 
-static id build_sum_rows(struct scene *s, const int64_t *n)
-{
-    if (!s->forward) return build_linear(s, n);
-    id in[2] = {param(s, "x", DIM(n[0], n[1], n[2])), op_cast(&s->g, param(s, "b", DIM(n[2])), wide(s))};
-    s->length = (double)(n[0] * n[1]);
-    watch_all(s, graph_emit(&s->g, OP_SUM_ROWS, NULL, in, n[4] % 2 ? 2 : 1));
-    return 0;
-}
-static const struct opcase case_SUM_ROWS = {
-    build_sum_rows, .small = {{1, 1, 1, 1, 1}, {2, 3, 5, 7, 3}, {3, 1, 4, 9, 1}, {1, 7, 2, 3, 2}}, .large = {{3, 65, 70, 65, 1}}};
-
 /* --- norms, position, activation ------------------------------------------------------------ */
 
 static id build_rmsnorm(struct scene *s, const int64_t *n)
@@ -378,18 +367,6 @@ static id build_xent_bwd(struct scene *s, const int64_t *n)
 static const struct opcase case_XENT_BWD = {build_xent_bwd, CLASS_SHAPES};
 
 /* --- elementwise -------------------------------------------------------------------------------------- */
-
-static id build_add(struct scene *s, const int64_t *n)
-{
-    return watch(s, op_add(&s->g, param(s, "a", DIM(n[0], n[1])), param(s, "b", DIM(n[0], n[1]))));
-}
-static const struct opcase case_ADD = {build_add, PLANE_SHAPES};
-
-static id build_mul(struct scene *s, const int64_t *n)
-{
-    return watch(s, op_mul(&s->g, param(s, "a", DIM(n[0], n[1])), param(s, "b", DIM(n[0], n[1]))));
-}
-static const struct opcase case_MUL = {build_mul, PLANE_SHAPES};
 
 static id build_scale(struct scene *s, const int64_t *n)
 {

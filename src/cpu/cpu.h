@@ -31,7 +31,6 @@ CPU_KERNEL_WORK(conv_dw);
 /* norm.c */
 CPU_KERNEL(rmsnorm);
 CPU_KERNEL_WORK(rmsnorm_bwd);
-CPU_KERNEL_WORK(sum_rows);
 
 /* layernorm.c */
 CPU_KERNEL(layernorm);
@@ -54,6 +53,9 @@ CPU_KERNEL(fill);
 
 /* copy.c */
 CPU_KERNEL(copy);
+
+/* broadcast.c */
+CPU_KERNEL_WORK(sum_to);
 
 /* activations.c */
 CPU_KERNEL(act);

@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "cpu/broadcast.h"
 #include "cpu/cpu.h"
 #include "cpu/math.h"
 #include "cpu/rows.h"
@@ -53,8 +54,17 @@ bool add_match(const struct query *q) { return query_is_fast(q); }
 bool mul_match(const struct query *q) { return query_is_fast(q); }
 bool silu_gate_match(const struct query *q) { return query_is_fast(q); }
 bool accumulate_match(const struct query *q) { return query_is_fast(q); }
-void add_run(const struct launch *l) { binary_run(l, tile_add); }
-void mul_run(const struct launch *l) { binary_run(l, tile_mul); }
+
+/* Both inputs have all the elements, or one is repeated. */
+static void pair_run(const struct launch *l, void (*tile)(float *, const float *, const float *, int))
+{
+    const int64_t n = operand_elements(&l->out[0]);
+    if (operand_elements(&l->in[0]) == n && operand_elements(&l->in[1]) == n) binary_run(l, tile);
+    else broadcast_run(l, tile);
+}
+
+void add_run(const struct launch *l) { pair_run(l, tile_add); }
+void mul_run(const struct launch *l) { pair_run(l, tile_mul); }
 void silu_gate_run(const struct launch *l) { binary_run(l, tile_silu_gate); }
 void accumulate_run(const struct launch *l)
 {

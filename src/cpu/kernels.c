@@ -12,7 +12,7 @@
 const struct kernel cpu_kernels[] = {
     ROW_WORK(LINEAR, linear),
     ROW_WORK(MATMUL, matmul),
-    ROW_WORK(SUM_ROWS, sum_rows),
+    ROW_WORK(SUM_TO, sum_to),
     ROW(RMSNORM, rmsnorm),
     ROW_WORK(RMSNORM_BWD, rmsnorm_bwd),
     ROW(LAYERNORM, layernorm),

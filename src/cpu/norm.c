@@ -1,6 +1,6 @@
 /*
- * norm.c: RMSNORM, its gradient, and SUM_ROWS: kernels that go along rows and
- * reduce over them.
+ * norm.c: RMSNORM and its gradient: kernels that go along rows and reduce over
+ * them.
  *
  * Invariant: a row is worked on by one thread, tile by tile, f32 sums within a
  * tile and double across tiles. Sums over rows use the fixed blocks of
@@ -129,42 +129,4 @@ void rmsnorm_bwd_run(const struct launch *l)
         }
     }
     row_combine(l->out[1].data, partial, blocks.n, C, false, l->threads);
-}
-
-/* --- column sums ------------------------------------------------------------------ */
-
-bool sum_rows_match(const struct query *q)
-{
-    return query_is_fast(q) && q->out[0]->dtype == DT_F32 &&
-           (!query_in(q, 1) || query_in(q, 1)->dtype == DT_F32);
-}
-
-uint64_t sum_rows_workspace(const struct query *q)
-{
-    int64_t C = tensor_last(q->in[0]);
-    return (uint64_t)(row_blocks(tensor_rows(q->in[0])).n * C) * sizeof(float);
-}
-
-void sum_rows_run(const struct launch *l)
-{
-    const struct operand *x = &l->in[0];
-    const int64_t rows = operand_rows(x), C = operand_last(x);
-    const struct row_blocks blocks = row_blocks(rows);
-    const bool accumulate = launch_has(l, 1);
-    float *partial = l->work; // [blocks, C]
-    CHECK(!accumulate || l->in[1].data == l->out[0].data, "the accumulator is updated in place");
-#pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
-    for (int64_t b = 0; b < blocks.n; b++) {
-        float *sum = partial + b * C, scratch[TILE];
-        memset(sum, 0, (size_t)C * sizeof *sum);
-        for (int64_t r = b * blocks.each; r < min_i64(rows, (b + 1) * blocks.each); r++)
-            for (int64_t c = 0; c < C; c += TILE) {
-                int n = row_tile(C - c);
-                const float *v = row_view(x, r * C + c, n, scratch);
-                float *to = sum + c;
-#pragma omp simd
-                for (int i = 0; i < n; i++) to[i] += v[i];
-            }
-    }
-    row_combine(l->out[0].data, partial, blocks.n, C, accumulate, l->threads);
 }

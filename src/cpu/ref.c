@@ -44,16 +44,26 @@ double ref_get_acc(const struct launch *l, int input, int64_t i)
 
 /* --- elementwise ----------------------------------------------------------------- */
 
+/* Input `input` broadcast to output 0, at the output's element i. */
+static double ref_get_broadcast(const struct launch *l, int input, int64_t i)
+{
+    const struct operand *x = &l->in[input], *y = &l->out[0];
+    int64_t at = 0, stride = 1;
+    for (int d = y->rank - 1, k = x->rank - 1; k >= 0; i /= y->dim[d], stride *= x->dim[k], d--, k--)
+        if (x->dim[k] != 1) at += i % y->dim[d] * stride;
+    return ref_get(x, at);
+}
+
 static void ref_add(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
-        ref_put(&l->out[0], i, ref_get(&l->in[0], i) + ref_get(&l->in[1], i));
+        ref_put(&l->out[0], i, ref_get_broadcast(l, 0, i) + ref_get_broadcast(l, 1, i));
 }
 
 static void ref_mul(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
-        ref_put(&l->out[0], i, ref_get(&l->in[0], i) * ref_get(&l->in[1], i));
+        ref_put(&l->out[0], i, ref_get_broadcast(l, 0, i) * ref_get_broadcast(l, 1, i));
 }
 
 static void ref_scale(const struct launch *l)
@@ -154,7 +164,7 @@ static bool ref_match(const struct query *q)
 const struct kernel ref_kernels[] = {
     ROW(LINEAR, linear),
     ROW(MATMUL, matmul),
-    ROW(SUM_ROWS, sum_rows),
+    ROW(SUM_TO, sum_to),
     ROW(RMSNORM, rmsnorm),
     ROW(RMSNORM_BWD, rmsnorm_bwd),
     ROW(LAYERNORM, layernorm),

@@ -22,7 +22,6 @@ bool ref_has(const struct launch *l, int input);
 /* ref_layers.c */
 void ref_linear(const struct launch *l);
 void ref_matmul(const struct launch *l);
-void ref_sum_rows(const struct launch *l);
 void ref_rmsnorm(const struct launch *l);
 void ref_rmsnorm_bwd(const struct launch *l);
 void ref_rope(const struct launch *l);
@@ -36,6 +35,7 @@ uint64_t ref_attention_workspace(const struct query *q);
 uint64_t ref_attention_bwd_workspace(const struct query *q);
 
 /* ref_acts.c */
+void ref_sum_to(const struct launch *l);
 void ref_layernorm(const struct launch *l);
 void ref_layernorm_bwd(const struct launch *l);
 void ref_act(const struct launch *l);

@@ -1,9 +1,35 @@
 /*
- * ref_acts.c: reference kernels of layer norm and activations (see ref.c for what the reference promises).
+ * ref_acts.c: reference kernels of broadcast sums, layer norm and activations (see ref.c for what the reference promises).
  */
 #include <math.h>
 
 #include "cpu/ref.h"
+
+/* --- sums over what was broadcast ------------------------------------------------------- */
+
+/* Place in x of the r-th element that result o sums: o moves in the dimensions that
+ * the result keeps, r in the others. */
+static int64_t summed_place(const struct operand *x, const struct operand *y, int64_t o, int64_t r)
+{
+    int64_t at = 0, stride = 1;
+    for (int d = x->rank - 1, k = y->rank - 1; d >= 0; stride *= x->dim[d], d--, k--) {
+        int64_t *rest = k >= 0 && y->dim[k] == x->dim[d] ? &o : &r;
+        at += *rest % x->dim[d] * stride;
+        *rest /= x->dim[d];
+    }
+    return at;
+}
+
+void ref_sum_to(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    const int64_t N = operand_elements(y), count = operand_elements(x) / N;
+    for (int64_t o = 0; o < N; o++) {
+        double sum = ref_get_acc(l, 1, o);
+        for (int64_t r = 0; r < count; r++) sum += ref_get(x, summed_place(x, y, o, r));
+        ref_put(y, o, sum);
+    }
+}
 
 /* --- layer norm ---------------------------------------------------------------------- */
 

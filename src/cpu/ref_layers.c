@@ -38,16 +38,6 @@ void ref_matmul(const struct launch *l)
         }
 }
 
-void ref_sum_rows(const struct launch *l)
-{
-    const int64_t rows = operand_rows(&l->in[0]), C = operand_last(&l->in[0]);
-    for (int64_t c = 0; c < C; c++) {
-        double sum = ref_get_acc(l, 1, c);
-        for (int64_t r = 0; r < rows; r++) sum += ref_get(&l->in[0], r * C + c);
-        ref_put(&l->out[0], c, sum);
-    }
-}
-
 /* --- rmsnorm ------------------------------------------------------------------------ */
 
 void ref_rmsnorm(const struct launch *l)

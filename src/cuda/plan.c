@@ -48,11 +48,13 @@ static bool match_rmsnorm(const struct query *q)
            is_dense(q->out[1], DT_F32);
 }
 
-/* Two inputs and the result alike: SILU_GATE, ADD, ACCUMULATE. */
+/* Two inputs and the result alike, none repeated: SILU_GATE, ADD, ACCUMULATE. */
 static bool match_pair(const struct query *q)
 {
     const struct tensor *a = q->in[0];
-    return is_storable(a) && is_dense(q->in[1], a->dtype) && is_dense(q->out[0], a->dtype);
+    int64_t n = tensor_elements(q->out[0]);
+    return is_storable(a) && is_dense(q->in[1], a->dtype) && is_dense(q->out[0], a->dtype) && tensor_elements(a) == n &&
+           tensor_elements(q->in[1]) == n;
 }
 
 static bool match_fill(const struct query *q) { return tensor_is_dense(q->out[0]); }

@@ -188,17 +188,19 @@ static void contribute(struct sweep *s, id t, id gradient, bool owned)
 
 /* --- one node ------------------------------------------------------------------------ */
 
-/* The vjp may read only what its row says. */
+/* The vjp may read only what its row says. A tensor that stands in two places (a weight
+ * used twice) may be read when one of them may. */
 static void check_reads(struct sweep *s, const struct node *n, uint32_t first)
 {
-    uint32_t reads = op_table[n->op].reads;
+    const struct op_row *row = &op_table[n->op];
     for (uint32_t m = first; m < s->g->nodes.n; m++)
         for (int j = 0; j < s->g->nodes.at[m].nin; j++) {
             id t = s->g->nodes.at[m].in[j];
+            uint32_t places = 0;
             if (!t || t >= s->tensors) continue;
-            for (int i = 0; i < n->nin; i++) CHECK(n->in[i] != t || reads >> i & 1, "%s reads input %d", op_table[n->op].name, i);
-            for (int o = 0; o < n->nout; o++)
-                CHECK(n->out[o] != t || reads >> (16 + o) & 1, "%s reads output %d", op_table[n->op].name, o);
+            for (int i = 0; i < n->nin; i++) places |= n->in[i] == t ? 1u << i : 0;
+            for (int o = 0; o < n->nout; o++) places |= n->out[o] == t ? 1u << (16 + o) : 0;
+            CHECK(!places || places & row->reads, "the gradient of %s reads what its row does not say: %x", row->name, places);
         }
 }
 

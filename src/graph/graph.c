@@ -492,6 +492,7 @@ void graph_prune(struct graph *g, enum program p)
     bool *storage = mem_alloc(g->storages.n), *tensor = mem_alloc(g->tensors.n);
     for (id s = 1; s < g->storages.n; s++) storage[s] = kind_is_persistent(g->storages.at[s].kind);
     for (uint32_t i = 0; i < g->outputs.n; i++) tensor[g->outputs.at[i].tensor] = true;
+    for (uint32_t i = 0; i < g->params.n; i++) tensor[g->params.at[i].grad] = true; /* it may be a view */
 
     struct order *order = &g->order[p];
     bool *keep = mem_alloc(order->nodes.n + 1);

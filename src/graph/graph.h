@@ -128,6 +128,7 @@ union attr {
     struct { int64_t rows; } embedding_dw;    /* vocabulary: rows of the table */
     struct { double beta1, beta2, eps, weight_decay, lr_scale; } adamw;
     struct { uint8_t space; } copy;
+    struct { uint8_t dtype, rank; int64_t dim[MAX_RANK]; } sum_to; /* of the result */
     struct { uint8_t kind; } act;             /* enum act_kind */
     struct { uint8_t axes[MAX_RANK]; } permute;
     /* CONV, CONV_DX (H, W: the size of its result) and CONV_DW (kh, kw: its kernel). */

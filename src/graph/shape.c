@@ -85,12 +85,19 @@ void infer_matmul(struct infer *f)
     REQUIRE(takes_sum(acc, &f->out[0]), "the accumulator does not fit the product");
 }
 
-void infer_sum_rows(struct infer *f)
+/* The target's dimensions, from the last one on, are x's or 1. */
+void infer_sum_to(struct infer *f)
 {
     const struct tensor *x = f->in[0];
-    REQUIRE(x->rank >= 1, "x needs a dimension");
-    set(&f->out[0], statistic(x), 1, (int64_t[]){tensor_last(x)});
-    REQUIRE(takes_sum(f->in[1], &f->out[0]), "the accumulator does not fit the sums");
+    int rank = f->attr->sum_to.rank;
+    const int64_t *dim = f->attr->sum_to.dim;
+    REQUIRE(rank <= x->rank, "rank %d cannot be summed to rank %d", x->rank, rank);
+    for (int i = 0; i < rank; i++) {
+        int64_t from = x->dim[x->rank - rank + i];
+        REQUIRE(dim[i] == from || dim[i] == 1, "a dimension of %lld cannot be summed to %lld", (long long)from, (long long)dim[i]);
+    }
+    set(&f->out[0], f->attr->sum_to.dtype, rank, dim);
+    REQUIRE(takes_sum(f->in[1], &f->out[0]), "the accumulator does not fit the sum");
 }
 
 /* --- norms, position, activation -------------------------------------------------- */
@@ -237,6 +244,24 @@ void infer_xent_bwd(struct infer *f)
 }
 
 /* --- elementwise --------------------------------------------------------------------------- */
+
+/* Size of dimension i, counted from the last one; 1 beyond the first. */
+static int64_t from_last(const struct tensor *x, int i) { return i < x->rank ? x->dim[x->rank - 1 - i] : 1; }
+
+void infer_broadcast(struct infer *f)
+{
+    const struct tensor *a = f->in[0], *b = f->in[1];
+    int rank = a->rank > b->rank ? a->rank : b->rank;
+    int64_t dim[MAX_RANK];
+    for (int i = 0; i < rank; i++) {
+        int64_t n = from_last(a, i), m = from_last(b, i);
+        REQUIRE(n == m || n == 1 || m == 1, "dimensions %lld and %lld, %d from the last, neither agree nor broadcast",
+                (long long)n, (long long)m, i);
+        dim[rank - 1 - i] = n == 1 ? m : n;
+    }
+    REQUIRE(a->dtype == b->dtype, "dtypes differ");
+    set(&f->out[0], a->dtype, rank, dim);
+}
 
 void infer_cast(struct infer *f)
 {

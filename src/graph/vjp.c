@@ -5,6 +5,8 @@
  * the planner knows what a forward tensor is kept for. din[i] is left 0 where
  * no gradient is wanted. Weight gradients are f32 (f64 in an f64 graph).
  */
+#include <string.h>
+
 #include "graph/rules.h"
 
 static id emit(struct vjp *v, enum op op, const union attr *attr, const id *in, int nin, int out)
@@ -19,6 +21,18 @@ static enum dtype gradient_dtype(struct vjp *v, id x)
     enum dtype t = tensor_at(v->g, x)->dtype;
     bool weight = storage_of(v->g, x)->kind == KIND_PARAM;
     return weight && t != DT_F64 ? DT_F32 : t;
+}
+
+/* `gradient` of x as it was broadcast, summed to x's own shape. */
+static id sum_to(struct vjp *v, id gradient, id x)
+{
+    struct tensor to = *tensor_at(v->g, x);
+    const struct tensor *from = tensor_at(v->g, gradient);
+    if (!gradient || (from->rank == to.rank && !memcmp(from->dim, to.dim, to.rank * sizeof *to.dim))) return gradient;
+    if (tensor_elements(from) == tensor_elements(&to)) return op_reshape(v->g, gradient, to.rank, to.dim);
+    union attr a = {.sum_to = {.dtype = gradient_dtype(v, x), .rank = to.rank}};
+    memcpy(a.sum_to.dim, to.dim, sizeof to.dim);
+    return emit(v, OP_SUM_TO, &a, &gradient, 1, 0);
 }
 
 void vjp_reshape(struct vjp *v)
@@ -51,7 +65,7 @@ void vjp_linear(struct vjp *v)
     id dy = v->dout[0], x = v->in[0], w = v->in[1];
     if (v->need[0]) v->din[0] = op_matmul(v->g, dy, w, false, false, tensor_at(v->g, x)->dtype);
     if (v->need[1]) v->din[1] = op_matmul(v->g, dy, x, true, false, gradient_dtype(v, w));
-    if (v->need[2]) v->din[2] = emit(v, OP_SUM_ROWS, NULL, &dy, 1, 0);
+    if (v->need[2]) v->din[2] = sum_to(v, dy, v->in[2]);
 }
 
 /* y = op(a) op(b). With A = op(a), B = op(b):  dA = dy B^T,  dB = A^T dy; where an
@@ -132,12 +146,17 @@ void vjp_xent(struct vjp *v)
     v->din[0] = emit(v, OP_XENT_BWD, NULL, (id[]){v->in[0], v->in[1], v->in[2], v->out[1], v->dout[0]}, 5, 0);
 }
 
-void vjp_add(struct vjp *v) { v->din[0] = v->din[1] = v->dout[0]; }
+/* An operand that was broadcast gathers over the places it was repeated at. */
+void vjp_add(struct vjp *v)
+{
+    for (int i = 0; i < 2; i++)
+        if (v->need[i]) v->din[i] = sum_to(v, v->dout[0], v->in[i]);
+}
 
 void vjp_mul(struct vjp *v)
 {
-    if (v->need[0]) v->din[0] = op_mul(v->g, v->dout[0], v->in[1]);
-    if (v->need[1]) v->din[1] = op_mul(v->g, v->dout[0], v->in[0]);
+    for (int i = 0; i < 2; i++)
+        if (v->need[i]) v->din[i] = sum_to(v, op_mul(v->g, v->dout[0], v->in[1 - i]), v->in[i]);
 }
 
 void vjp_scale(struct vjp *v) { v->din[0] = op_scale(v->g, v->dout[0], v->attr->scale.value); }
