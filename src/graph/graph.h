@@ -104,7 +104,7 @@ struct param {
 /* Typed attributes: one member per op that has any. */
 union attr {
     struct { float eps; } rmsnorm;
-    struct { uint8_t ta, tb, dtype; } matmul; /* dtype of the result */
+    struct { uint8_t ta, tb, dtype; } matmul; /* BMM too; dtype of the result */
     struct { float scale; uint8_t causal; int64_t window; } attention; /* window 0: none */
     struct { float scale; uint8_t inverse; } rope;
     struct { uint8_t rank; int64_t dim[MAX_RANK]; } reshape;

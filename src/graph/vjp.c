@@ -69,6 +69,20 @@ void vjp_matmul(struct vjp *v)
     if (v->need[2]) v->din[2] = dy;
 }
 
+/* MATMUL's, for each of the leading indices. */
+void vjp_bmm(struct vjp *v)
+{
+    id dy = v->dout[0], a = v->in[0], b = v->in[1];
+    bool ta = v->attr->matmul.ta, tb = v->attr->matmul.tb;
+    if (v->need[0])
+        v->din[0] = ta ? op_bmm(v->g, b, dy, tb, true, gradient_dtype(v, a))
+                       : op_bmm(v->g, dy, b, false, !tb, gradient_dtype(v, a));
+    if (v->need[1])
+        v->din[1] = tb ? op_bmm(v->g, dy, a, true, ta, gradient_dtype(v, b))
+                       : op_bmm(v->g, a, dy, !ta, false, gradient_dtype(v, b));
+    if (v->need[2]) v->din[2] = dy;
+}
+
 /* y = x r w with r = (mean(x^2) + eps)^-1/2, h = x r:
  *   dw = sum over rows of dy h
  *   dx = r (dy w - h mean(dy w h))          since dr/dx = -r^3 x / C */
