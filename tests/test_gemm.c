@@ -286,6 +286,42 @@ static void test_gemm_strides(void **unused)
     }
 }
 
+/* Batches of transposed and widely spaced matrices, on both sides of "many batches". */
+static void test_bmm_strides(void **unused)
+{
+    (void)unused;
+    static const struct kernel bmm_kernel = {OP_BMM, "bmm", bmm_match, bmm_workspace, bmm_run};
+    enum { M = 7, N = 9, K = 21 };
+    seed_set(12);
+    for (int64_t B = 1; B <= 5; B += 2)
+        for (size_t f = 0; f < COUNT(floats); f++) {
+            struct call c = {.nin = 2, .nout = 1, .attr.matmul.tb = 1};
+            /* a [B,2,M,K] lies as [B,M,2,K]; b [B,2,N,K] lies as [2,K,B,N+1]; c as [B,M,2,N+2] */
+            c.in[0] = tensor_new(floats[f], 4, (int64_t[]){B, 2, M, K}), c.in[1] = tensor_new(floats[f], 4, (int64_t[]){B, 2, N, K});
+            c.out[0] = tensor_new(floats[f], 4, (int64_t[]){B, 2, M, N});
+            memcpy(c.in[0].stride, (int64_t[]){2 * M * K, K, 2 * K, 1}, 4 * sizeof(int64_t));
+            memcpy(c.in[1].stride, (int64_t[]){N + 1, K * B * (N + 1), 1, B * (N + 1)}, 4 * sizeof(int64_t));
+            memcpy(c.out[0].stride, (int64_t[]){2 * M * (N + 2), N + 2, 2 * (N + 2), 1}, 4 * sizeof(int64_t));
+            for (int i = 0; i < 2; i++) c.data_in[i] = operand_new(&c.in[i]);
+            c.data_out[0] = operand_new(&c.out[0]);
+            const int64_t *x = c.in[0].stride, *y = c.in[1].stride, *z = c.out[0].stride;
+            for (int threads = 1; threads <= 3; threads++) {
+                call_run(&c, &bmm_kernel, threads);
+                for (int64_t i = 0; i < B * 2 * M * N; i++) {
+                    int64_t n = i % N, m = i / N % M, h = i / N / M % 2, b = i / N / M / 2;
+                    double sum = 0, norm = 0;
+                    for (int64_t k = 0; k < K; k++) {
+                        double term = at(&c.data_in[0], b * x[0] + h * x[1] + m * x[2] + k * x[3]) *
+                                      at(&c.data_in[1], b * y[0] + h * y[1] + n * y[2] + k * y[3]);
+                        sum += term, norm += term * term;
+                    }
+                    check("bmm", at(&c.data_out[0], b * z[0] + h * z[1] + m * z[2] + n * z[3]), sum, sqrt(norm), K, floats[f], i);
+                }
+            }
+            call_free(&c);
+        }
+}
+
 /* What the match refuses falls to the reference. */
 static void test_match(void **unused)
 {
@@ -622,6 +658,7 @@ int main(void)
         cmocka_unit_test(test_matmul_shapes),    cmocka_unit_test(test_matmul_blocks), cmocka_unit_test(test_matmul_dtypes),
         cmocka_unit_test(test_linear),           cmocka_unit_test(test_gemm_strides),  cmocka_unit_test(test_match),
         cmocka_unit_test(test_attention),        cmocka_unit_test(test_attention_dtypes),
+        cmocka_unit_test(test_bmm_strides),
         cmocka_unit_test(test_attention_sight),  cmocka_unit_test(test_attention_large_bias),
         cmocka_unit_test(test_attention_large),  cmocka_unit_test(test_attention_nan),
     };

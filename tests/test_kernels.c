@@ -381,11 +381,32 @@ static void check_matmul(enum dtype f, int64_t M, int64_t K)
     }
 }
 
+static void check_bmm(enum dtype f, int64_t M, int64_t K)
+{
+    const int64_t N = (M * 5 + K * 11) % 30 + 1, B = (M + K) % 4 + 1;
+    for (int bits = 0; bits < 8; bits++) {
+        const bool ta = bits & 1, tb = bits & 2, acc = bits & 4;
+        struct trial t = trial_of(OP_BMM);
+        t.attr.matmul.ta = ta;
+        t.attr.matmul.tb = tb;
+        t.attr.matmul.dtype = (uint8_t)(acc ? DT_F32 : f);
+        t.length = (double)K;
+        t.unit[0] = sqrt((double)K);
+        input_normal(&t, f, DIM(B, 2, ta ? K : M, ta ? M : K));
+        input_normal(&t, f, DIM(B, 2, tb ? N : K, tb ? K : N));
+        if (acc) input_normal(&t, DT_F32, DIM(B, 2, M, N));
+        if (acc) output_in_place(&t, 2);
+        else output(&t, f, DIM(B, 2, M, N));
+        trial_check(&t);
+    }
+}
+
 static void check_products(enum dtype f, int64_t R, int64_t K)
 {
     if (R * K > 10000) return; /* 65 x 100 is the largest that tells anything new */
     check_linear(f, R, K);
     check_matmul(f, R, K);
+    check_bmm(f, R, K);
 }
 
 static void test_products(void **state)

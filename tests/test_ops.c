@@ -145,6 +145,27 @@ static const struct opcase case_MATMUL = {
     .small = {{1, 1, 1}, {3, 5, 7, 0, 0, 1}, {4, 2, 9, 1, 0}, {5, 3, 2, 0, 1, 1, 1}, {2, 7, 3, 1, 1, 1}, {3, 4, 5, 1, 1, 0, 1}},
     .large = {{65, 33, 129, 1, 0, 1, 1}, {33, 70, 150, 0, 1}}};
 
+/* n: batches, M, N, K, 1 ta + 2 tb, 1 with an accumulator + 2 the result is wide, a's last
+ * dimension and b's middle one are slices. */
+static id build_bmm(struct scene *s, const int64_t *n)
+{
+    const bool ta = n[4] & 1, tb = n[4] & 2;
+    const int64_t extra = n[6];
+    id a = param(s, "a", DIM(n[0], 2, ta ? n[3] : n[1], (ta ? n[1] : n[3]) + extra));
+    id b = param(s, "b", DIM(n[0], 2, (tb ? n[2] : n[3]) + extra, tb ? n[3] : n[2]));
+    if (extra) a = op_slice(&s->g, a, 3, extra, ta ? n[1] : n[3]), b = op_slice(&s->g, b, 2, extra, tb ? n[2] : n[3]);
+    enum dtype type = n[5] & 2 ? wide(s) : s->f;
+    s->length = (double)max_i64(n[1], max_i64(n[2], n[3]));
+    if (!(n[5] & 1)) return watch(s, op_bmm(&s->g, a, b, ta, tb, type));
+    union attr t = {.matmul = {ta, tb, type}};
+    id acc = op_cast(&s->g, param(s, "c", DIM(n[0], 2, n[1], n[2])), type);
+    return watch(s, out_of(s, graph_emit(&s->g, OP_BMM, &t, (id[]){a, b, acc}, 3), 0));
+}
+static const struct opcase case_BMM = {
+    build_bmm,
+    .small = {{1, 1, 1, 1}, {2, 3, 5, 7, 0, 1}, {1, 4, 2, 9, 1}, {2, 5, 3, 2, 2, 3}, {3, 2, 4, 3, 3, 1}, {1, 3, 4, 5, 3, 2, 1}, {2, 3, 2, 4, 0, 0, 2}},
+    .large = {{3, 65, 33, 70, 1, 3}, {1, 33, 70, 150, 2, 0, 3}}};
+
 /* --- norms, position, activation ------------------------------------------------------------ */
 
 static id build_rmsnorm(struct scene *s, const int64_t *n)

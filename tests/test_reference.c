@@ -228,6 +228,28 @@ static void test_matmul(void **state)
     }
 }
 
+/* Each batch is a product of its own. */
+static void test_bmm(void **state)
+{
+    (void)state;
+    for (int bits = 0; bits < 4; bits++) {
+        struct trial t = trial_of(OP_BMM);
+        const bool ta = bits & 1, tb = bits & 2;
+        t.attr.matmul.ta = ta;
+        t.attr.matmul.tb = tb;
+        /* batch 0: [1 2] [4 5; 6 7], batch 1: [3 0] [1 1; 0 9]; acc = [100 200], [0 1] */
+        if (ta) input_values(&t, (double[]){1, 2, 3, 0}, DT_F64, DIM(2, 2, 1));
+        else input_values(&t, (double[]){1, 2, 3, 0}, DT_F64, DIM(2, 1, 2));
+        if (tb) input_values(&t, (double[]){4, 6, 5, 7, 1, 0, 1, 9}, DT_F64, DIM(2, 2, 2));
+        else input_values(&t, (double[]){4, 5, 6, 7, 1, 1, 0, 9}, DT_F64, DIM(2, 2, 2));
+        input_values(&t, (double[]){100, 200, 0, 1}, DT_F64, DIM(2, 1, 2));
+        output_in_place(&t, 2);
+        run_oracle(&t);
+        assert_true(t.oracle[0][0] == 116 && t.oracle[0][1] == 219 && t.oracle[0][2] == 3 && t.oracle[0][3] == 4);
+        bump_free(&t.memory);
+    }
+}
+
 static void test_attention(void **state)
 {
     (void)state;
@@ -245,7 +267,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention), cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_silu_gate),
         cmocka_unit_test(test_xent),      cmocka_unit_test(test_rope),    cmocka_unit_test(test_strides),
-        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_window),    cmocka_unit_test(test_bmm),
         cmocka_unit_test(test_no_keys),   cmocka_unit_test(test_adamw),   cmocka_unit_test(test_matmul),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,9 +17,10 @@
     CPU_KERNEL(name);         \
     uint64_t name##_workspace(const struct query *q)
 
-/* gemm.c, attention.c */
+/* gemm.c, bmm.c, attention.c */
 CPU_KERNEL_WORK(linear);
 CPU_KERNEL_WORK(matmul);
+CPU_KERNEL_WORK(bmm);
 CPU_KERNEL_WORK(attention);
 CPU_KERNEL_WORK(attention_bwd);
 

@@ -12,6 +12,7 @@
 const struct kernel cpu_kernels[] = {
     ROW_WORK(LINEAR, linear),
     ROW_WORK(MATMUL, matmul),
+    ROW_WORK(BMM, bmm),
     ROW_WORK(SUM_TO, sum_to),
     ROW(RMSNORM, rmsnorm),
     ROW_WORK(RMSNORM_BWD, rmsnorm_bwd),

@@ -164,6 +164,7 @@ static bool ref_match(const struct query *q)
 const struct kernel ref_kernels[] = {
     ROW(LINEAR, linear),
     ROW(MATMUL, matmul),
+    ROW(BMM, bmm),
     ROW(SUM_TO, sum_to),
     ROW(RMSNORM, rmsnorm),
     ROW(RMSNORM_BWD, rmsnorm_bwd),

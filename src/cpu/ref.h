@@ -22,6 +22,7 @@ bool ref_has(const struct launch *l, int input);
 /* ref_layers.c */
 void ref_linear(const struct launch *l);
 void ref_matmul(const struct launch *l);
+void ref_bmm(const struct launch *l);
 void ref_rmsnorm(const struct launch *l);
 void ref_rmsnorm_bwd(const struct launch *l);
 void ref_rope(const struct launch *l);

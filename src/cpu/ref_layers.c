@@ -38,6 +38,21 @@ void ref_matmul(const struct launch *l)
         }
 }
 
+void ref_bmm(const struct launch *l)
+{
+    const struct operand *a = &l->in[0], *b = &l->in[1], *c = &l->out[0];
+    const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
+    const int64_t M = c->dim[c->rank - 2], N = c->dim[c->rank - 1], K = a->dim[a->rank - (ta ? 2 : 1)];
+    for (int64_t i = 0; i < operand_elements(c); i++) {
+        const int64_t batch = i / N / M, m = i / N % M, n = i % N;
+        double sum = ref_get_acc(l, 2, i);
+        for (int64_t k = 0; k < K; k++)
+            sum += ref_get(a, batch * M * K + (ta ? k * M + m : m * K + k)) *
+                   ref_get(b, batch * N * K + (tb ? n * K + k : k * N + n));
+        ref_put(c, i, sum);
+    }
+}
+
 /* --- rmsnorm ------------------------------------------------------------------------ */
 
 void ref_rmsnorm(const struct launch *l)

@@ -119,12 +119,6 @@ static id emit(struct vjp *v, enum op op, const union attr *attr, id a, id b)
     return n ? node_at(v->g, n)->out[0] : 0;
 }
 
-static id column_sums(struct vjp *v, id x)
-{
-    id n = graph_emit(v->g, OP_SUM_ROWS, NULL, &x, 1);
-    return n ? node_at(v->g, n)->out[0] : 0;
-}
-
 /* The attributes of all three, for a map `x` and a kernel `w`. */
 static union attr full_attr(struct vjp *v, id x, id w)
 {
@@ -142,7 +136,7 @@ void vjp_conv(struct vjp *v)
     const union attr a = full_attr(v, x, w);
     if (v->need[0]) v->din[0] = emit(v, OP_CONV_DX, &a, dy, w);
     if (v->need[1]) v->din[1] = emit(v, OP_CONV_DW, &a, dy, x);
-    if (v->need[2]) v->din[2] = column_sums(v, dy);
+    if (v->need[2]) v->din[2] = vjp_sum_to(v, dy, v->in[2]);
 }
 
 /* Here the result is F's x and the input its dy: with the result's gradient g,
@@ -153,7 +147,7 @@ void vjp_conv_dx(struct vjp *v)
     const union attr a = full_attr(v, g, w);
     if (v->need[0]) v->din[0] = emit(v, OP_CONV, &a, g, w);
     if (v->need[1]) v->din[1] = emit(v, OP_CONV_DW, &a, in, g);
-    if (v->need[2]) v->din[2] = column_sums(v, g);
+    if (v->need[2]) v->din[2] = vjp_sum_to(v, g, v->in[2]);
 }
 
 /* --- costs -------------------------------------------------------------------------------- */

@@ -46,6 +46,12 @@ struct cost cost_matmul(const struct tensor *const *in, const struct tensor *con
     return (struct cost){2.0 * (double)tensor_elements(out[0]) * k, bytes_of(in, 3) + bytes_of(out, 1)};
 }
 
+struct cost cost_bmm(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    double k = (double)in[0]->dim[in[0]->rank - (attr->matmul.ta ? 2 : 1)];
+    return (struct cost){2.0 * (double)tensor_elements(out[0]) * k, bytes_of(in, 3) + bytes_of(out, 1)};
+}
+
 /* 1 + 2 + .. + n; 0 for a negative n. */
 static double triangle(double n) { return n > 0 ? n * (n + 1) / 2 : 0; }
 

@@ -117,7 +117,7 @@ enum act_kind {
 union attr {
     struct { float eps; } rmsnorm;
     struct { float eps; } layernorm;
-    struct { uint8_t ta, tb, dtype; } matmul; /* dtype of the result */
+    struct { uint8_t ta, tb, dtype; } matmul; /* BMM too; dtype of the result */
     struct { float scale; uint8_t causal; int64_t window; } attention; /* window 0: none */
     struct { float scale; uint8_t inverse; } rope;
     struct { uint8_t rank; int64_t dim[MAX_RANK]; } reshape;

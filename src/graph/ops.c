@@ -56,6 +56,12 @@ id op_matmul(struct graph *g, id a, id b, bool ta, bool tb, enum dtype result)
     return emit1(g, OP_MATMUL, &t, (id[]){a, b}, 2);
 }
 
+id op_bmm(struct graph *g, id a, id b, bool ta, bool tb, enum dtype result)
+{
+    union attr t = {.matmul = {ta, tb, result}};
+    return emit1(g, OP_BMM, &t, (id[]){a, b}, 2);
+}
+
 id op_rmsnorm(struct graph *g, id x, id w, float eps)
 {
     union attr a = {.rmsnorm = {eps}};

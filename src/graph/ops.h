@@ -66,6 +66,7 @@ id op_reshape(struct graph *g, id x, int rank, const int64_t *dim);
 id op_slice(struct graph *g, id x, int axis, int64_t start, int64_t length);
 id op_linear(struct graph *g, id x, id w, id bias);
 id op_matmul(struct graph *g, id a, id b, bool ta, bool tb, enum dtype result);
+id op_bmm(struct graph *g, id a, id b, bool ta, bool tb, enum dtype result);
 id op_rmsnorm(struct graph *g, id x, id w, float eps);
 id op_layernorm(struct graph *g, id x, id w, id b, float eps);
 id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse);

@@ -14,4 +14,7 @@
 #include "graph/ops.def"
 #undef OP
 
+/* For vjps: `gradient` of x as it was broadcast, summed to x's own shape. */
+id vjp_sum_to(struct vjp *v, id gradient, id x);
+
 #endif

@@ -85,6 +85,23 @@ void infer_matmul(struct infer *f)
     REQUIRE(takes_sum(acc, &f->out[0]), "the accumulator does not fit the product");
 }
 
+void infer_bmm(struct infer *f)
+{
+    const struct tensor *a = f->in[0], *b = f->in[1], *acc = f->in[2];
+    bool ta = f->attr->matmul.ta, tb = f->attr->matmul.tb;
+    int rank = a->rank;
+    REQUIRE(rank >= 2 && b->rank == rank, "both need two dimensions or more, and equally many; they have %d and %d", rank, b->rank);
+    for (int i = 0; i < rank - 2; i++)
+        REQUIRE(a->dim[i] == b->dim[i], "leading dimension %d is %lld in a and %lld in b", i, (long long)a->dim[i],
+                (long long)b->dim[i]);
+    int64_t k = a->dim[ta ? rank - 2 : rank - 1], kb = b->dim[tb ? rank - 1 : rank - 2];
+    REQUIRE(k == kb, "inner dimensions %lld and %lld differ", (long long)k, (long long)kb);
+    set(&f->out[0], f->attr->matmul.dtype, rank, a->dim);
+    f->out[0].dim[rank - 2] = a->dim[ta ? rank - 1 : rank - 2];
+    f->out[0].dim[rank - 1] = b->dim[tb ? rank - 2 : rank - 1];
+    REQUIRE(takes_sum(acc, &f->out[0]), "the accumulator does not fit the product");
+}
+
 /* The target's dimensions, from the last one on, are x's or 1. */
 void infer_sum_to(struct infer *f)
 {

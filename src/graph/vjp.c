@@ -24,7 +24,7 @@ static enum dtype gradient_dtype(struct vjp *v, id x)
 }
 
 /* `gradient` of x as it was broadcast, summed to x's own shape. */
-static id sum_to(struct vjp *v, id gradient, id x)
+id vjp_sum_to(struct vjp *v, id gradient, id x)
 {
     struct tensor to = *tensor_at(v->g, x);
     const struct tensor *from = tensor_at(v->g, gradient);
@@ -65,7 +65,7 @@ void vjp_linear(struct vjp *v)
     id dy = v->dout[0], x = v->in[0], w = v->in[1];
     if (v->need[0]) v->din[0] = op_matmul(v->g, dy, w, false, false, tensor_at(v->g, x)->dtype);
     if (v->need[1]) v->din[1] = op_matmul(v->g, dy, x, true, false, gradient_dtype(v, w));
-    if (v->need[2]) v->din[2] = sum_to(v, dy, v->in[2]);
+    if (v->need[2]) v->din[2] = vjp_sum_to(v, dy, v->in[2]);
 }
 
 /* y = op(a) op(b). With A = op(a), B = op(b):  dA = dy B^T,  dB = A^T dy; where an
@@ -80,6 +80,20 @@ void vjp_matmul(struct vjp *v)
     if (v->need[1])
         v->din[1] = tb ? op_matmul(v->g, dy, a, true, ta, gradient_dtype(v, b))
                        : op_matmul(v->g, a, dy, !ta, false, gradient_dtype(v, b));
+    if (v->need[2]) v->din[2] = dy;
+}
+
+/* MATMUL's, for each of the leading indices. */
+void vjp_bmm(struct vjp *v)
+{
+    id dy = v->dout[0], a = v->in[0], b = v->in[1];
+    bool ta = v->attr->matmul.ta, tb = v->attr->matmul.tb;
+    if (v->need[0])
+        v->din[0] = ta ? op_bmm(v->g, b, dy, tb, true, gradient_dtype(v, a))
+                       : op_bmm(v->g, dy, b, false, !tb, gradient_dtype(v, a));
+    if (v->need[1])
+        v->din[1] = tb ? op_bmm(v->g, dy, a, true, ta, gradient_dtype(v, b))
+                       : op_bmm(v->g, a, dy, !ta, false, gradient_dtype(v, b));
     if (v->need[2]) v->din[2] = dy;
 }
 
@@ -150,13 +164,13 @@ void vjp_xent(struct vjp *v)
 void vjp_add(struct vjp *v)
 {
     for (int i = 0; i < 2; i++)
-        if (v->need[i]) v->din[i] = sum_to(v, v->dout[0], v->in[i]);
+        if (v->need[i]) v->din[i] = vjp_sum_to(v, v->dout[0], v->in[i]);
 }
 
 void vjp_mul(struct vjp *v)
 {
     for (int i = 0; i < 2; i++)
-        if (v->need[i]) v->din[i] = sum_to(v, op_mul(v->g, v->dout[0], v->in[1 - i]), v->in[i]);
+        if (v->need[i]) v->din[i] = vjp_sum_to(v, op_mul(v->g, v->dout[0], v->in[1 - i]), v->in[i]);
 }
 
 void vjp_scale(struct vjp *v) { v->din[0] = op_scale(v->g, v->dout[0], v->attr->scale.value); }
