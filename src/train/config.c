@@ -28,10 +28,11 @@ const struct config_row config_rows[CONFIG_KEYS] = {
 #undef KEY
 };
 
-/* Keys of which a run gives exactly one. */
+/* Keys of which a run gives one, never both. */
 static const enum config_key pairs[][2] = {
     {KEY_model_path, KEY_model_preset},
     {KEY_train_steps, KEY_train_epochs},
+    {KEY_train_step_size, KEY_train_milestones},
 };
 
 /* --- from value to member ------------------------------------------------------- */
@@ -127,6 +128,23 @@ static bool assign_list(struct config *c, const struct config_row *r, const stru
     return true;
 }
 
+/* A list of numbers, or a scalar: one number, or several with commas between them. */
+static bool assign_ints(struct config *c, const struct config_row *r, const struct value *v, struct config_ints *to)
+{
+    struct bump b = {0};
+    struct value *list = value_new(&b, VALUE_LIST);
+    struct config_list words = {0};
+    if (v->kind != VALUE_LIST && scalar_text(v)) split_items(c, scalar_text(v), &words);
+    for (uint32_t i = 0; i < words.n; i++) value_append(&b, list, yaml_scalar(&b, words.at[i]));
+    if (v->kind == VALUE_LIST) list = value_copy(&b, v);
+    struct config_ints ints = {bump_alloc(&c->strings, list->count * sizeof *ints.at), list->count};
+    bool good = v->kind == VALUE_LIST || words.n > 0;
+    for (uint32_t i = 0; good && i < list->count; i++) good = assign_int(r, list->items[i], &ints.at[i]);
+    if (good) *to = ints;
+    bump_free(&b);
+    return good;
+}
+
 /* False when the row does not allow the value; the member is then unchanged. */
 static bool assign(struct config *c, enum config_key key, const struct value *v)
 {
@@ -140,6 +158,8 @@ static bool assign(struct config *c, enum config_key key, const struct value *v)
     case ROW_INT:
     case ROW_AUTO_INT:
         return assign_int(r, v, to);
+    case ROW_INTS:
+        return assign_ints(c, r, v, to);
     case ROW_REAL:
         if (v->kind != VALUE_NUMBER || !config_in_range(r, v->number)) return false;
         *(double *)to = v->number;
@@ -161,7 +181,7 @@ static void assign_default(struct config *c, enum config_key key)
 {
     static const size_t sizes[] = {
 #define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
-        SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(AUTO_INT),
+        SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(INTS),   SIZE_OF(AUTO_INT),
         SIZE_OF(REAL),   SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET),
 #undef SIZE_OF
     };
@@ -392,6 +412,20 @@ bool config_given(const struct config *c, enum config_key key)
     return c->origin[key].source != SOURCE_DEFAULT;
 }
 
+/* Whether a key was given something: an empty list, which config_write writes, is nothing. */
+static bool has_value(const struct config *c, enum config_key key)
+{
+    const void *member = config_member(c, key);
+    switch (config_rows[key].type) {
+    case ROW_LIST:
+        return ((const struct config_list *)member)->n > 0;
+    case ROW_INTS:
+        return ((const struct config_ints *)member)->n > 0;
+    default:
+        return config_given(c, key);
+    }
+}
+
 /* "run.yaml:7: " when the file gave the key, else the file alone or nothing. */
 static int at_key(const struct config *c, enum config_key key, struct error *e)
 {
@@ -402,7 +436,7 @@ static int at_key(const struct config *c, enum config_key key, struct error *e)
 static int check_pair(const struct config *c, const enum config_key pair[2], bool needed, struct error *e)
 {
     const char *a = config_rows[pair[0]].path, *b = config_rows[pair[1]].path;
-    bool has_a = config_given(c, pair[0]), has_b = config_given(c, pair[1]);
+    bool has_a = has_value(c, pair[0]), has_b = has_value(c, pair[1]);
     if (has_a && has_b) {
         error_set(e, PL_USAGE, "both %s and %s are given, expected one of them", a, b);
         return at_key(c, pair[1], e);
@@ -415,16 +449,39 @@ static int check_pair(const struct config *c, const enum config_key pair[2], boo
 static int check_needed(const struct config *c, enum config_key key, struct error *e)
 {
     const struct config_row *r = &config_rows[key];
-    bool empty = r->type == ROW_LIST && ((struct config_list *)config_member(c, key))->n == 0;
-    if (config_given(c, key) && !empty) return PL_OK;
+    if (has_value(c, key)) return PL_OK;
     error_set(e, PL_USAGE, "%s is not given, and this command needs it: %s", r->path, r->doc);
     return at_key(c, key, e);
+}
+
+/* The keys of schedule step and no other; milestones in order and behind the warmup. */
+static int check_schedule(const struct config *c, struct error *e)
+{
+    const struct config_ints *m = &c->train_milestones;
+    enum config_key key = m->n ? KEY_train_milestones : KEY_train_step_size;
+    bool step = c->train_schedule == SCHEDULE_STEP;
+    char word[32];
+    if (check_pair(c, pairs[2], step, e)) return e->code;
+    if (!step && has_value(c, key)) {
+        config_word_at(config_rows[KEY_train_schedule].allowed, c->train_schedule, word);
+        error_set(e, PL_USAGE, "%s is given, but train.schedule is %s, expected step", config_rows[key].path, word);
+        return at_key(c, key, e);
+    }
+    for (uint32_t i = 0; i < m->n; i++) {
+        int64_t least = i ? m->at[i - 1] + 1 : max_i64(1, c->train_warmup_steps);
+        if (m->at[i] >= least) continue;
+        error_set(e, PL_USAGE, "train.milestones: %lld comes %s, expected ascending steps from the end of the warmup on", (long long)m->at[i],
+                  i ? "behind a later one or twice" : "within the warmup");
+        return at_key(c, key, e);
+    }
+    return PL_OK;
 }
 
 int config_check(const struct config *c, unsigned needs, struct error *e)
 {
     if (check_pair(c, pairs[0], needs & CONFIG_NEEDS_MODEL, e)) return e->code;
     if (check_pair(c, pairs[1], needs & CONFIG_NEEDS_TRAIN, e)) return e->code;
+    if (check_schedule(c, e)) return e->code;
     if ((needs & CONFIG_NEEDS_DATA) && check_needed(c, KEY_data_train, e)) return e->code;
     if ((needs & CONFIG_NEEDS_TRAIN) && check_needed(c, KEY_train_out, e)) return e->code;
     if (c->memory_micro_batch > c->train_effective_batch) {

@@ -96,6 +96,7 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_STRING] = "a string",
         [ROW_LIST] = "a list of strings",
         [ROW_INT] = "a whole number",
+        [ROW_INTS] = "a list of whole numbers",
         [ROW_AUTO_INT] = "auto or a whole number",
         [ROW_REAL] = "a number",
         [ROW_BOOL] = "true or false",
@@ -103,7 +104,7 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_BUDGET] = "a size above 0 such as 8GiB, or ",
     };
     text_printf(out, "%s", nouns[r->type]);
-    if (r->type == ROW_INT || r->type == ROW_AUTO_INT || r->type == ROW_REAL) expect_interval(r, out);
+    if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL) expect_interval(r, out);
     else if (r->type == ROW_CHOICE || r->type == ROW_BUDGET) expect_words(r, out);
     else if (r->type == ROW_LIST && !strcmp(r->allowed, "-")) text_printf(out, ", empty: nothing can be listed yet");
 }
@@ -114,6 +115,13 @@ static struct value *list_value(struct bump *b, const struct config_list *list)
 {
     struct value *v = value_new(b, VALUE_LIST);
     for (uint32_t i = 0; i < list->n; i++) value_append(b, v, value_string(b, list->at[i]));
+    return v;
+}
+
+static struct value *ints_value(struct bump *b, const struct config_ints *ints)
+{
+    struct value *v = value_new(b, VALUE_LIST);
+    for (uint32_t i = 0; i < ints->n; i++) value_append(b, v, value_int(b, ints->at[i]));
     return v;
 }
 
@@ -128,17 +136,24 @@ static struct value *budget_value(struct bump *b, const struct config_row *r, co
     return x->kind == BUDGET_BYTES ? value_uint(b, x->bytes) : word_value(b, r, (int)x->kind);
 }
 
+static bool is_list(const struct config_row *r)
+{
+    return r->type == ROW_LIST || r->type == ROW_INTS;
+}
+
 /* Null for a key that has no default and was not given. */
 static struct value *key_value(const struct config *c, enum config_key key, struct bump *b)
 {
     const struct config_row *r = &config_rows[key];
     const void *from = config_member(c, key);
-    if (!*r->standard && r->type != ROW_LIST && !config_given(c, key)) return value_new(b, VALUE_NULL);
+    if (!*r->standard && !is_list(r) && !config_given(c, key)) return value_new(b, VALUE_NULL);
     switch (r->type) {
     case ROW_STRING:
         return value_string(b, *(char *const *)from);
     case ROW_LIST:
         return list_value(b, from);
+    case ROW_INTS:
+        return ints_value(b, from);
     case ROW_AUTO_INT:
         if (*(const int64_t *)from == 0) return value_string(b, "auto");
         return value_int(b, *(const int64_t *)from);
@@ -187,7 +202,7 @@ void config_help(struct text *out)
 {
     for (int key = 0; key < CONFIG_KEYS; key++) {
         const struct config_row *r = &config_rows[key];
-        const char *standard = *r->standard ? r->standard : r->type == ROW_LIST ? "[]" : "-";
+        const char *standard = *r->standard ? r->standard : is_list(r) ? "[]" : "-";
         if (!key || strcmp(r->section, r[-1].section)) text_printf(out, "%s%s:\n", key ? "\n" : "", r->section);
         text_printf(out, "  %-16s %-9s %s\n", config_leaf(r), standard, r->doc);
         text_printf(out, "  %-16s %-9s (", "", "");

@@ -8,7 +8,7 @@
 #include "train/config.h"
 
 enum config_row_type {
-    ROW_STRING, ROW_LIST, ROW_INT, ROW_AUTO_INT, ROW_REAL, ROW_BOOL, ROW_CHOICE, ROW_BUDGET
+    ROW_STRING, ROW_LIST, ROW_INT, ROW_INTS, ROW_AUTO_INT, ROW_REAL, ROW_BOOL, ROW_CHOICE, ROW_BUDGET
 };
 
 struct config_row {

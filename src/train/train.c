@@ -33,6 +33,7 @@ struct trainer {
     struct progress progress;
     struct train_state state;
     uint64_t total;          /* steps of the whole run */
+    struct schedule schedule;
     int64_t saved;           /* step of the last checkpoint; -1: none */
     uint64_t save_allocations;
     int32_t *row;            /* one sample */
@@ -75,8 +76,7 @@ static struct step_block step_block(const struct trainer *t)
     int64_t step = (int64_t)t->state.step; /* steps done: this one's index from 0 */
     double count = (double)t->run.effective_batch * (double)(t->c->data_sequence - 1);
     return (struct step_block){
-        .learning_rate = (float)(t->c->train_learning_rate *
-                                 schedule_factor(t->c->train_schedule, step, t->c->train_warmup_steps, (int64_t)t->total)),
+        .learning_rate = (float)(t->c->train_learning_rate * schedule_factor(&t->schedule, step)),
         .inv_count = (float)(1 / count),
         .clip_norm = (float)t->c->train_clip_norm,
         .loss_scale = 1,
@@ -213,6 +213,13 @@ static int open_tokens(struct tokens *d, const struct trainer *t, const struct c
     return rc ? error_prepend(e, "%s", key) : PL_OK;
 }
 
+static struct schedule make_schedule(const struct config *c, int64_t total)
+{
+    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = c->train_warmup_steps, .total = total,
+                             .gamma = c->train_step_gamma, .every = c->train_step_size,
+                             .milestones = c->train_milestones.at, .n_milestones = c->train_milestones.n};
+}
+
 static int open_data(struct trainer *t, struct error *e)
 {
     int rc = open_tokens(&t->data, t, &t->c->data_train, "data.train", e);
@@ -224,6 +231,7 @@ static int open_data(struct trainer *t, struct error *e)
     if (rc) return rc;
     uint64_t n = tokens_count(&t->data), E = (uint64_t)t->run.effective_batch;
     t->total = t->c->train_steps ? (uint64_t)t->c->train_steps : (n * (uint64_t)t->c->train_epochs + E - 1) / E;
+    t->schedule = make_schedule(t->c, (int64_t)t->total);
     t->row = mem_alloc((size_t)t->c->data_sequence * sizeof *t->row);
     return PL_OK;
 }
