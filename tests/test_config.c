@@ -91,7 +91,8 @@ static const char everything[] =
     "  shuffle: false\n"
     "  token_dtype: int32\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10,\n"
-    "  milestones: [60, 1e2], step_gamma: 0.2,\n"
+    "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
+    "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, clip_norm: 1,\n"
     "  seed: 9007199254740993, eval_every: 50, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: all,\n"
@@ -116,6 +117,16 @@ static void test_every_key(void **state)
     assert_int_equal(c.train_steps, 1000);
     assert_true(c.train_learning_rate == 3e-5 && c.train_eps == 1e-6 && c.train_clip_norm == 1);
     assert_int_equal(c.train_schedule, SCHEDULE_STEP);
+    assert_true(c.train_layer_decay == 0.8);
+    assert_int_equal(c.train_groups.n, 2);
+    const struct config_group *g = c.train_groups.at;
+    assert_int_equal(g[0].match.n, 1);
+    assert_string_equal(g[0].match.at[0], "*.bias");
+    assert_true(g[0].given[GROUP_lr_scale] && g[0].lr_scale == 2.5 && g[0].given[GROUP_weight_decay] && g[0].weight_decay == 0);
+    assert_true(!g[0].given[GROUP_frozen] && !g[0].given[GROUP_learning_rate]);
+    assert_int_equal(g[1].match.n, 2);
+    assert_string_equal(g[1].match.at[1], "*b,c");
+    assert_true(g[1].given[GROUP_frozen] && g[1].frozen && !g[1].given[GROUP_learning_rate]);
     assert_int_equal(c.train_milestones.n, 2);
     assert_true(c.train_milestones.at[0] == 60 && c.train_milestones.at[1] == 100 && c.train_step_gamma == 0.2);
     assert_true(c.train_seed == 9007199254740993LL); /* more digits than a double holds */
@@ -174,8 +185,12 @@ static void test_round_trip(void **state)
     assert_int_equal(c.train_milestones.n, 0);
     round_trip(&c);
 
+    accepts_set(&c, "train.groups=[{match: '*', learning_rate: 0.1234567890123456789, weight_decay: 0, frozen: false}]");
+    round_trip(&c);
+
     config_init(&d);
     assert_false(config_same(&c, &d, KEY_train_epochs));
+    assert_false(config_same(&c, &d, KEY_train_groups));
     assert_true(config_same(&c, &d, KEY_memory_allow));
     config_free(&c);
     config_free(&d);
@@ -200,6 +215,10 @@ static void test_set(void **state)
     assert_int_equal(c.model_freeze.n, 2);
     accepts_set(&c, "model.freeze=[]");
     assert_int_equal(c.model_freeze.n, 0);
+    accepts_set(&c, "train.groups=[{match: 'a.*, b.*', lr_scale: 2}]");
+    assert_true(c.train_groups.n == 1 && c.train_groups.at[0].match.n == 2);
+    accepts_set(&c, "train.groups=[]");
+    assert_int_equal(c.train_groups.n, 0);
     accepts_set(&c, "train.milestones=30");
     assert_true(c.train_milestones.n == 1 && c.train_milestones.at[0] == 30);
     accepts_set(&c, "train.milestones=30, 40,50");
@@ -250,6 +269,16 @@ static void test_set_errors(void **state)
     refuses_set("model.freeze=[*a]", "need quotes");
     refuses_set("model.freeze=[[a]]", "a list of strings");
     refuses_set("memory.allow=[x]", "empty");
+    refuses_set("train.groups=x", "a list of maps");
+    refuses_set("train.groups=[x]", "train.groups[0]: found");
+    refuses_set("train.groups=[{match: a, lr_scale: 1}, {match: b, lr_scal: 2}]", "train.groups[1].lr_scal; did you mean lr_scale?");
+    refuses_set("train.groups=[{mach: a, lr_scale: 1}]", "train.groups[0].mach; did you mean match?");
+    refuses_set("train.groups=[{match: a, lr_scale: -1}]", "train.groups[0].lr_scale: found the number -1, expected a number, 0 or more");
+    refuses_set("train.groups=[{match: a, frozen: 1}]", "train.groups[0].frozen: found the number 1, expected true or false");
+    refuses_set("train.groups=[{match: [[a]], frozen: true}]", "train.groups[0].match: found a list");
+    refuses_set("train.groups=[{lr_scale: 1}]", "train.groups[0]: match is not given");
+    refuses_set("train.groups=[{match: a}]", "train.groups[0]: only match is given");
+    refuses_set("train.groups=[{match: a, learning_rate: 1, lr_scale: 1}]", "both learning_rate and lr_scale");
     refuses_set("train.milestones=[1, x]", "a list of whole numbers from 1");
     refuses_set("train.milestones=[0]", "a list of whole numbers from 1");
     refuses_set("train.milestones=,", "a list of whole numbers");
@@ -281,6 +310,11 @@ static void test_errors(void **state)
     refuses("train:\n  milestones: [3]\n", "run.yaml:2: train.milestones", "constant, expected step");
     refuses("train: {schedule: step, milestones: [5, 5]}\n", "run.yaml:1", "5 comes behind a later one or twice");
     refuses("train: {schedule: step, milestones: [5], warmup_steps: 6}\n", "run.yaml:1", "5 comes within the warmup");
+    refuses("train:\n  groups:\n    - match: a\n      lr_scale: 1\n      weight_deca: 2\n", "run.yaml:5: unknown key train.groups[0].weight_deca",
+            "did you mean weight_decay?");
+    refuses("train:\n  groups:\n  - match: a\n    frozen: true\n  - frozen: false\n", "run.yaml:5: train.groups[1]", "match is not given");
+    refuses("train:\n  learning_rate: 0\n  groups: [{match: a, learning_rate: 1}]\n", "run.yaml:3: train.groups[0].learning_rate", "is 0, expected more");
+    refuses("train: {layer_decay: 1.5}\n", "train.layer_decay", "to 1");
     refuses("train: {seed: -1}\n", "train.seed", "0 or more");
     refuses("train: {seed: 9223372036854775808}\n", "train.seed", "9223372036854775808");
     refuses("data: {shuffle: 1}\n", "data.shuffle", "true or false");
@@ -332,6 +366,7 @@ static void test_help(void **state)
     struct text t = {0};
     config_help(&t);
     assert_has(t.at, "learning_rate    1e-4");
+    assert_has(t.at, "train.groups[]:\n  match");
     assert_has(t.at, "(constant, linear, cosine or step)");
     text_free(&t);
 }

@@ -90,8 +90,9 @@ char *size_print(uint64_t bytes, char out[32]);
 
 /* The shell-style pattern with * and ?: the one used for parameter names. */
 bool pattern_match(const char *pattern, const char *name);
-/* Edit distance, for "did you mean". */
+/* Edit distance, for "did you mean"; and to the nearest text that a pattern matches. */
 int edit_distance(const char *a, const char *b);
+int pattern_distance(const char *pattern, const char *name);
 
 double clock_seconds(void);                     /* monotonic */
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);

@@ -46,6 +46,19 @@ struct config_ints {
     uint32_t n;
 };
 
+/* One item of train.groups: members and whether each was given (group.def). */
+enum config_group_member {
+#define MEMBER(name, ...) GROUP_##name,
+#include "train/group.def"
+#undef MEMBER
+    GROUP_MEMBERS
+};
+
+struct config_groups {
+    struct config_group *at;
+    uint32_t n;
+};
+
 /* KEY_train_steps and its like: a key by name. */
 enum config_key {
 #define KEY(section, name, ...) KEY_##section##_##name,
@@ -63,6 +76,14 @@ enum config_key {
 #define CONFIG_TYPE_BOOL bool
 #define CONFIG_TYPE_CHOICE int
 #define CONFIG_TYPE_BUDGET struct config_budget
+#define CONFIG_TYPE_GROUPS struct config_groups
+
+struct config_group {
+#define MEMBER(name, type, ...) CONFIG_TYPE_##type name;
+#include "train/group.def"
+#undef MEMBER
+    bool given[GROUP_MEMBERS];
+};
 
 /* Where a key's value came from; a later source is a larger number. */
 enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_OPTION };
@@ -104,6 +125,8 @@ enum {
     CONFIG_NEEDS_TRAIN = 4, /* exactly one of train.steps, train.epochs; train.out */
 };
 int config_check(const struct config *c, unsigned needs, struct error *e);
+/* Puts where a key stood, "run.yaml:7: ", before a message about it. */
+int config_at_key(const struct config *c, enum config_key key, struct error *e);
 
 /* The resolved configuration as YAML: every key that has a value. Reading it into
  * a fresh struct gives the same values. */
