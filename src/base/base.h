@@ -100,6 +100,7 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 static inline uint64_t align_up(uint64_t x, uint64_t a) { return (x + a - 1) / a * a; }
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 #endif
