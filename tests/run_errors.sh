@@ -49,6 +49,12 @@ check 'a value of the wrong type' refused 2 'train.steps.*many' --set train.step
 check 'a value out of range' refused 2 'data.sequence.*1' --set data.sequence=1
 check 'a word that is none of the allowed' refused 2 'memory.recompute.*some.*all' --set memory.recompute=some
 check 'a size that is none' expect 2 'lots' "$binary" plan "$golden/run.yaml" --memory lots
+check 'a pattern that matches nothing: freeze' refused 2 'model.freeze.*"model.layer.\*" matches no parameter.*model.layers.0' --set 'model.freeze=model.layer.*'
+check 'a pattern that matches nothing: no_decay' refused 2 'train.no_decay.*"\*.bias".*nearest' --set 'train.no_decay=*.bias'
+check 'a pattern that matches nothing: a group' refused 2 'train.groups\[0\].match.*"lm_hed.weight".*lm_head.weight' \
+    --set 'train.groups=[{match: lm_hed.weight, lr_scale: 2}]'
+check 'an unknown key of a group, with the nearest' refused 2 'train.groups\[0\].lr_scal; did you mean lr_scale' --set 'train.groups=[{match: "*", lr_scal: 2}]'
+check 'nothing left to train' refused 2 'every parameter is frozen' --set 'model.freeze=*'
 yaml() { printf 'model: {path: %s}\ntrain: {steps: 3\n' "$golden" >"$tmp/bad.yaml" && expect 2 'bad.yaml.*[0-9]' "$binary" train "$tmp/bad.yaml"; }
 check 'a run file that is no YAML' yaml
 check 'an unknown preset' refused 2 'llama-huge.*llama-tiny' --set model.path=null --set model.preset=llama-huge

@@ -90,7 +90,9 @@ static const char everything[] =
     "  sequence: 128\n"
     "  shuffle: false\n"
     "  token_dtype: int32\n"
-    "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: cosine, warmup_steps: 10,\n"
+    "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10,\n"
+    "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
+    "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, clip_norm: 1,\n"
     "  seed: 9007199254740993, eval_every: 50, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: all,\n"
@@ -114,7 +116,19 @@ static void test_every_key(void **state)
     assert_int_equal(c.data_token_dtype, TOKENS_I32);
     assert_int_equal(c.train_steps, 1000);
     assert_true(c.train_learning_rate == 3e-5 && c.train_eps == 1e-6 && c.train_clip_norm == 1);
-    assert_int_equal(c.train_schedule, SCHEDULE_COSINE);
+    assert_int_equal(c.train_schedule, SCHEDULE_STEP);
+    assert_true(c.train_layer_decay == 0.8);
+    assert_int_equal(c.train_groups.n, 2);
+    const struct config_group *g = c.train_groups.at;
+    assert_int_equal(g[0].match.n, 1);
+    assert_string_equal(g[0].match.at[0], "*.bias");
+    assert_true(g[0].given[GROUP_lr_scale] && g[0].lr_scale == 2.5 && g[0].given[GROUP_weight_decay] && g[0].weight_decay == 0);
+    assert_true(!g[0].given[GROUP_frozen] && !g[0].given[GROUP_learning_rate]);
+    assert_int_equal(g[1].match.n, 2);
+    assert_string_equal(g[1].match.at[1], "*b,c");
+    assert_true(g[1].given[GROUP_frozen] && g[1].frozen && !g[1].given[GROUP_learning_rate]);
+    assert_int_equal(c.train_milestones.n, 2);
+    assert_true(c.train_milestones.at[0] == 60 && c.train_milestones.at[1] == 100 && c.train_step_gamma == 0.2);
     assert_true(c.train_seed == 9007199254740993LL); /* more digits than a double holds */
     assert_int_equal(c.memory_budget.kind, BUDGET_BYTES);
     assert_true(c.memory_budget.bytes == 1610612736u && c.memory_host_budget.bytes == 64000000000u);
@@ -125,8 +139,8 @@ static void test_every_key(void **state)
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);
-    for (int key = 0; key < CONFIG_KEYS; key++) /* the text above leaves no key out */
-        if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs)
+    for (int key = 0; key < CONFIG_KEYS; key++) /* the text above leaves no key out, but one of each pair */
+        if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs && key != KEY_train_step_size)
             fail_msg("%s is not tested", config_key_name((enum config_key)key));
     assert_int_equal(
         config_check(&c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, &e), PL_OK);
@@ -167,10 +181,16 @@ static void test_round_trip(void **state)
     accepts_set(&c, "train.epochs=3");
     accepts_set(&c, "memory.budget=auto");
     accepts_set(&c, "data.train=['*', '-', 'null', ' a ', '{x,y}']");
+    accepts_set(&c, "train.step_size=7");
+    assert_int_equal(c.train_milestones.n, 0);
+    round_trip(&c);
+
+    accepts_set(&c, "train.groups=[{match: '*', learning_rate: 0.1234567890123456789, weight_decay: 0, frozen: false}]");
     round_trip(&c);
 
     config_init(&d);
     assert_false(config_same(&c, &d, KEY_train_epochs));
+    assert_false(config_same(&c, &d, KEY_train_groups));
     assert_true(config_same(&c, &d, KEY_memory_allow));
     config_free(&c);
     config_free(&d);
@@ -195,6 +215,18 @@ static void test_set(void **state)
     assert_int_equal(c.model_freeze.n, 2);
     accepts_set(&c, "model.freeze=[]");
     assert_int_equal(c.model_freeze.n, 0);
+    accepts_set(&c, "train.groups=[{match: 'a.*, b.*', lr_scale: 2}]");
+    assert_true(c.train_groups.n == 1 && c.train_groups.at[0].match.n == 2);
+    accepts_set(&c, "train.groups=[]");
+    assert_int_equal(c.train_groups.n, 0);
+    accepts_set(&c, "train.milestones=30");
+    assert_true(c.train_milestones.n == 1 && c.train_milestones.at[0] == 30);
+    accepts_set(&c, "train.milestones=30, 40,50");
+    assert_true(c.train_milestones.n == 3 && c.train_milestones.at[2] == 50);
+    accepts_set(&c, "train.milestones=[30, 60]");
+    assert_true(c.train_milestones.n == 2 && c.train_milestones.at[1] == 60);
+    accepts_set(&c, "train.milestones=null");
+    assert_int_equal(c.train_milestones.n, 0);
     accepts_set(&c, "device=cpu");
     assert_int_equal(c.device_kind, ON_CPU);
     accepts_set(&c, "device={kind: auto, threads: 3}");
@@ -237,6 +269,20 @@ static void test_set_errors(void **state)
     refuses_set("model.freeze=[*a]", "need quotes");
     refuses_set("model.freeze=[[a]]", "a list of strings");
     refuses_set("memory.allow=[x]", "empty");
+    refuses_set("train.groups=x", "a list of maps");
+    refuses_set("train.groups=[x]", "train.groups[0]: found");
+    refuses_set("train.groups=[{match: a, lr_scale: 1}, {match: b, lr_scal: 2}]", "train.groups[1].lr_scal; did you mean lr_scale?");
+    refuses_set("train.groups=[{mach: a, lr_scale: 1}]", "train.groups[0].mach; did you mean match?");
+    refuses_set("train.groups=[{match: a, lr_scale: -1}]", "train.groups[0].lr_scale: found the number -1, expected a number, 0 or more");
+    refuses_set("train.groups=[{match: a, frozen: 1}]", "train.groups[0].frozen: found the number 1, expected true or false");
+    refuses_set("train.groups=[{match: [[a]], frozen: true}]", "train.groups[0].match: found a list");
+    refuses_set("train.groups=[{lr_scale: 1}]", "train.groups[0]: match is not given");
+    refuses_set("train.groups=[{match: a}]", "train.groups[0]: only match is given");
+    refuses_set("train.groups=[{match: a, learning_rate: 1, lr_scale: 1}]", "both learning_rate and lr_scale");
+    refuses_set("train.milestones=[1, x]", "a list of whole numbers from 1");
+    refuses_set("train.milestones=[0]", "a list of whole numbers from 1");
+    refuses_set("train.milestones=,", "a list of whole numbers");
+    refuses_set("train.milestones={a: 1}", "found a map");
     refuses_set("steps=5", "did you mean train.steps?");
 }
 
@@ -257,7 +303,18 @@ static void test_errors(void **state)
     refuses("train: {learning_rate: -1}\n", "-1", "0 or more");
     refuses("train: {learning_rate: .nan}\n", "nan", "0 or more");
     refuses("train: {learning_rate: .inf}\n", "inf", "0 or more");
-    refuses("train: {schedule: step}\n", "\"step\"", "constant, linear or cosine");
+    refuses("train: {schedule: steps}\n", "\"steps\"", "constant, linear, cosine or step");
+    refuses("train: {schedule: step}\n", "run.yaml", "neither train.step_size nor train.milestones");
+    refuses("train: {schedule: step, step_size: 3, milestones: [4]}\n", "run.yaml:1", "both train.step_size and train.milestones");
+    refuses("train:\n  schedule: cosine\n  step_size: 3\n", "run.yaml:3: train.step_size", "cosine, expected step");
+    refuses("train:\n  milestones: [3]\n", "run.yaml:2: train.milestones", "constant, expected step");
+    refuses("train: {schedule: step, milestones: [5, 5]}\n", "run.yaml:1", "5 comes behind a later one or twice");
+    refuses("train: {schedule: step, milestones: [5], warmup_steps: 6}\n", "run.yaml:1", "5 comes within the warmup");
+    refuses("train:\n  groups:\n    - match: a\n      lr_scale: 1\n      weight_deca: 2\n", "run.yaml:5: unknown key train.groups[0].weight_deca",
+            "did you mean weight_decay?");
+    refuses("train:\n  groups:\n  - match: a\n    frozen: true\n  - frozen: false\n", "run.yaml:5: train.groups[1]", "match is not given");
+    refuses("train:\n  learning_rate: 0\n  groups: [{match: a, learning_rate: 1}]\n", "run.yaml:3: train.groups[0].learning_rate", "is 0, expected more");
+    refuses("train: {layer_decay: 1.5}\n", "train.layer_decay", "to 1");
     refuses("train: {seed: -1}\n", "train.seed", "0 or more");
     refuses("train: {seed: 9223372036854775808}\n", "train.seed", "9223372036854775808");
     refuses("data: {shuffle: 1}\n", "data.shuffle", "true or false");
@@ -309,31 +366,59 @@ static void test_help(void **state)
     struct text t = {0};
     config_help(&t);
     assert_has(t.at, "learning_rate    1e-4");
-    assert_has(t.at, "(constant, linear or cosine)");
+    assert_has(t.at, "train.groups[]:\n  match");
+    assert_has(t.at, "(constant, linear, cosine or step)");
     text_free(&t);
 }
 
 /* Values of transformers' LambdaLR functions, by their formulas written out. */
+static double factor(enum schedule_kind kind, int64_t step, int64_t warmup, int64_t total)
+{
+    return schedule_factor(&(struct schedule){.kind = kind, .warmup = warmup, .total = total}, step);
+}
+
 static void test_schedule(void **state)
 {
     (void)state;
-    assert_true(schedule_factor(SCHEDULE_CONSTANT, 0, 0, 10) == 1);
-    assert_true(schedule_factor(SCHEDULE_CONSTANT, 0, 4, 10) == 0);
-    assert_true(schedule_factor(SCHEDULE_CONSTANT, 3, 4, 10) == 0.75);
-    assert_true(schedule_factor(SCHEDULE_CONSTANT, 99, 4, 10) == 1);
-    assert_true(schedule_factor(SCHEDULE_LINEAR, 1, 2, 10) == 0.5);
-    assert_true(schedule_factor(SCHEDULE_LINEAR, 2, 2, 10) == 1);
-    assert_true(schedule_factor(SCHEDULE_LINEAR, 6, 2, 10) == 0.5);
-    assert_true(schedule_factor(SCHEDULE_LINEAR, 10, 2, 10) == 0);
-    assert_true(schedule_factor(SCHEDULE_LINEAR, 12, 2, 10) == 0);
-    assert_true(schedule_factor(SCHEDULE_COSINE, 1, 2, 10) == 0.5);
-    assert_true(schedule_factor(SCHEDULE_COSINE, 2, 2, 10) == 1);
-    assert_true(fabs(schedule_factor(SCHEDULE_COSINE, 6, 2, 10) - 0.5) < 1e-15);
-    assert_true(fabs(schedule_factor(SCHEDULE_COSINE, 4, 2, 10) - 0.5 * (1 + sqrt(0.5))) < 1e-15);
-    assert_true(fabs(schedule_factor(SCHEDULE_COSINE, 10, 2, 10)) < 1e-15);
+    assert_true(factor(SCHEDULE_CONSTANT, 0, 0, 10) == 1);
+    assert_true(factor(SCHEDULE_CONSTANT, 0, 4, 10) == 0);
+    assert_true(factor(SCHEDULE_CONSTANT, 3, 4, 10) == 0.75);
+    assert_true(factor(SCHEDULE_CONSTANT, 99, 4, 10) == 1);
+    assert_true(factor(SCHEDULE_LINEAR, 1, 2, 10) == 0.5);
+    assert_true(factor(SCHEDULE_LINEAR, 2, 2, 10) == 1);
+    assert_true(factor(SCHEDULE_LINEAR, 6, 2, 10) == 0.5);
+    assert_true(factor(SCHEDULE_LINEAR, 10, 2, 10) == 0);
+    assert_true(factor(SCHEDULE_LINEAR, 12, 2, 10) == 0);
+    assert_true(factor(SCHEDULE_COSINE, 1, 2, 10) == 0.5);
+    assert_true(factor(SCHEDULE_COSINE, 2, 2, 10) == 1);
+    assert_true(fabs(factor(SCHEDULE_COSINE, 6, 2, 10) - 0.5) < 1e-15);
+    assert_true(fabs(factor(SCHEDULE_COSINE, 4, 2, 10) - 0.5 * (1 + sqrt(0.5))) < 1e-15);
+    assert_true(fabs(factor(SCHEDULE_COSINE, 10, 2, 10)) < 1e-15);
     /* a warmup that fills the whole run divides by nothing */
-    assert_true(schedule_factor(SCHEDULE_LINEAR, 3, 3, 3) == 0);
-    assert_true(schedule_factor(SCHEDULE_COSINE, 3, 3, 3) == 1);
+    assert_true(factor(SCHEDULE_LINEAR, 3, 3, 3) == 0);
+    assert_true(factor(SCHEDULE_COSINE, 3, 3, 3) == 1);
+}
+
+/* Drops by counting: every `every` steps behind the warmup, or once per milestone passed. */
+static void test_schedule_step(void **state)
+{
+    (void)state;
+    const int64_t milestones[] = {4, 5, 9};
+    for (int64_t warmup = 0; warmup < 4; warmup++) {
+        struct schedule every = {.kind = SCHEDULE_STEP, .warmup = warmup, .gamma = 0.5, .every = 3};
+        struct schedule listed = {.kind = SCHEDULE_STEP, .warmup = warmup, .gamma = 0.5, .milestones = milestones, .n_milestones = 3};
+        double a = 1, b = 1; /* halves are exact */
+        for (int64_t step = 0; step < 20; step++) {
+            if (step > warmup && (step - warmup) % 3 == 0) a *= 0.5;
+            if (step == 4 || step == 5 || step == 9) b *= 0.5;
+            double rise = step < warmup ? (double)step / (double)warmup : 1;
+            assert_true(schedule_factor(&every, step) == rise * a);
+            assert_true(schedule_factor(&listed, step) == rise * b);
+        }
+    }
+    /* a gamma of 0 ends the training, one above 1 raises the rate */
+    struct schedule end = {.kind = SCHEDULE_STEP, .gamma = 0, .every = 2};
+    assert_true(schedule_factor(&end, 1) == 1 && schedule_factor(&end, 2) == 0 && schedule_factor(&end, 9) == 0);
 }
 
 static void test_signals(void **state)
@@ -358,7 +443,8 @@ int main(void)
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_set),
         cmocka_unit_test(test_set_errors), cmocka_unit_test(test_errors),
         cmocka_unit_test(test_needs),      cmocka_unit_test(test_help),
-        cmocka_unit_test(test_schedule),   cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_schedule),   cmocka_unit_test(test_schedule_step),
+        cmocka_unit_test(test_signals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,8 @@ static id bad_labels(struct graph *g, id x) { return op_xent(g, x, x); }
 static id bad_arity(struct graph *g, id x) { return graph_emit(g, OP_ADD, NULL, (id[]){x, x, x}, 3); }
 static id bad_accumulator(struct graph *g, id x)
 {
-    return graph_emit(g, OP_SUM_ROWS, NULL, (id[]){x, op_fill(g, DT_F32, DIM(2), 0)}, 2);
+    union attr a = {.sum_to = {.dtype = DT_F32, .rank = 1, .dim = {3}}};
+    return graph_emit(g, OP_SUM_TO, &a, (id[]){x, op_fill(g, DT_F32, DIM(2), 0)}, 2);
 }
 static id bad_rope(struct graph *g, id x) { return op_rope(g, x, x, 1, false); }
 

@@ -67,7 +67,7 @@ END
 # Two lines a key: name, default, doc; then what is allowed, in brackets.
 keys() {
     "$BUILD/plimsoll" train --help | awk '
-    /^[a-z]+:$/ {
+    /^[a-z.]+(\[\])?:$/ {
         section = substr($1, 1, length($1) - 1)
         printf "\n### %s\n\n| key | default | meaning | allowed |\n|---|---|---|---|\n", section
         next

@@ -99,8 +99,9 @@ char *size_print(uint64_t bytes, char out[32]);
 
 /* The shell-style pattern with * and ?: the one used for parameter names. */
 bool pattern_match(const char *pattern, const char *name);
-/* Edit distance, for "did you mean". */
+/* Edit distance, for "did you mean"; and to the nearest text that a pattern matches. */
 int edit_distance(const char *a, const char *b);
+int pattern_distance(const char *pattern, const char *name);
 
 double clock_seconds(void);                     /* monotonic */
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
@@ -108,6 +109,7 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 static inline uint64_t align_up(uint64_t x, uint64_t a) { return (x + a - 1) / a * a; }
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 #endif

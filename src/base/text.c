@@ -138,25 +138,42 @@ bool pattern_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-/* Levenshtein's distance, one row of the table at a time. */
-int edit_distance(const char *a, const char *b)
+static int least(int a, int b)
 {
-    size_t na = strlen(a), nb = strlen(b);
+    return a < b ? a : b;
+}
+
+/* Levenshtein's distance, one row of the table at a time: row[j] is that of what was read
+ * of `a` to the first j characters of `b`. With `wild` a star of `a` takes any number of
+ * characters for nothing and a question mark any one. */
+static int distance(const char *a, const char *b, bool wild)
+{
+    size_t nb = strlen(b);
     int *row = mem_alloc((nb + 1) * sizeof *row);
     for (size_t j = 0; j <= nb; j++) row[j] = (int)j;
-    for (size_t i = 1; i <= na; i++) {
+    for (; *a; a++) {
+        bool star = wild && *a == '*', any = wild && *a == '?';
         int diagonal = row[0];
-        row[0] = (int)i;
+        row[0] += !star;
         for (size_t j = 1; j <= nb; j++) {
-            int replaced = diagonal + (a[i - 1] != b[j - 1]);
+            int replaced = diagonal + (a[0] != b[j - 1] && !any);
             diagonal = row[j];
-            int best = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
-            row[j] = best < replaced ? best : replaced;
+            row[j] = star ? least(row[j], row[j - 1]) : least(least(row[j], row[j - 1]) + 1, replaced);
         }
     }
-    int distance = row[nb];
+    int result = row[nb];
     mem_free(row);
-    return distance;
+    return result;
+}
+
+int edit_distance(const char *a, const char *b)
+{
+    return distance(a, b, false);
+}
+
+int pattern_distance(const char *pattern, const char *name)
+{
+    return distance(pattern, name, true);
 }
 
 /* ---- clock and hash ---- */

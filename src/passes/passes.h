@@ -10,6 +10,17 @@
 
 #include "graph/graph.h"
 
+/* What the parameters that a pattern matches are updated with. Where several rules match,
+ * the last one that says something of the rate, or of the decay, wins. */
+struct update_rule {
+    const char *const *match; /* name patterns */
+    uint32_t n_match;
+    bool has_rate, absolute;  /* absolute: layer_decay does not scale it */
+    double lr_scale;          /* times the step's learning rate */
+    bool has_decay;
+    double weight_decay;
+};
+
 /* What the planner decided, and the recipe of the update. */
 struct settings {
     int micro_batch;        /* samples in one iteration */
@@ -20,7 +31,9 @@ struct settings {
     int head_chunks;        /* the row-wise head runs in so many pieces */
 
     double beta1, beta2, eps, weight_decay;
-    const char *const *no_decay; /* name patterns, NULL-terminated; may be NULL */
+    double layer_decay;     /* factor on the rate per layer below the last; 0 or 1: none */
+    const struct update_rule *rules;
+    uint32_t n_rules;
     bool train;             /* false: no update program (`plimsoll step`) */
     bool host_staging;      /* the host cannot touch the compute space: staging lies in the second */
 };

@@ -2,7 +2,7 @@
  * config.c: from YAML and options to struct config.
  *
  * Everything is driven by the rows of config.def. Whatever its source, a value is
- * a node of a value tree, and assign() is the only place where a node becomes a
+ * a node of a value tree, and config_assign() is the only place where a node becomes a
  * member: defaults, file and options cannot disagree about what is a number.
  *
  * Invariant: each member holds a value that its row allows, at all times; strings
@@ -28,10 +28,11 @@ const struct config_row config_rows[CONFIG_KEYS] = {
 #undef KEY
 };
 
-/* Keys of which a run gives exactly one. */
+/* Keys of which a run gives one, never both. */
 static const enum config_key pairs[][2] = {
     {KEY_model_path, KEY_model_preset},
     {KEY_train_steps, KEY_train_epochs},
+    {KEY_train_step_size, KEY_train_milestones},
 };
 
 /* --- from value to member ------------------------------------------------------- */
@@ -127,11 +128,25 @@ static bool assign_list(struct config *c, const struct config_row *r, const stru
     return true;
 }
 
-/* False when the row does not allow the value; the member is then unchanged. */
-static bool assign(struct config *c, enum config_key key, const struct value *v)
+/* A list of numbers, or a scalar: one number, or several with commas between them. */
+static bool assign_ints(struct config *c, const struct config_row *r, const struct value *v, struct config_ints *to)
 {
-    const struct config_row *r = &config_rows[key];
-    void *to = config_member(c, key);
+    struct bump b = {0};
+    struct value *list = value_new(&b, VALUE_LIST);
+    struct config_list words = {0};
+    if (v->kind != VALUE_LIST && scalar_text(v)) split_items(c, scalar_text(v), &words);
+    for (uint32_t i = 0; i < words.n; i++) value_append(&b, list, yaml_scalar(&b, words.at[i]));
+    if (v->kind == VALUE_LIST) list = value_copy(&b, v);
+    struct config_ints ints = {bump_alloc(&c->strings, list->count * sizeof *ints.at), list->count};
+    bool good = v->kind == VALUE_LIST || words.n > 0;
+    for (uint32_t i = 0; good && i < list->count; i++) good = assign_int(r, list->items[i], &ints.at[i]);
+    if (good) *to = ints;
+    bump_free(&b);
+    return good;
+}
+
+bool config_assign(struct config *c, const struct config_row *r, void *to, const struct value *v)
+{
     switch (r->type) {
     case ROW_STRING:
         return assign_string(c, v, to);
@@ -140,6 +155,8 @@ static bool assign(struct config *c, enum config_key key, const struct value *v)
     case ROW_INT:
     case ROW_AUTO_INT:
         return assign_int(r, v, to);
+    case ROW_INTS:
+        return assign_ints(c, r, v, to);
     case ROW_REAL:
         if (v->kind != VALUE_NUMBER || !config_in_range(r, v->number)) return false;
         *(double *)to = v->number;
@@ -152,6 +169,8 @@ static bool assign(struct config *c, enum config_key key, const struct value *v)
         return assign_choice(r, v, to);
     case ROW_BUDGET:
         return assign_budget(r, v, to);
+    case ROW_GROUPS: /* config_take_groups */
+        break;
     }
     CHECK(false, "type of %s", r->path);
 }
@@ -161,8 +180,8 @@ static void assign_default(struct config *c, enum config_key key)
 {
     static const size_t sizes[] = {
 #define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
-        SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(AUTO_INT),
-        SIZE_OF(REAL),   SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET),
+        SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(INTS),   SIZE_OF(AUTO_INT),
+        SIZE_OF(REAL),   SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET), SIZE_OF(GROUPS),
 #undef SIZE_OF
     };
     const struct config_row *r = &config_rows[key];
@@ -171,7 +190,7 @@ static void assign_default(struct config *c, enum config_key key)
     c->origin[key].line = 0;
     if (!*r->standard) return;
     struct bump b = {0};
-    CHECK(assign(c, key, yaml_scalar(&b, r->standard)), "the default of %s", r->path);
+    CHECK(config_assign(c, r, config_member(c, key), yaml_scalar(&b, r->standard)), "the default of %s", r->path);
     bump_free(&b);
 }
 
@@ -179,21 +198,21 @@ static void assign_default(struct config *c, enum config_key key)
 
 /* Puts "run.yaml:7: " before a message about a node of the file. An option needs
  * nothing: config_set puts the whole option before it. */
-static int at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e)
+int config_at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e)
 {
     if (source == SOURCE_FILE) return error_prepend(e, "%s:%u", c->file, v->line);
     return e->code;
 }
 
-static int refuse(const struct config *c, enum config_key key, const struct value *v,
-                  enum config_source source, struct error *e)
+int config_refuse(const struct config *c, const struct config_row *r, const struct value *v, enum config_source source,
+                  struct error *e)
 {
     struct text want = {0};
     char found[96];
-    config_expect(&config_rows[key], &want);
-    error_set(e, PL_USAGE, "%s: found %s, expected %s", config_rows[key].path, value_describe(v, found), want.at);
+    config_expect(r, &want);
+    error_set(e, PL_USAGE, "%s: found %s, expected %s", r->path, value_describe(v, found), want.at);
     text_free(&want);
-    return at_node(c, v, source, e);
+    return config_at_node(c, v, source, e);
 }
 
 /* The known name nearest to a path that is none: a section for a map, else a key.
@@ -218,7 +237,7 @@ static int unknown(const struct config *c, const char *path, const struct value 
 {
     bool section = v->kind == VALUE_MAP && !strchr(path, '.');
     error_set(e, PL_USAGE, "unknown key %s; did you mean %s?", path, nearest(path, section));
-    return at_node(c, v, source, e);
+    return config_at_node(c, v, source, e);
 }
 
 /* --- keys and sections --------------------------------------------------------------- */
@@ -247,6 +266,14 @@ static void drop_partner(struct config *c, enum config_key key)
                 assign_default(c, pairs[i][!side]);
 }
 
+static int take_value(struct config *c, enum config_key key, const struct value *v, enum config_source source, struct error *e)
+{
+    const struct config_row *r = &config_rows[key];
+    void *to = config_member(c, key);
+    if (r->type == ROW_GROUPS) return config_take_groups(c, r, to, v, source, e);
+    return config_assign(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
+}
+
 static int take_key(struct config *c, const char *path, const struct value *v, enum config_source source,
                     struct error *e)
 {
@@ -256,7 +283,7 @@ static int take_key(struct config *c, const char *path, const struct value *v, e
         assign_default(c, (enum config_key)key);
         return PL_OK;
     }
-    if (!assign(c, (enum config_key)key, v)) return refuse(c, (enum config_key)key, v, source, e);
+    if (take_value(c, (enum config_key)key, v, source, e)) return e->code;
     c->origin[key].source = source;
     c->origin[key].line = (int)v->line;
     drop_partner(c, (enum config_key)key);
@@ -272,14 +299,14 @@ static int take_section(struct config *c, const char *name, const struct value *
         if (key < 0) return unknown(c, name, v, source, e);
         error_set(e, PL_USAGE, "key %s: write it as a map, `%s: {%s: ...}`", name,
                   config_rows[key].section, config_leaf(&config_rows[key]));
-        return at_node(c, v, source, e);
+        return config_at_node(c, v, source, e);
     }
     if (v->kind == VALUE_NULL) return PL_OK;
     if (v->kind != VALUE_MAP) {
         char found[96];
         if (!strcmp(name, "device")) return take_key(c, "device.kind", v, source, e);
         error_set(e, PL_USAGE, "%s: found %s, expected a map of keys", name, value_describe(v, found));
-        return at_node(c, v, source, e);
+        return config_at_node(c, v, source, e);
     }
     int rc = PL_OK;
     struct bump b = {0};
@@ -373,14 +400,9 @@ int config_set(struct config *c, const char *assignment, struct error *e)
 int config_set_memory(struct config *c, const char *size, struct error *e)
 {
     struct bump b = {0};
-    int rc = PL_OK;
-    struct value *v = yaml_scalar(&b, size);
-    if (!assign(c, KEY_memory_budget, v)) {
-        refuse(c, KEY_memory_budget, v, SOURCE_OPTION, e);
-        rc = error_prepend(e, "--memory %.200s", size);
-    } else {
-        c->origin[KEY_memory_budget].source = SOURCE_OPTION;
-    }
+    int rc = take_value(c, KEY_memory_budget, yaml_scalar(&b, size), SOURCE_OPTION, e);
+    if (rc) error_prepend(e, "--memory %.200s", size);
+    else c->origin[KEY_memory_budget].source = SOURCE_OPTION;
     bump_free(&b);
     return rc;
 }
@@ -392,8 +414,24 @@ bool config_given(const struct config *c, enum config_key key)
     return c->origin[key].source != SOURCE_DEFAULT;
 }
 
+/* Whether a key was given something: an empty list, which config_write writes, is nothing. */
+static bool has_value(const struct config *c, enum config_key key)
+{
+    const void *member = config_member(c, key);
+    switch (config_rows[key].type) {
+    case ROW_LIST:
+        return ((const struct config_list *)member)->n > 0;
+    case ROW_INTS:
+        return ((const struct config_ints *)member)->n > 0;
+    case ROW_GROUPS:
+        return ((const struct config_groups *)member)->n > 0;
+    default:
+        return config_given(c, key);
+    }
+}
+
 /* "run.yaml:7: " when the file gave the key, else the file alone or nothing. */
-static int at_key(const struct config *c, enum config_key key, struct error *e)
+int config_at_key(const struct config *c, enum config_key key, struct error *e)
 {
     if (c->origin[key].source == SOURCE_FILE) return error_prepend(e, "%s:%d", c->file, c->origin[key].line);
     return c->file ? error_prepend(e, "%s", c->file) : e->code;
@@ -402,40 +440,74 @@ static int at_key(const struct config *c, enum config_key key, struct error *e)
 static int check_pair(const struct config *c, const enum config_key pair[2], bool needed, struct error *e)
 {
     const char *a = config_rows[pair[0]].path, *b = config_rows[pair[1]].path;
-    bool has_a = config_given(c, pair[0]), has_b = config_given(c, pair[1]);
+    bool has_a = has_value(c, pair[0]), has_b = has_value(c, pair[1]);
     if (has_a && has_b) {
         error_set(e, PL_USAGE, "both %s and %s are given, expected one of them", a, b);
-        return at_key(c, pair[1], e);
+        return config_at_key(c, pair[1], e);
     }
     if (!needed || has_a || has_b) return PL_OK;
     error_set(e, PL_USAGE, "neither %s nor %s is given, expected one of them", a, b);
-    return at_key(c, pair[0], e);
+    return config_at_key(c, pair[0], e);
 }
 
 static int check_needed(const struct config *c, enum config_key key, struct error *e)
 {
     const struct config_row *r = &config_rows[key];
-    bool empty = r->type == ROW_LIST && ((struct config_list *)config_member(c, key))->n == 0;
-    if (config_given(c, key) && !empty) return PL_OK;
+    if (has_value(c, key)) return PL_OK;
     error_set(e, PL_USAGE, "%s is not given, and this command needs it: %s", r->path, r->doc);
-    return at_key(c, key, e);
+    return config_at_key(c, key, e);
+}
+
+/* The keys of schedule step and no other; milestones in order and behind the warmup. */
+static int check_schedule(const struct config *c, struct error *e)
+{
+    const struct config_ints *m = &c->train_milestones;
+    enum config_key key = m->n ? KEY_train_milestones : KEY_train_step_size;
+    bool step = c->train_schedule == SCHEDULE_STEP;
+    char word[32];
+    if (check_pair(c, pairs[2], step, e)) return e->code;
+    if (!step && has_value(c, key)) {
+        config_word_at(config_rows[KEY_train_schedule].allowed, c->train_schedule, word);
+        error_set(e, PL_USAGE, "%s is given, but train.schedule is %s, expected step", config_rows[key].path, word);
+        return config_at_key(c, key, e);
+    }
+    for (uint32_t i = 0; i < m->n; i++) {
+        int64_t least = i ? m->at[i - 1] + 1 : max_i64(1, c->train_warmup_steps);
+        if (m->at[i] >= least) continue;
+        error_set(e, PL_USAGE, "train.milestones: %lld comes %s, expected ascending steps from the end of the warmup on", (long long)m->at[i],
+                  i ? "behind a later one or twice" : "within the warmup");
+        return config_at_key(c, key, e);
+    }
+    return PL_OK;
+}
+
+/* A group's own rate is kept as a multiple of the run's, which a rate of 0 has none of. */
+static int check_groups(const struct config *c, struct error *e)
+{
+    for (uint32_t i = 0; i < c->train_groups.n && c->train_learning_rate == 0; i++) {
+        if (!c->train_groups.at[i].given[GROUP_learning_rate]) continue;
+        error_set(e, PL_USAGE, "train.groups[%u].learning_rate is given, but train.learning_rate is 0, expected more", i);
+        return config_at_key(c, KEY_train_groups, e);
+    }
+    return PL_OK;
 }
 
 int config_check(const struct config *c, unsigned needs, struct error *e)
 {
     if (check_pair(c, pairs[0], needs & CONFIG_NEEDS_MODEL, e)) return e->code;
     if (check_pair(c, pairs[1], needs & CONFIG_NEEDS_TRAIN, e)) return e->code;
+    if (check_schedule(c, e) || check_groups(c, e)) return e->code;
     if ((needs & CONFIG_NEEDS_DATA) && check_needed(c, KEY_data_train, e)) return e->code;
     if ((needs & CONFIG_NEEDS_TRAIN) && check_needed(c, KEY_train_out, e)) return e->code;
     if (c->memory_micro_batch > c->train_effective_batch) {
         error_set(e, PL_USAGE, "memory.micro_batch is %lld, expected no more than train.effective_batch, %lld",
                   (long long)c->memory_micro_batch, (long long)c->train_effective_batch);
-        return at_key(c, KEY_memory_micro_batch, e);
+        return config_at_key(c, KEY_memory_micro_batch, e);
     }
     if (c->train_eval_every && !c->data_validation.n) {
         error_set(e, PL_USAGE, "train.eval_every is %lld, but data.validation is not given",
                   (long long)c->train_eval_every);
-        return at_key(c, KEY_train_eval_every, e);
+        return config_at_key(c, KEY_train_eval_every, e);
     }
     return PL_OK;
 }

@@ -21,7 +21,7 @@
 #include "train/schedule.h"
 
 /* Values of the CHOICE keys, in the order of their words in config.def.
- * data.token_dtype is enum tokens_dtype, train.schedule is enum schedule. */
+ * data.token_dtype is enum tokens_dtype, train.schedule is enum schedule_kind. */
 enum config_format { FORMAT_TOKENS };
 enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16 };
 enum config_recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_ALL };
@@ -41,6 +41,24 @@ struct config_list {
     uint32_t n;
 };
 
+struct config_ints {
+    int64_t *at;
+    uint32_t n;
+};
+
+/* One item of train.groups: members and whether each was given (group.def). */
+enum config_group_member {
+#define MEMBER(name, ...) GROUP_##name,
+#include "train/group.def"
+#undef MEMBER
+    GROUP_MEMBERS
+};
+
+struct config_groups {
+    struct config_group *at;
+    uint32_t n;
+};
+
 /* KEY_train_steps and its like: a key by name. */
 enum config_key {
 #define KEY(section, name, ...) KEY_##section##_##name,
@@ -52,11 +70,20 @@ enum config_key {
 #define CONFIG_TYPE_STRING char *
 #define CONFIG_TYPE_LIST struct config_list
 #define CONFIG_TYPE_INT int64_t
+#define CONFIG_TYPE_INTS struct config_ints
 #define CONFIG_TYPE_AUTO_INT int64_t
 #define CONFIG_TYPE_REAL double
 #define CONFIG_TYPE_BOOL bool
 #define CONFIG_TYPE_CHOICE int
 #define CONFIG_TYPE_BUDGET struct config_budget
+#define CONFIG_TYPE_GROUPS struct config_groups
+
+struct config_group {
+#define MEMBER(name, type, ...) CONFIG_TYPE_##type name;
+#include "train/group.def"
+#undef MEMBER
+    bool given[GROUP_MEMBERS];
+};
 
 /* Where a key's value came from; a later source is a larger number. */
 enum config_source { SOURCE_DEFAULT, SOURCE_FILE, SOURCE_OPTION };
@@ -83,8 +110,9 @@ int config_read_text(struct config *c, const char *yaml, const char *name, struc
 
 /* One --set: "train.steps=100", "model.freeze=[a.*, b.*]", "device=cpu". A value
  * that begins with [ { " or ' is read as YAML, anything else is taken as it stands.
- * "null" puts the default back. Setting one of model.path | model.preset or of
- * train.steps | train.epochs drops the other one when the file gave it. */
+ * "null" puts the default back. Setting one of model.path | model.preset, of
+ * train.steps | train.epochs or of train.step_size | train.milestones drops the
+ * other one when the file gave it. */
 int config_set(struct config *c, const char *assignment, struct error *e);
 /* --memory: a size, auto or none. */
 int config_set_memory(struct config *c, const char *size, struct error *e);
@@ -97,6 +125,8 @@ enum {
     CONFIG_NEEDS_TRAIN = 4, /* exactly one of train.steps, train.epochs; train.out */
 };
 int config_check(const struct config *c, unsigned needs, struct error *e);
+/* Puts where a key stood, "run.yaml:7: ", before a message about it. */
+int config_at_key(const struct config *c, enum config_key key, struct error *e);
 
 /* The resolved configuration as YAML: every key that has a value. Reading it into
  * a fresh struct gives the same values. */

@@ -21,7 +21,7 @@ void *config_member(const struct config *c, enum config_key key)
 
 const char *config_leaf(const struct config_row *r)
 {
-    return strchr(r->path, '.') + 1;
+    return strrchr(r->path, '.') + 1;
 }
 
 const char *config_key_name(enum config_key key)
@@ -96,14 +96,16 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_STRING] = "a string",
         [ROW_LIST] = "a list of strings",
         [ROW_INT] = "a whole number",
+        [ROW_INTS] = "a list of whole numbers",
         [ROW_AUTO_INT] = "auto or a whole number",
         [ROW_REAL] = "a number",
         [ROW_BOOL] = "true or false",
         [ROW_CHOICE] = "",
         [ROW_BUDGET] = "a size above 0 such as 8GiB, or ",
+        [ROW_GROUPS] = "a list of maps",
     };
     text_printf(out, "%s", nouns[r->type]);
-    if (r->type == ROW_INT || r->type == ROW_AUTO_INT || r->type == ROW_REAL) expect_interval(r, out);
+    if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL) expect_interval(r, out);
     else if (r->type == ROW_CHOICE || r->type == ROW_BUDGET) expect_words(r, out);
     else if (r->type == ROW_LIST && !strcmp(r->allowed, "-")) text_printf(out, ", empty: nothing can be listed yet");
 }
@@ -114,6 +116,13 @@ static struct value *list_value(struct bump *b, const struct config_list *list)
 {
     struct value *v = value_new(b, VALUE_LIST);
     for (uint32_t i = 0; i < list->n; i++) value_append(b, v, value_string(b, list->at[i]));
+    return v;
+}
+
+static struct value *ints_value(struct bump *b, const struct config_ints *ints)
+{
+    struct value *v = value_new(b, VALUE_LIST);
+    for (uint32_t i = 0; i < ints->n; i++) value_append(b, v, value_int(b, ints->at[i]));
     return v;
 }
 
@@ -128,17 +137,20 @@ static struct value *budget_value(struct bump *b, const struct config_row *r, co
     return x->kind == BUDGET_BYTES ? value_uint(b, x->bytes) : word_value(b, r, (int)x->kind);
 }
 
-/* Null for a key that has no default and was not given. */
-static struct value *key_value(const struct config *c, enum config_key key, struct bump *b)
+bool config_is_list(const struct config_row *r)
 {
-    const struct config_row *r = &config_rows[key];
-    const void *from = config_member(c, key);
-    if (!*r->standard && r->type != ROW_LIST && !config_given(c, key)) return value_new(b, VALUE_NULL);
+    return r->type == ROW_LIST || r->type == ROW_INTS || r->type == ROW_GROUPS;
+}
+
+struct value *config_row_value(const struct config_row *r, const void *from, struct bump *b)
+{
     switch (r->type) {
     case ROW_STRING:
         return value_string(b, *(char *const *)from);
     case ROW_LIST:
         return list_value(b, from);
+    case ROW_INTS:
+        return ints_value(b, from);
     case ROW_AUTO_INT:
         if (*(const int64_t *)from == 0) return value_string(b, "auto");
         return value_int(b, *(const int64_t *)from);
@@ -152,8 +164,18 @@ static struct value *key_value(const struct config *c, enum config_key key, stru
         return word_value(b, r, *(const int *)from);
     case ROW_BUDGET:
         return budget_value(b, r, from);
+    case ROW_GROUPS:
+        return config_groups_value(b, from);
     }
     CHECK(false, "type of %s", r->path);
+}
+
+/* Null for a key that has no default and was not given. */
+static struct value *key_value(const struct config *c, enum config_key key, struct bump *b)
+{
+    const struct config_row *r = &config_rows[key];
+    if (!*r->standard && !config_is_list(r) && !config_given(c, key)) return value_new(b, VALUE_NULL);
+    return config_row_value(r, config_member(c, key), b);
 }
 
 /* --- printing -------------------------------------------------------------------------- */
@@ -183,15 +205,23 @@ bool config_same(const struct config *a, const struct config *b, enum config_key
     return same;
 }
 
+/* Two lines a row: name, default, doc; what is allowed. tools/docs.sh reads them. */
+static void help_row(const struct config_row *r, struct text *out)
+{
+    const char *standard = *r->standard ? r->standard : config_is_list(r) ? "[]" : "-";
+    text_printf(out, "  %-16s %-9s %s\n", config_leaf(r), standard, r->doc);
+    text_printf(out, "  %-16s %-9s (", "", "");
+    config_expect(r, out);
+    text_printf(out, ")\n");
+}
+
 void config_help(struct text *out)
 {
     for (int key = 0; key < CONFIG_KEYS; key++) {
         const struct config_row *r = &config_rows[key];
-        const char *standard = *r->standard ? r->standard : r->type == ROW_LIST ? "[]" : "-";
         if (!key || strcmp(r->section, r[-1].section)) text_printf(out, "%s%s:\n", key ? "\n" : "", r->section);
-        text_printf(out, "  %-16s %-9s %s\n", config_leaf(r), standard, r->doc);
-        text_printf(out, "  %-16s %-9s (", "", "");
-        config_expect(r, out);
-        text_printf(out, ")\n");
+        help_row(r, out);
     }
+    text_printf(out, "\n%s:\n", config_group_rows[0].section);
+    for (int m = 0; m < GROUP_MEMBERS; m++) help_row(&config_group_rows[m], out);
 }

@@ -1,23 +1,25 @@
 /*
- * config_rows.h: the rows of config.def as data, for config.c and config_print.c
+ * config_rows.h: the rows of config.def and group.def as data, for the config*.c
  * alone. Others use the members of struct config.
  */
 #ifndef CONFIG_ROWS_H
 #define CONFIG_ROWS_H
 
+#include "io/value.h"
 #include "train/config.h"
 
 enum config_row_type {
-    ROW_STRING, ROW_LIST, ROW_INT, ROW_AUTO_INT, ROW_REAL, ROW_BOOL, ROW_CHOICE, ROW_BUDGET
+    ROW_STRING, ROW_LIST, ROW_INT, ROW_INTS, ROW_AUTO_INT, ROW_REAL, ROW_BOOL, ROW_CHOICE, ROW_BUDGET, ROW_GROUPS
 };
 
 struct config_row {
     const char *section, *path; /* "train", "train.steps" */
     enum config_row_type type;
-    size_t offset;              /* of the member in struct config */
+    size_t offset;              /* of the member in its struct */
     const char *standard, *allowed, *doc;
 };
 extern const struct config_row config_rows[CONFIG_KEYS];
+extern const struct config_row config_group_rows[GROUP_MEMBERS]; /* offsets in struct config_group */
 
 /* The member of a key, and the last part of a row's path. */
 void *config_member(const struct config *c, enum config_key key);
@@ -31,5 +33,22 @@ const char *config_word_at(const char *words, int index, char out[32]);
 bool config_in_range(const struct config_row *r, double x);
 /* What the row expects, in words: "a number, at least 0 and below 1". */
 void config_expect(const struct config_row *r, struct text *out);
+
+/* A list of whatever kind: without a value it is empty, not missing. */
+bool config_is_list(const struct config_row *r);
+
+/* From a node to the member at `to`: false when the row does not allow it, and then
+ * nothing changed. And back. */
+bool config_assign(struct config *c, const struct config_row *r, void *to, const struct value *v);
+struct value *config_row_value(const struct config_row *r, const void *from, struct bump *b);
+/* The message of a value that was not assigned, with its place; "run.yaml:7: " alone. */
+int config_refuse(const struct config *c, const struct config_row *r, const struct value *v, enum config_source source,
+                  struct error *e);
+int config_at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e);
+
+/* The same for groups, which complain of their parts (config_groups.c). */
+int config_take_groups(struct config *c, const struct config_row *r, struct config_groups *to, const struct value *v,
+                       enum config_source source, struct error *e);
+struct value *config_groups_value(struct bump *b, const struct config_groups *groups);
 
 #endif

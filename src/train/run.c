@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "io/file.h"
+#include "train/recipe.h"
 
 /* What `memory.budget: auto` leaves to the system and to our own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
@@ -56,13 +57,6 @@ static int resolve_budget(struct run *r, struct error *e)
 
 /* --- planning ------------------------------------------------------------------------ */
 
-static bool matches_any(const struct config_list *patterns, const char *name)
-{
-    for (uint32_t i = 0; i < patterns->n; i++)
-        if (pattern_match(patterns->at[i], name)) return true;
-    return false;
-}
-
 /* The model's forward, seen by the planner; frozen weights are marked here. */
 static void build_forward(void *run, struct graph *g, int micro_batch)
 {
@@ -70,19 +64,26 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     struct batch b = r->batch;
     b.B = micro_batch;
     r->model.family->build(&r->model, g, &b);
-    for (uint32_t i = 0; i < g->params.n; i++)
-        if (matches_any(&r->config->model_freeze, graph_name(g, tensor_at(g, g->params.at[i].tensor)->name)))
-            g->params.at[i].frozen = true;
+    recipe_freeze(r->config, g);
+}
+
+/* The forward for a look at its parameters: are there those that the configuration
+ * names? What a model's builder complains of is the planner's to report. */
+static int check_recipe(struct run *r, bool train, struct error *e)
+{
+    struct graph g;
+    graph_init(&g);
+    build_forward(r, &g, 1);
+    int rc = g.error.code ? PL_OK : recipe_check(r->config, &g, train, e);
+    graph_free(&g);
+    return rc;
 }
 
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
-    struct settings s = {.train = o->train, .host_staging = r->device.kind == DEVICE_CUDA, .beta1 = c->train_beta1, .beta2 = c->train_beta2, .eps = c->train_eps,
-                         .weight_decay = c->train_weight_decay};
-    r->no_decay = mem_alloc((c->train_no_decay.n + 1) * sizeof *r->no_decay);
-    for (uint32_t i = 0; i < c->train_no_decay.n; i++) r->no_decay[i] = c->train_no_decay.at[i];
-    s.no_decay = r->no_decay;
+    struct settings s = {.train = o->train, .host_staging = r->device.kind == DEVICE_CUDA};
+    recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
     s.recompute = c->memory_recompute == RECOMPUTE_ALL;
@@ -138,6 +139,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .logits = !o->train};
     int rc = resolve_budget(r, e);
     if (!rc) rc = open_model(r, e);
+    if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
     /* A plan needs a profile, not the device. */
     r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
@@ -202,7 +204,7 @@ void run_close(struct run *r)
         graph_free(&r->graph);
     }
     model_close(&r->model);
-    mem_free(r->no_decay);
+    bump_free(&r->memory);
 }
 
 /* --- the host's side of a step ------------------------------------------------------------ */

@@ -23,7 +23,7 @@ struct run {
     struct device device;
     struct tape tape;
     struct weights weights;
-    const char **no_decay;
+    struct bump memory;          /* of the update rules */
     int effective_batch;
     uint64_t budget;             /* 0: none */
     bool has_graph, has_tape, has_device, has_weights;

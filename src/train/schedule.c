@@ -1,5 +1,5 @@
 /*
- * schedule.c: three curves behind one linear warmup.
+ * schedule.c: four curves behind one linear warmup.
  *
  *     1 |      ____________ constant
  *       |     /\ `-.
@@ -7,6 +7,11 @@
  *       |   /    linear     linear: a straight line to 0
  *     0 |__/______________
  *         0  warmup   total
+ *
+ *     1 |     /----.
+ *       |    /     |        step: times gamma at every drop
+ *       |   /      `----.
+ *     0 |__/____________`--
  */
 #include "train/schedule.h"
 
@@ -16,22 +21,33 @@
 
 /* Where we are between the end of the warmup (0) and the end of the run (1).
  * A run no longer than its warmup has no "between": the divisor is at least 1. */
-static double progress(int64_t step, int64_t warmup, int64_t total)
+static double progress(const struct schedule *s, int64_t step)
 {
-    return (double)(step - warmup) / (double)max_i64(1, total - warmup);
+    return (double)(step - s->warmup) / (double)max_i64(1, s->total - s->warmup);
 }
 
-double schedule_factor(enum schedule kind, int64_t step, int64_t warmup, int64_t total)
+/* How often the rate has dropped: a step at which it drops has the lower rate. */
+static int64_t drops(const struct schedule *s, int64_t step)
 {
-    CHECK(step >= 0 && warmup >= 0, "step %lld", (long long)step);
-    if (step < warmup) return (double)step / (double)warmup;
-    switch (kind) {
+    int64_t n = 0;
+    if (s->every) return (step - s->warmup) / s->every;
+    while (n < s->n_milestones && s->milestones[n] <= step) n++;
+    return n;
+}
+
+double schedule_factor(const struct schedule *s, int64_t step)
+{
+    CHECK(step >= 0 && s->warmup >= 0, "step %lld", (long long)step);
+    if (step < s->warmup) return (double)step / (double)s->warmup;
+    switch (s->kind) {
     case SCHEDULE_CONSTANT:
         return 1;
     case SCHEDULE_LINEAR:
-        return fmax(0, (double)(total - step) / (double)max_i64(1, total - warmup));
+        return fmax(0, (double)(s->total - step) / (double)max_i64(1, s->total - s->warmup));
     case SCHEDULE_COSINE:
-        return fmax(0, 0.5 * (1 + cos(3.14159265358979323846 * progress(step, warmup, total))));
+        return fmax(0, 0.5 * (1 + cos(3.14159265358979323846 * progress(s, step))));
+    case SCHEDULE_STEP:
+        return pow(s->gamma, (double)drops(s, step));
     }
-    CHECK(false, "schedule %d", (int)kind);
+    CHECK(false, "schedule %d", (int)s->kind);
 }

@@ -1,7 +1,7 @@
 /*
- * schedule.h: the learning rate over the steps, as the schedules of the
- * transformers library: get_constant_schedule_with_warmup,
- * get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup.
+ * schedule.h: the learning rate over the steps. Constant, linear and cosine are
+ * the transformers library's get_*_schedule_with_warmup; step is torch's StepLR or
+ * MultiStepLR behind the same warmup.
  */
 #ifndef SCHEDULE_H
 #define SCHEDULE_H
@@ -9,12 +9,21 @@
 #include <stdint.h>
 
 /* In the order of the choices of train.schedule (config.def). */
-enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE };
+enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_STEP };
+
+struct schedule {
+    enum schedule_kind kind;
+    int64_t warmup;             /* steps of the rise from 0 */
+    int64_t total;              /* steps of the whole run: linear and cosine end there */
+    double gamma;               /* step: the factor of each drop, at... */
+    int64_t every;              /* ...multiples of this, counted from the end of the warmup; 0: */
+    const int64_t *milestones;  /* at these steps of the run, ascending */
+    uint32_t n_milestones;
+};
 
 /* What train.learning_rate is multiplied by in optimizer step `step`, counted
  * from 0. The first step of a warmup has factor 0: that is how the originals
- * count. `total` is the number of steps of the whole run; the constant schedule
- * does not read it. A pure function, so a resumed run needs no state for it. */
-double schedule_factor(enum schedule kind, int64_t step, int64_t warmup, int64_t total);
+ * count. A pure function, so a resumed run needs no state for it. */
+double schedule_factor(const struct schedule *s, int64_t step);
 
 #endif

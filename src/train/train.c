@@ -36,7 +36,10 @@ struct trainer {
     struct progress progress;
     struct train_state state;
     uint64_t total;          /* steps of the whole run */
+    uint64_t end;            /* the position at which the last epoch ends; UINT64_MAX: train.steps decides */
+    struct schedule schedule;
     int64_t saved;           /* step of the last checkpoint; -1: none */
+    double tokens;           /* trained on in this process */
     int32_t *row;            /* one sample */
     id loss, clip, eval_loss; /* tensors */
     double eval;             /* the last evaluation */
@@ -58,15 +61,23 @@ static int put_sample(struct trainer *t, struct tokens *data, int64_t at, int64_
     return rc;
 }
 
+/* Samples of the next step: the effective batch, and at the end of the last epoch what is
+ * left. Borders of other epochs pass within a batch. */
+static int64_t batch_samples(const struct trainer *t)
+{
+    uint64_t left = t->end - min_u64(t->end, t->state.position);
+    return (int64_t)min_u64(left, (uint64_t)t->run.effective_batch);
+}
+
 static int put_batch(struct trainer *t, struct error *e)
 {
     const struct settings *s = &t->run.plan.settings;
-    int64_t rows = (int64_t)s->micro_batch * s->accumulation, E = t->run.effective_batch;
+    int64_t rows = (int64_t)s->micro_batch * s->accumulation, samples = batch_samples(t);
     uint64_t n = tokens_count(&t->data);
     int rc = PL_OK;
     for (int64_t i = 0; i < rows && !rc; i++) {
         int64_t sample = -1;
-        if (i < E) sample = (int64_t)sample_at((uint64_t)t->c->train_seed, t->state.position + (uint64_t)i, n, t->c->data_shuffle);
+        if (i < samples) sample = (int64_t)sample_at((uint64_t)t->c->train_seed, t->state.position + (uint64_t)i, n, t->c->data_shuffle);
         rc = put_sample(t, &t->data, i, sample, e);
     }
     return rc;
@@ -75,10 +86,9 @@ static int put_batch(struct trainer *t, struct error *e)
 static struct step_block step_block(const struct trainer *t)
 {
     int64_t step = (int64_t)t->state.step; /* steps done: this one's index from 0 */
-    double count = (double)t->run.effective_batch * (double)(t->c->data_sequence - 1);
+    double count = (double)batch_samples(t) * (double)(t->c->data_sequence - 1);
     return (struct step_block){
-        .learning_rate = (float)(t->c->train_learning_rate *
-                                 schedule_factor(t->c->train_schedule, step, t->c->train_warmup_steps, (int64_t)t->total)),
+        .learning_rate = (float)(t->c->train_learning_rate * schedule_factor(&t->schedule, step)),
         .inv_count = (float)(1 / count),
         .clip_norm = (float)t->c->train_clip_norm,
         .loss_scale = 1,
@@ -100,9 +110,16 @@ static int complain_nonfinite(struct trainer *t, bool updated, double x, struct 
                      t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
 }
 
-static int take_step(struct trainer *t, double *loss, double *norm, double *rate, struct error *e)
+/* What a step says of itself. */
+struct outcome {
+    double loss, norm, rate, tokens, seconds;
+};
+
+static int take_step(struct trainer *t, struct outcome *out, struct error *e)
 {
+    double from = clock_seconds();
     struct step_block b = step_block(t);
+    int64_t samples = batch_samples(t);
     float l = 0, clip[2] = {0};
     int rc = put_batch(t, e);
     if (!rc) rc = run_put_step(&t->run, &b, e);
@@ -115,10 +132,9 @@ static int take_step(struct trainer *t, double *loss, double *norm, double *rate
     if (rc) return rc;
     t->state.step++;
     t->state.adam_t++;
-    t->state.position += (uint64_t)t->run.effective_batch;
-    *loss = l;
-    *norm = clip[0];
-    *rate = b.learning_rate;
+    t->state.position += (uint64_t)samples;
+    *out = (struct outcome){l, clip[0], b.learning_rate, (double)samples * (double)t->c->data_sequence, clock_seconds() - from};
+    t->tokens += out->tokens;
     return PL_OK;
 }
 
@@ -215,6 +231,29 @@ static int open_tokens(struct tokens *d, const struct trainer *t, const struct c
     return rc ? error_prepend(e, "%s", key) : PL_OK;
 }
 
+static struct schedule make_schedule(const struct config *c, int64_t total)
+{
+    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = c->train_warmup_steps, .total = total,
+                             .gamma = c->train_step_gamma, .every = c->train_step_size,
+                             .milestones = c->train_milestones.at, .n_milestones = c->train_milestones.n};
+}
+
+/* Steps are given, or follow from the samples that are left from the position on. A run
+ * whose last step was a short one and that is given more epochs goes on behind it. */
+static void measure_run(struct trainer *t)
+{
+    uint64_t E = (uint64_t)t->run.effective_batch;
+    if (t->c->train_steps) {
+        t->total = (uint64_t)t->c->train_steps;
+        t->end = UINT64_MAX;
+    } else {
+        t->end = tokens_count(&t->data) * (uint64_t)t->c->train_epochs;
+        uint64_t left = t->end - min_u64(t->end, t->state.position);
+        t->total = t->state.step + (left + E - 1) / E;
+    }
+    t->schedule = make_schedule(t->c, (int64_t)t->total);
+}
+
 static int open_data(struct trainer *t, struct error *e)
 {
     int rc = open_tokens(&t->data, t, &t->c->data_train, "data.train", e);
@@ -224,8 +263,6 @@ static int open_data(struct trainer *t, struct error *e)
         t->has_validation = !rc;
     }
     if (rc) return rc;
-    uint64_t n = tokens_count(&t->data), E = (uint64_t)t->run.effective_batch;
-    t->total = t->c->train_steps ? (uint64_t)t->c->train_steps : (n * (uint64_t)t->c->train_epochs + E - 1) / E;
     t->row = mem_alloc((size_t)t->c->data_sequence * sizeof *t->row);
     return PL_OK;
 }
@@ -306,6 +343,7 @@ static int begin(struct trainer *t, const struct train_options *o, struct error 
         t->state = (struct train_state){.seed = (uint64_t)t->c->train_seed};
         rc = state_reset(&r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
     }
+    if (!rc) measure_run(t);
     if (!rc) rc = require_space(t, e);
     if (!rc) rc = write_run_files(t, e);
     return rc;
@@ -313,14 +351,13 @@ static int begin(struct trainer *t, const struct train_options *o, struct error 
 
 /* --- the loop ------------------------------------------------------------------------------------------ */
 
-static int after_step(struct trainer *t, double loss, double norm, double rate, double seconds, struct error *e)
+static int after_step(struct trainer *t, const struct outcome *o, struct error *e)
 {
-    double tokens = (double)t->run.effective_batch * (double)t->c->data_sequence;
-    progress_step(&t->progress, (int64_t)t->state.step, loss, rate, norm, tokens, seconds);
+    progress_step(&t->progress, (int64_t)t->state.step, o->loss, o->rate, o->norm, o->tokens, o->seconds);
     int rc = folder_metrics(&t->folder, e,
                             "{\"step\":%" PRId64 ",\"loss\":%.9g,\"learning_rate\":%.9g,\"grad_norm\":%.9g,\"seconds\":%.6f,"
                             "\"tokens_per_second\":%.1f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "}",
-                            t->state.step, loss, rate, norm, seconds, tokens / seconds, t->state.position, plan_arena(&t->run.plan));
+                            t->state.step, o->loss, o->rate, o->norm, o->seconds, o->tokens / o->seconds, t->state.position, plan_arena(&t->run.plan));
     if (!rc && t->c->train_eval_every && (int64_t)t->state.step % t->c->train_eval_every == 0) rc = evaluate(t, e);
     bool last = t->state.step == t->total, stop = signals_received() != 0;
     bool due = t->c->train_save_every && (int64_t)t->state.step % t->c->train_save_every == 0;
@@ -336,17 +373,17 @@ static int interrupted(const struct trainer *t, const char *command, struct erro
 
 static int loop(struct trainer *t, const struct train_options *o, struct train_summary *out, struct error *e)
 {
-    double loss = NAN, norm, rate, begun = clock_seconds();
+    struct outcome last = {.loss = NAN};
+    double begun = clock_seconds();
     uint64_t allocations = 0;
     int rc = PL_OK;
     out->first_step = (int64_t)t->state.step;
     progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan));
     mem_pool_take(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
     while (t->state.step < t->total && !rc && !signals_received()) {
-        double from = clock_seconds();
         if (!allocations) allocations = mem_allocations();
-        rc = take_step(t, &loss, &norm, &rate, e);
-        if (!rc) rc = after_step(t, loss, norm, rate, clock_seconds() - from, e);
+        rc = take_step(t, &last, e);
+        if (!rc) rc = after_step(t, &last, e);
     }
     progress_break(&t->progress);
     if (rc) return rc;
@@ -356,9 +393,9 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
         return interrupted(t, o->command, e);
     }
     out->steps = (int64_t)t->state.step;
-    out->loss = loss;
+    out->loss = last.loss;
     out->seconds = clock_seconds() - begun;
-    out->tokens_per_second = (double)(out->steps - out->first_step) * t->run.effective_batch * (double)t->c->data_sequence / out->seconds;
+    out->tokens_per_second = t->tokens / out->seconds;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
     return publish_model(t, e);
 }

@@ -15,8 +15,9 @@ Each case is one folder:
 What holds: the reference takes everything from run.yaml, so both sides train from
 the same file. Step s (from 0) takes samples s*E .. s*E+E-1 of the effective batch E;
 sample i is tokens[i*T : (i+1)*T], and after the last whole sample comes sample 0.
-The optimizer is torch.optim.AdamW on all parameters, clipping is clip_grad_norm_, the
-schedule is transformers' get_linear_schedule_with_warmup. Accumulation does not occur:
+The optimizer is torch.optim.AdamW, one parameter group for each rate and decay, clipping is
+clip_grad_norm_, the schedule is transformers' get_linear_schedule_with_warmup or torch's
+StepLR or MultiStepLR behind a warm-up of the same kind. Accumulation does not occur:
 the reference computes the whole effective batch at once, which is what any split into
 micro-batches has to reproduce.
 
@@ -25,6 +26,7 @@ before clipping, the learning rate that the update used (0 in the first step of 
 warm-up). It is valid JSON with one step per line, for tests without a JSON parser.
 """
 import argparse
+import fnmatch
 import json
 import os
 import sys
@@ -55,6 +57,22 @@ CASES = {
         model=case(vocab=53, hidden=32, heads=4, kv_heads=1, layers=2, inter=41, tied=True),
         train=dict(learning_rate=0.01, warmup_steps=0, weight_decay=0.05, beta1=0.9,
                    beta2=0.999, eps=1e-4, clip_norm=2.6)),
+    # Rates and decay by layer and name; see recipe() for what wins.
+    "train_groups": dict(
+        model=case(vocab=61, hidden=24, layers=3, style=5),
+        train=dict(learning_rate=0.03, schedule="step", warmup_steps=2, weight_decay=0.2,
+                   beta1=0.9, beta2=0.95, eps=1e-8, clip_norm=0.5),
+        more="""\
+  step_size: 3
+  step_gamma: 0.4
+  layer_decay: 0.7
+  no_decay: ["*norm.weight"]
+  groups:
+    - {match: "model.layers.*.mlp.*", lr_scale: 2, weight_decay: 0.5}
+    - {match: ["*.1.mlp.up_proj.weight", "*.input_layernorm.weight"], learning_rate: 0.005}
+    - {match: "model.layers.0.self_attn.*", frozen: true}
+    - {match: "model.layers.0.self_attn.o_proj.weight", frozen: false, weight_decay: 0.0}
+"""),
 }
 
 # Written as text: a person reads and edits this file, and YAML 1.1 readers take 1e-08
@@ -73,14 +91,14 @@ train:
   steps: {steps}
   effective_batch: {effective_batch}
   learning_rate: {learning_rate}
-  schedule: linear
+  schedule: {schedule}
   warmup_steps: {warmup_steps}
   weight_decay: {weight_decay}
   beta1: {beta1}
   beta2: {beta2}
   eps: {eps:.1e}
   clip_norm: {clip_norm}
-  seed: 0
+{more}  seed: 0
   out: runs/{name}
 memory:
   micro_batch: {effective_batch}
@@ -114,7 +132,8 @@ def write_case(folder, name, c, seed):
         shown = os.path.abspath(folder)
     with open(os.path.join(folder, "run.yaml"), "w") as f:
         f.write(RUN_YAML.format(folder=shown, name=name, sequence=SEQUENCE, steps=STEPS,
-                                effective_batch=EFFECTIVE_BATCH, **c["train"]))
+                                effective_batch=EFFECTIVE_BATCH, more=c.get("more", ""),
+                                **{"schedule": "linear", **c["train"]}))
 
 
 def batch_of(tokens, step, rows, length):
@@ -124,17 +143,70 @@ def batch_of(tokens, step, rows, length):
     return torch.from_numpy(picked.astype(numpy.int64))
 
 
+def matches(patterns, name):
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    return any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+
+def layer_of(name, layers):
+    """Embeddings are layer 0, model.layers.i is i + 1, what comes after them the last."""
+    if name.startswith("model.layers."):
+        return int(name.split(".")[2]) + 1
+    return 0 if "embed_tokens" in name else layers + 1
+
+
+def recipe(t, name, layers):
+    """Rate, decay and whether it is trained at all: model-wide keys, then the groups in
+    order. An absolute rate of a group is not scaled by the layer."""
+    depth = t.get("layer_decay", 1) ** (layers + 1 - layer_of(name, layers))
+    rate, trained = t["learning_rate"] * depth, True
+    decay = 0.0 if matches(t.get("no_decay", []), name) else t["weight_decay"]
+    for g in t.get("groups", []):
+        if matches(g["match"], name):
+            rate = g.get("learning_rate", rate)
+            if "lr_scale" in g:
+                rate = t["learning_rate"] * depth * g["lr_scale"]
+            decay, trained = g.get("weight_decay", decay), not g.get("frozen", not trained)
+    return rate, decay, trained
+
+
+def param_groups(model, t):
+    """The first one is empty of meaning but has the run's own rate, for the record."""
+    own = torch.zeros(1, requires_grad=True)
+    groups = {(t["learning_rate"], 0.0): [own]}
+    layers = model.config.num_hidden_layers
+    for name, p in model.named_parameters():
+        rate, decay, trained = recipe(t, name, layers)
+        p.requires_grad_(trained)
+        if trained:
+            groups.setdefault((rate, decay), []).append(p)
+    return [dict(params=p, lr=r, weight_decay=d) for (r, d), p in groups.items()]
+
+
+def make_schedule(optimizer, t):
+    warmup, gamma = t["warmup_steps"], t.get("step_gamma", 0.1)
+    if t["schedule"] == "linear":
+        return get_linear_schedule_with_warmup(optimizer, warmup, t["steps"])
+    if t["schedule"] != "step":
+        raise SystemExit("the reference knows the schedules linear and step only")
+    lr = torch.optim.lr_scheduler
+    rise = lr.LambdaLR(optimizer, lambda s: s / max(1, warmup))
+    if "milestones" in t:  # of the run; torch counts from where its scheduler begins
+        drop = lr.MultiStepLR(optimizer, [m - warmup for m in t["milestones"]], gamma)
+    else:
+        drop = lr.StepLR(optimizer, t["step_size"], gamma)
+    return lr.SequentialLR(optimizer, [rise, drop], [warmup])
+
+
 def train(run, dtype=torch.float32):
     """The reference: one record per step, from a run as read from YAML."""
     t, d = run["train"], run["data"]
-    if t["schedule"] != "linear" or d["shuffle"]:
-        raise SystemExit("the reference knows schedule: linear and shuffle: false only")
+    if d["shuffle"]:
+        raise SystemExit("the reference knows shuffle: false only")
     tokens = numpy.fromfile(d["train"], dtype="<u2")
     model = load_model(run["model"]["path"], dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=t["learning_rate"],
-                                  betas=(t["beta1"], t["beta2"]), eps=t["eps"],
-                                  weight_decay=t["weight_decay"])
-    schedule = get_linear_schedule_with_warmup(optimizer, t["warmup_steps"], t["steps"])
+    optimizer = torch.optim.AdamW(param_groups(model, t), betas=(t["beta1"], t["beta2"]), eps=t["eps"])
+    schedule = make_schedule(optimizer, t)
     records = []
     for step in range(t["steps"]):
         ids = batch_of(tokens, step, t["effective_batch"], d["sequence"])

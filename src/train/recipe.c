@@ -1,0 +1,110 @@
+/*
+ * recipe.c: see recipe.h. A pattern that matches nothing is an error: a typing mistake
+ * in a name must not train, silently, what was to be left alone.
+ */
+#include "train/recipe.h"
+
+#include <stdio.h>
+
+static bool matches_any(const struct config_list *patterns, const char *name)
+{
+    for (uint32_t i = 0; i < patterns->n; i++)
+        if (pattern_match(patterns->at[i], name)) return true;
+    return false;
+}
+
+/* NULL for a table that lies among the parameters and that nothing ever trains. */
+static const char *param_name(const struct graph *g, const struct param *p)
+{
+    if (storage_of(g, p->tensor)->kind == KIND_CONST) return NULL;
+    return graph_name(g, tensor_at(g, p->tensor)->name);
+}
+
+static bool is_frozen(const struct config *c, const char *name)
+{
+    bool frozen = matches_any(&c->model_freeze, name);
+    for (uint32_t i = 0; i < c->train_groups.n; i++) {
+        const struct config_group *group = &c->train_groups.at[i];
+        if (group->given[GROUP_frozen] && matches_any(&group->match, name)) frozen = group->frozen;
+    }
+    return frozen;
+}
+
+void recipe_freeze(const struct config *c, struct graph *g)
+{
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const char *name = param_name(g, &g->params.at[i]);
+        if (name && is_frozen(c, name)) g->params.at[i].frozen = true;
+    }
+}
+
+/* --- checking ------------------------------------------------------------------------ */
+
+/* "model.freeze: the pattern ..." for the first of a list that matches nothing. */
+static int check_patterns(const struct config_list *patterns, const char *where, const struct graph *g, struct error *e)
+{
+    for (uint32_t i = 0; i < patterns->n; i++) {
+        int best = INT32_MAX;
+        const char *nearest = "";
+        for (uint32_t k = 0; k < g->params.n && best; k++) {
+            const char *name = param_name(g, &g->params.at[k]);
+            int distance = name ? pattern_distance(patterns->at[i], name) : INT32_MAX;
+            if (distance < best) best = distance, nearest = name;
+        }
+        if (best)
+            return error_set(e, PL_USAGE, "%s: the pattern \"%.200s\" matches no parameter; the nearest is %s (* stands for any text, ? for one character)",
+                             where, patterns->at[i], nearest);
+    }
+    return PL_OK;
+}
+
+static int check_trained(const struct config *c, const struct graph *g, struct error *e)
+{
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (param_name(g, &g->params.at[i]) && !g->params.at[i].frozen) return PL_OK;
+    bool groups = !c->model_freeze.n;
+    error_set(e, PL_USAGE, "%s: every parameter is frozen, so there is nothing to train", groups ? "train.groups" : "model.freeze");
+    return config_at_key(c, groups ? KEY_train_groups : KEY_model_freeze, e);
+}
+
+int recipe_check(const struct config *c, const struct graph *g, bool train, struct error *e)
+{
+    if (check_patterns(&c->model_freeze, "model.freeze", g, e)) return config_at_key(c, KEY_model_freeze, e);
+    if (check_patterns(&c->train_no_decay, "train.no_decay", g, e)) return config_at_key(c, KEY_train_no_decay, e);
+    for (uint32_t i = 0; i < c->train_groups.n; i++) {
+        char where[40];
+        snprintf(where, sizeof where, "train.groups[%u].match", i);
+        if (check_patterns(&c->train_groups.at[i].match, where, g, e)) return config_at_key(c, KEY_train_groups, e);
+    }
+    return train ? check_trained(c, g, e) : PL_OK;
+}
+
+/* --- the update ------------------------------------------------------------------------- */
+
+static struct update_rule rule_of(const struct config *c, const struct config_group *g)
+{
+    bool absolute = g->given[GROUP_learning_rate];
+    return (struct update_rule){
+        .match = (const char *const *)g->match.at,
+        .n_match = g->match.n,
+        .has_rate = absolute || g->given[GROUP_lr_scale],
+        .absolute = absolute,
+        .lr_scale = absolute ? g->learning_rate / c->train_learning_rate : g->lr_scale,
+        .has_decay = g->given[GROUP_weight_decay],
+        .weight_decay = g->weight_decay,
+    };
+}
+
+void recipe_settings(const struct config *c, struct bump *b, struct settings *s)
+{
+    struct update_rule *rules = bump_alloc(b, (c->train_groups.n + 1) * sizeof *rules);
+    rules[0] = (struct update_rule){.match = (const char *const *)c->train_no_decay.at, .n_match = c->train_no_decay.n, .has_decay = true};
+    for (uint32_t i = 0; i < c->train_groups.n; i++) rules[i + 1] = rule_of(c, &c->train_groups.at[i]);
+    s->rules = rules;
+    s->n_rules = c->train_groups.n + 1;
+    s->beta1 = c->train_beta1;
+    s->beta2 = c->train_beta2;
+    s->eps = c->train_eps;
+    s->weight_decay = c->train_weight_decay;
+    s->layer_decay = c->train_layer_decay;
+}
