@@ -116,6 +116,9 @@ union attr {
     struct { double beta1, beta2, eps, weight_decay, lr_scale; } adamw;
     struct { uint8_t space; } copy;
     struct { uint8_t axes[MAX_RANK]; } permute;
+    struct { uint8_t axis; } concat;
+    struct { int64_t before[MAX_RANK], after[MAX_RANK]; } pad;
+    struct { int64_t rows; } scatter_add;     /* N of the result [B,N,C] */
 };
 
 struct node {
