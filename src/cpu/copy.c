@@ -1,6 +1,6 @@
 /*
  * copy.c: COPY, the elements of one operand in the places of another, whatever the
- * strides of the two.
+ * strides of the two; CONCAT and PAD, which copy into parts of their output.
  *
  * An operand of up to six dimensions is first brought into a normal form: dimensions
  * of 1 fall away, the others are sorted by the target's strides, and neighbours that
@@ -213,7 +213,8 @@ static void copy_strided(char *to, const char *from, const struct form *f, int64
 
 /* --- the kernel ---------------------------------------------------------------------------- */
 
-void copy_elements(const struct operand *to, const struct operand *from, int threads)
+/* Between operands of one dtype and shape. */
+static void copy_elements(const struct operand *to, const struct operand *from, int threads)
 {
     const struct form f = form_of(to, from);
     const int64_t size = dtype_size(to->dtype);
@@ -235,4 +236,67 @@ bool copy_match(const struct query *q) { return q->in[0]->dtype == q->out[0]->dt
 void copy_run(const struct launch *l)
 {
     if (l->out[0].data != l->in[0].data) copy_elements(&l->out[0], &l->in[0], l->threads);
+}
+
+/* --- into parts ------------------------------------------------------------------------------ */
+
+bool concat_match(const struct query *q)
+{
+    for (int i = 0; i < q->nin; i++)
+        if (q->in[i]->dtype != q->out[0]->dtype) return false;
+    return true;
+}
+
+void concat_run(const struct launch *l)
+{
+    const int axis = l->attr->concat.axis;
+    struct operand part = l->out[0];
+    for (int i = 0; i < l->nin; i++) {
+        part.dim[axis] = l->in[i].dim[axis];
+        copy_elements(&part, &l->in[i], l->threads);
+        part.data = (char *)part.data + part.dim[axis] * part.stride[axis] * dtype_size(part.dtype);
+    }
+}
+
+/* Zeros into an operand whose rows are contiguous. */
+static void clear_elements(const struct operand *x, int threads)
+{
+    const struct form f = form_of(x, x);
+    const int64_t size = dtype_size(x->dtype);
+    if (operand_elements(x) == 0) return;
+    const bool single = f.rank == 0 || f.to[f.rank - 1] != 1; /* then a row is an element */
+    const int outer = single ? f.rank : f.rank - 1;
+    const int64_t rows = form_elements(&f, outer), length = (single ? 1 : f.dim[outer]) * size;
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * length > SERIAL_BYTES)
+    for (int64_t at = 0; at < rows; at += BATCH) {
+        struct walk w = walk_at(&f, outer, at);
+        for (int64_t k = min_i64(BATCH, rows - at); k-- > 0; walk_next(&w, &f, outer))
+            memset((char *)x->data + w.to * size, 0, (size_t)length);
+    }
+}
+
+/* The part of x from `start` on along an axis. */
+static struct operand part_of(const struct operand *x, int axis, int64_t start, int64_t length)
+{
+    struct operand part = *x;
+    part.data = (char *)x->data + start * x->stride[axis] * dtype_size(x->dtype);
+    part.dim[axis] = length;
+    return part;
+}
+
+bool pad_match(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
+
+/* Axis by axis: zeros before and behind, then on with what is between. All bits 0 is the
+ * zero of every dtype. */
+void pad_run(const struct launch *l)
+{
+    struct operand middle = l->out[0];
+    for (int d = 0; d < middle.rank; d++) {
+        const int64_t before = l->attr->pad.before[d], n = l->in[0].dim[d], after = middle.dim[d] - before - n;
+        const struct operand first = part_of(&middle, d, 0, before), last = part_of(&middle, d, before + n, after);
+        clear_elements(&first, l->threads);
+        clear_elements(&last, l->threads);
+        middle = part_of(&middle, d, before, n);
+    }
+    copy_elements(&middle, &l->in[0], l->threads);
 }

@@ -52,8 +52,12 @@ CPU_KERNEL(spread);
 CPU_KERNEL(accumulate);
 CPU_KERNEL(fill);
 
-/* copy.c */
+/* copy.c, gather.c */
 CPU_KERNEL(copy);
+CPU_KERNEL(concat);
+CPU_KERNEL(pad);
+CPU_KERNEL(gather);
+CPU_KERNEL_WORK(scatter_add);
 
 /* broadcast.c */
 CPU_KERNEL_WORK(sum_to);
@@ -73,9 +77,6 @@ CPU_KERNEL(xent_bwd);
 CPU_KERNEL_WORK(sumsq);
 CPU_KERNEL(clip);
 CPU_KERNEL(adamw);
-
-/* copy.c: elements between operands of one dtype and shape, whatever their strides. */
-void copy_elements(const struct operand *to, const struct operand *from, int threads);
 
 /* The sum of a dense operand's elements, or of their squares, in double: chunks
  * of a fixed length, added in order. `work` holds reduce_workspace() bytes. */

@@ -53,4 +53,10 @@ void ref_shift_labels(const struct launch *l);
 void ref_xent(const struct launch *l);
 void ref_xent_bwd(const struct launch *l);
 
+/* ref_maps.c */
+void ref_concat(const struct launch *l);
+void ref_pad(const struct launch *l);
+void ref_gather(const struct launch *l);
+void ref_scatter_add(const struct launch *l);
+
 #endif

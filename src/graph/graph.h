@@ -133,6 +133,9 @@ union attr {
     struct { uint8_t axes[MAX_RANK]; } permute;
     /* CONV, CONV_DX (H, W: the size of its result) and CONV_DW (kh, kw: its kernel). */
     struct { int32_t stride, pad, groups, kh, kw; int64_t H, W; } conv;
+    struct { uint8_t axis; } concat;
+    struct { int64_t before[MAX_RANK], after[MAX_RANK]; } pad;
+    struct { int64_t rows; } scatter_add;     /* N of the result [B,N,C] */
 };
 
 struct node {

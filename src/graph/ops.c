@@ -170,3 +170,36 @@ id op_dense(struct graph *g, id x)
     if (!x || tensor_is_dense(tensor_at(g, x))) return x;
     return op_copy(g, x, storage_of(g, x)->space);
 }
+
+/* A node takes MAX_IN inputs; more of them are joined in groups. */
+id op_concat(struct graph *g, const id *x, int n, int axis)
+{
+    union attr a = {.concat = {(uint8_t)axis}};
+    id part[MAX_IN];
+    int parts = 0, each = 1;
+    for (int i = 0; i < n; i++)
+        if (!x[i]) return 0;
+    while (each * MAX_IN < n) each *= MAX_IN;
+    if (each == 1) return emit1(g, OP_CONCAT, &a, x, n);
+    for (int i = 0; i < n; i += each) part[parts++] = op_concat(g, x + i, n - i < each ? n - i : each, axis);
+    return op_concat(g, part, parts, axis);
+}
+
+id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after)
+{
+    union attr a = {0};
+    int rank = x ? tensor_at(g, x)->rank : 0;
+    for (int i = 0; i < rank && i < MAX_RANK; i++) {
+        a.pad.before[i] = before[i];
+        a.pad.after[i] = after[i];
+    }
+    return emit1(g, OP_PAD, &a, &x, 1);
+}
+
+id op_gather(struct graph *g, id x, id index) { return emit1(g, OP_GATHER, NULL, (id[]){x, index}, 2); }
+
+id op_scatter_add(struct graph *g, id y, id index, int64_t rows)
+{
+    union attr a = {.scatter_add = {rows}};
+    return emit1(g, OP_SCATTER_ADD, &a, (id[]){y, index}, 2);
+}

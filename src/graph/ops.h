@@ -100,5 +100,10 @@ id op_copy(struct graph *g, id x, enum space to);
 id op_permute(struct graph *g, id x, const int *axes);
 /* x itself where it is dense, else a dense copy: what kernels want of a permuted view. */
 id op_dense(struct graph *g, id x);
+id op_concat(struct graph *g, const id *x, int n, int axis);
+/* Zeros around x: one number before and one behind for each axis. */
+id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after);
+id op_gather(struct graph *g, id x, id index);
+id op_scatter_add(struct graph *g, id y, id index, int64_t rows);
 
 #endif

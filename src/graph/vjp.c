@@ -43,20 +43,15 @@ void vjp_reshape(struct vjp *v)
     v->din[0] = op_reshape(v->g, v->dout[0], x->rank, dim);
 }
 
-/* The gradient of a slice is zero around it: fill, then copy into the middle.
- * The result names the whole, whose bytes both nodes wrote. */
+/* The gradient of a slice is zero around it. */
 void vjp_slice(struct vjp *v)
 {
-    struct tensor x = *tensor_at(v->g, v->in[0]);
-    id whole = op_fill(v->g, tensor_at(v->g, v->dout[0])->dtype, x.rank, x.dim, 0);
-    if (!whole) return;
+    const struct tensor x = *tensor_at(v->g, v->in[0]);
+    int64_t before[MAX_RANK] = {0}, after[MAX_RANK] = {0};
     int axis = v->attr->slice.axis;
-    id part = op_slice(v->g, whole, axis, v->attr->slice.start, v->attr->slice.length);
-    union attr a = {.copy = {SPACE_DEVICE}};
-    id copied = emit(v, OP_COPY, &a, (id[]){v->dout[0], part}, 2, 0);
-    if (!copied) return;
-    struct tensor w = *tensor_at(v->g, whole);
-    v->din[0] = graph_view(v->g, copied, w.dtype, w.rank, w.dim, w.stride, w.offset);
+    before[axis] = v->attr->slice.start;
+    after[axis] = x.dim[axis] - v->attr->slice.start - v->attr->slice.length;
+    v->din[0] = op_pad(v->g, v->dout[0], before, after);
 }
 
 /* y = x w^T + b:  dx = dy w,  dw = dy^T x,  db = sum of dy's rows. */

@@ -13,3 +13,38 @@ void vjp_permute(struct vjp *v)
     for (int i = 0; i < tensor_at(v->g, v->in[0])->rank; i++) inverse[v->attr->permute.axes[i]] = i;
     v->din[0] = op_permute(v->g, v->dout[0], inverse);
 }
+
+/* Each input's gradient is its part of dy: views. */
+void vjp_concat(struct vjp *v)
+{
+    const int axis = v->attr->concat.axis;
+    int64_t at = 0;
+    for (int i = 0; i < MAX_IN && v->in[i]; i++) {
+        int64_t length = tensor_at(v->g, v->in[i])->dim[axis];
+        if (v->need[i]) v->din[i] = op_slice(v->g, v->dout[0], axis, at, length);
+        at += length;
+    }
+}
+
+/* The middle of dy: a view. */
+void vjp_pad(struct vjp *v)
+{
+    const struct tensor x = *tensor_at(v->g, v->in[0]);
+    id d = v->dout[0];
+    for (int i = 0; i < x.rank; i++)
+        if (v->attr->pad.before[i] || v->attr->pad.after[i]) d = op_slice(v->g, d, i, v->attr->pad.before[i], x.dim[i]);
+    v->din[0] = d;
+}
+
+/* y[m] = x[index[m]]: what a row was read for comes back to it, summed. */
+void vjp_gather(struct vjp *v)
+{
+    v->din[0] = op_scatter_add(v->g, v->dout[0], v->in[1], tensor_at(v->g, v->in[0])->dim[1]);
+}
+
+/* Linear too, and the other's transpose. */
+void vjp_scatter_add(struct vjp *v)
+{
+    if (v->need[0]) v->din[0] = op_gather(v->g, v->dout[0], v->in[1]);
+    if (v->need[2]) v->din[2] = v->dout[0];
+}
