@@ -1,5 +1,6 @@
 /*
- * llama.c: decoder-only language models of the Llama kind.
+ * llama.c: decoder-only language models of the Llama kind: Llama, Mistral (a sliding
+ * window), Qwen2 (biases on q, k and v; a window in its upper layers on request).
  *
  *     x = embed(ids)
  *     each layer:  x = x + o(attention(rope(q(n)), rope(k(n)), v(n)))   n = rmsnorm(x)
@@ -17,7 +18,9 @@
 struct llama {
     int64_t vocabulary, hidden, inner, layers, heads, kv_heads, head_dim, positions;
     double eps, std;
-    bool tied, attention_bias, mlp_bias;
+    bool tied, qkv_bias, o_bias, mlp_bias;
+    int64_t window;       /* keys a query of a windowed layer sees; 0: all */
+    bool *windowed;       /* by layer */
     struct rope rope;
 };
 
@@ -57,28 +60,96 @@ static int parse_sizes(struct llama *c, const struct value *config, struct error
     return rc;
 }
 
-static int llama_parse(struct model *m, const struct value *config, struct error *e)
+/* layer_types, where it is given, says which layers have the window; otherwise those
+ * from `first` on. */
+static int parse_windows(struct model *m, struct llama *c, const struct value *config, int64_t first, struct error *e)
 {
-    struct llama *c = bump_alloc(&m->memory, sizeof *c);
-    m->config = c;
-    *c = (struct llama){.vocabulary = 32000, .hidden = 4096, .inner = 11008, .layers = 32, .heads = 32, .positions = 2048,
-                        .eps = 1e-6, .std = 0.02};
+    c->windowed = bump_alloc(&m->memory, (size_t)c->layers * sizeof *c->windowed);
+    for (int64_t i = 0; i < c->layers; i++) c->windowed[i] = c->window > 0 && i >= first;
+    const struct value *types = value_get(config, "layer_types");
+    if (!types || types->kind == VALUE_NULL) return PL_OK;
+    int rc = value_as_list(types, "layer_types", e);
+    if (!rc && types->count != (uint64_t)c->layers)
+        rc = error_set(e, PL_USAGE, "layer_types has %u entries, num_hidden_layers is %lld", types->count, (long long)c->layers);
+    for (int64_t i = 0; i < c->layers && !rc; i++) {
+        const char *type = NULL;
+        rc = value_as_string(value_at(types, (uint32_t)i), "layer_types", &type, e);
+        if (!rc && strcmp(type, "sliding_attention") && strcmp(type, "full_attention"))
+            rc = error_set(e, PL_USAGE, "layer_types: \"%s\" is not full_attention or sliding_attention", type);
+        if (!rc) c->windowed[i] = c->window > 0 && !strcmp(type, "sliding_attention");
+    }
+    return rc;
+}
+
+/* sliding_window: a number, or null for none; `absent` where the key is not there. */
+static int parse_window(struct llama *c, const struct value *config, int64_t absent, struct error *e)
+{
+    const struct value *v = value_get(config, "sliding_window");
+    c->window = v ? 0 : absent;
+    if (!v || v->kind == VALUE_NULL) return PL_OK;
+    int rc = value_as_int(v, "sliding_window", &c->window, e);
+    return rc ? rc : require_range("sliding_window", c->window, 1 << 30, e);
+}
+
+/* What all families share, over the family's own defaults in *c. */
+static int parse_decoder(struct model *m, struct llama *c, const struct value *config, struct error *e)
+{
     const char *act = "silu";
     int64_t tp = 1;
     int rc = parse_sizes(c, config, e);
     if (!rc) rc = value_opt_number(config, "rms_norm_eps", &c->eps, e);
     if (!rc) rc = value_opt_number(config, "initializer_range", &c->std, e);
     if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &c->tied, e);
-    if (!rc) rc = value_opt_bool(config, "attention_bias", &c->attention_bias, e);
-    if (!rc) rc = value_opt_bool(config, "mlp_bias", &c->mlp_bias, e);
     if (!rc) rc = value_opt_int(config, "pretraining_tp", &tp, e);
     if (!rc) rc = value_opt_string(config, "hidden_act", &act, e);
     if (!rc && strcmp(act, "silu") && strcmp(act, "swish"))
-        rc = error_set(e, PL_USAGE, "hidden_act \"%s\": a Llama gate must be silu", act);
+        rc = error_set(e, PL_USAGE, "hidden_act \"%s\": the gate must be silu", act);
     if (!rc && !(c->eps > 0)) rc = error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
     if (!rc) rc = rope_parse(&c->rope, config, c->positions, e);
     m->vocabulary = c->vocabulary;
     return rc;
+}
+
+static struct llama *new_config(struct model *m, struct llama defaults)
+{
+    struct llama *c = m->config = bump_alloc(&m->memory, sizeof *c);
+    *c = defaults;
+    c->eps = 1e-6;
+    c->std = 0.02;
+    return c;
+}
+
+static int llama_parse(struct model *m, const struct value *config, struct error *e)
+{
+    struct llama *c = new_config(m, (struct llama){.vocabulary = 32000, .hidden = 4096, .inner = 11008, .layers = 32,
+                                                   .heads = 32, .positions = 2048});
+    int rc = value_opt_bool(config, "attention_bias", &c->qkv_bias, e);
+    c->o_bias = c->qkv_bias;
+    if (!rc) rc = value_opt_bool(config, "mlp_bias", &c->mlp_bias, e);
+    if (!rc) rc = parse_decoder(m, c, config, e);
+    return rc ? rc : parse_windows(m, c, config, 0, e);
+}
+
+static int mistral_parse(struct model *m, const struct value *config, struct error *e)
+{
+    struct llama *c = new_config(m, (struct llama){.vocabulary = 32000, .hidden = 4096, .inner = 14336, .layers = 32,
+                                                   .heads = 32, .kv_heads = 8, .positions = 4096 * 32});
+    int rc = parse_window(c, config, 4096, e);
+    if (!rc) rc = parse_decoder(m, c, config, e);
+    return rc ? rc : parse_windows(m, c, config, 0, e);
+}
+
+static int qwen2_parse(struct model *m, const struct value *config, struct error *e)
+{
+    struct llama *c = new_config(m, (struct llama){.vocabulary = 151936, .hidden = 4096, .inner = 22016, .layers = 32,
+                                                   .heads = 32, .kv_heads = 32, .positions = 32768, .qkv_bias = true});
+    bool sliding = false;
+    int64_t first = 28;
+    int rc = value_opt_bool(config, "use_sliding_window", &sliding, e);
+    if (!rc && sliding) rc = parse_window(c, config, 4096, e);
+    if (!rc) rc = value_opt_int(config, "max_window_layers", &first, e);
+    if (!rc) rc = parse_decoder(m, c, config, e);
+    return rc ? rc : parse_windows(m, c, config, first, e);
 }
 
 /* --- layers ------------------------------------------------------------------------ */
@@ -120,19 +191,20 @@ static id heads(const struct build *b, id x, int64_t n) /* [B,T,n*D] as [B,T,n,D
     return op_reshape(b->g, x, 4, (int64_t[]){b->B, b->T, n, b->c->head_dim});
 }
 
-static id attend(const struct build *b, id x, const char *layer)
+static id attend(const struct build *b, id x, const char *layer, bool windowed)
 {
     const struct llama *c = b->c;
     struct graph *g = b->g;
     int64_t D = c->head_dim, width = c->heads * D, kv_width = c->kv_heads * D;
-    id q = heads(b, project(b, x, layer, "self_attn.q_proj", width, c->hidden, c->attention_bias), c->heads);
-    id k = heads(b, project(b, x, layer, "self_attn.k_proj", kv_width, c->hidden, c->attention_bias), c->kv_heads);
-    id v = heads(b, project(b, x, layer, "self_attn.v_proj", kv_width, c->hidden, c->attention_bias), c->kv_heads);
+    id q = heads(b, project(b, x, layer, "self_attn.q_proj", width, c->hidden, c->qkv_bias), c->heads);
+    id k = heads(b, project(b, x, layer, "self_attn.k_proj", kv_width, c->hidden, c->qkv_bias), c->kv_heads);
+    id v = heads(b, project(b, x, layer, "self_attn.v_proj", kv_width, c->hidden, c->qkv_bias), c->kv_heads);
     q = op_rope(g, q, b->inv_freq, b->rope_scale, false);
     k = op_rope(g, k, b->inv_freq, b->rope_scale, false);
-    id o = op_attention(g, q, k, v, (float)(1 / sqrt((double)D)), true);
+    struct attention_options options = {(float)(1 / sqrt((double)D)), true, windowed ? c->window : 0};
+    id o = op_attention_with(g, q, k, v, 0, options);
     o = op_reshape(g, o, 3, (int64_t[]){b->B, b->T, width});
-    return project(b, o, layer, "self_attn.o_proj", c->hidden, width, c->attention_bias);
+    return project(b, o, layer, "self_attn.o_proj", c->hidden, width, c->o_bias);
 }
 
 static id gated_mlp(const struct build *b, id x, const char *layer)
@@ -151,7 +223,7 @@ static id decoder_layer(const struct build *b, id x, int64_t i)
     snprintf(prefix, sizeof prefix, "%s.", scope);
     id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
     id layer = graph_scope_push(g, "self_attn", 0);
-    x = op_add(g, x, attend(b, norm(b, x, prefix, "input_layernorm"), prefix));
+    x = op_add(g, x, attend(b, norm(b, x, prefix, "input_layernorm"), prefix, b->c->windowed[i]));
     graph_scope_pop(g, layer);
     layer = graph_scope_push(g, "mlp", 0);
     x = op_add(g, x, gated_mlp(b, norm(b, x, prefix, "post_attention_layernorm"), prefix));
@@ -196,3 +268,5 @@ static void llama_build(const struct model *m, struct graph *g, const struct bat
 }
 
 const struct family llama_family = {"llama", llama_parse, llama_build};
+const struct family mistral_family = {"mistral", mistral_parse, llama_build};
+const struct family qwen2_family = {"qwen2", qwen2_parse, llama_build};

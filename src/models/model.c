@@ -10,7 +10,8 @@
 #include "io/json.h"
 #include "models/presets.h"
 
-static const struct family *const families[] = {&llama_family};
+#define FAMILIES "llama, mistral, qwen2"
+static const struct family *const families[] = {&llama_family, &mistral_family, &qwen2_family};
 
 static int parse_config(struct model *m, size_t n, const char *where, struct error *e)
 {
@@ -20,14 +21,14 @@ static int parse_config(struct model *m, size_t n, const char *where, struct err
     const char *type = NULL;
     if ((rc = value_as_map(config, "config.json", e)) || (rc = value_opt_string(config, "model_type", &type, e)))
         return error_prepend(e, "%s", where);
-    if (!type) return error_set(e, PL_USAGE, "%s: no model_type; it should be one of: llama", where);
+    if (!type) return error_set(e, PL_USAGE, "%s: no model_type; it should be one of: " FAMILIES, where);
     for (size_t i = 0; i < COUNT(families); i++)
         if (!strcmp(families[i]->model_type, type)) {
             m->family = families[i];
             rc = m->family->parse(m, config, e);
             return rc ? error_prepend(e, "%s", where) : PL_OK;
         }
-    return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not one of: llama", where, type);
+    return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not one of: " FAMILIES, where, type);
 }
 
 int model_open(struct model *m, const char *path, struct error *e)

@@ -34,7 +34,7 @@ struct family {
      * output "loss" (and "logits"). */
     void (*build)(const struct model *m, struct graph *g, const struct batch *b);
 };
-extern const struct family llama_family;
+extern const struct family llama_family, mistral_family, qwen2_family;
 
 int model_open(struct model *m, const char *path, struct error *e);
 int model_preset(struct model *m, const char *name, struct error *e);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden files for `plimsoll step` on Llama models, made with PyTorch and transformers.
+"""Golden files for `plimsoll step` on Llama, Mistral and Qwen2 models, made with PyTorch and transformers.
 
     python tests/golden/make_llama.py [--out DIR] [--seed N] [--only CASE]...
     python tests/golden/make_llama.py --random K --out DIR [--seed N]
@@ -13,10 +13,10 @@ Each case is one folder:
     expect.safetensors      logits, loss, grad.<name> for every parameter
 
 What holds: the weights and config.json are written first, and the reference is
-LlamaForCausalLM.from_pretrained(folder) in float32 with eager attention. So the
+the family's ForCausalLM.from_pretrained(folder) in float32 with eager attention. So the
 expectation follows the bytes on disk and transformers' own reading of the config,
 never a model in memory that the folder only claims to describe. Parameter names
-are those of LlamaForCausalLM.named_parameters(), which lists a tied weight once,
+are those of its named_parameters(), which lists a tied weight once,
 as model.embed_tokens.weight, also where the file's names lack the "model." prefix.
 
 The last column of the printed table is the distance between this float32 gradient
@@ -34,7 +34,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a
 
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -44,7 +44,8 @@ IGNORE = -100
 def case(**changes):
     """A case is a plain dictionary: the model's sizes, how it is written, the batch."""
     base = dict(
-        # the model
+        # the model; extra: further keys of config.json
+        family="llama", extra=None,
         vocab=61, hidden=24, heads=4, kv_heads=2, head_dim=None, layers=2, inter=40,
         tied=False, attention_bias=False, mlp_bias=False, eps=1e-5, theta=10000.0,
         rope=None, positions=64,
@@ -89,13 +90,22 @@ CASES = {
     "noprefix": case(prefix=False, tied=True, style=4, kv_heads=4, layers=2, vocab=79, inter=29,
                      omit=("head_dim", "num_key_value_heads", "rope_theta", "rope_scaling",
                            "attention_bias", "mlp_bias")),
+    # T is longer than the window, so a wrong edge is seen; null means no window at all.
+    "mistral": case(family="mistral", extra=dict(sliding_window=5), style=4, T=17, vocab=59, inter=31),
+    "mistral_v5": case(family="mistral", extra=dict(sliding_window=None), style=5, T=11, layers=1, head_dim=10),
+    "qwen2": case(family="qwen2", tied=True, style=4, vocab=71, inter=35, layers=2,
+                  extra=dict(use_sliding_window=False, sliding_window=4, max_window_layers=1)),
+    "qwen2_window": case(family="qwen2", style=5, layers=3, T=15, vocab=51, inter=27, eps=1e-6,
+                         extra=dict(use_sliding_window=True, sliding_window=4, max_window_layers=1,
+                                    layer_types=["full_attention", "sliding_attention", "sliding_attention"])),
 }
+CLASSES = dict(llama="Llama", mistral="Mistral", qwen2="Qwen2")
 
 
 def config_json(c):
     """config.json of a case in the style it asks for, independent of transformers."""
     out = {
-        "architectures": ["LlamaForCausalLM" if c["prefix"] else "LlamaModel"],
+        "architectures": [CLASSES[c["family"]] + ("ForCausalLM" if c["prefix"] else "Model")],
         "attention_bias": c["attention_bias"],
         "attention_dropout": 0.0,
         "bos_token_id": 1,
@@ -106,7 +116,7 @@ def config_json(c):
         "intermediate_size": c["inter"],
         "max_position_embeddings": c["positions"],
         "mlp_bias": c["mlp_bias"],
-        "model_type": "llama",
+        "model_type": c["family"],
         "num_attention_heads": c["heads"],
         "num_hidden_layers": c["layers"],
         "num_key_value_heads": c["kv_heads"],
@@ -124,6 +134,10 @@ def config_json(c):
     else:
         rope = dict(c["rope"] or {"rope_type": "default"}, rope_theta=c["theta"])
         out.update(rope_parameters=rope, dtype=c["dtype"], transformers_version="5.0.0")
+    if c["family"] != "llama":
+        for key in ("attention_bias", "mlp_bias", "pretraining_tp"):
+            del out[key]
+    out.update(c["extra"] or {})
     for key in c["omit"]:
         out.pop(key, None)
     return dict(sorted(out.items()))
@@ -143,7 +157,7 @@ def write_json(path, value):
 def random_weights(c, config, generator):
     """Weights far enough from zero that no gradient is degenerate: matrices and biases
     normal with c["std"], norms around 1. A tied head is left out, as transformers does."""
-    shapes = {n: p.shape for n, p in LlamaForCausalLM(config).named_parameters()}
+    shapes = {n: p.shape for n, p in AutoModelForCausalLM.from_config(config).named_parameters()}
     out = {}
     for name, shape in shapes.items():
         w = torch.randn(shape, generator=generator) * c["std"]
@@ -178,13 +192,13 @@ def write_model(folder, c, generator):
         if name.endswith((".safetensors", ".json")):
             os.remove(os.path.join(folder, name))
     write_json(os.path.join(folder, "config.json"), config_json(c))
-    config = LlamaConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder)
     write_weights(folder, c, random_weights(c, config, generator))
 
 
 def load_model(folder, dtype=torch.float32):
     """The reference, from the folder alone. Refuses a folder that does not fill it."""
-    model, info = LlamaForCausalLM.from_pretrained(
+    model, info = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
     bad = {k: v for k, v in info.items() if v}
     if bad:
@@ -271,9 +285,21 @@ def random_case(r):
                      dict(rope_type="llama3", factor=r.choice([4.0, 8.0]),
                           low_freq_factor=1.0, high_freq_factor=r.choice([2.0, 4.0]),
                           original_max_position_embeddings=r.choice([16, 32]))])
+    family = r.choice(["llama", "llama", "mistral", "qwen2"])
+    layers = r.randint(1, 4)
+    extra = None
+    if family == "mistral":
+        extra = dict(sliding_window=r.choice([None, 1, r.randint(2, 30)]))
+    if family == "qwen2":
+        extra = dict(use_sliding_window=r.random() < 0.5, sliding_window=r.randint(1, 20),
+                     max_window_layers=r.randint(0, layers))
+        implicit = (hidden // heads) % 2 == 0
+        hidden = hidden if implicit else hidden * 2  # no head_dim key in this family's class
+        implicit = True
     return case(
+        family=family, extra=extra,
         vocab=r.randint(5, 130), hidden=hidden, heads=heads, kv_heads=kv,
-        head_dim=None if implicit else 2 * r.randint(1, 10), layers=r.randint(1, 4),
+        head_dim=None if implicit else 2 * r.randint(1, 10), layers=layers,
         inter=r.randint(3, 70), tied=r.random() < 0.5, attention_bias=r.random() < 0.3,
         mlp_bias=r.random() < 0.3, eps=r.choice([1e-6, 1e-5, 1e-3]),
         theta=r.choice([100.0, 10000.0, 500000.0]), rope=rope, positions=128,
