@@ -186,6 +186,8 @@ static id draw_act(struct draw *d)
     return op_act(d->g, recent(d), SMOOTH[pick(d, COUNT(SMOOTH))]);
 }
 
+static id draw_softmax(struct draw *d) { return op_mul(d->g, op_softmax(d->g, recent(d)), any(d)); }
+
 /* Weights repeated over samples, positions or columns; one position of a tensor over all. */
 static id draw_broadcast(struct draw *d)
 {
@@ -202,7 +204,7 @@ static id draw_broadcast(struct draw *d)
 static id (*const layers[])(struct draw *) = {
     draw_linear, draw_norm,    draw_add,   draw_residual,     draw_mul,        draw_square,    draw_double, draw_scale, draw_cast,
     draw_copy,   draw_gate,    draw_reshape, draw_views, draw_view_sum,      draw_slices,     draw_weight_views, draw_weight_sum, draw_accumulate, draw_attention,
-    draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_broadcast,
+    draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_broadcast, draw_softmax,
 };
 
 /* Accumulation ends the life of a tensor: its other names must leave the pool. Only

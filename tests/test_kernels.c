@@ -259,6 +259,23 @@ static void check_layernorm(enum dtype f, int64_t R, int64_t C)
     trial_check(&forward);
 }
 
+static void check_softmax(enum dtype f, int64_t R, int64_t C)
+{
+    struct trial t = trial_of(OP_SOFTMAX);
+    t.length = (double)C;
+    input_normal(&t, f, DIM(R, C));
+    for (int64_t i = 0; i < R * C && C > 1; i += C) dtype_store(t.in[0].data, f, i, -INFINITY); /* a masked place */
+    output(&t, f, DIM(R, C));
+    trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
+
+    t = trial_of(OP_SOFTMAX_BWD);
+    t.length = (double)C;
+    t.unit[0] = 4 * sqrt((double)C); /* the sum over the row, times y */
+    for (int i = 0; i < 2; i++) input_normal(&t, f, DIM(R, C));
+    output(&t, f, DIM(R, C));
+    trial_check_in_place(&t, (const int[]){(int)(R % 2), -1, -1, -1});
+}
+
 static void check_rope(enum dtype f, int64_t T, int64_t half)
 {
     struct trial t = trial_of(OP_ROPE);
@@ -276,6 +293,7 @@ static void test_rows(void **state)
     (void)state;
     for_each_shape(check_norm);
     for_each_shape(check_layernorm);
+    for_each_shape(check_softmax);
     for_each_shape(check_rope);
 }
 

@@ -22,6 +22,8 @@ const struct kernel cpu_kernels[] = {
     ROW(SILU_GATE_BWD, silu_gate_bwd),
     ROW(ACT, act),
     ROW(ACT_BWD, act_bwd),
+    ROW(SOFTMAX, softmax),
+    ROW(SOFTMAX_BWD, softmax_bwd),
     ROW_WORK(ATTENTION, attention),
     ROW_WORK(ATTENTION_BWD, attention_bwd),
     ROW(EMBEDDING, embedding),

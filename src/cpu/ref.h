@@ -40,6 +40,8 @@ void ref_layernorm(const struct launch *l);
 void ref_layernorm_bwd(const struct launch *l);
 void ref_act(const struct launch *l);
 void ref_act_bwd(const struct launch *l);
+void ref_softmax(const struct launch *l);
+void ref_softmax_bwd(const struct launch *l);
 
 /* ref_tokens.c */
 void ref_embedding(const struct launch *l);

@@ -81,6 +81,8 @@ id op_act(struct graph *g, id x, enum act_kind kind)
     return emit1(g, OP_ACT, &a, &x, 1);
 }
 
+id op_softmax(struct graph *g, id x) { return emit1(g, OP_SOFTMAX, NULL, &x, 1); }
+
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal)
 {
     union attr a = {.attention = {scale, causal}};

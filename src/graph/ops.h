@@ -70,6 +70,7 @@ id op_layernorm(struct graph *g, id x, id w, id b, float eps);
 id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse);
 id op_silu_gate(struct graph *g, id gate, id up);
 id op_act(struct graph *g, id x, enum act_kind kind);
+id op_softmax(struct graph *g, id x);
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal);
 id op_embedding(struct graph *g, id ids, id table);
 id op_shift_labels(struct graph *g, id labels);

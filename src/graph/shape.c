@@ -200,6 +200,19 @@ void infer_act_bwd(struct infer *f)
     like(&f->out[0], f->in[1]);
 }
 
+void infer_softmax(struct infer *f)
+{
+    REQUIRE(f->in[0]->rank >= 1, "x needs a dimension");
+    like(&f->out[0], f->in[0]);
+}
+
+/* A gradient and what it is of. */
+void infer_same_bwd(struct infer *f)
+{
+    REQUIRE(same(f->in[0], f->in[1]), "shapes differ");
+    like(&f->out[0], f->in[1]);
+}
+
 /* --- attention ---------------------------------------------------------------------- */
 
 void infer_attention(struct infer *f)

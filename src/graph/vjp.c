@@ -123,6 +123,9 @@ void vjp_silu_gate(struct vjp *v)
 /* y = f(x):  dx = dy f'(x). */
 void vjp_act(struct vjp *v) { v->din[0] = emit(v, OP_ACT_BWD, v->attr, (id[]){v->dout[0], v->in[0]}, 2, 0); }
 
+/* y_i = e^x_i / sum e^x:  dy_i/dx_j = y_i (delta_ij - y_j), so  dx = y (dy - sum(dy y)). */
+void vjp_softmax(struct vjp *v) { v->din[0] = emit(v, OP_SOFTMAX_BWD, NULL, (id[]){v->dout[0], v->out[0]}, 2, 0); }
+
 /* With P = exp(scale q k^T - lse) rebuilt per tile and D = rowsum(do o):
  *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q. */
 void vjp_attention(struct vjp *v)
