@@ -58,6 +58,9 @@ CPU_KERNEL(act_bwd);
 CPU_KERNEL(softmax);
 CPU_KERNEL(softmax_bwd);
 
+/* dropout.c */
+CPU_KERNEL(dropout);
+
 /* tokens.c */
 CPU_KERNEL(embedding);
 CPU_KERNEL(embedding_dw);

@@ -40,6 +40,7 @@ const struct kernel cpu_kernels[] = {
     ROW(ACCUMULATE, accumulate),
     ROW(FILL, fill),
     ROW(COPY, copy),
+    ROW(DROPOUT, dropout),
     ROW_WORK(SUMSQ, sumsq),
     ROW(CLIP, clip),
     ROW(ADAMW, adamw),

@@ -192,6 +192,7 @@ const struct kernel ref_kernels[] = {
     {OP_ACCUMULATE, "ref_accumulate", ref_match, NULL, ref_add},
     ROW(FILL, fill),
     ROW(COPY, copy),
+    ROW(DROPOUT, dropout),
     ROW(SUMSQ, sumsq),
     ROW(CLIP, clip),
     ROW(ADAMW, adamw),

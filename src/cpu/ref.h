@@ -42,6 +42,7 @@ void ref_act(const struct launch *l);
 void ref_act_bwd(const struct launch *l);
 void ref_softmax(const struct launch *l);
 void ref_softmax_bwd(const struct launch *l);
+void ref_dropout(const struct launch *l);
 
 /* ref_tokens.c */
 void ref_embedding(const struct launch *l);

@@ -1,9 +1,11 @@
 /*
  * ref_acts.c: reference kernels of broadcast sums, layer norm,
- * activations and softmax (see ref.c for what the reference promises).
+ * activations, softmax and dropout (see ref.c for what the reference promises).
  */
 #include <math.h>
 
+#include "base/random.h"
+#include "cpu/dropout.h"
 #include "cpu/ref.h"
 
 /* --- sums over what was broadcast ------------------------------------------------------- */
@@ -160,5 +162,20 @@ void ref_softmax_bwd(const struct launch *l)
         for (int64_t c = 0; c < C; c++) sum += ref_get(dy, r * C + c) * ref_get(y, r * C + c);
         for (int64_t c = 0; c < C; c++)
             ref_put(&l->out[0], r * C + c, ref_get(y, r * C + c) * (ref_get(dy, r * C + c) - sum));
+    }
+}
+
+/* --- dropout ----------------------------------------------------------------------------------- */
+
+void ref_dropout(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const int64_t each = operand_elements(x) / x->dim[0];
+    const float p = l->attr->dropout.p;
+    for (int64_t i = 0; i < operand_elements(x); i++) {
+        uint64_t key = dropout_key(l->in[1].data, l->attr->dropout.key, (int32_t)ref_get(&l->in[2], i / each));
+        uint32_t word;
+        random_words(&word, key, l->attr->dropout.per_sample ? 0 : (uint64_t)(i % each), 1);
+        ref_put(&l->out[0], i, word < dropout_threshold(p) ? 0 : ref_get(x, i) / (1 - (double)p));
     }
 }

@@ -321,6 +321,15 @@ void infer_copy(struct infer *f)
     like(&f->out[0], f->in[0]);
 }
 
+void infer_dropout(struct infer *f)
+{
+    const struct tensor *x = f->in[0], *samples = f->in[2];
+    float p = f->attr->dropout.p;
+    REQUIRE(p >= 0 && p < 1, "the probability %g is not within [0, 1)", (double)p);
+    REQUIRE(x->rank >= 1 && samples->dtype == DT_I32 && is_vector(samples, x->dim[0]), "samples must be i32, one for each of x's first dimension");
+    like(&f->out[0], x);
+}
+
 /* --- update ---------------------------------------------------------------------------------- */
 
 void infer_sumsq(struct infer *f)

@@ -160,6 +160,9 @@ void vjp_mul(struct vjp *v)
         if (v->need[i]) v->din[i] = sum_to(v, op_mul(v->g, v->dout[0], v->in[1 - i]), v->in[i]);
 }
 
+/* y = k x with k either 0 or 1/(1-p): dx = k dy, and the same key gives the same k. */
+void vjp_dropout(struct vjp *v) { v->din[0] = emit(v, OP_DROPOUT, v->attr, (id[]){v->dout[0], v->in[1], v->in[2]}, 3, 0); }
+
 void vjp_scale(struct vjp *v) { v->din[0] = op_scale(v->g, v->dout[0], v->attr->scale.value); }
 
 void vjp_cast(struct vjp *v) { v->din[0] = op_cast(v->g, v->dout[0], gradient_dtype(v, v->in[0])); }
