@@ -104,8 +104,15 @@ static inline void rig_load_params(struct rig *r)
     }
 }
 
-/* Inputs: i32 ones are ids below VOCABULARY, those called labels with holes; the whole
- * storage is filled, so all micro-batches are. */
+/* Element k of an input: i32 ones are ids below VOCABULARY, those called labels with holes,
+ * and "samples" counts the samples. */
+static inline double rig_input(const char *name, enum dtype type, int64_t k)
+{
+    if (!strcmp(name, "samples")) return (double)k;
+    return type == DT_I32 ? id_of(name, k, VOCABULARY, !strncmp(name, "labels", 6)) : value_of(name, k);
+}
+
+/* The whole storage is filled, so all micro-batches are. */
 static inline void rig_load_inputs(struct rig *r)
 {
     const struct graph *g = &r->graph;
@@ -120,9 +127,7 @@ static inline void rig_load_inputs(struct rig *r)
         bool used = false;
         for (int p = 0; p < PROGRAM_COUNT; p++) used |= r->plan.placement.life[p][s].used;
         for (uint64_t k = 0; used && k < g->storages.at[s].bytes / dtype_size(type); k++)
-            dtype_store(at, type, (int64_t)k,
-                        type == DT_I32 ? id_of(name, (int64_t)k, VOCABULARY, !strncmp(name, "labels", 6))
-                                       : value_of(name, (int64_t)k));
+            dtype_store(at, type, (int64_t)k, rig_input(name, type, (int64_t)k));
     }
     mem_free(done);
 }

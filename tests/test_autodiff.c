@@ -188,6 +188,14 @@ static id draw_act(struct draw *d)
     return op_act(d->g, recent(d), SMOOTH[pick(d, COUNT(SMOOTH))]);
 }
 
+static id draw_softmax(struct draw *d) { return op_mul(d->g, op_softmax(d->g, recent(d)), any(d)); }
+
+static id draw_dropout(struct draw *d)
+{
+    id samples = op_samples(d->g, d->B);
+    return (pick(d, 3) ? op_dropout : op_drop_path)(d->g, recent(d), samples, 0.3f);
+}
+
 /* Weights repeated over samples, positions or columns; one position of a tensor over all. */
 static id draw_broadcast(struct draw *d)
 {
@@ -204,7 +212,7 @@ static id draw_broadcast(struct draw *d)
 static id (*const layers[])(struct draw *) = {
     draw_linear, draw_norm,    draw_add,   draw_residual,     draw_mul,        draw_square,    draw_double, draw_scale, draw_cast,
     draw_copy,   draw_gate,    draw_reshape, draw_views, draw_view_sum,      draw_slices,     draw_weight_views, draw_weight_sum, draw_accumulate, draw_attention,
-    draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_broadcast,
+    draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_broadcast, draw_softmax, draw_dropout,
 };
 
 /* Accumulation ends the life of a tensor: its other names must leave the pool. Only
@@ -568,6 +576,30 @@ static void test_unreached(void **state)
     rig_close(&r);
 }
 
+/* The builder's means: their values, and their gradients, 1/n and 2x/n. */
+static void test_means(void **state)
+{
+    (void)state;
+    for (int square = 0; square < 2; square++) {
+        struct rig r = {0};
+        graph_init(&r.graph);
+        id x = graph_param(&r.graph, "x", DT_F64, DIM(3, 2), (struct init){INIT_NORMAL, 1, 0});
+        graph_output(&r.graph, "loss", (square ? op_mean_square : op_mean)(&r.graph, x));
+        graph_differentiate(&r.graph, PROGRAM_STEP, rig_loss_tensor(&r));
+        rig_open(&r, DEVICE_REF);
+        rig_run(&r);
+        double *v = rig_read(&r, x), *grad = rig_read(&r, graph_param_of(&r.graph, x)->grad), want = 0;
+        for (int i = 0; i < 6; i++) {
+            want += (square ? v[i] * v[i] : v[i]) / 6;
+            assert_true(fabs(grad[i] - (square ? 2 * v[i] : 1) / 6) < 1e-15);
+        }
+        assert_true(fabs(rig_loss(&r) - want) < 1e-15);
+        mem_free(v);
+        mem_free(grad);
+        rig_close(&r);
+    }
+}
+
 /* --- what is refused, not got wrong ------------------------------------------------------------------------ */
 
 static void expect_refusal(struct graph *g, const char *word)
@@ -621,7 +653,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slopes),    cmocka_unit_test(test_chunks), cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_recompute), cmocka_unit_test(test_reuse),  cmocka_unit_test(test_together),
-        cmocka_unit_test(test_frozen),    cmocka_unit_test(test_unreached),
+        cmocka_unit_test(test_frozen),    cmocka_unit_test(test_unreached),         cmocka_unit_test(test_means),
         cmocka_unit_test(test_loop_exit_refused), cmocka_unit_test(test_statistic_refused),
     };
     seed_begin();

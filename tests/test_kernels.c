@@ -83,6 +83,21 @@ static void check_activations(enum dtype f, int64_t R, int64_t C)
     }
 }
 
+static void check_dropout(enum dtype f, int64_t B, int64_t n)
+{
+    for (int per_sample = 0; per_sample < 2; per_sample++) {
+        struct trial t = trial_of(OP_DROPOUT);
+        t.attr.dropout.p = 0.3f;
+        t.attr.dropout.per_sample = (uint8_t)per_sample;
+        t.attr.dropout.key = 5;
+        input_normal(&t, f, DIM(B, n));
+        input_step(&t, 1);
+        input_ids(&t, B, 1000, false);
+        output(&t, f, DIM(B, n));
+        trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
+    }
+}
+
 /* |got - want| in units of the last place of an f32 of want's size. */
 static double ulps(float got, double want)
 {
@@ -141,6 +156,7 @@ static void test_elementwise(void **state)
     (void)state;
     for_each_shape(check_elementwise);
     for_each_shape(check_activations);
+    for_each_shape(check_dropout);
     for_each_shape(check_moves);
 }
 
@@ -259,6 +275,23 @@ static void check_layernorm(enum dtype f, int64_t R, int64_t C)
     trial_check(&forward);
 }
 
+static void check_softmax(enum dtype f, int64_t R, int64_t C)
+{
+    struct trial t = trial_of(OP_SOFTMAX);
+    t.length = (double)C;
+    input_normal(&t, f, DIM(R, C));
+    for (int64_t i = 0; i < R * C && C > 1; i += C) dtype_store(t.in[0].data, f, i, -INFINITY); /* a masked place */
+    output(&t, f, DIM(R, C));
+    trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
+
+    t = trial_of(OP_SOFTMAX_BWD);
+    t.length = (double)C;
+    t.unit[0] = 4 * sqrt((double)C); /* the sum over the row, times y */
+    for (int i = 0; i < 2; i++) input_normal(&t, f, DIM(R, C));
+    output(&t, f, DIM(R, C));
+    trial_check_in_place(&t, (const int[]){(int)(R % 2), -1, -1, -1});
+}
+
 static void check_rope(enum dtype f, int64_t T, int64_t half)
 {
     struct trial t = trial_of(OP_ROPE);
@@ -276,6 +309,7 @@ static void test_rows(void **state)
     (void)state;
     for_each_shape(check_norm);
     for_each_shape(check_layernorm);
+    for_each_shape(check_softmax);
     for_each_shape(check_rope);
 }
 

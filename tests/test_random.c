@@ -56,8 +56,28 @@ static void test_bits(void **state)
     }
 }
 
+/* Any cut of a range of words gives the same ones, and their mean is that of a uniform word. */
+static void test_words(void **state)
+{
+    (void)state;
+    enum { N = 20000 };
+    uint32_t *whole = mem_alloc(N * sizeof *whole), part[257];
+    uint64_t key = random_key(5, "words");
+    double mean = 0;
+    random_words(whole, key, 3, N);
+    for (int64_t at = 0, n; at < 3000; at += n) {
+        n = (int64_t)(random_bits(9, (uint64_t)at) % 257) + 1;
+        random_words(part, key, 3 + (uint64_t)at, n);
+        assert_memory_equal(part, whole + at, (size_t)n * sizeof *part);
+    }
+    assert_int_equal(whole[1], (uint32_t)random_bits(key, 2));
+    for (int i = 0; i < N; i++) mean += whole[i] * 0x1p-32 / N;
+    assert_true(fabs(mean - 0.5) < 5 * sqrt(1.0 / 12 / N));
+    mem_free(whole);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_bits), cmocka_unit_test(test_words)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

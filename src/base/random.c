@@ -40,6 +40,18 @@ uint64_t random_bits(uint64_t key, uint64_t index)
     return mix(mix(index * golden + mix(key)) ^ key);
 }
 
+void random_words(uint32_t *to, uint64_t key, uint64_t first, int64_t n)
+{
+    int64_t i = 0;
+    if (n > 0 && first % 2) to[i++] = (uint32_t)(random_bits(key, first / 2) >> 32);
+    for (; i + 1 < n; i += 2) {
+        uint64_t bits = random_bits(key, (first + (uint64_t)i) / 2);
+        to[i] = (uint32_t)bits;
+        to[i + 1] = (uint32_t)(bits >> 32);
+    }
+    if (i < n) to[i] = (uint32_t)random_bits(key, (first + (uint64_t)i) / 2);
+}
+
 /* u is in (0, 1], so that its logarithm is finite; v is in [0, 1). */
 static inline void normal_pair(uint64_t key, uint64_t k, double pair[2])
 {

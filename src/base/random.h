@@ -16,6 +16,10 @@ uint64_t random_key(uint64_t seed, const char *name);
 /* 64 uniform bits. */
 uint64_t random_bits(uint64_t key, uint64_t index);
 
+/* Elements [first, first + n) of the stream of uniform 32-bit words: word 2k and 2k + 1 are the
+ * low and the high half of random_bits(key, k). */
+void random_words(uint32_t *to, uint64_t key, uint64_t first, int64_t n);
+
 /* Elements [first, first + n) of the stream of normal numbers with mean 0 and the given
  * standard deviation. One call over a range equals any calls that cut it up. The
  * arithmetic is done in double and rounded once. No value is beyond 8.6 deviations. */

@@ -66,6 +66,13 @@ CPU_KERNEL_WORK(sum_to);
 CPU_KERNEL(act);
 CPU_KERNEL(act_bwd);
 
+/* softmax.c */
+CPU_KERNEL(softmax);
+CPU_KERNEL(softmax_bwd);
+
+/* dropout.c */
+CPU_KERNEL(dropout);
+
 /* tokens.c */
 CPU_KERNEL(embedding);
 CPU_KERNEL(embedding_dw);

@@ -41,6 +41,10 @@ void ref_layernorm(const struct launch *l);
 void ref_layernorm_bwd(const struct launch *l);
 void ref_act(const struct launch *l);
 void ref_act_bwd(const struct launch *l);
+void ref_softmax(const struct launch *l);
+void ref_softmax_bwd(const struct launch *l);
+void ref_dropout(const struct launch *l);
+
 /* ref_conv.c */
 void ref_conv(const struct launch *l);
 void ref_conv_dx(const struct launch *l);

@@ -1,8 +1,11 @@
 /*
- * ref_acts.c: reference kernels of broadcast sums, layer norm and activations (see ref.c for what the reference promises).
+ * ref_acts.c: reference kernels of broadcast sums, layer norm,
+ * activations, softmax and dropout (see ref.c for what the reference promises).
  */
 #include <math.h>
 
+#include "base/random.h"
+#include "cpu/dropout.h"
 #include "cpu/ref.h"
 
 /* --- sums over what was broadcast ------------------------------------------------------- */
@@ -133,4 +136,46 @@ void ref_act_bwd(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
         ref_put(&l->out[0], i, ref_get(&l->in[0], i) * act_slope(l->attr->act.kind, ref_get(&l->in[1], i)));
+}
+
+/* --- softmax --------------------------------------------------------------------------------- */
+
+void ref_softmax(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const int64_t rows = operand_rows(x), C = operand_last(x);
+    for (int64_t r = 0; r < rows; r++) {
+        double most = -INFINITY, sum = 0;
+        for (int64_t c = 0; c < C; c++) most = fmax(most, ref_get(x, r * C + c));
+        for (int64_t c = 0; c < C; c++) sum += exp(ref_get(x, r * C + c) - most);
+        for (int64_t c = 0; c < C; c++) ref_put(&l->out[0], r * C + c, exp(ref_get(x, r * C + c) - most) / sum);
+    }
+}
+
+/* dx = y (dy - sum(dy y)). */
+void ref_softmax_bwd(const struct launch *l)
+{
+    const struct operand *dy = &l->in[0], *y = &l->in[1];
+    const int64_t rows = operand_rows(y), C = operand_last(y);
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0;
+        for (int64_t c = 0; c < C; c++) sum += ref_get(dy, r * C + c) * ref_get(y, r * C + c);
+        for (int64_t c = 0; c < C; c++)
+            ref_put(&l->out[0], r * C + c, ref_get(y, r * C + c) * (ref_get(dy, r * C + c) - sum));
+    }
+}
+
+/* --- dropout ----------------------------------------------------------------------------------- */
+
+void ref_dropout(const struct launch *l)
+{
+    const struct operand *x = &l->in[0];
+    const int64_t each = operand_elements(x) / x->dim[0];
+    const float p = l->attr->dropout.p;
+    for (int64_t i = 0; i < operand_elements(x); i++) {
+        uint64_t key = dropout_key(l->in[1].data, l->attr->dropout.key, (int32_t)ref_get(&l->in[2], i / each));
+        uint32_t word;
+        random_words(&word, key, l->attr->dropout.per_sample ? 0 : (uint64_t)(i % each), 1);
+        ref_put(&l->out[0], i, word < dropout_threshold(p) ? 0 : ref_get(x, i) / (1 - (double)p));
+    }
 }

@@ -129,6 +129,7 @@ union attr {
     struct { double beta1, beta2, eps, weight_decay, lr_scale; } adamw;
     struct { uint8_t space; } copy;
     struct { uint8_t dtype, rank; int64_t dim[MAX_RANK]; } sum_to; /* of the result */
+    struct { float p; uint8_t per_sample; uint32_t key; } dropout; /* key: of the op's random numbers */
     struct { uint8_t kind; } act;             /* enum act_kind */
     struct { uint8_t axes[MAX_RANK]; } permute;
     /* CONV, CONV_DX (H, W: the size of its result) and CONV_DW (kh, kw: its kernel). */

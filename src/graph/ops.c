@@ -88,6 +88,8 @@ id op_act(struct graph *g, id x, enum act_kind kind)
     return emit1(g, OP_ACT, &a, &x, 1);
 }
 
+id op_softmax(struct graph *g, id x) { return emit1(g, OP_SOFTMAX, NULL, &x, 1); }
+
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal)
 {
     return op_attention_with(g, q, k, v, 0, (struct attention_options){scale, causal, 0});
@@ -143,6 +145,23 @@ id op_cast(struct graph *g, id x, enum dtype to)
 
 id op_sum(struct graph *g, id x) { return emit1(g, OP_SUM, NULL, &x, 1); }
 id op_accumulate(struct graph *g, id x, id acc) { return emit1(g, OP_ACCUMULATE, NULL, (id[]){x, acc}, 2); }
+
+
+static int64_t count_of(const struct graph *g, id x) { return x ? tensor_elements(tensor_at(g, x)) : 1; }
+id op_mean(struct graph *g, id x) { return op_scale(g, op_sum(g, x), 1.0 / (double)count_of(g, x)); }
+id op_mean_square(struct graph *g, id x) { return op_mean(g, op_mul(g, x, x)); }
+
+/* The key is the stable id that the node will get: a repetition carries it along. */
+static id dropout(struct graph *g, id x, id samples, float p, bool per_sample)
+{
+    union attr a = {.dropout = {p, per_sample, g->next_stable + 1}};
+    if (p == 0 || g->at.program == PROGRAM_EVAL) return x;
+    return emit1(g, OP_DROPOUT, &a, (id[]){x, graph_step(g), samples}, 3);
+}
+
+id op_dropout(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, false); }
+id op_drop_path(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, true); }
+id op_samples(struct graph *g, int64_t B) { return graph_input(g, "samples", DT_I32, 1, &B); }
 
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value)
 {

@@ -72,6 +72,7 @@ id op_layernorm(struct graph *g, id x, id w, id b, float eps);
 id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse);
 id op_silu_gate(struct graph *g, id gate, id up);
 id op_act(struct graph *g, id x, enum act_kind kind);
+id op_softmax(struct graph *g, id x);
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal);
 /* With a key mask [B,S] that is added to the scores (0: none) and a sliding window: a
  * query sees itself and window - 1 keys before it (0: all). */
@@ -94,6 +95,17 @@ id op_scale(struct graph *g, id x, double value);
 id op_cast(struct graph *g, id x, enum dtype to);
 id op_sum(struct graph *g, id x);
 id op_accumulate(struct graph *g, id x, id acc);
+/* The mean of x as it stands here. Not for a loss over a batch that may be split into
+ * micro-batches: their losses are added, so each must be divided by the count of the
+ * whole step (step.inv_count), not by its own. */
+id op_mean(struct graph *g, id x);
+id op_mean_square(struct graph *g, id x);
+/* `samples` [B], positions in the step's batch, is the input "samples" that the host fills.
+ * Evaluation drops nothing: there, and for p = 0, the result is x. op_drop_path drops whole
+ * samples. */
+id op_dropout(struct graph *g, id x, id samples, float p);
+id op_drop_path(struct graph *g, id x, id samples, float p);
+id op_samples(struct graph *g, int64_t B);
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value);
 id op_copy(struct graph *g, id x, enum space to);
 /* Axis i of the result is axis axes[i] of x; a view. */

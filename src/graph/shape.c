@@ -191,6 +191,19 @@ void infer_act_bwd(struct infer *f)
     like(&f->out[0], f->in[1]);
 }
 
+void infer_softmax(struct infer *f)
+{
+    REQUIRE(f->in[0]->rank >= 1, "x needs a dimension");
+    like(&f->out[0], f->in[0]);
+}
+
+/* A gradient and what it is of. */
+void infer_same_bwd(struct infer *f)
+{
+    REQUIRE(same(f->in[0], f->in[1]), "shapes differ");
+    like(&f->out[0], f->in[1]);
+}
+
 /* --- attention ---------------------------------------------------------------------- */
 
 /* One number per key, for all heads and queries; or none. */
@@ -306,6 +319,15 @@ void infer_copy(struct infer *f)
 {
     REQUIRE(!f->in[1] || (same(f->in[0], f->in[1]) && f->in[0]->dtype == f->in[1]->dtype), "source and target differ");
     like(&f->out[0], f->in[0]);
+}
+
+void infer_dropout(struct infer *f)
+{
+    const struct tensor *x = f->in[0], *samples = f->in[2];
+    float p = f->attr->dropout.p;
+    REQUIRE(p >= 0 && p < 1, "the probability %g is not within [0, 1)", (double)p);
+    REQUIRE(x->rank >= 1 && samples->dtype == DT_I32 && is_vector(samples, x->dim[0]), "samples must be i32, one for each of x's first dimension");
+    like(&f->out[0], x);
 }
 
 /* --- update ---------------------------------------------------------------------------------- */

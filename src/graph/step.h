@@ -20,7 +20,7 @@ struct step_block {
     int32_t found_inf;   /* 1: the update is predicated off */
     int32_t pad;
     uint64_t seed;       /* of the run */
-    uint64_t rng_step;
+    uint64_t rng_step;   /* steps done: with the seed, keys the step's random numbers */
 };
 
 #endif

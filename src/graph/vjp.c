@@ -132,6 +132,9 @@ void vjp_silu_gate(struct vjp *v)
 /* y = f(x):  dx = dy f'(x). */
 void vjp_act(struct vjp *v) { v->din[0] = emit(v, OP_ACT_BWD, v->attr, (id[]){v->dout[0], v->in[0]}, 2, 0); }
 
+/* y_i = e^x_i / sum e^x:  dy_i/dx_j = y_i (delta_ij - y_j), so  dx = y (dy - sum(dy y)). */
+void vjp_softmax(struct vjp *v) { v->din[0] = emit(v, OP_SOFTMAX_BWD, NULL, (id[]){v->dout[0], v->out[0]}, 2, 0); }
+
 /* With P = exp(scale q k^T + mask - lse) rebuilt per tile and D = rowsum(do o):
  *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q.
  * The mask says what there is to see; it is given, not learned, and has no gradient. */
@@ -167,6 +170,9 @@ void vjp_mul(struct vjp *v)
     for (int i = 0; i < 2; i++)
         if (v->need[i]) v->din[i] = vjp_sum_to(v, op_mul(v->g, v->dout[0], v->in[1 - i]), v->in[i]);
 }
+
+/* y = k x with k either 0 or 1/(1-p): dx = k dy, and the same key gives the same k. */
+void vjp_dropout(struct vjp *v) { v->din[0] = emit(v, OP_DROPOUT, v->attr, (id[]){v->dout[0], v->in[1], v->in[2]}, 3, 0); }
 
 void vjp_scale(struct vjp *v) { v->din[0] = op_scale(v->g, v->dout[0], v->attr->scale.value); }
 

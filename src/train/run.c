@@ -176,6 +176,26 @@ void *run_staging(const struct run *r)
     return NULL;
 }
 
+/* The input "samples", where the graph has it: each row's place in the step's batch. It
+ * never changes, so it is written once; rows that fill a ragged end count on. */
+static int put_samples(struct run *r, struct error *e)
+{
+    const struct graph *g = &r->graph;
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        bool used = false;
+        for (int p = 0; p < PROGRAM_COUNT; p++) used |= r->plan.placement.life[p][s].used;
+        if (!used || x->kind != KIND_INPUT || strcmp(graph_name(g, x->name), "samples")) continue;
+        uint64_t n = x->bytes / sizeof(int32_t);
+        int32_t *places = mem_alloc(x->bytes);
+        for (uint64_t i = 0; i < n; i++) places[i] = (int32_t)i;
+        int rc = r->device.ops->write(&r->device, r->device.arena[x->space] + r->plan.placement.offset[s], places, x->bytes, e);
+        mem_free(places);
+        return rc;
+    }
+    return PL_OK;
+}
+
 int run_start(struct run *r, const char *spill, bool load, struct error *e)
 {
     int rc = weights_open(&r->weights, &r->model, &r->graph, e);
@@ -189,6 +209,7 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     r->has_tape = true;
     if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;
     r->tape.poison = getenv("PLIMSOLL_POISON") != NULL;
+    if ((rc = put_samples(r, e))) return rc;
     if (!load) return PL_OK;
     return weights_load(&r->weights, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING,
                         (uint64_t)r->config->train_seed, e);

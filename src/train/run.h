@@ -38,8 +38,8 @@ struct run_options {
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
 int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e);
-/* Allocates, records, loads the weights (`load` false: a resume fills them). `spill` is
- * the folder for the second space's file. */
+/* Allocates, records, numbers the input "samples" if there is one, loads the weights (`load`
+ * false: a resume fills them). `spill` is the folder for the second space's file. */
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
