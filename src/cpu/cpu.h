@@ -50,6 +50,12 @@ CPU_KERNEL(pad);
 CPU_KERNEL(gather);
 CPU_KERNEL_WORK(scatter_add);
 
+/* separable.c */
+CPU_KERNEL_WORK(resize);
+CPU_KERNEL_WORK(resize_bwd);
+CPU_KERNEL_WORK(avgpool);
+CPU_KERNEL_WORK(avgpool_bwd);
+
 /* tokens.c */
 CPU_KERNEL(embedding);
 CPU_KERNEL(embedding_dw);

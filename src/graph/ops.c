@@ -161,3 +161,26 @@ id op_scatter_add(struct graph *g, id y, id index, int64_t rows)
     union attr a = {.scatter_add = {rows}};
     return emit1(g, OP_SCATTER_ADD, &a, (id[]){y, index}, 2);
 }
+
+id op_resize(struct graph *g, id x, int64_t H, int64_t W, bool align_corners)
+{
+    union attr a = {.resize = {H, W, align_corners}};
+    return emit1(g, OP_RESIZE, &a, &x, 1);
+}
+
+id op_avgpool(struct graph *g, id x, const int64_t k[2], const int64_t stride[2], const int64_t pad[2], bool count_pad)
+{
+    union attr a = {.avgpool = {{k[0], k[1]}, {stride[0], stride[1]}, {pad[0], pad[1]}, .count_pad = count_pad}};
+    return emit1(g, OP_AVGPOOL, &a, &x, 1);
+}
+
+id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W)
+{
+    const struct tensor *t = x ? tensor_at(g, x) : NULL;
+    if (t && t->rank == 4 && H > 0 && W > 0 && t->dim[1] % H == 0 && t->dim[2] % W == 0) {
+        const int64_t k[2] = {t->dim[1] / H, t->dim[2] / W};
+        return op_avgpool(g, x, k, k, (int64_t[2]){0, 0}, true);
+    }
+    union attr a = {.avgpool = {.adaptive = 1, .H = H, .W = W}};
+    return emit1(g, OP_AVGPOOL, &a, &x, 1);
+}

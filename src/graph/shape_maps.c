@@ -71,3 +71,58 @@ void infer_scatter_add(struct infer *f)
     REQUIRE(!acc || (same(acc, &f->out[0]) && acc->dtype == y->dtype && tensor_is_dense(acc)),
             "the accumulator does not fit the sum");
 }
+
+/* --- maps --------------------------------------------------------------------- */
+
+void infer_resize(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    int64_t H = f->attr->resize.H, W = f->attr->resize.W;
+    REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
+    REQUIRE(H > 0 && W > 0, "to %lld x %lld", (long long)H, (long long)W);
+    set(&f->out[0], x->dtype, 4, (int64_t[]){x->dim[0], H, W, x->dim[3]});
+}
+
+/* The attribute's H and W are then those of dx. */
+void infer_resize_bwd(struct infer *f) { infer_resize(f); }
+
+/* Windows over n pixels of axis 0 or 1; 0: there is none. */
+static int64_t pooled(const struct attr_avgpool *a, int axis, int64_t n)
+{
+    int64_t room = n + 2 * a->pad[axis] - a->k[axis];
+    return room < 0 ? 0 : room / a->stride[axis] + 1;
+}
+
+static void check_windows(struct infer *f)
+{
+    const struct attr_avgpool *a = &f->attr->avgpool;
+    REQUIRE(f->in[0]->rank == 4, "x must be [B,H,W,C]");
+    REQUIRE(!a->adaptive || (a->H > 0 && a->W > 0), "to %lld x %lld", (long long)a->H, (long long)a->W);
+    for (int i = 0; i < 2 && !a->adaptive; i++)
+        REQUIRE(a->k[i] > 0 && a->stride[i] > 0 && a->pad[i] >= 0 && 2 * a->pad[i] <= a->k[i],
+                "window %lld, stride %lld, padding %lld: the padding is at most half the window", (long long)a->k[i],
+                (long long)a->stride[i], (long long)a->pad[i]);
+}
+
+void infer_avgpool(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    const struct attr_avgpool *a = &f->attr->avgpool;
+    check_windows(f);
+    if (f->error[0]) return;
+    int64_t H = a->adaptive ? a->H : pooled(a, 0, x->dim[1]), W = a->adaptive ? a->W : pooled(a, 1, x->dim[2]);
+    REQUIRE(H > 0 && W > 0, "the window is larger than the map");
+    set(&f->out[0], x->dtype, 4, (int64_t[]){x->dim[0], H, W, x->dim[3]});
+}
+
+/* The attribute's H and W are then those of dx. */
+void infer_avgpool_bwd(struct infer *f)
+{
+    const struct tensor *dy = f->in[0];
+    const struct attr_avgpool *a = &f->attr->avgpool;
+    check_windows(f);
+    if (f->error[0]) return;
+    REQUIRE(a->adaptive || (pooled(a, 0, a->H) == dy->dim[1] && pooled(a, 1, a->W) == dy->dim[2]),
+            "not the windows of a map of %lld x %lld", (long long)a->H, (long long)a->W);
+    set(&f->out[0], dy->dtype, 4, (int64_t[]){dy->dim[0], a->H, a->W, dy->dim[3]});
+}

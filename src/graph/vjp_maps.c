@@ -48,3 +48,25 @@ void vjp_scatter_add(struct vjp *v)
     if (v->need[0]) v->din[0] = op_gather(v->g, v->dout[0], v->in[1]);
     if (v->need[2]) v->din[2] = v->dout[0];
 }
+
+/* --- maps --------------------------------------------------------------------- */
+
+/* y = A x with a matrix of interpolation weights: dx = A^T dy. */
+void vjp_resize(struct vjp *v)
+{
+    const struct tensor *x = tensor_at(v->g, v->in[0]);
+    union attr a = {.resize = {x->dim[1], x->dim[2], v->attr->resize.align_corners}};
+    id n = graph_emit(v->g, OP_RESIZE_BWD, &a, v->dout, 1);
+    v->din[0] = n ? node_at(v->g, n)->out[0] : 0;
+}
+
+/* y_o = sum of x_i / n_o over the window of o:  dx_i = sum of dy_o / n_o over the windows that i is in. */
+void vjp_avgpool(struct vjp *v)
+{
+    const struct tensor *x = tensor_at(v->g, v->in[0]);
+    union attr a = *v->attr;
+    a.avgpool.H = x->dim[1];
+    a.avgpool.W = x->dim[2];
+    id n = graph_emit(v->g, OP_AVGPOOL_BWD, &a, v->dout, 1);
+    v->din[0] = n ? node_at(v->g, n)->out[0] : 0;
+}
