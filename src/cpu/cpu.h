@@ -56,6 +56,13 @@ CPU_KERNEL_WORK(resize_bwd);
 CPU_KERNEL_WORK(avgpool);
 CPU_KERNEL_WORK(avgpool_bwd);
 
+/* batchnorm.c */
+CPU_KERNEL_WORK(batchnorm);
+CPU_KERNEL_WORK(batchnorm_bwd);
+CPU_KERNEL_WORK(batchnorm_frozen);
+CPU_KERNEL_WORK(batchnorm_frozen_bwd);
+CPU_KERNEL(batchnorm_update);
+
 /* tokens.c */
 CPU_KERNEL(embedding);
 CPU_KERNEL(embedding_dw);

@@ -125,6 +125,9 @@ union attr {
         uint8_t count_pad, adaptive;
         int64_t H, W;                         /* of the result; only where the rest does not say */
     } avgpool;
+    struct { int64_t group; float eps; } batchnorm;  /* images that share statistics */
+    struct { float eps; } batchnorm_frozen;
+    struct { double momentum; int64_t count; float eps; } batchnorm_update;
 };
 
 struct node {

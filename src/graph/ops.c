@@ -184,3 +184,25 @@ id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W)
     union attr a = {.avgpool = {.adaptive = 1, .H = H, .W = W}};
     return emit1(g, OP_AVGPOOL, &a, &x, 1);
 }
+
+id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var, double momentum)
+{
+    union attr a = {.batchnorm = {group, eps}};
+    id n = graph_emit(g, OP_BATCHNORM, &a, (id[]){x, w, b}, 3);
+    if (!n) return 0;
+    const struct node norm = *node_at(g, n);
+    if (running_mean || running_var) {
+        const struct tensor *t = tensor_at(g, x);
+        union attr u = {.batchnorm_update = {momentum, group * t->dim[1] * t->dim[2], eps}};
+        if (!emit1(g, OP_BATCHNORM_UPDATE, &u, (id[]){norm.out[1], norm.out[2], running_mean, running_var}, 4)) return 0;
+    }
+    return norm.out[0];
+}
+
+id op_instancenorm(struct graph *g, id x, id w, id b, float eps) { return op_batchnorm(g, x, w, b, 1, eps, 0, 0, 0); }
+
+id op_batchnorm_frozen(struct graph *g, id x, id w, id b, id mean, id var, float eps)
+{
+    union attr a = {.batchnorm_frozen = {eps}};
+    return emit1(g, OP_BATCHNORM_FROZEN, &a, (id[]){x, w, b, mean, var}, 5);
+}

@@ -126,3 +126,64 @@ void infer_avgpool_bwd(struct infer *f)
             "not the windows of a map of %lld x %lld", (long long)a->H, (long long)a->W);
     set(&f->out[0], dy->dtype, 4, (int64_t[]){dy->dim[0], a->H, a->W, dy->dim[3]});
 }
+
+/* --- batch normalisation -------------------------------------------------------- */
+
+void infer_batchnorm(struct infer *f)
+{
+    const struct tensor *x = f->in[0], *w = f->in[1], *b = f->in[2];
+    const int64_t group = f->attr->batchnorm.group;
+    REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
+    REQUIRE(is_vector(w, x->dim[3]) && is_vector(b, x->dim[3]), "w and b must have %lld elements", (long long)x->dim[3]);
+    REQUIRE(group > 0 && x->dim[0] % group == 0, "%lld images do not divide into groups of %lld", (long long)x->dim[0],
+            (long long)group);
+    like(&f->out[0], x);
+    set(&f->out[1], statistic(x), 2, (int64_t[]){x->dim[0] / group, x->dim[3]});
+    f->out[2] = f->out[1];
+}
+
+/* dx like x, dw and db like statistics. */
+static void norm_gradients(struct infer *f)
+{
+    const struct tensor *x = f->in[1];
+    like(&f->out[0], x);
+    set(&f->out[1], statistic(x), 1, &x->dim[3]);
+    f->out[2] = f->out[1];
+}
+
+void infer_batchnorm_bwd(struct infer *f)
+{
+    const struct tensor *dy = f->in[0], *x = f->in[1], *w = f->in[2], *mean = f->in[3];
+    REQUIRE(x->rank == 4 && same(dy, x) && is_vector(w, x->dim[3]), "shapes do not agree");
+    REQUIRE(same(mean, f->in[4]) && mean->rank == 2 && mean->dim[1] == x->dim[3] && x->dim[0] % mean->dim[0] == 0,
+            "mean and rstd must be [groups,C]");
+    norm_gradients(f);
+}
+
+void infer_batchnorm_frozen(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
+    for (int i = 1; i < 5; i++) REQUIRE(is_vector(f->in[i], x->dim[3]), "w, b, mean and var must have %lld elements", (long long)x->dim[3]);
+    like(&f->out[0], x);
+}
+
+void infer_batchnorm_frozen_bwd(struct infer *f)
+{
+    const struct tensor *dy = f->in[0], *x = f->in[1];
+    REQUIRE(x->rank == 4 && same(dy, x), "shapes do not agree");
+    for (int i = 2; i < 5; i++) REQUIRE(is_vector(f->in[i], x->dim[3]), "w, mean and var must have %lld elements", (long long)x->dim[3]);
+    norm_gradients(f);
+}
+
+void infer_batchnorm_update(struct infer *f)
+{
+    const struct tensor *mean = f->in[0];
+    REQUIRE(mean->rank == 2 && same(mean, f->in[1]), "mean and rstd must be [groups,C]");
+    for (int i = 2; i < 4; i++) {
+        REQUIRE(is_vector(f->in[i], mean->dim[1]), "running mean and var must have %lld elements", (long long)mean->dim[1]);
+        REQUIRE(f->in[i]->dtype == DT_F32 || f->in[i]->dtype == DT_F64, "running statistics must be f32");
+        like(&f->out[i - 2], f->in[i]);
+    }
+    REQUIRE(f->attr->batchnorm_update.count > 1, "the variance of one element says nothing: use more images or larger maps");
+}
