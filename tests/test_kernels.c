@@ -627,6 +627,8 @@ int main(void)
         cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_conv),
         cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_maps),
+        cmocka_unit_test(test_coverage),
         cmocka_unit_test(test_coverage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,6 +72,18 @@ CPU_KERNEL(softmax_bwd);
 
 /* dropout.c */
 CPU_KERNEL(dropout);
+/* separable.c */
+CPU_KERNEL_WORK(resize);
+CPU_KERNEL_WORK(resize_bwd);
+CPU_KERNEL_WORK(avgpool);
+CPU_KERNEL_WORK(avgpool_bwd);
+
+/* batchnorm.c */
+CPU_KERNEL_WORK(batchnorm);
+CPU_KERNEL_WORK(batchnorm_bwd);
+CPU_KERNEL_WORK(batchnorm_frozen);
+CPU_KERNEL_WORK(batchnorm_frozen_bwd);
+CPU_KERNEL(batchnorm_update);
 
 /* tokens.c */
 CPU_KERNEL(embedding);

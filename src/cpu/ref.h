@@ -62,5 +62,16 @@ void ref_concat(const struct launch *l);
 void ref_pad(const struct launch *l);
 void ref_gather(const struct launch *l);
 void ref_scatter_add(const struct launch *l);
+void ref_resize(const struct launch *l);
+void ref_resize_bwd(const struct launch *l);
+void ref_avgpool(const struct launch *l);
+void ref_avgpool_bwd(const struct launch *l);
+
+/* ref_batchnorm.c */
+void ref_batchnorm(const struct launch *l);
+void ref_batchnorm_bwd(const struct launch *l);
+void ref_batchnorm_frozen(const struct launch *l);
+void ref_batchnorm_frozen_bwd(const struct launch *l);
+void ref_batchnorm_update(const struct launch *l);
 
 #endif

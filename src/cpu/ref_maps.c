@@ -59,3 +59,113 @@ void ref_scatter_add(const struct launch *l)
         ref_put(&l->out[0], i, sum);
     }
 }
+
+/* --- resize ------------------------------------------------------------------- */
+
+/* The two pixels that result pixel `at` lies between, and the second one's weight. */
+struct between {
+    int64_t low, high;
+    double weight;
+};
+
+static struct between ref_between(int64_t at, int64_t from, int64_t to, bool align)
+{
+    double scale = align ? (to > 1 ? (double)(from - 1) / (double)(to - 1) : 0) : (double)from / (double)to;
+    double place = align ? scale * (double)at : fmax(0, scale * ((double)at + 0.5) - 0.5);
+    int64_t low = min_i64((int64_t)place, from - 1);
+    return (struct between){low, min_i64(low + 1, from - 1), fmin(1, place - (double)low)};
+}
+
+/* Channel c of pixel (h, w) of image b, as an element. */
+static int64_t ref_pixel(const struct operand *x, int64_t b, int64_t h, int64_t w, int64_t c)
+{
+    return ((b * x->dim[1] + h) * x->dim[2] + w) * x->dim[3] + c;
+}
+
+void ref_resize(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    const bool align = l->attr->resize.align_corners;
+    for (int64_t i = 0; i < operand_elements(y); i++) {
+        const int64_t C = y->dim[3], c = i % C, w = i / C % y->dim[2], h = i / C / y->dim[2] % y->dim[1];
+        const int64_t b = i / C / y->dim[2] / y->dim[1];
+        struct between p = ref_between(h, x->dim[1], y->dim[1], align), q = ref_between(w, x->dim[2], y->dim[2], align);
+        double low = (1 - q.weight) * ref_get(x, ref_pixel(x, b, p.low, q.low, c)) + q.weight * ref_get(x, ref_pixel(x, b, p.low, q.high, c));
+        double high = (1 - q.weight) * ref_get(x, ref_pixel(x, b, p.high, q.low, c)) + q.weight * ref_get(x, ref_pixel(x, b, p.high, q.high, c));
+        ref_put(y, i, (1 - p.weight) * low + p.weight * high);
+    }
+}
+
+/* What pixel `i` weighs in a result pixel. */
+static double ref_share(struct between p, int64_t i)
+{
+    return (i == p.low ? 1 - p.weight : 0) + (i == p.high ? p.weight : 0);
+}
+
+void ref_resize_bwd(const struct launch *l)
+{
+    const struct operand *dy = &l->in[0], *dx = &l->out[0];
+    const bool align = l->attr->resize.align_corners;
+    for (int64_t i = 0; i < operand_elements(dx); i++) {
+        const int64_t C = dx->dim[3], c = i % C, w = i / C % dx->dim[2], h = i / C / dx->dim[2] % dx->dim[1];
+        const int64_t b = i / C / dx->dim[2] / dx->dim[1];
+        double sum = 0;
+        for (int64_t p = 0; p < dy->dim[1]; p++) {
+            double share = ref_share(ref_between(p, dx->dim[1], dy->dim[1], align), h);
+            for (int64_t q = 0; q < dy->dim[2] && share != 0; q++)
+                sum += share * ref_share(ref_between(q, dx->dim[2], dy->dim[2], align), w) * ref_get(dy, ref_pixel(dy, b, p, q, c));
+        }
+        ref_put(dx, i, sum);
+    }
+}
+
+/* --- average pooling ------------------------------------------------------------- */
+
+/* Pixels from .. to of window `at` along an axis, and how many the mean counts. */
+struct window {
+    int64_t from, to, count;
+};
+
+static struct window ref_window(const struct attr_avgpool *a, int axis, int64_t at, int64_t n, int64_t windows)
+{
+    if (a->adaptive) {
+        int64_t from = at * n / windows, to = ((at + 1) * n + windows - 1) / windows;
+        return (struct window){from, to, to - from};
+    }
+    int64_t begin = at * a->stride[axis] - a->pad[axis], end = begin + a->k[axis];
+    int64_t from = max_i64(0, begin), to = min_i64(n, end);
+    return (struct window){from, to, a->count_pad ? end - begin : to - from};
+}
+
+void ref_avgpool(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    for (int64_t i = 0; i < operand_elements(y); i++) {
+        const int64_t C = y->dim[3], c = i % C, w = i / C % y->dim[2], h = i / C / y->dim[2] % y->dim[1];
+        const int64_t b = i / C / y->dim[2] / y->dim[1];
+        struct window p = ref_window(&l->attr->avgpool, 0, h, x->dim[1], y->dim[1]);
+        struct window q = ref_window(&l->attr->avgpool, 1, w, x->dim[2], y->dim[2]);
+        double sum = 0;
+        for (int64_t u = p.from; u < p.to; u++)
+            for (int64_t v = q.from; v < q.to; v++) sum += ref_get(x, ref_pixel(x, b, u, v, c));
+        ref_put(y, i, sum / (double)(p.count * q.count));
+    }
+}
+
+void ref_avgpool_bwd(const struct launch *l)
+{
+    const struct operand *dy = &l->in[0], *dx = &l->out[0];
+    for (int64_t i = 0; i < operand_elements(dx); i++) {
+        const int64_t C = dx->dim[3], c = i % C, w = i / C % dx->dim[2], h = i / C / dx->dim[2] % dx->dim[1];
+        const int64_t b = i / C / dx->dim[2] / dx->dim[1];
+        double sum = 0;
+        for (int64_t u = 0; u < dy->dim[1]; u++) {
+            struct window p = ref_window(&l->attr->avgpool, 0, u, dx->dim[1], dy->dim[1]);
+            for (int64_t v = 0; v < dy->dim[2] && h >= p.from && h < p.to; v++) {
+                struct window q = ref_window(&l->attr->avgpool, 1, v, dx->dim[2], dy->dim[2]);
+                if (w >= q.from && w < q.to) sum += ref_get(dy, ref_pixel(dy, b, u, v, c)) / (double)(p.count * q.count);
+            }
+        }
+        ref_put(dx, i, sum);
+    }
+}

@@ -86,3 +86,11 @@ struct cost cost_attention_bwd(const struct tensor *const *in, const struct tens
     c.bytes = bytes_of(in, 7) + bytes_of(out, 3);
     return c;
 }
+
+/* Sums along H, then along W. */
+struct cost cost_avgpool(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    struct cost c = cost_stream(in, out, attr);
+    c.flops *= (double)(attr->avgpool.adaptive ? 2 : attr->avgpool.k[0] + attr->avgpool.k[1]) / 2;
+    return c;
+}

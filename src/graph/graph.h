@@ -137,6 +137,15 @@ union attr {
     struct { uint8_t axis; } concat;
     struct { int64_t before[MAX_RANK], after[MAX_RANK]; } pad;
     struct { int64_t rows; } scatter_add;     /* N of the result [B,N,C] */
+    struct { int64_t H, W; uint8_t align_corners; } resize; /* H, W of the result; also in RESIZE_BWD */
+    struct attr_avgpool {
+        int64_t k[2], stride[2], pad[2];      /* of H and W */
+        uint8_t count_pad, adaptive;
+        int64_t H, W;                         /* of the result; only where the rest does not say */
+    } avgpool;
+    struct { int64_t group; float eps; } batchnorm;  /* images that share statistics */
+    struct { float eps; } batchnorm_frozen;
+    struct { double momentum; int64_t count; float eps; } batchnorm_update;
 };
 
 struct node {

@@ -222,3 +222,48 @@ id op_scatter_add(struct graph *g, id y, id index, int64_t rows)
     union attr a = {.scatter_add = {rows}};
     return emit1(g, OP_SCATTER_ADD, &a, (id[]){y, index}, 2);
 }
+
+id op_resize(struct graph *g, id x, int64_t H, int64_t W, bool align_corners)
+{
+    union attr a = {.resize = {H, W, align_corners}};
+    return emit1(g, OP_RESIZE, &a, &x, 1);
+}
+
+id op_avgpool(struct graph *g, id x, const int64_t k[2], const int64_t stride[2], const int64_t pad[2], bool count_pad)
+{
+    union attr a = {.avgpool = {{k[0], k[1]}, {stride[0], stride[1]}, {pad[0], pad[1]}, .count_pad = count_pad}};
+    return emit1(g, OP_AVGPOOL, &a, &x, 1);
+}
+
+id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W)
+{
+    const struct tensor *t = x ? tensor_at(g, x) : NULL;
+    if (t && t->rank == 4 && H > 0 && W > 0 && t->dim[1] % H == 0 && t->dim[2] % W == 0) {
+        const int64_t k[2] = {t->dim[1] / H, t->dim[2] / W};
+        return op_avgpool(g, x, k, k, (int64_t[2]){0, 0}, true);
+    }
+    union attr a = {.avgpool = {.adaptive = 1, .H = H, .W = W}};
+    return emit1(g, OP_AVGPOOL, &a, &x, 1);
+}
+
+id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var, double momentum)
+{
+    union attr a = {.batchnorm = {group, eps}};
+    id n = graph_emit(g, OP_BATCHNORM, &a, (id[]){x, w, b}, 3);
+    if (!n) return 0;
+    const struct node norm = *node_at(g, n);
+    if (running_mean || running_var) {
+        const struct tensor *t = tensor_at(g, x);
+        union attr u = {.batchnorm_update = {momentum, group * t->dim[1] * t->dim[2], eps}};
+        if (!emit1(g, OP_BATCHNORM_UPDATE, &u, (id[]){norm.out[1], norm.out[2], running_mean, running_var}, 4)) return 0;
+    }
+    return norm.out[0];
+}
+
+id op_instancenorm(struct graph *g, id x, id w, id b, float eps) { return op_batchnorm(g, x, w, b, 1, eps, 0, 0, 0); }
+
+id op_batchnorm_frozen(struct graph *g, id x, id w, id b, id mean, id var, float eps)
+{
+    union attr a = {.batchnorm_frozen = {eps}};
+    return emit1(g, OP_BATCHNORM_FROZEN, &a, (id[]){x, w, b, mean, var}, 5);
+}

@@ -117,5 +117,14 @@ id op_concat(struct graph *g, const id *x, int n, int axis);
 id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after);
 id op_gather(struct graph *g, id x, id index);
 id op_scatter_add(struct graph *g, id y, id index, int64_t rows);
+id op_resize(struct graph *g, id x, int64_t H, int64_t W, bool align_corners);
+/* k, stride and pad: of H and of W. */
+id op_avgpool(struct graph *g, id x, const int64_t k[2], const int64_t stride[2], const int64_t pad[2], bool count_pad);
+/* H x W windows that cover the map, as equal as whole pixels allow. */
+id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W);
+/* Statistics over groups of `group` images; the running ones follow where they are given (or 0, 0). */
+id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var, double momentum);
+id op_instancenorm(struct graph *g, id x, id w, id b, float eps);
+id op_batchnorm_frozen(struct graph *g, id x, id w, id b, id mean, id var, float eps);
 
 #endif

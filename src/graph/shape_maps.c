@@ -71,3 +71,119 @@ void infer_scatter_add(struct infer *f)
     REQUIRE(!acc || (same(acc, &f->out[0]) && acc->dtype == y->dtype && tensor_is_dense(acc)),
             "the accumulator does not fit the sum");
 }
+
+/* --- maps --------------------------------------------------------------------- */
+
+void infer_resize(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    int64_t H = f->attr->resize.H, W = f->attr->resize.W;
+    REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
+    REQUIRE(H > 0 && W > 0, "to %lld x %lld", (long long)H, (long long)W);
+    set(&f->out[0], x->dtype, 4, (int64_t[]){x->dim[0], H, W, x->dim[3]});
+}
+
+/* The attribute's H and W are then those of dx. */
+void infer_resize_bwd(struct infer *f) { infer_resize(f); }
+
+/* Windows over n pixels of axis 0 or 1; 0: there is none. */
+static int64_t pooled(const struct attr_avgpool *a, int axis, int64_t n)
+{
+    int64_t room = n + 2 * a->pad[axis] - a->k[axis];
+    return room < 0 ? 0 : room / a->stride[axis] + 1;
+}
+
+static void check_windows(struct infer *f)
+{
+    const struct attr_avgpool *a = &f->attr->avgpool;
+    REQUIRE(f->in[0]->rank == 4, "x must be [B,H,W,C]");
+    REQUIRE(!a->adaptive || (a->H > 0 && a->W > 0), "to %lld x %lld", (long long)a->H, (long long)a->W);
+    for (int i = 0; i < 2 && !a->adaptive; i++)
+        REQUIRE(a->k[i] > 0 && a->stride[i] > 0 && a->pad[i] >= 0 && 2 * a->pad[i] <= a->k[i],
+                "window %lld, stride %lld, padding %lld: the padding is at most half the window", (long long)a->k[i],
+                (long long)a->stride[i], (long long)a->pad[i]);
+}
+
+void infer_avgpool(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    const struct attr_avgpool *a = &f->attr->avgpool;
+    check_windows(f);
+    if (f->error[0]) return;
+    int64_t H = a->adaptive ? a->H : pooled(a, 0, x->dim[1]), W = a->adaptive ? a->W : pooled(a, 1, x->dim[2]);
+    REQUIRE(H > 0 && W > 0, "the window is larger than the map");
+    set(&f->out[0], x->dtype, 4, (int64_t[]){x->dim[0], H, W, x->dim[3]});
+}
+
+/* The attribute's H and W are then those of dx. */
+void infer_avgpool_bwd(struct infer *f)
+{
+    const struct tensor *dy = f->in[0];
+    const struct attr_avgpool *a = &f->attr->avgpool;
+    check_windows(f);
+    if (f->error[0]) return;
+    REQUIRE(a->adaptive || (pooled(a, 0, a->H) == dy->dim[1] && pooled(a, 1, a->W) == dy->dim[2]),
+            "not the windows of a map of %lld x %lld", (long long)a->H, (long long)a->W);
+    set(&f->out[0], dy->dtype, 4, (int64_t[]){dy->dim[0], a->H, a->W, dy->dim[3]});
+}
+
+/* --- batch normalisation -------------------------------------------------------- */
+
+void infer_batchnorm(struct infer *f)
+{
+    const struct tensor *x = f->in[0], *w = f->in[1], *b = f->in[2];
+    const int64_t group = f->attr->batchnorm.group;
+    REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
+    REQUIRE(is_vector(w, x->dim[3]) && is_vector(b, x->dim[3]), "w and b must have %lld elements", (long long)x->dim[3]);
+    REQUIRE(group > 0 && x->dim[0] % group == 0, "%lld images do not divide into groups of %lld", (long long)x->dim[0],
+            (long long)group);
+    like(&f->out[0], x);
+    set(&f->out[1], statistic(x), 2, (int64_t[]){x->dim[0] / group, x->dim[3]});
+    f->out[2] = f->out[1];
+}
+
+/* dx like x, dw and db like statistics. */
+static void norm_gradients(struct infer *f)
+{
+    const struct tensor *x = f->in[1];
+    like(&f->out[0], x);
+    set(&f->out[1], statistic(x), 1, &x->dim[3]);
+    f->out[2] = f->out[1];
+}
+
+void infer_batchnorm_bwd(struct infer *f)
+{
+    const struct tensor *dy = f->in[0], *x = f->in[1], *w = f->in[2], *mean = f->in[3];
+    REQUIRE(x->rank == 4 && same(dy, x) && is_vector(w, x->dim[3]), "shapes do not agree");
+    REQUIRE(same(mean, f->in[4]) && mean->rank == 2 && mean->dim[1] == x->dim[3] && x->dim[0] % mean->dim[0] == 0,
+            "mean and rstd must be [groups,C]");
+    norm_gradients(f);
+}
+
+void infer_batchnorm_frozen(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
+    for (int i = 1; i < 5; i++) REQUIRE(is_vector(f->in[i], x->dim[3]), "w, b, mean and var must have %lld elements", (long long)x->dim[3]);
+    like(&f->out[0], x);
+}
+
+void infer_batchnorm_frozen_bwd(struct infer *f)
+{
+    const struct tensor *dy = f->in[0], *x = f->in[1];
+    REQUIRE(x->rank == 4 && same(dy, x), "shapes do not agree");
+    for (int i = 2; i < 5; i++) REQUIRE(is_vector(f->in[i], x->dim[3]), "w, mean and var must have %lld elements", (long long)x->dim[3]);
+    norm_gradients(f);
+}
+
+void infer_batchnorm_update(struct infer *f)
+{
+    const struct tensor *mean = f->in[0];
+    REQUIRE(mean->rank == 2 && same(mean, f->in[1]), "mean and rstd must be [groups,C]");
+    for (int i = 2; i < 4; i++) {
+        REQUIRE(is_vector(f->in[i], mean->dim[1]), "running mean and var must have %lld elements", (long long)mean->dim[1]);
+        REQUIRE(f->in[i]->dtype == DT_F32 || f->in[i]->dtype == DT_F64, "running statistics must be f32");
+        like(&f->out[i - 2], f->in[i]);
+    }
+    REQUIRE(f->attr->batchnorm_update.count > 1, "the variance of one element says nothing: use more images or larger maps");
+}
