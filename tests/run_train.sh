@@ -110,6 +110,7 @@ best() {
     [ "$step" -gt 2 ] && [ "$step" -lt 10 ] || { echo "the best is step $step: this shows nothing"; return 1; }
     [ "$(json "$tmp/best/checkpoints/best/eval.json" step) $(json "$tmp/out" best_step)" = "$step $step" ] || { cat "$tmp/out"; return 1; }
     [ "$(json "$tmp/out" best_eval_loss)" = "$(json "$tmp/best/checkpoints/best/eval.json" eval_loss)" ] || return 1
+    [ "$(json "$tmp/out" allocations_in_steps)" -eq 0 ] || { echo 'allocations in steps'; return 1; }
     same "$tmp/best/checkpoints/best/model.safetensors" "$tmp/best/checkpoints/step-$step/model.safetensors" && no_debris "$tmp/best" && echo "step $step"
 }
 check 'the best model is that of the lowest evaluation loss' best
@@ -160,5 +161,32 @@ other_validation() {
     [ "$(json "$tmp/best/checkpoints/best/eval.json" step)" = 12 ] && [ "$(json "$tmp/best/checkpoints/best/eval.json" eval_samples)" = 8 ]
 }
 check 'other validation files: the best begins anew' other_validation
+
+# --- event files ------------------------------------------------------------------------------
+
+# Every record is checked by test_events; here, that a run writes one per line of its metrics,
+# and that one which was killed and taken up has as many as one that was not.
+# events RUN: how many scalars of each tag its event files hold. A tag stands between its
+# length and the key of its value.
+events() {
+    local tag
+    for tag in loss learning_rate grad_norm tokens_per_second eval_loss; do
+        # shellcheck disable=SC2059
+        printf '%s %s\n' "$tag" "$(cat "$1"/tb/events.out.tfevents.*.plimsoll | grep -aoF "$(printf "\\$(printf %03o ${#tag})$tag\\025")" | wc -l)"
+    done
+}
+event_files() {
+    needs_preload || return
+    local want='loss 10 learning_rate 10 grad_norm 10 tokens_per_second 10 eval_loss 5 '
+    [ "$(events "$tmp/calm" | tr '\n' ' ')" = "$want" ] || { events "$tmp/calm"; return 1; }
+    rm -rf "$tmp/cut"
+    expect 137 '' env FAULT=kill:17 FAULT_PATH="$tmp/cut/tb" "$binary" train "$golden/run.yaml" --set "train.out=$tmp/cut" "${evaluated[@]}" --set train.save_every=3 || return 1
+    expect 0 'resuming after step 6' train "$tmp/cut" "${evaluated[@]}" --set train.save_every=3 --resume || return 1
+    [ "$(events "$tmp/cut" | tr '\n' ' ')" = "$want" ] || { events "$tmp/cut"; return 1; }
+    [ "$(cd "$tmp/cut/tb" && echo *)" = 'events.out.tfevents.0000000000.plimsoll events.out.tfevents.0000000006.plimsoll' ] || { ls -l "$tmp/cut/tb"; return 1; }
+    cp -r "$tmp/cut/tb" "$tmp/tb"
+    expect 0 '' train "$tmp/cut" "${evaluated[@]}" --set train.save_every=3 --resume && diff -r "$tmp/tb" "$tmp/cut/tb"
+}
+check 'event files: cut back and gone on with' event_files
 
 summary

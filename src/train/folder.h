@@ -5,13 +5,14 @@
  *     DIR/config.yaml            the resolved configuration
  *     DIR/plan.json              the plan
  *     DIR/metrics.jsonl          one line per step
+ *     DIR/tb/                    the same for TensorBoard (events.h)
  *     DIR/checkpoints/step-N/    a model folder, the training state, DONE
  *     DIR/checkpoints/best/      the model folder of the best evaluation, eval.json
  *     DIR/model/                 the final model folder
  *
  * A name without a leading dot is complete: checkpoints and the model are written
- * under .NAME.tmp and renamed when every byte is on the disk. Only metrics.jsonl
- * grows in place; a resumed run cuts it back to its checkpoint.
+ * under .NAME.tmp and renamed when every byte is on the disk. Only metrics.jsonl and tb/
+ * grow in place; a resumed run cuts them back to its checkpoint.
  */
 #ifndef FOLDER_H
 #define FOLDER_H

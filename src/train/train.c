@@ -20,6 +20,7 @@
 #include "data/tokens.h"
 #include "io/file.h"
 #include "train/best.h"
+#include "train/events.h"
 #include "train/folder.h"
 #include "train/progress.h"
 #include "train/run.h"
@@ -30,6 +31,7 @@ struct trainer {
     const struct config *c;
     struct run run;
     struct folder folder;
+    struct events events;
     struct tokens data, validation;
     struct progress progress;
     struct train_state state;
@@ -173,8 +175,9 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     t->eval = v->loss;
     progress_break(&t->progress);
     log_note("step %" PRId64 ": evaluation loss %.6g, perplexity %.6g over %" PRId64 " samples", v->step, v->loss, p, v->samples);
-    return folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g,\"eval_perplexity\":%s,\"eval_samples\":%" PRId64 "}",
-                          v->step, v->loss, number, v->samples);
+    int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g,\"eval_perplexity\":%s,\"eval_samples\":%" PRId64 "}",
+                            v->step, v->loss, number, v->samples);
+    return rc ? rc : events_write(&t->events, v->step, &(struct scalar){"eval_loss", v->loss}, 1, e);
 }
 
 /* After the last step, and every train.eval_every before it. */
@@ -199,6 +202,7 @@ static int save_checkpoint(struct trainer *t, struct error *e)
     int rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
     if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
     if (!rc) rc = state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    if (!rc) rc = events_sync(&t->events, e); /* like the metrics: not behind the checkpoint */
     if (!rc) rc = folder_checkpoint_commit(&t->folder, t->c->train_keep, e);
     t->save_allocations += mem_allocations() - allocations;
     if (rc) return error_prepend(e, "saving step %" PRId64, t->state.step);
@@ -379,6 +383,13 @@ static void find_best(struct trainer *t)
     if (folder_model_path(&t->folder, FOLDER_BEST, path)) best_read(path, t->c, &t->best);
 }
 
+static int open_events(struct trainer *t, struct error *e)
+{
+    char path[FOLDER_PATH + 8];
+    snprintf(path, sizeof path, "%s/tb", t->folder.dir);
+    return events_open(&t->events, path, (int64_t)t->state.step, e);
+}
+
 static int begin(struct trainer *t, const struct train_options *o, struct error *e)
 {
     bool plan_again = false, found = false;
@@ -401,18 +412,27 @@ static int begin(struct trainer *t, const struct train_options *o, struct error 
     if (!rc) find_best(t);
     if (!rc) rc = require_space(t, e);
     if (!rc) rc = write_run_files(t, e);
+    if (!rc) rc = open_events(t, e);
     return rc;
 }
 
 /* --- the loop ------------------------------------------------------------------------------------------ */
 
-static int after_step(struct trainer *t, const struct outcome *o, struct error *e)
+static int report_step(struct trainer *t, const struct outcome *o, struct error *e)
 {
+    double speed = o->tokens / o->seconds;
+    const struct scalar scalars[] = {{"loss", o->loss}, {"learning_rate", o->rate}, {"grad_norm", o->norm}, {"tokens_per_second", speed}};
     progress_step(&t->progress, (int64_t)t->state.step, o->loss, o->rate, o->norm, o->tokens, o->seconds);
     int rc = folder_metrics(&t->folder, e,
                             "{\"step\":%" PRId64 ",\"loss\":%.9g,\"learning_rate\":%.9g,\"grad_norm\":%.9g,\"seconds\":%.6f,"
                             "\"tokens_per_second\":%.1f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "}",
-                            t->state.step, o->loss, o->rate, o->norm, o->seconds, o->tokens / o->seconds, t->state.position, plan_arena(&t->run.plan));
+                            t->state.step, o->loss, o->rate, o->norm, o->seconds, speed, t->state.position, plan_arena(&t->run.plan));
+    return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars), e);
+}
+
+static int after_step(struct trainer *t, const struct outcome *o, struct error *e)
+{
+    int rc = report_step(t, o, e);
     if (!rc && evaluation_due(t)) {
         struct evaluation v;
         rc = evaluate(t, &v, e);
@@ -465,6 +485,7 @@ static void close_all(struct trainer *t)
     if (t->has_data) tokens_close(&t->data);
     if (t->has_validation) tokens_close(&t->validation);
     if (t->has_run) run_close(&t->run);
+    events_close(&t->events);
     if (t->has_folder) folder_close(&t->folder);
     mem_free(t->row);
 }
