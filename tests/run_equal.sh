@@ -100,14 +100,22 @@ for recompute in none all; do for offload in none optimizer; do for chunks in 1 
         poison $recompute $offload $chunks $micro $precision
 done; done; done; done; done
 
-# Evaluation shares the arena with training: its transients must not reach into the state.
+# Evaluation shares the arena with training, and the best model is saved in between: neither
+# must reach into the state.
 evaluation() {
-    local sets=(--set "data.validation=$golden/tokens.bin" --set memory.micro_batch=3)
-    expect 0 '' train "$tmp/evaluated" "${sets[@]}" --set train.eval_every=2 || return 1
-    expect 0 '' train "$tmp/unevaluated" "${sets[@]}" || return 1
-    [ "$(grep -c eval_loss "$tmp/evaluated/metrics.jsonl")" -eq 5 ] || { echo 'expected 5 evaluation lines'; return 1; }
-    same_run "$tmp/evaluated" "$tmp/unevaluated" 10
+    local sets data=(--set "data.validation=$golden/tokens.bin") precision
+    for precision in f32 bf16; do
+        rm -rf "$tmp"/*evaluated "$tmp/last"
+        sets=(--set memory.micro_batch=3 --set memory.precision=$precision)
+        expect 0 '' train "$tmp/unevaluated" "${sets[@]}" || return 1
+        expect 0 '' train "$tmp/evaluated" "${sets[@]}" "${data[@]}" --set train.eval_every=1 || return 1
+        expect 0 '' train "$tmp/last" "${sets[@]}" "${data[@]}" || return 1
+        [ "$(grep -c eval_loss "$tmp/evaluated/metrics.jsonl") $(grep -c eval_loss "$tmp/last/metrics.jsonl")" = '10 1' ] ||
+            { echo 'expected 10 evaluation lines, and 1'; return 1; }
+        [ -f "$tmp/evaluated/checkpoints/best/eval.json" ] && [ ! -e "$tmp/last/checkpoints/best" ] || { find "$tmp"/*evaluated; return 1; }
+        same_run "$tmp/evaluated" "$tmp/unevaluated" 10 && same_run "$tmp/evaluated" "$tmp/last" 10 || return 1
+    done
 }
-check 'evaluation in between: same bytes' evaluation
+check 'evaluation after every step, the last, none: same bytes' evaluation
 
 summary

@@ -87,4 +87,106 @@ taken_up() {
 }
 check 'epochs, killed and taken up: same bytes' taken_up
 
+# --- evaluation ------------------------------------------------------------------------------
+
+# At this rate the evaluation loss is lowest in the middle of the run.
+validation=(--set "data.validation=$golden/tokens.bin")
+evaluated=(--set train.learning_rate=0.3 --set train.eval_every=2 "${validation[@]}")
+# eval_lines RUN: step and evaluation loss of each evaluation, in order.
+eval_lines() {
+    sed -n 's/^{"step":\([0-9]*\),"eval_loss":\([^,]*\),"eval_perplexity":\([^,]*\),"eval_samples":\([0-9]*\)}$/\1 \2 \3 \4/p' "$1/metrics.jsonl"
+}
+same_best() {
+    local name
+    for name in model.safetensors eval.json config.json; do same "$1/checkpoints/best/$name" "$2/checkpoints/best/$name" || return 1; done
+}
+
+best() {
+    expect 0 '' train "$tmp/best" "${evaluated[@]}" --set train.save_every=1 --set train.keep=100 --json || return 1
+    [ "$(eval_lines "$tmp/best" | cut -d ' ' -f 1 | tr '\n' ' ')" = '2 4 6 8 10 ' ] || { eval_lines "$tmp/best"; return 1; }
+    eval_lines "$tmp/best" | awk '{ d = exp($2) / $3 - 1; if (d < -1e-6 || d > 1e-6 || $4 != 84) { print; bad = 1 } } END { exit bad }' || return 1
+    local step
+    step=$(eval_lines "$tmp/best" | sort -g -k 2 | head -n 1 | cut -d ' ' -f 1)
+    [ "$step" -gt 2 ] && [ "$step" -lt 10 ] || { echo "the best is step $step: this shows nothing"; return 1; }
+    [ "$(json "$tmp/best/checkpoints/best/eval.json" step) $(json "$tmp/out" best_step)" = "$step $step" ] || { cat "$tmp/out"; return 1; }
+    [ "$(json "$tmp/out" best_eval_loss)" = "$(json "$tmp/best/checkpoints/best/eval.json" eval_loss)" ] || return 1
+    [ "$(json "$tmp/out" allocations_in_steps)" -eq 0 ] || { echo 'allocations in steps'; return 1; }
+    same "$tmp/best/checkpoints/best/model.safetensors" "$tmp/best/checkpoints/step-$step/model.safetensors" && no_debris "$tmp/best" && echo "step $step"
+}
+check 'the best model is that of the lowest evaluation loss' best
+
+# The best model is a model folder, and what was known of it does not travel on.
+best_loads() {
+    expect 0 '' train "$tmp/onward" --set "model.path=$tmp/best/checkpoints/best" --set train.steps=1 && [ ! -e "$tmp/onward/model/eval.json" ]
+}
+check 'the best model can be trained on' best_loads
+
+last_step() {
+    expect 0 '' train "$tmp/lastly" "${evaluated[@]}" --set train.eval_every=4 || return 1
+    [ "$(eval_lines "$tmp/lastly" | cut -d ' ' -f 1 | tr '\n' ' ')" = '4 8 10 ' ] || { eval_lines "$tmp/lastly"; return 1; }
+    near "$(eval_lines "$tmp/lastly" | sed -n '3s/^10 \([^ ]*\).*/\1/p')" "$(eval_lines "$tmp/best" | sed -n '5s/^10 \([^ ]*\).*/\1/p')"
+}
+check 'an evaluation after the last step in any case' last_step
+
+no_best() {
+    expect 0 '' train "$tmp/unkept" "${evaluated[@]}" --set train.keep_best=false && [ ! -e "$tmp/unkept/checkpoints/best" ]
+}
+check 'train.keep_best=false keeps none' no_best
+
+# Killed before each call that changes files of checkpoints/, taken up: the same best model.
+best_killed() {
+    needs_preload || return
+    local total n=1 tried=0
+    expect 0 '' env FAULT=count FAULT_PATH="$tmp/calm" FAULT_LOG="$tmp/fault.log" "$binary" train "$golden/run.yaml" --set "train.out=$tmp/calm" "${evaluated[@]}" --set train.save_every=3 || return 1
+    total=$(cat "$tmp/fault.log")
+    while [ "$n" -le "$total" ]; do
+        rm -rf "$tmp/cut"
+        expect 137 '' env FAULT="kill:$n" FAULT_PATH="$tmp/cut" "$binary" train "$golden/run.yaml" --set "train.out=$tmp/cut" "${evaluated[@]}" --set train.save_every=3 >"$tmp/why" 2>&1 ||
+            { cat "$tmp/why"; return 1; }
+        local resume=()
+        [ ! -f "$tmp/cut/config.yaml" ] || resume=(--resume)
+        expect 0 '' train "$tmp/cut" "${evaluated[@]}" --set train.save_every=3 "${resume[@]}" && same_run "$tmp/calm" "$tmp/cut" 10 && same_best "$tmp/calm" "$tmp/cut" &&
+            no_debris "$tmp/cut" && [ "$(eval_lines "$tmp/cut")" = "$(eval_lines "$tmp/calm")" ] || { echo "killed at call $n"; cat "$tmp/err"; return 1; }
+        tried=$((tried + 1))
+        n=$((n + 7))
+    done
+    echo "$tried of $total calls that change files"
+}
+check 'killed at any call, taken up: same best model' best_killed
+
+# Losses over other files are not compared with.
+other_validation() {
+    samples "$tmp/valid.bin" 40 8 || return 1
+    expect 0 'data.validation is not that of' train "$tmp/best" "${evaluated[@]}" --set "data.validation=$tmp/valid.bin" --set train.save_every=1 --set train.keep=100 --set train.steps=12 --resume || return 1
+    [ "$(json "$tmp/best/checkpoints/best/eval.json" step)" = 12 ] && [ "$(json "$tmp/best/checkpoints/best/eval.json" eval_samples)" = 8 ]
+}
+check 'other validation files: the best begins anew' other_validation
+
+# --- event files ------------------------------------------------------------------------------
+
+# Every record is checked by test_events; here, that a run writes one per line of its metrics,
+# and that one which was killed and taken up has as many as one that was not.
+# events RUN: how many scalars of each tag its event files hold. A tag stands between its
+# length and the key of its value.
+events() {
+    local tag
+    for tag in loss learning_rate grad_norm tokens_per_second eval_loss; do
+        # shellcheck disable=SC2059
+        printf '%s %s\n' "$tag" "$(cat "$1"/tb/events.out.tfevents.*.plimsoll | grep -aoF "$(printf "\\$(printf %03o ${#tag})$tag\\025")" | wc -l)"
+    done
+}
+event_files() {
+    needs_preload || return
+    local want='loss 10 learning_rate 10 grad_norm 10 tokens_per_second 10 eval_loss 5 '
+    [ "$(events "$tmp/calm" | tr '\n' ' ')" = "$want" ] || { events "$tmp/calm"; return 1; }
+    rm -rf "$tmp/cut"
+    expect 137 '' env FAULT=kill:17 FAULT_PATH="$tmp/cut/tb" "$binary" train "$golden/run.yaml" --set "train.out=$tmp/cut" "${evaluated[@]}" --set train.save_every=3 || return 1
+    expect 0 'resuming after step 6' train "$tmp/cut" "${evaluated[@]}" --set train.save_every=3 --resume || return 1
+    [ "$(events "$tmp/cut" | tr '\n' ' ')" = "$want" ] || { events "$tmp/cut"; return 1; }
+    [ "$(cd "$tmp/cut/tb" && echo *)" = 'events.out.tfevents.0000000000.plimsoll events.out.tfevents.0000000006.plimsoll' ] || { ls -l "$tmp/cut/tb"; return 1; }
+    cp -r "$tmp/cut/tb" "$tmp/tb"
+    expect 0 '' train "$tmp/cut" "${evaluated[@]}" --set train.save_every=3 --resume && diff -r "$tmp/tb" "$tmp/cut/tb"
+}
+check 'event files: cut back and gone on with' event_files
+
 summary

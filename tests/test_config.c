@@ -70,6 +70,7 @@ static void test_defaults(void **state)
     assert_true(c.train_eps == 1e-8 && c.train_weight_decay == 0.01 && c.train_clip_norm == 0);
     assert_int_equal(c.train_schedule, SCHEDULE_CONSTANT);
     assert_int_equal(c.train_keep, 2);
+    assert_true(c.train_keep_best && c.train_layer_decay == 1 && !c.train_groups.n && !c.train_milestones.n);
     assert_int_equal(c.memory_budget.kind, BUDGET_NONE);
     assert_int_equal(c.memory_micro_batch, 0);
     assert_int_equal(c.memory_offload, OFFLOAD_AUTO);
@@ -94,7 +95,7 @@ static const char everything[] =
     "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, clip_norm: 1,\n"
-    "  seed: 9007199254740993, eval_every: 50, save_every: 100, keep: 3, out: runs/1}\n"
+    "  seed: 9007199254740993, eval_every: 50, keep_best: false, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: all,\n"
     "  optimizer: adamw, offload: none, head_chunks: 8, allow: []}\n"
     "device: {kind: cpu, threads: 2, deterministic: true}\n";

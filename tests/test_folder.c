@@ -269,30 +269,62 @@ static void test_stale_staging(void **state)
     folder_close(&f);
 }
 
-static void publish(struct folder *f, const char *content)
+static void publish(struct folder *f, enum folder_model which, const char *content)
 {
     struct error e = {0};
     const char *path;
     char file[600];
-    if (folder_model_begin(f, &path, &e)) fail_msg("%s", e.text);
+    if (folder_model_begin(f, which, &path, &e)) fail_msg("%s", e.text);
     snprintf(file, sizeof file, "%s/sub", path);
     mkdir(file, 0777);
     snprintf(file, sizeof file, "%s/sub/config.json", path);
     put(file, content);
-    if (folder_publish_model(f, &e)) fail_msg("%s", e.text);
+    if (folder_model_publish(f, which, &e)) fail_msg("%s", e.text);
 }
 
 static void test_model(void **state)
 {
     (void)state;
     struct folder f;
+    char path[FOLDER_PATH];
     opens(&f, in_top("m"), false);
-    publish(&f, "one");
+    assert_false(folder_model_path(&f, FOLDER_FINAL, path));
+    publish(&f, FOLDER_FINAL, "one");
     assert_holds(in_top("m/model/sub/config.json"), "one");
-    publish(&f, "two");
+    assert_true(folder_model_path(&f, FOLDER_FINAL, path));
+    publish(&f, FOLDER_FINAL, "two");
     assert_holds(in_top("m/model/sub/config.json"), "two");
     assert_false(file_exists(in_top("m/.model.tmp")));
     assert_false(file_exists(in_top("m/.model.old")));
+    folder_close(&f);
+}
+
+/* The best model lies among the checkpoints and is none: not counted, not resumed from, not
+ * removed with the old ones; and what a kill left of it goes, or comes back. */
+static void test_best(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct error e = {0};
+    int64_t count;
+    opens(&f, in_top("b"), false);
+    assert_int_equal(folder_write(&f, "config.yaml", "", 0, &e), PL_OK);
+    publish(&f, FOLDER_BEST, "one");
+    assert_int_equal(latest(&f), -1);
+    for (int64_t step = 1; step < 5; step++) save(&f, step, 1, "x");
+    publish(&f, FOLDER_BEST, "two");
+    assert_holds(in_top("b/checkpoints/best/sub/config.json"), "two");
+    assert_int_equal(latest(&f), 4);
+    assert_int_equal(folder_checkpoint_count(&f, &count, &e), PL_OK);
+    assert_int_equal(count, 1);
+    folder_close(&f);
+
+    mkdir(in_top("b/checkpoints/.best.tmp"), 0777);
+    assert_int_equal(rename(in_top("b/checkpoints/best"), in_top("b/checkpoints/.best.old")), 0);
+    opens(&f, in_top("b"), true);
+    assert_holds(in_top("b/checkpoints/best/sub/config.json"), "two");
+    assert_false(file_exists(in_top("b/checkpoints/.best.tmp")));
+    assert_false(file_exists(in_top("b/checkpoints/.best.old")));
     folder_close(&f);
 }
 
@@ -360,7 +392,7 @@ int main(void)
         cmocka_unit_test(test_open),         cmocka_unit_test(test_read_only),
         cmocka_unit_test(test_lock),         cmocka_unit_test(test_checkpoints),
         cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_after_kill),
-        cmocka_unit_test(test_stale_staging), cmocka_unit_test(test_model),
+        cmocka_unit_test(test_stale_staging), cmocka_unit_test(test_model), cmocka_unit_test(test_best),
         cmocka_unit_test(test_metrics),      cmocka_unit_test(test_space),
     };
     return cmocka_run_group_tests(tests, make_top, remove_top);

@@ -3,6 +3,7 @@
  */
 #include "train/train.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "cli/cli.h"
@@ -22,6 +23,8 @@ static void print_summary(const struct train_summary *s, bool json)
         json_put_int(&w, "first_step", s->first_step);
         json_put_number(&w, "loss", s->loss);
         json_put_number(&w, "eval_loss", s->eval_loss);
+        json_put_number(&w, "best_eval_loss", s->best_loss);
+        json_put_number(&w, "best_step", s->best_step < 0 ? NAN : (double)s->best_step);
         json_put_number(&w, "seconds", s->seconds);
         json_put_number(&w, "tokens_per_second", s->tokens_per_second);
         json_put_uint(&w, "arena_bytes", s->arena_bytes);

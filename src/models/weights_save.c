@@ -128,7 +128,7 @@ static int save_file(const struct weights *w, const struct graph *g, struct tran
 static bool stays_behind(const char *name)
 {
     static const char *const patterns[] = {"*.safetensors", "*.bin",     "*.pt",   "*.pth",      "*.h5", "*.msgpack",
-                                           "*.onnx",        "*.bin.index.json", "state.json", "DONE"};
+                                           "*.onnx",        "*.bin.index.json", "state.json", "eval.json", "DONE"};
     for (size_t i = 0; i < COUNT(patterns); i++)
         if (pattern_match(patterns[i], name)) return true;
     return false;

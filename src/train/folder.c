@@ -459,20 +459,31 @@ int folder_checkpoint_latest(struct folder *f, int64_t *step, char path[FOLDER_P
     return PL_OK;
 }
 
-/* --- the model ------------------------------------------------------------------------- */
+/* --- models ---------------------------------------------------------------------------- */
 
-int folder_model_begin(struct folder *f, const char **path, struct error *e)
+/* Each below DIR: the folder it lies in, with a slash, and its name. */
+static const struct {
+    const char *parent, *name;
+} models[] = {[FOLDER_FINAL] = {"", "model"}, [FOLDER_BEST] = {"checkpoints/", "best"}};
+
+bool folder_model_path(const struct folder *f, enum folder_model which, char path[FOLDER_PATH])
 {
-    path_print(f->staging, "%s/.model.tmp", f->dir);
+    return dir_exists(path_print(path, "%s/%s%s", f->dir, models[which].parent, models[which].name));
+}
+
+int folder_model_begin(struct folder *f, enum folder_model which, const char **path, struct error *e)
+{
+    path_print(f->staging, "%s/%s.%s.tmp", f->dir, models[which].parent, models[which].name);
     return stage(f, -1, path, e);
 }
 
-int folder_publish_model(struct folder *f, struct error *e)
+int folder_model_publish(struct folder *f, enum folder_model which, struct error *e)
 {
     char final[FOLDER_PATH];
     CHECK(*f->staging && f->staging_step < 0, "no model was begun");
+    folder_model_path(f, which, final);
     int rc = sync_tree(f->staging, e);
-    if (!rc) rc = put_in_place(f->staging, path_print(final, "%s/model", f->dir), e);
+    if (!rc) rc = put_in_place(f->staging, final, e);
     if (!rc) *f->staging = 0;
     return rc ? error_prepend(e, "publishing the model") : PL_OK;
 }

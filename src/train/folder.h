@@ -5,12 +5,14 @@
  *     DIR/config.yaml            the resolved configuration
  *     DIR/plan.json              the plan
  *     DIR/metrics.jsonl          one line per step
+ *     DIR/tb/                    the same for TensorBoard (events.h)
  *     DIR/checkpoints/step-N/    a model folder, the training state, DONE
+ *     DIR/checkpoints/best/      the model folder of the best evaluation, eval.json
  *     DIR/model/                 the final model folder
  *
  * A name without a leading dot is complete: checkpoints and the model are written
- * under .NAME.tmp and renamed when every byte is on the disk. Only metrics.jsonl
- * grows in place; a resumed run cuts it back to its checkpoint.
+ * under .NAME.tmp and renamed when every byte is on the disk. Only metrics.jsonl and tb/
+ * grow in place; a resumed run cuts them back to its checkpoint.
  */
 #ifndef FOLDER_H
 #define FOLDER_H
@@ -29,7 +31,7 @@ struct folder {
     int lock_fd;
     int metrics_fd;            /* -1 until the first line or cut */
     char staging[FOLDER_PATH]; /* the folder begin gave out; empty: none */
-    int64_t staging_step;      /* -1: it is the model */
+    int64_t staging_step;      /* of a checkpoint; -1: it is a model */
     char line[FOLDER_LINE];
 };
 
@@ -71,9 +73,13 @@ int folder_checkpoint_count(struct folder *f, int64_t *count, struct error *e);
 /* The newest complete checkpoint, its step and its path; step -1 when there is none. */
 int folder_checkpoint_latest(struct folder *f, int64_t *step, char path[FOLDER_PATH], struct error *e);
 
-/* begin gives an empty folder for the final model; publish puts it at DIR/model,
- * in place of an older one, which stays whole until then. */
-int folder_model_begin(struct folder *f, const char **path, struct error *e);
-int folder_publish_model(struct folder *f, struct error *e);
+/* begin gives an empty folder for a model: the final one, or the best so far; publish puts
+ * it at DIR/model or DIR/checkpoints/best, in place of an older one, which stays whole
+ * until then. */
+enum folder_model { FOLDER_FINAL, FOLDER_BEST };
+int folder_model_begin(struct folder *f, enum folder_model which, const char **path, struct error *e);
+int folder_model_publish(struct folder *f, enum folder_model which, struct error *e);
+/* Where publish puts it; true when it is there. */
+bool folder_model_path(const struct folder *f, enum folder_model which, char path[FOLDER_PATH]);
 
 #endif

@@ -19,6 +19,8 @@
 #include "data/order.h"
 #include "data/tokens.h"
 #include "io/file.h"
+#include "train/best.h"
+#include "train/events.h"
 #include "train/folder.h"
 #include "train/progress.h"
 #include "train/run.h"
@@ -32,6 +34,7 @@ struct trainer {
     const struct config *c;
     struct run run;
     struct folder folder;
+    struct events events;
     struct tokens data, validation;
     struct progress progress;
     struct train_state state;
@@ -43,6 +46,7 @@ struct trainer {
     int32_t *row;            /* one sample */
     id loss, clip, eval_loss; /* tensors */
     double eval;             /* the last evaluation */
+    struct best best;        /* in checkpoints/best */
     bool has_data, has_validation, has_folder, has_run;
 };
 
@@ -140,8 +144,10 @@ static int take_step(struct trainer *t, struct outcome *out, struct error *e)
 
 /* --- evaluation ------------------------------------------------------------------------- */
 
-/* Mean loss per token over the whole validation set. */
-static int evaluate(struct trainer *t, struct error *e)
+/* Mean loss per token over the whole validation set. The program reads weights and writes
+ * its own transients, and the next step puts its own numbers and batch: nothing that
+ * training goes on with is touched. */
+static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
 {
     int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)tokens_count(&t->validation);
     struct step_block b = step_block(t);
@@ -153,13 +159,39 @@ static int evaluate(struct trainer *t, struct error *e)
         for (int64_t i = 0; i < B && !rc; i++) rc = put_sample(t, &t->validation, i, at + i < n ? at + i : -1, e);
         if (!rc) rc = run_program(&t->run, PROGRAM_EVAL, e);
         if (!rc) rc = run_read(&t->run, t->eval_loss, &l, e);
+        if (!rc && !isfinite(l))
+            rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
+                           t->state.step, l, at, min_i64(at + B, n) - 1);
         sum += l;
     }
-    if (rc) return rc;
-    t->eval = sum / ((double)n * (double)(t->c->data_sequence - 1));
+    *out = (struct evaluation){(int64_t)t->state.step, n, sum / ((double)n * (double)(t->c->data_sequence - 1))};
+    return rc;
+}
+
+/* A perplexity beyond a double is null. */
+static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
+{
+    char number[32] = "null";
+    double p = perplexity(v->loss);
+    if (isfinite(p)) snprintf(number, sizeof number, "%.9g", p);
+    t->eval = v->loss;
     progress_break(&t->progress);
-    log_note("step %" PRId64 ": evaluation loss %.6g over %" PRId64 " samples", t->state.step, t->eval, n);
-    return folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g,\"eval_samples\":%" PRId64 "}", t->state.step, t->eval, n);
+    log_note("step %" PRId64 ": evaluation loss %.6g, perplexity %.6g over %" PRId64 " samples", v->step, v->loss, p, v->samples);
+    int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g,\"eval_perplexity\":%s,\"eval_samples\":%" PRId64 "}",
+                            v->step, v->loss, number, v->samples);
+    return rc ? rc : events_write(&t->events, v->step, &(struct scalar){"eval_loss", v->loss}, 1, e);
+}
+
+/* After the last step, and every train.eval_every before it. */
+static bool evaluation_due(const struct trainer *t)
+{
+    int64_t every = t->c->train_eval_every;
+    return t->has_validation && (t->state.step == t->total || (every && (int64_t)t->state.step % every == 0));
+}
+
+static bool keeps_best(const struct config *c)
+{
+    return c->train_keep_best && c->train_eval_every;
 }
 
 /* --- saving ----------------------------------------------------------------------------------- */
@@ -172,6 +204,7 @@ static int save_checkpoint(struct trainer *t, struct error *e)
     int rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
     if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
     if (!rc) rc = state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    if (!rc) rc = events_sync(&t->events, e); /* like the metrics: not behind the checkpoint */
     if (!rc) rc = folder_checkpoint_commit(&t->folder, t->c->train_keep, e);
     mem_pool_leave();
     if (rc) return error_prepend(e, "saving step %" PRId64, t->state.step);
@@ -179,14 +212,31 @@ static int save_checkpoint(struct trainer *t, struct error *e)
     return PL_OK;
 }
 
-static int publish_model(struct trainer *t, struct error *e)
+/* A model folder; beside the best one lies its evaluation. */
+static int save_model(struct trainer *t, enum folder_model which, const struct evaluation *v, struct error *e)
 {
     struct run *r = &t->run;
     const char *dir;
-    int rc = folder_model_begin(&t->folder, &dir, e);
+    int rc = folder_model_begin(&t->folder, which, &dir, e);
     if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
-    if (!rc) rc = folder_publish_model(&t->folder, e);
-    return rc ? error_prepend(e, "writing the model") : PL_OK;
+    if (!rc && v) rc = best_write(dir, t->c, v, e);
+    if (!rc) rc = folder_model_publish(&t->folder, which, e);
+    return rc;
+}
+
+static int save_best(struct trainer *t, const struct evaluation *v, struct error *e)
+{
+    uint64_t allocations = mem_allocations();
+    int rc = save_model(t, FOLDER_BEST, v, e);
+    t->save_allocations += mem_allocations() - allocations;
+    if (rc) return error_prepend(e, "saving the best model, of step %" PRId64, v->step);
+    t->best = (struct best){v->step, v->loss};
+    return PL_OK;
+}
+
+static int publish_model(struct trainer *t, struct error *e)
+{
+    return save_model(t, FOLDER_FINAL, NULL, e) ? error_prepend(e, "writing the model") : PL_OK;
 }
 
 /* --- beginning ----------------------------------------------------------------------------------- */
@@ -195,7 +245,7 @@ static int publish_model(struct trainer *t, struct error *e)
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
-           k == KEY_train_save_every || k == KEY_train_keep || k == KEY_data_validation;
+           k == KEY_train_save_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_data_validation;
 }
 
 /* Compares with the stored configuration; *plan_again when memory or device changed. */
@@ -315,14 +365,31 @@ static int load_checkpoint(struct trainer *t, bool *found, struct error *e)
 }
 
 /* Two checkpoints or more at once, and the model beside an older one; the checkpoints
- * that are there already will make room. */
+ * that are there already will make room. The best model has a place of its own, and one
+ * where the next is written. */
 static int require_space(struct trainer *t, struct error *e)
 {
     uint64_t model = weights_bytes(&t->run.weights, &t->run.graph), each = model + state_bytes(&t->run.graph);
     int64_t there = 0;
+    char best[FOLDER_PATH];
     int rc = folder_checkpoint_count(&t->folder, &there, e);
-    int64_t more = max_i64(1, t->c->train_keep + 1 - there);
-    return rc ? rc : folder_require_space(&t->folder, each * (uint64_t)more + model, e);
+    int64_t more = max_i64(1, t->c->train_keep + 1 - there), models = 1;
+    if (keeps_best(t->c)) models += folder_model_path(&t->folder, FOLDER_BEST, best) ? 1 : 2;
+    return rc ? rc : folder_require_space(&t->folder, each * (uint64_t)more + model * (uint64_t)models, e);
+}
+
+static void find_best(struct trainer *t)
+{
+    char path[FOLDER_PATH];
+    t->best = (struct best){-1, INFINITY};
+    if (folder_model_path(&t->folder, FOLDER_BEST, path)) best_read(path, t->c, &t->best);
+}
+
+static int open_events(struct trainer *t, struct error *e)
+{
+    char path[FOLDER_PATH + 8];
+    snprintf(path, sizeof path, "%s/tb", t->folder.dir);
+    return events_open(&t->events, path, (int64_t)t->state.step, e);
 }
 
 static int begin(struct trainer *t, const struct train_options *o, struct error *e)
@@ -344,21 +411,36 @@ static int begin(struct trainer *t, const struct train_options *o, struct error 
         rc = state_reset(&r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
     }
     if (!rc) measure_run(t);
+    if (!rc) find_best(t);
     if (!rc) rc = require_space(t, e);
     if (!rc) rc = write_run_files(t, e);
+    if (!rc) rc = open_events(t, e);
     return rc;
 }
 
 /* --- the loop ------------------------------------------------------------------------------------------ */
 
-static int after_step(struct trainer *t, const struct outcome *o, struct error *e)
+static int report_step(struct trainer *t, const struct outcome *o, struct error *e)
 {
+    double speed = o->tokens / o->seconds;
+    const struct scalar scalars[] = {{"loss", o->loss}, {"learning_rate", o->rate}, {"grad_norm", o->norm}, {"tokens_per_second", speed}};
     progress_step(&t->progress, (int64_t)t->state.step, o->loss, o->rate, o->norm, o->tokens, o->seconds);
     int rc = folder_metrics(&t->folder, e,
                             "{\"step\":%" PRId64 ",\"loss\":%.9g,\"learning_rate\":%.9g,\"grad_norm\":%.9g,\"seconds\":%.6f,"
                             "\"tokens_per_second\":%.1f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "}",
-                            t->state.step, o->loss, o->rate, o->norm, o->seconds, o->tokens / o->seconds, t->state.position, plan_arena(&t->run.plan));
-    if (!rc && t->c->train_eval_every && (int64_t)t->state.step % t->c->train_eval_every == 0) rc = evaluate(t, e);
+                            t->state.step, o->loss, o->rate, o->norm, o->seconds, speed, t->state.position, plan_arena(&t->run.plan));
+    return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars), e);
+}
+
+static int after_step(struct trainer *t, const struct outcome *o, struct error *e)
+{
+    int rc = report_step(t, o, e);
+    if (!rc && evaluation_due(t)) {
+        struct evaluation v;
+        rc = evaluate(t, &v, e);
+        if (!rc) rc = report_evaluation(t, &v, e);
+        if (!rc && keeps_best(t->c) && v.loss < t->best.loss) rc = save_best(t, &v, e);
+    }
     bool last = t->state.step == t->total, stop = signals_received() != 0;
     bool due = t->c->train_save_every && (int64_t)t->state.step % t->c->train_save_every == 0;
     if (!rc && (due || last || stop)) rc = save_checkpoint(t, e);
@@ -405,6 +487,7 @@ static void close_all(struct trainer *t)
     if (t->has_data) tokens_close(&t->data);
     if (t->has_validation) tokens_close(&t->validation);
     if (t->has_run) run_close(&t->run);
+    events_close(&t->events);
     if (t->has_folder) folder_close(&t->folder);
     mem_free(t->row);
     mem_pool_drop();
@@ -434,6 +517,8 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
         snprintf(out->model, sizeof out->model, "%s/model", c->train_out);
         rc = loop(t, o, out, e);
         out->eval_loss = t->eval;
+        out->best_step = t->best.step;
+        out->best_loss = isfinite(t->best.loss) ? t->best.loss : NAN;
     }
     close_all(t);
     mem_free(t);

@@ -16,6 +16,8 @@ struct train_options {
 struct train_summary {
     int64_t steps, first_step;
     double loss, eval_loss;  /* of the last step; NaN when never evaluated */
+    int64_t best_step;       /* of checkpoints/best; -1: none */
+    double best_loss;
     double seconds, tokens_per_second;
     uint64_t arena_bytes, allocated_bytes, host_bytes;
     uint64_t allocations;    /* ours, after the first step began */
