@@ -1,21 +1,23 @@
 /*
  * depthwise.c: convolutions in which each channel has a kernel of its own.
  *
- * A few multiplications per element, so memory sets the pace: a block of results is
- * made while its piece of the map is in the first caches, and each load serves four
- * results. Channels are the vector lanes.
+ * A few multiplications per element, so what counts is how memory is met. A block of
+ * results is made from a staged copy of its piece of the map:
  *
- *     block      LINES x ACROSS results x DEEP channels
- *     its piece  (LINES-1) step + ky lines of (ACROSS-1) step + kx pixels
+ *     block   LINES x ACROSS results x DEEP channels
+ *     stage   [(LINES-1) step + ky][(ACROSS-1) step + kx][PITCH]  f32, zeros outside the map
  *
- * The piece is read where it lies when it is f32 and wholly inside the map. Otherwise
- * it is staged: as f32, with its zeros around, so that the loops know no borders.
+ * The copy makes all loops alike: no borders, one type, distances known when compiled,
+ * and lines that lie side by side, where those of a map of 2^n elements a line fall onto
+ * the same places of every cache. Channels are the vector lanes; the stage, the weights
+ * and the sums are padded to whole blocks of DEEP, so that loops go in fours.
  *
  * Same bits for any thread count: a result is made by one thread, taps in order. The
  * weights' gradient is summed over fixed blocks of lines, and those are added in order.
  *
- *     work, results:   [weights [taps][C] per phase | bias [C] | stage of thread 0 | 1 | ...]
- *     work, gradient:  [partial sums [blocks][taps][C] | their sum | stage of thread 0 | ...]
+ *     work, results:   [weights of each sweep | bias | stage of thread 0 | 1 | ...]
+ *     work, gradient:  [sums of each block of lines | their sum | stage, dy of thread 0 | ...]
+ *     weights, sums:   [channels / DEEP][taps][DEEP]
  */
 #pragma GCC optimize("fp-contract=fast")
 
@@ -26,7 +28,9 @@
 
 #include "cpu/rows.h"
 
-enum { LINES = 4, ACROSS = 16, DEEP = 64 };
+/* From pixel to pixel a stage goes PITCH floats: neighbours' loads then fall onto different
+ * banks of the cache, not all onto one. */
+enum { LINES = 8, ACROSS = 16, DEEP = 64, PITCH = DEEP + 4 };
 
 typedef float quad __attribute__((vector_size(16)));
 typedef float quad_mem __attribute__((vector_size(16), aligned(4), may_alias));
@@ -37,262 +41,292 @@ static inline void quad_store(float *p, quad x) { *(quad_mem *)p = x; }
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* --- a piece of a map --------------------------------------------------------------------- */
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t padded(int64_t C) { return ceil_div(C, DEEP) * DEEP; }
 
-/* f32 elements at (line, pixel, channel): at[line * row + pixel * pixel + channel]. */
-struct piece {
-    const float *at;
-    int64_t row, pixel;
-};
+/* --- the stage ---------------------------------------------------------------------------- */
+
+/* Floats from line to line. */
+INLINE int64_t stage_row(int64_t kx, int64_t step) { return ((ACROSS - 1) * step + kx) * PITCH; }
 
 static int64_t stage_floats(int64_t ky, int64_t kx, int64_t step)
 {
-    return ((LINES - 1) * step + ky) * ((ACROSS - 1) * step + kx) * DEEP;
+    return ((LINES - 1) * step + ky) * stage_row(kx, step);
+}
+
+/* n elements of the map as f32, then zeros to a multiple of four. A full pixel is copied in
+ * place: a call would cost as much again. */
+static inline void stage_pixel(float *to, const struct operand *map, int64_t at, int64_t n)
+{
+    const float *from = (const float *)map->data + at;
+    if (map->dtype == DT_F32 && n == DEEP)
+        UNROLL for (int64_t c = 0; c < DEEP; c += 4) quad_store(to + c, quad_load(from + c));
+    else if (map->dtype == DT_F32) memcpy(to, from, (size_t)n * sizeof *to);
+    else dtype_convert(to, DT_F32, (const char *)map->data + at * dtype_size(map->dtype), map->dtype, n);
+    for (; n % 4; n++) to[n] = 0;
 }
 
 /* Lines y .., pixels x .. and channels c .. of image b; zeros outside. */
-static struct piece piece_of(const struct operand *map, int64_t b, int64_t y, int64_t lines, int64_t x, int64_t pixels,
-                             int64_t c, int64_t channels, float *stage)
+static void stage_fill(float *stage, int64_t row, const struct operand *map, int64_t b, int64_t y, int64_t lines, int64_t x,
+                       int64_t pixels, int64_t c, int64_t n)
 {
     const int64_t H = map->dim[1], W = map->dim[2], C = map->dim[3];
-    if (map->dtype == DT_F32 && y >= 0 && x >= 0 && y + lines <= H && x + pixels <= W)
-        return (struct piece){(const float *)map->data + ((b * H + y) * W + x) * C + c, W * C, C};
-    for (int64_t i = 0; i < lines; i++)
+    for (int64_t i = 0; i < lines; i++, stage += row) {
+        const bool inside = y + i >= 0 && y + i < H;
         for (int64_t j = 0; j < pixels; j++) {
-            float *to = stage + (i * pixels + j) * channels;
-            if (y + i < 0 || y + i >= H || x + j < 0 || x + j >= W) {
-                memset(to, 0, (size_t)channels * sizeof *to);
-                continue;
-            }
-            const int64_t at = ((b * H + y + i) * W + x + j) * C + c;
-            dtype_convert(to, DT_F32, (const char *)map->data + at * dtype_size(map->dtype), map->dtype, channels);
+            if (inside && x + j >= 0 && x + j < W)
+                stage_pixel(stage + j * PITCH, map, ((b * H + y + i) * W + x + j) * C + c, n);
+            else
+                memset(stage + j * PITCH, 0, (size_t)ceil_div(n, 4) * 16);
         }
-    return (struct piece){stage, pixels * channels, channels};
+    }
 }
 
 /* --- results ------------------------------------------------------------------------------------ */
 
-/* `count` neighbouring results, n channels: sums over the taps, first to last. `in` is
- * the first result's first tap. Constant bounds make it registers and straight code. */
-INLINE void taps_sum(int count, int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const struct piece *in,
-                     const float *w, int64_t w_tap, const float *bias, int64_t n)
-{
-    int64_t c = 0;
-    for (; c + 4 <= n; c += 4) {
-        quad sum[4], first = bias ? quad_load(bias + c) : (quad){0};
-        UNROLL for (int i = 0; i < count; i++) sum[i] = first;
-        UNROLL for (int64_t a = 0; a < ky; a++)
-            UNROLL for (int64_t b = 0; b < kx; b++) {
-                const float *at = in->at + a * in->row + b * in->pixel + c;
-                quad x = quad_load(w + (a * kx + b) * w_tap + c);
-                UNROLL for (int i = 0; i < count; i++) sum[i] += quad_load(at + i * step * in->pixel) * x;
-            }
-        UNROLL for (int i = 0; i < count; i++) quad_store(to + i * to_pixel + c, sum[i]);
-    }
-    for (; c < n; c++)
-        for (int i = 0; i < count; i++) {
-            float sum = bias ? bias[c] : 0;
-            for (int64_t a = 0; a < ky; a++)
-                for (int64_t b = 0; b < kx; b++)
-                    sum += in->at[a * in->row + (i * step + b) * in->pixel + c] * w[(a * kx + b) * w_tap + c];
-            to[i * to_pixel + c] = sum;
-        }
-}
-
 /* One sweep with its weights; what a block needs to know. */
 struct depth {
     struct sweep s;
-    const float *w;    /* [taps][C] */
-    const float *bias; /* [C]; NULL: none */
+    const float *w;    /* [blocks of channels][taps][DEEP] */
+    const float *bias; /* [padded C]; NULL: none */
     const struct operand *in, *out;
 };
 
-/* Four results or one. */
-INLINE void taps_group(const struct depth *d, int64_t ky, int64_t kx, int64_t step, int count, float *to, int64_t to_pixel,
-                       const struct piece *in, int64_t c, int64_t n)
+/* `count` neighbouring results of four channels: sums over the taps, first to last. Eight
+ * at a time are enough to hide a multiplication behind the others. Constant bounds make it registers and straight code, in which a load serves every
+ * result that wants it. */
+INLINE void taps_sum(int count, int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in,
+                     const quad *w, quad first)
 {
-    const int64_t C = d->out->dim[3];
-    const float *bias = d->bias ? d->bias + c : NULL;
-    if (count == 4) taps_sum(4, ky, kx, step, to, to_pixel, in, d->w + c, C, bias, n);
-    else taps_sum(1, ky, kx, step, to, to_pixel, in, d->w + c, C, bias, n);
+    quad sum[8];
+    UNROLL for (int i = 0; i < count; i++) sum[i] = first;
+    UNROLL for (int64_t a = 0; a < ky; a++)
+        UNROLL for (int64_t b = 0; b < kx; b++)
+            UNROLL for (int i = 0; i < count; i++)
+                sum[i] += quad_load(in + a * stage_row(kx, step) + (i * step + b) * PITCH) * w[a * kx + b];
+    UNROLL for (int i = 0; i < count; i++, to += to_pixel) quad_store(to, sum[i]);
 }
 
-static void taps_any(const struct depth *d, int count, float *to, int64_t to_pixel, const struct piece *in, int64_t c, int64_t n)
+/* nj results of n channels, in fours, by a kernel of constant size: its weights stay in
+ * registers along the line. */
+INLINE void line_fixed(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in, const float *w,
+                       const float *bias, int64_t nj, int64_t n)
 {
-    const struct sweep *s = &d->s;
-    if (s->ky == 3 && s->kx == 3 && s->step == 1) taps_group(d, 3, 3, 1, count, to, to_pixel, in, c, n);
-    else if (s->ky == 3 && s->kx == 3 && s->step == 2) taps_group(d, 3, 3, 2, count, to, to_pixel, in, c, n);
-    else taps_group(d, s->ky, s->kx, s->step, count, to, to_pixel, in, c, n);
+    for (int64_t c = 0; c < n; c += 4) {
+        quad weight[9], first = bias ? quad_load(bias + c) : (quad){0};
+        UNROLL for (int64_t t = 0; t < ky * kx; t++) weight[t] = quad_load(w + t * DEEP + c);
+        const float *at = in + c;
+        float *out = to + c;
+        int64_t j = 0;
+        for (; j + 8 <= nj; j += 8, at += 8 * step * PITCH, out += 8 * to_pixel)
+            taps_sum(8, ky, kx, step, out, to_pixel, at, weight, first);
+        for (; j < nj; j++, at += step * PITCH, out += to_pixel) taps_sum(1, ky, kx, step, out, to_pixel, at, weight, first);
+    }
 }
 
-/* Results (i, j .. j+nj) of image b, channels c .. c+n, from their piece. Narrow results
- * pass through a buffer. */
-static void line_run(const struct depth *d, int64_t b, int64_t i, int64_t j, int64_t nj, int64_t c, int64_t n, struct piece in)
+/* The same by any kernel: result by result. */
+static void line_any(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in, const float *w,
+                     const float *bias, int64_t nj, int64_t n)
+{
+    for (int64_t j = 0; j < nj; j++, to += to_pixel, in += step * PITCH)
+        for (int64_t c = 0; c < n; c += 4) {
+            quad sum = bias ? quad_load(bias + c) : (quad){0};
+            for (int64_t a = 0; a < ky; a++)
+                for (int64_t b = 0; b < kx; b++)
+                    sum += quad_load(in + a * stage_row(kx, step) + b * PITCH + c) * quad_load(w + (a * kx + b) * DEEP + c);
+            quad_store(to + c, sum);
+        }
+}
+
+/* The kernels that networks have: 3x3 at both strides, and the phases of a 3x3 of stride 2. */
+static void line_sum(const struct sweep *s, float *to, int64_t to_pixel, const float *in, const float *w, const float *bias,
+                     int64_t nj, int64_t n)
+{
+    const int64_t kind = s->step * 100 + s->ky * 10 + s->kx;
+    switch (s->ky < 10 && s->kx < 10 ? kind : 0) {
+    case 133: line_fixed(3, 3, 1, to, to_pixel, in, w, bias, nj, n); return;
+    case 233: line_fixed(3, 3, 2, to, to_pixel, in, w, bias, nj, n); return;
+    case 122: line_fixed(2, 2, 1, to, to_pixel, in, w, bias, nj, n); return;
+    case 121: line_fixed(2, 1, 1, to, to_pixel, in, w, bias, nj, n); return;
+    case 112: line_fixed(1, 2, 1, to, to_pixel, in, w, bias, nj, n); return;
+    case 111: line_fixed(1, 1, 1, to, to_pixel, in, w, bias, nj, n); return;
+    default: line_any(s->ky, s->kx, s->step, to, to_pixel, in, w, bias, nj, n); return;
+    }
+}
+
+/* Results (i, j .. j+nj) of image b, channels c .. c+n, from the stage's line. What is not
+ * f32, or not whole fours, passes through a buffer. */
+static void line_run(const struct depth *d, int64_t b, int64_t i, int64_t j, int64_t nj, int64_t c, int64_t n, const float *in)
 {
     const struct sweep *s = &d->s;
     const struct operand *out = d->out;
     const int64_t C = out->dim[3], apart = s->out_step * C;
-    int64_t at = ((b * s->out_H + s->oy + i * s->out_step) * s->out_W + s->ox + j * s->out_step) * C + c;
-    float buffer[4 * DEEP];
-    for (int64_t k = 0; k < nj;) {
-        const int count = nj - k >= 4 ? 4 : 1;
-        if (out->dtype == DT_F32) {
-            taps_any(d, count, (float *)out->data + at, apart, &in, c, n);
-        } else {
-            taps_any(d, count, buffer, DEEP, &in, c, n);
-            for (int r = 0; r < count; r++)
-                dtype_convert((char *)out->data + (at + r * apart) * dtype_size(out->dtype), out->dtype, buffer + r * DEEP,
-                              DT_F32, n);
-        }
-        in.at += count * s->step * in.pixel;
-        at += count * apart;
-        k += count;
+    const int64_t at = ((b * s->out_H + s->oy + i * s->out_step) * s->out_W + s->ox + j * s->out_step) * C + c;
+    const float *w = d->w + c * s->ky * s->kx, *bias = d->bias ? d->bias + c : NULL;
+    if (out->dtype == DT_F32 && n % 4 == 0) {
+        line_sum(s, (float *)out->data + at, apart, in, w, bias, nj, n);
+        return;
     }
+    float buffer[ACROSS * DEEP];
+    line_sum(s, buffer, DEEP, in, w, bias, nj, n);
+    for (int64_t k = 0; k < nj; k++)
+        dtype_convert((char *)out->data + (at + k * apart) * dtype_size(out->dtype), out->dtype, buffer + k * DEEP, DT_F32, n);
 }
 
-/* Lines i0 .. of image b: all of a sweep's results there. */
-static void lines_run(const struct depth *d, int64_t b, int64_t i0, float *stage)
+/* The block of a sweep whose first result is (i0,j0) of image b, channels c .. c+n. */
+static void block_run(const struct depth *d, int64_t b, int64_t i0, int64_t j0, int64_t c, int64_t n, float *stage)
 {
     const struct sweep *s = &d->s;
-    const int64_t C = d->out->dim[3], ni = min_i64(LINES, s->ny - i0);
-    for (int64_t j = 0; j < s->nx && ni > 0; j += ACROSS)
-        for (int64_t c = 0; c < C; c += DEEP) {
-            const int64_t nj = min_i64(ACROSS, s->nx - j), n = min_i64(DEEP, C - c);
-            struct piece in = {stage, 0, 0}; /* never read where there are no taps */
-            if (s->ky > 0 && s->kx > 0)
-                in = piece_of(d->in, b, s->y0 + i0 * s->step, (ni - 1) * s->step + s->ky, s->x0 + j * s->step,
-                              (nj - 1) * s->step + s->kx, c, n, stage);
-            for (int64_t i = 0; i < ni; i++, in.at += s->step * in.row) line_run(d, b, i0 + i, j, nj, c, n, in);
-        }
-}
-
-/* The forward's taps bound a phase's. */
-static int64_t stage_of(const struct conv *n, bool backward)
-{
-    return stage_floats(n->kh, n->kw, backward ? 1 : n->stride);
+    const int64_t ni = min_i64(LINES, s->ny - i0), nj = min_i64(ACROSS, s->nx - j0), row = stage_row(s->kx, s->step);
+    if (ni <= 0 || nj <= 0) return;
+    if (s->ky > 0 && s->kx > 0)
+        stage_fill(stage, row, d->in, b, s->y0 + i0 * s->step, (ni - 1) * s->step + s->ky, s->x0 + j0 * s->step,
+                   (nj - 1) * s->step + s->kx, c, n);
+    for (int64_t i = 0; i < ni; i++) line_run(d, b, i0 + i, j0, nj, c, n, stage + i * s->step * row);
 }
 
 /* Floats, rounded so that each part begins on a cache line. */
 static int64_t part(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-uint64_t depthwise_workspace(const struct conv *n, bool backward, int threads)
+/* The whole kernel bounds a phase's taps. */
+static int64_t stage_of(const struct conv *n, bool backward)
 {
-    return (uint64_t)(part(n->kh * n->kw * n->C) + part(n->C) + threads * part(stage_of(n, backward))) * sizeof(float);
+    return part(stage_floats(n->kh, n->kw, backward ? 1 : n->stride));
 }
 
-/* Lines i .. of every sweep: of the forward's one, or of all phases, which read the same
- * lines of dy. Their weights lie one after the other. */
-static void depthwise_lines(const struct launch *l, const struct conv *n, bool backward, int64_t b, int64_t i, float *weights,
-                            const float *bias, float *stage)
+uint64_t depthwise_workspace(const struct conv *n, bool backward, int threads)
 {
-    const int64_t phases = backward ? n->stride : 1;
-    for (int64_t r = 0; r < phases * phases; r++) {
-        struct depth d = {.s = backward ? sweep_backward(n, r / phases, r % phases) : sweep_forward(n), .w = weights,
-                          .bias = bias, .in = &l->in[0], .out = &l->out[0]};
-        lines_run(&d, b, i, stage);
-        weights += d.s.ky * d.s.kx * n->C;
+    return (uint64_t)((n->kh * n->kw + 1) * padded(n->C) + threads * stage_of(n, backward)) * sizeof(float);
+}
+
+/* The sweeps: the forward's one, or all phases. */
+static int64_t sweep_count(const struct conv *n, bool backward) { return backward ? n->stride * n->stride : 1; }
+
+static struct sweep sweep_at(const struct conv *n, bool backward, int64_t r)
+{
+    return backward ? sweep_backward(n, r / n->stride, r % n->stride) : sweep_forward(n);
+}
+
+/* A sweep's weights by blocks of channels; returns how many floats they take. */
+static int64_t weights_fill(float *to, const struct operand *w, const struct sweep *s, int64_t C, int threads)
+{
+    const int64_t taps = s->ky * s->kx;
+    memset(to, 0, (size_t)(taps * padded(C)) * sizeof *to);
+    for (int64_t c = 0; c < C; c += DEEP) {
+        struct operand some = *w;
+        some.data = (char *)w->data + c * w->dim[2] * w->dim[3] * dtype_size(w->dtype);
+        some.dim[0] = min_i64(DEEP, C - c);
+        conv_weights(to + c * taps, 1, DEEP, &some, s, threads);
+    }
+    return taps * padded(C);
+}
+
+/* All results of every sweep at one place of the grid. Phases read the same piece of dy, so
+ * they go one after the other. */
+static void place_run(const struct launch *l, const struct conv *n, bool backward, int64_t b, int64_t i0, int64_t j0,
+                      const float *weights, const float *bias, float *stage)
+{
+    for (int64_t c = 0; c < n->C; c += DEEP) {
+        const float *w = weights;
+        for (int64_t r = 0; r < sweep_count(n, backward); r++) {
+            const struct depth d = {.s = sweep_at(n, backward, r), .w = w, .bias = bias, .in = &l->in[0], .out = &l->out[0]};
+            block_run(&d, b, i0, j0, c, min_i64(DEEP, n->C - c), stage);
+            w += d.s.ky * d.s.kx * padded(n->C);
+        }
     }
 }
 
 void depthwise_run(const struct launch *l, const struct conv *n, bool backward)
 {
-    const int64_t phases = backward ? n->stride : 1, C = n->C;
-    float *weights = l->work, *bias = weights + part(n->kh * n->kw * C), *stages = bias + part(C), *at = weights;
-    int64_t lines = 0;
-    for (int64_t r = 0; r < phases * phases; r++) {
-        const struct sweep s = backward ? sweep_backward(n, r / phases, r % phases) : sweep_forward(n);
-        conv_weights(at, 1, C, &l->in[1], &s, l->threads);
-        at += s.ky * s.kx * C;
-        lines = max_i64(lines, s.ny);
+    const int64_t C = padded(n->C);
+    float *weights = l->work, *bias = weights + n->kh * n->kw * C, *stages = bias + C, *at = weights;
+    int64_t down = 0, across = 0;
+    for (int64_t r = 0; r < sweep_count(n, backward); r++) {
+        const struct sweep s = sweep_at(n, backward, r);
+        at += weights_fill(at, &l->in[1], &s, n->C, l->threads);
+        down = max_i64(down, ceil_div(s.ny, LINES));
+        across = max_i64(across, ceil_div(s.nx, ACROSS));
     }
-    if (launch_has(l, 2)) dtype_convert(bias, DT_F32, l->in[2].data, l->in[2].dtype, C);
-    const int64_t groups = (lines + LINES - 1) / LINES;
+    memset(bias, 0, (size_t)C * sizeof *bias);
+    if (launch_has(l, 2)) dtype_convert(bias, DT_F32, l->in[2].data, l->in[2].dtype, n->C);
 #pragma omp parallel for num_threads(l->threads) schedule(dynamic, 1)
-    for (int64_t i = 0; i < n->B * groups; i++)
-        depthwise_lines(l, n, backward, i / groups, i % groups * LINES, weights, launch_has(l, 2) ? bias : NULL,
-                        stages + omp_get_thread_num() * part(stage_of(n, backward)));
+    for (int64_t k = 0; k < n->B * down * across; k++)
+        place_run(l, n, backward, k / across / down, k / across % down * LINES, k % across * ACROSS, weights, bias,
+                  stages + omp_get_thread_num() * stage_of(n, backward));
 }
 
 /* --- the gradient of the weights ------------------------------------------------------------------- */
 
-/* sum[tap * tap_step + c] += dy . x over ni x nj results. ky and kx are constants, at most
- * 3 x 3: all taps' sums stay in registers. */
-INLINE void taps_product(int64_t ky, int64_t kx, int64_t step, float *sum, int64_t tap_step, const struct piece *dy,
-                         const struct piece *x, int64_t ni, int64_t nj, int64_t n)
+INLINE void taps_add(int64_t ky, int64_t kx, int64_t x_row, quad *sum, quad dy, const float *x)
 {
-    int64_t c = 0;
-    for (; c + 4 <= n; c += 4) {
-        quad total[9] = {0};
-        for (int64_t i = 0; i < ni; i++)
-            for (int64_t j = 0; j < nj; j++) {
-                quad d = quad_load(dy->at + i * dy->row + j * dy->pixel + c);
-                const float *at = x->at + i * step * x->row + j * step * x->pixel + c;
-                UNROLL for (int64_t a = 0; a < ky; a++)
-                    UNROLL for (int64_t b = 0; b < kx; b++)
-                        total[a * kx + b] += d * quad_load(at + a * x->row + b * x->pixel);
+    UNROLL for (int64_t a = 0; a < ky; a++)
+        UNROLL for (int64_t b = 0; b < kx; b++) sum[a * kx + b] += dy * quad_load(x + a * x_row + b * PITCH);
+}
+
+/* sum[tap][c] += dy . x over ni x nj results, both staged, n channels in fours. ky and kx are
+ * constants, at most 3 x 3: all taps' sums stay in registers. x_row: floats between lines. */
+INLINE void taps_product(int64_t ky, int64_t kx, int64_t step, int64_t x_row, float *sum, const float *dy, const float *x,
+                         int64_t ni, int64_t nj, int64_t n)
+{
+    for (int64_t c = 0; c < n; c += 4) {
+        quad even[9] = {0}, odd[9] = {0}; /* two chains a tap hide the latency */
+        for (int64_t i = 0; i < ni; i++) {
+            const float *d = dy + i * stage_row(1, 1) + c, *at = x + i * step * x_row + c;
+            int64_t j = 0;
+            for (; j + 2 <= nj; j += 2, d += 2 * PITCH, at += 2 * step * PITCH) {
+                taps_add(ky, kx, x_row, even, quad_load(d), at);
+                taps_add(ky, kx, x_row, odd, quad_load(d + PITCH), at + step * PITCH);
             }
-        UNROLL for (int64_t t = 0; t < ky * kx; t++)
-            quad_store(sum + t * tap_step + c, quad_load(sum + t * tap_step + c) + total[t]);
-    }
-    for (; c < n; c++)
-        for (int64_t t = 0; t < ky * kx; t++) {
-            float total = 0;
-            for (int64_t i = 0; i < ni; i++)
-                for (int64_t j = 0; j < nj; j++)
-                    total += dy->at[i * dy->row + j * dy->pixel + c] *
-                             x->at[(i * step + t / kx) * x->row + (j * step + t % kx) * x->pixel + c];
-            sum[t * tap_step + c] += total;
+            if (j < nj) taps_add(ky, kx, x_row, even, quad_load(d), at);
         }
+        UNROLL for (int64_t t = 0; t < ky * kx; t++)
+            quad_store(sum + t * DEEP + c, quad_load(sum + t * DEEP + c) + (even[t] + odd[t]));
+    }
 }
 
 /* One tap after another where the kernel is not 3 x 3. */
-static void block_product(const struct sweep *s, float *sum, int64_t tap_step, const struct piece *dy, const struct piece *x,
-                          int64_t ni, int64_t nj, int64_t n)
+static void block_product(const struct sweep *s, float *sum, const float *dy, const float *x, int64_t ni, int64_t nj, int64_t n)
 {
-    if (s->ky == 3 && s->kx == 3) {
-        if (s->step == 1) taps_product(3, 3, 1, sum, tap_step, dy, x, ni, nj, n);
-        else taps_product(3, 3, s->step, sum, tap_step, dy, x, ni, nj, n);
-        return;
-    }
-    for (int64_t t = 0; t < s->ky * s->kx; t++) {
-        struct piece at = *x;
-        at.at += t / s->kx * x->row + t % s->kx * x->pixel;
-        taps_product(1, 1, s->step, sum + t * tap_step, tap_step, dy, &at, ni, nj, n);
-    }
+    const int64_t row = stage_row(s->kx, s->step);
+    if (s->ky == 3 && s->kx == 3 && s->step == 1) taps_product(3, 3, 1, stage_row(3, 1), sum, dy, x, ni, nj, n);
+    else if (s->ky == 3 && s->kx == 3 && s->step == 2) taps_product(3, 3, 2, stage_row(3, 2), sum, dy, x, ni, nj, n);
+    else
+        for (int64_t a = 0; a < s->ky; a++)
+            for (int64_t b = 0; b < s->kx; b++)
+                taps_product(1, 1, s->step, row, sum + (a * s->kx + b) * DEEP, dy, x + a * row + b * PITCH, ni, nj, n);
 }
 
-/* Lines i0 .. i0+ni of image b of dy, added to sum [taps][C]. */
-static void lines_product(const struct launch *l, const struct sweep *s, int64_t b, int64_t i0, int64_t ni, float *sum,
-                          float *stage)
+/* Lines i0 .. of image b of dy, added to sum [blocks of channels][taps][DEEP]. */
+static void lines_product(const struct launch *l, const struct sweep *s, int64_t b, int64_t i0, float *sum, float *stage)
 {
     const struct operand *dy = &l->in[0], *x = &l->in[1];
-    const int64_t C = x->dim[3];
-    float *stage_dy = stage + stage_floats(s->ky, s->kx, s->step);
+    const int64_t C = x->dim[3], ni = min_i64(LINES, s->ny - i0);
+    float *stage_dy = stage + part(stage_floats(s->ky, s->kx, s->step));
     for (int64_t j = 0; j < s->nx; j += ACROSS)
         for (int64_t c = 0; c < C; c += DEEP) {
             const int64_t nj = min_i64(ACROSS, s->nx - j), n = min_i64(DEEP, C - c);
-            const struct piece d = piece_of(dy, b, i0, ni, j, nj, c, n, stage_dy);
-            const struct piece p = piece_of(x, b, s->y0 + i0 * s->step, (ni - 1) * s->step + s->ky, s->x0 + j * s->step,
-                                            (nj - 1) * s->step + s->kx, c, n, stage);
-            block_product(s, sum + c, C, &d, &p, ni, nj, n);
+            stage_fill(stage_dy, stage_row(1, 1), dy, b, i0, ni, j, nj, c, n);
+            stage_fill(stage, stage_row(s->kx, s->step), x, b, s->y0 + i0 * s->step, (ni - 1) * s->step + s->ky,
+                       s->x0 + j * s->step, (nj - 1) * s->step + s->kx, c, n);
+            block_product(s, sum + c * s->ky * s->kx, stage_dy, stage, ni, nj, n);
         }
 }
 
 /* Groups of LINES lines of an image; a block is some of them in a row. */
 static struct row_blocks dw_blocks(const struct conv *n)
 {
-    const int64_t groups = n->B * ((n->H2 + LINES - 1) / LINES), each = max_i64(2, (groups + 63) / 64);
-    return (struct row_blocks){.n = (groups + each - 1) / each, .each = each};
+    const int64_t groups = n->B * ceil_div(n->H2, LINES), each = max_i64(1, ceil_div(groups, 64));
+    return (struct row_blocks){.n = ceil_div(groups, each), .each = each};
 }
 
 static int64_t dw_stage(const struct conv *n)
 {
-    return part(stage_floats(n->kh, n->kw, n->stride) + LINES * ACROSS * DEEP);
+    return part(stage_floats(n->kh, n->kw, n->stride)) + part(stage_floats(1, 1, 1));
 }
 
 uint64_t depthwise_dw_workspace(const struct conv *n, int threads)
 {
-    const int64_t sums = part(n->kh * n->kw * n->C);
+    const int64_t sums = n->kh * n->kw * padded(n->C);
     return (uint64_t)((dw_blocks(n).n + 1) * sums + threads * dw_stage(n)) * sizeof(float);
 }
 
@@ -300,18 +334,19 @@ void depthwise_dw_run(const struct launch *l, const struct conv *n)
 {
     const struct sweep s = sweep_forward(n);
     const struct row_blocks blocks = dw_blocks(n);
-    const int64_t sums = part(n->kh * n->kw * n->C), per_image = (n->H2 + LINES - 1) / LINES;
+    const int64_t taps = n->kh * n->kw, sums = taps * padded(n->C), down = ceil_div(n->H2, LINES);
     float *partial = l->work, *total = partial + blocks.n * sums, *stages = total + sums;
 #pragma omp parallel for num_threads(l->threads) schedule(dynamic, 1)
     for (int64_t k = 0; k < blocks.n; k++) {
         float *sum = partial + k * sums;
         memset(sum, 0, (size_t)sums * sizeof *sum);
-        for (int64_t g = k * blocks.each; g < min_i64((k + 1) * blocks.each, n->B * per_image); g++) {
-            const int64_t i0 = g % per_image * LINES;
-            lines_product(l, &s, g / per_image, i0, min_i64(LINES, n->H2 - i0), sum,
-                          stages + omp_get_thread_num() * dw_stage(n));
-        }
+        for (int64_t g = k * blocks.each; g < min_i64((k + 1) * blocks.each, n->B * down); g++)
+            lines_product(l, &s, g / down, g % down * LINES, sum, stages + omp_get_thread_num() * dw_stage(n));
     }
     row_combine(total, partial, blocks.n, sums, false, l->threads);
-    conv_weights_back(l->out[0].data, total, 1, n->C, n, launch_has(l, 2), l->threads);
+    for (int64_t c = 0; c < n->C; c += DEEP) {
+        struct conv some = *n;
+        some.O = min_i64(DEEP, n->C - c);
+        conv_weights_back((float *)l->out[0].data + c * taps, total + c * taps, 1, DEEP, &some, launch_has(l, 2), l->threads);
+    }
 }

@@ -1,0 +1,75 @@
+/*
+ * peak.h: the machine's peak of fused multiply-adds, measured, to hold kernels against.
+ * Static functions: each bench is a program of its own. The program allows contraction
+ * (#pragma GCC optimize("fp-contract=fast")) before it includes anything.
+ */
+#ifndef PEAK_H
+#define PEAK_H
+
+#include "base/base.h"
+
+/* 12 accumulators of two registers' worth: more than latency times pipes anywhere, and
+ * made by a product first, because some processors bind a chain of sums to the pipe
+ * that began it. Returns flops. */
+#define PEAK(name, lanes, attribute)                                                      \
+    attribute static double name(int64_t n, float seed, float *out)                       \
+    {                                                                                     \
+        typedef float vec __attribute__((vector_size(lanes * 4)));                        \
+        vec x = (vec){0} + seed, y = (vec){0} + 0.999f, a[12];                            \
+        _Pragma("GCC unroll 16") for (int j = 0; j < 12; j++) a[j] = x * (float)(j + 1);  \
+        for (int64_t i = 0; i < n; i++)                                                   \
+            _Pragma("GCC unroll 16") for (int j = 0; j < 12; j++) a[j] = a[j] * y + x;    \
+        vec sum = a[0];                                                                   \
+        _Pragma("GCC unroll 16") for (int j = 1; j < 12; j++) sum += a[j];                \
+        *out = sum[0];                                                                    \
+        return (double)n * 12 * lanes * 2;                                                \
+    }
+#if defined(__x86_64__)
+PEAK(peak_avx512, 16, __attribute__((target("avx512f"))))
+PEAK(peak_avx2, 8, __attribute__((target("avx2,fma"))))
+PEAK(peak_sse, 4, )
+static double peak_loop(int64_t n, float seed, float *out)
+{
+    if (__builtin_cpu_supports("avx512f")) return peak_avx512(n, seed, out);
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return peak_avx2(n, seed, out);
+    return peak_sse(n, seed, out);
+}
+#elif defined(__aarch64__)
+/* The accumulator of fmla is the sum, not the product: chains as a matrix product has. */
+static double peak_loop(int64_t n, float seed, float *out)
+{
+    typedef float vec __attribute__((vector_size(16)));
+    vec x = (vec){0} + seed, y = (vec){0} + 0.999f, a[20];
+    _Pragma("GCC unroll 20") for (int j = 0; j < 20; j++) a[j] = x * (float)(j + 1);
+    for (int64_t i = 0; i < n; i++)
+        _Pragma("GCC unroll 20") for (int j = 0; j < 20; j++)
+            __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(a[j]) : "w"(x), "w"(y));
+    vec sum = a[0];
+    _Pragma("GCC unroll 20") for (int j = 1; j < 20; j++) sum += a[j];
+    *out = sum[0];
+    return (double)n * 20 * 4 * 2;
+}
+#else
+PEAK(peak_loop, 4, )
+#endif
+
+static double peak_measure(int threads)
+{
+    double best = 0;
+    for (int r = 0; r < 40; r++) {
+        double flops = 0, start = clock_seconds();
+#pragma omp parallel num_threads(threads) reduction(+ : flops)
+        {
+            volatile float keep;
+            float value;
+            flops += peak_loop(100000, 1e-3f, &value);
+            keep = value;
+            (void)keep;
+        }
+        double rate = flops / (clock_seconds() - start);
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+#endif
