@@ -351,21 +351,24 @@ static int parse_option(const char *s, struct bump *b, struct value **v, struct 
     return error_prepend(e, "the value is not YAML (patterns that begin with * need quotes in a list)");
 }
 
+int config_assign(struct config *c, const char *key, const char *value, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v;
+    int rc = parse_option(value, &b, &v, e);
+    if (!rc) rc = strchr(key, '.') ? take_key(c, key, v, SOURCE_OPTION, e) : take_section(c, key, v, SOURCE_OPTION, e);
+    bump_free(&b);
+    return rc;
+}
+
 int config_set(struct config *c, const char *assignment, struct error *e)
 {
     const char *equals = strchr(assignment, '=');
     struct bump b = {0};
-    struct value *v;
     int rc;
-    if (!equals) {
-        rc = error_set(e, PL_USAGE, "no `=` in it, expected key=value");
-    } else if (equals == assignment) {
-        rc = error_set(e, PL_USAGE, "no key before `=`, expected key=value");
-    } else if (!(rc = parse_option(equals + 1, &b, &v, e))) {
-        const char *name = bump_format(&b, "%.*s", (int)(equals - assignment), assignment);
-        rc = strchr(name, '.') ? take_key(c, name, v, SOURCE_OPTION, e)
-                               : take_section(c, name, v, SOURCE_OPTION, e);
-    }
+    if (!equals) rc = error_set(e, PL_USAGE, "no `=` in it, expected key=value");
+    else if (equals == assignment) rc = error_set(e, PL_USAGE, "no key before `=`, expected key=value");
+    else rc = config_assign(c, bump_format(&b, "%.*s", (int)(equals - assignment), assignment), equals + 1, e);
     bump_free(&b);
     return rc ? error_prepend(e, "--set %.200s", assignment) : PL_OK;
 }
