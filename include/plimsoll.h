@@ -21,8 +21,8 @@
  * Rules. A function that can fail returns a code, PL_OK is 0, and pl_message(s) says what
  * was found, what was expected and what to do. Calls in the wrong order are PL_USAGE. Strings
  * and arrays that you pass are copied or used within the call, those that you get belong
- * to the session until the next call on it. One thread at a time uses a session. The
- * library writes to stderr only after pl_verbose(1), apart from warnings; it never exits,
+ * to the session until the next call on it. One thread at a time uses the library. It
+ * writes to stderr only after pl_verbose(1), apart from warnings; it never exits,
  * except that a bug of its own, and a host that is out of memory, abort.
  */
 #ifndef PLIMSOLL_H
@@ -256,7 +256,7 @@ PL_API int pl_on_step(struct pl_session *s, pl_step_callback callback, void *use
 /* What `plimsoll train` does: data.train, train.steps or train.epochs, train.out must be set;
  * metrics, checkpoints and the model go to train.out. Not on a started session. A model of
  * your own needs the inputs input_ids and labels, i32 [batch, data.sequence]. Signals are yours.
- * PL_STOPPED when the callback said so. */
+ * One run at a time in a process. PL_STOPPED when the callback said so. */
 PL_API int pl_train(struct pl_session *s);
 /* Goes on from the last checkpoint in train.out, bit for bit. */
 PL_API int pl_resume(struct pl_session *s);

@@ -37,12 +37,14 @@ static uint64_t seed;
 /* SEED in the environment repeats a run; failures print it. */
 static inline void seed_begin(void) { seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 0) : 20240607; }
 
+static inline double rounded(float x) { return bf16_to_f32(f32_to_bf16(x)); }
+
 /* Element i of the float tensor called `name`: normal, representable in bf16. */
 static inline double value_of(const char *name, int64_t i)
 {
     float x;
     random_normal(&x, random_key(seed, name), (uint64_t)i, 1, 1);
-    return bf16_to_f32(f32_to_bf16(x));
+    return rounded(x);
 }
 
 /* Element i of the ids called `name`, below V; with `ignored` about every fifth is -100. */
@@ -71,11 +73,24 @@ static inline const char *name_of(const struct rig *r, id tensor)
     return graph_name(&r->graph, tensor_at(&r->graph, tensor)->name);
 }
 
-/* Element k of a parameter at the start: by its name, and as its init says. */
-static inline double rig_initial(const struct rig *r, const struct param *p, int64_t k)
+/* A parameter's values at the start plus h along `direction` (NULL: nowhere). The start
+ * is by its name, in the size that its init says. */
+static inline void rig_set_param(struct rig *r, const struct param *p, const char *direction, double h)
 {
-    if (p->init.kind == INIT_ONE) return 1;
-    return value_of(name_of(r, p->tensor), k) * (p->init.kind == INIT_NORMAL ? p->init.std : 1);
+    const struct tensor *x = tensor_at(&r->graph, p->tensor);
+    int64_t n = tensor_elements(x);
+    float *start = mem_alloc((size_t)n * sizeof *start), *along = mem_alloc((size_t)n * sizeof *along);
+    char name[300];
+    snprintf(name, sizeof name, "%s %s", direction ? direction : "", name_of(r, p->tensor));
+    random_normal(start, random_key(seed, name_of(r, p->tensor)), 0, n, 1);
+    if (direction) random_normal(along, random_key(seed, name), 0, n, 1);
+    double size = p->init.kind == INIT_NORMAL ? p->init.std : 1;
+    for (int64_t k = 0; k < n; k++) {
+        double at = p->init.kind == INIT_ONE ? 1 : rounded(start[k]) * size;
+        dtype_store(tape_address(&r->tape, p->tensor), x->dtype, k, at + h * rounded(along[k]));
+    }
+    mem_free(start);
+    mem_free(along);
 }
 
 /* Parameters by their names, constants by their data. */
@@ -84,10 +99,8 @@ static inline void rig_load_params(struct rig *r)
     for (uint32_t i = 0; i < r->graph.params.n; i++) {
         const struct param *p = &r->graph.params.at[i];
         const struct tensor *x = tensor_at(&r->graph, p->tensor);
-        void *at = tape_address(&r->tape, p->tensor);
-        if (p->init.kind == INIT_DATA) memcpy(at, r->graph.blob.at + p->init.data, tensor_bytes(x));
-        for (int64_t k = 0; k < tensor_elements(x) && p->init.kind != INIT_DATA; k++)
-            dtype_store(at, x->dtype, k, rig_initial(r, p, k));
+        if (p->init.kind != INIT_DATA) rig_set_param(r, p, NULL, 0);
+        else memcpy(tape_address(&r->tape, p->tensor), r->graph.blob.at + p->init.data, tensor_bytes(x));
     }
 }
 
@@ -179,18 +192,11 @@ static inline const struct param *rig_param(const struct rig *r, const char *nam
 
 /* --- finite differences -------------------------------------------------------------------- */
 
-/* Moves every trained parameter by h along the direction called `direction` (an f64 graph). */
+/* Moves every trained parameter by h along the direction called `direction`. */
 static inline void rig_move(struct rig *r, const char *direction, double h)
 {
-    for (uint32_t i = 0; i < r->graph.params.n; i++) {
-        const struct param *p = &r->graph.params.at[i];
-        if (!p->grad) continue;
-        char name[300];
-        snprintf(name, sizeof name, "%s %s", direction, name_of(r, p->tensor));
-        double *x = tape_address(&r->tape, p->tensor);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&r->graph, p->tensor)); k++)
-            x[k] = rig_initial(r, p, k) + h * value_of(name, k);
-    }
+    for (uint32_t i = 0; i < r->graph.params.n; i++)
+        if (r->graph.params.at[i].grad) rig_set_param(r, &r->graph.params.at[i], direction, h);
 }
 
 static inline double rig_loss_at(struct rig *r, const char *direction, double h)
@@ -215,11 +221,15 @@ static inline double rig_product(struct rig *r, const char *direction, struct sl
         if (!p->grad) continue;
         char name[300];
         snprintf(name, sizeof name, "%s %s", direction, name_of(r, p->tensor));
+        int64_t elements = tensor_elements(tensor_at(&r->graph, p->tensor));
+        float *along = mem_alloc((size_t)elements * sizeof *along);
         double *g = rig_read(r, p->grad);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&r->graph, p->tensor)); k++, n++) {
-            s->product += g[k] * value_of(name, k);
+        random_normal(along, random_key(seed, name), 0, elements, 1);
+        for (int64_t k = 0; k < elements; k++, n++) {
+            s->product += g[k] * rounded(along[k]);
             g2 += g[k] * g[k];
         }
+        mem_free(along);
         mem_free(g);
     }
     s->size = sqrt(g2);

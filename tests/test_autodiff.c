@@ -169,8 +169,10 @@ static id draw_attention(struct draw *d)
 static id draw_matmul(struct draw *d)
 {
     if (!(d->may & MIXES_ROWS)) return draw_linear(d);
-    id x = op_reshape(d->g, norm(d, recent(d)), DIM(-1, C)), y = op_reshape(d->g, any(d), DIM(-1, C));
+    id x = norm(d, recent(d)), y = any(d);
     bool tb = pick(d, 2);
+    if (pick(d, 2)) x = op_reshape(d->g, x, DIM(-1, C)); /* else the product flattens it itself */
+    if (pick(d, 2)) y = op_reshape(d->g, y, DIM(-1, C));
     id inner = tb ? op_matmul(d->g, y, x, true, false, d->f) : op_matmul(d->g, x, y, true, false, d->f); /* [C,C] */
     id w = op_matmul(d->g, weight(d, 3, C), weight(d, C, 3), true, true, d->f);                             /* [C,C] */
     id z = op_matmul(d->g, x, op_add(d->g, inner, w), false, tb, d->f);
@@ -231,7 +233,7 @@ static void build(struct graph *g, uint64_t number, enum dtype f, int64_t B, int
     d.table = graph_param(g, "table", f, DIM(VOCABULARY, C), (struct init){INIT_NORMAL, 1, 0});
     d.pool[d.n++] = op_embedding(g, ids, d.table);
     for (int blocks = 1 + (int)pick(&d, 3), b = 0; b < blocks; b++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "block%d", b);
         id outer = graph_scope_push(g, name, SCOPE_BLOCK);
         for (int n = 1 + (int)pick(&d, 4); n > 0; n--) add_layer(&d);
@@ -289,7 +291,7 @@ static struct making plain(uint64_t number)
 static void test_slopes(void **state)
 {
     (void)state;
-    for (uint64_t number = 0; number < 240; number++) {
+    for (uint64_t number = 0; number < 400; number++) {
         struct making m = plain(number);
         m.micro_batch = BATCH;
         m.may = MIXES_ROWS | HAS_LOSS_TERMS;

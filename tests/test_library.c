@@ -450,9 +450,24 @@ static void test_parameters(void **state)
 
 /* --- the whole loop ---------------------------------------------------------------------------------- */
 
+/* Another session may do what it likes meanwhile, but not run a loop of its own. */
+static void beside(void)
+{
+    struct pl_session *s = open_with(classifier);
+    struct batch d;
+    make_batch(&d);
+    start_on(s, &d);
+    ok(s, pl_step(s, NULL, NULL));
+    pl_close(s);
+    s = open_with(tokens);
+    refused(s, pl_train(s), "one at a time");
+    pl_close(s);
+}
+
 static int count_steps(const struct pl_step_info *info, void *user)
 {
     int *left = user;
+    if (info->step == 1) beside();
     assert_int_equal(info->steps, 6);
     assert_true(info->loss > 0 && info->gradient_norm > 0 && info->seconds > 0 && info->learning_rate > 0);
     return --*left == 0;

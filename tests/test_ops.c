@@ -84,7 +84,7 @@ static id constant_ids(struct scene *s, const char *name, int64_t V, bool ignore
 /* The forward test compares `t`. */
 static id watch(struct scene *s, id t)
 {
-    char name[16];
+    char name[32];
     snprintf(name, sizeof name, "out%d", s->watched++);
     if (s->forward) graph_output(&s->g, name, t);
     return t;
@@ -137,7 +137,7 @@ static id build_matmul(struct scene *s, const int64_t *n)
     s->length = (double)max_i64(n[0], max_i64(n[1], n[2]));
     if (!n[5]) return watch(s, op_matmul(&s->g, a, b, ta, tb, type));
     union attr t = {.matmul = {ta, tb, type}};
-    id acc = op_cast(&s->g, param(s, "c", DIM(n[0], n[1])), type);
+    id acc = op_cast(&s->g, param(s, "c", DIM(1, n[0], n[1])), type); /* of another shape, the same elements */
     return watch(s, out_of(s, graph_emit(&s->g, OP_MATMUL, &t, (id[]){a, b, acc}, 3), 0));
 }
 static const struct opcase case_MATMUL = {

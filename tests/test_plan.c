@@ -72,6 +72,10 @@ static id bad_dtypes(struct graph *g, id x) { return op_mul(g, x, op_cast(g, x, 
 static id bad_matmul(struct graph *g, id x) { return op_matmul(g, x, x, false, false, DT_F32); }
 static id bad_labels(struct graph *g, id x) { return op_xent(g, x, x); }
 static id bad_arity(struct graph *g, id x) { return graph_emit(g, OP_ADD, NULL, (id[]){x, x, x}, 3); }
+static id bad_accumulator(struct graph *g, id x)
+{
+    return graph_emit(g, OP_SUM_ROWS, NULL, (id[]){x, op_fill(g, DT_F32, DIM(2), 0)}, 2);
+}
 static id bad_rope(struct graph *g, id x) { return op_rope(g, x, x, 1, false); }
 
 static void test_refused_calls(void **state)
@@ -79,7 +83,7 @@ static void test_refused_calls(void **state)
     (void)state;
     id (*const calls[])(struct graph *, id) = {bad_shape_twice, bad_dimension, bad_slice, bad_axis,   bad_reshape,
                                                bad_reshape_open, bad_reshape_strided, bad_add, bad_dtypes, bad_matmul,
-                                               bad_labels,      bad_arity,     bad_rope};
+                                               bad_labels,      bad_arity,     bad_accumulator, bad_rope};
     for (size_t i = 0; i < COUNT(calls); i++) {
         struct graph g;
         struct error e = {0};

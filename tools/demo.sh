@@ -43,7 +43,8 @@ if kill -KILL "$pid" 2>/dev/null; then
     wait "$pid" 2>/dev/null || true
     pid=
     numbers >"$out/.before"
-    say "killed (SIGKILL) after step $(last_step); the last checkpoint is $(basename "$(ls -d "$out"/checkpoints/step-* | tail -n 1)"). Going on:"
+    saved=("$out"/checkpoints/step-*)
+    say "killed (SIGKILL) after step $(last_step); the last checkpoint is ${saved[-1]}. Going on:"
     show "${command[@]}" --resume
     say "the $(wc -l <"$out/.before") lines of metrics.jsonl from before the kill, and those steps now:"
     if numbers | head -n "$(wc -l <"$out/.before")" | cmp - "$out/.before"; then echo "  the same losses and gradient norms, digit for digit"; else exit 1; fi
@@ -71,8 +72,9 @@ cat <<END
 
 The model is in $out/model: config.json and model.safetensors, as transformers reads them.
 To try next:
-  $plimsoll plan $run --explain | less                   every storage, its place and its lifetime
-  $plimsoll plan $run --memory 1MiB                      what happens when nothing fits
-  $plimsoll plan $run --set model.preset=llama-1b --set data.sequence=1024 --memory 24GiB
-  $plimsoll train --help                                 every key
 END
+try() { printf '  %-62s %s\n' "$plimsoll $1" "$2"; }
+try "plan $run --explain | less" "every storage, its place and its lifetime"
+try "plan $run --memory 1MiB" "what it says when nothing fits"
+try "plan $run --memory 24GiB --set model.preset=llama-1b" "a larger model"
+try "train --help" "every key"

@@ -53,6 +53,15 @@ char *mem_string(const char *s);
 void mem_free(void *p);
 uint64_t mem_allocations(void);
 
+/* A pool for the bookkeeping of a running program: mem_pool_take gets it from the heap
+ * once; between mem_pool_enter and mem_pool_leave every allocation above comes from it
+ * and none is counted, and leaving gives all of them back. What does not fit comes from
+ * the heap and is counted. One thread at a time. */
+void mem_pool_take(size_t bytes);
+void mem_pool_enter(void);
+void mem_pool_leave(void);
+void mem_pool_drop(void);
+
 /* A bump allocator: many small things that die together. */
 struct bump {
     struct bump_chunk *chunk;

@@ -26,8 +26,59 @@ static _Noreturn void out_of_memory(size_t bytes)
     abort();
 }
 
+/* ---- the pool ---- */
+
+/* Blocks stand one behind the other, each behind its size. */
+static struct {
+    char *base;
+    size_t size, used;
+    bool entered;
+} pool;
+enum { POOL_HEADER = 16 };
+
+static bool in_pool(const void *p) { return pool.base && (const char *)p >= pool.base && (const char *)p < pool.base + pool.size; }
+
+/* NULL: not entered, or full. Not zeroed. */
+static void *pool_alloc(size_t bytes)
+{
+    if (!pool.entered || bytes > pool.size) return NULL;
+    size_t need = POOL_HEADER + align_up(bytes, POOL_HEADER);
+    if (pool.size - pool.used < need) return NULL;
+    char *block = pool.base + pool.used;
+    pool.used += need;
+    memcpy(block, &bytes, sizeof bytes);
+    return block + POOL_HEADER;
+}
+
+void mem_pool_take(size_t bytes)
+{
+    CHECK(!pool.base, "the pool is taken");
+    pool.base = mem_alloc(bytes);
+    pool.size = bytes;
+    memset(pool.base, 0, bytes); /* resident from the start */
+}
+
+void mem_pool_enter(void)
+{
+    CHECK(!pool.entered);
+    pool.entered = pool.base != NULL;
+    pool.used = 0;
+}
+
+void mem_pool_leave(void) { pool.entered = false; }
+
+void mem_pool_drop(void)
+{
+    free(pool.base);
+    memset(&pool, 0, sizeof pool);
+}
+
+/* ---- blocks ---- */
+
 void *mem_alloc(size_t bytes)
 {
+    void *piece = pool_alloc(bytes);
+    if (piece) return memset(piece, 0, bytes);
     atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
     void *p = calloc(1, bytes ? bytes : 1);
     if (!p) out_of_memory(bytes);
@@ -37,6 +88,13 @@ void *mem_alloc(size_t bytes)
 /* Bytes beyond the old size are not zeroed. */
 void *mem_resize(void *p, size_t bytes)
 {
+    if (!p || in_pool(p)) {
+        size_t old = 0;
+        if (p) memcpy(&old, (char *)p - POOL_HEADER, sizeof old);
+        void *piece = pool_alloc(bytes);
+        if (!piece && p) piece = mem_alloc(bytes);
+        if (piece) return old ? memcpy(piece, p, old < bytes ? old : bytes) : piece;
+    }
     atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
     p = realloc(p, bytes ? bytes : 1);
     if (!p) out_of_memory(bytes);
@@ -57,7 +115,7 @@ char *mem_string(const char *s)
 
 void mem_free(void *p)
 {
-    free(p);
+    if (!in_pool(p)) free(p);
 }
 
 uint64_t mem_allocations(void)

@@ -28,7 +28,6 @@ static void print_summary(const struct train_summary *s, bool json)
         json_put_uint(&w, "allocated_bytes", s->allocated_bytes);
         json_put_uint(&w, "host_bytes", s->host_bytes);
         json_put_uint(&w, "allocations_in_steps", s->allocations);
-        json_put_uint(&w, "allocations_in_saves", s->save_allocations);
         json_put_string(&w, "model", s->model);
         json_end(&w);
         text_printf(&out, "\n");

@@ -111,10 +111,20 @@ static id add_into(struct sweep *s, id sum, id more, bool more_owned)
     return op_accumulate(s->g, more, sum);
 }
 
+/* The gradient in the shape of what it is the gradient of: a product flattens leading
+ * dimensions, so its operands' gradients may come flat. */
+static id shaped_like(struct graph *g, id gradient, id t)
+{
+    const struct tensor x = *tensor_at(g, t), *d = tensor_at(g, gradient);
+    if (d->rank == x.rank && !memcmp(d->dim, x.dim, x.rank * sizeof *x.dim)) return gradient;
+    return op_reshape(g, gradient, x.rank, x.dim);
+}
+
 static void contribute(struct sweep *s, id t, id gradient, bool owned)
 {
     struct graph *g = s->g;
     id have = s->adjoint[t];
+    if (!(gradient = shaped_like(g, gradient, t))) return;
     /* Weights gather theirs in f32; elementwise ops pass on what they got. */
     enum dtype type = tensor_at(g, gradient)->dtype;
     if (storage_of(g, t)->kind == KIND_PARAM && type != DT_F32 && type != DT_F64) {

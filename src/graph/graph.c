@@ -365,7 +365,9 @@ static void place_output(struct graph *g, struct node *n, int o, struct tensor *
         x->advance = base->advance;
         if (!(row->flags & OPF_VIEW)) {
             x->offset = base->offset;
-            memcpy(x->stride, base->stride, sizeof x->stride);
+            /* A dense accumulator may have another shape than what is added to it. */
+            if (tensor_is_dense(base)) tensor_dense_strides(x);
+            else memcpy(x->stride, base->stride, sizeof x->stride);
         }
     } else {
         tensor_dense_strides(x);

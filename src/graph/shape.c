@@ -38,6 +38,12 @@ static bool same(const struct tensor *a, const struct tensor *b)
 static bool is_scalar(const struct tensor *x) { return x->rank == 0; }
 static bool is_vector(const struct tensor *x, int64_t n) { return x->rank == 1 && x->dim[0] == n; }
 
+/* An accumulator, when given, has the result's elements, whatever its shape. */
+static bool takes_sum(const struct tensor *acc, const struct tensor *out)
+{
+    return !acc || (acc->dtype == out->dtype && tensor_elements(acc) == tensor_elements(out) && tensor_is_dense(acc));
+}
+
 /* --- views ------------------------------------------------------------------ */
 
 void infer_reshape(struct infer *f)
@@ -106,8 +112,7 @@ void infer_matmul(struct infer *f)
         set(&f->out[0], f->attr->matmul.dtype, a->rank, a->dim);
         f->out[0].dim[a->rank - 1] = n;
     }
-    REQUIRE(!acc || (acc->dtype == f->out[0].dtype && tensor_elements(acc) == m * n && tensor_is_dense(acc)),
-            "the accumulator does not fit the product");
+    REQUIRE(takes_sum(acc, &f->out[0]), "the accumulator does not fit the product");
 }
 
 void infer_sum_rows(struct infer *f)
@@ -115,6 +120,7 @@ void infer_sum_rows(struct infer *f)
     const struct tensor *x = f->in[0];
     REQUIRE(x->rank >= 1, "x needs a dimension");
     set(&f->out[0], statistic(x), 1, (int64_t[]){tensor_last(x)});
+    REQUIRE(takes_sum(f->in[1], &f->out[0]), "the accumulator does not fit the sums");
 }
 
 /* --- norms, position, activation -------------------------------------------------- */
@@ -197,6 +203,7 @@ void infer_embedding_dw(struct infer *f)
     const struct tensor *ids = f->in[0], *dy = f->in[1];
     REQUIRE(tensor_elements(ids) == tensor_rows(dy), "ids and dy do not agree");
     set(&f->out[0], statistic(dy), 2, (int64_t[]){f->attr->embedding_dw.rows, tensor_last(dy)});
+    REQUIRE(takes_sum(f->in[2], &f->out[0]), "the accumulator does not fit the table");
 }
 
 void infer_shift_labels(struct infer *f)

@@ -315,10 +315,14 @@ static int forward_event(void *session, const struct train_event *v)
     return s->on_step(&info, s->on_step_user);
 }
 
+/* A run's saves share memory that the process has once (mem_pool_take). */
+static bool run_in_process;
+
 static int train(struct pl_session *s, bool resume, const char *call)
 {
     struct train_summary summary;
     struct error e = {0};
+    if (run_in_process) return error_set(&s->error, PL_USAGE, "%s: another session's run is going on in this process; one at a time", call);
     if (s->stage == STAGE_STARTED)
         return error_set(&s->error, PL_USAGE, "%s: the session is started, to be driven by pl_step; use another session", call);
     if (s->build && s->config.model_preset)
@@ -327,9 +331,9 @@ static int train(struct pl_session *s, bool resume, const char *call)
                               .on_step = s->on_step ? forward_event : NULL, .user = s, .progress = session_verbose()};
     s->model[0] = '\0';
     s->steps = 0;
-    s->busy = true;
+    s->busy = run_in_process = true;
     int rc = train_run(&s->config, &o, &summary, &e);
-    s->busy = false;
+    s->busy = run_in_process = false;
     s->error = e;
     if (!rc) snprintf(s->model, sizeof s->model, "%s", summary.model);
     else if (rc == PL_STOPPED) /* a checkpoint is a model folder, too */

@@ -138,8 +138,6 @@ static int save_json(const char *path, const struct train_state *s, struct error
     json_put_uint(&j, "position", s->position);
     json_put_uint(&j, "seed", s->seed);
     json_put_uint(&j, "skipped", s->skipped);
-    json_put_format(&j, "plan_hash", "%016" PRIx64, s->plan_hash);
-    json_put_format(&j, "config_hash", "%016" PRIx64, s->config_hash);
     json_end(&j);
     text_append(&out, "\n", 1);
     int rc = file_write_atomic(path, out.at, out.n, e);
@@ -166,16 +164,6 @@ int state_save(const char *dir, const struct train_state *s, const struct graph 
 
 /* --- loading ------------------------------------------------------------------------------ */
 
-static int hash_get(const struct value *root, const char *key, uint64_t *out, struct error *e)
-{
-    const char *text;
-    char *end;
-    if (value_as_string(value_get(root, key), key, &text, e)) return e->code;
-    *out = strtoull(text, &end, 16);
-    if (strlen(text) == 16 && !*end) return PL_OK;
-    return error_set(e, PL_USAGE, "%s is \"%.40s\"; expected 16 hexadecimal digits", key, text);
-}
-
 static int json_get(const struct value *root, struct train_state *s, struct error *e)
 {
     uint64_t format = 0;
@@ -190,7 +178,6 @@ static int json_get(const struct value *root, struct train_state *s, struct erro
     if (format != STATE_FORMAT)
         return error_set(e, PL_USAGE, "format is %" PRIu64 "; this program reads format %d: resume with the program that wrote it", format,
                          STATE_FORMAT);
-    if (hash_get(root, "plan_hash", &s->plan_hash, e) || hash_get(root, "config_hash", &s->config_hash, e)) return e->code;
     return PL_OK;
 }
 

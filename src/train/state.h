@@ -20,7 +20,6 @@ struct train_state {
     uint64_t position;    /* of the next sample, over all epochs */
     uint64_t seed;
     uint64_t skipped;     /* steps whose update was predicated off */
-    uint64_t plan_hash, config_hash;
 };
 
 /* Writes both files into `dir`, which exists; synced. Through `staging` (aligned to 8, at

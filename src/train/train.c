@@ -25,6 +25,9 @@
 #include "train/signals.h"
 #include "train/state.h"
 
+/* Bytes for the lists and headers of a save, taken before the first step. */
+enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
+
 struct trainer {
     const struct config *c;
     const struct train_options *o;
@@ -35,12 +38,11 @@ struct trainer {
     struct train_state state;
     uint64_t total;          /* steps of the whole run */
     int64_t saved;           /* step of the last checkpoint; -1: none */
-    uint64_t save_allocations;
     int32_t *row;            /* one sample */
     id loss, clip, eval_loss; /* tensors */
     double eval;             /* the last evaluation */
     double count;            /* what losses are divided by; 0: the default */
-    bool has_data, has_validation, has_folder, has_run;
+    bool has_data, has_validation, has_folder, has_run, has_pool;
     bool stopped;            /* by on_step */
 };
 
@@ -159,12 +161,12 @@ static int save_checkpoint(struct trainer *t, struct error *e)
 {
     struct run *r = &t->run;
     const char *dir;
-    uint64_t allocations = mem_allocations();
+    mem_pool_enter();
     int rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
     if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
     if (!rc) rc = state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
     if (!rc) rc = folder_checkpoint_commit(&t->folder, t->c->train_keep, e);
-    t->save_allocations += mem_allocations() - allocations;
+    mem_pool_leave();
     if (rc) return error_prepend(e, "saving step %" PRId64, t->state.step);
     t->saved = (int64_t)t->state.step;
     return PL_OK;
@@ -377,6 +379,8 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     int rc = PL_OK;
     out->first_step = (int64_t)t->state.step;
     progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan));
+    mem_pool_take(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
+    t->has_pool = true;
     while (t->state.step < t->total && !rc && !stopping(t)) {
         if (!allocations) allocations = mem_allocations();
         rc = trainer_step(t, &v, e);
@@ -393,8 +397,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->loss = v.loss;
     out->seconds = clock_seconds() - begun;
     out->tokens_per_second = (double)(out->steps - out->first_step) * t->run.effective_batch * (double)t->c->data_sequence / out->seconds;
-    out->save_allocations = t->save_allocations;
-    out->allocations = allocations ? mem_allocations() - allocations - t->save_allocations : 0;
+    out->allocations = allocations ? mem_allocations() - allocations : 0;
     return publish_model(t, e);
 }
 
@@ -406,6 +409,7 @@ void trainer_close(struct trainer *t)
     if (t->has_run) run_close(&t->run);
     if (t->has_folder) folder_close(&t->folder);
     mem_free(t->row);
+    if (t->has_pool) mem_pool_drop();
     mem_free(t);
 }
 

@@ -31,8 +31,7 @@ struct train_summary {
     double loss, eval_loss;  /* of the last step; NaN when never evaluated */
     double seconds, tokens_per_second;
     uint64_t arena_bytes, allocated_bytes, host_bytes;
-    uint64_t allocations;    /* ours, after the first step began, apart from... */
-    uint64_t save_allocations; /* ...those of checkpoints, which are given back at once */
+    uint64_t allocations;    /* ours, after the first step began */
     uint64_t smallest_budget; /* with PL_NOFIT: what would fit */
     char model[4200];
 };
