@@ -1,4 +1,4 @@
-# Plimsoll. `make` leaves build/plimsoll.
+# Plimsoll. `make` leaves build/plimsoll, build/libplimsoll.a and build/libplimsoll.so.0.
 #
 #   make test     install what is missing, build, run every test (PARTS='unit golden': some)
 #   make demo     the same, then a small training run: planned, killed, resumed
@@ -6,6 +6,8 @@
 #   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
 #   make bench    kernels against the machine's peak
 #   make docs     what is generated in docs/, again
+#   make examples the programs in examples/, against the library
+#   make install  PREFIX=/usr/local DESTDIR=: program, library, header, plimsoll.pc, pages
 #   make deps     only install what is missing
 #   make clean
 
@@ -16,12 +18,12 @@ BUILD   ?= build
 CSTD    := -std=c11 -D_GNU_SOURCE
 WARN    := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length
 OPT     ?= -O3 -g -fno-math-errno -fno-trapping-math
-CFLAGS  += $(CSTD) $(WARN) $(OPT) -fopenmp -Isrc $(EXTRA)
+CFLAGS  += $(CSTD) $(WARN) $(OPT) -fopenmp -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA)
 DEP     := -MMD -MP
 LDLIBS  += -lcjson -lyaml -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
-DIRS := base io graph run cpu cuda passes plan models data train report cli
+DIRS := base io graph run cpu cuda passes plan models data train report lib cli
 SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)))
 
 # CUDA: on where nvcc is found, `make CUDA=0` forces it off. The device is a plug-in
@@ -38,19 +40,36 @@ ifeq ($(CUDA),1)
   endif
   CUDA_OBJS := $(CUDA_CS:src/%.c=$(BUILD)/%.o) $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(wildcard src/cuda/*.cu))
   CUDA_LIBS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lstdc++
-  NVFLAGS   := -arch=$(CUDA_ARCH) -O3 -std=c++17 -lineinfo -Isrc -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
+  NVFLAGS   := -arch=$(CUDA_ARCH) -O3 -std=c++17 -lineinfo -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
 OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
-LIB  := $(BUILD)/libplimsoll.a
+LIB  := $(BUILD)/libparts.a
 
-all: $(BUILD)/plimsoll $(PLUGIN)
+# What others link with: of both only what include/plimsoll.h declares can be seen. The
+# static one is a single object whose hidden symbols became local, so that no name of
+# ours meets one of theirs.
+VERSION := $(shell sed -n 's/^.define PL_VERSION "\(.*\)"/\1/p' include/plimsoll.h)
+STATIC  := $(BUILD)/libplimsoll.a
+SHARED  := $(BUILD)/libplimsoll.so.0
+OBJCOPY ?= objcopy
+PUBLIC  := $(filter-out $(BUILD)/cli/%,$(OBJS))
 
-# -rdynamic: the plug-in uses the program's own functions.
+all: $(BUILD)/plimsoll $(STATIC) $(SHARED) $(PLUGIN)
+
 $(BUILD)/plimsoll: $(BUILD)/cli/main.o $(LIB)
-	$(CC) $(LDFLAGS) -rdynamic $^ $(LDLIBS) -o $@
-$(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS)
-	$(CC) -shared $^ $(CUDA_LIBS) -o $@
+	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+$(SHARED): $(PUBLIC) $(BUILD)/objects
+	$(CC) $(LDFLAGS) -shared -Wl,-soname,$(@F) $(if $(EXTRA),,-Wl,-z,defs) $(PUBLIC) $(LDLIBS) -o $@
+	@ln -sf $(@F) $(BUILD)/libplimsoll.so
+$(STATIC): $(PUBLIC) $(BUILD)/objects
+	$(CC) -r -nostdlib $(PUBLIC) -o $(BUILD)/plimsoll-public.o
+	$(OBJCOPY) --localize-hidden $(BUILD)/plimsoll-public.o
+	@rm -f $@ && ar rcs $@ $(BUILD)/plimsoll-public.o
+# The plug-in brings the few of our functions that it calls: it serves the program and
+# both libraries, which export none.
+$(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
+	$(CC) -shared $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) -lm -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
 	@rm -f $@ && ar rcs $@ $(OBJS)
 # Changes when the list does: a source gone, or CUDA switched, makes another library.
@@ -59,7 +78,7 @@ $(BUILD)/objects: always
 $(BUILD)/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -c $< -o $@
-$(CUDA_OBJS): CFLAGS += -fPIC -isystem $(CUDA_HOME)/include
+$(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(NVFLAGS) -c $< -o $@
@@ -69,13 +88,29 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
 
+# Programs of others: the public header, and flags from pkg-config, which takes
+# plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it.
+pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|' tools/plimsoll.pc.in
+PC := $(BUILD)/plimsoll-uninstalled.pc
+$(PC): tools/plimsoll.pc.in include/plimsoll.h
+	@mkdir -p $(@D)
+	@$(call pc,$(CURDIR),$(CURDIR)/include,$(abspath $(BUILD))) >$@
+OUTSIDE = $(CSTD) $(WARN) -O2 -g $(EXTRA) $< $$(PKG_CONFIG_PATH=$(BUILD) pkg-config --cflags --libs plimsoll) -Wl,-rpath,$(abspath $(BUILD))
+EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
+$(EXAMPLES): $(BUILD)/examples/%: examples/%.c include/plimsoll.h $(SHARED) $(PC)
+	@mkdir -p $(@D)
+	$(CC) $(OUTSIDE) -lm -o $@
+$(BUILD)/tests/test_library: tests/test_library.c include/plimsoll.h $(SHARED) $(PC)
+	@mkdir -p $(@D)
+	$(CC) $(OUTSIDE) -lcmocka -lm -o $@
+
 # A fuzz target with a main that feeds it the stored corpus: any compiler can do that.
 REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tests/fuzz/fuzz_*.c))
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
 HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge cuda_seam)
-tests: $(TESTS) $(REPLAYS) $(HELPERS)
+tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The CUDA device against the reference kernels: needs none of the libraries that
 # files and configurations need, so that it builds on a bare machine with a card.
@@ -84,7 +119,7 @@ $(BUILD)/libseam.a: $(SEAM)
 	rm -f $@ && ar rcs $@ $(SEAM)
 $(BUILD)/tests/cuda_seam: tests/cuda_seam.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $< $(BUILD)/libseam.a $(LDFLAGS) -rdynamic -lm -lpthread -ldl -o $@
+	$(CC) $(CFLAGS) $< $(BUILD)/libseam.a $(LDFLAGS) -lm -lpthread -ldl -o $@
 
 # --- what people type ---------------------------------------------------------
 
@@ -102,6 +137,21 @@ demo: deps
 	@BUILD=$(BUILD) tools/demo.sh
 docs: all
 	@BUILD=$(BUILD) tools/docs.sh
+examples: $(EXAMPLES)
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+to      := $(DESTDIR)$(PREFIX)
+install: all
+	install -d $(to)/bin $(to)/include $(to)/lib/pkgconfig $(to)/share/doc/plimsoll/examples
+	install -m 755 $(BUILD)/plimsoll $(to)/bin/
+	install -m 644 include/plimsoll.h $(to)/include/
+	install -m 644 $(STATIC) $(to)/lib/
+	install -m 755 $(SHARED) $(PLUGIN) $(to)/lib/
+	ln -sf $(notdir $(SHARED)) $(to)/lib/libplimsoll.so
+	$(call pc,$(PREFIX),$(PREFIX)/include,$(PREFIX)/lib) >$(to)/lib/pkgconfig/plimsoll.pc
+	install -m 644 LICENSE README.md docs/*.md $(to)/share/doc/plimsoll/
+	install -m 644 examples/* $(to)/share/doc/plimsoll/examples/
 
 # The instrumentation hides value ranges from the compiler, which then warns of what cannot be.
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
@@ -114,7 +164,7 @@ FUZZ_SRCS    := $(foreach d,base io data,$(wildcard src/$(d)/*.c))
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h)
 	@mkdir -p $(@D)
-	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc $< $(FUZZ_SRCS) -lcjson -lyaml -lm -o $@
+	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -lm -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
 	+@$(AGAIN) $(FUZZERS)
@@ -130,6 +180,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests deps test check demo docs asan fuzz bench clean always
+.PHONY: all tests examples install deps test check demo docs asan fuzz bench clean always
 
 -include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what is missing to build and test; silent when nothing is.
 #
-#   tools/deps.sh          a C compiler, libyaml, cJSON, cmocka
+#   tools/deps.sh          a C compiler, libyaml, cJSON, cmocka, pkg-config
 #   tools/deps.sh fuzz     clang with libFuzzer as well
 #
 # A thing is there when a program that uses it compiles and links: a library from
@@ -29,6 +29,7 @@ fuzzes() {
 
 missing=()
 command -v make >/dev/null || missing+=(make)
+command -v pkg-config >/dev/null || missing+=(pkg-config)
 if compiles '' stdio.h omp.h; then
     compiles -lcjson cjson/cJSON.h || missing+=(libcjson-dev)
     compiles -lyaml yaml.h || missing+=(libyaml-dev)

@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Codes are the program's exit codes (docs/configuration.md). */
-enum { PL_OK = 0, PL_FAIL = 1, PL_USAGE = 2, PL_NOFIT = 3 };
+/* PL_OK, PL_FAIL, PL_USAGE, PL_NOFIT: the library's codes and the program's exit codes. */
+#include "plimsoll.h"
 
 struct error {
     int code;

@@ -7,13 +7,11 @@
 
 #include "cli/cli.h"
 
-#define VERSION "0.1.0"
-
 static const struct command *const commands[] = {&command_plan, &command_train, &command_step};
 
 static void usage(FILE *out)
 {
-    fprintf(out, "Plimsoll %s: trains models in the memory you have.\n\n", VERSION);
+    fprintf(out, "Plimsoll %s: trains models in the memory you have.\n\n", PL_VERSION);
     for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  plimsoll %s\n", commands[i]->usage);
     fprintf(out, "\n`plimsoll COMMAND --help` explains a command and every key of RUN.yaml.\n"
                  "Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 does not fit.\n");
@@ -38,7 +36,7 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--version")) { /* of a command too */
-            printf("plimsoll %s\n", VERSION);
+            printf("plimsoll %s\n", PL_VERSION);
             return PL_OK;
         }
     const struct command *c = find_command(argv[1]);

@@ -96,11 +96,11 @@ static int put_inputs(struct step *s, struct error *e)
     int rc = check_mask(s, e);
     for (int64_t r = 0; r < s->B && !rc; r++) {
         rc = read_row(s, s->ids, r, vocabulary, false, e);
-        if (!rc) rc = run_put_rows(&s->run, "input_ids", r, 1, s->row, e);
+        if (!rc) rc = run_write_input(&s->run, "input_ids", r, s->row, (uint64_t)s->T * sizeof *s->row, e);
         if (!rc && s->labels) rc = read_row(s, s->labels, r, vocabulary, true, e);
         for (int64_t i = 0; i < s->T && !s->labels; i++) s->row[i] = -100;
         for (int64_t i = 1; i < s->T; i++) s->counted += s->row[i] != -100; /* the first label predicts nothing */
-        if (!rc) rc = run_put_rows(&s->run, "labels", r, 1, s->row, e);
+        if (!rc) rc = run_write_input(&s->run, "labels", r, s->row, (uint64_t)s->T * sizeof *s->row, e);
     }
     if (!rc && s->labels && !s->counted) rc = error_set(e, PL_USAGE, "%s: every label is ignored, so there is no loss", s->in.path);
     return rc;

@@ -77,7 +77,7 @@ static int train(int argc, char **argv, struct error *e)
     if (!rc) {
         struct train_summary s;
         resume_command(&o, &command);
-        rc = train_run(&c, &(struct train_options){o.plan, o.resume, command.at}, &s, e);
+        rc = train_run(&c, &(struct train_options){.plan = o.plan, .resume = o.resume, .command = command.at, .signals = true, .progress = true}, &s, e);
         text_free(&command);
         if (!rc) print_summary(&s, o.json);
         else if (rc == PL_NOFIT && o.json) print_nofit(&s);

@@ -2,7 +2,7 @@
  * cuda.h: what the rest of the program may know of the CUDA device beyond
  * struct device_ops. Plain C: no CUDA header is needed to include it.
  *
- * The device itself is a plug-in, plimsoll-cuda.so beside the program, opened
+ * The device itself is a plug-in, plimsoll-cuda.so beside the program or the library, opened
  * when a card is asked for: the program starts without loading a CUDA library,
  * runs where there is none, and a CPU run pays nothing for the card.
  */
@@ -31,6 +31,6 @@ struct cuda_plugin {
     int (*cards)(void);
     bool (*look)(const struct device *d, struct cuda_view *out);
 };
-extern const struct cuda_plugin plimsoll_cuda_plugin;
+extern const struct cuda_plugin plimsoll_cuda_plugin __attribute__((visibility("default")));
 
 #endif

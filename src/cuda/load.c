@@ -11,20 +11,32 @@
 
 static const char *const places[] = {"plimsoll-cuda.so", "../plimsoll-cuda.so", "../lib/plimsoll-cuda.so"};
 
-/* Looks beside the program, then in the lib folder of an installation. The first
- * answer is kept; `why` is what the last attempt said. */
+static const struct cuda_plugin *plugin(char *why, size_t room);
+
+/* The folder of the program, or of the library that this code is in. */
+static bool folder_of(bool library, char out[3000])
+{
+    Dl_info at;
+    ssize_t n = -1;
+    if (!library) n = readlink("/proc/self/exe", out, 2999);
+    else if (dladdr((void *)(uintptr_t)plugin, &at) && at.dli_fname) n = snprintf(out, 3000, "%s", at.dli_fname);
+    if (n < 0 || n >= 3000) return false;
+    out[n] = '\0';
+    char *slash = strrchr(out, '/');
+    if (slash) *slash = '\0';
+    return slash;
+}
+
+/* Looks beside the program, in the lib folder of an installation, and beside the library.
+ * The first answer is kept; `why` is what the last attempt said. */
 static const struct cuda_plugin *plugin(char *why, size_t room)
 {
     static const struct cuda_plugin *found;
-    char program[3000], path[3100];
-    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    char folder[3000], path[3100];
     if (why) snprintf(why, room, "this build has no CUDA device");
-    if (found || n < 0) return found;
-    program[n] = '\0';
-    char *slash = strrchr(program, '/');
-    if (slash) *slash = '\0';
-    for (size_t i = 0; i < COUNT(places) && !found; i++) {
-        snprintf(path, sizeof path, "%s/%s", program, places[i]);
+    for (size_t i = 0; i < 2 * COUNT(places) && !found; i++) {
+        if (!folder_of(i >= COUNT(places), folder)) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, places[i % COUNT(places)]);
         if (access(path, R_OK)) continue;
         void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (handle) found = dlsym(handle, "plimsoll_cuda_plugin");

@@ -62,6 +62,22 @@ int model_preset(struct model *m, const char *name, struct error *e)
     return error_set(e, PL_USAGE, "model.preset: \"%s\" is not one of: %s", name, known);
 }
 
+/* A folder's own config.json is kept, as with every other model. */
+int model_define(struct model *m, const struct definition *d, const char *path, struct error *e)
+{
+    memset(m, 0, sizeof *m);
+    m->family = d->family;
+    m->config = d->config;
+    snprintf(m->path, sizeof m->path, "%s", path ? path : "");
+    char file[1100];
+    size_t n;
+    snprintf(file, sizeof file, "%s/config.json", m->path);
+    if (path && !dir_exists(path)) return error_set(e, PL_USAGE, "model.path: %s is not a folder", path);
+    if (path && file_exists(file)) return file_read(file, 16u << 20, &m->config_text, &n, e);
+    m->config_text = mem_string(d->config_json);
+    return PL_OK;
+}
+
 void model_close(struct model *m)
 {
     mem_free(m->config_text);

@@ -36,8 +36,17 @@ struct family {
 };
 extern const struct family llama_family, mistral_family, qwen2_family;
 
+/* A model that no config.json describes: the program that uses the library emits it. */
+struct definition {
+    const struct family *family; /* its parse is never called */
+    void *config;                /* for the family's build, as model.config */
+    const char *config_json;     /* what a saved folder's config.json says */
+};
+
 int model_open(struct model *m, const char *path, struct error *e);
 int model_preset(struct model *m, const char *name, struct error *e);
+/* `path` is the folder that its weights are read from; NULL: they begin by their inits. */
+int model_define(struct model *m, const struct definition *d, const char *path, struct error *e);
 void model_close(struct model *m);
 
 #endif

@@ -9,6 +9,7 @@
  * is bf16, statistics and losses are f32. Weight gradients are f32 (vjp.c).
  * A frozen weight has no master: it is kept in bf16 alone. Running statistics stay
  * f32: they move by steps that bf16 would round away.
+ * Inputs that are f32 stay so, and are rounded by a cast at the head of the program.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
@@ -35,6 +36,26 @@ static bool *mark_running(const struct graph *g)
     return running;
 }
 
+static void cast_inputs(struct graph *g, enum program p, enum dtype t)
+{
+    struct order *order = &g->order[p];
+    uint32_t count = order->nodes.n, tensors = g->tensors.n;
+    id *old = mem_copy(order->nodes.at, count * sizeof(id)), *cast = mem_alloc(tensors * sizeof(id));
+    struct cursor before = graph_move(g, p, PHASE_FORWARD, "precision");
+    order->nodes.n = 0;
+    for (uint32_t k = 0; k < count; k++)
+        for (int i = 0; i < node_at(g, old[k])->nin; i++) {
+            id x = node_at(g, old[k])->in[i];
+            if (!x || storage_of(g, x)->kind != KIND_INPUT || tensor_at(g, x)->node || tensor_at(g, x)->dtype != DT_F32) continue;
+            if (!cast[x]) cast[x] = op_cast(g, x, t);
+            node_at(g, old[k])->in[i] = cast[x];
+        }
+    for (uint32_t k = 0; k < count; k++) vec_push(&order->nodes, old[k]);
+    g->at = before;
+    mem_free(old);
+    mem_free(cast);
+}
+
 void pass_precision(struct graph *g, const struct settings *s)
 {
     if (s->precision == DT_F32) return;
@@ -53,6 +74,8 @@ void pass_precision(struct graph *g, const struct settings *s)
         graph_replace(g, PROGRAM_EVAL, master, work);
     }
     mem_free(running);
+    cast_inputs(g, PROGRAM_STEP, s->precision);
+    cast_inputs(g, PROGRAM_EVAL, s->precision);
     graph_infer(g, PROGRAM_STEP);
     graph_infer(g, PROGRAM_EVAL);
 }

@@ -58,6 +58,7 @@ static inline uint64_t plan_arena(const struct plan *p) { return p->placement.ar
 struct freedom {
     int effective_batch;
     bool micro_batch, recompute, offload, head_chunks; /* true: ours to choose */
+    bool whole;                       /* no split with a ragged end: nothing is known that weighs 0 */
     uint64_t budget;                  /* 0: none */
     uint64_t host_budget;             /* 0: none */
 };

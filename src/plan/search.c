@@ -56,7 +56,8 @@ static void list_candidates(struct search *s, const struct settings *base)
             c.accumulation = (E + c.micro_batch - 1) / c.micro_batch;
             n = E;
         }
-        if (c.micro_batch != last) add_techniques(s, c);
+        bool ragged = c.micro_batch * c.accumulation != E;
+        if (c.micro_batch != last && !(ragged && s->f->whole)) add_techniques(s, c);
         last = c.micro_batch;
     }
 }

@@ -2,7 +2,7 @@
  * config.c: from YAML and options to struct config.
  *
  * Everything is driven by the rows of config.def. Whatever its source, a value is
- * a node of a value tree, and config_assign() is the only place where a node becomes a
+ * a node of a value tree, and config_take() is the only place where a node becomes a
  * member: defaults, file and options cannot disagree about what is a number.
  *
  * Invariant: each member holds a value that its row allows, at all times; strings
@@ -145,7 +145,7 @@ static bool assign_ints(struct config *c, const struct config_row *r, const stru
     return good;
 }
 
-bool config_assign(struct config *c, const struct config_row *r, void *to, const struct value *v)
+bool config_take(struct config *c, const struct config_row *r, void *to, const struct value *v)
 {
     switch (r->type) {
     case ROW_STRING:
@@ -190,7 +190,7 @@ static void assign_default(struct config *c, enum config_key key)
     c->origin[key].line = 0;
     if (!*r->standard) return;
     struct bump b = {0};
-    CHECK(config_assign(c, r, config_member(c, key), yaml_scalar(&b, r->standard)), "the default of %s", r->path);
+    CHECK(config_take(c, r, config_member(c, key), yaml_scalar(&b, r->standard)), "the default of %s", r->path);
     bump_free(&b);
 }
 
@@ -271,7 +271,7 @@ static int take_value(struct config *c, enum config_key key, const struct value 
     const struct config_row *r = &config_rows[key];
     void *to = config_member(c, key);
     if (r->type == ROW_GROUPS) return config_take_groups(c, r, to, v, source, e);
-    return config_assign(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
+    return config_take(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
 }
 
 static int take_key(struct config *c, const char *path, const struct value *v, enum config_source source,
@@ -378,21 +378,24 @@ static int parse_option(const char *s, struct bump *b, struct value **v, struct 
     return error_prepend(e, "the value is not YAML (patterns that begin with * need quotes in a list)");
 }
 
+int config_assign(struct config *c, const char *key, const char *value, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v;
+    int rc = parse_option(value, &b, &v, e);
+    if (!rc) rc = strchr(key, '.') ? take_key(c, key, v, SOURCE_OPTION, e) : take_section(c, key, v, SOURCE_OPTION, e);
+    bump_free(&b);
+    return rc;
+}
+
 int config_set(struct config *c, const char *assignment, struct error *e)
 {
     const char *equals = strchr(assignment, '=');
     struct bump b = {0};
-    struct value *v;
     int rc;
-    if (!equals) {
-        rc = error_set(e, PL_USAGE, "no `=` in it, expected key=value");
-    } else if (equals == assignment) {
-        rc = error_set(e, PL_USAGE, "no key before `=`, expected key=value");
-    } else if (!(rc = parse_option(equals + 1, &b, &v, e))) {
-        const char *name = bump_format(&b, "%.*s", (int)(equals - assignment), assignment);
-        rc = strchr(name, '.') ? take_key(c, name, v, SOURCE_OPTION, e)
-                               : take_section(c, name, v, SOURCE_OPTION, e);
-    }
+    if (!equals) rc = error_set(e, PL_USAGE, "no `=` in it, expected key=value");
+    else if (equals == assignment) rc = error_set(e, PL_USAGE, "no key before `=`, expected key=value");
+    else rc = config_assign(c, bump_format(&b, "%.*s", (int)(equals - assignment), assignment), equals + 1, e);
     bump_free(&b);
     return rc ? error_prepend(e, "--set %.200s", assignment) : PL_OK;
 }

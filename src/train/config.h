@@ -114,6 +114,8 @@ int config_read_text(struct config *c, const char *yaml, const char *name, struc
  * train.steps | train.epochs or of train.step_size | train.milestones drops the
  * other one when the file gave it. */
 int config_set(struct config *c, const char *assignment, struct error *e);
+/* The same with key and value apart; messages do not speak of --set. */
+int config_assign(struct config *c, const char *key, const char *value, struct error *e);
 /* --memory: a size, auto or none. */
 int config_set_memory(struct config *c, const char *size, struct error *e);
 

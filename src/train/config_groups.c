@@ -42,7 +42,7 @@ static int take_member(struct config *c, struct config_group *g, const char *pat
     if (v->kind == VALUE_NULL) return PL_OK;
     struct config_row r = config_group_rows[m];
     r.path = bump_format(&c->strings, "%s.%s", path, v->key);
-    if (!config_assign(c, &r, (char *)g + r.offset, v)) return config_refuse(c, &r, v, source, e);
+    if (!config_take(c, &r, (char *)g + r.offset, v)) return config_refuse(c, &r, v, source, e);
     g->given[m] = true;
     return PL_OK;
 }

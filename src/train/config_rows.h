@@ -39,7 +39,7 @@ bool config_is_list(const struct config_row *r);
 
 /* From a node to the member at `to`: false when the row does not allow it, and then
  * nothing changed. And back. */
-bool config_assign(struct config *c, const struct config_row *r, void *to, const struct value *v);
+bool config_take(struct config *c, const struct config_row *r, void *to, const struct value *v);
 struct value *config_row_value(const struct config_row *r, const void *from, struct bump *b);
 /* The message of a value that was not assigned, with its place; "run.yaml:7: " alone. */
 int config_refuse(const struct config *c, const struct config_row *r, const struct value *v, enum config_source source,

@@ -125,20 +125,41 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     return PL_OK;
 }
 
-static int open_model(struct run *r, struct error *e)
+static int open_model(struct run *r, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
+    if (o->define) return model_define(&r->model, o->define, c->model_path, e);
     return c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
+}
+
+static int search_plan(struct run *r, const struct source *source, struct settings s, const struct run_options *o, struct error *e)
+{
+    const struct config *c = r->config;
+    struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
+                        .host_budget = c->memory_host_budget.kind == BUDGET_BYTES ? c->memory_host_budget.bytes : 0,
+                        .micro_batch = o->train && !c->memory_micro_batch,
+                        .recompute = c->memory_recompute == RECOMPUTE_AUTO,
+                        .offload = o->train && c->memory_offload == OFFLOAD_AUTO,
+                        .head_chunks = o->train && !c->memory_head_chunks && !o->define,
+                        .whole = o->define};
+    if (!o->train) s.micro_batch = r->effective_batch;
+    if (f.whole && r->effective_batch % s.micro_batch)
+        return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d; for a defined model it must",
+                         s.micro_batch, r->effective_batch);
+    int rc = plan_search(&r->plan, &r->graph, source, &s, &f, &r->device.profile, e);
+    r->has_graph = !rc || rc == PL_NOFIT;
+    return rc;
 }
 
 int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e)
 {
     memset(r, 0, sizeof *r);
     r->config = c;
+    r->defined = o->define;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .logits = !o->train};
     int rc = resolve_budget(r, e);
-    if (!rc) rc = open_model(r, e);
+    if (!rc) rc = open_model(r, o, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
     /* A plan needs a profile, not the device. */
@@ -147,16 +168,13 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 
     struct source source = {r, build_forward};
     struct settings s = base_settings(r, o);
-    if (o->plan) return follow_plan(r, &source, s, o->plan, e);
-    struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
-                        .host_budget = c->memory_host_budget.kind == BUDGET_BYTES ? c->memory_host_budget.bytes : 0,
-                        .micro_batch = o->train && !c->memory_micro_batch,
-                        .recompute = c->memory_recompute == RECOMPUTE_AUTO,
-                        .offload = o->train && c->memory_offload == OFFLOAD_AUTO,
-                        .head_chunks = o->train && !c->memory_head_chunks};
-    if (!o->train) s.micro_batch = r->effective_batch;
-    rc = plan_search(&r->plan, &r->graph, &source, &s, &f, &r->device.profile, e);
-    r->has_graph = !rc || rc == PL_NOFIT;
+    struct run_input ids;
+    rc = o->plan ? follow_plan(r, &source, s, o->plan, e) : search_plan(r, &source, s, o, e);
+    /* What a family reads in config.json, a definition says by its layers. */
+    if (!rc && r->defined && run_input(r, "input_ids", &ids)) {
+        run_input_ids(r, &ids);
+        r->model.vocabulary = ids.below;
+    }
     return rc;
 }
 
@@ -242,18 +260,13 @@ int run_read(struct run *r, id tensor, void *to, struct error *e)
     return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), tensor_bytes(tensor_at(&r->graph, tensor)), e);
 }
 
-int run_put_rows(struct run *r, const char *input, int64_t from, int64_t n, const int32_t *rows, struct error *e)
+int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e)
 {
-    const struct graph *g = &r->graph;
-    uint64_t row = (uint64_t)r->batch.T * sizeof *rows;
-    for (id s = 1; s < g->storages.n; s++) {
-        if (g->storages.at[s].kind != KIND_INPUT || strcmp(graph_name(g, g->storages.at[s].name), input)) continue;
-        CHECK((uint64_t)(from + n) * row <= g->storages.at[s].bytes, "input %s is too small", input);
-        char *at = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s] + (uint64_t)from * row;
-        return r->device.ops->write(&r->device, at, rows, (uint64_t)n * row, e);
-    }
-    CHECK(false, "no input %s", input);
-    return PL_FAIL;
+    struct run_input x;
+    CHECK(run_input(r, input, &x), "no input %s", input);
+    uint64_t from = (uint64_t)at * x.sample;
+    CHECK(from + bytes <= r->graph.storages.at[x.storage].bytes, "input %s is too small", input);
+    return r->device.ops->write(&r->device, r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage] + from, data, bytes, e);
 }
 
 /* --- finding what broke ---------------------------------------------------------------------- */

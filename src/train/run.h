@@ -27,6 +27,7 @@ struct run {
     int effective_batch;
     uint64_t budget;             /* 0: none */
     bool has_graph, has_tape, has_device, has_weights;
+    bool defined;                /* by run_options.define */
 };
 
 /* What a command may want beyond the configuration. */
@@ -34,6 +35,7 @@ struct run_options {
     const char *plan;            /* a plan file to follow instead of searching */
     bool train;                  /* false: one forward and backward, logits kept, no update */
     int64_t B, T;                /* with train false: the batch's own size */
+    const struct definition *define; /* the model, instead of model.preset; NULL: none */
 };
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
@@ -52,13 +54,39 @@ void *run_staging(const struct run *r);
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
-/* Writes rows [from, from + n) of an input's storage, T i32 each. */
-int run_put_rows(struct run *r, const char *input, int64_t from, int64_t n, const int32_t *rows, struct error *e);
+/* Writes samples of an input, from sample `at` of the step's batch on. There is such an input
+ * and they are within it: run_input tells. */
+int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e);
 
 /* Runs the step again, node by node, and names the first tensor that is not finite;
  * "" when there is none. */
 void run_find_nonfinite(struct run *r, char *out, size_t room);
 /* Names a gradient that is not finite, as the step left it; "" when there is none. */
 void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
+
+
+/* --- batches of any shape (inputs.c) ------------------------------------------------ */
+
+struct run_input {
+    id storage;
+    enum dtype dtype;
+    uint64_t sample;             /* bytes of one sample */
+    int64_t below;               /* ids in it are below this; 0: they choose from nothing */
+    bool ignores;                /* -100 is a label that weighs nothing */
+};
+/* False: the step has no input of that name. The last two members are left at 0... */
+bool run_input(const struct run *r, const char *name, struct run_input *out);
+/* ...and found here, from the layers that read the input. Takes memory: not for a step. */
+void run_input_ids(const struct run *r, struct run_input *x);
+/* Samples that the step's storages hold: the effective batch and what fills a ragged end. */
+int64_t run_samples(const struct run *r);
+/* Fills the samples behind the effective batch with what weighs nothing. */
+int run_fill_ragged(struct run *r, struct error *e);
+/* Runs the evaluation program over the whole batch and gathers one of its outputs: a scalar
+ * is summed, of anything else the micro-batches' elements follow each other, as f32 or i32.
+ * The inputs are as before. */
+int run_forward(struct run *r, id output, void *to, struct error *e);
+/* Elements that run_forward gives: of the effective batch alone. */
+int64_t run_forward_elements(const struct run *r, id output);
 
 #endif

@@ -32,6 +32,7 @@ enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
 
 struct trainer {
     const struct config *c;
+    const struct train_options *o;
     struct run run;
     struct folder folder;
     struct events events;
@@ -47,7 +48,9 @@ struct trainer {
     id loss, clip, eval_loss; /* tensors */
     double eval;             /* the last evaluation */
     struct best best;        /* in checkpoints/best */
-    bool has_data, has_validation, has_folder, has_run;
+    double count;            /* what losses are divided by; 0: the default */
+    bool has_data, has_validation, has_folder, has_run, has_pool;
+    bool stopped;            /* by on_step */
 };
 
 /* --- one step --------------------------------------------------------------------- */
@@ -59,9 +62,9 @@ static int put_sample(struct trainer *t, struct tokens *data, int64_t at, int64_
     int rc = PL_OK;
     if (sample >= 0) rc = tokens_read(data, (uint64_t)sample, t->row, e);
     else memset(t->row, 0, (size_t)T * sizeof *t->row);
-    if (!rc) rc = run_put_rows(&t->run, "input_ids", at, 1, t->row, e);
+    if (!rc) rc = run_write_input(&t->run, "input_ids", at, t->row, (uint64_t)T * sizeof *t->row, e);
     for (int64_t i = 0; i < T && sample < 0; i++) t->row[i] = -100;
-    if (!rc) rc = run_put_rows(&t->run, "labels", at, 1, t->row, e);
+    if (!rc) rc = run_write_input(&t->run, "labels", at, t->row, (uint64_t)T * sizeof *t->row, e);
     return rc;
 }
 
@@ -69,6 +72,7 @@ static int put_sample(struct trainer *t, struct tokens *data, int64_t at, int64_
  * left. Borders of other epochs pass within a batch. */
 static int64_t batch_samples(const struct trainer *t)
 {
+    if (!t->has_data) return t->run.effective_batch;
     uint64_t left = t->end - min_u64(t->end, t->state.position);
     return (int64_t)min_u64(left, (uint64_t)t->run.effective_batch);
 }
@@ -87,10 +91,17 @@ static int put_batch(struct trainer *t, struct error *e)
     return rc;
 }
 
+/* Tokens that have a successor, or samples: a defined model may know no tokens. */
+static double step_count(const struct trainer *t)
+{
+    bool samples = t->run.defined && !t->has_data;
+    return t->count ? t->count : (double)batch_samples(t) * (samples ? 1 : (double)(t->c->data_sequence - 1));
+}
+
 static struct step_block step_block(const struct trainer *t)
 {
     int64_t step = (int64_t)t->state.step; /* steps done: this one's index from 0 */
-    double count = (double)batch_samples(t) * (double)(t->c->data_sequence - 1);
+    double count = step_count(t);
     return (struct step_block){
         .learning_rate = (float)(t->c->train_learning_rate * schedule_factor(&t->schedule, step)),
         .inv_count = (float)(1 / count),
@@ -114,18 +125,13 @@ static int complain_nonfinite(struct trainer *t, bool updated, double x, struct 
                      t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
 }
 
-/* What a step says of itself. */
-struct outcome {
-    double loss, norm, rate, tokens, seconds;
-};
-
-static int take_step(struct trainer *t, struct outcome *out, struct error *e)
+int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
 {
     double from = clock_seconds();
     struct step_block b = step_block(t);
     int64_t samples = batch_samples(t);
     float l = 0, clip[2] = {0};
-    int rc = put_batch(t, e);
+    int rc = t->has_data ? put_batch(t, e) : PL_OK;
     if (!rc) rc = run_put_step(&t->run, &b, e);
     if (!rc) rc = run_program(&t->run, PROGRAM_STEP, e);
     if (!rc) rc = run_read(&t->run, t->loss, &l, e);
@@ -137,7 +143,8 @@ static int take_step(struct trainer *t, struct outcome *out, struct error *e)
     t->state.step++;
     t->state.adam_t++;
     t->state.position += (uint64_t)samples;
-    *out = (struct outcome){l, clip[0], b.learning_rate, (double)samples * (double)t->c->data_sequence, clock_seconds() - from};
+    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, l, b.learning_rate, clip[0], clock_seconds() - from,
+                                t->has_data ? (double)samples * (double)t->c->data_sequence : 0};
     t->tokens += out->tokens;
     return PL_OK;
 }
@@ -226,9 +233,9 @@ static int save_model(struct trainer *t, enum folder_model which, const struct e
 
 static int save_best(struct trainer *t, const struct evaluation *v, struct error *e)
 {
-    uint64_t allocations = mem_allocations();
+    mem_pool_enter();
     int rc = save_model(t, FOLDER_BEST, v, e);
-    t->save_allocations += mem_allocations() - allocations;
+    mem_pool_leave();
     if (rc) return error_prepend(e, "saving the best model, of step %" PRId64, v->step);
     t->best = (struct best){v->step, v->loss};
     return PL_OK;
@@ -293,7 +300,7 @@ static struct schedule make_schedule(const struct config *c, int64_t total)
 static void measure_run(struct trainer *t)
 {
     uint64_t E = (uint64_t)t->run.effective_batch;
-    if (t->c->train_steps) {
+    if (t->c->train_steps || !t->has_data) {
         t->total = (uint64_t)t->c->train_steps;
         t->end = UINT64_MAX;
     } else {
@@ -321,7 +328,7 @@ static int open_data(struct trainer *t, struct error *e)
 static int make_plan(struct trainer *t, const struct train_options *o, bool plan_again, struct error *e)
 {
     char stored[FOLDER_PATH];
-    struct run_options ro = {.plan = o->plan, .train = true};
+    struct run_options ro = {.plan = o->plan, .train = true, .define = o->define};
     snprintf(stored, sizeof stored, "%s/plan.json", t->c->train_out);
     bool follow = o->resume && !plan_again && !o->plan && file_exists(stored);
     if (follow) ro.plan = stored;
@@ -392,12 +399,40 @@ static int open_events(struct trainer *t, struct error *e)
     return events_open(&t->events, path, (int64_t)t->state.step, e);
 }
 
+static int reset_state(struct trainer *t, struct error *e)
+{
+    struct run *r = &t->run;
+    t->state = (struct train_state){.seed = (uint64_t)t->c->train_seed};
+    return state_reset(&r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+}
+
+static void find_outputs(struct trainer *t)
+{
+    t->loss = graph_find_output(&t->run.graph, PROGRAM_STEP, "loss");
+    t->clip = graph_find_output(&t->run.graph, PROGRAM_UPDATE, "clip");
+    t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
+}
+
+/* A defined model takes token files when its inputs are rows of tokens. */
+static int check_defined(const struct trainer *t, struct error *e)
+{
+    static const char *const names[] = {"input_ids", "labels"};
+    struct run_input x;
+    for (size_t i = 0; i < COUNT(names) && t->run.defined; i++)
+        if (!run_input(&t->run, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)t->c->data_sequence * 4 ||
+            (!i && !t->run.model.vocabulary))
+            return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
+                             "], and an embedding of input_ids; %s is not so", t->c->data_sequence, names[i]);
+    return PL_OK;
+}
+
 static int begin(struct trainer *t, const struct train_options *o, struct error *e)
 {
     bool plan_again = false, found = false;
-    int rc = config_check(t->c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
+    int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
     if (!rc && o->resume) rc = compare_config(t->c, t->c->train_out, &plan_again, e);
     if (!rc) rc = make_plan(t, o, plan_again, e);
+    if (!rc) rc = check_defined(t, e);
     if (!rc) rc = open_data(t, e);
     if (!rc) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
     if (rc) return rc;
@@ -405,11 +440,7 @@ static int begin(struct trainer *t, const struct train_options *o, struct error 
     /* Weights are loaded first in any case: constants, and what no checkpoint holds. */
     rc = run_start(&t->run, t->c->train_out, true, e);
     if (!rc && o->resume) rc = load_checkpoint(t, &found, e);
-    if (!rc && !found) {
-        struct run *r = &t->run;
-        t->state = (struct train_state){.seed = (uint64_t)t->c->train_seed};
-        rc = state_reset(&r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
-    }
+    if (!rc && !found) rc = reset_state(t, e);
     if (!rc) measure_run(t);
     if (!rc) find_best(t);
     if (!rc) rc = require_space(t, e);
@@ -420,28 +451,31 @@ static int begin(struct trainer *t, const struct train_options *o, struct error 
 
 /* --- the loop ------------------------------------------------------------------------------------------ */
 
-static int report_step(struct trainer *t, const struct outcome *o, struct error *e)
+static bool stopping(const struct trainer *t) { return t->stopped || (t->o->signals && signals_received()); }
+
+static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
-    double speed = o->tokens / o->seconds;
-    const struct scalar scalars[] = {{"loss", o->loss}, {"learning_rate", o->rate}, {"grad_norm", o->norm}, {"tokens_per_second", speed}};
-    progress_step(&t->progress, (int64_t)t->state.step, o->loss, o->rate, o->norm, o->tokens, o->seconds);
+    double speed = v->tokens / v->seconds;
+    const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {"tokens_per_second", speed}};
+    if (t->o->progress) progress_step(&t->progress, (int64_t)t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->tokens, v->seconds);
     int rc = folder_metrics(&t->folder, e,
                             "{\"step\":%" PRId64 ",\"loss\":%.9g,\"learning_rate\":%.9g,\"grad_norm\":%.9g,\"seconds\":%.6f,"
                             "\"tokens_per_second\":%.1f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "}",
-                            t->state.step, o->loss, o->rate, o->norm, o->seconds, speed, t->state.position, plan_arena(&t->run.plan));
+                            t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->seconds, speed, t->state.position, plan_arena(&t->run.plan));
     return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars), e);
 }
 
-static int after_step(struct trainer *t, const struct outcome *o, struct error *e)
+static int after_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
-    int rc = report_step(t, o, e);
+    int rc = report_step(t, v, e);
     if (!rc && evaluation_due(t)) {
-        struct evaluation v;
-        rc = evaluate(t, &v, e);
-        if (!rc) rc = report_evaluation(t, &v, e);
-        if (!rc && keeps_best(t->c) && v.loss < t->best.loss) rc = save_best(t, &v, e);
+        struct evaluation found;
+        rc = evaluate(t, &found, e);
+        if (!rc) rc = report_evaluation(t, &found, e);
+        if (!rc && keeps_best(t->c) && found.loss < t->best.loss) rc = save_best(t, &found, e);
     }
-    bool last = t->state.step == t->total, stop = signals_received() != 0;
+    if (!rc && t->o->on_step) t->stopped = t->o->on_step(t->o->user, v) != 0;
+    bool last = t->state.step == t->total, stop = stopping(t);
     bool due = t->c->train_save_every && (int64_t)t->state.step % t->c->train_save_every == 0;
     if (!rc && (due || last || stop)) rc = save_checkpoint(t, e);
     return rc;
@@ -449,23 +483,24 @@ static int after_step(struct trainer *t, const struct outcome *o, struct error *
 
 static int interrupted(const struct trainer *t, const char *command, struct error *e)
 {
-    return error_set(e, PL_FAIL, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; saved. Go on with: %s",
-                     signals_name(signals_received()), t->state.step, t->total, command);
+    return error_set(e, t->stopped ? PL_STOPPED : PL_FAIL, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; saved. Go on with: %s",
+                     t->stopped ? "the step callback" : signals_name(signals_received()), t->state.step, t->total, command);
 }
 
 static int loop(struct trainer *t, const struct train_options *o, struct train_summary *out, struct error *e)
 {
-    struct outcome last = {.loss = NAN};
+    struct train_event v = {.loss = NAN};
     double begun = clock_seconds();
     uint64_t allocations = 0;
     int rc = PL_OK;
     out->first_step = (int64_t)t->state.step;
     progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan));
     mem_pool_take(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
-    while (t->state.step < t->total && !rc && !signals_received()) {
+    t->has_pool = true;
+    while (t->state.step < t->total && !rc && !stopping(t)) {
         if (!allocations) allocations = mem_allocations();
-        rc = take_step(t, &last, e);
-        if (!rc) rc = after_step(t, &last, e);
+        rc = trainer_step(t, &v, e);
+        if (!rc) rc = after_step(t, &v, e);
     }
     progress_break(&t->progress);
     if (rc) return rc;
@@ -475,32 +510,72 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
         return interrupted(t, o->command, e);
     }
     out->steps = (int64_t)t->state.step;
-    out->loss = last.loss;
+    out->loss = v.loss;
     out->seconds = clock_seconds() - begun;
     out->tokens_per_second = t->tokens / out->seconds;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
     return publish_model(t, e);
 }
 
-static void close_all(struct trainer *t)
+void trainer_close(struct trainer *t)
 {
+    if (!t) return;
     if (t->has_data) tokens_close(&t->data);
     if (t->has_validation) tokens_close(&t->validation);
     if (t->has_run) run_close(&t->run);
     events_close(&t->events);
     if (t->has_folder) folder_close(&t->folder);
     mem_free(t->row);
-    mem_pool_drop();
+    if (t->has_pool) mem_pool_drop();
+    mem_free(t);
 }
 
-int train_run(const struct config *c, const struct train_options *o, struct train_summary *out, struct error *e)
+/* --- the parts, for others ------------------------------------------------------------------------------ */
+
+struct trainer *trainer_open(const struct config *c, const struct train_options *o)
 {
     struct trainer *t = mem_alloc(sizeof *t);
     t->c = c;
+    t->o = o;
     t->eval = NAN;
     t->saved = -1;
+    return t;
+}
+
+int trainer_plan(struct trainer *t, struct error *e)
+{
+    if (t->has_run) run_close(&t->run);
+    t->has_run = false;
+    return make_plan(t, t->o, false, e);
+}
+
+int trainer_start(struct trainer *t, struct error *e)
+{
+    int rc = run_start(&t->run, NULL, true, e);
+    if (!rc) rc = reset_state(t, e);
+    if (!rc) measure_run(t);
+    if (!rc) rc = run_fill_ragged(&t->run, e);
+    if (!rc) find_outputs(t);
+    return rc;
+}
+
+struct run *trainer_run(struct trainer *t) { return &t->run; }
+void trainer_count(struct trainer *t, double count) { t->count = count; }
+
+int trainer_forward(struct trainer *t, id output, void *to, struct error *e)
+{
+    struct step_block b = step_block(t);
+    int rc = run_put_step(&t->run, &b, e);
+    return rc ? rc : run_forward(&t->run, output, to, e);
+}
+
+/* --- the whole ------------------------------------------------------------------------------------------ */
+
+int train_run(const struct config *c, const struct train_options *o, struct train_summary *out, struct error *e)
+{
+    struct trainer *t = trainer_open(c, o);
     *out = (struct train_summary){.eval_loss = NAN};
-    signals_install();
+    if (o->signals) signals_install();
     int rc = begin(t, o, e);
     if (rc == PL_NOFIT) out->smallest_budget = t->run.plan.smallest;
     if (rc && t->has_folder && !o->resume) {
@@ -508,9 +583,7 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
         t->has_folder = false;
     }
     if (!rc) {
-        t->loss = graph_find_output(&t->run.graph, PROGRAM_STEP, "loss");
-        t->clip = graph_find_output(&t->run.graph, PROGRAM_UPDATE, "clip");
-        t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
+        find_outputs(t);
         out->arena_bytes = plan_arena(&t->run.plan);
         out->allocated_bytes = t->run.device.bytes[SPACE_DEVICE];
         out->host_bytes = t->run.device.bytes[SPACE_HOST];
@@ -520,7 +593,6 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
         out->best_step = t->best.step;
         out->best_loss = isfinite(t->best.loss) ? t->best.loss : NAN;
     }
-    close_all(t);
-    mem_free(t);
+    trainer_close(t);
     return rc;
 }

@@ -1,0 +1,123 @@
+/*
+ * define_model.c: a model of one's own, planned under a budget, trained, saved.
+ *
+ *     make examples && build/examples/define_model [FOLDER]
+ *
+ * The model is a small classifier: points of a square, four colours like a chess board of
+ * 4 x 4 fields. Which byte goes where, and in how many pieces a batch is run, is not its business.
+ */
+#include <plimsoll.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { BATCH = 256, WIDTH = 64, INNER = 128, BLOCKS = 4, CLASSES = 4, STEPS = 300 };
+
+static pl_tensor weight(struct pl_builder *b, int block, const char *name, int64_t rows, int64_t columns)
+{
+    char full[64];
+    snprintf(full, sizeof full, "blocks.%d.%s.weight", block, name);
+    return pl_param(b, full, PL_SHAPE(rows, columns), PL_NORMAL, 0.1f);
+}
+
+/* x + down(silu(gate(n)) * up(n)), n = rmsnorm(x) */
+static pl_tensor block(struct pl_builder *b, pl_tensor x, int i)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blocks.%d", i);
+    pl_scope_begin(b, name, PL_BLOCK);
+    snprintf(name, sizeof name, "blocks.%d.norm.weight", i);
+    pl_tensor n = pl_rmsnorm(b, x, pl_param(b, name, PL_SHAPE(WIDTH), PL_ONES, 0), 1e-5f);
+    pl_tensor gate = pl_linear(b, n, weight(b, i, "gate", INNER, WIDTH), 0);
+    pl_tensor up = pl_linear(b, n, weight(b, i, "up", INNER, WIDTH), 0);
+    x = pl_add(b, x, pl_linear(b, pl_silu_gate(b, gate, up), weight(b, i, "down", WIDTH, INNER), 0));
+    pl_scope_end(b);
+    return x;
+}
+
+static void classifier(struct pl_builder *b, int64_t batch, void *user)
+{
+    (void)user;
+    pl_tensor points = pl_input(b, "points", PL_F32, PL_SHAPE(batch, 2));
+    pl_tensor colours = pl_input(b, "colours", PL_I32, PL_SHAPE(batch));
+    pl_tensor x = pl_linear(b, points, pl_param(b, "in.weight", PL_SHAPE(WIDTH, 2), PL_NORMAL, 1),
+                            pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_NORMAL, 1));
+    for (int i = 0; i < BLOCKS; i++) x = block(b, x, i);
+    pl_tensor logits = pl_linear(b, x, pl_param(b, "out.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.1f),
+                                 pl_param(b, "out.bias", PL_SHAPE(CLASSES), PL_ZEROS, 0));
+    pl_output(b, "loss", pl_cross_entropy(b, logits, colours));
+    pl_output(b, "logits", logits);
+}
+
+static void make_points(float points[BATCH][2], int32_t colours[BATCH])
+{
+    for (int i = 0; i < BATCH; i++) {
+        for (int k = 0; k < 2; k++) points[i][k] = 2 * (float)rand() / (float)RAND_MAX - 1;
+        int column = (int)(2 * (points[i][0] + 1)), row = (int)(2 * (points[i][1] + 1));
+        colours[i] = (column + 2 * row) % CLASSES;
+    }
+}
+
+/* Ends the program when a call failed. */
+static void check(struct pl_session *s, int code)
+{
+    if (!code) return;
+    fprintf(stderr, "define_model: %s\n", pl_message(s));
+    exit(code);
+}
+
+static double accuracy(struct pl_session *s, const int32_t colours[BATCH])
+{
+    static float logits[BATCH][CLASSES];
+    int right = 0;
+    check(s, pl_read_output(s, "logits", logits, sizeof logits));
+    for (int i = 0; i < BATCH; i++) {
+        int best = 0;
+        for (int c = 1; c < CLASSES; c++)
+            if (logits[i][c] > logits[i][best]) best = c;
+        right += best == colours[i];
+    }
+    return (double)right / BATCH;
+}
+
+int main(int argc, char **argv)
+{
+    static float points[BATCH][2];
+    static int32_t colours[BATCH];
+    double loss = 0, first = 0;
+    struct pl_plan_info plan;
+    struct pl_session *s = pl_open();
+    check(s, pl_define(s, classifier, NULL, "{\"model_type\": \"chessboard\"}\n"));
+    check(s, pl_set(s, "train.effective_batch", "256"));
+    check(s, pl_set(s, "train.learning_rate", "3e-3"));
+    check(s, pl_set(s, "train.schedule", "cosine"));
+    check(s, pl_set(s, "train.steps", "300"));
+    check(s, pl_set(s, "device.threads", "1")); /* too small to share out */
+
+    check(s, pl_plan(s, &plan));
+    printf("without a budget: %llu bytes, %lld samples at a time\n", (unsigned long long)plan.arena_bytes, (long long)plan.micro_batch);
+    char budget[32];
+    snprintf(budget, sizeof budget, "%llu", (unsigned long long)(plan.smallest_budget_bytes + plan.arena_bytes) / 2);
+    check(s, pl_set_memory(s, budget));
+    check(s, pl_plan(s, &plan));
+    printf("within %s bytes:\n\n%s\n", budget, pl_plan_table(s));
+
+    check(s, pl_start(s));
+    for (int step = 1; step <= STEPS; step++) {
+        make_points(points, colours);
+        check(s, pl_write_input(s, "points", points, sizeof points));
+        check(s, pl_write_input(s, "colours", colours, sizeof colours));
+        check(s, pl_step(s, &loss, NULL));
+        if (step == 1) first = loss;
+        if (step == 1 || step % 50 == 0) printf("step %3d  loss %.4f\n", step, loss);
+    }
+    make_points(points, colours);
+    check(s, pl_write_input(s, "points", points, sizeof points));
+    check(s, pl_write_input(s, "colours", colours, sizeof colours));
+    printf("right on fresh points: %.1f %%\n", 100 * accuracy(s, colours));
+    if (argc > 1) {
+        check(s, pl_save(s, argv[1]));
+        printf("the model is in %s\n", pl_model_path(s));
+    }
+    pl_close(s);
+    return loss < first / 2 ? 0 : 1;
+}

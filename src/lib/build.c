@@ -1,0 +1,214 @@
+/*
+ * build.c: the builder: a user's layers become nodes of the graph.
+ *
+ * What src/graph/ops.h offers, seen from outside: the wrappers are one line each, and add
+ * only what the inside may take for granted, that ids are ids and names are names. A
+ * complaint is the graph's sticky error, so it comes out of pl_plan with scope and shapes.
+ *
+ * Invariant: whatever a callback does, the graph is one that the passes accept, or has an error.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ops.h"
+#include "lib/session.h"
+
+_Static_assert((int)PL_MAX_RANK == (int)MAX_RANK, "the public header has another largest rank");
+
+enum { DEPTH_MOST = 32, NAME_MOST = 200 };
+/* Bytes of one tensor: far beyond any memory, far below where products overflow. */
+#define ELEMENTS_MOST ((int64_t)1 << 40)
+
+struct pl_builder {
+    struct graph *g;
+    int64_t batch;
+    id scope[DEPTH_MOST];   /* what was there before each open one */
+    int depth;
+};
+
+/* --- what callers get wrong ----------------------------------------------------------- */
+
+/* A tensor that an op needs. */
+static id in(struct pl_builder *b, pl_tensor x)
+{
+    if (b->g->error.code) return 0;
+    if (!x) return graph_fail(b->g, "an op was given 0, which is no tensor");
+    if (x >= b->g->tensors.n) return graph_fail(b->g, "an op was given %u, which no call of this builder returned", x);
+    return x;
+}
+
+/* A tensor that may be left out. */
+static id optional(struct pl_builder *b, pl_tensor x) { return x ? in(b, x) : 0; }
+
+static bool named(struct pl_builder *b, const char *what, const char *name)
+{
+    if (!name || !*name) return graph_fail(b->g, "%s without a name", what);
+    if (strlen(name) > NAME_MOST) return graph_fail(b->g, "the name of %s has %zu bytes, at most %d: %.40s...", what, strlen(name), NAME_MOST, name);
+    return !b->g->error.code;
+}
+
+/* Dimensions of a leaf: there, positive, and not astronomical together. */
+static bool shaped(struct pl_builder *b, const char *name, int rank, const int64_t *dim)
+{
+    int64_t left = ELEMENTS_MOST;
+    if (rank < 0 || rank > MAX_RANK) return graph_fail(b->g, "%s: rank %d, expected 0 to %d", name, rank, MAX_RANK);
+    if (rank && !dim) return graph_fail(b->g, "%s: dimensions are NULL", name);
+    for (int i = 0; i < rank; i++) {
+        if (dim[i] < 1) return graph_fail(b->g, "%s: dimension %d is %lld", name, i, (long long)dim[i]);
+        if (dim[i] > left) return graph_fail(b->g, "%s: more than %lld elements", name, (long long)ELEMENTS_MOST);
+        left /= dim[i];
+    }
+    return true;
+}
+
+/* The leaf of that name that is there already; 0: none. */
+static id find_leaf(const struct pl_builder *b, const char *name)
+{
+    for (id t = 1; t < b->g->tensors.n; t++) {
+        const struct tensor *x = tensor_at(b->g, t);
+        enum kind k = storage_of(b->g, t)->kind;
+        if (!x->node && (k == KIND_PARAM || k == KIND_INPUT || k == KIND_CONST) && !strcmp(graph_name(b->g, x->name), name)) return t;
+    }
+    return 0;
+}
+
+/* A name means one thing, in both programs. */
+static bool agrees(struct pl_builder *b, const char *name, enum kind kind, enum dtype t, int rank, const int64_t *dim)
+{
+    id have = find_leaf(b, name);
+    const struct tensor *x = tensor_at(b->g, have);
+    char text[160];
+    if (!have) return true;
+    if (storage_of(b->g, have)->kind == kind && x->dtype == t && x->rank == rank && !memcmp(x->dim, dim, (size_t)rank * sizeof *dim)) return true;
+    return graph_fail(b->g, "the name %s is used twice, for different things; the first is %s", name, tensor_print(b->g, have, text));
+}
+
+/* --- leaves ------------------------------------------------------------------------------ */
+
+pl_tensor pl_param(struct pl_builder *b, const char *name, int rank, const int64_t *dim, enum pl_init init, float std)
+{
+    if (!named(b, "a parameter", name) || !shaped(b, name, rank, dim) || !agrees(b, name, KIND_PARAM, DT_F32, rank, dim)) return 0;
+    if (init != PL_ZEROS && init != PL_ONES && init != PL_NORMAL) return graph_fail(b->g, "%s: init %d is none", name, (int)init);
+    if (init == PL_NORMAL && !(std > 0 && std < 1e6f)) return graph_fail(b->g, "%s: std is %g, expected more than 0", name, (double)std);
+    enum init_kind kind = init == PL_ZEROS ? INIT_ZERO : init == PL_ONES ? INIT_ONE : INIT_NORMAL;
+    return graph_param(b->g, name, DT_F32, rank, dim, (struct init){kind, std, 0});
+}
+
+pl_tensor pl_input(struct pl_builder *b, const char *name, enum pl_dtype type, int rank, const int64_t *dim)
+{
+    enum dtype t = type == PL_F32 ? DT_F32 : type == PL_I32 ? DT_I32 : DT_NONE;
+    if (!named(b, "an input", name) || !shaped(b, name, rank, dim)) return 0;
+    if (!t) return graph_fail(b->g, "input %s: dtype %d, expected PL_F32 or PL_I32", name, (int)type);
+    if (!rank || dim[0] % b->batch)
+        return graph_fail(b->g, "input %s: the first dimension is %lld, expected the batch, %lld, or a multiple of it", name,
+                          rank ? (long long)dim[0] : 0, (long long)b->batch);
+    return agrees(b, name, KIND_INPUT, t, rank, dim) ? graph_input(b->g, name, t, rank, dim) : 0;
+}
+
+pl_tensor pl_constant(struct pl_builder *b, const char *name, int rank, const int64_t *dim, const float *data)
+{
+    if (!named(b, "a constant", name) || !shaped(b, name, rank, dim) || !agrees(b, name, KIND_CONST, DT_F32, rank, dim)) return 0;
+    if (!data) return graph_fail(b->g, "constant %s: data is NULL", name);
+    return graph_const(b->g, name, DT_F32, rank, dim, data);
+}
+
+/* The step gives its loss alone: what else is asked for comes from evaluation, which a
+ * split of the batch does not cut. */
+void pl_output(struct pl_builder *b, const char *name, pl_tensor x)
+{
+    struct graph *g = b->g;
+    char text[160];
+    if (!named(b, "an output", name) || !in(b, x)) return;
+    bool loss = !strcmp(name, "loss");
+    if (graph_find_output(g, g->at.program, name)) graph_fail(g, "two outputs %s", name);
+    else if (loss && tensor_at(g, x)->rank) graph_fail(g, "loss must be a scalar: %s", tensor_print(g, x, text));
+    else if (kind_is_persistent(storage_of(g, x)->kind) && storage_of(g, x)->kind != KIND_OUTPUT)
+        graph_fail(g, "output %s is not computed: %s", name, tensor_print(g, x, text));
+    else if (!tensor_is_dense(tensor_at(g, x))) graph_fail(g, "output %s is a slice, whose elements do not lie together", name);
+    else if (loss || g->at.program == PROGRAM_EVAL) graph_output(g, name, x);
+}
+
+/* --- scopes ---------------------------------------------------------------------------------- */
+
+void pl_scope_begin(struct pl_builder *b, const char *name, int flags)
+{
+    if (!named(b, "a scope", name)) return;
+    if (b->depth == DEPTH_MOST) {
+        graph_fail(b->g, "more than %d scopes in each other", DEPTH_MOST);
+        return;
+    }
+    b->scope[b->depth++] = graph_scope_push(b->g, name, flags & PL_BLOCK ? SCOPE_BLOCK : 0);
+}
+
+void pl_scope_end(struct pl_builder *b)
+{
+    if (b->g->error.code) return;
+    if (!b->depth) graph_fail(b->g, "pl_scope_end without pl_scope_begin");
+    else graph_scope_pop(b->g, b->scope[--b->depth]);
+}
+
+void pl_fail(struct pl_builder *b, const char *message) { graph_fail(b->g, "%s", message ? message : "pl_fail without a message"); }
+
+/* --- ops: one line each --------------------------------------------------------------------------- */
+
+pl_tensor pl_reshape(struct pl_builder *b, pl_tensor x, int rank, const int64_t *dim)
+{
+    if (rank < 0 || rank > MAX_RANK || (rank && !dim)) return graph_fail(b->g, "pl_reshape: rank %d, expected 0 to %d, with dimensions", rank, MAX_RANK);
+    return in(b, x) ? op_reshape(b->g, x, rank, dim) : 0;
+}
+
+pl_tensor pl_slice(struct pl_builder *b, pl_tensor x, int axis, int64_t start, int64_t length)
+{
+    if (axis < 0 || axis >= MAX_RANK || start < 0 || length < 1 || length > ELEMENTS_MOST || start > ELEMENTS_MOST)
+        return graph_fail(b->g, "pl_slice: axis %d, %lld elements from %lld", axis, (long long)length, (long long)start);
+    return in(b, x) ? op_slice(b->g, x, axis, start, length) : 0;
+}
+
+pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias) { return op_linear(b->g, in(b, x), in(b, w), optional(b, bias)); }
+pl_tensor pl_rmsnorm(struct pl_builder *b, pl_tensor x, pl_tensor w, float eps) { return op_rmsnorm(b->g, in(b, x), in(b, w), eps); }
+pl_tensor pl_rope(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, float scale) { return op_rope(b->g, in(b, x), in(b, inv_freq), scale, false); }
+pl_tensor pl_silu_gate(struct pl_builder *b, pl_tensor gate, pl_tensor up) { return op_silu_gate(b->g, in(b, gate), in(b, up)); }
+pl_tensor pl_embedding(struct pl_builder *b, pl_tensor ids, pl_tensor table) { return op_embedding(b->g, in(b, ids), in(b, table)); }
+pl_tensor pl_shift_labels(struct pl_builder *b, pl_tensor labels) { return op_shift_labels(b->g, in(b, labels)); }
+pl_tensor pl_add(struct pl_builder *b, pl_tensor x, pl_tensor y) { return op_add(b->g, in(b, x), in(b, y)); }
+pl_tensor pl_mul(struct pl_builder *b, pl_tensor x, pl_tensor y) { return op_mul(b->g, in(b, x), in(b, y)); }
+pl_tensor pl_scale(struct pl_builder *b, pl_tensor x, double value) { return op_scale(b->g, in(b, x), value); }
+pl_tensor pl_sum(struct pl_builder *b, pl_tensor x) { return op_sum(b->g, in(b, x)); }
+pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor labels) { return op_xent(b->g, in(b, logits), in(b, labels)); }
+
+pl_tensor pl_attention(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, float scale, int causal)
+{
+    return op_attention(b->g, in(b, q), in(b, k), in(b, v), scale, causal);
+}
+
+pl_tensor pl_matmul(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y)
+{
+    return in(b, x) ? op_matmul(b->g, x, in(b, y), transpose_x, transpose_y, tensor_at(b->g, x)->dtype) : 0;
+}
+
+/* 1/count is a number of the step block: the sum is multiplied by a view of it. */
+pl_tensor pl_per_count(struct pl_builder *b, pl_tensor sum)
+{
+    char text[160];
+    if (!in(b, sum)) return 0;
+    if (tensor_at(b->g, sum)->rank) return graph_fail(b->g, "pl_per_count takes a scalar: %s", tensor_print(b->g, sum, text));
+    id inverse = graph_view(b->g, graph_step(b->g), DT_F32, 0, NULL, NULL, offsetof(struct step_block, inv_count));
+    return op_mul(b->g, sum, inverse);
+}
+
+/* --- the family of all definitions ------------------------------------------------------------------- */
+
+static void defined_build(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    struct pl_session *s = m->config;
+    struct pl_builder b = {.g = g, .batch = batch->B};
+    s->build(&b, batch->B, s->build_user);
+    if (g->error.code) return;
+    bool weights = false;
+    for (uint32_t i = 0; i < g->params.n; i++) weights |= !weight_is_constant(g, &g->params.at[i]);
+    if (b.depth) graph_fail(g, "the model ends with %d scopes open: pl_scope_end is missing", b.depth);
+    else if (!weights) graph_fail(g, "the model has no parameters");
+    else if (!graph_find_output(g, g->at.program, "loss")) graph_fail(g, "the model has no output loss: pl_output(b, \"loss\", ...) names it");
+}
+
+const struct family defined_family = {"custom", NULL, defined_build};

@@ -1,0 +1,265 @@
+/*
+ * session.c: a session's options and its plan (the contract is in plimsoll.h).
+ *
+ * Invariant: the trainer's plan is that of the options as they are, or the stage is
+ * STAGE_OPTIONS. Every entry checks its pointers: a caller's mistake is PL_USAGE.
+ */
+#include <string.h>
+
+#include "io/json.h"
+#include "lib/session.h"
+
+static bool verbose;
+
+const char *pl_version(void) { return PL_VERSION; }
+
+void pl_verbose(int on)
+{
+    verbose = on;
+    log_quiet(!on);
+}
+
+bool session_verbose(void) { return verbose; }
+
+/* --- life ------------------------------------------------------------------------- */
+
+struct pl_session *pl_open(void)
+{
+    struct pl_session *s = mem_alloc(sizeof *s);
+    config_init(&s->config);
+    s->definition = (struct definition){.family = &defined_family, .config = s};
+    log_quiet(!verbose);
+    return s;
+}
+
+static void forget_plan(struct pl_session *s)
+{
+    trainer_close(s->trainer);
+    s->trainer = NULL;
+    s->stage = STAGE_OPTIONS;
+    vec_free(&s->inputs);
+}
+
+void pl_close(struct pl_session *s)
+{
+    if (!s || s->busy) return;
+    forget_plan(s);
+    config_free(&s->config);
+    text_free(&s->text);
+    mem_free(s->config_json);
+    mem_free(s);
+}
+
+int pl_code(const struct pl_session *s) { return s ? s->error.code : PL_USAGE; }
+const char *pl_message(const struct pl_session *s) { return s ? s->error.text : "there is no session: it is NULL"; }
+
+bool session_enter(struct pl_session *s)
+{
+    if (!s) return false;
+    s->error.code = PL_OK;
+    s->error.text[0] = '\0';
+    if (s->busy) error_set(&s->error, PL_USAGE, "a callback cannot call functions on its session");
+    return !s->busy;
+}
+
+int session_require(struct pl_session *s, enum stage stage, const char *call)
+{
+    if (s->stage >= stage) return PL_OK;
+    return error_set(&s->error, PL_USAGE, "%s: %s", call,
+                     stage == STAGE_STARTED ? "the session is not started; call pl_start first" : "there is no plan; call pl_plan first");
+}
+
+/* --- options ---------------------------------------------------------------------------- */
+
+/* Options other than what a step reads are part of the plan. */
+static int may_change(struct pl_session *s, const char *call, const char *key)
+{
+    if (s->stage < STAGE_STARTED || (key && (!strcmp(key, "train.learning_rate") || !strcmp(key, "train.clip_norm")))) return PL_OK;
+    return error_set(&s->error, PL_USAGE,
+                     "%s%s%s: the session is started, so only train.learning_rate and train.clip_norm can change; use another session", call,
+                     key ? " " : "", key ? key : "");
+}
+
+static void options_changed(struct pl_session *s)
+{
+    if (s->stage < STAGE_STARTED) forget_plan(s);
+}
+
+int pl_set(struct pl_session *s, const char *key, const char *value)
+{
+    if (!session_enter(s)) return PL_USAGE;
+    if (!key || !value) return error_set(&s->error, PL_USAGE, "pl_set: the %s is NULL", key ? "value" : "key");
+    if (may_change(s, "pl_set", key)) return s->error.code;
+    options_changed(s);
+    return config_assign(&s->config, key, value, &s->error);
+}
+
+int pl_read_yaml(struct pl_session *s, const char *path)
+{
+    if (!session_enter(s)) return PL_USAGE;
+    if (!path) return error_set(&s->error, PL_USAGE, "pl_read_yaml: the path is NULL");
+    if (may_change(s, "pl_read_yaml", NULL)) return s->error.code;
+    options_changed(s);
+    return config_read(&s->config, path, &s->error);
+}
+
+int pl_set_memory(struct pl_session *s, const char *size)
+{
+    if (!session_enter(s)) return PL_USAGE;
+    if (!size) return error_set(&s->error, PL_USAGE, "pl_set_memory: the size is NULL");
+    if (may_change(s, "pl_set_memory", NULL)) return s->error.code;
+    options_changed(s);
+    return config_assign(&s->config, "memory.budget", size, &s->error);
+}
+
+/* --- the model ----------------------------------------------------------------------------- */
+
+static int check_json(struct pl_session *s, const char *text)
+{
+    struct bump b = {0};
+    struct value *v;
+    int rc = json_parse(text, strlen(text), &b, &v, &s->error);
+    if (!rc) rc = value_as_map(v, "the text", &s->error);
+    bump_free(&b);
+    return rc ? error_prepend(&s->error, "pl_define: config_json") : PL_OK;
+}
+
+int pl_define(struct pl_session *s, pl_build build, void *user, const char *config_json)
+{
+    if (!session_enter(s)) return PL_USAGE;
+    if (may_change(s, "pl_define", NULL) || (config_json && check_json(s, config_json))) return s->error.code;
+    options_changed(s);
+    mem_free(s->config_json);
+    s->config_json = mem_string(config_json ? config_json : "{\"model_type\": \"custom\"}\n");
+    s->definition.config_json = s->config_json;
+    s->build = build;
+    s->build_user = user;
+    return PL_OK;
+}
+
+/* --- the plan --------------------------------------------------------------------------------- */
+
+static int check_options(struct pl_session *s)
+{
+    const struct config *c = &s->config;
+    if (s->build && c->model_preset)
+        return error_set(&s->error, PL_USAGE, "model.preset %s is set, and pl_define gave a model: take one of them back", c->model_preset);
+    if (!s->build && !c->model_path && !c->model_preset)
+        return error_set(&s->error, PL_USAGE, "there is no model: set model.path or model.preset, or call pl_define");
+    return config_check(c, s->build ? 0 : CONFIG_NEEDS_MODEL, &s->error);
+}
+
+/* A definition whose loss reaches no weight is a slip: it would train, and change nothing. */
+static int check_reached(struct pl_session *s, struct error *e)
+{
+    const struct graph *g = &trainer_run(s->trainer)->graph;
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (g->params.at[i].grad) return PL_OK;
+    return error_set(e, PL_USAGE, "the loss depends on no parameter that is trained; is model.freeze too wide, or the loss of another input?");
+}
+
+int session_plan(struct pl_session *s)
+{
+    if (s->stage == STAGE_OPTIONS) {
+        if (check_options(s)) return s->error.code;
+        s->options = (struct train_options){.define = s->build ? &s->definition : NULL};
+        if (!s->trainer) s->trainer = trainer_open(&s->config, &s->options);
+        struct error e = {0};
+        s->busy = true;
+        int rc = trainer_plan(s->trainer, &e);
+        s->busy = false;
+        if (s->build && (!rc || rc == PL_NOFIT) && check_reached(s, &e)) rc = PL_USAGE;
+        s->error = e;
+        if (rc && rc != PL_NOFIT) {
+            forget_plan(s);
+            return rc;
+        }
+        s->fits = !rc;
+        s->nofit = e;
+        s->stage = STAGE_PLANNED;
+    }
+    if (!s->fits) s->error = s->nofit;
+    return s->error.code;
+}
+
+/* The public kinds are ours in the same order, without the first. */
+_Static_assert(PL_KINDS == KIND_COUNT - 1, "a kind that the public header does not name");
+_Static_assert((int)PL_PARAMETERS == KIND_PARAM - 1 && (int)PL_INPUTS == KIND_INPUT - 1 && (int)PL_WORKSPACE == KIND_WORKSPACE - 1,
+               "public kinds in another order");
+
+const char *pl_kind_name(enum pl_kind kind)
+{
+    return (unsigned)kind < PL_KINDS ? kind_name((enum kind)(kind + 1)) : "none";
+}
+
+static void count_parameters(const struct graph *g, struct pl_plan_info *out)
+{
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        if (weight_is_constant(g, p)) continue;
+        uint64_t n = (uint64_t)tensor_elements(tensor_at(g, p->tensor));
+        out->parameters += n;
+        if (p->grad) out->trainable += n;
+    }
+}
+
+static void describe_plan(struct pl_session *s, struct pl_plan_info *out)
+{
+    const struct run *r = trainer_run(s->trainer);
+    const struct settings *c = &r->plan.settings;
+    *out = (struct pl_plan_info){
+        .fits = s->fits,
+        .arena_bytes = plan_arena(&r->plan),
+        .host_bytes = r->plan.placement.arena[SPACE_HOST],
+        .lower_bound_bytes = r->plan.peak.bytes,
+        .smallest_budget_bytes = r->plan.smallest,
+        .effective_batch = r->effective_batch,
+        .micro_batch = c->micro_batch,
+        .accumulation = c->accumulation,
+        .precision = dtype_name(c->precision),
+        .recompute = c->recompute,
+        .offload_optimizer = c->offload_optimizer,
+        .head_chunks = c->head_chunks,
+        .predicted_seconds = r->plan.seconds,
+    };
+    for (int k = 0; k < PL_KINDS; k++) out->bytes[k] = r->plan.peak.by_kind[k + 1];
+    count_parameters(&r->graph, out);
+}
+
+int pl_plan(struct pl_session *s, struct pl_plan_info *out)
+{
+    if (out) memset(out, 0, sizeof *out);
+    if (!session_enter(s)) return PL_USAGE;
+    int rc = session_plan(s);
+    if (out && s->stage >= STAGE_PLANNED) describe_plan(s, out);
+    return rc;
+}
+
+/* A fresh text for the plan; NULL when there is no plan. One that does not fit is one. */
+static struct text *plan_text(struct pl_session *s)
+{
+    if (!session_enter(s)) return NULL;
+    session_plan(s);
+    if (s->stage < STAGE_PLANNED) return NULL;
+    text_free(&s->text);
+    return &s->text;
+}
+
+const char *pl_plan_json(struct pl_session *s)
+{
+    struct text *t = plan_text(s);
+    if (!t) return NULL;
+    const struct run *r = trainer_run(s->trainer);
+    struct plan_note note = run_note(r, s->fits);
+    plan_write(&r->plan, &r->graph, &note, t);
+    return t->at;
+}
+
+const char *pl_plan_table(struct pl_session *s)
+{
+    struct text *t = plan_text(s);
+    if (!t) return NULL;
+    const struct run *r = trainer_run(s->trainer);
+    plan_print(&r->plan, &r->graph, t);
+    return t->at;
+}

@@ -1,0 +1,770 @@
+/*
+ * test_library.c: the library as a stranger sees it: this file includes plimsoll.h and
+ * nothing else of ours, and links with the shared library.
+ *
+ * The model is a gated network on random points. What must hold: the loss falls; the
+ * same bits come twice, under any budget's recompute and within 1e-6 under any split;
+ * what was saved is read back; and no order of calls, name or size does worse than
+ * PL_USAGE with a message that says what was wrong.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <plimsoll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { E = 12, IN = 6, WIDTH = 16, INNER = 24, CLASSES = 5, BLOCKS = 3 };
+
+static char folder[] = "/tmp/plimsoll-library-XXXXXX";
+
+/* --- the model --------------------------------------------------------------------- */
+
+static pl_tensor block(struct pl_builder *b, pl_tensor x, int i)
+{
+    char name[4][64];
+    static const char *const part[] = {"norm", "gate", "up", "down"};
+    for (int k = 0; k < 4; k++) snprintf(name[k], sizeof name[k], "blocks.%d.%s.weight", i, part[k]);
+    char scope[32];
+    snprintf(scope, sizeof scope, "blocks.%d", i);
+    pl_scope_begin(b, scope, PL_BLOCK);
+    pl_tensor n = pl_rmsnorm(b, x, pl_param(b, name[0], PL_SHAPE(WIDTH), PL_ONES, 0), 1e-5f);
+    pl_tensor gate = pl_linear(b, n, pl_param(b, name[1], PL_SHAPE(INNER, WIDTH), PL_NORMAL, 0.2f), 0);
+    pl_tensor up = pl_linear(b, n, pl_param(b, name[2], PL_SHAPE(INNER, WIDTH), PL_NORMAL, 0.2f), 0);
+    pl_tensor down = pl_param(b, name[3], PL_SHAPE(WIDTH, INNER), PL_NORMAL, 0.2f);
+    x = pl_add(b, x, pl_linear(b, pl_silu_gate(b, gate, up), down, 0));
+    pl_scope_end(b);
+    return x;
+}
+
+static void classifier(struct pl_builder *b, int64_t batch, void *user)
+{
+    if (user) ++*(int *)user;
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
+    x = pl_linear(b, x, pl_param(b, "in.weight", PL_SHAPE(WIDTH, IN), PL_NORMAL, 0.5f),
+                  pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_ZEROS, 0));
+    for (int i = 0; i < BLOCKS; i++) x = block(b, x, i);
+    pl_tensor logits = pl_linear(b, x, pl_param(b, "out.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.2f), 0);
+    pl_output(b, "logits", logits);
+    pl_output(b, "loss", pl_cross_entropy(b, logits, labels));
+}
+
+/* Least squares, with a loss of the user's own making. */
+static void regression(struct pl_builder *b, int64_t batch, void *user)
+{
+    (void)user;
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), y = pl_input(b, "y", PL_F32, PL_SHAPE(batch, 1));
+    pl_tensor p = pl_linear(b, x, pl_param(b, "w", PL_SHAPE(1, IN), PL_ZEROS, 0), 0);
+    pl_tensor d = pl_add(b, p, pl_scale(b, y, -1));
+    pl_output(b, "error", d);
+    pl_output(b, "loss", pl_per_count(b, pl_sum(b, pl_mul(b, d, d))));
+}
+
+/* A byte model with attention, whose rows are tokens: for pl_train. */
+static void tokens(struct pl_builder *b, int64_t batch, void *user)
+{
+    enum { T = 32, C = 16 };
+    (void)user;
+    pl_tensor ids = pl_input(b, "input_ids", PL_I32, PL_SHAPE(batch, T)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch, T));
+    pl_tensor table = pl_param(b, "table", PL_SHAPE(256, C), PL_NORMAL, 0.1f);
+    static const float inv_freq[4] = {1, 0.1f, 0.01f, 0.001f};
+    pl_tensor freq = pl_constant(b, "inv_freq", PL_SHAPE(4), inv_freq);
+    pl_tensor x = pl_embedding(b, ids, table);
+    pl_tensor w[3];
+    for (int i = 0; i < 3; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "w%d", i);
+        w[i] = pl_linear(b, x, pl_param(b, name, PL_SHAPE(C, C), PL_NORMAL, 0.2f), 0);
+        w[i] = pl_reshape(b, w[i], PL_SHAPE(batch, T, 2, 8));
+        if (i < 2) w[i] = pl_rope(b, w[i], freq, 1);
+    }
+    x = pl_add(b, x, pl_reshape(b, pl_attention(b, w[0], w[1], w[2], 0.35f, 1), PL_SHAPE(batch, T, C)));
+    pl_tensor logits = pl_linear(b, pl_reshape(b, x, PL_SHAPE(-1, C)), table, 0);
+    pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_shift_labels(b, labels), PL_SHAPE(-1))));
+}
+
+/* --- helpers -------------------------------------------------------------------------- */
+
+struct batch {
+    float x[E][IN], y[E];
+    int32_t labels[E];
+};
+
+static void make_batch(struct batch *d)
+{
+    uint32_t r = 12345;
+    for (int i = 0; i < E; i++) {
+        for (int k = 0; k < IN; k++) {
+            r = r * 1664525u + 1013904223u;
+            d->x[i][k] = (float)(r >> 8) / (float)(1 << 23) - 1;
+        }
+        d->labels[i] = i % CLASSES;
+        d->y[i] = 2 * d->x[i][0] - d->x[i][3];
+    }
+}
+
+#define ok(s, call)                                                     \
+    do {                                                                \
+        if ((call) != PL_OK) fail_msg("%s: %s", #call, pl_message(s));  \
+    } while (0)
+
+/* The call is refused with PL_USAGE, and its message has `part` in it. */
+#define refused(s, call, part)                                                                  \
+    do {                                                                                        \
+        int code_ = (call);                                                                     \
+        if (code_ != PL_USAGE) fail_msg("%s gave %d: %s", #call, code_, pl_message(s));         \
+        assert_int_equal(pl_code(s), PL_USAGE);                                                 \
+        if (!strstr(pl_message(s), part)) fail_msg("%s: no '%s' in: %s", #call, part, pl_message(s)); \
+    } while (0)
+
+static struct pl_session *open_with(pl_build build)
+{
+    struct pl_session *s = pl_open();
+    ok(s, pl_define(s, build, NULL, NULL));
+    ok(s, pl_set(s, "train.effective_batch", "12"));
+    ok(s, pl_set(s, "train.learning_rate", "1e-2"));
+    ok(s, pl_set(s, "device.threads", "1"));
+    return s;
+}
+
+static void start_on(struct pl_session *s, const struct batch *d)
+{
+    ok(s, pl_start(s));
+    ok(s, pl_write_input(s, "x", d->x, sizeof d->x));
+    ok(s, pl_write_input(s, "labels", d->labels, sizeof d->labels));
+}
+
+/* Losses of n steps on one batch, under a budget and settings; s stays open. */
+static struct pl_session *losses(const char *memory, const char *key, const char *value, double *out, int n)
+{
+    struct batch d;
+    struct pl_session *s = open_with(classifier);
+    make_batch(&d);
+    if (memory) ok(s, pl_set_memory(s, memory));
+    if (key) ok(s, pl_set(s, key, value));
+    start_on(s, &d);
+    for (int i = 0; i < n; i++) ok(s, pl_step(s, &out[i], NULL));
+    return s;
+}
+
+/* --- planning ------------------------------------------------------------------------------ */
+
+static void test_version(void **state)
+{
+    (void)state;
+    assert_string_equal(pl_version(), PL_VERSION);
+    assert_string_equal(pl_kind_name(PL_ACTIVATIONS), "activations");
+    assert_string_equal(pl_kind_name((enum pl_kind)99), "none");
+}
+
+static void test_plan(void **state)
+{
+    (void)state;
+    struct pl_session *s = open_with(classifier);
+    struct pl_plan_info free, tight, none;
+    ok(s, pl_plan(s, &free));
+    assert_true(free.fits);
+    uint64_t sum = 0;
+    for (int k = 0; k < PL_KINDS; k++) sum += free.bytes[k];
+    assert_int_equal(sum, free.lower_bound_bytes);
+    assert_true(free.arena_bytes >= free.lower_bound_bytes);
+    assert_int_equal(free.micro_batch * free.accumulation, E);
+    assert_int_equal(free.parameters, WIDTH * IN + WIDTH + BLOCKS * (WIDTH + 3 * WIDTH * INNER) + CLASSES * WIDTH);
+    assert_int_equal(free.trainable, free.parameters);
+    assert_string_equal(free.precision, "f32");
+
+    /* The smallest budget runs, one byte less is refused. */
+    char size[32];
+    snprintf(size, sizeof size, "%llu", (unsigned long long)free.smallest_budget_bytes);
+    ok(s, pl_set_memory(s, size));
+    ok(s, pl_plan(s, &tight));
+    assert_int_equal(tight.arena_bytes, free.smallest_budget_bytes);
+    ok(s, pl_start(s));
+    pl_close(s);
+
+    s = open_with(classifier);
+    snprintf(size, sizeof size, "%llu", (unsigned long long)free.smallest_budget_bytes - 1);
+    ok(s, pl_set_memory(s, size));
+    assert_int_equal(pl_plan(s, &none), PL_NOFIT);
+    assert_false(none.fits);
+    assert_int_equal(none.smallest_budget_bytes, free.smallest_budget_bytes);
+    assert_non_null(strstr(pl_plan_json(s), "\"fits\": false"));
+    assert_int_equal(pl_start(s), PL_NOFIT);
+    assert_true(strlen(pl_message(s)) > 20);
+    ok(s, pl_set_memory(s, "none"));
+    ok(s, pl_plan(s, &none));
+    assert_non_null(strstr(pl_plan_table(s), "activations"));
+    pl_close(s);
+}
+
+/* A plan is made once, and again when an option changed. */
+static void test_plan_is_kept(void **state)
+{
+    (void)state;
+    int calls = 0, before;
+    struct pl_session *s = pl_open();
+    ok(s, pl_define(s, classifier, &calls, NULL));
+    ok(s, pl_plan(s, NULL));
+    assert_true(calls > 0);
+    before = calls;
+    ok(s, pl_plan(s, NULL));
+    assert_non_null(pl_plan_json(s));
+    assert_int_equal(calls, before);
+    ok(s, pl_set(s, "train.effective_batch", "4"));
+    ok(s, pl_plan(s, NULL));
+    assert_true(calls > before);
+    pl_close(s);
+}
+
+static void test_splits_are_whole(void **state)
+{
+    (void)state;
+    struct pl_session *s = open_with(classifier);
+    struct pl_plan_info p;
+    ok(s, pl_set(s, "memory.micro_batch", "5"));
+    refused(s, pl_plan(s, &p), "does not divide");
+    ok(s, pl_set(s, "memory.micro_batch", "4"));
+    ok(s, pl_plan(s, &p));
+    assert_int_equal(p.accumulation, 3);
+    pl_close(s);
+}
+
+/* --- steps ---------------------------------------------------------------------------------- */
+
+static void test_loss_falls(void **state)
+{
+    (void)state;
+    double l[60], norm = 0;
+    struct pl_session *s = losses(NULL, NULL, NULL, l, 60);
+    assert_true(fabs(l[0] - log(CLASSES)) < 1);
+    assert_true(l[59] < 0.2 * l[0]);
+    double now;
+    ok(s, pl_evaluate(s, &now));
+    ok(s, pl_step(s, &l[0], &norm));
+    assert_true(fabs(now - l[0]) <= 1e-6 * l[0]); /* the step's loss is that before its update */
+    assert_true(norm > 0 && isfinite(norm));
+    assert_int_equal(pl_steps(s), 61);
+    pl_close(s);
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    double a[8], b[8];
+    pl_close(losses(NULL, NULL, NULL, a, 8));
+    pl_close(losses(NULL, NULL, NULL, b, 8));
+    assert_memory_equal(a, b, sizeof a);
+    pl_close(losses(NULL, "memory.recompute", "all", b, 8));
+    assert_memory_equal(a, b, sizeof a);
+    pl_close(losses(NULL, "memory.offload", "optimizer", b, 8));
+    assert_memory_equal(a, b, sizeof a);
+}
+
+static void test_split_changes_nothing(void **state)
+{
+    (void)state;
+    double a[8], b[8];
+    static float whole[E][CLASSES], split[E][CLASSES];
+    struct pl_session *s = losses(NULL, "memory.micro_batch", "12", a, 8);
+    ok(s, pl_read_output(s, "logits", whole, sizeof whole));
+    pl_close(s);
+    s = losses(NULL, "memory.micro_batch", "3", b, 8);
+    for (int i = 0; i < 8; i++) assert_true(fabs(a[i] - b[i]) <= 1e-6 * fabs(a[i]));
+    /* Evaluation sees every sample, in its place, and leaves the batch as it was. */
+    double before, after;
+    ok(s, pl_evaluate(s, &before));
+    ok(s, pl_read_output(s, "logits", split, sizeof split));
+    for (int i = 0; i < E; i++)
+        for (int c = 0; c < CLASSES; c++) assert_true(fabsf(whole[i][c] - split[i][c]) < 1e-4f);
+    ok(s, pl_evaluate(s, &after));
+    assert_true(before == after);
+    float loss;
+    ok(s, pl_read_output(s, "loss", &loss, sizeof loss));
+    assert_true(fabs(loss - after) < 1e-7);
+    pl_close(s);
+}
+
+static void test_bf16(void **state)
+{
+    (void)state;
+    double l[40];
+    struct pl_session *s = losses(NULL, "memory.precision", "bf16", l, 40);
+    struct pl_plan_info p;
+    ok(s, pl_plan(s, &p));
+    assert_string_equal(p.precision, "bf16");
+    assert_true(p.bytes[PL_MASTERS] > 0);
+    assert_true(l[39] < 0.5 * l[0]);
+    pl_close(s);
+}
+
+/* d/dw of sum (xw - y)^2 / count at w = 0 is -2 sum x y / count: the count is a divisor. */
+static void test_count(void **state)
+{
+    (void)state;
+    struct batch d;
+    make_batch(&d);
+    double want = 0, norm, loss, squares = 0;
+    for (int i = 0; i < E; i++) want += (double)d.y[i] * d.y[i];
+    for (int k = 0; k < IN; k++) {
+        double g = 0;
+        for (int i = 0; i < E; i++) g += 2.0 * d.x[i][k] * d.y[i];
+        squares += g * g;
+    }
+    for (int split = 0; split < 2; split++) {
+        struct pl_session *s = open_with(regression);
+        static float error[E];
+        ok(s, pl_set(s, "train.learning_rate", "0"));
+        ok(s, pl_set(s, "memory.micro_batch", split ? "4" : "12"));
+        ok(s, pl_start(s));
+        ok(s, pl_write_input(s, "x", d.x, sizeof d.x));
+        ok(s, pl_write_input(s, "y", d.y, sizeof d.y));
+        ok(s, pl_step(s, &loss, &norm));
+        assert_true(fabs(loss - want / E) < 1e-5 * want);
+        assert_true(fabs(norm - sqrt(squares) / E) < 1e-5 * sqrt(squares));
+        ok(s, pl_set_count(s, 3));
+        ok(s, pl_step(s, &loss, &norm));
+        assert_true(fabs(loss - want / 3) < 1e-5 * want);
+        assert_true(fabs(norm - sqrt(squares) / 3) < 1e-5 * sqrt(squares));
+        ok(s, pl_read_output(s, "error", error, sizeof error));
+        for (int i = 0; i < E; i++) assert_true(fabsf(error[i] + d.y[i]) < 1e-6f);
+        ok(s, pl_set_count(s, 0));
+        ok(s, pl_evaluate(s, &loss));
+        assert_true(fabs(loss - want / E) < 1e-5 * want);
+        /* The rate may change while it runs. */
+        ok(s, pl_set(s, "train.learning_rate", "0.05"));
+        for (int i = 0; i < 200; i++) ok(s, pl_step(s, &loss, NULL));
+        assert_true(loss < 0.05 * want / E);
+        pl_close(s);
+    }
+}
+
+/* A preset, driven by hand, with a batch that no split divides. */
+static void test_preset(void **state)
+{
+    (void)state;
+    enum { N = 5, T = 16 };
+    static int32_t ids[N][T];
+    double l[6], whole;
+    for (int i = 0; i < N * T; i++) ids[i / T][i % T] = (i * 37) % 256;
+    for (int split = 0; split < 2; split++) {
+        struct pl_session *s = pl_open();
+        ok(s, pl_set(s, "model.preset", "llama-tiny"));
+        ok(s, pl_set(s, "data.sequence", "16"));
+        ok(s, pl_set(s, "train.effective_batch", "5"));
+        ok(s, pl_set(s, "train.learning_rate", "1e-3"));
+        ok(s, pl_set(s, "memory.micro_batch", split ? "2" : "5"));
+        ok(s, pl_set(s, "device.threads", "1"));
+        ok(s, pl_start(s));
+        ok(s, pl_write_input(s, "input_ids", ids, sizeof ids));
+        ok(s, pl_write_input(s, "labels", ids, sizeof ids));
+        for (int i = 0; i < 6; i++) ok(s, pl_step(s, &l[i], NULL));
+        assert_true(l[5] < l[0]);
+        if (!split) whole = l[5];
+        else assert_true(fabs(whole - l[5]) <= 1e-5 * whole);
+        double now;
+        ok(s, pl_evaluate(s, &now));
+        assert_true(now < l[5]);
+        ids[0][0] = 256;
+        refused(s, pl_write_input(s, "input_ids", ids, sizeof ids), "element 0 of input_ids is 256, expected 0 to 255");
+        ids[0][0] = 0;
+        pl_close(s);
+    }
+}
+
+/* --- parameters and folders ---------------------------------------------------------------------- */
+
+static void test_save_and_read_back(void **state)
+{
+    (void)state;
+    char dir[128], text[256];
+    double l[5], a, b;
+    static float out[CLASSES * WIDTH], again[CLASSES * WIDTH];
+    struct batch d;
+    make_batch(&d);
+    struct pl_session *s = losses(NULL, NULL, NULL, l, 5);
+    ok(s, pl_evaluate(s, &a));
+    ok(s, pl_read_parameter(s, "out.weight", out, sizeof out));
+    snprintf(dir, sizeof dir, "%s/model/", folder);
+    ok(s, pl_save(s, dir));
+    dir[strlen(dir) - 1] = '\0';
+    assert_string_equal(pl_model_path(s), dir);
+    refused(s, pl_save(s, dir), "not empty");
+    pl_close(s);
+
+    snprintf(text, sizeof text, "%s/config.json", dir);
+    FILE *f = fopen(text, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(text, sizeof text, f));
+    assert_non_null(strstr(text, "\"model_type\": \"custom\""));
+    fclose(f);
+
+    s = open_with(classifier);
+    ok(s, pl_set(s, "model.path", dir));
+    start_on(s, &d);
+    ok(s, pl_read_parameter(s, "out.weight", again, sizeof again));
+    assert_memory_equal(out, again, sizeof out);
+    ok(s, pl_evaluate(s, &b));
+    assert_true(a == b);
+    /* A written parameter is what the forward reads. */
+    memset(again, 0, sizeof again);
+    ok(s, pl_write_parameter(s, "out.weight", again, sizeof again));
+    ok(s, pl_evaluate(s, &b));
+    assert_true(fabs(b - log(CLASSES)) < 1e-6);
+    again[3] = NAN;
+    refused(s, pl_write_parameter(s, "out.weight", again, sizeof again), "element 3 is nan");
+    pl_close(s);
+
+    /* Another model does not find itself in it. */
+    s = open_with(regression);
+    ok(s, pl_set(s, "model.path", dir));
+    refused(s, pl_start(s), "tensor \"w\" is missing");
+    pl_close(s);
+}
+
+static void test_parameters(void **state)
+{
+    (void)state;
+    struct pl_session *s = open_with(classifier);
+    struct pl_parameter p;
+    refused(s, pl_parameter_at(s, 0, &p), "call pl_plan first");
+    ok(s, pl_set(s, "model.freeze", "[in.*]"));
+    ok(s, pl_plan(s, NULL));
+    ok(s, pl_parameter_at(s, 0, &p));
+    assert_string_equal(p.name, "in.weight");
+    assert_int_equal(p.rank, 2);
+    assert_int_equal(p.dim[0] * 1000 + p.dim[1], WIDTH * 1000 + IN);
+    assert_int_equal(p.elements, WIDTH * IN);
+    assert_true(p.frozen);
+    int n = 0;
+    while (!pl_parameter_at(s, n, &p)) n++;
+    assert_int_equal(n, 2 + 4 * BLOCKS + 1);
+    refused(s, pl_parameter_at(s, -1, &p), "has 15 parameters");
+    pl_close(s);
+}
+
+/* --- the whole loop ---------------------------------------------------------------------------------- */
+
+/* Another session may do what it likes meanwhile, but not run a loop of its own. */
+static void beside(void)
+{
+    struct pl_session *s = open_with(classifier);
+    struct batch d;
+    make_batch(&d);
+    start_on(s, &d);
+    ok(s, pl_step(s, NULL, NULL));
+    pl_close(s);
+    s = open_with(tokens);
+    refused(s, pl_train(s), "one at a time");
+    pl_close(s);
+}
+
+static int count_steps(const struct pl_step_info *info, void *user)
+{
+    int *left = user;
+    if (info->step == 1) beside();
+    assert_int_equal(info->steps, 6);
+    assert_true(info->loss > 0 && info->gradient_norm > 0 && info->seconds > 0 && info->learning_rate > 0);
+    return --*left == 0;
+}
+
+static struct pl_session *token_run(const char *out)
+{
+    char data[128], path[160];
+    snprintf(data, sizeof data, "%s/text", folder);
+    FILE *f = fopen(data, "w");
+    for (int i = 0; i < 4000; i++) fputc("the quick brown fox "[i % 20], f);
+    fclose(f);
+    snprintf(path, sizeof path, "%s/%s", folder, out);
+    struct pl_session *s = open_with(tokens);
+    ok(s, pl_set(s, "train.effective_batch", "4"));
+    ok(s, pl_set(s, "data.sequence", "32"));
+    ok(s, pl_set(s, "data.train", data));
+    ok(s, pl_set(s, "train.steps", "6"));
+    ok(s, pl_set(s, "train.out", path));
+    return s;
+}
+
+static void read_model(const char *dir, char *to, size_t room, size_t *n)
+{
+    char path[4400];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    *n = fread(to, 1, room, f);
+    fclose(f);
+}
+
+/* A run that a callback stops goes on bit for bit. */
+static void test_train(void **state)
+{
+    (void)state;
+    static char whole[100000], parts[100000];
+    size_t a, b;
+    int left = 100;
+    struct pl_session *s = token_run("whole");
+    ok(s, pl_on_step(s, count_steps, &left));
+    ok(s, pl_train(s));
+    assert_int_equal(left, 94);
+    read_model(pl_model_path(s), whole, sizeof whole, &a);
+    refused(s, pl_train(s), "holds a run already");
+    pl_close(s);
+
+    s = token_run("parts");
+    left = 2;
+    ok(s, pl_on_step(s, count_steps, &left));
+    assert_int_equal(pl_train(s), PL_STOPPED);
+    assert_non_null(strstr(pl_message(s), "after step 2 of 6; saved"));
+    assert_int_equal(pl_steps(s), 2);
+    read_model(pl_model_path(s), parts, sizeof parts, &b);
+    assert_int_equal(a, b);
+    ok(s, pl_on_step(s, NULL, NULL));
+    ok(s, pl_resume(s));
+    read_model(pl_model_path(s), parts, sizeof parts, &b);
+    assert_memory_equal(whole, parts, a);
+    pl_close(s);
+}
+
+/* A model whose inputs are no tokens has nothing to do with token files. */
+static void test_train_needs_tokens(void **state)
+{
+    (void)state;
+    struct pl_session *s = token_run("other");
+    ok(s, pl_define(s, classifier, NULL, NULL));
+    refused(s, pl_train(s), "input_ids");
+    ok(s, pl_define(s, tokens, NULL, NULL));
+    ok(s, pl_set(s, "data.sequence", "16"));
+    refused(s, pl_train(s), "data.sequence = 16");
+    ok(s, pl_set(s, "data.sequence", "32"));
+    ok(s, pl_set(s, "train.out", "null"));
+    refused(s, pl_train(s), "train.out");
+    pl_close(s);
+}
+
+/* --- what is refused -------------------------------------------------------------------------------------- */
+
+static void test_order_of_calls(void **state)
+{
+    (void)state;
+    struct pl_session *s = pl_open();
+    double x;
+    float y = 0;
+    refused(s, pl_plan(s, NULL), "pl_define");
+    assert_null(pl_plan_json(s));
+    assert_null(pl_plan_table(s));
+    refused(s, pl_start(s), "there is no model");
+    refused(s, pl_train(s), "model");
+    ok(s, pl_define(s, classifier, NULL, NULL));
+    refused(s, pl_step(s, &x, &x), "pl_step: the session is not started; call pl_start first");
+    refused(s, pl_evaluate(s, &x), "pl_start first");
+    refused(s, pl_write_input(s, "x", &x, 8), "pl_start first");
+    refused(s, pl_read_output(s, "loss", &y, 4), "pl_start first");
+    refused(s, pl_read_parameter(s, "w", &y, 4), "pl_start first");
+    refused(s, pl_write_parameter(s, "w", &y, 4), "pl_start first");
+    refused(s, pl_save(s, "/tmp/nowhere"), "pl_start first");
+    ok(s, pl_set(s, "train.schedule", "cosine"));
+    refused(s, pl_start(s), "train.steps");
+    ok(s, pl_set(s, "train.steps", "10"));
+    ok(s, pl_start(s));
+    refused(s, pl_start(s), "already");
+    refused(s, pl_step(s, &x, &x), "input x was never written");
+    refused(s, pl_evaluate(s, &x), "never written");
+    refused(s, pl_set(s, "train.effective_batch", "3"), "the session is started");
+    refused(s, pl_set_memory(s, "1GiB"), "the session is started");
+    refused(s, pl_define(s, regression, NULL, NULL), "the session is started");
+    refused(s, pl_read_yaml(s, "run.yaml"), "the session is started");
+    refused(s, pl_train(s), "the session is started");
+    ok(s, pl_plan(s, NULL));
+    assert_string_equal(pl_message(s), "");
+    pl_close(s);
+
+    assert_int_equal(pl_set(NULL, "a", "b"), PL_USAGE);
+    assert_int_equal(pl_step(NULL, NULL, NULL), PL_USAGE);
+    assert_int_equal(pl_train(NULL), PL_USAGE);
+    assert_int_equal(pl_plan(NULL, NULL), PL_USAGE);
+    assert_null(pl_plan_json(NULL));
+    assert_non_null(pl_message(NULL));
+    pl_close(NULL);
+}
+
+static void test_names_and_sizes(void **state)
+{
+    (void)state;
+    struct batch d;
+    float y[4];
+    struct pl_session *s = open_with(classifier);
+    make_batch(&d);
+    refused(s, pl_set(s, "train.lerning_rate", "1"), "did you mean train.learning_rate");
+    refused(s, pl_set(s, "train.steps", "many"), "expected a whole number");
+    refused(s, pl_set(s, NULL, "1"), "NULL");
+    refused(s, pl_set_memory(s, "much"), "memory.budget");
+    refused(s, pl_set_count(s, -1), "expected a number above 0");
+    refused(s, pl_define(s, classifier, NULL, "[1]"), "config_json");
+    refused(s, pl_read_yaml(s, "/nowhere/run.yaml"), "/nowhere/run.yaml");
+    ok(s, pl_set(s, "model.preset", "llama-tiny"));
+    refused(s, pl_plan(s, NULL), "model.preset");
+    ok(s, pl_set(s, "model.preset", "null"));
+    start_on(s, &d);
+    refused(s, pl_write_input(s, "z", d.x, sizeof d.x), "no input z; it has: x, labels");
+    refused(s, pl_write_input(s, "x", d.x, 5), "5 bytes, expected 288: 24 for each of 12 samples");
+    refused(s, pl_write_input(s, NULL, d.x, 5), "NULL");
+    d.labels[7] = CLASSES;
+    refused(s, pl_write_input(s, "labels", d.labels, sizeof d.labels), "element 7 of labels is 5, expected 0 to 4, or -100");
+    d.labels[7] = -100;
+    ok(s, pl_write_input(s, "labels", d.labels, sizeof d.labels));
+    refused(s, pl_read_output(s, "nothing", y, sizeof y), "it has: logits, loss");
+    refused(s, pl_read_output(s, "loss", y, 8), "room for 8 bytes, expected 4");
+    refused(s, pl_read_parameter(s, "nothing", y, 4), "no parameter nothing");
+    refused(s, pl_read_parameter(s, "in.bias", y, 4), "4 bytes, expected 64");
+    refused(s, pl_save(s, ""), "no name");
+    refused(s, pl_save(s, "/dev/null"), "not a folder");
+    pl_close(s);
+}
+
+/* Models that are wrong, one way each; `user` says which. */
+static void broken(struct pl_builder *b, int64_t batch, void *user)
+{
+    int way = *(int *)user;
+    static const float table[2] = {1, 2};
+    char name[400];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, 4)), w = pl_param(b, "w", PL_SHAPE(2, 4), PL_NORMAL, 1);
+    pl_tensor y = pl_linear(b, x, w, 0), loss = pl_sum(b, y);
+    switch (way) {
+    case 0: pl_linear(b, w, x, y); break;
+    case 1: pl_add(b, x, 0); break;
+    case 2: pl_add(b, x, 12345); break;
+    case 3: pl_output(b, "loss", y); break;
+    case 4: pl_output(b, "loss", w); break;
+    case 5: break; /* no loss */
+    case 6: pl_scope_end(b); break;
+    case 7: pl_scope_begin(b, "open", 0); break;
+    case 8: pl_param(b, "w", PL_SHAPE(4, 4), PL_ONES, 0); break;
+    case 9: pl_input(b, "w", PL_F32, PL_SHAPE(batch)); break;
+    case 10: pl_input(b, "z", PL_F32, PL_SHAPE(batch + 1)); break;
+    case 11: pl_input(b, "z", (enum pl_dtype)7, PL_SHAPE(batch)); break;
+    case 12: pl_param(b, "z", 9, NULL, PL_ONES, 0); break;
+    case 13: pl_param(b, "z", PL_SHAPE(1 << 30, 1 << 30, 1 << 30), PL_ONES, 0); break;
+    case 14: pl_param(b, "z", PL_SHAPE(2), PL_NORMAL, -1); break;
+    case 15: pl_param(b, name, PL_SHAPE(2), PL_ONES, 0); break;
+    case 16: pl_param(b, NULL, PL_SHAPE(2), PL_ONES, 0); break;
+    case 17: pl_constant(b, "c", PL_SHAPE(2), NULL); break;
+    case 18: pl_reshape(b, x, 99, NULL); break;
+    case 19: pl_slice(b, x, -1, 0, 1); break;
+    case 20: pl_slice(b, x, 1, 3, 2); break;
+    case 21: pl_fail(b, "this is mine"); break;
+    case 22:
+        for (int i = 0; i < 40; i++) pl_scope_begin(b, "deep", 0);
+        break;
+    case 23: pl_output(b, "part", pl_slice(b, y, 1, 0, 1)); break;
+    case 24: pl_per_count(b, y); break;
+    case 25: pl_embedding(b, x, w); break;
+    case 26: pl_attention(b, x, x, x, 1, 0); break;
+    case 27: pl_constant(b, "x", PL_SHAPE(2), table); break;
+    case 28: pl_output(b, "loss", loss); break; /* twice, with the one below */
+    case 29: pl_matmul(b, x, 0, 0, 0); break;
+    default: break;
+    }
+    if (way != 3 && way != 4 && way != 5) pl_output(b, "loss", loss);
+}
+
+static void test_broken_models(void **state)
+{
+    (void)state;
+    static const char *const says[] = {"LINEAR", "0, which is no tensor", "no call of this builder", "must be a scalar", "scalar",
+                                       "no output loss", "pl_scope_end without", "scopes open", "used twice", "used twice", "the batch",
+                                       "dtype 7", "rank 9", "elements", "std is -1", "bytes, at most", "without a name", "data is NULL",
+                                       "rank 99", "axis -1", "outside", "this is mine", "scopes", "slice", "takes a scalar", "i32",
+                                       "[B,T,H,D]", "used twice", "two outputs", "no tensor"};
+    for (int way = 0; way < (int)(sizeof says / sizeof *says); way++) {
+        struct pl_session *s = pl_open();
+        ok(s, pl_define(s, broken, &way, NULL));
+        refused(s, pl_plan(s, NULL), says[way]);
+        refused(s, pl_start(s), says[way]);
+        pl_close(s);
+    }
+}
+
+static struct pl_session *meddled;
+
+static void meddling(struct pl_builder *b, int64_t batch, void *user)
+{
+    assert_int_equal(pl_set(meddled, "train.steps", "3"), PL_USAGE);
+    assert_int_equal(pl_start(meddled), PL_USAGE);
+    pl_close(meddled);
+    classifier(b, batch, user);
+}
+
+/* A loss that no weight leads to, and a callback that calls what it must not. */
+static void lonely(struct pl_builder *b, int64_t batch, void *user)
+{
+    (void)user;
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, 4));
+    pl_param(b, "w", PL_SHAPE(2, 4), PL_NORMAL, 1);
+    pl_output(b, "loss", pl_sum(b, x));
+}
+
+static void test_odd_models(void **state)
+{
+    (void)state;
+    meddled = pl_open();
+    ok(meddled, pl_define(meddled, meddling, NULL, NULL));
+    ok(meddled, pl_plan(meddled, NULL));
+    assert_string_equal(pl_message(meddled), "");
+    pl_close(meddled);
+
+    struct pl_session *s = pl_open();
+    ok(s, pl_define(s, lonely, NULL, NULL));
+    refused(s, pl_plan(s, NULL), "no parameter");
+    pl_close(s);
+}
+
+static void test_two_sessions(void **state)
+{
+    (void)state;
+    double a[4], b[4];
+    struct batch d;
+    make_batch(&d);
+    struct pl_session *s = losses(NULL, NULL, NULL, a, 2), *t = losses(NULL, NULL, NULL, b, 4);
+    for (int i = 2; i < 4; i++) ok(s, pl_step(s, &a[i], NULL));
+    assert_memory_equal(a, b, sizeof a);
+    pl_close(t);
+    pl_close(s);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_version),        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_plan_is_kept),   cmocka_unit_test(test_splits_are_whole),
+        cmocka_unit_test(test_loss_falls),     cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_split_changes_nothing), cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_count),          cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_save_and_read_back), cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_train),          cmocka_unit_test(test_train_needs_tokens),
+        cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
+        cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
+        cmocka_unit_test(test_two_sessions),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
