@@ -209,10 +209,55 @@ static id draw_broadcast(struct draw *d)
     }
 }
 
+/* A strided view leaves, for whoever comes next; its source is used elsewhere too. */
+static id draw_permute(struct draw *d)
+{
+    const int swap[] = {0, 2, 1};
+    id across = op_scale(d->g, op_permute(d->g, recent(d), swap), 0.9); // [B,C,T]
+    return op_permute(d->g, across, swap);
+}
+
+/* The same through a dense copy, to which a sum returns by the views. */
+static id draw_transposed(struct draw *d)
+{
+    const int swap[] = {2, 0, 1}, back[] = {1, 2, 0};
+    id x = recent(d), across = op_dense(d->g, op_permute(d->g, x, swap)); // [C,B,T]
+    return op_add(d->g, op_dense(d->g, op_permute(d->g, across, back)), x);
+}
+
+/* A weight that is used transposed, and as it is. */
+static id draw_weight_transposed(struct draw *d)
+{
+    id w = weight(d, C, C), turned = op_dense(d->g, op_permute(d->g, w, (int[]){1, 0}));
+    return op_scale(d->g, op_linear(d->g, op_linear(d->g, recent(d), turned, 0), w, 0), 0.3);
+}
+
+/* Parts of two tensors side by side, or a weight's rows before a tensor's. */
+static id draw_concat(struct draw *d)
+{
+    id x = recent(d), half[2] = {op_slice(d->g, x, 2, 0, C / 2), op_slice(d->g, any(d), 2, C / 2, C / 2)};
+    if (pick(d, 2)) return op_concat(d->g, half, 2, 2);
+    id w = op_concat(d->g, (id[]){weight(d, 1, C), weight(d, C - 1, C)}, 2, 0);
+    return op_scale(d->g, op_linear(d->g, x, w, 0), 0.5);
+}
+
+static id draw_pad(struct draw *d)
+{
+    id x = recent(d), wide = op_pad(d->g, x, (int64_t[]){0, 1, 0}, (int64_t[]){0, 0, 1}); // [B,T+1,C+1]
+    return op_add(d->g, op_dense(d->g, op_slice(d->g, op_slice(d->g, wide, 1, 0, T), 2, 1, C)), x);
+}
+
+/* Tokens by index, some of them twice and some outside. */
+static id draw_gather(struct draw *d)
+{
+    id ids = graph_input(d->g, "ids", DT_I32, DIM(d->B, T)), x = recent(d), many[] = {x, any(d), x};
+    return op_add(d->g, op_gather(d->g, op_concat(d->g, many, 3, 1), ids), x);
+}
+
 static id (*const layers[])(struct draw *) = {
     draw_linear, draw_norm,    draw_add,   draw_residual,     draw_mul,        draw_square,    draw_double, draw_scale, draw_cast,
     draw_copy,   draw_gate,    draw_reshape, draw_views, draw_view_sum,      draw_slices,     draw_weight_views, draw_weight_sum, draw_accumulate, draw_attention,
-    draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_broadcast, draw_softmax, draw_dropout,
+    draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_broadcast, draw_softmax, draw_dropout, draw_permute, draw_transposed, draw_weight_transposed, draw_concat, draw_pad, draw_gather,
 };
 
 /* Accumulation ends the life of a tensor: its other names must leave the pool. Only
@@ -228,12 +273,16 @@ static void add_layer(struct draw *d)
 static id head(struct draw *d, id x)
 {
     struct graph *g = d->g;
-    uint64_t kind = pick(d, 6);
+    uint64_t kind = pick(d, 7);
     id rows = op_reshape(g, x, DIM(-1, C)), second = op_reshape(g, any(d), DIM(-1, C));
     id labels = graph_input(g, "labels", DT_I32, DIM(d->B, T));
     id targets = op_reshape(g, op_shift_labels(g, labels), DIM(-1));
     id w = pick(d, 2) ? d->table : graph_param(g, "head", d->f, DIM(VOCABULARY, C), (struct init){INIT_NORMAL, 1, 0});
     id v = weight(d, C, 0), u = weight(d, C, C);
+    if (kind == 6) { /* rows that are columns of what is stored */
+        id turned = op_scale(g, op_permute(g, rows, (int[]){1, 0}), 1.1);
+        rows = op_permute(g, turned, (int[]){1, 0});
+    }
     id outer = graph_scope_push(g, "head", SCOPE_ROWS);
     if (kind == 1) rows = op_rmsnorm(g, rows, v, 1e-2f);
     if (kind == 2) rows = op_add(g, rows, op_linear(g, rows, u, 0)); /* a residual: the slice is used twice */

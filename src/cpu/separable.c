@@ -120,6 +120,12 @@ static void sum_pixels(float *out, const float *row, const struct axis *horizont
     for (int64_t at = 0; at < pixels; at++) {
         const struct span s = sources(horizontal, at);
         float *to = out + at * C;
+        if (C == 1) { /* a plane: a register instead of a row of channels */
+            float sum = 0;
+            for (int64_t p = s.from; p < s.to; p++) sum += weight(horizontal, at, p) * row[p];
+            *to = sum;
+            continue;
+        }
         memset(to, 0, (size_t)C * sizeof *to);
         for (int64_t p = s.from; p < s.to; p++) {
             const float w = weight(horizontal, at, p), *v = row + p * C;

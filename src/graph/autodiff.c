@@ -69,7 +69,8 @@ static void mark_wanted(struct sweep *s)
 
 /* --- adding a contribution ------------------------------------------------------- */
 
-/* Lets the node that made `t` add to `acc` in place; false when it cannot. */
+/* Lets the node that made `t` add to `acc` in place; false when it cannot, as when it runs
+ * before the sum so far is there. */
 static bool accumulate_in_place(struct graph *g, id t, id acc)
 {
     id made = tensor_at(g, t)->node;
@@ -77,6 +78,9 @@ static bool accumulate_in_place(struct graph *g, id t, id acc)
     struct node *n = node_at(g, made);
     const struct op_row *row = &op_table[n->op];
     if (!(row->flags & OPF_ACCUM) || n->out[0] != t) return false;
+    /* A later node: later in the order too, but for a loop's sums, which begin before it. */
+    id begun = tensor_at(g, acc)->node;
+    if (begun > made && node_at(g, begun)->loop == n->loop) return false;
     int slot = row->max_in - 1;
     if (n->nin > slot && n->in[slot]) return false;
     const struct tensor *x = tensor_at(g, t), *a = tensor_at(g, acc);
@@ -222,6 +226,8 @@ static void differentiate_node(struct sweep *s, id node)
     g->at.scope = n.scope;
     g->at.origin = node;
     bool computes = !(row->flags & OPF_VIEW) && n.op != OP_COPY;
+    for (int i = 0; i < n.nin; i++) /* now, so that the nodes to come can add to it in place */
+        if (v.need[i] && s->adjoint[n.in[i]]) make_dense(s, n.in[i]);
     for (int o = 0; o < n.nout; o++) {
         if (computes && n.out[o]) make_dense(s, n.out[o]);
         v.out[o] = n.out[o];
