@@ -50,6 +50,14 @@ static void *pool_alloc(size_t bytes)
     return block + POOL_HEADER;
 }
 
+/* The last block makes room again; others wait for the end. */
+static void pool_free(void *p)
+{
+    size_t bytes, at = (size_t)((char *)p - POOL_HEADER - pool.base);
+    memcpy(&bytes, pool.base + at, sizeof bytes);
+    if (at + POOL_HEADER + align_up(bytes, POOL_HEADER) == pool.used) pool.used = at;
+}
+
 void mem_pool_take(size_t bytes)
 {
     CHECK(!pool.base, "the pool is taken");
@@ -115,7 +123,8 @@ char *mem_string(const char *s)
 
 void mem_free(void *p)
 {
-    if (!in_pool(p)) free(p);
+    if (in_pool(p)) pool_free(p);
+    else free(p);
 }
 
 uint64_t mem_allocations(void)

@@ -20,7 +20,7 @@
 
 #include "io/file.h"
 
-enum { COPY_BLOCK = 1 << 20, WRITE_MOST = 1 << 30, OPEN_FOLDERS = 16 };
+enum { COPY_BLOCK = 64 << 10, WRITE_MOST = 1 << 30, OPEN_FOLDERS = 16 };
 
 void names_free(struct names *l)
 {
