@@ -136,7 +136,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     memset(r, 0, sizeof *r);
     r->config = c;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
-    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .logits = !o->train};
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->loss_output};
     int rc = resolve_budget(r, e);
     if (!rc) rc = open_model(r, e);
     if (!rc) rc = check_recipe(r, o->train, e);
@@ -221,12 +221,14 @@ int run_read(struct run *r, id tensor, void *to, struct error *e)
     return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), tensor_bytes(tensor_at(&r->graph, tensor)), e);
 }
 
-int run_put_rows(struct run *r, const char *input, int64_t from, int64_t n, const int32_t *rows, struct error *e)
+int run_put_rows(struct run *r, const char *input, int64_t from, int64_t n, const void *rows, struct error *e)
 {
     const struct graph *g = &r->graph;
-    uint64_t row = (uint64_t)r->batch.T * sizeof *rows;
+    const struct settings *set = &r->plan.settings;
+    uint64_t samples = (uint64_t)set->micro_batch * (uint64_t)set->accumulation;
     for (id s = 1; s < g->storages.n; s++) {
         if (g->storages.at[s].kind != KIND_INPUT || strcmp(graph_name(g, g->storages.at[s].name), input)) continue;
+        uint64_t row = g->storages.at[s].bytes / samples; /* the storage holds the whole step's batch */
         CHECK((uint64_t)(from + n) * row <= g->storages.at[s].bytes, "input %s is too small", input);
         char *at = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s] + (uint64_t)from * row;
         return r->device.ops->write(&r->device, at, rows, (uint64_t)n * row, e);

@@ -32,8 +32,9 @@ struct run {
 /* What a command may want beyond the configuration. */
 struct run_options {
     const char *plan;            /* a plan file to follow instead of searching */
-    bool train;                  /* false: one forward and backward, logits kept, no update */
+    bool train;                  /* false: one forward and backward, outputs kept, no update */
     int64_t B, T;                /* with train false: the batch's own size */
+    const char *loss_output;     /* of a tower; NULL: its own choice */
 };
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
@@ -52,8 +53,8 @@ void *run_staging(const struct run *r);
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
-/* Writes rows [from, from + n) of an input's storage, T i32 each. */
-int run_put_rows(struct run *r, const char *input, int64_t from, int64_t n, const int32_t *rows, struct error *e);
+/* Writes samples [from, from + n) of an input, as the graph keeps them. */
+int run_put_rows(struct run *r, const char *input, int64_t from, int64_t n, const void *rows, struct error *e);
 
 /* Runs the step again, node by node, and names the first tensor that is not finite;
  * "" when there is none. */
