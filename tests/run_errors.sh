@@ -139,6 +139,21 @@ check 'step: an id outside the vocabulary' batch 'input_ids\[0,3\] is 9999' set 
 check 'step: no input_ids' batch 'no input_ids' drop input_ids
 check 'step: a wrong shape' batch 'input_ids.*rank 1' flatten input_ids
 check 'step: a truncated batch' batch 'batch.safetensors' cut 8
+
+# tower CASE PATTERN FORGERY...: the same for a batch of images.
+tower() {
+    local model=tests/golden/$1 pattern=$2
+    shift 2
+    "$tools/forge" tests/golden/clip_vision/batch.safetensors "$tmp/batch.safetensors" "$@" || return 1
+    rm -f "$tmp/step.out"
+    expect 2 "$pattern" "$binary" step --model "$model" --batch "$tmp/batch.safetensors" --out "$tmp/step.out" && absent "$tmp/step.out"
+}
+check 'step: no pixel_values' tower clip_vision 'no pixel_values' drop pixel_values
+check 'step: pixels of a wrong rank' tower clip_vision 'pixel_values.*\[B,3,14,14\].*rank 1' flatten pixel_values
+check 'step: a pixel that is not finite' tower clip_vision 'pixel_values, sample 0: element 5 is nan' set pixel_values 5 nan
+check 'step: images of another size' tower clip_odd 'pixel_values.*\[2,3,14,14\]; expected \[B,3,15,15\]' set pixel_values 0 0
+check 'step: pixels for a language model' tower basic 'unknown input pixel_values.*input_ids' set pixel_values 0 0
+check 'train: a tower has no tokens' refused 2 'clip_vision_model takes pixel_values' --set model.path=tests/golden/clip_vision
 check 'step: an output folder that is not there' expect 1 'no-such' "$binary" step --model tests/golden/basic \
     --batch tests/golden/basic/batch.safetensors --out "$tmp/no-such/out.safetensors"
 

@@ -171,6 +171,7 @@ static void world_open(struct world *w, int flags)
     pass_precision(&w->g, &s);
     if (flags & MOMENTS) add_moments(&w->g);
     place_by_hand(w);
+    w->m.family = &llama_family; /* for the root of its names */
     w->m.config_text = mem_string("{\"model_type\": \"test\"}\n");
 }
 

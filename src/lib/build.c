@@ -211,4 +211,4 @@ static void defined_build(const struct model *m, struct graph *g, const struct b
     else if (!graph_find_output(g, g->at.program, "loss")) graph_fail(g, "the model has no output loss: pl_output(b, \"loss\", ...) names it");
 }
 
-const struct family defined_family = {"custom", NULL, defined_build};
+const struct family defined_family = {"custom", NULL, defined_build, "", false};

@@ -107,6 +107,10 @@ static int parse_decoder(struct model *m, struct llama *c, const struct value *c
     if (!rc && !(c->eps > 0)) rc = error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
     if (!rc) rc = rope_parse(&c->rope, config, c->positions, e);
     m->vocabulary = c->vocabulary;
+    model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {DIM_B, DIM_T}, false});
+    model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {DIM_B, DIM_T}, true});
+    model_add_port(m, &(struct port){"attention_mask", VALUES_ONES, 2, {DIM_B, DIM_T}, true});
+    model_add_output(m, "logits");
     return rc;
 }
 
@@ -244,7 +248,7 @@ static void head(const struct build *b, id x, id embed, id labels, const struct 
     id loss = op_xent(g, logits, targets);
     graph_scope_pop(g, outer);
     graph_output(g, "loss", loss);
-    if (batch->logits) graph_output(g, "logits", op_reshape(g, logits, 3, (int64_t[]){b->B, b->T, c->vocabulary}));
+    if (batch->outputs) graph_output(g, "logits", op_reshape(g, logits, 3, (int64_t[]){b->B, b->T, c->vocabulary}));
 }
 
 static void llama_build(const struct model *m, struct graph *g, const struct batch *batch)
@@ -267,6 +271,6 @@ static void llama_build(const struct model *m, struct graph *g, const struct bat
     head(&b, x, embed, labels, batch);
 }
 
-const struct family llama_family = {"llama", llama_parse, llama_build};
-const struct family mistral_family = {"mistral", mistral_parse, llama_build};
-const struct family qwen2_family = {"qwen2", qwen2_parse, llama_build};
+const struct family llama_family = {"llama", llama_parse, llama_build, "model.", false};
+const struct family mistral_family = {"mistral", mistral_parse, llama_build, "model.", false};
+const struct family qwen2_family = {"qwen2", qwen2_parse, llama_build, "model.", false};

@@ -1,17 +1,28 @@
 /*
- * model.c: opening a model by folder or by preset.
+ * model.c: opening a model by folder or by preset; what it takes and gives.
  */
 #include "models/model.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "graph/ops.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "models/presets.h"
 
-#define FAMILIES "llama, mistral, qwen2"
-static const struct family *const families[] = {&llama_family, &mistral_family, &qwen2_family};
+static const struct family *const families[] = {&llama_family, &mistral_family, &qwen2_family, &clip_vision_family,
+                                                &clip_family, &siglip_vision_family, &siglip_family};
+
+/* "llama, clip_vision_model": for messages. */
+static char *list_families(char out[256])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < COUNT(families) && n < 256; i++)
+        n += (size_t)snprintf(out + n, 256 - n, "%s%s", i ? ", " : "", families[i]->model_type);
+    return out;
+}
 
 static int parse_config(struct model *m, size_t n, const char *where, struct error *e)
 {
@@ -19,16 +30,17 @@ static int parse_config(struct model *m, size_t n, const char *where, struct err
     int rc = json_parse(m->config_text, n, &m->memory, &config, e);
     if (rc) return error_prepend(e, "%s", where);
     const char *type = NULL;
+    char known[256];
     if ((rc = value_as_map(config, "config.json", e)) || (rc = value_opt_string(config, "model_type", &type, e)))
         return error_prepend(e, "%s", where);
-    if (!type) return error_set(e, PL_USAGE, "%s: no model_type; it should be one of: " FAMILIES, where);
+    if (!type) return error_set(e, PL_USAGE, "%s: no model_type; it should be one of: %s", where, list_families(known));
     for (size_t i = 0; i < COUNT(families); i++)
         if (!strcmp(families[i]->model_type, type)) {
             m->family = families[i];
             rc = m->family->parse(m, config, e);
             return rc ? error_prepend(e, "%s", where) : PL_OK;
         }
-    return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not one of: " FAMILIES, where, type);
+    return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not one of: %s", where, type, list_families(known));
 }
 
 int model_open(struct model *m, const char *path, struct error *e)
@@ -83,4 +95,63 @@ void model_close(struct model *m)
     mem_free(m->config_text);
     m->config_text = NULL;
     bump_free(&m->memory);
+}
+
+/* --- what it takes and gives --------------------------------------------------------- */
+
+void model_add_port(struct model *m, const struct port *p)
+{
+    CHECK(m->n_ports < MODEL_PORTS && p->dim[0] == DIM_B, "port %s", p->name);
+    m->ports[m->n_ports++] = *p;
+}
+
+void model_add_output(struct model *m, const char *name)
+{
+    const char **more = bump_alloc(&m->memory, (m->n_outputs + 1) * sizeof *more);
+    if (m->n_outputs) memcpy(more, m->outputs, m->n_outputs * sizeof *more);
+    more[m->n_outputs++] = bump_string(&m->memory, name);
+    m->outputs = more;
+}
+
+const struct port *model_port(const struct model *m, const char *name)
+{
+    for (int i = 0; i < m->n_ports; i++)
+        if (!strcmp(m->ports[i].name, name)) return &m->ports[i];
+    return NULL;
+}
+
+bool model_has_output(const struct model *m, const char *name)
+{
+    for (uint32_t i = 0; i < m->n_outputs; i++)
+        if (!strcmp(m->outputs[i], name)) return true;
+    return false;
+}
+
+char *model_list_ports(const struct model *m, char out[256])
+{
+    size_t n = 0;
+    out[0] = 0;
+    for (int i = 0; i < m->n_ports && n < 256; i++)
+        n += (size_t)snprintf(out + n, 256 - n, "%s%s", i ? ", " : "", m->ports[i].name);
+    return out;
+}
+
+/* step.inv_count times the sum of squares, in f32 whatever x is kept in: with the count
+ * of the whole step, sums over parts of the batch are the mean over all of it. */
+static id mean_square(struct graph *g, id x)
+{
+    id outer = graph_scope_push(g, "loss", 0);
+    id wide = op_cast(g, x, DT_F32), sum = op_sum(g, op_mul(g, wide, wide));
+    id inv_count = graph_view(g, graph_step(g), DT_F32, 0, NULL, NULL, offsetof(struct step_block, inv_count));
+    id loss = op_mul(g, sum, inv_count);
+    graph_scope_pop(g, outer);
+    return loss;
+}
+
+void model_output(const struct model *m, struct graph *g, const struct batch *b, const char *name, id tensor)
+{
+    const char *of = b->loss_output ? b->loss_output : m->loss_output;
+    CHECK(model_has_output(m, name), "output %s was not declared", name);
+    if (b->outputs) graph_output(g, name, tensor);
+    if (of && !strcmp(of, name)) graph_output(g, "loss", mean_square(g, tensor));
 }

@@ -5,12 +5,36 @@
  * B samples; it knows nothing of how that graph will be run. A model comes from
  * a folder (config.json + *.safetensors) or from a preset, which is a
  * config.json kept in this program: one parser serves both.
+ *
+ * What a model takes and gives is data as well: its ports (inputs by name, kind of
+ * values and shape) and the names of its outputs. A language model makes its own loss
+ * from labels. A tower has none: the loss is the mean of the squares of one output.
  */
 #ifndef MODEL_H
 #define MODEL_H
 
 #include "graph/graph.h"
 #include "io/value.h"
+
+/* Sizes of a port that the batch decides. */
+enum { DIM_B = -1, DIM_T = -2 };
+
+enum port_values {
+    VALUES_REAL,    /* f32 */
+    VALUES_IDS,     /* i32, below the vocabulary */
+    VALUES_LABELS,  /* the same, or -100: does not count */
+    VALUES_ONES,    /* may be given, all ones; the graph has no such input */
+};
+
+/* One input. */
+struct port {
+    const char *name;
+    enum port_values values;
+    int rank;
+    int64_t dim[MAX_RANK];  /* the first is DIM_B */
+    bool optional;
+};
+enum { MODEL_PORTS = 4 };
 
 struct model {
     const struct family *family;
@@ -19,22 +43,31 @@ struct model {
     struct bump memory;     /* of the parsed configuration */
     void *config;           /* the family's own struct */
     int64_t vocabulary;     /* token ids are below this */
+    struct port ports[MODEL_PORTS];
+    int n_ports;
+    const char **outputs;   /* in the order of the forward */
+    uint32_t n_outputs;
+    const char *loss_output; /* whose mean square is the loss; NULL: the model has its own */
 };
 
 /* What the forward is built for. */
 struct batch {
     int64_t B, T;
-    bool logits;            /* the full logits are wanted as an output */
+    bool outputs;            /* all outputs are wanted, not the loss alone */
+    const char *loss_output; /* NULL: the model's own choice */
 };
 
 struct family {
     const char *model_type; /* config.json's */
-    int (*parse)(struct model *m, const struct value *config, struct error *e);
-    /* Emits the forward into the current program: inputs "input_ids" and "labels",
-     * output "loss" (and "logits"). */
+    int (*parse)(struct model *m, const struct value *config, struct error *e); /* config, ports and outputs */
+    /* Emits the forward into the current program: an input for each port, output "loss",
+     * and the model's outputs where they are wanted. */
     void (*build)(const struct model *m, struct graph *g, const struct batch *b);
+    const char *root;       /* what published names begin with and some folders leave out */
+    bool named_as_found;    /* where a folder leaves it out, so do the names of gradients */
 };
-extern const struct family llama_family, mistral_family, qwen2_family;
+extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
+    siglip_vision_family;
 
 /* A model that no config.json describes: the program that uses the library emits it. */
 struct definition {
@@ -48,5 +81,16 @@ int model_preset(struct model *m, const char *name, struct error *e);
 /* `path` is the folder that its weights are read from; NULL: they begin by their inits. */
 int model_define(struct model *m, const struct definition *d, const char *path, struct error *e);
 void model_close(struct model *m);
+
+/* For families: declaring what a model takes and gives. The name of an output is copied. */
+void model_add_port(struct model *m, const struct port *p);
+void model_add_output(struct model *m, const char *name);
+/* For builders: the tensor of the output `name`; a tower's loss is emitted here. */
+void model_output(const struct model *m, struct graph *g, const struct batch *b, const char *name, id tensor);
+
+const struct port *model_port(const struct model *m, const char *name); /* NULL: none */
+bool model_has_output(const struct model *m, const char *name);
+/* "input_ids, labels": for messages. */
+char *model_list_ports(const struct model *m, char out[256]);
 
 #endif

@@ -28,9 +28,29 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
+/* A vision tower alone, the base size of its kind with patches of 16 pixels. */
+#define TOWER(class, type, act, eps)                                                                                \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"" class "\"],\n"                                                                        \
+    "  \"model_type\": \"" type "\",\n"                                                                              \
+    "  \"hidden_size\": 768,\n"                                                                                     \
+    "  \"intermediate_size\": 3072,\n"                                                                              \
+    "  \"num_hidden_layers\": 12,\n"                                                                                \
+    "  \"num_attention_heads\": 12,\n"                                                                              \
+    "  \"num_channels\": 3,\n"                                                                                      \
+    "  \"image_size\": 224,\n"                                                                                      \
+    "  \"patch_size\": 16,\n"                                                                                       \
+    "  \"hidden_act\": \"" act "\",\n"                                                                              \
+    "  \"layer_norm_eps\": " #eps ",\n"                                                                             \
+    "  \"attention_dropout\": 0.0,\n"                                                                               \
+    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "}\n"
+
 const struct preset presets[] = {
     {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},         /* bytes as tokens, 0.8 M */
     {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},   /* the GPT-2 small shape */
     {"llama-1b", LLAMA(32000, 2048, 5632, 22, 32, 4, 2048, false)},    /* the TinyLlama shape, 1.1 B */
+    {"clip-vit-b-16", TOWER("CLIPVisionModel", "clip_vision_model", "quick_gelu", 1e-05)},          /* 86 M */
+    {"siglip-base-16-224", TOWER("SiglipVisionModel", "siglip_vision_model", "gelu_pytorch_tanh", 1e-06)}, /* 93 M */
     {NULL, NULL},
 };

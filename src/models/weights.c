@@ -204,12 +204,16 @@ static uint32_t find_slot(const struct weights *w, const char *name)
 
 /* --- the naming rule -------------------------------------------------------------------- */
 
-static const char *stripped(const char *name) { return strncmp(name, "model.", 6) ? name : name + 6; }
+static const char *stripped(const char *name, const char *root)
+{
+    size_t n = strlen(root);
+    return strncmp(name, root, n) ? name : name + n;
+}
 
 /* The name in the folder, by a rule. */
 static const char *file_name(const struct weight_naming *rule, const char *name, char out[NAME_MOST])
 {
-    snprintf(out, NAME_MOST, "%s%s", rule->prefix, rule->strip ? stripped(name) : name);
+    snprintf(out, NAME_MOST, "%s%s", rule->prefix, stripped(name, rule->strip));
     return out;
 }
 
@@ -252,12 +256,12 @@ static int ambiguous(const struct weights *w, const char *a, const char *b, stru
 
 /* The first rule that finds every parameter; else the one that finds most, about which
  * the message about a missing tensor will speak. */
-static int choose_naming(struct weights *w, const struct graph *g, struct error *e)
+static int choose_naming(struct weights *w, const struct graph *g, const char *root, struct error *e)
 {
     uint32_t wanted = 0, best = 0;
     for (uint32_t i = 0; i < g->params.n; i++) wanted += !weight_is_constant(g, &g->params.at[i]);
     for (int strip = 0; strip < 2; strip++) {
-        struct weight_naming rule = {strip, ""};
+        struct weight_naming rule = {strip ? root : "", ""};
         uint32_t found = count_found(w, g, &rule);
         if (!strip || found > best) w->naming = rule, best = found;
         if (found == wanted) return PL_OK;
@@ -267,20 +271,25 @@ static int choose_naming(struct weights *w, const struct graph *g, struct error 
     int rc = PL_OK;
     collect_prefixes(w, g, &prefixes);
     for (uint32_t i = 0; !rc && i < prefixes.n; i++) {
-        struct weight_naming rule = {false, prefixes.at[i]};
+        struct weight_naming rule = {"", prefixes.at[i]};
         uint32_t found = count_found(w, g, &rule);
         if (found == wanted && whole) rc = ambiguous(w, w->naming.prefix, rule.prefix, e);
         if (found == wanted) whole = true;
-        if (found > best) best = found, w->naming = (struct weight_naming){false, bump_string(&w->memory, rule.prefix)};
+        if (found > best) best = found, w->naming = (struct weight_naming){"", bump_string(&w->memory, rule.prefix)};
     }
     for (uint32_t i = 0; i < prefixes.n; i++) mem_free(prefixes.at[i]);
     vec_free(&prefixes);
     return rc;
 }
 
+const char *weights_name_in_folder(const struct weights *w, const char *published, char out[NAME_MOST])
+{
+    return file_name(&w->naming, published, out);
+}
+
 char *weights_describe_naming(const struct weights *w, char out[160])
 {
-    if (w->naming.strip) snprintf(out, 160, "names without \"model.\"");
+    if (*w->naming.strip) snprintf(out, 160, "names without \"%.100s\"", w->naming.strip);
     else if (*w->naming.prefix) snprintf(out, 160, "names behind \"%.120s\"", w->naming.prefix);
     else snprintf(out, 160, "names as published");
     return out;
@@ -399,27 +408,27 @@ static int count_others(struct weights *w, struct error *e)
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-static int open_folder(struct weights *w, const struct graph *g, struct error *e)
+static int open_folder(struct weights *w, const struct graph *g, const char *root, struct error *e)
 {
     const struct value *map;
     char rule[160];
     if (find_files(w, &map, e) || open_files(w, e) || check_index(w, map, e)) return e->code;
     list_slots(w, map);
-    if (choose_naming(w, g, e) || match_params(w, g, e)) return e->code;
+    if (choose_naming(w, g, root, e) || match_params(w, g, e)) return e->code;
     match_tied(w, g);
     note_extras(w);
-    if (w->naming.strip || *w->naming.prefix) log_note("%s: %s", w->dir, weights_describe_naming(w, rule));
+    if (*w->naming.strip || *w->naming.prefix) log_note("%s: %s", w->dir, weights_describe_naming(w, rule));
     return count_others(w, e);
 }
 
 int weights_open(struct weights *w, const struct model *m, const struct graph *g, struct error *e)
 {
     memset(w, 0, sizeof *w);
-    w->naming.prefix = "";
+    w->naming = (struct weight_naming){"", ""};
     w->n_params = g->params.n;
     w->other_bytes = m->config_text ? strlen(m->config_text) : 0;
     snprintf(w->dir, sizeof w->dir, "%s", m->path);
-    int rc = *w->dir ? open_folder(w, g, e) : PL_OK;
+    int rc = *w->dir ? open_folder(w, g, m->family->root, e) : PL_OK;
     if (rc) weights_close(w);
     return rc;
 }

@@ -8,7 +8,8 @@
  *     DIR/ANY.safetensors                  when it is the only one
  *
  * One naming rule holds for all parameters of a folder: names as published, or
- * without their leading "model.", or behind a common prefix ("module.").
+ * without the root that the family's names begin with ("model."), or behind a common
+ * prefix ("module.").
  *
  * A file is written back with its own header, byte for byte, so names, order, dtypes
  * and metadata cannot change; trained tensors get new data in their place. The files
@@ -24,7 +25,7 @@
 
 /* How the names of a folder come from the published ones: prefix + name. */
 struct weight_naming {
-    bool strip;           /* a leading "model." is taken off first */
+    const char *strip;    /* what is taken off the front first; "": nothing */
     const char *prefix;   /* "" or something that ends in a dot */
 };
 
@@ -77,6 +78,9 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g);
 
 /* "names as published", "names without \"model.\"", "names behind \"module.\"". */
 char *weights_describe_naming(const struct weights *w, char out[160]);
+
+/* The name that a parameter's tensor has in the folder, in `out`; for a preset the published one. */
+const char *weights_name_in_folder(const struct weights *w, const char *published, char out[1024]);
 
 /* Harmless on a struct of zeros. */
 void weights_close(struct weights *w);

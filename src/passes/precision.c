@@ -10,6 +10,7 @@
  * A frozen weight has no master: it is kept in bf16 alone. Running statistics stay
  * f32: they move by steps that bf16 would round away.
  * Inputs that are f32 stay so, and are rounded by a cast at the head of the program.
+ * A model may ask for f32 at a place (a loss); where that is what there is, the cast goes.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
@@ -56,9 +57,17 @@ static void cast_inputs(struct graph *g, enum program p, enum dtype t)
     mem_free(cast);
 }
 
-void pass_precision(struct graph *g, const struct settings *s)
+static void drop_idle_casts(struct graph *g, enum program p)
 {
-    if (s->precision == DT_F32) return;
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node n = *node_at(g, g->order[p].nodes.at[k]);
+        if (n.op == OP_CAST && tensor_at(g, n.in[0])->dtype == tensor_at(g, n.out[0])->dtype) graph_replace(g, p, n.out[0], n.in[0]);
+    }
+    graph_prune(g, p);
+}
+
+static void lower(struct graph *g, const struct settings *s)
+{
     bool *running = mark_running(g); /* of the tensors there are now; the loop adds others */
     for (uint32_t i = 0; i < g->params.n; i++) {
         struct param *p = &g->params.at[i];
@@ -78,4 +87,11 @@ void pass_precision(struct graph *g, const struct settings *s)
     cast_inputs(g, PROGRAM_EVAL, s->precision);
     graph_infer(g, PROGRAM_STEP);
     graph_infer(g, PROGRAM_EVAL);
+}
+
+void pass_precision(struct graph *g, const struct settings *s)
+{
+    if (s->precision != DT_F32) lower(g, s);
+    drop_idle_casts(g, PROGRAM_STEP);
+    drop_idle_casts(g, PROGRAM_EVAL);
 }

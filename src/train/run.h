@@ -33,9 +33,10 @@ struct run {
 /* What a command may want beyond the configuration. */
 struct run_options {
     const char *plan;            /* a plan file to follow instead of searching */
-    bool train;                  /* false: one forward and backward, logits kept, no update */
+    bool train;                  /* false: one forward and backward, outputs kept, no update */
     int64_t B, T;                /* with train false: the batch's own size */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
+    const char *loss_output;     /* of a tower; NULL: its own choice */
 };
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */

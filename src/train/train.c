@@ -334,6 +334,11 @@ static int make_plan(struct trainer *t, const struct train_options *o, bool plan
     if (follow) ro.plan = stored;
     t->has_run = true;
     int rc = run_plan(&t->run, t->c, &ro, e);
+    if (!rc && !t->run.defined && !model_port(&t->run.model, "input_ids")) {
+        char takes[256];
+        return error_set(e, PL_USAGE, "train reads tokens, and a %s takes %s; `plimsoll step` and `plimsoll plan` know it",
+                         t->run.model.family->model_type, model_list_ports(&t->run.model, takes));
+    }
     if (!rc || !follow) return rc;
     log_note("resume: the stored plan cannot be followed (%s); planning again", e->text);
     run_close(&t->run);

@@ -308,8 +308,8 @@ def random_case(r):
         ignore_rows=tuple(b for b in range(1, B) if r.random() < 0.2), std=r.uniform(0.1, 0.3))
 
 
-def parse_arguments():
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def parse_arguments(about, known):
+    p = argparse.ArgumentParser(description=about.split("\n")[0])
     p.add_argument("--out", default=HERE, metavar="DIR", help="where the case folders go")
     p.add_argument("--seed", type=int, default=0, metavar="N")
     p.add_argument("--only", action="append", metavar="CASE", help="may be repeated")
@@ -320,13 +320,13 @@ def parse_arguments():
     if a.random and os.path.abspath(a.out) == HERE:
         p.error("--random needs --out DIR: random cases do not belong among the fixed ones")
     for name in a.only or []:
-        if not a.random and name not in CASES:
-            p.error(f"no case {name!r}; there are: {' '.join(CASES)}")
+        if not a.random and name not in known:
+            p.error(f"no case {name!r}; there are: {' '.join(known)}")
     return a
 
 
 def main():
-    a = parse_arguments()
+    a = parse_arguments(__doc__, CASES)
     cases = CASES
     if a.random:
         cases = {f"random_{a.seed}_{k}": random_case(random.Random(f"{a.seed}/{k}"))

@@ -1,0 +1,96 @@
+/*
+ * step_outputs.c: what `plimsoll step` writes: the model's outputs, the loss and a
+ * gradient for every parameter that is not frozen, zeros where nothing reaches it.
+ * All in F32, whatever the step computed in.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/step.h"
+#include "io/file.h"
+
+/* Appends a tensor as f32, in pieces through the staging buffer. tensor 0: zeros. */
+static int write_tensor(struct step *s, struct st_writer *w, id tensor, uint64_t elements, struct error *e)
+{
+    struct run *r = &s->run;
+    uint64_t piece = PLAN_STAGING / 16;
+    char *raw = run_staging(r), *out = raw + PLAN_STAGING / 2;
+    int rc = PL_OK;
+    for (uint64_t at = 0; at < elements && !rc; at += piece) {
+        uint64_t n = elements - at < piece ? elements - at : piece;
+        if (tensor) {
+            enum dtype t = tensor_at(&r->graph, tensor)->dtype;
+            const char *from = (const char *)tape_address(&r->tape, tensor) + at * dtype_size(t);
+            rc = r->device.ops->read(&r->device, raw, from, n * dtype_size(t), e);
+            if (!rc) dtype_convert(out, DT_F32, raw, t, (int64_t)n);
+        } else {
+            memset(out, 0, n * 4);
+        }
+        if (!rc) rc = st_write_bytes(w, out, n * 4, e);
+    }
+    return rc;
+}
+
+struct out {
+    struct st_spec spec;
+    id tensor;
+};
+
+static struct out output(const struct graph *g, const char *name)
+{
+    id x = graph_find_output(g, PROGRAM_STEP, name);
+    return (struct out){{name, DT_F32, tensor_at(g, x)->rank, tensor_at(g, x)->dim}, x};
+}
+
+/* As published, unless the family's own class names its parameters as its folders do. */
+static const char *gradient_name(const struct step *s, const char *published, struct bump *names)
+{
+    char found[1024];
+    bool follow = s->run.model.family->named_as_found && *s->run.weights.naming.strip;
+    return bump_format(names, "grad.%s", follow ? weights_name_in_folder(&s->run.weights, published, found) : published);
+}
+
+static uint32_t list_outputs(struct step *s, struct out *list, struct bump *names)
+{
+    const struct graph *g = &s->run.graph;
+    const struct model *m = &s->run.model;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_outputs; i++) list[n++] = output(g, m->outputs[i]);
+    if (!s->has_loss) return n;
+    list[n++] = output(g, "loss");
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        if (p->frozen) continue;
+        const struct tensor *t = tensor_at(g, p->tensor);
+        list[n++] = (struct out){{gradient_name(s, graph_name(g, t->name), names), DT_F32, t->rank, t->dim}, p->grad};
+    }
+    return n;
+}
+
+/* Written beside `path` and renamed: a file that was there stays whole until then. */
+int step_write(struct step *s, const char *path, struct error *e)
+{
+    char beside[4200];
+    snprintf(beside, sizeof beside, "%s.tmp.%d", path, (int)getpid());
+    uint32_t most = s->run.graph.params.n + s->run.model.n_outputs + 1;
+    struct out *list = mem_alloc(most * sizeof *list);
+    struct st_spec *specs = mem_alloc(most * sizeof *specs);
+    struct bump names = {0};
+    uint32_t n = list_outputs(s, list, &names);
+    for (uint32_t i = 0; i < n; i++) specs[i] = list[i].spec;
+    struct st_writer w = {.fd = -1};
+    int rc = st_write_begin(&w, beside, specs, n, (struct st_pair[]){{"format", "pt"}}, 1, e);
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        uint64_t elements = 1;
+        for (int d = 0; d < specs[i].rank; d++) elements *= (uint64_t)specs[i].dims[d];
+        rc = write_tensor(s, &w, list[i].tensor, elements, e);
+    }
+    if (!rc) rc = st_write_end(&w, e);
+    if (rc) st_write_abort(&w);
+    else rc = file_rename(beside, path, e);
+    bump_free(&names);
+    mem_free(specs);
+    mem_free(list);
+    return rc;
+}

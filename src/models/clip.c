@@ -1,0 +1,297 @@
+/*
+ * clip.c: vision towers of the CLIP and SigLIP kind.
+ *
+ *     x = patches(pixels) [+ class token first] + positions   [x = layernorm(x)]
+ *     each layer:  x = x + out(attention(q(n), k(n), v(n)))    n = layernorm(x)
+ *                  x = x + fc2(act(fc1(n)))                    n = layernorm(x)
+ *
+ * What is in brackets is CLIP's. Its result is x as the last layer left it, and the norm
+ * behind belongs to the pooled token, which is no output here. SigLIP's result is normed,
+ * and a pooling head hangs behind. What no output depends on is a parameter all the same:
+ * it is read, kept and written back.
+ *
+ * hidden_states.0 is what enters the first layer, hidden_states.i what layer i leaves.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ops.h"
+#include "models/model.h"
+
+struct tower {
+    int64_t hidden, inner, layers, heads, channels, image, patch;
+    double eps, range, factor;     /* range, factor: of CLIP's initial weights */
+    enum act_kind act;
+    bool clip;                     /* what the brackets above hold; else SigLIP */
+    bool head;                     /* SigLIP's pooling head */
+};
+
+/* --- configuration ------------------------------------------------------------- */
+
+static int parse_act(struct tower *c, const struct value *config, struct error *e)
+{
+    static const struct {
+        const char *name;
+        enum act_kind kind;
+    } known[] = {{"quick_gelu", ACT_QUICK_GELU}, {"gelu", ACT_GELU},  {"gelu_pytorch_tanh", ACT_GELU_TANH},
+                 {"gelu_new", ACT_GELU_TANH},    {"relu", ACT_RELU},  {"silu", ACT_SILU},
+                 {"swish", ACT_SILU},            {"tanh", ACT_TANH},  {"sigmoid", ACT_SIGMOID}};
+    const char *name = NULL;
+    int rc = value_opt_string(config, "hidden_act", &name, e);
+    if (rc || !name) return rc;
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (!strcmp(known[i].name, name)) {
+            c->act = known[i].kind;
+            return PL_OK;
+        }
+    return error_set(e, PL_USAGE, "hidden_act \"%s\" is not one of: quick_gelu, gelu, gelu_pytorch_tanh, gelu_new, relu, silu, tanh, sigmoid", name);
+}
+
+/* The keys of one map; what it does not have stays. */
+static int parse_keys(struct tower *c, const struct value *config, struct error *e)
+{
+    const struct {
+        const char *key;
+        int64_t *to, most;
+    } sizes[] = {
+        {"hidden_size", &c->hidden, 1 << 20},         {"intermediate_size", &c->inner, 1 << 22},
+        {"num_hidden_layers", &c->layers, 4096},      {"num_attention_heads", &c->heads, 1 << 14},
+        {"num_channels", &c->channels, 1 << 12},      {"image_size", &c->image, 1 << 14},
+        {"patch_size", &c->patch, 1 << 12},
+    };
+    int rc = PL_OK;
+    for (size_t i = 0; i < COUNT(sizes) && !rc; i++) {
+        rc = value_opt_int(config, sizes[i].key, sizes[i].to, e);
+        if (!rc && (*sizes[i].to < 1 || *sizes[i].to > sizes[i].most))
+            rc = error_set(e, PL_USAGE, "%s is %lld, it must lie between 1 and %lld", sizes[i].key, (long long)*sizes[i].to,
+                           (long long)sizes[i].most);
+    }
+    if (!rc) rc = value_opt_number(config, "layer_norm_eps", &c->eps, e);
+    if (!rc) rc = value_opt_number(config, "initializer_range", &c->range, e);
+    if (!rc) rc = value_opt_number(config, "initializer_factor", &c->factor, e);
+    if (!rc && !c->clip) rc = value_opt_bool(config, "vision_use_head", &c->head, e);
+    return rc ? rc : parse_act(c, config, e);
+}
+
+static int check(const struct tower *c, struct error *e)
+{
+    if (c->hidden % c->heads)
+        return error_set(e, PL_USAGE, "hidden_size %lld does not divide by num_attention_heads %lld", (long long)c->hidden, (long long)c->heads);
+    if (c->patch > c->image)
+        return error_set(e, PL_USAGE, "patch_size %lld is larger than image_size %lld", (long long)c->patch, (long long)c->image);
+    if (!(c->eps > 0)) return error_set(e, PL_USAGE, "layer_norm_eps is %g, it must be above 0", c->eps);
+    return PL_OK;
+}
+
+static void describe(struct model *m, const struct tower *c)
+{
+    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {DIM_B, c->channels, c->image, c->image}, false});
+    char name[48];
+    for (int64_t i = 0; i <= c->layers; i++) {
+        snprintf(name, sizeof name, "hidden_states.%lld", (long long)i);
+        model_add_output(m, name);
+    }
+    model_add_output(m, m->loss_output = "last_hidden_state");
+}
+
+/* The tower's keys are the map itself, or, in the folder of a model of image and text,
+ * its vision_config; early folders have a second map whose keys win. */
+static int parse_tower(struct model *m, const struct value *config, bool nested, struct tower defaults, struct error *e)
+{
+    static const char *const maps[] = {"vision_config", "vision_config_dict"};
+    struct tower *c = bump_alloc(&m->memory, sizeof *c);
+    m->config = c;
+    *c = defaults;
+    int rc = nested ? PL_OK : parse_keys(c, config, e);
+    for (size_t i = 0; i < COUNT(maps) && nested && !rc; i++) {
+        const struct value *map = value_get(config, maps[i]);
+        if (!map || map->kind == VALUE_NULL) continue;
+        rc = value_as_map(map, maps[i], e);
+        if (!rc && (rc = parse_keys(c, map, e))) error_prepend(e, "%s", maps[i]);
+    }
+    if (!rc) rc = check(c, e);
+    if (!rc) describe(m, c);
+    return rc;
+}
+
+static const struct tower clip_defaults = {.hidden = 768, .inner = 3072, .layers = 12, .heads = 12, .channels = 3, .image = 224,
+                                           .patch = 32, .eps = 1e-5, .range = 0.02, .factor = 1, .act = ACT_QUICK_GELU,
+                                           .clip = true};
+static const struct tower siglip_defaults = {.hidden = 768, .inner = 3072, .layers = 12, .heads = 12, .channels = 3, .image = 224,
+                                             .patch = 16, .eps = 1e-6, .act = ACT_GELU_TANH, .head = true};
+
+static int parse_clip(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, true, clip_defaults, e); }
+static int parse_clip_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, clip_defaults, e); }
+static int parse_siglip(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, true, siglip_defaults, e); }
+static int parse_siglip_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, siglip_defaults, e); }
+
+/* --- parameters -------------------------------------------------------------------- */
+
+struct build {
+    const struct tower *c;
+    struct graph *g;
+    int64_t B, T;
+};
+
+/* "vision_model." + layer + name; a std of 0 begins with zeros. */
+static id weight(const struct build *b, const char *layer, const char *name, int rank, const int64_t *dim, double std)
+{
+    char full[256];
+    snprintf(full, sizeof full, "vision_model.%s%s", layer, name);
+    return graph_param(b->g, full, DT_F32, rank, dim, (struct init){std > 0 ? INIT_NORMAL : INIT_ZERO, (float)std, 0});
+}
+
+/* Normal with the spread of Xavier's uniform distribution. */
+static double xavier(int64_t in, int64_t out) { return sqrt(2.0 / (double)(in + out)); }
+
+/* The weights that stand between x and project(x). */
+struct projection {
+    id w, bias;
+};
+static struct projection projection(const struct build *b, const char *layer, const char *name, int64_t rows, int64_t cols,
+                                    double std, double bias_std)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.weight", name);
+    struct projection p = {.w = weight(b, layer, full, 2, (int64_t[]){rows, cols}, std)};
+    snprintf(full, sizeof full, "%s.bias", name);
+    p.bias = weight(b, layer, full, 1, &rows, bias_std);
+    return p;
+}
+
+static struct projection norm_weights(const struct build *b, const char *layer, const char *name)
+{
+    char full[256];
+    snprintf(full, sizeof full, "vision_model.%s%s.weight", layer, name);
+    id w = graph_param(b->g, full, DT_F32, 1, &b->c->hidden, (struct init){INIT_ONE, 0, 0});
+    char bias[96];
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    return (struct projection){w, weight(b, layer, bias, 1, &b->c->hidden, 0)};
+}
+
+static id norm(const struct build *b, id x, const char *layer, const char *name)
+{
+    struct projection p = norm_weights(b, layer, name);
+    return op_layernorm(b->g, x, p.w, p.bias, (float)b->c->eps);
+}
+
+/* The two matrices of an mlp, with the initial spread of either kind. */
+static void mlp_weights(const struct build *b, const char *layer, struct projection *up, struct projection *down)
+{
+    const struct tower *c = b->c;
+    double C = (double)c->hidden, bias = c->clip ? 0 : 1e-6;
+    double first = c->clip ? c->factor / sqrt(2 * C) : xavier(c->hidden, c->inner);
+    double second = c->clip ? c->factor / sqrt(2 * C * (double)c->layers) : xavier(c->hidden, c->inner);
+    *up = projection(b, layer, "mlp.fc1", c->inner, c->hidden, first, bias);
+    *down = projection(b, layer, "mlp.fc2", c->hidden, c->inner, second, bias);
+}
+
+/* --- layers ------------------------------------------------------------------------ */
+
+static id attend(const struct build *b, id x, const char *layer)
+{
+    static const char *const names[3] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+    const struct tower *c = b->c;
+    double C = (double)c->hidden;
+    double in = c->clip ? c->factor / sqrt(2 * C * (double)c->layers) : xavier(c->hidden, c->hidden);
+    double out = c->clip ? c->factor / sqrt(C) : xavier(c->hidden, c->hidden);
+    int64_t D = c->hidden / c->heads;
+    id part[3];
+    for (int i = 0; i < 3; i++) {
+        struct projection p = projection(b, layer, names[i], c->hidden, c->hidden, in, 0);
+        part[i] = op_reshape(b->g, op_linear(b->g, x, p.w, p.bias), 4, (int64_t[]){b->B, b->T, c->heads, D});
+    }
+    id o = op_attention(b->g, part[0], part[1], part[2], (float)(1 / sqrt((double)D)), false);
+    struct projection p = projection(b, layer, "self_attn.out_proj", c->hidden, c->hidden, out, 0);
+    return op_linear(b->g, op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->hidden}), p.w, p.bias);
+}
+
+static id mlp(const struct build *b, id x, const char *layer)
+{
+    struct projection up, down;
+    mlp_weights(b, layer, &up, &down);
+    return op_linear(b->g, op_act(b->g, op_linear(b->g, x, up.w, up.bias), b->c->act), down.w, down.bias);
+}
+
+static id encoder_layer(const struct build *b, id x, int64_t i)
+{
+    struct graph *g = b->g;
+    char scope[80], prefix[64];
+    snprintf(prefix, sizeof prefix, "encoder.layers.%lld.", (long long)i);
+    snprintf(scope, sizeof scope, "vision_model.encoder.layers.%lld", (long long)i);
+    id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
+    id part = graph_scope_push(g, "self_attn", 0);
+    x = op_add(g, x, attend(b, norm(b, x, prefix, "layer_norm1"), prefix));
+    graph_scope_pop(g, part);
+    part = graph_scope_push(g, "mlp", 0);
+    x = op_add(g, x, mlp(b, norm(b, x, prefix, "layer_norm2"), prefix));
+    graph_scope_pop(g, part);
+    graph_scope_pop(g, outer);
+    return x;
+}
+
+/* Pixels [B,C,H,W] to tokens [B,T,hidden]; an edge that fills no patch is left out. */
+static id embed(const struct build *b, id pixels, int64_t patches)
+{
+    const struct tower *c = b->c;
+    struct graph *g = b->g;
+    double area = (double)(c->channels * c->patch * c->patch), C = (double)c->hidden;
+    id token = c->clip ? weight(b, "embeddings.", "class_embedding", 1, &c->hidden, c->factor / sqrt(C)) : 0;
+    id w = weight(b, "embeddings.", "patch_embedding.weight", 4, (int64_t[]){c->hidden, c->channels, c->patch, c->patch},
+                  c->clip ? c->factor * c->range : 1 / sqrt(area));
+    id bias = c->clip ? 0 : weight(b, "embeddings.", "patch_embedding.bias", 1, &c->hidden, 0);
+    id place = weight(b, "embeddings.", "position_embedding.weight", 2, (int64_t[]){b->T, c->hidden},
+                      c->clip ? c->factor * c->range : 1 / sqrt(C));
+    id outer = graph_scope_push(g, "vision_model.embeddings", 0);
+    id maps = op_dense(g, op_permute(g, pixels, (int[]){0, 2, 3, 1}));
+    id x = op_reshape(g, op_conv(g, maps, w, bias, (int)c->patch, 0, 1), 3, (int64_t[]){b->B, patches, c->hidden});
+    if (token) {
+        /* The same first token for every image: it goes where the first position is
+         * added, and an empty row of the tokens takes both. */
+        id first = op_reshape(g, token, 2, (int64_t[]){1, c->hidden});
+        place = op_add(g, place, op_pad(g, first, (int64_t[]){0, 0}, (int64_t[]){patches, 0}));
+        x = op_pad(g, x, (int64_t[]){0, 1, 0}, (int64_t[]){0, 0, 0});
+    }
+    x = op_add(g, x, place);
+    graph_scope_pop(g, outer);
+    return c->clip ? norm(b, x, "", "pre_layrnorm") : x;
+}
+
+/* SigLIP pools its tokens by an attention whose query is learned. Pooled tokens are no
+ * output here, so nothing is computed: these are its parameters. */
+static void pooling_head(const struct build *b)
+{
+    int64_t C = b->c->hidden, wide = 3 * C;
+    struct projection up, down;
+    weight(b, "head.", "probe", 3, (int64_t[]){1, 1, C}, xavier(C, C));
+    weight(b, "head.", "attention.in_proj_weight", 2, (int64_t[]){wide, C}, xavier(C, wide));
+    weight(b, "head.", "attention.in_proj_bias", 1, &wide, 0);
+    projection(b, "head.", "attention.out_proj", C, C, 1 / sqrt((double)C), 0);
+    norm_weights(b, "head.", "layernorm");
+    mlp_weights(b, "head.", &up, &down);
+}
+
+static void build_tower(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct tower *c = m->config;
+    int64_t side = c->image / c->patch, patches = side * side;
+    struct build b = {.c = c, .g = g, .B = batch->B, .T = patches + c->clip};
+    id pixels = graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){b.B, c->channels, c->image, c->image});
+    id x = embed(&b, pixels, patches);
+    for (int64_t i = 0; i <= c->layers; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "hidden_states.%lld", (long long)i);
+        if (i) x = encoder_layer(&b, x, i - 1);
+        model_output(m, g, batch, name, x);
+    }
+    if (c->clip) norm_weights(&b, "", "post_layernorm");
+    else x = norm(&b, x, "", "post_layernorm");
+    model_output(m, g, batch, "last_hidden_state", x);
+    if (c->head) pooling_head(&b);
+}
+
+const struct family clip_family = {"clip", parse_clip, build_tower, "vision_model.", true};
+const struct family clip_vision_family = {"clip_vision_model", parse_clip_vision, build_tower, "vision_model.", true};
+const struct family siglip_family = {"siglip", parse_siglip, build_tower, "vision_model.", true};
+const struct family siglip_vision_family = {"siglip_vision_model", parse_siglip_vision, build_tower, "vision_model.", true};

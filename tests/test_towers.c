@@ -1,0 +1,206 @@
+/*
+ * test_towers.c: vision towers beyond the golden files: a step in micro-batches is the
+ * whole step, and what no output depends on is kept, written and never updated.
+ *
+ * From the repository's root: the models are those of tests/golden.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "train/run.h"
+
+enum { BATCH = 4 };
+
+static void begin(struct config *c, const char *model, const char *const *sets)
+{
+    static const char *const base[] = {"train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1", "device.threads=2"};
+    struct error e = {0};
+    char path[160];
+    snprintf(path, sizeof path, "model.path=%s", model);
+    config_init(c);
+    int rc = config_set(c, path, &e);
+    for (size_t i = 0; i < COUNT(base) && !rc; i++) rc = config_set(c, base[i], &e);
+    for (; *sets && !rc; sets++) rc = config_set(c, *sets, &e);
+    if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, &e);
+    if (rc) fail_msg("%s", e.text);
+}
+
+static void must(int rc, const struct error *e)
+{
+    if (rc) fail_msg("%s", e->text);
+}
+
+/* The step's gradients, one behind the other in the order of the parameters, the loss
+ * before them. Pixels are the same for every split. */
+static float *gradients(const char *model, const char *const *sets, int64_t *count)
+{
+    struct config c;
+    struct run r = {0};
+    struct error e = {0};
+    begin(&c, model, sets);
+    must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
+    must(run_start(&r, NULL, true, &e), &e);
+    const struct port *p = &r.model.ports[0];
+    int64_t n = p->dim[1] * p->dim[2] * p->dim[3];
+    float *pixels = mem_alloc((size_t)n * BATCH * sizeof *pixels);
+    for (int64_t i = 0; i < n * BATCH; i++) pixels[i] = (float)sin(0.37 * (double)i + 0.001 * (double)(i % 97));
+    must(run_write_input(&r, p->name, 0, pixels, (uint64_t)n * BATCH * sizeof *pixels, &e), &e);
+    must(run_put_step(&r, &(struct step_block){.inv_count = 1e-3f, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+    must(run_program(&r, PROGRAM_STEP, &e), &e);
+
+    VEC(float) all = {0};
+    vec_push(&all, 0);
+    must(run_read(&r, graph_find_output(&r.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
+    for (uint32_t i = 0; i < r.graph.params.n; i++) {
+        id g = r.graph.params.at[i].grad;
+        if (!g) continue;
+        const float *x = (const float *)tape_address(&r.tape, g);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.graph, g)); k++) vec_push(&all, x[k]);
+    }
+    mem_free(pixels);
+    run_close(&r);
+    config_free(&c);
+    *count = all.n;
+    return all.at;
+}
+
+/* Sums in another order: eps times the root of the number of terms, with room for the
+ * depth of the network. */
+static void expect_near(const float *a, const float *b, int64_t n, const char *what)
+{
+    double off = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        off += pow((double)a[i] - (double)b[i], 2);
+        size += pow((double)b[i], 2);
+    }
+    assert_true(size > 0);
+    if (!(sqrt(off / size) < 20 * 1.2e-7)) fail_msg("%s: off by %.2g", what, sqrt(off / size));
+}
+
+static void test_micro_batches(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"tests/golden/clip_vision", "tests/golden/siglip_vision"};
+    static const char *const whole[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
+    static const char *const split[][3] = {{"memory.micro_batch=1", "memory.recompute=none", NULL},
+                                           {"memory.micro_batch=2", "memory.recompute=all", NULL},
+                                           {"memory.micro_batch=4", "memory.recompute=all", NULL}};
+    for (size_t m = 0; m < COUNT(models); m++) {
+        int64_t n, k;
+        float *want = gradients(models[m], whole, &n);
+        for (size_t i = 0; i < COUNT(split); i++) {
+            float *got = gradients(models[m], split[i], &k);
+            assert_int_equal(n, k);
+            expect_near(got, want, n, split[i][0]);
+            mem_free(got);
+        }
+        mem_free(want);
+    }
+}
+
+static void read_whole(const char *dir, char **bytes, size_t *n)
+{
+    char path[256];
+    struct error e = {0};
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    must(file_read(path, UINT64_MAX, bytes, n, &e), &e);
+}
+
+/* Read and written back, a folder's weights are the same bytes: with the norm and the
+ * head that nothing reaches, with buffers and text tensors, in bf16. */
+static void test_written_back(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"tests/golden/clip_full", "tests/golden/siglip_vision", "tests/golden/siglip_odd"};
+    static const char *const sets[] = {"memory.micro_batch=2", "memory.recompute=none", NULL};
+    for (size_t m = 0; m < COUNT(models); m++) {
+        struct config c;
+        struct run r = {0};
+        struct error e = {0};
+        char dir[] = "/tmp/towers.XXXXXX", path[64], *a, *b;
+        size_t n, k;
+        assert_non_null(mkdtemp(dir));
+        begin(&c, models[m], sets);
+        must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
+        must(run_start(&r, NULL, true, &e), &e);
+        must(weights_save(&r.weights, &r.model, &r.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
+        read_whole(models[m], &a, &n);
+        read_whole(dir, &b, &k);
+        assert_int_equal(n, k);
+        assert_memory_equal(a, b, n);
+        mem_free(a);
+        mem_free(b);
+        run_close(&r);
+        config_free(&c);
+        snprintf(path, sizeof path, "%s/model.safetensors", dir);
+        unlink(path);
+        snprintf(path, sizeof path, "%s/config.json", dir);
+        unlink(path);
+        rmdir(dir);
+    }
+}
+
+static void test_unreached(void **state)
+{
+    (void)state;
+    struct config c;
+    struct run r = {0};
+    struct error e = {0};
+    int unreached = 0;
+    static const char *const sets[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
+    begin(&c, "tests/golden/siglip_vision", sets);
+    must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
+    for (uint32_t i = 0; i < r.graph.params.n; i++) {
+        const char *name = graph_name(&r.graph, tensor_at(&r.graph, r.graph.params.at[i].tensor)->name);
+        bool head = !strncmp(name, "vision_model.head.", 18);
+        assert_int_equal(head, !r.graph.params.at[i].grad);
+        unreached += head;
+    }
+    assert_int_equal(unreached, 11);
+    run_close(&r);
+    config_free(&c);
+}
+
+/* The presets have the published number of weights. */
+static void test_presets(void **state)
+{
+    (void)state;
+    const struct {
+        const char *name;
+        int64_t weights;
+    } known[] = {{"clip-vit-b-16", 85799424}, {"siglip-base-16-224", 92884224}};
+    for (size_t i = 0; i < COUNT(known); i++) {
+        struct model m;
+        struct graph g;
+        struct error e = {0};
+        int64_t n = 0;
+        must(model_preset(&m, known[i].name, &e), &e);
+        graph_init(&g);
+        m.family->build(&m, &g, &(struct batch){.B = 1});
+        must(graph_error(&g, &e), &e);
+        for (uint32_t k = 0; k < g.params.n; k++) n += tensor_elements(tensor_at(&g, g.params.at[k].tensor));
+        assert_int_equal(n, known[i].weights);
+        graph_free(&g);
+        model_close(&m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_written_back),
+        cmocka_unit_test(test_unreached),
+        cmocka_unit_test(test_presets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
