@@ -249,7 +249,7 @@ struct pl_step_info {
 };
 /* Called by pl_train after each step, once its metrics are written. Not 0 ends the run as
  * SIGTERM ends `plimsoll train`: a checkpoint is saved and pl_resume goes on from it. The
- * callback must not call functions on this session. NULL: none. */
+ * callback must not call functions of the same session. NULL: none. */
 typedef int (*pl_step_callback)(const struct pl_step_info *info, void *user);
 PL_API int pl_on_step(struct pl_session *s, pl_step_callback callback, void *user);
 

@@ -21,8 +21,8 @@
 #include "base/random.h"
 #include "io/file.h"
 #include "io/safetensors.h"
-#include "models/transfer.h"
-#include "models/weights.h"
+#include "train/transfer.h"
+#include "train/weights.h"
 #include "plan/plan.h"
 #include "train/state.h"
 

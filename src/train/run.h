@@ -9,7 +9,7 @@
 #define RUN_H
 
 #include "models/model.h"
-#include "models/weights.h"
+#include "train/weights.h"
 #include "plan/file.h"
 #include "run/device.h"
 #include "train/config.h"

@@ -17,7 +17,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "models/transfer.h"
+#include "train/transfer.h"
 
 enum { STATE_FORMAT = 1, JSON_MOST = 1 << 20, PATH_ROOM = 4096 };
 

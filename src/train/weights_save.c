@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "io/file.h"
-#include "models/transfer.h"
-#include "models/weights.h"
+#include "train/transfer.h"
+#include "train/weights.h"
 
 enum { OTHER_MOST = 64 << 20, PATH_ROOM = 4096 };
 

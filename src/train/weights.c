@@ -10,7 +10,7 @@
  * its shape and of a float dtype, so loading can only fail on values and on the
  * system. Nothing here takes memory in proportion to the model's bytes.
  */
-#include "models/weights.h"
+#include "train/weights.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@
 #include "base/random.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "models/transfer.h"
+#include "train/transfer.h"
 
 static const char index_name[] = "model.safetensors.index.json";
 enum { INDEX_MOST = 64 << 20, NAME_MOST = 1024 };

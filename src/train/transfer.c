@@ -4,7 +4,7 @@
  * Invariant: bytes reach the arenas through the device's write alone, and every
  * weight that does is finite in the type it is kept in.
  */
-#include "models/transfer.h"
+#include "train/transfer.h"
 
 #include <math.h>
 
