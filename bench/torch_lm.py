@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""The LM step of bench/lm.sh in PyTorch: a Llama-shaped model of 124 M weights, AdamW,
+clipping. Prints the seconds of each step and the process's peak resident memory."""
+import argparse
+import resource
+import time
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+p = argparse.ArgumentParser(description=__doc__)
+p.add_argument("--batch", type=int, default=2)
+p.add_argument("--sequence", type=int, default=512)
+p.add_argument("--steps", type=int, default=3)
+p.add_argument("--threads", type=int, default=2)
+a = p.parse_args()
+
+torch.set_num_threads(a.threads)
+torch.manual_seed(0)
+config = LlamaConfig(vocab_size=50257, hidden_size=768, intermediate_size=2048, num_hidden_layers=12,
+                     num_attention_heads=12, num_key_value_heads=12, max_position_embeddings=1024,
+                     tie_word_embeddings=True)
+model = LlamaForCausalLM(config)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+ids = torch.randint(0, 256, (a.batch, a.sequence))
+for _ in range(a.steps):
+    begun = time.time()
+    model(input_ids=ids, labels=ids).loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"seconds {time.time() - begun:.3f}")
+print("peak_kib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
