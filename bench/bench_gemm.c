@@ -3,8 +3,8 @@
  *
  *     bench_gemm [--small-pages] [name-filter]
  *
- * The peak is measured: a loop of independent fused multiply-adds in registers,
- * on as many threads. Each line is the best of several runs, because a shared
+ * The peak is measured: a loop of independent fused multiply-adds in registers, or of
+ * the bf16 instruction for bf16 operands, on as many threads. Each line is the best of several runs, because a shared
  * machine only ever adds time. Memory is on large pages, as the arena is, unless
  * --small-pages says otherwise.
  */
@@ -17,6 +17,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/micro.h"
+#include "cpu/micro_bf16.h"
 
 static bool small_pages;
 static const char *filter = "";
@@ -108,7 +109,44 @@ static double peak_loop(int64_t n, float seed, float *out)
 PEAK(peak_loop, 4, )
 #endif
 
-static double peak_measure(int threads)
+/* The same of the processor's bf16 instruction; 0 where there is none. */
+#if defined(__aarch64__)
+#include <arm_neon.h>
+__attribute__((target("arch=armv8.2-a+bf16"))) static double peak_loop_bf16(int64_t n, float seed, float *out)
+{
+    if (!micro_bf16_best()) return 0;
+    bfloat16x8_t x = vreinterpretq_bf16_f32(vdupq_n_f32(seed));
+    float32x4_t a[16], sum = vdupq_n_f32(0);
+    _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = vdupq_n_f32((float)j);
+    for (int64_t i = 0; i < n; i++)
+        _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = vbfmmlaq_f32(a[j], x, x);
+    _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) sum = vaddq_f32(sum, a[j]);
+    *out = sum[0];
+    return (double)n * 16 * 16 * 2;
+}
+#elif defined(__x86_64__)
+#include <immintrin.h>
+__attribute__((target("avx512bf16,avx512f"))) static double peak_loop_bf16(int64_t n, float seed, float *out)
+{
+    if (!micro_bf16_best()) return 0;
+    __m512bh x = (__m512bh)_mm512_set1_ps(seed);
+    __m512 a[16], sum = _mm512_setzero_ps();
+    _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = _mm512_set1_ps((float)j);
+    for (int64_t i = 0; i < n; i++)
+        _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = _mm512_dpbf16_ps(a[j], x, x);
+    _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) sum = _mm512_add_ps(sum, a[j]);
+    *out = sum[0];
+    return (double)n * 16 * 32 * 2;
+}
+#else
+static double peak_loop_bf16(int64_t n, float seed, float *out)
+{
+    (void)n, *out = seed;
+    return 0;
+}
+#endif
+
+static double peak_measure(enum dtype t, int threads)
 {
     double best = 0;
     for (int r = 0; r < 40; r++) {
@@ -117,14 +155,14 @@ static double peak_measure(int threads)
         {
             volatile float keep;
             float value;
-            flops += peak_loop(100000, 1e-3f, &value);
+            flops += t == DT_BF16 ? peak_loop_bf16(100000, 1e-3f, &value) : peak_loop(100000, 1e-3f, &value);
             keep = value;
             (void)keep;
         }
         double rate = flops / (clock_seconds() - start);
         if (rate > best) best = rate;
     }
-    return best;
+    return best > 0 ? best : peak_measure(DT_F32, threads);
 }
 
 /* --- cases ------------------------------------------------------------------------------------ */
@@ -162,10 +200,12 @@ static double bench_time(struct bench *b, const struct kernel *k, int threads)
 
 static void bench_print(const char *name, double flops, struct bench *b, const struct kernel *k)
 {
-    static double peak[3];
+    static double peaks[2][3];
+    enum dtype t = b->in[0].dtype;
+    double *peak = peaks[t == DT_BF16];
     printf("%-44s", name);
     for (int threads = 1; threads <= 2; threads++) {
-        if (!peak[threads]) peak[threads] = peak_measure(threads);
+        if (!peak[threads]) peak[threads] = peak_measure(t, threads);
         double rate = flops / bench_time(b, k, threads);
         printf("  %7.1f %4.0f%%", rate * 1e-9, 100 * rate / peak[threads]);
     }
@@ -244,7 +284,10 @@ int main(int argc, char **argv)
         else filter = argv[i];
     }
     printf("inner loops: %s, tile %d x %d; peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", micro_best()->name,
-           micro_best()->mr, micro_best()->nr, peak_measure(1) * 1e-9, peak_measure(2) * 1e-9);
+           micro_best()->mr, micro_best()->nr, peak_measure(DT_F32, 1) * 1e-9, peak_measure(DT_F32, 2) * 1e-9);
+    const struct micro_bf16 *h = micro_bf16_best();
+    if (h) printf("of bf16: %s, tile %d x %d; peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", h->name, h->mr, h->nr,
+                  peak_measure(DT_BF16, 1) * 1e-9, peak_measure(DT_BF16, 2) * 1e-9);
     printf("%-44s  %13s  %13s  %6s\n", "op, M x N x K", "1 thread", "2 threads", "MiB");
     bench_products(DT_F32);
     bench_products(DT_BF16);

@@ -17,6 +17,15 @@ static inline int64_t panel_floats(int width, int64_t n, int64_t K)
     return (n + width - 1) / width * width * K;
 }
 
+/* The same from bf16 to bf16, in groups of `group` neighbours of k (micro_bf16.h); K is filled
+ * up with 0 to whole groups. Writes panel_bf16 elements. */
+void pack_panels_bf16(uint16_t *to, int width, int group, const uint16_t *from, int64_t across, int64_t along, int64_t n,
+                      int64_t K);
+static inline int64_t panel_bf16(int width, int64_t n, int64_t K, int group)
+{
+    return (n + width - 1) / width * width * ((K + group - 1) / group * group);
+}
+
 /* rows[i][k] = factor[i] * panel[k][i] for i < n, k < K; rows ld apart. A NULL factor is 1. */
 void panel_to_rows(float *rows, int64_t ld, const float *panel, int width, int64_t n, int64_t K, const float *factor);
 
