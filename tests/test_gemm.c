@@ -338,7 +338,7 @@ static void test_micro_bf16(void **unused)
     static const uint32_t special[] = {0, 0x80000000, 1, 0x80007fff, 0x00008000, 0x007fffff, 0x3f808000, 0x3f818000, 0x3f808001,
                                        0x7f7fffff, 0x7f800000, 0xff800000, 0x7f800001, 0x7fc00000, 0xffffffff, 0x33333333};
     float from[MR_MAX * (NR_MAX + 3)];
-    uint16_t to[MR_MAX * (NR_MAX + 5)];
+    uint16_t to[(MR_MAX + GROUP_MAX) * (NR_MAX + 5)];
     for (int round = 0; round < 1000; round++) {
         for (int i = 0; i < h->mr * (h->nr + 3); i++) {
             uint32_t u = (uint32_t)(random_word() >> 32);
@@ -349,6 +349,19 @@ static void test_micro_bf16(void **unused)
         for (int i = 0; i < h->mr; i++)
             for (int j = 0; j < h->nr; j++)
                 assert_int_equal(to[i * (h->nr + 5) + j], f32_to_bf16(from[i * (h->nr + 3) + j]));
+
+        /* As panels: rows as k, in groups filled up with 0, and columns as k. */
+        int n = round % h->mr + 1, groups = (n + h->group - 1) / h->group, step = h->nr * h->group;
+        h->pack_rows(to, from, n);
+        for (int x = 0; x < groups * step; x++) {
+            int k = x / step * h->group + x % h->group, j = x % step / h->group;
+            assert_int_equal(to[x], k < n ? f32_to_bf16(from[k * h->nr + j]) : 0);
+        }
+        h->pack_columns(to, from);
+        for (int x = 0; x < h->mr * h->nr; x++) {
+            int k = x / (h->mr * h->group) * h->group + x % h->group, i = x / h->group % h->mr;
+            assert_int_equal(to[x], f32_to_bf16(from[i * h->nr + k]));
+        }
     }
 }
 
@@ -526,7 +539,8 @@ static struct tensor head_tensor(const struct shape *n, int64_t rows, int64_t he
 }
 
 /* A dense result against the loops. In narrow storage o and do are rounded before the
- * backward reads them, so its terms carry the storage's error, too. */
+ * backward reads them, so its terms carry the storage's error, too; and in bf16 so may
+ * the probabilities that o sums (attention.c). */
 static void heads_check(const char *what, const struct operand *x, const double *want, const double *norm, double n, bool narrow)
 {
     int64_t i = 0;
@@ -581,7 +595,7 @@ static void attention_test(const struct shape *n)
     struct truth x = truth_new(n, &f, &b.data_in[0]);
 
     call_threads(&f, &forward_kernel);
-    heads_check("o", &f.data_out[0], x.o, x.norm_o, (double)(n->S + n->D), false);
+    heads_check("o", &f.data_out[0], x.o, x.norm_o, (double)(n->S + n->D), n->t == DT_BF16);
     for (int64_t i = 0; i < n->B * n->H * n->T; i++) {
         double got = at(&f.data_out[1], i);
         if (isinf(x.lse[i])) assert_true(got == -INFINITY);

@@ -18,6 +18,7 @@
 
 #include <stddef.h>
 
+#include "base/dtype.h"
 #include "run/device.h"
 
 #define UNROLL _Pragma("GCC unroll 16")
@@ -85,7 +86,43 @@ WITH_BF16 static void narrow_bfmmla(uint16_t *c, int64_t ldc, const float *from,
             vst1_u16(c + j, vreinterpret_u16_bf16(vcvt_bf16_f32(vld1q_f32(from + j))));
 }
 
-static const struct micro_bf16 micro_bfmmla = {"bfmmla", 2 * PAIRS_A, 2 * PAIRS_B, 4, product_bfmmla, narrow_bfmmla};
+/* Four lanes of four rows, each lane's rows together. */
+WITH_BF16 static inline __attribute__((always_inline)) void pack_four(uint16_t *to, float32x4_t r0, float32x4_t r1,
+                                                                      float32x4_t r2, float32x4_t r3)
+{
+    uint16x8_t even = vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(r0), r2));
+    uint16x8_t odd = vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(r1), r3));
+    uint32x4_t upper = vreinterpretq_u32_u16(vzip1q_u16(even, odd)), lower = vreinterpretq_u32_u16(vzip2q_u16(even, odd));
+    vst1q_u16(to, vreinterpretq_u16_u32(vzip1q_u32(upper, lower)));
+    vst1q_u16(to + 8, vreinterpretq_u16_u32(vzip2q_u32(upper, lower)));
+}
+
+WITH_BF16 static void pack_rows_bfmmla(uint16_t *to, const float *from, int64_t n)
+{
+    enum { NR = 2 * PAIRS_B };
+    int64_t k = 0;
+    for (; k + 4 <= n; k += 4, from += 4 * NR)
+        UNROLL for (int j = 0; j < NR; j += 4, to += 16)
+            pack_four(to, vld1q_f32(from + j), vld1q_f32(from + NR + j), vld1q_f32(from + 2 * NR + j),
+                      vld1q_f32(from + 3 * NR + j));
+    if (k == n) return;
+    for (int j = 0; j < NR; j += 4, to += 16) {
+        float32x4_t zero = vdupq_n_f32(0);
+        pack_four(to, vld1q_f32(from + j), k + 1 < n ? vld1q_f32(from + NR + j) : zero,
+                  k + 2 < n ? vld1q_f32(from + 2 * NR + j) : zero, zero);
+    }
+}
+
+WITH_BF16 static void pack_columns_bfmmla(uint16_t *to, const float *from)
+{
+    for (int i = 0; i < 2 * PAIRS_A; i++, from += 2 * PAIRS_B)
+        UNROLL for (int j = 0; j < 2 * PAIRS_B; j += 4)
+            vst1_u16(to + j * 2 * PAIRS_A + i * 4, vreinterpret_u16_bf16(vcvt_bf16_f32(vld1q_f32(from + j))));
+}
+
+static const struct micro_bf16 micro_bfmmla = {
+    "bfmmla", 2 * PAIRS_A, 2 * PAIRS_B, 4, product_bfmmla, narrow_bfmmla, pack_rows_bfmmla, pack_columns_bfmmla,
+};
 
 const struct micro_bf16 *micro_bf16_best(void)
 {
@@ -129,21 +166,31 @@ WITH_BF16 static void product_avx512bf16(int64_t groups, const uint16_t *a, cons
         }
 }
 
-/* In integers: the processor's own conversion takes denormals for 0. */
-WITH_BF16 static void narrow_avx512bf16(uint16_t *c, int64_t ldc, const float *from, int64_t ld)
+/* Conversions in integers: the processor's own takes denormals for 0. */
+static void narrow_avx512bf16(uint16_t *c, int64_t ldc, const float *from, int64_t ld)
 {
-    for (int i = 0; i < ROWS; i++, c += ldc, from += ld)
-        for (int j = 0; j < VECTORS; j++) {
-            __m512i u = _mm512_castps_si512(_mm512_loadu_ps(from + 16 * j));
-            __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-            __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
-            __mmask16 nan = _mm512_cmp_ps_mask(_mm512_castsi512_ps(u), _mm512_castsi512_ps(u), _CMP_UNORD_Q);
-            __m512i bits = _mm512_mask_or_epi32(rounded, nan, u, _mm512_set1_epi32(0x400000));
-            _mm256_storeu_si256((__m256i *)(c + 16 * j), _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < 16 * VECTORS; j++) c[i * ldc + j] = f32_to_bf16(from[i * ld + j]);
+}
+
+static void pack_rows_avx512bf16(uint16_t *to, const float *from, int64_t n)
+{
+    for (int64_t k = 0; k < n; k += 2, from += 32 * VECTORS, to += 32 * VECTORS)
+        for (int j = 0; j < 16 * VECTORS; j++) {
+            to[2 * j] = f32_to_bf16(from[j]);
+            to[2 * j + 1] = k + 1 < n ? f32_to_bf16(from[16 * VECTORS + j]) : 0;
         }
 }
 
-static const struct micro_bf16 micro_avx512bf16 = {"avx512bf16", ROWS, 16 * VECTORS, 2, product_avx512bf16, narrow_avx512bf16};
+static void pack_columns_avx512bf16(uint16_t *to, const float *from)
+{
+    for (int i = 0; i < ROWS; i++, from += 16 * VECTORS)
+        for (int j = 0; j < 16 * VECTORS; j++) to[j / 2 * 2 * ROWS + 2 * i + j % 2] = f32_to_bf16(from[j]);
+}
+
+static const struct micro_bf16 micro_avx512bf16 = {
+    "avx512bf16", ROWS, 16 * VECTORS, 2, product_avx512bf16, narrow_avx512bf16, pack_rows_avx512bf16, pack_columns_avx512bf16,
+};
 
 const struct micro_bf16 *micro_bf16_best(void)
 {

@@ -32,6 +32,11 @@ struct micro_bf16 {
 
     /* c [mr][nr], rows ldc apart, from f32 [mr][nr], rows ld apart: the bits of f32_to_bf16. */
     void (*narrow)(uint16_t *c, int64_t ldc, const float *from, int64_t ld);
+
+    /* Panels from f32 tiles [.][nr], rounded likewise: a B panel whose k are the n rows, filled
+     * up with 0; and a piece of an A panel whose rows are mr of them and whose k the columns. */
+    void (*pack_rows)(uint16_t *to, const float *from, int64_t n);
+    void (*pack_columns)(uint16_t *to, const float *from);
 };
 
 /* The set of this processor; NULL: it has no such instructions. */
