@@ -96,7 +96,7 @@ static void bench_print(const char *name, const struct bench *b)
     double seconds = 0;
     printf("%-46s %-3s", name, b->op == OP_CONV ? "y" : b->op == OP_CONV_DX ? "dx" : "dw");
     for (int threads = 1; threads <= 2; threads++) {
-        if (!peak[threads]) peak[threads] = peak_measure(threads);
+        if (!peak[threads]) peak[threads] = peak_measure(DT_F32, threads);
         seconds = bench_time(b, &l, threads, &work);
         printf("  %7.1f %3.0f%%", cost.flops / seconds * 1e-9, 100 * cost.flops / seconds / peak[threads]);
     }
@@ -158,7 +158,7 @@ int main(int argc, char **argv)
         {"transposed", 64, 256, 256, 4, 2, 1, false, true},
     };
     if (argc > 1) filter = argv[1];
-    printf("peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", peak_measure(1) * 1e-9, peak_measure(2) * 1e-9);
+    printf("peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", peak_measure(DT_F32, 1) * 1e-9, peak_measure(DT_F32, 2) * 1e-9);
     printf("%-50s  %12s  %12s  %8s  %6s  %6s\n", "convolution", "1 thread", "2 threads", "ms", "GB/s", "MiB");
     for (enum dtype t = DT_F32; t <= DT_BF16; t++)
         for (size_t i = 0; i < COUNT(SHAPES); i++) bench_shape(&SHAPES[i], t);

@@ -3,8 +3,8 @@
  *
  *     bench_gemm [--small-pages] [name-filter]
  *
- * The peak is measured: a loop of independent fused multiply-adds in registers,
- * on as many threads. Each line is the best of several runs, because a shared
+ * The peak is measured: a loop of independent fused multiply-adds in registers, or of
+ * the bf16 instruction for bf16 operands, on as many threads. Each line is the best of several runs, because a shared
  * machine only ever adds time. Memory is on large pages, as the arena is, unless
  * --small-pages says otherwise.
  */
@@ -17,6 +17,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/micro.h"
+#include "cpu/micro_bf16.h"
 #include "peak.h"
 
 static bool small_pages;
@@ -97,10 +98,12 @@ static double bench_time(struct bench *b, const struct kernel *k, int threads)
 
 static void bench_print(const char *name, double flops, struct bench *b, const struct kernel *k)
 {
-    static double peak[3];
+    static double peaks[2][3];
+    enum dtype t = b->in[0].dtype;
+    double *peak = peaks[t == DT_BF16];
     printf("%-44s", name);
     for (int threads = 1; threads <= 2; threads++) {
-        if (!peak[threads]) peak[threads] = peak_measure(threads);
+        if (!peak[threads]) peak[threads] = peak_measure(t, threads);
         double rate = flops / bench_time(b, k, threads);
         printf("  %7.1f %4.0f%%", rate * 1e-9, 100 * rate / peak[threads]);
     }
@@ -179,7 +182,10 @@ int main(int argc, char **argv)
         else filter = argv[i];
     }
     printf("inner loops: %s, tile %d x %d; peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", micro_best()->name,
-           micro_best()->mr, micro_best()->nr, peak_measure(1) * 1e-9, peak_measure(2) * 1e-9);
+           micro_best()->mr, micro_best()->nr, peak_measure(DT_F32, 1) * 1e-9, peak_measure(DT_F32, 2) * 1e-9);
+    const struct micro_bf16 *h = micro_bf16_best();
+    if (h) printf("of bf16: %s, tile %d x %d; peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", h->name, h->mr, h->nr,
+                  peak_measure(DT_BF16, 1) * 1e-9, peak_measure(DT_BF16, 2) * 1e-9);
     printf("%-44s  %13s  %13s  %6s\n", "op, M x N x K", "1 thread", "2 threads", "MiB");
     bench_products(DT_F32);
     bench_products(DT_BF16);

@@ -7,6 +7,8 @@
 #define PEAK_H
 
 #include "base/base.h"
+#include "base/dtype.h"
+#include "cpu/micro_bf16.h"
 
 /* 12 accumulators of two registers' worth: more than latency times pipes anywhere, and
  * made by a product first, because some processors bind a chain of sums to the pipe
@@ -53,7 +55,45 @@ static double peak_loop(int64_t n, float seed, float *out)
 PEAK(peak_loop, 4, )
 #endif
 
-static double peak_measure(int threads)
+/* The same of the processor's bf16 instruction; 0 where there is none. */
+#if defined(__aarch64__)
+#include <arm_neon.h>
+__attribute__((target("arch=armv8.2-a+bf16"))) static double peak_loop_bf16(int64_t n, float seed, float *out)
+{
+    if (!micro_bf16_best()) return 0;
+    bfloat16x8_t x = vreinterpretq_bf16_f32(vdupq_n_f32(seed));
+    float32x4_t a[16], sum = vdupq_n_f32(0);
+    _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = vdupq_n_f32((float)j);
+    for (int64_t i = 0; i < n; i++)
+        _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = vbfmmlaq_f32(a[j], x, x);
+    _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) sum = vaddq_f32(sum, a[j]);
+    *out = sum[0];
+    return (double)n * 16 * 16 * 2;
+}
+#elif defined(__x86_64__)
+#include <immintrin.h>
+__attribute__((target("avx512bf16,avx512f"))) static double peak_loop_bf16(int64_t n, float seed, float *out)
+{
+    if (!micro_bf16_best()) return 0;
+    __m512bh x = (__m512bh)_mm512_set1_ps(seed);
+    __m512 a[16], sum = _mm512_setzero_ps();
+    _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = _mm512_set1_ps((float)j);
+    for (int64_t i = 0; i < n; i++)
+        _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = _mm512_dpbf16_ps(a[j], x, x);
+    _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) sum = _mm512_add_ps(sum, a[j]);
+    *out = sum[0];
+    return (double)n * 16 * 32 * 2;
+}
+#else
+static double peak_loop_bf16(int64_t n, float seed, float *out)
+{
+    (void)n, *out = seed;
+    return 0;
+}
+#endif
+
+/* Of f32 where the processor does not multiply t itself. */
+static double peak_measure(enum dtype t, int threads)
 {
     double best = 0;
     for (int r = 0; r < 40; r++) {
@@ -62,14 +102,14 @@ static double peak_measure(int threads)
         {
             volatile float keep;
             float value;
-            flops += peak_loop(100000, 1e-3f, &value);
+            flops += t == DT_BF16 ? peak_loop_bf16(100000, 1e-3f, &value) : peak_loop(100000, 1e-3f, &value);
             keep = value;
             (void)keep;
         }
         double rate = flops / (clock_seconds() - start);
         if (rate > best) best = rate;
     }
-    return best;
+    return best > 0 ? best : peak_measure(DT_F32, threads);
 }
 
 #endif

@@ -22,6 +22,9 @@
 
 #include "cpu/cpu.h"
 #include "cpu/gemm.h"
+#include "cpu/micro.h"
+#include "cpu/micro_bf16.h"
+#include "cpu/pack.h"
 
 enum { CANARY = 256 };
 static const enum dtype floats[] = {DT_F32, DT_BF16, DT_F16};
@@ -32,12 +35,14 @@ static uint64_t seed, state;
 
 static void seed_set(uint64_t s) { seed = state = s; }
 
-/* Uniform in [-1, 1). */
-static double uniform(void)
+static uint64_t random_word(void)
 {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    return (double)(int64_t)(state ^ state >> 29) * 0x1p-63;
+    return state ^ state >> 29;
 }
+
+/* Uniform in [-1, 1). */
+static double uniform(void) { return (double)(int64_t)random_word() * 0x1p-63; }
 
 /* --- tensors ------------------------------------------------------------------------------ */
 
@@ -286,6 +291,80 @@ static void test_gemm_strides(void **unused)
     }
 }
 
+/* Panels of bf16 groups, of every ISA's shape, against their definition: all bits at their
+ * places, zeros where there is nothing, and nothing behind the end. */
+static void pack_bf16_test(int width, int group, int64_t across, int64_t along, int64_t n, int64_t K)
+{
+    enum { GUARD = 8 };
+    static uint16_t from[70 * 70 * 3], to[(96 + 32) * 72 + GUARD];
+    int64_t tall = (K + group - 1) / group * group, size = panel_bf16(width, n, K, group);
+    for (size_t i = 0; i < COUNT(from); i++) from[i] = (uint16_t)(i * 40503u + 1);
+    memset(to, 0xFF, sizeof to);
+    pack_panels_bf16(to, width, group, from, across, along, n, K);
+    for (int64_t x = 0; x < size; x++) {
+        int64_t in = x % (width * tall), k = in / (width * group) * group + in % group;
+        int64_t i = x / (width * tall) * width + in / group % width;
+        uint16_t want = i < n && k < K ? from[i * across + k * along] : 0;
+        if (to[x] != want)
+            fail_msg("panel of %d, groups of %d, n %lld, K %lld: element %lld is %04x, not %04x", width, group, (long long)n,
+                     (long long)K, (long long)x, to[x], want);
+    }
+    for (int64_t x = size; x < size + GUARD; x++) assert_int_equal(to[x], 0xFFFF);
+}
+
+static void test_pack_bf16(void **unused)
+{
+    (void)unused;
+    static const int64_t sizes[] = {1, 2, 3, 4, 5, 8, 12, 17, 33, 64, 70};
+    static const int widths[] = {8, 12, 32};
+    for (size_t n = 0; n < COUNT(sizes); n++)
+        for (size_t k = 0; k < COUNT(sizes); k++)
+            for (size_t w = 0; w < COUNT(widths); w++)
+                for (int group = 2; group <= GROUP_MAX; group += 2) {
+                    pack_bf16_test(widths[w], group, 71, 1, sizes[n], sizes[k]);
+                    pack_bf16_test(widths[w], group, 1, 71, sizes[n], sizes[k]);
+                    pack_bf16_test(widths[w], group, 3, 210, sizes[n], sizes[k]);
+                }
+}
+
+/* Where the processor multiplies bf16: tiles fit the panels that workspaces are sized in,
+ * and results are narrowed like everywhere. */
+static void test_micro_bf16(void **unused)
+{
+    (void)unused;
+    const struct micro_bf16 *h = micro_bf16_best();
+    if (!h) return;
+    assert_true(PANEL_A % h->mr == 0 && PANEL_B % h->nr == 0 && h->mr <= MR_MAX && h->nr <= NR_MAX && h->group <= GROUP_MAX);
+    static const uint32_t special[] = {0, 0x80000000, 1, 0x80007fff, 0x00008000, 0x007fffff, 0x3f808000, 0x3f818000, 0x3f808001,
+                                       0x7f7fffff, 0x7f800000, 0xff800000, 0x7f800001, 0x7fc00000, 0xffffffff, 0x33333333};
+    float from[MR_MAX * (NR_MAX + 3)];
+    uint16_t to[(MR_MAX + GROUP_MAX) * (NR_MAX + 5)];
+    for (int round = 0; round < 1000; round++) {
+        for (int i = 0; i < h->mr * (h->nr + 3); i++) {
+            uint32_t u = (uint32_t)(random_word() >> 32);
+            if (u % 5 == 0) u = special[u / 5 % COUNT(special)];
+            memcpy(&from[i], &u, sizeof u);
+        }
+        h->narrow(to, h->nr + 5, from, h->nr + 3);
+        for (int i = 0; i < h->mr; i++)
+            for (int j = 0; j < h->nr; j++)
+                assert_int_equal(to[i * (h->nr + 5) + j], f32_to_bf16(from[i * (h->nr + 3) + j]));
+
+        /* As panels: rows as k, in groups filled up with 0, and columns as k. */
+        int n = round % h->mr + 1, groups = (n + h->group - 1) / h->group, step = h->nr * h->group;
+        h->pack_rows(to, from, n);
+        for (int x = 0; x < groups * step; x++) {
+            int k = x / step * h->group + x % h->group, j = x % step / h->group;
+            assert_int_equal(to[x], k < n ? f32_to_bf16(from[k * h->nr + j]) : 0);
+        }
+        h->pack_columns(to, from);
+        for (int x = 0; x < h->mr * h->nr; x++) {
+            int k = x / (h->mr * h->group) * h->group + x % h->group, i = x / h->group % h->mr;
+            assert_int_equal(to[x], f32_to_bf16(from[i * h->nr + k]));
+        }
+    }
+}
+
 /* Batches of transposed and widely spaced matrices, on both sides of "many batches". */
 static void test_bmm_strides(void **unused)
 {
@@ -460,7 +539,8 @@ static struct tensor head_tensor(const struct shape *n, int64_t rows, int64_t he
 }
 
 /* A dense result against the loops. In narrow storage o and do are rounded before the
- * backward reads them, so its terms carry the storage's error, too. */
+ * backward reads them, so its terms carry the storage's error, too; and in bf16 so may
+ * the probabilities that o sums (attention.c). */
 static void heads_check(const char *what, const struct operand *x, const double *want, const double *norm, double n, bool narrow)
 {
     int64_t i = 0;
@@ -515,7 +595,7 @@ static void attention_test(const struct shape *n)
     struct truth x = truth_new(n, &f, &b.data_in[0]);
 
     call_threads(&f, &forward_kernel);
-    heads_check("o", &f.data_out[0], x.o, x.norm_o, (double)(n->S + n->D), false);
+    heads_check("o", &f.data_out[0], x.o, x.norm_o, (double)(n->S + n->D), n->t == DT_BF16);
     for (int64_t i = 0; i < n->B * n->H * n->T; i++) {
         double got = at(&f.data_out[1], i);
         if (isinf(x.lse[i])) assert_true(got == -INFINITY);
@@ -658,7 +738,7 @@ int main(void)
         cmocka_unit_test(test_matmul_shapes),    cmocka_unit_test(test_matmul_blocks), cmocka_unit_test(test_matmul_dtypes),
         cmocka_unit_test(test_linear),           cmocka_unit_test(test_gemm_strides),  cmocka_unit_test(test_match),
         cmocka_unit_test(test_attention),        cmocka_unit_test(test_attention_dtypes),
-        cmocka_unit_test(test_bmm_strides),
+        cmocka_unit_test(test_bmm_strides),      cmocka_unit_test(test_pack_bf16),     cmocka_unit_test(test_micro_bf16),
         cmocka_unit_test(test_attention_sight),  cmocka_unit_test(test_attention_large_bias),
         cmocka_unit_test(test_attention_large),  cmocka_unit_test(test_attention_nan),
     };

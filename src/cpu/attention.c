@@ -16,12 +16,16 @@
  * sums run from the first to the last key that a panel sees, so a causal mask
  * costs half the work and a window its own width.
  *
+ * Where the processor multiplies bf16 (micro_bf16.h) and q, k and v are bf16, so are the
+ * panels, and the probabilities are rounded to bf16 for their product with v; scores,
+ * sums and o stay f32. q is then scaled after its product, as f32.
+ *
  * A query that sees no key has o = 0 and lse = -inf.
  *
  * Same bits for any thread count: a query's sums run over the key blocks in
  * order, in one thread, and blocks are cut by position alone.
  *
- *     work, per thread: [q panels | k panels | v panels | s | o | max, sum | bias | rows]
+ *     work, per thread: [q panels | k panels | v panels | s | p | o | max, sum | bias | rows]
  */
 #include "cpu/attention.h"
 
@@ -74,6 +78,14 @@ bool heads_mask_fits(const struct query *q, int input)
     return q->nin <= input || !q->in[input] || q->in[input]->dtype == DT_F32;
 }
 
+const struct micro_bf16 *heads_bf16(const struct micro *u, const struct operand *x, int n)
+{
+    const struct micro_bf16 *h = micro_bf16_best();
+    for (int i = 0; i < n; i++)
+        if (x[i].dtype != DT_BF16) return NULL;
+    return h && h->mr == u->mr && h->nr == u->nr ? h : NULL;
+}
+
 void heads_store(const struct operand *x, int64_t b, int64_t t, int64_t h, const float *panel, int width, int64_t n,
                  int64_t D, const float *factor, float *rows)
 {
@@ -89,18 +101,20 @@ void heads_store(const struct operand *x, int64_t b, int64_t t, int64_t h, const
 
 /* A thread's memory, in floats from its beginning. */
 struct layout {
-    int64_t q, k, v, s, o, max, sum, bias, rows, total;
+    int64_t q, k, v, s, p, o, max, sum, bias, rows, total;
 };
 
 static struct layout layout_of(const struct heads *n)
 {
     int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_B), keys = round_up(min_i64(n->S, KEYS), PANEL_A);
     int64_t D = n->D + MR_MAX; /* rounded up to any mr */
+    int64_t length = max_i64(n->D, GROUP_MAX / 2); /* of a row in floats, also in groups of bf16 */
     struct layout y = {0};
-    y.k = round_up(queries * n->D, 16);
-    y.v = y.k + round_up(keys * n->D, 16);
+    y.k = round_up(queries * length, 16);
+    y.v = y.k + round_up(keys * length, 16);
     y.s = y.v + round_up(keys * D, 16);
-    y.o = y.s + keys * NR_MAX;
+    y.p = y.s + keys * NR_MAX;
+    y.o = y.p + keys * NR_MAX / 2;
     y.max = y.o + round_up(queries * D, 16);
     y.sum = y.max + queries;
     y.bias = y.sum + queries;
@@ -130,29 +144,69 @@ struct block {
     const struct launch *l;
     const struct heads *n;
     const struct micro *u;
+    const struct micro_bf16 *half; /* NULL: panels are f32 */
     int64_t b, h, t0, tn;
-    float *q, *k, *v, *s, *o, *max, *sum, *bias, *rows;
+    void *q, *k, *v;  /* panels */
+    uint16_t *p;      /* s as a bf16 panel */
+    float *s, *o, *max, *sum, *bias, *rows;
 };
 
 static int64_t block_depth(const struct block *x) { return round_up(x->n->D, x->u->mr); }
+
+/* Panels of n rows of `length`, of the kind that the block multiplies. */
+static void block_pack(const struct block *x, void *to, int width, const void *from, enum dtype t, int64_t across,
+                       int64_t along, int64_t n, int64_t length)
+{
+    if (x->half) pack_panels_bf16(to, width, x->half->group, from, across, along, n, length);
+    else pack_panels(to, width, from, t, across, along, n, length);
+}
+
+/* s = keys i.. against the nr queries from p on. */
+static void block_scores(const struct block *x, int64_t p, int64_t from, int64_t keys)
+{
+    const struct micro *u = x->u;
+    int64_t D = x->n->D, groups = x->half ? (D + x->half->group - 1) / x->half->group : 0;
+    int64_t length = x->half ? groups * x->half->group : D;
+    for (int64_t i = 0; i < keys; i += u->mr) {
+        int64_t a = (from + i) * length, b = p * length;
+        float *s = x->s + i * u->nr;
+        if (x->half) x->half->product(groups, (uint16_t *)x->k + a, (uint16_t *)x->q + b, s, u->nr, false);
+        else u->product(D, (float *)x->k + a, (float *)x->q + b, s, u->nr, false);
+    }
+}
+
+/* o += the probabilities times the values of sn keys, from which on these `keys` are. */
+static void block_values(const struct block *x, float *o, int64_t from, int64_t keys, int64_t sn)
+{
+    const struct micro *u = x->u;
+    int64_t D = x->n->D, groups = 0;
+    if (x->half) {
+        groups = (keys + x->half->group - 1) / x->half->group, sn = round_up(sn, x->half->group);
+        x->half->pack_rows(x->p, x->s, keys);
+    }
+    for (int64_t d = 0; d < D; d += u->mr) {
+        int64_t a = d * sn + from * u->mr;
+        if (x->half) x->half->product(groups, (uint16_t *)x->v + a, x->p, o + d * u->nr, u->nr, true);
+        else u->product(keys, (float *)x->v + a, x->s, o + d * u->nr, u->nr, true);
+    }
+}
 
 /* Keys s0 .. s0+sn, packed, against the nr queries from p on. */
 static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn)
 {
     const struct micro *u = x->u;
-    int64_t D = x->n->D, depth = block_depth(x), tn = min_i64(u->nr, x->tn - p);
+    int64_t depth = block_depth(x), tn = min_i64(u->nr, x->tn - p);
     /* The keys that the panel sees, from the beginning of a tile. */
     int64_t from = max_i64(0, heads_begin(x->n, x->t0 + p) - s0) / u->mr * u->mr;
     int64_t keys = min_i64(sn, heads_end(x->n, x->t0 + p, tn) - s0) - from;
     if (keys <= 0) return;
     float *o = x->o + p * depth;
-    for (int64_t i = 0; i < keys; i += u->mr)
-        u->product(D, x->k + (from + i) * D, x->q + p * D, x->s + i * u->nr, u->nr, false);
+    block_scores(x, p, from, keys);
     bool masked = launch_has(x->l, IN_MASK);
     struct sight see = heads_sight(x->n, x->t0 + p, s0 + from, masked ? x->bias + from : NULL);
-    u->softmax(x->s, keys, &see, x->max + p, x->sum + p, o, depth);
-    for (int64_t d = 0; d < D; d += u->mr)
-        u->product(keys, x->v + d * sn + from * u->mr, x->s, o + d * u->nr, u->nr, true);
+    float factor = x->half ? x->n->scale * (float)M_LOG2E : 1;
+    u->softmax(x->s, keys, &see, factor, x->max + p, x->sum + p, o, depth);
+    block_values(x, o, from, keys, sn);
 }
 
 /* o = sum / total and lse, for the nr queries from p on. */
@@ -176,8 +230,8 @@ static void block_run(const struct block *x)
     const struct operand *q = &x->l->in[IN_Q], *k = &x->l->in[IN_K], *v = &x->l->in[IN_V], *mask = &x->l->in[IN_MASK];
     const struct micro *u = x->u;
     int64_t D = x->n->D, g = x->h / (x->n->H / x->n->G), lanes = round_up(x->tn, u->nr);
-    pack_panels(x->q, u->nr, heads_row(q, x->b, x->t0, x->h), q->dtype, q->stride[1], 1, x->tn, D);
-    for (int64_t i = 0; i < lanes * D; i++) x->q[i] *= x->n->scale * (float)M_LOG2E;
+    block_pack(x, x->q, u->nr, heads_row(q, x->b, x->t0, x->h), q->dtype, q->stride[1], 1, x->tn, D);
+    for (int64_t i = 0; i < lanes * D && !x->half; i++) ((float *)x->q)[i] *= x->n->scale * (float)M_LOG2E;
     memset(x->o, 0, (size_t)(lanes * block_depth(x)) * sizeof(float));
     memset(x->sum, 0, (size_t)lanes * sizeof(float));
     for (int64_t i = 0; i < lanes; i++) x->max[i] = -FLT_MAX;
@@ -186,8 +240,8 @@ static void block_run(const struct block *x)
     for (int64_t s0 = heads_begin(x->n, x->t0); s0 < end; s0 += KEYS) {
         int64_t sn = min_i64(KEYS, end - s0);
         if (launch_has(x->l, IN_MASK) && !heads_bias(mask, x->b, s0, sn, x->bias, sn)) continue;
-        pack_panels(x->k, u->mr, heads_row(k, x->b, s0, g), k->dtype, k->stride[1], 1, sn, D);
-        pack_panels(x->v, u->mr, heads_row(v, x->b, s0, g), v->dtype, 1, v->stride[1], D, sn);
+        block_pack(x, x->k, u->mr, heads_row(k, x->b, s0, g), k->dtype, k->stride[1], 1, sn, D);
+        block_pack(x, x->v, u->mr, heads_row(v, x->b, s0, g), v->dtype, 1, v->stride[1], D, sn);
         for (int64_t p = 0; p < x->tn; p += u->nr) block_panel(x, p, s0, sn);
     }
     for (int64_t p = 0; p < x->tn; p += u->nr) block_finish(x, p);
@@ -200,14 +254,16 @@ void attention_run(const struct launch *l)
     CHECK(l->work_bytes >= (uint64_t)y.total * (uint64_t)l->threads * sizeof(float), "%llu bytes of workspace",
           (unsigned long long)l->work_bytes);
     int64_t blocks = (n.T + QUERIES - 1) / QUERIES, heads = n.B * n.H;
+    const struct micro *u = micro_best();
+    const struct micro_bf16 *half = heads_bf16(u, &l->in[IN_Q], 3);
     /* Late queries see the most keys: they go first, so that no thread is left with a long one. */
 #pragma omp parallel for num_threads(l->threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < blocks * heads; i++) {
         float *at = (float *)l->work + omp_get_thread_num() * y.total;
         int64_t t0 = (blocks - 1 - i / heads) * QUERIES, head = i % heads;
-        struct block x = {.l = l, .n = &n, .u = micro_best(), .b = head / n.H, .h = head % n.H, .t0 = t0,
+        struct block x = {.l = l, .n = &n, .u = u, .half = half, .b = head / n.H, .h = head % n.H, .t0 = t0,
                           .tn = min_i64(QUERIES, n.T - t0), .q = at + y.q, .k = at + y.k, .v = at + y.v,
-                          .s = at + y.s, .o = at + y.o, .max = at + y.max, .sum = at + y.sum, .bias = at + y.bias,
+                          .s = at + y.s, .p = (uint16_t *)(at + y.p), .o = at + y.o, .max = at + y.max, .sum = at + y.sum, .bias = at + y.bias,
                           .rows = at + y.rows};
         block_run(&x);
     }

@@ -17,6 +17,7 @@
 #define CPU_ATTENTION_H
 
 #include "cpu/micro.h"
+#include "cpu/micro_bf16.h"
 #include "run/kernel.h"
 
 enum { HEAD_MAX = 256 };
@@ -59,6 +60,10 @@ static inline void *heads_row(const struct operand *x, int64_t b, int64_t t, int
 /* A [.,.,.,D] tensor that the kernels take; a mask that they take, or none. */
 bool heads_fit(const struct tensor *t);
 bool heads_mask_fits(const struct query *q, int input);
+
+/* The bf16 loops, where all of these operands are bf16 and the loops' tile is u's, so that
+ * their results lie as u's do; NULL: everything is multiplied as f32. */
+const struct micro_bf16 *heads_bf16(const struct micro *u, const struct operand *x, int n);
 
 /* A panel [D][width] of n <= NR_MAX rows, each times its factor (NULL: 1), stored as rows
  * t.. of a head. `rows` is scratch for n * D floats. */

@@ -24,11 +24,15 @@
  * little waiting. Thus every sum has one order: the same bits for any thread
  * count.
  *
+ * Where the processor multiplies bf16 (micro_bf16.h) and do, q, k and v are bf16, so are
+ * the panels; p and ds are made in f32 and rounded to bf16 for their products, whose
+ * sums stay f32.
+ *
  * The first key block stores dq instead of adding; a block of queries that sees no
  * key at all takes key block 0 for it.
  *
  *     work: [delta, B H T][turns, B H blocks][dq in f32, if dq is not]
- *           per thread: [k, v, k by D | q, do, q by D, do by D | s, dp, ds^T | dk, dv | lse, delta, bias | rows]
+ *           per thread: [k, v, k by D | q, do, q by D, do by D | s, dp, ds^T, p or ds as bf16 | dk, dv | lse, delta, bias | rows]
  */
 #include <math.h>
 #include <omp.h>
@@ -49,7 +53,7 @@ enum { QUERIES = 96, KEYS = 192 };
 /* Offsets in floats: the shared parts, then those of a thread from its beginning. */
 struct layout {
     int64_t delta, turns, dq, threads;
-    int64_t k, v, kd, q, o, qd, od, s, dp, st, dk, dv, lse, row_delta, bias, rows, total;
+    int64_t k, v, kd, q, o, qd, od, s, dp, st, half, dk, dv, lse, row_delta, bias, rows, total;
 };
 
 static int64_t blocks_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -72,11 +76,13 @@ static struct layout layout_of(const struct heads *n, bool narrow)
 
     int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_A), keys = round_up(min_i64(n->S, KEYS), PANEL_B);
     int64_t deep = n->D + MR_MAX, wide = n->D + NR_MAX; /* D rounded up to any mr, any nr */
+    int64_t length = max_i64(n->D, GROUP_MAX / 2); /* of a row in floats, also in groups of bf16 */
     at = 0;
-    y.k = take(&at, keys * n->D), y.v = take(&at, keys * n->D), y.kd = take(&at, keys * wide);
-    y.q = take(&at, queries * n->D), y.o = take(&at, queries * n->D);
+    y.k = take(&at, keys * length), y.v = take(&at, keys * length), y.kd = take(&at, keys * wide);
+    y.q = take(&at, queries * length), y.o = take(&at, queries * length);
     y.qd = take(&at, queries * deep), y.od = take(&at, queries * deep);
     y.s = take(&at, queries * keys), y.dp = take(&at, queries * keys), y.st = take(&at, queries * keys);
+    y.half = take(&at, queries * NR_MAX / 2);
     y.dk = take(&at, keys * deep), y.dv = take(&at, keys * deep);
     y.lse = take(&at, queries), y.row_delta = take(&at, queries), y.bias = take(&at, keys);
     y.rows = take(&at, NR_MAX * n->D);
@@ -112,6 +118,7 @@ uint64_t attention_bwd_workspace(const struct query *q)
 struct run {
     const struct launch *l;
     const struct micro *u;
+    const struct micro_bf16 *half; /* NULL: panels are f32 */
     struct heads n;
     struct layout y;
     float *delta; /* [B,H,T] */
@@ -125,8 +132,30 @@ struct item {
     const struct run *r;
     int64_t b, g, s0, sn, h, t0, tn;
     bool hidden; /* the mask hides every key of the block */
-    float *k, *v, *kd, *q, *o, *qd, *od, *s, *dp, *st, *dk, *dv, *lse, *delta, *bias, *rows;
+    void *k, *v, *kd, *q, *o, *qd, *od, *st; /* panels */
+    uint16_t *half;                          /* p or ds as a bf16 panel */
+    float *s, *dp, *dk, *dv, *lse, *delta, *bias, *rows;
 };
+
+/* Panels of n rows of `length`, of the kind that the run multiplies. */
+static void run_pack(const struct run *r, void *to, int width, const void *from, const struct operand *x, bool rows,
+                     int64_t n, int64_t length)
+{
+    int64_t across = rows ? x->stride[1] : 1, along = rows ? 1 : x->stride[1];
+    if (r->half) pack_panels_bf16(to, width, r->half->group, from, across, along, n, length);
+    else pack_panels(to, width, from, x->dtype, across, along, n, length);
+}
+
+/* How long a row of K is in a panel. */
+static int64_t run_length(const struct run *r, int64_t K) { return r->half ? round_up(K, r->half->group) : K; }
+
+/* The panels that begin at elements a and b of two packed operands, over K. */
+static void run_product(const struct run *r, int64_t K, const void *a, int64_t at, const void *b, int64_t bt, float *c,
+                        int64_t ldc, bool add)
+{
+    if (r->half) r->half->product(run_length(r, K) / r->half->group, (const uint16_t *)a + at, (const uint16_t *)b + bt, c, ldc, add);
+    else r->u->product(K, (const float *)a + at, (const float *)b + bt, c, ldc, add);
+}
 
 /* The key blocks that the queries t0.. see any of: first .. last, counted in blocks. */
 struct span {
@@ -145,9 +174,9 @@ static void item_keys(struct item *x)
     const struct operand *k = &r->l->in[IN_K], *v = &r->l->in[IN_V];
     const struct micro *u = r->u;
     int64_t D = r->n.D, sums = round_up(x->sn, u->nr) * round_up(D, u->mr);
-    pack_panels(x->k, u->nr, heads_row(k, x->b, x->s0, x->g), k->dtype, k->stride[1], 1, x->sn, D);
-    pack_panels(x->v, u->nr, heads_row(v, x->b, x->s0, x->g), v->dtype, v->stride[1], 1, x->sn, D);
-    pack_panels(x->kd, u->nr, heads_row(k, x->b, x->s0, x->g), k->dtype, 1, k->stride[1], D, x->sn);
+    run_pack(r, x->k, u->nr, heads_row(k, x->b, x->s0, x->g), k, true, x->sn, D);
+    run_pack(r, x->v, u->nr, heads_row(v, x->b, x->s0, x->g), v, true, x->sn, D);
+    run_pack(r, x->kd, u->nr, heads_row(k, x->b, x->s0, x->g), k, false, D, x->sn);
     memset(x->dk, 0, (size_t)sums * sizeof(float));
     memset(x->dv, 0, (size_t)sums * sizeof(float));
     if (launch_has(r->l, IN_MASK))
@@ -160,10 +189,10 @@ static void item_queries(struct item *x)
     const struct operand *q = &r->l->in[IN_Q], *o = &r->l->in[IN_DO], *lse = &r->l->in[IN_LSE];
     const struct micro *u = r->u;
     const void *q0 = heads_row(q, x->b, x->t0, x->h), *o0 = heads_row(o, x->b, x->t0, x->h);
-    pack_panels(x->q, u->mr, q0, q->dtype, q->stride[1], 1, x->tn, r->n.D);
-    pack_panels(x->o, u->mr, o0, o->dtype, o->stride[1], 1, x->tn, r->n.D);
-    pack_panels(x->qd, u->mr, q0, q->dtype, 1, q->stride[1], r->n.D, x->tn);
-    pack_panels(x->od, u->mr, o0, o->dtype, 1, o->stride[1], r->n.D, x->tn);
+    run_pack(r, x->q, u->mr, q0, q, true, x->tn, r->n.D);
+    run_pack(r, x->o, u->mr, o0, o, true, x->tn, r->n.D);
+    run_pack(r, x->qd, u->mr, q0, q, false, r->n.D, x->tn);
+    run_pack(r, x->od, u->mr, o0, o, false, r->n.D, x->tn);
     const float *from = (const float *)lse->data + x->b * lse->stride[0] + x->h * lse->stride[1];
     for (int64_t i = 0; i < x->tn; i++) {
         float value = from[(x->t0 + i) * lse->stride[2]] * (float)M_LOG2E;
@@ -173,12 +202,43 @@ static void item_queries(struct item *x)
     }
 }
 
+/* sum [D][nr] += the panel `by_d` of queries from `from` on, times n rows of p or ds. */
+static void item_add(struct item *x, float *sum, const void *by_d, int64_t from, const float *rows, int64_t n)
+{
+    const struct run *r = x->r;
+    const struct micro *u = r->u;
+    int64_t length = run_length(r, x->tn);
+    if (r->half) r->half->pack_rows(x->half, rows, n);
+    for (int64_t d = 0; d < r->n.D; d += u->mr)
+        run_product(r, n, by_d, d * length + from * u->mr, r->half ? x->half : (const void *)rows, 0, sum + d * u->nr, u->nr, true);
+}
+
+/* Rows `from`.. of ds, n of them against the nr keys from j on, as what dq multiplies. */
+static void item_transpose(struct item *x, int64_t j, int64_t from, float *ds, int64_t n)
+{
+    const struct run *r = x->r;
+    const struct micro *u = r->u;
+    int64_t wide = round_up(x->sn, u->nr), there = min_i64(u->nr, x->sn - j);
+    for (int64_t i = 0; i < n; i += u->mr) {
+        float *tile = ds + i * u->nr;
+        int64_t at = (from + i) * wide + j * u->mr;
+        if (!r->half) {
+            tile_transpose((float *)x->st + at, tile, u->nr, u->mr, u->nr);
+            continue;
+        }
+        /* The last group of keys may reach beyond them, into lanes of no meaning. */
+        for (int64_t row = 0; row < u->mr && there < u->nr; row++)
+            memset(tile + row * u->nr + there, 0, (size_t)(u->nr - there) * sizeof(float));
+        r->half->pack_columns((uint16_t *)x->st + at, tile);
+    }
+}
+
 /* The nr keys from j on against the block of queries: p, ds, and what dk and dv get. */
 static void item_panel(struct item *x, int64_t j)
 {
     const struct run *r = x->r;
     const struct micro *u = r->u;
-    int64_t D = r->n.D, depth = round_up(D, u->mr), tall = round_up(x->tn, u->mr), wide = round_up(x->sn, u->nr);
+    int64_t D = r->n.D, depth = round_up(D, u->mr), tall = round_up(x->tn, u->mr), length = run_length(r, D);
     /* From the first query that sees a key of the panel, and the last, in whole tiles. */
     int64_t key = x->s0 + j - x->t0, past = key + min_i64(u->nr, x->sn - j);
     int64_t from = max_i64(0, key - r->n.last), to = min_i64(x->tn, past - r->n.first);
@@ -186,19 +246,16 @@ static void item_panel(struct item *x, int64_t j)
     from = from / u->mr * u->mr, to = min_i64(x->tn, round_up(to, u->mr));
     float *s = x->s + j * tall, *dp = x->dp + j * tall;
     for (int64_t i = from; i < to; i += u->mr) {
-        u->product(D, x->q + i * D, x->k + j * D, s + i * u->nr, u->nr, false);
-        u->product(D, x->o + i * D, x->v + j * D, dp + i * u->nr, u->nr, false);
+        run_product(r, D, x->q, i * length, x->k, j * length, s + i * u->nr, u->nr, false);
+        run_product(r, D, x->o, i * length, x->v, j * length, dp + i * u->nr, u->nr, false);
     }
     s += from * u->nr, dp += from * u->nr;
     int64_t n = to - from;
     struct sight see = heads_sight(&r->n, x->t0 + from, x->s0 + j, launch_has(r->l, IN_MASK) ? x->bias + j : NULL);
     u->gradient(s, dp, n, &see, r->n.scale * (float)M_LOG2E, r->n.scale, x->lse + from, x->delta + from);
-    for (int64_t d = 0; d < D; d += u->mr) {
-        u->product(n, x->od + d * x->tn + from * u->mr, s, x->dv + j * depth + d * u->nr, u->nr, true);
-        u->product(n, x->qd + d * x->tn + from * u->mr, dp, x->dk + j * depth + d * u->nr, u->nr, true);
-    }
-    for (int64_t i = 0; i < n; i += u->mr)
-        tile_transpose(x->st + (from + i) * wide + j * u->mr, dp + i * u->nr, u->nr, u->mr, u->nr);
+    item_add(x, x->dv + j * depth, x->od, from, s, n);
+    item_add(x, x->dk + j * depth, x->qd, from, dp, n);
+    item_transpose(x, j, from, dp, n);
 }
 
 /* dq's rows i.. (one tile), from the keys that the tile's queries see. */
@@ -210,17 +267,19 @@ static void item_dq_tile(const struct item *x, int64_t i, bool add)
     int64_t from = max_i64(0, heads_begin(&r->n, x->t0 + i) - x->s0);
     int64_t keys = max_i64(0, min_i64(x->sn, heads_end(&r->n, x->t0 + i, m) - x->s0) - from);
     if (x->hidden) from = keys = 0;
-    const float *st = x->st + i * round_up(x->sn, u->nr) + from * u->mr;
+    /* Back to the beginning of a group: ds is 0 where a query does not see. */
+    if (r->half && keys) keys += from % r->half->group, from -= from % r->half->group;
+    int64_t st = i * round_up(x->sn, u->nr) + from * u->mr, length = run_length(r, x->sn);
     float *row = heads_row(&r->dq, x->b, x->t0 + i, x->h);
     for (int64_t d = 0; d < D; d += u->nr) {
         int64_t n = min_i64(u->nr, D - d);
-        const float *kd = x->kd + d * x->sn + from * u->nr;
+        int64_t kd = d * length + from * u->nr;
         if (m == u->mr && n == u->nr) {
-            u->product(keys, st, kd, row + d, ld, add);
+            run_product(r, keys, x->st, st, x->kd, kd, row + d, ld, add);
             continue;
         }
         float buffer[MR_MAX * NR_MAX] __attribute__((aligned(64)));
-        u->product(keys, st, kd, buffer, u->nr, false);
+        run_product(r, keys, x->st, st, x->kd, kd, buffer, u->nr, false);
         for (int64_t a = 0; a < m; a++)
             for (int64_t c = 0; c < n; c++) {
                 float *to = row + a * ld + d + c, value = buffer[a * u->nr + c];
@@ -303,7 +362,7 @@ static void run_item(const struct run *r, int64_t i, float *at)
     struct item x = {
         .r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0, .sn = min_i64(KEYS, n->S - s0),
         .k = at + y->k, .v = at + y->v, .kd = at + y->kd, .q = at + y->q, .o = at + y->o, .qd = at + y->qd,
-        .od = at + y->od, .s = at + y->s, .dp = at + y->dp, .st = at + y->st, .dk = at + y->dk, .dv = at + y->dv,
+        .od = at + y->od, .s = at + y->s, .dp = at + y->dp, .st = at + y->st, .half = (uint16_t *)(at + y->half), .dk = at + y->dk, .dv = at + y->dv,
         .lse = at + y->lse, .delta = at + y->row_delta, .bias = at + y->bias, .rows = at + y->rows,
     };
     item_run(&x);
@@ -315,6 +374,7 @@ void attention_bwd_run(const struct launch *l)
     struct run r = {.l = l, .u = micro_best(), .n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr), .dq = *dq};
     struct heads *n = &r.n;
     float *work = l->work;
+    r.half = heads_bf16(r.u, &l->in[IN_DO], 4);
     r.y = layout_of(n, dq->dtype != DT_F32);
     CHECK(l->work_bytes >= layout_bytes(&r.y, l->threads), "%llu bytes of workspace", (unsigned long long)l->work_bytes);
     r.delta = work + r.y.delta;

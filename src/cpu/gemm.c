@@ -19,6 +19,9 @@
  * tiles. Between K blocks the sum stays f32: in C itself when C is f32, in a
  * scratch tile otherwise.
  *
+ * Where both operands are bf16 and the processor multiplies bf16 itself, panels stay
+ * bf16 (micro_bf16.h): half the bytes, so twice the block of K, and other last bits.
+ *
  * A product of at most DOT_ROWS rows with a weight [N,K] is bound by reading the
  * weight, so packing it would only add traffic: that case is dot products.
  *
@@ -31,12 +34,13 @@
 
 #include "cpu/cpu.h"
 #include "cpu/micro.h"
+#include "cpu/micro_bf16.h"
 #include "cpu/pack.h"
 
 /* Multiples of PANEL_A, PANEL_B and 8. KC of both panels takes a third of a 64 KiB
  * cache: without large pages more would evict itself. SCRATCH_ROWS bounds
  * the f32 tile behind a narrow C. */
-enum { KC = 256, MC = 192, NC = 768, SCRATCH_ROWS = 384, DOT_CHUNK = 1024 };
+enum { KC = 256, KC_BF16 = 2 * KC, MC = 192, NC = 768, SCRATCH_ROWS = 384, DOT_CHUNK = 1024 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_to(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -46,10 +50,18 @@ static void *element(const struct matrix *m, int64_t i, int64_t j)
     return (char *)m->data + (i * m->row + j * m->column) * dtype_size(m->dtype);
 }
 
-/* K in equal blocks of at most KC. */
-static int64_t block_of(int64_t K)
+/* K in equal blocks of at most `most`. */
+static int64_t block_of(int64_t K, int64_t most)
 {
-    return K <= KC ? K : round_to(ceil_div(K, ceil_div(K, KC)), 8);
+    return K <= most ? K : round_to(ceil_div(K, ceil_div(K, most)), 8);
+}
+
+/* The inner loop of a product that stays in bf16; NULL: it is made on f32 panels, as
+ * whatever is gathered is, since gatherers give f32, and whatever is scattered. */
+static const struct micro_bf16 *bf16_loop(const struct gemm *g)
+{
+    if (g->a.gather || g->b.gather || g->scatter) return NULL;
+    return g->a.dtype == DT_BF16 && g->b.dtype == DT_BF16 ? micro_bf16_best() : NULL;
 }
 
 /* --- workspace ------------------------------------------------------------------------ */
@@ -59,7 +71,7 @@ struct slots {
     int64_t a, b, partial;
 };
 
-static bool needs_partial(int64_t K, enum dtype c) { return c != DT_F32 && K > KC; }
+static bool needs_partial(int64_t K, enum dtype c, int64_t block) { return c != DT_F32 && K > block; }
 
 /* The type that a product's sums are finished into, for needs_partial: they can gather in
  * C itself only when it is f32 and lies as a matrix. */
@@ -67,11 +79,13 @@ static enum dtype result_type(const struct gemm *g) { return g->scatter ? DT_NON
 
 static struct slots slots_of(int64_t M, int64_t N, int64_t K, enum dtype c)
 {
-    int64_t kc = block_of(K), n = round_to(min_i64(N, NC), PANEL_B);
+    /* Enough for panels of either kind: a plan does not depend on the instructions. */
+    int64_t kc = max_i64(block_of(K, KC), ceil_div(round_to(block_of(K, KC_BF16), GROUP_MAX), 2));
+    int64_t n = round_to(min_i64(N, NC), PANEL_B);
     struct slots s = {
         .a = round_to(round_to(min_i64(M, MC), PANEL_A) * kc, 16),
         .b = round_to(n * kc, 16),
-        .partial = needs_partial(K, c) ? round_to(min_i64(M, SCRATCH_ROWS), PANEL_A) * n : 0,
+        .partial = needs_partial(K, c, KC) ? round_to(min_i64(M, SCRATCH_ROWS), PANEL_A) * n : 0,
     };
     return s;
 }
@@ -149,31 +163,58 @@ static void finish_row(const struct gemm *g, float *sum, const float *partial, c
 struct tile {
     const struct gemm *g;
     const struct micro *u;
+    const struct micro_bf16 *h; /* NULL: panels are f32 */
+    int mr, nr;
     int64_t m0, mn, n0, nn;  /* rows and columns of C */
     int64_t k0, kn;
     bool last;               /* of the K blocks */
-    float *a, *b;            /* packed */
+    void *a, *b;             /* packed */
     float *sum;              /* f32 sums [mn][nn]: in C or in scratch */
     int64_t ld;
 };
 
-/* One micro-tile: rows i.. and columns j.. of the tile. Whole ones of an f32 sum are
- * made in place, the others in a buffer. */
-static void tile_micro(const struct tile *t, const float *a, const float *b, const float *bias, int64_t i, int64_t j)
+/* `n` rows of an operand as panels, from the element at `from`. */
+static void tile_pack(const struct tile *t, void *to, int width, const void *from, enum dtype type, int64_t across,
+                      int64_t along, int64_t n)
+{
+    if (t->h) pack_panels_bf16(to, width, t->h->group, from, across, along, n, t->kn);
+    else pack_panels(to, width, from, type, across, along, n, t->kn);
+}
+
+/* The panels of A's packed row i and of B's packed column j, multiplied. */
+static void tile_product(const struct tile *t, int64_t i, int64_t j, float *c, int64_t ldc, bool add)
+{
+    if (t->h) {
+        int64_t groups = ceil_div(t->kn, t->h->group), long_k = groups * t->h->group;
+        t->h->product(groups, (const uint16_t *)t->a + i * long_k, (const uint16_t *)t->b + j * long_k, c, ldc, add);
+    } else {
+        t->u->product(t->kn, (const float *)t->a + i * t->kn, (const float *)t->b + j * t->kn, c, ldc, add);
+    }
+}
+
+/* One micro-tile: packed row a and column j, which are rows i.. and columns j.. of the
+ * tile. Whole ones of an f32 sum are made in place, the others in a buffer. */
+static void tile_micro(const struct tile *t, int64_t a, const float *bias, int64_t i, int64_t j)
 {
     const struct gemm *g = t->g;
-    const struct micro *u = t->u;
-    int64_t m = min_i64(u->mr, t->mn - i), n = min_i64(u->nr, t->nn - j);
+    int64_t m = min_i64(t->mr, t->mn - i), n = min_i64(t->nr, t->nn - j);
     bool in_c = result_type(g) == DT_F32, add = t->k0 > 0 || (g->add && in_c);
     float *sum = t->sum + i * t->ld + j;
-    if (m == u->mr && n == u->nr && (!t->last || (in_c && !bias))) {
-        u->product(t->kn, a, b, sum, t->ld, add);
+    if (m == t->mr && n == t->nr && (!t->last || (in_c && !bias))) {
+        tile_product(t, a, j, sum, t->ld, add);
         return;
     }
     float buffer[MR_MAX * NR_MAX] __attribute__((aligned(64)));
-    u->product(t->kn, a, b, buffer, u->nr, false);
+    if (m == t->mr && n == t->nr && t->h && g->c.dtype == DT_BF16 && !g->add && !bias) {
+        float *to = add ? sum : buffer;
+        int64_t ld = add ? t->ld : t->nr;
+        tile_product(t, a, j, to, ld, add);
+        t->h->narrow(element(&g->c, t->m0 + i, t->n0 + j), g->c.row, to, ld);
+        return;
+    }
+    tile_product(t, a, j, buffer, t->nr, false);
     for (int64_t r = 0; r < m; r++) {
-        float *row = buffer + r * u->nr, *so_far = sum + r * t->ld;
+        float *row = buffer + r * t->nr, *so_far = sum + r * t->ld;
         if (t->last) {
             finish_row(g, row, add ? so_far : NULL, bias, t->m0 + i + r, t->n0 + j, n);
         } else {
@@ -186,40 +227,37 @@ static void tile_micro(const struct tile *t, const float *a, const float *b, con
 static void tile_block(const struct tile *t, int64_t i0, int64_t in)
 {
     const struct gemm *g = t->g;
-    const struct micro *u = t->u;
-    for (int64_t j = 0; j < t->nn; j += u->nr) {
+    for (int64_t j = 0; j < t->nn; j += t->nr) {
         float values[NR_MAX], *bias = NULL;
         if (g->bias && t->last) {
             const char *from = (const char *)g->bias + (t->n0 + j) * dtype_size(g->bias_dtype);
-            dtype_convert(values, DT_F32, from, g->bias_dtype, min_i64(u->nr, t->nn - j));
+            dtype_convert(values, DT_F32, from, g->bias_dtype, min_i64(t->nr, t->nn - j));
             bias = values;
         }
-        for (int64_t i = 0; i < in; i += u->mr)
-            tile_micro(t, t->a + i * t->kn, t->b + j * t->kn, bias, i0 + i, j);
+        for (int64_t i = 0; i < in; i += t->mr) tile_micro(t, i, bias, i0 + i, j);
     }
 }
 
 static void tile_pack_b(const struct tile *t)
 {
     const struct matrix *b = &t->g->b;
-    if (b->gather) pack_gathered(t->b, t->u->nr, b->gather, b->row == 1, t->n0, t->k0, t->nn, t->kn);
-    else pack_panels(t->b, t->u->nr, element(b, t->k0, t->n0), b->dtype, b->column, b->row, t->nn, t->kn);
+    if (b->gather) pack_gathered(t->b, t->nr, b->gather, b->row == 1, t->n0, t->k0, t->nn, t->kn);
+    else tile_pack(t, t->b, t->nr, element(b, t->k0, t->n0), b->dtype, b->column, b->row, t->nn);
 }
 
 static void tile_pack_a(const struct tile *t, int64_t i0, int64_t in)
 {
     const struct matrix *a = &t->g->a;
-    if (a->gather) pack_gathered(t->a, t->u->mr, a->gather, a->column == 1, t->m0 + i0, t->k0, in, t->kn);
-    else pack_panels(t->a, t->u->mr, element(a, t->m0 + i0, t->k0), a->dtype, a->row, a->column, in, t->kn);
+    if (a->gather) pack_gathered(t->a, t->mr, a->gather, a->column == 1, t->m0 + i0, t->k0, in, t->kn);
+    else tile_pack(t, t->a, t->mr, element(a, t->m0 + i0, t->k0), a->dtype, a->row, a->column, in);
 }
 
 static void tile_run(struct tile *t)
 {
     const struct gemm *g = t->g;
-    const struct micro *u = t->u;
-    int64_t kc = block_of(g->K);
+    int64_t kc = block_of(g->K, t->h ? KC_BF16 : KC);
     if (result_type(g) == DT_F32) t->sum = element(&g->c, t->m0, t->n0), t->ld = g->c.row;
-    else t->ld = round_to(t->nn, u->nr);
+    else t->ld = round_to(t->nn, t->nr);
     /* Once at least: an empty sum is 0. */
     for (t->k0 = 0; t->k0 == 0 || t->k0 < g->K; t->k0 += kc) {
         t->kn = min_i64(kc, g->K - t->k0);
@@ -241,9 +279,9 @@ struct grid {
     int64_t rows, columns, m, n;
 };
 
-static struct grid grid_of(const struct gemm *g, const struct micro *u, int64_t rows, int64_t columns)
+static struct grid grid_of(const struct gemm *g, const struct tile *t, int64_t rows, int64_t columns)
 {
-    struct grid x = {.m = round_to(ceil_div(g->M, rows), u->mr), .n = round_to(ceil_div(g->N, columns), u->nr)};
+    struct grid x = {.m = round_to(ceil_div(g->M, rows), t->mr), .n = round_to(ceil_div(g->N, columns), t->nr)};
     x.rows = ceil_div(g->M, x.m);
     x.columns = ceil_div(g->N, x.n);
     return x;
@@ -260,13 +298,14 @@ static double grid_cost(const struct grid *x, int threads)
 
 /* The cheapest grid that the workspace allows: from as few tiles as possible to some
  * four a thread, all column counts. Bits do not depend on it. */
-static struct grid grid_choose(const struct gemm *g, const struct micro *u, int threads)
+static struct grid grid_choose(const struct gemm *g, const struct tile *t, int threads)
 {
-    int64_t min_columns = ceil_div(g->N, NC), min_rows = needs_partial(g->K, result_type(g)) ? ceil_div(g->M, SCRATCH_ROWS) : 1;
-    struct grid best = grid_of(g, u, min_rows, min_columns);
+    bool partial = needs_partial(g->K, result_type(g), t->h ? KC_BF16 : KC);
+    int64_t min_columns = ceil_div(g->N, NC), min_rows = partial ? ceil_div(g->M, SCRATCH_ROWS) : 1;
+    struct grid best = grid_of(g, t, min_rows, min_columns);
     for (int64_t columns = min_columns; columns <= min_columns + threads; columns++)
         for (int64_t tiles = threads; threads > 1 && tiles <= 4 * threads; tiles += threads) {
-            struct grid x = grid_of(g, u, max_i64(min_rows, ceil_div(tiles, columns)), columns);
+            struct grid x = grid_of(g, t, max_i64(min_rows, ceil_div(tiles, columns)), columns);
             if (grid_cost(&x, threads) < grid_cost(&best, threads)) best = x;
         }
     return best;
@@ -274,8 +313,10 @@ static struct grid grid_choose(const struct gemm *g, const struct micro *u, int 
 
 static void run_tiles(const struct gemm *g, float *work, int threads)
 {
-    const struct micro *u = micro_best();
-    struct grid x = grid_choose(g, u, threads);
+    struct tile any = {.g = g, .u = micro_best(), .h = bf16_loop(g)};
+    any.mr = any.h ? any.h->mr : any.u->mr;
+    any.nr = any.h ? any.h->nr : any.u->nr;
+    struct grid x = grid_choose(g, &any, threads);
     struct slots s = slots_of(g->M, g->N, g->K, result_type(g));
     int64_t each = s.a + s.b + s.partial;
 #pragma omp parallel num_threads((int)min_i64(threads, x.rows * x.columns))
@@ -284,8 +325,10 @@ static void run_tiles(const struct gemm *g, float *work, int threads)
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < x.rows * x.columns; i++) {
             int64_t m0 = i % x.rows * x.m, n0 = i / x.rows * x.n;
-            struct tile t = {.g = g, .u = u, .m0 = m0, .mn = min_i64(x.m, g->M - m0), .n0 = n0,
-                             .nn = min_i64(x.n, g->N - n0), .a = at, .b = at + s.a, .sum = at + s.a + s.b};
+            struct tile t = any;
+            t.m0 = m0, t.mn = min_i64(x.m, g->M - m0);
+            t.n0 = n0, t.nn = min_i64(x.n, g->N - n0);
+            t.a = at, t.b = at + s.a, t.sum = at + s.a + s.b;
             tile_run(&t);
         }
     }
@@ -336,7 +379,9 @@ void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads
           (long long)g->N, (long long)g->K);
     if (g->M == 0 || g->N == 0) return;
     threads = useful_threads(g->M, g->N, g->K, threads);
-    if (g->M <= DOT_ROWS && g->b.row == 1 && !g->a.gather && !g->b.gather) run_dots(g, work, threads);
+    /* Of bf16 one row alone: more are faster multiplied as bf16 than dotted as f32. */
+    bool few = g->M <= (bf16_loop(g) ? 1 : DOT_ROWS);
+    if (few && g->b.row == 1 && !g->a.gather && !g->b.gather) run_dots(g, work, threads);
     else run_tiles(g, work, threads);
 }
 

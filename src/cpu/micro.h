@@ -46,10 +46,12 @@ struct micro {
     /* sum[m] += a[m][0..n) . b[0..n), rows of a lda apart, for m < rows <= DOT_ROWS. */
     void (*dots)(int rows, const float *a, int64_t lda, const float *b, int64_t n, float *sum);
 
-    /* One block of n keys for nr queries, one query per lane. s [n][nr] holds scores in powers
-     * of two and becomes the probabilities 2^(s + bias - max), 0 where a query does not see.
-     * max and sum [nr] are the running ones; o [D][nr] is rescaled when max grows. */
-    void (*softmax)(float *s, int64_t n, const struct sight *see, float *max, float *sum, float *o, int64_t D);
+    /* One block of n keys for nr queries, one query per lane. s [n][nr] holds scores, which
+     * times factor are in powers of two, and becomes the probabilities
+     * 2^(factor s + bias - max), 0 where a query does not see. max and sum [nr] are the
+     * running ones; o [D][nr] is rescaled when max grows. */
+    void (*softmax)(float *s, int64_t n, const struct sight *see, float factor, float *max, float *sum, float *o,
+                    int64_t D);
 
     /* Scores and probability gradients of n queries against nr keys, one key per lane,
      * become in place p = 2^(factor s + bias - lse) and ds = p (dp - delta) scale; both are

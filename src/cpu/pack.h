@@ -1,6 +1,6 @@
 /*
- * pack.h: operands of any float storage, turned into the f32 panels that the
- * inner loops read (micro.h), and panels turned back into rows.
+ * pack.h: operands of any float storage, turned into the panels that the inner loops
+ * read (micro.h, micro_bf16.h), and panels turned back into rows.
  */
 #ifndef CPU_PACK_H
 #define CPU_PACK_H
@@ -17,6 +17,15 @@ void pack_panels(float *to, int width, const void *from, enum dtype t, int64_t a
 static inline int64_t panel_floats(int width, int64_t n, int64_t K)
 {
     return (n + width - 1) / width * width * K;
+}
+
+/* The same from bf16 to bf16, in groups of `group` neighbours of k (micro_bf16.h); K is filled
+ * up with 0 to whole groups. Writes panel_bf16 elements. */
+void pack_panels_bf16(uint16_t *to, int width, int group, const uint16_t *from, int64_t across, int64_t along, int64_t n,
+                      int64_t K);
+static inline int64_t panel_bf16(int width, int64_t n, int64_t K, int group)
+{
+    return (n + width - 1) / width * width * ((K + group - 1) / group * group);
 }
 
 /* A matrix whose rows are put together as they are read, such as the patches of a map.

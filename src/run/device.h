@@ -41,6 +41,9 @@ int device_open(struct device *d, enum device_kind kind, int threads, struct err
 int device_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e);
 void device_close(struct device *d, struct tape *t);
 
+/* This processor multiplies bf16 itself, faster than f32 (src/cpu/micro_bf16.c). */
+bool cpu_multiplies_bf16(void);
+
 /* The profile a plan uses when nobody measured this machine (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);
 
