@@ -1,6 +1,6 @@
 #!/bin/bash
-# The LM step against PyTorch on this machine, interleaved: llama-124m, B=2, T=512, f32,
-# AdamW with clipping. Needs a python with torch and transformers (PYTHON=...).
+# The LM step against PyTorch on this machine, interleaved: llama-124m, B=2, T=512, f32
+# (PRECISION=bf16: bf16 with f32 weights behind it, in both), AdamW with clipping. Needs a python with torch and transformers (PYTHON=...).
 # Prints the fastest step of each, their ratio, and peak resident memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,7 +28,7 @@ for ((i = 0; i < ROUNDS; i++)); do
     done
     wait $pid
     grep -o '"seconds":[0-9.]*' "$tmp/run/metrics.jsonl" | cut -d: -f2 >>"$tmp/ours"
-    "$PYTHON" bench/torch_lm.py --steps "$STEPS" >"$tmp/torch"
+    "$PYTHON" bench/torch_lm.py --steps "$STEPS" --precision "${PRECISION:-f32}" >"$tmp/torch"
     awk '/^seconds/ { print $2 }' "$tmp/torch" >>"$tmp/theirs"
     awk '/^peak_kib/ { print $2 }' "$tmp/torch" >>"$tmp/their_peak"
 done

@@ -13,6 +13,7 @@ p.add_argument("--batch", type=int, default=2)
 p.add_argument("--sequence", type=int, default=512)
 p.add_argument("--steps", type=int, default=3)
 p.add_argument("--threads", type=int, default=2)
+p.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="bf16: autocast over f32 weights")
 a = p.parse_args()
 
 torch.set_num_threads(a.threads)
@@ -25,7 +26,9 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 ids = torch.randint(0, 256, (a.batch, a.sequence))
 for _ in range(a.steps):
     begun = time.time()
-    model(input_ids=ids, labels=ids).loss.backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=a.precision == "bf16"):
+        loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
