@@ -47,8 +47,9 @@ if kill -KILL "$pid" 2>/dev/null; then
     say "killed (SIGKILL) after step $(last_step); the last checkpoint is ${saved[-1]}. Going on:"
     show "${command[@]}" --resume
     say "the $(wc -l <"$out/.before") lines of metrics.jsonl from before the kill, and those steps now:"
-    if numbers | head -n "$(wc -l <"$out/.before")" | cmp - "$out/.before"; then echo "  the same losses and gradient norms, digit for digit"; else exit 1; fi
-    rm "$out/.before"
+    numbers >"$out/.after" # a file, not a pipe: head would leave before numbers is done
+    if head -n "$(wc -l <"$out/.before")" "$out/.after" | cmp - "$out/.before"; then echo "  the same losses and gradient norms, digit for digit"; else exit 1; fi
+    rm "$out/.before" "$out/.after"
 else
     pid=
     say "this machine was done before it could be killed"
