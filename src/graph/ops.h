@@ -22,6 +22,7 @@ enum { ALIAS_NEW = 0, ALIAS_ANY = -100 };
 /* What a shape rule works on: inputs by pointer (NULL: not given), outputs to fill
  * (dtype, rank, dim). A complaint goes into `error` and stops the builder. */
 struct infer {
+    enum op op;
     const union attr *attr;
     const struct tensor *in[MAX_IN];
     struct tensor out[MAX_OUT];
@@ -34,6 +35,7 @@ struct infer {
  * is one of dout's ids means "passed through". */
 struct vjp {
     struct graph *g;
+    enum op op;
     const union attr *attr;
     id in[MAX_IN], out[MAX_OUT], dout[MAX_OUT], din[MAX_IN];
     bool need[MAX_IN];
