@@ -225,6 +225,7 @@ void infer_xent(struct infer *f)
 {
     const struct tensor *logits = f->in[0], *labels = f->in[1];
     REQUIRE(labels->dtype == DT_I32 && tensor_elements(labels) == tensor_rows(logits), "one i32 label per row");
+    REQUIRE(is_step(f->in[2]), "the third input must be the step block");
     set(&f->out[0], statistic(logits), 0, logits->dim);
     set(&f->out[1], statistic(logits), logits->rank - 1, logits->dim);
 }
@@ -287,6 +288,7 @@ void infer_dropout(struct infer *f)
 {
     const struct tensor *x = f->in[0], *samples = f->in[2];
     float p = f->attr->dropout.p;
+    REQUIRE(is_step(f->in[1]), "the second input must be the step block");
     REQUIRE(p >= 0 && p < 1, "the probability %g is not within [0, 1)", (double)p);
     REQUIRE(x->rank >= 1 && samples->dtype == DT_I32 && is_vector(samples, x->dim[0]), "samples must be i32, one for each of x's first dimension");
     like(&f->out[0], x);
