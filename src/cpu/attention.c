@@ -125,13 +125,13 @@ static struct layout layout_of(const struct heads *n)
 
 enum { IN_Q, IN_K, IN_V, IN_MASK };
 
-bool attention_match(const struct query *q)
+static bool attention_match(const struct query *q)
 {
     return heads_fit(q->in[IN_Q]) && heads_fit(q->in[IN_K]) && heads_fit(q->in[IN_V]) && heads_fit(q->out[0]) &&
            q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
 }
 
-uint64_t attention_workspace(const struct query *q)
+static uint64_t attention_workspace(const struct query *q)
 {
     struct heads n = heads_of(q->in[IN_Q]->dim, q->in[IN_K]->dim, q->attr);
     return (uint64_t)layout_of(&n).total * (uint64_t)q->profile->threads * sizeof(float);
@@ -247,7 +247,7 @@ static void block_run(const struct block *x)
     for (int64_t p = 0; p < x->tn; p += u->nr) block_finish(x, p);
 }
 
-void attention_run(const struct launch *l)
+static void attention_run(const struct launch *l)
 {
     struct heads n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr);
     struct layout y = layout_of(&n);
@@ -268,3 +268,5 @@ void attention_run(const struct launch *l)
         block_run(&x);
     }
 }
+
+CPU_KERNEL_WORK(ATTENTION, attention);

@@ -97,7 +97,7 @@ static uint64_t layout_bytes(const struct layout *y, int threads)
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_MASK };
 
-bool attention_bwd_match(const struct query *q)
+static bool attention_bwd_match(const struct query *q)
 {
     for (int i = 0; i < 5; i++)
         if (!heads_fit(q->in[i])) return false;
@@ -106,7 +106,7 @@ bool attention_bwd_match(const struct query *q)
     return q->in[IN_LSE]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
 }
 
-uint64_t attention_bwd_workspace(const struct query *q)
+static uint64_t attention_bwd_workspace(const struct query *q)
 {
     struct heads n = heads_of(q->in[IN_Q]->dim, q->in[IN_K]->dim, q->attr);
     struct layout y = layout_of(&n, q->out[0]->dtype != DT_F32);
@@ -368,7 +368,7 @@ static void run_item(const struct run *r, int64_t i, float *at)
     item_run(&x);
 }
 
-void attention_bwd_run(const struct launch *l)
+static void attention_bwd_run(const struct launch *l)
 {
     const struct operand *dq = &l->out[0];
     struct run r = {.l = l, .u = micro_best(), .n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr), .dq = *dq};
@@ -394,3 +394,5 @@ void attention_bwd_run(const struct launch *l)
         for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < items;) run_item(&r, i, at);
     }
 }
+
+CPU_KERNEL_WORK(ATTENTION_BWD, attention_bwd);

@@ -6,7 +6,7 @@
 
 #include "cpu/ref.h"
 
-void ref_batchnorm(const struct launch *l)
+static void ref_batchnorm(const struct launch *l)
 {
     const struct operand *x = &l->in[0];
     const int64_t C = operand_last(x), G = l->out[1].dim[0], n = operand_rows(x) / G;
@@ -23,7 +23,7 @@ void ref_batchnorm(const struct launch *l)
     }
 }
 
-void ref_batchnorm_bwd(const struct launch *l)
+static void ref_batchnorm_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *x = &l->in[1];
     const int64_t C = operand_last(x), G = l->in[3].dim[0], n = operand_rows(x) / G;
@@ -48,7 +48,7 @@ void ref_batchnorm_bwd(const struct launch *l)
     }
 }
 
-void ref_batchnorm_frozen(const struct launch *l)
+static void ref_batchnorm_frozen(const struct launch *l)
 {
     const int64_t C = operand_last(&l->in[0]);
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) {
@@ -58,7 +58,7 @@ void ref_batchnorm_frozen(const struct launch *l)
     }
 }
 
-void ref_batchnorm_frozen_bwd(const struct launch *l)
+static void ref_batchnorm_frozen_bwd(const struct launch *l)
 {
     const int64_t C = operand_last(&l->in[1]), rows = operand_rows(&l->in[1]);
     for (int64_t c = 0; c < C; c++) {
@@ -76,7 +76,7 @@ void ref_batchnorm_frozen_bwd(const struct launch *l)
 }
 
 /* torch.nn.BatchNorm2d's running statistics, as one step per group would leave them. */
-void ref_batchnorm_update(const struct launch *l)
+static void ref_batchnorm_update(const struct launch *l)
 {
     const int64_t G = l->in[0].dim[0], C = l->in[0].dim[1], count = l->attr->batchnorm_update.count;
     const double m = l->attr->batchnorm_update.momentum, unbiased = (double)count / (double)(count - 1);
@@ -87,3 +87,9 @@ void ref_batchnorm_update(const struct launch *l)
             ref_put(&l->out[1], c, (1 - m) * ref_get(&l->in[3], c) + m * fmax(0, var) * unbiased);
         }
 }
+
+REF_KERNEL(BATCHNORM, batchnorm);
+REF_KERNEL(BATCHNORM_BWD, batchnorm_bwd);
+REF_KERNEL(BATCHNORM_FROZEN, batchnorm_frozen);
+REF_KERNEL(BATCHNORM_FROZEN_BWD, batchnorm_frozen_bwd);
+REF_KERNEL(BATCHNORM_UPDATE, batchnorm_update);
