@@ -160,7 +160,8 @@ void infer_act(struct infer *f)
     like(&f->out[0], f->in[0]);
 }
 
-void infer_softmax(struct infer *f)
+/* Row by row along the last dimension. */
+void infer_rows(struct infer *f)
 {
     REQUIRE(f->in[0]->rank >= 1, "x needs a dimension");
     like(&f->out[0], f->in[0]);
