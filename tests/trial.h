@@ -94,7 +94,7 @@ static inline size_t operand_bytes(const struct operand *x)
 static inline struct trial trial_of(enum op op)
 {
     covered[op] = true;
-    return (struct trial){.op = op, .alias = {-1, -1, -1, -1}, .length = 1};
+    return (struct trial){.op = op, .alias = {-1, -1, -1, -1, -1}, .length = 1};
 }
 
 /* Adds an input without values; returns it. */

@@ -35,6 +35,23 @@ void ref_attention_bwd(const struct launch *l);
 uint64_t ref_attention_workspace(const struct query *q);
 uint64_t ref_attention_bwd_workspace(const struct query *q);
 
+/* ref_relative.c */
+void ref_attention_rel(const struct launch *l);
+void ref_attention_rel_bwd(const struct launch *l);
+void ref_attention_bias(const struct launch *l);
+void ref_attention_bias_bwd(const struct launch *l);
+uint64_t ref_attention_rel_workspace(const struct query *q);
+uint64_t ref_attention_rel_bwd_workspace(const struct query *q);
+uint64_t ref_attention_bias_workspace(const struct query *q);
+uint64_t ref_attention_bias_bwd_workspace(const struct query *q);
+
+/* ref_masks.c */
+void ref_window(const struct launch *l);
+void ref_unwindow(const struct launch *l);
+void ref_fourier(const struct launch *l);
+void ref_mask_loss(const struct launch *l);
+void ref_mask_loss_bwd(const struct launch *l);
+
 /* ref_acts.c */
 void ref_sum_to(const struct launch *l);
 void ref_layernorm(const struct launch *l);
