@@ -34,7 +34,7 @@
 
 typedef uint32_t id; /* storage, tensor, node, scope or loop; 0 is invalid */
 
-enum { MAX_RANK = 6, MAX_IN = 8, MAX_OUT = 4 };
+enum { MAX_RANK = 6, MAX_IN = 8, MAX_OUT = 5 };
 
 enum space { SPACE_DEVICE, SPACE_HOST, SPACE_COUNT };
 
@@ -119,6 +119,7 @@ union attr {
     struct { float eps; } layernorm;
     struct { uint8_t ta, tb, dtype; } matmul; /* BMM too; dtype of the result */
     struct { float scale; uint8_t causal; int64_t window; } attention; /* window 0: none */
+    struct { float scale; int32_t height, width; } relative; /* ATTENTION_REL and ATTENTION_BIAS: the grid */
     struct { float scale; uint8_t inverse; } rope;
     struct { uint8_t rank; int64_t dim[MAX_RANK]; } reshape;
     struct { uint8_t axis; int64_t start, length; } slice;
@@ -146,6 +147,10 @@ union attr {
     struct { int64_t group; float eps; } batchnorm;  /* images that share statistics */
     struct { float eps; } batchnorm_frozen;
     struct { double momentum; int64_t count; float eps; } batchnorm_update;
+    struct { int32_t size; int64_t H, W; } window;   /* H, W: of UNWINDOW's result */
+    struct { uint8_t dtype; } fourier;               /* of the result */
+    /* Weights of the three terms; seed: alpha weighs both classes, not 1 - alpha the background. */
+    struct { float focal, dice, iou, alpha, gamma, smooth; uint8_t seed; } mask_loss;
 };
 
 struct node {

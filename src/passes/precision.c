@@ -8,7 +8,8 @@
  * carry the dtype through the forward by themselves: what follows a bf16 weight
  * is bf16, statistics and losses are f32. Weight gradients are f32 (vjp.c).
  * A frozen weight has no master: it is kept in bf16 alone. Running statistics stay
- * f32: they move by steps that bf16 would round away.
+ * f32: they move by steps that bf16 would round away. So do coordinates and their
+ * frequencies, which become angles; what FOURIER makes of them is bf16.
  * Inputs that are f32 stay so, and are rounded by a cast at the head of the program.
  * A model may ask for f32 at a place (a loss); where that is what there is, the cast goes.
  */
@@ -24,17 +25,24 @@ static id working_copy(struct graph *g, const struct tensor *master, enum dtype 
     return graph_tensor(g, graph_name(g, g->storages.at[storage].name), storage, t, x.rank, x.dim, 0);
 }
 
-/* Marks, by tensor, what normalisations read or update as running statistics. */
-static bool *mark_running(const struct graph *g)
+/* The first input that stays f32, with the one behind it; -1: none. Running statistics of
+ * normalisations, and what becomes an angle. */
+static int first_kept(const struct node *n)
 {
-    bool *running = mem_alloc(g->tensors.n);
+    return n->op == OP_BATCHNORM_FROZEN ? 3 : n->op == OP_BATCHNORM_UPDATE ? 2 : n->op == OP_FOURIER ? 0 : -1;
+}
+
+/* Marks, by tensor, the weights that stay f32. */
+static bool *mark_kept(const struct graph *g)
+{
+    bool *kept = mem_alloc(g->tensors.n);
     for (int p = 0; p < PROGRAM_COUNT; p++)
         for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
             const struct node *n = node_at(g, g->order[p].nodes.at[k]);
-            int at = n->op == OP_BATCHNORM_FROZEN ? 3 : n->op == OP_BATCHNORM_UPDATE ? 2 : -1;
-            for (int i = at; at >= 0 && i < at + 2; i++) running[n->in[i]] = true;
+            int at = first_kept(n);
+            for (int i = at; at >= 0 && i < at + 2; i++) kept[n->in[i]] = true;
         }
-    return running;
+    return kept;
 }
 
 static void cast_inputs(struct graph *g, enum program p, enum dtype t)
@@ -44,13 +52,18 @@ static void cast_inputs(struct graph *g, enum program p, enum dtype t)
     id *old = mem_copy(order->nodes.at, count * sizeof(id)), *cast = mem_alloc(tensors * sizeof(id));
     struct cursor before = graph_move(g, p, PHASE_FORWARD, "precision");
     order->nodes.n = 0;
-    for (uint32_t k = 0; k < count; k++)
+    for (uint32_t k = 0; k < count; k++) {
+        if (node_at(g, old[k])->op == OP_FOURIER) {
+            node_at(g, old[k])->attr.fourier.dtype = (uint8_t)t;
+            continue;
+        }
         for (int i = 0; i < node_at(g, old[k])->nin; i++) {
             id x = node_at(g, old[k])->in[i];
             if (!x || storage_of(g, x)->kind != KIND_INPUT || tensor_at(g, x)->node || tensor_at(g, x)->dtype != DT_F32) continue;
             if (!cast[x]) cast[x] = op_cast(g, x, t);
             node_at(g, old[k])->in[i] = cast[x];
         }
+    }
     for (uint32_t k = 0; k < count; k++) vec_push(&order->nodes, old[k]);
     g->at = before;
     mem_free(old);
@@ -68,11 +81,11 @@ static void drop_idle_casts(struct graph *g, enum program p)
 
 static void lower(struct graph *g, const struct settings *s)
 {
-    bool *running = mark_running(g); /* of the tensors there are now; the loop adds others */
+    bool *kept = mark_kept(g); /* of the tensors there are now; the loop adds others */
     for (uint32_t i = 0; i < g->params.n; i++) {
         struct param *p = &g->params.at[i];
         id master = p->tensor;
-        if (storage_of(g, master)->kind != KIND_PARAM || tensor_at(g, master)->dtype != DT_F32 || running[master]) continue;
+        if (storage_of(g, master)->kind != KIND_PARAM || tensor_at(g, master)->dtype != DT_F32 || kept[master]) continue;
         struct tensor m = *tensor_at(g, master);
         id work = working_copy(g, &m, s->precision);
         p = &g->params.at[i];
@@ -82,7 +95,7 @@ static void lower(struct graph *g, const struct settings *s)
         graph_replace(g, PROGRAM_STEP, master, work);
         graph_replace(g, PROGRAM_EVAL, master, work);
     }
-    mem_free(running);
+    mem_free(kept);
     cast_inputs(g, PROGRAM_STEP, s->precision);
     cast_inputs(g, PROGRAM_EVAL, s->precision);
     graph_infer(g, PROGRAM_STEP);
