@@ -92,6 +92,15 @@ CPU_KERNEL(shift_labels);
 CPU_KERNEL_WORK(xent);
 CPU_KERNEL(xent_bwd);
 
+/* windows.c */
+CPU_KERNEL(window);
+CPU_KERNEL(unwindow);
+CPU_KERNEL(fourier);
+
+/* mask_loss.c */
+CPU_KERNEL_WORK(mask_loss);
+CPU_KERNEL(mask_loss_bwd);
+
 /* optimizer.c */
 CPU_KERNEL_WORK(sumsq);
 CPU_KERNEL(clip);
