@@ -43,11 +43,11 @@ def case(**changes):
     """A case is a plain dictionary: the model's sizes, how it is written, the batch."""
     base = dict(
         # the encoder; None leaves the key out of config.json
-        kind="sam", hidden=12, heads=2, layers=3, inner=20, patch=4, image=28, channels=3, window=3, globals=[1],
+        kind="sam", hidden=12, heads=2, layers=2, inner=16, patch=4, image=20, channels=3, window=3, globals=[1],
         act=None, eps=None, qkv_bias=True, places=True, relative=True,
         # the rest
-        C=16, mask_channels=8, point_kinds=None, decoder_layers=2, decoder_heads=2, decoder_inner=18, downsample=None,
-        candidates=None, iou_depth=None, iou_hidden=11, decoder_eps=None, prompt_scale=1, prompt_eps=None,
+        C=16, mask_channels=16, point_kinds=None, decoder_layers=2, decoder_heads=2, decoder_inner=14, downsample=None,
+        candidates=None, iou_depth=None, iou_hidden=9, decoder_eps=None, prompt_scale=1, prompt_eps=None,
         dtype="float32", tied_copy=False, std=0.25,
         # the batch; points 0: none; labels None: not given; masks: 0, 1 or "each"; size: of the images, None: the configuration's
         B=2, M=2, points=2, labels=(1, 0, -1, -10), boxes=False, masks=0, single=None, targets=False, loss_output=None,
@@ -60,19 +60,19 @@ def case(**changes):
 
 CASES = {
     # 7 x 7 places in windows of 3: zeros fill them up to 9 x 9
-    "sam_points": case(),
-    "sam_boxes": case(image=24, window=4, globals=[0, 2], B=1, M=3, points=0, boxes=True, single=True, targets=True,
+    "sam_points": case(image=28, layers=3, B=1, decoder_layers=1),
+    "sam_boxes": case(image=24, window=4, layers=3, globals=[0, 2], B=1, M=3, points=0, boxes=True, single=True, targets=True,
                       eps=1e-3, decoder_eps=1e-2),
-    "sam_both": case(image=20, window=4, layers=2, M=3, points=3, boxes=True, targets=True, qkv_bias=False, candidates=2),
-    "sam_target": case(image=24, window=5, M=2, points=1, labels=None, targets=True, tied_copy=True),
-    "sam_masks": case(image=20, window=2, layers=2, masks=1, loss_output="iou_scores", prompt_eps=1e-2, single=False),
+    "sam_both": case(window=4, M=3, points=3, decoder_layers=2, boxes=True, targets=True, qkv_bias=False, candidates=2),
+    "sam_target": case(window=4, M=2, points=1, labels=None, targets=True, tied_copy=True),
+    "sam_masks": case(window=2, B=1, masks=1, loss_output="iou_scores", prompt_eps=1e-2, single=False),
     "sam_each": case(image=16, window=3, layers=1, globals=[], masks="each", M=3, points=1, targets=True),
     "sam_nothing": case(image=16, layers=1, window=0, globals=[], points=0, M=1, masks=1, B=3, act="relu"),
     "sam_odd": case(hidden=15, heads=3, image=22, patch=5, window=3, layers=2, globals=[1, 7], B=1, M=2, points=4, single=True,
                     C=24, decoder_heads=3, decoder_layers=1, downsample=4, iou_depth=2, candidates=4, point_kinds=5,
                     mask_channels=4, prompt_scale=3, dtype="bfloat16", relative=False, loss_output="image_embeddings"),
-    "sam_larger": case(image=20, size=32, window=3, layers=2, globals=[0], M=1, points=1, boxes=True, targets=True),
-    "sam_smaller": case(image=32, size=23, window=4, layers=2, globals=[1], M=2, points=2, loss_output="pred_masks"),
+    "sam_larger": case(size=28, globals=[0], B=1, M=2, points=1, boxes=True, targets=True),
+    "sam_smaller": case(image=28, size=19, window=4, M=2, B=1, points=2, loss_output="pred_masks"),
     "sam_vision": case(kind="vision", globals=[0, 1], B=1),
 }
 
@@ -280,11 +280,11 @@ def random_case(r):
     asked = points or boxes
     targets = r.random() < 0.5
     return case(
-        hidden=heads * r.randint(2, 9), heads=heads, layers=layers, inner=r.randint(3, 50), patch=patch, image=image,
+        hidden=heads * r.randint(4, 9), heads=heads, layers=layers, inner=r.randint(3, 50), patch=patch, image=image,
         channels=r.choice([3, 3, 1]), window=r.choice([0, 2, 3, 4, 5, 14]),
         globals=sorted(r.sample(range(layers), r.randint(0, layers))), act=r.choice([None, "gelu", "relu", "gelu_new"]),
         eps=r.choice([None, 1e-4, 1e-2]), qkv_bias=r.random() < 0.8, places=r.random() < 0.8, relative=r.random() < 0.8,
-        C=8 * decoder_heads * r.randint(1, 3), mask_channels=r.choice([4, 8, 16]), decoder_layers=r.randint(1, 3),
+        C=8 * decoder_heads * r.randint(1, 3), mask_channels=r.choice([12, 16, 24]), decoder_layers=r.randint(1, 3),
         decoder_heads=decoder_heads, decoder_inner=r.randint(3, 40), downsample=r.choice([None, 1, 2, 4]),
         candidates=r.choice([None, 1, 3, 5]), iou_depth=r.choice([None, 2, 3, 5]), iou_hidden=r.randint(3, 30),
         prompt_scale=r.choice([1, 1, 2]), dtype=r.choice(["float32", "float32", "bfloat16"]), tied_copy=r.random() < 0.3,
