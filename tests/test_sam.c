@@ -76,17 +76,18 @@ static void put_batch(struct run *r)
     put_input(r, "gt_valid", area);
 }
 
+static const struct prompting by_points = {.masks = MASKS, .points = POINTS, .targets = true};
+
 /* The loss, and behind it the step's gradients in the order of the parameters. */
-static float *gradients(const char *const *sets, int64_t *count)
+static float *gradients(const struct prompting *p, void (*put)(struct run *), const char *const *sets, int64_t *count)
 {
     struct config c;
     struct run r = {0};
     struct error e = {0};
-    const struct run_options o = {.train = true, .prompts = {.masks = MASKS, .points = POINTS, .targets = true}};
     begin(&c, "model.path=tests/golden/sam_target", sets);
-    must(run_plan(&r, &c, &o, &e), &e);
+    must(run_plan(&r, &c, &(struct run_options){.train = true, .prompts = *p}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
-    put_batch(&r);
+    put(&r);
     must(run_put_step(&r, &(struct step_block){.inv_count = 0.125f, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
     must(run_program(&r, PROGRAM_STEP, &e), &e);
     VEC(float) all = {0};
@@ -125,15 +126,65 @@ static void test_micro_batches(void **state)
                                            {"memory.micro_batch=2", "memory.recompute=all", NULL},
                                            {"memory.micro_batch=4", "memory.recompute=all", NULL}};
     int64_t n, k;
-    float *want = gradients(whole, &n);
+    float *want = gradients(&by_points, put_batch, whole, &n);
     for (size_t i = 0; i < COUNT(split); i++) {
-        float *got = gradients(split[i], &k);
+        float *got = gradients(&by_points, put_batch, split[i], &k);
         assert_int_equal(n, k);
         expect_near(got, want, n, split[i][0]);
         if (i == 2) assert_memory_equal(got, want, (size_t)n * sizeof *got); /* recompute changes no bit */
         mem_free(got);
     }
     mem_free(want);
+}
+
+/* The same prompts, a point and a box each: as points and boxes, and in slots of which two
+ * stay empty. Nobody sees what is in those. */
+enum { SLOTS = 5 };
+static float slot_kind(int64_t i)
+{
+    static const int kinds[SLOTS] = {POINT_NOTHING, POINT_FIRST, POINT_ON, POINT_LAST, POINT_NOTHING};
+    return (float)kinds[i % SLOTS];
+}
+static float slot_place(int64_t i)
+{
+    const int64_t mask = i / (2 * SLOTS), slot = i / 2 % SLOTS, axis = i % 2;
+    if (slot == 2) return place(2 * mask + axis);
+    return slot == 0 || slot == 4 ? 7.5f : place(100 + 4 * mask + (slot == 3 ? 2 : 0) + axis);
+}
+static float box_place(int64_t i) { return place(100 + i); }
+static float on(int64_t i) { return (void)i, (float)POINT_ON; }
+
+static void put_apart(struct run *r)
+{
+    put_input(r, "pixel_values", wave);
+    put_input(r, "input_points", place);
+    put_input(r, "input_labels", on);
+    put_input(r, "input_boxes", box_place);
+    put_input(r, "gt_masks", bits);
+    put_input(r, "gt_valid", area);
+}
+
+static void put_slots(struct run *r)
+{
+    put_input(r, "pixel_values", wave);
+    put_input(r, "input_points", slot_place);
+    put_input(r, "input_labels", slot_kind);
+    put_input(r, "gt_masks", bits);
+    put_input(r, "gt_valid", area);
+}
+
+static void test_slots(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
+    const struct prompting apart = {.masks = MASKS, .points = 1, .boxes = true, .targets = true};
+    const struct prompting slots = {.masks = MASKS, .points = SLOTS, .slots = true, .targets = true};
+    int64_t n, k;
+    float *want = gradients(&apart, put_apart, sets, &n), *got = gradients(&slots, put_slots, sets, &k);
+    assert_int_equal(n, k);
+    expect_near(got, want, n, "slots");
+    mem_free(want);
+    mem_free(got);
 }
 
 /* --- folders ---------------------------------------------------------------------------- */
@@ -227,13 +278,12 @@ static void test_unreached(void **state)
         const struct param *p = &r.graph.params.at[i];
         const char *name = graph_name(&r.graph, tensor_at(&r.graph, p->tensor)->name);
         if (storage_of(&r.graph, p->tensor)->kind == KIND_CONST || p->grad) continue;
-        bool known = strstr(name, "positional_embedding") || strstr(name, "mask_embed.") || strstr(name, "point_embed.2") ||
-                     strstr(name, "point_embed.3") || strstr(name, "hypernetworks_mlps.0.");
+        bool known = strstr(name, "positional_embedding") || strstr(name, "mask_embed.") || strstr(name, "hypernetworks_mlps.0.");
         if (!known) fail_msg("%s has no gradient", name);
         assert_int_equal(p->frozen, strstr(name, "positional_embedding") != NULL);
         unreached++;
     }
-    assert_int_equal(unreached, 1 + 10 + 2 + 6);
+    assert_int_equal(unreached, 1 + 10 + 6);
     run_close(&r);
     config_free(&c);
 }
@@ -266,7 +316,7 @@ static void test_presets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_written_back), cmocka_unit_test(test_preset_folder),
+        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_slots), cmocka_unit_test(test_written_back), cmocka_unit_test(test_preset_folder),
         cmocka_unit_test(test_unreached),     cmocka_unit_test(test_presets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,9 +38,10 @@ enum port_values {
     VALUES_MASKS,   /* u8, 0 or 1, rows x columns last; in the graph bits, rows of mask_row_bytes */
 };
 
-/* A point that is on what is asked for, or beside it; one that only fills the row, known
- * to the model as such; one that says nothing at all. Labels 1, 0, -1, -10. */
-enum point_kind { POINT_BESIDE, POINT_ON, POINT_FILLER, POINT_NOTHING };
+/* What a point says: it is beside what is asked for, or on it; it is the first or the last
+ * corner of a box; it only fills the row, known to the model as such; nothing at all. In files
+ * 0, 1, -1 and -10; corners come as boxes there. */
+enum point_kind { POINT_BESIDE, POINT_ON, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_NOTHING, POINT_KINDS };
 
 /* One input. */
 struct port {
@@ -76,6 +77,8 @@ struct prompting {
     int64_t masks;       /* M: prompts of an image; 0: what is said above */
     int64_t points;      /* of a prompt; 0: none are given */
     int64_t mask_inputs; /* of an image: 0, 1 for all of its prompts, or M */
+    bool slots;          /* points are places for any prompt: no filler follows them, and nobody
+                            sees those that say nothing */
     bool boxes, targets;
     bool single;         /* one mask for a prompt instead of several to choose from */
     struct mask_loss_options loss; /* with targets; all zeros: the defaults */

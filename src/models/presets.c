@@ -99,6 +99,6 @@ const struct preset presets[] = {
     {"sam-vit-b", SAM(768, 12, 12, 3072, "2, 5, 8, 11")},      /* 94 M */
     {"sam-vit-l", SAM(1024, 24, 16, 4096, "5, 11, 17, 23")},   /* 312 M */
     {"sam-vit-h", SAM(1280, 32, 16, 5120, "7, 15, 23, 31")},   /* 641 M */
-    {"sam-tiny", SAM_TINY},                                    /* 0.8 M */
+    {"sam-tiny", SAM_TINY},                                    /* 0.7 M */
     {NULL, NULL},
 };

@@ -268,7 +268,7 @@ static void build_sam(const struct model *m, struct graph *g, const struct batch
     output_map(m, g, &batch, "image_embeddings", image);
     struct sam_encoded p = sam_prompt(&b);
     graph_param_of(g, sam_frequencies(&b))->frozen = !batch.outputs;
-    struct sam_masks out = sam_decode(&b, image, &p, 0);
+    struct sam_masks out = sam_decode(&b, image, &p);
     if (g->error.code) return;
     const struct tensor t = *tensor_at(g, out.logits);
     model_output(m, g, &batch, "iou_scores", op_reshape(g, out.iou, 3, (int64_t[]){b.B, b.M, t.dim[1]}));

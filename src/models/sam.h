@@ -62,6 +62,7 @@ id sam_frequencies(const struct sam_build *b);
 /* The prompts, encoded. */
 struct sam_encoded {
     id tokens;      /* [B*M,n,hidden]; 0: neither points nor boxes */
+    id hidden;      /* f32 [B*M,n]: added to the scores of tokens as keys; 0: all are seen */
     id dense;       /* [rows,grid*grid or 1,hidden], rows B*M, B or 1: to be added to the image */
     id places;      /* [grid*grid,hidden]: where each place of the grid is */
 };
@@ -72,8 +73,7 @@ struct sam_masks {
     id logits;      /* [B*M,K,4 grid,4 grid] */
     id iou;         /* [B*M,K] */
 };
-/* image [B,grid,grid,hidden]. mask f32 [B*M,tokens]: added to the scores of tokens as
- * keys, output tokens first; 0: all of them are seen. */
-struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p, id mask);
+/* image [B,grid,grid,hidden]. */
+struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p);
 
 #endif

@@ -215,16 +215,17 @@ static id apply(struct graph *g, id filters, id maps)
     return op_reshape(g, logits, 4, (int64_t[]){m.dim[0], K, m.dim[1], m.dim[2]});
 }
 
-struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p, id mask)
+struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p)
 {
     const struct sam_decoder *c = &b->c->decoder;
     struct graph *g = b->g;
     const int64_t first = b->asked.single ? 0 : 1, count = b->asked.single ? 1 : c->candidates;
-    struct two_way t = {.places = p->places, .mask = mask};
+    struct two_way t = {.places = p->places};
     id outer = graph_scope_push(g, "mask_decoder", 0);
     id flat = op_reshape(g, image, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
     t.tokens = t.first = begin_tokens(b, p->tokens);
     t.keys = add_rows(g, flat, p->dense);
+    if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0}); /* output tokens are seen */
     graph_scope_pop(g, outer);
     transform(b, &t);
     outer = graph_scope_push(g, "mask_decoder", 0);

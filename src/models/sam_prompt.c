@@ -12,8 +12,10 @@
  * the grid is. Points without a box are followed by one filler, as in the reference.
  *
  * Kinds select by GATHER, which reads zeros where an index leads outside of its rows: so
- * a point of no kind has no embedding, and a filler no place.
+ * a point that says nothing has no embedding, and a filler no place. In slots, corners are
+ * points like others, and nobody sees those that say nothing: any prompt fits.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "graph/ops.h"
@@ -40,25 +42,57 @@ static id filler_embedding(const struct sam_build *b)
     return layer_param(b->g, ROOT, "not_a_point_embed.weight", 2, (int64_t[]){1, b->c->prompts.hidden}, 1);
 }
 
+static id point_kinds(const struct sam_build *b)
+{
+    return graph_input(b->g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, b->asked.points});
+}
+
+/* Where each point is: [B*M*P,C], zeros for those that have no place. */
+static id point_places(const struct sam_build *b, id gauss)
+{
+    struct graph *g = b->g;
+    const int64_t P = b->asked.points, C = b->c->prompts.hidden, n = b->B * b->M * P;
+    id places = graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
+    id one = op_reshape(g, op_fourier(g, places, gauss), 3, (int64_t[]){n, 1, C});
+    /* A row for each kind that has a place; other kinds find none. */
+    id rows = op_concat(g, (id[]){one, one, one, one}, POINT_FILLER, 1);
+    return op_reshape(g, op_gather(g, rows, op_reshape(g, point_kinds(b), 2, (int64_t[]){n, 1})), 2, (int64_t[]){n, C});
+}
+
+/* What each point says: [B*M*P,C]. */
+static id point_meanings(const struct sam_build *b)
+{
+    struct graph *g = b->g;
+    const int64_t C = b->c->prompts.hidden, n = b->B * b->M * b->asked.points;
+    id known[POINT_NOTHING];
+    for (int i = 0; i < POINT_FILLER; i++) known[i] = kind_embedding(b, i);
+    known[POINT_FILLER] = filler_embedding(b);
+    id table = op_reshape(g, op_concat(g, known, POINT_NOTHING, 0), 3, (int64_t[]){1, POINT_NOTHING, C});
+    return op_reshape(g, op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, n})), 2, (int64_t[]){n, C});
+}
+
 /* Tokens [B*M,P,C], and the filler behind them where no box follows. */
 static id point_tokens(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
-    const int64_t P = b->asked.points, C = b->c->prompts.hidden, N = b->B * b->M;
-    id places = graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
-    id kinds = graph_input(g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, P});
-    id encoded = op_reshape(g, op_fourier(g, places, gauss), 3, (int64_t[]){N * P, 1, C});
-    id known[] = {kind_embedding(b, POINT_BESIDE), kind_embedding(b, POINT_ON), filler_embedding(b)};
-    id table = op_reshape(g, op_concat(g, known, 3, 0), 3, (int64_t[]){1, 3, C});
-    /* Both kinds of a point that has a place find it in their row. */
-    id twice = op_concat(g, (id[]){encoded, encoded}, 2, 1);
-    id where = op_gather(g, twice, op_reshape(g, kinds, 2, (int64_t[]){N * P, 1}));
-    id what = op_gather(g, table, op_reshape(g, kinds, 2, (int64_t[]){1, N * P}));
-    id tokens = op_reshape(g, op_add(g, op_reshape(g, where, 2, (int64_t[]){N * P, C}), op_reshape(g, what, 2, (int64_t[]){N * P, C})), 3,
-                           (int64_t[]){N, P, C});
-    if (b->asked.boxes) return tokens;
+    const int64_t P = b->asked.points, C = b->c->prompts.hidden;
+    id both = op_add(g, point_places(b, gauss), point_meanings(b));
+    id tokens = op_reshape(g, both, 3, (int64_t[]){b->B * b->M, P, C});
+    if (b->asked.boxes || b->asked.slots) return tokens;
     id last = op_pad(g, filler_embedding(b), (int64_t[]){P, 0}, (int64_t[]){0, 0});
     return op_add(g, op_pad(g, tokens, (int64_t[]){0, 0, 0}, (int64_t[]){0, 1, 0}), last);
+}
+
+/* [B*M,tokens]: -inf for the slots that say nothing, 0 for the rest. */
+static id hidden_slots(const struct sam_build *b)
+{
+    struct graph *g = b->g;
+    const int64_t P = b->asked.points, N = b->B * b->M;
+    float score[POINT_KINDS] = {0};
+    score[POINT_NOTHING] = -INFINITY;
+    id table = graph_const(g, "slot_scores", DT_F32, 3, (int64_t[]){1, POINT_KINDS, 1}, score);
+    id all = op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, N * P}));
+    return op_pad(g, op_reshape(g, all, 2, (int64_t[]){N, P}), (int64_t[]){0, 0}, (int64_t[]){0, b->asked.boxes ? 2 : 0});
 }
 
 /* Two corners, [B*M,2,C]. */
@@ -67,7 +101,7 @@ static id box_tokens(const struct sam_build *b, id gauss)
     struct graph *g = b->g;
     id corners = graph_input(g, "input_boxes", DT_F32, 4, (int64_t[]){b->B, b->M, 2, 2});
     id encoded = op_reshape(g, op_fourier(g, corners, gauss), 3, (int64_t[]){b->B * b->M, 2, b->c->prompts.hidden});
-    return op_add(g, encoded, op_concat(g, (id[]){kind_embedding(b, 2), kind_embedding(b, 3)}, 2, 0));
+    return op_add(g, encoded, op_concat(g, (id[]){kind_embedding(b, POINT_FIRST), kind_embedding(b, POINT_LAST)}, 2, 0));
 }
 
 /* Masks of four times the grid, [B,n,h,h], to [B*n,grid*grid,C]. */
@@ -135,6 +169,7 @@ struct sam_encoded sam_prompt(const struct sam_build *b)
     mask_weights(b);
     id none = layer_param(g, ROOT, "no_mask_embed.weight", 2, (int64_t[]){1, c->hidden}, 1);
     struct sam_encoded p = {.tokens = all_tokens(b, gauss), .places = grid_places(b, gauss)};
+    if (b->asked.slots && b->asked.points) p.hidden = hidden_slots(b);
     p.dense = b->asked.mask_inputs ? mask_embedding(b) : op_reshape(g, none, 3, (int64_t[]){1, 1, c->hidden});
     graph_scope_pop(g, outer);
     return p;
