@@ -604,6 +604,7 @@ static void test_update(void **state)
 }
 
 #include "kernels_shapes.inc"
+#include "kernels_masks.inc"
 
 /* Runs last: an op without a trial, or without a reference kernel, fails here. */
 static void test_coverage(void **state)
@@ -628,6 +629,8 @@ int main(void)
         cmocka_unit_test(test_conv),
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_maps),
+        cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_masks),
         cmocka_unit_test(test_coverage),
         cmocka_unit_test(test_coverage),
     };

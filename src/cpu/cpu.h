@@ -24,6 +24,12 @@ CPU_KERNEL_WORK(bmm);
 CPU_KERNEL_WORK(attention);
 CPU_KERNEL_WORK(attention_bwd);
 
+/* grid.c, grid_bwd.c */
+CPU_KERNEL_WORK(attention_rel);
+CPU_KERNEL_WORK(attention_rel_bwd);
+CPU_KERNEL_WORK(attention_bias);
+CPU_KERNEL_WORK(attention_bias_bwd);
+
 /* conv.c */
 CPU_KERNEL_WORK(conv);
 CPU_KERNEL_WORK(conv_dx);
