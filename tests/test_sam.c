@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "io/file.h"
+#include "train/recipe.h"
 #include "train/run.h"
 
 enum { BATCH = 4, MASKS = 3, POINTS = 2 };
@@ -313,11 +314,32 @@ static void test_presets(void **state)
     }
 }
 
+/* loss.preset is what the other keys begin with; one that is given wins. */
+static void test_loss(void **state)
+{
+    (void)state;
+    struct config c;
+    struct error e = {0};
+    config_init(&c);
+    struct mask_loss_options o = recipe_loss(&c);
+    assert_true(o.focal == 20 && o.dice == 1 && o.iou == 1 && o.alpha == 0.25f && o.gamma == 2 && o.smooth == 1 && !o.seed);
+    must(config_set(&c, "loss.preset=seed", &e), &e);
+    must(config_set(&c, "loss.dice=3", &e), &e);
+    o = recipe_loss(&c);
+    assert_true(o.focal == 1 && o.dice == 3 && o.iou == 1 && o.alpha == 0.8f && o.gamma == 2 && o.smooth == 1e-6f && o.seed);
+    must(config_set(&c, "loss.focal=0", &e), &e);
+    must(config_set(&c, "loss.dice=0", &e), &e);
+    assert_int_equal(config_check(&c, 0, &e), PL_OK);
+    must(config_set(&c, "loss.iou=0", &e), &e);
+    assert_int_equal(config_check(&c, 0, &e), PL_USAGE);
+    config_free(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_slots), cmocka_unit_test(test_written_back), cmocka_unit_test(test_preset_folder),
-        cmocka_unit_test(test_unreached),     cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_unreached),     cmocka_unit_test(test_presets), cmocka_unit_test(test_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
