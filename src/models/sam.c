@@ -267,9 +267,9 @@ static void build_sam(const struct model *m, struct graph *g, const struct batch
     id image = sam_encode(&b, pixels(&b));
     output_map(m, g, &batch, "image_embeddings", image);
     struct sam_encoded p = sam_prompt(&b);
-    graph_param_of(g, sam_frequencies(&b))->frozen = !batch.outputs;
     struct sam_masks out = sam_decode(&b, image, &p);
     if (g->error.code) return;
+    graph_param_of(g, sam_frequencies(&b))->frozen = !batch.outputs;
     const struct tensor t = *tensor_at(g, out.logits);
     model_output(m, g, &batch, "iou_scores", op_reshape(g, out.iou, 3, (int64_t[]){b.B, b.M, t.dim[1]}));
     model_output(m, g, &batch, "pred_masks", op_reshape(g, out.logits, 5, (int64_t[]){b.B, b.M, t.dim[1], t.dim[2], t.dim[3]}));
