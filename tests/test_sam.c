@@ -106,9 +106,7 @@ static float *gradients(const struct prompting *p, void (*put)(struct run *), co
     return all.at;
 }
 
-/* Sums in another order: eps times the root of the number of terms, with room for the
- * depth of the network. */
-static void expect_near(const float *a, const float *b, int64_t n, const char *what)
+static void expect_within(const float *a, const float *b, int64_t n, double bound, const char *what)
 {
     double off = 0, size = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -116,8 +114,12 @@ static void expect_near(const float *a, const float *b, int64_t n, const char *w
         size += pow((double)b[i], 2);
     }
     assert_true(size > 0);
-    if (!(sqrt(off / size) < 30 * 1.2e-7)) fail_msg("%s: off by %.2g", what, sqrt(off / size));
+    if (!(sqrt(off / size) < bound)) fail_msg("%s: off by %.2g", what, sqrt(off / size));
 }
+
+/* Sums in another order: eps times the root of the number of terms, with room for the
+ * depth of the network. */
+static void expect_near(const float *a, const float *b, int64_t n, const char *what) { expect_within(a, b, n, 30 * 1.2e-7, what); }
 
 static void test_micro_batches(void **state)
 {
@@ -136,6 +138,21 @@ static void test_micro_batches(void **state)
         mem_free(got);
     }
     mem_free(want);
+}
+
+/* Weights of which layers read parts (queries, keys and values are one matrix), places and
+ * targets go through in bf16, too: within its eps of 1/128 times the depth. */
+static void test_bf16(void **state)
+{
+    (void)state;
+    static const char *const exact[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
+    static const char *const rounded[] = {"memory.micro_batch=2", "memory.recompute=none", "memory.precision=bf16", NULL};
+    int64_t n, k;
+    float *want = gradients(&by_points, put_batch, exact, &n), *got = gradients(&by_points, put_batch, rounded, &k);
+    assert_int_equal(n, k);
+    expect_within(got, want, n, 10.0 / 128, "bf16");
+    mem_free(want);
+    mem_free(got);
 }
 
 /* The same prompts, a point and a box each: as points and boxes, and in slots of which two
@@ -338,7 +355,7 @@ static void test_loss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_slots), cmocka_unit_test(test_written_back), cmocka_unit_test(test_preset_folder),
+        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_slots), cmocka_unit_test(test_bf16), cmocka_unit_test(test_written_back), cmocka_unit_test(test_preset_folder),
         cmocka_unit_test(test_unreached),     cmocka_unit_test(test_presets), cmocka_unit_test(test_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
