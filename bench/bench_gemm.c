@@ -125,8 +125,7 @@ static void bench_product(int64_t M, int64_t N, int64_t K, bool ta, bool tb, enu
     b.out[0] = tensor_new(out, 2, (int64_t[]){M, N});
     for (int i = 0; i < 2; i++) b.l.in[i] = operand_new(&b.in[i]);
     b.l.out[0] = operand_new(&b.out[0]);
-    struct kernel k = {OP_MATMUL, "matmul", matmul_match, matmul_workspace, matmul_run};
-    bench_print(name, 2.0 * (double)M * (double)N * (double)K, &b, &k);
+    bench_print(name, 2.0 * (double)M * (double)N * (double)K, &b, cpu_kernel_named(OP_MATMUL, "cpu_matmul"));
     for (int i = 0; i < 2; i++) munmap(b.l.in[i].data, align_up(tensor_bytes(&b.in[i]) + 64, 2u << 20));
     munmap(b.l.out[0].data, align_up(tensor_bytes(&b.out[0]) + 64, 2u << 20));
 }
@@ -151,12 +150,9 @@ static void bench_attention(int64_t B, int64_t T, int64_t H, int64_t G, int64_t 
     b.l.in[0] = operand_new(&q), b.l.in[1] = f.l.in[0], b.l.in[2] = f.l.in[1], b.l.in[3] = f.l.in[2];
     b.l.in[4] = f.l.out[0], b.l.in[5] = f.l.out[1];
     for (int i = 0; i < 3; i++) b.l.out[i] = operand_new(&b.out[i]);
-    struct kernel forward = {OP_ATTENTION, "attention", attention_match, attention_workspace, attention_run};
-    struct kernel backward = {OP_ATTENTION_BWD, "attention_bwd", attention_bwd_match, attention_bwd_workspace,
-                              attention_bwd_run};
     double pairs = (double)(B * H) * (causal ? 0.5 * (double)T * (double)(T + 1) : (double)T * (double)T);
-    bench_print(name, pairs * (double)D * 4, &f, &forward);
-    bench_print("  backward", pairs * (double)D * 10, &b, &backward);
+    bench_print(name, pairs * (double)D * 4, &f, cpu_kernel_named(OP_ATTENTION, "cpu_attention"));
+    bench_print("  backward", pairs * (double)D * 10, &b, cpu_kernel_named(OP_ATTENTION_BWD, "cpu_attention_bwd"));
 }
 
 static void bench_products(enum dtype t)

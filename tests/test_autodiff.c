@@ -543,6 +543,87 @@ static void test_together(void **state)
     }
 }
 
+/* --- loops that a model brings ---------------------------------------------------------------------------- */
+
+enum { ROUNDS = 3 };
+
+/* One round on h [B,M,C]: the mean square of a layer, times the round's number. */
+static id round_loss(struct graph *g, id h, id w, id number)
+{
+    id y = op_linear(g, h, w, 0);
+    return op_sum(g, op_mul(g, op_mul(g, y, y), number));
+}
+
+/* Sum over the rounds: in a loop that counts them in a carried scalar, or written out. */
+static id rounds(struct graph *g, id h, id w, bool looped)
+{
+    id sum = op_fill(g, DT_F64, 0, NULL, 0), number = op_fill(g, DT_F64, 0, NULL, 0);
+    if (looped) g->at.loop = graph_loop(g, "rounds", ROUNDS);
+    for (int k = 0; k < (looped ? 1 : ROUNDS); k++) {
+        number = op_accumulate(g, op_fill(g, DT_F64, 0, NULL, 1), number);
+        id now = op_copy(g, number, SPACE_DEVICE);
+        sum = op_accumulate(g, round_loss(g, h, w, now), sum);
+    }
+    g->at.loop = 0;
+    return sum;
+}
+
+/* B embeddings and B x M prompts, added, then rounds; cut into pieces; and a second use of
+ * the embeddings outside, so that their gradient has parts from everywhere. */
+static void build_rounds(struct rig *r, int64_t B, int64_t M, bool looped, int chunks)
+{
+    struct graph *g = &r->graph;
+    struct init normal = {INIT_NORMAL, 1, 0};
+    memset(r, 0, sizeof *r);
+    graph_init(g);
+    id w = graph_param(g, "w", DT_F64, DIM(C, C), normal), v = graph_param(g, "v", DT_F64, DIM(C, C), normal);
+    id images = op_linear(g, graph_param(g, "images", DT_F64, DIM(B, C), normal), v, 0);
+    id prompts = op_scale(g, graph_param(g, "prompts", DT_F64, DIM(B * M, C), normal), 0.5);
+    id outer = graph_scope_push(g, "decoder", SCOPE_ROWS);
+    id h = op_add(g, op_reshape(g, prompts, DIM(B, M, C)), op_reshape(g, images, DIM(B, 1, C)));
+    id loss = rounds(g, h, w, looped);
+    graph_scope_pop(g, outer);
+    graph_output(g, "loss", op_add(g, loss, op_sum(g, op_scale(g, images, 3))));
+    graph_verify(g, "build");
+    pass_chunk(g, &(struct settings){.head_chunks = chunks});
+    graph_verify(g, "chunk");
+    graph_differentiate(g, PROGRAM_STEP, rig_loss_tensor(r));
+    graph_verify(g, "differentiate");
+    rig_open(r, DEVICE_REF);
+    rig_run(r);
+}
+
+static void check_rounds(int64_t B, int64_t M, int chunks)
+{
+    struct rig plain, looped;
+    build_rounds(&plain, B, M, false, 1);
+    build_rounds(&looped, B, M, true, chunks);
+    assert_true(fabs(rig_loss(&plain) - rig_loss(&looped)) < 1e-9 * fabs(rig_loss(&plain)));
+    for (uint32_t i = 0; i < plain.graph.params.n; i++) {
+        const struct param *p = &plain.graph.params.at[i];
+        double *want = rig_read(&plain, p->grad), *have = rig_read(&looped, looped.graph.params.at[i].grad);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&plain.graph, p->tensor)); k++)
+            if (!(fabs(want[k] - have[k]) < 1e-9 * (1 + fabs(want[k]))))
+                fail_msg("B %d, M %d, %d pieces: gradient of %s at %d is %g, not %g", (int)B, (int)M, chunks, name_of(&plain, p->tensor),
+                         (int)k, have[k], want[k]);
+        mem_free(want);
+        mem_free(have);
+    }
+    rig_close(&plain);
+    rig_close(&looped);
+}
+
+/* Rounds inside pieces: pieces of one image's prompts, and of whole images; even and ragged. */
+static void test_rounds(void **state)
+{
+    (void)state;
+    for (int chunks = 1; chunks < 6; chunks++) {
+        check_rounds(1, 6, chunks);
+        check_rounds(3, 2, chunks);
+        check_rounds(4, 3, chunks);
+    }
+}
+
 /* --- what gets no gradient ---------------------------------------------------------------------------- */
 
 static bool freezes(const struct graph *g, uint32_t param, uint64_t number, uint64_t one_in)
@@ -702,6 +783,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slopes),    cmocka_unit_test(test_chunks), cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_recompute), cmocka_unit_test(test_reuse),  cmocka_unit_test(test_together),
+        cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_frozen),    cmocka_unit_test(test_unreached),         cmocka_unit_test(test_means),
         cmocka_unit_test(test_loop_exit_refused), cmocka_unit_test(test_statistic_refused),
     };

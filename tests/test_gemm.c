@@ -127,9 +127,6 @@ static void check(const char *what, double got, double want, double terms, doubl
 
 /* --- products ------------------------------------------------------------------------------------ */
 
-static const struct kernel linear_kernel = {OP_LINEAR, "linear", linear_match, linear_workspace, linear_run};
-static const struct kernel matmul_kernel = {OP_MATMUL, "matmul", matmul_match, matmul_workspace, matmul_run};
-
 struct product {
     int64_t M, N, K;
     bool ta, tb, linear, bias, add;
@@ -187,7 +184,7 @@ static void product_test(const struct product *p)
         else poison(&c.data_out[0], &c.out[0]);
         void *own = c.data_in[2].data;
         if (p->add) c.data_in[2].data = c.data_out[0].data;
-        call_run(&c, p->linear ? &linear_kernel : &matmul_kernel, threads);
+        call_run(&c, p->linear ? cpu_kernel_named(OP_LINEAR, "cpu_linear") : cpu_kernel_named(OP_MATMUL, "cpu_matmul"), threads);
         c.data_in[2].data = own;
         if (threads == 1) {
             product_compare(p, &c, old);
@@ -369,7 +366,6 @@ static void test_micro_bf16(void **unused)
 static void test_bmm_strides(void **unused)
 {
     (void)unused;
-    static const struct kernel bmm_kernel = {OP_BMM, "bmm", bmm_match, bmm_workspace, bmm_run};
     enum { M = 7, N = 9, K = 21 };
     seed_set(12);
     for (int64_t B = 1; B <= 5; B += 2)
@@ -385,7 +381,7 @@ static void test_bmm_strides(void **unused)
             c.data_out[0] = operand_new(&c.out[0]);
             const int64_t *x = c.in[0].stride, *y = c.in[1].stride, *z = c.out[0].stride;
             for (int threads = 1; threads <= 3; threads++) {
-                call_run(&c, &bmm_kernel, threads);
+                call_run(&c, cpu_kernel_named(OP_BMM, "cpu_bmm"), threads);
                 for (int64_t i = 0; i < B * 2 * M * N; i++) {
                     int64_t n = i % N, m = i / N % M, h = i / N / M % 2, b = i / N / M / 2;
                     double sum = 0, norm = 0;
@@ -410,19 +406,16 @@ static void test_match(void **unused)
     union attr attr = {.matmul = {.dtype = DT_F32}};
     struct profile profile = {.threads = 1};
     struct query q = {.attr = &attr, .in = {&a, &b}, .out = {&c}, .nin = 2, .nout = 1, .profile = &profile};
-    assert_true(matmul_match(&q));
+    bool (*match)(const struct query *) = cpu_kernel_named(OP_MATMUL, "cpu_matmul")->match;
+    assert_true(match(&q));
     a.dtype = DT_F64;
-    assert_false(matmul_match(&q));
+    assert_false(match(&q));
     a.dtype = DT_F32;
     a.stride[0] = 8;
-    assert_false(matmul_match(&q));
+    assert_false(match(&q));
 }
 
 /* --- attention ------------------------------------------------------------------------------------ */
-
-static const struct kernel forward_kernel = {OP_ATTENTION, "attention", attention_match, attention_workspace, attention_run};
-static const struct kernel backward_kernel = {OP_ATTENTION_BWD, "attention_bwd", attention_bwd_match,
-                                              attention_bwd_workspace, attention_bwd_run};
 
 struct shape {
     int64_t B, T, S, H, G, D;
@@ -594,7 +587,7 @@ static void attention_test(const struct shape *n)
     b.in[0] = f.out[0], b.data_in[0] = operand_new(&f.out[0]);
     struct truth x = truth_new(n, &f, &b.data_in[0]);
 
-    call_threads(&f, &forward_kernel);
+    call_threads(&f, cpu_kernel_named(OP_ATTENTION, "cpu_attention"));
     heads_check("o", &f.data_out[0], x.o, x.norm_o, (double)(n->S + n->D), n->t == DT_BF16);
     for (int64_t i = 0; i < n->B * n->H * n->T; i++) {
         double got = at(&f.data_out[1], i);
@@ -606,7 +599,7 @@ static void attention_test(const struct shape *n)
     b.in[4] = f.out[0], b.data_in[4] = f.data_out[0], b.in[5] = f.out[1], b.data_in[5] = f.data_out[1];
     b.out[0] = head_tensor(n, n->T, n->H, n->strided), b.out[1] = b.out[2] = head_tensor(n, n->S, n->G, n->strided);
     for (int i = 0; i < 3; i++) b.data_out[i] = operand_new(&b.out[i]);
-    call_threads(&b, &backward_kernel);
+    call_threads(&b, cpu_kernel_named(OP_ATTENTION_BWD, "cpu_attention_bwd"));
     bool narrow = n->t != DT_F32;
     double terms = (double)(n->S + n->T * n->H / n->G + n->D);
     heads_check("dq", &b.data_out[0], x.dq, x.norm_q, terms, narrow);
@@ -672,8 +665,8 @@ static void test_attention_large_bias(void **unused)
     f.out[1] = b.in[5] = lse, f.data_out[1] = b.data_in[5] = operand_new(&lse);
     b.in[0] = x, b.data_in[0] = operand_new(&x);
     for (int i = 0; i < 3; i++) b.out[i] = x, b.data_out[i] = operand_new(&x);
-    call_threads(&f, &forward_kernel);
-    call_threads(&b, &backward_kernel);
+    call_threads(&f, cpu_kernel_named(OP_ATTENTION, "cpu_attention"));
+    call_threads(&b, cpu_kernel_named(OP_ATTENTION_BWD, "cpu_attention_bwd"));
     for (int64_t i = 0; i < T * D; i++) {
         assert_true(fabs(at(&f.data_out[0], i)) <= 1.0 + 1e-6);
         for (int o = 0; o < 3; o++) assert_true(fabs(at(&b.data_out[o], i)) <= 10.0 * T);
@@ -708,7 +701,7 @@ static void test_attention_large(void **unused)
     for (int i = 0; i < 3; i++) f.in[i] = x, f.data_in[i] = operand_new(&x);
     f.out[0] = x, f.data_out[0] = operand_new(&x);
     f.out[1] = tensor_new(DT_F32, 3, (int64_t[]){1, 1, T}), f.data_out[1] = operand_new(&f.out[1]);
-    call_threads(&f, &forward_kernel);
+    call_threads(&f, cpu_kernel_named(OP_ATTENTION, "cpu_attention"));
     for (int64_t i = 0; i < T * D; i++) assert_true(fabs(at(&f.data_out[0], i)) <= 1.0 + 1e-6);
     for (int64_t i = 0; i < T; i++) assert_true(isfinite(at(&f.data_out[1], i)));
     call_free(&f);
@@ -727,7 +720,7 @@ static void test_attention_nan(void **unused)
     ((float *)f.data_in[1].data)[BAD * D] = NAN;
     f.out[0] = x, f.data_out[0] = operand_new(&x);
     f.out[1] = tensor_new(DT_F32, 3, (int64_t[]){1, 1, T}), f.data_out[1] = operand_new(&f.out[1]);
-    call_threads(&f, &forward_kernel);
+    call_threads(&f, cpu_kernel_named(OP_ATTENTION, "cpu_attention"));
     for (int64_t i = 0; i < T * D; i++) assert_true(isnan(at(&f.data_out[0], i)) == (i / D >= BAD));
     call_free(&f);
 }

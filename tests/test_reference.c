@@ -138,12 +138,12 @@ static void test_strides(void **state)
     l.in[0] = (struct operand){.data = x, .dtype = DT_F32, .rank = 2, .dim = {4, 3}, .stride = {1, 4}};
     l.out[0] = shape(DT_F32, DIM(4, 3));
     l.out[0].data = y;
-    find(ref_kernels, OP_SCALE)->run(&l);
+    ref_kernels[OP_SCALE]->run(&l);
     for (int i = 0; i < 12; i++) assert_true(y[i] == 2 * x[i % 3 * 4 + i / 3]);
 
     struct planned p;
     plan_launch(&p, &l);
-    assert_false(find(cpu_kernels, OP_SCALE)->match(&p.query));
+    assert_false(cpu_kernels[OP_SCALE]->match(&p.query));
 }
 
 /* A query before the first key sees nothing: o is 0, lse -inf, and no gradient flows. */

@@ -31,8 +31,6 @@
 
 enum { CANARY = 64, CANARY_BYTE = 0xA5, POISON = 0xFF };
 
-static bool covered[OP_COUNT]; /* the ops that had a trial */
-
 /* --- random values ------------------------------------------------------------------- */
 
 static uint64_t seed, rng;
@@ -93,7 +91,6 @@ static inline size_t operand_bytes(const struct operand *x)
 
 static inline struct trial trial_of(enum op op)
 {
-    covered[op] = true;
     return (struct trial){.op = op, .alias = {-1, -1, -1, -1, -1}, .length = 1};
 }
 
@@ -188,11 +185,8 @@ static inline void plan_launch(struct planned *p, const struct launch *l)
     }
 }
 
-static const struct kernel *find(const struct kernel *table, enum op op)
-{
-    while (table->op != OP_NONE && table->op != op) table++;
-    return table->op == op ? table : NULL;
-}
+/* A kernel without a match takes everything. */
+static inline bool kernel_takes(const struct kernel *k, const struct planned *p) { return !k->match || k->match(&p->query); }
 
 /* n bytes at a multiple of 64, poisoned, with a canary behind them. */
 static inline void *guarded(size_t n)
@@ -216,7 +210,7 @@ static inline void run_kernel(const struct trial *t, const struct kernel *k, str
 {
     struct planned p;
     plan_launch(&p, l);
-    if (!k->match(&p.query)) fail_msg("%s does not match its own trial", k->name);
+    if (!kernel_takes(k, &p)) fail_msg("%s does not match its own trial", k->name);
     l->work_bytes = k->workspace ? k->workspace(&p.query) : 0;
     l->work = guarded(l->work_bytes);
     k->run(l);
@@ -244,15 +238,16 @@ static inline void run_oracle(struct trial *t)
         if (t->alias[i] >= 0) l.out[i].dtype = l.in[t->alias[i]].dtype;
     }
     if (t->op == OP_COPY) l.in[0] = t->in[0]; /* bytes, whatever they mean */
-    run_kernel(t, find(ref_kernels, t->op), &l);
+    run_kernel(t, ref_kernels[t->op], &l);
     for (int i = 0; i < t->nout; i++) {
         t->oracle[i] = bump_alloc(&t->memory, (size_t)operand_elements(&l.out[i]) * sizeof(double));
         dtype_convert(t->oracle[i], DT_F64, l.out[i].data, l.out[i].dtype, operand_elements(&l.out[i]));
     }
 }
 
-/* The fast kernel on guarded copies; results[i] is malloc'ed, the caller's. */
-static inline void run_fast(const struct trial *t, const int alias[MAX_OUT], int threads, void *results[MAX_OUT])
+/* A fast kernel on guarded copies; results[i] is malloc'ed, the caller's. */
+static inline void run_fast(const struct trial *t, const struct kernel *k, const int alias[MAX_OUT], int threads,
+                            void *results[MAX_OUT])
 {
     struct launch l = {.attr = &t->attr, .nin = t->nin, .nout = t->nout, .threads = threads};
     bool updated[MAX_IN] = {0};
@@ -267,7 +262,7 @@ static inline void run_fast(const struct trial *t, const int alias[MAX_OUT], int
         l.out[i].data = alias[i] < 0 ? guarded(operand_bytes(&t->out[i])) : l.in[alias[i]].data;
         if (alias[i] >= 0) updated[alias[i]] = true;
     }
-    run_kernel(t, find(cpu_kernels, t->op), &l);
+    run_kernel(t, k, &l);
     for (int i = 0; i < t->nout; i++) {
         check_canary(t, "an output", l.out[i].data, operand_bytes(&l.out[i]));
         results[i] = l.out[i].data;
@@ -312,25 +307,40 @@ static inline void compare(const struct trial *t, int o, const void *got)
     }
 }
 
-/* The whole trial: oracle, one thread, more threads, and in place as `may` says. */
-static inline void trial_check_in_place(struct trial *t, const int *may)
+/* One kernel: on one thread, on more, and in place as `may` says. */
+static inline void kernel_check(const struct trial *t, const struct kernel *k, const int *may)
 {
     void *one[MAX_OUT], *other[MAX_OUT];
     char text[512];
-    run_oracle(t);
-    run_fast(t, t->alias, 1, one);
+    run_fast(t, k, t->alias, 1, one);
     for (int o = 0; o < t->nout; o++) compare(t, o, one[o]);
     for (int round = 0; round < (may ? 4 : 2); round++) {
         int threads = round % 2 ? 3 : 2;
-        run_fast(t, round < 2 ? t->alias : may, threads, other);
+        run_fast(t, k, round < 2 ? t->alias : may, threads, other);
         for (int o = 0; o < t->nout; o++) {
             if (memcmp(one[o], other[o], operand_bytes(&t->out[o])))
-                fail_msg("%s: output %d differs on %d threads%s", describe(t, text), o, threads,
+                fail_msg("%s, %s: output %d differs on %d threads%s", describe(t, text), k->name, o, threads,
                          round < 2 ? "" : " in place");
             free(other[o]);
         }
     }
     for (int o = 0; o < t->nout; o++) free(one[o]);
+}
+
+/* The whole trial: the oracle, then each of the op's kernels that takes it; one must. */
+static inline void trial_check_in_place(struct trial *t, const int *may)
+{
+    char text[512];
+    struct launch l = {.attr = &t->attr, .nin = t->nin, .nout = t->nout};
+    struct planned p;
+    int taken = 0;
+    run_oracle(t);
+    memcpy(l.in, t->in, sizeof l.in);
+    memcpy(l.out, t->out, sizeof l.out);
+    plan_launch(&p, &l);
+    for (const struct kernel *k = cpu_kernels[t->op]; k->op != OP_NONE; k++)
+        if (kernel_takes(k, &p)) kernel_check(t, k, may), taken++;
+    if (!taken) fail_msg("%s: no fast kernel takes its own trial", describe(t, text));
     bump_free(&t->memory);
 }
 

@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "io/json.h"
+#include "report/html.h"
 
 static void print_summary(const struct train_summary *s, bool json)
 {
@@ -80,6 +81,9 @@ static int train(int argc, char **argv, struct error *e)
         rc = train_run(&c, &(struct train_options){.plan = o.plan, .resume = o.resume, .command = command.at, .signals = true, .progress = true}, &s, e);
         text_free(&command);
         if (!rc) print_summary(&s, o.json);
+        /* The run is done and saved: a page that cannot be written is not its failure. */
+        struct error page;
+        if (!rc && report_html(c.train_out, &page)) log_warn("%s", page.text);
         else if (rc == PL_NOFIT && o.json) print_nofit(&s);
         config_free(&c);
     }

@@ -89,10 +89,10 @@ static const struct {
 
 /* --- the kernels --------------------------------------------------------------------- */
 
-bool act_match(const struct query *q) { return query_is_fast(q); }
-bool act_bwd_match(const struct query *q) { return query_is_fast(q); }
+static bool act_match(const struct query *q) { return query_is_fast(q); }
+static bool act_bwd_match(const struct query *q) { return query_is_fast(q); }
 
-void act_run(const struct launch *l)
+static void act_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const int64_t n = operand_elements(y);
@@ -107,7 +107,7 @@ void act_run(const struct launch *l)
     }
 }
 
-void act_bwd_run(const struct launch *l)
+static void act_bwd_run(const struct launch *l)
 {
     const struct operand *dx = &l->out[0];
     const int64_t n = operand_elements(dx);
@@ -121,3 +121,6 @@ void act_bwd_run(const struct launch *l)
         row_store(dx, at, width, to);
     }
 }
+
+CPU_KERNEL(ACT, act);
+CPU_KERNEL(ACT_BWD, act_bwd);

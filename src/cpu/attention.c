@@ -130,7 +130,7 @@ static struct layout layout_of(const struct heads *n, const struct grid *grid)
 
 enum { IN_Q, IN_K, IN_V, IN_MASK };
 
-bool attention_match(const struct query *q)
+static bool attention_match(const struct query *q)
 {
     return heads_fit(q->in[IN_Q]) && heads_fit(q->in[IN_K]) && heads_fit(q->in[IN_V]) && heads_fit(q->out[0]) &&
            q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
@@ -142,7 +142,7 @@ uint64_t attention_bytes(const struct heads *n, const struct grid *grid, int thr
     return (uint64_t)(tables + layout_of(n, grid).total * threads) * sizeof(float);
 }
 
-uint64_t attention_workspace(const struct query *q)
+static uint64_t attention_workspace(const struct query *q)
 {
     struct heads n = heads_of(q->in[IN_Q]->dim, q->in[IN_K]->dim, q->attr);
     return attention_bytes(&n, NULL, q->profile->threads);
@@ -291,8 +291,10 @@ void attention_forward(const struct launch *l, const struct heads *n, struct gri
     }
 }
 
-void attention_run(const struct launch *l)
+static void attention_run(const struct launch *l)
 {
     struct heads n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr);
     attention_forward(l, &n, NULL, launch_has(l, IN_MASK));
 }
+
+CPU_KERNEL_WORK(ATTENTION, attention);

@@ -103,7 +103,7 @@ static uint64_t layout_bytes(const struct layout *y, int threads)
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_MASK };
 
-bool attention_bwd_match(const struct query *q)
+static bool attention_bwd_match(const struct query *q)
 {
     for (int i = 0; i < 5; i++)
         if (!heads_fit(q->in[i])) return false;
@@ -118,7 +118,7 @@ uint64_t attention_bwd_bytes(const struct heads *n, const struct grid_bwd *grid,
     return layout_bytes(&y, threads);
 }
 
-uint64_t attention_bwd_workspace(const struct query *q)
+static uint64_t attention_bwd_workspace(const struct query *q)
 {
     struct heads n = heads_of(q->in[IN_Q]->dim, q->in[IN_K]->dim, q->attr);
     return attention_bwd_bytes(&n, NULL, q->out[0]->dtype != DT_F32, q->profile->threads);
@@ -477,8 +477,10 @@ void attention_backward(const struct launch *l, const struct heads *heads, struc
     }
 }
 
-void attention_bwd_run(const struct launch *l)
+static void attention_bwd_run(const struct launch *l)
 {
     struct heads n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr);
     attention_backward(l, &n, NULL, launch_has(l, IN_MASK));
 }
+
+CPU_KERNEL_WORK(ATTENTION_BWD, attention_bwd);

@@ -115,19 +115,19 @@ static void normalise(const struct operand *y, const struct operand *x, const st
     }
 }
 
-bool batchnorm_match(const struct query *q)
+static bool batchnorm_match(const struct query *q)
 {
     return query_is_fast(q) && q->out[1]->dtype == DT_F32 && q->out[2]->dtype == DT_F32;
 }
 
 /* scale [G,C], w [C], b [C], partial. */
-uint64_t batchnorm_workspace(const struct query *q)
+static uint64_t batchnorm_workspace(const struct query *q)
 {
     const struct groups p = groups_of(tensor_rows(q->in[0]), tensor_last(q->in[0]), q->out[1]->dim[0]);
     return ((uint64_t)((p.G + 2) * p.C) + partial_elements(&p)) * sizeof(float);
 }
 
-void batchnorm_run(const struct launch *l)
+static void batchnorm_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0];
     const struct groups p = groups_of(operand_rows(x), operand_last(x), l->out[1].dim[0]);
@@ -149,10 +149,10 @@ void batchnorm_run(const struct launch *l)
     normalise(&l->out[0], x, &p, mean, scale, b, l->threads);
 }
 
-bool batchnorm_frozen_match(const struct query *q) { return query_is_fast(q); }
+static bool batchnorm_frozen_match(const struct query *q) { return query_is_fast(q); }
 
 /* mean [C], scale [C], w [C], b [C]. */
-uint64_t batchnorm_frozen_workspace(const struct query *q) { return (uint64_t)(4 * tensor_last(q->in[0])) * sizeof(float); }
+static uint64_t batchnorm_frozen_workspace(const struct query *q) { return (uint64_t)(4 * tensor_last(q->in[0])) * sizeof(float); }
 
 static void rstd_of(float *rstd, const struct operand *var, double eps)
 {
@@ -160,7 +160,7 @@ static void rstd_of(float *rstd, const struct operand *var, double eps)
     for (int64_t c = 0; c < operand_elements(var); c++) rstd[c] = (float)(1 / sqrt((double)rstd[c] + eps));
 }
 
-void batchnorm_frozen_run(const struct launch *l)
+static void batchnorm_frozen_run(const struct launch *l)
 {
     const struct groups p = groups_of(operand_rows(&l->in[0]), operand_last(&l->in[0]), 1);
     float *mean = l->work, *scale = mean + p.C, *w = scale + p.C, *b = w + p.C;
@@ -237,19 +237,19 @@ static void group_means(float *sum, float *dot, float *partial, const struct gro
     }
 }
 
-bool batchnorm_bwd_match(const struct query *q)
+static bool batchnorm_bwd_match(const struct query *q)
 {
     return query_is_fast(q) && q->in[3]->dtype == DT_F32 && q->in[4]->dtype == DT_F32 && q->out[1]->dtype == DT_F32;
 }
 
 /* w [C], means [G,2,C], partial. */
-uint64_t batchnorm_bwd_workspace(const struct query *q)
+static uint64_t batchnorm_bwd_workspace(const struct query *q)
 {
     const struct groups p = groups_of(tensor_rows(q->in[1]), tensor_last(q->in[1]), q->in[3]->dim[0]);
     return ((uint64_t)((2 * p.G + 1) * p.C) + partial_elements(&p)) * sizeof(float);
 }
 
-void batchnorm_bwd_run(const struct launch *l)
+static void batchnorm_bwd_run(const struct launch *l)
 {
     const struct groups p = groups_of(operand_rows(&l->in[1]), operand_last(&l->in[1]), l->in[3].dim[0]);
     const int64_t C = p.C;
@@ -275,16 +275,16 @@ void batchnorm_bwd_run(const struct launch *l)
     }
 }
 
-bool batchnorm_frozen_bwd_match(const struct query *q) { return query_is_fast(q) && q->out[1]->dtype == DT_F32; }
+static bool batchnorm_frozen_bwd_match(const struct query *q) { return query_is_fast(q) && q->out[1]->dtype == DT_F32; }
 
 /* mean [C], rstd [C], scale [C], zero [C], partial. */
-uint64_t batchnorm_frozen_bwd_workspace(const struct query *q)
+static uint64_t batchnorm_frozen_bwd_workspace(const struct query *q)
 {
     const struct groups p = groups_of(tensor_rows(q->in[1]), tensor_last(q->in[1]), 1);
     return ((uint64_t)(4 * p.C) + partial_elements(&p)) * sizeof(float);
 }
 
-void batchnorm_frozen_bwd_run(const struct launch *l)
+static void batchnorm_frozen_bwd_run(const struct launch *l)
 {
     const struct groups p = groups_of(operand_rows(&l->in[1]), operand_last(&l->in[1]), 1);
     float *mean = l->work, *rstd = mean + p.C, *scale = rstd + p.C, *zero = scale + p.C, *partial = zero + p.C;
@@ -299,14 +299,14 @@ void batchnorm_frozen_bwd_run(const struct launch *l)
 
 /* --- running statistics ---------------------------------------------------------------------- */
 
-bool batchnorm_update_match(const struct query *q)
+static bool batchnorm_update_match(const struct query *q)
 {
     for (int i = 0; i < 4; i++)
         if (!tensor_is(q->in[i], DT_F32)) return false;
     return true;
 }
 
-void batchnorm_update_run(const struct launch *l)
+static void batchnorm_update_run(const struct launch *l)
 {
     const int64_t G = l->in[0].dim[0], C = l->in[0].dim[1], count = l->attr->batchnorm_update.count;
     const double m = l->attr->batchnorm_update.momentum, unbiased = (double)count / (double)(count - 1);
@@ -324,3 +324,9 @@ void batchnorm_update_run(const struct launch *l)
         to_var[c] = (float)running_var;
     }
 }
+
+CPU_KERNEL_WORK(BATCHNORM, batchnorm);
+CPU_KERNEL_WORK(BATCHNORM_BWD, batchnorm_bwd);
+CPU_KERNEL_WORK(BATCHNORM_FROZEN, batchnorm_frozen);
+CPU_KERNEL_WORK(BATCHNORM_FROZEN_BWD, batchnorm_frozen_bwd);
+CPU_KERNEL(BATCHNORM_UPDATE, batchnorm_update);

@@ -44,14 +44,14 @@ static uint64_t product_bytes(const struct products *p, enum dtype c, int thread
 }
 
 /* The result's rows are contiguous; everything else may be strided. */
-bool bmm_match(const struct query *q)
+static bool bmm_match(const struct query *q)
 {
     const struct tensor *c = q->out[0], *acc = q->nin > 2 ? q->in[2] : NULL;
     return is_float(q->in[0]) && is_float(q->in[1]) && is_float(c) && (c->stride[c->rank - 1] == 1 || tensor_last(c) == 1) &&
            (!acc || acc->dtype == c->dtype);
 }
 
-uint64_t bmm_workspace(const struct query *q)
+static uint64_t bmm_workspace(const struct query *q)
 {
     const struct tensor *c = q->out[0];
     struct products p = products_of(c->rank, q->in[0]->dim, c->dim, q->attr->matmul.ta);
@@ -84,7 +84,7 @@ static void product_run(const struct launch *l, const struct products *p, int64_
 }
 
 /* a, b, acc?: op(a) op(b) + acc for each batch, the sum in acc's bytes. */
-void bmm_run(const struct launch *l)
+static void bmm_run(const struct launch *l)
 {
     const struct operand *c = &l->out[0];
     struct products p = products_of(c->rank, l->in[0].dim, c->dim, l->attr->matmul.ta);
@@ -98,3 +98,5 @@ void bmm_run(const struct launch *l)
     for (int64_t n = 0; n < p.n; n++)
         product_run(l, &p, n, (char *)l->work + (uint64_t)omp_get_thread_num() * bytes, bytes, 1);
 }
+
+CPU_KERNEL_WORK(BMM, bmm);

@@ -137,9 +137,9 @@ static struct summing summing_of(int rank, const int64_t *dim, int to_rank, cons
     return s;
 }
 
-bool sum_to_match(const struct query *q) { return query_is_fast(q); }
+static bool sum_to_match(const struct query *q) { return query_is_fast(q); }
 
-uint64_t sum_to_workspace(const struct query *q)
+static uint64_t sum_to_workspace(const struct query *q)
 {
     const struct tensor *x = q->in[0], *y = q->out[0];
     struct summing s = summing_of(x->rank, x->dim, y->rank, y->dim);
@@ -211,7 +211,7 @@ static void combine(const struct operand *y, const float *partial, int64_t n, bo
     }
 }
 
-void sum_to_run(const struct launch *l)
+static void sum_to_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const struct summing s = summing_of(x->rank, x->dim, y->rank, y->dim);
@@ -226,3 +226,5 @@ void sum_to_run(const struct launch *l)
     }
     combine(y, partial, s.blocks.n, accumulate, l->threads);
 }
+
+CPU_KERNEL_WORK(SUM_TO, sum_to);

@@ -274,9 +274,9 @@ static bool conv_fits(const struct query *q, const struct tensor *w)
     return query_is_fast(q) && w->dim[2] * w->dim[3] <= TAPS_MAX;
 }
 
-bool conv_match(const struct query *q) { return conv_fits(q, q->in[1]); }
+static bool conv_match(const struct query *q) { return conv_fits(q, q->in[1]); }
 
-uint64_t conv_workspace(const struct query *q)
+static uint64_t conv_workspace(const struct query *q)
 {
     const struct conv n = conv_of(q->attr, q->in[0]->dim, q->out[0]->dim, q->in[1]->dim);
     const int threads = q->profile->threads;
@@ -285,7 +285,7 @@ uint64_t conv_workspace(const struct query *q)
     return (conv_is_plain(&n) ? 0 : weights_bytes(n.O * K)) + gemm_workspace(conv_pixels(&n), n.O, K, q->out[0]->dtype, threads);
 }
 
-void conv_run(const struct launch *l)
+static void conv_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0];
     const struct conv n = conv_of(l->attr, x->dim, y->dim, w->dim);
@@ -315,7 +315,7 @@ void conv_run(const struct launch *l)
 
 /* --- CONV_DX ---------------------------------------------------------------------------------------------- */
 
-bool conv_dx_match(const struct query *q) { return conv_fits(q, q->in[1]); }
+static bool conv_dx_match(const struct query *q) { return conv_fits(q, q->in[1]); }
 
 /* The most that any phase needs. Of the weights phase 0 has the most taps. */
 static uint64_t phases_workspace(const struct conv *n, enum dtype t, int threads)
@@ -329,7 +329,7 @@ static uint64_t phases_workspace(const struct conv *n, enum dtype t, int threads
     return weights_bytes(ceil_div(n->kh, n->stride) * ceil_div(n->kw, n->stride) * n->O * n->C) + most;
 }
 
-uint64_t conv_dx_workspace(const struct query *q)
+static uint64_t conv_dx_workspace(const struct query *q)
 {
     const struct conv n = conv_of(q->attr, q->out[0]->dim, q->in[0]->dim, q->in[1]->dim);
     const int threads = q->profile->threads;
@@ -380,7 +380,7 @@ static void dx_phase(const struct launch *l, const struct conv *n, const struct 
     gemm_after(&g, l, weights_bytes(ceil_div(n->kh, n->stride) * ceil_div(n->kw, n->stride) * n->O * n->C));
 }
 
-void conv_dx_run(const struct launch *l)
+static void conv_dx_run(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *w = &l->in[1], *dx = &l->out[0];
     const struct conv n = conv_of(l->attr, dx->dim, dy->dim, w->dim);
@@ -404,9 +404,9 @@ void conv_dx_run(const struct launch *l)
 
 /* --- CONV_DW ------------------------------------------------------------------------------------------------ */
 
-bool conv_dw_match(const struct query *q) { return conv_fits(q, q->out[0]) && q->out[0]->dtype == DT_F32; }
+static bool conv_dw_match(const struct query *q) { return conv_fits(q, q->out[0]) && q->out[0]->dtype == DT_F32; }
 
-uint64_t conv_dw_workspace(const struct query *q)
+static uint64_t conv_dw_workspace(const struct query *q)
 {
     const struct conv n = conv_of(q->attr, q->in[1]->dim, q->in[0]->dim, q->out[0]->dim);
     const int threads = q->profile->threads;
@@ -415,7 +415,7 @@ uint64_t conv_dw_workspace(const struct query *q)
     return (conv_is_plain(&n) ? 0 : weights_bytes(n.O * N)) + gemm_workspace(n.O, N, conv_pixels(&n), DT_F32, threads);
 }
 
-void conv_dw_run(const struct launch *l)
+static void conv_dw_run(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *x = &l->in[1];
     const struct conv n = conv_of(l->attr, x->dim, dy->dim, l->out[0].dim);
@@ -443,3 +443,7 @@ void conv_dw_run(const struct launch *l)
     gemm_after(&g, l, weights_bytes(n.O * N));
     conv_weights_back(l->out[0].data, by_tap, N, n.C, &n, add, l->threads);
 }
+
+CPU_KERNEL_WORK(CONV, conv);
+CPU_KERNEL_WORK(CONV_DX, conv_dx);
+CPU_KERNEL_WORK(CONV_DW, conv_dw);

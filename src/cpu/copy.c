@@ -231,23 +231,23 @@ static void copy_elements(const struct operand *to, const struct operand *from, 
     else copy_tiles(to->data, from->data, f, d, size, threads);
 }
 
-bool copy_match(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
+static bool copy_match(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
 
-void copy_run(const struct launch *l)
+static void copy_run(const struct launch *l)
 {
     if (l->out[0].data != l->in[0].data) copy_elements(&l->out[0], &l->in[0], l->threads);
 }
 
 /* --- into parts ------------------------------------------------------------------------------ */
 
-bool concat_match(const struct query *q)
+static bool concat_match(const struct query *q)
 {
     for (int i = 0; i < q->nin; i++)
         if (q->in[i]->dtype != q->out[0]->dtype) return false;
     return true;
 }
 
-void concat_run(const struct launch *l)
+static void concat_run(const struct launch *l)
 {
     const int axis = l->attr->concat.axis;
     struct operand part = l->out[0];
@@ -284,11 +284,11 @@ static struct operand part_of(const struct operand *x, int axis, int64_t start, 
     return part;
 }
 
-bool pad_match(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
+static bool pad_match(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
 
 /* Axis by axis: zeros before and behind, then on with what is between. All bits 0 is the
  * zero of every dtype. */
-void pad_run(const struct launch *l)
+static void pad_run(const struct launch *l)
 {
     struct operand middle = l->out[0];
     for (int d = 0; d < middle.rank; d++) {
@@ -300,3 +300,7 @@ void pad_run(const struct launch *l)
     }
     copy_elements(&middle, &l->in[0], l->threads);
 }
+
+CPU_KERNEL(COPY, copy);
+CPU_KERNEL(CONCAT, concat);
+CPU_KERNEL(PAD, pad);

@@ -1,116 +1,36 @@
 /*
- * cpu.h: what the files of src/cpu offer to the kernel table (kernels.c).
+ * cpu.h: how a file of src/cpu offers its kernels, and what such files share.
  *
- * For each op: X_match and X_workspace, the planning half, and X_run. A kernel
- * without X_workspace needs none. What a match refuses (strided views, f64,
- * integers) falls to the reference kernels.
+ * A kernel X is X_match and, where it needs scratch, X_workspace, the planning half,
+ * and X_run. What a match refuses (strided views, f64, integers) falls to the next
+ * kernel of the op and at last to the reference. At its end a file says which op they
+ * are for, with one of
+ *
+ *     CPU_KERNEL(SOFTMAX, softmax);                        without a workspace
+ *     CPU_KERNEL_WORK(LINEAR, linear);                     with one
+ *     CPU_KERNELS(LINEAR, KERNEL(LINEAR, tiny), KERNEL_WORK(LINEAR, linear));
+ *                                                          several, preferred first
+ *
+ * and that is all: the table (kernels.c) is made from ops.def.
  */
 #ifndef CPU_H
 #define CPU_H
 
 #include "run/kernel.h"
 
-#define CPU_KERNEL(name)                      \
-    bool name##_match(const struct query *q); \
-    void name##_run(const struct launch *l)
-#define CPU_KERNEL_WORK(name) \
-    CPU_KERNEL(name);         \
-    uint64_t name##_workspace(const struct query *q)
+#define KERNEL(OP, name) {OP_##OP, "cpu_" #name, name##_match, NULL, name##_run}
+#define KERNEL_WORK(OP, name) {OP_##OP, "cpu_" #name, name##_match, name##_workspace, name##_run}
+#define CPU_KERNELS(OP, ...) const struct kernel cpu_##OP[] = {__VA_ARGS__, {.op = OP_NONE}}
+#define CPU_KERNEL(OP, name) CPU_KERNELS(OP, KERNEL(OP, name))
+#define CPU_KERNEL_WORK(OP, name) CPU_KERNELS(OP, KERNEL_WORK(OP, name))
 
-/* gemm.c, bmm.c, attention.c */
-CPU_KERNEL_WORK(linear);
-CPU_KERNEL_WORK(matmul);
-CPU_KERNEL_WORK(bmm);
-CPU_KERNEL_WORK(attention);
-CPU_KERNEL_WORK(attention_bwd);
+#define VIEW(NAME, ...)
+#define OP(NAME, ...) extern const struct kernel cpu_##NAME[];
+#include "graph/ops.def"
+#undef OP
 
-/* grid.c, grid_bwd.c */
-CPU_KERNEL_WORK(attention_rel);
-CPU_KERNEL_WORK(attention_rel_bwd);
-CPU_KERNEL_WORK(attention_bias);
-CPU_KERNEL_WORK(attention_bias_bwd);
-
-/* conv.c */
-CPU_KERNEL_WORK(conv);
-CPU_KERNEL_WORK(conv_dx);
-CPU_KERNEL_WORK(conv_dw);
-
-/* norm.c */
-CPU_KERNEL(rmsnorm);
-CPU_KERNEL_WORK(rmsnorm_bwd);
-
-/* layernorm.c */
-CPU_KERNEL(layernorm);
-CPU_KERNEL_WORK(layernorm_bwd);
-
-/* rope.c */
-CPU_KERNEL(rope);
-
-/* elementwise.c */
-CPU_KERNEL(silu_gate);
-CPU_KERNEL(silu_gate_bwd);
-CPU_KERNEL(add);
-CPU_KERNEL(mul);
-CPU_KERNEL(scale);
-CPU_KERNEL(cast);
-CPU_KERNEL_WORK(sum);
-CPU_KERNEL(spread);
-CPU_KERNEL(accumulate);
-CPU_KERNEL(fill);
-
-/* copy.c, gather.c */
-CPU_KERNEL(copy);
-CPU_KERNEL(concat);
-CPU_KERNEL(pad);
-CPU_KERNEL(gather);
-CPU_KERNEL_WORK(scatter_add);
-
-/* broadcast.c */
-CPU_KERNEL_WORK(sum_to);
-
-/* activations.c */
-CPU_KERNEL(act);
-CPU_KERNEL(act_bwd);
-
-/* softmax.c */
-CPU_KERNEL(softmax);
-CPU_KERNEL(softmax_bwd);
-
-/* dropout.c */
-CPU_KERNEL(dropout);
-/* separable.c */
-CPU_KERNEL_WORK(resize);
-CPU_KERNEL_WORK(resize_bwd);
-CPU_KERNEL_WORK(avgpool);
-CPU_KERNEL_WORK(avgpool_bwd);
-
-/* batchnorm.c */
-CPU_KERNEL_WORK(batchnorm);
-CPU_KERNEL_WORK(batchnorm_bwd);
-CPU_KERNEL_WORK(batchnorm_frozen);
-CPU_KERNEL_WORK(batchnorm_frozen_bwd);
-CPU_KERNEL(batchnorm_update);
-
-/* tokens.c */
-CPU_KERNEL(embedding);
-CPU_KERNEL(embedding_dw);
-CPU_KERNEL(shift_labels);
-CPU_KERNEL_WORK(xent);
-CPU_KERNEL(xent_bwd);
-
-/* windows.c */
-CPU_KERNEL(window);
-CPU_KERNEL(unwindow);
-CPU_KERNEL(fourier);
-
-/* mask_loss.c */
-CPU_KERNEL_WORK(mask_loss);
-CPU_KERNEL(mask_loss_bwd);
-
-/* optimizer.c */
-CPU_KERNEL_WORK(sumsq);
-CPU_KERNEL(clip);
-CPU_KERNEL(adamw);
+/* One of an op's kernels, whatever else would be preferred: for tests and benches. */
+const struct kernel *cpu_kernel_named(enum op op, const char *name);
 
 /* The sum of a dense operand's elements, or of their squares, in double: chunks
  * of a fixed length, added in order. `work` holds reduce_workspace() bytes. */

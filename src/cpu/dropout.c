@@ -20,7 +20,7 @@ uint64_t dropout_key(const struct step_block *step, uint32_t key, int32_t sample
 
 uint32_t dropout_threshold(float p) { return (uint32_t)((double)p * 4294967296.0); }
 
-bool dropout_match(const struct query *q)
+static bool dropout_match(const struct query *q)
 {
     return tensor_is_fast(q->in[0]) && tensor_is_fast(q->out[0]) && tensor_is(q->in[2], DT_I32);
 }
@@ -32,7 +32,7 @@ static void tile_dropout(float *y, const float *x, const uint32_t *words, uint32
     for (int i = 0; i < n; i++) y[i] = words[i] >= threshold ? x[i] * scale : 0.0f;
 }
 
-void dropout_run(const struct launch *l)
+static void dropout_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const struct step_block *step = l->in[1].data;
@@ -55,3 +55,5 @@ void dropout_run(const struct launch *l)
         row_store(y, at, n, to);
     }
 }
+
+CPU_KERNEL(DROPOUT, dropout);

@@ -50,10 +50,10 @@ static void binary_run(const struct launch *l, void (*tile)(float *, const float
     }
 }
 
-bool add_match(const struct query *q) { return query_is_fast(q); }
-bool mul_match(const struct query *q) { return query_is_fast(q); }
-bool silu_gate_match(const struct query *q) { return query_is_fast(q); }
-bool accumulate_match(const struct query *q) { return query_is_fast(q); }
+static bool add_match(const struct query *q) { return query_is_fast(q); }
+static bool mul_match(const struct query *q) { return query_is_fast(q); }
+static bool silu_gate_match(const struct query *q) { return query_is_fast(q); }
+static bool accumulate_match(const struct query *q) { return query_is_fast(q); }
 
 /* Both inputs have all the elements, or one is repeated. */
 static void pair_run(const struct launch *l, void (*tile)(float *, const float *, const float *, int))
@@ -63,10 +63,10 @@ static void pair_run(const struct launch *l, void (*tile)(float *, const float *
     else broadcast_run(l, tile);
 }
 
-void add_run(const struct launch *l) { pair_run(l, tile_add); }
-void mul_run(const struct launch *l) { pair_run(l, tile_mul); }
-void silu_gate_run(const struct launch *l) { binary_run(l, tile_silu_gate); }
-void accumulate_run(const struct launch *l)
+static void add_run(const struct launch *l) { pair_run(l, tile_add); }
+static void mul_run(const struct launch *l) { pair_run(l, tile_mul); }
+static void silu_gate_run(const struct launch *l) { binary_run(l, tile_silu_gate); }
+static void accumulate_run(const struct launch *l)
 {
     CHECK(l->in[1].data == l->out[0].data, "the accumulator is updated in place");
     binary_run(l, tile_add);
@@ -78,7 +78,7 @@ void accumulate_run(const struct launch *l)
  *     dgate = dy up silu',  dup = dy g s.
  */
 
-bool silu_gate_bwd_match(const struct query *q) { return query_is_fast(q); }
+static bool silu_gate_bwd_match(const struct query *q) { return query_is_fast(q); }
 
 static void tile_silu_gate_bwd(float *dgate, float *dup, const float *dy, const float *gate,
                                const float *up, int n)
@@ -91,7 +91,7 @@ static void tile_silu_gate_bwd(float *dgate, float *dup, const float *dy, const 
     }
 }
 
-void silu_gate_bwd_run(const struct launch *l)
+static void silu_gate_bwd_run(const struct launch *l)
 {
     const int64_t n = operand_elements(&l->in[0]);
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
@@ -110,9 +110,9 @@ void silu_gate_bwd_run(const struct launch *l)
 
 /* --- one input, one output --------------------------------------------------------- */
 
-bool scale_match(const struct query *q) { return query_is_fast(q); }
+static bool scale_match(const struct query *q) { return query_is_fast(q); }
 
-void scale_run(const struct launch *l)
+static void scale_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const int64_t n = operand_elements(y);
@@ -129,9 +129,9 @@ void scale_run(const struct launch *l)
     }
 }
 
-bool cast_match(const struct query *q) { return query_is_fast(q); }
+static bool cast_match(const struct query *q) { return query_is_fast(q); }
 
-void cast_run(const struct launch *l)
+static void cast_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const int64_t n = operand_elements(y);
@@ -164,21 +164,21 @@ static void replicate(const struct operand *y, int threads)
     }
 }
 
-bool fill_match(const struct query *q) { return tensor_is_dense(q->out[0]); }
+static bool fill_match(const struct query *q) { return tensor_is_dense(q->out[0]); }
 
-void fill_run(const struct launch *l)
+static void fill_run(const struct launch *l)
 {
     if (operand_elements(&l->out[0]) == 0) return;
     dtype_store(l->out[0].data, l->out[0].dtype, 0, l->attr->fill.value);
     replicate(&l->out[0], l->threads);
 }
 
-bool spread_match(const struct query *q)
+static bool spread_match(const struct query *q)
 {
     return tensor_is_fast(q->in[0]) && tensor_is_fast(q->out[0]);
 }
 
-void spread_run(const struct launch *l)
+static void spread_run(const struct launch *l)
 {
     if (operand_elements(&l->out[0]) == 0) return;
     dtype_convert(l->out[0].data, l->out[0].dtype, l->in[0].data, l->in[0].dtype, 1);
@@ -226,9 +226,20 @@ double reduce_sum(const struct operand *x, bool squares, double *work, int threa
     return total;
 }
 
-bool sum_match(const struct query *q) { return query_is_fast(q) && q->out[0]->dtype == DT_F32; }
-uint64_t sum_workspace(const struct query *q) { return reduce_workspace(tensor_elements(q->in[0])); }
-void sum_run(const struct launch *l)
+static bool sum_match(const struct query *q) { return query_is_fast(q) && q->out[0]->dtype == DT_F32; }
+static uint64_t sum_workspace(const struct query *q) { return reduce_workspace(tensor_elements(q->in[0])); }
+static void sum_run(const struct launch *l)
 {
     *(float *)l->out[0].data = (float)reduce_sum(&l->in[0], false, l->work, l->threads);
 }
+
+CPU_KERNEL(SILU_GATE, silu_gate);
+CPU_KERNEL(SILU_GATE_BWD, silu_gate_bwd);
+CPU_KERNEL(ADD, add);
+CPU_KERNEL(MUL, mul);
+CPU_KERNEL(SCALE, scale);
+CPU_KERNEL(CAST, cast);
+CPU_KERNEL_WORK(SUM, sum);
+CPU_KERNEL(SPREAD, spread);
+CPU_KERNEL(ACCUMULATE, accumulate);
+CPU_KERNEL(FILL, fill);

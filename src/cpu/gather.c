@@ -17,12 +17,12 @@
 
 /* --- gather ------------------------------------------------------------------------ */
 
-bool gather_match(const struct query *q)
+static bool gather_match(const struct query *q)
 {
     return tensor_is_dense(q->in[0]) && tensor_is(q->in[1], DT_I32) && tensor_is(q->out[0], q->in[0]->dtype);
 }
 
-void gather_run(const struct launch *l)
+static void gather_run(const struct launch *l)
 {
     const int64_t N = l->in[0].dim[1], M = l->out[0].dim[1], rows = l->out[0].dim[0] * M;
     const size_t bytes = (size_t)l->in[0].dim[2] * dtype_size(l->in[0].dtype);
@@ -39,7 +39,7 @@ void gather_run(const struct launch *l)
 
 /* --- scatter ------------------------------------------------------------------------ */
 
-bool scatter_add_match(const struct query *q)
+static bool scatter_add_match(const struct query *q)
 {
     const struct tensor *acc = query_in(q, 2);
     return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_I32) && tensor_is_fast(q->out[0]) &&
@@ -49,7 +49,7 @@ bool scatter_add_match(const struct query *q)
 /* Of each image: first [N+1], order [M]. */
 static int64_t lists_length(int64_t N, int64_t M) { return N + 1 + M; }
 
-uint64_t scatter_add_workspace(const struct query *q)
+static uint64_t scatter_add_workspace(const struct query *q)
 {
     const struct tensor *x = q->out[0];
     return (uint64_t)(x->dim[0] * lists_length(x->dim[1], q->in[1]->dim[1])) * sizeof(int32_t);
@@ -86,7 +86,7 @@ static void sum_row(const struct launch *l, int64_t b, int64_t n, const int32_t 
     }
 }
 
-void scatter_add_run(const struct launch *l)
+static void scatter_add_run(const struct launch *l)
 {
     const int64_t B = l->out[0].dim[0], N = l->out[0].dim[1], M = l->in[1].dim[1], C = l->out[0].dim[2];
     const int64_t each = lists_length(N, M);
@@ -101,3 +101,6 @@ void scatter_add_run(const struct launch *l)
         sum_row(l, r / N, r % N, first, first + N + 1);
     }
 }
+
+CPU_KERNEL(GATHER, gather);
+CPU_KERNEL_WORK(SCATTER_ADD, scatter_add);

@@ -401,19 +401,19 @@ static struct matrix matrix_of(const struct operand *x, bool transposed)
 }
 
 /* x [rows x K], w [N,K], bias [N]?: y = x w^T + bias. */
-bool linear_match(const struct query *q)
+static bool linear_match(const struct query *q)
 {
     const struct tensor *bias = q->nin > 2 ? q->in[2] : NULL;
     return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_matrix(q->out[0]) && (!bias || is_matrix(bias));
 }
 
-uint64_t linear_workspace(const struct query *q)
+static uint64_t linear_workspace(const struct query *q)
 {
     const struct tensor *x = q->in[0], *w = q->in[1], *y = q->out[0];
     return gemm_workspace(tensor_rows(x), w->dim[0], tensor_last(x), y->dtype, q->profile->threads);
 }
 
-void linear_run(const struct launch *l)
+static void linear_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1];
     struct gemm g = {
@@ -425,14 +425,14 @@ void linear_run(const struct launch *l)
 }
 
 /* a, b, acc?: op(a) op(b) + acc, the sum in acc's bytes. */
-bool matmul_match(const struct query *q)
+static bool matmul_match(const struct query *q)
 {
     const struct tensor *acc = q->nin > 2 ? q->in[2] : NULL;
     return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_matrix(q->out[0]) &&
            (!acc || (is_matrix(acc) && acc->dtype == q->out[0]->dtype));
 }
 
-uint64_t matmul_workspace(const struct query *q)
+static uint64_t matmul_workspace(const struct query *q)
 {
     const struct tensor *a = q->in[0], *b = q->in[1];
     bool ta = q->attr->matmul.ta, tb = q->attr->matmul.tb;
@@ -441,7 +441,7 @@ uint64_t matmul_workspace(const struct query *q)
     return gemm_workspace(M, N, K, q->out[0]->dtype, q->profile->threads);
 }
 
-void matmul_run(const struct launch *l)
+static void matmul_run(const struct launch *l)
 {
     const struct operand *a = &l->in[0], *b = &l->in[1];
     bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
@@ -456,3 +456,6 @@ void matmul_run(const struct launch *l)
     CHECK(!g.add || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
     gemm_run(&g, l->work, l->work_bytes, l->threads);
 }
+
+CPU_KERNEL_WORK(LINEAR, linear);
+CPU_KERNEL_WORK(MATMUL, matmul);

@@ -213,10 +213,13 @@ static void forward_run(const struct launch *l, bool biased)
     attention_forward(l, &n, &g, false);
 }
 
-bool attention_rel_match(const struct query *q) { return forward_fits(q); }
-uint64_t attention_rel_workspace(const struct query *q) { return forward_bytes(q, false); }
-void attention_rel_run(const struct launch *l) { forward_run(l, false); }
+static bool attention_rel_match(const struct query *q) { return forward_fits(q); }
+static uint64_t attention_rel_workspace(const struct query *q) { return forward_bytes(q, false); }
+static void attention_rel_run(const struct launch *l) { forward_run(l, false); }
 
-bool attention_bias_match(const struct query *q) { return forward_fits(q); }
-uint64_t attention_bias_workspace(const struct query *q) { return forward_bytes(q, true); }
-void attention_bias_run(const struct launch *l) { forward_run(l, true); }
+static bool attention_bias_match(const struct query *q) { return forward_fits(q); }
+static uint64_t attention_bias_workspace(const struct query *q) { return forward_bytes(q, true); }
+static void attention_bias_run(const struct launch *l) { forward_run(l, true); }
+
+CPU_KERNEL_WORK(ATTENTION_REL, attention_rel);
+CPU_KERNEL_WORK(ATTENTION_BIAS, attention_bias);

@@ -398,10 +398,13 @@ static void backward_run(const struct launch *l, bool biased)
     attention_backward(l, &n, &x, false);
 }
 
-bool attention_rel_bwd_match(const struct query *q) { return backward_fits(q); }
-uint64_t attention_rel_bwd_workspace(const struct query *q) { return backward_bytes(q, false); }
-void attention_rel_bwd_run(const struct launch *l) { backward_run(l, false); }
+static bool attention_rel_bwd_match(const struct query *q) { return backward_fits(q); }
+static uint64_t attention_rel_bwd_workspace(const struct query *q) { return backward_bytes(q, false); }
+static void attention_rel_bwd_run(const struct launch *l) { backward_run(l, false); }
 
-bool attention_bias_bwd_match(const struct query *q) { return backward_fits(q); }
-uint64_t attention_bias_bwd_workspace(const struct query *q) { return backward_bytes(q, true); }
-void attention_bias_bwd_run(const struct launch *l) { backward_run(l, true); }
+static bool attention_bias_bwd_match(const struct query *q) { return backward_fits(q); }
+static uint64_t attention_bias_bwd_workspace(const struct query *q) { return backward_bytes(q, true); }
+static void attention_bias_bwd_run(const struct launch *l) { backward_run(l, true); }
+
+CPU_KERNEL_WORK(ATTENTION_REL_BWD, attention_rel_bwd);
+CPU_KERNEL_WORK(ATTENTION_BIAS_BWD, attention_bias_bwd);

@@ -1,74 +1,22 @@
 /*
- * kernels.c: the CPU's kernel table, in the order of ops.def.
- *
- * One fast kernel per op. Where its match says no, kernel_find goes on to the
- * reference table, which takes everything.
+ * kernels.c: the CPU's kernel table, made from ops.def: for each row the list that its
+ * kernel file defines (CPU_KERNELS in cpu.h). A row without one does not link.
  */
 #include "cpu/cpu.h"
 
-#define ROW(OP, name) {OP_##OP, "cpu_" #name, name##_match, NULL, name##_run}
-#define ROW_WORK(OP, name) {OP_##OP, "cpu_" #name, name##_match, name##_workspace, name##_run}
+#include <string.h>
 
-const struct kernel cpu_kernels[] = {
-    ROW_WORK(LINEAR, linear),
-    ROW_WORK(MATMUL, matmul),
-    ROW_WORK(BMM, bmm),
-    ROW_WORK(SUM_TO, sum_to),
-    ROW(RMSNORM, rmsnorm),
-    ROW_WORK(RMSNORM_BWD, rmsnorm_bwd),
-    ROW(LAYERNORM, layernorm),
-    ROW_WORK(LAYERNORM_BWD, layernorm_bwd),
-    ROW(ROPE, rope),
-    ROW(SILU_GATE, silu_gate),
-    ROW(SILU_GATE_BWD, silu_gate_bwd),
-    ROW(ACT, act),
-    ROW(ACT_BWD, act_bwd),
-    ROW(SOFTMAX, softmax),
-    ROW(SOFTMAX_BWD, softmax_bwd),
-    ROW_WORK(ATTENTION, attention),
-    ROW_WORK(ATTENTION_BWD, attention_bwd),
-    ROW_WORK(ATTENTION_REL, attention_rel),
-    ROW_WORK(ATTENTION_REL_BWD, attention_rel_bwd),
-    ROW_WORK(ATTENTION_BIAS, attention_bias),
-    ROW_WORK(ATTENTION_BIAS_BWD, attention_bias_bwd),
-    ROW_WORK(CONV, conv),
-    ROW_WORK(CONV_DX, conv_dx),
-    ROW_WORK(CONV_DW, conv_dw),
-    ROW(EMBEDDING, embedding),
-    ROW(EMBEDDING_DW, embedding_dw),
-    ROW(SHIFT_LABELS, shift_labels),
-    ROW_WORK(XENT, xent),
-    ROW(XENT_BWD, xent_bwd),
-    ROW(ADD, add),
-    ROW(MUL, mul),
-    ROW(SCALE, scale),
-    ROW(CAST, cast),
-    ROW_WORK(SUM, sum),
-    ROW(SPREAD, spread),
-    ROW(ACCUMULATE, accumulate),
-    ROW(FILL, fill),
-    ROW(COPY, copy),
-    ROW(DROPOUT, dropout),
-    ROW(CONCAT, concat),
-    ROW(PAD, pad),
-    ROW(GATHER, gather),
-    ROW_WORK(SCATTER_ADD, scatter_add),
-    ROW_WORK(RESIZE, resize),
-    ROW_WORK(RESIZE_BWD, resize_bwd),
-    ROW_WORK(AVGPOOL, avgpool),
-    ROW_WORK(AVGPOOL_BWD, avgpool_bwd),
-    ROW_WORK(BATCHNORM, batchnorm),
-    ROW_WORK(BATCHNORM_BWD, batchnorm_bwd),
-    ROW_WORK(BATCHNORM_FROZEN, batchnorm_frozen),
-    ROW_WORK(BATCHNORM_FROZEN_BWD, batchnorm_frozen_bwd),
-    ROW(BATCHNORM_UPDATE, batchnorm_update),
-    ROW(WINDOW, window),
-    ROW(UNWINDOW, unwindow),
-    ROW(FOURIER, fourier),
-    ROW_WORK(MASK_LOSS, mask_loss),
-    ROW(MASK_LOSS_BWD, mask_loss_bwd),
-    ROW_WORK(SUMSQ, sumsq),
-    ROW(CLIP, clip),
-    ROW(ADAMW, adamw),
-    {.op = OP_NONE},
+const struct kernel *const cpu_kernels[OP_COUNT] = {
+#define VIEW(NAME, ...)
+#define OP(NAME, ...) [OP_##NAME] = cpu_##NAME,
+#include "graph/ops.def"
+#undef OP
 };
+
+const struct kernel *cpu_kernel_named(enum op op, const char *name)
+{
+    const struct kernel *k = cpu_kernels[op];
+    while (k && k->op != OP_NONE && strcmp(k->name, name)) k++;
+    CHECK(k && k->op != OP_NONE, "%s has no kernel %s", op_table[op].name, name);
+    return k;
+}

@@ -14,7 +14,7 @@
 
 /* --- forward ---------------------------------------------------------------- */
 
-bool layernorm_match(const struct query *q)
+static bool layernorm_match(const struct query *q)
 {
     return query_is_fast(q) && q->out[1]->dtype == DT_F32 && q->out[2]->dtype == DT_F32;
 }
@@ -49,7 +49,7 @@ static double row_variance(const struct operand *x, int64_t at, int64_t C, float
     return total / (double)C;
 }
 
-void layernorm_run(const struct launch *l)
+static void layernorm_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1], *b = &l->in[2], *y = &l->out[0];
     float *means = l->out[1].data, *rstds = l->out[2].data;
@@ -77,14 +77,14 @@ void layernorm_run(const struct launch *l)
  *     dx = r (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,  db = of dy.
  */
 
-bool layernorm_bwd_match(const struct query *q)
+static bool layernorm_bwd_match(const struct query *q)
 {
     return query_is_fast(q) && q->in[3]->dtype == DT_F32 && q->in[4]->dtype == DT_F32 && q->out[1]->dtype == DT_F32 &&
            q->out[2]->dtype == DT_F32;
 }
 
 /* Partial sums of dw, then those of db: [2, blocks, C]. */
-uint64_t layernorm_bwd_workspace(const struct query *q)
+static uint64_t layernorm_bwd_workspace(const struct query *q)
 {
     int64_t C = tensor_last(q->in[1]);
     return (uint64_t)(2 * row_blocks(tensor_rows(q->in[1])).n * C) * sizeof(float);
@@ -138,7 +138,7 @@ static void layernorm_row_dx(const struct launch *l, const struct norm_row *row)
     }
 }
 
-void layernorm_bwd_run(const struct launch *l)
+static void layernorm_bwd_run(const struct launch *l)
 {
     const int64_t rows = operand_rows(&l->in[1]), C = operand_last(&l->in[1]);
     const float *means = l->in[3].data, *rstds = l->in[4].data;
@@ -158,3 +158,6 @@ void layernorm_bwd_run(const struct launch *l)
     row_combine(l->out[1].data, dws, blocks.n, C, false, l->threads);
     row_combine(l->out[2].data, dbs, blocks.n, C, false, l->threads);
 }
+
+CPU_KERNEL(LAYERNORM, layernorm);
+CPU_KERNEL_WORK(LAYERNORM_BWD, layernorm_bwd);

@@ -66,12 +66,12 @@ static void spread_bits(float g[TILE], const uint8_t *row, int64_t at, int n)
 
 /* --- forward -------------------------------------------------------------------------------- */
 
-bool mask_loss_match(const struct query *q)
+static bool mask_loss_match(const struct query *q)
 {
     return masks_fit(q) && tensor_is(q->out[0], DT_F32) && tensor_is(q->out[1], DT_F32);
 }
 
-uint64_t mask_loss_workspace(const struct query *q)
+static uint64_t mask_loss_workspace(const struct query *q)
 {
     const int64_t *n = q->in[IN_LOGITS]->dim;
     return (uint64_t)(n[0] * blocks_of(n[2]) * n[1] * SUMS) * sizeof(double);
@@ -179,7 +179,7 @@ static double mask_finish(const struct launch *l, int64_t n, double *sums, float
     return best + (double)a->mask_loss.iou * off * off;
 }
 
-void mask_loss_run(const struct launch *l)
+static void mask_loss_run(const struct launch *l)
 {
     const struct operand *logits = &l->in[IN_LOGITS];
     const struct step_block *step = l->in[IN_STEP].data;
@@ -194,7 +194,7 @@ void mask_loss_run(const struct launch *l)
 
 /* --- backward ------------------------------------------------------------------------------- */
 
-bool mask_loss_bwd_match(const struct query *q)
+static bool mask_loss_bwd_match(const struct query *q)
 {
     return masks_fit(q) && tensor_is(q->in[IN_STATS], DT_F32) && tensor_is(q->in[IN_DLOSS], DT_F32) &&
            tensor_is_fast(q->out[0]) && tensor_is_fast(q->out[1]);
@@ -261,7 +261,7 @@ static void iou_slope(const struct launch *l, int64_t n, int64_t k, const float 
     dtype_store(out->data, out->dtype, at, 2 * (double)l->attr->mask_loss.iou * off * factor);
 }
 
-void mask_loss_bwd_run(const struct launch *l)
+static void mask_loss_bwd_run(const struct launch *l)
 {
     const struct operand *logits = &l->in[IN_LOGITS];
     const struct step_block *step = l->in[IN_STEP].data;
@@ -278,3 +278,6 @@ void mask_loss_bwd_run(const struct launch *l)
         row_slopes(l, n, y, i * w, live ? v.columns : 0, s);
     }
 }
+
+CPU_KERNEL_WORK(MASK_LOSS, mask_loss);
+CPU_KERNEL(MASK_LOSS_BWD, mask_loss_bwd);

@@ -14,7 +14,7 @@
 
 /* --- rmsnorm ---------------------------------------------------------------- */
 
-bool rmsnorm_match(const struct query *q)
+static bool rmsnorm_match(const struct query *q)
 {
     return query_is_fast(q) && q->out[1]->dtype == DT_F32;
 }
@@ -34,7 +34,7 @@ static double row_sum_of_squares(const struct operand *x, int64_t at, int64_t C)
     return total;
 }
 
-void rmsnorm_run(const struct launch *l)
+static void rmsnorm_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0];
     float *rstd = l->out[1].data;
@@ -63,12 +63,12 @@ void rmsnorm_run(const struct launch *l)
  *     dw_i = sum over rows of dy_i x_i r
  */
 
-bool rmsnorm_bwd_match(const struct query *q)
+static bool rmsnorm_bwd_match(const struct query *q)
 {
     return query_is_fast(q) && q->in[3]->dtype == DT_F32 && q->out[1]->dtype == DT_F32;
 }
 
-uint64_t rmsnorm_bwd_workspace(const struct query *q)
+static uint64_t rmsnorm_bwd_workspace(const struct query *q)
 {
     int64_t C = tensor_last(q->in[1]);
     return (uint64_t)(row_blocks(tensor_rows(q->in[1])).n * C) * sizeof(float);
@@ -112,7 +112,7 @@ static void rmsnorm_row_dx(const struct launch *l, int64_t r, int64_t C, float r
     }
 }
 
-void rmsnorm_bwd_run(const struct launch *l)
+static void rmsnorm_bwd_run(const struct launch *l)
 {
     const int64_t rows = operand_rows(&l->in[1]), C = operand_last(&l->in[1]);
     const float *rstd = l->in[3].data;
@@ -130,3 +130,6 @@ void rmsnorm_bwd_run(const struct launch *l)
     }
     row_combine(l->out[1].data, partial, blocks.n, C, false, l->threads);
 }
+
+CPU_KERNEL(RMSNORM, rmsnorm);
+CPU_KERNEL_WORK(RMSNORM_BWD, rmsnorm_bwd);

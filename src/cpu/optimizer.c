@@ -9,12 +9,12 @@
 #include "cpu/cpu.h"
 #include "cpu/rows.h"
 
-bool sumsq_match(const struct query *q)
+static bool sumsq_match(const struct query *q)
 {
     return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_F64) && tensor_is(q->out[0], DT_F64);
 }
-uint64_t sumsq_workspace(const struct query *q) { return reduce_workspace(tensor_elements(q->in[0])); }
-void sumsq_run(const struct launch *l)
+static uint64_t sumsq_workspace(const struct query *q) { return reduce_workspace(tensor_elements(q->in[0])); }
+static void sumsq_run(const struct launch *l)
 {
     CHECK(l->in[1].data == l->out[0].data, "the accumulator is updated in place");
     *(double *)l->out[0].data += reduce_sum(&l->in[0], true, l->work, l->threads);
@@ -22,11 +22,11 @@ void sumsq_run(const struct launch *l)
 
 /* As clip_grad_norm_: the norm is increased by 1e-6 before it divides. A norm that
  * is NaN gives a factor of NaN, so that the failure is seen. */
-bool clip_match(const struct query *q)
+static bool clip_match(const struct query *q)
 {
     return tensor_is(q->in[0], DT_F64) && tensor_is(q->out[0], DT_F32);
 }
-void clip_run(const struct launch *l)
+static void clip_run(const struct launch *l)
 {
     const struct step_block *step = l->in[1].data;
     double norm = sqrt(*(const double *)l->in[0].data), factor = 1;
@@ -83,7 +83,7 @@ static void adamw_tile(float *p, float *m, float *v, const float *g, int n, stru
     }
 }
 
-bool adamw_match(const struct query *q)
+static bool adamw_match(const struct query *q)
 {
     for (int i = 0; i < 4; i++)
         if (!tensor_is(q->in[i], DT_F32)) return false;
@@ -91,7 +91,7 @@ bool adamw_match(const struct query *q)
     return !query_in(q, 6) || tensor_is_fast(query_in(q, 6));
 }
 
-void adamw_run(const struct launch *l)
+static void adamw_run(const struct launch *l)
 {
     const struct step_block *step = l->in[4].data;
     if (step->found_inf || (launch_has(l, 5) && !isfinite(*(const float *)l->in[5].data))) return;
@@ -107,3 +107,7 @@ void adamw_run(const struct launch *l)
         if (rounded) row_store(&l->in[6], at, width, p + at);
     }
 }
+
+CPU_KERNEL_WORK(SUMSQ, sumsq);
+CPU_KERNEL(CLIP, clip);
+CPU_KERNEL(ADAMW, adamw);

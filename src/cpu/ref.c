@@ -60,6 +60,8 @@ static void ref_add(const struct launch *l)
         ref_put(&l->out[0], i, ref_get_broadcast(l, 0, i) + ref_get_broadcast(l, 1, i));
 }
 
+static void ref_accumulate(const struct launch *l) { ref_add(l); }
+
 static void ref_mul(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
@@ -150,77 +152,24 @@ static void ref_adamw(const struct launch *l)
     }
 }
 
+REF_KERNEL(ADD, add);
+REF_KERNEL(MUL, mul);
+REF_KERNEL(SCALE, scale);
+REF_KERNEL(CAST, cast);
+REF_KERNEL(SUM, sum);
+REF_KERNEL(SPREAD, spread);
+REF_KERNEL(ACCUMULATE, accumulate);
+REF_KERNEL(FILL, fill);
+REF_KERNEL(COPY, copy);
+REF_KERNEL(SUMSQ, sumsq);
+REF_KERNEL(CLIP, clip);
+REF_KERNEL(ADAMW, adamw);
+
 /* --- the table ------------------------------------------------------------------------ */
 
-static bool ref_match(const struct query *q)
-{
-    (void)q;
-    return true;
-}
-
-#define ROW(OP, name) {OP_##OP, "ref_" #name, ref_match, NULL, ref_##name}
-#define ROW_WORK(OP, name) {OP_##OP, "ref_" #name, ref_match, ref_##name##_workspace, ref_##name}
-
-const struct kernel ref_kernels[] = {
-    ROW(LINEAR, linear),
-    ROW(MATMUL, matmul),
-    ROW(BMM, bmm),
-    ROW(SUM_TO, sum_to),
-    ROW(RMSNORM, rmsnorm),
-    ROW(RMSNORM_BWD, rmsnorm_bwd),
-    ROW(LAYERNORM, layernorm),
-    ROW(LAYERNORM_BWD, layernorm_bwd),
-    ROW(ROPE, rope),
-    ROW(SILU_GATE, silu_gate),
-    ROW(SILU_GATE_BWD, silu_gate_bwd),
-    ROW(ACT, act),
-    ROW(ACT_BWD, act_bwd),
-    ROW(SOFTMAX, softmax),
-    ROW(SOFTMAX_BWD, softmax_bwd),
-    ROW_WORK(ATTENTION, attention),
-    ROW_WORK(ATTENTION_BWD, attention_bwd),
-    ROW_WORK(ATTENTION_REL, attention_rel),
-    ROW_WORK(ATTENTION_REL_BWD, attention_rel_bwd),
-    ROW_WORK(ATTENTION_BIAS, attention_bias),
-    ROW_WORK(ATTENTION_BIAS_BWD, attention_bias_bwd),
-    ROW(CONV, conv),
-    ROW(CONV_DX, conv_dx),
-    ROW(CONV_DW, conv_dw),
-    ROW(EMBEDDING, embedding),
-    ROW(EMBEDDING_DW, embedding_dw),
-    ROW(SHIFT_LABELS, shift_labels),
-    ROW(XENT, xent),
-    ROW(XENT_BWD, xent_bwd),
-    ROW(ADD, add),
-    ROW(MUL, mul),
-    ROW(SCALE, scale),
-    ROW(CAST, cast),
-    ROW(SUM, sum),
-    ROW(SPREAD, spread),
-    {OP_ACCUMULATE, "ref_accumulate", ref_match, NULL, ref_add},
-    ROW(FILL, fill),
-    ROW(COPY, copy),
-    ROW(DROPOUT, dropout),
-    ROW(CONCAT, concat),
-    ROW(PAD, pad),
-    ROW(GATHER, gather),
-    ROW(SCATTER_ADD, scatter_add),
-    ROW(RESIZE, resize),
-    ROW(RESIZE_BWD, resize_bwd),
-    ROW(AVGPOOL, avgpool),
-    ROW(AVGPOOL_BWD, avgpool_bwd),
-    ROW(BATCHNORM, batchnorm),
-    ROW(BATCHNORM_BWD, batchnorm_bwd),
-    ROW(BATCHNORM_FROZEN, batchnorm_frozen),
-    ROW(BATCHNORM_FROZEN_BWD, batchnorm_frozen_bwd),
-    ROW(BATCHNORM_UPDATE, batchnorm_update),
-    ROW(WINDOW, window),
-    ROW(UNWINDOW, unwindow),
-    ROW(FOURIER, fourier),
-    ROW(MASK_LOSS, mask_loss),
-    ROW(MASK_LOSS_BWD, mask_loss_bwd),
-    ROW(SUMSQ, sumsq),
-    ROW(CLIP, clip),
-    ROW(ADAMW, adamw),
-    {.op = OP_NONE},
+const struct kernel *const ref_kernels[OP_COUNT] = {
+#define VIEW(NAME, ...)
+#define OP(NAME, ...) [OP_##NAME] = ref_##NAME,
+#include "graph/ops.def"
+#undef OP
 };

@@ -23,7 +23,7 @@ static int64_t summed_place(const struct operand *x, const struct operand *y, in
     return at;
 }
 
-void ref_sum_to(const struct launch *l)
+static void ref_sum_to(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const int64_t N = operand_elements(y), count = operand_elements(x) / N;
@@ -36,7 +36,7 @@ void ref_sum_to(const struct launch *l)
 
 /* --- layer norm ---------------------------------------------------------------------- */
 
-void ref_layernorm(const struct launch *l)
+static void ref_layernorm(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1], *b = &l->in[2];
     const int64_t rows = operand_rows(x), C = operand_last(x);
@@ -58,8 +58,12 @@ static double ref_normal(const struct launch *l, int64_t i, int64_t C)
     return (ref_get(&l->in[1], i) - ref_get(&l->in[3], i / C)) * ref_get(&l->in[4], i / C);
 }
 
-/* dx = r (g - mean(g) - h mean(g h)) with g = dy w; dw = sum of dy h; db = sum of dy. */
-void ref_layernorm_bwd(const struct launch *l)
+/* y = h w + b with h = (x - m) r, m = mean(x), r = (mean((x - m)^2) + eps)^-1/2.
+ *   dw = sum over rows of dy h,  db = sum over rows of dy
+ * With g = dy w:  dm/dx_j = 1/C  and  dr/dx_j = -r^2 h_j / C  (the term through m
+ * vanishes: sum of x - m is 0), so
+ *   dx = r (g - mean(g) - h mean(g h)) */
+static void ref_layernorm_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *w = &l->in[2];
     const int64_t rows = operand_rows(&l->in[1]), C = operand_last(&l->in[1]);
@@ -126,13 +130,14 @@ static double act_slope(enum act_kind kind, double x)
     return 0;
 }
 
-void ref_act(const struct launch *l)
+static void ref_act(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
         ref_put(&l->out[0], i, act_value(l->attr->act.kind, ref_get(&l->in[0], i)));
 }
 
-void ref_act_bwd(const struct launch *l)
+/* y = f(x):  dx = dy f'(x). */
+static void ref_act_bwd(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
         ref_put(&l->out[0], i, ref_get(&l->in[0], i) * act_slope(l->attr->act.kind, ref_get(&l->in[1], i)));
@@ -140,7 +145,7 @@ void ref_act_bwd(const struct launch *l)
 
 /* --- softmax --------------------------------------------------------------------------------- */
 
-void ref_softmax(const struct launch *l)
+static void ref_softmax(const struct launch *l)
 {
     const struct operand *x = &l->in[0];
     const int64_t rows = operand_rows(x), C = operand_last(x);
@@ -152,8 +157,8 @@ void ref_softmax(const struct launch *l)
     }
 }
 
-/* dx = y (dy - sum(dy y)). */
-void ref_softmax_bwd(const struct launch *l)
+/* y_i = e^x_i / sum e^x:  dy_i/dx_j = y_i (delta_ij - y_j), so  dx = y (dy - sum(dy y)). */
+static void ref_softmax_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *y = &l->in[1];
     const int64_t rows = operand_rows(y), C = operand_last(y);
@@ -167,7 +172,7 @@ void ref_softmax_bwd(const struct launch *l)
 
 /* --- dropout ----------------------------------------------------------------------------------- */
 
-void ref_dropout(const struct launch *l)
+static void ref_dropout(const struct launch *l)
 {
     const struct operand *x = &l->in[0];
     const int64_t each = operand_elements(x) / x->dim[0];
@@ -179,3 +184,12 @@ void ref_dropout(const struct launch *l)
         ref_put(&l->out[0], i, word < dropout_threshold(p) ? 0 : ref_get(x, i) / (1 - (double)p));
     }
 }
+
+REF_KERNEL(SUM_TO, sum_to);
+REF_KERNEL(LAYERNORM, layernorm);
+REF_KERNEL(LAYERNORM_BWD, layernorm_bwd);
+REF_KERNEL(ACT, act);
+REF_KERNEL(ACT_BWD, act_bwd);
+REF_KERNEL(SOFTMAX, softmax);
+REF_KERNEL(SOFTMAX_BWD, softmax_bwd);
+REF_KERNEL(DROPOUT, dropout);

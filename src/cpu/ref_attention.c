@@ -71,7 +71,7 @@ static double ref_probability(double score, double lse) { return score == -INFIN
 
 /* --- forward -------------------------------------------------------------------------- */
 
-uint64_t ref_attention_workspace(const struct query *q)
+static uint64_t ref_attention_workspace(const struct query *q)
 {
     return (uint64_t)q->in[0]->dim[3] * sizeof(double);
 }
@@ -85,7 +85,7 @@ static double ref_row_lse(const struct ref_heads *n, int64_t b, int64_t t, int64
     return max + log(sum);
 }
 
-void ref_attention(const struct launch *l)
+static void ref_attention(const struct launch *l)
 {
     const struct operand *v = &l->in[2];
     const struct ref_heads n = ref_heads_of(l, 0, 1, 3);
@@ -111,7 +111,7 @@ void ref_attention(const struct launch *l)
  *     dq = scale dscore k,   dk = scale dscore^T q.
  */
 
-uint64_t ref_attention_bwd_workspace(const struct query *q)
+static uint64_t ref_attention_bwd_workspace(const struct query *q)
 {
     return (uint64_t)q->in[1]->dim[3] * 2 * sizeof(double);
 }
@@ -162,7 +162,7 @@ static void ref_attention_dkv(const struct launch *l, const struct ref_heads *n,
     }
 }
 
-void ref_attention_bwd(const struct launch *l)
+static void ref_attention_bwd(const struct launch *l)
 {
     const struct ref_heads n = ref_heads_of(l, 1, 2, 6);
     for (int64_t b = 0; b < n.B; b++) {
@@ -172,3 +172,6 @@ void ref_attention_bwd(const struct launch *l)
             for (int64_t g = 0; g < n.G; g++) ref_attention_dkv(l, &n, b, s, g);
     }
 }
+
+REF_KERNEL_WORK(ATTENTION, attention);
+REF_KERNEL_WORK(ATTENTION_BWD, attention_bwd);

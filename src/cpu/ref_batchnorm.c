@@ -6,7 +6,7 @@
 
 #include "cpu/ref.h"
 
-void ref_batchnorm(const struct launch *l)
+static void ref_batchnorm(const struct launch *l)
 {
     const struct operand *x = &l->in[0];
     const int64_t C = operand_last(x), G = l->out[1].dim[0], n = operand_rows(x) / G;
@@ -23,7 +23,11 @@ void ref_batchnorm(const struct launch *l)
     }
 }
 
-void ref_batchnorm_bwd(const struct launch *l)
+/* Per channel and group of n elements, with r = rstd and h = (x - mean) r, y = h w + b:
+ *   db = sum dy,  dw = sum dy h
+ *   dx = w r (dy - sum(dy)/n - h sum(dy h)/n)      since dmean/dx = 1/n, dr/dx = -r^2 h/n
+ * where the last line's sums are the group's and dw, db are over all groups. */
+static void ref_batchnorm_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *x = &l->in[1];
     const int64_t C = operand_last(x), G = l->in[3].dim[0], n = operand_rows(x) / G;
@@ -48,7 +52,7 @@ void ref_batchnorm_bwd(const struct launch *l)
     }
 }
 
-void ref_batchnorm_frozen(const struct launch *l)
+static void ref_batchnorm_frozen(const struct launch *l)
 {
     const int64_t C = operand_last(&l->in[0]);
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) {
@@ -58,7 +62,8 @@ void ref_batchnorm_frozen(const struct launch *l)
     }
 }
 
-void ref_batchnorm_frozen_bwd(const struct launch *l)
+/* mean and var are given: dx = w dy / sqrt(var + eps), the others as above. */
+static void ref_batchnorm_frozen_bwd(const struct launch *l)
 {
     const int64_t C = operand_last(&l->in[1]), rows = operand_rows(&l->in[1]);
     for (int64_t c = 0; c < C; c++) {
@@ -76,7 +81,7 @@ void ref_batchnorm_frozen_bwd(const struct launch *l)
 }
 
 /* torch.nn.BatchNorm2d's running statistics, as one step per group would leave them. */
-void ref_batchnorm_update(const struct launch *l)
+static void ref_batchnorm_update(const struct launch *l)
 {
     const int64_t G = l->in[0].dim[0], C = l->in[0].dim[1], count = l->attr->batchnorm_update.count;
     const double m = l->attr->batchnorm_update.momentum, unbiased = (double)count / (double)(count - 1);
@@ -87,3 +92,9 @@ void ref_batchnorm_update(const struct launch *l)
             ref_put(&l->out[1], c, (1 - m) * ref_get(&l->in[3], c) + m * fmax(0, var) * unbiased);
         }
 }
+
+REF_KERNEL(BATCHNORM, batchnorm);
+REF_KERNEL(BATCHNORM_BWD, batchnorm_bwd);
+REF_KERNEL(BATCHNORM_FROZEN, batchnorm_frozen);
+REF_KERNEL(BATCHNORM_FROZEN_BWD, batchnorm_frozen_bwd);
+REF_KERNEL(BATCHNORM_UPDATE, batchnorm_update);

@@ -29,7 +29,7 @@ static int64_t ref_pixel(const struct ref_shape *n, int64_t b, int64_t i, int64_
     return y < 0 || y >= n->H || x < 0 || x >= n->W ? -1 : ((b * n->H + y) * n->W + x) * n->C;
 }
 
-void ref_conv(const struct launch *l)
+static void ref_conv(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0];
     const struct ref_shape n = ref_shape(l, x, y, w);
@@ -65,7 +65,7 @@ static double ref_dx(const struct launch *l, const struct ref_shape *n, int64_t 
     return sum;
 }
 
-void ref_conv_dx(const struct launch *l)
+static void ref_conv_dx(const struct launch *l)
 {
     const struct operand *dx = &l->out[0];
     const struct ref_shape n = ref_shape(l, dx, &l->in[0], &l->in[1]);
@@ -75,7 +75,7 @@ void ref_conv_dx(const struct launch *l)
     }
 }
 
-void ref_conv_dw(const struct launch *l)
+static void ref_conv_dw(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *x = &l->in[1], *dw = &l->out[0];
     const struct ref_shape n = ref_shape(l, x, dy, dw);
@@ -92,3 +92,7 @@ void ref_conv_dw(const struct launch *l)
         ref_put(dw, at, sum);
     }
 }
+
+REF_KERNEL(CONV, conv);
+REF_KERNEL(CONV_DX, conv_dx);
+REF_KERNEL(CONV_DW, conv_dw);

@@ -8,7 +8,7 @@
 
 /* --- matrix products -------------------------------------------------------------- */
 
-void ref_linear(const struct launch *l)
+static void ref_linear(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0];
     const int64_t rows = operand_rows(x), K = operand_last(x), N = w->dim[0];
@@ -21,7 +21,7 @@ void ref_linear(const struct launch *l)
 }
 
 /* a and b as matrices [rows, last]; ta and tb say which of the two is summed over. */
-void ref_matmul(const struct launch *l)
+static void ref_matmul(const struct launch *l)
 {
     const struct operand *a = &l->in[0], *b = &l->in[1];
     const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
@@ -38,7 +38,7 @@ void ref_matmul(const struct launch *l)
         }
 }
 
-void ref_bmm(const struct launch *l)
+static void ref_bmm(const struct launch *l)
 {
     const struct operand *a = &l->in[0], *b = &l->in[1], *c = &l->out[0];
     const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
@@ -55,7 +55,7 @@ void ref_bmm(const struct launch *l)
 
 /* --- rmsnorm ------------------------------------------------------------------------ */
 
-void ref_rmsnorm(const struct launch *l)
+static void ref_rmsnorm(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1];
     const int64_t rows = operand_rows(x), C = operand_last(x);
@@ -68,8 +68,10 @@ void ref_rmsnorm(const struct launch *l)
     }
 }
 
-/* dx_j = r w_j dy_j - x_j r^3 / C * sum_i(w_i dy_i x_i); dw_i = sum over rows of dy_i x_i r. */
-void ref_rmsnorm_bwd(const struct launch *l)
+/* y = x r w with r = (mean(x^2) + eps)^-1/2, h = x r:
+ *   dw = sum over rows of dy h
+ *   dx = r (dy w - h mean(dy w h))          since dr/dx = -r^3 x / C */
+static void ref_rmsnorm_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *x = &l->in[1], *w = &l->in[2], *rstd = &l->in[3];
     const int64_t rows = operand_rows(x), C = operand_last(x);
@@ -101,7 +103,7 @@ static double ref_angle(const struct operand *inv_freq, int64_t t, int64_t i)
     return inv_freq->dtype == DT_F64 ? exact : (double)(float)exact;
 }
 
-void ref_rope(const struct launch *l)
+static void ref_rope(const struct launch *l)
 {
     const struct operand *x = &l->in[0]; // [B,T,H,D]
     const int64_t B = x->dim[0], T = x->dim[1], H = x->dim[2], D = x->dim[3], half = D / 2;
@@ -117,7 +119,7 @@ void ref_rope(const struct launch *l)
 
 /* --- gated activation ------------------------------------------------------------------ */
 
-void ref_silu_gate(const struct launch *l)
+static void ref_silu_gate(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) {
         double gate = ref_get(&l->in[0], i), up = ref_get(&l->in[1], i);
@@ -125,8 +127,8 @@ void ref_silu_gate(const struct launch *l)
     }
 }
 
-/* silu(g) = g s with s = 1/(1+e^-g), s' = s (1-s): silu' = s (1 + g (1-s)). */
-void ref_silu_gate_bwd(const struct launch *l)
+/* y = g s u with s = 1/(1+e^-g), s' = s (1-s):  dg = dy u s (1 + g (1-s)),  du = dy s g. */
+static void ref_silu_gate_bwd(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
         double dy = ref_get(&l->in[0], i), gate = ref_get(&l->in[1], i), up = ref_get(&l->in[2], i);
@@ -135,3 +137,12 @@ void ref_silu_gate_bwd(const struct launch *l)
         ref_put(&l->out[1], i, dy * gate * s);
     }
 }
+
+REF_KERNEL(LINEAR, linear);
+REF_KERNEL(MATMUL, matmul);
+REF_KERNEL(BMM, bmm);
+REF_KERNEL(RMSNORM, rmsnorm);
+REF_KERNEL(RMSNORM_BWD, rmsnorm_bwd);
+REF_KERNEL(ROPE, rope);
+REF_KERNEL(SILU_GATE, silu_gate);
+REF_KERNEL(SILU_GATE_BWD, silu_gate_bwd);

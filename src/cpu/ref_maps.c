@@ -8,7 +8,7 @@
 
 /* --- moving elements --------------------------------------------------------- */
 
-void ref_concat(const struct launch *l)
+static void ref_concat(const struct launch *l)
 {
     const struct operand *y = &l->out[0];
     int64_t inner = 1, at = 0;
@@ -22,7 +22,7 @@ void ref_concat(const struct launch *l)
     }
 }
 
-void ref_pad(const struct launch *l)
+static void ref_pad(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     for (int64_t i = 0; i < operand_elements(y); i++) {
@@ -39,7 +39,7 @@ void ref_pad(const struct launch *l)
     }
 }
 
-void ref_gather(const struct launch *l)
+static void ref_gather(const struct launch *l)
 {
     const int64_t N = l->in[0].dim[1], M = l->out[0].dim[1], C = l->in[0].dim[2];
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) {
@@ -48,7 +48,7 @@ void ref_gather(const struct launch *l)
     }
 }
 
-void ref_scatter_add(const struct launch *l)
+static void ref_scatter_add(const struct launch *l)
 {
     const int64_t N = l->out[0].dim[1], M = l->in[1].dim[1], C = l->out[0].dim[2];
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) {
@@ -82,7 +82,7 @@ static int64_t ref_pixel(const struct operand *x, int64_t b, int64_t h, int64_t 
     return ((b * x->dim[1] + h) * x->dim[2] + w) * x->dim[3] + c;
 }
 
-void ref_resize(const struct launch *l)
+static void ref_resize(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const bool align = l->attr->resize.align_corners;
@@ -102,7 +102,7 @@ static double ref_share(struct between p, int64_t i)
     return (i == p.low ? 1 - p.weight : 0) + (i == p.high ? p.weight : 0);
 }
 
-void ref_resize_bwd(const struct launch *l)
+static void ref_resize_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *dx = &l->out[0];
     const bool align = l->attr->resize.align_corners;
@@ -137,7 +137,7 @@ static struct window pool_window(const struct attr_avgpool *a, int axis, int64_t
     return (struct window){from, to, a->count_pad ? end - begin : to - from};
 }
 
-void ref_avgpool(const struct launch *l)
+static void ref_avgpool(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     for (int64_t i = 0; i < operand_elements(y); i++) {
@@ -152,7 +152,7 @@ void ref_avgpool(const struct launch *l)
     }
 }
 
-void ref_avgpool_bwd(const struct launch *l)
+static void ref_avgpool_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *dx = &l->out[0];
     for (int64_t i = 0; i < operand_elements(dx); i++) {
@@ -169,3 +169,12 @@ void ref_avgpool_bwd(const struct launch *l)
         ref_put(dx, i, sum);
     }
 }
+
+REF_KERNEL(CONCAT, concat);
+REF_KERNEL(PAD, pad);
+REF_KERNEL(GATHER, gather);
+REF_KERNEL(SCATTER_ADD, scatter_add);
+REF_KERNEL(RESIZE, resize);
+REF_KERNEL(RESIZE_BWD, resize_bwd);
+REF_KERNEL(AVGPOOL, avgpool);
+REF_KERNEL(AVGPOOL_BWD, avgpool_bwd);

@@ -20,7 +20,7 @@ static int64_t map_element(const struct operand *map, const struct operand *wind
     return x < W && y < H ? ((b * H + y) * W + x) * C + c : -1;
 }
 
-void ref_window(const struct launch *l)
+static void ref_window(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) {
         int64_t from = map_element(&l->in[0], &l->out[0], i);
@@ -28,7 +28,7 @@ void ref_window(const struct launch *l)
     }
 }
 
-void ref_unwindow(const struct launch *l)
+static void ref_unwindow(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
         int64_t to = map_element(&l->out[0], &l->in[0], i);
@@ -38,7 +38,7 @@ void ref_unwindow(const struct launch *l)
 
 /* --- encoded points ----------------------------------------------------------------------- */
 
-void ref_fourier(const struct launch *l)
+static void ref_fourier(const struct launch *l)
 {
     const struct operand *coords = &l->in[0], *gauss = &l->in[1];
     const int64_t F = gauss->dim[1], points = operand_rows(coords);
@@ -109,7 +109,7 @@ static struct ref_sums ref_sums_of(const struct ref_mask *m, int64_t k)
     return s;
 }
 
-void ref_mask_loss(const struct launch *l)
+static void ref_mask_loss(const struct launch *l)
 {
     const struct step_block *step = l->in[4].data;
     const double smooth = (double)l->attr->mask_loss.smooth;
@@ -143,7 +143,7 @@ static double pixel_slope(const struct ref_mask *m, double logit, bool g, double
     return (double)l->attr->mask_loss.focal * focal / (double)(m->rows * m->columns) + (double)l->attr->mask_loss.dice * dice;
 }
 
-void ref_mask_loss_bwd(const struct launch *l)
+static void ref_mask_loss_bwd(const struct launch *l)
 {
     const struct step_block *step = l->in[4].data;
     const double factor = step->inv_count * ref_get(&l->in[6], 0);
@@ -164,3 +164,9 @@ void ref_mask_loss_bwd(const struct launch *l)
         }
     }
 }
+
+REF_KERNEL(WINDOW, window);
+REF_KERNEL(UNWINDOW, unwindow);
+REF_KERNEL(FOURIER, fourier);
+REF_KERNEL(MASK_LOSS, mask_loss);
+REF_KERNEL(MASK_LOSS_BWD, mask_loss_bwd);

@@ -68,8 +68,8 @@ static uint64_t forward_workspace(const struct query *q)
 {
     return (uint64_t)(q->in[0]->dim[1] + q->in[0]->dim[3]) * sizeof(double);
 }
-uint64_t ref_attention_rel_workspace(const struct query *q) { return forward_workspace(q); }
-uint64_t ref_attention_bias_workspace(const struct query *q) { return forward_workspace(q); }
+static uint64_t ref_attention_rel_workspace(const struct query *q) { return forward_workspace(q); }
+static uint64_t ref_attention_bias_workspace(const struct query *q) { return forward_workspace(q); }
 
 static void forward_row(const struct launch *l, const struct ref_grid *n, int64_t b, int64_t t, int64_t h)
 {
@@ -94,13 +94,13 @@ static void forward(const struct launch *l, const struct ref_grid *n)
             for (int64_t h = 0; h < n->H; h++) forward_row(l, n, b, t, h);
 }
 
-void ref_attention_rel(const struct launch *l)
+static void ref_attention_rel(const struct launch *l)
 {
     const struct ref_grid n = ref_grid_of(l, 0, 3, false);
     forward(l, &n);
 }
 
-void ref_attention_bias(const struct launch *l)
+static void ref_attention_bias(const struct launch *l)
 {
     const struct ref_grid n = ref_grid_of(l, 0, 3, true);
     forward(l, &n);
@@ -120,8 +120,8 @@ static uint64_t backward_workspace(const struct query *q)
     for (int i = 6; i < q->nin; i++) floats += (uint64_t)tensor_elements(q->in[i]);
     return floats * sizeof(double);
 }
-uint64_t ref_attention_rel_bwd_workspace(const struct query *q) { return backward_workspace(q); }
-uint64_t ref_attention_bias_bwd_workspace(const struct query *q) { return backward_workspace(q); }
+static uint64_t ref_attention_rel_bwd_workspace(const struct query *q) { return backward_workspace(q); }
+static uint64_t ref_attention_bias_bwd_workspace(const struct query *q) { return backward_workspace(q); }
 
 /* Query t against key s: everything that the pair's gradient ds goes to. */
 static void backward_pair(const struct launch *l, const struct ref_grid *n, const struct ref_sums *to, int64_t b, int64_t t,
@@ -177,14 +177,19 @@ static void backward(const struct launch *l, const struct ref_grid *n, int table
         for (int64_t e = 0; e < operand_elements(&l->out[3 + i]); e++) ref_put(&l->out[3 + i], e, to.table[i][e]);
 }
 
-void ref_attention_rel_bwd(const struct launch *l)
+static void ref_attention_rel_bwd(const struct launch *l)
 {
     const struct ref_grid n = ref_grid_of(l, 1, 6, false);
     backward(l, &n, 2);
 }
 
-void ref_attention_bias_bwd(const struct launch *l)
+static void ref_attention_bias_bwd(const struct launch *l)
 {
     const struct ref_grid n = ref_grid_of(l, 1, 6, true);
     backward(l, &n, 1);
 }
+
+REF_KERNEL_WORK(ATTENTION_REL, attention_rel);
+REF_KERNEL_WORK(ATTENTION_REL_BWD, attention_rel_bwd);
+REF_KERNEL_WORK(ATTENTION_BIAS, attention_bias);
+REF_KERNEL_WORK(ATTENTION_BIAS_BWD, attention_bias_bwd);

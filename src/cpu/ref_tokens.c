@@ -15,7 +15,7 @@ static int64_t ref_id(const struct operand *ids, int64_t i, int64_t n)
     return id;
 }
 
-void ref_embedding(const struct launch *l)
+static void ref_embedding(const struct launch *l)
 {
     const struct operand *ids = &l->in[0], *table = &l->in[1];
     const int64_t rows = operand_elements(ids), V = table->dim[0], C = table->dim[1];
@@ -25,7 +25,7 @@ void ref_embedding(const struct launch *l)
 
 /* Every element of the table asks all rows whether they add to it: no scratch, and
  * the sum is a double from its first term to its last. */
-void ref_embedding_dw(const struct launch *l)
+static void ref_embedding_dw(const struct launch *l)
 {
     const struct operand *ids = &l->in[0], *dy = &l->in[1], *dw = &l->out[0];
     const int64_t rows = operand_elements(ids), V = dw->dim[0], C = dw->dim[1];
@@ -38,7 +38,7 @@ void ref_embedding_dw(const struct launch *l)
         }
 }
 
-void ref_shift_labels(const struct launch *l)
+static void ref_shift_labels(const struct launch *l)
 {
     const int64_t B = operand_rows(&l->in[0]), T = operand_last(&l->in[0]);
     for (int64_t b = 0; b < B; b++)
@@ -56,7 +56,7 @@ static double ref_log_sum_exp(const struct operand *x, int64_t at, int64_t V)
     return max + log(sum);
 }
 
-void ref_xent(const struct launch *l)
+static void ref_xent(const struct launch *l)
 {
     const struct operand *logits = &l->in[0], *labels = &l->in[1];
     const struct step_block *step = l->in[2].data;
@@ -70,7 +70,7 @@ void ref_xent(const struct launch *l)
     ref_put(&l->out[0], 0, loss * step->inv_count);
 }
 
-void ref_xent_bwd(const struct launch *l)
+static void ref_xent_bwd(const struct launch *l)
 {
     const struct operand *logits = &l->in[0], *labels = &l->in[1], *lse = &l->in[3];
     const struct step_block *step = l->in[2].data;
@@ -85,3 +85,9 @@ void ref_xent_bwd(const struct launch *l)
         }
     }
 }
+
+REF_KERNEL(EMBEDDING, embedding);
+REF_KERNEL(EMBEDDING_DW, embedding_dw);
+REF_KERNEL(SHIFT_LABELS, shift_labels);
+REF_KERNEL(XENT, xent);
+REF_KERNEL(XENT_BWD, xent_bwd);

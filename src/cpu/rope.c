@@ -15,7 +15,7 @@
 #include "cpu/cpu.h"
 #include "cpu/rows.h"
 
-bool rope_match(const struct query *q)
+static bool rope_match(const struct query *q)
 {
     return query_is_fast(q) && q->in[0]->rank == 4 && q->in[1]->dtype == DT_F32;
 }
@@ -49,7 +49,7 @@ static void rope_turn(const struct launch *l, int64_t at, int64_t half, int n, c
     row_store(&l->out[0], at + half, n, yb);
 }
 
-void rope_run(const struct launch *l)
+static void rope_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0]; // [B,T,H,D]
     const int64_t B = x->dim[0], T = x->dim[1], H = x->dim[2], D = x->dim[3], half = D / 2;
@@ -65,3 +65,5 @@ void rope_run(const struct launch *l)
         }
     }
 }
+
+CPU_KERNEL(ROPE, rope);

@@ -211,17 +211,22 @@ static uint64_t workspace_of(const struct query *q, const struct tensor *map, co
     return separable_workspace(&n, q->profile->threads);
 }
 
-bool resize_match(const struct query *q) { return query_is_fast(q); }
-bool resize_bwd_match(const struct query *q) { return query_is_fast(q); }
-bool avgpool_match(const struct query *q) { return query_is_fast(q); }
-bool avgpool_bwd_match(const struct query *q) { return query_is_fast(q); }
+static bool resize_match(const struct query *q) { return query_is_fast(q); }
+static bool resize_bwd_match(const struct query *q) { return query_is_fast(q); }
+static bool avgpool_match(const struct query *q) { return query_is_fast(q); }
+static bool avgpool_bwd_match(const struct query *q) { return query_is_fast(q); }
 
-uint64_t resize_workspace(const struct query *q) { return workspace_of(q, q->in[0], q->out[0]); }
-uint64_t resize_bwd_workspace(const struct query *q) { return workspace_of(q, q->out[0], q->in[0]); }
-uint64_t avgpool_workspace(const struct query *q) { return workspace_of(q, q->in[0], q->out[0]); }
-uint64_t avgpool_bwd_workspace(const struct query *q) { return workspace_of(q, q->out[0], q->in[0]); }
+static uint64_t resize_workspace(const struct query *q) { return workspace_of(q, q->in[0], q->out[0]); }
+static uint64_t resize_bwd_workspace(const struct query *q) { return workspace_of(q, q->out[0], q->in[0]); }
+static uint64_t avgpool_workspace(const struct query *q) { return workspace_of(q, q->in[0], q->out[0]); }
+static uint64_t avgpool_bwd_workspace(const struct query *q) { return workspace_of(q, q->out[0], q->in[0]); }
 
-void resize_run(const struct launch *l) { separable_run(l, false, fill_resize); }
-void resize_bwd_run(const struct launch *l) { separable_run(l, true, fill_resize); }
-void avgpool_run(const struct launch *l) { separable_run(l, false, fill_pool); }
-void avgpool_bwd_run(const struct launch *l) { separable_run(l, true, fill_pool); }
+static void resize_run(const struct launch *l) { separable_run(l, false, fill_resize); }
+static void resize_bwd_run(const struct launch *l) { separable_run(l, true, fill_resize); }
+static void avgpool_run(const struct launch *l) { separable_run(l, false, fill_pool); }
+static void avgpool_bwd_run(const struct launch *l) { separable_run(l, true, fill_pool); }
+
+CPU_KERNEL_WORK(RESIZE, resize);
+CPU_KERNEL_WORK(RESIZE_BWD, resize_bwd);
+CPU_KERNEL_WORK(AVGPOOL, avgpool);
+CPU_KERNEL_WORK(AVGPOOL_BWD, avgpool_bwd);

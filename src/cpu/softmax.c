@@ -13,8 +13,8 @@
 #include "cpu/math.h"
 #include "cpu/rows.h"
 
-bool softmax_match(const struct query *q) { return query_is_fast(q); }
-bool softmax_bwd_match(const struct query *q) { return query_is_fast(q); }
+static bool softmax_match(const struct query *q) { return query_is_fast(q); }
+static bool softmax_bwd_match(const struct query *q) { return query_is_fast(q); }
 
 /* --- forward ------------------------------------------------------------------- */
 
@@ -46,7 +46,7 @@ static double row_exp_sum(const struct operand *x, int64_t at, int64_t C, float 
     return total;
 }
 
-void softmax_run(const struct launch *l)
+static void softmax_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const int64_t rows = operand_rows(x), C = operand_last(x);
@@ -83,7 +83,7 @@ static double row_dot(const struct operand *a, const struct operand *b, int64_t 
     return total;
 }
 
-void softmax_bwd_run(const struct launch *l)
+static void softmax_bwd_run(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *y = &l->in[1], *dx = &l->out[0];
     const int64_t rows = operand_rows(y), C = operand_last(y);
@@ -101,3 +101,6 @@ void softmax_bwd_run(const struct launch *l)
         }
     }
 }
+
+CPU_KERNEL(SOFTMAX, softmax);
+CPU_KERNEL(SOFTMAX_BWD, softmax_bwd);

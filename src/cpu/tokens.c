@@ -20,13 +20,13 @@ enum { IGNORED = -100 };
 
 /* --- embedding --------------------------------------------------------------- */
 
-bool embedding_match(const struct query *q)
+static bool embedding_match(const struct query *q)
 {
     return tensor_is(q->in[0], DT_I32) && tensor_is_fast(q->in[1]) &&
            tensor_is(q->out[0], q->in[1]->dtype);
 }
 
-void embedding_run(const struct launch *l)
+static void embedding_run(const struct launch *l)
 {
     const int32_t *ids = l->in[0].data;
     const int64_t rows = operand_elements(&l->in[0]);
@@ -46,7 +46,7 @@ void embedding_run(const struct launch *l)
 
 enum { STRIP = 64 };
 
-bool embedding_dw_match(const struct query *q)
+static bool embedding_dw_match(const struct query *q)
 {
     return tensor_is(q->in[0], DT_I32) && tensor_is_fast(q->in[1]) && tensor_is(q->out[0], DT_F32) &&
            (!query_in(q, 2) || tensor_is(query_in(q, 2), DT_F32));
@@ -59,7 +59,7 @@ static void clear(float *x, int64_t n, int threads)
         memset(x + at, 0, (size_t)min_i64(65536, n - at) * sizeof *x);
 }
 
-void embedding_dw_run(const struct launch *l)
+static void embedding_dw_run(const struct launch *l)
 {
     const int32_t *ids = l->in[0].data;
     const struct operand *dy = &l->in[1];
@@ -82,12 +82,12 @@ void embedding_dw_run(const struct launch *l)
 
 /* --- labels ------------------------------------------------------------------------- */
 
-bool shift_labels_match(const struct query *q)
+static bool shift_labels_match(const struct query *q)
 {
     return tensor_is(q->in[0], DT_I32) && tensor_is(q->out[0], DT_I32);
 }
 
-void shift_labels_run(const struct launch *l)
+static void shift_labels_run(const struct launch *l)
 {
     const int32_t *in = l->in[0].data;
     int32_t *out = l->out[0].data;
@@ -98,14 +98,14 @@ void shift_labels_run(const struct launch *l)
 
 /* --- cross entropy -------------------------------------------------------------------- */
 
-bool xent_match(const struct query *q)
+static bool xent_match(const struct query *q)
 {
     return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_I32) && tensor_is(q->out[0], DT_F32) &&
            tensor_is(q->out[1], DT_F32);
 }
 
 /* One f64 loss per row; summed in row order. */
-uint64_t xent_workspace(const struct query *q)
+static uint64_t xent_workspace(const struct query *q)
 {
     return (uint64_t)tensor_rows(q->in[0]) * sizeof(double);
 }
@@ -146,7 +146,7 @@ static double row_log_sum_exp(const struct operand *x, int64_t at, int64_t V)
     return (double)max + log(sum);
 }
 
-void xent_run(const struct launch *l)
+static void xent_run(const struct launch *l)
 {
     const struct operand *logits = &l->in[0];
     const int32_t *labels = l->in[1].data;
@@ -166,7 +166,7 @@ void xent_run(const struct launch *l)
     *(float *)l->out[0].data = (float)(total * step->inv_count);
 }
 
-bool xent_bwd_match(const struct query *q)
+static bool xent_bwd_match(const struct query *q)
 {
     return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_I32) && tensor_is(q->in[3], DT_F32) &&
            tensor_is(q->in[4], DT_F32) && tensor_is_fast(q->out[0]);
@@ -192,7 +192,7 @@ static void xent_row_bwd(const struct operand *out, const struct operand *logits
     }
 }
 
-void xent_bwd_run(const struct launch *l)
+static void xent_bwd_run(const struct launch *l)
 {
     const struct operand *logits = &l->in[0];
     const int32_t *labels = l->in[1].data;
@@ -203,3 +203,9 @@ void xent_bwd_run(const struct launch *l)
     for (int64_t r = 0; r < rows; r++)
         xent_row_bwd(&l->out[0], logits, r * V, V, labels[r], lse[r], factor);
 }
+
+CPU_KERNEL(EMBEDDING, embedding);
+CPU_KERNEL(EMBEDDING_DW, embedding_dw);
+CPU_KERNEL(SHIFT_LABELS, shift_labels);
+CPU_KERNEL_WORK(XENT, xent);
+CPU_KERNEL(XENT_BWD, xent_bwd);

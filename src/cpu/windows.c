@@ -15,8 +15,8 @@
 
 /* --- windows ---------------------------------------------------------------------------- */
 
-bool window_match(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->out[0]); }
-bool unwindow_match(const struct query *q) { return window_match(q); }
+static bool window_match(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->out[0]); }
+static bool unwindow_match(const struct query *q) { return window_match(q); }
 
 /* Row r of all windows' rows: where its first element lies in the map, and how many of its
  * pixels do. */
@@ -32,7 +32,7 @@ static struct piece piece_of(const struct operand *map, int64_t size, int64_t r)
     return (struct piece){((b * H + y) * W + x) * C, y < H ? min_i64(size, W - x) : 0};
 }
 
-void window_run(const struct launch *l)
+static void window_run(const struct launch *l)
 {
     const struct operand *map = &l->in[0], *windows = &l->out[0];
     const int64_t size = windows->dim[1], rows = windows->dim[0] * size, element = dtype_size(map->dtype);
@@ -46,7 +46,7 @@ void window_run(const struct launch *l)
     }
 }
 
-void unwindow_run(const struct launch *l)
+static void unwindow_run(const struct launch *l)
 {
     const struct operand *map = &l->out[0], *windows = &l->in[0];
     const int64_t size = windows->dim[1], rows = windows->dim[0] * size, element = dtype_size(map->dtype);
@@ -61,7 +61,7 @@ void unwindow_run(const struct launch *l)
 
 /* --- encoded points ----------------------------------------------------------------------- */
 
-bool fourier_match(const struct query *q) { return query_is_fast(q); }
+static bool fourier_match(const struct query *q) { return query_is_fast(q); }
 
 /* n frequencies of one point. Whole turns are taken off in double: many of them leave
  * little of a float's angle. */
@@ -75,7 +75,7 @@ static void waves(float *sine, float *cosine, const float *gx, const float *gy, 
     }
 }
 
-void fourier_run(const struct launch *l)
+static void fourier_run(const struct launch *l)
 {
     const struct operand *coords = &l->in[0], *gauss = &l->in[1], *out = &l->out[0];
     const int64_t F = gauss->dim[1], points = operand_rows(coords);
@@ -92,3 +92,7 @@ void fourier_run(const struct launch *l)
         }
     }
 }
+
+CPU_KERNEL(WINDOW, window);
+CPU_KERNEL(UNWINDOW, unwindow);
+CPU_KERNEL(FOURIER, fourier);

@@ -30,7 +30,9 @@
  *            gradients of weights -> added to their accumulators }
  *
  * and then the rest of the program is differentiated with the whole tensors'
- * gradients as seeds: encode once, loop the head, one encoder backward.
+ * gradients as seeds: encode once, loop the head, one encoder backward. A body that
+ * holds loops is such a program itself, so loops nest: an accumulator is carried over
+ * the outermost loop around the contribution in which its tensor is not made anew.
  */
 #include <string.h>
 
@@ -44,7 +46,7 @@ struct sweep {
     bool *owned, *wanted; /* by tensor */
     uint32_t tensors;     /* how many existed before differentiation */
     id loop;              /* the body being differentiated; 0: outside */
-    struct order *before; /* where nodes that must precede the loop go */
+    struct order *before; /* by loop: where nodes that must precede it go */
 };
 
 /* --- which tensors want a gradient ------------------------------------------- */
@@ -92,26 +94,34 @@ static bool accumulate_in_place(struct graph *g, id t, id acc)
     return true;
 }
 
-/* A zeroed accumulator for the gradient of `like`, filled before the loop. */
-static id carried(struct sweep *s, id like)
+/* A zeroed accumulator for the gradient `like`, filled before the loop. */
+static id carried(struct sweep *s, id like, id over)
 {
     struct graph *g = s->g;
     struct tensor x = *tensor_at(g, like);
     id loop = g->at.loop;
-    g->at.loop = g->loops.at[s->loop].parent;
+    g->at.loop = g->loops.at[over].parent;
     id acc = op_fill(g, x.dtype, x.rank, x.dim, 0);
     g->at.loop = loop;
     if (!acc) return 0;
     struct order *now = &g->order[s->program];
-    vec_push(&s->before->nodes, now->nodes.at[--now->nodes.n]);
+    vec_push(&s->before[over].nodes, now->nodes.at[--now->nodes.n]);
     return acc;
 }
 
-static bool defined_in_loop(const struct sweep *s, id t)
+/* Each iteration has its own: made inside, or a slice. */
+static bool made_anew(const struct graph *g, id t, id loop)
 {
-    id made = tensor_at(s->g, t)->node;
-    if (made && loop_inside(s->g, node_at(s->g, made)->loop, s->loop)) return true;
-    return tensor_at(s->g, t)->loop == s->loop; /* a slice: its own each iteration */
+    const struct tensor *x = tensor_at(g, t);
+    return (x->node && loop_inside(g, node_at(g, x->node)->loop, loop)) || (x->loop && loop_inside(g, x->loop, loop));
+}
+
+/* The outermost loop around the present body in which t is not made anew; 0: none. */
+static id carry_loop(const struct sweep *s, id t)
+{
+    id over = 0;
+    for (id l = s->loop; l && !made_anew(s->g, t, l); l = s->g->loops.at[l].parent) over = l;
+    return over;
 }
 
 /* The gradient of a weight outlives the program: it must not hold more bytes than its own. */
@@ -152,7 +162,7 @@ static id shaped_like(struct graph *g, id gradient, id t)
 static id prepare(struct sweep *s, id t, id gradient)
 {
     struct graph *g = s->g;
-    bool weight = storage_of(g, t)->kind == KIND_PARAM, adds = s->adjoint[t] || (s->loop && !defined_in_loop(s, t));
+    bool weight = storage_of(g, t)->kind == KIND_PARAM, adds = s->adjoint[t] || carry_loop(s, t);
     enum dtype type = tensor_at(g, gradient)->dtype;
     if (weight || adds) gradient = op_dense(g, gradient);
     if (weight && gradient && type != DT_F32 && type != DT_F64) gradient = op_cast(g, gradient, DT_F32);
@@ -169,9 +179,9 @@ static void contribute(struct sweep *s, id t, id gradient, bool owned)
     owned |= ready != gradient;
     gradient = ready;
     if (s->adjoint[t]) make_dense(s, t);
-    id have = s->adjoint[t];
-    if (s->loop && !defined_in_loop(s, t)) {
-        if (!have) have = carried(s, gradient);
+    id have = s->adjoint[t], over = carry_loop(s, t);
+    if (over) {
+        if (!have) have = carried(s, gradient, over);
         if (have) s->adjoint[t] = add_into(s, have, gradient, owned);
         s->owned[t] = true;
         return;
@@ -213,7 +223,7 @@ static void differentiate_node(struct sweep *s, id node)
     struct graph *g = s->g;
     struct node n = *node_at(g, node);
     const struct op_row *row = &op_table[n.op];
-    struct vjp v = {.g = g, .attr = &n.attr};
+    struct vjp v = {.g = g, .op = n.op, .attr = &n.attr};
     bool any_out = false, any_in = false;
     for (int o = 0; o < n.nout; o++) any_out |= n.out[o] && s->adjoint[n.out[o]];
     for (int i = 0; i < n.nin; i++) {
@@ -304,35 +314,6 @@ static void gather_slices(struct sweep *s, id loop)
     }
 }
 
-static void append(struct order *to, const id *from, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) vec_push(&to->nodes, from[i]);
-}
-
-/* Differentiates the body [from, to) of an outermost loop; puts accumulators, body
- * and body's backward onto `done`. */
-static void differentiate_loop(struct sweep *s, const id *nodes, uint32_t from, uint32_t to, struct order *done)
-{
-    struct graph *g = s->g;
-    struct order *now = &g->order[s->program], body = {0}, before = {0};
-    struct order saved = *now;
-    *now = body;
-    s->before = &before;
-    s->loop = g->at.loop = node_at(g, nodes[from])->loop;
-    for (uint32_t k = to; k-- > from;) {
-        CHECK(node_at(g, nodes[k])->loop == s->loop, "nested forward loops");
-        differentiate_node(s, nodes[k]);
-    }
-    gather_slices(s, s->loop);
-    append(done, before.nodes.at, before.nodes.n);
-    append(done, nodes + from, to - from);
-    append(done, now->nodes.at, now->nodes.n);
-    vec_free(&now->nodes);
-    vec_free(&before.nodes);
-    *now = saved;
-    s->loop = g->at.loop = 0;
-}
-
 /* --- between a loop's sums and the loss ----------------------------------------------------
  *
  * A loop's backward runs inside the loop, so the gradients of its sums must exist before
@@ -341,19 +322,22 @@ static void differentiate_loop(struct sweep *s, const id *nodes, uint32_t from, 
  * the gradient would depend on what the loop has yet to compute.
  */
 
-static bool made_in_loop(const struct graph *g, id t)
+/* The node stands in a loop inside the present body. */
+static bool is_inner(const struct sweep *s, id node) { return node_at(s->g, node)->loop != s->loop; }
+
+static bool made_in_inner(const struct sweep *s, id t)
 {
-    id made = t ? tensor_at(g, t)->node : 0;
-    return made && node_at(g, made)->loop;
+    id made = t ? tensor_at(s->g, t)->node : 0, loop = made ? node_at(s->g, made)->loop : 0;
+    return loop != s->loop && loop_inside(s->g, loop, s->loop);
 }
 
-/* Fills by tensor: does it depend on what a loop made? */
-static void mark_after_loops(const struct graph *g, const id *forward, uint32_t count, bool *after)
+/* Fills by tensor: does it depend on what an inner loop made? */
+static void mark_after_loops(const struct sweep *s, const id *forward, uint32_t count, bool *after)
 {
     for (uint32_t k = 0; k < count; k++) {
-        const struct node *n = node_at(g, forward[k]);
+        const struct node *n = node_at(s->g, forward[k]);
         bool any = false;
-        for (int i = 0; i < n->nin && !n->loop; i++) any |= made_in_loop(g, n->in[i]) || after[n->in[i]];
+        for (int i = 0; i < n->nin && !is_inner(s, forward[k]); i++) any |= made_in_inner(s, n->in[i]) || after[n->in[i]];
         for (int o = 0; o < n->nout; o++) after[n->out[o]] = any;
     }
 }
@@ -364,7 +348,7 @@ static void check_exit(struct sweep *s, id t, bool late)
     struct graph *g = s->g;
     char text[160];
     bool output = false;
-    if (!made_in_loop(g, t) || !s->wanted[t]) return;
+    if (!made_in_inner(s, t) || !s->wanted[t]) return;
     const struct node *n = node_at(g, tensor_at(g, t)->node);
     for (int o = 0; o < n->nout; o++) output |= n->out[o] == t;
     if (late || !output)
@@ -373,20 +357,20 @@ static void check_exit(struct sweep *s, id t, bool late)
 }
 
 /* Differentiates what can be before the loops; early[k]: forward[k] was. */
-static void differentiate_early(struct sweep *s, const id *forward, uint32_t count, id loss, bool *early)
+static void differentiate_early(struct sweep *s, const id *forward, uint32_t count, bool *early)
 {
     struct graph *g = s->g;
     bool *after = mem_alloc(s->tensors), *leads = mem_alloc(s->tensors), *late = mem_alloc(s->tensors);
-    mark_after_loops(g, forward, count, after);
-    leads[loss] = true;
+    mark_after_loops(s, forward, count, after);
+    for (id t = 1; t < s->tensors; t++) leads[t] = s->adjoint[t];
     for (uint32_t k = count; k-- > 0;) {
         const struct node n = *node_at(g, forward[k]);
-        bool reaches = false, ready = !op_table[n.op].reads && !n.loop;
+        bool reaches = false, ready = !op_table[n.op].reads && !is_inner(s, forward[k]);
         for (int o = 0; o < n.nout; o++) {
-            reaches |= leads[n.out[o]];
+            reaches |= n.out[o] && leads[n.out[o]];
             ready &= !late[n.out[o]] && (!n.out[o] || after[n.out[o]]);
         }
-        if (!reaches || n.loop) continue;
+        if (!reaches || is_inner(s, forward[k])) continue;
         early[k] = ready;
         if (ready) differentiate_node(s, forward[k]);
         for (int i = 0; i < n.nin; i++) {
@@ -403,35 +387,70 @@ static void differentiate_early(struct sweep *s, const id *forward, uint32_t cou
 
 /* --- the whole --------------------------------------------------------------------------- */
 
-static void sweep_program(struct sweep *s, id loss)
+static void append(struct order *to, const id *from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) vec_push(&to->nodes, from[i]);
+}
+
+/* The nodes of [k, count) that stand in the same loop of this body as the first: their end. */
+static uint32_t loop_end(const struct sweep *s, const id *forward, uint32_t k, uint32_t count, id *loop)
+{
+    *loop = node_at(s->g, forward[k])->loop;
+    while (s->g->loops.at[*loop].parent != s->loop) *loop = s->g->loops.at[*loop].parent;
+    while (k < count && loop_inside(s->g, node_at(s->g, forward[k])->loop, *loop)) k++;
+    return k;
+}
+
+/* A body, or the program itself: puts onto `done`, in this order, what the gradients of the
+ * inner loops' sums need, the forward with each inner loop's backward inside that loop,
+ * and the backward of the rest. */
+static void sweep_body(struct sweep *s, const id *forward, uint32_t count, struct order *done)
 {
     struct graph *g = s->g;
-    struct order *order = &g->order[s->program], done = {0};
-    uint32_t count = order->nodes.n;
-    id *forward = mem_copy(order->nodes.at, count * sizeof(id));
-
-    order->nodes.n = 0;
+    struct order *now = &g->order[s->program], saved = *now;
+    id body = s->loop;
     bool *early = mem_alloc(count + 1);
-    s->adjoint[loss] = op_fill(g, tensor_at(g, loss)->dtype, 0, NULL, 1.0);
-    differentiate_early(s, forward, count, loss, early);
-    append(&done, order->nodes.at, order->nodes.n);
-    order->nodes.n = 0;
+    *now = (struct order){0};
+    differentiate_early(s, forward, count, early);
+    append(done, now->nodes.at, now->nodes.n);
+    now->nodes.n = 0;
 
     for (uint32_t k = 0; k < count && !g->error.code;) {
-        uint32_t end = k + 1;
-        id loop = node_at(g, forward[k])->loop;
-        while (loop && end < count && node_at(g, forward[end])->loop == loop) end++;
-        if (loop) differentiate_loop(s, forward, k, end, &done);
-        else vec_push(&done.nodes, forward[k]);
+        if (!is_inner(s, forward[k])) {
+            vec_push(&done->nodes, forward[k++]);
+            continue;
+        }
+        struct order inside = {0};
+        id loop;
+        uint32_t end = loop_end(s, forward, k, count, &loop);
+        s->loop = g->at.loop = loop;
+        sweep_body(s, forward + k, end - k, &inside);
+        s->loop = g->at.loop = body;
+        append(done, s->before[loop].nodes.at, s->before[loop].nodes.n);
+        append(done, inside.nodes.at, inside.nodes.n);
+        vec_free(&inside.nodes);
         k = end;
     }
     for (uint32_t k = count; k-- > 0 && !g->error.code;)
-        if (!node_at(g, forward[k])->loop && !early[k]) differentiate_node(s, forward[k]);
+        if (!is_inner(s, forward[k]) && !early[k]) differentiate_node(s, forward[k]);
+    if (body) gather_slices(s, body);
+    append(done, now->nodes.at, now->nodes.n);
+    vec_free(&now->nodes);
+    *now = saved;
+    mem_free(early);
+}
+
+static void sweep_program(struct sweep *s, id loss)
+{
+    struct graph *g = s->g;
+    struct order *order = &g->order[s->program], forward = *order, done = {0};
+    *order = (struct order){0};
+    s->adjoint[loss] = op_fill(g, tensor_at(g, loss)->dtype, 0, NULL, 1.0);
     append(&done, order->nodes.at, order->nodes.n);
     vec_free(&order->nodes);
+    sweep_body(s, forward.nodes.at, forward.nodes.n, &done);
+    vec_free(&forward.nodes);
     *order = done;
-    mem_free(early);
-    mem_free(forward);
 }
 
 /* A parameter's gradient leaves the program: its storage becomes GRAD. */
@@ -459,6 +478,7 @@ void graph_differentiate(struct graph *g, enum program p, id loss)
     s.adjoint = mem_alloc(s.tensors * sizeof(id));
     s.owned = mem_alloc(s.tensors);
     s.wanted = mem_alloc(s.tensors);
+    s.before = mem_alloc(g->loops.n * sizeof *s.before);
     struct cursor before = graph_move(g, p, PHASE_BACKWARD, "autodiff");
     mark_wanted(&s);
     sweep_program(&s, loss);
@@ -467,4 +487,6 @@ void graph_differentiate(struct graph *g, enum program p, id loss)
     mem_free(s.adjoint);
     mem_free(s.owned);
     mem_free(s.wanted);
+    for (uint32_t l = 0; l < g->loops.n; l++) vec_free(&s.before[l].nodes);
+    mem_free(s.before);
 }

@@ -11,6 +11,11 @@
  * backward into the same iteration (autodiff.c). When the rows do not divide,
  * the last piece is filled up with rows of weight 0: zeros, and the label -100
  * that every loss ignores.
+ *
+ * Rows may come in groups. A mask decoder reads B image embeddings and B x M prompts:
+ * a piece is then some images with all their prompts. With one image a piece is some
+ * prompts, and what has a single row serves them all, as a weight does. Loops of the
+ * scope (prompt rounds) become inner loops of the piece's.
  */
 #include <string.h>
 
@@ -23,12 +28,13 @@ struct region {
     id *nodes;               /* the program's order before */
     uint32_t count;
     uint32_t from, to;       /* the scope's positions in it */
-    int64_t rows, piece;     /* rows in all, rows in one piece */
+    int64_t rows, piece;     /* groups of rows in all, and in one piece */
     uint32_t trip;
     id loop;
     id *map;                 /* by old tensor: what stands for it inside the loop */
     id *after;               /* by old tensor: what stands for it behind the loop; 0: itself */
     id *sum;                 /* by old tensor: the accumulator of a scalar that leaves */
+    bool *rowy;              /* by old tensor of the scope: its leading dimension counts rows */
 };
 
 /* --- finding the region ----------------------------------------------------------- */
@@ -53,24 +59,32 @@ static bool made_inside(const struct region *r, id t)
     return false;
 }
 
-/* What the loop walks over: comes from outside and is not a weight or a table. */
-static bool is_cut(const struct region *r, id t)
+/* Comes from outside and is not a weight, a table or the step's numbers. */
+static bool has_rows(const struct region *r, id t)
 {
-    return t && !made_inside(r, t) && !kind_is_persistent(storage_of(r->g, t)->kind);
+    if (!t || !tensor_at(r->g, t)->rank || made_inside(r, t)) return false;
+    enum kind kind = storage_of(r->g, t)->kind;
+    return kind == KIND_INPUT || !kind_is_persistent(kind);
 }
 
-/* The piece's size, from the rows of what is cut; false: nothing to gain. */
+/* What the loop walks over: a single row is everybody's. */
+static bool is_cut(const struct region *r, id t) { return has_rows(r, t) && tensor_at(r->g, t)->dim[0] > 1; }
+
+/* The groups are as many as the smallest number of rows; the piece's size follows. False:
+ * nothing to gain. */
 static bool measure(struct region *r, int chunks)
 {
-    for (uint32_t k = r->from; k < r->to; k++) {
-        const struct node *n = node_at(r->g, r->nodes[k]);
-        for (int i = 0; i < n->nin; i++) {
-            if (!is_cut(r, n->in[i])) continue;
-            int64_t rows = tensor_at(r->g, n->in[i])->dim[0];
-            CHECK(!r->rows || r->rows == rows, "inputs of a row-wise scope differ in rows");
-            r->rows = rows;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t k = r->from; k < r->to; k++) {
+            const struct node *n = node_at(r->g, r->nodes[k]);
+            for (int i = 0; i < n->nin; i++) {
+                if (!is_cut(r, n->in[i])) continue;
+                int64_t rows = tensor_at(r->g, n->in[i])->dim[0];
+                if (!pass && (!r->rows || rows < r->rows)) r->rows = rows;
+                CHECK(rows % r->rows == 0 || !pass, "inputs of a row-wise scope with %lld and %lld rows", (long long)rows,
+                      (long long)r->rows);
+            }
         }
-    }
     if (r->rows < 2 || chunks < 2) return false;
     r->piece = (r->rows + chunks - 1) / chunks;
     r->trip = (uint32_t)((r->rows + r->piece - 1) / r->piece);
@@ -86,15 +100,15 @@ static void pad_rows(struct region *r, id t, bool fill)
     struct tensor x = *tensor_at(g, t);
     int64_t extra = (int64_t)r->trip * r->piece - r->rows;
     if (!extra) return;
-    uint64_t row = tensor_bytes(&x) / (uint64_t)r->rows;
+    uint64_t group = tensor_bytes(&x) / (uint64_t)r->rows;
     CHECK(tensor_is_dense(&x) && x.offset == 0, "a cut tensor that does not own its storage");
-    g->storages.at[x.storage].bytes = row * (uint64_t)r->piece * r->trip;
+    g->storages.at[x.storage].bytes = group * (uint64_t)r->piece * r->trip;
     if (!fill) return;
     int64_t dim[MAX_RANK];
     memcpy(dim, x.dim, sizeof dim);
-    dim[0] = extra;
-    id zero = op_fill(g, x.dtype, x.rank, dim, dtype_is_float(x.dtype) ? 0 : -100);
-    id tail = graph_view(g, t, x.dtype, x.rank, dim, NULL, row * (uint64_t)r->rows);
+    dim[0] = extra * (x.dim[0] / r->rows);
+    id zero = op_fill(g, x.dtype, x.rank, dim, x.dtype == DT_I32 ? -100 : 0);
+    id tail = graph_view(g, t, x.dtype, x.rank, dim, NULL, group * (uint64_t)r->rows);
     graph_redirect(g, zero, tail);
 }
 
@@ -103,24 +117,25 @@ static id piece_of(struct region *r, id t)
 {
     struct graph *g = r->g;
     struct tensor x = *tensor_at(g, t);
-    uint64_t row = tensor_bytes(&x) / (uint64_t)x.dim[0];
+    uint64_t group = tensor_bytes(&x) / (uint64_t)r->rows;
     int64_t dim[MAX_RANK];
     memcpy(dim, x.dim, sizeof dim);
-    dim[0] = r->piece;
+    dim[0] = r->piece * (x.dim[0] / r->rows);
     id slice = graph_view(g, t, x.dtype, x.rank, dim, NULL, x.offset);
     tensor_at(g, slice)->loop = r->loop;
-    tensor_at(g, slice)->advance = (int64_t)(row * (uint64_t)r->piece);
+    tensor_at(g, slice)->advance = (int64_t)(group * (uint64_t)r->piece);
     return slice;
 }
 
-/* What the loop can walk over in t's place: t, or a copy where t is a strided view, or
- * where rows are to be added and t is a part of something. */
+/* What the loop can walk over in t's place: t, or a copy where t is a strided view, where
+ * rows are to be added and t is a part of something, or where another loop will walk over
+ * t: accumulation does over inputs. */
 static id walkable(struct region *r, id t)
 {
     const struct tensor *x = tensor_at(r->g, t);
     bool ragged = (int64_t)r->trip * r->piece != r->rows;
     bool fits = tensor_is_dense(x) && (!ragged || tensor_bytes(x) == r->g->storages.at[x->storage].bytes);
-    return fits ? t : op_copy(r->g, t, SPACE_DEVICE);
+    return fits && storage_of(r->g, t)->kind != KIND_INPUT ? t : op_copy(r->g, t, SPACE_DEVICE);
 }
 
 static void cut_inputs(struct region *r)
@@ -184,25 +199,52 @@ static void leave(struct region *r, id old, id piece)
 
 /* --- rebuilding --------------------------------------------------------------------------- */
 
-/* The scope again, on pieces: shape rules find the new shapes. */
+/* Shape rules find the shapes of a piece, but a reshape says its own: where it holds rows,
+ * the first dimension larger than 1 counts them. */
+static void fit_reshape(const struct region *r, union attr *attr)
+{
+    int i = 0;
+    while (i < attr->reshape.rank && attr->reshape.dim[i] == 1) i++;
+    if (i == attr->reshape.rank || attr->reshape.dim[i] < 0) return;
+    attr->reshape.dim[i] = attr->reshape.dim[i] / r->rows * r->piece;
+}
+
+static bool holds_rows(const struct region *r, const struct node *n)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i] && (r->rowy[n->in[i]] || is_cut(r, n->in[i]))) return true;
+    return false;
+}
+
+/* The scope again, on pieces. */
 static void emit_body(struct region *r)
 {
     struct graph *g = r->g;
-    g->at.loop = r->loop;
     for (uint32_t k = r->from; k < r->to; k++) {
         struct node n = *node_at(g, r->nodes[k]);
         id in[MAX_IN];
         for (int i = 0; i < n.nin; i++) in[i] = n.in[i] ? r->map[n.in[i]] : 0;
+        bool rowy = holds_rows(r, &n);
+        if (rowy && n.op == OP_RESHAPE) fit_reshape(r, &n.attr);
+        if (n.loop && !g->loops.at[n.loop].parent) g->loops.at[n.loop].parent = r->loop;
+        g->at.loop = n.loop ? n.loop : r->loop;
         g->at.scope = n.scope;
         g->at.origin = r->nodes[k];
         id again = graph_emit(g, n.op, &n.attr, in, n.nin);
-        for (int o = 0; again && o < n.nout; o++) {
-            if (!n.out[o]) continue;
-            r->map[n.out[o]] = node_at(g, again)->out[o];
-            if (leaves(r, n.out[o])) leave(r, n.out[o], node_at(g, again)->out[o]);
-        }
+        for (int o = 0; again && o < n.nout; o++)
+            if (n.out[o]) {
+                r->map[n.out[o]] = node_at(g, again)->out[o];
+                r->rowy[n.out[o]] = rowy;
+            }
     }
-    g->at.loop = g->at.origin = 0;
+    g->at.origin = 0;
+    g->at.loop = r->loop;
+    for (uint32_t k = r->from; k < r->to; k++)
+        for (int o = 0; o < node_at(g, r->nodes[k])->nout; o++) {
+            id t = node_at(g, r->nodes[k])->out[o];
+            if (t && r->map[t] && leaves(r, t)) leave(r, t, r->map[t]);
+        }
+    g->at.loop = 0;
 }
 
 static void append_rest(struct region *r)
@@ -224,6 +266,7 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
         r.map = mem_alloc(g->tensors.n * sizeof(id));
         r.after = mem_alloc(g->tensors.n * sizeof(id));
         r.sum = mem_alloc(g->tensors.n * sizeof(id));
+        r.rowy = mem_alloc(g->tensors.n);
         struct cursor before = graph_move(g, p, PHASE_FORWARD, "chunk");
         order->nodes.n = r.from;
         r.loop = graph_loop(g, "rows", r.trip);
@@ -237,6 +280,7 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
     mem_free(r.map);
     mem_free(r.after);
     mem_free(r.sum);
+    mem_free(r.rowy);
 }
 
 void pass_chunk(struct graph *g, const struct settings *s)

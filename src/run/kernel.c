@@ -5,11 +5,12 @@
 
 #include <string.h>
 
-const struct kernel *kernels_of(enum device_kind device)
+/* Where a search for an op's kernels begins. */
+static const struct kernel *kernels_of(enum device_kind device, enum op op)
 {
     switch (device) {
-    case DEVICE_REF: return ref_kernels;
-    case DEVICE_CPU: return cpu_kernels;
+    case DEVICE_REF: return ref_kernels[op];
+    case DEVICE_CPU: return cpu_kernels[op];
     case DEVICE_CUDA: return cuda_kernels;
     default: CHECK(false, "device %d", device);
     }
@@ -18,16 +19,16 @@ const struct kernel *kernels_of(enum device_kind device)
 
 static const struct kernel *find_in(const struct kernel *k, enum op op, const struct query *q)
 {
-    for (; k->op != OP_NONE; k++)
+    for (; k && k->op != OP_NONE; k++)
         if (k->op == op && (!k->match || k->match(q))) return k;
     return NULL;
 }
 
 const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q)
 {
-    const struct kernel *k = find_in(kernels_of(device), op, q);
+    const struct kernel *k = find_in(kernels_of(device, op), op, q);
     /* What the CPU has no fast kernel for runs on the reference: slow and right. */
-    if (!k && device == DEVICE_CPU) k = find_in(ref_kernels, op, q);
+    if (!k && device == DEVICE_CPU) k = find_in(ref_kernels[op], op, q);
     return k;
 }
 

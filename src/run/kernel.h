@@ -64,9 +64,10 @@ struct kernel {
     void (*run)(const struct launch *);          /* NULL in a planning-only table */
 };
 
-/* The kernels of a device in order of preference; ends with op OP_NONE. */
-const struct kernel *kernels_of(enum device_kind device);
-extern const struct kernel ref_kernels[], cpu_kernels[], cuda_kernels[];
+/* By op the kernels in order of preference, a list that ends with op OP_NONE; NULL for a
+ * view. CUDA has kernels for few ops: there it is one list. */
+extern const struct kernel *const ref_kernels[OP_COUNT], *const cpu_kernels[OP_COUNT];
+extern const struct kernel cuda_kernels[];
 
 /* The first kernel that matches; NULL: the device cannot run this node. */
 const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q);

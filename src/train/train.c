@@ -16,11 +16,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/order.h"
-#include "data/tokens.h"
 #include "io/file.h"
 #include "train/best.h"
 #include "train/events.h"
+#include "train/feed.h"
 #include "train/folder.h"
 #include "train/progress.h"
 #include "train/run.h"
@@ -36,72 +35,44 @@ struct trainer {
     struct run run;
     struct folder folder;
     struct events events;
-    struct tokens data, validation;
+    struct feed data, validation; /* not open: a program brings its own batches */
     struct progress progress;
     struct train_state state;
     uint64_t total;          /* steps of the whole run */
     uint64_t end;            /* the position at which the last epoch ends; UINT64_MAX: train.steps decides */
     struct schedule schedule;
     int64_t saved;           /* step of the last checkpoint; -1: none */
-    double tokens;           /* trained on in this process */
-    int32_t *row;            /* one sample */
+    double units;            /* trained on in this process: tokens, images */
     id loss, clip, eval_loss; /* tensors */
     double eval;             /* the last evaluation */
     struct best best;        /* in checkpoints/best */
     double count;            /* what losses are divided by; 0: the default */
-    bool has_data, has_validation, has_folder, has_run, has_pool;
+    bool has_folder, has_run, has_pool;
     bool stopped;            /* by on_step */
 };
 
 /* --- one step --------------------------------------------------------------------- */
 
-/* Row `at` of the batch; sample < 0 is a row of weight 0 that fills a ragged end. */
-static int put_sample(struct trainer *t, struct tokens *data, int64_t at, int64_t sample, struct error *e)
-{
-    int64_t T = t->c->data_sequence;
-    int rc = PL_OK;
-    if (sample >= 0) rc = tokens_read(data, (uint64_t)sample, t->row, e);
-    else memset(t->row, 0, (size_t)T * sizeof *t->row);
-    if (!rc) rc = run_write_input(&t->run, "input_ids", at, t->row, (uint64_t)T * sizeof *t->row, e);
-    for (int64_t i = 0; i < T && sample < 0; i++) t->row[i] = -100;
-    if (!rc) rc = run_write_input(&t->run, "labels", at, t->row, (uint64_t)T * sizeof *t->row, e);
-    return rc;
-}
-
 /* Samples of the next step: the effective batch, and at the end of the last epoch what is
  * left. Borders of other epochs pass within a batch. */
 static int64_t batch_samples(const struct trainer *t)
 {
-    if (!t->has_data) return t->run.effective_batch;
+    if (!t->data.ops) return t->run.effective_batch;
     uint64_t left = t->end - min_u64(t->end, t->state.position);
     return (int64_t)min_u64(left, (uint64_t)t->run.effective_batch);
 }
 
-static int put_batch(struct trainer *t, struct error *e)
+/* What losses are divided by where a program brings its own batches: samples, or tokens
+ * where the model has a family. */
+static double own_count(const struct trainer *t)
 {
-    const struct settings *s = &t->run.plan.settings;
-    int64_t rows = (int64_t)s->micro_batch * s->accumulation, samples = batch_samples(t);
-    uint64_t n = tokens_count(&t->data);
-    int rc = PL_OK;
-    for (int64_t i = 0; i < rows && !rc; i++) {
-        int64_t sample = -1;
-        if (i < samples) sample = (int64_t)sample_at((uint64_t)t->c->train_seed, t->state.position + (uint64_t)i, n, t->c->data_shuffle);
-        rc = put_sample(t, &t->data, i, sample, e);
-    }
-    return rc;
+    if (t->count) return t->count;
+    return (double)t->run.effective_batch * (t->run.defined ? 1 : (double)(t->c->data_sequence - 1));
 }
 
-/* Tokens that have a successor, or samples: a defined model may know no tokens. */
-static double step_count(const struct trainer *t)
-{
-    bool samples = t->run.defined && !t->has_data;
-    return t->count ? t->count : (double)batch_samples(t) * (samples ? 1 : (double)(t->c->data_sequence - 1));
-}
-
-static struct step_block step_block(const struct trainer *t)
+static struct step_block step_block(const struct trainer *t, double count)
 {
     int64_t step = (int64_t)t->state.step; /* steps done: this one's index from 0 */
-    double count = step_count(t);
     return (struct step_block){
         .learning_rate = (float)(t->c->train_learning_rate * schedule_factor(&t->schedule, step)),
         .inv_count = (float)(1 / count),
@@ -128,10 +99,11 @@ static int complain_nonfinite(struct trainer *t, bool updated, double x, struct 
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
 {
     double from = clock_seconds();
-    struct step_block b = step_block(t);
+    struct feed_batch batch = {.count = own_count(t)};
     int64_t samples = batch_samples(t);
     float l = 0, clip[2] = {0};
-    int rc = t->has_data ? put_batch(t, e) : PL_OK;
+    int rc = t->data.ops ? feed_put(&t->data, &t->run, t->state.position, samples, run_samples(&t->run), &batch, e) : PL_OK;
+    struct step_block b = step_block(t, t->count ? t->count : batch.count);
     if (!rc) rc = run_put_step(&t->run, &b, e);
     if (!rc) rc = run_program(&t->run, PROGRAM_STEP, e);
     if (!rc) rc = run_read(&t->run, t->loss, &l, e);
@@ -144,34 +116,35 @@ int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
     t->state.adam_t++;
     t->state.position += (uint64_t)samples;
     *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, l, b.learning_rate, clip[0], clock_seconds() - from,
-                                t->has_data ? (double)samples * (double)t->c->data_sequence : 0};
-    t->tokens += out->tokens;
+                                batch.units};
+    t->units += out->tokens;
     return PL_OK;
 }
 
 /* --- evaluation ------------------------------------------------------------------------- */
 
-/* Mean loss per token over the whole validation set. The program reads weights and writes
+/* Mean loss over the whole validation set, per token. The program reads weights and writes
  * its own transients, and the next step puts its own numbers and batch: nothing that
  * training goes on with is touched. */
 static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
 {
-    int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)tokens_count(&t->validation);
-    struct step_block b = step_block(t);
-    double sum = 0;
-    b.inv_count = 1;
+    int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
+    struct step_block b = step_block(t, 1);
+    double sum = 0, count = 0;
     int rc = run_put_step(&t->run, &b, e);
     for (int64_t at = 0; at < n && !rc; at += B) {
+        struct feed_batch batch;
         float l = 0;
-        for (int64_t i = 0; i < B && !rc; i++) rc = put_sample(t, &t->validation, i, at + i < n ? at + i : -1, e);
+        rc = feed_put(&t->validation, &t->run, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
         if (!rc) rc = run_program(&t->run, PROGRAM_EVAL, e);
         if (!rc) rc = run_read(&t->run, t->eval_loss, &l, e);
         if (!rc && !isfinite(l))
             rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
                            t->state.step, l, at, min_i64(at + B, n) - 1);
         sum += l;
+        count += batch.count;
     }
-    *out = (struct evaluation){(int64_t)t->state.step, n, sum / ((double)n * (double)(t->c->data_sequence - 1))};
+    *out = (struct evaluation){(int64_t)t->state.step, n, sum / count};
     return rc;
 }
 
@@ -193,7 +166,7 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
 static bool evaluation_due(const struct trainer *t)
 {
     int64_t every = t->c->train_eval_every;
-    return t->has_validation && (t->state.step == t->total || (every && (int64_t)t->state.step % every == 0));
+    return t->validation.ops && (t->state.step == t->total || (every && (int64_t)t->state.step % every == 0));
 }
 
 static bool keeps_best(const struct config *c)
@@ -280,14 +253,6 @@ static int compare_config(const struct config *c, const char *dir, bool *plan_ag
     return rc;
 }
 
-static int open_tokens(struct tokens *d, const struct trainer *t, const struct config_list *paths, const char *key, struct error *e)
-{
-    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = t->c->data_sequence,
-                               .dtype = t->c->data_token_dtype, .vocab_size = t->run.model.vocabulary};
-    int rc = tokens_open(d, &o, e);
-    return rc ? error_prepend(e, "%s", key) : PL_OK;
-}
-
 static struct schedule make_schedule(const struct config *c, int64_t total)
 {
     return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = c->train_warmup_steps, .total = total,
@@ -300,11 +265,11 @@ static struct schedule make_schedule(const struct config *c, int64_t total)
 static void measure_run(struct trainer *t)
 {
     uint64_t E = (uint64_t)t->run.effective_batch;
-    if (t->c->train_steps || !t->has_data) {
+    if (t->c->train_steps || !t->data.ops) {
         t->total = (uint64_t)t->c->train_steps;
         t->end = UINT64_MAX;
     } else {
-        t->end = tokens_count(&t->data) * (uint64_t)t->c->train_epochs;
+        t->end = t->data.samples * (uint64_t)t->c->train_epochs;
         uint64_t left = t->end - min_u64(t->end, t->state.position);
         t->total = t->state.step + (left + E - 1) / E;
     }
@@ -313,15 +278,9 @@ static void measure_run(struct trainer *t)
 
 static int open_data(struct trainer *t, struct error *e)
 {
-    int rc = open_tokens(&t->data, t, &t->c->data_train, "data.train", e);
-    t->has_data = !rc;
-    if (!rc && t->c->data_validation.n) {
-        rc = open_tokens(&t->validation, t, &t->c->data_validation, "data.validation", e);
-        t->has_validation = !rc;
-    }
-    if (rc) return rc;
-    t->row = mem_alloc((size_t)t->c->data_sequence * sizeof *t->row);
-    return PL_OK;
+    int rc = feed_open(&t->data, t->c, &t->run, FEED_TRAIN, e);
+    if (!rc && t->c->data_validation.n) rc = feed_open(&t->validation, t->c, &t->run, FEED_VALIDATION, e);
+    return rc;
 }
 
 /* On a resume the stored plan is followed, unless it cannot be: then we say why. */
@@ -334,11 +293,6 @@ static int make_plan(struct trainer *t, const struct train_options *o, bool plan
     if (follow) ro.plan = stored;
     t->has_run = true;
     int rc = run_plan(&t->run, t->c, &ro, e);
-    if (!rc && !t->run.defined && !model_port(&t->run.model, "input_ids")) {
-        char takes[256];
-        return error_set(e, PL_USAGE, "train reads tokens, and a %s takes %s; `plimsoll step` and `plimsoll plan` know it",
-                         t->run.model.family->model_type, model_list_ports(&t->run.model, takes));
-    }
     if (!rc || !follow) return rc;
     log_note("resume: the stored plan cannot be followed (%s); planning again", e->text);
     run_close(&t->run);
@@ -418,26 +372,12 @@ static void find_outputs(struct trainer *t)
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
 }
 
-/* A defined model takes token files when its inputs are rows of tokens. */
-static int check_defined(const struct trainer *t, struct error *e)
-{
-    static const char *const names[] = {"input_ids", "labels"};
-    struct run_input x;
-    for (size_t i = 0; i < COUNT(names) && t->run.defined; i++)
-        if (!run_input(&t->run, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)t->c->data_sequence * 4 ||
-            (!i && !t->run.model.vocabulary))
-            return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
-                             "], and an embedding of input_ids; %s is not so", t->c->data_sequence, names[i]);
-    return PL_OK;
-}
-
 static int begin(struct trainer *t, const struct train_options *o, struct error *e)
 {
     bool plan_again = false, found = false;
     int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
     if (!rc && o->resume) rc = compare_config(t->c, t->c->train_out, &plan_again, e);
     if (!rc) rc = make_plan(t, o, plan_again, e);
-    if (!rc) rc = check_defined(t, e);
     if (!rc) rc = open_data(t, e);
     if (!rc) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
     if (rc) return rc;
@@ -517,7 +457,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->steps = (int64_t)t->state.step;
     out->loss = v.loss;
     out->seconds = clock_seconds() - begun;
-    out->tokens_per_second = t->tokens / out->seconds;
+    out->tokens_per_second = t->units / out->seconds;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
     return publish_model(t, e);
 }
@@ -525,12 +465,11 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
-    if (t->has_data) tokens_close(&t->data);
-    if (t->has_validation) tokens_close(&t->validation);
+    feed_close(&t->data);
+    feed_close(&t->validation);
     if (t->has_run) run_close(&t->run);
     events_close(&t->events);
     if (t->has_folder) folder_close(&t->folder);
-    mem_free(t->row);
     if (t->has_pool) mem_pool_drop();
     mem_free(t);
 }
@@ -569,7 +508,7 @@ void trainer_count(struct trainer *t, double count) { t->count = count; }
 
 int trainer_forward(struct trainer *t, id output, void *to, struct error *e)
 {
-    struct step_block b = step_block(t);
+    struct step_block b = step_block(t, own_count(t));
     int rc = run_put_step(&t->run, &b, e);
     return rc ? rc : run_forward(&t->run, output, to, e);
 }

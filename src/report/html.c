@@ -1,0 +1,229 @@
+/*
+ * html.c: see html.h. Everything that comes from a file is escaped before it is shown.
+ */
+#include "report/html.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "report/curve.h"
+
+enum { METRICS_LIMIT = 256 << 20, PICTURE_LIMIT = 32 << 20, PICTURES = 48 };
+
+static void put_escaped(struct text *out, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '<') text_printf(out, "&lt;");
+        else if (*s == '>') text_printf(out, "&gt;");
+        else if (*s == '&') text_printf(out, "&amp;");
+        else text_append(out, s, 1);
+    }
+}
+
+static void put_base64(struct text *out, const uint8_t *bytes, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        size_t have = n - i < 3 ? n - i : 3;
+        uint32_t word = (uint32_t)bytes[i] << 16 | (have > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) | (have > 2 ? bytes[i + 2] : 0);
+        char quad[4] = {digits[word >> 18], digits[word >> 12 & 63], have > 1 ? digits[word >> 6 & 63] : '=', have > 2 ? digits[word & 63] : '='};
+        text_append(out, quad, 4);
+    }
+}
+
+/* --- curves -------------------------------------------------------------------------- */
+
+/* What is drawn, when metrics.jsonl has it: one drawing a row, one or two members over the step. */
+static const struct {
+    const char *title, *members[2];
+} drawings[] = {
+    {"loss", {"loss", "eval_loss"}},
+    {"mean IoU on held-out images", {"eval_iou", NULL}},
+    {"mean Dice on held-out images", {"eval_dice", NULL}},
+    {"learning rate", {"learning_rate", NULL}},
+    {"gradient norm", {"grad_norm", NULL}},
+    {"seconds per step", {"seconds", NULL}},
+};
+enum { DRAWINGS = COUNT(drawings) };
+
+static void collect(struct series all[DRAWINGS][2], const struct value *line)
+{
+    const struct value *step = value_get(line, "step");
+    if (!step || step->kind != VALUE_NUMBER) return;
+    for (size_t d = 0; d < DRAWINGS; d++)
+        for (int k = 0; k < 2 && drawings[d].members[k]; k++) {
+            const struct value *v = value_get(line, drawings[d].members[k]);
+            if (!v || v->kind != VALUE_NUMBER) continue;
+            vec_push(&all[d][k].x, step->number);
+            vec_push(&all[d][k].y, v->number);
+        }
+}
+
+/* A line that is cut (a run in progress) ends the reading. */
+static void read_metrics(char *bytes, struct series all[DRAWINGS][2])
+{
+    for (char *at = bytes, *end; (end = strchr(at, '\n')); at = end + 1) {
+        struct bump b = {0};
+        struct value *line;
+        struct error ignored;
+        if (!json_parse(at, (size_t)(end - at), &b, &line, &ignored)) collect(all, line);
+        bump_free(&b);
+    }
+}
+
+static void put_curves(struct text *out, struct series all[DRAWINGS][2])
+{
+    text_printf(out, "<h2>Curves</h2>\n<div class='row'>\n");
+    for (size_t d = 0; d < DRAWINGS; d++) {
+        const struct series *drawn[2];
+        int n = 0;
+        for (int k = 0; k < 2; k++) {
+            all[d][k].name = drawings[d].members[k];
+            if (all[d][k].y.n) drawn[n++] = &all[d][k];
+        }
+        if (n) curve_draw(out, drawings[d].title, drawn, n);
+    }
+    text_printf(out, "</div>\n");
+}
+
+/* First and last of what is on held-out data: what training did. */
+static void put_outcome(struct text *out, struct series all[DRAWINGS][2])
+{
+    text_printf(out, "<table><tr><th></th><th>first</th><th>last</th><th>best</th></tr>\n");
+    for (size_t d = 0; d < 3; d++)
+        for (int k = 0; k < 2; k++) {
+            const struct series *s = &all[d][k];
+            if (!s->y.n) continue;
+            double best = s->y.at[0];
+            for (uint32_t i = 0; i < s->y.n; i++) best = d ? fmax(best, s->y.at[i]) : fmin(best, s->y.at[i]);
+            text_printf(out, "<tr><td>%s</td><td>%.4g</td><td>%.4g</td><td>%.4g</td></tr>\n", drawings[d].members[k], s->y.at[0],
+                        s->y.at[s->y.n - 1], best);
+        }
+    text_printf(out, "</table>\n");
+}
+
+/* --- memory ----------------------------------------------------------------------------- */
+
+static void put_memory(struct text *out, const struct value *plan)
+{
+    static const char *const colours[] = {"#1b6ca8", "#d1495b", "#edae49", "#66a182", "#8d6a9f", "#2e4057", "#b56b45", "#7fb7be"};
+    const struct value *parts = value_get(plan, "breakdown"), *total = value_get(plan, "lower_bound_bytes"), *arena = value_get(plan, "arena_bytes");
+    char text[32];
+    if (!parts || parts->kind != VALUE_MAP || !total || !(total->number > 0) || !arena) return;
+    text_printf(out, "<h2>Memory</h2>\n<p>%s, planned before the first step and allocated once; this is what is alive at its fullest moment.</p>\n",
+                size_print((uint64_t)arena->number, text));
+    text_printf(out, "<div class='bar'>");
+    for (uint32_t i = 0; i < parts->count; i++)
+        text_printf(out, "<span style='width:%.3f%%;background:%s' title='%s'></span>", 100 * parts->items[i]->number / total->number,
+                    colours[i % COUNT(colours)], parts->items[i]->key);
+    text_printf(out, "</div>\n<table>\n");
+    for (uint32_t i = 0; i < parts->count; i++) {
+        const struct value *p = parts->items[i];
+        text_printf(out, "<tr><td><i style='background:%s'></i>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", colours[i % COUNT(colours)], p->key,
+                    size_print((uint64_t)p->number, text), 100 * p->number / total->number);
+    }
+    text_printf(out, "</table>\n");
+}
+
+/* --- pictures ------------------------------------------------------------------------------ */
+
+static int put_pictures(struct text *out, const char *dir, struct error *e)
+{
+    char path[4200];
+    struct names names = {0};
+    uint32_t shown = 0;
+    snprintf(path, sizeof path, "%s/pictures", dir);
+    if (!dir_exists(path)) return PL_OK;
+    int rc = dir_list(path, &names, e);
+    for (uint32_t i = 0; i < names.n && !rc && shown < PICTURES; i++) {
+        size_t n = strlen(names.at[i]);
+        char *bytes;
+        if (n < 4 || strcmp(names.at[i] + n - 4, ".png")) continue;
+        snprintf(path, sizeof path, "%s/pictures/%s", dir, names.at[i]);
+        if ((rc = file_read(path, PICTURE_LIMIT, &bytes, &n, e))) break;
+        text_printf(out, "%s<figure><img src='data:image/png;base64,", shown++ ? "" : "<h2>Pictures</h2>\n<div class='row'>\n");
+        put_base64(out, (const uint8_t *)bytes, n);
+        text_printf(out, "'><figcaption>");
+        put_escaped(out, names.at[i]);
+        text_printf(out, "</figcaption></figure>\n");
+        mem_free(bytes);
+    }
+    if (shown) text_printf(out, "</div>\n");
+    names_free(&names);
+    return rc;
+}
+
+/* --- the page ---------------------------------------------------------------------------------- */
+
+static const char style[] =
+    "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222}"
+    "h1,h2{font-weight:600}table{border-collapse:collapse;margin:.5em 0}td,th{padding:.15em .9em .15em 0;text-align:left}"
+    "td+td,th+th{text-align:right;font-variant-numeric:tabular-nums}td i{display:inline-block;width:.8em;height:.8em;margin-right:.5em}"
+    ".bar{display:flex;height:26px;border-radius:4px;overflow:hidden}.row{display:flex;flex-wrap:wrap;gap:14px}"
+    "figure{margin:0}figcaption{font-size:12px;color:#555}img{max-width:460px;border:1px solid #ccc}"
+    "svg{border:1px solid #e2e2e2;border-radius:4px}svg text{font-size:11px;fill:#555}svg .title{font-weight:600;fill:#222}"
+    "pre{background:#f6f6f6;padding:1em;overflow:auto;font-size:12px}</style>\n";
+
+static void put_file(struct text *out, const char *dir, const char *name, const char *title)
+{
+    char path[4200], *bytes;
+    size_t n;
+    struct error ignored;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (file_read(path, 1 << 20, &bytes, &n, &ignored)) return;
+    text_printf(out, "<h2>%s</h2>\n<pre>", title);
+    put_escaped(out, bytes);
+    text_printf(out, "</pre>\n");
+    mem_free(bytes);
+}
+
+static void put_numbers(struct text *out, const char *dir)
+{
+    char path[4200], *bytes;
+    size_t n;
+    struct error ignored;
+    struct series all[DRAWINGS][2] = {0};
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    if (!file_read(path, METRICS_LIMIT, &bytes, &n, &ignored)) {
+        read_metrics(bytes, all);
+        put_outcome(out, all);
+        put_curves(out, all);
+        mem_free(bytes);
+    }
+    for (size_t d = 0; d < DRAWINGS; d++)
+        for (int k = 0; k < 2; k++) {
+            vec_free(&all[d][k].x);
+            vec_free(&all[d][k].y);
+        }
+}
+
+int report_html(const char *dir, struct error *e)
+{
+    char path[4200];
+    struct text out = {0};
+    struct bump b = {0};
+    struct value *plan;
+    struct error ignored;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: not the folder of a run", dir);
+    text_printf(&out, "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>");
+    put_escaped(&out, dir);
+    text_printf(&out, "</title>\n%s</head><body>\n<h1>", style);
+    put_escaped(&out, dir);
+    text_printf(&out, "</h1>\n");
+    put_numbers(&out, dir);
+    int rc = put_pictures(&out, dir, e);
+    snprintf(path, sizeof path, "%s/plan.json", dir);
+    if (!json_read_file(path, 256 << 20, &b, &plan, &ignored)) put_memory(&out, plan);
+    bump_free(&b);
+    put_file(&out, dir, "eval.txt", "Evaluation");
+    put_file(&out, dir, "config.yaml", "Configuration");
+    text_printf(&out, "</body></html>\n");
+    snprintf(path, sizeof path, "%s/report.html", dir);
+    if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
+    text_free(&out);
+    return rc;
+}

@@ -1,0 +1,34 @@
+/*
+ * feed.c: see feed.h.
+ */
+#include "train/feed.h"
+
+#include "data/order.h"
+
+int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e)
+{
+    const struct feed_ops *ops = &tokens_feed;
+    *f = (struct feed){.config = c, .role = role};
+    int rc = ops->open(f, r, role, e);
+    if (rc) return error_prepend(e, "%s", role == FEED_TRAIN ? "data.train" : "data.validation");
+    f->ops = ops;
+    return PL_OK;
+}
+
+int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+{
+    *out = (struct feed_batch){0};
+    return f->ops->put(f, r, position, samples, rows, out, e);
+}
+
+void feed_close(struct feed *f)
+{
+    if (f->ops) f->ops->close(f);
+    f->ops = NULL;
+}
+
+uint64_t feed_sample(const struct feed *f, uint64_t position)
+{
+    if (f->role == FEED_VALIDATION) return position;
+    return sample_at((uint64_t)f->config->train_seed, position, f->samples, f->config->data_shuffle);
+}

@@ -1,0 +1,86 @@
+/*
+ * feed_tokens.c: rows of tokens for a language model. Labels are the same tokens: the
+ * model shifts them. A row that fills a ragged end has the label -100 everywhere.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "data/tokens.h"
+#include "train/feed.h"
+
+struct token_feed {
+    struct tokens tokens;
+    int32_t *row;   /* one sample */
+};
+
+/* A family has the ports; a defined model takes token files when its inputs are rows of tokens. */
+static int check_model(const struct run *r, struct error *e)
+{
+    static const char *const names[] = {"input_ids", "labels"};
+    int64_t T = r->config->data_sequence;
+    struct run_input x;
+    char takes[256];
+    if (!r->defined && !model_port(&r->model, "input_ids"))
+        return error_set(e, PL_USAGE, "data.format tokens gives rows of tokens, and a %s takes %s", r->model.family->model_type,
+                         model_list_ports(&r->model, takes));
+    for (size_t i = 0; i < COUNT(names) && r->defined; i++)
+        if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
+            return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
+                             "], and an embedding of input_ids; %s is not so", T, names[i]);
+    return PL_OK;
+}
+
+static int token_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
+{
+    const struct config *c = f->config;
+    const struct config_list *paths = role == FEED_TRAIN ? &c->data_train : &c->data_validation;
+    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = c->data_sequence, .dtype = c->data_token_dtype,
+                               .vocab_size = r->model.vocabulary};
+    int rc = check_model(r, e);
+    if (rc) return rc;
+    struct token_feed *t = mem_alloc(sizeof *t);
+    if ((rc = tokens_open(&t->tokens, &o, e))) {
+        mem_free(t);
+        return rc;
+    }
+    t->row = mem_alloc((size_t)c->data_sequence * sizeof *t->row);
+    f->samples = tokens_count(&t->tokens);
+    f->state = t;
+    return PL_OK;
+}
+
+/* Row `at` of the batch; `weighs` false: it fills a ragged end. */
+static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t sample, bool weighs, struct error *e)
+{
+    struct token_feed *t = f->state;
+    uint64_t T = (uint64_t)f->config->data_sequence, bytes = T * sizeof *t->row;
+    int rc = PL_OK;
+    if (weighs) rc = tokens_read(&t->tokens, sample, t->row, e);
+    else memset(t->row, 0, bytes);
+    if (!rc) rc = run_write_input(r, "input_ids", at, t->row, bytes, e);
+    for (uint64_t i = 0; i < T && !weighs; i++) t->row[i] = -100;
+    if (!rc) rc = run_write_input(r, "labels", at, t->row, bytes, e);
+    return rc;
+}
+
+static int token_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+{
+    int rc = PL_OK;
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        bool weighs = i < samples;
+        rc = put_row(f, r, i, weighs ? feed_sample(f, position + (uint64_t)i) : 0, weighs, e);
+    }
+    out->count = (double)samples * (double)(f->config->data_sequence - 1);
+    out->units = (double)samples * (double)f->config->data_sequence;
+    return rc;
+}
+
+static void token_close(struct feed *f)
+{
+    struct token_feed *t = f->state;
+    tokens_close(&t->tokens);
+    mem_free(t->row);
+    mem_free(t);
+}
+
+const struct feed_ops tokens_feed = {"tokens", token_open, token_put, token_close};
