@@ -91,6 +91,7 @@ static const char everything[] =
     "  sequence: 128\n"
     "  shuffle: false\n"
     "  token_dtype: int32\n"
+    "loss: {preset: seed, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
@@ -115,6 +116,7 @@ static void test_every_key(void **state)
     assert_int_equal(c.data_validation.n, 2);
     assert_string_equal(c.data_validation.at[1], "v/b,c.bin");
     assert_int_equal(c.data_token_dtype, TOKENS_I32);
+    assert_true(c.loss_preset == LOSS_SEED && c.loss_focal == 10 && c.loss_smooth == 1e-3);
     assert_int_equal(c.train_steps, 1000);
     assert_true(c.train_learning_rate == 3e-5 && c.train_eps == 1e-6 && c.train_clip_norm == 1);
     assert_int_equal(c.train_schedule, SCHEDULE_STEP);
@@ -295,7 +297,8 @@ static void test_errors(void **state)
     refuses("\n\ntrian: {steps: 1}\n", "run.yaml:3", "did you mean train?");
     refuses("learning_rate: 1\n", "run.yaml:1", "did you mean train.learning_rate?");
     refuses("train.steps: 1\n", "run.yaml:1", "train: {steps: ...}");
-    refuses("loss: {focal: 20}\n", "unknown key loss", "did you mean");
+    refuses("losses: {focal: 20}\n", "unknown key losses", "did you mean loss");
+    refuses("loss: {alpha: 1.5}\n", "loss.alpha", "1.5");
     refuses("data: {image_size: 1024}\n", "unknown key data.image_size", "did you mean");
     refuses("train:\n  steps: ten\n", "run.yaml:2: train.steps", "\"ten\", expected a whole number from 1 to 2147483647");
     refuses("train:\n  steps: 0\n", "the number 0", "from 1");

@@ -6,7 +6,9 @@
  * Names are those of the Hugging Face forward. A language model takes input_ids and
  * labels and gives logits and loss; without labels only logits are written. A vision
  * tower takes pixel_values and gives last_hidden_state and hidden_states.N; its loss is
- * the mean of the squares of the output that the file's metadata names as loss_output.
+ * the mean of the squares of the output that the file's metadata names as loss_output. So is
+ * that of a model of masks, which takes pixel_values and prompts and gives pred_masks and
+ * iou_scores; with gt_masks it is that of training, over all pixels.
  * grad.<parameter> follows.
  */
 #include "cli/cli.h"
@@ -14,7 +16,7 @@
 
 static int run_once(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
-    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output};
+    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .prompts = s->prompts};
     int rc = run_plan(&s->run, c, &ro, e);
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);

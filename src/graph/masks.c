@@ -75,6 +75,33 @@ void infer_fourier(struct infer *f)
     f->out[0].dim[coords->rank - 1] = 2 * gauss->dim[1];
 }
 
+/* `columns` of x from `first` on, dense. */
+static id columns_of(struct graph *g, id x, int64_t first, int64_t columns)
+{
+    return op_dense(g, op_slice(g, x, tensor_at(g, x)->rank - 1, first, columns));
+}
+
+/* y = [sin t, cos t] with t = 2 pi (2 c - 1) G:
+ *   dt = dsin cos t - dcos sin t,   dc = 4 pi dt G^T,   dG = 4 pi c^T dt - 2 pi (sum of dt's rows, twice). */
+void vjp_fourier(struct vjp *v)
+{
+    struct graph *g = v->g;
+    id y = v->out[0], dy = v->dout[0], coords = v->in[0], gauss = v->in[1];
+    const int64_t F = tensor_at(g, gauss)->dim[1];
+    const enum dtype t = tensor_at(g, coords)->dtype;
+    const double pi = 3.14159265358979323846;
+    id rise = op_mul(g, columns_of(g, dy, 0, F), columns_of(g, y, F, F));
+    id fall = op_mul(g, columns_of(g, dy, F, F), columns_of(g, y, 0, F));
+    id angle = op_add(g, rise, op_scale(g, fall, -1));
+    if (angle && tensor_at(g, angle)->dtype != t) angle = op_cast(g, angle, t);
+    if (v->need[0]) v->din[0] = op_scale(g, op_matmul(g, angle, gauss, false, true, t), 4 * pi);
+    if (!v->need[1]) return;
+    union attr a = {.sum_to = {.dtype = t, .rank = 1, .dim = {F}}};
+    id sum = emit_first(g, OP_SUM_TO, &a, &angle, 1);
+    id product = op_matmul(g, coords, angle, true, false, t);
+    v->din[1] = op_add(g, op_scale(g, product, 4 * pi), op_scale(g, sum, -2 * pi));
+}
+
 /* --- the loss of masks ---------------------------------------------------------------------- */
 
 id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o)

@@ -58,6 +58,8 @@ static void check_rel_tables(struct infer *f, const struct tensor *h, const stru
 static void check_bias_table(struct infer *f, const struct tensor *table, int64_t heads)
 {
     const int64_t window = f->attr->relative.height;
+    REQUIRE(window == f->attr->relative.width, "the window must be square, not %lld x %lld", (long long)window,
+            (long long)f->attr->relative.width);
     REQUIRE(is_table(table, heads, window * window), "the table must be [%lld,%lld]: heads, window x window",
             (long long)heads, (long long)(window * window));
 }

@@ -27,6 +27,7 @@ enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16 };
 enum config_recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_ALL };
 enum config_optimizer { OPTIMIZER_ADAMW };
 enum config_offload { OFFLOAD_AUTO, OFFLOAD_NONE, OFFLOAD_OPTIMIZER };
+enum config_loss { LOSS_SAM, LOSS_SEED };
 enum config_device { ON_AUTO, ON_CPU, ON_CUDA };
 
 /* The first two in the order of the words of memory.budget. */

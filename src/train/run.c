@@ -157,7 +157,9 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->config = c;
     r->defined = o->define;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
-    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->loss_output};
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->loss_output,
+                              .prompts = o->prompts};
+    r->batch.prompts.loss = recipe_loss(c);
     int rc = resolve_budget(r, e);
     if (!rc) rc = open_model(r, o, e);
     if (!rc) rc = check_recipe(r, o->train, e);
