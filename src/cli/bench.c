@@ -8,8 +8,10 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "io/file.h"
 #include "io/json.h"
 #include "train/bench.h"
+#include "train/calibrate.h"
 
 enum { OPS_SHOWN = 16 };
 
@@ -163,17 +165,71 @@ static int bench_model(const struct options *o, struct error *e)
     return rc;
 }
 
+static void print_profile(const struct profile *p, const char *path)
+{
+    const struct calibration *c = p->measured;
+    int curves = 0;
+    for (int op = 1; op < OP_COUNT; op++)
+        for (int v = 0; v < OP_VARIANTS; v++)
+            for (int half = 0; half < CLASS_COUNT; half++) curves += c->curve[op][v][half].n > 0;
+    printf("%s, %s, %d threads, %s\n", c->cpu, c->isa, p->threads, c->date);
+    printf("  multiply-adds   %8.1f GFLOP/s in f32, %.1f in bf16\n", 1e-9 * p->flops_f32, 1e-9 * p->flops_bf16);
+    printf("  bytes           %8.1f GB/s from memory, %.1f from caches\n", 1e-9 * p->memory_bandwidth, 1e-9 * p->cache_bandwidth);
+    printf("  second space    %8.1f GB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", 1e-9 * p->copy_bandwidth, 1e6 * p->launch_seconds, curves);
+    printf("the profile is in %s\n", path);
+}
+
+/* Where the profile goes; its folder is made. */
+static int output_path(const struct options *o, int threads, char *path, size_t room, struct error *e)
+{
+    char dir[4200];
+    if (o->output) return snprintf(path, room, "%s", o->output) < (int)room ? PL_OK : error_set(e, PL_USAGE, "-o: the path is too long");
+    if (!profile_path(threads, path, room))
+        return error_set(e, PL_USAGE, "neither XDG_DATA_HOME nor HOME says where to keep a profile; give -o FILE");
+    int rc = path_dir(path, dir, sizeof dir, e);
+    return rc ? rc : dir_make(dir, e);
+}
+
+static int calibrate_machine(const struct options *o, struct error *e)
+{
+    struct profile p;
+    struct calibration *c = mem_alloc(sizeof *c);
+    struct text out = {0};
+    char path[4200];
+    int64_t threads = 0;
+    int rc = take_count("--threads", o->threads, 1, 4096, &threads, e);
+    if (!rc && (o->run || o->n_set || o->memory || o->plan || o->steps || o->json))
+        rc = error_set(e, PL_USAGE, "--calibrate goes with -o and --threads alone");
+    if (!rc) {
+        profile_default(&p, DEVICE_CPU, (int)threads);
+        rc = output_path(o, p.threads, path, sizeof path, e);
+    }
+    if (!rc) rc = calibrate(&p, c, (int)threads, e);
+    if (!rc) {
+        profile_write(&p, &out);
+        rc = file_write_atomic(path, out.at, out.n, e);
+        text_free(&out);
+    }
+    if (!rc) print_profile(&p, path);
+    mem_free(c);
+    return rc;
+}
+
 static int bench(int argc, char **argv, struct error *e)
 {
     struct options o;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS, argc, argv, e);
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_CALIBRATE | OPT_OUTPUT | OPT_THREADS, argc, argv, e);
     if (rc) return rc;
     if (o.help) print_help(&command_bench);
+    else if (o.calibrate) rc = calibrate_machine(&o, e);
+    else if (o.output || o.threads) rc = error_set(e, PL_USAGE, "-o and --threads go with --calibrate; `--set device.threads=N` sets a step's threads");
     else rc = bench_model(&o, e);
     options_free(&o);
     return rc;
 }
 
 const struct command command_bench = {
-    "bench", "bench RUN.yaml [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]",
-    "Takes training steps on made-up inputs: predicted and measured time, memory, and time by op. Needs no data, writes nothing.", bench};
+    "bench", "bench RUN.yaml [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]\n"
+    "       plimsoll bench --calibrate [-o PROFILE.json] [--threads N]",
+    "Takes training steps on made-up inputs: predicted and measured time, memory, and time by op. Needs no data, writes nothing.\n"
+    "With --calibrate: measures this machine's ceilings and ops, a minute and 2 GiB, and keeps the profile that plans predict times by.", bench};

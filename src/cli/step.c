@@ -7,7 +7,7 @@
  * labels and gives logits and loss; without labels only logits are written. A vision
  * tower takes pixel_values and gives last_hidden_state and hidden_states.N; its loss is
  * the mean of the squares of the output that the file's metadata names as loss_output.
- * grad.<parameter> follows.
+ * grad.<parameter> follows. `memory.precision: auto` is f32 here, whatever the device.
  */
 #include "cli/cli.h"
 #include "cli/step.h"
@@ -44,6 +44,8 @@ static int step_files(const struct options *o, struct error *e)
     struct step s = {.in = {.fd = -1}};
     int rc = options_config(o, &c, e);
     if (rc) return rc;
+    /* Another framework's numbers are f32 unless bf16 is what is to be looked at. */
+    if (c.memory_precision == PRECISION_AUTO) c.memory_precision = PRECISION_F32;
     c.model_path = (char *)o->model;
     c.model_preset = NULL;
     rc = open_batch(&s, o, e);

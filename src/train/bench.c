@@ -68,6 +68,13 @@ static double loss_count(const struct run *r)
     return samples * (double)max_i64(r->batch.T - 1, 1);
 }
 
+static int complain(struct bench *b, double loss, struct error *e)
+{
+    char name[256];
+    run_find_nonfinite(&b->run, name, sizeof name);
+    return error_set(e, PL_FAIL, "step %lld: the loss of made-up inputs is %g%s%s", (long long)b->taken + 1, loss, name[0] ? "; first seen in " : "", name);
+}
+
 /* The rate is 0: everything is computed, nothing drifts, however many steps there are. */
 static int take_step(struct bench *b, double *seconds, struct error *e)
 {
@@ -83,7 +90,7 @@ static int take_step(struct bench *b, double *seconds, struct error *e)
     if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
     if (!rc) rc = run_read(r, graph_find_output(&r->graph, PROGRAM_UPDATE, "clip"), clip, e);
     *seconds = clock_seconds() - from;
-    if (!rc && !isfinite(loss)) return error_set(e, PL_FAIL, "the loss of made-up inputs is %g: the weights of %s are not fit for it", loss, r->model.path);
+    if (!rc && !isfinite(loss)) rc = complain(b, loss, e);
     b->taken++;
     return rc;
 }
