@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -217,6 +218,14 @@ static int measure_ceilings(struct profile *p, struct error *e)
     return PL_OK;
 }
 
+/* Others' work would be taken for this machine's slowness. */
+static void warn_if_busy(void)
+{
+    double load = 0;
+    if (getloadavg(&load, 1) == 1 && load > 0.5)
+        log_warn("the load average is %.1f: what else runs here makes the profile too slow; calibrate on an idle machine", load);
+}
+
 int calibrate(struct profile *p, struct calibration *c, int threads, struct error *e)
 {
     static const enum dtype precisions[] = {DT_F32, DT_BF16};
@@ -229,6 +238,7 @@ int calibrate(struct profile *p, struct calibration *c, int threads, struct erro
     snprintf(c->cpu, sizeof c->cpu, "%s", cpu.name);
     snprintf(c->isa, sizeof c->isa, "%s", cpu.isa);
     strftime(c->date, sizeof c->date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+    warn_if_busy();
     int rc = measure_ceilings(p, e);
     for (int round = 0; round < ROUNDS && !rc; round++) {
         log_note("calibrating, round %d of %d", round + 1, ROUNDS);
