@@ -18,7 +18,7 @@
 #include "cpu/cpu.h"
 #include "cpu/micro.h"
 #include "cpu/micro_bf16.h"
-#include "peak.h"
+#include "cpu/peak.h"
 
 static bool small_pages;
 static const char *filter = "";

@@ -99,7 +99,7 @@ static const char everything[] =
     "  seed: 9007199254740993, eval_every: 50, keep_best: false, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: all,\n"
     "  optimizer: adamw, offload: none, head_chunks: 8, allow: []}\n"
-    "device: {kind: cpu, threads: 2, deterministic: true}\n";
+    "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
 static void test_every_key(void **state)
 {
@@ -142,6 +142,7 @@ static void test_every_key(void **state)
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);
+    assert_string_equal(c.device_profile, "machine.json");
     for (int key = 0; key < CONFIG_KEYS; key++) /* the text above leaves no key out, but one of each pair */
         if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs && key != KEY_train_step_size)
             fail_msg("%s is not tested", config_key_name((enum config_key)key));

@@ -9,7 +9,7 @@
  * the mean of the squares of the output that the file's metadata names as loss_output. So is
  * that of a model of masks, which takes pixel_values and prompts and gives pred_masks and
  * iou_scores; with gt_masks it is that of training, over all pixels.
- * grad.<parameter> follows.
+ * grad.<parameter> follows. `memory.precision: auto` is f32 here, whatever the device.
  */
 #include "cli/cli.h"
 #include "cli/step.h"
@@ -46,6 +46,8 @@ static int step_files(const struct options *o, struct error *e)
     struct step s = {.in = {.fd = -1}};
     int rc = options_config(o, &c, e);
     if (rc) return rc;
+    /* Another framework's numbers are f32 unless bf16 is what is to be looked at. */
+    if (c.memory_precision == PRECISION_AUTO) c.memory_precision = PRECISION_F32;
     c.model_path = (char *)o->model;
     c.model_preset = NULL;
     rc = open_batch(&s, o, e);

@@ -473,11 +473,12 @@ void graph_infer(struct graph *g, enum program p)
             x->rank = f.out[o].rank;
             memcpy(x->dim, f.out[o].dim, sizeof x->dim);
             if (row->flags & OPF_VIEW) {
-                x->storage = f.in[0]->storage; /* of a weight, another one since precision.c */
+                x->storage = f.in[0]->storage; /* another one where a pass gave the node another input */
                 x->offset = f.out[o].offset;
                 memcpy(x->stride, f.out[o].stride, sizeof x->stride);
             } else if (op_must_alias(g, n, o) >= 0) {
                 const struct tensor *base = f.in[op_must_alias(g, n, o)];
+                x->storage = base->storage;
                 x->offset = base->offset;
                 memcpy(x->stride, base->stride, sizeof x->stride);
             } else {

@@ -114,6 +114,8 @@ static void verify_writes(struct verify *v, id n)
     for (int o = 0; o < x->nout; o++) {
         if (!x->out[o]) continue;
         v->written[x->out[o]] = true;
+        CHECK(!(op_table[x->op].flags & OPF_VIEW) || tensor_at(g, x->out[o])->storage == tensor_at(g, x->in[0])->storage,
+              "node %u, %s, is a view of another storage than its input's", n, op_table[x->op].name);
         bool in_place = op_must_alias(g, x, o) >= 0;
         for (int i = 0; i < x->nin && !in_place && !(op_table[x->op].flags & OPF_VIEW); i++)
             in_place = x->in[i] && tensor_at(g, x->in[i])->storage == tensor_at(g, x->out[o])->storage;

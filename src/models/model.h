@@ -113,6 +113,8 @@ struct definition {
 
 int model_open(struct model *m, const char *path, struct error *e);
 int model_preset(struct model *m, const char *name, struct error *e);
+/* A config.json as text; `name` stands for it in messages. */
+int model_text(struct model *m, const char *config_json, const char *name, struct error *e);
 /* `path` is the folder that its weights are read from; NULL: they begin by their inits. */
 int model_define(struct model *m, const struct definition *d, const char *path, struct error *e);
 void model_close(struct model *m);

@@ -72,10 +72,14 @@ static void cast_inputs(struct graph *g, enum program p, enum dtype t)
 
 static void drop_idle_casts(struct graph *g, enum program p)
 {
+    bool any = false;
     for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
         const struct node n = *node_at(g, g->order[p].nodes.at[k]);
-        if (n.op == OP_CAST && tensor_at(g, n.in[0])->dtype == tensor_at(g, n.out[0])->dtype) graph_replace(g, p, n.out[0], n.in[0]);
+        if (n.op != OP_CAST || tensor_at(g, n.in[0])->dtype != tensor_at(g, n.out[0])->dtype) continue;
+        graph_replace(g, p, n.out[0], n.in[0]);
+        any = true;
     }
+    if (any) graph_infer(g, p); /* a view of the cast's result is one of its input now */
     graph_prune(g, p);
 }
 

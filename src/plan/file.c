@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "io/json.h"
+#include "run/calibration.h"
 
 uint64_t plan_digest(const struct plan *p, const struct graph *g)
 {
@@ -116,6 +117,16 @@ static uint64_t count_parameters(const struct graph *g, bool trained)
     return n;
 }
 
+/* What the times are predicted by. */
+static void write_ceilings(struct json_writer *w, const struct calibration *c)
+{
+    json_begin_map(w, "ceilings");
+    json_put_bool(w, "measured", c);
+    if (c) json_put_string(w, "cpu", c->cpu);
+    if (c) json_put_string(w, "date", c->date);
+    json_end(w);
+}
+
 void plan_write(const struct plan *p, const struct graph *g, const struct plan_note *note, struct text *out)
 {
     struct json_writer w = {.out = out, .indent = 2};
@@ -139,6 +150,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_put_number(&w, "predicted_step_seconds", p->seconds);
     json_put_string(&w, "profile", note->profile->name);
     json_put_int(&w, "threads", note->profile->threads);
+    write_ceilings(&w, note->profile->measured);
     json_put_uint(&w, "parameters", count_parameters(g, false));
     json_put_uint(&w, "trained_parameters", count_parameters(g, true));
     write_peak(&w, p, g);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "run/calibration.h"
 
 static void print_row(struct text *out, const char *name, uint64_t bytes, uint64_t whole)
 {
@@ -23,7 +24,7 @@ static void print_techniques(const struct settings *s, struct text *out)
                 s->offload_optimizer ? "in the second space" : "in the arena", s->head_chunks, s->head_chunks == 1 ? "" : "s");
 }
 
-void plan_print(const struct plan *p, const struct graph *g, struct text *out)
+void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out)
 {
     char a[32], b[32];
     uint64_t arena = plan_arena(p);
@@ -40,7 +41,11 @@ void plan_print(const struct plan *p, const struct graph *g, struct text *out)
                 op_table[n->op].name, n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step");
     text_printf(out, "Plan\n");
     print_techniques(&p->settings, out);
-    text_printf(out, "  predicted step %.3g s\n", p->seconds);
+    text_printf(out, "  predicted step %.3g s", p->seconds);
+    if (profile->measured)
+        text_printf(out, ", by the profile of %s with %d threads, measured %s\n", profile->measured->cpu, profile->threads, profile->measured->date);
+    else
+        text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
 }
 
 struct row {

@@ -43,6 +43,12 @@ void device_close(struct device *d, struct tape *t);
 
 /* This processor multiplies bf16 itself, faster than f32 (src/cpu/micro_bf16.c). */
 bool cpu_multiplies_bf16(void);
+/* Which processor this is (src/cpu/peak.c). */
+struct cpu_identity {
+    char name[96]; /* "Intel(R) Xeon(R) ...", "aarch64 0x41 0xd40" */
+    char isa[64];  /* the architecture and the inner loops that are used */
+};
+void cpu_identity(struct cpu_identity *c);
 
 /* The profile a plan uses when nobody measured this machine (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);

@@ -38,6 +38,7 @@ struct run_options {
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a tower; NULL: its own choice */
     struct prompting prompts;    /* of a model that is asked for masks */
+    const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
