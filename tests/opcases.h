@@ -491,6 +491,7 @@ static const struct opcase case_ADAMW = {build_adamw, .no_gradient = true,
 
 #include "ops_acts.inc"
 #include "ops_masks.inc"
+#include "ops_prompts.inc"
 
 /* --- all rows -------------------------------------------------------------------------------------------------------- */
 

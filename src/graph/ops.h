@@ -152,6 +152,17 @@ struct mask_loss_options {
     bool seed;                  /* alpha weighs both classes */
 };
 id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o);
+/* Pixels u8 [B,H,W,3] as the model wants them. */
+id op_image(struct graph *g, id x, id valid, const float mean[3], const float std[3]);
+/* The best candidate's logits [N,h,w]; `into` is where they go, or 0. */
+id op_mask_pick(struct graph *g, id logits, id scores, id into);
+/* A simulated user's next round: updates places, kinds and round in place. */
+struct prompt_state {
+    id places, kinds, round;
+};
+void op_prompt_next(struct graph *g, struct prompt_state *s, id logits, id bits, id valid, id keys, int rounds, int first);
+/* Each row of x as often as `like` has rows for it. */
+id op_repeat(struct graph *g, id x, id like);
 enum { MASK_STATS = 4 }; /* what MASK_LOSS keeps of each mask */
 /* Bytes of a row of w bits: whole words of 8 bytes. */
 static inline int64_t mask_row_bytes(int64_t w) { return (w + 63) / 64 * 8; }

@@ -29,23 +29,36 @@ static id working_copy(struct graph *g, const struct tensor *master, enum dtype 
  * normalisations, and what becomes an angle. */
 static int first_kept(const struct node *n)
 {
-    return n->op == OP_BATCHNORM_FROZEN ? 3 : n->op == OP_BATCHNORM_UPDATE ? 2 : n->op == OP_FOURIER ? 0 : -1;
+    switch (n->op) {
+    case OP_BATCHNORM_FROZEN: return 3;
+    case OP_BATCHNORM_UPDATE: return 2;
+    case OP_FOURIER: case OP_PROMPT_NEXT: return 0;
+    default: return -1;
+    }
 }
 
-/* Marks, by tensor, the weights that stay f32. */
+/* Marks, by tensor, what stays f32: from its readers back through copies and views. */
 static bool *mark_kept(const struct graph *g)
 {
     bool *kept = mem_alloc(g->tensors.n);
     for (int p = 0; p < PROGRAM_COUNT; p++)
-        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        for (uint32_t k = g->order[p].nodes.n; k-- > 0;) {
             const struct node *n = node_at(g, g->order[p].nodes.at[k]);
             int at = first_kept(n);
             for (int i = at; at >= 0 && i < at + 2; i++) kept[n->in[i]] = true;
+            if ((op_table[n->op].flags & OPF_VIEW || n->op == OP_COPY) && kept[n->out[0]]) kept[n->in[0]] = true;
         }
     return kept;
 }
 
-static void cast_inputs(struct graph *g, enum program p, enum dtype t)
+/* Ops that make floats of something else say in which type. */
+static void set_made(struct node *n, enum dtype t)
+{
+    if (n->op == OP_FOURIER) n->attr.fourier.dtype = (uint8_t)t;
+    if (n->op == OP_IMAGE) n->attr.image.dtype = (uint8_t)t;
+}
+
+static void cast_inputs(struct graph *g, enum program p, enum dtype t, const bool *kept)
 {
     struct order *order = &g->order[p];
     uint32_t count = order->nodes.n, tensors = g->tensors.n;
@@ -53,13 +66,10 @@ static void cast_inputs(struct graph *g, enum program p, enum dtype t)
     struct cursor before = graph_move(g, p, PHASE_FORWARD, "precision");
     order->nodes.n = 0;
     for (uint32_t k = 0; k < count; k++) {
-        if (node_at(g, old[k])->op == OP_FOURIER) {
-            node_at(g, old[k])->attr.fourier.dtype = (uint8_t)t;
-            continue;
-        }
+        set_made(node_at(g, old[k]), t);
         for (int i = 0; i < node_at(g, old[k])->nin; i++) {
             id x = node_at(g, old[k])->in[i];
-            if (!x || storage_of(g, x)->kind != KIND_INPUT || tensor_at(g, x)->node || tensor_at(g, x)->dtype != DT_F32) continue;
+            if (!x || kept[x] || storage_of(g, x)->kind != KIND_INPUT || tensor_at(g, x)->node || tensor_at(g, x)->dtype != DT_F32) continue;
             if (!cast[x]) cast[x] = op_cast(g, x, t);
             node_at(g, old[k])->in[i] = cast[x];
         }
@@ -99,9 +109,11 @@ static void lower(struct graph *g, const struct settings *s)
         graph_replace(g, PROGRAM_STEP, master, work);
         graph_replace(g, PROGRAM_EVAL, master, work);
     }
+    bool *stays = mark_kept(g);
+    cast_inputs(g, PROGRAM_STEP, s->precision, stays);
+    cast_inputs(g, PROGRAM_EVAL, s->precision, stays);
+    mem_free(stays);
     mem_free(kept);
-    cast_inputs(g, PROGRAM_STEP, s->precision);
-    cast_inputs(g, PROGRAM_EVAL, s->precision);
     graph_infer(g, PROGRAM_STEP);
     graph_infer(g, PROGRAM_EVAL);
 }
