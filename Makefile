@@ -65,13 +65,13 @@ $(SHARED): $(PUBLIC) $(BUILD)/objects
 $(STATIC): $(PUBLIC) $(BUILD)/objects
 	$(CC) -r -nostdlib $(PUBLIC) -o $(BUILD)/plimsoll-public.o
 	$(OBJCOPY) --localize-hidden $(BUILD)/plimsoll-public.o
-	@rm -f $@ && ar rcs $@ $(BUILD)/plimsoll-public.o
+	@rm -f $@ && $(AR) rcs $@ $(BUILD)/plimsoll-public.o
 # The plug-in brings the few of our functions that it calls: it serves the program and
 # both libraries, which export none.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
 	$(CC) -shared $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) -lm -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
-	@rm -f $@ && ar rcs $@ $(OBJS)
+	@rm -f $@ && $(AR) rcs $@ $(OBJS)
 # Changes when the list does: a source gone, or CUDA switched, makes another library.
 $(BUILD)/objects: always
 	@mkdir -p $(@D) && echo '$(OBJS)' | cmp -s - $@ || echo '$(OBJS)' >$@
@@ -116,7 +116,7 @@ tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 # files and configurations need, so that it builds on a bare machine with a card.
 SEAM := $(filter $(foreach d,base graph run cpu cuda passes plan,$(BUILD)/$(d)/%),$(OBJS))
 $(BUILD)/libseam.a: $(SEAM)
-	rm -f $@ && ar rcs $@ $(SEAM)
+	rm -f $@ && $(AR) rcs $@ $(SEAM)
 $(BUILD)/tests/cuda_seam: tests/cuda_seam.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $< $(BUILD)/libseam.a $(LDFLAGS) -lm -lpthread -ldl -o $@

@@ -293,14 +293,14 @@ static void test_gemm_strides(void **unused)
 
 /* Panels of bf16 groups, of every ISA's shape, against their definition: all bits at their
  * places, zeros where there is nothing, and nothing behind the end. */
-static void pack_bf16_test(int width, int group, int64_t across, int64_t along, int64_t n, int64_t K)
+static void pack_bf16_test(int width, int group, int whole, int64_t across, int64_t along, int64_t n, int64_t K)
 {
     enum { GUARD = 8 };
-    static uint16_t from[70 * 70 * 3], to[(96 + 32) * 72 + GUARD];
-    int64_t tall = (K + group - 1) / group * group, size = panel_bf16(width, n, K, group);
+    static uint16_t from[70 * 70 * 3], to[(96 + 32) * 96 + GUARD];
+    int64_t tall = (K + whole - 1) / whole * whole, size = panel_bf16(width, n, K, whole);
     for (size_t i = 0; i < COUNT(from); i++) from[i] = (uint16_t)(i * 40503u + 1);
     memset(to, 0xFF, sizeof to);
-    pack_panels_bf16(to, width, group, from, across, along, n, K);
+    pack_panels_bf16(to, width, group, whole, from, across, along, n, K);
     for (int64_t x = 0; x < size; x++) {
         int64_t in = x % (width * tall), k = in / (width * group) * group + in % group;
         int64_t i = x / (width * tall) * width + in / group % width;
@@ -316,29 +316,51 @@ static void test_pack_bf16(void **unused)
 {
     (void)unused;
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 8, 12, 17, 33, 64, 70};
-    static const int widths[] = {8, 12, 32};
+    static const struct { int width, group, whole; } kinds[] = {{8, 2, 2}, {8, 4, 4}, {12, 2, 2}, {12, 4, 4},
+                                                                {32, 2, 2}, {32, 4, 4}, {32, 2, 32}, {32, 32, 32}};
     for (size_t n = 0; n < COUNT(sizes); n++)
         for (size_t k = 0; k < COUNT(sizes); k++)
-            for (size_t w = 0; w < COUNT(widths); w++)
-                for (int group = 2; group <= GROUP_MAX; group += 2) {
-                    pack_bf16_test(widths[w], group, 71, 1, sizes[n], sizes[k]);
-                    pack_bf16_test(widths[w], group, 1, 71, sizes[n], sizes[k]);
-                    pack_bf16_test(widths[w], group, 3, 210, sizes[n], sizes[k]);
-                }
+            for (size_t i = 0; i < COUNT(kinds); i++) {
+                int width = kinds[i].width, group = kinds[i].group, whole = kinds[i].whole;
+                pack_bf16_test(width, group, whole, 71, 1, sizes[n], sizes[k]);
+                pack_bf16_test(width, group, whole, 1, 71, sizes[n], sizes[k]);
+                pack_bf16_test(width, group, whole, 3, 210, sizes[n], sizes[k]);
+            }
 }
 
-/* Where the processor multiplies bf16: tiles fit the panels that workspaces are sized in,
- * and results are narrowed like everywhere. */
-static void test_micro_bf16(void **unused)
+/* Where the processor multiplies bf16, each set that it has: tiles fit the panels that
+ * workspaces are sized in, products are right, results are narrowed like everywhere. */
+static void micro_bf16_product(const struct micro_bf16 *h, int64_t K, bool add)
 {
-    (void)unused;
-    const struct micro_bf16 *h = micro_bf16_best();
-    if (!h) return;
-    assert_true(PANEL_A % h->mr == 0 && PANEL_B % h->nr == 0 && h->mr <= MR_MAX && h->nr <= NR_MAX && h->group <= GROUP_MAX);
+    enum { K_MAX = 96, GAP = 3 };
+    static uint16_t a[TILE_ROWS * K_MAX], b[NR_MAX * K_MAX], pa[TILE_ROWS * K_MAX], pb[NR_MAX * K_MAX];
+    static float c[TILE_ROWS * (NR_MAX + GAP)];
+    int64_t ldc = h->nr + GAP;
+    for (int64_t i = 0; i < h->mr * K; i++) a[i] = f32_to_bf16((float)uniform());
+    for (int64_t i = 0; i < h->nr * K; i++) b[i] = f32_to_bf16((float)uniform());
+    for (int64_t i = 0; i < h->mr * ldc; i++) c[i] = (float)(i % 7);
+    pack_panels_bf16(pa, h->mr, h->group, h->group, a, K, 1, h->mr, K);
+    pack_panels_bf16(pb, h->nr, h->group_b, h->group, b, 1, h->nr, h->nr, K);
+    if (h->begin) h->begin();
+    h->product((K + h->group - 1) / h->group, pa, pb, c, ldc, add);
+    if (h->end) h->end();
+    for (int64_t i = 0; i < h->mr * ldc; i++) {
+        int64_t m = i / ldc, n = i % ldc;
+        double sum = add || n >= h->nr ? (double)(i % 7) : 0, norm = sum * sum;
+        for (int64_t k = 0; k < K && n < h->nr; k++) {
+            double term = (double)bf16_to_f32(a[m * K + k]) * (double)bf16_to_f32(b[k * h->nr + n]);
+            sum += term, norm += term * term;
+        }
+        check(h->name, c[i], sum, sqrt(norm), (double)K, DT_F32, i);
+    }
+}
+
+static void micro_bf16_narrow(const struct micro_bf16 *h)
+{
     static const uint32_t special[] = {0, 0x80000000, 1, 0x80007fff, 0x00008000, 0x007fffff, 0x3f808000, 0x3f818000, 0x3f808001,
                                        0x7f7fffff, 0x7f800000, 0xff800000, 0x7f800001, 0x7fc00000, 0xffffffff, 0x33333333};
-    float from[MR_MAX * (NR_MAX + 3)];
-    uint16_t to[(MR_MAX + GROUP_MAX) * (NR_MAX + 5)];
+    float from[TILE_ROWS * (NR_MAX + 3)];
+    uint16_t to[(TILE_ROWS + GROUP_MAX) * (NR_MAX + 5)];
     for (int round = 0; round < 1000; round++) {
         for (int i = 0; i < h->mr * (h->nr + 3); i++) {
             uint32_t u = (uint32_t)(random_word() >> 32);
@@ -349,6 +371,7 @@ static void test_micro_bf16(void **unused)
         for (int i = 0; i < h->mr; i++)
             for (int j = 0; j < h->nr; j++)
                 assert_int_equal(to[i * (h->nr + 5) + j], f32_to_bf16(from[i * (h->nr + 3) + j]));
+        if (!h->pack_rows) continue;
 
         /* As panels: rows as k, in groups filled up with 0, and columns as k. */
         int n = round % h->mr + 1, groups = (n + h->group - 1) / h->group, step = h->nr * h->group;
@@ -362,6 +385,26 @@ static void test_micro_bf16(void **unused)
             int k = x / (h->mr * h->group) * h->group + x % h->group, i = x / h->group % h->mr;
             assert_int_equal(to[x], f32_to_bf16(from[i * h->nr + k]));
         }
+    }
+}
+
+static void test_micro_bf16(void **unused)
+{
+    (void)unused;
+    const struct micro_bf16 *v = micro_bf16_vectors(), *sets[] = {v, micro_bf16_tiles()};
+    if (v) {
+        assert_true(PANEL_A % v->mr == 0 && v->mr <= MR_MAX && v->group <= GROUP_MAX && v->group_b == v->group);
+        assert_true(v->pack_rows && v->pack_columns);
+    }
+    seed_set(21);
+    for (size_t i = 0; i < COUNT(sets); i++) {
+        const struct micro_bf16 *h = sets[i];
+        if (!h) continue;
+        assert_true(PANEL_B % h->nr == 0 && h->nr <= NR_MAX && h->mr <= TILE_ROWS && h->group <= TILE_DEPTH);
+        static const int64_t lengths[] = {1, 2, 7, 31, 32, 33, 64, 90};
+        for (size_t k = 0; k < COUNT(lengths); k++)
+            for (int add = 0; add < 2; add++) micro_bf16_product(h, lengths[k], add);
+        micro_bf16_narrow(h);
     }
 }
 
