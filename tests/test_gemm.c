@@ -24,6 +24,7 @@
 #include "cpu/gemm.h"
 #include "cpu/micro.h"
 #include "cpu/micro_bf16.h"
+#include "cpu/onednn.h"
 #include "cpu/pack.h"
 
 enum { CANARY = 256 };
@@ -91,7 +92,7 @@ static void call_free(struct call *c)
 /* Asks, allocates, runs, checks the canary. Optional inputs have rank 0 and no data. */
 static void call_run(struct call *c, const struct kernel *k, int threads)
 {
-    struct profile profile = {.threads = threads};
+    struct profile profile = {.threads = threads, .onednn = true};
     struct query q = {.attr = &c->attr, .nin = c->nin, .nout = c->nout, .profile = &profile};
     struct launch l = {.attr = &c->attr, .nin = c->nin, .nout = c->nout, .threads = threads};
     for (int i = 0; i < c->nin; i++) q.in[i] = c->data_in[i].data ? &c->in[i] : NULL, l.in[i] = c->data_in[i];
@@ -102,7 +103,10 @@ static void call_run(struct call *c, const struct kernel *k, int threads)
     memset(work, 0xFF, l.work_bytes);
     memset(work + l.work_bytes, 0x5A, CANARY);
     l.work = work;
+    struct error e;
+    assert_int_equal(onednn_prepare(k, &l, &e), PL_OK);
     k->run(&l);
+    onednn_release(k, &l);
     for (int i = 0; i < CANARY; i++)
         if (work[l.work_bytes + (uint64_t)i] != 0x5A)
             fail_msg("%s wrote behind its workspace of %llu bytes", k->name, (unsigned long long)l.work_bytes);
@@ -128,6 +132,10 @@ static void check(const char *what, double got, double want, double terms, doubl
 /* --- products ------------------------------------------------------------------------------------ */
 
 static const struct kernel linear_kernel = {OP_LINEAR, "linear", linear_match, linear_workspace, linear_run};
+static const struct kernel onednn_kernels[] = {
+    {OP_LINEAR, "onednn_linear", onednn_linear_match, onednn_linear_workspace, onednn_linear_run},
+    {OP_MATMUL, "onednn_matmul", onednn_matmul_match, onednn_matmul_workspace, onednn_matmul_run},
+};
 static const struct kernel matmul_kernel = {OP_MATMUL, "matmul", matmul_match, matmul_workspace, matmul_run};
 
 struct product {
@@ -173,6 +181,51 @@ static void product_compare(const struct product *p, const struct call *c, const
             check(what, at(&c->data_out[0], i * p->N + j), sum + other, sqrt(norm + other * other), (double)p->K, p->c,
                   i * p->N + j);
         }
+}
+
+/* Where oneDNN takes it: against the loops with 1 to 3 threads, whose bits may differ. What
+ * would take memory of its own is not taken. Returns whether it was. */
+static bool product_onednn(const struct product *p)
+{
+    struct call c = product_call(p);
+    struct profile profile = {.threads = 2, .onednn = true};
+    struct query q = {.attr = &c.attr, .in = {&c.in[0], &c.in[1], c.nin > 2 ? &c.in[2] : NULL}, .out = {&c.out[0]},
+                      .nin = c.nin, .nout = 1, .profile = &profile};
+    const struct kernel *k = &onednn_kernels[!p->linear];
+    bool takes = k->match(&q);
+    const char *name = onednn_implementation(&q, p->linear);
+    assert_true(!takes || (name && strncmp(name, "gemm:", 5) && strncmp(name, "ref:", 4)));
+    profile.onednn = false;
+    assert_false(k->match(&q));
+    void *old = mem_copy(c.data_out[0].data, tensor_bytes(&c.out[0])), *own = c.data_in[2].data;
+    for (int threads = 1; takes && threads <= 3; threads++) {
+        if (p->add) memcpy(c.data_out[0].data, old, tensor_bytes(&c.out[0]));
+        else poison(&c.data_out[0], &c.out[0]);
+        if (p->add) c.data_in[2].data = c.data_out[0].data;
+        call_run(&c, k, threads);
+        c.data_in[2].data = own;
+        product_compare(p, &c, old);
+    }
+    mem_free(old);
+    call_free(&c);
+    return takes;
+}
+
+static void test_onednn(void **unused)
+{
+    (void)unused;
+    static const int64_t shapes[][3] = {{5, 12, 64}, {33, 50, 129}, {130, 97, 270}, {64, 192, 256}};
+    int taken = 0, asked = 0;
+    seed_set(6);
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (int which = 0; which < 64; which++) {
+            struct product p = {shapes[i][0], shapes[i][1], shapes[i][2], .ta = which & 1, .tb = which >> 1 & 1, .add = which >> 2 & 1};
+            if ((p.linear = which >> 3 & 1)) p.ta = false, p.tb = true, p.bias = p.add, p.add = false;
+            p.a = p.b = which >> 4 & 1 ? DT_BF16 : DT_F32;
+            p.c = which >> 5 ? DT_F32 : p.a;
+            taken += product_onednn(&p), asked++;
+        }
+    print_message("oneDNN takes %d of %d products here\n", taken, asked);
 }
 
 /* Runs with 1, 2 and 3 threads: the first against the loops, the others bit for bit. */
@@ -780,6 +833,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul_shapes),    cmocka_unit_test(test_matmul_blocks), cmocka_unit_test(test_matmul_dtypes),
         cmocka_unit_test(test_linear),           cmocka_unit_test(test_gemm_strides),  cmocka_unit_test(test_match),
+        cmocka_unit_test(test_onednn),
         cmocka_unit_test(test_attention),        cmocka_unit_test(test_attention_dtypes),
         cmocka_unit_test(test_bmm_strides),      cmocka_unit_test(test_pack_bf16),     cmocka_unit_test(test_micro_bf16),
         cmocka_unit_test(test_attention_sight),  cmocka_unit_test(test_attention_large_bias),

@@ -1,16 +1,19 @@
 /*
  * kernels.c: the CPU's kernel table, in the order of ops.def.
  *
- * One fast kernel per op. Where its match says no, kernel_find goes on to the
+ * One fast kernel per op, and oneDNN's before it where the profile says so. Where a match says no, kernel_find goes on to the
  * reference table, which takes everything.
  */
 #include "cpu/cpu.h"
+#include "cpu/onednn.h"
 
 #define ROW(OP, name) {OP_##OP, "cpu_" #name, name##_match, NULL, name##_run}
 #define ROW_WORK(OP, name) {OP_##OP, "cpu_" #name, name##_match, name##_workspace, name##_run}
 
 const struct kernel cpu_kernels[] = {
+    {OP_LINEAR, "onednn_linear", onednn_linear_match, onednn_linear_workspace, onednn_linear_run},
     ROW_WORK(LINEAR, linear),
+    {OP_MATMUL, "onednn_matmul", onednn_matmul_match, onednn_matmul_workspace, onednn_matmul_run},
     ROW_WORK(MATMUL, matmul),
     ROW_WORK(BMM, bmm),
     ROW_WORK(SUM_TO, sum_to),

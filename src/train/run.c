@@ -165,6 +165,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     /* A plan needs a profile, not the device. */
     r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
     profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
+    if (c->device_deterministic) profile_onednn(&r->device.profile, false);
 
     struct source source = {r, build_forward};
     struct settings s = base_settings(r, o);
@@ -220,6 +221,7 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     if (rc) return rc;
     r->has_weights = true;
     if ((rc = device_open(&r->device, r->device.kind, (int)r->config->device_threads, e))) return rc;
+    if (r->config->device_deterministic) profile_onednn(&r->device.profile, false);
     r->has_device = true;
     snprintf(r->device.spill, sizeof r->device.spill, "%s", spill ? spill : "");
     if ((rc = device_allocate(&r->device, r->plan.placement.arena, e))) return rc;
