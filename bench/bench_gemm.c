@@ -181,6 +181,12 @@ static void bench_products(enum dtype t)
     static const int64_t rows[] = {1, 2, 4, 8, 16, 32, 64};
     for (size_t i = 0; i < COUNT(rows); i++) bench_product(rows[i], 2048, 2048, false, true, t, t);
     bench_product(8, 2048, 2048, false, false, t, t);
+    /* A transformer's layers: forward, and both gradients of one of them. */
+    static const int64_t layers[][2] = {{768, 768}, {3072, 768}, {768, 3072}};
+    for (int64_t M = 64; M <= 1024; M *= 16)
+        for (size_t i = 0; i < COUNT(layers); i++) bench_product(M, layers[i][0], layers[i][1], false, true, t, t);
+    bench_product(1024, 768, 3072, false, false, t, t);
+    bench_product(3072, 768, 1024, true, false, t, DT_F32);
     bench_product(512, 512, 64, false, true, t, t);
     bench_product(512, 32000, 64, false, true, t, t);
     bench_product(256, 32000, 576, false, true, t, t);
