@@ -188,10 +188,13 @@ static inline void plan_launch(struct planned *p, const struct launch *l)
     }
 }
 
+/* An op's last row: our own kernel. A library's, which the profile must allow, stands before it. */
 static const struct kernel *find(const struct kernel *table, enum op op)
 {
-    while (table->op != OP_NONE && table->op != op) table++;
-    return table->op == op ? table : NULL;
+    const struct kernel *found = NULL;
+    for (; table->op != OP_NONE; table++)
+        if (table->op == op) found = table;
+    return found;
 }
 
 /* n bytes at a multiple of 64, poisoned, with a canary behind them. */
