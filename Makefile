@@ -43,6 +43,18 @@ ifeq ($(CUDA),1)
   NVFLAGS   := -arch=$(CUDA_ARCH) -O3 -std=c++17 -lineinfo -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
+
+# oneDNN: on where a program that uses its version 2 links, `make ONEDNN=0` forces it off.
+# One file uses it, src/cpu/onednn.c; without it onednn_none.c stands in.
+ONEDNN ?= $(shell printf '\043include <dnnl.h>\n\043if DNNL_VERSION_MAJOR != 2\n\043error\n\043endif\nint main(void) { return !dnnl_version(); }' | \
+            $(CC) $(EXTRA) -x c - -ldnnl -o /dev/null 2>/dev/null && echo 1 || echo 0)
+ifeq ($(ONEDNN),1)
+  ONEDNN_LIBS := -ldnnl
+  SRCS := $(filter-out src/cpu/onednn_none.c,$(SRCS))
+else
+  SRCS := $(filter-out src/cpu/onednn.c,$(SRCS))
+endif
+LDLIBS += $(ONEDNN_LIBS)
 OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
 LIB  := $(BUILD)/libparts.a
 
@@ -65,13 +77,13 @@ $(SHARED): $(PUBLIC) $(BUILD)/objects
 $(STATIC): $(PUBLIC) $(BUILD)/objects
 	$(CC) -r -nostdlib $(PUBLIC) -o $(BUILD)/plimsoll-public.o
 	$(OBJCOPY) --localize-hidden $(BUILD)/plimsoll-public.o
-	@rm -f $@ && ar rcs $@ $(BUILD)/plimsoll-public.o
+	@rm -f $@ && $(AR) rcs $@ $(BUILD)/plimsoll-public.o
 # The plug-in brings the few of our functions that it calls: it serves the program and
 # both libraries, which export none.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
-	$(CC) -shared $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) -lm -o $@
+	$(CC) -shared $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) -lm -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
-	@rm -f $@ && ar rcs $@ $(OBJS)
+	@rm -f $@ && $(AR) rcs $@ $(OBJS)
 # Changes when the list does: a source gone, or CUDA switched, makes another library.
 $(BUILD)/objects: always
 	@mkdir -p $(@D) && echo '$(OBJS)' | cmp -s - $@ || echo '$(OBJS)' >$@
@@ -90,7 +102,7 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 
 # Programs of others: the public header, and flags from pkg-config, which takes
 # plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it.
-pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|' tools/plimsoll.pc.in
+pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@ONEDNN@|$(ONEDNN_LIBS)|' tools/plimsoll.pc.in
 PC := $(BUILD)/plimsoll-uninstalled.pc
 $(PC): tools/plimsoll.pc.in include/plimsoll.h
 	@mkdir -p $(@D)
@@ -116,10 +128,10 @@ tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 # files and configurations need, so that it builds on a bare machine with a card.
 SEAM := $(filter $(foreach d,base graph run cpu cuda passes plan,$(BUILD)/$(d)/%),$(OBJS))
 $(BUILD)/libseam.a: $(SEAM)
-	rm -f $@ && ar rcs $@ $(SEAM)
+	rm -f $@ && $(AR) rcs $@ $(SEAM)
 $(BUILD)/tests/cuda_seam: tests/cuda_seam.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $< $(BUILD)/libseam.a $(LDFLAGS) -lm -lpthread -ldl -o $@
+	$(CC) $(CFLAGS) $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
 
 # --- what people type ---------------------------------------------------------
 

@@ -3,6 +3,7 @@
 #
 #   tools/deps.sh          a C compiler, libyaml, cJSON, cmocka, pkg-config
 #   tools/deps.sh fuzz     clang with libFuzzer as well
+#   tools/deps.sh onednn   oneDNN 2 as well, which a build takes where it is and does without elsewhere
 #
 # A thing is there when a program that uses it compiles and links: a library from
 # elsewhere counts. Debian and Ubuntu packages are installed with apt-get, as root or
@@ -39,6 +40,9 @@ else
 fi
 if [[ ${1-} == fuzz ]]; then
     fuzzes || missing+=(clang libclang-rt-dev)
+fi
+if [[ ${1-} == onednn ]]; then
+    compiles -ldnnl dnnl.h || missing+=(libdnnl-dev)
 fi
 if ((${#missing[@]} == 0)); then exit 0; fi
 

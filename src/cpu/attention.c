@@ -84,7 +84,7 @@ bool heads_mask_fits(const struct query *q, int input)
 
 const struct micro_bf16 *heads_bf16(const struct micro *u, const struct operand *x, int n)
 {
-    const struct micro_bf16 *h = micro_bf16_best();
+    const struct micro_bf16 *h = micro_bf16_vectors();
     for (int i = 0; i < n; i++)
         if (x[i].dtype != DT_BF16) return NULL;
     return h && h->mr == u->mr && h->nr == u->nr ? h : NULL;
@@ -170,7 +170,7 @@ static int64_t block_depth(const struct block *x) { return round_up(x->n->D, x->
 static void block_pack(const struct block *x, void *to, int width, const void *from, enum dtype t, int64_t across,
                        int64_t along, int64_t n, int64_t length)
 {
-    if (x->half) pack_panels_bf16(to, width, x->half->group, from, across, along, n, length);
+    if (x->half) pack_panels_bf16(to, width, x->half->group, x->half->group, from, across, along, n, length);
     else pack_panels(to, width, from, t, across, along, n, length);
 }
 

@@ -155,7 +155,7 @@ static void run_pack(const struct run *r, void *to, int width, const void *from,
                      int64_t n, int64_t length)
 {
     int64_t across = rows ? x->stride[1] : 1, along = rows ? 1 : x->stride[1];
-    if (r->half) pack_panels_bf16(to, width, r->half->group, from, across, along, n, length);
+    if (r->half) pack_panels_bf16(to, width, r->half->group, r->half->group, from, across, along, n, length);
     else pack_panels(to, width, from, x->dtype, across, along, n, length);
 }
 

@@ -67,7 +67,7 @@ void grid_pack(struct grid *g, const struct heads *n, const struct micro *u, con
     for (int axis = 0; axis < 2; axis++) {
         const struct operand *t = g->table[axis];
         g->packed[axis] = to;
-        if (half) pack_panels_bf16((uint16_t *)to, u->mr, half->group, t->data, t->stride[0], t->stride[1], t->dim[0], n->D);
+        if (half) pack_panels_bf16((uint16_t *)to, u->mr, half->group, half->group, t->data, t->stride[0], t->stride[1], t->dim[0], n->D);
         else pack_panels(to, u->mr, t->data, t->dtype, t->stride[0], t->stride[1], t->dim[0], n->D);
         to += panel_room(g, axis, n->D);
     }

@@ -89,7 +89,7 @@ int64_t grid_bwd_thread_floats(const struct grid_bwd *x, const struct heads *n) 
 static void pack(const struct grid_bwd *x, void *to, int width, const void *from, enum dtype t, int64_t across, int64_t along,
                  int64_t n, int64_t length)
 {
-    if (x->half) pack_panels_bf16(to, width, x->half->group, from, across, along, n, length);
+    if (x->half) pack_panels_bf16(to, width, x->half->group, x->half->group, from, across, along, n, length);
     else pack_panels(to, width, from, t, across, along, n, length);
 }
 

@@ -23,6 +23,7 @@ struct profile {
     enum device_kind kind;
     int threads;               /* CPU threads the plan is for */
     bool native_bf16;
+    bool onednn;               /* CPU: oneDNN takes part where its kernels match */
     double flops_f32, flops_bf16;  /* matrix rate, per second */
     double memory_bandwidth;   /* bytes per second */
     double cache_bandwidth;    /* the same of what lies in caches: nodes that move up to... */
@@ -57,7 +58,7 @@ struct launch {
     void *work;                /* as many bytes as `workspace` asked for, 64-aligned */
     uint64_t work_bytes;
     int threads;
-    void *state;               /* CUDA: what record() prepared for this entry */
+    void *state;               /* what the device's record() prepared for this entry */
     void *stream;              /* CUDA: the lane's stream */
 };
 

@@ -35,4 +35,12 @@ void profile_default(struct profile *p, enum device_kind kind, int threads)
     p->memory_bandwidth = 15e9 * (p->threads > 4 ? 4 : p->threads);
     p->copy_bandwidth = 4e9;
     p->launch_seconds = 2e-6;
+    if (kind == DEVICE_CPU) profile_onednn(p, cpu_prefers_onednn());
+}
+
+void profile_onednn(struct profile *p, bool takes_part)
+{
+    if (p->kind != DEVICE_CPU) return;
+    p->onednn = takes_part;
+    snprintf(p->name, sizeof p->name, "cpu-%d%s", p->threads, takes_part ? "-onednn" : "");
 }

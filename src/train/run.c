@@ -77,6 +77,7 @@ static int open_profile(struct run *r, struct error *e)
     r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
     profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
     find_profile(r, path, sizeof path);
+    if (c->device_deterministic) profile_onednn(&r->device.profile, false);
     if (!path[0]) return PL_OK;
     if (r->device.kind != DEVICE_CPU)
         return error_set(e, PL_USAGE, "device.profile: %s is of a CPU, and device.kind is cuda; leave device.profile out", path);
