@@ -404,6 +404,12 @@ static void test_resize_sizes(void **state)
     resize_longest(3, 3000, 1024, &w, &h);
     assert_int_equal(w, 1);
     assert_int_equal(h, 1024);
+    for (uint32_t width = 1; width < 3000; width = width * 5 / 4 + 1)
+        for (uint32_t height = 1; height < 3000; height = height * 4 / 3 + 1) {
+            struct resize_view v = {.width = width, .height = height};
+            resize_longest(width, height, 64, &v.to_width, &v.to_height);
+            assert_true(resize_scratch(&v) <= resize_scratch_most(3000, 64));
+        }
     uint8_t square[4 * 4 * 3] = {0};
     resize_pad(square, 4, 4, 2, (uint8_t[]){1, 2, 3});
     assert_int_equal(square[2 * 12 - 1], 0);

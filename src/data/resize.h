@@ -40,6 +40,9 @@ struct resize {
 
 /* Bytes of scratch that this view needs; `to` and `flip` do not matter. */
 size_t resize_scratch(const struct resize_view *v);
+/* Enough for every picture whose sides are at most `longest`, and every window of one, that
+ * goes to the size resize_longest gives for `side`: what a loader sets aside. */
+size_t resize_scratch_most(uint32_t longest, uint32_t side);
 void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, size_t room);
 /* Whether a row is still of use: false when the window is complete. */
 bool resize_wants(const struct resize *r);
