@@ -193,44 +193,57 @@ bool resize_wants(const struct resize *r) { return r->next < r->v.to_height && r
 
 /* ---- across ---- */
 
-typedef uint8_t bytes8 __attribute__((vector_size(8)));
 typedef uint8_t bytes16 __attribute__((vector_size(16)));
 typedef int16_t shorts8 __attribute__((vector_size(16)));
-typedef int16_t shorts4 __attribute__((vector_size(8)));
 typedef int32_t ints4 __attribute__((vector_size(16)));
 
-/* Eight bytes from p: a pixel in the first three lanes. */
-static inline shorts4 load_pixel(const uint8_t *p)
+/* Sixteen bytes hold five pixels. ADD adds the k-th of them, spread to 32-bit lanes, times a
+ * weight; k is a literal. store_pixels makes bytes of four results: 12 of them and 4 of no meaning,
+ * which the next store writes over. x86 before SSE4 has no such product: there it is that of
+ * 16-bit pairs, the second of which is 0. */
+#if defined(__SSE2__)
+#include <emmintrin.h>
+static inline ints4 spread(__m128i moved, int16_t weight)
 {
-    bytes8 b;
-    memcpy(&b, p, sizeof b);
-    shorts8 wide = __builtin_convertvector(b, shorts8);
-    return __builtin_shufflevector(wide, wide, 0, 1, 2, 3);
+    __m128i zero = _mm_setzero_si128();
+    __m128i lanes = _mm_unpacklo_epi16(_mm_unpacklo_epi8(moved, zero), zero);
+    return (ints4)_mm_madd_epi16(lanes, _mm_set1_epi32(weight));
 }
-
-/* Products of 16-bit numbers summed in 32 bits: one instruction where there is one. */
-static inline ints4 add_weighted(ints4 sum, shorts4 pixel, int16_t weight)
+#define ADD(sum, b, k, weight) ((sum) + spread(_mm_srli_si128((__m128i)(b), 3 * (k)), weight))
+static inline void store_pixels(uint8_t *to, const ints4 p[4])
 {
-    shorts4 w = {weight, weight, weight, weight};
-    return sum + __builtin_convertvector(pixel, ints4) * __builtin_convertvector(w, ints4);
+    __m128i low = _mm_packs_epi32((__m128i)p[0], (__m128i)p[1]), high = _mm_packs_epi32((__m128i)p[2], (__m128i)p[3]);
+    uint32_t each[4];
+    _mm_storeu_si128((__m128i *)each, _mm_packus_epi16(low, high));
+    for (int k = 0; k < 4; k++) memcpy(to + 3 * k, &each[k], 4);
 }
+#else
+#define ADD(sum, b, k, weight)                                                                                                     \
+    ((sum) + (ints4)__builtin_shufflevector(b, (bytes16){0}, 3 * (k), 16, 16, 16, 3 * (k) + 1, 16, 16, 16, 3 * (k) + 2, 16, 16, 16, \
+                                            16, 16, 16, 16) * (int32_t)(weight))
+/* The low byte of every lane. */
+static inline void store_pixels(uint8_t *to, const ints4 p[4])
+{
+    shorts8 low = __builtin_shufflevector((shorts8)p[0], (shorts8)p[1], 0, 2, 4, 6, 8, 10, 12, 14);
+    shorts8 high = __builtin_shufflevector((shorts8)p[2], (shorts8)p[3], 0, 2, 4, 6, 8, 10, 12, 14);
+    bytes16 packed = __builtin_shufflevector((bytes16)low, (bytes16)high, 0, 2, 4, 8, 10, 12, 16, 18, 20, 24, 26, 28, 6, 14, 22, 30);
+    memcpy(to, &packed, sizeof packed);
+}
+#endif
 
 static inline __attribute__((always_inline)) ints4 one_pixel(const uint8_t *p, const int16_t *weight, uint32_t taps)
 {
     ints4 sum = {HALF, HALF, HALF, HALF};
-    for (uint32_t k = 0; k < taps; k++) sum = add_weighted(sum, load_pixel(p + 3 * k), weight[k]);
+    for (uint32_t from = 0; from < taps; from += 5, weight += 5, p += 15) {
+        bytes16 b;
+        memcpy(&b, p, sizeof b);
+        sum = ADD(sum, b, 0, weight[0]);
+        if (taps > from + 1) sum = ADD(sum, b, 1, weight[1]);
+        if (taps > from + 2) sum = ADD(sum, b, 2, weight[2]);
+        if (taps > from + 3) sum = ADD(sum, b, 3, weight[3]);
+        if (taps > from + 4) sum = ADD(sum, b, 4, weight[4]);
+    }
     return sum >> 14;
-}
-
-/* The first three lanes of four pixels, each 0..255, as 12 bytes and 4 of no meaning, which
- * the next store writes over. Truncation to bytes goes through the low parts of lanes. */
-static inline bytes16 pack_pixels(ints4 a, ints4 b, ints4 c, ints4 d)
-{
-    shorts4 sa = __builtin_convertvector(a, shorts4), sb = __builtin_convertvector(b, shorts4);
-    shorts4 sc = __builtin_convertvector(c, shorts4), sd = __builtin_convertvector(d, shorts4);
-    bytes8 ab = __builtin_convertvector(__builtin_shufflevector(sa, sb, 0, 1, 2, 3, 4, 5, 6, 7), bytes8);
-    bytes8 cd = __builtin_convertvector(__builtin_shufflevector(sc, sd, 0, 1, 2, 3, 4, 5, 6, 7), bytes8);
-    return __builtin_shufflevector(ab, cd, 0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 3, 7, 11, 15);
 }
 
 /* Four output pixels at a time; the taps are a constant where this is inlined, so that a sum
@@ -244,8 +257,7 @@ static inline __attribute__((always_inline)) void across_taps(uint8_t *to, const
     for (; i + 4 <= n; i += 4, weight += 4 * taps) {
         ints4 p[4];
         for (uint32_t k = 0; k < 4; k++) p[k] = one_pixel(from + (size_t)first[i + k] * 3, weight + k * taps, taps);
-        bytes16 packed = pack_pixels(p[0], p[1], p[2], p[3]);
-        memcpy(to + 3 * (size_t)i, &packed, sizeof packed);
+        store_pixels(to + 3 * (size_t)i, p);
     }
     for (; i < n; i++, weight += taps) {
         ints4 p = one_pixel(from + (size_t)first[i] * 3, weight, taps);
@@ -300,14 +312,16 @@ static void write_row(struct resize *r)
     uint32_t taps = r->down.taps, first = r->down.first[r->next];
     const int16_t *weight = r->down.weight + (size_t)r->next * taps;
     uint8_t *to = r->v.to + r->next * r->v.stride;
-    const uint8_t *rows[4];
+    const uint8_t *rows[6];
     size_t n = (size_t)r->v.to_width * 3;
-    for (uint32_t k = 0; k < taps && taps <= 4; k++) rows[k] = r->ring + (first + k) % taps * r->ring_stride;
+    for (uint32_t k = 0; k < taps && taps <= 6; k++) rows[k] = r->ring + (first + k) % taps * r->ring_stride;
     switch (taps) {
     case 1: memcpy(to, rows[0], n); break;
     case 2: down_taps(to, rows, weight, n, 2); break;
     case 3: down_taps(to, rows, weight, n, 3); break;
     case 4: down_taps(to, rows, weight, n, 4); break;
+    case 5: down_taps(to, rows, weight, n, 5); break;
+    case 6: down_taps(to, rows, weight, n, 6); break;
     default: down_many(to, r, first, weight, n);
     }
     r->next++;
