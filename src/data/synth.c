@@ -9,16 +9,17 @@
 #include "data/synth.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/random.h"
+#include "data/annotation_write.h"
 #include "data/jpeg.h"
-#include "data/rle.h"
 
 enum { MAX_CORNERS = 96, QUALITY = 95 };
 
-enum shape_kind { ELLIPSE, RECTANGLE, POLYGON, STAR, SHAPE_KINDS };
+enum figure { ELLIPSE, RECTANGLE, POLYGON, STAR, FIGURES };
 enum fabric { PLAIN, STRIPES, CHECKS, DOTS, CLOUDS, FABRICS };
 
 /* How a surface looks: two colours and what decides between them. */
@@ -62,7 +63,7 @@ static void add_corner(struct synth_shape *s, double x, double y)
 /* Corners around the origin, radius about 1. */
 static void outline(struct synth_shape *s, struct dice *d)
 {
-    enum shape_kind kind = pick(d, SHAPE_KINDS);
+    enum figure kind = pick(d, FIGURES);
     double flat = roll(d, 0.45, 1), inner = roll(d, 0.4, 0.6);
     uint32_t n = kind == ELLIPSE ? MAX_CORNERS : kind == RECTANGLE ? 4 : kind == POLYGON ? 3 + pick(d, 6) : 2 * (5 + pick(d, 4));
     for (uint32_t k = 0; k < n; k++) {
@@ -89,7 +90,9 @@ static void choose_surface(struct surface *s, struct dice *d, double size, bool 
     double contrast = ground ? 30 : 60;
     s->fabric = ground ? CLOUDS : pick(d, FABRICS);
     double value[3] = {roll(d, 40, 215), roll(d, 40, 215), roll(d, 40, 215)};
-    /* Shapes are more colourful than the ground: one channel high, one low. */
+    /* Shapes are more colourful than the ground: one channel high, one low; the ground is near grey. */
+    double middle = (value[0] + value[1] + value[2]) / 3;
+    for (int c = 0; c < 3 && ground; c++) value[c] = middle + (value[c] - middle) * 0.45;
     if (!ground) value[pick(d, 3)] = roll(d, 180, 235);
     if (!ground) value[pick(d, 3)] = roll(d, 20, 75);
     double shift = roll(d, 0, 1) < 0.5 ? -contrast : contrast;
@@ -109,8 +112,8 @@ static void choose_surface(struct surface *s, struct dice *d, double size, bool 
 static void make_shape(struct synth_shape *s, struct dice *d, const struct synth_options *o)
 {
     double side = o->width < o->height ? o->width : o->height;
-    /* Many shapes are smaller: about two pictures' worth of area in all. */
-    double largest = fmin(0.30, 0.9 / sqrt(o->masks)), size = side * exp(roll(d, log(largest * 0.25), log(largest)));
+    /* Many shapes are smaller: about one picture's worth of area in all. */
+    double largest = fmin(0.30, 1.2 / sqrt(o->masks)), size = side * exp(roll(d, log(largest * 0.25), log(largest)));
     double x = roll(d, 0, o->width), y = roll(d, 0, o->height);
     outline(s, d);
     place(s, x, y, size, roll(d, 0, 2 * M_PI));
@@ -270,73 +273,44 @@ static struct region *find_regions(const struct synth_scene *s)
     return r;
 }
 
-/* Runs of one colour, down the columns; and the pixel in the middle of the longest run of
- * ones, which lies well inside. */
-struct runs {
-    VEC(uint32_t) list;
-    uint32_t from; /* where the current run began */
-    bool set;
-    uint32_t longest, middle;
+struct who {
+    const struct synth_scene *scene;
+    uint32_t i;
 };
 
-static void turn_run(struct runs *r, uint32_t at)
+static bool owned(const void *of, uint32_t x, uint32_t y)
 {
-    uint32_t n = at - r->from;
-    if (r->set && n > r->longest) r->longest = n, r->middle = r->from + n / 2;
-    vec_push(&r->list, n);
-    r->from = at;
-    r->set = !r->set;
+    const struct who *who = of;
+    return who->scene->owner[(size_t)y * who->scene->options.width + x] == who->i + 1;
 }
 
-/* Only the region is looked at. A column's last run ends with the region, unless the next
- * column goes on where this one touches the picture's lower edge. */
-static void find_runs(const struct synth_scene *s, uint32_t i, const struct region *g, struct runs *r)
-{
-    uint32_t w = s->options.width, h = s->options.height;
-    bool whole = g->y0 == 0 && g->y1 == h - 1;
-    for (uint32_t x = g->x0; x <= g->x1; x++) {
-        for (uint32_t y = g->y0; y <= g->y1; y++)
-            if ((s->owner[(size_t)y * w + x] == i + 1) != r->set) turn_run(r, x * h + y);
-        if (r->set && !(whole && x < g->x1)) turn_run(r, x * h + g->y1 + 1);
-    }
-    if (r->from < w * h) turn_run(r, w * h);
-}
-
-static void print_counts(const struct runs *r, struct text *out)
-{
-    size_t room = (size_t)r->list.n * 7 + 1, n;
-    char *text = mem_alloc(room);
-    n = rle_encode(r->list.at, r->list.n, text, room);
-    for (size_t k = 0; k < n; k++) text_append(out, text[k] == '\\' ? "\\\\" : text + k, text[k] == '\\' ? 2 : 1);
-    mem_free(text);
-}
-
-static void print_mask(const struct synth_scene *s, uint32_t i, uint32_t number, const struct region *g, struct text *out)
+static void print_mask(const struct synth_scene *s, uint32_t i, uint32_t number, const struct region *g, struct traced *t, struct text *out)
 {
     const struct synth_options *o = &s->options;
-    struct runs r = {0};
     struct dice d = {random_bits(random_key(o->seed, "synthetic scores"), s->id), 2 * (uint64_t)i};
-    find_runs(s, i, g, &r);
-    text_printf(out, "%s{\"bbox\": [%u.0, %u.0, %u.0, %u.0], \"area\": %u, \"segmentation\": {\"size\": [%u, %u], \"counts\": \"", number ? ", " : "",
-                g->x0, g->y0, g->x1 - g->x0, g->y1 - g->y0, g->area, o->height, o->width);
-    print_counts(&r, out);
-    double iou = roll(&d, 0.88, 1.0), stability = roll(&d, 0.95, 1.0);
-    text_printf(out, "\"}, \"predicted_iou\": %.6f, \"point_coords\": [[%u.5, %u.5]], \"crop_box\": [0.0, 0.0, %u.0, %u.0], \"id\": %llu, \"stability_score\": %.6f}",
-                iou, r.middle / o->height, r.middle % o->height, o->width, o->height,
-                (unsigned long long)(s->id * SYNTH_MAX_MASKS + number) & 0x7fffffff, stability);
-    vec_free(&r.list);
+    trace_runs(t, o->height, o->width, g->x0, g->y0, g->x1, g->y1, owned, &(struct who){s, i});
+    struct annotation_mask m = {.shape = t,
+                                .point = {t->point[0] + 0.5, t->point[1] + 0.5},
+                                .crop_box = {0, 0, o->width, o->height},
+                                .id = (int64_t)((s->id * SYNTH_MAX_MASKS + number) & 0x7fffffff)};
+    m.predicted_iou = roll(&d, 0.88, 1.0);
+    m.stability = roll(&d, 0.95, 1.0);
+    annotation_write_mask(out, number, o->width, o->height, &m);
 }
 
 uint32_t synth_json(const struct synth_scene *s, struct text *out)
 {
     struct region *g = find_regions(s);
+    struct traced t = {0};
     uint32_t n = 0;
-    text_printf(out, "{\"image\": {\"image_id\": %llu, \"width\": %u, \"height\": %u, \"file_name\": \"sa_%llu.jpg\"}, \"annotations\": [",
-                (unsigned long long)s->id, s->options.width, s->options.height, (unsigned long long)s->id);
+    char name[40];
+    snprintf(name, sizeof name, "sa_%llu.jpg", (unsigned long long)s->id);
+    annotation_write_begin(out, (int64_t)s->id, s->options.width, s->options.height, name);
     /* A fifth of the shape and 24 pixels must be seen for it to count as an object. */
     for (uint32_t i = 0; i < s->options.masks; i++)
-        if (g[i].area >= 24 && g[i].area * 5 >= s->shapes[i].painted) print_mask(s, i, n++, &g[i], out);
-    text_printf(out, "]}");
+        if (g[i].area >= 24 && g[i].area * 5 >= s->shapes[i].painted) print_mask(s, i, n++, &g[i], &t, out);
+    annotation_write_end(out);
+    trace_free(&t);
     mem_free(g);
     return n;
 }
