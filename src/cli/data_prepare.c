@@ -36,6 +36,7 @@ struct prepare {
 
 struct pair {
     struct text image, text;
+    size_t bytes; /* of both, as they were read */
     const char *extension;
     struct error error; /* why it is left out */
 };
@@ -114,6 +115,13 @@ static bool shrink_mask(const struct grid *g, const struct mask *m, uint8_t *bit
     return t->area > 0;
 }
 
+/* Sampling can lose the pixel that a point lay on; one that the file did not give is NAN. */
+static bool point_inside(const struct annotation_mask *m, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h)
+{
+    double x = m->point[0], y = m->point[1];
+    return x >= 0 && y >= 0 && x < w && y < h && bit_set(&(struct bits){bits, stride}, (uint32_t)x, (uint32_t)y);
+}
+
 /* The annotations for a picture of w x h, in place of those for a->w x a->h. */
 static int shrink_text(struct pair *pair, const struct annotation *a, const struct mask *masks, const char *key, uint32_t w, uint32_t h, struct error *e)
 {
@@ -135,7 +143,7 @@ static int shrink_text(struct pair *pair, const struct annotation *a, const stru
         struct annotation_mask to = {.shape = &t, .predicted_iou = m->predicted_iou, .stability = m->stability, .id = m->id,
                                      .point = {m->point[0] * sx, m->point[1] * sy},
                                      .crop_box = {m->crop_box[0] * sx, m->crop_box[1] * sy, m->crop_box[2] * sx, m->crop_box[3] * sy}};
-        if (!(m->point[0] == m->point[0])) to.point[0] = t.point[0] + 0.5, to.point[1] = t.point[1] + 0.5; /* it gave none */
+        if (!point_inside(&to, bits, g.stride, w, h)) to.point[0] = t.point[0] + 0.5, to.point[1] = t.point[1] + 0.5;
         annotation_write_mask(&out, n++, w, h, &to);
     }
     annotation_write_end(&out);
@@ -166,6 +174,7 @@ static void prepare_pair(const struct prepare *p, const struct shard *s, uint32_
     bool png = false;
     int rc = read_half(s, i, SHARD_IMAGE, &pair->image, e);
     if (!rc) rc = read_half(s, i, SHARD_TEXT, &pair->text, e);
+    pair->bytes = pair->image.n + pair->text.n;
     if (!rc && annotation_read(pair->text.at, pair->text.n, &a, masks, MAX_MASKS, e)) rc = error_prepend(e, "annotations");
     if (!rc && !a.masks) rc = error_set(e, PL_USAGE, "it has no masks");
     if (!rc) png = pair->image.n > 8 && !memcmp(pair->image.at, "\x89PNG", 4);
@@ -198,6 +207,7 @@ static int write_block(struct prepare *p, const struct shard *s, uint32_t first,
     for (uint32_t i = 0; i < n; i++) prepare_pair(p, s, first + i, &pairs[i]);
     for (uint32_t i = 0; i < n; i++) {
         p->read++;
+        p->bytes_in += pairs[i].bytes;
         if (pairs[i].error.code) {
             p->dropped++;
             printf("  left out: %s: %s\n", shard_key(s, first + i), pairs[i].error.text);
@@ -244,7 +254,6 @@ static int pack_shard(struct prepare *p, const char *from, const char *path, str
     char line[512];
     if (shard_open(&s, from, e)) return e->code;
     if (shard_report_print(&s.report, line, sizeof line)) printf("  %s\n", line);
-    p->bytes_in += s.size;
     int rc = s.n ? write_tar(p, &s, path, e) : PL_OK;
     if (!s.n) printf("  no pair of a picture and its annotations: nothing is written\n");
     else if (!rc) rc = index_output(path, e);
@@ -323,7 +332,7 @@ static int prepare_all(struct prepare *p, const struct names *paths, struct erro
     for (uint32_t i = 0; i < inputs.n && !rc; i++) rc = prepare_shard(p, inputs.at[i], e);
     char in[32], out[32];
     if (!rc)
-        printf("%llu pairs read, %llu written, %llu left out; %s of shards to %s, %.1f s\n", (unsigned long long)p->read, (unsigned long long)p->written,
+        printf("%llu pairs read, %llu written, %llu left out; %s to %s, %.1f s\n", (unsigned long long)p->read, (unsigned long long)p->written,
                (unsigned long long)p->dropped, size_print(p->bytes_in, in), size_print(p->bytes_out, out), clock_seconds() - from);
     names_free(&inputs);
     return rc;
