@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct command *const commands[] = {&data_make, &data_prepare, &data_verify};
+static const struct command *const commands[] = {&data_make, &data_prepare, &data_inspect, &data_verify};
 
 /* ---- options ---- */
 
