@@ -1,5 +1,5 @@
 /*
- * test_image.c: pictures in and out: PNG, JPEG, resizing, drawing. The inputs are in
+ * test_image.c: pictures in and out: PNG, JPEG, resizing, drawing, synthetic sets. The inputs are in
  * tests/golden/image, made by tests/golden/make_image.py with another library, and what
  * that library makes of them beside them.
  */
@@ -14,10 +14,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "data/annotation.h"
+#include "data/annotation_write.h"
 #include "data/jpeg.h"
 #include "data/resize.h"
+#include "data/synth.h"
 #include "io/file.h"
+#include "io/gunzip.h"
 #include "io/png.h"
+#include "report/draw.h"
 
 static char *golden(const char *name, size_t *n)
 {
@@ -417,6 +422,142 @@ static void test_resize_sizes(void **state)
     assert_int_equal(square[47], 3);
 }
 
+/* ---- gunzip ---- */
+
+/* Two members and padding; the same cut. `gzip` of "plimsoll\n". */
+static void test_gunzip(void **state)
+{
+    (void)state;
+    static const uint8_t member[] = {0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03, 0x2b, 0xc8, 0xc9, 0xcc, 0x2d, 0xce,
+                                     0xcf, 0xc9, 0xe1, 0x02, 0x00, 0x86, 0xf5, 0xcd, 0x8e, 0x09, 0x00, 0x00, 0x00};
+    uint8_t file[2 * sizeof member + 100] = {0}, back[64];
+    memcpy(file, member, sizeof member);
+    memcpy(file + sizeof member, member, sizeof member);
+    for (int cut = 0; cut < 3; cut++) {
+        FILE *from = tmpfile(), *to = tmpfile();
+        struct gunzip_report r;
+        struct error e;
+        size_t n = cut == 0 ? sizeof file : cut == 1 ? 2 * sizeof member - 10 : 5;
+        assert_int_equal(fwrite(file, 1, n, from), n);
+        fflush(from);
+        lseek(fileno(from), 0, SEEK_SET);
+        if (gunzip(fileno(from), fileno(to), &r, &e)) fail_msg("%s", e.text);
+        assert_int_equal(r.damaged, cut > 0);
+        ssize_t got = pread(fileno(to), back, sizeof back, 0);
+        assert_int_equal(got, (ssize_t)r.out);
+        if (cut == 0) assert_int_equal(got, 18);
+        if (cut == 2) assert_int_equal(got, 0);
+        if (cut < 2) assert_memory_equal(back, "plimsoll\n", 9);
+        fclose(from);
+        fclose(to);
+    }
+}
+
+/* ---- synthetic scenes ---- */
+
+/* The file reads back; every mask is the shape's visible pixels, no more and no less. */
+static void check_scene(const struct synth_options *o, uint64_t id)
+{
+    struct synth_scene s;
+    struct text json = {0};
+    struct annotation a;
+    struct mask *masks = mem_alloc(o->masks * sizeof *masks);
+    struct error e;
+    synth_draw(&s, o, id);
+    uint32_t n = synth_json(&s, &json);
+    if (annotation_read(json.at, json.n, &a, masks, o->masks, &e)) fail_msg("%s", e.text);
+    assert_int_equal(a.masks, n);
+    assert_true(n > 0 && a.id == (int64_t)id && a.w == o->width && a.h == o->height);
+    uint8_t *pixels = mem_alloc((size_t)a.w * a.h);
+    for (uint32_t k = 0; k < n; k++) {
+        struct rle_facts f;
+        assert_int_equal(rle_measure(&masks[k].shape.rle, &f), RLE_OK);
+        assert_int_equal(rle_to_pixels(&masks[k].shape.rle, pixels), RLE_OK);
+        assert_true(masks[k].area == f.area && masks[k].box[0] == f.x && masks[k].box[1] == f.y);
+        assert_true(masks[k].box[2] + 1 == f.w && masks[k].box[3] + 1 == f.h); /* one short */
+        uint32_t px = (uint32_t)masks[k].point[0], py = (uint32_t)masks[k].point[1];
+        uint16_t owner = s.owner[(size_t)py * a.w + px];
+        assert_true(owner > 0);
+        for (uint32_t y = 0; y < a.h; y++)
+            for (uint32_t x = 0; x < a.w; x++)
+                if (pixels[(size_t)x * a.h + y] != (s.owner[(size_t)y * a.w + x] == owner)) fail_msg("mask %u is wrong at %u,%u", k, x, y);
+    }
+    mem_free(pixels);
+    mem_free(masks);
+    text_free(&json);
+    synth_free(&s);
+}
+
+static void test_synth(void **state)
+{
+    (void)state;
+    for (uint64_t id = 1; id < 6; id++) check_scene(&(struct synth_options){3, 160, 120, 9}, id);
+    check_scene(&(struct synth_options){4, 31, 97, 40}, 7);
+    struct synth_scene a, b;
+    struct synth_options o = {8, 64, 48, 5};
+    synth_draw(&a, &o, 3);
+    synth_draw(&b, &o, 3);
+    assert_memory_equal(a.rgb, b.rgb, 64 * 48 * 3);
+    synth_free(&b);
+    synth_draw(&b, &o, 4);
+    assert_true(memcmp(a.rgb, b.rgb, 64 * 48 * 3) != 0);
+    synth_free(&a);
+    synth_free(&b);
+}
+
+static bool pixel_set(const void *of, uint32_t x, uint32_t y) { return ((const uint8_t *)of)[y * 5 + x]; }
+
+/* Traced runs against those that rle.h finds, for every 5x3 picture. */
+static void test_trace(void **state)
+{
+    (void)state;
+    struct traced t = {0};
+    for (uint32_t bits = 0; bits < 1 << 15; bits++) {
+        uint8_t pixels[15];
+        uint32_t runs[16], n;
+        for (int k = 0; k < 15; k++) pixels[k] = bits >> k & 1;
+        trace_runs(&t, 3, 5, 0, 0, 4, 2, pixel_set, pixels);
+        assert_int_equal(rle_from_pixels(pixels, 3, 5, 5, 1, runs, 16, &n), RLE_OK);
+        assert_int_equal(t.runs.n, n);
+        assert_memory_equal(t.runs.at, runs, n * sizeof *runs);
+        assert_int_equal(t.area, __builtin_popcount(bits));
+        if (bits) assert_true(pixel_set(pixels, t.point[0], t.point[1]));
+    }
+    trace_free(&t);
+}
+
+/* ---- drawing ---- */
+
+static void test_draw(void **state)
+{
+    (void)state;
+    struct picture p = picture_new(40, 30, DRAW_WHITE);
+    draw_rect(&p, -5, -5, 10, 10, DRAW_BLACK);
+    draw_rect(&p, 38, 28, 100, 100, DRAW_BLACK);
+    draw_text(&p, 30, 25, 2, DRAW_BLACK, "cut off\xff");
+    draw_point(&p, 0, 29, 6, draw_colour(2));
+    draw_box(&p, -3, 10, 60, 10, 2, draw_colour(3));
+    assert_int_equal(p.rgb[0], DRAW_BLACK.r);
+    assert_int_equal(p.rgb[5 * 3], 255);
+    /* A mask of 2x2 with one pixel set covers a quarter of the place, outlined. */
+    uint8_t mask[4] = {0, 1, 0, 0}, bits[2] = {2, 0};
+    struct picture q = picture_new(40, 30, DRAW_WHITE), r = picture_new(40, 30, DRAW_WHITE);
+    struct colour c = {200, 0, 0};
+    draw_overlay(&q, (struct draw_place){10, 10, 20, 20}, &(struct draw_mask){mask, 2, 2, 2, false}, c, 0.5, 1);
+    draw_overlay(&r, (struct draw_place){10, 10, 20, 20}, &(struct draw_mask){bits, 1, 2, 2, true}, c, 0.5, 1);
+    assert_memory_equal(q.rgb, r.rgb, 40 * 30 * 3);
+    uint32_t edge = 0, inner = 0;
+    for (int i = 0; i < 40 * 30; i++) {
+        edge += q.rgb[3 * i + 1] == 0;
+        inner += q.rgb[3 * i + 1] == 128;
+    }
+    assert_int_equal(edge, 36);
+    assert_int_equal(inner, 64);
+    picture_free(&p);
+    picture_free(&q);
+    picture_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -431,6 +572,10 @@ int main(void)
         cmocka_unit_test(test_resize),
         cmocka_unit_test(test_resize_flat),
         cmocka_unit_test(test_resize_sizes),
+        cmocka_unit_test(test_gunzip),
+        cmocka_unit_test(test_synth),
+        cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_draw),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
