@@ -80,6 +80,10 @@ int jpg_peek(const void *bytes, size_t n, struct jpg_header *h, struct error *e)
             at++;
             continue;
         }
+        if (marker == 0x01 || (marker >= 0xd0 && marker <= 0xd7)) { /* these stand alone */
+            at += 2;
+            continue;
+        }
         size_t length = (size_t)p[at + 2] << 8 | p[at + 3];
         if (marker == 0xda || marker == 0xd9) return bad("pixels before the size", e);
         if (length < 2 || length > n - at - 2) return bad("its header is cut", e);
@@ -133,6 +137,16 @@ void jpg_free(struct jpg *j)
 
 uint32_t jpg_warnings(const struct jpg *j) { return (uint32_t)j->errors.num_warnings; }
 
+/* libjpeg finds its way over garbage between markers and may then take another frame header than
+ * jpg_peek did. Whoever planned with the peek must get that size or an error. */
+static int check_peek(struct jpg *j, const void *bytes, size_t n, struct error *e)
+{
+    struct jpg_header h = {0};
+    struct error unused;
+    if (jpg_peek(bytes, n, &h, &unused) || (h.width == j->d.image_width && h.height == j->d.image_height)) return PL_OK;
+    return bad("its markers are garbled", e);
+}
+
 /* Sizes before anything of the picture's size is taken. A file with several scans keeps all
  * its coefficients. */
 static int check_sizes(struct jpg *j, struct error *e)
@@ -169,7 +183,7 @@ int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint
     if (setjmp(j->back)) return abandon(j, e);
     jpeg_mem_src(&j->d, bytes, n);
     jpeg_read_header(&j->d, TRUE);
-    if (check_sizes(j, e) || choose_colours(j, e)) {
+    if (check_peek(j, bytes, n, e) || check_sizes(j, e) || choose_colours(j, e)) {
         jpeg_abort_decompress(&j->d);
         return e->code;
     }
