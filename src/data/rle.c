@@ -237,32 +237,49 @@ enum rle_status rle_measure(const struct rle *m, struct rle_facts *f)
     return RLE_OK;
 }
 
-/* Walks both at once: each turn takes what is left of the shorter run from either. */
+/* Walks both at once: a piece is what is left of the shorter run, of one colour in either. */
+struct pair_reader {
+    struct rle_reader r[2];
+    uint32_t left[2], area[2];
+};
+
+static enum rle_status pair_open(struct pair_reader *p, const struct rle *a, const struct rle *b)
+{
+    *p = (struct pair_reader){0};
+    if (a->h != b->h || a->w != b->w) return RLE_BAD_SIZE;
+    enum rle_status s = rle_open(&p->r[0], a);
+    return s ? s : rle_open(&p->r[1], b);
+}
+
+/* RLE_OK with a piece and the two colours; RLE_END when both have ended. The sums are equal, so
+ * when the first ends the second has nothing left but runs of 0 and faults. */
+static enum rle_status pair_next(struct pair_reader *p, uint32_t *piece, bool set[2])
+{
+    for (int i = 0; i < 2; i++) {
+        enum rle_status s = RLE_OK;
+        while (!p->left[i] && !(s = rle_next(&p->r[i], &p->left[i])))
+            if (!(p->r[i].count & 1)) p->area[i] += p->left[i];
+        if (s == RLE_END && i == 0) continue;
+        if (s) return s;
+    }
+    *piece = p->left[0] < p->left[1] ? p->left[0] : p->left[1];
+    for (int i = 0; i < 2; i++) {
+        set[i] = !(p->r[i].count & 1);
+        p->left[i] -= *piece;
+    }
+    return RLE_OK;
+}
+
 static enum rle_status overlap(const struct rle *a, const struct rle *b, uint32_t *both, uint32_t area[2])
 {
-    struct rle_reader r[2];
-    uint32_t left[2] = {0, 0};
-    if (a->h != b->h || a->w != b->w) return RLE_BAD_SIZE;
-    enum rle_status s = rle_open(&r[0], a);
-    if (!s) s = rle_open(&r[1], b);
-    *both = area[0] = area[1] = 0;
-    while (!s) {
-        for (int i = 0; i < 2; i++)
-            while (!left[i] && !s) {
-                s = rle_next(&r[i], &left[i]);
-                if (!s && !(r[i].count & 1)) area[i] += left[i];
-            }
-        if (s) break;
-        uint32_t step = left[0] < left[1] ? left[0] : left[1];
-        if (!(r[0].count & 1) && !(r[1].count & 1)) *both += step;
-        left[0] -= step;
-        left[1] -= step;
-    }
-    if (s != RLE_END) return s;
-    /* Both have the same sum, so the first to end has been followed to its end by the other,
-     * but for runs of 0 and for faults that only its end shows. */
-    uint32_t run;
-    while (!(s = rle_next(&r[1], &run))) { }
+    struct pair_reader p;
+    uint32_t piece;
+    bool set[2];
+    *both = 0;
+    enum rle_status s = pair_open(&p, a, b);
+    while (!s && !(s = pair_next(&p, &piece, set)))
+        if (set[0] && set[1]) *both += piece;
+    memcpy(area, p.area, sizeof p.area);
     return s == RLE_END ? RLE_OK : s;
 }
 
@@ -279,5 +296,29 @@ enum rle_status rle_iou(const struct rle *a, const struct rle *b, bool crowd, do
     if (s) return s;
     uint64_t all = crowd ? area[0] : (uint64_t)area[0] + area[1] - both;
     *iou = all ? (double)both / (double)all : 0;
+    return RLE_OK;
+}
+
+enum rle_status rle_merge(const struct rle *a, const struct rle *b, bool both, uint32_t *runs, uint32_t room,
+                          uint32_t *n)
+{
+    struct pair_reader p;
+    uint32_t piece, run = 0;
+    bool set[2], colour = false;
+    *n = 0;
+    enum rle_status s = pair_open(&p, a, b);
+    while (!s && !(s = pair_next(&p, &piece, set))) {
+        bool now = both ? set[0] && set[1] : set[0] || set[1];
+        if (now != colour) {
+            if (*n == room) return RLE_MANY;
+            runs[(*n)++] = run;
+            run = 0;
+            colour = now;
+        }
+        run += piece;
+    }
+    if (s != RLE_END) return s;
+    if (*n == room) return RLE_MANY;
+    runs[(*n)++] = run;
     return RLE_OK;
 }

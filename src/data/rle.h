@@ -78,5 +78,9 @@ enum rle_status rle_intersection(const struct rle *a, const struct rle *b, uint3
 /* Intersection over union; over the area of `a` when `b` is a crowd, as COCO counts it. 0 when
  * both are empty. */
 enum rle_status rle_iou(const struct rle *a, const struct rle *b, bool crowd, double *iou);
+/* Pixels set in either, or with `both` in both, as runs: no run but the first is 0. The runs
+ * must not overlap those of a or b. */
+enum rle_status rle_merge(const struct rle *a, const struct rle *b, bool both, uint32_t *runs, uint32_t room,
+                          uint32_t *n);
 
 #endif
