@@ -258,7 +258,7 @@ static void print_areas(const struct facts *f, struct text *out)
 
 static void print_sizes(const struct facts *f, struct text *out)
 {
-    text_printf(out, "\nSizes of the pictures: %u kinds\n", f->sizes.n);
+    text_printf(out, "\nSizes of the pictures: %u %s\n", f->sizes.n, f->sizes.n == 1 ? "kind" : "kinds");
     for (uint32_t i = 0; i < f->sizes.n && i < 8; i++)
         text_printf(out, "  %5ux%-5u %9llu  %5.1f %%\n", f->sizes.at[i].w, f->sizes.at[i].h, (unsigned long long)f->sizes.at[i].n,
                     100.0 * (double)f->sizes.at[i].n / f->masks.n);

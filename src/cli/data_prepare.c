@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "cli/data.h"
+#include "cli/data_samples.h"
 #include "data/annotation.h"
 #include "data/annotation_write.h"
 #include "data/grid.h"
@@ -42,22 +43,6 @@ struct pair {
 };
 
 /* ---- one pair ---- */
-
-static int read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e)
-{
-    size_t n = s->pairs[i].n[half] ? s->pairs[i].n[half] : 1 << 20, got = 0;
-    int rc = PL_NOFIT;
-    for (int attempt = 0; attempt < 2 && rc == PL_NOFIT; attempt++) {
-        mem_free(out->at);
-        out->at = mem_alloc(n + 1);
-        rc = shard_read(s, i, half, out->at, n, &got, e);
-        if (rc == PL_NOFIT) n = got;
-    }
-    out->n = got;
-    out->cap = n + 1;
-    if (!rc) e->code = PL_OK; /* the first attempt may have learnt the size */
-    return rc;
-}
 
 /* The picture with its longer side at most `side`, encoded again. *w and *h are its new size;
  * unchanged bytes when it is small enough. */
@@ -172,8 +157,8 @@ static void prepare_pair(const struct prepare *p, const struct shard *s, uint32_
     struct mask *masks = mem_alloc(MAX_MASKS * sizeof *masks);
     uint32_t w, h;
     bool png = false;
-    int rc = read_half(s, i, SHARD_IMAGE, &pair->image, e);
-    if (!rc) rc = read_half(s, i, SHARD_TEXT, &pair->text, e);
+    int rc = samples_read_half(s, i, SHARD_IMAGE, &pair->image, e);
+    if (!rc) rc = samples_read_half(s, i, SHARD_TEXT, &pair->text, e);
     pair->bytes = pair->image.n + pair->text.n;
     if (!rc && annotation_read(pair->text.at, pair->text.n, &a, masks, MAX_MASKS, e)) rc = error_prepend(e, "annotations");
     if (!rc && !a.masks) rc = error_set(e, PL_USAGE, "it has no masks");

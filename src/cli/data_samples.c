@@ -78,7 +78,7 @@ void samples_close(struct samples *s)
 }
 
 /* Tars know a member's size; of a file in a folder it is learnt by asking. */
-static int read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e)
+int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e)
 {
     size_t n = s->pairs[i].n[half] ? s->pairs[i].n[half] : 1 << 20, got = 0;
     int rc = PL_NOFIT;
@@ -89,6 +89,7 @@ static int read_half(const struct shard *s, uint32_t i, enum shard_half half, st
         if (rc == PL_NOFIT) n = got;
     }
     out->n = rc ? 0 : got;
+    if (!rc) e->code = PL_OK; /* the first attempt may have asked */
     return rc;
 }
 
@@ -107,8 +108,8 @@ int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct
     memset(out, 0, sizeof *out);
     while (i >= s->shards[k].n) i -= s->shards[k++].n;
     name_sample(&s->shards[k], (uint32_t)i, out->name);
-    int rc = read_half(&s->shards[k], (uint32_t)i, SHARD_IMAGE, &out->image, e);
-    if (!rc) rc = read_half(&s->shards[k], (uint32_t)i, SHARD_TEXT, &out->text, e);
+    int rc = samples_read_half(&s->shards[k], (uint32_t)i, SHARD_IMAGE, &out->image, e);
+    if (!rc) rc = samples_read_half(&s->shards[k], (uint32_t)i, SHARD_TEXT, &out->text, e);
     if (rc) return rc;
     out->masks = mem_alloc(MAX_MASKS * sizeof *out->masks);
     if (annotation_read(out->text.at, out->text.n, &out->facts, out->masks, MAX_MASKS, e)) {

@@ -28,6 +28,8 @@ struct sample {
 /* Sample i; any thread. Fails when a half cannot be read or the annotations make no sense; what
  * was read is there all the same. Free it in any case. */
 int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct error *e);
+/* One half of pair i of a shard, into memory of its size; replaces what `out` held. */
+int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e);
 void sample_free(struct sample *s);
 
 #endif
