@@ -432,8 +432,9 @@ static struct picture draw_cost(const struct cost *c, uint32_t width)
 static int write_sheet(const char *path, const struct samples *all, const struct facts *f, const struct cost *c, struct error *e)
 {
     struct picture parts[3] = {draw_samples(all)};
-    parts[1] = draw_cost(c, parts[0].w);
-    parts[2] = draw_areas(f, parts[0].w);
+    uint32_t width = parts[0].w > 900 ? parts[0].w : 900;
+    parts[1] = draw_cost(c, width);
+    parts[2] = draw_areas(f, width);
     struct picture sheet = draw_stack(parts, 3);
     int rc = png_write(path, PNG_RGB, sheet.w, sheet.h, sheet.rgb, 0, e);
     for (int k = 0; k < 3; k++) picture_free(&parts[k]);
