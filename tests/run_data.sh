@@ -25,16 +25,16 @@ threads() { OMP_NUM_THREADS=3 set_of d && cmp "$tmp/a/sa_000001.tar" "$tmp/d/sa_
 check "whatever the number of threads" threads
 sorted() { set_of s --order sorted && tar tf "$tmp/s/sa_000000.tar" | head -n 2 | tr '\n' ' ' | grep -q '^./sa_1.jpg ./sa_1.json '; }
 check "sorted order" sorted
-extracted() { set_of x --extracted && [ -s "$tmp/x/sa_000001/sa_10.jpg" ] && ends 0 "10 pairs" verify "$tmp"/x/sa_00000?; }
+extracted() { set_of x --extracted && [ -s "$tmp/x/sa_000001/sa_10.jpg" ] && ends 0 "10 samples" verify "$tmp"/x/sa_00000?; }
 check "extracted files" extracted
-check "all of it is good" ends 0 "10 pairs.* 0 bad pairs" verify "$tmp/a"
+check "all of it is good" ends 0 "10 samples.* 0 bad samples" verify "$tmp/a"
 
 # --- damage -----------------------------------------------------------------------------------
 
 gzipped() {
     mkdir -p "$tmp/g" && gzip -c "$tmp/a/sa_000000.tar" >"$tmp/g/one.tar" && head -c 20000 "$tmp/g/one.tar" >"$tmp/g/cut.tar" || return 1
     ends 2 "compressed with gzip.*prepare" verify "$tmp/g/one.tar" || return 1
-    ends 0 "damaged (it ends too early)" prepare "$tmp/g/*.tar" -o "$tmp/ready" && ends 0 " 0 bad pairs" verify "$tmp/ready" || return 1
+    ends 0 "damaged (it ends too early)" prepare "$tmp/g/*.tar" -o "$tmp/ready" && ends 0 " 0 bad samples" verify "$tmp/ready" || return 1
     [ "$(tar tf "$tmp/ready/one.tar" | head -n 2 | tr '\n' ' ')" = "sa_1.jpg sa_1.json " ] && [ -s "$tmp/ready/one.tar.idx" ] && [ -z "$(ls "$tmp/ready" | grep -v 'tar$\|tar.idx$')" ]
 }
 check "gzip, whole and cut, is prepared" gzipped
@@ -43,18 +43,18 @@ check "what is there is left alone" again
 broken() {
     cp -r "$tmp/x/sa_000000" "$tmp/broken" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/broken/sa_2.jpg" || return 1
     sed -i 's/"area": [0-9]*/"area": 7/' "$tmp/broken/sa_3.json" && rm "$tmp/broken/sa_5.json" || return 1
-    ends 1 "2 of 4 pairs and 1 of 1 shards are bad" verify "$tmp/broken" && grep -q "sa_2: a JPEG that cannot be read" "$tmp/out" && grep -q "sa_3: mask .* area of 7" "$tmp/out"
+    ends 1 "2 of 4 samples and 1 of 1 shards are bad" verify "$tmp/broken" && grep -q "sa_2: a JPEG that cannot be read" "$tmp/out" && grep -q "sa_3: mask .* area of 7" "$tmp/out"
 }
 check "bad pairs are named" broken
 shrunk() {
-    ends 0 "10 written, 0 left out" prepare "$tmp"/a/sa_*.tar -o "$tmp/small" --long-side 96 && ends 0 " 0 bad pairs" verify "$tmp/small" || return 1
+    ends 0 "10 written, 0 left out" prepare "$tmp"/a/sa_*.tar -o "$tmp/small" --long-side 96 && ends 0 " 0 bad samples" verify "$tmp/small" || return 1
     plimsoll inspect "$tmp/small" --json >"$tmp/json" && grep -q '"width": 96, "height": 72, "count": 10' "$tmp/json"
 }
 check "pictures and masks shrink together" shrunk
 
 # --- looking ----------------------------------------------------------------------------------
 
-sheet() { ends 0 "2 shards, 10 pairs" inspect "$tmp/a" -o "$tmp/sheet.png" && head -c 4 "$tmp/sheet.png" | grep -q PNG; }
+sheet() { ends 0 "2 files, 10 samples" inspect "$tmp/a" -o "$tmp/sheet.png" && head -c 4 "$tmp/sheet.png" | grep -q PNG; }
 check "a sheet to look at" sheet
 given() { ends 0 "float32 *1.35 GB *419.4 MB *26.2 MB" inspect --given 2250x1500,100; }
 check "memory of masks from sizes alone" given

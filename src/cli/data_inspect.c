@@ -29,14 +29,14 @@ struct size_count {
 struct facts {
     uint64_t bad, empty;
     char first_bad[512];
-    numbers masks, w, h, spread, image_bytes, text_bytes; /* per sample; spread: pixels times masks */
+    numbers masks, w, h, spread, image_bytes; /* per sample; spread: pixels times masks */
     numbers area, runs, counts, iou, stability;   /* per mask; area as a share of the picture */
     VEC(struct size_count) sizes;
 };
 
 static void facts_free(struct facts *f)
 {
-    vec_free(&f->masks), vec_free(&f->w), vec_free(&f->h), vec_free(&f->spread), vec_free(&f->image_bytes), vec_free(&f->text_bytes);
+    vec_free(&f->masks), vec_free(&f->w), vec_free(&f->h), vec_free(&f->spread), vec_free(&f->image_bytes);
     vec_free(&f->area), vec_free(&f->runs), vec_free(&f->counts), vec_free(&f->iou), vec_free(&f->stability);
     vec_free(&f->sizes);
 }
@@ -76,39 +76,24 @@ static int commonest(const void *a, const void *b)
     return x->w != y->w ? (x->w < y->w ? -1 : 1) : (x->h > y->h) - (x->h < y->h);
 }
 
-/* The picture's size by its header, whichever kind it is. */
-static int peek_size(const struct text *image, uint32_t *w, uint32_t *h, struct error *e)
-{
-    if (image->n && (uint8_t)image->at[0] == 0x89) {
-        struct png_header p;
-        if (png_peek(image->at, image->n, &p, e)) return e->code;
-        *w = p.width, *h = p.height;
-    } else {
-        struct jpg_header j;
-        if (jpg_peek(image->at, image->n, &j, e)) return e->code;
-        *w = j.width, *h = j.height;
-    }
-    return PL_OK;
-}
-
 static void count_sample(struct facts *f, const struct sample *s)
 {
-    double pixels = (double)s->facts.w * s->facts.h;
-    vec_push(&f->masks, s->facts.masks);
-    vec_push(&f->w, s->facts.w);
-    vec_push(&f->h, s->facts.h);
-    vec_push(&f->spread, pixels * s->facts.masks);
-    vec_push(&f->image_bytes, (double)s->image.n);
-    vec_push(&f->text_bytes, (double)s->text.n);
-    f->empty += s->facts.empty;
-    count_size(f, s->facts.w, s->facts.h);
-    for (uint32_t k = 0; k < s->facts.masks; k++) {
+    double pixels = (double)s->found.w * s->found.h;
+    vec_push(&f->masks, s->found.n);
+    vec_push(&f->w, s->found.w);
+    vec_push(&f->h, s->found.h);
+    vec_push(&f->spread, pixels * s->found.n);
+    vec_push(&f->image_bytes, (double)s->facts.n);
+    f->empty += s->found.empty;
+    count_size(f, s->found.w, s->found.h);
+    for (uint32_t k = 0; k < s->found.n; k++) {
         const struct mask *m = &s->masks[k];
         struct rle_facts r;
-        if (rle_measure(&m->shape.rle, &r)) continue;
+        struct error unused;
+        if (sample_measure(s, k, &r, &unused)) continue;
         vec_push(&f->area, r.area / pixels);
         vec_push(&f->runs, r.runs);
-        vec_push(&f->counts, m->shape.rle.n);
+        if (m->shape.kind == SHAPE_RLE) vec_push(&f->counts, m->shape.rle.n);
         vec_push(&f->iou, m->predicted_iou);
         vec_push(&f->stability, m->stability);
     }
@@ -123,16 +108,16 @@ static void count_all(struct facts *f, const struct samples *all)
         struct error e = {0};
         uint32_t w = 0, h = 0;
         int rc = samples_read(all, i, &s, &e);
-        if (!rc) rc = peek_size(&s.image, &w, &h, &e);
-        if (!rc && (w != s.facts.w || h != s.facts.h)) rc = error_set(&e, PL_USAGE, "the picture is %ux%u, its annotations are for %ux%u", w, h, s.facts.w, s.facts.h);
+        if (!rc) rc = sample_size(&s, &w, &h, &e);
+        if (!rc && (w != s.found.w || h != s.found.h)) rc = error_set(&e, PL_USAGE, "the picture is %ux%u, its masks are for %ux%u", w, h, s.found.w, s.found.h);
 #pragma omp critical
         {
             if (!rc) count_sample(f, &s);
-            else if (f->bad++, i < first) first = i, snprintf(f->first_bad, sizeof f->first_bad, "%s: %.240s", s.name, e.text);
+            else if (f->bad++, i < first) first = i, snprintf(f->first_bad, sizeof f->first_bad, "%.200s: %.300s", s.name, e.text);
         }
         sample_free(&s);
     }
-    numbers *const each[] = {&f->masks, &f->w, &f->h, &f->spread, &f->image_bytes, &f->text_bytes, &f->area, &f->runs, &f->counts, &f->iou, &f->stability};
+    numbers *const each[] = {&f->masks, &f->w, &f->h, &f->spread, &f->image_bytes, &f->area, &f->runs, &f->counts, &f->iou, &f->stability};
     for (size_t k = 0; k < COUNT(each); k++) sort(each[k]);
     if (f->sizes.n) qsort(f->sizes.at, f->sizes.n, sizeof *f->sizes.at, commonest);
 }
@@ -266,13 +251,13 @@ static void print_sizes(const struct facts *f, struct text *out)
 
 static void print_facts(const struct samples *all, const struct facts *f, struct text *out)
 {
-    const struct shard_report *r = &all->report;
-    text_printf(out, "%u %s, %llu pairs, %llu masks\n", all->n_shards, all->n_shards == 1 ? "shard" : "shards", (unsigned long long)all->n, (unsigned long long)f->area.n);
+    const struct shard_report *r = dataset_report(all->set);
+    text_printf(out, "%s: %u %s, %llu samples, %llu masks\n", all->format, all->files.n, all->files.n == 1 ? "file" : "files", (unsigned long long)all->n, (unsigned long long)f->area.n);
     text_printf(out, "  pictures without annotations %llu, annotations without a picture %llu, twice there %llu\n", (unsigned long long)r->no_text,
                 (unsigned long long)r->no_image, (unsigned long long)r->duplicates);
     text_printf(out, "  damaged headers %llu (%llu bytes lost), cut shards %llu, other files %llu\n", (unsigned long long)r->damaged, (unsigned long long)r->lost,
                 (unsigned long long)r->partial, (unsigned long long)r->others);
-    text_printf(out, "  pairs that cannot be used %llu, masks without pixels %llu\n", (unsigned long long)f->bad, (unsigned long long)f->empty);
+    text_printf(out, "  samples that cannot be used %llu, masks without pixels %llu\n", (unsigned long long)f->bad, (unsigned long long)f->empty);
     if (f->bad) text_printf(out, "  the first: %s\n", f->first_bad);
     text_printf(out, "\n  %-22s %10s %10s %10s %10s %10s %10s\n", "", "least", "10 %", "half", "90 %", "most", "mean");
     print_row(out, "masks a picture", &f->masks, 1, 1);
@@ -282,7 +267,6 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
     print_row(out, "predicted_iou", &f->iou, 1, 3);
     print_row(out, "stability_score", &f->stability, 1, 3);
     print_row(out, "picture, KB", &f->image_bytes, 1e-3, 1);
-    print_row(out, "annotations, KB", &f->text_bytes, 1e-3, 1);
     print_areas(f, out);
     print_sizes(f, out);
     text_printf(out, "\n");
@@ -296,12 +280,12 @@ static void json_quantiles(struct text *out, const char *name, const numbers *v)
 
 static void json_facts(const struct samples *all, const struct facts *f, const struct cost *c, struct text *out)
 {
-    const struct shard_report *r = &all->report;
+    const struct shard_report *r = dataset_report(all->set);
     uint64_t n[COUNT(steps)];
     count_steps(&f->area, n);
-    text_printf(out, "{\"shards\": %u, \"pairs\": %llu, \"masks\": %llu, \"bad\": %llu, \"empty_masks\": %llu, \"no_text\": %llu, \"no_image\": %llu, \"duplicates\": %llu, "
+    text_printf(out, "{\"format\": \"%s\", \"files\": %u, \"samples\": %llu, \"masks\": %llu, \"bad\": %llu, \"empty_masks\": %llu, \"no_text\": %llu, \"no_image\": %llu, \"duplicates\": %llu, "
                      "\"damaged\": %llu, \"partial\": %llu",
-                all->n_shards, (unsigned long long)all->n, (unsigned long long)f->area.n, (unsigned long long)f->bad, (unsigned long long)f->empty,
+                all->format, all->files.n, (unsigned long long)all->n, (unsigned long long)f->area.n, (unsigned long long)f->bad, (unsigned long long)f->empty,
                 (unsigned long long)r->no_text, (unsigned long long)r->no_image, (unsigned long long)r->duplicates, (unsigned long long)r->damaged,
                 (unsigned long long)r->partial);
     json_quantiles(out, "masks_per_image", &f->masks);
@@ -310,7 +294,6 @@ static void json_facts(const struct samples *all, const struct facts *f, const s
     json_quantiles(out, "predicted_iou", &f->iou);
     json_quantiles(out, "stability_score", &f->stability);
     json_quantiles(out, "image_bytes", &f->image_bytes);
-    json_quantiles(out, "annotation_bytes", &f->text_bytes);
     text_printf(out, ", \"area_histogram\": [");
     for (size_t k = 0; k < COUNT(steps); k++) text_printf(out, "%s%llu", k ? ", " : "", (unsigned long long)n[k]);
     text_printf(out, "], \"sizes\": [");
@@ -325,18 +308,22 @@ static void json_facts(const struct samples *all, const struct facts *f, const s
 
 enum { CELL_W = 400, CELL_H = 300, ON_SHEET = 12, COLUMNS = 3 };
 
-static int decode(const struct text *image, struct picture *p, struct error *e)
+static int decode(const struct sample *s, struct picture *p, struct error *e)
 {
-    if (image->n && (uint8_t)image->at[0] == 0x89) {
+    if (s->facts.decoded) {
+        *p = (struct picture){s->facts.w, s->facts.h, mem_copy(s->image, (size_t)s->facts.w * s->facts.h * 3)};
+        return PL_OK;
+    }
+    if (s->facts.n && *(const uint8_t *)s->image == 0x89) {
         struct png_pixels q;
-        if (png_decode(image->at, image->n, PNG_AS_RGB, 0, NULL, 0, &q, e)) return e->code;
+        if (png_decode(s->image, s->facts.n, PNG_AS_RGB, 0, NULL, 0, &q, e)) return e->code;
         *p = (struct picture){q.width, q.height, q.at};
         return PL_OK;
     }
     struct jpg_header h;
-    if (jpg_peek(image->at, image->n, &h, e)) return e->code;
+    if (jpg_peek(s->image, s->facts.n, &h, e)) return e->code;
     struct jpg *j = jpg_new(NULL);
-    int rc = jpg_decode(j, image->at, image->n, jpg_divisor(h.width, h.height, 2 * CELL_W), &p->w, &p->h, &p->rgb, e);
+    int rc = jpg_decode(j, s->image, s->facts.n, jpg_divisor(h.width, h.height, 2 * CELL_W), &p->w, &p->h, &p->rgb, e);
     jpg_free(j);
     return rc;
 }
@@ -351,15 +338,15 @@ static int by_area(const void *a, const void *b)
 
 static int lay_masks(struct picture *cell, struct draw_place at, struct sample *s, struct error *e)
 {
-    uint32_t side = s->facts.w > s->facts.h ? s->facts.w : s->facts.h, cells = at.w > at.h ? at.w : at.h;
+    uint32_t side = s->found.w > s->found.h ? s->found.w : s->found.h, cells = at.w > at.h ? at.w : at.h;
     struct grid g;
     void *memory = mem_alloc(grid_bytes(side, cells)), *bits = mem_alloc(grid_mask_bytes(at.w, at.h));
     grid_init(&g, memory, side, cells);
-    struct grid_geometry geometry = {.h = s->facts.h, .w = s->facts.w, .resized_w = at.w, .resized_h = at.h, .canvas_w = at.w, .canvas_h = at.h, .gw = at.w, .gh = at.h};
+    struct grid_geometry geometry = {.h = s->found.h, .w = s->found.w, .resized_w = at.w, .resized_h = at.h, .canvas_w = at.w, .canvas_h = at.h, .gw = at.w, .gh = at.h};
     int rc = grid_set(&g, &geometry, e);
-    qsort(s->masks, s->facts.masks, sizeof *s->masks, by_area);
-    for (uint32_t k = 0; k < s->facts.masks && !rc; k++)
-        if (!grid_raster(&g, &s->masks[k].shape.rle, bits))
+    qsort(s->masks, s->found.n, sizeof *s->masks, by_area);
+    for (uint32_t k = 0; k < s->found.n && !rc; k++)
+        if (!mask_raster(&s->masks[k], &g, &s->runs, bits, e))
             draw_overlay(cell, at, &(struct draw_mask){bits, g.stride, at.w, at.h, true}, draw_colour(k), 0.5, 1);
     mem_free(bits);
     mem_free(memory);
@@ -374,11 +361,11 @@ static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell 
     struct picture p = {0};
     cell->picture = picture_new(CELL_W, CELL_H, (struct colour){235, 236, 238});
     int rc = samples_read(all, i, &s, &e);
-    if (!rc) rc = decode(&s.image, &p, &e);
+    if (!rc) rc = decode(&s, &p, &e);
     if (!rc) rc = lay_masks(&cell->picture, draw_fit(&cell->picture, 0, 0, CELL_W, CELL_H, &p), &s, &e);
-    snprintf(lines[0], 300, "%s", s.name);
+    snprintf(lines[0], 300, "%.290s", s.name);
     if (rc) snprintf(lines[1], 300, "bad: %.290s", e.text);
-    else snprintf(lines[1], 300, "%ux%u, %u masks", s.facts.w, s.facts.h, s.facts.masks);
+    else snprintf(lines[1], 300, "%ux%u, %u masks", s.found.w, s.found.h, s.found.n);
     cell->lines[0] = lines[0];
     cell->lines[1] = lines[1];
     picture_free(&p);
@@ -444,20 +431,19 @@ static int write_sheet(const char *path, const struct samples *all, const struct
 
 /* ---- the command ---- */
 
-static int inspect(const struct names *paths, const char *sheet, bool json, struct error *e)
+static int inspect(const struct samples_options *o, const struct names *paths, const char *sheet, bool json, struct error *e)
 {
     struct samples all;
     struct facts f = {0};
     struct text out = {0};
-    if (samples_open(&all, paths, e)) return e->code;
+    if (samples_open(&all, o, paths, e)) return e->code;
     count_all(&f, &all);
     struct cost c = measured_cost(&f);
     if (json) json_facts(&all, &f, &c, &out);
     else print_facts(&all, &f, &out), print_cost(&c, &out);
     fputs(out.at, stdout);
     int rc = PL_OK;
-    if (sheet && !all.n) rc = error_set(e, PL_USAGE, "there is no pair of a picture and its annotations to show");
-    else if (sheet) rc = write_sheet(sheet, &all, &f, &c, e);
+    if (sheet) rc = write_sheet(sheet, &all, &f, &c, e);
     text_free(&out);
     facts_free(&f);
     samples_close(&all);
@@ -489,26 +475,31 @@ static int run(int argc, char **argv, struct error *e)
     const char *sheet = NULL, *given = NULL;
     bool json = false, help;
     struct names paths = {0};
+    struct samples_options o = {0};
     const struct data_option table[] = {
-        {"-o", DATA_TEXT, &sheet}, {"--out", DATA_TEXT, &sheet}, {"--json", DATA_SWITCH, &json}, {"--given", DATA_TEXT, &given},
+        {"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks}, {"-o", DATA_TEXT, &sheet}, {"--out", DATA_TEXT, &sheet}, {"--json", DATA_SWITCH, &json}, {"--given", DATA_TEXT, &given},
     };
     int rc = data_options(&data_inspect, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help) {
         if (given && (paths.n || sheet)) rc = error_set(e, PL_USAGE, "--given speaks of sizes alone: leave out the paths and -o");
         else if (given) rc = inspect_given(given, json, e);
         else if (!paths.n) rc = error_set(e, PL_USAGE, "which data? Give shards, folders or globs, or sizes by --given; --help shows how");
-        else rc = inspect(&paths, sheet, json, e);
+        else rc = inspect(&o, &paths, sheet, json, e);
     }
     names_free(&paths);
     return rc;
 }
 
 const struct command data_inspect = {
-    "inspect", "data inspect PATHS [-o SHEET.png] [--json]  |  data inspect --given WxH,MASKS [--json]",
+    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [-o SHEET.png] [--json]  |  data inspect --given WxH,MASKS [--json]",
     "Counts what is in a data set and what its masks cost in memory as float32, bytes, bits and run\n"
     "lengths, at full size, 1024 and 256.\n"
     "\n"
-    "  PATHS           shards (tar), folders of extracted files, folders of shards, globs\n"
+    "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
+    "                  file of COCO; a folder with images/ and masks/; a table; globs\n"
+    "  --format        sa1b, coco, pairs or csv, where the paths do not tell\n"
+    "  --images DIR    where coco's and csv's pictures are\n"
+    "  --masks DIR     where those of pairs have their masks\n"
     "  -o SHEET.png    pictures with their masks laid over, to look at\n"
     "  --json          the numbers as JSON\n"
     "  --given         only the memory, for pictures of this size with so many masks; no data",

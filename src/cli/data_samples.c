@@ -1,21 +1,49 @@
 /*
- * data_samples.c: see data_samples.h. Sample numbers run through the shards in the order of
- * their paths.
+ * data_samples.c: see data_samples.h. Buffers begin at a usual size and grow when a sample says
+ * that it takes more, up to a stated end.
  */
 #include "cli/data_samples.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_MASKS = 65536 };
+#include "data/jpeg.h"
+#include "io/png.h"
+
+enum { MASKS = 1024, MAX_MASKS = 1 << 20, POLYGON_RUNS = 1 << 19 };
+static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
+
+/* ---- opening ---- */
+
+static bool has_ending(const char *s, const char *ending)
+{
+    size_t n = strlen(s), m = strlen(ending);
+    return n >= m && !strcmp(s + n - m, ending);
+}
+
+static bool has_folder(const char *path, const char *name)
+{
+    struct text t = {0};
+    text_printf(&t, "%s/%s", path, name);
+    bool found = dir_exists(t.at);
+    text_free(&t);
+    return found;
+}
+
+static const char *guess_format(const char *path)
+{
+    if (has_ending(path, ".json")) return "coco";
+    if (has_ending(path, ".csv")) return "csv";
+    return has_folder(path, "images") && has_folder(path, "masks") ? "pairs" : "sa1b";
+}
 
 /* A folder that holds tars stands for them. */
-static int add_path(struct names *to, const char *path, struct error *e)
+static int add_path(struct names *to, const char *path, bool tars_wanted, struct error *e)
 {
     struct names tars = {0};
     struct text pattern = {0};
     int rc = PL_OK;
-    if (dir_exists(path)) {
+    if (tars_wanted && dir_exists(path)) {
         text_printf(&pattern, "%s/*.tar", path);
         rc = file_glob(pattern.at, &tars, e);
     }
@@ -26,55 +54,150 @@ static int add_path(struct names *to, const char *path, struct error *e)
     return rc;
 }
 
-static int find_shards(const struct names *paths, struct names *to, struct error *e)
+static int find_files(struct samples *s, const struct names *paths, struct error *e)
 {
     int rc = PL_OK;
     for (uint32_t i = 0; i < paths->n && !rc; i++) {
         struct names found = {0};
         rc = file_glob(paths->at[i], &found, e);
         if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: there is no such file or folder", paths->at[i]);
-        for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_path(to, found.at[k], e);
+        if (!rc && !s->format) s->format = guess_format(found.at[0]);
+        for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_path(&s->files, found.at[k], !strcmp(s->format, "sa1b"), e);
         names_free(&found);
     }
     return rc;
 }
 
-static void add_report(struct shard_report *sum, const struct shard_report *r)
+int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e)
 {
-    if (!sum->damaged) sum->first_bad = r->first_bad;
-    sum->members += r->members;
-    sum->others += r->others;
-    sum->no_image += r->no_image;
-    sum->no_text += r->no_text;
-    sum->duplicates += r->duplicates;
-    sum->too_large += r->too_large;
-    sum->damaged += r->damaged;
-    sum->lost += r->lost;
-    sum->partial += r->partial;
-}
-
-int samples_open(struct samples *s, const struct names *paths, struct error *e)
-{
-    struct names found = {0};
-    memset(s, 0, sizeof *s);
-    int rc = find_shards(paths, &found, e);
-    s->shards = mem_alloc((found.n + 1) * sizeof *s->shards);
-    for (uint32_t i = 0; i < found.n && !rc; i++) {
-        rc = shard_open(&s->shards[i], found.at[i], e);
-        if (rc) break;
-        s->n += s->shards[s->n_shards++].n;
-        add_report(&s->report, &s->shards[i].report);
-    }
-    names_free(&found);
-    if (rc) samples_close(s);
+    *s = (struct samples){.format = o->format};
+    int rc = find_files(s, paths, e);
+    struct dataset_options d = {.format = s->format, .paths = s->files.at, .n_paths = s->files.n, .images = o->images, .masks = o->masks, .crowds = true};
+    if (!rc) rc = dataset_open(&s->set, &d, e);
+    if (!rc) s->n = dataset_count(s->set);
+    else samples_close(s);
     return rc;
 }
 
 void samples_close(struct samples *s)
 {
-    for (uint32_t i = 0; i < s->n_shards; i++) shard_close(&s->shards[i]);
-    mem_free(s->shards);
+    dataset_close(s->set);
+    names_free(&s->files);
     memset(s, 0, sizeof *s);
+}
+
+/* ---- reading ---- */
+
+static enum data_fault read_image(const struct samples *s, uint64_t i, struct sample *out, struct error *e)
+{
+    enum data_fault f = FAULT_TOO_LARGE;
+    for (size_t room = first_bytes; f == FAULT_TOO_LARGE && room <= most_bytes; room *= 4) {
+        mem_free(out->image);
+        out->image = mem_alloc(room);
+        f = dataset_image(s->set, i, out->image, room, &out->facts, e);
+    }
+    return f;
+}
+
+static enum data_fault read_masks(const struct samples *s, uint64_t i, struct sample *out, struct error *e)
+{
+    size_t room = first_bytes;
+    uint32_t masks = MASKS;
+    for (;;) {
+        mem_free(out->scratch);
+        mem_free(out->masks);
+        out->scratch = mem_alloc(room);
+        out->masks = mem_alloc(masks * sizeof *out->masks);
+        enum data_fault f = dataset_masks(s->set, i, out->scratch, room, out->masks, masks, &out->found, e);
+        if (f == FAULT_TOO_LARGE && room < most_bytes) room *= 4;
+        else if (f == FAULT_MANY && masks < MAX_MASKS) masks *= 4;
+        else return f;
+    }
+}
+
+int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct error *e)
+{
+    memset(out, 0, sizeof *out);
+    dataset_name(s->set, i, out->name, sizeof out->name);
+    enum data_fault f = read_image(s, i, out, e);
+    if (f) return error_prepend(e, "picture"), PL_USAGE;
+    f = read_masks(s, i, out, e);
+    if (f) {
+        out->found.n = 0;
+        return error_prepend(e, "annotations"), PL_USAGE;
+    }
+    for (uint32_t k = 0; k < out->found.n && !out->runs_memory; k++)
+        if (out->masks[k].shape.kind == SHAPE_POLYGONS) {
+            out->runs_memory = mem_alloc(polygon_bytes(POLYGON_RUNS));
+            polygon_init(&out->runs, out->runs_memory, POLYGON_RUNS);
+        }
+    e->code = PL_OK; /* attempts that were too small left theirs */
+    return PL_OK;
+}
+
+void sample_free(struct sample *s)
+{
+    mem_free(s->image);
+    mem_free(s->masks);
+    mem_free(s->scratch);
+    mem_free(s->runs_memory);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- facts ---- */
+
+/* A label picture, counted row by row; its runs are those down the columns. */
+static void measure_label(const struct shape *s, struct rle_facts *f)
+{
+    uint32_t x1 = 0, y1 = 0;
+    *f = (struct rle_facts){.x = s->w, .y = s->h};
+    for (uint32_t x = 0; x < s->w; x++)
+        for (uint32_t y = 0, before = 0; y < s->h; y++) {
+            const uint8_t *at = (const uint8_t *)s->label.pixels + y * s->label.stride;
+            uint32_t value = s->label.bytes == 2 ? ((const uint16_t *)at)[x] : at[x], on = value == s->label.id;
+            f->runs += on != before;
+            before = on;
+            if (!on) continue;
+            f->area++;
+            if (x < f->x) f->x = x;
+            if (y < f->y) f->y = y;
+            if (x > x1) x1 = x;
+            if (y > y1) y1 = y;
+        }
+    if (f->area) f->w = x1 - f->x + 1, f->h = y1 - f->y + 1;
+    else f->x = f->y = 0;
+}
+
+int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, struct error *e)
+{
+    const struct shape *shape = &s->masks[k].shape;
+    struct rle runs = shape->rle;
+    struct polygon_scratch scratch = s->runs;
+    enum rle_status status = RLE_OK;
+    if (shape->kind == SHAPE_LABEL) {
+        measure_label(shape, f);
+        return PL_OK;
+    }
+    if (shape->kind == SHAPE_POLYGONS) status = polygons_union(shape->polygons.at, shape->polygons.n, shape->h, shape->w, &scratch, &runs);
+    if (status == RLE_OK) status = rle_measure(&runs, f);
+    if (status == RLE_OK) return PL_OK;
+    return error_set(e, PL_USAGE, "mask %lld: %s", (long long)s->masks[k].id, rle_status_text(status));
+}
+
+int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *e)
+{
+    struct png_header p;
+    struct jpg_header j;
+    if (s->facts.decoded) {
+        *w = s->facts.w, *h = s->facts.h;
+    } else if (s->facts.n && *(const uint8_t *)s->image == 0x89) {
+        if (png_peek(s->image, s->facts.n, &p, e)) return e->code;
+        *w = p.width, *h = p.height;
+    } else {
+        if (jpg_peek(s->image, s->facts.n, &j, e)) return e->code;
+        *w = j.width, *h = j.height;
+    }
+    return PL_OK;
 }
 
 /* Tars know a member's size; of a file in a folder it is learnt by asking. */
@@ -91,38 +214,4 @@ int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, s
     out->n = rc ? 0 : got;
     if (!rc) e->code = PL_OK; /* the first attempt may have asked */
     return rc;
-}
-
-static void name_sample(const struct shard *s, uint32_t i, char out[256])
-{
-    const char *base = strrchr(s->path, '/');
-    base = base && base[1] ? base + 1 : s->path;
-    size_t n = strlen(base);
-    if (n > 4 && !strcmp(base + n - 4, ".tar")) n -= 4;
-    snprintf(out, 256, "%.*s/%s", (int)min_u64(n, 120), base, shard_key(s, i));
-}
-
-int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct error *e)
-{
-    uint32_t k = 0;
-    memset(out, 0, sizeof *out);
-    while (i >= s->shards[k].n) i -= s->shards[k++].n;
-    name_sample(&s->shards[k], (uint32_t)i, out->name);
-    int rc = samples_read_half(&s->shards[k], (uint32_t)i, SHARD_IMAGE, &out->image, e);
-    if (!rc) rc = samples_read_half(&s->shards[k], (uint32_t)i, SHARD_TEXT, &out->text, e);
-    if (rc) return rc;
-    out->masks = mem_alloc(MAX_MASKS * sizeof *out->masks);
-    if (annotation_read(out->text.at, out->text.n, &out->facts, out->masks, MAX_MASKS, e)) {
-        out->facts.masks = 0;
-        return error_prepend(e, "annotations");
-    }
-    return PL_OK;
-}
-
-void sample_free(struct sample *s)
-{
-    text_free(&s->image);
-    text_free(&s->text);
-    mem_free(s->masks);
-    memset(s, 0, sizeof *s);
 }

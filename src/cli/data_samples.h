@@ -5,31 +5,46 @@
 #ifndef DATA_SAMPLES_H
 #define DATA_SAMPLES_H
 
-#include "data/annotation.h"
-#include "data/shard.h"
+#include "data/dataset.h"
+#include "data/polygon.h"
 #include "io/file.h"
 
-struct samples {
-    struct shard *shards;
-    uint32_t n_shards;
-    uint64_t n;                 /* pairs in all */
-    struct shard_report report; /* summed */
+/* What --format, --images and --masks said; NULL: look at the paths. */
+struct samples_options {
+    const char *format, *images, *masks;
 };
-/* Tars, folders of pairs, folders of tars, globs. */
-int samples_open(struct samples *s, const struct names *paths, struct error *e);
+
+struct samples {
+    struct dataset *set;
+    const char *format;
+    struct names files; /* shards, annotation files or folders, globs opened */
+    uint64_t n;
+};
+/* Without a format: a .json is coco, a .csv csv, a folder with images/ and masks/ pairs, all
+ * else sa1b, where a folder of tars stands for them. */
+int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e);
 void samples_close(struct samples *s);
 
 struct sample {
-    char name[256]; /* shard/key */
-    struct text image, text;
-    struct annotation facts;
-    struct mask *masks; /* [facts.masks]; shapes point into text */
+    char name[512];
+    void *image; /* as stored, or RGB rows when facts.decoded */
+    struct dataset_image facts;
+    struct mask *masks; /* [found.n] */
+    struct dataset_masks found;
+    void *scratch;                /* what the masks' shapes point into */
+    struct polygon_scratch runs;  /* for mask_raster */
+    void *runs_memory;
 };
-/* Sample i; any thread. Fails when a half cannot be read or the annotations make no sense; what
- * was read is there all the same. Free it in any case. */
+/* Sample i; any thread. Fails when either half cannot be read or makes no sense. Free it in any
+ * case. */
 int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct error *e);
+void sample_free(struct sample *s);
+/* Area, box and runs of mask k, whatever its shape. */
+int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, struct error *e);
+/* The picture's size by its header. */
+int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *e);
+
 /* One half of pair i of a shard, into memory of its size; replaces what `out` held. */
 int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e);
-void sample_free(struct sample *s);
 
 #endif
