@@ -107,6 +107,61 @@ bool scan_text(struct scan *s, const char **at, size_t *n)
     return true;
 }
 
+static int hex4(const char *at)
+{
+    int value = 0;
+    for (int i = 0; i < 4; i++) {
+        char c = at[i];
+        int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+        if (digit < 0) return -1;
+        value = value * 16 + digit;
+    }
+    return value;
+}
+
+/* A code point as UTF-8; returns the bytes, 0 for those that are none. */
+static size_t put_utf8(uint32_t c, char out[4])
+{
+    if (!c || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return 0;
+    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    static const uint8_t lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    for (size_t i = n; i-- > 1; c >>= 6) out[i] = (char)(0x80 | (c & 63));
+    out[0] = (char)(lead[n] | c);
+    return n;
+}
+
+bool scan_unescape(const char *at, size_t n, char *out, size_t room)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    size_t used = 0;
+    for (const char *end = at + n; at < end;) {
+        char utf8[4] = {*at++};
+        size_t k = 1;
+        if (utf8[0] == '\\') {
+            if (at == end) return false;
+            char c = *at++;
+            const char *known = c ? strchr(from, c) : NULL;
+            if (known) utf8[0] = to[known - from];
+            else if (c != 'u' || end - at < 4 || hex4(at) < 0) return false;
+            else {
+                uint32_t code = (uint32_t)hex4(at);
+                at += 4;
+                if (code >> 10 == 0x36 && end - at >= 6 && at[0] == '\\' && at[1] == 'u' && hex4(at + 2) >> 10 == 0x37) {
+                    code = 0x10000 + ((code & 0x3ff) << 10) + ((uint32_t)hex4(at + 2) & 0x3ff);
+                    at += 6;
+                }
+                k = put_utf8(code, utf8);
+            }
+        }
+        if (!k || !utf8[0] || used + k >= room) return false;
+        memcpy(out + used, utf8, k);
+        used += k;
+    }
+    if (!room) return false;
+    out[used] = 0;
+    return true;
+}
+
 static size_t digits(struct scan *s, uint64_t *mantissa, int *used)
 {
     const char *from = s->at;

@@ -57,6 +57,9 @@ bool scan_integer(struct scan *s, int64_t *out);
 bool scan_bool(struct scan *s, bool *out); /* also 0 and 1 */
 /* The text between the quotes, escapes and all. */
 bool scan_text(struct scan *s, const char **at, size_t *n);
+/* Such a text without its escapes, terminated, into out[room]: false when it does not fit, holds
+ * a 0 or an escape that JSON does not have. */
+bool scan_unescape(const char *at, size_t n, char *out, size_t room);
 /* A list of exactly n numbers. */
 bool scan_numbers(struct scan *s, float *out, int n);
 /* Any value, as the bytes it stands in. */
