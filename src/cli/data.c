@@ -105,16 +105,14 @@ static int data(int argc, char **argv, struct error *e)
         usage(stdout);
         return PL_OK;
     }
-    struct text known = {0};
-    for (size_t i = 0; i < COUNT(commands); i++) {
-        const char *name = commands[i]->name;
-        if (argc && !strcmp(argv[0], name)) {
+    for (size_t i = 0; i < COUNT(commands) && argc; i++)
+        if (!strcmp(argv[0], commands[i]->name)) {
             int rc = commands[i]->run(argc - 1, argv + 1, e);
-            if (rc) error_prepend(e, "%s", name);
-            return rc;
+            return rc ? error_prepend(e, "%s", commands[i]->name) : PL_OK;
         }
-        text_printf(&known, "%s%s", i == 0 ? "" : i + 1 < COUNT(commands) ? ", " : " or ", name);
-    }
+    struct text known = {0};
+    for (size_t i = 0; i < COUNT(commands); i++)
+        text_printf(&known, "%s%s", i == 0 ? "" : i + 1 < COUNT(commands) ? ", " : " or ", commands[i]->name);
     if (argc) error_set(e, PL_USAGE, "data %s: expected %s; --help explains them", argv[0], known.at);
     else error_set(e, PL_USAGE, "what with the data? Expected %s; --help explains them", known.at);
     text_free(&known);
