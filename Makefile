@@ -20,7 +20,7 @@ WARN    := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initial
 OPT     ?= -O3 -g -fno-math-errno -fno-trapping-math
 CFLAGS  += $(CSTD) $(WARN) $(OPT) -fopenmp -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA)
 DEP     := -MMD -MP
-LDLIBS  += -lcjson -lyaml -lm -lpthread -ldl
+LDLIBS  += -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
 DIRS := base io graph run cpu cuda passes plan models data train report lib cli
@@ -176,7 +176,7 @@ FUZZ_SRCS    := $(foreach d,base io data,$(wildcard src/$(d)/*.c))
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h)
 	@mkdir -p $(@D)
-	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -lm -o $@
+	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -ljpeg -lpng -lz -lm -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
 	+@$(AGAIN) $(FUZZERS)

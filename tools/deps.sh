@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what is missing to build and test; silent when nothing is.
 #
-#   tools/deps.sh          a C compiler, libyaml, cJSON, cmocka, pkg-config
+#   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, cmocka, pkg-config
 #   tools/deps.sh fuzz     clang with libFuzzer as well
 #   tools/deps.sh onednn   oneDNN 2 as well, which a build takes where it is and does without elsewhere
 #
@@ -34,9 +34,12 @@ command -v pkg-config >/dev/null || missing+=(pkg-config)
 if compiles '' stdio.h omp.h; then
     compiles -lcjson cjson/cJSON.h || missing+=(libcjson-dev)
     compiles -lyaml yaml.h || missing+=(libyaml-dev)
+    compiles -ljpeg stdio.h jpeglib.h || missing+=(libjpeg-dev)
+    compiles -lpng png.h || missing+=(libpng-dev)
+    compiles -lz zlib.h || missing+=(zlib1g-dev)
     compiles -lcmocka stdarg.h stddef.h setjmp.h stdint.h cmocka.h || missing+=(libcmocka-dev)
 else
-    missing+=(gcc libc6-dev libcjson-dev libyaml-dev libcmocka-dev)
+    missing+=(gcc libc6-dev libcjson-dev libyaml-dev libjpeg-dev libpng-dev zlib1g-dev libcmocka-dev)
 fi
 if [[ ${1-} == fuzz ]]; then
     fuzzes || missing+=(clang libclang-rt-dev)

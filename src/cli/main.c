@@ -7,7 +7,8 @@
 
 #include "cli/cli.h"
 
-static const struct command *const commands[] = {&command_plan, &command_train, &command_step, &command_report, &command_bench};
+static const struct command *const commands[] = {&command_plan, &command_train, &command_step, &command_report, &command_bench,
+                                                  &command_data};
 
 static void usage(FILE *out)
 {
