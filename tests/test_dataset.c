@@ -180,7 +180,11 @@ static void test_sa1b(void **state)
         fingerprint = dataset_fingerprint(d);
         dataset_close(d);
     }
-    struct dataset *d;
+    char *folder[] = {p->dir}; /* a folder of tars stands for them */
+    o.paths = folder, o.n_paths = 1;
+    struct dataset *d = open_set(&o);
+    assert_int_equal(dataset_count(d), 9);
+    dataset_close(d);
     struct error e;
     o.n_paths = 0;
     assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);

@@ -35,7 +35,7 @@ static void put(struct text *t, const char *name, char type, const void *bytes, 
     char block[512] = {0};
     snprintf(block, 100, "%s", name);
     snprintf(block + 100, 8, "0000644");
-    snprintf(block + 124, 12, "%011zo", n);
+    snprintf(block + 124, 12, "%011o", (unsigned)n);
     snprintf(block + 136, 12, "00000000000");
     block[156] = type;
     memcpy(block + 257, "ustar\0" "00", 8);

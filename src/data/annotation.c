@@ -79,12 +79,6 @@ static bool scan_points(struct scan *s, float point[2])
     return !s->fault;
 }
 
-static bool scan_float(struct scan *s, float *out)
-{
-    double x;
-    return scan_number(s, &x) && (*out = (float)x, true);
-}
-
 static bool scan_field(struct scan *s, const struct scan_key *key, struct mask *m)
 {
     int64_t category;

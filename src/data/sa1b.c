@@ -52,15 +52,35 @@ static void sa1b_close(struct dataset *d)
     mem_free(s);
 }
 
+/* A folder that holds tars stands for them; any other is a shard of extracted files. */
+static int open_folders(struct names *paths, struct error *e)
+{
+    struct names out = {0};
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < paths->n && !rc; i++) {
+        struct names found = {0};
+        struct text pattern = {0};
+        text_printf(&pattern, "%s/*.tar", paths->at[i]);
+        if (dir_exists(paths->at[i])) rc = file_glob(pattern.at, &found, e);
+        for (uint32_t k = 0; k < found.n; k++) vec_push(&out, mem_string(found.at[k]));
+        if (!found.n) vec_push(&out, mem_string(paths->at[i]));
+        names_free(&found);
+        text_free(&pattern);
+    }
+    names_free(paths);
+    *paths = out;
+    return rc;
+}
+
 static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
     enum { TOLD = 10 }; /* shards whose faults are named one by one */
     struct names paths;
     struct sa1b *s = d->state = mem_alloc(sizeof *s);
     if (dataset_paths(o, &paths, e)) return e->code;
+    int rc = open_folders(&paths, e);
     s->shards = mem_alloc(paths.n * sizeof *s->shards);
     s->first = mem_alloc(paths.n * sizeof *s->first);
-    int rc = PL_OK;
     uint32_t faulty = 0;
     for (uint32_t i = 0; i < paths.n && !rc; i++) {
         struct shard *shard = &s->shards[s->n];

@@ -82,11 +82,6 @@ bool scan_element(struct scan *s, bool *first)
     return true;
 }
 
-bool scan_is(const struct scan_key *key, const char *name)
-{
-    return key->n == strlen(name) && !memcmp(key->at, name, key->n);
-}
-
 /* --- values ------------------------------------------------------------------------------ */
 
 /* The closing quote is one that an even number of backslashes stands before. */
@@ -182,9 +177,10 @@ static bool convert_slowly(struct scan *s, const char *from, double *out)
     return isfinite(*out) ? true : scan_fail(s, "a number that a double holds");
 }
 
-/* A mantissa below 2^53 and a power of ten up to 22 are exact, so one division or product of
- * them is rounded once: the nearest double, as strtod gives. */
-bool scan_number(struct scan *s, double *out)
+/* A mantissa below 2^53 and a power of ten up to 22 are exact, so their quotient is rounded
+ * once: the nearest double, as strtod gives. A longer mantissa is rounded before, and the
+ * quotient is off by one unit in the last place: with `exact`, that takes the slow way. */
+static bool number(struct scan *s, bool exact, double *out)
 {
     static const double power[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                    1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
@@ -212,9 +208,19 @@ bool scan_number(struct scan *s, double *out)
         int none = 0;
         if (!digits(s, &ignored, &none)) return scan_fail(s, "a digit");
     }
-    if (exponent || (size_t)used != all || mantissa >> 53 || fraction > 22) return convert_slowly(s, from, out);
+    if (exponent || (size_t)used != all || (exact && mantissa >> 53) || fraction > 22) return convert_slowly(s, from, out);
     double x = (double)mantissa / power[fraction];
     *out = negative ? -x : x;
+    return true;
+}
+
+bool scan_number(struct scan *s, double *out) { return number(s, true, out); }
+
+bool scan_float(struct scan *s, float *out)
+{
+    double x;
+    if (!number(s, false, &x)) return false;
+    *out = (float)x;
     return true;
 }
 
@@ -249,11 +255,9 @@ bool scan_bool(struct scan *s, bool *out)
 bool scan_numbers(struct scan *s, float *out, int n)
 {
     int i = 0;
-    double x;
     for (bool first = scan_enter(s, '['); scan_element(s, &first); i++) {
         if (i == n) return scan_fail(s, "fewer numbers");
-        if (!scan_number(s, &x)) return false;
-        out[i] = (float)x;
+        if (!scan_float(s, &out[i])) return false;
     }
     return s->fault || i == n ? !s->fault : scan_fail(s, "more numbers");
 }

@@ -19,6 +19,8 @@
 #ifndef SCAN_H
 #define SCAN_H
 
+#include <string.h>
+
 #include "base/base.h"
 
 enum { SCAN_DEPTH = 64 };
@@ -46,12 +48,19 @@ bool scan_fail(struct scan *s, const char *expected);
 bool scan_enter(struct scan *s, char open);
 bool scan_member(struct scan *s, bool *first, struct scan_key *key);
 bool scan_element(struct scan *s, bool *first);
-bool scan_is(const struct scan_key *key, const char *name);
+/* In the header so that the length of a constant name is one as well. */
+static inline bool scan_is(const struct scan_key *key, const char *name)
+{
+    return key->n == strlen(name) && !memcmp(key->at, name, key->n);
+}
 /* The first character of the next value, 0 at the end. Says what it is: { [ " digit t f n */
 char scan_peek(struct scan *s);
 
 bool scan_skip(struct scan *s);
+/* The nearest double. */
 bool scan_number(struct scan *s, double *out);
+/* For scores and boxes: a float, by the shortest way. */
+bool scan_float(struct scan *s, float *out);
 /* A whole number, of either way to write it ("12", "12.0"), up to 2^53. */
 bool scan_integer(struct scan *s, int64_t *out);
 bool scan_bool(struct scan *s, bool *out); /* also 0 and 1 */
