@@ -290,6 +290,8 @@ void tensor_dense_strides(struct tensor *t);
 char *tensor_print(const struct graph *g, id t, char out[160]);
 /* The block scope (or the outermost one) around a node's scope; 0: none. */
 id graph_block_of(const struct graph *g, id scope);
+/* The scope, or one around it, has the flag. */
+bool graph_scope_is(const struct graph *g, id scope, enum scope_flag flag);
 /* True when `loop` is `of` or inside it. Everything is inside 0. */
 bool loop_inside(const struct graph *g, id loop, id of);
 struct param *graph_param_of(const struct graph *g, id tensor); /* NULL: not a parameter */

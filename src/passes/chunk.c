@@ -43,7 +43,7 @@ static bool find_region(struct region *r)
 {
     for (uint32_t k = 0; k < r->count; k++) {
         const struct node *n = node_at(r->g, r->nodes[k]);
-        if (!(r->g->scopes.at[n->scope].flags & SCOPE_ROWS)) continue;
+        if (!graph_scope_is(r->g, n->scope, SCOPE_ROWS)) continue;
         if (!r->to) r->from = k;
         CHECK(!r->to || r->to == k, "a row-wise scope that is not in one piece");
         r->to = k + 1;
