@@ -19,7 +19,7 @@ static void print_row(struct text *out, const char *name, uint64_t bytes, uint64
 static void print_techniques(const struct settings *s, struct text *out)
 {
     text_printf(out, "  micro-batch %d x %d, %s, recompute %s, optimizer state %s, head in %d piece%s\n", s->micro_batch,
-                s->accumulation, dtype_name(s->precision), s->recompute ? "all" : "none",
+                s->accumulation, dtype_name(s->precision), rebuild_name(s->recompute),
                 s->offload_optimizer ? "in the second space" : "in the arena", s->head_chunks, s->head_chunks == 1 ? "" : "s");
 }
 
