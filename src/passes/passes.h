@@ -3,7 +3,7 @@
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
  *     precision -> chunk -> differentiate -> accumulate -> recompute
- *               -> selective -> optimizer -> offload -> reuse
+ *               -> selective -> optimizer -> offload -> handover -> reuse
  */
 #ifndef PASSES_H
 #define PASSES_H
@@ -48,7 +48,7 @@ struct settings {
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
 pass_fn pass_precision, pass_chunk, pass_differentiate, pass_accumulate, pass_recompute, pass_selective, pass_optimizer,
-    pass_offload, pass_reuse;
+    pass_offload, pass_handover, pass_reuse;
 
 /* "none", "all", "selective": the words of memory.recompute. */
 const char *rebuild_name(enum rebuild r);

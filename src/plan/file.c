@@ -67,7 +67,7 @@ static void write_peak(struct json_writer *w, const struct plan *p, const struct
     for (id s = 1; s < g->storages.n; s++) {
         const struct life *l = &p->placement.life[p->peak.program][s];
         if (l->used && l->start <= p->peak.instant && p->peak.instant <= l->end && g->storages.at[s].space == SPACE_DEVICE &&
-            !kind_is_persistent(g->storages.at[s].kind))
+            !storage_lasts(&g->storages.at[s]))
             live[count++] = (struct live){s, g->storages.at[s].bytes};
     }
     qsort(live, count, sizeof *live, by_bytes);

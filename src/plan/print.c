@@ -70,7 +70,7 @@ static uint32_t collect(const struct plan *p, const struct graph *g, enum progra
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         const struct life *l = &p->placement.life[program][s];
-        if (!l->used || x->space != SPACE_DEVICE || kind_is_persistent(x->kind) != lasting) continue;
+        if (!l->used || x->space != SPACE_DEVICE || storage_lasts(x) != lasting) continue;
         rows[n++] = (struct row){p->placement.offset[s], x->bytes, graph_name(g, x->name), kind_name(x->kind), l->start, l->end};
     }
     return n;
