@@ -7,7 +7,7 @@
 
 #include "cli/cli.h"
 
-static const struct command *const commands[] = {&command_plan, &command_train, &command_step};
+static const struct command *const commands[] = {&command_plan, &command_train, &command_step, &command_bench};
 
 static void usage(FILE *out)
 {

@@ -43,14 +43,19 @@ void query_fill(struct query *q, const struct graph *g, const struct node *n, co
     if (q->in[0] && q->out[0]) q->crosses = storage_of(g, n->in[0])->space != storage_of(g, n->out[0])->space;
 }
 
-double kernel_seconds(const struct query *q, enum op op)
+double kernel_ideal(const struct query *q, enum op op)
 {
     if (op_table[op].flags & OPF_VIEW) return 0;
     const struct profile *p = q->profile;
     struct cost c = op_table[op].cost(q->in, q->out, q->attr);
-    if (q->crosses) return p->launch_seconds + (double)tensor_bytes(q->in[0]) / p->copy_bandwidth;
+    if (q->crosses) return (double)tensor_bytes(q->in[0]) / p->copy_bandwidth;
     const struct tensor *x = q->in[0] ? q->in[0] : q->out[0];
     double rate = x->dtype == DT_BF16 || x->dtype == DT_F16 ? p->flops_bf16 : p->flops_f32;
     double arithmetic = c.flops / rate, memory = c.bytes / p->memory_bandwidth;
-    return p->launch_seconds + (arithmetic > memory ? arithmetic : memory);
+    return arithmetic > memory ? arithmetic : memory;
+}
+
+double kernel_seconds(const struct query *q, enum op op)
+{
+    return op_table[op].flags & OPF_VIEW ? 0 : q->profile->launch_seconds + kernel_ideal(q, op);
 }

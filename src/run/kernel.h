@@ -72,7 +72,9 @@ extern const struct kernel ref_kernels[], cpu_kernels[], cuda_kernels[];
 const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q);
 /* The query of a node of a graph. */
 void query_fill(struct query *q, const struct graph *g, const struct node *n, const struct profile *p);
-/* Roofline time of a node on a profile. */
+/* What the node takes at the profile's ceilings; and what it should take, which is that,
+ * corrected by what was measured, and the price of a launch. */
+double kernel_ideal(const struct query *q, enum op op);
 double kernel_seconds(const struct query *q, enum op op);
 
 static inline int64_t operand_elements(const struct operand *x)

@@ -207,11 +207,20 @@ static void poison_all(const struct tape *t, enum program p)
     }
 }
 
+static void run_timed(struct timing *t, const struct entry *e)
+{
+    double from = clock_seconds();
+    e->kernel->run(&e->launch);
+    t->seconds[e->node] += clock_seconds() - from;
+    t->calls[e->node]++;
+}
+
 static void launch(struct tape *t, enum program p, struct entry *e)
 {
     if (e->advances) advance(t, e);
     if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
-    e->kernel->run(&e->launch);
+    if (t->timing) run_timed(t->timing, e);
+    else e->kernel->run(&e->launch);
     if (t->observe) t->observe(t->observer, e);
     if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
     if (t->poison) poison_after(t, p, e);
