@@ -12,6 +12,7 @@
  * is made twice, and the same kernels on the same bytes give the same bits.
  */
 #include "graph/ops.h"
+#include "graph/rules.h"
 #include "passes/passes.h"
 
 /* A repetition may move so many bytes for each that it frees. */
@@ -26,6 +27,7 @@ struct selective {
     bool *answer;        /* can it be made again there? */
 };
 
+/* Elements pass through once (cost_stream), and not many more than come out. */
 static bool is_cheap(const struct graph *g, const struct node *n)
 {
     const struct op_row *row = &op_table[n->op];
@@ -40,8 +42,7 @@ static bool is_cheap(const struct graph *g, const struct node *n)
         frees += (double)tensor_bytes(out[o]);
     }
     if (row->flags & OPF_VIEW) return true;
-    struct cost c = row->cost(in, out, &n->attr);
-    return c.bytes <= BYTES_PER_BYTE * frees && c.flops <= 4 * c.bytes;
+    return row->cost == cost_stream && row->cost(in, out, &n->attr).bytes <= BYTES_PER_BYTE * frees;
 }
 
 /* The node that makes `t`, when it can be repeated at `position` of loop `loop`; 0: it
