@@ -133,7 +133,7 @@ static inline void rig_load_inputs(struct rig *r)
 }
 
 /* Places r->graph, allocates, records, and writes all values. */
-static inline void rig_open_with(struct rig *r, enum device_kind kind, int threads)
+static inline void rig_open_on(struct rig *r, enum device_kind kind, int threads)
 {
     struct error e = {0};
     must(graph_error(&r->graph, &e), &e, "building");
@@ -151,7 +151,7 @@ static inline void rig_open_with(struct rig *r, enum device_kind kind, int threa
     rig_load_inputs(r);
 }
 
-static inline void rig_open(struct rig *r, enum device_kind kind) { rig_open_with(r, kind, 2); }
+static inline void rig_open(struct rig *r, enum device_kind kind) { rig_open_on(r, kind, 2); }
 
 static inline void rig_close(struct rig *r)
 {

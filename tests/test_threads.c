@@ -43,7 +43,7 @@ static double *train(struct model *m, const struct settings *s, int threads, uin
     struct error e;
     VEC(double) all = {0};
     must(plan_compile(&r.graph, &(struct source){m, build}, s, &e), &e, "compiling");
-    rig_open_with(&r, DEVICE_CPU, threads);
+    rig_open_on(&r, DEVICE_CPU, threads);
     r.tape.poison = false;
     load_masters(&r);
     for (int step = 0; step < STEPS; step++) {

@@ -472,15 +472,15 @@ void graph_infer(struct graph *g, enum program p)
             x->dtype = f.out[o].dtype;
             x->rank = f.out[o].rank;
             memcpy(x->dim, f.out[o].dim, sizeof x->dim);
-            int from = row->flags & OPF_VIEW ? 0 : op_must_alias(g, n, o);
-            if (from >= 0) { /* the base may be another tensor by now, on other bytes */
-                const struct tensor *base = f.in[from];
-                bool view = row->flags & OPF_VIEW;
+            if (row->flags & OPF_VIEW) {
+                x->storage = f.in[0]->storage; /* another one where a pass gave the node another input */
+                x->offset = f.out[o].offset;
+                memcpy(x->stride, f.out[o].stride, sizeof x->stride);
+            } else if (op_must_alias(g, n, o) >= 0) {
+                const struct tensor *base = f.in[op_must_alias(g, n, o)];
                 x->storage = base->storage;
-                x->loop = base->loop;
-                x->advance = base->advance;
-                x->offset = view ? f.out[o].offset : base->offset;
-                memcpy(x->stride, view ? f.out[o].stride : base->stride, sizeof x->stride);
+                x->offset = base->offset;
+                memcpy(x->stride, base->stride, sizeof x->stride);
             } else {
                 tensor_dense_strides(x);
                 g->storages.at[x->storage].bytes = tensor_bytes(x);
