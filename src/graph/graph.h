@@ -71,6 +71,7 @@ struct storage {
     uint8_t space; /* enum space */
     uint8_t kind;  /* enum kind */
     id name;
+    bool handed;   /* made in program step for program update, and dead outside of them */
 };
 
 struct tensor {
@@ -279,6 +280,8 @@ static inline struct storage *storage_of(const struct graph *g, id t)
 {
     return &g->storages.at[g->tensors.at[t].storage];
 }
+/* Does it keep its bytes through every program? */
+static inline bool storage_lasts(const struct storage *s) { return kind_is_persistent(s->kind) && !s->handed; }
 int64_t tensor_elements(const struct tensor *t);
 /* Product of all dimensions but the last; the last one. */
 int64_t tensor_rows(const struct tensor *t);
