@@ -50,7 +50,11 @@
 #include "cpu/rows.h"
 
 /* Multiples of PANEL_A and PANEL_B. More keys to a block pack the queries less often. */
-enum { QUERIES = 96, KEYS = 192 };
+enum { QUERIES = 96, KEYS = 192, KEYS_ALONE = 288 };
+
+/* Keys to a block: a few too many are better taken at once than left to a second block,
+ * where there are heads enough to go round. */
+static int64_t keys_of(const struct heads *n) { return n->S <= KEYS_ALONE && n->B * n->G >= 16 ? KEYS_ALONE : KEYS; }
 
 /* --- planning ------------------------------------------------------------------------------ */
 
@@ -76,10 +80,10 @@ static struct layout layout_of(const struct heads *n, const struct grid_bwd *gri
     y.delta = take(&at, rows);
     y.turns = take(&at, n->B * n->H * blocks_of(n->T, QUERIES));
     y.dq = take(&at, narrow ? rows * n->D : 0);
-    y.grid = take(&at, grid ? grid_bwd_floats(grid, n, blocks_of(n->S, KEYS)) : 0);
+    y.grid = take(&at, grid ? grid_bwd_floats(grid, n, blocks_of(n->S, keys_of(n))) : 0);
     y.threads = at;
 
-    int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_A), keys = round_up(min_i64(n->S, KEYS), PANEL_B);
+    int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_A), keys = round_up(min_i64(n->S, keys_of(n)), PANEL_B);
     int64_t deep = n->D + MR_MAX, wide = n->D + NR_MAX; /* D rounded up to any mr, any nr */
     int64_t length = max_i64(n->D, GROUP_MAX / 2); /* of a row in floats, also in groups of bf16 */
     at = 0;
@@ -170,6 +174,8 @@ static void run_product(const struct run *r, int64_t K, const void *a, int64_t a
     else r->u->product(K, (const float *)a + at, (const float *)b + bt, c, ldc, add);
 }
 
+static int64_t item_block(const struct item *x) { return x->s0 / keys_of(&x->r->n); }
+
 /* The key blocks that the queries t0.. see any of: first .. last, counted in blocks. */
 struct span {
     int64_t first, last;
@@ -177,8 +183,8 @@ struct span {
 
 static struct span item_span(const struct item *x)
 {
-    int64_t begin = heads_begin(&x->r->n, x->t0), end = heads_end(&x->r->n, x->t0, x->tn);
-    return end > begin ? (struct span){begin / KEYS, (end - 1) / KEYS} : (struct span){0, 0};
+    int64_t begin = heads_begin(&x->r->n, x->t0), end = heads_end(&x->r->n, x->t0, x->tn), keys = keys_of(&x->r->n);
+    return end > begin ? (struct span){begin / keys, (end - 1) / keys} : (struct span){0, 0};
 }
 
 static void item_keys(struct item *x)
@@ -257,7 +263,7 @@ static void item_blank(const struct item *x, int64_t j, float *ds, int64_t n)
 static float *item_bias(const struct item *x)
 {
     const struct run *r = x->r;
-    int64_t block = (x->b * r->n.H + x->h) * blocks_of(r->n.S, KEYS) + x->s0 / KEYS;
+    int64_t block = (x->b * r->n.H + x->h) * blocks_of(r->n.S, keys_of(&r->n)) + item_block(x);
     return r->grid->partial + block * r->grid->g.height * (2 * r->grid->g.width - 1);
 }
 
@@ -348,13 +354,13 @@ static void item_dq(struct item *x)
 {
     const struct run *r = x->r;
     struct span span = item_span(x);
-    int64_t D = r->n.D, block = x->s0 / KEYS - span.first;
+    int64_t D = r->n.D, block = item_block(x) - span.first;
     int *turn = r->turns + (x->b * r->n.H + x->h) * blocks_of(r->n.T, QUERIES) + x->t0 / QUERIES;
     for (int spins = 0; __atomic_load_n(turn, __ATOMIC_ACQUIRE) != block; spins++)
         if (spins > 100) sched_yield();
     for (int64_t i = 0; i < x->tn; i += r->u->mr) item_dq_tile(x, i, block > 0);
     if (r->grid && !r->grid->g.biased) item_positions(x, block == 0);
-    bool last = x->s0 / KEYS == span.last && !r->grid;
+    bool last = item_block(x) == span.last && !r->grid;
     const struct operand *dq = &r->l->out[0];
     if (last && dq->data != r->dq.data)
         for (int64_t t = x->t0; t < x->t0 + x->tn; t++)
@@ -387,7 +393,7 @@ static void item_run(struct item *x)
         for (x->t0 = 0; x->t0 < n->T; x->t0 += QUERIES) {
             x->tn = min_i64(QUERIES, n->T - x->t0);
             struct span span = item_span(x);
-            if (x->s0 / KEYS < span.first || x->s0 / KEYS > span.last) continue;
+            if (item_block(x) < span.first || item_block(x) > span.last) continue;
             if (!x->hidden) {
                 item_queries(x);
                 for (int64_t j = 0; j < x->sn; j += x->r->u->nr) item_panel(x, j);
@@ -431,9 +437,9 @@ static void run_item(const struct run *r, int64_t i, float *at)
 {
     const struct heads *n = &r->n;
     const struct layout *y = &r->y;
-    int64_t heads = n->B * n->G, s0 = i / heads * KEYS;
+    int64_t heads = n->B * n->G, keys = keys_of(n), s0 = i / heads * keys;
     struct item x = {
-        .r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0, .sn = min_i64(KEYS, n->S - s0),
+        .r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0, .sn = min_i64(keys, n->S - s0),
         .k = at + y->k, .v = at + y->v, .kd = at + y->kd, .q = at + y->q, .o = at + y->o, .qd = at + y->qd,
         .od = at + y->od, .s = at + y->s, .dp = at + y->dp, .st = at + y->st, .half = (uint16_t *)(at + y->half), .dk = at + y->dk, .dv = at + y->dv,
         .lse = at + y->lse, .delta = at + y->row_delta, .bias = at + y->bias, .rows = at + y->rows,
@@ -447,7 +453,7 @@ void attention_backward(const struct launch *l, const struct heads *heads, struc
     struct run r = {.l = l, .u = micro_best(), .n = *heads, .dq = *dq, .grid = grid, .masked = masked};
     struct heads *n = &r.n;
     float *work = l->work;
-    const int64_t key_blocks = blocks_of(n->S, KEYS);
+    const int64_t key_blocks = blocks_of(n->S, keys_of(n));
     r.half = heads_bf16(r.u, &l->in[IN_DO], 4);
     if (grid && !grid_is_bf16(&grid->g)) r.half = NULL;
     r.y = layout_of(n, grid, dq->dtype != DT_F32);

@@ -164,7 +164,7 @@ static void block_positions(const struct grid_bwd *x, const struct heads *n, con
         float *rel = x->rel + row_at(x, n, b, h, t0 + i);
         for (int64_t k = 0; k < H; k++) rel[k] = from_h[k] * (float)M_LOG2E;
         for (int64_t k = 0; k < W; k++) rel[H + k] = from_w[k] * (float)M_LOG2E;
-        for (int64_t k = H + W; k < x->row; k++) rel[k] = rel[k - W];
+        for (int64_t k = H + W; k < H + W + u->nr; k++) rel[k] = rel[k - W];
     }
 }
 
@@ -251,7 +251,8 @@ void grid_gather_keys(const struct grid_bwd *x, const struct heads *n, const str
 
 void grid_clear(const struct grid_bwd *x, const struct heads *n, int64_t b, int64_t h, int64_t t, int64_t tn)
 {
-    memset(x->drel + row_at(x, n, b, h, t), 0, (size_t)(tn * x->row) * sizeof(float));
+    const size_t used = (size_t)(x->g.height + x->g.width + x->u->nr) * sizeof(float);
+    for (int64_t i = t; i < t + tn; i++) memset(x->drel + row_at(x, n, b, h, i), 0, used);
 }
 
 /* --- after: dq and the tables' gradients ---------------------------------------------------------------- */
@@ -260,7 +261,7 @@ void grid_clear(const struct grid_bwd *x, const struct heads *n, int64_t b, int6
 static void block_gathered(const struct grid_bwd *x, const struct heads *n, int64_t b, int64_t h, int64_t t0, int64_t tn,
                            float *to)
 {
-    const int64_t H = x->g.height, W = x->g.width;
+    const int64_t H = x->g.height, W = x->g.width, nr = x->u->nr;
     const float factor = 1 / n->scale;
     memset(to, 0, (size_t)(tn * x->J) * sizeof *to);
     for (int64_t i = 0; i < tn; i++, to += x->J) {
@@ -268,7 +269,8 @@ static void block_gathered(const struct grid_bwd *x, const struct heads *n, int6
         float *to_h = to + begin_h(x, t0 + i), *to_w = to + begin_w(x, t0 + i);
         for (int64_t k = 0; k < H; k++) to_h[k] = drel[k] * factor;
         for (int64_t k = 0; k < W; k++) to_w[k] = drel[H + k] * factor;
-        for (int64_t k = W; k < x->row - H; k++) to_w[k % W] += drel[H + k] * factor;
+        for (int64_t from = W; from < W + nr; from += W)
+            for (int64_t k = 0; k < min_i64(W, W + nr - from); k++) to_w[k] += drel[H + from + k] * factor;
     }
 }
 
