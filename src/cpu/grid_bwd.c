@@ -13,6 +13,9 @@
  *
  *     dq += G tables          dtables += G^T q
  *
+ * Where one block of keys is all, as in a window, a thread does the three parts for a block
+ * of queries in one go, and rel and drel are rows of that block alone.
+ *
  * Groups of heads have a partial sum of dtables each; groups are a function of the shape and
  * are added in order: the same bits for any thread count. By bias each block of keys has
  * its partial sum.
