@@ -4,7 +4,7 @@
 #   make demo     the same, then a small training run: planned, killed, resumed
 #   make asan     the tests under the address and undefined-behaviour sanitizers
 #   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
-#   make bench    kernels against the machine's peak
+#   make bench    every op, and products and convolutions at many sizes, against the machine's peak
 #   make docs     what is generated in docs/, again
 #   make examples the programs in examples/, against the library
 #   make install  PREFIX=/usr/local DESTDIR=: program, library, header, plimsoll.pc, pages
@@ -173,7 +173,7 @@ fuzz: deps
 BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/bench_*.c))
 $(BUILD)/bench/%: bench/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ $< $(LIB) $(LDFLAGS) $(LDLIBS) -o $@
+	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
 bench: deps
 	+@$(AGAIN) $(BENCHES)
 	@for b in $(BENCHES); do $$b || exit 1; done

@@ -144,6 +144,34 @@ PL_API pl_tensor pl_add(struct pl_builder *b, pl_tensor x, pl_tensor y);
 PL_API pl_tensor pl_mul(struct pl_builder *b, pl_tensor x, pl_tensor y);
 PL_API pl_tensor pl_scale(struct pl_builder *b, pl_tensor x, double value);
 PL_API pl_tensor pl_sum(struct pl_builder *b, pl_tensor x); /* of all elements: a scalar */
+PL_API pl_tensor pl_bmm(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y); /* [...,M,K] times [...,K,N] */
+PL_API pl_tensor pl_layernorm(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, float eps);
+PL_API pl_tensor pl_softmax(struct pl_builder *b, pl_tensor x); /* over the last dimension */
+enum pl_activation { PL_GELU, PL_GELU_TANH, PL_QUICK_GELU, PL_RELU, PL_SIGMOID, PL_SILU, PL_TANH };
+PL_API pl_tensor pl_activate(struct pl_builder *b, pl_tensor x, enum pl_activation kind);
+/* Of each element, or of each whole sample: 0 with probability p, else x / (1 - p). x is
+ * [batch,...]. Evaluation drops nothing. */
+PL_API pl_tensor pl_dropout(struct pl_builder *b, pl_tensor x, float p);
+PL_API pl_tensor pl_drop_path(struct pl_builder *b, pl_tensor x, float p);
+/* Axis i of the result is axis axes[i] of x. */
+PL_API pl_tensor pl_permute(struct pl_builder *b, pl_tensor x, int rank, const int *axes);
+PL_API pl_tensor pl_concat(struct pl_builder *b, int n, const pl_tensor *x, int axis);
+PL_API pl_tensor pl_gather(struct pl_builder *b, pl_tensor x, pl_tensor index); /* x [B,N,C], index i32 [B,M]: [B,M,C] */
+/* Maps are [B,H,W,C]. w [O,C/groups,kh,kw]; groups is 1 or C; bias 0: none. */
+PL_API pl_tensor pl_conv(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad, int groups);
+PL_API pl_tensor pl_conv_transpose(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad); /* w [C,O,kh,kw] */
+PL_API pl_tensor pl_resize(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W, int align_corners); /* bilinear */
+PL_API pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W); /* to H x W means that cover the map */
+
+/* Any op by the name that docs/ops.md gives it, capitals or not, with its attributes as text
+ * ("" or NULL: none; those not named are 0); the first output:
+ *     y = pl_op(b, "rmsnorm", PL_TENSORS(x, w), "eps=1e-6");
+ *     y = pl_op(b, "avgpool", PL_TENSORS(x), "k=3,3 stride=2,2 pad=1,1");
+ * Not ops of the backward and the update, nor an input that an op would write to. */
+PL_API pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_tensor *x, const char *attributes);
+#ifndef __cplusplus
+#define PL_TENSORS(...) (int)(sizeof((pl_tensor[]){__VA_ARGS__}) / sizeof(pl_tensor)), (const pl_tensor[]){__VA_ARGS__}
+#endif
 
 /* Losses. A step's loss is a sum over all its samples divided by its count (pl_set_count):
  * then no split into micro-batches changes it. pl_cross_entropy divides by itself, labels of

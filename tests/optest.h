@@ -133,11 +133,11 @@ static inline void rig_load_inputs(struct rig *r)
 }
 
 /* Places r->graph, allocates, records, and writes all values. */
-static inline void rig_open(struct rig *r, enum device_kind kind)
+static inline void rig_open_on(struct rig *r, enum device_kind kind, int threads)
 {
     struct error e = {0};
     must(graph_error(&r->graph, &e), &e, "building");
-    must(device_open(&r->device, kind, 2, &e), &e, "opening the device");
+    must(device_open(&r->device, kind, threads, &e), &e, "opening the device");
     must(plan_place(&r->plan, &r->graph, &r->device.profile, &e), &e, "placing");
     must(device_allocate(&r->device, r->plan.placement.arena, &e), &e, "allocating");
     tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads);
@@ -150,6 +150,8 @@ static inline void rig_open(struct rig *r, enum device_kind kind)
     rig_load_params(r);
     rig_load_inputs(r);
 }
+
+static inline void rig_open(struct rig *r, enum device_kind kind) { rig_open_on(r, kind, 2); }
 
 static inline void rig_close(struct rig *r)
 {

@@ -55,6 +55,31 @@ static void classifier(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_cross_entropy(b, logits, labels));
 }
 
+/* Ops through functions of their own, or (user) by their names: the same model. */
+static void two_spellings(struct pl_builder *b, int64_t batch, void *user)
+{
+    const int named = *(int *)user;
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
+    pl_tensor k = pl_param(b, "k", PL_SHAPE(4, 4, 3, 3), PL_NORMAL, 0.2f), ones = pl_param(b, "ones", PL_SHAPE(32), PL_ONES, 0);
+    pl_tensor zeros = pl_param(b, "zeros", PL_SHAPE(32), PL_ZEROS, 0);
+    x = pl_linear(b, x, pl_param(b, "in", PL_SHAPE(64, IN), PL_NORMAL, 0.5f), 0);
+    x = pl_reshape(b, x, PL_SHAPE(batch, 4, 4, 4));
+    x = named ? pl_op(b, "conv", PL_TENSORS(x, k), "stride=1 pad=1 groups=1") : pl_conv(b, x, k, 0, 1, 1, 1);
+    x = named ? pl_op(b, "Resize", PL_TENSORS(x), "H=8 W=8") : pl_resize(b, x, 8, 8, 0);
+    x = named ? pl_op(b, "avgpool", PL_TENSORS(x), "k=4,4 stride=4,4 count_pad=1") : pl_avgpool(b, x, 2, 2);
+    x = named ? pl_op(b, "permute", PL_TENSORS(x), "axes=0,3,1,2") : pl_permute(b, x, 4, (int[]){0, 3, 1, 2});
+    x = named ? pl_op(b, "copy", PL_TENSORS(x), NULL) : x;
+    x = pl_reshape(b, x, PL_SHAPE(batch, 16));
+    x = named ? pl_op(b, "concat", PL_TENSORS(x, x), "axis=1") : pl_concat(b, PL_TENSORS(x, x), 1);
+    x = named ? pl_op(b, "LAYERNORM", PL_TENSORS(x, ones, zeros), " eps=0.01 ") : pl_layernorm(b, x, ones, zeros, 0.01f);
+    x = named ? pl_op(b, "act", PL_TENSORS(x), "kind=5") : pl_activate(b, x, PL_SILU);
+    x = pl_drop_path(b, pl_dropout(b, x, 0.1f), 0.1f);
+    pl_tensor head = pl_param(b, "out", PL_SHAPE(CLASSES, 32), PL_NORMAL, 0.2f);
+    x = named ? pl_op(b, "matmul", PL_TENSORS(x, head), "tb=1") : pl_matmul(b, x, head, 0, 1);
+    x = named ? pl_op(b, "softmax", PL_TENSORS(x), "") : pl_softmax(b, x);
+    pl_output(b, "loss", pl_cross_entropy(b, x, labels));
+}
+
 /* Least squares, with a loss of the user's own making. */
 static void regression(struct pl_builder *b, int64_t batch, void *user)
 {
@@ -669,6 +694,26 @@ static void broken(struct pl_builder *b, int64_t batch, void *user)
     case 27: pl_constant(b, "x", PL_SHAPE(2), table); break;
     case 28: pl_output(b, "loss", loss); break; /* twice, with the one below */
     case 29: pl_matmul(b, x, 0, 0, 0); break;
+    case 30: pl_op(b, "rmsnrom", PL_TENSORS(x, w), ""); break;
+    case 31: pl_op(b, "rmsnorm", PL_TENSORS(x), "eps=1e-6"); break;
+    case 32: pl_op(b, "RMSNORM_BWD", PL_TENSORS(x, x, x, x), NULL); break;
+    case 33: pl_op(b, "adamw", PL_TENSORS(w, w, w, w, w), NULL); break;
+    case 34: pl_op(b, "accumulate", PL_TENSORS(x, w), NULL); break;
+    case 35: pl_op(b, "softmax", PL_TENSORS(x), "eps=1"); break;
+    case 36: pl_op(b, "conv", PL_TENSORS(x, w), "stride=1.5"); break;
+    case 37: pl_op(b, "scale", PL_TENSORS(x), "value=2 value"); break;
+    case 38: pl_op(b, "scale", PL_TENSORS(x), "value=2,3"); break;
+    case 39: pl_op(b, "xent", PL_TENSORS(y, x, w), ""); break;
+    case 40: pl_op(b, "cast", PL_TENSORS(x), ""); break;
+    case 41: pl_op(b, "fill", 0, NULL, ""); break;
+    case 42: pl_op(b, NULL, PL_TENSORS(x), ""); break;
+    case 43: pl_op(b, "softmax", PL_TENSORS(54321), ""); break;
+    case 44: pl_op(b, "avgpool", PL_TENSORS(pl_reshape(b, x, PL_SHAPE(batch, 2, 2, 1))), "k=3,x"); break;
+    case 45: pl_op(b, "matmul", PL_TENSORS(x, w), "dtype=1"); break;
+    case 46: pl_permute(b, x, 2, (int[]){0, 2}); break;
+    case 47: pl_concat(b, 0, NULL, 0); break;
+    case 48: pl_dropout(b, x, 1); break;
+    case 49: pl_activate(b, x, (enum pl_activation)99); break;
     default: break;
     }
     if (way != 3 && way != 4 && way != 5) pl_output(b, "loss", loss);
@@ -681,7 +726,11 @@ static void test_broken_models(void **state)
                                        "no output loss", "pl_scope_end without", "scopes open", "used twice", "used twice", "the batch",
                                        "dtype 7", "rank 9", "elements", "std is -1", "bytes, at most", "without a name", "data is NULL",
                                        "rank 99", "axis -1", "outside", "this is mine", "scopes", "slice", "takes a scalar", "i32",
-                                       "[B,T,H,D]", "used twice", "two outputs", "no tensor"};
+                                       "[B,T,H,D]", "used twice", "two outputs", "no tensor",
+                                       "no op rmsnrom", "takes 2 to 2 inputs", "the backward", "the update", "write to its input",
+                                       "name=number of: none", "stride=1.5", "name=number of: value", "value=2,3", "i32", "by name",
+                                       "0 to 0 inputs", "no op NULL", "no call of this builder", "for each axis", "name=number of: ta, tb",
+                                       "axis 1 is 2", "0 tensors", "probability", "kind 99"};
     for (int way = 0; way < (int)(sizeof says / sizeof *says); way++) {
         struct pl_session *s = pl_open();
         ok(s, pl_define(s, broken, &way, NULL));
@@ -689,6 +738,24 @@ static void test_broken_models(void **state)
         refused(s, pl_start(s), says[way]);
         pl_close(s);
     }
+}
+
+static void test_ops_by_name(void **state)
+{
+    (void)state;
+    double loss[2][4];
+    struct batch d;
+    make_batch(&d);
+    for (int i = 0; i < 2; i++) {
+        int named = i;
+        struct pl_session *s = open_with(two_spellings);
+        ok(s, pl_define(s, two_spellings, &named, NULL));
+        start_on(s, &d);
+        for (int k = 0; k < 4; k++) ok(s, pl_step(s, &loss[i][k], NULL));
+        pl_close(s);
+    }
+    assert_memory_equal(loss[0], loss[1], sizeof loss[0]);
+    assert_true(loss[0][3] < loss[0][0]);
 }
 
 static struct pl_session *meddled;
@@ -764,7 +831,7 @@ int main(void)
         cmocka_unit_test(test_train),          cmocka_unit_test(test_train_needs_tokens),
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
-        cmocka_unit_test(test_two_sessions),
+        cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -2,13 +2,16 @@
  * test_ops.c: every row of ops.def in a graph, forward and through its gradient.
  *
  * One case per row: a function that emits the op on parameters, and its shapes, small
- * odd ones and realistic ones. From a case come four tests, each with its oracle:
+ * odd ones and realistic ones (opcases.h). From a case come five tests, each with its oracle:
  *
  *     forward      the CPU's f32 and bf16 outputs      the reference's in f64
  *     differences  the reference's f64 gradient        central differences, every element
  *     large        the reference's f64 gradient        the slope along a random direction
  *                  the CPU's f32 gradient              the reference's f64 gradient
  *     bf16         the CPU's bf16 gradient             the reference's f64 gradient
+ *     kernels      each fast kernel of the row, in     the reference on the same operands;
+ *                  f32, bf16 and f16, on 1 to 3        itself on one thread, bit for bit
+ *                  threads, in place where it may be
  *
  * For gradients an output is weighed with constants and summed to a loss. The weights
  * are representable in bf16 and the loss' gradient is 1, so the gradient that reaches
@@ -16,502 +19,14 @@
  * directly in the forward test and reached through its forward's vjp in the others;
  * each test checks that its graph has the row.
  *
- * The table of cases is made from ops.def: a row without one does not compile.
+ * The table of cases is made from ops.def: a row without one does not compile, and one
+ * without a size to be timed at fails.
  */
-#include "optest.h"
+#include "opcases.h"
 
 #include "passes/passes.h"
 
-/* --- scenes: a case in one dtype ------------------------------------------------------- */
-
-struct scene {
-    struct graph g;
-    enum dtype f;
-    bool forward;    /* outputs are looked at; else there is a loss and its gradients */
-    double length;   /* of the longest reduction, forward or backward */
-    double unit;     /* natural size of results that may cancel to 0 */
-    int roundings;   /* to f, from a parameter to a result, the last one included */
-    int watched;
-};
-
-struct opcase {
-    /* Emits the op; returns what the loss weighs (0: there is no gradient). */
-    id (*build)(struct scene *s, const int64_t *n);
-    bool no_gradient;
-    int64_t small[8][8], large[2][8]; /* shapes; a row of 0 ends */
-};
-
-struct row {
-    enum op op;
-    const struct opcase *c;
-};
-
-static id param(struct scene *s, const char *name, int rank, const int64_t *dim)
-{
-    return graph_param(&s->g, name, s->f, rank, dim, (struct init){INIT_NORMAL, 1, 0});
-}
-
-/* For what is f32 by definition: statistics, masters, moments. */
-static id param_f32(struct scene *s, const char *name, int rank, const int64_t *dim)
-{
-    return graph_param(&s->g, name, DT_F32, rank, dim, (struct init){INIT_NORMAL, 1, 0});
-}
-
-static enum dtype wide(const struct scene *s) { return s->f == DT_F64 ? DT_F64 : DT_F32; }
-
-static id constant(struct scene *s, const char *name, enum dtype type, int rank, const int64_t *dim)
-{
-    struct tensor x = {.dtype = (uint8_t)type, .rank = (uint8_t)rank};
-    for (int i = 0; i < rank; i++) x.dim[i] = dim[i];
-    char *data = mem_alloc(tensor_bytes(&x));
-    for (int64_t i = 0; i < tensor_elements(&x); i++) dtype_store(data, type, i, value_of(name, i));
-    id t = graph_const(&s->g, name, type, rank, dim, data);
-    mem_free(data);
-    return t;
-}
-
-static id constant_ids(struct scene *s, const char *name, int64_t V, bool ignored, int rank, const int64_t *dim)
-{
-    struct tensor x = {.dtype = DT_I32, .rank = (uint8_t)rank};
-    for (int i = 0; i < rank; i++) x.dim[i] = dim[i];
-    int32_t *data = mem_alloc(tensor_bytes(&x));
-    for (int64_t i = 0; i < tensor_elements(&x); i++) data[i] = id_of(name, i, V, ignored);
-    id t = graph_const(&s->g, name, DT_I32, rank, dim, data);
-    mem_free(data);
-    return t;
-}
-
-/* The forward test compares `t`. */
-static id watch(struct scene *s, id t)
-{
-    char name[32];
-    snprintf(name, sizeof name, "out%d", s->watched++);
-    if (s->forward) graph_output(&s->g, name, t);
-    return t;
-}
-
-static void watch_all(struct scene *s, id node)
-{
-    for (int o = 0; node && o < node_at(&s->g, node)->nout; o++)
-        if (node_at(&s->g, node)->out[o]) watch(s, node_at(&s->g, node)->out[o]);
-}
-
-static id out_of(struct scene *s, id node, int o) { return node ? node_at(&s->g, node)->out[o] : 0; }
-
-/* --- views and products ------------------------------------------------------------------ */
-
-static id build_reshape(struct scene *s, const int64_t *n)
-{
-    return watch(s, op_reshape(&s->g, param(s, "x", DIM(n[0], n[1], n[2])), DIM(n[2], -1)));
-}
-static const struct opcase case_RESHAPE = {build_reshape, .small = {{1, 1, 1}, {3, 5, 7}, {2, 9, 4}}, .large = {{64, 65, 33}}};
-
-static id build_slice(struct scene *s, const int64_t *n)
-{
-    return watch(s, op_slice(&s->g, param(s, "x", DIM(n[0], n[1], n[2])), (int)n[3], n[4], n[5]));
-}
-static const struct opcase case_SLICE = {
-    build_slice,
-    .small = {{1, 1, 1, 0, 0, 1}, {3, 5, 7, 0, 1, 2}, {3, 5, 7, 1, 4, 1}, {3, 5, 7, 2, 2, 3}, {2, 3, 4, 2, 0, 4}},
-    .large = {{31, 65, 33, 1, 7, 50}}};
-
-static id build_linear(struct scene *s, const int64_t *n)
-{
-    const int64_t rows = n[0] * n[1], K = n[2], N = n[3];
-    id x = param(s, "x", DIM(n[0], n[1], K)), w = param(s, "w", DIM(N, K));
-    s->length = (double)max_i64(rows, max_i64(K, N));
-    return watch(s, op_linear(&s->g, x, w, n[4] ? param(s, "b", DIM(N)) : 0));
-}
-static const struct opcase case_LINEAR = {
-    build_linear,
-    .small = {{1, 1, 1, 1, 1}, {2, 3, 5, 7, 0}, {3, 1, 4, 9, 1}, {1, 7, 2, 3, 1}},
-    .large = {{3, 43, 150, 65, 1}, {1, 65, 300, 17, 0}}};
-
-/* n: M, N, K, ta, tb, with an accumulator, the result is wide. */
-static id build_matmul(struct scene *s, const int64_t *n)
-{
-    const bool ta = n[3], tb = n[4];
-    id a = param(s, "a", DIM(ta ? n[2] : n[0], ta ? n[0] : n[2]));
-    id b = param(s, "b", DIM(tb ? n[1] : n[2], tb ? n[2] : n[1]));
-    enum dtype type = n[6] ? wide(s) : s->f;
-    s->length = (double)max_i64(n[0], max_i64(n[1], n[2]));
-    if (!n[5]) return watch(s, op_matmul(&s->g, a, b, ta, tb, type));
-    union attr t = {.matmul = {ta, tb, type}};
-    id acc = op_cast(&s->g, param(s, "c", DIM(1, n[0], n[1])), type); /* of another shape, the same elements */
-    return watch(s, out_of(s, graph_emit(&s->g, OP_MATMUL, &t, (id[]){a, b, acc}, 3), 0));
-}
-static const struct opcase case_MATMUL = {
-    build_matmul,
-    .small = {{1, 1, 1}, {3, 5, 7, 0, 0, 1}, {4, 2, 9, 1, 0}, {5, 3, 2, 0, 1, 1, 1}, {2, 7, 3, 1, 1, 1}, {3, 4, 5, 1, 1, 0, 1}},
-    .large = {{65, 33, 129, 1, 0, 1, 1}, {33, 70, 150, 0, 1}}};
-
-/* n: batches, M, N, K, 1 ta + 2 tb, 1 with an accumulator + 2 the result is wide, a's last
- * dimension and b's middle one are slices. */
-static id build_bmm(struct scene *s, const int64_t *n)
-{
-    const bool ta = n[4] & 1, tb = n[4] & 2;
-    const int64_t extra = n[6];
-    id a = param(s, "a", DIM(n[0], 2, ta ? n[3] : n[1], (ta ? n[1] : n[3]) + extra));
-    id b = param(s, "b", DIM(n[0], 2, (tb ? n[2] : n[3]) + extra, tb ? n[3] : n[2]));
-    if (extra) a = op_slice(&s->g, a, 3, extra, ta ? n[1] : n[3]), b = op_slice(&s->g, b, 2, extra, tb ? n[2] : n[3]);
-    enum dtype type = n[5] & 2 ? wide(s) : s->f;
-    s->length = (double)max_i64(n[1], max_i64(n[2], n[3]));
-    if (!(n[5] & 1)) return watch(s, op_bmm(&s->g, a, b, ta, tb, type));
-    union attr t = {.matmul = {ta, tb, type}};
-    id acc = op_cast(&s->g, param(s, "c", DIM(n[0], 2, n[1], n[2])), type);
-    return watch(s, out_of(s, graph_emit(&s->g, OP_BMM, &t, (id[]){a, b, acc}, 3), 0));
-}
-static const struct opcase case_BMM = {
-    build_bmm,
-    .small = {{1, 1, 1, 1}, {2, 3, 5, 7, 0, 1}, {1, 4, 2, 9, 1}, {2, 5, 3, 2, 2, 3}, {3, 2, 4, 3, 3, 1}, {1, 3, 4, 5, 3, 2, 1}, {2, 3, 2, 4, 0, 0, 2}},
-    .large = {{3, 65, 33, 70, 1, 3}, {1, 33, 70, 150, 2, 0, 3}}};
-
-/* --- norms, position, activation ------------------------------------------------------------ */
-
-static id build_rmsnorm(struct scene *s, const int64_t *n)
-{
-    union attr a = {.rmsnorm = {1e-3f}};
-    s->length = (double)max_i64(n[0] * n[1], n[2]);
-    s->unit = 1; /* with one column y is x / |x|: the terms of dx cancel */
-    id node = graph_emit(&s->g, OP_RMSNORM, &a, (id[]){param(s, "x", DIM(n[0], n[1], n[2])), param(s, "w", DIM(n[2]))}, 2);
-    watch_all(s, node);
-    return out_of(s, node, 0);
-}
-#define NORM_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}}, .large = {{3, 43, 129}, {1, 9, 300}}
-static const struct opcase case_RMSNORM = {build_rmsnorm, NORM_SHAPES};
-
-static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
-{
-    if (!s->forward) return build_rmsnorm(s, n);
-    s->forward = false;
-    id y = build_rmsnorm(s, n);
-    s->forward = true;
-    const struct node forward = *node_at(&s->g, tensor_at(&s->g, y)->node);
-    id dy = param(s, "dy", DIM(n[0], n[1], n[2]));
-    s->unit = 4 / sqrt((double)n[2]);
-    watch_all(s, graph_emit(&s->g, OP_RMSNORM_BWD, &forward.attr, (id[]){dy, forward.in[0], forward.in[1], forward.out[1]}, 4));
-    return 0;
-}
-static const struct opcase case_RMSNORM_BWD = {build_rmsnorm_bwd, NORM_SHAPES};
-
-static id build_rope(struct scene *s, const int64_t *n)
-{
-    /* The table is f32, as published: in every dtype the angles are the same. */
-    float *table = mem_alloc((size_t)n[3] * sizeof *table);
-    for (int64_t i = 0; i < n[3]; i++) table[i] = powf(10000, -(float)i / (float)n[3]);
-    id freq = graph_const(&s->g, "inv_freq", DT_F32, 1, &n[3], table);
-    mem_free(table);
-    s->length = 2;
-    return watch(s, op_rope(&s->g, param(s, "x", DIM(n[0], n[1], n[2], 2 * n[3])), freq, 0.75f, n[4]));
-}
-static const struct opcase case_ROPE = {
-    build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}}, .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}}};
-
-static id build_silu_gate(struct scene *s, const int64_t *n)
-{
-    s->unit = 1; /* the derivative of silu has a zero near -1.28 */
-    return watch(s, op_silu_gate(&s->g, param(s, "gate", DIM(n[0], n[1])), param(s, "up", DIM(n[0], n[1]))));
-}
-#define PLANE_SHAPES .small = {{1, 1}, {3, 5}, {7, 9}}, .large = {{65, 130}, {3, 1001}}
-static const struct opcase case_SILU_GATE = {build_silu_gate, PLANE_SHAPES};
-
-static id build_silu_gate_bwd(struct scene *s, const int64_t *n)
-{
-    if (!s->forward) return build_silu_gate(s, n);
-    s->unit = 1;
-    id in[3] = {param(s, "dy", DIM(n[0], n[1])), param(s, "gate", DIM(n[0], n[1])), param(s, "up", DIM(n[0], n[1]))};
-    watch_all(s, graph_emit(&s->g, OP_SILU_GATE_BWD, NULL, in, 3));
-    return 0;
-}
-static const struct opcase case_SILU_GATE_BWD = {build_silu_gate_bwd, PLANE_SHAPES};
-
-/* --- attention ---------------------------------------------------------------------------------- */
-
-/* A bias for each key; the last one is hidden, and in a window of more than one there is
- * always another to see. */
-static id key_mask(struct scene *s, int64_t B, int64_t S)
-{
-    float *data = mem_alloc((size_t)(B * S) * sizeof *data);
-    for (int64_t i = 0; i < B * S; i++) data[i] = i % S == S - 1 ? -INFINITY : (float)value_of("mask", i);
-    id t = graph_const(&s->g, "mask", DT_F32, DIM(B, S), data);
-    mem_free(data);
-    return t;
-}
-
-/* n: B, T, S, H, G, D, 1 causal + 2 masked, window. */
-static id build_attention(struct scene *s, const int64_t *n)
-{
-    union attr a = {.attention = {(float)(1 / sqrt((double)n[5])), n[6] & 1, n[7]}};
-    id q = param(s, "q", DIM(n[0], n[1], n[3], n[5]));
-    id k = param(s, "k", DIM(n[0], n[2], n[4], n[5])), v = param(s, "v", DIM(n[0], n[2], n[4], n[5]));
-    s->length = (double)(n[2] + n[5] + n[1] * n[3] / n[4]);
-    s->unit = 1;      /* with one key the softmax is constant and dq, dk are 0 */
-    s->roundings = 2; /* o is kept in f, and dq, dk come from it */
-    id mask = n[6] & 2 ? key_mask(s, n[0], n[2]) : 0;
-    id node = graph_emit(&s->g, OP_ATTENTION, &a, (id[]){q, k, v, mask}, mask ? 4 : 3);
-    watch_all(s, node);
-    return out_of(s, node, 0);
-}
-#define HEAD_SHAPES                                                                                               \
-    .small = {{1, 1, 1, 1, 1, 2, 1}, {2, 3, 3, 2, 1, 4, 1}, {1, 2, 5, 4, 2, 2, 1}, {1, 3, 4, 1, 1, 6, 0},         \
-              {1, 5, 3, 2, 2, 2, 0}, {1, 6, 6, 2, 1, 2, 1, 2}, {2, 3, 4, 2, 2, 2, 2}, {1, 4, 5, 1, 1, 4, 3, 3}},  \
-    .large = {{1, 65, 65, 4, 2, 16, 3, 30}, {1, 17, 70, 2, 1, 32, 0}}
-static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
-
-static id build_attention_bwd(struct scene *s, const int64_t *n)
-{
-    if (!s->forward) return build_attention(s, n);
-    s->forward = false;
-    id o = build_attention(s, n);
-    s->forward = true;
-    const struct node f = *node_at(&s->g, tensor_at(&s->g, o)->node);
-    id dO = param(s, "do", DIM(n[0], n[1], n[3], n[5]));
-    id in[7] = {dO, f.in[0], f.in[1], f.in[2], f.out[0], f.out[1], f.in[3]};
-    watch_all(s, graph_emit(&s->g, OP_ATTENTION_BWD, &f.attr, in, f.in[3] ? 7 : 6));
-    return 0;
-}
-static const struct opcase case_ATTENTION_BWD = {build_attention_bwd, HEAD_SHAPES};
-
-/* --- convolution ----------------------------------------------------------------------------------- */
-
-/* n: B, H, W, C, O, k, 10 stride + pad, options: 1 a bias, 2 depthwise. */
-static union attr conv_attr(const int64_t *n)
-{
-    union attr a = {.conv = {.stride = (int32_t)n[6] / 10, .pad = (int32_t)n[6] % 10, .groups = n[7] & 2 ? (int32_t)n[3] : 1,
-                             .kh = (int32_t)n[5], .kw = (int32_t)n[5], .H = n[1], .W = n[2]}};
-    return a;
-}
-
-static int64_t conv_size(const int64_t *n, int64_t size) { return (size + 2 * (n[6] % 10) - n[5]) / (n[6] / 10) + 1; }
-
-static id conv_kernel(struct scene *s, const int64_t *n)
-{
-    return param(s, "w", DIM(n[4], n[7] & 2 ? 1 : n[3], n[5], n[5]));
-}
-
-static id build_conv(struct scene *s, const int64_t *n)
-{
-    const union attr a = conv_attr(n);
-    id x = param(s, "x", DIM(n[0], n[1], n[2], n[3])), w = conv_kernel(s, n);
-    s->length = (double)max_i64(n[5] * n[5] * max_i64(n[3], n[4]), n[0] * n[1] * n[2]);
-    return watch(s, op_conv(&s->g, x, w, n[7] & 1 ? param(s, "b", DIM(n[4])) : 0, a.conv.stride, a.conv.pad, a.conv.groups));
-}
-#define CONV_SHAPES                                                                                                \
-    .small = {{1, 1, 1, 1, 1, 1, 10, 1}, {2, 3, 2, 3, 5, 1, 10, 0}, {1, 4, 6, 3, 2, 2, 20, 1}, {1, 5, 4, 2, 3, 3, 11, 0}, \
-              {2, 5, 3, 2, 2, 3, 21, 1}, {1, 4, 4, 3, 2, 4, 21, 1}, {1, 4, 5, 3, 3, 3, 11, 3}, {1, 5, 4, 5, 5, 3, 21, 2}}, \
-    .large = {{2, 13, 10, 33, 20, 3, 11, 1}, {1, 15, 18, 20, 20, 3, 21, 3}}
-static const struct opcase case_CONV = {build_conv, CONV_SHAPES};
-
-/* The transposed convolution where one can be spelled, x of n's y-side. */
-static id build_conv_dx(struct scene *s, const int64_t *n)
-{
-    union attr a = conv_attr(n);
-    const int64_t H2 = conv_size(n, n[1]), W2 = conv_size(n, n[2]);
-    id x = param(s, "x", DIM(n[0], H2, W2, n[4])), w = conv_kernel(s, n), bias = n[7] & 1 ? param(s, "b", DIM(n[3])) : 0;
-    s->length = (double)max_i64(n[5] * n[5] * max_i64(n[3], n[4]), n[0] * n[1] * n[2]);
-    if (!(n[7] & 2) && (n[1] - n[5] + 2 * (n[6] % 10)) % (n[6] / 10) == 0 && (n[2] - n[5] + 2 * (n[6] % 10)) % (n[6] / 10) == 0)
-        return watch(s, op_conv_transpose(&s->g, x, w, bias, a.conv.stride, a.conv.pad));
-    return watch(s, out_of(s, graph_emit(&s->g, OP_CONV_DX, &a, (id[]){x, w, bias}, bias ? 3 : 2), 0));
-}
-static const struct opcase case_CONV_DX = {build_conv_dx, CONV_SHAPES};
-
-static id build_conv_dw(struct scene *s, const int64_t *n)
-{
-    if (!s->forward) return build_conv(s, n);
-    const union attr a = conv_attr(n);
-    id dy = param(s, "dy", DIM(n[0], conv_size(n, n[1]), conv_size(n, n[2]), n[4]));
-    id x = param(s, "x", DIM(n[0], n[1], n[2], n[3])), acc = op_cast(&s->g, conv_kernel(s, n), wide(s));
-    s->length = (double)(n[0] * n[1] * n[2]);
-    watch_all(s, graph_emit(&s->g, OP_CONV_DW, &a, (id[]){dy, x, acc}, n[7] & 1 ? 3 : 2));
-    return 0;
-}
-static const struct opcase case_CONV_DW = {build_conv_dw, CONV_SHAPES};
-
-/* --- tokens ---------------------------------------------------------------------------------------- */
-
-static id build_embedding(struct scene *s, const int64_t *n)
-{
-    id ids = constant_ids(s, "ids", n[2], false, DIM(n[0], n[1]));
-    s->length = (double)(n[0] * n[1]) / (double)n[2] + 1;
-    return watch(s, op_embedding(&s->g, ids, param(s, "table", DIM(n[2], n[3]))));
-}
-#define TOKEN_SHAPES .small = {{1, 1, 1, 1}, {2, 3, 5, 4}, {3, 5, 2, 3}, {1, 7, 9, 1}}, .large = {{4, 65, 23, 70}}
-static const struct opcase case_EMBEDDING = {build_embedding, TOKEN_SHAPES};
-
-static id build_embedding_dw(struct scene *s, const int64_t *n)
-{
-    if (!s->forward) return build_embedding(s, n);
-    union attr a = {.embedding_dw = {n[2]}};
-    id ids = constant_ids(s, "ids", n[2], false, DIM(n[0], n[1]));
-    id in[3] = {ids, param(s, "dy", DIM(n[0], n[1], n[3])), op_cast(&s->g, param(s, "acc", DIM(n[2], n[3])), wide(s))};
-    s->length = (double)(n[0] * n[1]) / (double)n[2] + 1;
-    watch_all(s, graph_emit(&s->g, OP_EMBEDDING_DW, &a, in, n[0] % 2 ? 2 : 3));
-    return 0;
-}
-static const struct opcase case_EMBEDDING_DW = {build_embedding_dw, TOKEN_SHAPES};
-
-/* Labels [B,T], shifted, of logits [B*T,V]. */
-static id build_shift_labels(struct scene *s, const int64_t *n)
-{
-    id labels = watch(s, op_shift_labels(&s->g, constant_ids(s, "labels", n[2], true, DIM(n[0], n[1]))));
-    s->unit = 1;
-    s->length = (double)n[2];
-    return op_xent(&s->g, param(s, "logits", DIM(n[0], n[1], n[2])), op_reshape(&s->g, labels, DIM(-1)));
-}
-static const struct opcase case_SHIFT_LABELS = {build_shift_labels, .small = {{1, 1, 3}, {2, 3, 5}, {3, 4, 2}}, .large = {{4, 17, 23}}};
-
-static id build_xent(struct scene *s, const int64_t *n)
-{
-    id logits = param(s, "logits", DIM(n[0], n[1])), labels = constant_ids(s, "labels", n[1], true, 1, n);
-    s->length = (double)max_i64(n[0], n[1]);
-    s->unit = 1; /* with one class loss and gradient are 0 */
-    id node = graph_emit(&s->g, OP_XENT, NULL, (id[]){logits, labels, graph_step(&s->g)}, 3);
-    watch_all(s, node);
-    return out_of(s, node, 0);
-}
-#define CLASS_SHAPES .small = {{1, 1}, {3, 5}, {7, 2}, {2, 17}}, .large = {{33, 300}, {5, 1001}}
-static const struct opcase case_XENT = {build_xent, CLASS_SHAPES};
-
-static id build_xent_bwd(struct scene *s, const int64_t *n)
-{
-    if (!s->forward) return build_xent(s, n);
-    s->forward = false;
-    id loss = build_xent(s, n);
-    s->forward = true;
-    const struct node f = *node_at(&s->g, tensor_at(&s->g, loss)->node);
-    id scale = op_cast(&s->g, param(s, "dloss", 0, NULL), wide(s));
-    /* softmax and onehot cancel; lse, of the size log V, carries an f32 rounding. */
-    s->unit = 0.125 * (1 + log((double)n[1])) * fmax(1, fabs(value_of("dloss", 0)));
-    watch_all(s, graph_emit(&s->g, OP_XENT_BWD, NULL, (id[]){f.in[0], f.in[1], f.in[2], f.out[1], scale}, 5));
-    return 0;
-}
-static const struct opcase case_XENT_BWD = {build_xent_bwd, CLASS_SHAPES};
-
-/* --- elementwise -------------------------------------------------------------------------------------- */
-
-static id build_scale(struct scene *s, const int64_t *n)
-{
-    return watch(s, op_scale(&s->g, param(s, "a", DIM(n[0], n[1])), -0.3));
-}
-static const struct opcase case_SCALE = {build_scale, PLANE_SHAPES};
-
-/* To bf16 and back from it; an f64 graph stays exact. */
-static id build_cast(struct scene *s, const int64_t *n)
-{
-    return watch(s, op_cast(&s->g, param(s, "a", DIM(n[0], n[1])), s->f == DT_F32 ? DT_BF16 : wide(s)));
-}
-static const struct opcase case_CAST = {build_cast, PLANE_SHAPES};
-
-static id build_sum(struct scene *s, const int64_t *n)
-{
-    s->length = (double)(n[0] * n[1]);
-    s->unit = sqrt(s->length);
-    return watch(s, op_sum(&s->g, param(s, "a", DIM(n[0], n[1]))));
-}
-static const struct opcase case_SUM = {build_sum, PLANE_SHAPES};
-
-static id build_spread(struct scene *s, const int64_t *n)
-{
-    if (!s->forward) return build_sum(s, n);
-    id in[2] = {op_cast(&s->g, param(s, "ds", 0, NULL), wide(s)), param(s, "a", DIM(n[0], n[1]))};
-    watch_all(s, graph_emit(&s->g, OP_SPREAD, NULL, in, 2));
-    return 0;
-}
-static const struct opcase case_SPREAD = {build_spread, PLANE_SHAPES};
-
-/* Into an accumulator of a wider dtype; not onto the parameter itself, which must stay. */
-static id build_accumulate(struct scene *s, const int64_t *n)
-{
-    id acc = op_cast(&s->g, param(s, "acc", DIM(n[0], n[1])), wide(s));
-    return watch(s, op_accumulate(&s->g, param(s, "a", DIM(n[0], n[1])), acc));
-}
-static const struct opcase case_ACCUMULATE = {build_accumulate, PLANE_SHAPES};
-
-static id build_fill(struct scene *s, const int64_t *n)
-{
-    id filled = watch(s, op_fill(&s->g, s->f, 2, n, 0.3));
-    return op_add(&s->g, filled, param(s, "a", DIM(n[0], n[1])));
-}
-static const struct opcase case_FILL = {build_fill, PLANE_SHAPES};
-
-/* To the second space and back, and into another layout. */
-static id build_copy(struct scene *s, const int64_t *n)
-{
-    id away = op_copy(&s->g, param(s, "a", DIM(n[0], n[1])), SPACE_HOST), here = op_copy(&s->g, away, SPACE_DEVICE);
-    return watch(s, op_copy(&s->g, op_permute(&s->g, here, (int[]){1, 0}), SPACE_DEVICE));
-}
-static const struct opcase case_COPY = {build_copy, PLANE_SHAPES};
-
-#include "ops_shapes.inc"
-
-/* --- update --------------------------------------------------------------------------------------------- */
-
-static id sum_of_squares(struct scene *s, id x)
-{
-    id zero = op_fill(&s->g, DT_F64, 0, NULL, 0.25);
-    return out_of(s, graph_emit(&s->g, OP_SUMSQ, NULL, (id[]){x, zero}, 2), 0);
-}
-
-static id build_sumsq(struct scene *s, const int64_t *n)
-{
-    s->length = (double)(n[0] * n[1]);
-    watch(s, sum_of_squares(s, param(s, "x", DIM(n[0], n[1]))));
-    return 0;
-}
-static const struct opcase case_SUMSQ = {build_sumsq, .no_gradient = true, PLANE_SHAPES};
-
-static id build_clip(struct scene *s, const int64_t *n)
-{
-    s->length = (double)(n[0] * n[1]);
-    id sum = sum_of_squares(s, param(s, "x", DIM(n[0], n[1])));
-    watch_all(s, graph_emit(&s->g, OP_CLIP, NULL, (id[]){sum, graph_step(&s->g)}, 2));
-    return 0;
-}
-static const struct opcase case_CLIP = {build_clip, .no_gradient = true, PLANE_SHAPES};
-
-/* n: rows, columns, with clip, with a working copy. */
-static id build_adamw(struct scene *s, const int64_t *n)
-{
-    union attr a = {.adamw = {0.9, 0.95, 1e-8, 0.1, 0.5}};
-    id p = param_f32(s, "p", 2, n), g = param_f32(s, "g", 2, n), root = param_f32(s, "v", 2, n);
-    id v = op_mul(&s->g, root, root); /* never negative */
-    id step = graph_step(&s->g), clip = 0, w = 0;
-    if (n[2]) clip = out_of(s, graph_emit(&s->g, OP_CLIP, NULL, (id[]){sum_of_squares(s, g), step}, 2), 0);
-    if (n[3]) w = op_cast(&s->g, p, s->f);
-    s->length = 8; /* roundings of one element's chain */
-    watch_all(s, graph_emit(&s->g, OP_ADAMW, &a, (id[]){p, g, param_f32(s, "m", 2, n), v, step, clip, w}, w ? 7 : clip ? 6 : 5));
-    return 0;
-}
-static const struct opcase case_ADAMW = {build_adamw, .no_gradient = true,
-                                         .small = {{1, 1, 0, 0}, {3, 5, 1, 1}, {7, 9, 0, 1}}, .large = {{65, 130, 1, 1}}};
-
-#include "ops_acts.inc"
-
-/* --- building and describing ---------------------------------------------------------------------------- */
-
-/* Weighs `y` with constants and sums; a scalar is weighed alone. */
-static id weighted_sum(struct scene *s, id y)
-{
-    if (!y) return 0;
-    struct tensor x = *tensor_at(&s->g, y);
-    id product = op_mul(&s->g, y, constant(s, "weights", x.dtype, x.rank, x.dim));
-    return x.rank ? op_sum(&s->g, product) : product;
-}
-
-static struct scene scene_of(const struct row *row, const int64_t *n, enum dtype f, bool forward)
-{
-    struct scene s = {.f = f, .forward = forward, .length = 1, .roundings = 1};
-    graph_init(&s.g);
-    id y = row->c->build(&s, n);
-    if (!forward) {
-        id loss = weighted_sum(&s, y);
-        graph_output(&s.g, "loss", loss);
-        graph_verify(&s.g, "build");
-        graph_differentiate(&s.g, PROGRAM_STEP, loss);
-    }
-    graph_verify(&s.g, "differentiate");
-    return s;
-}
+/* --- describing and opening -------------------------------------------------------------------------------- */
 
 static const char *describe(const struct row *row, const int64_t *n, enum dtype f, char text[160])
 {
@@ -735,24 +250,180 @@ static void test_bf16(void **state)
     for_large(row, check_bf16);
 }
 
-/* --- all rows -------------------------------------------------------------------------------------------------------- */
+/* --- kernels --------------------------------------------------------------------------------------------------- */
 
-static const struct row rows[] = {
-    {OP_NONE, NULL},
-#define OP(NAME, ...) {OP_##NAME, &case_##NAME},
-#include "graph/ops.def"
-#undef OP
-};
-_Static_assert(COUNT(rows) == OP_COUNT, "one case per row");
+/* Operands on copies of their own: the bytes they span and a canary behind them; and the same
+ * for the workspace, which begins as NaN, as outputs do. */
+enum { CANARY = 64, CANARY_BYTE = 0xA5, POISON = 0xFF };
+
+static size_t span_of(const struct operand *x)
+{
+    int64_t n = 1;
+    for (int d = 0; d < x->rank; d++) n += (x->dim[d] - 1) * x->stride[d];
+    return (size_t)n * dtype_size(x->dtype);
+}
+
+static void *guarded(const void *from, size_t n)
+{
+    char *p = aligned_alloc(64, align_up(n + CANARY, 64));
+    assert_non_null(p);
+    if (from) memcpy(p, from, n);
+    else memset(p, POISON, n);
+    memset(p + n, CANARY_BYTE, CANARY);
+    return p;
+}
+
+static void check_canary(const char *what, const struct kernel *k, const void *p, size_t n)
+{
+    for (size_t i = 0; i < CANARY; i++)
+        if (((const unsigned char *)p)[n + i] != CANARY_BYTE) fail_msg("%s: %s writes %zu bytes behind an operand", what, k->name, i + 1);
+}
+
+/* The input whose bytes output o takes: always (MUST), or where that is tried (MAY) and fits. */
+static int alias_of(const struct launch *l, enum op op, int o, bool in_place)
+{
+    const int code = op_table[op].alias[o];
+    if (code > 0) return code <= l->nin && l->in[code - 1].data ? code - 1 : -1;
+    for (int i = 0; i < l->nin && code && in_place; i++) {
+        const struct operand *x = &l->in[i], *y = &l->out[o];
+        bool fits = x->data && x->dtype == y->dtype && span_of(x) == span_of(y) && !memcmp(x->stride, y->stride, sizeof x->stride);
+        if (fits && (code == ALIAS_ANY || code == -i - 1)) return i;
+    }
+    return -1;
+}
+
+/* Runs k on copies of a launch's operands; fills `out` with the outputs, the caller's to free. */
+static void run_guarded(const char *what, const struct kernel *k, const struct launch *from, uint64_t work, int threads, bool in_place,
+                        void *out[MAX_OUT])
+{
+    struct launch l = *from;
+    bool taken[MAX_IN] = {0};
+    l.threads = threads;
+    l.work_bytes = work;
+    l.work = guarded(NULL, work);
+    for (int i = 0; i < l.nin; i++)
+        if (from->in[i].data) l.in[i].data = guarded(from->in[i].data, span_of(&from->in[i]));
+    for (int o = 0; o < l.nout; o++) {
+        out[o] = NULL;
+        if (!from->out[o].data) continue;
+        int i = alias_of(from, k->op, o, in_place);
+        if (i >= 0) taken[i] = true;
+        out[o] = l.out[o].data = i >= 0 ? l.in[i].data : guarded(NULL, span_of(&from->out[o]));
+    }
+    k->run(&l);
+    check_canary(what, k, l.work, work);
+    for (int o = 0; o < l.nout; o++)
+        if (out[o]) check_canary(what, k, out[o], span_of(&from->out[o]));
+    for (int i = 0; i < l.nin; i++) {
+        if (!l.in[i].data || taken[i]) continue;
+        if (memcmp(l.in[i].data, from->in[i].data, span_of(&from->in[i]))) fail_msg("%s: %s changed its input %d", what, k->name, i);
+        free(l.in[i].data);
+    }
+    free(l.work);
+}
+
+static void free_all(void *out[MAX_OUT])
+{
+    for (int o = 0; o < MAX_OUT; o++) free(out[o]);
+}
+
+/* The bytes of two runs; elements beside those of a strided output count too. */
+static void check_same(const char *what, const struct kernel *k, const struct launch *l, void *const a[MAX_OUT], void *const b[MAX_OUT],
+                       const char *how)
+{
+    for (int o = 0; o < l->nout; o++)
+        if (a[o] && memcmp(a[o], b[o], span_of(&l->out[o]))) fail_msg("%s: %s: output %d differs %s", what, k->name, o, how);
+}
+
+static void check_close(const char *what, const struct kernel *k, const struct launch *l, const struct scene *s, void *const got[MAX_OUT],
+                        void *const want[MAX_OUT])
+{
+    for (int o = 0; o < l->nout; o++) {
+        const struct operand *x = &l->out[o];
+        double size = s->unit, allowed;
+        int64_t n = x->data ? (int64_t)(span_of(x) / dtype_size(x->dtype)) : 0;
+        for (int64_t i = 0; i < n && dtype_is_float(x->dtype); i++) {
+            double value = fabs(dtype_load(want[o], x->dtype, i));
+            if (value > size && isfinite(value)) size = value;
+        }
+        allowed = dtype_is_float(x->dtype) ? tolerance(s, x->dtype) * size : 0;
+        for (int64_t i = 0; i < n; i++) {
+            double a = dtype_load(got[o], x->dtype, i), b = dtype_load(want[o], x->dtype, i);
+            if (!(fabs(a - b) <= allowed) && !(isnan(a) && isnan(b)) && a != b)
+                fail_msg("%s: %s: output %d[%lld] is %.9g, the reference says %.9g, allowed %.3g", what, k->name, o, (long long)i, a, b, allowed);
+        }
+    }
+}
+
+static void check_kernel(const char *what, const struct kernel *k, const struct launch *l, struct query *q, const struct scene *s)
+{
+    void *first[MAX_OUT] = {0}, *other[MAX_OUT] = {0};
+    const struct kernel *ref = ref_kernels[k->op];
+    struct profile profile = *q->profile;
+    q->profile = &profile;
+    for (int round = 0; round < 6; round++) {
+        const int threads = round % 3 + 1;
+        profile.threads = threads;
+        void **out = round ? other : first;
+        run_guarded(what, k, l, k->workspace ? k->workspace(q) : 0, threads, round >= 3, out);
+        if (!round) continue;
+        check_same(what, k, l, first, other, threads == 1 ? "in place" : round < 3 ? "with more threads" : "in place with more threads");
+        free_all(other);
+    }
+    run_guarded(what, ref, l, ref->workspace ? ref->workspace(q) : 0, 1, false, other);
+    check_close(what, k, l, s, first, other);
+    free_all(first);
+    free_all(other);
+}
+
+static void check_kernels(const struct row *row, const int64_t *n)
+{
+    static const enum dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
+    for (size_t i = 0; i < COUNT(TYPES); i++) {
+        struct scene s = scene_of(row, n, TYPES[i], true);
+        struct rig r;
+        char text[160];
+        int taken = 0;
+        open_scene(&r, &s, row, n, DEVICE_CPU);
+        describe(row, n, s.f, text);
+        for (uint32_t e = 0; e < r.tape.program[PROGRAM_STEP].n; e++) {
+            const struct entry *x = &r.tape.program[PROGRAM_STEP].at[e];
+            struct query q;
+            query_fill(&q, &r.graph, node_at(&r.graph, x->node), &r.device.profile);
+            for (const struct kernel *k = cpu_kernels[row->op]; x->kernel->op == row->op && k->op != OP_NONE; k++)
+                if (!k->match || k->match(&q)) check_kernel(text, k, &x->launch, &q, &s), taken++;
+            x->kernel->run(&x->launch);
+        }
+        if (!taken) fail_msg("%s: no fast kernel takes it", text);
+        rig_close(&r);
+    }
+}
+
+static void test_kernels(void **state)
+{
+    const struct row *row = *state;
+    if (op_table[row->op].flags & OPF_VIEW) return;
+    for_small(row, check_kernels);
+    for_large(row, check_kernels);
+}
+
+/* Runs last: each row that runs at all can be timed (bench/bench_ops.c). */
+static void test_bench_sizes(void **state)
+{
+    (void)state;
+    for (size_t i = 1; i < COUNT(rows); i++)
+        if (!(op_table[i].flags & OPF_VIEW) && !rows[i].c->bench[0]) fail_msg("%s has no bench size", op_table[i].name);
+}
 
 #define TEST(KIND, NAME) {#KIND " " #NAME, test_##KIND, NULL, NULL, (void *)&rows[OP_##NAME]}
 
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-#define OP(NAME, ...) TEST(forward, NAME), TEST(differences, NAME), TEST(large, NAME), TEST(bf16, NAME),
+#define OP(NAME, ...) TEST(forward, NAME), TEST(differences, NAME), TEST(large, NAME), TEST(bf16, NAME), TEST(kernels, NAME),
 #include "graph/ops.def"
 #undef OP
+        cmocka_unit_test(test_bench_sizes),
     };
     seed_begin();
     return cmocka_run_group_tests(tests, NULL, NULL);

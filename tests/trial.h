@@ -31,8 +31,6 @@
 
 enum { CANARY = 64, CANARY_BYTE = 0xA5, POISON = 0xFF };
 
-static bool covered[OP_COUNT]; /* the ops that had a trial */
-
 /* --- random values ------------------------------------------------------------------- */
 
 static uint64_t seed, rng;
@@ -93,7 +91,6 @@ static inline size_t operand_bytes(const struct operand *x)
 
 static inline struct trial trial_of(enum op op)
 {
-    covered[op] = true;
     return (struct trial){.op = op, .alias = {-1, -1, -1, -1}, .length = 1};
 }
 

@@ -25,11 +25,13 @@ Generated from `src/graph/ops.def` by `tools/docs.sh`; [adding an op](adding-an-
   gradient reads need not be kept.
 - **in place**: `1 = in 2` means output 1 must be the updated input 2 (where that is given); `1 ~ in 2` means output 1 may take input 2's bytes
   when they are needed no more.
+- **attributes**: names for `pl_op`; of a `dtype` the first input's is taken.
 - **flags**: VIEW has no kernel, the output is another view of input 0; ACCUM adds to its last input when that is given; EFFECT is never
   dropped or repeated; GRAD is part of a backward or an update.
 
 END
     {
+        echo '#define ATTR(OP, NAME, MEMBER) ATTRIBUTE NAME'
         echo '#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, FLAGS, DOC) ROW NAME@lo@hi@OUTS@VJP@READS@ALIASES@FLAGS@DOC'
         sed -E 's|^/\* --- (.*[a-z]) -+ \*/|HEADING \1|' src/graph/ops.def
     } | "$CC" -E -P -x c - | awk -F@ '
@@ -52,16 +54,22 @@ END
         return out
     }
     function flags(s) { gsub(/OPF_/, "", s); gsub(/ *\| */, ", ", s); s = trim(s); return s == "0" ? "" : s }
+    function flush() { if (row) printf "%s | %s | %s |\n", row, attributes, last; row = "" }
+    /^ATTRIBUTE/ { attributes = attributes (attributes ? ", " : "") substr($0, 11) }
     /^HEADING/ {
+        flush()
         sub(/^HEADING /, "")
-        printf "%s## %s\n\n| op | in | out | what it does | gradient | in place | flags |\n|---|---|---|---|---|---|---|\n", \
+        printf "%s## %s\n\n| op | in | out | what it does | gradient | in place | attributes | flags |\n|---|---|---|---|---|---|---|---|\n", \
             heading++ ? "\n" : "", toupper(substr($0, 1, 1)) substr($0, 2)
     }
     /^ROW/ {
         name = trim(substr($1, 4)); lo = trim($2); hi = trim($3)
-        printf "| %s | %s | %s | %s | %s | %s | %s |\n", name, lo == hi ? lo : lo "–" hi, trim($4), clean($9), \
-            trim($5) == "none" ? "none" : reads($6), aliases($7), flags($8)
-    }'
+        flush()
+        row = sprintf("| %s | %s | %s | %s | %s | %s", name, lo == hi ? lo : lo "–" hi, trim($4), clean($9), \
+            trim($5) == "none" ? "none" : reads($6), aliases($7))
+        last = flags($8); attributes = ""
+    }
+    END { flush() }'
 }
 
 # Two lines a key: name, default, doc; then what is allowed, in brackets.

@@ -58,7 +58,11 @@ static double ref_normal(const struct launch *l, int64_t i, int64_t C)
     return (ref_get(&l->in[1], i) - ref_get(&l->in[3], i / C)) * ref_get(&l->in[4], i / C);
 }
 
-/* dx = r (g - mean(g) - h mean(g h)) with g = dy w; dw = sum of dy h; db = sum of dy. */
+/* y = h w + b with h = (x - m) r, m = mean(x), r = (mean((x - m)^2) + eps)^-1/2.
+ *   dw = sum over rows of dy h,  db = sum over rows of dy
+ * With g = dy w:  dm/dx_j = 1/C  and  dr/dx_j = -r^2 h_j / C  (the term through m
+ * vanishes: sum of x - m is 0), so
+ *   dx = r (g - mean(g) - h mean(g h)) */
 static void ref_layernorm_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *w = &l->in[2];
@@ -132,6 +136,7 @@ static void ref_act(const struct launch *l)
         ref_put(&l->out[0], i, act_value(l->attr->act.kind, ref_get(&l->in[0], i)));
 }
 
+/* y = f(x):  dx = dy f'(x). */
 static void ref_act_bwd(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++)
@@ -152,7 +157,7 @@ static void ref_softmax(const struct launch *l)
     }
 }
 
-/* dx = y (dy - sum(dy y)). */
+/* y_i = e^x_i / sum e^x:  dy_i/dx_j = y_i (delta_ij - y_j), so  dx = y (dy - sum(dy y)). */
 static void ref_softmax_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *y = &l->in[1];

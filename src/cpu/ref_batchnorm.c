@@ -23,6 +23,10 @@ static void ref_batchnorm(const struct launch *l)
     }
 }
 
+/* Per channel and group of n elements, with r = rstd and h = (x - mean) r, y = h w + b:
+ *   db = sum dy,  dw = sum dy h
+ *   dx = w r (dy - sum(dy)/n - h sum(dy h)/n)      since dmean/dx = 1/n, dr/dx = -r^2 h/n
+ * where the last line's sums are the group's and dw, db are over all groups. */
 static void ref_batchnorm_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *x = &l->in[1];
@@ -58,6 +62,7 @@ static void ref_batchnorm_frozen(const struct launch *l)
     }
 }
 
+/* mean and var are given: dx = w dy / sqrt(var + eps), the others as above. */
 static void ref_batchnorm_frozen_bwd(const struct launch *l)
 {
     const int64_t C = operand_last(&l->in[1]), rows = operand_rows(&l->in[1]);

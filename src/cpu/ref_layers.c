@@ -68,7 +68,9 @@ static void ref_rmsnorm(const struct launch *l)
     }
 }
 
-/* dx_j = r w_j dy_j - x_j r^3 / C * sum_i(w_i dy_i x_i); dw_i = sum over rows of dy_i x_i r. */
+/* y = x r w with r = (mean(x^2) + eps)^-1/2, h = x r:
+ *   dw = sum over rows of dy h
+ *   dx = r (dy w - h mean(dy w h))          since dr/dx = -r^3 x / C */
 static void ref_rmsnorm_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *x = &l->in[1], *w = &l->in[2], *rstd = &l->in[3];
@@ -125,7 +127,7 @@ static void ref_silu_gate(const struct launch *l)
     }
 }
 
-/* silu(g) = g s with s = 1/(1+e^-g), s' = s (1-s): silu' = s (1 + g (1-s)). */
+/* y = g s u with s = 1/(1+e^-g), s' = s (1-s):  dg = dy u s (1 + g (1-s)),  du = dy s g. */
 static void ref_silu_gate_bwd(const struct launch *l)
 {
     for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {

@@ -223,7 +223,7 @@ static void differentiate_node(struct sweep *s, id node)
     struct graph *g = s->g;
     struct node n = *node_at(g, node);
     const struct op_row *row = &op_table[n.op];
-    struct vjp v = {.g = g, .attr = &n.attr};
+    struct vjp v = {.g = g, .op = n.op, .attr = &n.attr};
     bool any_out = false, any_in = false;
     for (int o = 0; o < n.nout; o++) any_out |= n.out[o] && s->adjoint[n.out[o]];
     for (int i = 0; i < n.nin; i++) {

@@ -21,6 +21,21 @@ struct cost cost_stream(const struct tensor *const *in, const struct tensor *con
     return (struct cost){4 * elements, bytes_of(in, MAX_IN) + bytes_of(out, MAX_OUT)};
 }
 
+/* Rows of a table, by ids: of the table only those. */
+struct cost cost_embedding(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    (void)attr;
+    return (struct cost){0, bytes_of(in, 1) + 2 * bytes_of(out, 1)};
+}
+
+/* dy's rows are added to an accumulator's, or to a table of zeros. */
+struct cost cost_embedding_dw(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    (void)attr;
+    const double dy = (double)tensor_elements(in[1]), size = dtype_size(out[0]->dtype);
+    return (struct cost){dy, bytes_of(in, 2) + 2 * dy * size + (in[2] ? 0 : bytes_of(out, 1))};
+}
+
 struct cost cost_none(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     (void)in, (void)out, (void)attr;

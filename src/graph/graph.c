@@ -390,7 +390,7 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
     n.stable = g->at.phase == PHASE_FORWARD ? ++g->next_stable : g->at.origin ? node_at(g, g->at.origin)->stable : 0;
     if (op == OP_COPY && storage_of(g, in[0])->space != n.attr.copy.space) n.lane = LANE_COPY;
 
-    struct infer f = {.attr = &n.attr, .nin = nin};
+    struct infer f = {.op = op, .attr = &n.attr, .nin = nin};
     for (int i = 0; i < nin; i++) f.in[i] = in[i] ? tensor_at(g, in[i]) : NULL;
     row->infer(&f);
     if (f.error[0]) return infer_failed(g, row, &f, in, nin);
@@ -459,7 +459,7 @@ void graph_infer(struct graph *g, enum program p)
     for (uint32_t k = 0; k < g->order[p].nodes.n && !g->error.code; k++) {
         struct node *n = node_at(g, g->order[p].nodes.at[k]);
         const struct op_row *row = &op_table[n->op];
-        struct infer f = {.attr = &n->attr, .nin = n->nin};
+        struct infer f = {.op = n->op, .attr = &n->attr, .nin = n->nin};
         for (int i = 0; i < n->nin; i++) f.in[i] = n->in[i] ? tensor_at(g, n->in[i]) : NULL;
         row->infer(&f);
         if (f.error[0]) {

@@ -34,6 +34,12 @@ static inline bool same(const struct tensor *a, const struct tensor *b)
     return a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim);
 }
 
+/* The step block, and nothing else: kernels read it as struct step_block. */
+static inline bool is_step(const struct tensor *x)
+{
+    return x->dtype == DT_U8 && x->rank == 1 && x->dim[0] == (int64_t)sizeof(struct step_block);
+}
+
 static inline bool is_scalar(const struct tensor *x) { return x->rank == 0; }
 static inline bool is_vector(const struct tensor *x, int64_t n) { return x->rank == 1 && x->dim[0] == n; }
 

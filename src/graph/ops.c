@@ -25,7 +25,7 @@ const struct op_row op_table[OP_COUNT] = {
 #undef OP
 };
 
-static id emit1(struct graph *g, enum op op, const union attr *attr, const id *in, int nin)
+id op_apply(struct graph *g, enum op op, const union attr *attr, const id *in, int nin)
 {
     id n = graph_emit(g, op, attr, in, nin);
     return n ? node_at(g, n)->out[0] : 0;
@@ -36,59 +36,59 @@ id op_reshape(struct graph *g, id x, int rank, const int64_t *dim)
     union attr a = {.reshape = {.rank = rank}};
     memcpy(a.reshape.dim, dim, rank * sizeof *dim);
     x = op_dense(g, x);
-    return emit1(g, OP_RESHAPE, &a, &x, 1);
+    return op_apply(g, OP_RESHAPE, &a, &x, 1);
 }
 
 id op_slice(struct graph *g, id x, int axis, int64_t start, int64_t length)
 {
     union attr a = {.slice = {axis, start, length}};
-    return emit1(g, OP_SLICE, &a, &x, 1);
+    return op_apply(g, OP_SLICE, &a, &x, 1);
 }
 
 id op_linear(struct graph *g, id x, id w, id bias)
 {
-    return emit1(g, OP_LINEAR, NULL, (id[]){x, w, bias}, bias ? 3 : 2);
+    return op_apply(g, OP_LINEAR, NULL, (id[]){x, w, bias}, bias ? 3 : 2);
 }
 
 id op_matmul(struct graph *g, id a, id b, bool ta, bool tb, enum dtype result)
 {
     union attr t = {.matmul = {ta, tb, result}};
-    return emit1(g, OP_MATMUL, &t, (id[]){a, b}, 2);
+    return op_apply(g, OP_MATMUL, &t, (id[]){a, b}, 2);
 }
 
 id op_bmm(struct graph *g, id a, id b, bool ta, bool tb, enum dtype result)
 {
     union attr t = {.matmul = {ta, tb, result}};
-    return emit1(g, OP_BMM, &t, (id[]){a, b}, 2);
+    return op_apply(g, OP_BMM, &t, (id[]){a, b}, 2);
 }
 
 id op_rmsnorm(struct graph *g, id x, id w, float eps)
 {
     union attr a = {.rmsnorm = {eps}};
-    return emit1(g, OP_RMSNORM, &a, (id[]){x, w}, 2);
+    return op_apply(g, OP_RMSNORM, &a, (id[]){x, w}, 2);
 }
 
 id op_layernorm(struct graph *g, id x, id w, id b, float eps)
 {
     union attr a = {.layernorm = {eps}};
-    return emit1(g, OP_LAYERNORM, &a, (id[]){x, w, b}, 3);
+    return op_apply(g, OP_LAYERNORM, &a, (id[]){x, w, b}, 3);
 }
 
 id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse)
 {
     union attr a = {.rope = {scale, inverse}};
-    return emit1(g, OP_ROPE, &a, (id[]){x, inv_freq}, 2);
+    return op_apply(g, OP_ROPE, &a, (id[]){x, inv_freq}, 2);
 }
 
-id op_silu_gate(struct graph *g, id gate, id up) { return emit1(g, OP_SILU_GATE, NULL, (id[]){gate, up}, 2); }
+id op_silu_gate(struct graph *g, id gate, id up) { return op_apply(g, OP_SILU_GATE, NULL, (id[]){gate, up}, 2); }
 
 id op_act(struct graph *g, id x, enum act_kind kind)
 {
     union attr a = {.act = {kind}};
-    return emit1(g, OP_ACT, &a, &x, 1);
+    return op_apply(g, OP_ACT, &a, &x, 1);
 }
 
-id op_softmax(struct graph *g, id x) { return emit1(g, OP_SOFTMAX, NULL, &x, 1); }
+id op_softmax(struct graph *g, id x) { return op_apply(g, OP_SOFTMAX, NULL, &x, 1); }
 
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal)
 {
@@ -98,13 +98,13 @@ id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal)
 id op_attention_with(struct graph *g, id q, id k, id v, id mask, struct attention_options o)
 {
     union attr a = {.attention = {o.scale, o.causal, o.window}};
-    return emit1(g, OP_ATTENTION, &a, (id[]){q, k, v, mask}, mask ? 4 : 3);
+    return op_apply(g, OP_ATTENTION, &a, (id[]){q, k, v, mask}, mask ? 4 : 3);
 }
 
 id op_conv(struct graph *g, id x, id w, id bias, int stride, int pad, int groups)
 {
     union attr a = {.conv = {.stride = stride, .pad = pad, .groups = groups}};
-    return emit1(g, OP_CONV, &a, (id[]){x, w, bias}, bias ? 3 : 2);
+    return op_apply(g, OP_CONV, &a, (id[]){x, w, bias}, bias ? 3 : 2);
 }
 
 id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad)
@@ -117,34 +117,34 @@ id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad)
     union attr a = {.conv = {.stride = stride, .pad = pad, .groups = 1}};
     a.conv.H = (map->dim[1] - 1) * stride - 2 * pad + kernel->dim[2];
     a.conv.W = (map->dim[2] - 1) * stride - 2 * pad + kernel->dim[3];
-    return emit1(g, OP_CONV_DX, &a, (id[]){x, w, bias}, bias ? 3 : 2);
+    return op_apply(g, OP_CONV_DX, &a, (id[]){x, w, bias}, bias ? 3 : 2);
 }
 
-id op_embedding(struct graph *g, id ids, id table) { return emit1(g, OP_EMBEDDING, NULL, (id[]){ids, table}, 2); }
-id op_shift_labels(struct graph *g, id labels) { return emit1(g, OP_SHIFT_LABELS, NULL, &labels, 1); }
+id op_embedding(struct graph *g, id ids, id table) { return op_apply(g, OP_EMBEDDING, NULL, (id[]){ids, table}, 2); }
+id op_shift_labels(struct graph *g, id labels) { return op_apply(g, OP_SHIFT_LABELS, NULL, &labels, 1); }
 
 id op_xent(struct graph *g, id logits, id labels)
 {
-    return emit1(g, OP_XENT, NULL, (id[]){logits, labels, graph_step(g)}, 3);
+    return op_apply(g, OP_XENT, NULL, (id[]){logits, labels, graph_step(g)}, 3);
 }
 
-id op_add(struct graph *g, id a, id b) { return emit1(g, OP_ADD, NULL, (id[]){a, b}, 2); }
-id op_mul(struct graph *g, id a, id b) { return emit1(g, OP_MUL, NULL, (id[]){a, b}, 2); }
+id op_add(struct graph *g, id a, id b) { return op_apply(g, OP_ADD, NULL, (id[]){a, b}, 2); }
+id op_mul(struct graph *g, id a, id b) { return op_apply(g, OP_MUL, NULL, (id[]){a, b}, 2); }
 
 id op_scale(struct graph *g, id x, double value)
 {
     union attr a = {.scale = {value}};
-    return emit1(g, OP_SCALE, &a, &x, 1);
+    return op_apply(g, OP_SCALE, &a, &x, 1);
 }
 
 id op_cast(struct graph *g, id x, enum dtype to)
 {
     union attr a = {.cast = {to}};
-    return emit1(g, OP_CAST, &a, &x, 1);
+    return op_apply(g, OP_CAST, &a, &x, 1);
 }
 
-id op_sum(struct graph *g, id x) { return emit1(g, OP_SUM, NULL, &x, 1); }
-id op_accumulate(struct graph *g, id x, id acc) { return emit1(g, OP_ACCUMULATE, NULL, (id[]){x, acc}, 2); }
+id op_sum(struct graph *g, id x) { return op_apply(g, OP_SUM, NULL, &x, 1); }
+id op_accumulate(struct graph *g, id x, id acc) { return op_apply(g, OP_ACCUMULATE, NULL, (id[]){x, acc}, 2); }
 
 
 static int64_t count_of(const struct graph *g, id x) { return x ? tensor_elements(tensor_at(g, x)) : 1; }
@@ -156,7 +156,7 @@ static id dropout(struct graph *g, id x, id samples, float p, bool per_sample)
 {
     union attr a = {.dropout = {p, per_sample, g->next_stable + 1}};
     if (p == 0 || g->at.program == PROGRAM_EVAL) return x;
-    return emit1(g, OP_DROPOUT, &a, (id[]){x, graph_step(g), samples}, 3);
+    return op_apply(g, OP_DROPOUT, &a, (id[]){x, graph_step(g), samples}, 3);
 }
 
 id op_dropout(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, false); }
@@ -167,13 +167,13 @@ id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double v
 {
     union attr a = {.fill = {value, t, rank}};
     for (int i = 0; i < rank; i++) a.fill.dim[i] = dim[i];
-    return emit1(g, OP_FILL, &a, NULL, 0);
+    return op_apply(g, OP_FILL, &a, NULL, 0);
 }
 
 id op_copy(struct graph *g, id x, enum space to)
 {
     union attr a = {.copy = {to}};
-    return emit1(g, OP_COPY, &a, &x, 1);
+    return op_apply(g, OP_COPY, &a, &x, 1);
 }
 
 id op_permute(struct graph *g, id x, const int *axes)
@@ -181,7 +181,7 @@ id op_permute(struct graph *g, id x, const int *axes)
     union attr a = {0};
     int rank = x ? tensor_at(g, x)->rank : 0;
     for (int i = 0; i < rank && i < MAX_RANK; i++) a.permute.axes[i] = (uint8_t)axes[i];
-    return emit1(g, OP_PERMUTE, &a, &x, 1);
+    return op_apply(g, OP_PERMUTE, &a, &x, 1);
 }
 
 id op_dense(struct graph *g, id x)
@@ -199,7 +199,7 @@ id op_concat(struct graph *g, const id *x, int n, int axis)
     for (int i = 0; i < n; i++)
         if (!x[i]) return 0;
     while (each * MAX_IN < n) each *= MAX_IN;
-    if (each == 1) return emit1(g, OP_CONCAT, &a, x, n);
+    if (each == 1) return op_apply(g, OP_CONCAT, &a, x, n);
     for (int i = 0; i < n; i += each) part[parts++] = op_concat(g, x + i, n - i < each ? n - i : each, axis);
     return op_concat(g, part, parts, axis);
 }
@@ -212,27 +212,27 @@ id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after)
         a.pad.before[i] = before[i];
         a.pad.after[i] = after[i];
     }
-    return emit1(g, OP_PAD, &a, &x, 1);
+    return op_apply(g, OP_PAD, &a, &x, 1);
 }
 
-id op_gather(struct graph *g, id x, id index) { return emit1(g, OP_GATHER, NULL, (id[]){x, index}, 2); }
+id op_gather(struct graph *g, id x, id index) { return op_apply(g, OP_GATHER, NULL, (id[]){x, index}, 2); }
 
 id op_scatter_add(struct graph *g, id y, id index, int64_t rows)
 {
     union attr a = {.scatter_add = {rows}};
-    return emit1(g, OP_SCATTER_ADD, &a, (id[]){y, index}, 2);
+    return op_apply(g, OP_SCATTER_ADD, &a, (id[]){y, index}, 2);
 }
 
 id op_resize(struct graph *g, id x, int64_t H, int64_t W, bool align_corners)
 {
     union attr a = {.resize = {H, W, align_corners}};
-    return emit1(g, OP_RESIZE, &a, &x, 1);
+    return op_apply(g, OP_RESIZE, &a, &x, 1);
 }
 
 id op_avgpool(struct graph *g, id x, const int64_t k[2], const int64_t stride[2], const int64_t pad[2], bool count_pad)
 {
     union attr a = {.avgpool = {{k[0], k[1]}, {stride[0], stride[1]}, {pad[0], pad[1]}, .count_pad = count_pad}};
-    return emit1(g, OP_AVGPOOL, &a, &x, 1);
+    return op_apply(g, OP_AVGPOOL, &a, &x, 1);
 }
 
 id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W)
@@ -243,7 +243,7 @@ id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W)
         return op_avgpool(g, x, k, k, (int64_t[2]){0, 0}, true);
     }
     union attr a = {.avgpool = {.adaptive = 1, .H = H, .W = W}};
-    return emit1(g, OP_AVGPOOL, &a, &x, 1);
+    return op_apply(g, OP_AVGPOOL, &a, &x, 1);
 }
 
 id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var, double momentum)
@@ -255,7 +255,7 @@ id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id 
     if (running_mean || running_var) {
         const struct tensor *t = tensor_at(g, x);
         union attr u = {.batchnorm_update = {momentum, group * t->dim[1] * t->dim[2], eps}};
-        if (!emit1(g, OP_BATCHNORM_UPDATE, &u, (id[]){norm.out[1], norm.out[2], running_mean, running_var}, 4)) return 0;
+        if (!op_apply(g, OP_BATCHNORM_UPDATE, &u, (id[]){norm.out[1], norm.out[2], running_mean, running_var}, 4)) return 0;
     }
     return norm.out[0];
 }
@@ -265,5 +265,5 @@ id op_instancenorm(struct graph *g, id x, id w, id b, float eps) { return op_bat
 id op_batchnorm_frozen(struct graph *g, id x, id w, id b, id mean, id var, float eps)
 {
     union attr a = {.batchnorm_frozen = {eps}};
-    return emit1(g, OP_BATCHNORM_FROZEN, &a, (id[]){x, w, b, mean, var}, 5);
+    return op_apply(g, OP_BATCHNORM_FROZEN, &a, (id[]){x, w, b, mean, var}, 5);
 }

@@ -22,6 +22,7 @@ enum { ALIAS_NEW = 0, ALIAS_ANY = -100 };
 /* What a shape rule works on: inputs by pointer (NULL: not given), outputs to fill
  * (dtype, rank, dim). A complaint goes into `error` and stops the builder. */
 struct infer {
+    enum op op;
     const union attr *attr;
     const struct tensor *in[MAX_IN];
     struct tensor out[MAX_OUT];
@@ -34,6 +35,7 @@ struct infer {
  * is one of dout's ids means "passed through". */
 struct vjp {
     struct graph *g;
+    enum op op;
     const union attr *attr;
     id in[MAX_IN], out[MAX_OUT], dout[MAX_OUT], din[MAX_IN];
     bool need[MAX_IN];
@@ -60,7 +62,15 @@ extern const struct op_row op_table[OP_COUNT];
 /* The input that output `o` of this node is the in-place update of; -1: none. */
 int op_must_alias(const struct graph *g, const struct node *n, int o);
 
+/* The op of that name, in capitals or not; OP_NONE: there is none. */
+enum op op_named(const char *name);
+/* Attributes from text, "eps=1e-6 window=128", by the ATTR rows; those not named are 0, and
+ * one called dtype is `dtype`, the first input's. */
+int attr_read(union attr *attr, enum op op, enum dtype dtype, const char *text, struct error *e);
+
 /* --- the builder: reads like the maths. Each returns output 0. ------------- */
+/* Any op by its row; attr NULL: none. An op needs no spelling of its own. */
+id op_apply(struct graph *g, enum op op, const union attr *attr, const id *in, int nin);
 /* A view of x, or of its dense copy where x is not dense. */
 id op_reshape(struct graph *g, id x, int rank, const int64_t *dim);
 id op_slice(struct graph *g, id x, int axis, int64_t start, int64_t length);

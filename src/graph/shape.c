@@ -127,14 +127,6 @@ void infer_rmsnorm(struct infer *f)
     set(&f->out[1], statistic(x), x->rank - 1, x->dim);
 }
 
-void infer_rmsnorm_bwd(struct infer *f)
-{
-    const struct tensor *dy = f->in[0], *x = f->in[1], *w = f->in[2], *rstd = f->in[3];
-    REQUIRE(same(dy, x) && is_vector(w, tensor_last(x)) && tensor_elements(rstd) == tensor_rows(x), "shapes do not agree");
-    like(&f->out[0], x);
-    set(&f->out[1], statistic(x), 1, w->dim);
-}
-
 void infer_layernorm(struct infer *f)
 {
     const struct tensor *x = f->in[0];
@@ -143,15 +135,6 @@ void infer_layernorm(struct infer *f)
         REQUIRE(is_vector(f->in[i], tensor_last(x)), "%c must have %lld elements", "wb"[i - 1], (long long)tensor_last(x));
     like(&f->out[0], x);
     for (int o = 1; o < 3; o++) set(&f->out[o], statistic(x), x->rank - 1, x->dim);
-}
-
-void infer_layernorm_bwd(struct infer *f)
-{
-    const struct tensor *dy = f->in[0], *x = f->in[1], *w = f->in[2];
-    REQUIRE(same(dy, x) && is_vector(w, tensor_last(x)), "shapes do not agree");
-    for (int i = 3; i < 5; i++) REQUIRE(tensor_elements(f->in[i]) == tensor_rows(x), "one mean and one rstd per row");
-    like(&f->out[0], x);
-    for (int o = 1; o < 3; o++) set(&f->out[o], statistic(x), 1, w->dim);
 }
 
 void infer_rope(struct infer *f)
@@ -171,37 +154,17 @@ void infer_same2(struct infer *f)
     like(&f->out[0], f->in[0]);
 }
 
-void infer_silu_gate_bwd(struct infer *f)
-{
-    REQUIRE(same(f->in[0], f->in[1]) && same(f->in[0], f->in[2]), "shapes differ");
-    like(&f->out[0], f->in[1]);
-    like(&f->out[1], f->in[2]);
-}
-
 void infer_act(struct infer *f)
 {
     REQUIRE(f->attr->act.kind < ACT_KINDS, "activation %d is not known", f->attr->act.kind);
     like(&f->out[0], f->in[0]);
 }
 
-void infer_act_bwd(struct infer *f)
-{
-    REQUIRE(f->attr->act.kind < ACT_KINDS, "activation %d is not known", f->attr->act.kind);
-    REQUIRE(same(f->in[0], f->in[1]), "shapes differ");
-    like(&f->out[0], f->in[1]);
-}
-
-void infer_softmax(struct infer *f)
+/* Row by row along the last dimension. */
+void infer_rows(struct infer *f)
 {
     REQUIRE(f->in[0]->rank >= 1, "x needs a dimension");
     like(&f->out[0], f->in[0]);
-}
-
-/* A gradient and what it is of. */
-void infer_same_bwd(struct infer *f)
-{
-    REQUIRE(same(f->in[0], f->in[1]), "shapes differ");
-    like(&f->out[0], f->in[1]);
 }
 
 /* --- attention ---------------------------------------------------------------------- */
@@ -263,6 +226,7 @@ void infer_xent(struct infer *f)
 {
     const struct tensor *logits = f->in[0], *labels = f->in[1];
     REQUIRE(labels->dtype == DT_I32 && tensor_elements(labels) == tensor_rows(logits), "one i32 label per row");
+    REQUIRE(is_step(f->in[2]), "the third input must be the step block");
     set(&f->out[0], statistic(logits), 0, logits->dim);
     set(&f->out[1], statistic(logits), logits->rank - 1, logits->dim);
 }
@@ -325,6 +289,7 @@ void infer_dropout(struct infer *f)
 {
     const struct tensor *x = f->in[0], *samples = f->in[2];
     float p = f->attr->dropout.p;
+    REQUIRE(is_step(f->in[1]), "the second input must be the step block");
     REQUIRE(p >= 0 && p < 1, "the probability %g is not within [0, 1)", (double)p);
     REQUIRE(x->rank >= 1 && samples->dtype == DT_I32 && is_vector(samples, x->dim[0]), "samples must be i32, one for each of x's first dimension");
     like(&f->out[0], x);

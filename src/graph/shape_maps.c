@@ -142,38 +142,12 @@ void infer_batchnorm(struct infer *f)
     f->out[2] = f->out[1];
 }
 
-/* dx like x, dw and db like statistics. */
-static void norm_gradients(struct infer *f)
-{
-    const struct tensor *x = f->in[1];
-    like(&f->out[0], x);
-    set(&f->out[1], statistic(x), 1, &x->dim[3]);
-    f->out[2] = f->out[1];
-}
-
-void infer_batchnorm_bwd(struct infer *f)
-{
-    const struct tensor *dy = f->in[0], *x = f->in[1], *w = f->in[2], *mean = f->in[3];
-    REQUIRE(x->rank == 4 && same(dy, x) && is_vector(w, x->dim[3]), "shapes do not agree");
-    REQUIRE(same(mean, f->in[4]) && mean->rank == 2 && mean->dim[1] == x->dim[3] && x->dim[0] % mean->dim[0] == 0,
-            "mean and rstd must be [groups,C]");
-    norm_gradients(f);
-}
-
 void infer_batchnorm_frozen(struct infer *f)
 {
     const struct tensor *x = f->in[0];
     REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
     for (int i = 1; i < 5; i++) REQUIRE(is_vector(f->in[i], x->dim[3]), "w, b, mean and var must have %lld elements", (long long)x->dim[3]);
     like(&f->out[0], x);
-}
-
-void infer_batchnorm_frozen_bwd(struct infer *f)
-{
-    const struct tensor *dy = f->in[0], *x = f->in[1];
-    REQUIRE(x->rank == 4 && same(dy, x), "shapes do not agree");
-    for (int i = 2; i < 5; i++) REQUIRE(is_vector(f->in[i], x->dim[3]), "w, mean and var must have %lld elements", (long long)x->dim[3]);
-    norm_gradients(f);
 }
 
 void infer_batchnorm_update(struct infer *f)

@@ -64,7 +64,7 @@ static void verify_shapes(const struct verify *v, id n)
 {
     const struct graph *g = v->g;
     const struct node *x = node_at(g, n);
-    struct infer f = {.attr = &x->attr, .nin = x->nin};
+    struct infer f = {.op = x->op, .attr = &x->attr, .nin = x->nin};
     for (int i = 0; i < x->nin; i++) f.in[i] = x->in[i] ? tensor_at(g, x->in[i]) : NULL;
     op_table[x->op].infer(&f);
     HOLDS(!f.error[0], n);

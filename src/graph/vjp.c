@@ -3,7 +3,8 @@
  *
  * A vjp reads only what its row in ops.def says it reads (autodiff checks), so
  * the planner knows what a forward tensor is kept for. din[i] is left 0 where
- * no gradient is wanted. Weight gradients are f32 (f64 in an f64 graph).
+ * no gradient is wanted. Weight gradients are f32 (f64 in an f64 graph). Ops whose
+ * gradient is one op of their own need no vjp here (paired.c).
  */
 #include <string.h>
 
@@ -92,48 +93,11 @@ void vjp_bmm(struct vjp *v)
     if (v->need[2]) v->din[2] = dy;
 }
 
-/* y = x r w with r = (mean(x^2) + eps)^-1/2, h = x r:
- *   dw = sum over rows of dy h
- *   dx = r (dy w - h mean(dy w h))          since dr/dx = -r^3 x / C */
-void vjp_rmsnorm(struct vjp *v)
-{
-    id n = graph_emit(v->g, OP_RMSNORM_BWD, v->attr, (id[]){v->dout[0], v->in[0], v->in[1], v->out[1]}, 4);
-    if (!n) return;
-    v->din[0] = node_at(v->g, n)->out[0];
-    v->din[1] = node_at(v->g, n)->out[1];
-}
-
-/* y = h w + b with h = (x - m) r, m = mean(x), r = (mean((x - m)^2) + eps)^-1/2.
- *   dw = sum over rows of dy h,  db = sum over rows of dy
- * With g = dy w:  dm/dx_j = 1/C  and  dr/dx_j = -r^2 h_j / C  (the term through m
- * vanishes: sum of x - m is 0), so
- *   dx = r (g - mean(g) - h mean(g h)) */
-void vjp_layernorm(struct vjp *v)
-{
-    id n = graph_emit(v->g, OP_LAYERNORM_BWD, v->attr, (id[]){v->dout[0], v->in[0], v->in[1], v->out[1], v->out[2]}, 5);
-    for (int i = 0; n && i < 3; i++) v->din[i] = node_at(v->g, n)->out[i];
-}
-
 /* A rotation's transpose is the rotation back. */
 void vjp_rope(struct vjp *v)
 {
     v->din[0] = op_rope(v->g, v->dout[0], v->in[1], v->attr->rope.scale, !v->attr->rope.inverse);
 }
-
-/* y = s(g) g u, s the logistic:  dg = dy u s (1 + g (1 - s)),  du = dy s g. */
-void vjp_silu_gate(struct vjp *v)
-{
-    id n = graph_emit(v->g, OP_SILU_GATE_BWD, NULL, (id[]){v->dout[0], v->in[0], v->in[1]}, 3);
-    if (!n) return;
-    v->din[0] = node_at(v->g, n)->out[0];
-    v->din[1] = node_at(v->g, n)->out[1];
-}
-
-/* y = f(x):  dx = dy f'(x). */
-void vjp_act(struct vjp *v) { v->din[0] = emit(v, OP_ACT_BWD, v->attr, (id[]){v->dout[0], v->in[0]}, 2, 0); }
-
-/* y_i = e^x_i / sum e^x:  dy_i/dx_j = y_i (delta_ij - y_j), so  dx = y (dy - sum(dy y)). */
-void vjp_softmax(struct vjp *v) { v->din[0] = emit(v, OP_SOFTMAX_BWD, NULL, (id[]){v->dout[0], v->out[0]}, 2, 0); }
 
 /* With P = exp(scale q k^T + mask - lse) rebuilt per tile and D = rowsum(do o):
  *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q.

@@ -70,26 +70,3 @@ void vjp_avgpool(struct vjp *v)
     id n = graph_emit(v->g, OP_AVGPOOL_BWD, &a, v->dout, 1);
     v->din[0] = n ? node_at(v->g, n)->out[0] : 0;
 }
-
-/* --- batch normalisation -------------------------------------------------------- */
-
-static void norm_gradients(struct vjp *v, enum op op, const id *in)
-{
-    id n = graph_emit(v->g, op, v->attr, in, 5);
-    for (int i = 0; n && i < 3; i++) v->din[i] = node_at(v->g, n)->out[i];
-}
-
-/* Per channel and group of n elements, with r = rstd and h = (x - mean) r, y = h w + b:
- *   db = sum dy,  dw = sum dy h
- *   dx = w r (dy - sum(dy)/n - h sum(dy h)/n)      since dmean/dx = 1/n, dr/dx = -r^2 h/n
- * where the last line's sums are the group's and dw, db are over all groups. */
-void vjp_batchnorm(struct vjp *v)
-{
-    norm_gradients(v, OP_BATCHNORM_BWD, (id[]){v->dout[0], v->in[0], v->in[1], v->out[1], v->out[2]});
-}
-
-/* mean and var are given: dx = w dy / sqrt(var + eps), the others as above. */
-void vjp_batchnorm_frozen(struct vjp *v)
-{
-    norm_gradients(v, OP_BATCHNORM_FROZEN_BWD, (id[]){v->dout[0], v->in[0], v->in[1], v->in[3], v->in[4]});
-}

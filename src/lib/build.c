@@ -14,6 +14,9 @@
 #include "lib/session.h"
 
 _Static_assert((int)PL_MAX_RANK == (int)MAX_RANK, "the public header has another largest rank");
+_Static_assert((int)PL_GELU == (int)ACT_GELU && (int)PL_GELU_TANH == (int)ACT_GELU_TANH && (int)PL_QUICK_GELU == (int)ACT_QUICK_GELU &&
+                   (int)PL_RELU == (int)ACT_RELU && (int)PL_SIGMOID == (int)ACT_SIGMOID && (int)PL_SILU == (int)ACT_SILU &&
+                   (int)PL_TANH == (int)ACT_TANH, "the public header orders the activations in another way");
 
 enum { DEPTH_MOST = 32, NAME_MOST = 200 };
 /* Bytes of one tensor: far beyond any memory, far below where products overflow. */
@@ -184,6 +187,107 @@ pl_tensor pl_attention(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor
 pl_tensor pl_matmul(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y)
 {
     return in(b, x) ? op_matmul(b->g, x, in(b, y), transpose_x, transpose_y, tensor_at(b->g, x)->dtype) : 0;
+}
+
+pl_tensor pl_bmm(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y)
+{
+    return in(b, x) ? op_bmm(b->g, x, in(b, y), transpose_x, transpose_y, tensor_at(b->g, x)->dtype) : 0;
+}
+
+pl_tensor pl_layernorm(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, float eps)
+{
+    return op_layernorm(b->g, in(b, x), in(b, w), in(b, bias), eps);
+}
+
+pl_tensor pl_softmax(struct pl_builder *b, pl_tensor x) { return op_softmax(b->g, in(b, x)); }
+pl_tensor pl_gather(struct pl_builder *b, pl_tensor x, pl_tensor index) { return op_gather(b->g, in(b, x), in(b, index)); }
+
+pl_tensor pl_activate(struct pl_builder *b, pl_tensor x, enum pl_activation kind)
+{
+    if ((int)kind < 0 || (int)kind >= (int)ACT_KINDS) return graph_fail(b->g, "pl_activate: kind %d is none", (int)kind);
+    return op_act(b->g, in(b, x), (enum act_kind)kind);
+}
+
+/* The samples' numbers, which the random choices are a function of, are an input that the run fills. */
+static pl_tensor drop(struct pl_builder *b, pl_tensor x, float p, id (*op)(struct graph *, id, id, float))
+{
+    if (!in(b, x)) return 0;
+    if (!(p >= 0 && p < 1)) return graph_fail(b->g, "the probability %g of a dropout is not within [0, 1)", (double)p);
+    return agrees(b, "samples", KIND_INPUT, DT_I32, 1, &b->batch) ? op(b->g, x, op_samples(b->g, b->batch), p) : 0;
+}
+
+pl_tensor pl_dropout(struct pl_builder *b, pl_tensor x, float p) { return drop(b, x, p, op_dropout); }
+pl_tensor pl_drop_path(struct pl_builder *b, pl_tensor x, float p) { return drop(b, x, p, op_drop_path); }
+
+pl_tensor pl_permute(struct pl_builder *b, pl_tensor x, int rank, const int *axes)
+{
+    if (!in(b, x)) return 0;
+    if (!axes || rank != tensor_at(b->g, x)->rank) return graph_fail(b->g, "pl_permute: %d axes for a tensor of %d", rank, tensor_at(b->g, x)->rank);
+    for (int i = 0; i < rank; i++)
+        if (axes[i] < 0 || axes[i] >= rank) return graph_fail(b->g, "pl_permute: axis %d is %d", i, axes[i]);
+    return op_permute(b->g, x, axes);
+}
+
+pl_tensor pl_concat(struct pl_builder *b, int n, const pl_tensor *x, int axis)
+{
+    if (n < 1 || !x || axis < 0 || axis >= MAX_RANK) return graph_fail(b->g, "pl_concat: %d tensors along axis %d", n, axis);
+    for (int i = 0; i < n; i++)
+        if (!in(b, x[i])) return 0;
+    return op_concat(b->g, x, n, axis);
+}
+
+pl_tensor pl_conv(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad, int groups)
+{
+    return op_conv(b->g, in(b, x), in(b, w), optional(b, bias), stride, pad, groups);
+}
+
+pl_tensor pl_conv_transpose(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad)
+{
+    return op_conv_transpose(b->g, in(b, x), in(b, w), optional(b, bias), stride, pad);
+}
+
+pl_tensor pl_resize(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W, int align_corners)
+{
+    if (H < 1 || W < 1 || H > ELEMENTS_MOST / W) return graph_fail(b->g, "pl_resize: to %lld x %lld", (long long)H, (long long)W);
+    return op_resize(b->g, in(b, x), H, W, align_corners);
+}
+
+pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W)
+{
+    if (H < 1 || W < 1 || H > ELEMENTS_MOST / W) return graph_fail(b->g, "pl_avgpool: to %lld x %lld", (long long)H, (long long)W);
+    return op_avgpool_adaptive(b->g, in(b, x), H, W);
+}
+
+/* An op that a model may emit on these inputs: not one of a backward, and none that writes to them. */
+static bool emittable(struct pl_builder *b, enum op op, int n)
+{
+    const struct op_row *row = &op_table[op];
+    if (row->flags & (OPF_GRAD | OPF_EFFECT)) return graph_fail(b->g, "pl_op: %s belongs to the backward or the update", row->name);
+    if (n < row->min_in || n > row->max_in || !n)
+        return graph_fail(b->g, "pl_op: %s takes %d to %d inputs, not %d", row->name, row->min_in, row->max_in, n);
+    for (int o = 0; o < row->outs; o++)
+        if (row->alias[o] > 0 && row->alias[o] <= n)
+            return graph_fail(b->g, "pl_op: %s would write to its input %d: leave it out", row->name, row->alias[o] - 1);
+    return true;
+}
+
+pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_tensor *x, const char *attributes)
+{
+    union attr attr;
+    enum op op = name ? op_named(name) : OP_NONE;
+    struct error e = {0};
+    id inputs[MAX_IN] = {0};
+    if (b->g->error.code) return 0;
+    if (op == OP_NONE) return graph_fail(b->g, "pl_op: there is no op %s; docs/ops.md lists them", name ? name : "NULL");
+    if (!x) n = 0;
+    if (!emittable(b, op, n)) return 0;
+    for (int i = 0; i < n; i++) {
+        inputs[i] = i < op_table[op].min_in ? in(b, x[i]) : optional(b, x[i]);
+        if (b->g->error.code) return 0;
+    }
+    if (attr_read(&attr, op, tensor_at(b->g, inputs[0])->dtype, attributes, &e)) return graph_fail(b->g, "pl_op: %s", e.text);
+    id y = op_apply(b->g, op, &attr, inputs, n);
+    return y || b->g->error.code ? y : graph_fail(b->g, "pl_op: %s needs more than can be said by name", op_table[op].name);
 }
 
 /* 1/count is a number of the step block: the sum is multiplied by a view of it. */

@@ -32,6 +32,7 @@ static int list_inputs(struct pl_session *s)
         struct session_input x = {.name = graph_name(g, g->storages.at[k].name)};
         if (g->storages.at[k].kind != KIND_INPUT || !run_input(r, x.name, &x.is)) continue;
         run_input_ids(r, &x.is);
+        x.written = !strcmp(x.name, "samples"); /* the run numbers them itself */
         vec_push(&s->inputs, x);
     }
     return PL_OK;

@@ -1,0 +1,76 @@
+/*
+ * paired.c: the rules of ops whose gradient is one op of their own, the row that follows:
+ *
+ *     OP(NAME,     ..., shape,       paired, reads, ...)
+ *     OP(NAME_BWD, ..., like_inputs, none,   NONE,  ..., OPF_GRAD, ...)
+ *
+ * NAME_BWD has NAME's attributes. Its inputs are the gradient dy of output 0, then what
+ * `reads` names: inputs in order, then outputs in order. Its outputs are the gradients of
+ * NAME's inputs, from the first on; inputs behind the last output have none. An input that
+ * the gradient does not read has the shape of the one before it (a bias that of its
+ * weight), the first one that of dy.
+ *
+ * So a backward's inputs tell what its forward's were, and the forward's own shape rule is
+ * their check: a kernel of NAME_BWD may rely on what NAME's may.
+ */
+#include <string.h>
+
+#include "graph/infer.h"
+
+/* The row before, whose name is this one's without _BWD. */
+static const struct op_row *forward_of(enum op backward)
+{
+    const struct op_row *row = &op_table[backward - 1];
+    const size_t n = strlen(row->name);
+    CHECK(!strncmp(op_table[backward].name, row->name, n) && !strcmp(op_table[backward].name + n, "_BWD"),
+          "%s stands behind %s, which is not its forward", op_table[backward].name, row->name);
+    return row;
+}
+
+void vjp_paired(struct vjp *v)
+{
+    const struct op_row *forward = forward_of(v->op + 1), *backward = forward + 1;
+    id in[MAX_IN] = {v->dout[0]};
+    int n = 1;
+    for (int i = 0; i < MAX_IN && n < MAX_IN; i++)
+        if (forward->reads >> i & 1) in[n++] = v->in[i];
+    for (int o = 0; o < MAX_OUT && n < MAX_IN; o++)
+        if (forward->reads >> (16 + o) & 1) in[n++] = v->out[o];
+    id node = graph_emit(v->g, v->op + 1, v->attr, in, n);
+    for (int i = 0; node && i < backward->outs; i++) v->din[i] = node_at(v->g, node)->out[i];
+}
+
+/* The forward's inputs, into fw->in; false: the backward's do not agree with each other. */
+static bool forward_inputs(struct infer *f, struct infer *fw)
+{
+    const struct op_row *row = forward_of(f->op);
+    const struct tensor *like = f->in[0];
+    int at = 1;
+    *fw = (struct infer){.op = f->op - 1, .attr = f->attr, .nin = row->max_in};
+    for (int i = 0; i < row->max_in; i++) {
+        if (row->reads >> i & 1) like = f->in[at++];
+        fw->in[i] = like;
+    }
+    row->infer(fw);
+    bool agree = fw->error[0] || same(f->in[0], &fw->out[0]);
+    for (int o = 0; o < row->outs && agree && !fw->error[0]; o++)
+        if (row->reads >> (16 + o) & 1) agree = tensor_elements(f->in[at++]) == tensor_elements(&fw->out[o]);
+    if (!agree) snprintf(fw->error, sizeof fw->error, "dy or a result of %s has not its shape", row->name);
+    memcpy(f->error, fw->error, sizeof f->error);
+    return !f->error[0];
+}
+
+/* Each gradient in its input's dtype. */
+void infer_like_inputs(struct infer *f)
+{
+    struct infer fw;
+    if (!forward_inputs(f, &fw)) return;
+    for (int o = 0; o < op_table[f->op].outs; o++) like(&f->out[o], fw.in[o]);
+}
+
+/* The first input is an activation, the others are weights: their gradients are sums, in f32. */
+void infer_like_weights(struct infer *f)
+{
+    infer_like_inputs(f);
+    for (int o = 1; o < op_table[f->op].outs; o++) f->out[o].dtype = statistic(f->in[0]);
+}
