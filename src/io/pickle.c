@@ -3,7 +3,12 @@
  * torch.save has ever written, and containers around it.
  *
  * Sharing. A memo may refer to one value from several places, and a damaged pickle may
- * put a list into itself: whoever walks the tree bounds his depth (PICKLE_DEPTH).
+ * put a list into itself: whoever walks the tree bounds his depth (PICKLE_DEPTH) and looks
+ * at a value once.
+ *
+ * Bounds. Values, items of containers, the stack and the memo are counted, and a name,
+ * the one thing that a few bytes could copy again and again, is short: the memory that is
+ * taken is the input's length times a constant, and never more than PICKLE_VALUES allows.
  */
 #include "io/pickle.h"
 
@@ -17,7 +22,7 @@ struct machine {
     struct error *e;
     VEC(struct pickle *) stack;   /* NULL: a mark */
     VEC(struct pickle *) memo;
-    uint32_t values;
+    uint32_t values, items;
     int rc;
 };
 
@@ -75,7 +80,8 @@ static struct pickle *make(struct machine *m, enum pickle_kind kind)
 static void push(struct machine *m, struct pickle *p)
 {
     if (m->rc) return;
-    vec_push(&m->stack, p);
+    if (m->stack.n >= PICKLE_VALUES) fail(m, "more values than a checkpoint has");
+    else vec_push(&m->stack, p);
 }
 
 static struct pickle *pop(struct machine *m)
@@ -95,6 +101,10 @@ static struct pickle *top(struct machine *m)
 static void add_item(struct machine *m, struct pickle *to, struct pickle *item)
 {
     if (m->rc || !item) return;
+    if (m->items++ >= PICKLE_VALUES) {
+        fail(m, "more values than a checkpoint has");
+        return;
+    }
     if (to->n == to->room) {
         uint32_t room = to->room ? to->room * 2 : 4;
         struct pickle **more = bump_alloc(m->b, room * sizeof *more);
@@ -131,13 +141,14 @@ static void push_simple(struct machine *m, enum pickle_kind kind, int64_t x)
     push(m, p);
 }
 
-/* Little-endian two's complement of any length. */
+/* Little-endian two's complement of any length; beyond 64 bits a float near it will do. */
 static void push_long(struct machine *m, uint64_t n)
 {
     const uint8_t *p = take(m, n);
     if (!p) return;
-    uint64_t x = n && p[n - 1] & 0x80 ? ~0ull : 0;
-    double real = 0;
+    bool negative = n && p[n - 1] & 0x80;
+    uint64_t x = negative ? ~0ull : 0;
+    double real = negative ? -1 : 0;
     for (uint64_t i = 0; i < n && i < 8; i++) x = (x & ~(0xFFull << (8 * i))) | (uint64_t)p[i] << (8 * i);
     if (n <= 8) {
         push_int(m, (int64_t)x);
@@ -145,7 +156,7 @@ static void push_long(struct machine *m, uint64_t n)
     }
     for (uint64_t i = n; i-- > 0;) real = real * 256 + p[i];
     struct pickle *v = make(m, PICKLE_FLOAT);
-    if (v) v->real = real, v->length = n, v->text = bump_string(m->b, "");
+    if (v) v->real = real;
     push(m, v);
 }
 
@@ -162,7 +173,7 @@ static void push_float(struct machine *m)
 
 /* --- containers ---------------------------------------------------------------------- */
 
-/* The place behind the last mark; the mark goes when `take_it`. */
+/* The place behind the last mark. */
 static uint32_t find_mark(struct machine *m)
 {
     uint32_t k = m->stack.n;
@@ -188,21 +199,25 @@ static void push_gathered(struct machine *m, enum pickle_kind kind)
     push(m, p);
 }
 
+/* Whether `to` may be filled: lists one by one, dictionaries in pairs. An object that a call
+ * would have made takes items as well; they are its own affair and are dropped. */
+static bool fillable(struct machine *m, const struct pickle *to, bool pairs)
+{
+    if (m->rc || to->kind == PICKLE_CALL) return false;
+    if (to->kind != (pairs ? PICKLE_DICT : PICKLE_LIST)) fail(m, pairs ? "no dictionary to add to" : "no list to add to");
+    return !m->rc;
+}
+
 /* Adds what lies above the mark to the container under it. */
 static void extend(struct machine *m, bool pairs)
 {
     uint32_t from = find_mark(m);
     if (m->rc) return;
-    if (from < 2 || !m->stack.at[from - 2]) {
-        fail(m, "no container to add to");
-        return;
-    }
-    struct pickle *to = m->stack.at[from - 2];
-    if (pairs && (m->stack.n - from) % 2) {
-        fail(m, "a key without a value");
-        return;
-    }
-    gather(m, to);
+    struct pickle *to = from < 2 ? NULL : m->stack.at[from - 2];
+    if (!to) fail(m, "no container to add to");
+    else if (pairs && (m->stack.n - from) % 2) fail(m, "a key without a value");
+    else if (fillable(m, to, pairs)) gather(m, to);
+    else m->stack.n = from - 1;
 }
 
 static void push_tuple(struct machine *m, int n)
@@ -216,7 +231,7 @@ static void push_tuple(struct machine *m, int n)
 static void set_item(struct machine *m, int n)
 {
     struct pickle *value = pop(m), *key = n > 1 ? pop(m) : NULL, *to = top(m);
-    if (m->rc) return;
+    if (m->rc || !fillable(m, to, n > 1)) return;
     if (key) add_item(m, to, key);
     add_item(m, to, value);
 }
@@ -226,6 +241,10 @@ static void set_item(struct machine *m, int n)
 static void push_name(struct machine *m, const char *module, size_t a, const char *name, size_t b)
 {
     if (m->rc) return;
+    if (a > PICKLE_NAME_MOST || b > PICKLE_NAME_MOST) {
+        fail(m, "a name that is too long");
+        return;
+    }
     struct text t = {0};
     text_append(&t, module, a);
     text_append(&t, " ", 1);
@@ -259,7 +278,7 @@ static void call(struct machine *m)
 static void build(struct machine *m)
 {
     struct pickle *state = pop(m), *p = top(m);
-    if (!m->rc && p->kind == PICKLE_CALL) add_item(m, p, state);
+    if (!m->rc && p->kind == PICKLE_CALL && p->n < 3) add_item(m, p, state);
 }
 
 static void persistent(struct machine *m)
@@ -275,7 +294,8 @@ static void put_memo(struct machine *m, uint64_t k)
 {
     struct pickle *p = top(m);
     if (m->rc) return;
-    if (k > m->n) { /* a pickle has no more values than bytes */
+    /* They are numbered in the order of the pickle, which has a byte or more for each. */
+    if (k > m->at || k > PICKLE_VALUES) {
         fail(m, "a memo number out of range");
         return;
     }
@@ -305,7 +325,7 @@ static void text_number(struct machine *m, bool real)
     }
     memcpy(copy, line, n);
     copy[n] = 0;
-    if (!strcmp(copy, "00") || !strcmp(copy, "01")) push_simple(m, PICKLE_BOOL, copy[1] == '1');
+    if (!real && (!strcmp(copy, "00") || !strcmp(copy, "01"))) push_simple(m, PICKLE_BOOL, copy[1] == '1');
     else if (!real) push_int(m, strtoll(copy, NULL, 10));
     else {
         struct pickle *p = make(m, PICKLE_FLOAT);
@@ -321,11 +341,14 @@ static void text_name(struct machine *m)
     if (name) push_name(m, module, a, name, b);
 }
 
-static void text_unicode(struct machine *m)
+/* A line of text; of protocol 0's strings the quotes go. Escapes stay as they are written. */
+static void text_line(struct machine *m, bool quoted)
 {
     size_t n;
     const char *line = take_line(m, &n);
-    if (line) push_text(m, PICKLE_STRING, line, n);
+    if (!line) return;
+    if (quoted && n >= 2 && line[0] == line[n - 1] && (line[0] == '\'' || line[0] == '"')) push_text(m, PICKLE_STRING, line + 1, n - 2);
+    else push_text(m, PICKLE_STRING, line, n);
 }
 
 static uint64_t text_index(struct machine *m)
@@ -375,7 +398,8 @@ static bool step(struct machine *m)
     case 0x8a: push_long(m, take_number(m, 1)); break;
     case 0x8b: push_long(m, take_number(m, 4)); break;
     case 'G': push_float(m); break;
-    case 'V': case 'S': text_unicode(m); break;
+    case 'V': text_line(m, false); break;
+    case 'S': text_line(m, true); break;
     case 'X': sized_text(m, PICKLE_STRING, 4); break;
     case 0x8c: sized_text(m, PICKLE_STRING, 1); break;
     case 0x8d: sized_text(m, PICKLE_STRING, 8); break;

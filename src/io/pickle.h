@@ -12,7 +12,8 @@
 
 #include "base/base.h"
 
-enum { PICKLE_VALUES = 1 << 24, PICKLE_DEPTH = 64 };
+/* A checkpoint of a large model has some ten thousand values. */
+enum { PICKLE_VALUES = 1 << 22, PICKLE_DEPTH = 64, PICKLE_NAME_MOST = 1024 };
 
 enum pickle_kind {
     PICKLE_NONE, PICKLE_BOOL, PICKLE_INT, PICKLE_FLOAT, PICKLE_STRING, PICKLE_BYTES,

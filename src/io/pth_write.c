@@ -5,13 +5,14 @@
  *     checkpoint/data.pkl         the dictionary, which is known only at the end
  *     checkpoint/version, byteorder
  *
- * Offsets are 64 bits wide throughout. Written beside its place and renamed.
+ * Offsets are 64 bits wide throughout. Data goes out as it comes, in pieces; its checksum is
+ * put into the header in front of it when the last piece is there. Written beside its place
+ * and renamed.
  */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include "io/file.h"
 #include "io/pth.h"
@@ -26,9 +27,38 @@ struct pth_writer {
     char path[4096], part[4200];
     int fd;
     uint64_t at;
+    uint64_t left;                /* bytes that the open member still wants */
     VEC(struct member) members;
     struct text pickle;
+    uint32_t crc[8][256];
 };
+
+/* --- the checksum ----------------------------------------------------------------------- */
+
+/* table[k][b]: what byte b does to the remainder when k more bytes follow it (the reflected
+ * polynomial of zip), so that eight bytes are taken at once. */
+static void crc_tables(uint32_t table[8][256])
+{
+    for (uint32_t b = 0; b < 256; b++) {
+        uint32_t x = b;
+        for (int i = 0; i < 8; i++) x = x >> 1 ^ (x & 1 ? 0xEDB88320u : 0);
+        table[0][b] = x;
+    }
+    for (int k = 1; k < 8; k++)
+        for (uint32_t b = 0; b < 256; b++) table[k][b] = table[k - 1][b] >> 8 ^ table[0][table[k - 1][b] & 255];
+}
+
+static uint32_t crc_more(const uint32_t table[8][256], uint32_t crc, const uint8_t *p, uint64_t n)
+{
+    uint32_t x = ~crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint32_t a = x ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+        x = table[7][a & 255] ^ table[6][a >> 8 & 255] ^ table[5][a >> 16 & 255] ^ table[4][a >> 24] ^ table[3][p[4]] ^ table[2][p[5]] ^
+            table[1][p[6]] ^ table[0][p[7]];
+    }
+    for (; n; n--, p++) x = x >> 8 ^ table[0][(x ^ *p) & 255];
+    return ~x;
+}
 
 /* --- the archive ------------------------------------------------------------------------ */
 
@@ -57,13 +87,13 @@ static void put_facts(struct text *t, const struct member *m)
     put_number(t, strlen(m->name), 2);
 }
 
-/* Header, name, an extra field that ends where data may begin, data. */
-static int put_member(struct pth_writer *w, const char *name, const void *data, uint64_t bytes, struct error *e)
+/* Header, name, an extra field that ends where data may begin; the data follows. */
+static int open_member(struct pth_writer *w, const char *name, uint64_t bytes, struct error *e)
 {
     struct member m = {.at = w->at, .bytes = bytes};
     struct text t = {0};
+    CHECK(!w->left, "%s: a member within another", w->path);
     snprintf(m.name, sizeof m.name, "%s", name);
-    m.crc = (uint32_t)crc32_z(0, data, bytes);
     size_t fixed = 30 + strlen(m.name) + 20 + 4, fill = (size_t)((64 - (w->at + fixed) % 64) % 64);
     put_number(&t, 0x04034b50, 4);
     put_facts(&t, &m);
@@ -77,10 +107,29 @@ static int put_member(struct pth_writer *w, const char *name, const void *data, 
     put_number(&t, fill, 2);
     for (size_t i = 0; i < fill; i++) text_append(&t, "Z", 1);
     int rc = put(w, t.at, t.n, e);
-    if (!rc) rc = put(w, data, bytes, e);
     text_free(&t);
     vec_push(&w->members, m);
+    w->left = bytes;
     return rc;
+}
+
+/* More of the open member. Behind its last byte the checksum goes into its header. */
+static int fill_member(struct pth_writer *w, const void *data, uint64_t n, struct error *e)
+{
+    struct member *m = &w->members.at[w->members.n - 1];
+    CHECK(n <= w->left, "%s: more data than %s has room for", w->path, m->name);
+    if (n) m->crc = crc_more(w->crc, m->crc, data, n);
+    int rc = n ? put(w, data, n, e) : PL_OK;
+    w->left -= n;
+    if (rc || w->left) return rc;
+    uint8_t crc[4] = {(uint8_t)m->crc, (uint8_t)(m->crc >> 8), (uint8_t)(m->crc >> 16), (uint8_t)(m->crc >> 24)};
+    return pwrite(w->fd, crc, 4, (off_t)m->at + 14) == 4 ? PL_OK : file_error(w->part, "write", e);
+}
+
+static int put_member(struct pth_writer *w, const char *name, const void *data, uint64_t bytes, struct error *e)
+{
+    int rc = open_member(w, name, bytes, e);
+    return rc ? rc : fill_member(w, data, bytes, e);
 }
 
 static int put_directory(struct pth_writer *w, struct error *e)
@@ -195,7 +244,9 @@ static void op_tensor(struct text *t, const char *name, const char *key, enum dt
 
 int pth_begin(struct pth_writer **out, const char *path, struct error *e)
 {
+    if (strlen(path) >= 4096) return error_set(e, PL_USAGE, "a path of %zu bytes; at most 4095 are possible", strlen(path));
     struct pth_writer *w = mem_alloc(sizeof *w);
+    crc_tables(w->crc);
     snprintf(w->path, sizeof w->path, "%s", path);
     snprintf(w->part, sizeof w->part, "%s.part", path);
     w->fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -209,15 +260,27 @@ int pth_begin(struct pth_writer **out, const char *path, struct error *e)
     return PL_OK;
 }
 
-int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data, struct error *e)
+int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, struct error *e)
 {
     char key[32], member[64];
     uint64_t bytes = dtype_size(t);
+    CHECK(bytes && rank <= PTH_RANK, "tensor %s has no dtype or %d dimensions", name, rank);
     for (int i = 0; i < rank; i++) bytes *= (uint64_t)dim[i];
     snprintf(key, sizeof key, "%u", w->members.n);
     snprintf(member, sizeof member, "checkpoint/data/%s", key);
     op_tensor(&w->pickle, name, key, t, rank, dim);
-    return put_member(w, member, data, bytes, e);
+    return open_member(w, member, bytes, e);
+}
+
+int pth_write_bytes(struct pth_writer *w, const void *data, uint64_t n, struct error *e)
+{
+    return fill_member(w, data, n, e);
+}
+
+int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data, struct error *e)
+{
+    int rc = pth_write_begin(w, name, t, rank, dim, e);
+    return rc ? rc : fill_member(w, data, w->left, e);
 }
 
 static void release(struct pth_writer *w)

@@ -5,6 +5,7 @@
  */
 #include "io/zip.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { LOCAL = 0x04034b50, CENTRAL = 0x02014b50, END = 0x06054b50, END64 = 0x06064b50, PLACE64 = 0x07064b50,
@@ -75,6 +76,11 @@ static int add_member(struct zip *z, const uint8_t *bytes, size_t n, const uint8
     return PL_OK;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct zip_member *)a)->name, ((const struct zip_member *)b)->name);
+}
+
 int zip_read(struct zip *z, const uint8_t *bytes, size_t n, struct bump *b, struct error *e)
 {
     uint64_t at = 0, count = 0;
@@ -88,6 +94,7 @@ int zip_read(struct zip *z, const uint8_t *bytes, size_t n, struct bump *b, stru
         rc = add_member(z, bytes, n, bytes + at, b, e);
         at += length;
     }
+    if (!rc && z->members.n) qsort(z->members.at, z->members.n, sizeof *z->members.at, by_name);
     return rc;
 }
 
@@ -95,7 +102,6 @@ void zip_free(struct zip *z) { vec_free(&z->members); }
 
 const struct zip_member *zip_find(const struct zip *z, const char *name)
 {
-    for (uint32_t i = 0; i < z->members.n; i++)
-        if (!strcmp(z->members.at[i].name, name)) return &z->members.at[i];
-    return NULL;
+    struct zip_member key = {.name = name};
+    return z->members.n ? bsearch(&key, z->members.at, z->members.n, sizeof key, by_name) : NULL;
 }

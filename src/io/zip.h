@@ -15,10 +15,11 @@ struct zip_member {
 };
 
 struct zip {
-    VEC(struct zip_member) members;
+    VEC(struct zip_member) members; /* sorted by name */
 };
 
 bool zip_is(const uint8_t *bytes, size_t n);
+/* The directory; names live in `b`. On failure too, zip_free is due. */
 int zip_read(struct zip *z, const uint8_t *bytes, size_t n, struct bump *b, struct error *e);
 void zip_free(struct zip *z);
 const struct zip_member *zip_find(const struct zip *z, const char *name);
