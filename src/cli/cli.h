@@ -11,7 +11,7 @@ struct command {
     const char *name, *usage, *summary;
     int (*run)(int argc, char **argv, struct error *e);
 };
-extern const struct command command_plan, command_train, command_step, command_report;
+extern const struct command command_plan, command_train, command_step, command_report, command_convert;
 
 /* Options that commands share, parsed in one place. Members a command does not
  * allow stay NULL; an option it does not know is PL_USAGE. */
