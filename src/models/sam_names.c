@@ -130,7 +130,8 @@ static const struct row heads[] = {
 };
 
 /* Buffers that some programs save and every program can make. */
-static const char *const dropped[] = {"pixel_mean", "pixel_std", "image_encoder.layers.#.blocks.#.attn.attention_bias_idxs"};
+static const char *const dropped[] = {"pixel_mean", "pixel_std", "image_encoder.layers.#.blocks.#.attn.attention_bias_idxs",
+                                     "image_encoder.layers.#.blocks.#.attn.ab"};
 
 /* --- names ------------------------------------------------------------------------------- */
 
