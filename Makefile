@@ -20,7 +20,7 @@ WARN    := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initial
 OPT     ?= -O3 -g -fno-math-errno -fno-trapping-math
 CFLAGS  += $(CSTD) $(WARN) $(OPT) -fopenmp -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA)
 DEP     := -MMD -MP
-LDLIBS  += -lcjson -lyaml -lm -lpthread -ldl
+LDLIBS  += -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
 LDFLAGS += -fopenmp $(EXTRA)
 
 DIRS := base io graph run cpu cuda passes plan models data train report lib cli
@@ -43,6 +43,18 @@ ifeq ($(CUDA),1)
   NVFLAGS   := -arch=$(CUDA_ARCH) -O3 -std=c++17 -lineinfo -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
+
+# oneDNN: on where a program that uses its version 2 links, `make ONEDNN=0` forces it off.
+# One file uses it, src/cpu/onednn.c; without it onednn_none.c stands in.
+ONEDNN ?= $(shell printf '\043include <dnnl.h>\n\043if DNNL_VERSION_MAJOR != 2\n\043error\n\043endif\nint main(void) { return !dnnl_version(); }' | \
+            $(CC) $(EXTRA) -x c - -ldnnl -o /dev/null 2>/dev/null && echo 1 || echo 0)
+ifeq ($(ONEDNN),1)
+  ONEDNN_LIBS := -ldnnl
+  SRCS := $(filter-out src/cpu/onednn_none.c,$(SRCS))
+else
+  SRCS := $(filter-out src/cpu/onednn.c,$(SRCS))
+endif
+LDLIBS += $(ONEDNN_LIBS)
 OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
 LIB  := $(BUILD)/libparts.a
 
@@ -65,19 +77,22 @@ $(SHARED): $(PUBLIC) $(BUILD)/objects
 $(STATIC): $(PUBLIC) $(BUILD)/objects
 	$(CC) -r -nostdlib $(PUBLIC) -o $(BUILD)/plimsoll-public.o
 	$(OBJCOPY) --localize-hidden $(BUILD)/plimsoll-public.o
-	@rm -f $@ && ar rcs $@ $(BUILD)/plimsoll-public.o
+	@rm -f $@ && $(AR) rcs $@ $(BUILD)/plimsoll-public.o
 # The plug-in brings the few of our functions that it calls: it serves the program and
 # both libraries, which export none.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
-	$(CC) -shared $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) -lm -o $@
+	$(CC) -shared $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) -lm -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
-	@rm -f $@ && ar rcs $@ $(OBJS)
+	@rm -f $@ && $(AR) rcs $@ $(OBJS)
 # Changes when the list does: a source gone, or CUDA switched, makes another library.
 $(BUILD)/objects: always
 	@mkdir -p $(@D) && echo '$(OBJS)' | cmp -s - $@ || echo '$(OBJS)' >$@
 $(BUILD)/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -c $< -o $@
+# A chain as long as exp_fast's leaves a processor idle; several turns at once fill the gaps.
+UNROLL := activations attention elementwise softmax tokens
+$(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops
 $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
@@ -90,7 +105,7 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 
 # Programs of others: the public header, and flags from pkg-config, which takes
 # plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it.
-pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|' tools/plimsoll.pc.in
+pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@ONEDNN@|$(ONEDNN_LIBS)|' tools/plimsoll.pc.in
 PC := $(BUILD)/plimsoll-uninstalled.pc
 $(PC): tools/plimsoll.pc.in include/plimsoll.h
 	@mkdir -p $(@D)
@@ -109,17 +124,17 @@ REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tes
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
-HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge forge_pth cuda_seam)
+HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge forge_pth cuda_seam profile_place)
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The CUDA device against the reference kernels: needs none of the libraries that
 # files and configurations need, so that it builds on a bare machine with a card.
 SEAM := $(filter $(foreach d,base graph run cpu cuda passes plan,$(BUILD)/$(d)/%),$(OBJS))
 $(BUILD)/libseam.a: $(SEAM)
-	rm -f $@ && ar rcs $@ $(SEAM)
+	rm -f $@ && $(AR) rcs $@ $(SEAM)
 $(BUILD)/tests/cuda_seam: tests/cuda_seam.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $< $(BUILD)/libseam.a $(LDFLAGS) -lm -lpthread -ldl -o $@
+	$(CC) $(CFLAGS) $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
 
 # --- what people type ---------------------------------------------------------
 
@@ -164,7 +179,7 @@ FUZZ_SRCS    := $(foreach d,base io data,$(wildcard src/$(d)/*.c))
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h)
 	@mkdir -p $(@D)
-	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -lm -o $@
+	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -ljpeg -lpng -lz -lm -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
 	+@$(AGAIN) $(FUZZERS)

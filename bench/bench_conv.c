@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 
 #include "cpu/cpu.h"
-#include "peak.h"
+#include "cpu/peak.h"
 
 static const char *filter = "";
 

@@ -1,26 +1,29 @@
 /*
  * bench_gemm.c: matrix products and attention against the machine's peak.
  *
- *     bench_gemm [--small-pages] [name-filter]
+ *     bench_gemm [--small-pages] [--threads N] [name-filter]
  *
  * The peak is measured: a loop of independent fused multiply-adds in registers, or of
  * the bf16 instruction for bf16 operands, on as many threads. Each line is the best of several runs, because a shared
  * machine only ever adds time. Memory is on large pages, as the arena is, unless
- * --small-pages says otherwise.
+ * --small-pages says otherwise. Where oneDNN takes a product, a second line has its time.
  */
 #pragma GCC optimize("fp-contract=fast")
 
 #include <omp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "cpu/cpu.h"
 #include "cpu/micro.h"
 #include "cpu/micro_bf16.h"
-#include "peak.h"
+#include "cpu/onednn.h"
+#include "cpu/peak.h"
 
 static bool small_pages;
+static int many = 2; /* threads of the second column */
 static const char *filter = "";
 
 /* --- memory --------------------------------------------------------------------------- */
@@ -85,6 +88,8 @@ static double bench_time(struct bench *b, const struct kernel *k, int threads)
     CHECK(k->match(&b->q));
     b->l.work_bytes = k->workspace(&b->q);
     b->l.work = bytes_new(b->l.work_bytes);
+    struct error e;
+    CHECK(onednn_prepare(k, &b->l, &e) == PL_OK, "%s", e.text);
     double best = 1e30, begin = clock_seconds();
     for (int r = 0; r < 3 || (r < 200 && clock_seconds() - begin < 0.4); r++) {
         double start = clock_seconds();
@@ -92,20 +97,22 @@ static double bench_time(struct bench *b, const struct kernel *k, int threads)
         double t = clock_seconds() - start;
         if (t < best) best = t;
     }
+    onednn_release(k, &b->l);
     munmap(b->l.work, align_up(b->l.work_bytes + 64, 2u << 20));
     return best;
 }
 
 static void bench_print(const char *name, double flops, struct bench *b, const struct kernel *k)
 {
-    static double peaks[2][3];
+    static double peaks[2][2];
     enum dtype t = b->in[0].dtype;
     double *peak = peaks[t == DT_BF16];
     printf("%-44s", name);
-    for (int threads = 1; threads <= 2; threads++) {
-        if (!peak[threads]) peak[threads] = peak_measure(t, threads);
+    for (int column = 0; column < 2; column++) {
+        int threads = column ? many : 1;
+        if (!peak[column]) peak[column] = peak_measure(t, threads);
         double rate = flops / bench_time(b, k, threads);
-        printf("  %7.1f %4.0f%%", rate * 1e-9, 100 * rate / peak[threads]);
+        printf("  %7.1f %4.0f%%", rate * 1e-9, 100 * rate / peak[column]);
     }
     printf("  %6.1f\n", (double)b->l.work_bytes / (1 << 20));
     fflush(stdout);
@@ -119,6 +126,7 @@ static void bench_product(int64_t M, int64_t N, int64_t K, bool ta, bool tb, enu
              (long long)N, (long long)K, dtype_name(t), dtype_name(out));
     if (!strstr(name, filter)) return;
     struct bench b = {.q = {.nin = 2, .nout = 1}};
+    b.profile.onednn = true;
     b.attr.matmul.ta = ta, b.attr.matmul.tb = tb, b.attr.matmul.dtype = (uint8_t)out;
     b.in[0] = tensor_new(t, 2, ta ? (int64_t[]){K, M} : (int64_t[]){M, K});
     b.in[1] = tensor_new(t, 2, tb ? (int64_t[]){N, K} : (int64_t[]){K, N});
@@ -126,6 +134,10 @@ static void bench_product(int64_t M, int64_t N, int64_t K, bool ta, bool tb, enu
     for (int i = 0; i < 2; i++) b.l.in[i] = operand_new(&b.in[i]);
     b.l.out[0] = operand_new(&b.out[0]);
     bench_print(name, 2.0 * (double)M * (double)N * (double)K, &b, cpu_kernel_named(OP_MATMUL, "cpu_matmul"));
+    if (onednn_matmul_match(&b.q)) {
+        snprintf(name, sizeof name, "  oneDNN %s", onednn_implementation(&b.q, false));
+        bench_print(name, 2.0 * (double)M * (double)N * (double)K, &b, cpu_kernel_named(OP_MATMUL, "onednn_matmul"));
+    }
     for (int i = 0; i < 2; i++) munmap(b.l.in[i].data, align_up(tensor_bytes(&b.in[i]) + 64, 2u << 20));
     munmap(b.l.out[0].data, align_up(tensor_bytes(&b.out[0]) + 64, 2u << 20));
 }
@@ -164,6 +176,12 @@ static void bench_products(enum dtype t)
     static const int64_t rows[] = {1, 2, 4, 8, 16, 32, 64};
     for (size_t i = 0; i < COUNT(rows); i++) bench_product(rows[i], 2048, 2048, false, true, t, t);
     bench_product(8, 2048, 2048, false, false, t, t);
+    /* A transformer's layers: forward, and both gradients of one of them. */
+    static const int64_t layers[][2] = {{768, 768}, {3072, 768}, {768, 3072}};
+    for (int64_t M = 64; M <= 1024; M *= 16)
+        for (size_t i = 0; i < COUNT(layers); i++) bench_product(M, layers[i][0], layers[i][1], false, true, t, t);
+    bench_product(1024, 768, 3072, false, false, t, t);
+    bench_product(3072, 768, 1024, true, false, t, DT_F32);
     bench_product(512, 512, 64, false, true, t, t);
     bench_product(512, 32000, 64, false, true, t, t);
     bench_product(256, 32000, 576, false, true, t, t);
@@ -175,14 +193,15 @@ int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--small-pages")) small_pages = true;
+        else if (!strcmp(argv[i], "--threads") && i + 1 < argc) many = atoi(argv[++i]);
         else filter = argv[i];
     }
-    printf("inner loops: %s, tile %d x %d; peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", micro_best()->name,
-           micro_best()->mr, micro_best()->nr, peak_measure(DT_F32, 1) * 1e-9, peak_measure(DT_F32, 2) * 1e-9);
+    printf("inner loops: %s, tile %d x %d; peak %.1f GFLOP/s on 1 thread, %.1f on %d\n", micro_best()->name,
+           micro_best()->mr, micro_best()->nr, peak_measure(DT_F32, 1) * 1e-9, peak_measure(DT_F32, many) * 1e-9, many);
     const struct micro_bf16 *h = micro_bf16_best();
-    if (h) printf("of bf16: %s, tile %d x %d; peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", h->name, h->mr, h->nr,
-                  peak_measure(DT_BF16, 1) * 1e-9, peak_measure(DT_BF16, 2) * 1e-9);
-    printf("%-44s  %13s  %13s  %6s\n", "op, M x N x K", "1 thread", "2 threads", "MiB");
+    if (h) printf("of bf16: %s, tile %d x %d; peak %.1f GFLOP/s on 1 thread, %.1f on %d\n", h->name, h->mr, h->nr,
+                  peak_measure(DT_BF16, 1) * 1e-9, peak_measure(DT_BF16, many) * 1e-9, many);
+    printf("%-44s  %13s  %13s  %6s\n", "op, M x N x K", "1 thread", many == 2 ? "2 threads" : "many threads", "MiB");
     bench_products(DT_F32);
     bench_products(DT_BF16);
     for (enum dtype t = DT_F32; t <= DT_BF16; t++) {

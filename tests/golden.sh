@@ -32,6 +32,7 @@ fi
 make -s BUILD="$BUILD" "$compare" || exit 2
 
 tmp=$(mktemp -d) || exit 2
+export XDG_DATA_HOME="$tmp/data" # a profile that somebody measured here would change plans
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 1' HUP INT TERM
 passed=0

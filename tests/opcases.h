@@ -490,6 +490,8 @@ static const struct opcase case_ADAMW = {build_adamw, .no_gradient = true,
                                          .small = {{1, 1, 0, 0}, {3, 5, 1, 1}, {7, 9, 0, 1}}, .large = {{65, 130, 1, 1}}, .bench = {1024, 768, 1, 1}};
 
 #include "ops_acts.inc"
+#include "ops_masks.inc"
+#include "ops_prompts.inc"
 
 /* --- all rows -------------------------------------------------------------------------------------------------------- */
 

@@ -34,7 +34,7 @@ says() {
 }
 check '--help' says 'plimsoll train' "$binary" --help
 check '--version' says '^plimsoll [0-9]' "$binary" --version
-for command in plan train step; do
+for command in plan train step bench; do
     check "$command --help" says "usage: plimsoll $command" "$binary" $command --help
     check "$command --version" says '^plimsoll [0-9]' "$binary" $command --version
 done
@@ -154,6 +154,21 @@ check 'step: a pixel that is not finite' tower clip_vision 'pixel_values, sample
 check 'step: images of another size' tower clip_odd 'pixel_values.*\[2,3,14,14\]; expected \[B,3,15,15\]' set pixel_values 0 0
 check 'step: pixels for a language model' tower basic 'unknown input pixel_values.*input_ids' set pixel_values 0 0
 check 'train: a tower has no tokens' refused 2 'clip_vision_model takes pixel_values' --set model.path=tests/golden/clip_vision
+
+# asked CASE PATTERN FORGERY...: the same for the case's own batch of prompts.
+asked() {
+    local model=tests/golden/$1 pattern=$2
+    shift 2
+    "$tools/forge" "$model/batch.safetensors" "$tmp/batch.safetensors" "$@" || return 1
+    rm -f "$tmp/step.out"
+    expect 2 "$pattern" "$binary" step --model "$model" --batch "$tmp/batch.safetensors" --out "$tmp/step.out" && absent "$tmp/step.out"
+}
+check 'step: a label that no point has' asked sam_points 'input_labels, sample 0: element 1 is 7, expected 1, 0, -1' set input_labels 1 7
+check 'step: labels without points' asked sam_points 'input_labels without input_points' drop input_points
+check 'step: a place that is not finite' asked sam_boxes 'input_boxes, sample 0: element 2 is nan' set input_boxes 2 nan
+check 'step: a target that is not 0 or 1' asked sam_target 'gt_masks, sample 0: element 3 is 2, expected 0 or 1' set gt_masks 3 2
+check 'step: targets of a wrong rank' asked sam_target 'gt_masks.*\[B,M,H,H\].*rank 1' flatten gt_masks
+
 check 'step: an output folder that is not there' expect 1 'no-such' "$binary" step --model tests/golden/basic \
     --batch tests/golden/basic/batch.safetensors --out "$tmp/no-such/out.safetensors"
 

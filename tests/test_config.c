@@ -91,6 +91,7 @@ static const char everything[] =
     "  sequence: 128\n"
     "  shuffle: false\n"
     "  token_dtype: int32\n"
+    "loss: {preset: seed, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
@@ -98,7 +99,7 @@ static const char everything[] =
     "  seed: 9007199254740993, eval_every: 50, keep_best: false, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: all,\n"
     "  optimizer: adamw, offload: none, head_chunks: 8, allow: []}\n"
-    "device: {kind: cpu, threads: 2, deterministic: true}\n";
+    "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
 static void test_every_key(void **state)
 {
@@ -115,6 +116,7 @@ static void test_every_key(void **state)
     assert_int_equal(c.data_validation.n, 2);
     assert_string_equal(c.data_validation.at[1], "v/b,c.bin");
     assert_int_equal(c.data_token_dtype, TOKENS_I32);
+    assert_true(c.loss_preset == LOSS_SEED && c.loss_focal == 10 && c.loss_smooth == 1e-3);
     assert_int_equal(c.train_steps, 1000);
     assert_true(c.train_learning_rate == 3e-5 && c.train_eps == 1e-6 && c.train_clip_norm == 1);
     assert_int_equal(c.train_schedule, SCHEDULE_STEP);
@@ -140,6 +142,7 @@ static void test_every_key(void **state)
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);
+    assert_string_equal(c.device_profile, "machine.json");
     for (int key = 0; key < CONFIG_KEYS; key++) /* the text above leaves no key out, but one of each pair */
         if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs && key != KEY_train_step_size)
             fail_msg("%s is not tested", config_key_name((enum config_key)key));
@@ -295,7 +298,8 @@ static void test_errors(void **state)
     refuses("\n\ntrian: {steps: 1}\n", "run.yaml:3", "did you mean train?");
     refuses("learning_rate: 1\n", "run.yaml:1", "did you mean train.learning_rate?");
     refuses("train.steps: 1\n", "run.yaml:1", "train: {steps: ...}");
-    refuses("loss: {focal: 20}\n", "unknown key loss", "did you mean");
+    refuses("losses: {focal: 20}\n", "unknown key losses", "did you mean loss");
+    refuses("loss: {alpha: 1.5}\n", "loss.alpha", "1.5");
     refuses("data: {image_size: 1024}\n", "unknown key data.image_size", "did you mean");
     refuses("train:\n  steps: ten\n", "run.yaml:2: train.steps", "\"ten\", expected a whole number from 1 to 2147483647");
     refuses("train:\n  steps: 0\n", "the number 0", "from 1");

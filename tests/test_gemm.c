@@ -24,6 +24,7 @@
 #include "cpu/gemm.h"
 #include "cpu/micro.h"
 #include "cpu/micro_bf16.h"
+#include "cpu/onednn.h"
 #include "cpu/pack.h"
 
 enum { CANARY = 256 };
@@ -91,7 +92,7 @@ static void call_free(struct call *c)
 /* Asks, allocates, runs, checks the canary. Optional inputs have rank 0 and no data. */
 static void call_run(struct call *c, const struct kernel *k, int threads)
 {
-    struct profile profile = {.threads = threads};
+    struct profile profile = {.threads = threads, .onednn = true};
     struct query q = {.attr = &c->attr, .nin = c->nin, .nout = c->nout, .profile = &profile};
     struct launch l = {.attr = &c->attr, .nin = c->nin, .nout = c->nout, .threads = threads};
     for (int i = 0; i < c->nin; i++) q.in[i] = c->data_in[i].data ? &c->in[i] : NULL, l.in[i] = c->data_in[i];
@@ -102,7 +103,10 @@ static void call_run(struct call *c, const struct kernel *k, int threads)
     memset(work, 0xFF, l.work_bytes);
     memset(work + l.work_bytes, 0x5A, CANARY);
     l.work = work;
+    struct error e;
+    assert_int_equal(onednn_prepare(k, &l, &e), PL_OK);
     k->run(&l);
+    onednn_release(k, &l);
     for (int i = 0; i < CANARY; i++)
         if (work[l.work_bytes + (uint64_t)i] != 0x5A)
             fail_msg("%s wrote behind its workspace of %llu bytes", k->name, (unsigned long long)l.work_bytes);
@@ -170,6 +174,57 @@ static void product_compare(const struct product *p, const struct call *c, const
             check(what, at(&c->data_out[0], i * p->N + j), sum + other, sqrt(norm + other * other), (double)p->K, p->c,
                   i * p->N + j);
         }
+}
+
+/* Where oneDNN takes it: against the loops with 1 to 3 threads, whose bits may differ. What
+ * would take memory of its own is not taken. Returns whether it was, and counts those whose
+ * bits differ. */
+static bool product_onednn(const struct product *p, int *differ)
+{
+    struct call c = product_call(p);
+    struct profile profile = {.threads = 2, .onednn = true};
+    struct query q = {.attr = &c.attr, .in = {&c.in[0], &c.in[1], c.nin > 2 ? &c.in[2] : NULL}, .out = {&c.out[0]},
+                      .nin = c.nin, .nout = 1, .profile = &profile};
+    const struct kernel *k = p->linear ? cpu_kernel_named(OP_LINEAR, "onednn_linear") : cpu_kernel_named(OP_MATMUL, "onednn_matmul");
+    bool takes = k->match(&q);
+    const char *name = onednn_implementation(&q, p->linear);
+    assert_true(!takes || (name && strncmp(name, "gemm:", 5) && strncmp(name, "ref:", 4)));
+    profile.onednn = false;
+    assert_false(k->match(&q));
+    void *old = mem_copy(c.data_out[0].data, tensor_bytes(&c.out[0])), *own = c.data_in[2].data, *first = NULL;
+    bool other_bits = false;
+    for (int threads = 1; takes && threads <= 3; threads++) {
+        if (p->add) memcpy(c.data_out[0].data, old, tensor_bytes(&c.out[0]));
+        else poison(&c.data_out[0], &c.out[0]);
+        if (p->add) c.data_in[2].data = c.data_out[0].data;
+        call_run(&c, k, threads);
+        c.data_in[2].data = own;
+        product_compare(p, &c, old);
+        if (!first) first = mem_copy(c.data_out[0].data, tensor_bytes(&c.out[0]));
+        other_bits |= memcmp(first, c.data_out[0].data, tensor_bytes(&c.out[0])) != 0;
+    }
+    *differ += other_bits;
+    mem_free(old);
+    mem_free(first);
+    call_free(&c);
+    return takes;
+}
+
+static void test_onednn(void **unused)
+{
+    (void)unused;
+    static const int64_t shapes[][3] = {{5, 12, 64}, {33, 50, 129}, {130, 97, 270}, {64, 192, 256}};
+    int taken = 0, asked = 0, differ = 0;
+    seed_set(6);
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (int which = 0; which < 64; which++) {
+            struct product p = {shapes[i][0], shapes[i][1], shapes[i][2], .ta = which & 1, .tb = which >> 1 & 1, .add = which >> 2 & 1};
+            if ((p.linear = which >> 3 & 1)) p.ta = false, p.tb = true, p.bias = p.add, p.add = false;
+            p.a = p.b = which >> 4 & 1 ? DT_BF16 : DT_F32;
+            p.c = which >> 5 ? DT_F32 : p.a;
+            taken += product_onednn(&p, &differ), asked++;
+        }
+    print_message("oneDNN takes %d of %d products here; bits of %d depend on the thread count\n", taken, asked, differ);
 }
 
 /* Runs with 1, 2 and 3 threads: the first against the loops, the others bit for bit. */
@@ -290,14 +345,14 @@ static void test_gemm_strides(void **unused)
 
 /* Panels of bf16 groups, of every ISA's shape, against their definition: all bits at their
  * places, zeros where there is nothing, and nothing behind the end. */
-static void pack_bf16_test(int width, int group, int64_t across, int64_t along, int64_t n, int64_t K)
+static void pack_bf16_test(int width, int group, int whole, int64_t across, int64_t along, int64_t n, int64_t K)
 {
     enum { GUARD = 8 };
-    static uint16_t from[70 * 70 * 3], to[(96 + 32) * 72 + GUARD];
-    int64_t tall = (K + group - 1) / group * group, size = panel_bf16(width, n, K, group);
+    static uint16_t from[70 * 70 * 3], to[(96 + 32) * 96 + GUARD];
+    int64_t tall = (K + whole - 1) / whole * whole, size = panel_bf16(width, n, K, whole);
     for (size_t i = 0; i < COUNT(from); i++) from[i] = (uint16_t)(i * 40503u + 1);
     memset(to, 0xFF, sizeof to);
-    pack_panels_bf16(to, width, group, from, across, along, n, K);
+    pack_panels_bf16(to, width, group, whole, from, across, along, n, K);
     for (int64_t x = 0; x < size; x++) {
         int64_t in = x % (width * tall), k = in / (width * group) * group + in % group;
         int64_t i = x / (width * tall) * width + in / group % width;
@@ -313,29 +368,51 @@ static void test_pack_bf16(void **unused)
 {
     (void)unused;
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 8, 12, 17, 33, 64, 70};
-    static const int widths[] = {8, 12, 32};
+    static const struct { int width, group, whole; } kinds[] = {{8, 2, 2}, {8, 4, 4}, {12, 2, 2}, {12, 4, 4},
+                                                                {32, 2, 2}, {32, 4, 4}, {32, 2, 32}, {32, 32, 32}};
     for (size_t n = 0; n < COUNT(sizes); n++)
         for (size_t k = 0; k < COUNT(sizes); k++)
-            for (size_t w = 0; w < COUNT(widths); w++)
-                for (int group = 2; group <= GROUP_MAX; group += 2) {
-                    pack_bf16_test(widths[w], group, 71, 1, sizes[n], sizes[k]);
-                    pack_bf16_test(widths[w], group, 1, 71, sizes[n], sizes[k]);
-                    pack_bf16_test(widths[w], group, 3, 210, sizes[n], sizes[k]);
-                }
+            for (size_t i = 0; i < COUNT(kinds); i++) {
+                int width = kinds[i].width, group = kinds[i].group, whole = kinds[i].whole;
+                pack_bf16_test(width, group, whole, 71, 1, sizes[n], sizes[k]);
+                pack_bf16_test(width, group, whole, 1, 71, sizes[n], sizes[k]);
+                pack_bf16_test(width, group, whole, 3, 210, sizes[n], sizes[k]);
+            }
 }
 
-/* Where the processor multiplies bf16: tiles fit the panels that workspaces are sized in,
- * and results are narrowed like everywhere. */
-static void test_micro_bf16(void **unused)
+/* Where the processor multiplies bf16, each set that it has: tiles fit the panels that
+ * workspaces are sized in, products are right, results are narrowed like everywhere. */
+static void micro_bf16_product(const struct micro_bf16 *h, int64_t K, bool add)
 {
-    (void)unused;
-    const struct micro_bf16 *h = micro_bf16_best();
-    if (!h) return;
-    assert_true(PANEL_A % h->mr == 0 && PANEL_B % h->nr == 0 && h->mr <= MR_MAX && h->nr <= NR_MAX && h->group <= GROUP_MAX);
+    enum { K_MAX = 96, GAP = 3 };
+    static uint16_t a[TILE_ROWS * K_MAX], b[NR_MAX * K_MAX], pa[TILE_ROWS * K_MAX], pb[NR_MAX * K_MAX];
+    static float c[TILE_ROWS * (NR_MAX + GAP)];
+    int64_t ldc = h->nr + GAP;
+    for (int64_t i = 0; i < h->mr * K; i++) a[i] = f32_to_bf16((float)uniform());
+    for (int64_t i = 0; i < h->nr * K; i++) b[i] = f32_to_bf16((float)uniform());
+    for (int64_t i = 0; i < h->mr * ldc; i++) c[i] = (float)(i % 7);
+    pack_panels_bf16(pa, h->mr, h->group, h->group, a, K, 1, h->mr, K);
+    pack_panels_bf16(pb, h->nr, h->group_b, h->group, b, 1, h->nr, h->nr, K);
+    if (h->begin) h->begin();
+    h->product((K + h->group - 1) / h->group, pa, pb, c, ldc, add);
+    if (h->end) h->end();
+    for (int64_t i = 0; i < h->mr * ldc; i++) {
+        int64_t m = i / ldc, n = i % ldc;
+        double sum = add || n >= h->nr ? (double)(i % 7) : 0, norm = sum * sum;
+        for (int64_t k = 0; k < K && n < h->nr; k++) {
+            double term = (double)bf16_to_f32(a[m * K + k]) * (double)bf16_to_f32(b[k * h->nr + n]);
+            sum += term, norm += term * term;
+        }
+        check(h->name, c[i], sum, sqrt(norm), (double)K, DT_F32, i);
+    }
+}
+
+static void micro_bf16_narrow(const struct micro_bf16 *h)
+{
     static const uint32_t special[] = {0, 0x80000000, 1, 0x80007fff, 0x00008000, 0x007fffff, 0x3f808000, 0x3f818000, 0x3f808001,
                                        0x7f7fffff, 0x7f800000, 0xff800000, 0x7f800001, 0x7fc00000, 0xffffffff, 0x33333333};
-    float from[MR_MAX * (NR_MAX + 3)];
-    uint16_t to[(MR_MAX + GROUP_MAX) * (NR_MAX + 5)];
+    float from[TILE_ROWS * (NR_MAX + 3)];
+    uint16_t to[(TILE_ROWS + GROUP_MAX) * (NR_MAX + 5)];
     for (int round = 0; round < 1000; round++) {
         for (int i = 0; i < h->mr * (h->nr + 3); i++) {
             uint32_t u = (uint32_t)(random_word() >> 32);
@@ -346,6 +423,7 @@ static void test_micro_bf16(void **unused)
         for (int i = 0; i < h->mr; i++)
             for (int j = 0; j < h->nr; j++)
                 assert_int_equal(to[i * (h->nr + 5) + j], f32_to_bf16(from[i * (h->nr + 3) + j]));
+        if (!h->pack_rows) continue;
 
         /* As panels: rows as k, in groups filled up with 0, and columns as k. */
         int n = round % h->mr + 1, groups = (n + h->group - 1) / h->group, step = h->nr * h->group;
@@ -359,6 +437,26 @@ static void test_micro_bf16(void **unused)
             int k = x / (h->mr * h->group) * h->group + x % h->group, i = x / h->group % h->mr;
             assert_int_equal(to[x], f32_to_bf16(from[i * h->nr + k]));
         }
+    }
+}
+
+static void test_micro_bf16(void **unused)
+{
+    (void)unused;
+    const struct micro_bf16 *v = micro_bf16_vectors(), *sets[] = {v, micro_bf16_tiles()};
+    if (v) {
+        assert_true(PANEL_A % v->mr == 0 && v->mr <= MR_MAX && v->group <= GROUP_MAX && v->group_b == v->group);
+        assert_true(v->pack_rows && v->pack_columns);
+    }
+    seed_set(21);
+    for (size_t i = 0; i < COUNT(sets); i++) {
+        const struct micro_bf16 *h = sets[i];
+        if (!h) continue;
+        assert_true(PANEL_B % h->nr == 0 && h->nr <= NR_MAX && h->mr <= TILE_ROWS && h->group <= TILE_DEPTH);
+        static const int64_t lengths[] = {1, 2, 7, 31, 32, 33, 64, 90};
+        for (size_t k = 0; k < COUNT(lengths); k++)
+            for (int add = 0; add < 2; add++) micro_bf16_product(h, lengths[k], add);
+        micro_bf16_narrow(h);
     }
 }
 
@@ -730,6 +828,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul_shapes),    cmocka_unit_test(test_matmul_blocks), cmocka_unit_test(test_matmul_dtypes),
         cmocka_unit_test(test_linear),           cmocka_unit_test(test_gemm_strides),  cmocka_unit_test(test_match),
+        cmocka_unit_test(test_onednn),
         cmocka_unit_test(test_attention),        cmocka_unit_test(test_attention_dtypes),
         cmocka_unit_test(test_bmm_strides),      cmocka_unit_test(test_pack_bf16),     cmocka_unit_test(test_micro_bf16),
         cmocka_unit_test(test_attention_sight),  cmocka_unit_test(test_attention_large_bias),

@@ -604,6 +604,7 @@ static void test_update(void **state)
 }
 
 #include "kernels_shapes.inc"
+#include "kernels_masks.inc"
 
 int main(void)
 {
@@ -616,6 +617,8 @@ int main(void)
         cmocka_unit_test(test_conv),
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_maps),
+        cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_masks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

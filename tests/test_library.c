@@ -114,6 +114,14 @@ static void tokens(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_shift_labels(b, labels), PL_SHAPE(-1))));
 }
 
+/* Numbers are compared here, so the precision does not follow the processor. */
+static struct pl_session *open_f32(void)
+{
+    struct pl_session *s = pl_open();
+    assert_int_equal(pl_set(s, "memory.precision", "f32"), PL_OK);
+    return s;
+}
+
 /* --- helpers -------------------------------------------------------------------------- */
 
 struct batch {
@@ -150,7 +158,7 @@ static void make_batch(struct batch *d)
 
 static struct pl_session *open_with(pl_build build)
 {
-    struct pl_session *s = pl_open();
+    struct pl_session *s = open_f32();
     ok(s, pl_define(s, build, NULL, NULL));
     ok(s, pl_set(s, "train.effective_batch", "12"));
     ok(s, pl_set(s, "train.learning_rate", "1e-2"));
@@ -233,7 +241,7 @@ static void test_plan_is_kept(void **state)
 {
     (void)state;
     int calls = 0, before;
-    struct pl_session *s = pl_open();
+    struct pl_session *s = open_f32();
     ok(s, pl_define(s, classifier, &calls, NULL));
     ok(s, pl_plan(s, NULL));
     assert_true(calls > 0);
@@ -378,7 +386,7 @@ static void test_preset(void **state)
     double l[6], whole;
     for (int i = 0; i < N * T; i++) ids[i / T][i % T] = (i * 37) % 256;
     for (int split = 0; split < 2; split++) {
-        struct pl_session *s = pl_open();
+        struct pl_session *s = open_f32();
         ok(s, pl_set(s, "model.preset", "llama-tiny"));
         ok(s, pl_set(s, "data.sequence", "16"));
         ok(s, pl_set(s, "train.effective_batch", "5"));
@@ -576,7 +584,7 @@ static void test_train_needs_tokens(void **state)
 static void test_order_of_calls(void **state)
 {
     (void)state;
-    struct pl_session *s = pl_open();
+    struct pl_session *s = open_f32();
     double x;
     float y = 0;
     refused(s, pl_plan(s, NULL), "pl_define");
@@ -732,7 +740,7 @@ static void test_broken_models(void **state)
                                        "0 to 0 inputs", "no op NULL", "no call of this builder", "for each axis", "name=number of: ta, tb",
                                        "axis 1 is 2", "0 tensors", "probability", "kind 99"};
     for (int way = 0; way < (int)(sizeof says / sizeof *says); way++) {
-        struct pl_session *s = pl_open();
+        struct pl_session *s = open_f32();
         ok(s, pl_define(s, broken, &way, NULL));
         refused(s, pl_plan(s, NULL), says[way]);
         refused(s, pl_start(s), says[way]);
@@ -780,13 +788,13 @@ static void lonely(struct pl_builder *b, int64_t batch, void *user)
 static void test_odd_models(void **state)
 {
     (void)state;
-    meddled = pl_open();
+    meddled = open_f32();
     ok(meddled, pl_define(meddled, meddling, NULL, NULL));
     ok(meddled, pl_plan(meddled, NULL));
     assert_string_equal(pl_message(meddled), "");
     pl_close(meddled);
 
-    struct pl_session *s = pl_open();
+    struct pl_session *s = open_f32();
     ok(s, pl_define(s, lonely, NULL, NULL));
     refused(s, pl_plan(s, NULL), "no parameter");
     pl_close(s);

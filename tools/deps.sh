@@ -1,8 +1,9 @@
 #!/bin/bash
 # Installs what is missing to build and test; silent when nothing is.
 #
-#   tools/deps.sh          a C compiler, libyaml, cJSON, cmocka, pkg-config
+#   tools/deps.sh          a C compiler, libyaml, cJSON, libjpeg-turbo, libpng, zlib, cmocka, pkg-config
 #   tools/deps.sh fuzz     clang with libFuzzer as well
+#   tools/deps.sh onednn   oneDNN 2 as well, which a build takes where it is and does without elsewhere
 #
 # A thing is there when a program that uses it compiles and links: a library from
 # elsewhere counts. Debian and Ubuntu packages are installed with apt-get, as root or
@@ -33,12 +34,18 @@ command -v pkg-config >/dev/null || missing+=(pkg-config)
 if compiles '' stdio.h omp.h; then
     compiles -lcjson cjson/cJSON.h || missing+=(libcjson-dev)
     compiles -lyaml yaml.h || missing+=(libyaml-dev)
+    compiles -ljpeg stdio.h jpeglib.h || missing+=(libjpeg-dev)
+    compiles -lpng png.h || missing+=(libpng-dev)
+    compiles -lz zlib.h || missing+=(zlib1g-dev)
     compiles -lcmocka stdarg.h stddef.h setjmp.h stdint.h cmocka.h || missing+=(libcmocka-dev)
 else
-    missing+=(gcc libc6-dev libcjson-dev libyaml-dev libcmocka-dev)
+    missing+=(gcc libc6-dev libcjson-dev libyaml-dev libjpeg-dev libpng-dev zlib1g-dev libcmocka-dev)
 fi
 if [[ ${1-} == fuzz ]]; then
     fuzzes || missing+=(clang libclang-rt-dev)
+fi
+if [[ ${1-} == onednn ]]; then
+    compiles -ldnnl dnnl.h || missing+=(libdnnl-dev)
 fi
 if ((${#missing[@]} == 0)); then exit 0; fi
 

@@ -11,20 +11,22 @@ struct command {
     const char *name, *usage, *summary;
     int (*run)(int argc, char **argv, struct error *e);
 };
-extern const struct command command_plan, command_train, command_step, command_report, command_convert;
+extern const struct command command_plan, command_train, command_step, command_report, command_bench,
+    command_data, command_convert;
 
 /* Options that commands share, parsed in one place. Members a command does not
  * allow stay NULL; an option it does not know is PL_USAGE. */
 struct options {
     const char *run;      /* RUN.yaml, the positional argument */
-    const char *memory, *plan, *output, *model, *batch;
+    const char *memory, *plan, *output, *model, *batch, *steps, *threads;
     const char **set;
     int n_set;
-    bool json, explain, resume, help;
+    bool json, explain, resume, calibrate, help;
 };
 enum option_flag {
     OPT_RUN = 1, OPT_MEMORY = 2, OPT_PLAN = 4, OPT_OUTPUT = 8, OPT_MODEL = 16, OPT_BATCH = 32, OPT_JSON = 64,
-    OPT_EXPLAIN = 128, OPT_RESUME = 256,
+    OPT_EXPLAIN = 128, OPT_RESUME = 256, OPT_STEPS = 512, OPT_THREADS = 1024,
+    OPT_CALIBRATE = 2048, /* and then no RUN.yaml is needed */
 };
 int options_parse(struct options *o, unsigned allowed, int argc, char **argv, struct error *e);
 void options_free(struct options *o);

@@ -19,6 +19,8 @@ static const struct option table[] = {
     VALUE("--memory", OPT_MEMORY, memory), VALUE("--plan", OPT_PLAN, plan),       VALUE("-o", OPT_OUTPUT, output),
     VALUE("--out", OPT_OUTPUT, output),    VALUE("--model", OPT_MODEL, model),    VALUE("--batch", OPT_BATCH, batch),
     SWITCH("--json", OPT_JSON, json),      SWITCH("--explain", OPT_EXPLAIN, explain), SWITCH("--resume", OPT_RESUME, resume),
+    VALUE("--steps", OPT_STEPS, steps),    VALUE("--threads", OPT_THREADS, threads),
+    SWITCH("--calibrate", OPT_CALIBRATE, calibrate),
 };
 
 static int unknown_option(const char *arg, unsigned allowed, struct error *e)
@@ -67,7 +69,8 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
         else if (o->run) rc = error_set(e, PL_USAGE, "two run files: %s and %s", o->run, argv[i]);
         else o->run = argv[i];
     }
-    if (!rc && !o->help && allowed & OPT_RUN && !o->run) rc = error_set(e, PL_USAGE, "which run? Give a RUN.yaml; --help shows how");
+    if (!rc && !o->help && allowed & OPT_RUN && !o->run && !o->calibrate)
+        rc = error_set(e, PL_USAGE, "which run? Give a RUN.yaml; --help shows how");
     if (rc) options_free(o);
     return rc;
 }

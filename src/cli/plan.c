@@ -24,7 +24,7 @@ static void show(const struct run *r, const struct options *o, bool fits)
     struct plan_note note = run_note(r, fits);
     if (o->json) plan_write(&r->plan, &r->graph, &note, &text);
     else if (!fits) text_printf(&text, "Does not fit the budget. The smallest plan:\n\n");
-    if (!o->json) plan_print(&r->plan, &r->graph, &text);
+    if (!o->json) plan_print(&r->plan, &r->graph, &r->device.profile, &text);
     if (o->explain && !o->json) plan_explain(&r->plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);

@@ -6,15 +6,17 @@
  * Names are those of the Hugging Face forward. A language model takes input_ids and
  * labels and gives logits and loss; without labels only logits are written. A vision
  * tower takes pixel_values and gives last_hidden_state and hidden_states.N; its loss is
- * the mean of the squares of the output that the file's metadata names as loss_output.
- * grad.<parameter> follows.
+ * the mean of the squares of the output that the file's metadata names as loss_output. So is
+ * that of a model of masks, which takes pixel_values and prompts and gives pred_masks and
+ * iou_scores; with gt_masks it is that of training, over all pixels.
+ * grad.<parameter> follows. `memory.precision: auto` is f32 here, whatever the device.
  */
 #include "cli/cli.h"
 #include "cli/step.h"
 
 static int run_once(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
-    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output};
+    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .prompts = s->prompts};
     int rc = run_plan(&s->run, c, &ro, e);
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);
@@ -44,6 +46,8 @@ static int step_files(const struct options *o, struct error *e)
     struct step s = {.in = {.fd = -1}};
     int rc = options_config(o, &c, e);
     if (rc) return rc;
+    /* Another framework's numbers are f32 unless bf16 is what is to be looked at. */
+    if (c.memory_precision == PRECISION_AUTO) c.memory_precision = PRECISION_F32;
     c.model_path = (char *)o->model;
     c.model_preset = NULL;
     rc = open_batch(&s, o, e);

@@ -2,16 +2,15 @@
  * step_inputs.c: the inputs of `plimsoll step`, by the model's ports.
  *
  * A port says which shape and which values an input has; the sizes that it leaves open
- * come from the first tensor that has them, and all others must agree. Samples go
- * through one row buffer, so a batch of any size takes no memory of its size.
+ * come from the first tensor that has them, and all others must agree.
  */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cli/step.h"
 
-enum { SIZE_MOST = 1 << 20 }; /* of B and of T */
+enum { SIZE_MOST = 1 << 20 }; /* of what the batch decides */
 
 /* --- which tensors ------------------------------------------------------------------ */
 
@@ -22,7 +21,7 @@ static char *print_shape(int rank, const int64_t *dim, char out[96])
     out[0] = 0;
     for (int i = 0; i < rank && n < 96; i++) {
         const char *before = i ? "," : "[", *after = i == rank - 1 ? "]" : "";
-        if (dim[i] < 0) n += (size_t)snprintf(out + n, 96 - n, "%s%c%s", before, dim[i] == DIM_B ? 'B' : 'T', after);
+        if (dim[i] < 0) n += (size_t)snprintf(out + n, 96 - n, "%s%c%s", before, " BTSMPNH"[-dim[i]], after);
         else n += (size_t)snprintf(out + n, 96 - n, "%s%lld%s", before, (long long)dim[i], after);
     }
     return out;
@@ -33,10 +32,23 @@ static bool is_real(enum dtype t) { return t == DT_F32 || t == DT_BF16 || t == D
 /* One dimension: given by the port, or by whichever tensor came first. */
 static bool agrees(struct step *s, int64_t wanted, int64_t found)
 {
-    int64_t *open = wanted == DIM_B ? &s->B : &s->T;
     if (wanted > 0) return found == wanted;
+    int64_t *open = &s->size[-wanted];
     if (!*open) *open = found;
     return *open == found;
+}
+
+/* Which dtypes a file may have an input in; NULL: this one. */
+static const char *wrong_dtype(const struct port *p, const struct st_entry *t)
+{
+    bool whole = t->dtype == DT_I32 || t->dtype == DT_I64, real = is_real(t->dtype);
+    bool boolean = t->dtype == DT_U8 || !strcmp(t->dtype_name, "BOOL");
+    switch (p->values) {
+    case VALUES_REAL: return real ? NULL : "F32, BF16 or F16";
+    case VALUES_PLACES: return real || whole ? NULL : "F32, BF16, F16, I32 or I64";
+    case VALUES_MASKS: return boolean ? NULL : "U8 or BOOL";
+    default: return whole ? NULL : "I32 or I64";
+    }
 }
 
 static int check_entry(struct step *s, const struct port *p, const struct st_entry *t, struct error *e)
@@ -45,9 +57,8 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
     const char *path = s->in.path;
     if (t->rank != p->rank)
         return error_set(e, PL_USAGE, "%s: %s must be %s, it has rank %d", path, t->name, print_shape(p->rank, p->dim, expected), t->rank);
-    if (p->values == VALUES_REAL ? !is_real(t->dtype) : t->dtype != DT_I32 && t->dtype != DT_I64)
-        return error_set(e, PL_USAGE, "%s: %s is %s, it must be %s", path, t->name, t->dtype_name,
-                         p->values == VALUES_REAL ? "F32, BF16 or F16" : "I32 or I64");
+    const char *other = wrong_dtype(p, t);
+    if (other) return error_set(e, PL_USAGE, "%s: %s is %s, it must be %s", path, t->name, t->dtype_name, other);
     for (int i = 0; i < t->rank; i++) {
         if (p->dim[i] == DIM_T && t->dims[i] < 2)
             return error_set(e, PL_USAGE, "%s: %s has T = %lld, it must be at least 2", path, t->name, (long long)t->dims[i]);
@@ -56,7 +67,7 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
                              (long long)t->dims[i], i, SIZE_MOST);
         if (!agrees(s, p->dim[i], t->dims[i]))
             return error_set(e, PL_USAGE, "%s: %s has the shape %s; expected %s%s", path, t->name, print_shape(t->rank, t->dims, found),
-                             print_shape(p->rank, p->dim, expected), p->dim[i] < 0 ? ", the same B and T in all inputs" : " by the model's config.json");
+                             print_shape(p->rank, p->dim, expected), p->dim[i] < 0 ? ", the same letter the same size in all inputs" : " by the model's config.json");
     }
     return PL_OK;
 }
@@ -78,18 +89,73 @@ static int find_entries(struct step *s, const struct model *m, struct error *e)
     return PL_OK;
 }
 
+/* --- what is asked -------------------------------------------------------------------- */
+
+static bool is_given(const struct step *s, const struct model *m, const char *name)
+{
+    const struct port *p = model_port(m, name);
+    return p && s->given[p - m->ports];
+}
+
+/* "true" or "false", as other programs spell them. */
+static int parse_truth(const struct step *s, const char *key, bool *out, struct error *e)
+{
+    const char *text = st_metadata(&s->in, key);
+    if (!text) return PL_OK;
+    *out = !strcasecmp(text, "true") || !strcmp(text, "1");
+    if (*out || !strcasecmp(text, "false") || !strcmp(text, "0")) return PL_OK;
+    return error_set(e, PL_USAGE, "%s: %s is \"%.40s\" in the metadata, it must be true or false", s->in.path, key, text);
+}
+
+/* The sizes of masks follow from those of the images; the model itself knows how. */
+static int find_prompts(struct step *s, const struct model *m, struct error *e)
+{
+    struct prompting *p = &s->prompts;
+    bool several = true;
+    p->image = s->size[-DIM_S];
+    if (!model_port(m, "input_points")) return PL_OK;
+    p->masks = s->size[-DIM_M] ? s->size[-DIM_M] : 1;
+    p->points = is_given(s, m, "input_points") ? s->size[-DIM_P] : 0;
+    p->boxes = is_given(s, m, "input_boxes");
+    p->mask_inputs = s->size[-DIM_N];
+    p->targets = is_given(s, m, "gt_masks");
+    int rc = parse_truth(s, "multimask_output", &several, e);
+    p->single = !several;
+    if (!rc && is_given(s, m, "input_labels") && !p->points)
+        rc = error_set(e, PL_USAGE, "%s: input_labels without input_points", s->in.path);
+    if (!rc && p->mask_inputs > 1 && p->mask_inputs != p->masks)
+        rc = error_set(e, PL_USAGE, "%s: input_masks has %lld masks for an image; expected 1, or one for each of its %lld prompts", s->in.path,
+                       (long long)p->mask_inputs, (long long)p->masks);
+    if (!rc && s->size[-DIM_H] && s->size[-DIM_H] != m->mask_side(m, p->image))
+        rc = error_set(e, PL_USAGE, "%s: masks of %lld x %lld pixels; for images of %lld pixels this model has masks of %lld x %lld", s->in.path,
+                       (long long)s->size[-DIM_H], (long long)s->size[-DIM_H], (long long)p->image, (long long)m->mask_side(m, p->image),
+                       (long long)m->mask_side(m, p->image));
+    return rc;
+}
+
+static int unknown_output(const struct step *s, const struct model *m, const char *wanted, struct error *e)
+{
+    if (m->n_outputs > 3)
+        return error_set(e, PL_USAGE, "%s: loss_output \"%s\" is no output of this model; it has last_hidden_state and %s to %s", s->in.path,
+                         wanted, m->outputs[0], m->outputs[m->n_outputs - 2]);
+    char known[256];
+    size_t n = 0;
+    for (uint32_t i = 0; i < m->n_outputs && n < sizeof known; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", m->outputs[i]);
+    return error_set(e, PL_USAGE, "%s: loss_output \"%s\" is no output of this model; it has %s", s->in.path, wanted, known);
+}
+
 /* A tower always has a loss; a language model has one where labels are given. */
 static int find_loss(struct step *s, const struct model *m, struct error *e)
 {
     const char *wanted = st_metadata(&s->in, "loss_output");
-    const struct port *labels = model_port(m, "labels");
-    s->has_loss = m->loss_output || (labels && s->given[labels - m->ports]);
+    s->has_loss = m->loss_output || is_given(s, m, "labels");
     if (!wanted) return PL_OK;
     if (!m->loss_output)
         return error_set(e, PL_USAGE, "%s: loss_output \"%s\": a %s has a loss of its own, from labels", s->in.path, wanted, m->family->model_type);
-    if (!model_has_output(m, wanted))
-        return error_set(e, PL_USAGE, "%s: loss_output \"%s\" is no output of this model; it has last_hidden_state and %s to %s", s->in.path,
-                         wanted, m->outputs[0], m->outputs[m->n_outputs - 2]);
+    if (s->prompts.targets)
+        return error_set(e, PL_USAGE, "%s: loss_output \"%s\" and gt_masks: give one of them, each makes a loss", s->in.path, wanted);
+    if (!model_has_output(m, wanted)) return unknown_output(s, m, wanted, e);
     s->loss_output = wanted;
     return PL_OK;
 }
@@ -98,98 +164,10 @@ int step_open(struct step *s, const struct model *m, const char *path, struct er
 {
     int rc = st_open(path, &s->in, e);
     if (!rc) rc = find_entries(s, m, e);
+    if (!rc) rc = find_prompts(s, m, e);
     if (!rc) rc = find_loss(s, m, e);
-    if (!s->T) s->T = 1;
-    return rc;
-}
-
-/* --- values ---------------------------------------------------------------------------- */
-
-/* One sample at a time: as in the file, and as the graph wants it. */
-struct rows {
-    char *raw, *ready;
-    int64_t n; /* elements of a sample */
-};
-
-static int bad_id(const struct step *s, const struct port *p, int64_t r, int64_t i, int64_t x, struct error *e)
-{
-    if (p->values == VALUES_ONES)
-        return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld; padded batches are not taken, ignore labels with -100 instead", s->in.path,
-                         p->name, (long long)r, (long long)i, (long long)x);
-    return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, the vocabulary has %lld entries", s->in.path, p->name, (long long)r,
-                     (long long)i, (long long)x, (long long)s->run.model.vocabulary);
-}
-
-static int take_ids(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct rows *b, struct error *e)
-{
-    int32_t *out = (int32_t *)b->ready;
-    for (int64_t i = 0; i < b->n; i++) {
-        int64_t x = t == DT_I64 ? ((const int64_t *)b->raw)[i] : ((const int32_t *)b->raw)[i];
-        bool ignored = p->values == VALUES_LABELS && x == -100;
-        bool good = p->values == VALUES_ONES ? x == 1 : ignored || (x >= 0 && x < s->run.model.vocabulary);
-        if (!good) return bad_id(s, p, r, i, x, e);
-        if (p->values == VALUES_LABELS && i) s->counted += !ignored; /* the first label predicts nothing */
-        out[i] = (int32_t)x;
-    }
-    return PL_OK;
-}
-
-static int take_reals(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct rows *b, struct error *e)
-{
-    const float *out = (const float *)b->ready;
-    dtype_convert(b->ready, DT_F32, b->raw, t, b->n);
-    for (int64_t i = 0; i < b->n; i++)
-        if (!isfinite(out[i]))
-            return error_set(e, PL_USAGE, "%s: %s, sample %lld: element %lld is %g", s->in.path, p->name, (long long)r, (long long)i, (double)out[i]);
-    return PL_OK;
-}
-
-/* Labels that are not given count nowhere. */
-static void absent_labels(const struct rows *b)
-{
-    for (int64_t i = 0; i < b->n; i++) ((int32_t *)b->ready)[i] = -100;
-}
-
-static int put_port(struct step *s, int k, const struct rows *b, struct error *e)
-{
-    const struct port *p = &s->run.model.ports[k];
-    const struct st_entry *t = s->given[k];
-    if (!t && p->values == VALUES_ONES) return PL_OK;
-    CHECK(t || p->values == VALUES_LABELS, "port %s has nothing to stand in for it", p->name);
-    uint64_t bytes = t ? (uint64_t)b->n * dtype_size(t->dtype) : 0;
-    int rc = PL_OK;
-    for (int64_t r = 0; r < s->B && !rc; r++) {
-        if (t) rc = st_read(&s->in, t, (uint64_t)r * bytes, bytes, b->raw, e);
-        if (!t) absent_labels(b);
-        else if (!rc) rc = p->values == VALUES_REAL ? take_reals(s, p, t->dtype, r, b, e) : take_ids(s, p, t->dtype, r, b, e);
-        if (!rc && p->values != VALUES_ONES) rc = run_write_input(&s->run, p->name, r, b->ready, (uint64_t)b->n * 4, e);
-    }
-    return rc;
-}
-
-/* Elements of the output that the loss is the mean of. */
-static double loss_elements(const struct step *s)
-{
-    const struct graph *g = &s->run.graph;
-    const char *name = s->loss_output ? s->loss_output : s->run.model.loss_output;
-    return (double)tensor_elements(tensor_at(g, graph_find_output(g, PROGRAM_STEP, name)));
-}
-
-int step_put_inputs(struct step *s, struct error *e)
-{
-    const struct model *m = &s->run.model;
-    int rc = PL_OK;
-    for (int k = 0; k < m->n_ports && !rc; k++) {
-        struct rows b = {.n = 1};
-        for (int i = 1; i < m->ports[k].rank; i++) b.n *= m->ports[k].dim[i] > 0 ? m->ports[k].dim[i] : s->T;
-        b.raw = mem_alloc((size_t)b.n * 8);
-        b.ready = mem_alloc((size_t)b.n * 4);
-        rc = put_port(s, k, &b, e);
-        mem_free(b.raw);
-        mem_free(b.ready);
-    }
-    if (!rc && m->loss_output) s->counted = loss_elements(s);
-    if (!rc && s->has_loss && !(s->counted > 0))
-        rc = error_set(e, PL_USAGE, "%s: every label is ignored, so there is no loss", s->in.path);
+    s->B = s->size[-DIM_B];
+    s->T = s->size[-DIM_T] ? s->size[-DIM_T] : 1;
+    s->size[-DIM_T] = s->T;
     return rc;
 }

@@ -25,7 +25,10 @@
  * Same bits for any thread count: a query's sums run over the key blocks in
  * order, in one thread, and blocks are cut by position alone.
  *
- *     work, per thread: [q panels | k panels | v panels | s | p | o | max, sum | bias | rows]
+ * Over a grid (grid.h) a position is added to the scores as they come out of their
+ * product, and they are brought to powers of two in the same go.
+ *
+ *     work: [the grid's tables] per thread: [q panels | k panels | v panels | s | p | o | max, sum | bias | rows | positions]
  */
 #include "cpu/attention.h"
 
@@ -35,6 +38,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "cpu/grid.h"
 #include "cpu/micro.h"
 #include "cpu/pack.h"
 #include "cpu/rows.h"
@@ -80,7 +84,7 @@ bool heads_mask_fits(const struct query *q, int input)
 
 const struct micro_bf16 *heads_bf16(const struct micro *u, const struct operand *x, int n)
 {
-    const struct micro_bf16 *h = micro_bf16_best();
+    const struct micro_bf16 *h = micro_bf16_vectors();
     for (int i = 0; i < n; i++)
         if (x[i].dtype != DT_BF16) return NULL;
     return h && h->mr == u->mr && h->nr == u->nr ? h : NULL;
@@ -101,10 +105,10 @@ void heads_store(const struct operand *x, int64_t b, int64_t t, int64_t h, const
 
 /* A thread's memory, in floats from its beginning. */
 struct layout {
-    int64_t q, k, v, s, p, o, max, sum, bias, rows, total;
+    int64_t q, k, v, s, p, o, max, sum, bias, rows, position, total;
 };
 
-static struct layout layout_of(const struct heads *n)
+static struct layout layout_of(const struct heads *n, const struct grid *grid)
 {
     int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_B), keys = round_up(min_i64(n->S, KEYS), PANEL_A);
     int64_t D = n->D + MR_MAX; /* rounded up to any mr */
@@ -119,7 +123,8 @@ static struct layout layout_of(const struct heads *n)
     y.sum = y.max + queries;
     y.bias = y.sum + queries;
     y.rows = y.bias + round_up(keys, 16);
-    y.total = y.rows + round_up(NR_MAX * n->D, 16);
+    y.position = y.rows + round_up(NR_MAX * n->D, 16);
+    y.total = y.position + (grid ? grid_query_floats(grid, queries) : 0);
     return y;
 }
 
@@ -131,10 +136,16 @@ static bool attention_match(const struct query *q)
            q->out[1]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
 }
 
+uint64_t attention_bytes(const struct heads *n, const struct grid *grid, int threads)
+{
+    int64_t tables = grid ? grid_table_floats(grid, n) : 0;
+    return (uint64_t)(tables + layout_of(n, grid).total * threads) * sizeof(float);
+}
+
 static uint64_t attention_workspace(const struct query *q)
 {
     struct heads n = heads_of(q->in[IN_Q]->dim, q->in[IN_K]->dim, q->attr);
-    return (uint64_t)layout_of(&n).total * (uint64_t)q->profile->threads * sizeof(float);
+    return attention_bytes(&n, NULL, q->profile->threads);
 }
 
 /* --- forward ------------------------------------------------------------------------------- */
@@ -145,10 +156,12 @@ struct block {
     const struct heads *n;
     const struct micro *u;
     const struct micro_bf16 *half; /* NULL: panels are f32 */
+    const struct grid *grid;       /* NULL: keys have no positions */
+    bool masked;
     int64_t b, h, t0, tn;
     void *q, *k, *v;  /* panels */
     uint16_t *p;      /* s as a bf16 panel */
-    float *s, *o, *max, *sum, *bias, *rows;
+    float *s, *o, *max, *sum, *bias, *rows, *position;
 };
 
 static int64_t block_depth(const struct block *x) { return round_up(x->n->D, x->u->mr); }
@@ -157,7 +170,7 @@ static int64_t block_depth(const struct block *x) { return round_up(x->n->D, x->
 static void block_pack(const struct block *x, void *to, int width, const void *from, enum dtype t, int64_t across,
                        int64_t along, int64_t n, int64_t length)
 {
-    if (x->half) pack_panels_bf16(to, width, x->half->group, from, across, along, n, length);
+    if (x->half) pack_panels_bf16(to, width, x->half->group, x->half->group, from, across, along, n, length);
     else pack_panels(to, width, from, t, across, along, n, length);
 }
 
@@ -202,9 +215,13 @@ static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn
     if (keys <= 0) return;
     float *o = x->o + p * depth;
     block_scores(x, p, from, keys);
-    bool masked = launch_has(x->l, IN_MASK);
-    struct sight see = heads_sight(x->n, x->t0 + p, s0 + from, masked ? x->bias + from : NULL);
+    struct sight see = heads_sight(x->n, x->t0 + p, s0 + from, x->masked ? x->bias + from : NULL);
     float factor = x->half ? x->n->scale * (float)M_LOG2E : 1;
+    if (x->grid) {
+        struct grid_panel at = {u, x->h, x->t0 + p, tn, x->position + p * grid_row(x->grid)};
+        grid_add_queries(x->grid, &at, x->s, s0 + from, keys, factor);
+        factor = 1;
+    }
     u->softmax(x->s, keys, &see, factor, x->max + p, x->sum + p, o, depth);
     block_values(x, o, from, keys, sn);
 }
@@ -231,6 +248,7 @@ static void block_run(const struct block *x)
     const struct micro *u = x->u;
     int64_t D = x->n->D, g = x->h / (x->n->H / x->n->G), lanes = round_up(x->tn, u->nr);
     block_pack(x, x->q, u->nr, heads_row(q, x->b, x->t0, x->h), q->dtype, q->stride[1], 1, x->tn, D);
+    if (x->grid) grid_positions(x->grid, u, x->half, x->q, D, x->t0, x->tn, x->position);
     for (int64_t i = 0; i < lanes * D && !x->half; i++) ((float *)x->q)[i] *= x->n->scale * (float)M_LOG2E;
     memset(x->o, 0, (size_t)(lanes * block_depth(x)) * sizeof(float));
     memset(x->sum, 0, (size_t)lanes * sizeof(float));
@@ -239,7 +257,7 @@ static void block_run(const struct block *x)
     int64_t end = heads_end(x->n, x->t0, x->tn);
     for (int64_t s0 = heads_begin(x->n, x->t0); s0 < end; s0 += KEYS) {
         int64_t sn = min_i64(KEYS, end - s0);
-        if (launch_has(x->l, IN_MASK) && !heads_bias(mask, x->b, s0, sn, x->bias, sn)) continue;
+        if (x->masked && !heads_bias(mask, x->b, s0, sn, x->bias, sn)) continue;
         block_pack(x, x->k, u->mr, heads_row(k, x->b, s0, g), k->dtype, k->stride[1], 1, sn, D);
         block_pack(x, x->v, u->mr, heads_row(v, x->b, s0, g), v->dtype, 1, v->stride[1], D, sn);
         for (int64_t p = 0; p < x->tn; p += u->nr) block_panel(x, p, s0, sn);
@@ -247,26 +265,36 @@ static void block_run(const struct block *x)
     for (int64_t p = 0; p < x->tn; p += u->nr) block_finish(x, p);
 }
 
-static void attention_run(const struct launch *l)
+void attention_forward(const struct launch *l, const struct heads *n, struct grid *grid, bool masked)
 {
-    struct heads n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr);
-    struct layout y = layout_of(&n);
-    CHECK(l->work_bytes >= (uint64_t)y.total * (uint64_t)l->threads * sizeof(float), "%llu bytes of workspace",
-          (unsigned long long)l->work_bytes);
-    int64_t blocks = (n.T + QUERIES - 1) / QUERIES, heads = n.B * n.H;
+    struct layout y = layout_of(n, grid);
+    CHECK(l->work_bytes >= attention_bytes(n, grid, l->threads), "%llu bytes of workspace", (unsigned long long)l->work_bytes);
+    int64_t blocks = (n->T + QUERIES - 1) / QUERIES, heads = n->B * n->H;
     const struct micro *u = micro_best();
     const struct micro_bf16 *half = heads_bf16(u, &l->in[IN_Q], 3);
+    float *work = l->work;
+    if (grid) {
+        if (!grid_is_bf16(grid)) half = NULL;
+        grid_pack(grid, n, u, half, work);
+        work += grid_table_floats(grid, n);
+    }
     /* Late queries see the most keys: they go first, so that no thread is left with a long one. */
 #pragma omp parallel for num_threads(l->threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < blocks * heads; i++) {
-        float *at = (float *)l->work + omp_get_thread_num() * y.total;
+        float *at = work + omp_get_thread_num() * y.total;
         int64_t t0 = (blocks - 1 - i / heads) * QUERIES, head = i % heads;
-        struct block x = {.l = l, .n = &n, .u = u, .half = half, .b = head / n.H, .h = head % n.H, .t0 = t0,
-                          .tn = min_i64(QUERIES, n.T - t0), .q = at + y.q, .k = at + y.k, .v = at + y.v,
-                          .s = at + y.s, .p = (uint16_t *)(at + y.p), .o = at + y.o, .max = at + y.max, .sum = at + y.sum, .bias = at + y.bias,
-                          .rows = at + y.rows};
+        struct block x = {.l = l, .n = n, .u = u, .half = half, .grid = grid, .masked = masked, .b = head / n->H, .h = head % n->H,
+                          .t0 = t0, .tn = min_i64(QUERIES, n->T - t0), .q = at + y.q, .k = at + y.k, .v = at + y.v,
+                          .s = at + y.s, .p = (uint16_t *)(at + y.p), .o = at + y.o, .max = at + y.max, .sum = at + y.sum,
+                          .bias = at + y.bias, .rows = at + y.rows, .position = at + y.position};
         block_run(&x);
     }
+}
+
+static void attention_run(const struct launch *l)
+{
+    struct heads n = heads_of(l->in[IN_Q].dim, l->in[IN_K].dim, l->attr);
+    attention_forward(l, &n, NULL, launch_has(l, IN_MASK));
 }
 
 CPU_KERNEL_WORK(ATTENTION, attention);

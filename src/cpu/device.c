@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cpu/onednn.h"
 #include "run/device.h"
 
 enum { STACK_BYTES = 128 << 10 }; /* more than any kernel uses */
@@ -88,9 +89,16 @@ static int cpu_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], str
     return bytes[SPACE_HOST] ? map_spill(d, bytes[SPACE_HOST], e) : PL_OK;
 }
 
+/* What a library wants made before the first step. */
 static int cpu_record(struct device *d, struct tape *t, struct error *e)
 {
-    (void)d, (void)t, (void)e;
+    (void)d;
+    for (int p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t i = 0; i < t->program[p].n; i++) {
+            struct entry *x = &t->program[p].at[i];
+            int rc = x->kind == ENTRY_LAUNCH ? onednn_prepare(x->kernel, &x->launch, e) : PL_OK;
+            if (rc) return rc;
+        }
     return PL_OK;
 }
 
@@ -108,9 +116,18 @@ static int cpu_copy(struct device *d, void *to, const void *from, uint64_t bytes
     return PL_OK;
 }
 
+static void release_launches(struct tape *t)
+{
+    for (int p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t i = 0; i < t->program[p].n; i++) {
+            struct entry *x = &t->program[p].at[i];
+            if (x->kind == ENTRY_LAUNCH) onednn_release(x->kernel, &x->launch);
+        }
+}
+
 static void cpu_close(struct device *d, struct tape *t)
 {
-    (void)t;
+    if (t) release_launches(t);
     struct mapping *m = d->state;
     if (m && d->arena[SPACE_DEVICE]) {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), used = align_up(d->bytes[SPACE_DEVICE], 256);

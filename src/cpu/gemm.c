@@ -34,10 +34,11 @@
 
 #include "cpu/cpu.h"
 #include "cpu/micro.h"
+#include "cpu/onednn.h"
 #include "cpu/micro_bf16.h"
 #include "cpu/pack.h"
 
-/* Multiples of PANEL_A, PANEL_B and 8. KC of both panels takes a third of a 64 KiB
+/* Multiples of PANEL_A, TILE_ROWS, PANEL_B and 8. KC of both panels takes a third of a 64 KiB
  * cache: without large pages more would evict itself. SCRATCH_ROWS bounds
  * the f32 tile behind a narrow C. */
 enum { KC = 256, KC_BF16 = 2 * KC, MC = 192, NC = 768, SCRATCH_ROWS = 384, DOT_CHUNK = 1024 };
@@ -79,12 +80,13 @@ static enum dtype result_type(const struct gemm *g) { return g->scatter ? DT_NON
 
 static struct slots slots_of(int64_t M, int64_t N, int64_t K, enum dtype c)
 {
-    /* Enough for panels of either kind: a plan does not depend on the instructions. */
-    int64_t kc = max_i64(block_of(K, KC), ceil_div(round_to(block_of(K, KC_BF16), GROUP_MAX), 2));
-    int64_t n = round_to(min_i64(N, NC), PANEL_B);
+    /* Enough for panels of every kind: a plan does not depend on the instructions. */
+    int64_t kc = block_of(K, KC), half = round_to(block_of(K, KC_BF16), TILE_DEPTH) / 2;
+    int64_t m = min_i64(M, MC), n = round_to(min_i64(N, NC), PANEL_B);
+    int64_t rows = round_to(m, PANEL_A), tiles = round_to(m, TILE_ROWS);
     struct slots s = {
-        .a = round_to(round_to(min_i64(M, MC), PANEL_A) * kc, 16),
-        .b = round_to(n * kc, 16),
+        .a = round_to(max_i64(rows * kc, max_i64(rows, tiles) * half), 16),
+        .b = round_to(n * max_i64(kc, half), 16),
         .partial = needs_partial(K, c, KC) ? round_to(min_i64(M, SCRATCH_ROWS), PANEL_A) * n : 0,
     };
     return s;
@@ -173,11 +175,11 @@ struct tile {
     int64_t ld;
 };
 
-/* `n` rows of an operand as panels, from the element at `from`. */
-static void tile_pack(const struct tile *t, void *to, int width, const void *from, enum dtype type, int64_t across,
-                      int64_t along, int64_t n)
+/* `n` rows of an operand as panels, from the element at `from`; `group` counts for bf16. */
+static void tile_pack(const struct tile *t, void *to, int width, int group, const void *from, enum dtype type,
+                      int64_t across, int64_t along, int64_t n)
 {
-    if (t->h) pack_panels_bf16(to, width, t->h->group, from, across, along, n, t->kn);
+    if (t->h) pack_panels_bf16(to, width, group, t->h->group, from, across, along, n, t->kn);
     else pack_panels(to, width, from, type, across, along, n, t->kn);
 }
 
@@ -204,7 +206,7 @@ static void tile_micro(const struct tile *t, int64_t a, const float *bias, int64
         tile_product(t, a, j, sum, t->ld, add);
         return;
     }
-    float buffer[MR_MAX * NR_MAX] __attribute__((aligned(64)));
+    float buffer[TILE_ROWS * NR_MAX] __attribute__((aligned(64)));
     if (m == t->mr && n == t->nr && t->h && g->c.dtype == DT_BF16 && !g->add && !bias) {
         float *to = add ? sum : buffer;
         int64_t ld = add ? t->ld : t->nr;
@@ -242,14 +244,14 @@ static void tile_pack_b(const struct tile *t)
 {
     const struct matrix *b = &t->g->b;
     if (b->gather) pack_gathered(t->b, t->nr, b->gather, b->row == 1, t->n0, t->k0, t->nn, t->kn);
-    else tile_pack(t, t->b, t->nr, element(b, t->k0, t->n0), b->dtype, b->column, b->row, t->nn);
+    else tile_pack(t, t->b, t->nr, t->h ? t->h->group_b : 1, element(b, t->k0, t->n0), b->dtype, b->column, b->row, t->nn);
 }
 
 static void tile_pack_a(const struct tile *t, int64_t i0, int64_t in)
 {
     const struct matrix *a = &t->g->a;
     if (a->gather) pack_gathered(t->a, t->mr, a->gather, a->column == 1, t->m0 + i0, t->k0, in, t->kn);
-    else tile_pack(t, t->a, t->mr, element(a, t->m0 + i0, t->k0), a->dtype, a->row, a->column, in);
+    else tile_pack(t, t->a, t->mr, t->h ? t->h->group : 1, element(a, t->m0 + i0, t->k0), a->dtype, a->row, a->column, in);
 }
 
 static void tile_run(struct tile *t)
@@ -258,6 +260,7 @@ static void tile_run(struct tile *t)
     int64_t kc = block_of(g->K, t->h ? KC_BF16 : KC);
     if (result_type(g) == DT_F32) t->sum = element(&g->c, t->m0, t->n0), t->ld = g->c.row;
     else t->ld = round_to(t->nn, t->nr);
+    if (t->h && t->h->begin) t->h->begin();
     /* Once at least: an empty sum is 0. */
     for (t->k0 = 0; t->k0 == 0 || t->k0 < g->K; t->k0 += kc) {
         t->kn = min_i64(kc, g->K - t->k0);
@@ -270,6 +273,7 @@ static void tile_run(struct tile *t)
         }
         if (t->last) break;
     }
+    if (t->h && t->h->end) t->h->end();
 }
 
 /* --- sharing out tiles --------------------------------------------------------------------- */
@@ -457,5 +461,6 @@ static void matmul_run(const struct launch *l)
     gemm_run(&g, l->work, l->work_bytes, l->threads);
 }
 
-CPU_KERNEL_WORK(LINEAR, linear);
-CPU_KERNEL_WORK(MATMUL, matmul);
+/* A library's comes first: it matches where the profile says that it is used. */
+CPU_KERNELS(LINEAR, {OP_LINEAR, "onednn_linear", onednn_linear_match, onednn_linear_workspace, onednn_linear_run}, KERNEL_WORK(LINEAR, linear));
+CPU_KERNELS(MATMUL, {OP_MATMUL, "onednn_matmul", onednn_matmul_match, onednn_matmul_workspace, onednn_matmul_run}, KERNEL_WORK(MATMUL, matmul));

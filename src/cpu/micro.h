@@ -58,6 +58,19 @@ struct micro {
      * 0 where a query does not see. */
     void (*gradient)(float *s, float *dp, int64_t n, const struct sight *see, float factor, float scale,
                      const float *lse, const float *delta);
+
+    /* Positions on a grid `width` wide (grid.h). s = factor s + position, in both layouts.
+     * One query per lane, rows are n keys from column kw on: position = rel_h[row][lane] +
+     * rel_w[column][lane], rel_h [.][nr] from the first key's row on, rel_w [width][nr]. */
+    void (*grid_queries)(float *s, int64_t n, float factor, const float *rel_h, const float *rel_w, int64_t kw,
+                         int64_t width);
+    /* One key per lane, rows are n queries, whose rel_h and rel_w lie `stride` apart: position =
+     * rel_w[lane] + the sum over r < steps of rel_h[r] masks[r][lane]. */
+    void (*grid_keys)(float *s, int64_t n, float factor, const float *rel_h, const float *rel_w, int64_t stride, int steps,
+                      const float *masks);
+    /* And its transpose: rel_w[lane] += ds[lane], rel_h[r] += sum over lanes of ds masks[r]. */
+    void (*grid_gather)(const float *ds, int64_t n, float *rel_h, float *rel_w, int64_t stride, int steps,
+                        const float *masks);
 };
 
 /* The best set that this processor runs. */

@@ -4,6 +4,7 @@
  *     set         instruction   computes                        tile     group
  *     bfmmla      BFMMLA        2 x 2 += [2 x 4] [4 x 2]        8 x 12   4
  *     avx512bf16  VDPBF16PS     16 lanes += pair . pair         12 x 32  2
+ *     amx         TDPBF16PS     16 x 16 += [16 x 32] [32 x 16]  32 x 32  32    (micro_amx.c)
  *
  * The binary is built for any processor of its kind; whether the instructions are
  * there is asked at run time, once.
@@ -121,10 +122,11 @@ WITH_BF16 static void pack_columns_bfmmla(uint16_t *to, const float *from)
 }
 
 static const struct micro_bf16 micro_bfmmla = {
-    "bfmmla", 2 * PAIRS_A, 2 * PAIRS_B, 4, product_bfmmla, narrow_bfmmla, pack_rows_bfmmla, pack_columns_bfmmla,
+    .name = "bfmmla", .mr = 2 * PAIRS_A, .nr = 2 * PAIRS_B, .group = 4, .group_b = 4, .product = product_bfmmla,
+    .narrow = narrow_bfmmla, .pack_rows = pack_rows_bfmmla, .pack_columns = pack_columns_bfmmla,
 };
 
-const struct micro_bf16 *micro_bf16_best(void)
+const struct micro_bf16 *micro_bf16_vectors(void)
 {
     return getauxval(AT_HWCAP2) & CPU_HAS_BF16 ? &micro_bfmmla : NULL;
 }
@@ -167,13 +169,13 @@ WITH_BF16 static void product_avx512bf16(int64_t groups, const uint16_t *a, cons
 }
 
 /* Conversions in integers: the processor's own takes denormals for 0. */
-static void narrow_avx512bf16(uint16_t *c, int64_t ldc, const float *from, int64_t ld)
+WITH_BF16 static void narrow_avx512bf16(uint16_t *c, int64_t ldc, const float *from, int64_t ld)
 {
     for (int i = 0; i < ROWS; i++)
         for (int j = 0; j < 16 * VECTORS; j++) c[i * ldc + j] = f32_to_bf16(from[i * ld + j]);
 }
 
-static void pack_rows_avx512bf16(uint16_t *to, const float *from, int64_t n)
+WITH_BF16 static void pack_rows_avx512bf16(uint16_t *to, const float *from, int64_t n)
 {
     for (int64_t k = 0; k < n; k += 2, from += 32 * VECTORS, to += 32 * VECTORS)
         for (int j = 0; j < 16 * VECTORS; j++) {
@@ -182,17 +184,18 @@ static void pack_rows_avx512bf16(uint16_t *to, const float *from, int64_t n)
         }
 }
 
-static void pack_columns_avx512bf16(uint16_t *to, const float *from)
+WITH_BF16 static void pack_columns_avx512bf16(uint16_t *to, const float *from)
 {
     for (int i = 0; i < ROWS; i++, from += 16 * VECTORS)
         for (int j = 0; j < 16 * VECTORS; j++) to[j / 2 * 2 * ROWS + 2 * i + j % 2] = f32_to_bf16(from[j]);
 }
 
 static const struct micro_bf16 micro_avx512bf16 = {
-    "avx512bf16", ROWS, 16 * VECTORS, 2, product_avx512bf16, narrow_avx512bf16, pack_rows_avx512bf16, pack_columns_avx512bf16,
+    .name = "avx512bf16", .mr = ROWS, .nr = 16 * VECTORS, .group = 2, .group_b = 2, .product = product_avx512bf16,
+    .narrow = narrow_avx512bf16, .pack_rows = pack_rows_avx512bf16, .pack_columns = pack_columns_avx512bf16,
 };
 
-const struct micro_bf16 *micro_bf16_best(void)
+const struct micro_bf16 *micro_bf16_vectors(void)
 {
     return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
                ? &micro_avx512bf16
@@ -201,8 +204,14 @@ const struct micro_bf16 *micro_bf16_best(void)
 
 #else
 
-const struct micro_bf16 *micro_bf16_best(void) { return NULL; }
+const struct micro_bf16 *micro_bf16_vectors(void) { return NULL; }
 
 #endif
+
+const struct micro_bf16 *micro_bf16_best(void)
+{
+    const struct micro_bf16 *tiles = micro_bf16_tiles();
+    return tiles ? tiles : micro_bf16_vectors();
+}
 
 bool cpu_multiplies_bf16(void) { return micro_bf16_best() != NULL; }

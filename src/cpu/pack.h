@@ -19,13 +19,13 @@ static inline int64_t panel_floats(int width, int64_t n, int64_t K)
     return (n + width - 1) / width * width * K;
 }
 
-/* The same from bf16 to bf16, in groups of `group` neighbours of k (micro_bf16.h); K is filled
- * up with 0 to whole groups. Writes panel_bf16 elements. */
-void pack_panels_bf16(uint16_t *to, int width, int group, const uint16_t *from, int64_t across, int64_t along, int64_t n,
-                      int64_t K);
-static inline int64_t panel_bf16(int width, int64_t n, int64_t K, int group)
+/* The same from bf16 to bf16, in groups of `group` neighbours of k (2, 4 or 32, micro_bf16.h); K is
+ * filled up with 0 to a multiple of `whole`, which is one of group. Writes panel_bf16 elements. */
+void pack_panels_bf16(uint16_t *to, int width, int group, int whole, const uint16_t *from, int64_t across, int64_t along,
+                      int64_t n, int64_t K);
+static inline int64_t panel_bf16(int width, int64_t n, int64_t K, int whole)
 {
-    return (n + width - 1) / width * width * ((K + group - 1) / group * group);
+    return (n + width - 1) / width * width * ((K + whole - 1) / whole * whole);
 }
 
 /* A matrix whose rows are put together as they are read, such as the patches of a map.

@@ -2,7 +2,8 @@
  * pack_bf16.c: bf16 panels from bf16 operands (see pack.h), for the instructions that
  * multiply groups of neighbours in k (micro_bf16.h).
  *
- * A group of one row, 2 or 4 elements, is a word of 32 or 64 bits. So where k is
+ * A group of one row, 2 or 4 elements, is a word of 32 or 64 bits (or a line of the cache, for
+ * the matrix instructions, whose A panel is rows of 32). So where k is
  * contiguous a panel is a transpose of words, and where the rows' index is, lanes of
  * 2 or 4 steps of k are interleaved in registers:
  *
@@ -56,23 +57,54 @@ static inline void move_pairs(uint16_t *to, int64_t step, const uint16_t *a, con
     memcpy(to + step, &second, sizeof second);
 }
 
-/* One panel of n <= width lanes. */
-static void pack_along(uint16_t *to, int width, int group, const uint16_t *from, int64_t across, int64_t n, int64_t K)
+/* Four groups of 2 of four rows; each goes `step` elements behind the one before. */
+static inline void move_words(uint16_t *to, int64_t step, const uint16_t *from, int64_t across)
+{
+    words r[4], low[2], high[2];
+    for (int i = 0; i < 4; i++) memcpy(&r[i], from + i * across, sizeof r[i]);
+    for (int i = 0; i < 2; i++) {
+        low[i] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 0, 4, 1, 5);
+        high[i] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 2, 6, 3, 7);
+    }
+    r[0] = __builtin_shufflevector(low[0], low[1], 0, 1, 4, 5), r[1] = __builtin_shufflevector(low[0], low[1], 2, 3, 6, 7);
+    r[2] = __builtin_shufflevector(high[0], high[1], 0, 1, 4, 5), r[3] = __builtin_shufflevector(high[0], high[1], 2, 3, 6, 7);
+    for (int i = 0; i < 4; i++) memcpy(to + i * step, &r[i], sizeof r[i]);
+}
+
+/* One panel of n <= width lanes, `tall` steps of k with what fills up. Eight steps of k at a
+ * time where groups are that small; a group of 32 is a line of the cache already. */
+static inline __attribute__((always_inline)) void pack_along(uint16_t *to, int width, int group, int64_t tall,
+                                                             const uint16_t *from, int64_t across, int64_t n, int64_t K)
 {
     int64_t step = (int64_t)width * group, whole = K / group * group;
-    if (n < width || whole < K) memset(to, 0, (size_t)panel_bf16(width, n, K, group) * sizeof *to);
+    if (n < width || whole < tall) memset(to, 0, (size_t)(width * tall) * sizeof *to);
     for (int64_t k = 0, done = 0; k < whole; k = done) {
-        bool two = group == 4 && k + 8 <= whole;
-        done = k + (two ? 8 : group);
+        bool eight_steps = group < 8 && k + 8 <= whole;
+        done = k + (eight_steps ? 8 : group);
         uint16_t *at = to + k * width;
         int64_t i = 0;
-        for (; two && i + 2 <= n; i += 2) move_pairs(at + i * 4, step, from + i * across + k, from + (i + 1) * across + k);
+        if (eight_steps && group == 4)
+            for (; i + 2 <= n; i += 2) move_pairs(at + i * 4, step, from + i * across + k, from + (i + 1) * across + k);
+        if (eight_steps && group == 2)
+            for (; i + 4 <= n; i += 4) move_words(at + i * 2, step, from + i * across + k, across);
         for (int64_t g = 0; g < done - k; g += group)
             for (int64_t r = i; r < n; r++)
                 memcpy(at + g * width + r * group, from + r * across + k + g, (size_t)group * sizeof *to);
     }
     for (int64_t i = 0; whole < K && i < n; i++)
         memcpy(to + whole * width + i * group, from + i * across + whole, (size_t)(K - whole) * sizeof *to);
+}
+
+/* All panels, by the groups that occur. */
+static void pack_along_any(uint16_t *to, int width, int group, int64_t tall, const uint16_t *from, int64_t across,
+                           int64_t n, int64_t K)
+{
+    for (int64_t i = 0; i < n; i += width, to += width * tall, from += width * across) {
+        int64_t lanes = min_i64(width, n - i);
+        if (group == 4) pack_along(to, width, 4, tall, from, across, lanes, K);
+        else if (group == 2) pack_along(to, width, 2, tall, from, across, lanes, K);
+        else pack_along(to, width, 32, tall, from, across, lanes, K);
+    }
 }
 
 /* --- lanes contiguous --------------------------------------------------------------------- */
@@ -88,6 +120,18 @@ static inline void store_lanes(uint16_t *to, int group, eight a, eight b)
     words second = __builtin_shufflevector((words)a, (words)b, 2, 6, 3, 7);
     memcpy(to, &first, sizeof first);
     memcpy(to + 8, &second, sizeof second);
+}
+
+/* Eight steps of eight lanes to eight lanes of eight steps, which lie 32 elements apart. */
+static inline void move_square(uint16_t *to, const uint16_t *from, int64_t along)
+{
+    eight a[8], b[8];
+    for (int i = 0; i < 8; i++) a[i] = eight_load(from + i * along);
+    /* Step i beside step i+4, then i+2, then i+1: three times, and all steps of a lane are together. */
+    for (int i = 0; i < 4; i++) b[2 * i] = zip_low(a[i], a[i + 4]), b[2 * i + 1] = zip_high(a[i], a[i + 4]);
+    for (int i = 0; i < 4; i++) a[2 * i] = zip_low(b[i], b[i + 4]), a[2 * i + 1] = zip_high(b[i], b[i + 4]);
+    for (int i = 0; i < 4; i++) b[2 * i] = zip_low(a[i], a[i + 4]), b[2 * i + 1] = zip_high(a[i], a[i + 4]);
+    for (int i = 0; i < 8; i++) memcpy(to + i * 32, &b[i], sizeof b[i]);
 }
 
 /* Eight lanes and four of a whole group. */
@@ -122,47 +166,52 @@ static inline void move_group(uint16_t *to, int width, int group, const uint16_t
         move_some(to, width, group, from, along, lanes, K);
         return;
     }
+    if (group == 32) {
+        for (; i < width; i += 8)
+            for (int k = 0; k < 32; k += 8) move_square(to + i * 32 + k, from + i + k * along, along);
+        return;
+    }
     for (; i + 8 <= width; i += 8) move_eight(to + i * group, group, from + i, along);
     for (; i < width; i += 4) move_four(to + i * group, group, from + i, along);
 }
 
 /* All panels. A strip of lanes for a few groups of k before the next strip: reads stay on
  * a few rows, writes on a few panels. */
-static inline __attribute__((always_inline)) void pack_across(uint16_t *to, int width, int group, const uint16_t *from,
-                                                              int64_t along, int64_t n, int64_t K)
+static inline __attribute__((always_inline)) void pack_across(uint16_t *to, int width, int group, int64_t tall,
+                                                              const uint16_t *from, int64_t along, int64_t n, int64_t K)
 {
-    int64_t tall = (K + group - 1) / group * group, lanes = (n + width - 1) / width * width;
-    for (int64_t k0 = 0; k0 < K; k0 += STEPS)
+    int64_t lanes = (n + width - 1) / width * width, steps = group > STEPS ? group : STEPS;
+    for (int64_t k0 = 0; k0 < K; k0 += steps)
         for (int64_t i0 = 0; i0 < lanes; i0 += STRIP)
-            for (int64_t k = k0; k < min_i64(K, k0 + STEPS); k += group)
+            for (int64_t k = k0; k < min_i64(K, k0 + steps); k += group)
                 for (int64_t p = i0; p < min_i64(lanes, i0 + STRIP); p += width)
                     move_group(to + p * tall + k * width, width, group, from + p + k * along, along, n - p, K - k);
+    int64_t moved = (K + group - 1) / group * group;
+    for (int64_t p = 0; moved < tall && p < lanes; p += width)
+        memset(to + p * tall + moved * width, 0, (size_t)((tall - moved) * width) * sizeof *to);
 }
 
 /* --- any -------------------------------------------------------------------------------------- */
 
-static void pack_scattered(uint16_t *to, int width, int group, const uint16_t *from, int64_t across, int64_t along,
-                           int64_t n, int64_t K)
+static void pack_scattered(uint16_t *to, int width, int group, int64_t tall, const uint16_t *from, int64_t across,
+                           int64_t along, int64_t n, int64_t K)
 {
     for (int64_t p = 0; p < n; p += width)
-        for (int64_t k = 0; k < K; k += group)
+        for (int64_t k = 0; k < tall; k += group)
             for (int64_t i = p; i < p + width; i++)
                 for (int64_t x = k; x < k + group; x++) *to++ = i < n && x < K ? from[i * across + x * along] : 0;
 }
 
-void pack_panels_bf16(uint16_t *to, int width, int group, const uint16_t *from, int64_t across, int64_t along, int64_t n,
-                      int64_t K)
+void pack_panels_bf16(uint16_t *to, int width, int group, int whole, const uint16_t *from, int64_t across, int64_t along,
+                      int64_t n, int64_t K)
 {
-    if (along == 1) {
-        for (int64_t i = 0; i < n; i += width)
-            pack_along(to + panel_bf16(width, i, K, group), width, group, from + i * across, across, min_i64(width, n - i), K);
-    } else if (across != 1) {
-        pack_scattered(to, width, group, from, across, along, n, K);
-    } else if (group == 4 && width == 8) {
-        pack_across(to, 8, 4, from, along, n, K);
-    } else if (group == 4 && width == 12) {
-        pack_across(to, 12, 4, from, along, n, K);
-    } else {
-        pack_across(to, width, group, from, along, n, K);
-    }
+    int64_t tall = (K + whole - 1) / whole * whole;
+    if (along == 1) pack_along_any(to, width, group, tall, from, across, n, K);
+    else if (across != 1) pack_scattered(to, width, group, tall, from, across, along, n, K);
+    else if (group == 4 && width == 8) pack_across(to, 8, 4, tall, from, along, n, K);
+    else if (group == 4 && width == 12) pack_across(to, 12, 4, tall, from, along, n, K);
+    else if (group == 2 && width == 12) pack_across(to, 12, 2, tall, from, along, n, K);
+    else if (group == 2 && width == 32) pack_across(to, 32, 2, tall, from, along, n, K);
+    else if (group == 32) pack_across(to, width, 32, tall, from, along, n, K);
+    else pack_across(to, width, group, tall, from, along, n, K);
 }

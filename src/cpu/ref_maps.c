@@ -126,7 +126,7 @@ struct window {
     int64_t from, to, count;
 };
 
-static struct window ref_window(const struct attr_avgpool *a, int axis, int64_t at, int64_t n, int64_t windows)
+static struct window pool_window(const struct attr_avgpool *a, int axis, int64_t at, int64_t n, int64_t windows)
 {
     if (a->adaptive) {
         int64_t from = at * n / windows, to = ((at + 1) * n + windows - 1) / windows;
@@ -143,8 +143,8 @@ static void ref_avgpool(const struct launch *l)
     for (int64_t i = 0; i < operand_elements(y); i++) {
         const int64_t C = y->dim[3], c = i % C, w = i / C % y->dim[2], h = i / C / y->dim[2] % y->dim[1];
         const int64_t b = i / C / y->dim[2] / y->dim[1];
-        struct window p = ref_window(&l->attr->avgpool, 0, h, x->dim[1], y->dim[1]);
-        struct window q = ref_window(&l->attr->avgpool, 1, w, x->dim[2], y->dim[2]);
+        struct window p = pool_window(&l->attr->avgpool, 0, h, x->dim[1], y->dim[1]);
+        struct window q = pool_window(&l->attr->avgpool, 1, w, x->dim[2], y->dim[2]);
         double sum = 0;
         for (int64_t u = p.from; u < p.to; u++)
             for (int64_t v = q.from; v < q.to; v++) sum += ref_get(x, ref_pixel(x, b, u, v, c));
@@ -160,9 +160,9 @@ static void ref_avgpool_bwd(const struct launch *l)
         const int64_t b = i / C / dx->dim[2] / dx->dim[1];
         double sum = 0;
         for (int64_t u = 0; u < dy->dim[1]; u++) {
-            struct window p = ref_window(&l->attr->avgpool, 0, u, dx->dim[1], dy->dim[1]);
+            struct window p = pool_window(&l->attr->avgpool, 0, u, dx->dim[1], dy->dim[1]);
             for (int64_t v = 0; v < dy->dim[2] && h >= p.from && h < p.to; v++) {
-                struct window q = ref_window(&l->attr->avgpool, 1, v, dx->dim[2], dy->dim[2]);
+                struct window q = pool_window(&l->attr->avgpool, 1, v, dx->dim[2], dy->dim[2]);
                 if (w >= q.from && w < q.to) sum += ref_get(dy, ref_pixel(dy, b, u, v, c)) / (double)(p.count * q.count);
             }
         }

@@ -300,6 +300,12 @@ id graph_scope_push(struct graph *g, const char *name, int flags)
 
 void graph_scope_pop(struct graph *g, id previous) { g->at.scope = previous; }
 
+bool graph_scope_is(const struct graph *g, id scope, enum scope_flag flag)
+{
+    while (scope && !(g->scopes.at[scope].flags & flag)) scope = g->scopes.at[scope].parent;
+    return scope != 0;
+}
+
 id graph_loop(struct graph *g, const char *name, uint32_t trip)
 {
     vec_push(&g->loops, ((struct loop){g->at.loop, graph_intern(g, name), trip, g->at.program}));
@@ -473,10 +479,12 @@ void graph_infer(struct graph *g, enum program p)
             x->rank = f.out[o].rank;
             memcpy(x->dim, f.out[o].dim, sizeof x->dim);
             if (row->flags & OPF_VIEW) {
+                x->storage = f.in[0]->storage; /* another one where a pass gave the node another input */
                 x->offset = f.out[o].offset;
                 memcpy(x->stride, f.out[o].stride, sizeof x->stride);
             } else if (op_must_alias(g, n, o) >= 0) {
                 const struct tensor *base = f.in[op_must_alias(g, n, o)];
+                x->storage = base->storage;
                 x->offset = base->offset;
                 memcpy(x->stride, base->stride, sizeof x->stride);
             } else {

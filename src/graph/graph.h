@@ -34,7 +34,7 @@
 
 typedef uint32_t id; /* storage, tensor, node, scope or loop; 0 is invalid */
 
-enum { MAX_RANK = 6, MAX_IN = 8, MAX_OUT = 4 };
+enum { MAX_RANK = 6, MAX_IN = 8, MAX_OUT = 5 };
 
 enum space { SPACE_DEVICE, SPACE_HOST, SPACE_COUNT };
 
@@ -71,6 +71,7 @@ struct storage {
     uint8_t space; /* enum space */
     uint8_t kind;  /* enum kind */
     id name;
+    bool handed;   /* made in program step for program update, and dead outside of them */
 };
 
 struct tensor {
@@ -119,6 +120,7 @@ union attr {
     struct { float eps; } layernorm;
     struct { uint8_t ta, tb, dtype; } matmul; /* BMM too; dtype of the result */
     struct { float scale; uint8_t causal; int64_t window; } attention; /* window 0: none */
+    struct { float scale; int32_t height, width; } relative; /* ATTENTION_REL and ATTENTION_BIAS: the grid */
     struct { float scale; uint8_t inverse; } rope;
     struct { uint8_t rank; int64_t dim[MAX_RANK]; } reshape;
     struct { uint8_t axis; int64_t start, length; } slice;
@@ -146,6 +148,12 @@ union attr {
     struct { int64_t group; float eps; } batchnorm;  /* images that share statistics */
     struct { float eps; } batchnorm_frozen;
     struct { double momentum; int64_t count; float eps; } batchnorm_update;
+    struct { int32_t size; int64_t H, W; } window;   /* H, W: of UNWINDOW's result */
+    struct { uint8_t dtype; } fourier;               /* of the result */
+    /* Weights of the three terms; seed: alpha weighs both classes, not 1 - alpha the background. */
+    struct { float mean[3], std[3]; uint8_t dtype; } image; /* dtype of the result */
+    struct { int32_t rounds, first; } prompt_next;          /* rounds behind the first one; the slot that the first of them fills */
+    struct { float focal, dice, iou, alpha, gamma, smooth; uint8_t seed; } mask_loss;
 };
 
 struct node {
@@ -272,6 +280,8 @@ static inline struct storage *storage_of(const struct graph *g, id t)
 {
     return &g->storages.at[g->tensors.at[t].storage];
 }
+/* Does it keep its bytes through every program? */
+static inline bool storage_lasts(const struct storage *s) { return kind_is_persistent(s->kind) && !s->handed; }
 int64_t tensor_elements(const struct tensor *t);
 /* Product of all dimensions but the last; the last one. */
 int64_t tensor_rows(const struct tensor *t);
@@ -283,6 +293,8 @@ void tensor_dense_strides(struct tensor *t);
 char *tensor_print(const struct graph *g, id t, char out[160]);
 /* The block scope (or the outermost one) around a node's scope; 0: none. */
 id graph_block_of(const struct graph *g, id scope);
+/* The scope, or one around it, has the flag. */
+bool graph_scope_is(const struct graph *g, id scope, enum scope_flag flag);
 /* True when `loop` is `of` or inside it. Everything is inside 0. */
 bool loop_inside(const struct graph *g, id loop, id of);
 struct param *graph_param_of(const struct graph *g, id tensor); /* NULL: not a parameter */

@@ -92,6 +92,10 @@ struct attention_options {
     int64_t window;
 };
 id op_attention_with(struct graph *g, id q, id k, id v, id mask, struct attention_options o);
+/* Over a grid: q, k and v [B,height*width,H,D]; tables [2*height-1,D] and [2*width-1,D]. */
+id op_attention_rel(struct graph *g, id q, id k, id v, id table_h, id table_w, int height, int width, float scale);
+/* Over a square window, with a bias by distance: table [H,window*window]. */
+id op_attention_bias(struct graph *g, id q, id k, id v, id table, int window, float scale);
 /* Maps are [B,H,W,C]; a bias of 0 is none. x [B,H,W,C], w [O,C/groups,kh,kw]; groups is 1 or C. */
 id op_conv(struct graph *g, id x, id w, id bias, int stride, int pad, int groups);
 /* x [B,H,W,C], w [C,O,kh,kw]: [B,(H-1)*stride-2*pad+kh,...,O]. */
@@ -136,5 +140,32 @@ id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W);
 id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var, double momentum);
 id op_instancenorm(struct graph *g, id x, id w, id b, float eps);
 id op_batchnorm_frozen(struct graph *g, id x, id w, id b, id mean, id var, float eps);
+/* x [B,H,W,C] as windows [B nh nw,size,size,C], with zeros beyond the map; and back. */
+id op_window(struct graph *g, id x, int size);
+id op_unwindow(struct graph *g, id x, int64_t H, int64_t W);
+/* coords [...,2] in 0..1, frequencies [2,F]: [...,2F]. Both stay f32 in any precision, where coords
+ * are an input themselves and not a view of one. */
+id op_fourier(struct graph *g, id coords, id gauss);
+/* The step's loss of masks (ops.def): its contribution to it, divided by the step's count. */
+struct mask_loss_options {
+    float focal, dice, iou;     /* weights of the terms */
+    float alpha, gamma, smooth; /* of focal, and of dice */
+    bool seed;                  /* alpha weighs both classes */
+};
+id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o);
+/* Pixels u8 [B,H,W,3] as the model wants them. */
+id op_image(struct graph *g, id x, id valid, const float mean[3], const float std[3]);
+/* The best candidate's logits [N,h,w]; `into` is where they go, or 0. */
+id op_mask_pick(struct graph *g, id logits, id scores, id into);
+/* A simulated user's next round: updates places, kinds and round in place. */
+struct prompt_state {
+    id places, kinds, round;
+};
+void op_prompt_next(struct graph *g, struct prompt_state *s, id logits, id bits, id valid, id keys, int rounds, int first);
+/* Each row of x as often as `like` has rows for it. */
+id op_repeat(struct graph *g, id x, id like);
+enum { MASK_STATS = 4 }; /* what MASK_LOSS keeps of each mask */
+/* Bytes of a row of w bits: whole words of 8 bytes. */
+static inline int64_t mask_row_bytes(int64_t w) { return (w + 63) / 64 * 8; }
 
 #endif

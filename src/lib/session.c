@@ -260,6 +260,6 @@ const char *pl_plan_table(struct pl_session *s)
     struct text *t = plan_text(s);
     if (!t) return NULL;
     const struct run *r = trainer_run(s->trainer);
-    plan_print(&r->plan, &r->graph, t);
+    plan_print(&r->plan, &r->graph, &r->device.profile, t);
     return t->at;
 }

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "graph/ops.h"
+#include "models/layers.h"
 #include "models/model.h"
 
 struct tower {
@@ -28,25 +29,6 @@ struct tower {
 };
 
 /* --- configuration ------------------------------------------------------------- */
-
-static int parse_act(struct tower *c, const struct value *config, struct error *e)
-{
-    static const struct {
-        const char *name;
-        enum act_kind kind;
-    } known[] = {{"quick_gelu", ACT_QUICK_GELU}, {"gelu", ACT_GELU},  {"gelu_pytorch_tanh", ACT_GELU_TANH},
-                 {"gelu_new", ACT_GELU_TANH},    {"relu", ACT_RELU},  {"silu", ACT_SILU},
-                 {"swish", ACT_SILU},            {"tanh", ACT_TANH},  {"sigmoid", ACT_SIGMOID}};
-    const char *name = NULL;
-    int rc = value_opt_string(config, "hidden_act", &name, e);
-    if (rc || !name) return rc;
-    for (size_t i = 0; i < COUNT(known); i++)
-        if (!strcmp(known[i].name, name)) {
-            c->act = known[i].kind;
-            return PL_OK;
-        }
-    return error_set(e, PL_USAGE, "hidden_act \"%s\" is not one of: quick_gelu, gelu, gelu_pytorch_tanh, gelu_new, relu, silu, tanh, sigmoid", name);
-}
 
 /* The keys of one map; what it does not have stays. */
 static int parse_keys(struct tower *c, const struct value *config, struct error *e)
@@ -71,7 +53,7 @@ static int parse_keys(struct tower *c, const struct value *config, struct error 
     if (!rc) rc = value_opt_number(config, "initializer_range", &c->range, e);
     if (!rc) rc = value_opt_number(config, "initializer_factor", &c->factor, e);
     if (!rc && !c->clip) rc = value_opt_bool(config, "vision_use_head", &c->head, e);
-    return rc ? rc : parse_act(c, config, e);
+    return rc ? rc : layer_parse_act(config, &c->act, e);
 }
 
 static int check(const struct tower *c, struct error *e)

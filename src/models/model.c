@@ -13,7 +13,8 @@
 #include "models/presets.h"
 
 static const struct family *const families[] = {&llama_family, &mistral_family, &qwen2_family, &clip_vision_family,
-                                                &clip_family, &siglip_vision_family, &siglip_family};
+                                                &clip_family, &siglip_vision_family, &siglip_family, &sam_family,
+                                                &sam_vision_family};
 
 /* "llama, clip_vision_model": for messages. */
 static char *list_families(char out[256])
@@ -65,13 +66,18 @@ int model_preset(struct model *m, const char *name, struct error *e)
     for (const struct preset *p = presets; p->name; p++) {
         size_t n = strlen(known);
         snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", p->name);
-        if (strcmp(p->name, name)) continue;
-        m->config_text = mem_string(p->config);
-        int rc = parse_config(m, strlen(p->config), name, e);
-        if (rc) model_close(m);
-        return rc;
+        if (!strcmp(p->name, name)) return model_text(m, p->config, name, e);
     }
     return error_set(e, PL_USAGE, "model.preset: \"%s\" is not one of: %s", name, known);
+}
+
+int model_text(struct model *m, const char *config_json, const char *name, struct error *e)
+{
+    memset(m, 0, sizeof *m);
+    m->config_text = mem_string(config_json);
+    int rc = parse_config(m, strlen(config_json), name, e);
+    if (rc) model_close(m);
+    return rc;
 }
 
 /* A folder's own config.json is kept, as with every other model. */

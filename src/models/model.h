@@ -13,18 +13,35 @@
 #ifndef MODEL_H
 #define MODEL_H
 
-#include "graph/graph.h"
+#include "graph/ops.h"
 #include "io/value.h"
 
 /* Sizes of a port that the batch decides. */
-enum { DIM_B = -1, DIM_T = -2 };
+enum {
+    DIM_B = -1, /* samples */
+    DIM_T = -2, /* tokens */
+    DIM_S = -3, /* side of an image */
+    DIM_M = -4, /* prompts of an image: one mask each */
+    DIM_P = -5, /* points of a prompt */
+    DIM_N = -6, /* masks given with an image: 1 or M */
+    DIM_H = -7, /* side of a mask */
+    DIM_COUNT = 8,
+};
 
 enum port_values {
     VALUES_REAL,    /* f32 */
     VALUES_IDS,     /* i32, below the vocabulary */
     VALUES_LABELS,  /* the same, or -100: does not count */
     VALUES_ONES,    /* may be given, all ones; the graph has no such input */
+    VALUES_PLACES,  /* f32 in pixels; in the graph (x + 1/2) / side, 0 to 1 over the image */
+    VALUES_POINTS,  /* what a point says: 1, 0, -1 or -10; in the graph enum point_kind */
+    VALUES_MASKS,   /* u8, 0 or 1, rows x columns last; in the graph bits, rows of mask_row_bytes */
 };
+
+/* What a point says: it is beside what is asked for, or on it; it is the first or the last
+ * corner of a box; it only fills the row, known to the model as such; nothing at all. In files
+ * 0, 1, -1 and -10; corners come as boxes there. */
+enum point_kind { POINT_BESIDE, POINT_ON, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_NOTHING, POINT_KINDS };
 
 /* One input. */
 struct port {
@@ -34,7 +51,7 @@ struct port {
     int64_t dim[MAX_RANK];  /* the first is DIM_B */
     bool optional;
 };
-enum { MODEL_PORTS = 4 };
+enum { MODEL_PORTS = 6 };
 
 struct model {
     const struct family *family;
@@ -43,6 +60,9 @@ struct model {
     struct bump memory;     /* of the parsed configuration */
     void *config;           /* the family's own struct */
     int64_t vocabulary;     /* token ids are below this */
+    int64_t image;          /* side of the images that it was made for; 0: it has none */
+    double extent;          /* what the coordinates of such an image run to, in pixels */
+    int64_t (*mask_side)(const struct model *m, int64_t image); /* side of the masks of such images; NULL: it makes none */
     struct port ports[MODEL_PORTS];
     int n_ports;
     const char **outputs;   /* in the order of the forward */
@@ -50,9 +70,25 @@ struct model {
     const char *loss_output; /* whose mean square is the loss; NULL: the model has its own */
 };
 
+/* What a model that is asked for masks is asked with. All zeros: one point for one mask
+ * of an image of the configuration's size, with a target. */
+struct prompting {
+    int64_t image;       /* side of the images, in pixels; 0: the configuration's */
+    int64_t masks;       /* M: prompts of an image; 0: what is said above */
+    int64_t points;      /* of a prompt; 0: none are given */
+    int64_t mask_inputs; /* of an image: 0, 1 for all of its prompts, or M */
+    bool slots;          /* points are places for any prompt: no filler follows them, and nobody
+                            sees those that say nothing */
+    int64_t rounds;      /* training: images as bytes, prompts in slots, so many rounds of them; 0: as the rest says */
+    bool boxes, targets;
+    bool single;         /* one mask for a prompt instead of several to choose from */
+    struct mask_loss_options loss; /* with targets; all zeros: the defaults */
+};
+
 /* What the forward is built for. */
 struct batch {
     int64_t B, T;
+    struct prompting prompts;
     bool outputs;            /* all outputs are wanted, not the loss alone */
     const char *loss_output; /* NULL: the model's own choice */
 };
@@ -67,7 +103,7 @@ struct family {
     bool named_as_found;    /* where a folder leaves it out, so do the names of gradients */
 };
 extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
-    siglip_vision_family;
+    siglip_vision_family, sam_family, sam_vision_family;
 
 /* A model that no config.json describes: the program that uses the library emits it. */
 struct definition {
@@ -78,6 +114,8 @@ struct definition {
 
 int model_open(struct model *m, const char *path, struct error *e);
 int model_preset(struct model *m, const char *name, struct error *e);
+/* A config.json as text; `name` stands for it in messages. */
+int model_text(struct model *m, const char *config_json, const char *name, struct error *e);
 /* `path` is the folder that its weights are read from; NULL: they begin by their inits. */
 int model_define(struct model *m, const struct definition *d, const char *path, struct error *e);
 void model_close(struct model *m);

@@ -46,11 +46,59 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
+/* Segment Anything: the prompt encoder and the decoder are the same in every size. */
+#define SAM(hidden, layers, heads, inner, global)                                                                   \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"SamModel\"],\n"                                                                        \
+    "  \"model_type\": \"sam\",\n"                                                                                  \
+    "  \"initializer_range\": 0.02,\n"                                                                              \
+    "  \"vision_config\": {\n"                                                                                      \
+    "    \"model_type\": \"sam_vision_model\",\n"                                                                   \
+    "    \"hidden_size\": " #hidden ",\n"                                                                           \
+    "    \"num_hidden_layers\": " #layers ",\n"                                                                     \
+    "    \"num_attention_heads\": " #heads ",\n"                                                                    \
+    "    \"mlp_dim\": " #inner ",\n"                                                                                \
+    "    \"global_attn_indexes\": [" global "],\n"                                                                  \
+    "    \"window_size\": 14,\n"                                                                                    \
+    "    \"image_size\": 1024,\n"                                                                                   \
+    "    \"patch_size\": 16,\n"                                                                                     \
+    "    \"output_channels\": 256,\n"                                                                               \
+    "    \"num_pos_feats\": 128,\n"                                                                                 \
+    "    \"hidden_act\": \"gelu\",\n"                                                                               \
+    "    \"layer_norm_eps\": 1e-06\n"                                                                               \
+    "  },\n"                                                                                                        \
+    "  \"prompt_encoder_config\": {\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 256, \"image_size\": 1024, " \
+    "\"patch_size\": 16},\n"                                                                                        \
+    "  \"mask_decoder_config\": {\"model_type\": \"sam_mask_decoder\", \"hidden_size\": 256, \"mlp_dim\": 2048},\n"     \
+    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "}\n"
+
+/* A small one of the same kind, for images of 128 pixels: it learns on a laptop. */
+#define SAM_TINY                                                                                                    \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"SamModel\"],\n"                                                                        \
+    "  \"model_type\": \"sam\",\n"                                                                                  \
+    "  \"initializer_range\": 0.02,\n"                                                                              \
+    "  \"vision_config\": {\"model_type\": \"sam_vision_model\", \"hidden_size\": 96, \"num_hidden_layers\": 4, "          \
+    "\"num_attention_heads\": 4, \"mlp_dim\": 384,\n"                                                               \
+    "    \"global_attn_indexes\": [1, 3], \"window_size\": 4, \"image_size\": 128, \"patch_size\": 8, "                \
+    "\"output_channels\": 64, \"num_pos_feats\": 32},\n"                                                            \
+    "  \"prompt_encoder_config\": {\"model_type\": \"sam_prompt_encoder\", \"hidden_size\": 64, \"image_size\": 128, "   \
+    "\"patch_size\": 8},\n"                                                                                         \
+    "  \"mask_decoder_config\": {\"model_type\": \"sam_mask_decoder\", \"hidden_size\": 64, \"mlp_dim\": 256, "          \
+    "\"num_attention_heads\": 4, \"iou_head_hidden_dim\": 64},\n"                                                   \
+    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "}\n"
+
 const struct preset presets[] = {
     {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},         /* bytes as tokens, 0.8 M */
     {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},   /* the GPT-2 small shape */
     {"llama-1b", LLAMA(32000, 2048, 5632, 22, 32, 4, 2048, false)},    /* the TinyLlama shape, 1.1 B */
     {"clip-vit-b-16", TOWER("CLIPVisionModel", "clip_vision_model", "quick_gelu", 1e-05)},          /* 86 M */
     {"siglip-base-16-224", TOWER("SiglipVisionModel", "siglip_vision_model", "gelu_pytorch_tanh", 1e-06)}, /* 93 M */
+    {"sam-vit-b", SAM(768, 12, 12, 3072, "2, 5, 8, 11")},      /* 94 M */
+    {"sam-vit-l", SAM(1024, 24, 16, 4096, "5, 11, 17, 23")},   /* 312 M */
+    {"sam-vit-h", SAM(1280, 32, 16, 5120, "7, 15, 23, 31")},   /* 641 M */
+    {"sam-tiny", SAM_TINY},                                    /* 0.7 M */
     {NULL, NULL},
 };

@@ -69,7 +69,7 @@ int plan_search(struct plan *p, struct graph *g, const struct source *source, co
                 const struct freedom *f, const struct profile *profile, struct error *e);
 
 /* The memory table, and with `explain` graph, schedule, placement and the peak. */
-void plan_print(const struct plan *p, const struct graph *g, struct text *out);
+void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out);
 void plan_explain(const struct plan *p, const struct graph *g, struct text *out);
 
 #endif

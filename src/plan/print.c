@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "run/calibration.h"
 
 static void print_row(struct text *out, const char *name, uint64_t bytes, uint64_t whole)
 {
@@ -19,11 +20,11 @@ static void print_row(struct text *out, const char *name, uint64_t bytes, uint64
 static void print_techniques(const struct settings *s, struct text *out)
 {
     text_printf(out, "  micro-batch %d x %d, %s, recompute %s, optimizer state %s, head in %d piece%s\n", s->micro_batch,
-                s->accumulation, dtype_name(s->precision), s->recompute ? "all" : "none",
+                s->accumulation, dtype_name(s->precision), rebuild_name(s->recompute),
                 s->offload_optimizer ? "in the second space" : "in the arena", s->head_chunks, s->head_chunks == 1 ? "" : "s");
 }
 
-void plan_print(const struct plan *p, const struct graph *g, struct text *out)
+void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out)
 {
     char a[32], b[32];
     uint64_t arena = plan_arena(p);
@@ -40,7 +41,11 @@ void plan_print(const struct plan *p, const struct graph *g, struct text *out)
                 op_table[n->op].name, n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step");
     text_printf(out, "Plan\n");
     print_techniques(&p->settings, out);
-    text_printf(out, "  predicted step %.3g s\n", p->seconds);
+    text_printf(out, "  predicted step %.3g s", p->seconds);
+    if (profile->measured)
+        text_printf(out, ", by the profile of %s with %d threads, measured %s\n", profile->measured->cpu, profile->threads, profile->measured->date);
+    else
+        text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
 }
 
 struct row {
@@ -70,7 +75,7 @@ static uint32_t collect(const struct plan *p, const struct graph *g, enum progra
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         const struct life *l = &p->placement.life[program][s];
-        if (!l->used || x->space != SPACE_DEVICE || kind_is_persistent(x->kind) != lasting) continue;
+        if (!l->used || x->space != SPACE_DEVICE || storage_lasts(x) != lasting) continue;
         rows[n++] = (struct row){p->placement.offset[s], x->bytes, graph_name(g, x->name), kind_name(x->kind), l->start, l->end};
     }
     return n;

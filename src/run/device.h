@@ -43,8 +43,19 @@ void device_close(struct device *d, struct tape *t);
 
 /* This processor multiplies bf16 itself, faster than f32 (src/cpu/micro_bf16.c). */
 bool cpu_multiplies_bf16(void);
+/* Which processor this is (src/cpu/peak.c). */
+struct cpu_identity {
+    char name[96]; /* "Intel(R) Xeon(R) ...", "aarch64 0x41 0xd40" */
+    char isa[64];  /* the architecture and the inner loops that are used */
+};
+void cpu_identity(struct cpu_identity *c);
+
+/* oneDNN is in this build and faster here than our own products (src/cpu/onednn.c). */
+bool cpu_prefers_onednn(void);
 
 /* The profile a plan uses when nobody measured this machine (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);
+/* With or without oneDNN, which its name tells: a plan is followed only under the same name. */
+void profile_onednn(struct profile *p, bool takes_part);
 
 #endif

@@ -3,7 +3,10 @@
  */
 #include "run/kernel.h"
 
+#include <math.h>
 #include <string.h>
+
+#include "run/calibration.h"
 
 /* Where a search for an op's kernels begins. */
 static const struct kernel *kernels_of(enum device_kind device, enum op op)
@@ -44,14 +47,32 @@ void query_fill(struct query *q, const struct graph *g, const struct node *n, co
     if (q->in[0] && q->out[0]) q->crosses = storage_of(g, n->in[0])->space != storage_of(g, n->out[0])->space;
 }
 
-double kernel_seconds(const struct query *q, enum op op)
+/* Few bytes are found in caches, many are not; between cache_bytes and 32 times that the
+ * rate goes from one to the other, evenly over the logarithm. */
+static double bandwidth(const struct profile *p, double bytes)
+{
+    if (!p->cache_bytes || bytes >= 32 * p->cache_bytes) return p->memory_bandwidth;
+    if (bytes <= p->cache_bytes) return p->cache_bandwidth;
+    double x = log2(bytes / p->cache_bytes) / 5;
+    return p->cache_bandwidth * pow(p->memory_bandwidth / p->cache_bandwidth, x);
+}
+
+double kernel_ideal(const struct query *q, enum op op)
 {
     if (op_table[op].flags & OPF_VIEW) return 0;
     const struct profile *p = q->profile;
     struct cost c = op_table[op].cost(q->in, q->out, q->attr);
-    if (q->crosses) return p->launch_seconds + (double)tensor_bytes(q->in[0]) / p->copy_bandwidth;
+    if (q->crosses) return (double)tensor_bytes(q->in[0]) / p->copy_bandwidth;
     const struct tensor *x = q->in[0] ? q->in[0] : q->out[0];
     double rate = x->dtype == DT_BF16 || x->dtype == DT_F16 ? p->flops_bf16 : p->flops_f32;
-    double arithmetic = c.flops / rate, memory = c.bytes / p->memory_bandwidth;
-    return p->launch_seconds + (arithmetic > memory ? arithmetic : memory);
+    double arithmetic = c.flops / rate, memory = c.bytes / bandwidth(p, c.bytes);
+    return arithmetic > memory ? arithmetic : memory;
+}
+
+double kernel_seconds(const struct query *q, enum op op)
+{
+    if (op_table[op].flags & OPF_VIEW) return 0;
+    double ideal = kernel_ideal(q, op);
+    if (q->profile->measured && !q->crosses) ideal = calibration_apply(q->profile->measured, q, op, ideal);
+    return q->profile->launch_seconds + ideal;
 }

@@ -15,17 +15,23 @@
 
 enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_CUDA, DEVICE_COUNT };
 
+struct calibration; /* run/calibration.h */
+
 /* What is known of a device: measured or published ceilings, never a live query. */
 struct profile {
     char name[64];
     enum device_kind kind;
     int threads;               /* CPU threads the plan is for */
     bool native_bf16;
+    bool onednn;               /* CPU: oneDNN takes part where its kernels match */
     double flops_f32, flops_bf16;  /* matrix rate, per second */
     double memory_bandwidth;   /* bytes per second */
+    double cache_bandwidth;    /* the same of what lies in caches: nodes that move up to... */
+    double cache_bytes;        /* ...so many bytes; 0: not known */
     double copy_bandwidth;     /* between the two spaces */
     double launch_seconds;     /* fixed price of a node */
     uint64_t library_workspace; /* cap for cuBLASLt and cuDNN */
+    const struct calibration *measured; /* NULL: these are the built-in ceilings */
 };
 
 /* One node as the planning half sees it. Inputs not given are NULL. */
@@ -52,7 +58,7 @@ struct launch {
     void *work;                /* as many bytes as `workspace` asked for, 64-aligned */
     uint64_t work_bytes;
     int threads;
-    void *state;               /* CUDA: what record() prepared for this entry */
+    void *state;               /* what the device's record() prepared for this entry */
     void *stream;              /* CUDA: the lane's stream */
 };
 
@@ -73,7 +79,9 @@ extern const struct kernel cuda_kernels[];
 const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q);
 /* The query of a node of a graph. */
 void query_fill(struct query *q, const struct graph *g, const struct node *n, const struct profile *p);
-/* Roofline time of a node on a profile. */
+/* What the node takes at the profile's ceilings; and what it should take, which is that,
+ * corrected by what was measured, and the price of a launch. */
+double kernel_ideal(const struct query *q, enum op op);
 double kernel_seconds(const struct query *q, enum op op);
 
 static inline int64_t operand_elements(const struct operand *x)

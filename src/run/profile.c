@@ -29,10 +29,18 @@ void profile_default(struct profile *p, enum device_kind kind, int threads)
     snprintf(p->name, sizeof p->name, kind == DEVICE_REF ? "reference" : "cpu-%d", threads);
     p->threads = kind == DEVICE_REF ? 1 : threads;
     p->flops_f32 = p->flops_bf16 = 60e9 * p->threads;
-    /* Products run at about four times the f32 rate. native_bf16 would make bf16 the
-     * precision of every run that does not name one: on a CPU that is the user's choice. */
-    if (kind == DEVICE_CPU && cpu_multiplies_bf16()) p->flops_bf16 = 220e9 * p->threads;
+    /* Products run at about four times the f32 rate then. */
+    p->native_bf16 = kind == DEVICE_CPU && cpu_multiplies_bf16();
+    if (p->native_bf16) p->flops_bf16 = 220e9 * p->threads;
     p->memory_bandwidth = 15e9 * (p->threads > 4 ? 4 : p->threads);
     p->copy_bandwidth = 4e9;
     p->launch_seconds = 2e-6;
+    if (kind == DEVICE_CPU) profile_onednn(p, cpu_prefers_onednn());
+}
+
+void profile_onednn(struct profile *p, bool takes_part)
+{
+    if (p->kind != DEVICE_CPU) return;
+    p->onednn = takes_part;
+    snprintf(p->name, sizeof p->name, "cpu-%d%s", p->threads, takes_part ? "-onednn" : "");
 }

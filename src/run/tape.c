@@ -197,21 +197,30 @@ static void poison_after(const struct tape *t, enum program p, const struct entr
     }
 }
 
-/* Before a program: everything that is not persistent. */
+/* Before a program: everything that is not persistent; the update is handed gradients. */
 static void poison_all(const struct tape *t, enum program p)
 {
     for (id s = 1; s < t->graph->storages.n; s++) {
         const struct storage *x = &t->graph->storages.at[s];
-        if (t->placement->life[p][s].used && !kind_is_persistent(x->kind))
+        if (t->placement->life[p][s].used && !storage_lasts(x) && !(x->handed && p == PROGRAM_UPDATE))
             memset(t->arena[x->space] + t->placement->offset[s], 0xff, x->bytes);
     }
+}
+
+static void run_timed(struct timing *t, const struct entry *e)
+{
+    double from = clock_seconds();
+    e->kernel->run(&e->launch);
+    t->seconds[e->node] += clock_seconds() - from;
+    t->calls[e->node]++;
 }
 
 static void launch(struct tape *t, enum program p, struct entry *e)
 {
     if (e->advances) advance(t, e);
     if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
-    e->kernel->run(&e->launch);
+    if (t->timing) run_timed(t->timing, e);
+    else e->kernel->run(&e->launch);
     if (t->observe) t->observe(t->observer, e);
     if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
     if (t->poison) poison_after(t, p, e);

@@ -16,6 +16,7 @@
 
 #include "graph/lifetime.h"
 #include "run/kernel.h"
+#include "run/timing.h"
 
 /* What the planner decided of one node. */
 struct binding {
@@ -58,6 +59,7 @@ struct tape {
     bool poison;                      /* diagnostic: dead bytes become NaN */
     void (*observe)(void *observer, const struct entry *e); /* called after each launch; NULL: nobody looks */
     void *observer;
+    struct timing *timing;            /* NULL: nobody measures */
     void *device_state;               /* CUDA: captured graphs */
 };
 

@@ -502,6 +502,10 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
     if (check_schedule(c, e) || check_groups(c, e)) return e->code;
     if ((needs & CONFIG_NEEDS_DATA) && check_needed(c, KEY_data_train, e)) return e->code;
     if ((needs & CONFIG_NEEDS_TRAIN) && check_needed(c, KEY_train_out, e)) return e->code;
+    if (!c->loss_focal && !c->loss_dice && !c->loss_iou) {
+        error_set(e, PL_USAGE, "loss.focal, loss.dice and loss.iou are all 0, expected at least one above");
+        return config_at_key(c, KEY_loss_focal, e);
+    }
     if (c->memory_micro_batch > c->train_effective_batch) {
         error_set(e, PL_USAGE, "memory.micro_batch is %lld, expected no more than train.effective_batch, %lld",
                   (long long)c->memory_micro_batch, (long long)c->train_effective_batch);

@@ -11,6 +11,7 @@
 #ifndef RECIPE_H
 #define RECIPE_H
 
+#include "graph/ops.h"
 #include "passes/passes.h"
 #include "train/config.h"
 
@@ -20,6 +21,9 @@ void recipe_freeze(const struct config *c, struct graph *g);
 /* PL_USAGE when a pattern matches no parameter of the forward (the nearest is named), or
  * when `train` and nothing is left to train. */
 int recipe_check(const struct config *c, const struct graph *g, bool train, struct error *e);
+
+/* The loss of masks. */
+struct mask_loss_options recipe_loss(const struct config *c);
 
 /* Fills in what the update needs; rules live in `b`. */
 void recipe_settings(const struct config *c, struct bump *b, struct settings *s);

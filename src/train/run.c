@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "io/file.h"
+#include "run/calibration.h"
 #include "train/recipe.h"
 
 /* What `memory.budget: auto` leaves to the system and to our own code. */
@@ -55,6 +56,38 @@ static int resolve_budget(struct run *r, struct error *e)
     return PL_OK;
 }
 
+/* --- the profile ------------------------------------------------------------------ */
+
+/* The file that times are predicted by; "": the built-in ceilings. */
+static void find_profile(const struct run *r, char *path, size_t room)
+{
+    const char *given = r->config->device_profile;
+    path[0] = '\0';
+    if (given && strcmp(given, "default")) snprintf(path, room, "%s", given);
+    if (given || r->device.kind != DEVICE_CPU) return;
+    if (!profile_path(r->device.profile.threads, path, room) || !file_exists(path)) path[0] = '\0';
+}
+
+/* A plan needs a profile, not the device: a given file decides for how many threads, unless
+ * the configuration says so too. */
+static int open_profile(struct run *r, struct error *e)
+{
+    const struct config *c = r->config;
+    char path[4200];
+    r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
+    profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
+    find_profile(r, path, sizeof path);
+    if (c->device_deterministic) profile_onednn(&r->device.profile, false);
+    if (!path[0]) return PL_OK;
+    if (r->device.kind != DEVICE_CPU)
+        return error_set(e, PL_USAGE, "device.profile: %s is of a CPU, and device.kind is cuda; leave device.profile out", path);
+    int rc = profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e);
+    if (!rc && c->device_threads && c->device_threads != r->device.profile.threads)
+        rc = error_set(e, PL_USAGE, "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out", path,
+                       r->device.profile.threads, (int)c->device_threads, (int)c->device_threads);
+    return rc ? error_prepend(e, "device.profile") : PL_OK;
+}
+
 /* --- planning ------------------------------------------------------------------------ */
 
 /* The model's forward, seen by the planner; frozen weights are marked here. */
@@ -86,7 +119,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
-    s.recompute = c->memory_recompute == RECOMPUTE_ALL;
+    s.recompute = c->memory_recompute == RECOMPUTE_ALL ? REBUILD_BLOCKS : c->memory_recompute == RECOMPUTE_SELECTIVE ? REBUILD_CHEAP : REBUILD_NONE;
     s.offload_optimizer = c->memory_offload == OFFLOAD_OPTIMIZER;
     s.precision = c->memory_precision == PRECISION_BF16                                           ? DT_BF16
                   : c->memory_precision == PRECISION_AUTO && r->device.profile.native_bf16 ? DT_BF16
@@ -128,6 +161,7 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
 static int open_model(struct run *r, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
+    if (o->config_json) return model_text(&r->model, o->config_json, "the given config.json", e);
     if (o->define) return model_define(&r->model, o->define, c->model_path, e);
     return c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
 }
@@ -157,14 +191,14 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->config = c;
     r->defined = o->define;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
-    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->loss_output};
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->loss_output,
+                              .prompts = o->prompts};
+    r->batch.prompts.loss = recipe_loss(c);
     int rc = resolve_budget(r, e);
     if (!rc) rc = open_model(r, o, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
-    /* A plan needs a profile, not the device. */
-    r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
-    profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
+    if ((rc = open_profile(r, e))) return rc;
 
     struct source source = {r, build_forward};
     struct settings s = base_settings(r, o);
@@ -219,7 +253,9 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     int rc = weights_open(&r->weights, &r->model, &r->graph, e);
     if (rc) return rc;
     r->has_weights = true;
-    if ((rc = device_open(&r->device, r->device.kind, (int)r->config->device_threads, e))) return rc;
+    struct profile planned = r->device.profile;
+    if ((rc = device_open(&r->device, planned.kind, planned.threads, e))) return rc;
+    r->device.profile = planned;
     r->has_device = true;
     snprintf(r->device.spill, sizeof r->device.spill, "%s", spill ? spill : "");
     if ((rc = device_allocate(&r->device, r->plan.placement.arena, e))) return rc;

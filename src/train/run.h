@@ -37,6 +37,8 @@ struct run_options {
     int64_t B, T;                /* with train false: the batch's own size */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a tower; NULL: its own choice */
+    struct prompting prompts;    /* of a model that is asked for masks */
+    const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */

@@ -25,10 +25,11 @@
 static const char index_name[] = "model.safetensors.index.json";
 enum { INDEX_MOST = 64 << 20, NAME_MOST = 1024 };
 
-/* A head that shares another parameter's weight is sometimes stored all the same. */
+/* What shares another parameter's weight is sometimes stored all the same. */
 static const struct {
     const char *name, *same_as;
-} tied[] = {{"lm_head.weight", "model.embed_tokens.weight"}};
+} tied[] = {{"lm_head.weight", "model.embed_tokens.weight"},
+            {"prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding"}};
 
 /* --- small things ------------------------------------------------------------------- */
 
@@ -368,7 +369,7 @@ static uint32_t param_by_name(const struct graph *g, const char *name)
     return 0;
 }
 
-/* A tied head that the file stores: not read, but written with the weight it repeats. */
+/* A tied weight that the file stores: not read, but written with the weight it repeats. */
 static void match_tied(struct weights *w, const struct graph *g)
 {
     char name[NAME_MOST];

@@ -102,6 +102,7 @@ train:
   out: runs/{name}
 memory:
   micro_batch: {effective_batch}
+  precision: f32
 device: cpu
 """
 

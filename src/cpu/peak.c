@@ -1,14 +1,26 @@
 /*
- * peak.h: the machine's peak of fused multiply-adds, measured, to hold kernels against.
- * Static functions: each bench is a program of its own. The program allows contraction
- * (#pragma GCC optimize("fp-contract=fast")) before it includes anything.
+ * peak.c: what this machine can do at most: fused multiply-adds in registers, the
+ * processor's bf16 products, and bytes through memory and through its caches.
+ *
+ * Each is the best of many short tries, because a shared machine only ever adds time.
+ * Nothing of this runs but to hold measurements against it and to calibrate.
  */
-#ifndef PEAK_H
-#define PEAK_H
+#pragma GCC optimize("fp-contract=fast")
 
-#include "base/base.h"
-#include "base/dtype.h"
+#include "cpu/peak.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+
+#include "cpu/micro.h"
 #include "cpu/micro_bf16.h"
+#include "run/device.h"
+
+/* Tries are short, and there are as many of them as fit: between two others' turns on a
+ * processor there is time for one. */
+#define TRY_SECONDS 0.4
 
 /* 12 accumulators of two registers' worth: more than latency times pipes anywhere, and
  * made by a product first, because some processors bind a chain of sums to the pipe
@@ -72,9 +84,22 @@ __attribute__((target("arch=armv8.2-a+bf16"))) static double peak_loop_bf16(int6
 }
 #elif defined(__x86_64__)
 #include <immintrin.h>
+/* Four tiles of sums, as the inner loop has; the tiles hold zeros. */
+static double peak_loop_tiles(int64_t n)
+{
+    micro_bf16_tiles()->begin();
+    for (int64_t i = 0; i < n / 8; i++)
+        __asm__ volatile("tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm7, %tmm4, %tmm1\n\t"
+                         "tdpbf16ps %tmm6, %tmm5, %tmm2\n\ttdpbf16ps %tmm7, %tmm5, %tmm3");
+    micro_bf16_tiles()->end();
+    return (double)(n / 8) * 4 * 16 * 16 * 32 * 2;
+}
+
 __attribute__((target("avx512bf16,avx512f"))) static double peak_loop_bf16(int64_t n, float seed, float *out)
 {
-    if (!micro_bf16_best()) return 0;
+    *out = seed;
+    if (micro_bf16_tiles()) return peak_loop_tiles(n);
+    if (!micro_bf16_vectors()) return 0;
     __m512bh x = (__m512bh)_mm512_set1_ps(seed);
     __m512 a[16], sum = _mm512_setzero_ps();
     _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = _mm512_set1_ps((float)j);
@@ -92,11 +117,10 @@ static double peak_loop_bf16(int64_t n, float seed, float *out)
 }
 #endif
 
-/* Of f32 where the processor does not multiply t itself. */
-static double peak_measure(enum dtype t, int threads)
+double peak_measure(enum dtype t, int threads)
 {
     double best = 0;
-    for (int r = 0; r < 40; r++) {
+    for (double begun = clock_seconds(); clock_seconds() - begun < TRY_SECONDS;) {
         double flops = 0, start = clock_seconds();
 #pragma omp parallel num_threads(threads) reduction(+ : flops)
         {
@@ -112,4 +136,66 @@ static double peak_measure(enum dtype t, int threads)
     return best > 0 ? best : peak_measure(DT_F32, threads);
 }
 
-#endif
+/* --- bytes -------------------------------------------------------------------------- */
+
+/* a = b + c over n elements, again and again until it took long enough to time. */
+static double stream_once(float *a, const float *b, const float *c, int64_t n, int times, int threads)
+{
+    double start = clock_seconds();
+#pragma omp parallel num_threads(threads)
+    for (int r = 0; r < times; r++) {
+#pragma omp for simd schedule(static)
+        for (int64_t i = 0; i < n; i++) a[i] = b[i] + c[i];
+    }
+    return (double)n * 12 * times / (clock_seconds() - start);
+}
+
+double peak_stream(uint64_t bytes, int threads)
+{
+    int64_t n = (int64_t)(bytes / 12) / 64 * 64;
+    int times = (int)max_i64(1, (int64_t)((32u << 20) / bytes));
+    uint64_t whole = align_up(3 * (uint64_t)n * 4, 2u << 20);
+    float *at = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return 0;
+    madvise(at, whole, MADV_HUGEPAGE); /* as the arena is */
+    memset(at, 0, whole);
+    double best = 0;
+    for (double begun = clock_seconds(); clock_seconds() - begun < TRY_SECONDS;) {
+        double rate = stream_once(at, at + n, at + 2 * n, n, times, threads);
+        if (rate > best) best = rate;
+    }
+    munmap(at, whole);
+    return best;
+}
+
+/* --- names ------------------------------------------------------------------------------ */
+
+/* The value of a key of /proc/cpuinfo's first processor; "" when it has none. */
+static void cpuinfo(const char *key, char *out, size_t room)
+{
+    char line[512];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    out[0] = '\0';
+    while (f && !out[0] && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (!colon || strncmp(line, key, strlen(key))) continue;
+        colon += 1 + strspn(colon + 1, " \t");
+        snprintf(out, room, "%.*s", (int)strcspn(colon, "\r\n"), colon);
+    }
+    if (f) fclose(f);
+}
+
+void cpu_identity(struct cpu_identity *c)
+{
+    struct utsname u = {0};
+    char maker[32], part[32];
+    uname(&u);
+    cpuinfo("model name", c->name, sizeof c->name);
+    if (!c->name[0]) { /* Arm says who made it and which one it is, in numbers */
+        cpuinfo("CPU implementer", maker, sizeof maker);
+        cpuinfo("CPU part", part, sizeof part);
+        snprintf(c->name, sizeof c->name, "%.16s%s%.16s%s%.16s", u.machine, maker[0] ? " " : "", maker, part[0] ? " " : "", part);
+    }
+    const struct micro_bf16 *h = micro_bf16_best();
+    snprintf(c->isa, sizeof c->isa, "%.16s %.16s%s%.16s", u.machine, micro_best()->name, h ? " " : "", h ? h->name : "");
+}

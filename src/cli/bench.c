@@ -1,0 +1,235 @@
+/*
+ * bench.c: `plimsoll bench`: how fast a training step is, how fast it was said to be,
+ * and where its time goes. Needs no data and writes nothing.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "train/bench.h"
+#include "train/calibrate.h"
+
+enum { OPS_SHOWN = 16 };
+
+/* The arena at its peak in four parts, and the padding with the last. */
+struct parts {
+    uint64_t weights, gradients, optimizer, rest;
+};
+
+static struct parts arena_parts(const struct plan *p)
+{
+    const uint64_t *k = p->peak.by_kind;
+    struct parts x = {k[KIND_PARAM] + k[KIND_MASTER], k[KIND_GRAD], k[KIND_STATE], 0};
+    x.rest = plan_arena(p) - x.weights - x.gradients - x.optimizer;
+    return x;
+}
+
+static void print_row(struct text *out, const char *name, uint64_t bytes, uint64_t whole)
+{
+    char size[32];
+    text_printf(out, "  %-22s %12s  %5.1f %%\n", name, size_print(bytes, size), 100.0 * (double)bytes / (double)whole);
+}
+
+static void print_ops(const struct bench *b, struct text *out)
+{
+    struct bench_op ops[2 * OP_COUNT];
+    uint32_t n = bench_ops(b, ops);
+    if (!n) return;
+    text_printf(out, "Time by op, in the fastest step\n  %-20s %-5s %7s %10s %10s %9s %8s %8s\n", "op", "", "calls", "ms", "predicted", "GFLOP/s",
+                "GB/s", "ceiling");
+    for (uint32_t i = 0; i < n && i < OPS_SHOWN; i++) {
+        const struct bench_op *x = &ops[i];
+        text_printf(out, "  %-20s %-5s %7" PRIu64 " %10.3f %10.3f %9.1f %8.2f %6.0f %%\n", op_table[x->op].name, dtype_name(x->dtype), x->calls,
+                    1e3 * x->seconds, 1e3 * x->predicted, 1e-9 * x->flops / x->seconds, 1e-9 * x->bytes / x->seconds, 100 * x->ideal / x->seconds);
+    }
+    double rest = 0, predicted = 0;
+    for (uint32_t i = OPS_SHOWN; i < n; i++) rest += ops[i].seconds, predicted += ops[i].predicted;
+    if (n > OPS_SHOWN) text_printf(out, "  %-34s %10.3f %10.3f\n", "others", 1e3 * rest, 1e3 * predicted);
+}
+
+static void print_text(const struct bench *b, struct text *out)
+{
+    const struct plan *p = &b->run.plan;
+    struct parts x = arena_parts(p);
+    char a[32];
+    uint64_t arena = plan_arena(p);
+    double least = bench_least(b);
+    text_printf(out, "Step of %d samples: micro-batch %d x %d, %s, recompute %s, head in %d, %d threads\n", b->run.effective_batch,
+                p->settings.micro_batch, p->settings.accumulation, dtype_name(p->settings.precision), rebuild_name(p->settings.recompute),
+                p->settings.head_chunks, b->run.device.profile.threads);
+    text_printf(out, "  predicted  %.4g s\n  measured   %.4g s least, %.4g s median of %u\n  measured / predicted  %.3f\n", p->seconds, least,
+                bench_median(b), b->steps, least / p->seconds);
+    text_printf(out, "Memory\n");
+    print_row(out, "weights", x.weights, arena);
+    print_row(out, "gradients", x.gradients, arena);
+    print_row(out, "optimizer", x.optimizer, arena);
+    print_row(out, "activations and rest", x.rest, arena);
+    text_printf(out, "  %-22s %12s  (%" PRIu64 " bytes)\n", "arena", size_print(arena, a), arena);
+    if (p->placement.arena[SPACE_HOST])
+        text_printf(out, "  %-22s %12s\n", "second space", size_print(p->placement.arena[SPACE_HOST], a));
+    text_printf(out, "  %-22s %12s\n", "peak resident", size_print(bench_peak_resident(), a));
+    print_ops(b, out);
+}
+
+static void put_ops(const struct bench *b, struct json_writer *w)
+{
+    struct bench_op ops[2 * OP_COUNT];
+    uint32_t n = bench_ops(b, ops);
+    json_begin_list(w, "ops");
+    for (uint32_t i = 0; i < n; i++) {
+        const struct bench_op *x = &ops[i];
+        json_begin_map(w, NULL);
+        json_put_string(w, "op", op_table[x->op].name);
+        json_put_string(w, "dtype", dtype_name(x->dtype));
+        json_put_uint(w, "calls", x->calls);
+        json_put_number(w, "seconds", x->seconds);
+        json_put_number(w, "predicted_seconds", x->predicted);
+        json_put_number(w, "gflop_per_second", 1e-9 * x->flops / x->seconds);
+        json_put_number(w, "gb_per_second", 1e-9 * x->bytes / x->seconds);
+        json_put_number(w, "share_of_ceiling", x->ideal / x->seconds);
+        json_end(w);
+    }
+    json_end(w);
+}
+
+static void print_json(const struct bench *b, struct text *out)
+{
+    const struct plan *p = &b->run.plan;
+    struct parts x = arena_parts(p);
+    struct json_writer w = {.out = out, .indent = 2};
+    double least = bench_least(b);
+    json_begin_map(&w, NULL);
+    json_put_uint(&w, "steps", b->steps);
+    json_put_number(&w, "predicted_step_seconds", p->seconds);
+    json_put_number(&w, "measured_min_seconds", least);
+    json_put_number(&w, "measured_median_seconds", bench_median(b));
+    json_put_number(&w, "ratio", least / p->seconds);
+    json_put_number(&w, "samples_per_second", b->run.effective_batch / least);
+    json_put_int(&w, "effective_batch", b->run.effective_batch);
+    json_put_int(&w, "micro_batch", p->settings.micro_batch);
+    json_put_int(&w, "accumulation", p->settings.accumulation);
+    json_put_string(&w, "precision", dtype_name(p->settings.precision));
+    json_put_int(&w, "threads", b->run.device.profile.threads);
+    json_put_uint(&w, "arena_bytes", plan_arena(p));
+    json_put_uint(&w, "host_arena_bytes", p->placement.arena[SPACE_HOST]);
+    json_begin_map(&w, "breakdown");
+    json_put_uint(&w, "weights", x.weights);
+    json_put_uint(&w, "gradients", x.gradients);
+    json_put_uint(&w, "optimizer", x.optimizer);
+    json_put_uint(&w, "activations_and_rest", x.rest);
+    json_end(&w);
+    json_put_uint(&w, "peak_resident_bytes", bench_peak_resident());
+    put_ops(b, &w);
+    json_end(&w);
+    text_printf(out, "\n");
+}
+
+/* A whole number of an option, within bounds. */
+static int take_count(const char *option, const char *text, int64_t least, int64_t most, int64_t *out, struct error *e)
+{
+    char *end;
+    if (!text) return PL_OK;
+    long long x = strtoll(text, &end, 10);
+    if (!*text || *end || x < least || x > most)
+        return error_set(e, PL_USAGE, "%s is %s, expected a number from %" PRId64 " to %" PRId64, option, text, least, most);
+    *out = x;
+    return PL_OK;
+}
+
+static int bench_model(const struct options *o, struct error *e)
+{
+    struct config c;
+    struct bench b = {0};
+    struct text out = {0};
+    int64_t steps = 5;
+    int rc = take_count("--steps", o->steps, 1, BENCH_STEPS_MOST, &steps, e);
+    if (!rc) rc = options_config(o, &c, e);
+    if (rc) return rc;
+    rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
+    if (!rc) {
+        rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true}, e);
+        if (!rc) rc = bench_run(&b, steps, e);
+        if (!rc) {
+            if (o->json) print_json(&b, &out);
+            else print_text(&b, &out);
+            fputs(out.at, stdout);
+            text_free(&out);
+        }
+        bench_close(&b);
+    }
+    config_free(&c);
+    return rc;
+}
+
+static void print_profile(const struct profile *p, const char *path)
+{
+    const struct calibration *c = p->measured;
+    int curves = 0;
+    for (int op = 1; op < OP_COUNT; op++)
+        for (int v = 0; v < OP_VARIANTS; v++)
+            for (int half = 0; half < CLASS_COUNT; half++) curves += c->curve[op][v][half].n > 0;
+    printf("%s, %s, %d threads, %s\n", c->cpu, c->isa, p->threads, c->date);
+    printf("  multiply-adds   %8.1f GFLOP/s in f32, %.1f in bf16\n", 1e-9 * p->flops_f32, 1e-9 * p->flops_bf16);
+    printf("  bytes           %8.1f GB/s from memory, %.1f from caches\n", 1e-9 * p->memory_bandwidth, 1e-9 * p->cache_bandwidth);
+    printf("  second space    %8.1f GB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", 1e-9 * p->copy_bandwidth, 1e6 * p->launch_seconds, curves);
+    printf("the profile is in %s\n", path);
+}
+
+/* Where the profile goes; its folder is made. */
+static int output_path(const struct options *o, int threads, char *path, size_t room, struct error *e)
+{
+    char dir[4200];
+    if (o->output) return snprintf(path, room, "%s", o->output) < (int)room ? PL_OK : error_set(e, PL_USAGE, "-o: the path is too long");
+    if (!profile_path(threads, path, room))
+        return error_set(e, PL_USAGE, "neither XDG_DATA_HOME nor HOME says where to keep a profile; give -o FILE");
+    int rc = path_dir(path, dir, sizeof dir, e);
+    return rc ? rc : dir_make(dir, e);
+}
+
+static int calibrate_machine(const struct options *o, struct error *e)
+{
+    struct profile p;
+    struct calibration *c = mem_alloc(sizeof *c);
+    struct text out = {0};
+    char path[4200];
+    int64_t threads = 0;
+    int rc = take_count("--threads", o->threads, 1, 4096, &threads, e);
+    if (!rc && (o->run || o->n_set || o->memory || o->plan || o->steps || o->json))
+        rc = error_set(e, PL_USAGE, "--calibrate goes with -o and --threads alone");
+    if (!rc) {
+        profile_default(&p, DEVICE_CPU, (int)threads);
+        rc = output_path(o, p.threads, path, sizeof path, e);
+    }
+    if (!rc) rc = calibrate(&p, c, (int)threads, e);
+    if (!rc) {
+        profile_write(&p, &out);
+        rc = file_write_atomic(path, out.at, out.n, e);
+        text_free(&out);
+    }
+    if (!rc) print_profile(&p, path);
+    mem_free(c);
+    return rc;
+}
+
+static int bench(int argc, char **argv, struct error *e)
+{
+    struct options o;
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_CALIBRATE | OPT_OUTPUT | OPT_THREADS, argc, argv, e);
+    if (rc) return rc;
+    if (o.help) print_help(&command_bench);
+    else if (o.calibrate) rc = calibrate_machine(&o, e);
+    else if (o.output || o.threads) rc = error_set(e, PL_USAGE, "-o and --threads go with --calibrate; `--set device.threads=N` sets a step's threads");
+    else rc = bench_model(&o, e);
+    options_free(&o);
+    return rc;
+}
+
+const struct command command_bench = {
+    "bench", "bench RUN.yaml [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]\n"
+    "       plimsoll bench --calibrate [-o PROFILE.json] [--threads N]",
+    "Takes training steps on made-up inputs: predicted and measured time, memory, and time by op. Needs no data, writes nothing.\n"
+    "With --calibrate: measures this machine's ceilings and ops, a minute and 2 GiB, and keeps the profile that plans predict times by.", bench};

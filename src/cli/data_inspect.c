@@ -1,0 +1,506 @@
+/*
+ * data_inspect.c: `plimsoll data inspect`: what is in a data set, what its masks cost, and a sheet
+ * of pictures to look at.
+ *
+ * Everything is counted over all samples from their annotations and the headers of their
+ * pictures; only what goes on the sheet is decoded.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/data.h"
+#include "cli/data_samples.h"
+#include "data/grid.h"
+#include "data/jpeg.h"
+#include "io/png.h"
+#include "report/draw.h"
+
+/* ---- counting ---- */
+
+typedef VEC(double) numbers;
+
+struct size_count {
+    uint32_t w, h;
+    uint64_t n;
+};
+
+struct facts {
+    uint64_t bad, empty;
+    char first_bad[512];
+    numbers masks, w, h, spread, image_bytes; /* per sample; spread: pixels times masks */
+    numbers area, runs, counts, iou, stability;   /* per mask; area as a share of the picture */
+    VEC(struct size_count) sizes;
+};
+
+static void facts_free(struct facts *f)
+{
+    vec_free(&f->masks), vec_free(&f->w), vec_free(&f->h), vec_free(&f->spread), vec_free(&f->image_bytes);
+    vec_free(&f->area), vec_free(&f->runs), vec_free(&f->counts), vec_free(&f->iou), vec_free(&f->stability);
+    vec_free(&f->sizes);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of sorted numbers: q in 0..1. */
+static double quantile(const numbers *v, double q) { return v->n ? v->at[(uint32_t)(q * (v->n - 1) + 0.5)] : 0; }
+
+static double mean(const numbers *v)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < v->n; i++) sum += v->at[i];
+    return v->n ? sum / v->n : 0;
+}
+
+static void sort(numbers *v) { if (v->n) qsort(v->at, v->n, sizeof *v->at, ascending); }
+
+static void count_size(struct facts *f, uint32_t w, uint32_t h)
+{
+    for (uint32_t i = 0; i < f->sizes.n; i++)
+        if (f->sizes.at[i].w == w && f->sizes.at[i].h == h) {
+            f->sizes.at[i].n++;
+            return;
+        }
+    vec_push(&f->sizes, ((struct size_count){w, h, 1}));
+}
+
+static int commonest(const void *a, const void *b)
+{
+    const struct size_count *x = a, *y = b;
+    if (x->n != y->n) return x->n < y->n ? 1 : -1;
+    return x->w != y->w ? (x->w < y->w ? -1 : 1) : (x->h > y->h) - (x->h < y->h);
+}
+
+static void count_sample(struct facts *f, const struct sample *s)
+{
+    double pixels = (double)s->found.w * s->found.h;
+    vec_push(&f->masks, s->found.n);
+    vec_push(&f->w, s->found.w);
+    vec_push(&f->h, s->found.h);
+    vec_push(&f->spread, pixels * s->found.n);
+    vec_push(&f->image_bytes, (double)s->facts.n);
+    f->empty += s->found.empty;
+    count_size(f, s->found.w, s->found.h);
+    for (uint32_t k = 0; k < s->found.n; k++) {
+        const struct mask *m = &s->masks[k];
+        struct rle_facts r;
+        struct error unused;
+        if (sample_measure(s, k, &r, &unused)) continue;
+        vec_push(&f->area, r.area / pixels);
+        vec_push(&f->runs, r.runs);
+        if (m->shape.kind == SHAPE_RLE) vec_push(&f->counts, m->shape.rle.n);
+        vec_push(&f->iou, m->predicted_iou);
+        vec_push(&f->stability, m->stability);
+    }
+}
+
+static void count_all(struct facts *f, const struct samples *all)
+{
+    uint64_t first = UINT64_MAX;
+#pragma omp parallel for schedule(dynamic)
+    for (uint64_t i = 0; i < all->n; i++) {
+        struct sample s;
+        struct error e = {0};
+        uint32_t w = 0, h = 0;
+        int rc = samples_read(all, i, &s, &e);
+        if (!rc) rc = sample_size(&s, &w, &h, &e);
+        if (!rc && (w != s.found.w || h != s.found.h)) rc = error_set(&e, PL_USAGE, "the picture is %ux%u, its masks are for %ux%u", w, h, s.found.w, s.found.h);
+#pragma omp critical
+        {
+            if (!rc) count_sample(f, &s);
+            else if (f->bad++, i < first) first = i, snprintf(f->first_bad, sizeof f->first_bad, "%.200s: %.300s", s.name, e.text);
+        }
+        sample_free(&s);
+    }
+    numbers *const each[] = {&f->masks, &f->w, &f->h, &f->spread, &f->image_bytes, &f->area, &f->runs, &f->counts, &f->iou, &f->stability};
+    for (size_t k = 0; k < COUNT(each); k++) sort(each[k]);
+    if (f->sizes.n) qsort(f->sizes.at, f->sizes.n, sizeof *f->sizes.at, commonest);
+}
+
+/* ---- what masks cost ---- */
+
+/* Bytes of all masks of a sample, as stored and as spread out. */
+enum form { FLOAT32, UINT8, BITS, RUNS, FORMS };
+enum grid_size { FULL, AT_1024, AT_256, SIZES };
+static const char *const form_names[FORMS] = {"float32", "uint8", "1 bit", "RLE"};
+static const char *const form_keys[FORMS] = {"float32", "uint8", "bits", "rle"};
+static const char *const size_keys[SIZES] = {"full", "1024", "256"};
+
+struct cost {
+    double w, h, masks;   /* means */
+    double spread, most;  /* pixels times masks of a sample: the mean, which is no product of means, and the largest */
+    double runs;          /* of a mask at full size */
+    bool guessed; /* the runs: nobody looked at data */
+    double bytes[FORMS][SIZES];
+};
+
+/* The runs of a mask are in proportion to its outline, and so to the picture's side. Runs are
+ * 4 bytes each. */
+static void fill_cost(struct cost *c)
+{
+    double longest = fmax(c->w, c->h);
+    for (int s = 0; s < SIZES; s++) {
+        double side = s == AT_1024 ? 1024 : 256, pixels = s == FULL ? c->spread : side * side * c->masks;
+        c->bytes[FLOAT32][s] = 4 * pixels;
+        c->bytes[UINT8][s] = pixels;
+        c->bytes[BITS][s] = pixels / 8;
+        c->bytes[RUNS][s] = 4 * c->runs * c->masks * (s == FULL ? 1 : fmin(1, side / longest));
+    }
+}
+
+/* SA-1B's masks have 345 runs each at 2000x1500. */
+static struct cost given_cost(double w, double h, double masks)
+{
+    struct cost c = {.w = w, .h = h, .masks = masks, .spread = w * h * masks, .runs = 345 * fmax(w, h) / 2000, .guessed = true};
+    fill_cost(&c);
+    return c;
+}
+
+static struct cost measured_cost(const struct facts *f)
+{
+    struct cost c = {.w = mean(&f->w), .h = mean(&f->h), .masks = mean(&f->masks), .spread = mean(&f->spread), .most = quantile(&f->spread, 1), .runs = mean(&f->runs)};
+    fill_cost(&c);
+    return c;
+}
+
+static char *bytes_text(double bytes, char out[32])
+{
+    if (bytes >= 1e9) snprintf(out, 32, "%.2f GB", bytes / 1e9);
+    else if (bytes >= 1e6) snprintf(out, 32, "%.*f MB", bytes < 1e7 ? 2 : 1, bytes / 1e6);
+    else snprintf(out, 32, "%.1f KB", bytes / 1e3);
+    return out;
+}
+
+static void print_cost(const struct cost *c, struct text *out)
+{
+    text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks (KB, MB, GB are 1000s)\n", c->guessed ? "" : ", mean", c->w, c->h, c->masks);
+    text_printf(out, "  %-10s %12s %12s %12s\n", "", "full size", "1024x1024", "256x256");
+    for (int f = 0; f < FORMS; f++) {
+        text_printf(out, "  %-10s", form_names[f]);
+        for (int s = 0; s < SIZES; s++) {
+            char size[32], about[40];
+            bytes_text(c->bytes[f][s], size);
+            snprintf(about, sizeof about, "%s%s", f == RUNS && (s != FULL || c->guessed) ? "~" : "", size);
+            text_printf(out, " %12s", about);
+        }
+        text_printf(out, "\n");
+    }
+    text_printf(out, "  RLE: %s%.0f runs a mask, 4 bytes each; ~ in proportion to the picture's side%s\n", c->guessed ? "~" : "", c->runs,
+                c->guessed ? ", from SA-1B's 345 at 2000x1500" : "");
+    char largest[32];
+    if (c->most > 0) text_printf(out, "  the largest sample takes %s as float32 at full size\n", bytes_text(4 * c->most, largest));
+}
+
+static void json_cost(const struct cost *c, struct text *out)
+{
+    text_printf(out, "{\"width\": %.2f, \"height\": %.2f, \"masks\": %.3f, \"runs_per_mask\": %.2f", c->w, c->h, c->masks, c->runs);
+    for (int f = 0; f < FORMS; f++) {
+        text_printf(out, ", \"%s\": {", form_keys[f]);
+        for (int s = 0; s < SIZES; s++) text_printf(out, "%s\"%s\": %.0f", s ? ", " : "", size_keys[s], c->bytes[f][s]);
+        text_printf(out, "}");
+    }
+    text_printf(out, "}");
+}
+
+/* ---- tables ---- */
+
+static const double steps[] = {0.0001, 0.001, 0.01, 0.1, 1.000001}; /* upper ends, as shares of the picture */
+static const char *const step_names[] = {"below 0.01 %", "0.01 - 0.1 %", "0.1 - 1 %", "1 - 10 %", "above 10 %"};
+
+static void count_steps(const numbers *area, uint64_t out[COUNT(steps)])
+{
+    memset(out, 0, COUNT(steps) * sizeof *out);
+    for (uint32_t i = 0; i < area->n; i++) {
+        size_t k = 0;
+        while (k + 1 < COUNT(steps) && area->at[i] >= steps[k]) k++;
+        out[k]++;
+    }
+}
+
+static void print_row(struct text *out, const char *name, const numbers *v, double unit, int digits)
+{
+    if (!v->n) return;
+    text_printf(out, "  %-22s %10.*f %10.*f %10.*f %10.*f %10.*f %10.*f\n", name, digits, quantile(v, 0) * unit, digits, quantile(v, 0.1) * unit, digits,
+                quantile(v, 0.5) * unit, digits, quantile(v, 0.9) * unit, digits, quantile(v, 1) * unit, digits, mean(v) * unit);
+}
+
+static void print_areas(const struct facts *f, struct text *out)
+{
+    uint64_t n[COUNT(steps)];
+    count_steps(&f->area, n);
+    text_printf(out, "\nArea of the masks, of their picture\n");
+    for (size_t k = 0; k < COUNT(steps); k++) {
+        double share = f->area.n ? (double)n[k] / f->area.n : 0;
+        text_printf(out, "  %-14s %9llu  %5.1f %%  %.*s\n", step_names[k], (unsigned long long)n[k], 100 * share, (int)(40 * share + 0.5),
+                    "########################################");
+    }
+}
+
+static void print_sizes(const struct facts *f, struct text *out)
+{
+    text_printf(out, "\nSizes of the pictures: %u %s\n", f->sizes.n, f->sizes.n == 1 ? "kind" : "kinds");
+    for (uint32_t i = 0; i < f->sizes.n && i < 8; i++)
+        text_printf(out, "  %5ux%-5u %9llu  %5.1f %%\n", f->sizes.at[i].w, f->sizes.at[i].h, (unsigned long long)f->sizes.at[i].n,
+                    100.0 * (double)f->sizes.at[i].n / f->masks.n);
+}
+
+static void print_facts(const struct samples *all, const struct facts *f, struct text *out)
+{
+    const struct shard_report *r = dataset_report(all->set);
+    text_printf(out, "%s: %u %s, %llu samples, %llu masks\n", all->format, all->files.n, all->files.n == 1 ? "file" : "files", (unsigned long long)all->n, (unsigned long long)f->area.n);
+    text_printf(out, "  pictures without annotations %llu, annotations without a picture %llu, twice there %llu\n", (unsigned long long)r->no_text,
+                (unsigned long long)r->no_image, (unsigned long long)r->duplicates);
+    text_printf(out, "  damaged headers %llu (%llu bytes lost), cut shards %llu, other files %llu\n", (unsigned long long)r->damaged, (unsigned long long)r->lost,
+                (unsigned long long)r->partial, (unsigned long long)r->others);
+    text_printf(out, "  samples that cannot be used %llu, masks without pixels %llu\n", (unsigned long long)f->bad, (unsigned long long)f->empty);
+    if (f->bad) text_printf(out, "  the first: %s\n", f->first_bad);
+    text_printf(out, "\n  %-22s %10s %10s %10s %10s %10s %10s\n", "", "least", "10 %", "half", "90 %", "most", "mean");
+    print_row(out, "masks a picture", &f->masks, 1, 1);
+    print_row(out, "area, % of the picture", &f->area, 100, 3);
+    print_row(out, "runs a mask", &f->runs, 1, 1);
+    print_row(out, "RLE characters a mask", &f->counts, 1, 1);
+    print_row(out, "predicted_iou", &f->iou, 1, 3);
+    print_row(out, "stability_score", &f->stability, 1, 3);
+    print_row(out, "picture, KB", &f->image_bytes, 1e-3, 1);
+    print_areas(f, out);
+    print_sizes(f, out);
+    text_printf(out, "\n");
+}
+
+static void json_quantiles(struct text *out, const char *name, const numbers *v)
+{
+    text_printf(out, ", \"%s\": {\"min\": %.9g, \"p10\": %.9g, \"p50\": %.9g, \"p90\": %.9g, \"max\": %.9g, \"mean\": %.9g}", name, quantile(v, 0), quantile(v, 0.1),
+                quantile(v, 0.5), quantile(v, 0.9), quantile(v, 1), mean(v));
+}
+
+static void json_facts(const struct samples *all, const struct facts *f, const struct cost *c, struct text *out)
+{
+    const struct shard_report *r = dataset_report(all->set);
+    uint64_t n[COUNT(steps)];
+    count_steps(&f->area, n);
+    text_printf(out, "{\"format\": \"%s\", \"files\": %u, \"samples\": %llu, \"masks\": %llu, \"bad\": %llu, \"empty_masks\": %llu, \"no_text\": %llu, \"no_image\": %llu, \"duplicates\": %llu, "
+                     "\"damaged\": %llu, \"partial\": %llu",
+                all->format, all->files.n, (unsigned long long)all->n, (unsigned long long)f->area.n, (unsigned long long)f->bad, (unsigned long long)f->empty,
+                (unsigned long long)r->no_text, (unsigned long long)r->no_image, (unsigned long long)r->duplicates, (unsigned long long)r->damaged,
+                (unsigned long long)r->partial);
+    json_quantiles(out, "masks_per_image", &f->masks);
+    json_quantiles(out, "area_share", &f->area);
+    json_quantiles(out, "runs_per_mask", &f->runs);
+    json_quantiles(out, "predicted_iou", &f->iou);
+    json_quantiles(out, "stability_score", &f->stability);
+    json_quantiles(out, "image_bytes", &f->image_bytes);
+    text_printf(out, ", \"area_histogram\": [");
+    for (size_t k = 0; k < COUNT(steps); k++) text_printf(out, "%s%llu", k ? ", " : "", (unsigned long long)n[k]);
+    text_printf(out, "], \"sizes\": [");
+    for (uint32_t i = 0; i < f->sizes.n; i++)
+        text_printf(out, "%s{\"width\": %u, \"height\": %u, \"count\": %llu}", i ? ", " : "", f->sizes.at[i].w, f->sizes.at[i].h, (unsigned long long)f->sizes.at[i].n);
+    text_printf(out, "], \"memory\": ");
+    json_cost(c, out);
+    text_printf(out, "}\n");
+}
+
+/* ---- the sheet ---- */
+
+enum { CELL_W = 400, CELL_H = 300, ON_SHEET = 12, COLUMNS = 3 };
+
+static int decode(const struct sample *s, struct picture *p, struct error *e)
+{
+    if (s->facts.decoded) {
+        *p = (struct picture){s->facts.w, s->facts.h, mem_copy(s->image, (size_t)s->facts.w * s->facts.h * 3)};
+        return PL_OK;
+    }
+    if (s->facts.n && *(const uint8_t *)s->image == 0x89) {
+        struct png_pixels q;
+        if (png_decode(s->image, s->facts.n, PNG_AS_RGB, 0, NULL, 0, &q, e)) return e->code;
+        *p = (struct picture){q.width, q.height, q.at};
+        return PL_OK;
+    }
+    struct jpg_header h;
+    if (jpg_peek(s->image, s->facts.n, &h, e)) return e->code;
+    struct jpg *j = jpg_new(NULL);
+    int rc = jpg_decode(j, s->image, s->facts.n, jpg_divisor(h.width, h.height, 2 * CELL_W), &p->w, &p->h, &p->rgb, e);
+    jpg_free(j);
+    return rc;
+}
+
+/* Masks over the picture as it is on the sheet: rasterised to just that many pixels. Large ones
+ * first, so that small ones on top of them are seen. */
+static int by_area(const void *a, const void *b)
+{
+    double x = ((const struct mask *)a)->area, y = ((const struct mask *)b)->area;
+    return (x < y) - (x > y);
+}
+
+static int lay_masks(struct picture *cell, struct draw_place at, struct sample *s, struct error *e)
+{
+    uint32_t side = s->found.w > s->found.h ? s->found.w : s->found.h, cells = at.w > at.h ? at.w : at.h;
+    struct grid g;
+    void *memory = mem_alloc(grid_bytes(side, cells)), *bits = mem_alloc(grid_mask_bytes(at.w, at.h));
+    grid_init(&g, memory, side, cells);
+    struct grid_geometry geometry = {.h = s->found.h, .w = s->found.w, .resized_w = at.w, .resized_h = at.h, .canvas_w = at.w, .canvas_h = at.h, .gw = at.w, .gh = at.h};
+    int rc = grid_set(&g, &geometry, e);
+    qsort(s->masks, s->found.n, sizeof *s->masks, by_area);
+    for (uint32_t k = 0; k < s->found.n && !rc; k++)
+        if (!mask_raster(&s->masks[k], &g, &s->runs, bits, e))
+            draw_overlay(cell, at, &(struct draw_mask){bits, g.stride, at.w, at.h, true}, draw_colour(k), 0.5, 1);
+    mem_free(bits);
+    mem_free(memory);
+    return rc;
+}
+
+/* One sample as a picture and two lines. A bad one is a grey field that says why. */
+static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell *cell, char lines[2][300])
+{
+    struct sample s;
+    struct error e = {0};
+    struct picture p = {0};
+    cell->picture = picture_new(CELL_W, CELL_H, (struct colour){235, 236, 238});
+    int rc = samples_read(all, i, &s, &e);
+    if (!rc) rc = decode(&s, &p, &e);
+    if (!rc) rc = lay_masks(&cell->picture, draw_fit(&cell->picture, 0, 0, CELL_W, CELL_H, &p), &s, &e);
+    snprintf(lines[0], 300, "%.290s", s.name);
+    if (rc) snprintf(lines[1], 300, "bad: %.290s", e.text);
+    else snprintf(lines[1], 300, "%ux%u, %u masks", s.found.w, s.found.h, s.found.n);
+    cell->lines[0] = lines[0];
+    cell->lines[1] = lines[1];
+    picture_free(&p);
+    sample_free(&s);
+}
+
+static struct picture draw_samples(const struct samples *all)
+{
+    struct draw_cell cells[ON_SHEET] = {0};
+    char(*lines)[2][300] = mem_alloc(ON_SHEET * sizeof *lines), title[128];
+    uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
+    for (uint32_t k = 0; k < n; k++) draw_sample(all, all->n * k / n, &cells[k], lines[k]);
+    snprintf(title, sizeof title, "%u of %llu pictures with their masks", n, (unsigned long long)all->n);
+    struct picture p = draw_sheet(title, cells, n, COLUMNS, CELL_W, CELL_H);
+    for (uint32_t k = 0; k < n; k++) picture_free(&cells[k].picture);
+    mem_free(lines);
+    return p;
+}
+
+static struct picture draw_areas(const struct facts *f, uint32_t width)
+{
+    struct draw_bar bars[COUNT(steps)];
+    char shown[COUNT(steps)][32];
+    uint64_t n[COUNT(steps)];
+    count_steps(&f->area, n);
+    for (size_t k = 0; k < COUNT(steps); k++) {
+        snprintf(shown[k], sizeof shown[k], "%.1f %%", f->area.n ? 100.0 * (double)n[k] / f->area.n : 0);
+        bars[k] = (struct draw_bar){step_names[k], shown[k], (double)n[k]};
+    }
+    return draw_bars("Area of the masks, of their picture", bars, COUNT(steps), width);
+}
+
+static struct picture draw_cost(const struct cost *c, uint32_t width)
+{
+    static const struct {
+        enum form form;
+        enum grid_size size;
+        const char *label;
+    } rows[] = {{FLOAT32, FULL, "float32, full size"}, {UINT8, FULL, "uint8, full size"}, {BITS, FULL, "1 bit, full size"},
+                {RUNS, FULL, "RLE, full size"},        {FLOAT32, AT_256, "float32, 256"}, {BITS, AT_256, "1 bit, 256"}};
+    struct draw_bar bars[COUNT(rows)];
+    char shown[COUNT(rows)][32], title[96];
+    for (size_t k = 0; k < COUNT(rows); k++) {
+        double bytes = c->bytes[rows[k].form][rows[k].size];
+        bars[k] = (struct draw_bar){rows[k].label, bytes_text(bytes, shown[k]), bytes};
+    }
+    snprintf(title, sizeof title, "Memory of one sample's masks: %.0fx%.0f, %.1f masks", c->w, c->h, c->masks);
+    return draw_bars(title, bars, COUNT(rows), width);
+}
+
+static int write_sheet(const char *path, const struct samples *all, const struct facts *f, const struct cost *c, struct error *e)
+{
+    struct picture parts[3] = {draw_samples(all)};
+    uint32_t width = parts[0].w > 900 ? parts[0].w : 900;
+    parts[1] = draw_cost(c, width);
+    parts[2] = draw_areas(f, width);
+    struct picture sheet = draw_stack(parts, 3);
+    int rc = png_write(path, PNG_RGB, sheet.w, sheet.h, sheet.rgb, 0, e);
+    for (int k = 0; k < 3; k++) picture_free(&parts[k]);
+    picture_free(&sheet);
+    return rc;
+}
+
+/* ---- the command ---- */
+
+static int inspect(const struct samples_options *o, const struct names *paths, const char *sheet, bool json, struct error *e)
+{
+    struct samples all;
+    struct facts f = {0};
+    struct text out = {0};
+    if (samples_open(&all, o, paths, e)) return e->code;
+    count_all(&f, &all);
+    struct cost c = measured_cost(&f);
+    if (json) json_facts(&all, &f, &c, &out);
+    else print_facts(&all, &f, &out), print_cost(&c, &out);
+    fputs(out.at, stdout);
+    int rc = PL_OK;
+    if (sheet) rc = write_sheet(sheet, &all, &f, &c, e);
+    text_free(&out);
+    facts_free(&f);
+    samples_close(&all);
+    return rc;
+}
+
+/* "WxH,MASKS" */
+static int inspect_given(const char *given, bool json, struct error *e)
+{
+    char size[64], *end;
+    uint32_t wh[2];
+    const char *comma = strchr(given, ',');
+    double masks = comma ? strtod(comma + 1, &end) : 0;
+    if (!comma || end == comma + 1 || *end || !(masks > 0 && masks <= 1e6) || (size_t)(comma - given) >= sizeof size)
+        return error_set(e, PL_USAGE, "--given %s: expected WIDTHxHEIGHT,MASKS, such as 2250x1500,100", given);
+    snprintf(size, sizeof size, "%.*s", (int)(comma - given), given);
+    if (!data_parse_size(size, wh)) return error_set(e, PL_USAGE, "--given %s: expected WIDTHxHEIGHT,MASKS, such as 2250x1500,100", given);
+    struct cost c = given_cost(wh[0], wh[1], masks);
+    struct text out = {0};
+    if (json) json_cost(&c, &out), text_printf(&out, "\n");
+    else print_cost(&c, &out);
+    fputs(out.at, stdout);
+    text_free(&out);
+    return PL_OK;
+}
+
+static int run(int argc, char **argv, struct error *e)
+{
+    const char *sheet = NULL, *given = NULL;
+    bool json = false, help;
+    struct names paths = {0};
+    struct samples_options o = {0};
+    const struct data_option table[] = {
+        {"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks}, {"-o", DATA_TEXT, &sheet}, {"--out", DATA_TEXT, &sheet}, {"--json", DATA_SWITCH, &json}, {"--given", DATA_TEXT, &given},
+    };
+    int rc = data_options(&data_inspect, table, COUNT(table), argc, argv, &paths, &help, e);
+    if (!rc && !help) {
+        if (given && (paths.n || sheet)) rc = error_set(e, PL_USAGE, "--given speaks of sizes alone: leave out the paths and -o");
+        else if (given) rc = inspect_given(given, json, e);
+        else if (!paths.n) rc = error_set(e, PL_USAGE, "which data? Give shards, folders or globs, or sizes by --given; --help shows how");
+        else rc = inspect(&o, &paths, sheet, json, e);
+    }
+    names_free(&paths);
+    return rc;
+}
+
+const struct command data_inspect = {
+    "inspect", "data inspect PATHS [--format F] [--images DIR] [--masks DIR] [-o SHEET.png] [--json]  |  data inspect --given WxH,MASKS [--json]",
+    "Counts what is in a data set and what its masks cost in memory as float32, bytes, bits and run\n"
+    "lengths, at full size, 1024 and 256.\n"
+    "\n"
+    "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
+    "                  file of COCO; a folder with images/ and masks/; a table; globs\n"
+    "  --format        sa1b, coco, pairs or csv, where the paths do not tell\n"
+    "  --images DIR    where coco's and csv's pictures are\n"
+    "  --masks DIR     where those of pairs have their masks\n"
+    "  -o SHEET.png    pictures with their masks laid over, to look at\n"
+    "  --json          the numbers as JSON\n"
+    "  --given         only the memory, for pictures of this size with so many masks; no data",
+    run};

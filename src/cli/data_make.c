@@ -1,0 +1,189 @@
+/*
+ * data_make.c: `plimsoll data make`: a synthetic set in SA-1B's format.
+ *
+ * Samples are made in blocks, by all threads, and written in order: the set is the same for
+ * any number of threads, and memory is that of one block. In random order the halves of a
+ * block's samples are shuffled, as SA-1B's shards have them.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <fcntl.h>
+
+#include "base/random.h"
+#include "cli/data.h"
+#include "data/synth.h"
+#include "data/tar.h"
+
+enum { BLOCK = 64 };
+
+struct make {
+    const char *dir;
+    struct synth_options synth;
+    uint64_t images, shards;
+    bool sorted, extracted;
+    uint64_t key;
+    uint64_t masks, bytes;
+};
+
+struct sample {
+    struct text half[2]; /* jpg, json */
+    uint32_t masks;
+    struct error error;
+};
+
+static void make_sample(const struct make *m, uint64_t id, struct sample *s)
+{
+    struct synth_scene scene;
+    synth_draw(&scene, &m->synth, id);
+    s->masks = synth_json(&scene, &s->half[1]);
+    synth_jpeg(&scene, &s->half[0], &s->error);
+    synth_free(&scene);
+}
+
+static int write_half(struct tar_writer *tar, const char *folder, uint64_t id, int half, const struct text *t, struct error *e)
+{
+    struct text path = {0};
+    text_printf(&path, "%s/sa_%llu.%s", tar ? "." : folder, (unsigned long long)id, half ? "json" : "jpg");
+    int rc = tar ? tar_write_member(tar, path.at, t->at, t->n, e) : file_write_atomic(path.at, t->at, t->n, e);
+    text_free(&path);
+    return rc;
+}
+
+/* Positions 0..2n: even ones are pictures. Fisher and Yates, by the shard's own numbers. */
+static void choose_order(const struct make *m, uint64_t first, uint32_t n, uint32_t *order)
+{
+    for (uint32_t i = 0; i < 2 * n; i++) order[i] = i;
+    if (m->sorted) return;
+    uint64_t key = random_bits(m->key, first);
+    for (uint32_t i = 2 * n - 1; i > 0; i--) {
+        uint32_t j = (uint32_t)(random_bits(key, i) % (i + 1)), t = order[i];
+        order[i] = order[j];
+        order[j] = t;
+    }
+}
+
+static int write_block(struct make *m, struct tar_writer *tar, const char *folder, uint64_t first, uint32_t n, struct error *e)
+{
+    struct sample *samples = mem_alloc(n * sizeof *samples);
+    uint32_t order[2 * BLOCK];
+#pragma omp parallel for schedule(dynamic)
+    for (uint32_t i = 0; i < n; i++) make_sample(m, first + i, &samples[i]);
+    choose_order(m, first, n, order);
+    int rc = PL_OK;
+    for (uint32_t k = 0; k < 2 * n && !rc; k++) {
+        struct sample *s = &samples[order[k] / 2];
+        if (s->error.code) *e = s->error, rc = e->code;
+        else rc = write_half(tar, folder, first + order[k] / 2, (int)(order[k] % 2), &s->half[order[k] % 2], e);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        m->masks += samples[i].masks;
+        m->bytes += samples[i].half[0].n + samples[i].half[1].n;
+        text_free(&samples[i].half[0]);
+        text_free(&samples[i].half[1]);
+    }
+    mem_free(samples);
+    return rc;
+}
+
+static int write_blocks(struct make *m, struct tar_writer *tar, const char *folder, uint64_t first, uint64_t n, struct error *e)
+{
+    int rc = PL_OK;
+    for (uint64_t at = 0; at < n && !rc; at += BLOCK) rc = write_block(m, tar, folder, first + at, (uint32_t)min_u64(n - at, BLOCK), e);
+    return rc;
+}
+
+/* A shard appears under its name when it is whole. */
+static int write_tar(struct make *m, const char *path, uint64_t first, uint64_t n, struct error *e)
+{
+    struct text partial = {0};
+    text_printf(&partial, "%s.part", path);
+    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    int rc = tar.fd < 0 ? file_error(partial.at, "be written", e) : write_blocks(m, &tar, NULL, first, n, e);
+    if (!rc) rc = tar_write_end(&tar, e);
+    if (!rc && fsync(tar.fd)) rc = file_error(partial.at, "be written", e);
+    if (tar.fd >= 0 && close(tar.fd) && !rc) rc = file_error(partial.at, "be written", e);
+    if (!rc) rc = file_rename(partial.at, path, e);
+    if (rc && tar.fd >= 0) unlink(partial.at);
+    text_free(&partial);
+    return rc;
+}
+
+static int write_shard(struct make *m, uint64_t shard, uint64_t first, uint64_t n, struct error *e)
+{
+    struct text path = {0};
+    text_printf(&path, "%s/sa_%06llu%s", m->dir, (unsigned long long)shard, m->extracted ? "" : ".tar");
+    int rc = m->extracted ? dir_make(path.at, e) : write_tar(m, path.at, first, n, e);
+    if (!rc && m->extracted) rc = write_blocks(m, NULL, path.at, first, n, e);
+    text_free(&path);
+    return rc;
+}
+
+static int make_all(struct make *m, struct error *e)
+{
+    if (dir_make(m->dir, e)) return e->code;
+    double from = clock_seconds();
+    uint64_t at = 0;
+    for (uint64_t k = 0; k < m->shards; k++) {
+        uint64_t n = m->images * (k + 1) / m->shards - m->images * k / m->shards;
+        if (write_shard(m, k, 1 + at, n, e)) return e->code;
+        at += n;
+    }
+    char size[32];
+    printf("%s: %llu images of %ux%u with %llu masks in %llu %s, %s, %.1f s\n", m->dir, (unsigned long long)m->images, m->synth.width,
+           m->synth.height, (unsigned long long)m->masks, (unsigned long long)m->shards,
+           m->extracted ? m->shards == 1 ? "folder" : "folders" : m->shards == 1 ? "shard" : "shards", size_print(m->bytes, size),
+           clock_seconds() - from);
+    return PL_OK;
+}
+
+static int check(const struct make *m, const char *order, struct error *e)
+{
+    if (!m->images || m->images > 1000000) return error_set(e, PL_USAGE, "--images %llu: expected 1 to 1000000", (unsigned long long)m->images);
+    if (!m->shards || m->shards > m->images || m->shards > 1000000)
+        return error_set(e, PL_USAGE, "--shards %llu: expected 1 to the number of images, %llu", (unsigned long long)m->shards, (unsigned long long)m->images);
+    if (strcmp(order, "random") && strcmp(order, "sorted")) return error_set(e, PL_USAGE, "--order %s: expected random or sorted", order);
+    return synth_check(&m->synth, e);
+}
+
+static int run(int argc, char **argv, struct error *e)
+{
+    struct make m = {.images = 100, .shards = 1};
+    uint64_t masks = 12;
+    uint32_t size[2] = {1024, 768};
+    const char *order = "random";
+    bool help;
+    struct names paths = {0};
+    const struct data_option table[] = {
+        {"--images", DATA_COUNT, &m.images}, {"--shards", DATA_COUNT, &m.shards}, {"--size", DATA_SIZE, size},
+        {"--seed", DATA_COUNT, &m.synth.seed}, {"--masks", DATA_COUNT, &masks}, {"--order", DATA_TEXT, &order},
+        {"--extracted", DATA_SWITCH, &m.extracted},
+    };
+    int rc = data_options(&data_make, table, COUNT(table), argc, argv, &paths, &help, e);
+    if (!rc && !help && paths.n != 1) rc = error_set(e, PL_USAGE, "where to? Give one folder; --help shows how");
+    if (!rc && !help) {
+        m.dir = paths.at[0];
+        m.synth.width = size[0], m.synth.height = size[1];
+        m.synth.masks = (uint32_t)min_u64(masks, UINT32_MAX);
+        m.sorted = !strcmp(order, "sorted");
+        m.key = random_key(m.synth.seed, "order of members");
+        rc = check(&m, order, e);
+        if (!rc) rc = make_all(&m, e);
+    }
+    names_free(&paths);
+    return rc;
+}
+
+const struct command data_make = {
+    "make", "data make DIR [--images N] [--shards K] [--size WxH] [--seed S] [--masks M] [--order random|sorted] [--extracted]",
+    "Writes a synthetic set in SA-1B's format: textured pictures of shapes over one another, with\n"
+    "the exact mask of what is visible of each.\n"
+    "\n"
+    "  --images N      pictures in all (100)\n"
+    "  --shards K      tar files, sa_000000.tar and on, with equal parts of them (1)\n"
+    "  --size WxH      of every picture (1024x768)\n"
+    "  --seed S        another seed, another set (0)\n"
+    "  --masks M       shapes drawn in a picture; those hardly visible get no mask (12)\n"
+    "  --order         of the files in a tar: random, as in SA-1B, or sorted (random)\n"
+    "  --extracted     folders of files instead of tars",
+    run};

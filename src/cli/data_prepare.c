@@ -1,0 +1,358 @@
+/*
+ * data_prepare.c: `plimsoll data prepare`: shards as they were downloaded to shards that train.
+ *
+ *   IN.tar, IN.tar.gz, gzip under a .tar name, a folder
+ *       gunzip to a file beside the output      only where it is compressed
+ *       index: pairs by name, report of damage   data/shard.h
+ *       pairs in order of their names, checked, as they are or smaller
+ *   OUT/IN.tar   plain ustar, sorted, and its index OUT/IN.tar.idx
+ *
+ * An output appears under its name when it is whole; one that is there already is left alone,
+ * so that a run that was stopped goes on. A pair that cannot be used is named and left out.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/data.h"
+#include "cli/data_samples.h"
+#include "data/annotation.h"
+#include "data/annotation_write.h"
+#include "data/grid.h"
+#include "data/jpeg.h"
+#include "data/resize.h"
+#include "data/shard.h"
+#include "data/tar.h"
+#include "io/gunzip.h"
+
+enum { BLOCK = 32, MAX_MASKS = 8192 };
+
+struct prepare {
+    const char *out;
+    uint64_t long_side; /* 0: keep the bytes */
+    uint64_t quality;
+    uint64_t read, written, dropped, bytes_in, bytes_out;
+};
+
+struct pair {
+    struct text image, text;
+    size_t bytes; /* of both, as they were read */
+    const char *extension;
+    struct error error; /* why it is left out */
+};
+
+/* ---- one pair ---- */
+
+/* The picture with its longer side at most `side`, encoded again. *w and *h are its new size;
+ * unchanged bytes when it is small enough. */
+static int shrink_image(const struct prepare *p, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
+{
+    struct jpg_header head;
+    if (jpg_peek(pair->image.at, pair->image.n, &head, e)) return e->code;
+    *w = head.width;
+    *h = head.height;
+    struct jpg *j = jpg_new(NULL);
+    uint8_t *pixels;
+    uint32_t from_w, from_h;
+    int rc = jpg_decode(j, pair->image.at, pair->image.n, 1, &from_w, &from_h, &pixels, e);
+    jpg_free(j);
+    if (rc || (from_w <= p->long_side && from_h <= p->long_side)) {
+        mem_free(pixels);
+        return rc;
+    }
+    resize_longest(from_w, from_h, (uint32_t)p->long_side, w, h);
+    struct resize r;
+    struct resize_view view = {.width = from_w, .height = from_h, .to_width = *w, .to_height = *h, .stride = (size_t)*w * 3};
+    view.to = mem_alloc(view.stride * *h);
+    size_t room = resize_scratch(&view);
+    void *scratch = mem_alloc(room);
+    resize_begin(&r, &view, scratch, room);
+    for (uint32_t y = 0; resize_wants(&r); y++) resize_row(&r, pixels + (size_t)y * from_w * 3);
+    pair->image.n = 0;
+    rc = jpg_encode(&pair->image, *w, *h, view.to, 0, (int)p->quality, e);
+    mem_free(scratch);
+    mem_free(view.to);
+    mem_free(pixels);
+    return rc;
+}
+
+struct bits {
+    const uint8_t *at;
+    size_t stride;
+};
+
+static bool bit_set(const void *of, uint32_t x, uint32_t y)
+{
+    const struct bits *b = of;
+    return b->at[y * b->stride + x / 8] >> (x % 8) & 1;
+}
+
+/* One mask sampled to the new size. False: nothing is left of it, or its runs are bad. */
+static bool shrink_mask(const struct grid *g, const struct mask *m, uint8_t *bits, struct traced *t)
+{
+    struct rle_facts f;
+    if (rle_measure(&m->shape.rle, &f) || !f.area || grid_raster(g, &m->shape.rle, bits)) return false;
+    uint32_t w = g->at.gw, h = g->at.gh;
+    uint32_t x0 = (uint32_t)((uint64_t)f.x * w / g->at.w), x1 = (uint32_t)((uint64_t)(f.x + f.w) * w / g->at.w);
+    uint32_t y0 = (uint32_t)((uint64_t)f.y * h / g->at.h), y1 = (uint32_t)((uint64_t)(f.y + f.h) * h / g->at.h);
+    trace_runs(t, h, w, x0, y0, x1 < w ? x1 : w - 1, y1 < h ? y1 : h - 1, bit_set, &(struct bits){bits, g->stride});
+    return t->area > 0;
+}
+
+/* Sampling can lose the pixel that a point lay on; one that the file did not give is NAN. */
+static bool point_inside(const struct annotation_mask *m, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h)
+{
+    double x = m->point[0], y = m->point[1];
+    return x >= 0 && y >= 0 && x < w && y < h && bit_set(&(struct bits){bits, stride}, (uint32_t)x, (uint32_t)y);
+}
+
+/* The annotations for a picture of w x h, in place of those for a->w x a->h. */
+static int shrink_text(struct pair *pair, const struct annotation *a, const struct mask *masks, const char *key, uint32_t w, uint32_t h, struct error *e)
+{
+    uint32_t side = a->w > a->h ? a->w : a->h, cells = w > h ? w : h, n = 0;
+    void *memory = mem_alloc(grid_bytes(side, cells)), *bits = mem_alloc(grid_mask_bytes(w, h));
+    struct grid g;
+    struct traced t = {0};
+    struct text out = {0};
+    struct grid_geometry at = {.h = a->h, .w = a->w, .resized_w = w, .resized_h = h, .canvas_w = w, .canvas_h = h, .gw = w, .gh = h};
+    grid_init(&g, memory, side, cells);
+    int rc = grid_set(&g, &at, e);
+    char *name = mem_alloc(strlen(key) + 8);
+    sprintf(name, "%s.jpg", key);
+    annotation_write_begin(&out, a->id, w, h, name);
+    double sx = (double)w / a->w, sy = (double)h / a->h;
+    for (uint32_t i = 0; i < a->masks && !rc; i++) {
+        const struct mask *m = &masks[i];
+        if (!shrink_mask(&g, m, bits, &t)) continue;
+        struct annotation_mask to = {.shape = &t, .predicted_iou = m->predicted_iou, .stability = m->stability, .id = m->id,
+                                     .point = {m->point[0] * sx, m->point[1] * sy},
+                                     .crop_box = {m->crop_box[0] * sx, m->crop_box[1] * sy, m->crop_box[2] * sx, m->crop_box[3] * sy}};
+        if (!point_inside(&to, bits, g.stride, w, h)) to.point[0] = t.point[0] + 0.5, to.point[1] = t.point[1] + 0.5;
+        annotation_write_mask(&out, n++, w, h, &to);
+    }
+    annotation_write_end(&out);
+    if (!rc && !n) rc = error_set(e, PL_USAGE, "no mask is left at %ux%u", w, h);
+    text_free(&pair->text);
+    pair->text = out;
+    trace_free(&t);
+    mem_free(name);
+    mem_free(bits);
+    mem_free(memory);
+    return rc;
+}
+
+static int check_size(const struct annotation *a, uint32_t w, uint32_t h, struct error *e)
+{
+    if (a->w == w && a->h == h) return PL_OK;
+    return error_set(e, PL_USAGE, "the picture is %ux%u, its annotations are for %ux%u", w, h, a->w, a->h);
+}
+
+/* Reads, checks and, where asked, shrinks a pair; its error says why it cannot be used. */
+static void prepare_pair(const struct prepare *p, const struct shard *s, uint32_t i, struct pair *pair)
+{
+    struct error *e = &pair->error;
+    struct annotation a;
+    struct jpg_header head;
+    struct mask *masks = mem_alloc(MAX_MASKS * sizeof *masks);
+    uint32_t w, h;
+    bool png = false;
+    int rc = samples_read_half(s, i, SHARD_IMAGE, &pair->image, e);
+    if (!rc) rc = samples_read_half(s, i, SHARD_TEXT, &pair->text, e);
+    pair->bytes = pair->image.n + pair->text.n;
+    if (!rc && annotation_read(pair->text.at, pair->text.n, &a, masks, MAX_MASKS, e)) rc = error_prepend(e, "annotations");
+    if (!rc && !a.masks) rc = error_set(e, PL_USAGE, "it has no masks");
+    if (!rc) png = pair->image.n > 8 && !memcmp(pair->image.at, "\x89PNG", 4);
+    pair->extension = png ? "png" : "jpg";
+    if (!rc && !png && !(rc = jpg_peek(pair->image.at, pair->image.n, &head, e))) rc = check_size(&a, head.width, head.height, e);
+    if (!rc && !png && p->long_side && !(rc = shrink_image(p, pair, &w, &h, e)) && (w != a.w || h != a.h))
+        rc = shrink_text(pair, &a, masks, shard_key(s, i), w, h, e);
+    mem_free(masks);
+}
+
+/* ---- one shard ---- */
+
+static int write_pair(struct tar_writer *tar, const char *key, const struct pair *pair, struct error *e)
+{
+    struct text name = {0};
+    text_printf(&name, "%s.%s", key, pair->extension);
+    int rc = tar_write_member(tar, name.at, pair->image.at, pair->image.n, e);
+    name.n = 0;
+    text_printf(&name, "%s.json", key);
+    if (!rc) rc = tar_write_member(tar, name.at, pair->text.at, pair->text.n, e);
+    text_free(&name);
+    return rc;
+}
+
+static int write_block(struct prepare *p, const struct shard *s, uint32_t first, uint32_t n, struct tar_writer *tar, struct error *e)
+{
+    struct pair *pairs = mem_alloc(BLOCK * sizeof *pairs);
+    int rc = PL_OK;
+#pragma omp parallel for schedule(dynamic)
+    for (uint32_t i = 0; i < n; i++) prepare_pair(p, s, first + i, &pairs[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        p->read++;
+        p->bytes_in += pairs[i].bytes;
+        if (pairs[i].error.code) {
+            p->dropped++;
+            printf("  left out: %s: %s\n", shard_key(s, first + i), pairs[i].error.text);
+        } else if (!rc) {
+            rc = write_pair(tar, shard_key(s, first + i), &pairs[i], e);
+            p->written++;
+            p->bytes_out += pairs[i].image.n + pairs[i].text.n;
+        }
+        text_free(&pairs[i].image);
+        text_free(&pairs[i].text);
+    }
+    mem_free(pairs);
+    return rc;
+}
+
+static int write_tar(struct prepare *p, const struct shard *s, const char *path, struct error *e)
+{
+    struct text partial = {0};
+    text_printf(&partial, "%s.part", path);
+    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    int rc = tar.fd < 0 ? file_error(partial.at, "be written", e) : PL_OK;
+    for (uint32_t i = 0; i < s->n && !rc; i += BLOCK) rc = write_block(p, s, i, (uint32_t)min_u64(s->n - i, BLOCK), &tar, e);
+    if (!rc) rc = tar_write_end(&tar, e);
+    if (!rc && fsync(tar.fd)) rc = file_error(partial.at, "be written", e);
+    if (tar.fd >= 0 && close(tar.fd) && !rc) rc = file_error(partial.at, "be written", e);
+    if (!rc) rc = file_rename(partial.at, path, e);
+    if (rc && tar.fd >= 0) unlink(partial.at);
+    text_free(&partial);
+    return rc;
+}
+
+/* The index of what was written, made by opening it. */
+static int index_output(const char *path, struct error *e)
+{
+    struct shard s;
+    if (shard_open(&s, path, e)) return e->code;
+    shard_close(&s);
+    return PL_OK;
+}
+
+static int pack_shard(struct prepare *p, const char *from, const char *path, struct error *e)
+{
+    struct shard s;
+    char line[512];
+    if (shard_open(&s, from, e)) return e->code;
+    if (shard_report_print(&s.report, line, sizeof line)) printf("  %s\n", line);
+    int rc = s.n ? write_tar(p, &s, path, e) : PL_OK;
+    if (!s.n) printf("  no pair of a picture and its annotations: nothing is written\n");
+    else if (!rc) rc = index_output(path, e);
+    shard_close(&s);
+    return rc;
+}
+
+/* Compressed: a plain copy first, which goes away again with its index. */
+static int unpack_shard(struct prepare *p, const char *from, int fd, const char *path, struct error *e)
+{
+    struct text plain = {0}, index = {0};
+    struct gunzip_report r;
+    text_printf(&plain, "%s.plain", path);
+    text_printf(&index, "%s.idx", plain.at);
+    int to = open(plain.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int rc = to < 0 ? file_error(plain.at, "be written", e) : gunzip(fd, to, &r, e);
+    if (rc) error_prepend(e, "%s", from);
+    if (to >= 0) close(to);
+    if (!rc && r.damaged) printf("  the gzip file is damaged (%s): %llu bytes came out of it\n", r.reason, (unsigned long long)r.out);
+    if (!rc) rc = pack_shard(p, plain.at, path, e);
+    unlink(plain.at);
+    unlink(index.at);
+    text_free(&plain);
+    text_free(&index);
+    return rc;
+}
+
+/* DIR/NAME.tar for any of a/NAME, a/NAME.tar, a/NAME.tar.gz, a/NAME.tgz */
+static void output_path(const struct prepare *p, const char *from, struct text *out)
+{
+    static const char *const endings[] = {".gz", ".tgz", ".tar"};
+    size_t n = strlen(from);
+    while (n > 1 && from[n - 1] == '/') n--;
+    size_t start = n;
+    while (start && from[start - 1] != '/') start--;
+    for (size_t k = 0; k < COUNT(endings); k++) {
+        size_t m = strlen(endings[k]);
+        if (n - start > m && !strncmp(from + n - m, endings[k], m)) n -= m;
+    }
+    text_printf(out, "%s/%.*s.tar", p->out, (int)(n - start), from + start);
+}
+
+static int prepare_shard(struct prepare *p, const char *from, struct error *e)
+{
+    struct text path = {0};
+    uint8_t head[8] = {0};
+    output_path(p, from, &path);
+    if (file_exists(path.at)) {
+        printf("%s: there already, left alone\n", path.at);
+        text_free(&path);
+        return PL_OK;
+    }
+    printf("%s -> %s\n", from, path.at);
+    int fd = open(from, O_RDONLY | O_CLOEXEC), rc = fd < 0 ? file_error(from, "be read", e) : PL_OK;
+    ssize_t got = rc || dir_exists(from) ? 0 : pread(fd, head, sizeof head, 0);
+    enum tar_kind kind = got > 0 ? tar_sniff(head, (size_t)got) : TAR_PLAIN;
+    if (!rc && kind == TAR_ZSTD) rc = error_set(e, PL_USAGE, "%s is compressed with zstd: unpack it first, with `unzstd`", from);
+    if (!rc) rc = kind == TAR_GZIP ? unpack_shard(p, from, fd, path.at, e) : pack_shard(p, from, path.at, e);
+    if (fd >= 0) close(fd);
+    text_free(&path);
+    return rc;
+}
+
+static int prepare_all(struct prepare *p, const struct names *paths, struct error *e)
+{
+    struct names inputs = {0};
+    int rc = dir_make(p->out, e);
+    for (uint32_t i = 0; i < paths->n && !rc; i++) {
+        struct names found = {0};
+        rc = file_glob(paths->at[i], &found, e);
+        if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: there is no such file or folder", paths->at[i]);
+        for (uint32_t k = 0; k < found.n && !rc; k++) vec_push(&inputs, mem_string(found.at[k]));
+        names_free(&found);
+    }
+    double from = clock_seconds();
+    for (uint32_t i = 0; i < inputs.n && !rc; i++) rc = prepare_shard(p, inputs.at[i], e);
+    char in[32], out[32];
+    if (!rc)
+        printf("%llu pairs read, %llu written, %llu left out; %s to %s, %.1f s\n", (unsigned long long)p->read, (unsigned long long)p->written,
+               (unsigned long long)p->dropped, size_print(p->bytes_in, in), size_print(p->bytes_out, out), clock_seconds() - from);
+    names_free(&inputs);
+    return rc;
+}
+
+static int run(int argc, char **argv, struct error *e)
+{
+    struct prepare p = {.quality = 95};
+    struct names paths = {0};
+    bool help;
+    const struct data_option table[] = {
+        {"-o", DATA_TEXT, &p.out}, {"--out", DATA_TEXT, &p.out}, {"--long-side", DATA_COUNT, &p.long_side}, {"--quality", DATA_COUNT, &p.quality},
+    };
+    int rc = data_options(&data_prepare, table, COUNT(table), argc, argv, &paths, &help, e);
+    if (!rc && !help) {
+        if (!paths.n) rc = error_set(e, PL_USAGE, "which shards? Give tar files, folders or globs; --help shows how");
+        else if (!p.out) rc = error_set(e, PL_USAGE, "where to? Give -o DIR");
+        else if (p.quality < 1 || p.quality > 100) rc = error_set(e, PL_USAGE, "--quality %llu: expected 1 to 100", (unsigned long long)p.quality);
+        else if (p.long_side && (p.long_side < 16 || p.long_side > 16384))
+            rc = error_set(e, PL_USAGE, "--long-side %llu: expected 16 to 16384 pixels", (unsigned long long)p.long_side);
+        else rc = prepare_all(&p, &paths, e);
+    }
+    names_free(&paths);
+    return rc;
+}
+
+const struct command data_prepare = {
+    "prepare", "data prepare IN... -o DIR [--long-side N] [--quality Q]",
+    "Rewrites shards as they were downloaded for training: gunzips, gets over damage, pairs pictures\n"
+    "with their annotations, and writes plain sorted tars with their index. Pairs that cannot be used\n"
+    "are named and left out; outputs that are there already are left alone.\n"
+    "\n"
+    "  IN              tar files (also gzip under a .tar name), folders of extracted files, globs\n"
+    "  -o DIR          where the new shards go, under the names of the old\n"
+    "  --long-side N   shrink pictures whose longer side is above N, and their masks with them\n"
+    "                  (1024 loads about five times as fast; without it the bytes stay as they are)\n"
+    "  --quality Q     of the JPEGs written then (95)",
+    run};

@@ -1,0 +1,217 @@
+/*
+ * data_samples.c: see data_samples.h. Buffers begin at a usual size and grow when a sample says
+ * that it takes more, up to a stated end.
+ */
+#include "cli/data_samples.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "data/jpeg.h"
+#include "io/png.h"
+
+enum { MASKS = 1024, MAX_MASKS = 1 << 20, POLYGON_RUNS = 1 << 19 };
+static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
+
+/* ---- opening ---- */
+
+static bool has_ending(const char *s, const char *ending)
+{
+    size_t n = strlen(s), m = strlen(ending);
+    return n >= m && !strcmp(s + n - m, ending);
+}
+
+static bool has_folder(const char *path, const char *name)
+{
+    struct text t = {0};
+    text_printf(&t, "%s/%s", path, name);
+    bool found = dir_exists(t.at);
+    text_free(&t);
+    return found;
+}
+
+static const char *guess_format(const char *path)
+{
+    if (has_ending(path, ".json")) return "coco";
+    if (has_ending(path, ".csv")) return "csv";
+    return has_folder(path, "images") && has_folder(path, "masks") ? "pairs" : "sa1b";
+}
+
+/* A folder that holds tars stands for them. */
+static int add_path(struct names *to, const char *path, bool tars_wanted, struct error *e)
+{
+    struct names tars = {0};
+    struct text pattern = {0};
+    int rc = PL_OK;
+    if (tars_wanted && dir_exists(path)) {
+        text_printf(&pattern, "%s/*.tar", path);
+        rc = file_glob(pattern.at, &tars, e);
+    }
+    for (uint32_t i = 0; i < tars.n; i++) vec_push(to, mem_string(tars.at[i]));
+    if (!rc && !tars.n) vec_push(to, mem_string(path));
+    names_free(&tars);
+    text_free(&pattern);
+    return rc;
+}
+
+static int find_files(struct samples *s, const struct names *paths, struct error *e)
+{
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < paths->n && !rc; i++) {
+        struct names found = {0};
+        rc = file_glob(paths->at[i], &found, e);
+        if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: there is no such file or folder", paths->at[i]);
+        if (!rc && !s->format) s->format = guess_format(found.at[0]);
+        for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_path(&s->files, found.at[k], !strcmp(s->format, "sa1b"), e);
+        names_free(&found);
+    }
+    return rc;
+}
+
+int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e)
+{
+    *s = (struct samples){.format = o->format};
+    int rc = find_files(s, paths, e);
+    struct dataset_options d = {.format = s->format, .paths = s->files.at, .n_paths = s->files.n, .images = o->images, .masks = o->masks, .crowds = true};
+    if (!rc) rc = dataset_open(&s->set, &d, e);
+    if (!rc) s->n = dataset_count(s->set);
+    else samples_close(s);
+    return rc;
+}
+
+void samples_close(struct samples *s)
+{
+    dataset_close(s->set);
+    names_free(&s->files);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- reading ---- */
+
+static enum data_fault read_image(const struct samples *s, uint64_t i, struct sample *out, struct error *e)
+{
+    enum data_fault f = FAULT_TOO_LARGE;
+    for (size_t room = first_bytes; f == FAULT_TOO_LARGE && room <= most_bytes; room *= 4) {
+        mem_free(out->image);
+        out->image = mem_alloc(room);
+        f = dataset_image(s->set, i, out->image, room, &out->facts, e);
+    }
+    return f;
+}
+
+static enum data_fault read_masks(const struct samples *s, uint64_t i, struct sample *out, struct error *e)
+{
+    size_t room = first_bytes;
+    uint32_t masks = MASKS;
+    for (;;) {
+        mem_free(out->scratch);
+        mem_free(out->masks);
+        out->scratch = mem_alloc(room);
+        out->masks = mem_alloc(masks * sizeof *out->masks);
+        enum data_fault f = dataset_masks(s->set, i, out->scratch, room, out->masks, masks, &out->found, e);
+        if (f == FAULT_TOO_LARGE && room < most_bytes) room *= 4;
+        else if (f == FAULT_MANY && masks < MAX_MASKS) masks *= 4;
+        else return f;
+    }
+}
+
+int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct error *e)
+{
+    memset(out, 0, sizeof *out);
+    dataset_name(s->set, i, out->name, sizeof out->name);
+    enum data_fault f = read_image(s, i, out, e);
+    if (f) return error_prepend(e, "picture"), PL_USAGE;
+    f = read_masks(s, i, out, e);
+    if (f) {
+        out->found.n = 0;
+        return error_prepend(e, "annotations"), PL_USAGE;
+    }
+    for (uint32_t k = 0; k < out->found.n && !out->runs_memory; k++)
+        if (out->masks[k].shape.kind == SHAPE_POLYGONS) {
+            out->runs_memory = mem_alloc(polygon_bytes(POLYGON_RUNS));
+            polygon_init(&out->runs, out->runs_memory, POLYGON_RUNS);
+        }
+    e->code = PL_OK; /* attempts that were too small left theirs */
+    return PL_OK;
+}
+
+void sample_free(struct sample *s)
+{
+    mem_free(s->image);
+    mem_free(s->masks);
+    mem_free(s->scratch);
+    mem_free(s->runs_memory);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- facts ---- */
+
+/* A label picture, counted row by row; its runs are those down the columns. */
+static void measure_label(const struct shape *s, struct rle_facts *f)
+{
+    uint32_t x1 = 0, y1 = 0;
+    *f = (struct rle_facts){.x = s->w, .y = s->h};
+    for (uint32_t x = 0; x < s->w; x++)
+        for (uint32_t y = 0, before = 0; y < s->h; y++) {
+            const uint8_t *at = (const uint8_t *)s->label.pixels + y * s->label.stride;
+            uint32_t value = s->label.bytes == 2 ? ((const uint16_t *)at)[x] : at[x], on = value == s->label.id;
+            f->runs += on != before;
+            before = on;
+            if (!on) continue;
+            f->area++;
+            if (x < f->x) f->x = x;
+            if (y < f->y) f->y = y;
+            if (x > x1) x1 = x;
+            if (y > y1) y1 = y;
+        }
+    if (f->area) f->w = x1 - f->x + 1, f->h = y1 - f->y + 1;
+    else f->x = f->y = 0;
+}
+
+int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, struct error *e)
+{
+    const struct shape *shape = &s->masks[k].shape;
+    struct rle runs = shape->rle;
+    struct polygon_scratch scratch = s->runs;
+    enum rle_status status = RLE_OK;
+    if (shape->kind == SHAPE_LABEL) {
+        measure_label(shape, f);
+        return PL_OK;
+    }
+    if (shape->kind == SHAPE_POLYGONS) status = polygons_union(shape->polygons.at, shape->polygons.n, shape->h, shape->w, &scratch, &runs);
+    if (status == RLE_OK) status = rle_measure(&runs, f);
+    if (status == RLE_OK) return PL_OK;
+    return error_set(e, PL_USAGE, "mask %lld: %s", (long long)s->masks[k].id, rle_status_text(status));
+}
+
+int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *e)
+{
+    struct png_header p;
+    struct jpg_header j;
+    if (s->facts.decoded) {
+        *w = s->facts.w, *h = s->facts.h;
+    } else if (s->facts.n && *(const uint8_t *)s->image == 0x89) {
+        if (png_peek(s->image, s->facts.n, &p, e)) return e->code;
+        *w = p.width, *h = p.height;
+    } else {
+        if (jpg_peek(s->image, s->facts.n, &j, e)) return e->code;
+        *w = j.width, *h = j.height;
+    }
+    return PL_OK;
+}
+
+/* Tars know a member's size; of a file in a folder it is learnt by asking. */
+int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e)
+{
+    size_t n = s->pairs[i].n[half] ? s->pairs[i].n[half] : 1 << 20, got = 0;
+    int rc = PL_NOFIT;
+    for (int attempt = 0; attempt < 2 && rc == PL_NOFIT; attempt++) {
+        mem_free(out->at);
+        *out = (struct text){mem_alloc(n + 1), 0, n + 1};
+        rc = shard_read(s, i, half, out->at, n, &got, e);
+        if (rc == PL_NOFIT) n = got;
+    }
+    out->n = rc ? 0 : got;
+    if (!rc) e->code = PL_OK; /* the first attempt may have asked */
+    return rc;
+}

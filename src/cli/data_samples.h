@@ -1,0 +1,50 @@
+/*
+ * data_samples.h: all samples under some paths, for the commands that look at each of them:
+ * inspect and verify. Nothing is planned here: every sample has memory of its own size.
+ */
+#ifndef DATA_SAMPLES_H
+#define DATA_SAMPLES_H
+
+#include "data/dataset.h"
+#include "data/polygon.h"
+#include "io/file.h"
+
+/* What --format, --images and --masks said; NULL: look at the paths. */
+struct samples_options {
+    const char *format, *images, *masks;
+};
+
+struct samples {
+    struct dataset *set;
+    const char *format;
+    struct names files; /* shards, annotation files or folders, globs opened */
+    uint64_t n;
+};
+/* Without a format: a .json is coco, a .csv csv, a folder with images/ and masks/ pairs, all
+ * else sa1b, where a folder of tars stands for them. */
+int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e);
+void samples_close(struct samples *s);
+
+struct sample {
+    char name[512];
+    void *image; /* as stored, or RGB rows when facts.decoded */
+    struct dataset_image facts;
+    struct mask *masks; /* [found.n] */
+    struct dataset_masks found;
+    void *scratch;                /* what the masks' shapes point into */
+    struct polygon_scratch runs;  /* for mask_raster */
+    void *runs_memory;
+};
+/* Sample i; any thread. Fails when either half cannot be read or makes no sense. Free it in any
+ * case. */
+int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct error *e);
+void sample_free(struct sample *s);
+/* Area, box and runs of mask k, whatever its shape. */
+int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, struct error *e);
+/* The picture's size by its header. */
+int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *e);
+
+/* One half of pair i of a shard, into memory of its size; replaces what `out` held. */
+int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e);
+
+#endif

@@ -1,0 +1,150 @@
+/*
+ * data_verify.c: `plimsoll data verify`: decodes everything once. What this finds good, training
+ * can read.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/data.h"
+#include "cli/data_samples.h"
+#include "data/jpeg.h"
+#include "io/png.h"
+
+/* All rows, one after the other: nothing of the picture's size is kept. */
+static int decode_jpeg(struct jpg *j, const struct sample *s, uint32_t *w, uint32_t *h, struct error *e)
+{
+    if (jpg_start(j, s->image, s->facts.n, 1, w, h, e)) return e->code;
+    uint8_t *row = mem_alloc((size_t)*w * 3);
+    int rc = PL_OK;
+    for (uint32_t y = 0; y < *h && !rc; y++) rc = jpg_rows(j, row, 0, 1, e);
+    if (!rc) rc = jpg_finish(j, e);
+    mem_free(row);
+    return rc;
+}
+
+static int decode_image(struct jpg *j, const struct sample *s, uint32_t *w, uint32_t *h, struct error *e)
+{
+    if (s->facts.decoded) return sample_size(s, w, h, e);
+    if (s->facts.n < 4 || *(const uint8_t *)s->image != 0x89) return decode_jpeg(j, s, w, h, e);
+    struct png_pixels p;
+    int rc = png_decode(s->image, s->facts.n, PNG_AS_RGB, 0, NULL, 0, &p, e);
+    *w = p.width, *h = p.height;
+    mem_free(p.at);
+    return rc;
+}
+
+/* Runs, and the facts that the file states of them. SA-1B's boxes are one short; others' are not.
+ * Those of polygons are of the polygons, not of their pixels. */
+static int check_mask(const struct sample *s, uint32_t k, struct error *e)
+{
+    const struct mask *m = &s->masks[k];
+    struct rle_facts f;
+    if (sample_measure(s, k, &f, e)) return e->code;
+    if (m->shape.kind != SHAPE_RLE) return PL_OK;
+    if (m->area >= 0 && m->area != f.area)
+        return error_set(e, PL_USAGE, "mask %lld: the file says an area of %.0f, its runs have %u", (long long)m->id, m->area, f.area);
+    if (fabs(m->box[0] - f.x) > 1 || fabs(m->box[1] - f.y) > 1 || fabs(m->box[2] - f.w) > 1 || fabs(m->box[3] - f.h) > 1)
+        return error_set(e, PL_USAGE, "mask %lld: the file says a box of %g %g %g %g, its runs have %u %u %u %u", (long long)m->id, m->box[0], m->box[1],
+                         m->box[2], m->box[3], f.x, f.y, f.w, f.h);
+    return PL_OK;
+}
+
+static int check_sample(const struct samples *all, uint64_t i, struct jpg *j, struct sample *s, struct error *e)
+{
+    uint32_t w, h;
+    if (samples_read(all, i, s, e)) return e->code;
+    if (decode_image(j, s, &w, &h, e)) return e->code;
+    if (w != s->found.w || h != s->found.h)
+        return error_set(e, PL_USAGE, "the picture is %ux%u, its masks are for %ux%u", w, h, s->found.w, s->found.h);
+    for (uint32_t k = 0; k < s->found.n; k++)
+        if (check_mask(s, k, e)) return e->code;
+    return PL_OK;
+}
+
+/* Counts the bad ones and names them, in order of their numbers within a block. */
+static uint64_t check_all(const struct samples *all, uint64_t *masks)
+{
+    enum { BLOCK = 256 };
+    uint64_t bad = 0, sum = 0;
+    struct text lines[BLOCK];
+    for (uint64_t from = 0; from < all->n; from += BLOCK) {
+        uint64_t n = min_u64(all->n - from, BLOCK);
+#pragma omp parallel reduction(+ : sum)
+        {
+            struct jpg *j = jpg_new(NULL);
+#pragma omp for schedule(dynamic)
+            for (uint64_t i = 0; i < n; i++) {
+                struct sample s;
+                struct error e = {0};
+                lines[i] = (struct text){0};
+                if (check_sample(all, from + i, j, &s, &e)) text_printf(&lines[i], "%s: %s", s.name, e.text);
+                sum += s.found.n;
+                sample_free(&s);
+            }
+            jpg_free(j);
+        }
+        for (uint64_t i = 0; i < n; i++) {
+            if (lines[i].n) printf("bad: %s\n", lines[i].at), bad++;
+            text_free(&lines[i]);
+        }
+    }
+    *masks = sum;
+    return bad;
+}
+
+/* Shards with damage or missing halves; their indexes are at hand by now. */
+static uint64_t check_shards(const struct samples *all)
+{
+    uint64_t broken = 0;
+    for (uint32_t k = 0; k < all->files.n && !strcmp(all->format, "sa1b"); k++) {
+        struct shard s;
+        struct error e;
+        char line[512];
+        if (shard_open(&s, all->files.at[k], &e)) continue;
+        if (shard_report_print(&s.report, line, sizeof line)) printf("bad: %s: %s\n", s.path, line), broken++;
+        shard_close(&s);
+    }
+    return broken;
+}
+
+static int verify(const struct samples_options *o, const struct names *paths, struct error *e)
+{
+    struct samples all;
+    if (samples_open(&all, o, paths, e)) return e->code;
+    double from = clock_seconds();
+    uint64_t masks, broken = check_shards(&all), bad = check_all(&all, &masks);
+    const char *what = strcmp(all.format, "sa1b") ? "files" : "shards";
+    printf("%s: %u %s, %llu samples, %llu masks: %llu bad samples, %llu %s with damage or missing halves, %.1f s\n", all.format, all.files.n, what,
+           (unsigned long long)all.n, (unsigned long long)masks, (unsigned long long)bad, (unsigned long long)broken, what, clock_seconds() - from);
+    int rc = PL_OK;
+    if (bad || broken)
+        rc = error_set(e, PL_FAIL, "%llu of %llu samples and %llu of %u %s are bad%s", (unsigned long long)bad, (unsigned long long)all.n, (unsigned long long)broken,
+                       all.files.n, what, strcmp(all.format, "sa1b") ? "" : "; `plimsoll data prepare` writes shards without them");
+    samples_close(&all);
+    return rc;
+}
+
+static int run(int argc, char **argv, struct error *e)
+{
+    struct names paths = {0};
+    struct samples_options o = {0};
+    bool help;
+    const struct data_option table[] = {{"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks}};
+    int rc = data_options(&data_verify, table, COUNT(table), argc, argv, &paths, &help, e);
+    if (!rc && !help) rc = paths.n ? verify(&o, &paths, e) : error_set(e, PL_USAGE, "which data? Give shards, folders or globs; --help shows how");
+    names_free(&paths);
+    return rc;
+}
+
+const struct command data_verify = {
+    "verify", "data verify PATHS [--format F] [--images DIR] [--masks DIR]",
+    "Decodes every picture and every mask, and compares what the files state (sizes, areas, boxes)\n"
+    "with what they hold. Prints what is bad; exit code 1 when anything is.\n"
+    "\n"
+    "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
+    "                  file of COCO; a folder with images/ and masks/; a table; globs\n"
+    "  --format        sa1b, coco, pairs or csv, where the paths do not tell\n"
+    "  --images DIR    where coco's and csv's pictures are\n"
+    "  --masks DIR     where those of pairs have their masks",
+    run};

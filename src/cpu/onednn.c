@@ -1,0 +1,355 @@
+/*
+ * onednn.c: LINEAR and MATMUL by oneDNN (C API of version 2): the one file that includes
+ * its header.
+ *
+ *     planning   a shape  ->  primitive descriptor  ->  implementation's name, scratchpad bytes
+ *     record     each launch of the tape: primitive and memory objects, before step 0
+ *     a step     addresses into the memory objects, execute
+ *
+ * What it may do is bounded by what we promise elsewhere:
+ *
+ * - Memory is planned. The scratchpad is the user's, so it is our workspace; an
+ *   implementation named gemm: or ref: is refused, because those allocate buffers of
+ *   their own. On processors without AVX-512 version 2 has no other: nothing matches there.
+ * - A plan is a function of shapes and profile. A descriptor depends on the processor too,
+ *   so the profile says whether oneDNN takes part (profile.onednn) and a plan that says
+ *   so is for such a machine. The scratchpad depends on the thread count, which the
+ *   library reads from OpenMP: it is set to the plan's around every call.
+ * - Bits do not depend on the thread count. Weight gradients (a transposed) of bf16 do:
+ *   the library shares out K. They are refused; device.deterministic refuses everything.
+ *
+ * What it cannot keep: `execute` puts its arguments into a hash table on the heap, a few
+ * pieces of some 100 bytes that it frees before it returns. So a step with these kernels
+ * is not free of malloc, and cpu_prefers_onednn says yes only where that is paid for.
+ */
+#include "cpu/onednn.h"
+
+#include <dnnl.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/micro.h"
+#include "run/device.h"
+
+#if DNNL_VERSION_MAJOR != 2
+#error "onednn.c speaks the C API of oneDNN 2; build with make ONEDNN=0"
+#endif
+
+/* Primitives of one shape share their code through the library's cache, which holds as many. */
+enum { CACHE_PRIMITIVES = 256, MEMO = 256 };
+
+bool cpu_prefers_onednn(void)
+{
+    /* The rule is a measurement, not a guess: docs/kernels.md has the figures by processor.
+     * No processor was measured to gain, so the answer is no; the switch is for measuring. */
+    const char *forced = getenv("PLIMSOLL_ONEDNN");
+    return forced && !strcmp(forced, "1");
+}
+
+/* --- shapes ------------------------------------------------------------------------------- */
+
+/* What a product is to oneDNN; compared byte by byte, so it is filled from zeros. */
+struct shape {
+    int64_t M, N, K;
+    int threads;
+    uint8_t ta, tb, add, in, out, bias; /* the last three are dtypes; DT_NONE: no bias */
+    uint8_t zero[6];                    /* named, or a copy might leave them out */
+};
+
+/* What query and launch both know of an operand. */
+struct view {
+    int64_t rows, last;
+    enum dtype dtype;
+    bool dense;
+};
+
+static struct view view_tensor(const struct tensor *t)
+{
+    return (struct view){tensor_rows(t), tensor_last(t), t->dtype, tensor_is_dense(t)};
+}
+
+static struct view view_operand(const struct operand *x)
+{
+    return (struct view){operand_rows(x), operand_last(x), x->dtype, true};
+}
+
+static struct shape shape_of(struct view a, struct view b, bool ta, bool tb, enum dtype out, int threads)
+{
+    struct shape s;
+    memset(&s, 0, sizeof s);
+    s.M = ta ? a.last : a.rows, s.K = ta ? a.rows : a.last, s.N = tb ? b.rows : b.last;
+    s.threads = threads, s.ta = ta, s.tb = tb;
+    s.in = (uint8_t)a.dtype, s.out = (uint8_t)out, s.bias = DT_NONE;
+    return s;
+}
+
+static struct shape shape_of_query(const struct query *q, bool linear)
+{
+    const struct tensor *third = q->nin > 2 ? q->in[2] : NULL;
+    bool ta = !linear && q->attr->matmul.ta, tb = linear || q->attr->matmul.tb;
+    struct shape s = shape_of(view_tensor(q->in[0]), view_tensor(q->in[1]), ta, tb, q->out[0]->dtype, q->profile->threads);
+    if (third && linear) s.bias = third->dtype;
+    s.add = third && !linear;
+    return s;
+}
+
+static struct shape shape_of_launch(const struct launch *l, bool linear)
+{
+    const struct operand *third = l->nin > 2 && l->in[2].data ? &l->in[2] : NULL;
+    bool ta = !linear && l->attr->matmul.ta, tb = linear || l->attr->matmul.tb;
+    struct shape s = shape_of(view_operand(&l->in[0]), view_operand(&l->in[1]), ta, tb, l->out[0].dtype, l->threads);
+    if (third && linear) s.bias = (uint8_t)third->dtype;
+    s.add = third && !linear;
+    return s;
+}
+
+/* --- the library ---------------------------------------------------------------------------- */
+
+static dnnl_engine_t engine;
+static dnnl_stream_t stream;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Holding the lock. The engine and its stream live as long as the process. */
+static bool library_start(void)
+{
+    if (stream) return true;
+    if (!engine && dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return false;
+    dnnl_set_primitive_cache_capacity(CACHE_PRIMITIVES);
+    return dnnl_stream_create(&stream, engine, dnnl_stream_default_flags) == dnnl_success;
+}
+
+static dnnl_data_type_t type_of(enum dtype t) { return t == DT_BF16 ? dnnl_bf16 : dnnl_f32; }
+
+static bool matrix_desc(dnnl_memory_desc_t *d, int64_t rows, int64_t columns, enum dtype t, bool transposed)
+{
+    dnnl_dims_t dims = {rows, columns};
+    return dnnl_memory_desc_init_by_tag(d, 2, dims, type_of(t), transposed ? dnnl_ba : dnnl_ab) == dnnl_success;
+}
+
+/* Scratchpad from us; C += by adding to what is there. */
+static bool attributes_new(dnnl_primitive_attr_t *attr, bool add)
+{
+    dnnl_post_ops_t after = NULL;
+    if (dnnl_primitive_attr_create(attr) != dnnl_success) return false;
+    bool ok = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user) == dnnl_success;
+    if (ok && add) {
+        ok = dnnl_post_ops_create(&after) == dnnl_success && dnnl_post_ops_append_sum(after, 1.0f) == dnnl_success &&
+             dnnl_primitive_attr_set_post_ops(*attr, after) == dnnl_success;
+        if (after) dnnl_post_ops_destroy(after);
+    }
+    if (!ok) dnnl_primitive_attr_destroy(*attr);
+    return ok;
+}
+
+/* Holding the lock. The library's best implementation, whatever it is; NULL: none. */
+static dnnl_primitive_desc_t describe(const struct shape *s)
+{
+    dnnl_memory_desc_t a, b, c, bias;
+    dnnl_matmul_desc_t product;
+    dnnl_primitive_attr_t attr;
+    dnnl_primitive_desc_t found = NULL;
+    if (!library_start() || !matrix_desc(&a, s->M, s->K, s->in, s->ta) || !matrix_desc(&b, s->K, s->N, s->in, s->tb) ||
+        !matrix_desc(&c, s->M, s->N, s->out, false) || !matrix_desc(&bias, 1, s->N, s->bias, false))
+        return NULL;
+    if (dnnl_matmul_desc_init(&product, &a, &b, s->bias == DT_NONE ? NULL : &bias, &c) != dnnl_success) return NULL;
+    if (!attributes_new(&attr, s->add)) return NULL;
+    int before = omp_get_max_threads();
+    omp_set_num_threads(s->threads);
+    if (dnnl_primitive_desc_create(&found, &product, attr, engine, NULL) != dnnl_success) found = NULL;
+    omp_set_num_threads(before);
+    dnnl_primitive_attr_destroy(attr);
+    return found;
+}
+
+static const char *implementation_of(const_dnnl_primitive_desc_t d)
+{
+    const char *name = "";
+    return dnnl_primitive_desc_query(d, dnnl_query_impl_info_str, 0, &name) == dnnl_success ? name : "";
+}
+
+static bool keeps_to_scratchpad(const char *implementation)
+{
+    return implementation[0] && strncmp(implementation, "gemm:", 5) && strncmp(implementation, "ref:", 4);
+}
+
+/* --- planning -------------------------------------------------------------------------------- */
+
+/* What a descriptor said. A planner asks about the same few shapes again and again. */
+struct answer {
+    struct shape shape;
+    bool known, takes;
+    uint64_t bytes;
+};
+
+static struct answer ask(const struct shape *s)
+{
+    static struct answer memo[MEMO];
+    uint64_t at = hash_bytes(s, sizeof *s, 0) % MEMO;
+    pthread_mutex_lock(&lock);
+    struct answer *a = &memo[at];
+    if (!a->known || memcmp(&a->shape, s, sizeof *s)) {
+        *a = (struct answer){.shape = *s, .known = true};
+        dnnl_primitive_desc_t d = describe(s);
+        if (d && keeps_to_scratchpad(implementation_of(d))) {
+            a->takes = true;
+            a->bytes = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(d, dnnl_query_scratchpad_md, 0));
+        }
+        if (d) dnnl_primitive_desc_destroy(d);
+    }
+    struct answer result = *a;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* Dense f32 throughout, or bf16 with bf16 or f32 results. A few rows are bound by reading
+ * the weight, which our dot products do at once. */
+static bool types_fit(const struct query *q, const struct shape *s)
+{
+    const struct tensor *third = q->nin > 2 ? q->in[2] : NULL;
+    if (q->in[1]->dtype != s->in || (s->in != DT_F32 && s->in != DT_BF16)) return false;
+    if (s->out != s->in && s->out != DT_F32) return false;
+    if (third && third->dtype != s->out && third->dtype != s->in) return false;
+    if (s->add && third->dtype != s->out) return false;
+    return tensor_is_dense(q->in[0]) && tensor_is_dense(q->in[1]) && tensor_is_dense(q->out[0]) &&
+           (!third || tensor_is_dense(third));
+}
+
+static bool product_matches(const struct query *q, bool linear)
+{
+    if (!q->profile->onednn) return false;
+    struct shape s = shape_of_query(q, linear);
+    if (!types_fit(q, &s) || s.M <= DOT_ROWS || s.N < 1 || s.K < 1) return false;
+    if (s.ta && s.in == DT_BF16) return false;
+    return ask(&s).takes;
+}
+
+static uint64_t product_workspace(const struct query *q, bool linear)
+{
+    struct shape s = shape_of_query(q, linear);
+    return ask(&s).bytes;
+}
+
+bool onednn_linear_match(const struct query *q) { return product_matches(q, true); }
+bool onednn_matmul_match(const struct query *q) { return product_matches(q, false); }
+uint64_t onednn_linear_workspace(const struct query *q) { return product_workspace(q, true); }
+uint64_t onednn_matmul_workspace(const struct query *q) { return product_workspace(q, false); }
+
+const char *onednn_implementation(const struct query *q, bool linear)
+{
+    static char name[64];
+    struct shape s = shape_of_query(q, linear);
+    if (!types_fit(q, &s)) return NULL;
+    pthread_mutex_lock(&lock);
+    dnnl_primitive_desc_t d = describe(&s);
+    snprintf(name, sizeof name, "%s", d ? implementation_of(d) : "");
+    if (d) dnnl_primitive_desc_destroy(d);
+    pthread_mutex_unlock(&lock);
+    return d ? name : NULL;
+}
+
+/* --- running ------------------------------------------------------------------------------------ */
+
+enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_WORK, ARGS };
+
+/* A primitive and its arguments, whose addresses are set before each call. */
+struct product {
+    dnnl_primitive_t primitive;
+    dnnl_memory_t memory[ARGS]; /* NULL: not given */
+};
+
+static void product_free(struct product *p)
+{
+    for (int i = 0; i < ARGS; i++)
+        if (p->memory[i]) dnnl_memory_destroy(p->memory[i]);
+    if (p->primitive) dnnl_primitive_destroy(p->primitive);
+    memset(p, 0, sizeof *p);
+}
+
+static bool product_memory(struct product *p, int arg, const_dnnl_primitive_desc_t d, dnnl_query_t what, int index)
+{
+    const dnnl_memory_desc_t *m = dnnl_primitive_desc_query_md(d, what, index);
+    if (!m || dnnl_memory_desc_get_size(m) == 0) return true;
+    return dnnl_memory_create(&p->memory[arg], m, engine, DNNL_MEMORY_NONE) == dnnl_success;
+}
+
+static bool product_make(struct product *p, const struct shape *s)
+{
+    memset(p, 0, sizeof *p);
+    pthread_mutex_lock(&lock);
+    dnnl_primitive_desc_t d = describe(s);
+    int before = omp_get_max_threads();
+    omp_set_num_threads(s->threads);
+    bool ok = d && dnnl_primitive_create(&p->primitive, d) == dnnl_success &&
+              product_memory(p, ARG_A, d, dnnl_query_src_md, 0) && product_memory(p, ARG_B, d, dnnl_query_weights_md, 0) &&
+              product_memory(p, ARG_C, d, dnnl_query_dst_md, 0) && product_memory(p, ARG_WORK, d, dnnl_query_scratchpad_md, 0) &&
+              (s->bias == DT_NONE || product_memory(p, ARG_BIAS, d, dnnl_query_weights_md, 1));
+    omp_set_num_threads(before);
+    if (d) dnnl_primitive_desc_destroy(d);
+    pthread_mutex_unlock(&lock);
+    if (!ok) product_free(p);
+    return ok;
+}
+
+static void product_execute(const struct product *p, const struct launch *l)
+{
+    static const int names[ARGS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS, DNNL_ARG_SCRATCHPAD};
+    void *const at[ARGS] = {l->in[0].data, l->in[1].data, l->out[0].data, l->nin > 2 ? l->in[2].data : NULL, l->work};
+    dnnl_exec_arg_t given[ARGS];
+    int n = 0;
+    for (int i = 0; i < ARGS; i++) {
+        if (!p->memory[i]) continue;
+        CHECK(dnnl_memory_set_data_handle(p->memory[i], at[i]) == dnnl_success);
+        given[n++] = (dnnl_exec_arg_t){names[i], p->memory[i]};
+    }
+    int before = omp_get_max_threads();
+    omp_set_num_threads(l->threads);
+    dnnl_status_t status = dnnl_primitive_execute(p->primitive, stream, n, given);
+    if (status == dnnl_success) status = dnnl_stream_wait(stream);
+    omp_set_num_threads(before);
+    CHECK(status == dnnl_success, "oneDNN's product failed with status %d", (int)status);
+}
+
+/* A launch that was not recorded makes its product for this once. */
+static void product_run(const struct launch *l, bool linear)
+{
+    bool add = !linear && l->nin > 2 && l->in[2].data;
+    CHECK(!add || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
+    if (l->state) {
+        product_execute(l->state, l);
+        return;
+    }
+    struct product once;
+    struct shape s = shape_of_launch(l, linear);
+    CHECK(product_make(&once, &s), "oneDNN cannot make a product that it took when it was planned");
+    product_execute(&once, l);
+    product_free(&once);
+}
+
+void onednn_linear_run(const struct launch *l) { product_run(l, true); }
+void onednn_matmul_run(const struct launch *l) { product_run(l, false); }
+
+int onednn_prepare(const struct kernel *k, struct launch *l, struct error *e)
+{
+    bool linear = k->run == onednn_linear_run;
+    if (!linear && k->run != onednn_matmul_run) return PL_OK;
+    struct shape s = shape_of_launch(l, linear);
+    struct product *made = mem_alloc(sizeof *made);
+    if (!product_make(made, &s)) {
+        mem_free(made);
+        return error_set(e, PL_FAIL, "oneDNN cannot make the product [%lld,%lld,%lld] of %s: unset PLIMSOLL_ONEDNN or build with make ONEDNN=0",
+                         (long long)s.M, (long long)s.N, (long long)s.K, dtype_name(s.in));
+    }
+    l->state = made;
+    return PL_OK;
+}
+
+void onednn_release(const struct kernel *k, struct launch *l)
+{
+    if ((k->run != onednn_linear_run && k->run != onednn_matmul_run) || !l->state) return;
+    product_free(l->state);
+    mem_free(l->state);
+    l->state = NULL;
+}

@@ -1,0 +1,50 @@
+/*
+ * coco.h: the table that an instances JSON becomes: pictures by number, and for each where
+ * in the file its annotations stand.
+ */
+#ifndef COCO_H
+#define COCO_H
+
+#include "base/base.h"
+#include "data/shard.h"
+
+struct coco_image {
+    int64_t id;
+    uint32_t w, h;
+    uint32_t name;     /* offset of the file name in `names` */
+    uint32_t first, n; /* its annotations */
+};
+
+struct coco_annotation {
+    int64_t image;
+    uint64_t at; /* place in the file */
+    uint32_t bytes;
+    int32_t category;
+    bool crowd;
+};
+
+struct coco_category {
+    int64_t id;
+    uint32_t name;
+};
+
+struct coco_table {
+    VEC(struct coco_image) images; /* by id; only those with annotations */
+    VEC(struct coco_annotation) annotations; /* by image, then by place */
+    VEC(struct coco_category) categories; /* by id */
+    struct text names;
+    struct shard_report report;
+};
+
+struct coco_filter {
+    char *const *categories; /* names or numbers; none: all */
+    uint32_t n;
+    bool crowds;
+};
+
+/* Parses n bytes. PL_USAGE with the place when they are no instances file, and when the filter
+ * names a category that is not in it. The table is coco_free's in any case. */
+int coco_parse(const char *text, size_t n, const struct coco_filter *f, struct coco_table *t, struct error *e);
+void coco_free(struct coco_table *t);
+
+#endif

@@ -1,0 +1,300 @@
+/*
+ * dataset.c: what all formats have in common: paths, splits, names, and masks to bits (see
+ * dataset.h).
+ *
+ * A format numbers the samples of its files 0 to total. A split is an ascending list of the
+ * numbers it takes; sample i of the data set is number chosen[i].
+ */
+#include "data/dataset.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "data/polygon.h"
+#include "io/file.h"
+
+static const struct dataset_format *const formats[] = {&dataset_sa1b, &dataset_coco, &dataset_pairs, &dataset_csv};
+
+/* --- for the formats ------------------------------------------------------------------- */
+
+static bool named_already(const struct names *l, const char *path)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (!strcmp(l->at[i], path)) return true;
+    return false;
+}
+
+int dataset_paths(const struct dataset_options *o, struct names *out, struct error *e)
+{
+    *out = (struct names){0};
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < o->n_paths && !rc; i++) {
+        struct names found = {0};
+        rc = file_glob(o->paths[i], &found, e);
+        if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: there is no such file or folder", o->paths[i]);
+        for (uint32_t k = 0; k < found.n && !rc; k++)
+            if (!named_already(out, found.at[k])) vec_push(out, mem_string(found.at[k]));
+        names_free(&found);
+    }
+    if (!rc && !out->n) rc = error_set(e, PL_USAGE, "no files are named: give paths or patterns");
+    if (rc) names_free(out);
+    return rc;
+}
+
+enum data_fault dataset_read_file(const char *path, void *to, size_t room, size_t *n, struct error *e)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return file_error(path, "open it", e), FAULT_READ;
+    enum data_fault f = FAULT_NONE;
+    *n = 0;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        error_set(e, PL_FAIL, "%s is no regular file", path);
+        f = FAULT_READ;
+    } else if ((uint64_t)st.st_size > room) {
+        error_set(e, PL_NOFIT, "%s: %lld bytes, expected at most %zu", path, (long long)st.st_size, room);
+        f = FAULT_TOO_LARGE;
+    }
+    while (!f && *n < (size_t)st.st_size) {
+        ssize_t r = pread(fd, (char *)to + *n, (size_t)st.st_size - *n, (off_t)*n);
+        if (r < 0 && errno == EINTR) continue;
+        if (r <= 0) {
+            error_set(e, PL_FAIL, "%s: cannot read at byte %zu: %s", path, *n, r ? strerror(errno) : "it became shorter");
+            f = FAULT_READ;
+        } else {
+            *n += (size_t)r;
+        }
+    }
+    close(fd);
+    return f;
+}
+
+/* --- splits ---------------------------------------------------------------------------- */
+
+struct ranked {
+    uint64_t hash;
+    uint32_t sample;
+};
+
+static int compare_ranked(const void *pa, const void *pb)
+{
+    const struct ranked *a = pa, *b = pb;
+    if (a->hash != b->hash) return a->hash < b->hash ? -1 : 1;
+    return a->sample < b->sample ? -1 : a->sample > b->sample;
+}
+
+static int compare_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int compare_u32(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The lines of a list, sorted; blank ones and what follows # are nothing. */
+static int read_list(const char *path, char **text, struct names *lines, struct error *e)
+{
+    size_t n;
+    char *rest;
+    if (file_read(path, 1ull << 30, text, &n, e)) return e->code;
+    for (char *line = strtok_r(*text, "\r\n", &rest); line; line = strtok_r(NULL, "\r\n", &rest)) {
+        while (*line == ' ' || *line == '\t') line++;
+        size_t length = strlen(line);
+        while (length && (line[length - 1] == ' ' || line[length - 1] == '\t')) line[--length] = 0;
+        if (length && *line != '#') vec_push(lines, line);
+    }
+    if (lines->n) qsort(lines->at, lines->n, sizeof *lines->at, compare_text);
+    return PL_OK;
+}
+
+/* A list may name a sample by its name, its key, or a file of it. */
+static bool listed(const struct names *lines, const char *name, const char *key)
+{
+    return lines->n && (bsearch(&name, lines->at, lines->n, sizeof *lines->at, compare_text) ||
+                        bsearch(&key, lines->at, lines->n, sizeof *lines->at, compare_text));
+}
+
+/* Which samples the list, the pattern and the column let through. */
+static int filter(const struct dataset *d, const struct dataset_split *s, uint32_t *to, uint64_t *n, struct error *e)
+{
+    char *text = NULL, name[1024];
+    struct names lines = {0};
+    *n = 0;
+    if (s->list && read_list(s->list, &text, &lines, e)) return e->code;
+    for (uint64_t i = 0; i < d->total; i++) {
+        const char *key = "";
+        d->format->describe(d, i, name, sizeof name, &key);
+        if (s->list && !listed(&lines, name, key)) continue;
+        if (s->glob && !pattern_match(s->glob, name) && !pattern_match(s->glob, key)) continue;
+        if (s->column) {
+            const char *value = d->format->split ? d->format->split(d, i) : NULL;
+            if (!value || strcmp(value, s->column)) continue;
+        }
+        to[(*n)++] = (uint32_t)i;
+    }
+    vec_free(&lines);
+    mem_free(text);
+    return PL_OK;
+}
+
+/* The round(fraction * n) samples whose names hash lowest: exact in number, and a sample's rank does
+ * not depend on the order of files. */
+static void take_fraction(const struct dataset *d, const struct dataset_split *s, uint32_t *chosen, uint64_t *n)
+{
+    struct ranked *ranks = mem_alloc(*n * sizeof *ranks);
+    uint64_t key = random_key(s->seed, "split");
+    char name[1024];
+    for (uint64_t i = 0; i < *n; i++) {
+        const char *unused;
+        d->format->describe(d, chosen[i], name, sizeof name, &unused);
+        ranks[i] = (struct ranked){hash_bytes(name, strlen(name), key), chosen[i]};
+    }
+    if (*n) qsort(ranks, *n, sizeof *ranks, compare_ranked);
+    uint64_t cut = (uint64_t)(s->fraction * (double)*n + 0.5);
+    uint64_t from = s->rest ? cut : 0, to = s->rest ? *n : cut;
+    for (uint64_t i = from; i < to; i++) chosen[i - from] = ranks[i].sample;
+    *n = to - from;
+    if (*n) qsort(chosen, *n, sizeof *chosen, compare_u32);
+    mem_free(ranks);
+}
+
+static int apply_split(struct dataset *d, const struct dataset_split *s, struct error *e)
+{
+    d->n = d->total;
+    if (s->fraction < 0 || s->fraction >= 1)
+        return error_set(e, PL_USAGE, "a split of %g of the samples, expected a fraction between 0 and 1", s->fraction);
+    if (!s->list && !s->glob && !s->column && s->fraction == 0) return PL_OK;
+    if (d->total > UINT32_MAX) return error_set(e, PL_USAGE, "%llu samples are too many to be split", (unsigned long long)d->total);
+    d->chosen = mem_alloc((size_t)d->total * sizeof *d->chosen);
+    if (filter(d, s, d->chosen, &d->n, e)) return e->code;
+    if (s->fraction > 0) take_fraction(d, s, d->chosen, &d->n);
+    d->fingerprint = hash_bytes(d->chosen, (size_t)d->n * sizeof *d->chosen, d->fingerprint);
+    return PL_OK;
+}
+
+/* --- the interface ------------------------------------------------------------------------ */
+
+/* A shard keeps a descriptor: a thousand of them pass the usual soft limit. */
+static void raise_file_limit(void)
+{
+    struct rlimit l;
+    if (!getrlimit(RLIMIT_NOFILE, &l) && l.rlim_cur < l.rlim_max) {
+        l.rlim_cur = l.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &l);
+    }
+}
+
+int dataset_open(struct dataset **out, const struct dataset_options *o, struct error *e)
+{
+    struct dataset *d = mem_alloc(sizeof *d);
+    *out = NULL;
+    for (size_t i = 0; i < COUNT(formats); i++)
+        if (!strcmp(o->format, formats[i]->name)) d->format = formats[i];
+    if (!d->format) {
+        mem_free(d);
+        return error_set(e, PL_USAGE, "no data format %s: sa1b, coco, pairs, csv", o->format);
+    }
+    raise_file_limit();
+    d->fingerprint = hash_bytes(o->format, strlen(o->format), 0);
+    int rc = d->format->open(d, o, e);
+    if (!rc) rc = apply_split(d, &o->split, e);
+    if (!rc && !d->n)
+        rc = error_set(e, PL_USAGE, d->total ? "the split leaves none of %llu samples"
+                                             : "there is no sample with both a picture and masks (%llu)",
+                       (unsigned long long)d->total);
+    if (rc) dataset_close(d);
+    else *out = d;
+    return rc;
+}
+
+void dataset_close(struct dataset *d)
+{
+    if (!d) return;
+    d->format->close(d);
+    mem_free(d->chosen);
+    mem_free(d);
+}
+
+static uint64_t number(const struct dataset *d, uint64_t i)
+{
+    CHECK(i < d->n, "sample %llu of %llu", (unsigned long long)i, (unsigned long long)d->n);
+    return d->chosen ? d->chosen[i] : i;
+}
+
+uint64_t dataset_count(const struct dataset *d) { return d->n; }
+uint64_t dataset_fingerprint(const struct dataset *d) { return d->fingerprint; }
+const struct shard_report *dataset_report(const struct dataset *d) { return &d->report; }
+
+void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
+{
+    const char *key;
+    d->format->describe(d, number(d, i), out, room, &key);
+}
+
+const char *dataset_category(const struct dataset *d, int32_t category)
+{
+    return d->format->category ? d->format->category(d, category) : NULL;
+}
+
+enum data_fault dataset_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out,
+                              struct error *e)
+{
+    *out = (struct dataset_image){0};
+    return d->format->image(d, number(d, i), to, room, out, e);
+}
+
+enum data_fault dataset_masks(const struct dataset *d, uint64_t i, void *scratch, size_t scratch_n,
+                              struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e)
+{
+    *out = (struct dataset_masks){0};
+    enum data_fault f = d->format->masks(d, number(d, i), scratch, scratch_n, masks, room, out, e);
+    if (!f && !out->n) {
+        error_set(e, PL_USAGE, "it has no mask (%u without pixels)", out->empty);
+        f = FAULT_NO_MASKS;
+    }
+    return f;
+}
+
+void dataset_expect(const struct dataset *d, uint64_t i)
+{
+    if (d->format->expect) d->format->expect(d, number(d, i));
+}
+
+/* --- masks to bits ------------------------------------------------------------------------ */
+
+static enum data_fault raster_runs(const struct rle *m, const struct grid *g, void *bits, struct error *e)
+{
+    enum rle_status s = grid_raster(g, m, bits);
+    if (!s) return FAULT_NONE;
+    error_set(e, PL_USAGE, "%s", rle_status_text(s));
+    return s == RLE_BAD_SIZE ? FAULT_SIZE : FAULT_MASK;
+}
+
+enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct polygon_scratch *runs, void *bits,
+                            struct error *e)
+{
+    const struct shape *s = &m->shape;
+    struct rle merged;
+    enum rle_status status;
+    if (s->h != g->at.h || s->w != g->at.w)
+        return error_set(e, PL_USAGE, "a mask of %u x %u pixels on a picture of %u x %u", s->w, s->h, g->at.w, g->at.h), FAULT_SIZE;
+    switch (s->kind) {
+    case SHAPE_RLE: return raster_runs(&s->rle, g, bits, e);
+    case SHAPE_POLYGONS:
+        status = polygons_union(s->polygons.at, s->polygons.n, s->h, s->w, runs, &merged);
+        if (!status) return raster_runs(&merged, g, bits, e);
+        return error_set(e, PL_USAGE, "its polygons: %s", rle_status_text(status)), FAULT_MASK;
+    case SHAPE_LABEL:
+        grid_raster_label(g, s->label.pixels, s->label.stride, s->label.bytes, s->label.id, bits);
+        return FAULT_NONE;
+    case SHAPE_BITS: memcpy(bits, s->bits, (size_t)g->stride * g->at.gh); return FAULT_NONE;
+    case SHAPE_NONE: break;
+    }
+    return error_set(e, PL_USAGE, "it has no shape"), FAULT_MASK;
+}

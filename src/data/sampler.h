@@ -1,0 +1,41 @@
+/*
+ * sampler.h: which masks of a sample are trained on.
+ *
+ * Chosen by what the annotations say, before anything is decoded:
+ *
+ *     random          any, all equally likely
+ *     diverse         one of each group that k-means finds in place, size and form: the one of
+ *                     the highest predicted IoU
+ *     quality         the highest predicted IoU
+ *     size_balanced   as many of each quarter of the range of sizes (by logarithm)
+ *     all             all, in the file's order, as far as there is room
+ *
+ * The result is a pure function of the masks, the options and (seed, epoch, position): any
+ * thread and any resumed run chooses the same. Indices ascend. When no more than max_masks
+ * pass the filters, every strategy takes all of them.
+ */
+#ifndef SAMPLER_H
+#define SAMPLER_H
+
+#include "data/mask.h"
+
+enum sampler_strategy { SAMPLE_RANDOM, SAMPLE_DIVERSE, SAMPLE_QUALITY, SAMPLE_SIZE_BALANCED, SAMPLE_ALL };
+/* By its name; false when there is none. */
+bool sampler_strategy_parse(const char *name, enum sampler_strategy *out);
+
+struct sampler_options {
+    enum sampler_strategy strategy;
+    uint32_t max_masks;
+    float min_iou, min_stability;
+    double min_area, max_area; /* share of the picture; max_area 0 means 1 */
+    bool crowds;               /* crowds may be chosen */
+};
+
+/* Scratch for samples of up to max_records masks. */
+size_t sampler_bytes(uint32_t max_records, uint32_t max_masks);
+
+/* Fills chosen[max_masks] with indices into masks[n] and returns their number. */
+uint32_t sampler_choose(const struct sampler_options *o, const struct mask *masks, uint32_t n, uint32_t h, uint32_t w,
+                        uint64_t seed, uint64_t epoch, uint64_t position, void *scratch, uint32_t *chosen);
+
+#endif

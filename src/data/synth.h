@@ -1,0 +1,39 @@
+/*
+ * synth.h: pictures with known answers: textured shapes over one another on a textured
+ * ground, and the exact mask of what is visible of each, in SA-1B's format.
+ *
+ * Picture `id` of a seed is a pure function of the options: any of them can be made alone,
+ * by any thread, and is always the same.
+ */
+#ifndef SYNTH_H
+#define SYNTH_H
+
+#include "base/base.h"
+
+struct synth_options {
+    uint64_t seed;
+    uint32_t width, height;
+    uint32_t masks; /* shapes that are drawn: those hardly visible get no annotation */
+};
+
+struct synth_scene {
+    struct synth_options options;
+    uint64_t id;
+    uint8_t *rgb;    /* [height][width][3] */
+    uint16_t *owner; /* [height][width]: 0 is the ground, i + 1 shape i */
+    struct synth_shape *shapes;
+};
+
+enum { SYNTH_MAX_MASKS = 4096, SYNTH_MAX_SIDE = 16384 };
+
+/* PL_USAGE when the options make no sense. */
+int synth_check(const struct synth_options *o, struct error *e);
+void synth_draw(struct synth_scene *s, const struct synth_options *o, uint64_t id);
+void synth_free(struct synth_scene *s);
+/* The annotation file, with SA-1B's keys in SA-1B's order; returns the number of masks.
+ * bbox is one short in width and height, as it is there. */
+uint32_t synth_json(const struct synth_scene *s, struct text *out);
+/* The picture as SA-1B has it: JPEG, quality 95, 4:2:0. */
+int synth_jpeg(const struct synth_scene *s, struct text *out, struct error *e);
+
+#endif

@@ -1,0 +1,167 @@
+/*
+ * masks.c: the rules of what segmentation adds to attention and maps: windows of a map,
+ * encoded points, and the loss of predicted masks.
+ */
+#include "graph/infer.h"
+
+static id emit_first(struct graph *g, enum op op, const union attr *attr, const id *in, int nin)
+{
+    id n = graph_emit(g, op, attr, in, nin);
+    return n ? node_at(g, n)->out[0] : 0;
+}
+
+/* --- windows ---------------------------------------------------------------------------- */
+
+static int64_t windows_along(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+id op_window(struct graph *g, id x, int size)
+{
+    union attr a = {.window = {size, 0, 0}};
+    return emit_first(g, OP_WINDOW, &a, &x, 1);
+}
+
+id op_unwindow(struct graph *g, id x, int64_t H, int64_t W)
+{
+    union attr a = {.window = {x ? (int32_t)tensor_at(g, x)->dim[1] : 0, H, W}};
+    return emit_first(g, OP_UNWINDOW, &a, &x, 1);
+}
+
+void infer_window(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    const int64_t size = f->attr->window.size;
+    REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
+    REQUIRE(size > 0, "windows of %lld", (long long)size);
+    int64_t n = x->dim[0] * windows_along(x->dim[1], size) * windows_along(x->dim[2], size);
+    set(&f->out[0], x->dtype, 4, (int64_t[]){n, size, size, x->dim[3]});
+}
+
+void infer_unwindow(struct infer *f)
+{
+    const struct tensor *x = f->in[0];
+    const int64_t size = f->attr->window.size, H = f->attr->window.H, W = f->attr->window.W;
+    REQUIRE(x->rank == 4 && size > 0 && x->dim[1] == size && x->dim[2] == size, "x must be [windows,size,size,C]");
+    REQUIRE(H > 0 && W > 0, "to %lld x %lld", (long long)H, (long long)W);
+    int64_t each = windows_along(H, size) * windows_along(W, size);
+    REQUIRE(x->dim[0] % each == 0, "%lld windows, but a map of %lld x %lld has %lld", (long long)x->dim[0], (long long)H,
+            (long long)W, (long long)each);
+    set(&f->out[0], x->dtype, 4, (int64_t[]){x->dim[0] / each, H, W, x->dim[3]});
+}
+
+/* Each element goes to one place, the rest is zeros or cropped: each is the other's
+ * transpose. */
+void vjp_window(struct vjp *v)
+{
+    const struct tensor *x = tensor_at(v->g, v->in[0]);
+    v->din[0] = op_unwindow(v->g, v->dout[0], x->dim[1], x->dim[2]);
+}
+
+void vjp_unwindow(struct vjp *v) { v->din[0] = op_window(v->g, v->dout[0], v->attr->window.size); }
+
+/* --- encoded points ----------------------------------------------------------------------- */
+
+id op_fourier(struct graph *g, id coords, id gauss)
+{
+    union attr a = {.fourier = {coords ? tensor_at(g, coords)->dtype : DT_F32}};
+    return emit_first(g, OP_FOURIER, &a, (id[]){coords, gauss}, 2);
+}
+
+void infer_fourier(struct infer *f)
+{
+    const struct tensor *coords = f->in[0], *gauss = f->in[1];
+    REQUIRE(coords->rank >= 1 && tensor_last(coords) == 2, "coordinates must be [...,2]");
+    REQUIRE(gauss->rank == 2 && gauss->dim[0] == 2, "the frequencies must be [2,F]");
+    set(&f->out[0], f->attr->fourier.dtype, coords->rank, coords->dim);
+    f->out[0].dim[coords->rank - 1] = 2 * gauss->dim[1];
+}
+
+/* `columns` of x from `first` on, dense. */
+static id columns_of(struct graph *g, id x, int64_t first, int64_t columns)
+{
+    return op_dense(g, op_slice(g, x, tensor_at(g, x)->rank - 1, first, columns));
+}
+
+/* y = [sin t, cos t] with t = 2 pi (2 c - 1) G:
+ *   dt = dsin cos t - dcos sin t,   dc = 4 pi dt G^T,   dG = 4 pi c^T dt - 2 pi (sum of dt's rows, twice). */
+void vjp_fourier(struct vjp *v)
+{
+    struct graph *g = v->g;
+    id y = v->out[0], dy = v->dout[0], coords = v->in[0], gauss = v->in[1];
+    const int64_t F = tensor_at(g, gauss)->dim[1];
+    const enum dtype t = tensor_at(g, coords)->dtype;
+    const double pi = 3.14159265358979323846;
+    id rise = op_mul(g, columns_of(g, dy, 0, F), columns_of(g, y, F, F));
+    id fall = op_mul(g, columns_of(g, dy, F, F), columns_of(g, y, 0, F));
+    id angle = op_add(g, rise, op_scale(g, fall, -1));
+    if (angle && tensor_at(g, angle)->dtype != t) angle = op_cast(g, angle, t);
+    if (v->need[0]) v->din[0] = op_scale(g, op_matmul(g, angle, gauss, false, true, t), 4 * pi);
+    if (!v->need[1]) return;
+    union attr a = {.sum_to = {.dtype = t, .rank = 1, .dim = {F}}};
+    id sum = emit_first(g, OP_SUM_TO, &a, &angle, 1);
+    id product = op_matmul(g, coords, angle, true, false, t);
+    v->din[1] = op_add(g, op_scale(g, product, 4 * pi), op_scale(g, sum, -2 * pi));
+}
+
+/* --- the loss of masks ---------------------------------------------------------------------- */
+
+id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o)
+{
+    union attr a = {.mask_loss = {o.focal, o.dice, o.iou, o.alpha, o.gamma, o.smooth, o.seed}};
+    return emit_first(g, OP_MASK_LOSS, &a, (id[]){logits, iou, bits, valid, graph_step(g)}, 5);
+}
+
+static void check_masks(struct infer *f)
+{
+    const struct tensor *logits = f->in[0], *iou = f->in[1], *bits = f->in[2], *valid = f->in[3];
+    REQUIRE(logits->rank == 4 && dtype_is_float(logits->dtype), "logits must be [N,K,h,w]");
+    const int64_t N = logits->dim[0], K = logits->dim[1], h = logits->dim[2], row = mask_row_bytes(logits->dim[3]);
+    REQUIRE(iou->rank == 2 && iou->dim[0] == N && iou->dim[1] == K && dtype_is_float(iou->dtype),
+            "the predicted IoU must be [%lld,%lld]", (long long)N, (long long)K);
+    REQUIRE(bits->dtype == DT_U8 && bits->rank == 3 && bits->dim[0] == N && bits->dim[1] == h && bits->dim[2] == row,
+            "the target must be u8 [%lld,%lld,%lld]: bits, rows of whole 8 bytes", (long long)N, (long long)h, (long long)row);
+    REQUIRE(valid->dtype == DT_I32 && valid->rank == 2 && valid->dim[0] == N && valid->dim[1] == 2,
+            "the valid area must be i32 [%lld,2]", (long long)N);
+}
+
+void infer_mask_loss(struct infer *f)
+{
+    const struct tensor *logits = f->in[0];
+    check_masks(f);
+    if (f->error[0]) return;
+    REQUIRE(f->attr->mask_loss.gamma >= 0 && f->attr->mask_loss.smooth >= 0, "gamma and smooth must not be negative");
+    set(&f->out[0], statistic(logits), 0, logits->dim);
+    set(&f->out[1], statistic(logits), 2, (int64_t[]){logits->dim[0], MASK_STATS});
+}
+
+void infer_mask_loss_bwd(struct infer *f)
+{
+    const struct tensor *stats = f->in[5];
+    check_masks(f);
+    if (f->error[0]) return;
+    REQUIRE(stats->rank == 2 && stats->dim[0] == f->in[0]->dim[0] && stats->dim[1] == MASK_STATS && is_scalar(f->in[6]),
+            "not the statistics and the gradient of a mask loss");
+    like(&f->out[0], f->in[0]);
+    like(&f->out[1], f->in[1]);
+}
+
+/* Of one pixel, with z = x on the mask and -x beside it, q = sigmoid(-z) = 1 - p_t and
+ * S = -log p_t = log(1 + e^-z):
+ *   focal = a q^gamma S,   dq/dz = -q (1-q),  dS/dz = -q,  so
+ *   dfocal/dz = -a q^gamma (gamma (1-q) S + q).
+ * dice = 1 - A/B with A = 2 sum(pg) + smooth, B = sum(p) + sum(g) + smooth:
+ *   ddice/dp = (A - 2 g B) / B^2,  dp/dx = p (1-p).
+ * The choice of a candidate and the true IoU are constants: they are steps of x. */
+void vjp_mask_loss(struct vjp *v)
+{
+    id in[7] = {v->in[0], v->in[1], v->in[2], v->in[3], v->in[4], v->out[1], v->dout[0]};
+    id n = graph_emit(v->g, OP_MASK_LOSS_BWD, v->attr, in, 7);
+    for (int i = 0; n && i < 2; i++) v->din[i] = node_at(v->g, n)->out[i];
+}
+
+/* An exponential and a logarithm for each pixel. */
+struct cost cost_masks(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    struct cost c = cost_stream(in, out, attr);
+    c.flops *= 10;
+    return c;
+}

@@ -1,0 +1,100 @@
+/*
+ * gunzip.c: see gunzip.h. A gzip file is a list of members; zeros after the last are padding.
+ * Bounded memory: two blocks and zlib's window.
+ */
+#include "io/gunzip.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "io/file.h"
+
+enum { BLOCK = 256 << 10 };
+
+struct gunzip_state {
+    z_stream z;
+    int from, to;
+    bool end; /* of the input */
+    uint8_t in[BLOCK], out[BLOCK];
+};
+
+static int fill(struct gunzip_state *s, struct gunzip_report *r, struct error *e)
+{
+    if (s->z.avail_in || s->end) return PL_OK;
+    ssize_t got;
+    do got = read(s->from, s->in, BLOCK);
+    while (got < 0 && errno == EINTR);
+    if (got < 0) return error_set(e, PL_FAIL, "cannot read: %s", strerror(errno));
+    s->end = got == 0;
+    s->z.next_in = s->in;
+    s->z.avail_in = (unsigned)got;
+    r->in += (uint64_t)got;
+    return PL_OK;
+}
+
+static int flush(struct gunzip_state *s, struct gunzip_report *r, struct error *e)
+{
+    size_t n = BLOCK - s->z.avail_out;
+    if (n && fd_write(s->to, s->out, n)) return error_set(e, PL_FAIL, "cannot write: %s", strerror(errno));
+    r->out += n;
+    s->z.next_out = s->out;
+    s->z.avail_out = BLOCK;
+    return PL_OK;
+}
+
+static void note(struct gunzip_report *r, const char *reason)
+{
+    r->damaged = true;
+    snprintf(r->reason, sizeof r->reason, "%s", reason);
+}
+
+/* After a member: another one follows when its mark does. *more is false at the end. */
+static int next_member(struct gunzip_state *s, struct gunzip_report *r, bool *more, struct error *e)
+{
+    do {
+        if (fill(s, r, e)) return e->code;
+        while (s->z.avail_in && !*s->z.next_in) s->z.next_in++, s->z.avail_in--;
+    } while (!s->z.avail_in && !s->end);
+    *more = s->z.avail_in != 0;
+    if (*more && *s->z.next_in != 0x1f) note(r, "bytes that are no gzip behind its end"), *more = false;
+    inflateReset(&s->z);
+    return PL_OK;
+}
+
+static int inflate_all(struct gunzip_state *s, struct gunzip_report *r, struct error *e)
+{
+    for (bool more = true; more;) {
+        if (fill(s, r, e)) return e->code;
+        int z = inflate(&s->z, Z_NO_FLUSH);
+        bool stuck = z == Z_BUF_ERROR && s->end;
+        if (flush(s, r, e)) return e->code;
+        if (z == Z_STREAM_END) {
+            if (next_member(s, r, &more, e)) return e->code;
+        } else if (stuck) { /* no input is left, and it wants some */
+            note(r, "it ends too early");
+            more = false;
+        } else if (z != Z_OK && z != Z_BUF_ERROR) {
+            note(r, s->z.msg ? s->z.msg : "it cannot be decoded");
+            more = false;
+        }
+    }
+    return PL_OK;
+}
+
+int gunzip(int from, int to, struct gunzip_report *r, struct error *e)
+{
+    struct gunzip_state *s = mem_alloc(sizeof *s);
+    memset(r, 0, sizeof *r);
+    s->from = from;
+    s->to = to;
+    s->z.next_out = s->out;
+    s->z.avail_out = BLOCK;
+    int rc = inflateInit2(&s->z, 15 + 16) == Z_OK ? PL_OK : error_set(e, PL_FAIL, "zlib does not start");
+    if (!rc) rc = inflate_all(s, r, e);
+    inflateEnd(&s->z);
+    mem_free(s);
+    return rc;
+}

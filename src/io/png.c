@@ -1,0 +1,266 @@
+/*
+ * png.c: libpng behind five functions.
+ *
+ * libpng reports trouble by longjmp. Every call into it happens inside one of the three
+ * functions that setjmp, and what must survive the jump lives in a struct of the caller's,
+ * so no local changes under the compiler's eyes. Its messages go into that struct and
+ * become ours; nothing is printed and nothing aborts.
+ *
+ * Invariant: pixels are touched only after the header fitted the caps, and the output is
+ * complete or the call failed: a file that ends early or fails a checksum gives no picture.
+ */
+#include "io/png.h"
+
+#include <png.h>
+#include <setjmp.h>
+#include <string.h>
+
+#include "io/file.h"
+
+/* Ancillary chunks are of no use here: one larger than this is refused, not inflated. */
+enum { CHUNK_CAP = 1 << 20, CHUNK_COUNT_CAP = 64, FILE_CAP = 1 << 30, SIDE_CAP = 1 << 20 };
+
+struct stream {
+    const uint8_t *at;
+    size_t left;
+    struct text *out;
+    png_structp png;
+    png_infop info;
+    uint8_t *pixels; /* [h][row bytes] */
+    uint8_t *bits;   /* one row of PNG_BITS, as 0 and 1 */
+    char message[128];
+};
+
+static void take_error(png_structp png, png_const_charp message)
+{
+    struct stream *s = png_get_error_ptr(png);
+    strncpy(s->message, message, sizeof s->message - 1);
+    longjmp(png_jmpbuf(png), 1);
+}
+
+/* Warnings are about chunks that we do not read: colour profiles, text, times. */
+static void take_warning(png_structp png, png_const_charp message)
+{
+    (void)png;
+    (void)message;
+}
+
+static void read_bytes(png_structp png, png_bytep to, size_t n)
+{
+    struct stream *s = png_get_io_ptr(png);
+    if (n > s->left) png_error(png, "the file ends too early");
+    memcpy(to, s->at, n);
+    s->at += n;
+    s->left -= n;
+}
+
+static void write_bytes(png_structp png, png_bytep from, size_t n)
+{
+    text_append(((struct stream *)png_get_io_ptr(png))->out, (const char *)from, n);
+}
+
+static void flush_nothing(png_structp png) { (void)png; }
+
+static int bad(const struct stream *s, const char *doing, struct error *e)
+{
+    return error_set(e, PL_USAGE, "a PNG that cannot be %s: %s", doing, s->message[0] ? s->message : "out of memory");
+}
+
+/* ---- reading ---- */
+
+static bool open_read(struct stream *s, const void *bytes, size_t n)
+{
+    memset(s, 0, sizeof *s);
+    s->at = bytes;
+    s->left = n;
+    s->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, s, take_error, take_warning);
+    if (s->png) s->info = png_create_info_struct(s->png);
+    return s->info != NULL;
+}
+
+static void close_read(struct stream *s)
+{
+    png_destroy_read_struct(&s->png, s->info ? &s->info : NULL, NULL);
+}
+
+/* The chunks before the pixels; false when libpng jumped. */
+static bool read_info(struct stream *s, struct png_header *h)
+{
+    if (setjmp(png_jmpbuf(s->png))) return false;
+    png_set_user_limits(s->png, SIDE_CAP, SIDE_CAP);
+    png_set_chunk_malloc_max(s->png, CHUNK_CAP);
+    png_set_chunk_cache_max(s->png, CHUNK_COUNT_CAP);
+    png_set_read_fn(s->png, s, read_bytes);
+    png_read_info(s->png, s->info);
+    h->width = png_get_image_width(s->png, s->info);
+    h->height = png_get_image_height(s->png, s->info);
+    h->depth = png_get_bit_depth(s->png, s->info);
+    h->channels = png_get_channels(s->png, s->info);
+    h->palette = png_get_color_type(s->png, s->info) == PNG_COLOR_TYPE_PALETTE;
+    return true;
+}
+
+/* Says what libpng shall make of the stored pixels, and reads them all. The gamma and
+ * significant-bit chunks never change a number: only what is asked for below happens. */
+static bool read_pixels(struct stream *s, const struct png_header *h, enum png_as as, size_t row)
+{
+    if (setjmp(png_jmpbuf(s->png))) return false;
+    if (as == PNG_AS_RGB) {
+        if (h->depth == 16) png_set_scale_16(s->png);
+        if (h->palette) png_set_palette_to_rgb(s->png);
+        else if (h->depth < 8) png_set_expand_gray_1_2_4_to_8(s->png);
+        if (h->channels < 3 && !h->palette) png_set_gray_to_rgb(s->png);
+        png_set_strip_alpha(s->png);
+    } else {
+        if (h->depth < 8) png_set_packing(s->png);
+        if (h->depth == 16 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) png_set_swap(s->png);
+        if (as == PNG_AS_LABELS && h->channels % 2 == 0) png_set_strip_alpha(s->png);
+    }
+    int passes = png_set_interlace_handling(s->png);
+    png_read_update_info(s->png, s->info);
+    if (png_get_rowbytes(s->png, s->info) != row) png_error(s->png, "rows of an unexpected size");
+    for (int pass = 0; pass < passes; pass++)
+        for (uint32_t y = 0; y < h->height; y++) png_read_row(s->png, s->pixels + y * row, NULL);
+    png_read_end(s->png, NULL); /* the checksum of the last rows, and the end mark */
+    return true;
+}
+
+static uint32_t channels_out(const struct png_header *h, enum png_as as)
+{
+    if (as == PNG_AS_RGB) return 3;
+    return as == PNG_AS_LABELS && h->channels % 2 == 0 ? h->channels - 1 : h->channels;
+}
+
+static uint32_t depth_out(const struct png_header *h, enum png_as as) { return as != PNG_AS_RGB && h->depth == 16 ? 16 : 8; }
+
+size_t png_bytes(const struct png_header *h, enum png_as as)
+{
+    return (size_t)h->width * h->height * channels_out(h, as) * (depth_out(h, as) / 8);
+}
+
+/* Three equal channels become one, in place. False: they differ somewhere. */
+static bool fold_channels(struct png_pixels *p)
+{
+    size_t n = (size_t)p->width * p->height;
+    uint8_t *a = p->at;
+    uint16_t *b = p->at;
+    for (size_t i = 0; i < n; i++) {
+        if (p->depth == 8 && (a[3 * i] != a[3 * i + 1] || a[3 * i] != a[3 * i + 2])) return false;
+        if (p->depth == 16 && (b[3 * i] != b[3 * i + 1] || b[3 * i] != b[3 * i + 2])) return false;
+        if (p->depth == 8) a[i] = a[3 * i];
+        else b[i] = b[3 * i];
+    }
+    p->channels = 1;
+    p->bytes = n * (p->depth / 8);
+    return true;
+}
+
+static int check_header(const struct png_header *h, uint64_t max_pixels, struct error *e)
+{
+    if (!max_pixels) max_pixels = PNG_MAX_PIXELS;
+    if ((uint64_t)h->width * h->height > max_pixels)
+        return error_set(e, PL_USAGE, "a PNG of %ux%u pixels; at most %llu pixels are read here", h->width, h->height,
+                         (unsigned long long)max_pixels);
+    return PL_OK;
+}
+
+static int decode_open(struct stream *s, const struct png_header *h, enum png_as as, void *to, size_t room,
+                       struct png_pixels *out, struct error *e)
+{
+    *out = (struct png_pixels){h->width, h->height, channels_out(h, as), depth_out(h, as), png_bytes(h, as), NULL};
+    if (to && room < out->bytes)
+        return error_set(e, PL_USAGE, "a PNG of %ux%u pixels needs %zu bytes; there are %zu", h->width, h->height, out->bytes, room);
+    out->at = to ? to : mem_alloc(out->bytes);
+    s->pixels = out->at;
+    int rc = PL_OK;
+    if (!read_pixels(s, h, as, out->bytes / h->height)) rc = bad(s, "read", e);
+    else if (as == PNG_AS_LABELS && out->channels == 3 && !fold_channels(out))
+        rc = error_set(e, PL_USAGE,
+                       "a PNG in colour where labels were expected: its red, green and blue differ. "
+                       "Save masks as 8 or 16 bit grey, or with a palette");
+    if (rc && !to) mem_free(out->at);
+    if (rc) out->at = NULL;
+    return rc;
+}
+
+int png_decode(const void *bytes, size_t n, enum png_as as, uint64_t max_pixels, void *to, size_t room,
+               struct png_pixels *out, struct error *e)
+{
+    struct stream s;
+    struct png_header h;
+    int rc;
+    memset(out, 0, sizeof *out);
+    if (n < 8 || png_sig_cmp(bytes, 0, 8)) return error_set(e, PL_USAGE, "not a PNG: it does not begin with the mark of one");
+    if (!open_read(&s, bytes, n) || !read_info(&s, &h)) rc = bad(&s, "read", e);
+    else if (!(rc = check_header(&h, max_pixels, e))) rc = decode_open(&s, &h, as, to, room, out, e);
+    close_read(&s);
+    return rc;
+}
+
+int png_peek(const void *bytes, size_t n, struct png_header *h, struct error *e)
+{
+    struct stream s;
+    if (n < 8 || png_sig_cmp(bytes, 0, 8)) return error_set(e, PL_USAGE, "not a PNG: it does not begin with the mark of one");
+    int rc = open_read(&s, bytes, n) && read_info(&s, h) ? PL_OK : bad(&s, "read", e);
+    close_read(&s);
+    return rc;
+}
+
+int png_read(const char *path, enum png_as as, uint64_t max_pixels, void *to, size_t room, struct png_pixels *out,
+             struct error *e)
+{
+    char *bytes;
+    size_t n;
+    if (file_read(path, FILE_CAP, &bytes, &n, e)) return e->code;
+    int rc = png_decode(bytes, n, as, max_pixels, to, room, out, e);
+    if (rc) error_prepend(e, "%s", path);
+    mem_free(bytes);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+static bool write_all(struct stream *s, enum png_kind kind, uint32_t width, uint32_t height, const uint8_t *pixels, size_t stride)
+{
+    static const int color[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGB_ALPHA};
+    if (setjmp(png_jmpbuf(s->png))) return false;
+    png_set_write_fn(s->png, s, write_bytes, flush_nothing);
+    png_set_user_limits(s->png, SIDE_CAP, SIDE_CAP);
+    png_set_IHDR(s->png, s->info, width, height, kind == PNG_BITS ? 1 : 8, color[kind], PNG_INTERLACE_NONE,
+                 PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    png_write_info(s->png, s->info);
+    if (kind == PNG_BITS) png_set_packing(s->png);
+    for (uint32_t y = 0; y < height; y++) {
+        const uint8_t *row = pixels + y * stride;
+        for (uint32_t x = 0; x < width && kind == PNG_BITS; x++) s->bits[x] = row[x] != 0;
+        png_write_row(s->png, kind == PNG_BITS ? s->bits : row);
+    }
+    png_write_end(s->png, NULL);
+    return true;
+}
+
+int png_encode(struct text *out, enum png_kind kind, uint32_t width, uint32_t height, const void *pixels, size_t stride,
+               struct error *e)
+{
+    static const uint32_t channels[] = {1, 1, 3, 4};
+    struct stream s = {.out = out};
+    s.png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &s, take_error, take_warning);
+    if (s.png) s.info = png_create_info_struct(s.png);
+    if (kind == PNG_BITS) s.bits = mem_alloc(width);
+    if (!stride) stride = (size_t)width * channels[kind];
+    int rc = s.info && write_all(&s, kind, width, height, pixels, stride) ? PL_OK : bad(&s, "written", e);
+    png_destroy_write_struct(&s.png, &s.info);
+    mem_free(s.bits);
+    return rc;
+}
+
+int png_write(const char *path, enum png_kind kind, uint32_t width, uint32_t height, const void *pixels, size_t stride,
+              struct error *e)
+{
+    struct text file = {0};
+    int rc = png_encode(&file, kind, width, height, pixels, stride, e);
+    if (rc) error_prepend(e, "%s", path);
+    else rc = file_write_atomic(path, file.at, file.n, e);
+    text_free(&file);
+    return rc;
+}

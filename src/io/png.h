@@ -1,0 +1,63 @@
+/*
+ * png.h: PNG pictures in and out. The one door to libpng.
+ *
+ * Pixels are rows from the top, without gaps: [height][width][channels], one byte or one
+ * native uint16_t an element. A picture that cannot be read is PL_USAGE with a message
+ * that does not name the file, unless the function took a path.
+ */
+#ifndef IO_PNG_H
+#define IO_PNG_H
+
+#include "base/base.h"
+
+enum { PNG_MAX_PIXELS = 1 << 28 }; /* the cap when a caller names none */
+
+/* What the first bytes say. */
+struct png_header {
+    uint32_t width, height;
+    uint32_t depth;    /* bits of a sample as stored: 1, 2, 4, 8, 16 */
+    uint32_t channels; /* as stored, without the palette: 1 grey or index, 2 grey and alpha, 3, 4 */
+    bool palette;
+};
+int png_peek(const void *bytes, size_t n, struct png_header *h, struct error *e);
+
+/* What the caller wants to have:
+ *   PNG_AS_STORED  every channel, 8 or 16 bits. Palettes stay indices; grey of 1, 2 or 4
+ *                  bits keeps its numbers (a 1-bit mask gives 0 and 1).
+ *   PNG_AS_LABELS  one channel of numbers, 8 or 16 bits: as above, alpha dropped. Colour
+ *                  is taken when its three channels are equal everywhere, else refused.
+ *   PNG_AS_RGB     8-bit RGB whatever is stored: palette looked up, grey repeated, alpha
+ *                  dropped, 16 bits rounded. */
+enum png_as { PNG_AS_STORED, PNG_AS_LABELS, PNG_AS_RGB };
+
+struct png_pixels {
+    uint32_t width, height, channels;
+    uint32_t depth; /* 8 or 16 */
+    size_t bytes;
+    void *at;
+};
+
+/* Bytes that png_decode needs at `to` for this header; 0 when it has no such form. Reading
+ * colour as labels needs room for the three channels. */
+size_t png_bytes(const struct png_header *h, enum png_as as);
+
+/* Decodes a whole file in memory. The header is checked first: more than max_pixels (0:
+ * PNG_MAX_PIXELS) is refused before anything is taken. `to` has `room` bytes; NULL: a block
+ * of its own, the caller's to mem_free. Damage anywhere is an error. */
+int png_decode(const void *bytes, size_t n, enum png_as as, uint64_t max_pixels, void *to, size_t room,
+               struct png_pixels *out, struct error *e);
+/* The same from a file; the message names it. */
+int png_read(const char *path, enum png_as as, uint64_t max_pixels, void *to, size_t room, struct png_pixels *out,
+             struct error *e);
+
+/* PNG_BITS takes one byte a pixel, 0 is black and anything else white, and stores one bit. */
+enum png_kind { PNG_BITS, PNG_GREY, PNG_RGB, PNG_RGBA };
+
+/* Appends the file to `out`; `stride` is the bytes from one row to the next, 0: no gaps. */
+int png_encode(struct text *out, enum png_kind kind, uint32_t width, uint32_t height, const void *pixels, size_t stride,
+               struct error *e);
+/* Writes it to a path, all or nothing. */
+int png_write(const char *path, enum png_kind kind, uint32_t width, uint32_t height, const void *pixels, size_t stride,
+              struct error *e);
+
+#endif

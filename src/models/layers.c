@@ -1,0 +1,103 @@
+/*
+ * layers.c: see layers.h.
+ */
+#include "models/layers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ops.h"
+
+enum { NAME_ROOM = 256 };
+
+id layer_param(struct graph *g, const char *prefix, const char *name, int rank, const int64_t *dim, double std)
+{
+    char full[NAME_ROOM];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return graph_param(g, full, DT_F32, rank, dim, (struct init){std > 0 ? INIT_NORMAL : INIT_ZERO, (float)std, 0});
+}
+
+/* prefix + name + end. */
+static id part(struct graph *g, const char *prefix, const char *name, const char *end, int rank, const int64_t *dim, struct init init)
+{
+    char full[NAME_ROOM];
+    snprintf(full, sizeof full, "%s%s%s", prefix, name, end);
+    return graph_param(g, full, DT_F32, rank, dim, init);
+}
+
+static struct init spread(int64_t inputs) { return (struct init){INIT_NORMAL, (float)sqrt(1 / (3.0 * (double)max_i64(1, inputs))), 0}; }
+
+static const struct init zeros = {INIT_ZERO, 0, 0};
+
+id layer_linear(struct graph *g, id x, const char *prefix, const char *name, int64_t out)
+{
+    if (!x) return 0;
+    const int64_t in = tensor_last(tensor_at(g, x));
+    id w = part(g, prefix, name, ".weight", 2, (int64_t[]){out, in}, spread(in));
+    return op_linear(g, x, w, part(g, prefix, name, ".bias", 1, &out, zeros));
+}
+
+struct pair {
+    id w, bias;
+};
+
+static struct pair norm_pair(struct graph *g, const char *prefix, const char *name, int64_t C)
+{
+    id w = part(g, prefix, name, ".weight", 1, &C, (struct init){INIT_ONE, 0, 0});
+    return (struct pair){w, part(g, prefix, name, ".bias", 1, &C, zeros)};
+}
+
+static struct pair conv_pair(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, int size, bool biased)
+{
+    id w = part(g, prefix, name, ".weight", 4, (int64_t[]){out, in, size, size}, spread(in * size * size));
+    return (struct pair){w, biased ? part(g, prefix, name, ".bias", 1, &out, zeros) : 0};
+}
+
+void layer_norm_weights(struct graph *g, const char *prefix, const char *name, int64_t C) { norm_pair(g, prefix, name, C); }
+
+void layer_conv_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, int size)
+{
+    conv_pair(g, prefix, name, out, in, size, true);
+}
+
+id layer_norm(struct graph *g, id x, const char *prefix, const char *name, double eps)
+{
+    if (!x) return 0;
+    struct pair p = norm_pair(g, prefix, name, tensor_last(tensor_at(g, x)));
+    return op_layernorm(g, x, p.w, p.bias, (float)eps);
+}
+
+id layer_conv(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct kernel_shape k)
+{
+    if (!x) return 0;
+    struct pair p = conv_pair(g, prefix, name, out, tensor_last(tensor_at(g, x)), k.size, k.bias);
+    return op_conv(g, x, p.w, p.bias, k.stride, k.pad, 1);
+}
+
+id layer_upscale(struct graph *g, id x, const char *prefix, const char *name, int64_t out, int size)
+{
+    if (!x) return 0;
+    const int64_t C = tensor_last(tensor_at(g, x));
+    id w = part(g, prefix, name, ".weight", 4, (int64_t[]){C, out, size, size}, spread(out * size * size));
+    return op_conv_transpose(g, x, w, part(g, prefix, name, ".bias", 1, &out, zeros), size, 0);
+}
+
+int layer_parse_act(const struct value *config, enum act_kind *act, struct error *e)
+{
+    static const struct {
+        const char *name;
+        enum act_kind kind;
+    } known[] = {{"quick_gelu", ACT_QUICK_GELU}, {"gelu", ACT_GELU},  {"gelu_pytorch_tanh", ACT_GELU_TANH},
+                 {"gelu_new", ACT_GELU_TANH},    {"relu", ACT_RELU},  {"silu", ACT_SILU},
+                 {"swish", ACT_SILU},            {"tanh", ACT_TANH},  {"sigmoid", ACT_SIGMOID}};
+    const char *name = NULL;
+    int rc = value_opt_string(config, "hidden_act", &name, e);
+    if (rc || !name) return rc;
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (!strcmp(known[i].name, name)) {
+            *act = known[i].kind;
+            return PL_OK;
+        }
+    return error_set(e, PL_USAGE, "hidden_act \"%s\" is not one of: quick_gelu, gelu, gelu_pytorch_tanh, gelu_new, relu, silu, tanh, sigmoid", name);
+}

@@ -1,0 +1,302 @@
+/*
+ * sam.c: Segment Anything: an image and a prompt in, masks out.
+ *
+ *     pixel_values ─ encoder ─ image [B,grid,grid,C] ─┐
+ *     points, boxes, masks ─ prompt encoder ──────────┴─ decoder ─ pred_masks [B,M,K,h,h], iou_scores [B,M,K]
+ *
+ * Any SamConfig of transformers; sam_vision_model is the encoder alone. With targets the
+ * loss is MASK_LOSS's; without them it is the mean square of an output, as a tower's is.
+ *
+ * The frequencies of the position encoding are no weights in the paper and never learn. The class in
+ * transformers counts them among its parameters; so where outputs and gradients are asked for (`step`), theirs is given
+ * too, and training leaves them alone.
+ */
+#include "models/sam.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ops.h"
+#include "models/layers.h"
+
+/* --- configuration ------------------------------------------------------------------- */
+
+struct size_key {
+    const char *key;
+    int64_t *to, least, most;
+};
+
+static int parse_sizes(const struct value *map, const struct size_key *keys, size_t n, struct error *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        int rc = value_opt_int(map, keys[i].key, keys[i].to, e);
+        if (rc) return rc;
+        if (*keys[i].to < keys[i].least || *keys[i].to > keys[i].most)
+            return error_set(e, PL_USAGE, "%s is %lld, it must lie between %lld and %lld", keys[i].key, (long long)*keys[i].to,
+                             (long long)keys[i].least, (long long)keys[i].most);
+    }
+    return PL_OK;
+}
+
+/* layer_norm_eps and hidden_act, which all three parts have. */
+static int parse_common(const struct value *map, double *eps, enum act_kind *act, struct error *e)
+{
+    int rc = value_opt_number(map, "layer_norm_eps", eps, e);
+    if (!rc && !(*eps > 0)) rc = error_set(e, PL_USAGE, "layer_norm_eps is %g, it must be above 0", *eps);
+    return rc ? rc : layer_parse_act(map, act, e);
+}
+
+/* An index outside of the layers names none, as in the reference. */
+static int parse_global(struct model *m, struct sam_vision *c, const struct value *map, struct error *e)
+{
+    static const int64_t usual[] = {2, 5, 8, 11};
+    const struct value *list = value_get(map, "global_attn_indexes");
+    c->global = bump_alloc(&m->memory, (size_t)c->layers * sizeof *c->global);
+    memset(c->global, 0, (size_t)c->layers * sizeof *c->global);
+    bool given = list && list->kind != VALUE_NULL;
+    if (given && value_as_list(list, "global_attn_indexes", e)) return e->code;
+    for (uint32_t i = 0; i < (given ? list->count : COUNT(usual)); i++) {
+        int64_t k = 0;
+        if (!given) k = usual[i];
+        else if (value_as_int(value_at(list, i), "global_attn_indexes", &k, e)) return e->code;
+        if (k >= 0 && k < c->layers) c->global[k] = true;
+    }
+    return PL_OK;
+}
+
+static int check_vision(const struct sam_vision *c, struct error *e)
+{
+    if (c->hidden % c->heads)
+        return error_set(e, PL_USAGE, "hidden_size %lld does not divide by num_attention_heads %lld", (long long)c->hidden, (long long)c->heads);
+    if (c->patch > c->image)
+        return error_set(e, PL_USAGE, "patch_size %lld is larger than image_size %lld", (long long)c->patch, (long long)c->image);
+    return PL_OK;
+}
+
+static int parse_vision(struct model *m, struct sam_vision *c, const struct value *map, struct error *e)
+{
+    *c = (struct sam_vision){.hidden = 768, .output = 256, .layers = 12, .heads = 12, .channels = 3, .image = 1024, .patch = 16,
+                             .window = 14, .features = 128, .eps = 1e-6, .mlp_ratio = 4, .act = ACT_GELU, .qkv_bias = true,
+                             .places = true, .relative = true};
+    const struct size_key keys[] = {
+        {"hidden_size", &c->hidden, 1, 1 << 20},   {"output_channels", &c->output, 1, 1 << 20},
+        {"num_hidden_layers", &c->layers, 1, 4096}, {"num_attention_heads", &c->heads, 1, 1 << 14},
+        {"num_channels", &c->channels, 1, 1 << 12}, {"image_size", &c->image, 1, 1 << 14},
+        {"patch_size", &c->patch, 1, 1 << 12},      {"window_size", &c->window, 0, 1 << 12},
+        {"num_pos_feats", &c->features, 1, 1 << 19},
+    };
+    int rc = parse_sizes(map, keys, COUNT(keys), e);
+    if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
+    if (!rc) rc = value_opt_number(map, "mlp_ratio", &c->mlp_ratio, e);
+    if (!rc) rc = value_opt_bool(map, "qkv_bias", &c->qkv_bias, e);
+    if (!rc) rc = value_opt_bool(map, "use_abs_pos", &c->places, e);
+    if (!rc) rc = value_opt_bool(map, "use_rel_pos", &c->relative, e);
+    if (!rc && !(c->mlp_ratio > 0 && c->mlp_ratio < 1024)) rc = error_set(e, PL_USAGE, "mlp_ratio is %g, it must lie between 0 and 1024", c->mlp_ratio);
+    if (rc) return rc;
+    c->inner = (int64_t)((double)c->hidden * c->mlp_ratio);
+    rc = parse_sizes(map, &(struct size_key){"mlp_dim", &c->inner, 1, 1 << 22}, 1, e);
+    if (!rc) rc = check_vision(c, e);
+    return rc ? rc : parse_global(m, c, map, e);
+}
+
+static int parse_prompts(struct sam_prompts *c, const struct value *map, struct error *e)
+{
+    *c = (struct sam_prompts){.hidden = 256, .image = 1024, .patch = 16, .mask_channels = 16, .kinds = 4, .eps = 1e-6, .act = ACT_GELU};
+    const struct size_key keys[] = {
+        {"hidden_size", &c->hidden, 1, 1 << 20}, {"image_size", &c->image, 1, 1 << 14},
+        {"patch_size", &c->patch, 1, 1 << 12},   {"mask_input_channels", &c->mask_channels, 4, 1 << 16},
+        {"num_point_embeddings", &c->kinds, 4, 64},
+    };
+    int rc = parse_sizes(map, keys, COUNT(keys), e);
+    if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
+    if (rc) return rc;
+    if (c->mask_channels % 4) return error_set(e, PL_USAGE, "mask_input_channels is %lld, it must divide by 4", (long long)c->mask_channels);
+    c->grid = c->image / c->patch;
+    return parse_sizes(map, &(struct size_key){"image_embedding_size", &c->grid, 1, 1 << 14}, 1, e);
+}
+
+static int parse_decoder(struct sam_decoder *c, const struct value *map, struct error *e)
+{
+    *c = (struct sam_decoder){.hidden = 256, .inner = 2048, .layers = 2, .heads = 8, .downsample = 2, .candidates = 3, .iou_layers = 3,
+                              .iou_hidden = 256, .eps = 1e-6, .act = ACT_RELU};
+    const struct size_key keys[] = {
+        {"hidden_size", &c->hidden, 8, 1 << 20},        {"mlp_dim", &c->inner, 1, 1 << 22},
+        {"num_hidden_layers", &c->layers, 1, 4096},     {"num_attention_heads", &c->heads, 1, 1 << 14},
+        {"attention_downsample_rate", &c->downsample, 1, 1 << 14}, {"num_multimask_outputs", &c->candidates, 1, 64},
+        {"iou_head_depth", &c->iou_layers, 0, 256},     {"iou_head_hidden_dim", &c->iou_hidden, 1, 1 << 20},
+    };
+    int rc = parse_sizes(map, keys, COUNT(keys), e);
+    if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
+    const int64_t rates[] = {1, 2, c->downsample};
+    for (size_t i = 0; i < COUNT(rates) && !rc; i++)
+        if (c->hidden < rates[i] || c->hidden / rates[i] % c->heads)
+            rc = error_set(e, PL_USAGE, "num_attention_heads %lld does not divide hidden_size %lld / %lld", (long long)c->heads,
+                           (long long)c->hidden, (long long)rates[i]);
+    return rc;
+}
+
+/* The three parts meet in one width and one grid. */
+static int check_joints(const struct sam *c, struct error *e)
+{
+    const int64_t C = c->decoder.hidden, grid = c->vision.image / c->vision.patch;
+    if (c->vision.output != C || c->prompts.hidden != C || 2 * c->vision.features != C)
+        return error_set(e, PL_USAGE,
+                         "mask_decoder_config.hidden_size is %lld; vision_config.output_channels (%lld), prompt_encoder_config.hidden_size "
+                         "(%lld) and twice vision_config.num_pos_feats (%lld) must be the same",
+                         (long long)C, (long long)c->vision.output, (long long)c->prompts.hidden, (long long)(2 * c->vision.features));
+    if (c->prompts.grid != grid)
+        return error_set(e, PL_USAGE,
+                         "vision_config makes a grid of %lld x %lld of an image, prompt_encoder_config one of %lld x %lld: image_size / patch_size "
+                         "must agree",
+                         (long long)grid, (long long)grid, (long long)c->prompts.grid, (long long)c->prompts.grid);
+    return PL_OK;
+}
+
+static int parse_part(const struct value *config, const char *key, const struct value **out, struct error *e)
+{
+    const struct value *map = value_get(config, key);
+    *out = map && map->kind != VALUE_NULL ? map : NULL; /* without its map a part has its defaults */
+    return *out ? value_as_map(map, key, e) : PL_OK;
+}
+
+static int64_t mask_side(const struct model *m, int64_t image)
+{
+    const struct sam *c = m->config;
+    return 4 * (image / c->vision.patch);
+}
+
+static void describe(struct model *m, const struct sam *c)
+{
+    const struct port ports[] = {
+        {"pixel_values", VALUES_REAL, 4, {DIM_B, c->vision.channels, DIM_S, DIM_S}, false},
+        {"input_points", VALUES_PLACES, 4, {DIM_B, DIM_M, DIM_P, 2}, true},
+        {"input_labels", VALUES_POINTS, 3, {DIM_B, DIM_M, DIM_P}, true},
+        {"input_boxes", VALUES_PLACES, 3, {DIM_B, DIM_M, 4}, true},
+        {"input_masks", VALUES_REAL, 4, {DIM_B, DIM_N, DIM_H, DIM_H}, true},
+        {"gt_masks", VALUES_MASKS, 4, {DIM_B, DIM_M, DIM_H, DIM_H}, true},
+    };
+    for (size_t i = 0; i < COUNT(ports); i++) model_add_port(m, &ports[i]);
+    model_add_output(m, "image_embeddings");
+    model_add_output(m, "iou_scores");
+    model_add_output(m, m->loss_output = "pred_masks");
+    m->image = c->vision.image;
+    m->extent = (double)c->prompts.image;
+    m->mask_side = mask_side;
+}
+
+static int parse_sam(struct model *m, const struct value *config, struct error *e)
+{
+    struct sam *c = bump_alloc(&m->memory, sizeof *c);
+    const struct value *vision, *prompts, *decoder;
+    m->config = c;
+    if (parse_part(config, "vision_config", &vision, e) || parse_part(config, "prompt_encoder_config", &prompts, e) ||
+        parse_part(config, "mask_decoder_config", &decoder, e))
+        return e->code;
+    if (parse_vision(m, &c->vision, vision, e)) return error_prepend(e, "vision_config");
+    if (parse_prompts(&c->prompts, prompts, e)) return error_prepend(e, "prompt_encoder_config");
+    if (parse_decoder(&c->decoder, decoder, e)) return error_prepend(e, "mask_decoder_config");
+    int rc = check_joints(c, e);
+    if (!rc) describe(m, c);
+    return rc;
+}
+
+static int parse_sam_vision(struct model *m, const struct value *config, struct error *e)
+{
+    struct sam *c = bump_alloc(&m->memory, sizeof *c);
+    *c = (struct sam){0};
+    m->config = c;
+    int rc = parse_vision(m, &c->vision, config, e);
+    if (rc) return rc;
+    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {DIM_B, c->vision.channels, DIM_S, DIM_S}, false});
+    model_add_output(m, m->loss_output = "last_hidden_state");
+    m->image = c->vision.image;
+    return PL_OK;
+}
+
+/* --- assembly ------------------------------------------------------------------------------ */
+
+static struct sam_build begin(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct sam *c = m->config;
+    struct sam_build b = {.c = c, .g = g, .B = batch->B, .asked = batch->prompts};
+    struct prompting *p = &b.asked;
+    if (!p->masks) p->masks = p->points = 1, p->targets = true;
+    if (!p->image) p->image = c->vision.image;
+    if (!p->loss.focal && !p->loss.dice && !p->loss.iou)
+        p->loss = (struct mask_loss_options){.focal = 20, .dice = 1, .iou = 1, .alpha = 0.25f, .gamma = 2, .smooth = 1};
+    b.M = p->masks;
+    b.side = p->image;
+    b.grid = p->image / c->vision.patch;
+    if (!b.grid) graph_fail(g, "pixel_values: images of %lld pixels hold no patch of %lld", (long long)b.side, (long long)c->vision.patch);
+    return b;
+}
+
+/* Channels last. */
+static id pixels(const struct sam_build *b)
+{
+    id x = graph_input(b->g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, b->c->vision.channels, b->side, b->side});
+    return op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
+}
+
+/* The same from bytes, as the loader has them. */
+static id images(const struct sam_build *b)
+{
+    static const float mean[] = {123.675f, 116.28f, 103.53f}, std[] = {58.395f, 57.12f, 57.375f};
+    id x = graph_input(b->g, "images", DT_U8, 4, (int64_t[]){b->B, b->side, b->side, 3});
+    id valid = graph_input(b->g, "image_valid", DT_I32, 2, (int64_t[]){b->B, 2});
+    return op_image(b->g, x, valid, mean, std);
+}
+
+/* As transformers gives it, channels first. */
+static void output_map(const struct model *m, struct graph *g, const struct batch *batch, const char *name, id x)
+{
+    const char *of = batch->loss_output ? batch->loss_output : m->loss_output;
+    if (!batch->outputs && strcmp(of, name)) return;
+    model_output(m, g, batch, name, op_dense(g, op_permute(g, x, (int[]){0, 3, 1, 2})));
+}
+
+/* The loss of all masks of the batch, by targets as bits and their valid areas. */
+static void emit_loss(const struct sam_build *b, const struct sam_masks *out)
+{
+    struct graph *g = b->g;
+    const int64_t N = b->B * b->M, h = 4 * b->grid, row = mask_row_bytes(h);
+    id bits = graph_input(g, "gt_masks", DT_U8, 4, (int64_t[]){b->B, b->M, h, row});
+    id valid = graph_input(g, "gt_valid", DT_I32, 3, (int64_t[]){b->B, b->M, 2});
+    id outer = graph_scope_push(g, "loss", 0);
+    bits = op_reshape(g, bits, 3, (int64_t[]){N, h, row});
+    valid = op_reshape(g, valid, 2, (int64_t[]){N, 2});
+    graph_output(g, "loss", op_mask_loss(g, out->logits, out->iou, bits, valid, b->asked.loss));
+    graph_scope_pop(g, outer);
+}
+
+static void build_sam(const struct model *m, struct graph *g, const struct batch *given)
+{
+    struct sam_build b = begin(m, g, given);
+    struct batch batch = *given;
+    if (g->error.code) return;
+    if (b.asked.targets) batch.loss_output = ""; /* none of the outputs: the masks have a loss of their own */
+    if (b.asked.rounds) {
+        sam_rounds(&b, sam_encode(&b, images(&b)));
+        if (!g->error.code) graph_param_of(g, sam_frequencies(&b))->frozen = true;
+        return;
+    }
+    id image = sam_encode(&b, pixels(&b));
+    output_map(m, g, &batch, "image_embeddings", image);
+    struct sam_encoded p = sam_prompt(&b, sam_places(&b));
+    struct sam_masks out = sam_decode(&b, image, &p);
+    if (g->error.code) return;
+    graph_param_of(g, sam_frequencies(&b))->frozen = !batch.outputs;
+    const struct tensor t = *tensor_at(g, out.logits);
+    model_output(m, g, &batch, "iou_scores", op_reshape(g, out.iou, 3, (int64_t[]){b.B, b.M, t.dim[1]}));
+    model_output(m, g, &batch, "pred_masks", op_reshape(g, out.logits, 5, (int64_t[]){b.B, b.M, t.dim[1], t.dim[2], t.dim[3]}));
+    if (b.asked.targets) emit_loss(&b, &out);
+}
+
+static void build_sam_vision(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    struct sam_build b = begin(m, g, batch);
+    if (!g->error.code) output_map(m, g, batch, "last_hidden_state", sam_encode(&b, pixels(&b)));
+}
+
+const struct family sam_family = {"sam", parse_sam, build_sam, "", false};
+const struct family sam_vision_family = {"sam_vision_model", parse_sam_vision, build_sam_vision, "vision_encoder.", true};

@@ -1,0 +1,238 @@
+/*
+ * sam_decoder.c: tokens and the image look at each other, twice; then each output token is
+ * a filter over the image.
+ *
+ *     tokens = [iou, mask 0..K, prompt]      t0 = tokens as they begin, keys = image + dense
+ *     each layer:  tokens = norm(tokens + attention(tokens + t0, itself))   the first: norm(attention(tokens))
+ *                  tokens = norm(tokens + attention(tokens + t0, keys + places))
+ *                  tokens = norm(tokens + mlp(tokens))
+ *                  keys   = norm(keys + attention(keys + places, tokens + t0))
+ *     tokens = norm(tokens + attention(tokens + t0, keys + places))
+ *     masks  = filter(mask tokens) . upscale(keys),   iou = mlp(iou token)
+ *
+ * Rows are prompts. Before the first layer changes them the keys are the same for all
+ * prompts of an image (unless each has a mask), so they have a row for each image alone: keys
+ * and values are projected once, and the queries of an image's prompts stand side by side
+ * against them. In the other direction the projected queries are repeated.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/ops.h"
+#include "models/layers.h"
+#include "models/sam.h"
+
+#define ROOT "mask_decoder."
+
+/* Within a layer this is fixed; the configuration speaks of the attention behind the layers. */
+enum { LAYER_DOWNSAMPLE = 2 };
+/* Of the norm behind the layers and of that between the upscaling steps. */
+static const double FINAL_EPS = 1e-5, UPSCALE_EPS = 1e-6;
+
+static int64_t rows(const struct graph *g, id x) { return tensor_at(g, x)->dim[0]; }
+static int64_t length(const struct graph *g, id x) { return tensor_at(g, x)->dim[1]; }
+
+/* Each row of x [R,T,C] n times in place: [R*n,T,C]. */
+static id repeat(struct graph *g, id x, int64_t n)
+{
+    if (!x || n == 1) return x;
+    const struct tensor t = *tensor_at(g, x);
+    char name[64];
+    snprintf(name, sizeof name, "repeat.%lldx%lld", (long long)t.dim[0], (long long)n);
+    int32_t *zeros = mem_alloc((size_t)(t.dim[0] * n) * sizeof *zeros); /* the only row of each, n times */
+    id index = graph_const(g, name, DT_I32, 2, (int64_t[]){t.dim[0], n}, zeros);
+    mem_free(zeros);
+    id flat = op_reshape(g, x, 3, (int64_t[]){t.dim[0], 1, t.dim[1] * t.dim[2]});
+    return op_reshape(g, op_gather(g, flat, index), 3, (int64_t[]){t.dim[0] * n, t.dim[1], t.dim[2]});
+}
+
+/* a + b where one has a row for each image, the other one for each prompt. */
+static id add_rows(struct graph *g, id a, id b)
+{
+    if (!a || !b) return 0;
+    if (rows(g, a) == rows(g, b) || rows(g, a) == 1 || rows(g, b) == 1) return op_add(g, a, b);
+    const bool a_is_few = rows(g, a) < rows(g, b);
+    id few = a_is_few ? a : b, many = a_is_few ? b : a;
+    const struct tensor f = *tensor_at(g, few), m = *tensor_at(g, many);
+    id x = op_reshape(g, few, 4, (int64_t[]){f.dim[0], 1, f.dim[1], f.dim[2]});
+    id y = op_reshape(g, many, 4, (int64_t[]){f.dim[0], m.dim[0] / f.dim[0], m.dim[1], m.dim[2]});
+    return op_reshape(g, op_add(g, x, y), 3, m.dim);
+}
+
+/* --- attention -------------------------------------------------------------------------- */
+
+/* Who looks (q) at what (k, v), each [rows,length,C] and not yet projected. */
+struct look {
+    id q, k, v;
+    id mask;            /* f32 [rows of k,length of k]; 0: none */
+    int64_t downsample; /* of the width within */
+};
+
+static id attend(const struct sam_build *b, const char *layer, const char *name, struct look l)
+{
+    const struct sam_decoder *c = &b->c->decoder;
+    struct graph *g = b->g;
+    const int64_t inner = c->hidden / l.downsample, D = inner / c->heads;
+    char prefix[112];
+    snprintf(prefix, sizeof prefix, "%s%s.", layer, name);
+    id q = layer_linear(g, l.q, prefix, "q_proj", inner);
+    id k = layer_linear(g, l.k, prefix, "k_proj", inner);
+    id v = layer_linear(g, l.v, prefix, "v_proj", inner);
+    if (!q || !k || !v) return 0;
+    if (rows(g, q) < rows(g, k)) q = op_repeat(g, q, k);
+    const int64_t R = rows(g, q), T = length(g, q), shared = R / rows(g, k);
+    q = op_reshape(g, q, 4, (int64_t[]){R / shared, shared * T, c->heads, D});
+    k = op_reshape(g, k, 4, (int64_t[]){R / shared, length(g, k), c->heads, D});
+    v = op_reshape(g, v, 4, (int64_t[]){R / shared, length(g, v), c->heads, D});
+    id o = op_attention_with(g, q, k, v, l.mask, (struct attention_options){.scale = (float)(1 / sqrt((double)D))});
+    return layer_linear(g, op_reshape(g, o, 3, (int64_t[]){R, T, inner}), prefix, "out_proj", c->hidden);
+}
+
+/* --- the transformer ---------------------------------------------------------------------- */
+
+struct two_way {
+    id tokens, keys;
+    id first, places;   /* added to tokens and keys wherever they look or are looked at */
+    id mask;            /* of tokens as keys */
+};
+
+static void look_at_itself(const struct sam_build *b, const char *layer, struct two_way *t, bool first)
+{
+    struct graph *g = b->g;
+    id x = first ? t->tokens : op_add(g, t->tokens, t->first);
+    id o = attend(b, layer, "self_attn", (struct look){x, x, t->tokens, t->mask, 1});
+    t->tokens = layer_norm(g, first ? o : op_add(g, t->tokens, o), layer, "layer_norm1", b->c->decoder.eps);
+}
+
+static void decoder_layer(const struct sam_build *b, struct two_way *t, int64_t i)
+{
+    const struct sam_decoder *c = &b->c->decoder;
+    struct graph *g = b->g;
+    char scope[64], layer[80];
+    snprintf(scope, sizeof scope, ROOT "transformer.layers.%lld", (long long)i);
+    snprintf(layer, sizeof layer, "%s.", scope);
+    id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
+    look_at_itself(b, layer, t, i == 0);
+    id placed = op_add(g, t->keys, t->places);
+    id o = attend(b, layer, "cross_attn_token_to_image",
+                  (struct look){op_add(g, t->tokens, t->first), placed, t->keys, 0, LAYER_DOWNSAMPLE});
+    t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm2", c->eps);
+    o = op_act(g, layer_linear(g, t->tokens, layer, "mlp.lin1", c->inner), c->act);
+    o = layer_linear(g, o, layer, "mlp.lin2", c->hidden);
+    t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm3", c->eps);
+    o = attend(b, layer, "cross_attn_image_to_token",
+               (struct look){placed, op_add(g, t->tokens, t->first), t->tokens, t->mask, LAYER_DOWNSAMPLE});
+    t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
+    graph_scope_pop(g, outer);
+}
+
+static void transform(const struct sam_build *b, struct two_way *t)
+{
+    struct graph *g = b->g;
+    for (int64_t i = 0; i < b->c->decoder.layers; i++) decoder_layer(b, t, i);
+    id outer = graph_scope_push(g, ROOT "transformer", 0);
+    struct look last = {op_add(g, t->tokens, t->first), op_add(g, t->keys, t->places), t->keys, 0, b->c->decoder.downsample};
+    id o = attend(b, ROOT "transformer.", "final_attn_token_to_image", last);
+    t->tokens = layer_norm(g, op_add(g, t->tokens, o), ROOT "transformer.", "layer_norm_final_attn", FINAL_EPS);
+    graph_scope_pop(g, outer);
+}
+
+/* --- before and behind it -------------------------------------------------------------------- */
+
+/* The output tokens before the prompt's: [B*M,n,C]. */
+static id begin_tokens(const struct sam_build *b, id prompt)
+{
+    struct graph *g = b->g;
+    const int64_t C = b->c->decoder.hidden, masks = b->c->decoder.candidates + 1;
+    id own[] = {layer_param(g, ROOT, "iou_token.weight", 2, (int64_t[]){1, C}, 1),
+                layer_param(g, ROOT, "mask_tokens.weight", 2, (int64_t[]){masks, C}, 1)};
+    id x = op_concat(g, own, 2, 0);
+    if (!prompt) return repeat(g, op_reshape(g, x, 3, (int64_t[]){1, masks + 1, C}), b->B * b->M);
+    x = op_pad(g, x, (int64_t[]){0, 0}, (int64_t[]){length(g, prompt), 0});
+    return op_add(g, op_pad(g, prompt, (int64_t[]){0, masks + 1, 0}, (int64_t[]){0, 0, 0}), x);
+}
+
+/* Linear layers with ReLU between them: first in, last out, `layers` in all. */
+static id feed_forward(struct graph *g, id x, const char *prefix, int64_t hidden, int64_t out, int64_t layers)
+{
+    char name[32];
+    x = op_act(g, layer_linear(g, x, prefix, "proj_in", hidden), ACT_RELU);
+    for (int64_t i = 0; i < layers - 2; i++) {
+        snprintf(name, sizeof name, "layers.%lld", (long long)i);
+        x = op_act(g, layer_linear(g, x, prefix, name, hidden), ACT_RELU);
+    }
+    return layer_linear(g, x, prefix, "proj_out", out);
+}
+
+/* Token i of each row, [rows,C]. */
+static id token(struct graph *g, id tokens, int64_t i)
+{
+    if (!tokens) return 0;
+    const struct tensor t = *tensor_at(g, tokens);
+    return op_reshape(g, op_slice(g, tokens, 1, i, 1), 2, (int64_t[]){t.dim[0], t.dim[2]});
+}
+
+/* The filters of masks first .. first + count - 1, [rows,count,C/8]. Of the others there are only
+ * the weights: what nobody reads is not computed. */
+static id filters(const struct sam_build *b, id tokens, int64_t first, int64_t count)
+{
+    const struct sam_decoder *c = &b->c->decoder;
+    struct graph *g = b->g;
+    if (!tokens) return 0;
+    id *each = mem_alloc((size_t)(c->candidates + 1) * sizeof *each);
+    for (int64_t i = 0; i <= c->candidates; i++) {
+        char prefix[80];
+        snprintf(prefix, sizeof prefix, ROOT "output_hypernetworks_mlps.%lld.", (long long)i);
+        id x = feed_forward(g, token(g, tokens, 1 + i), prefix, c->hidden, c->hidden / 8, 3);
+        each[i] = op_reshape(g, x, 3, (int64_t[]){rows(g, tokens), 1, c->hidden / 8});
+    }
+    id joined = count > 1 ? op_concat(g, each + first, (int)count, 1) : each[first];
+    mem_free(each);
+    return joined;
+}
+
+/* Four times as many places each way, an eighth of the channels. */
+static id upscale(const struct sam_build *b, id keys)
+{
+    const int64_t C = b->c->decoder.hidden;
+    struct graph *g = b->g;
+    if (!keys) return 0;
+    id x = op_reshape(g, keys, 4, (int64_t[]){rows(g, keys), b->grid, b->grid, C});
+    x = layer_upscale(g, x, ROOT, "upscale_conv1", C / 4, 2);
+    x = op_act(g, layer_norm(g, x, ROOT, "upscale_layer_norm", UPSCALE_EPS), ACT_GELU);
+    return op_act(g, layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2), ACT_GELU);
+}
+
+/* filters [rows,K,c] . maps [rows,h,h,c] = [rows,K,h,h]. */
+static id apply(struct graph *g, id filters, id maps)
+{
+    if (!filters || !maps) return 0;
+    const struct tensor m = *tensor_at(g, maps);
+    const int64_t K = length(g, filters);
+    maps = op_reshape(g, maps, 3, (int64_t[]){m.dim[0], m.dim[1] * m.dim[2], m.dim[3]});
+    id logits = op_bmm(g, filters, maps, false, true, m.dtype);
+    return op_reshape(g, logits, 4, (int64_t[]){m.dim[0], K, m.dim[1], m.dim[2]});
+}
+
+struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p)
+{
+    const struct sam_decoder *c = &b->c->decoder;
+    struct graph *g = b->g;
+    const int64_t first = b->asked.single ? 0 : 1, count = b->asked.single ? 1 : c->candidates;
+    struct two_way t = {.places = p->places};
+    id outer = graph_scope_push(g, "mask_decoder", 0);
+    id flat = op_reshape(g, image, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
+    t.tokens = t.first = begin_tokens(b, p->tokens);
+    t.keys = add_rows(g, flat, p->dense);
+    if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0}); /* output tokens are seen */
+    graph_scope_pop(g, outer);
+    transform(b, &t);
+    outer = graph_scope_push(g, "mask_decoder", 0);
+    id maps = upscale(b, t.keys), each = filters(b, t.tokens, first, count);
+    struct sam_masks out = {.logits = apply(g, each, maps)};
+    id iou = feed_forward(g, token(g, t.tokens, 0), ROOT "iou_prediction_head.", c->iou_hidden, c->candidates + 1, c->iou_layers);
+    out.iou = op_dense(g, op_slice(g, iou, 1, first, count));
+    graph_scope_pop(g, outer);
+    return out;
+}

@@ -1,0 +1,135 @@
+/*
+ * sam_encoder.c: the image encoder of Segment Anything: a vision transformer that keeps its
+ * tokens in their places.
+ *
+ *     x = patches(pixels) + places
+ *     each layer:  x = x + proj(attention(windows of n))    n = layernorm(x)
+ *                  x = x + mlp(n)                           n = layernorm(x)
+ *     neck:        norm(conv 3x3(norm(conv 1x1(x))))
+ *
+ * Most layers attend within windows, some over the whole image. A grid that windows do not
+ * fill is filled up with zeros behind the norm, and these take part: their queries, keys
+ * and values are the biases, nothing hides them. Scores carry a term for how far apart two places
+ * are, in rows and in columns, from the query as it is before it is scaled.
+ *
+ * An image of another size than the configuration's has another grid. Its places are the
+ * learned ones, interpolated bilinearly (corners of the images on each other), the distances' tables
+ * linearly; windows keep their size and their tables.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "graph/ops.h"
+#include "models/layers.h"
+#include "models/sam.h"
+
+#define ROOT "vision_encoder."
+
+/* Of the two norms of the neck, whatever the configuration says of others. */
+static const double NECK_EPS = 1e-6;
+
+/* The learned table of distances along one axis, for `size` places. */
+static id distances(const struct sam_build *b, const char *layer, const char *name, int64_t trained, int64_t size)
+{
+    const int64_t D = b->c->vision.hidden / b->c->vision.heads, rows = 2 * trained - 1;
+    id table = layer_param(b->g, layer, name, 2, (int64_t[]){rows, D}, 0);
+    if (size == trained) return table;
+    id line = op_resize(b->g, op_reshape(b->g, table, 4, (int64_t[]){1, rows, 1, D}), 2 * size - 1, 1, false);
+    return op_reshape(b->g, line, 2, (int64_t[]){2 * size - 1, D});
+}
+
+/* Queries, keys or values: one third of a matrix that is published as a whole. */
+static id third(const struct sam_build *b, id x, id w, id bias, int i)
+{
+    const struct sam_vision *c = &b->c->vision;
+    const struct tensor in = *tensor_at(b->g, x);
+    id part = op_slice(b->g, w, 0, i * c->hidden, c->hidden);
+    id shift = bias ? op_slice(b->g, bias, 0, i * c->hidden, c->hidden) : 0;
+    return op_reshape(b->g, op_linear(b->g, x, part, shift), 4,
+                      (int64_t[]){in.dim[0], in.dim[1] * in.dim[2], c->heads, c->hidden / c->heads});
+}
+
+/* x [n,size,size,C]: each of the n squares attends within itself. */
+static id attend(const struct sam_build *b, id x, const char *layer, int64_t trained, int64_t size)
+{
+    const struct sam_vision *c = &b->c->vision;
+    const int64_t wide = 3 * c->hidden;
+    const float scale = (float)(1 / sqrt((double)(c->hidden / c->heads)));
+    if (!x) return 0;
+    id w = layer_param(b->g, layer, "attn.qkv.weight", 2, (int64_t[]){wide, c->hidden}, sqrt(1 / (3.0 * (double)c->hidden)));
+    id bias = c->qkv_bias ? layer_param(b->g, layer, "attn.qkv.bias", 1, &wide, 0) : 0;
+    id q = third(b, x, w, bias, 0), k = third(b, x, w, bias, 1), v = third(b, x, w, bias, 2);
+    id o;
+    if (c->relative) {
+        id rows = distances(b, layer, "attn.rel_pos_h", trained, size);
+        id columns = distances(b, layer, "attn.rel_pos_w", trained, size);
+        o = op_attention_rel(b->g, q, k, v, rows, columns, (int)size, (int)size, scale);
+    } else {
+        o = op_attention(b->g, q, k, v, scale, false);
+    }
+    return op_reshape(b->g, o, 4, (int64_t[]){tensor_at(b->g, x)->dim[0], size, size, c->hidden});
+}
+
+/* The projection behind works place by place, so the windows are joined before it, and what
+ * filled them up is gone. */
+static id attention(const struct sam_build *b, id x, const char *layer, bool global)
+{
+    const struct sam_vision *c = &b->c->vision;
+    if (global || !c->window) {
+        x = attend(b, x, layer, c->image / c->patch, b->grid);
+    } else {
+        x = attend(b, op_window(b->g, x, (int)c->window), layer, c->window, c->window);
+        x = op_unwindow(b->g, x, b->grid, b->grid);
+    }
+    return layer_linear(b->g, x, layer, "attn.proj", c->hidden);
+}
+
+static id encoder_layer(const struct sam_build *b, id x, int64_t i)
+{
+    const struct sam_vision *c = &b->c->vision;
+    struct graph *g = b->g;
+    char scope[64], prefix[80];
+    snprintf(scope, sizeof scope, ROOT "layers.%lld", (long long)i);
+    snprintf(prefix, sizeof prefix, "%s.", scope);
+    id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
+    id part = graph_scope_push(g, "attn", 0);
+    x = op_add(g, x, attention(b, layer_norm(g, x, prefix, "layer_norm1", c->eps), prefix, c->global[i]));
+    graph_scope_pop(g, part);
+    part = graph_scope_push(g, "mlp", 0);
+    id n = layer_linear(g, layer_norm(g, x, prefix, "layer_norm2", c->eps), prefix, "mlp.lin1", c->inner);
+    x = op_add(g, x, layer_linear(g, op_act(g, n, c->act), prefix, "mlp.lin2", c->hidden));
+    graph_scope_pop(g, part);
+    graph_scope_pop(g, outer);
+    return x;
+}
+
+static id embed(const struct sam_build *b, id pixels)
+{
+    const struct sam_vision *c = &b->c->vision;
+    struct graph *g = b->g;
+    const int64_t trained = c->image / c->patch;
+    id outer = graph_scope_push(g, ROOT "patch_embed", 0);
+    id x = layer_conv(g, pixels, ROOT "patch_embed.", "projection", c->hidden, (struct kernel_shape){(int)c->patch, (int)c->patch, 0, true});
+    if (c->places) {
+        id places = layer_param(g, ROOT, "pos_embed", 4, (int64_t[]){1, trained, trained, c->hidden}, 0.02);
+        if (b->grid != trained) places = op_resize(g, places, b->grid, b->grid, false);
+        x = op_add(g, x, places);
+    }
+    graph_scope_pop(g, outer);
+    return x;
+}
+
+id sam_encode(const struct sam_build *b, id pixels)
+{
+    const struct sam_vision *c = &b->c->vision;
+    struct graph *g = b->g;
+    id x = embed(b, pixels);
+    for (int64_t i = 0; i < c->layers; i++) x = encoder_layer(b, x, i);
+    id outer = graph_scope_push(g, ROOT "neck", 0);
+    x = layer_conv(g, x, ROOT "neck.", "conv1", c->output, (struct kernel_shape){1, 1, 0, false});
+    x = layer_norm(g, x, ROOT "neck.", "layer_norm1", NECK_EPS);
+    x = layer_conv(g, x, ROOT "neck.", "conv2", c->output, (struct kernel_shape){3, 1, 1, false});
+    x = layer_norm(g, x, ROOT "neck.", "layer_norm2", NECK_EPS);
+    graph_scope_pop(g, outer);
+    return x;
+}

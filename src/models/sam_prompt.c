@@ -1,0 +1,176 @@
+/*
+ * sam_prompt.c: what is asked, as tokens and as a map.
+ *
+ *     point   encode(place) + embedding of its kind           one token
+ *     filler  the embedding of "not a point" alone            one token
+ *     box     encode(corner) + embedding of first, of last    two tokens
+ *     mask    convolutions down to the grid                   a map, added to the image's
+ *     none    one learned vector in its place
+ *
+ * encode(c) = [sin, cos](2 pi (2 c - 1) G) with fixed random frequencies G [2,C/2]; places come
+ * as 0 to 1 over the image. The same encoding tells the decoder where each place of
+ * the grid is. Points without a box are followed by one filler, as in the reference.
+ *
+ * Kinds select by GATHER, which reads zeros where an index leads outside of its rows: so
+ * a point that says nothing has no embedding, and a filler no place. In slots, corners are
+ * points like others, and nobody sees those that say nothing: any prompt fits.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "graph/ops.h"
+#include "models/layers.h"
+#include "models/sam.h"
+
+#define ROOT "prompt_encoder."
+
+id sam_frequencies(const struct sam_build *b)
+{
+    return layer_param(b->g, "shared_image_embedding.", "positional_embedding", 2, (int64_t[]){2, b->c->prompts.hidden / 2}, 1);
+}
+
+/* The embedding of a kind, [1,C]. */
+static id kind_embedding(const struct sam_build *b, int kind)
+{
+    char name[40];
+    snprintf(name, sizeof name, "point_embed.%d.weight", kind);
+    return layer_param(b->g, ROOT, name, 2, (int64_t[]){1, b->c->prompts.hidden}, 1);
+}
+
+static id filler_embedding(const struct sam_build *b)
+{
+    return layer_param(b->g, ROOT, "not_a_point_embed.weight", 2, (int64_t[]){1, b->c->prompts.hidden}, 1);
+}
+
+static id point_kinds(const struct sam_build *b)
+{
+    return b->kinds ? b->kinds : graph_input(b->g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, b->asked.points});
+}
+
+/* Where each point is: [B*M*P,C], zeros for those that have no place. */
+static id point_places(const struct sam_build *b, id gauss)
+{
+    struct graph *g = b->g;
+    const int64_t P = b->asked.points, C = b->c->prompts.hidden, n = b->B * b->M * P;
+    id places = b->places ? b->places : graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
+    id one = op_reshape(g, op_fourier(g, places, gauss), 3, (int64_t[]){n, 1, C});
+    /* A row for each kind that has a place; other kinds find none. */
+    id rows = op_concat(g, (id[]){one, one, one, one}, POINT_FILLER, 1);
+    return op_reshape(g, op_gather(g, rows, op_reshape(g, point_kinds(b), 2, (int64_t[]){n, 1})), 2, (int64_t[]){n, C});
+}
+
+/* What each point says: [B*M*P,C]. */
+static id point_meanings(const struct sam_build *b)
+{
+    struct graph *g = b->g;
+    const int64_t C = b->c->prompts.hidden, n = b->B * b->M * b->asked.points;
+    id known[POINT_NOTHING];
+    for (int i = 0; i < POINT_FILLER; i++) known[i] = kind_embedding(b, i);
+    known[POINT_FILLER] = filler_embedding(b);
+    id table = op_reshape(g, op_concat(g, known, POINT_NOTHING, 0), 3, (int64_t[]){1, POINT_NOTHING, C});
+    return op_reshape(g, op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, n})), 2, (int64_t[]){n, C});
+}
+
+/* Tokens [B*M,P,C], and the filler behind them where no box follows. */
+static id point_tokens(const struct sam_build *b, id gauss)
+{
+    struct graph *g = b->g;
+    const int64_t P = b->asked.points, C = b->c->prompts.hidden;
+    id both = op_add(g, point_places(b, gauss), point_meanings(b));
+    id tokens = op_reshape(g, both, 3, (int64_t[]){b->B * b->M, P, C});
+    if (b->asked.boxes || b->asked.slots) return tokens;
+    id last = op_pad(g, filler_embedding(b), (int64_t[]){P, 0}, (int64_t[]){0, 0});
+    return op_add(g, op_pad(g, tokens, (int64_t[]){0, 0, 0}, (int64_t[]){0, 1, 0}), last);
+}
+
+/* [B*M,tokens]: -inf for the slots that say nothing, 0 for the rest. */
+static id hidden_slots(const struct sam_build *b)
+{
+    struct graph *g = b->g;
+    const int64_t P = b->asked.points, N = b->B * b->M;
+    float score[POINT_KINDS] = {0};
+    score[POINT_NOTHING] = -INFINITY;
+    id table = graph_const(g, "slot_scores", DT_F32, 3, (int64_t[]){1, POINT_KINDS, 1}, score);
+    id all = op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, N * P}));
+    return op_pad(g, op_reshape(g, all, 2, (int64_t[]){N, P}), (int64_t[]){0, 0}, (int64_t[]){0, b->asked.boxes ? 2 : 0});
+}
+
+/* Two corners, [B*M,2,C]. */
+static id box_tokens(const struct sam_build *b, id gauss)
+{
+    struct graph *g = b->g;
+    id corners = graph_input(g, "input_boxes", DT_F32, 4, (int64_t[]){b->B, b->M, 2, 2});
+    id encoded = op_reshape(g, op_fourier(g, corners, gauss), 3, (int64_t[]){b->B * b->M, 2, b->c->prompts.hidden});
+    return op_add(g, encoded, op_concat(g, (id[]){kind_embedding(b, POINT_FIRST), kind_embedding(b, POINT_LAST)}, 2, 0));
+}
+
+/* Masks of four times the grid, [B,n,h,h], to [B*n,grid*grid,C]. */
+static id mask_embedding(const struct sam_build *b)
+{
+    const struct sam_prompts *c = &b->c->prompts;
+    struct graph *g = b->g;
+    const int64_t h = 4 * b->grid, n = b->asked.mask_inputs, few = c->mask_channels / 4;
+    const struct kernel_shape half = {2, 2, 0, true}, same = {1, 1, 0, true};
+    id x = b->masks ? b->masks : graph_input(g, "input_masks", DT_F32, 4, (int64_t[]){b->B, n, h, h});
+    x = op_reshape(g, x, 4, (int64_t[]){b->B * n, h, h, 1});
+    x = layer_conv(g, x, ROOT "mask_embed.", "conv1", few, half);
+    x = op_act(g, layer_norm(g, x, ROOT "mask_embed.", "layer_norm1", c->eps), c->act);
+    x = layer_conv(g, x, ROOT "mask_embed.", "conv2", c->mask_channels, half);
+    x = op_act(g, layer_norm(g, x, ROOT "mask_embed.", "layer_norm2", c->eps), c->act);
+    x = layer_conv(g, x, ROOT "mask_embed.", "conv3", c->hidden, same);
+    return op_reshape(g, x, 3, (int64_t[]){b->B * n, b->grid * b->grid, c->hidden});
+}
+
+/* What mask_embedding would declare: weights that no mask reaches are weights all the same. */
+static void mask_weights(const struct sam_build *b)
+{
+    const int64_t wide = b->c->prompts.mask_channels, few = wide / 4, C = b->c->prompts.hidden;
+    const struct {
+        const char *name;
+        int64_t out, in, size;
+    } convs[] = {{"conv1", few, 1, 2}, {"conv2", wide, few, 2}, {"conv3", C, wide, 1}};
+    for (size_t i = 0; i < COUNT(convs); i++)
+        layer_conv_weights(b->g, ROOT "mask_embed.", convs[i].name, convs[i].out, convs[i].in, (int)convs[i].size);
+    layer_norm_weights(b->g, ROOT "mask_embed.", "layer_norm1", few);
+    layer_norm_weights(b->g, ROOT "mask_embed.", "layer_norm2", wide);
+}
+
+/* The centres of the grid's places, row by row, x before y. */
+id sam_places(const struct sam_build *b)
+{
+    const int64_t n = b->grid;
+    float *at = mem_alloc((size_t)(n * n * 2) * sizeof *at);
+    for (int64_t i = 0; i < n * n; i++) {
+        at[2 * i] = ((float)(i % n) + 0.5f) / (float)n;
+        at[2 * i + 1] = ((float)(i / n) + 0.5f) / (float)n;
+    }
+    id centres = graph_const(b->g, "grid_centres", DT_F32, 2, (int64_t[]){n * n, 2}, at);
+    mem_free(at);
+    return op_fourier(b->g, centres, sam_frequencies(b));
+}
+
+static id all_tokens(const struct sam_build *b, id gauss)
+{
+    id parts[2];
+    int n = 0;
+    if (b->asked.points) parts[n++] = point_tokens(b, gauss);
+    if (b->asked.boxes) parts[n++] = box_tokens(b, gauss);
+    return n == 2 ? op_concat(b->g, parts, n, 1) : n ? parts[0] : 0;
+}
+
+struct sam_encoded sam_prompt(const struct sam_build *b, id places)
+{
+    const struct sam_prompts *c = &b->c->prompts;
+    struct graph *g = b->g;
+    id outer = graph_scope_push(g, "prompt_encoder", 0);
+    id gauss = sam_frequencies(b);
+    for (int64_t i = 0; i < c->kinds; i++) kind_embedding(b, (int)i);
+    filler_embedding(b);
+    mask_weights(b);
+    id none = layer_param(g, ROOT, "no_mask_embed.weight", 2, (int64_t[]){1, c->hidden}, 1);
+    struct sam_encoded p = {.tokens = all_tokens(b, gauss), .places = places};
+    if (b->asked.slots && b->asked.points) p.hidden = hidden_slots(b);
+    p.dense = b->asked.mask_inputs ? mask_embedding(b) : op_reshape(g, none, 3, (int64_t[]){1, 1, c->hidden});
+    graph_scope_pop(g, outer);
+    return p;
+}

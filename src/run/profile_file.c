@@ -1,0 +1,220 @@
+/*
+ * profile_file.c: a measured profile as JSON.
+ *
+ *     profile_format 1, device, cpu, isa, date, threads, native_bf16
+ *     ceilings        flops_f32, flops_bf16, memory_bandwidth, ...
+ *     corrections     a list of {op, variant?, dtype, points: [[ideal, factor], ...]}
+ *
+ * A plan is a function of these numbers, so they are written with all their digits: the
+ * same file gives the same plan anywhere. A reader takes nothing for granted: a number out of
+ * its range, an op that is not known or a curve that does not ascend refuses the file.
+ */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "run/calibration.h"
+#include "run/device.h"
+
+enum { PROFILE_BYTES_MOST = 4 << 20 };
+
+/* The ceilings by name, with what is believable. */
+static const struct ceiling {
+    const char *name;
+    size_t offset;
+    double least, most;
+} ceilings[] = {
+    {"flops_f32", offsetof(struct profile, flops_f32), 1e6, 1e18},
+    {"flops_bf16", offsetof(struct profile, flops_bf16), 1e6, 1e18},
+    {"memory_bandwidth", offsetof(struct profile, memory_bandwidth), 1e6, 1e15},
+    {"cache_bandwidth", offsetof(struct profile, cache_bandwidth), 1e6, 1e16},
+    {"cache_bytes", offsetof(struct profile, cache_bytes), 1, 1e12},
+    {"copy_bandwidth", offsetof(struct profile, copy_bandwidth), 1e3, 1e15},
+    {"launch_seconds", offsetof(struct profile, launch_seconds), 0, 1},
+};
+static const char *const classes[CLASS_COUNT] = {"f32", "bf16"};
+
+/* --- writing ---------------------------------------------------------------------- */
+
+static void write_curve(struct json_writer *w, enum op op, int variant, int half, const struct curve *c)
+{
+    json_begin_map(w, NULL);
+    json_put_string(w, "op", op_table[op].name);
+    if (*op_variant_name(op, variant)) json_put_string(w, "variant", op_variant_name(op, variant));
+    json_put_string(w, "dtype", classes[half]);
+    json_begin_list(w, "points");
+    for (int i = 0; i < c->n; i++) {
+        json_begin_list(w, NULL);
+        json_put_number(w, NULL, c->at[i].ideal);
+        json_put_number(w, NULL, c->at[i].factor);
+        json_end(w);
+    }
+    json_end(w);
+    json_end(w);
+}
+
+void profile_write(const struct profile *p, struct text *out)
+{
+    struct json_writer w = {.out = out, .indent = 1};
+    const struct calibration *c = p->measured;
+    json_begin_map(&w, NULL);
+    json_put_int(&w, "profile_format", 1);
+    json_put_string(&w, "device", "cpu");
+    json_put_string(&w, "cpu", c->cpu);
+    json_put_string(&w, "isa", c->isa);
+    json_put_string(&w, "date", c->date);
+    json_put_int(&w, "threads", p->threads);
+    json_put_bool(&w, "native_bf16", p->native_bf16);
+    for (size_t i = 0; i < COUNT(ceilings); i++) json_put_number(&w, ceilings[i].name, *(const double *)((const char *)p + ceilings[i].offset));
+    json_begin_list(&w, "corrections");
+    for (int op = 1; op < OP_COUNT; op++)
+        for (int v = 0; v < OP_VARIANTS; v++)
+            for (int half = 0; half < CLASS_COUNT; half++)
+                if (c->curve[op][v][half].n) write_curve(&w, op, v, half, &c->curve[op][v][half]);
+    json_end(&w);
+    json_end(&w);
+    text_printf(out, "\n");
+}
+
+/* --- reading ------------------------------------------------------------------------- */
+
+static int read_number(const struct value *v, const char *name, double least, double most, double *out, struct error *e)
+{
+    int rc = value_as_number(v, name, out, e);
+    if (!rc && !(*out >= least && *out <= most)) rc = error_set(e, PL_USAGE, "%s is %g, expected %g to %g", name, *out, least, most);
+    return rc;
+}
+
+static int read_name(const struct value *v, const char *key, char *out, size_t room, struct error *e)
+{
+    const char *s = NULL;
+    int rc = value_as_string(value_get(v, key), key, &s, e);
+    if (!rc && (!*s || strlen(s) >= room)) rc = error_set(e, PL_USAGE, "%s is \"%.100s\", expected 1 to %zu bytes", key, s, room - 1);
+    if (!rc) snprintf(out, room, "%s", s);
+    return rc;
+}
+
+static int read_points(const struct value *list, const char *where, struct curve *c, struct error *e)
+{
+    if (value_as_list(list, where, e)) return e->code;
+    if (list->count < 1 || list->count > CURVE_POINTS)
+        return error_set(e, PL_USAGE, "%s: %u points, expected 1 to %d", where, list->count, CURVE_POINTS);
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct value *pair = value_at(list, i);
+        struct curve_point *x = &c->at[i];
+        if (value_as_list(pair, where, e)) return e->code;
+        if (pair->count != 2) return error_set(e, PL_USAGE, "%s: point %u has %u numbers, expected 2", where, i, pair->count);
+        if (read_number(value_at(pair, 0), where, 1e-12, 1e6, &x->ideal, e) || read_number(value_at(pair, 1), where, 1e-3, 1e6, &x->factor, e))
+            return e->code;
+        if (i && !(x->ideal > x[-1].ideal)) return error_set(e, PL_USAGE, "%s: point %u does not lie above the one before it", where, i);
+    }
+    c->n = (int)list->count;
+    return PL_OK;
+}
+
+static enum op find_op(const char *name)
+{
+    for (int op = 1; op < OP_COUNT; op++)
+        if (!strcmp(op_table[op].name, name)) return op;
+    return OP_NONE;
+}
+
+static int find_variant(enum op op, const char *name)
+{
+    for (int v = 0; v < OP_VARIANTS && op_variant_name(op, v); v++)
+        if (!strcmp(op_variant_name(op, v), name)) return v;
+    return -1;
+}
+
+static int read_correction(const struct value *v, uint32_t i, struct calibration *c, struct error *e)
+{
+    char where[64];
+    const char *op = NULL, *dtype = NULL, *variant = "";
+    snprintf(where, sizeof where, "corrections[%u]", i);
+    int rc = value_as_map(v, where, e);
+    if (!rc) rc = value_as_string(value_get(v, "op"), "op", &op, e);
+    if (!rc) rc = value_as_string(value_get(v, "dtype"), "dtype", &dtype, e);
+    if (!rc && value_get(v, "variant")) rc = value_as_string(value_get(v, "variant"), "variant", &variant, e);
+    if (rc) return error_prepend(e, "%s", where);
+    enum op found = find_op(op);
+    int which = found ? find_variant(found, variant) : -1, half = !strcmp(dtype, classes[CLASS_HALF]);
+    if (which < 0) return error_set(e, PL_USAGE, "%s: no op \"%.40s\" with a variant \"%.40s\"", where, op, variant);
+    if (!half && strcmp(dtype, classes[CLASS_FULL])) return error_set(e, PL_USAGE, "%s: dtype \"%.40s\" is not f32 or bf16", where, dtype);
+    struct curve *curve = &c->curve[found][which][half];
+    if (curve->n) return error_set(e, PL_USAGE, "%s: %s is there twice", where, op);
+    return read_points(value_get(v, "points"), where, curve, e);
+}
+
+static int read_profile(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
+{
+    int64_t format = 0, threads = 0;
+    char device[16];
+    const struct value *list = value_get(v, "corrections");
+    int rc = value_as_int(value_get(v, "profile_format"), "profile_format", &format, e);
+    if (!rc && format != 1) rc = error_set(e, PL_USAGE, "profile_format %lld is not 1", (long long)format);
+    if (!rc) rc = read_name(v, "device", device, sizeof device, e);
+    if (!rc && strcmp(device, "cpu")) rc = error_set(e, PL_USAGE, "device is \"%s\", expected cpu", device);
+    if (!rc) rc = read_name(v, "cpu", c->cpu, sizeof c->cpu, e);
+    if (!rc) rc = read_name(v, "isa", c->isa, sizeof c->isa, e);
+    if (!rc) rc = read_name(v, "date", c->date, sizeof c->date, e);
+    if (!rc) rc = value_as_int(value_get(v, "threads"), "threads", &threads, e);
+    if (!rc && (threads < 1 || threads > 4096)) rc = error_set(e, PL_USAGE, "threads is %lld, expected 1 to 4096", (long long)threads);
+    if (!rc) rc = value_as_bool(value_get(v, "native_bf16"), "native_bf16", &p->native_bf16, e);
+    for (size_t i = 0; i < COUNT(ceilings) && !rc; i++)
+        rc = read_number(value_get(v, ceilings[i].name), ceilings[i].name, ceilings[i].least, ceilings[i].most,
+                         (double *)((char *)p + ceilings[i].offset), e);
+    if (!rc) rc = value_as_list(list, "corrections", e);
+    for (uint32_t i = 0; !rc && i < list->count; i++) rc = read_correction(value_at(list, i), i, c, e);
+    if (rc) return rc;
+    p->kind = DEVICE_CPU;
+    p->threads = (int)threads;
+    p->measured = c;
+    snprintf(p->name, sizeof p->name, "cpu-%d", p->threads);
+    return PL_OK;
+}
+
+int profile_parse(const char *bytes, size_t n, struct profile *p, struct calibration *c, struct error *e)
+{
+    struct bump b = {0};
+    struct value *v = NULL;
+    memset(p, 0, sizeof *p);
+    memset(c, 0, sizeof *c);
+    int rc = json_parse(bytes, n, &b, &v, e);
+    if (!rc) rc = value_as_map(v, "the profile", e);
+    if (!rc) rc = read_profile(v, p, c, e);
+    bump_free(&b);
+    return rc;
+}
+
+int profile_read(const char *path, struct profile *p, struct calibration *c, struct error *e)
+{
+    char *bytes;
+    size_t n;
+    int rc = file_read(path, PROFILE_BYTES_MOST, &bytes, &n, e);
+    if (rc) return rc;
+    rc = profile_parse(bytes, n, p, c, e);
+    mem_free(bytes);
+    if (!rc) return PL_OK;
+    char text[sizeof e->text];
+    snprintf(text, sizeof text, "%s", e->text);
+    return error_set(e, rc, "%s is no whole profile: %.1500s; run plimsoll bench --calibrate again, or set device.profile: default", path, text);
+}
+
+/* --- the place ---------------------------------------------------------------------------- */
+
+bool profile_path(int threads, char *out, size_t room)
+{
+    struct cpu_identity cpu;
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    bool own = data && data[0] == '/'; /* a relative one is to be ignored, the specification says */
+    if (!own && !(home && home[0])) return false;
+    cpu_identity(&cpu);
+    for (char *c = cpu.name; *c; c++)
+        if (!isalnum((unsigned char)*c) && *c != '.') *c = '-';
+    int n = snprintf(out, room, "%s%s/plimsoll/%s-%d.json", own ? data : home, own ? "" : "/.local/share", cpu.name, threads);
+    return n > 0 && (size_t)n < room;
+}

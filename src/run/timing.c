@@ -1,0 +1,33 @@
+/*
+ * timing.c: see timing.h. Takes memory only when it is made.
+ */
+#include "run/timing.h"
+
+#include <string.h>
+
+void timing_init(struct timing *t, const struct graph *g)
+{
+    t->nodes = g->nodes.n;
+    t->seconds = mem_alloc(t->nodes * sizeof *t->seconds);
+    t->calls = mem_alloc(t->nodes * sizeof *t->calls);
+}
+
+void timing_clear(struct timing *t)
+{
+    memset(t->seconds, 0, t->nodes * sizeof *t->seconds);
+    memset(t->calls, 0, t->nodes * sizeof *t->calls);
+}
+
+void timing_copy(struct timing *to, const struct timing *from)
+{
+    CHECK(to->nodes == from->nodes);
+    memcpy(to->seconds, from->seconds, to->nodes * sizeof *to->seconds);
+    memcpy(to->calls, from->calls, to->nodes * sizeof *to->calls);
+}
+
+void timing_free(struct timing *t)
+{
+    mem_free(t->seconds);
+    mem_free(t->calls);
+    memset(t, 0, sizeof *t);
+}

@@ -1,0 +1,211 @@
+/*
+ * bench.c: see bench.h.
+ */
+#include "train/bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "graph/ops.h"
+#include "io/file.h"
+#include "train/state.h"
+
+/* --- inputs ---------------------------------------------------------------------- */
+
+/* Elements [first, first + n) of an input: a function of seed, name and place alone. */
+static void make_values(const struct run_input *x, uint64_t key, uint64_t first, int64_t n, void *to)
+{
+    if (x->dtype == DT_F32) {
+        random_normal(to, key, first, n, 1);
+        return;
+    }
+    random_words(to, key, first, n);
+    for (int64_t i = 0; i < n; i++) ((uint32_t *)to)[i] = x->below ? ((uint32_t *)to)[i] % (uint32_t)x->below : 0;
+}
+
+static int put_input(struct run *r, const char *name, struct error *e)
+{
+    struct run_input x;
+    CHECK(run_input(r, name, &x));
+    run_input_ids(r, &x);
+    uint64_t bytes = x.sample * (uint64_t)run_samples(r), key = random_key((uint64_t)r->config->train_seed, name);
+    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage];
+    int rc = PL_OK;
+    for (uint64_t at = 0; at < bytes && !rc; at += PLAN_STAGING) {
+        uint64_t n = min_u64(bytes - at, PLAN_STAGING);
+        make_values(&x, key, at / 4, (int64_t)(n / 4), run_staging(r));
+        rc = r->device.ops->write(&r->device, to + at, run_staging(r), n, e);
+    }
+    return rc;
+}
+
+/* "samples" is numbered by run_start. */
+static int put_inputs(struct run *r, struct error *e)
+{
+    int rc = PL_OK;
+    for (id s = 1; s < r->graph.storages.n && !rc; s++) {
+        const char *name = graph_name(&r->graph, r->graph.storages.at[s].name);
+        if (r->graph.storages.at[s].kind == KIND_INPUT && strcmp(name, "samples")) rc = put_input(r, name, e);
+    }
+    return rc;
+}
+
+/* --- steps --------------------------------------------------------------------------- */
+
+/* What the loss is divided by: labels, or the elements that a tower's is the mean of. */
+static double loss_count(const struct run *r)
+{
+    const struct graph *g = &r->graph;
+    double samples = r->effective_batch;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        if (n->op == OP_SUM && n->phase == PHASE_FORWARD)
+            return (double)tensor_elements(tensor_at(g, n->in[0])) / r->plan.settings.micro_batch * samples;
+    }
+    return samples * (double)max_i64(r->batch.T - 1, 1);
+}
+
+static int complain(struct bench *b, double loss, struct error *e)
+{
+    char name[256];
+    run_find_nonfinite(&b->run, name, sizeof name);
+    return error_set(e, PL_FAIL, "step %lld: the loss of made-up inputs is %g%s%s", (long long)b->taken + 1, loss, name[0] ? "; first seen in " : "", name);
+}
+
+/* The rate is 0: everything is computed, nothing drifts, however many steps there are. */
+static int take_step(struct bench *b, double *seconds, struct error *e)
+{
+    struct run *r = &b->run;
+    struct step_block block = {.inv_count = (float)(1 / loss_count(r)), .clip_norm = (float)r->config->train_clip_norm, .loss_scale = 1,
+                               .step = (int32_t)b->taken + 1, .adam_t = (int32_t)b->taken + 1,
+                               .seed = (uint64_t)r->config->train_seed, .rng_step = (uint64_t)b->taken};
+    float loss = 0, clip[2] = {0};
+    double from = clock_seconds();
+    int rc = run_put_step(r, &block, e);
+    if (!rc) rc = run_program(r, PROGRAM_STEP, e);
+    if (!rc) rc = run_read(r, graph_find_output(&r->graph, PROGRAM_STEP, "loss"), &loss, e);
+    if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
+    if (!rc) rc = run_read(r, graph_find_output(&r->graph, PROGRAM_UPDATE, "clip"), clip, e);
+    *seconds = clock_seconds() - from;
+    if (!rc && !isfinite(loss)) rc = complain(b, loss, e);
+    b->taken++;
+    return rc;
+}
+
+int bench_run(struct bench *b, int64_t steps, struct error *e)
+{
+    int rc = PL_OK;
+    for (int64_t i = 0; i < steps && !rc; i++) {
+        double seconds;
+        if (b->has_timing) timing_clear(&b->now);
+        rc = take_step(b, &seconds, e);
+        if (rc) break;
+        b->seconds = mem_resize(b->seconds, (b->steps + 1) * sizeof *b->seconds);
+        if (b->has_timing && (!b->steps || seconds < bench_least(b))) timing_copy(&b->fastest, &b->now);
+        b->seconds[b->steps++] = seconds;
+    }
+    return rc;
+}
+
+int bench_open(struct bench *b, const struct config *c, const struct run_options *o, struct error *e)
+{
+    double warm;
+    memset(b, 0, sizeof *b);
+    int rc = run_plan(&b->run, c, o, e);
+    if (!rc) rc = run_start(&b->run, NULL, true, e);
+    if (!rc) rc = state_reset(&b->run.graph, &b->run.device, &b->run.tape, run_staging(&b->run), PLAN_STAGING, e);
+    if (!rc) rc = put_inputs(&b->run, e);
+    if (!rc && b->run.device.kind != DEVICE_CUDA) {
+        timing_init(&b->now, &b->run.graph);
+        timing_init(&b->fastest, &b->run.graph);
+        b->has_timing = true;
+        b->run.tape.timing = &b->now;
+    }
+    return rc ? rc : take_step(b, &warm, e);
+}
+
+void bench_close(struct bench *b)
+{
+    if (b->has_timing) timing_free(&b->now), timing_free(&b->fastest);
+    mem_free(b->seconds);
+    run_close(&b->run);
+}
+
+/* --- what came out ---------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double bench_least(const struct bench *b)
+{
+    double least = INFINITY;
+    for (uint32_t i = 0; i < b->steps; i++) least = fmin(least, b->seconds[i]);
+    return least;
+}
+
+double bench_median(const struct bench *b)
+{
+    double *sorted = mem_copy(b->seconds, b->steps * sizeof *sorted);
+    qsort(sorted, b->steps, sizeof *sorted, by_value);
+    double median = (sorted[(b->steps - 1) / 2] + sorted[b->steps / 2]) / 2;
+    mem_free(sorted);
+    return median;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct bench_op *x = a, *y = b;
+    if (x->seconds != y->seconds) return x->seconds > y->seconds ? -1 : 1;
+    return x->op != y->op ? (x->op < y->op ? -1 : 1) : (int)x->dtype - (int)y->dtype;
+}
+
+static bool is_half(enum dtype t) { return t == DT_BF16 || t == DT_F16; }
+
+uint32_t bench_ops(const struct bench *b, struct bench_op *out)
+{
+    const struct graph *g = &b->run.graph;
+    struct bench_op sums[2 * OP_COUNT];
+    memset(sums, 0, sizeof sums);
+    for (id n = 1; b->has_timing && n < g->nodes.n; n++) {
+        const struct node *x = node_at(g, n);
+        if (!b->fastest.calls[n]) continue;
+        struct query q;
+        query_fill(&q, g, x, &b->run.device.profile);
+        const struct tensor *first = q.in[0] ? q.in[0] : q.out[0];
+        struct bench_op *s = &sums[2 * x->op + is_half(first->dtype)];
+        struct cost c = op_table[x->op].cost(q.in, q.out, q.attr);
+        double calls = b->fastest.calls[n];
+        s->op = x->op;
+        s->dtype = first->dtype;
+        s->calls += b->fastest.calls[n];
+        s->seconds += b->fastest.seconds[n];
+        s->predicted += calls * kernel_seconds(&q, x->op);
+        s->ideal += calls * kernel_ideal(&q, x->op);
+        s->flops += calls * c.flops;
+        s->bytes += calls * c.bytes;
+    }
+    uint32_t n = 0;
+    for (size_t i = 0; i < COUNT(sums); i++)
+        if (sums[i].calls) out[n++] = sums[i];
+    qsort(out, n, sizeof *out, by_seconds);
+    return n;
+}
+
+uint64_t bench_peak_resident(void)
+{
+    char *text, *at;
+    size_t n;
+    struct error e;
+    unsigned long long kib = 0;
+    if (file_read("/proc/self/status", 1 << 20, &text, &n, &e)) return 0;
+    at = strstr(text, "VmHWM:");
+    if (at && sscanf(at + 6, "%llu", &kib) != 1) kib = 0;
+    mem_free(text);
+    return kib << 10;
+}

@@ -1,0 +1,45 @@
+/*
+ * bench.h: training steps on made-up inputs, measured, beside what was predicted.
+ *
+ * A bench is a run without data, folder and saves: the same plan, the same tape. The
+ * weights are the model's own (a preset's are random), the inputs come from the seed:
+ * ids below the vocabulary, normal numbers for pixels.
+ */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include "train/run.h"
+
+enum { BENCH_STEPS_MOST = 10000 };
+
+struct bench {
+    struct run run;
+    int64_t taken;             /* steps, warm-up included */
+    double *seconds;           /* of each measured step */
+    uint32_t steps;
+    struct timing now, fastest; /* by node; of the fastest step. Empty on a device without nodes */
+    bool has_timing;
+};
+
+/* What all nodes of one op took in the fastest step. */
+struct bench_op {
+    enum op op;
+    enum dtype dtype;          /* of its first operand */
+    uint64_t calls;
+    double seconds, predicted, ideal, flops, bytes;
+};
+
+/* Plans and starts; the first step has been taken when this returns. PL_NOFIT as run_plan. */
+int bench_open(struct bench *b, const struct config *c, const struct run_options *o, struct error *e);
+int bench_run(struct bench *b, int64_t steps, struct error *e);
+void bench_close(struct bench *b);
+
+double bench_least(const struct bench *b);
+double bench_median(const struct bench *b);
+/* Ops by time, the largest first; returns how many. `out` has room for 2 * OP_COUNT. */
+uint32_t bench_ops(const struct bench *b, struct bench_op *out);
+
+/* The peak of this process's resident memory; 0 where the system does not say. */
+uint64_t bench_peak_resident(void);
+
+#endif

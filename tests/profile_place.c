@@ -1,0 +1,13 @@
+/* profile_place.c THREADS: prints where this machine's profile is kept. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "run/calibration.h"
+
+int main(int argc, char **argv)
+{
+    char path[4200];
+    if (argc != 2 || !profile_path(atoi(argv[1]), path, sizeof path)) return 1;
+    puts(path);
+    return 0;
+}

@@ -1,0 +1,85 @@
+#!/bin/bash
+# run_bench.sh: plimsoll bench, and profiles: which one a plan is made by, what a damaged one
+# says, that a run goes on with its plan when a profile appears. Nothing is timed here.
+#
+#   bash tests/run_bench.sh       from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+
+bench() { "$binary" bench "$tmp/tiny.yaml" --steps 2 --set data.sequence=32 --set train.effective_batch=4 --set memory.micro_batch=2 "$@"; }
+
+fields() {
+    local key
+    bench --json "$@" >"$tmp/bench.json" || return 1
+    for key in steps predicted_step_seconds measured_min_seconds measured_median_seconds ratio samples_per_second arena_bytes threads \
+        breakdown.weights breakdown.gradients breakdown.optimizer breakdown.activations_and_rest peak_resident_bytes; do
+        json "$tmp/bench.json" $key >"$tmp/value" && awk -v k=$key '{ ok = $1 > 0 } END { if (!ok) { print k " is " $0; exit 1 } }' "$tmp/value" || return 1
+    done
+    for key in op dtype calls seconds predicted_seconds gflop_per_second gb_per_second share_of_ceiling; do
+        grep -q "\"$key\":" "$tmp/bench.json" || { echo "no $key of an op"; return 1; }
+    done
+    awk -F'[:,]' '/"(weights|gradients|optimizer|activations_and_rest)"/ { sum += $2 } /"arena_bytes"/ { arena = $2 }
+        END { if (sum != arena) { print "the parts are " sum " bytes, the arena " arena; exit 1 } print arena " bytes in four parts" }' "$tmp/bench.json"
+}
+check 'bench --json: its fields' fields
+check 'bench --json: in bf16' fields --set memory.precision=bf16
+text() { expect 0 '' bench && grep -q 'measured / predicted' "$tmp/out" && grep -q LINEAR "$tmp/out" && grep 'peak resident' "$tmp/out"; }
+check 'bench: in words' text
+case $binary in /*) whole=$binary ;; *) whole=$PWD/$binary ;; esac
+nothing() { (mkdir "$tmp/empty" && cd "$tmp/empty" && "$whole" bench ../tiny.yaml --steps 1 | grep 'measured  ' && [ -z "$(ls -A)" ]); }
+check 'bench: needs no data, leaves nothing' nothing
+for precision in f32 bf16; do
+    tower() { "$binary" bench "$tmp/tower.yaml" --steps 1 --json >"$tmp/bench.json" && json "$tmp/bench.json" measured_min_seconds; }
+    printf 'model: {path: tests/golden/clip_vision}\ntrain: {effective_batch: 2}\nmemory: {precision: %s}\n' $precision >"$tmp/tower.yaml"
+    check "bench: a tower, $precision" tower
+done
+preset() { "$binary" plan "$tmp/tower.yaml" --set model.preset=clip-vit-b-16 --set memory.precision=bf16 | grep 'arena  '; }
+check 'plan: the tower preset in bf16' preset
+check 'bench: too many steps' expect 2 '--steps is 0.*1 to' bench --steps 0
+check 'bench: does not fit' expect 3 'does not fit' bench --memory 1MiB
+check 'bench: --calibrate takes no run' expect 2 'calibrate' "$binary" bench "$tmp/tiny.yaml" --calibrate
+check 'bench: -o without --calibrate' expect 2 'calibrate' bench -o "$tmp/x.json"
+
+# --- which profile ----------------------------------------------------------------------------
+
+sed "s/\"flops_f32\": 1.6e11/\"flops_f32\": 1.6e7/" tests/fuzz/corpus/profile/whole >"$tmp/slow.json" # a thousandth of anything
+plan() { "$binary" plan "$tmp/tiny.yaml" "$@"; }
+names_default() { plan --set device.profile=default | grep 'default ceilings, not measured: run plimsoll bench --calibrate' && plan | grep -q 'default ceilings'; }
+check 'plan: says that nothing was measured' names_default
+names_file() {
+    plan --set device.profile="$tmp/slow.json" | grep 'a processor with 2 threads, measured 2026-01-02' || return 1
+    plan --set device.profile="$tmp/slow.json" --json >"$tmp/plan.json" && grep -q '"measured": true' "$tmp/plan.json" && grep -q '"date": "2026-01-02' "$tmp/plan.json"
+}
+check 'plan: names the profile and its date' names_file
+slower() {
+    plan --json --set device.profile=default >"$tmp/a.json" && plan --json --set device.profile="$tmp/slow.json" >"$tmp/b.json" || return 1
+    awk -v a="$(json "$tmp/a.json" predicted_step_seconds)" -v b="$(json "$tmp/b.json" predicted_step_seconds)" 'BEGIN { print a " s, " b " s"; exit !(b > 100 * a) }'
+}
+check 'plan: times follow the profile' slower
+same_plan() { plan --json --set device.profile="$tmp/slow.json" >"$tmp/c.json" && same "$tmp/b.json" "$tmp/c.json" && echo same; }
+check 'plan: the same file, the same plan' same_plan
+check 'plan: a profile of other threads' expect 2 'for 2 threads, device.threads is 5' plan --set device.threads=5 --set device.profile="$tmp/slow.json"
+check 'plan: a profile that is not there' expect 2 'nowhere.json' plan --set device.profile="$tmp/nowhere.json"
+damaged() { head -c 300 "$tmp/slow.json" >"$tmp/cut.json" && expect 2 'device.profile.*cut.json is no whole profile.*bench --calibrate' plan --set device.profile="$tmp/cut.json"; }
+check 'plan: a profile that was cut short' damaged
+
+# --- the stored one ------------------------------------------------------------------------------
+
+threads=$(plan --json | sed -n 's/.*"threads": \([0-9]*\).*/\1/p')
+# The place, from what --calibrate would say: the machine's name is the program's business.
+stored() {
+    local place
+    train "$tmp/run" --set train.steps=6 --set train.save_every=3 >/dev/null 2>&1 || return 1
+    place=$("$tools/profile_place" "$threads") && mkdir -p "$(dirname "$place")" && sed "s/\"threads\": 2/\"threads\": $threads/" "$tmp/slow.json" >"$place" || return 1
+    plan | grep 'a processor with' || { echo "the stored profile is not used"; return 1; }
+    plan --set device.profile=default | grep -q 'default ceilings' || { echo "device.profile: default is not obeyed"; return 1; }
+    cp "$tmp/run/plan.json" "$tmp/before.json"
+    train "$tmp/run" --set train.steps=10 --set train.save_every=3 --resume >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    if grep -q 'plan' "$tmp/err"; then cat "$tmp/err"; return 1; fi
+    grep digest "$tmp/before.json" >"$tmp/d1" && grep digest "$tmp/run/plan.json" >"$tmp/d2" && same "$tmp/d1" "$tmp/d2" || return 1
+    echo '{"half' >"$place"
+    expect 2 'is no whole profile.*bench --calibrate again' plan
+}
+tool profile_place
+check 'a stored profile is used; a resumed run keeps its plan' stored
+summary

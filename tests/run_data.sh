@@ -1,0 +1,71 @@
+#!/bin/bash
+# run_data.sh: `plimsoll data`: a synthetic set made, damaged, prepared, inspected, verified.
+#
+#   bash tests/run_data.sh        from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+
+plimsoll() { "$binary" data "$@"; }
+# ends STATUS PATTERN ARGUMENT...: the command ends so and says so.
+ends() {
+    local status=$1 pattern=$2 rc=0
+    shift 2
+    plimsoll "$@" >"$tmp/out" 2>&1 || rc=$?
+    [ "$rc" = "$status" ] && grep -q -- "$pattern" "$tmp/out" || { echo "status $rc, expected $status with \"$pattern\":"; cat "$tmp/out"; return 1; }
+    tail -n 1 "$tmp/out"
+}
+set_of() { plimsoll make "$tmp/$1" --images 10 --shards 2 --size 160x120 --masks 6 "${@:2}"; }
+
+make_twice() {
+    set_of a && set_of b && set_of c --seed 1 && cmp "$tmp/a/sa_000000.tar" "$tmp/b/sa_000000.tar" || return 1
+    ! cmp -s "$tmp/a/sa_000000.tar" "$tmp/c/sa_000000.tar" && [ "$(tar tf "$tmp/a/sa_000001.tar" | wc -l)" = 10 ]
+}
+check "the same seed makes the same shards" make_twice
+threads() { OMP_NUM_THREADS=3 set_of d && cmp "$tmp/a/sa_000001.tar" "$tmp/d/sa_000001.tar"; }
+check "whatever the number of threads" threads
+sorted() { set_of s --order sorted && tar tf "$tmp/s/sa_000000.tar" | head -n 2 | tr '\n' ' ' | grep -q '^./sa_1.jpg ./sa_1.json '; }
+check "sorted order" sorted
+extracted() { set_of x --extracted && [ -s "$tmp/x/sa_000001/sa_10.jpg" ] && ends 0 "10 samples" verify "$tmp"/x/sa_00000?; }
+check "extracted files" extracted
+check "all of it is good" ends 0 "10 samples.* 0 bad samples" verify "$tmp/a"
+
+# --- damage -----------------------------------------------------------------------------------
+
+gzipped() {
+    mkdir -p "$tmp/g" && gzip -c "$tmp/a/sa_000000.tar" >"$tmp/g/one.tar" && head -c 20000 "$tmp/g/one.tar" >"$tmp/g/cut.tar" || return 1
+    ends 2 "compressed with gzip.*prepare" verify "$tmp/g/one.tar" || return 1
+    ends 0 "damaged (it ends too early)" prepare "$tmp/g/*.tar" -o "$tmp/ready" && ends 0 " 0 bad samples" verify "$tmp/ready" || return 1
+    [ "$(tar tf "$tmp/ready/one.tar" | head -n 2 | tr '\n' ' ')" = "sa_1.jpg sa_1.json " ] && [ -s "$tmp/ready/one.tar.idx" ] && [ -z "$(ls "$tmp/ready" | grep -v 'tar$\|tar.idx$')" ]
+}
+check "gzip, whole and cut, is prepared" gzipped
+again() { ends 0 "there already" prepare "$tmp/g/one.tar" -o "$tmp/ready"; }
+check "what is there is left alone" again
+broken() {
+    cp -r "$tmp/x/sa_000000" "$tmp/broken" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/broken/sa_2.jpg" || return 1
+    sed -i 's/"area": [0-9]*/"area": 7/' "$tmp/broken/sa_3.json" && rm "$tmp/broken/sa_5.json" || return 1
+    ends 1 "2 of 4 samples and 1 of 1 shards are bad" verify "$tmp/broken" && grep -q "sa_2: a JPEG that cannot be read" "$tmp/out" && grep -q "sa_3: mask .* area of 7" "$tmp/out"
+}
+check "bad pairs are named" broken
+shrunk() {
+    ends 0 "10 written, 0 left out" prepare "$tmp"/a/sa_*.tar -o "$tmp/small" --long-side 96 && ends 0 " 0 bad samples" verify "$tmp/small" || return 1
+    plimsoll inspect "$tmp/small" --json >"$tmp/json" && grep -q '"width": 96, "height": 72, "count": 10' "$tmp/json"
+}
+check "pictures and masks shrink together" shrunk
+
+# --- looking ----------------------------------------------------------------------------------
+
+sheet() { ends 0 "2 files, 10 samples" inspect "$tmp/a" -o "$tmp/sheet.png" && head -c 4 "$tmp/sheet.png" | grep -q PNG; }
+check "a sheet to look at" sheet
+given() { ends 0 "float32 *1.35 GB *419.4 MB *26.2 MB" inspect --given 2250x1500,100; }
+check "memory of masks from sizes alone" given
+
+# --- usage ------------------------------------------------------------------------------------
+
+check "no sub-command" ends 2 "make, prepare, inspect or verify"
+check "an unknown one" ends 2 "data mak: expected make" mak
+check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3
+check "a wrong size" ends 2 "expected WIDTHxHEIGHT" make "$tmp/n" --size 20
+check "more shards than images" ends 2 "expected 1 to the number of images" make "$tmp/n" --images 2 --shards 3
+check "no such file" ends 2 "there is no such file" inspect "$tmp/nothing"
+check "help" ends 0 "usage: plimsoll data make" make --help
+summary

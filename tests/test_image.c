@@ -1,0 +1,581 @@
+/*
+ * test_image.c: pictures in and out: PNG, JPEG, resizing, drawing, synthetic sets. The inputs are in
+ * tests/golden/image, made by tests/golden/make_image.py with another library, and what
+ * that library makes of them beside them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/annotation.h"
+#include "data/annotation_write.h"
+#include "data/jpeg.h"
+#include "data/resize.h"
+#include "data/synth.h"
+#include "io/file.h"
+#include "io/gunzip.h"
+#include "io/png.h"
+#include "report/draw.h"
+
+static char *golden(const char *name, size_t *n)
+{
+    char path[256], *bytes;
+    struct error e;
+    snprintf(path, sizeof path, "tests/golden/image/%s", name);
+    if (file_read(path, 1 << 24, &bytes, n, &e)) fail_msg("%s", e.text);
+    return bytes;
+}
+
+static void assert_says(const struct error *e, const char *part)
+{
+    if (!strstr(e->text, part)) fail_msg("expected \"%s\" in the message: %s", part, e->text);
+}
+
+/* ---- PNG ---- */
+
+enum { W = 13, H = 7 };
+static int grey_at(int x, int y) { return (31 * x + 17 * y) % 256; }
+static int deep_at(int x, int y) { return (3001 * x + 7001 * y) % 65536; }
+static int index_at(int x, int y) { return (x + 2 * y) % 5; }
+static int rgb_at(int x, int y, int c) { return (c == 0 ? 9 * x : c == 1 ? 7 * y : 5 * (x + y)) % 256; }
+
+static struct png_pixels load(const char *name, enum png_as as)
+{
+    size_t n;
+    char *bytes = golden(name, &n);
+    struct png_pixels p;
+    struct png_header h;
+    struct error e;
+    if (png_peek(bytes, n, &h, &e) || png_decode(bytes, n, as, 0, NULL, 0, &p, &e)) fail_msg("%s: %s", name, e.text);
+    assert_int_equal(p.width, W);
+    assert_int_equal(p.height, H);
+    assert_true(p.bytes <= png_bytes(&h, as));
+    mem_free(bytes);
+    return p;
+}
+
+static int sample(const struct png_pixels *p, int x, int y, int c)
+{
+    size_t i = ((size_t)y * p->width + x) * p->channels + c;
+    return p->depth == 16 ? ((uint16_t *)p->at)[i] : ((uint8_t *)p->at)[i];
+}
+
+#define FOR_PIXELS for (int y = 0; y < H; y++) for (int x = 0; x < W; x++)
+
+/* One channel: labels and stored forms keep the very numbers. */
+static void check_numbers(const char *name, uint32_t depth, int (*at)(int, int), enum png_as as)
+{
+    struct png_pixels p = load(name, as);
+    assert_int_equal(p.channels, 1);
+    assert_int_equal(p.depth, depth);
+    FOR_PIXELS if (sample(&p, x, y, 0) != at(x, y)) fail_msg("%s at %d,%d: %d", name, x, y, sample(&p, x, y, 0));
+    mem_free(p.at);
+}
+
+static int bit_at(int x, int y) { return grey_at(x, y) > 127; }
+
+static void test_png_numbers(void **state)
+{
+    (void)state;
+    for (enum png_as as = PNG_AS_STORED; as <= PNG_AS_LABELS; as++) {
+        check_numbers("grey8.png", 8, grey_at, as);
+        check_numbers("grey16.png", 16, deep_at, as);
+        check_numbers("bits.png", 8, bit_at, as);
+        check_numbers("palette.png", 8, index_at, as);
+        check_numbers("palette4.png", 8, index_at, as);
+        check_numbers("interlaced.png", 8, grey_at, as);
+    }
+    check_numbers("grey_alpha.png", 8, grey_at, PNG_AS_LABELS);
+    check_numbers("rgb_of_grey.png", 8, grey_at, PNG_AS_LABELS);
+}
+
+static void check_rgb(const char *name, int (*at)(int, int, int))
+{
+    struct png_pixels p = load(name, PNG_AS_RGB);
+    assert_int_equal(p.channels, 3);
+    FOR_PIXELS for (int c = 0; c < 3; c++)
+        if (sample(&p, x, y, c) != at(x, y, c)) fail_msg("%s at %d,%d,%d: %d", name, x, y, c, sample(&p, x, y, c));
+    mem_free(p.at);
+}
+
+static int grey3_at(int x, int y, int c) { return (void)c, grey_at(x, y); }
+static int bit3_at(int x, int y, int c) { return (void)c, 255 * bit_at(x, y); }
+static int deep3_at(int x, int y, int c) { return (void)c, (deep_at(x, y) * 255 + 32767) / 65535; }
+static int palette_at(int x, int y, int c)
+{
+    static const int colours[5][3] = {{200, 10, 20}, {30, 200, 40}, {50, 60, 200}, {200, 200, 10}, {7, 8, 9}};
+    return colours[index_at(x, y)][c];
+}
+
+static void test_png_rgb(void **state)
+{
+    (void)state;
+    check_rgb("rgb.png", rgb_at);
+    check_rgb("rgba.png", rgb_at);
+    check_rgb("grey8.png", grey3_at);
+    check_rgb("grey16.png", deep3_at);
+    check_rgb("grey_alpha.png", grey3_at);
+    check_rgb("bits.png", bit3_at);
+    check_rgb("interlaced.png", grey3_at);
+    check_rgb("palette.png", palette_at);
+    check_rgb("palette4.png", palette_at);
+    struct png_pixels p = load("rgba.png", PNG_AS_STORED);
+    assert_int_equal(p.channels, 4);
+    FOR_PIXELS assert_int_equal(sample(&p, x, y, 3), grey_at(x, y));
+    mem_free(p.at);
+}
+
+static void png_bad(const char *name, enum png_as as, size_t room, const char *says)
+{
+    size_t n;
+    char *bytes = golden(name, &n);
+    uint8_t to[1024];
+    struct png_pixels p;
+    struct error e = {0};
+    if (!png_decode(bytes, n, as, 0, room ? to : NULL, room, &p, &e)) fail_msg("%s was accepted", name);
+    assert_int_equal(e.code, PL_USAGE);
+    assert_null(p.at);
+    assert_says(&e, says);
+    mem_free(bytes);
+}
+
+static void test_png_refused(void **state)
+{
+    (void)state;
+    png_bad("truncated.png", PNG_AS_STORED, 0, "ends too early");
+    png_bad("badcrc.png", PNG_AS_STORED, 0, "a PNG that cannot be read");
+    png_bad("huge.png", PNG_AS_STORED, 0, "60000x60000");
+    png_bad("rgb.png", PNG_AS_LABELS, 0, "differ");
+    png_bad("rgb.png", PNG_AS_RGB, 3 * W * H - 1, "needs 273 bytes; there are 272");
+    png_bad("base.jpg", PNG_AS_RGB, 0, "not a PNG");
+}
+
+/* What is written is read back; one bit and strides included. */
+static void test_png_write(void **state)
+{
+    (void)state;
+    uint8_t pixels[H][W * 4 + 5], back[H * W * 4];
+    for (size_t i = 0; i < sizeof pixels; i++) ((uint8_t *)pixels)[i] = (uint8_t)(i * 37 % 251);
+    char path[] = "/tmp/plimsoll-image-XXXXXX";
+    close(mkstemp(path));
+    for (enum png_kind kind = PNG_BITS; kind <= PNG_RGBA; kind++) {
+        struct error e;
+        struct png_pixels p;
+        uint32_t channels = kind == PNG_RGB ? 3 : kind == PNG_RGBA ? 4 : 1;
+        if (png_write(path, kind, W, H, pixels, sizeof pixels[0], &e)) fail_msg("%s", e.text);
+        if (png_read(path, PNG_AS_STORED, W * H, back, sizeof back, &p, &e)) fail_msg("%s", e.text);
+        assert_int_equal(p.channels, channels);
+        for (int y = 0; y < H; y++)
+            for (uint32_t i = 0; i < W * channels; i++)
+                assert_int_equal(back[y * W * channels + i], kind == PNG_BITS ? pixels[y][i] != 0 : pixels[y][i]);
+    }
+    unlink(path);
+}
+
+/* ---- JPEG ---- */
+
+static int difference(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    int most = 0;
+    for (size_t i = 0; i < n; i++) most = abs(a[i] - b[i]) > most ? abs(a[i] - b[i]) : most;
+    return most;
+}
+
+/* Two versions of the same integer transform: equal but for rounding in one of them. */
+static void check_jpeg(struct jpg *j, const char *name, uint32_t w, uint32_t h, uint32_t components)
+{
+    char file[64];
+    size_t n, want_n;
+    snprintf(file, sizeof file, "%s.jpg", name);
+    char *bytes = golden(file, &n);
+    snprintf(file, sizeof file, "%s.rgb", name);
+    char *want = golden(file, &want_n);
+    struct jpg_header head;
+    struct error e;
+    uint32_t got_w, got_h;
+    uint8_t *got;
+    if (jpg_peek(bytes, n, &head, &e) || jpg_decode(j, bytes, n, 1, &got_w, &got_h, &got, &e)) fail_msg("%s: %s", name, e.text);
+    assert_int_equal(head.width, w);
+    assert_int_equal(head.height, h);
+    assert_int_equal(head.components, components);
+    assert_int_equal(head.progressive, !strcmp(name, "progressive"));
+    assert_int_equal(got_w, w);
+    assert_int_equal(got_h, h);
+    assert_int_equal(want_n, (size_t)w * h * 3);
+    int most = difference(got, (uint8_t *)want, want_n);
+    if (most > 2) fail_msg("%s: differs by %d", name, most);
+    mem_free(got);
+    mem_free(want);
+    mem_free(bytes);
+}
+
+static void test_jpeg_kinds(void **state)
+{
+    (void)state;
+    struct jpg *j = jpg_new(NULL);
+    check_jpeg(j, "base", 83, 61, 3);
+    check_jpeg(j, "grey", 83, 61, 1);
+    check_jpeg(j, "cmyk", 83, 61, 4);
+    check_jpeg(j, "progressive", 83, 61, 3);
+    check_jpeg(j, "exif6", 83, 61, 3); /* not turned */
+    check_jpeg(j, "s444", 83, 61, 3);
+    check_jpeg(j, "one", 1, 1, 3);
+    check_jpeg(j, "wide", 3000, 3, 3);
+    jpg_free(j);
+}
+
+static void test_jpeg_scaled(void **state)
+{
+    (void)state;
+    assert_int_equal(jpg_divisor(2250, 1500, 1024), 2);
+    assert_int_equal(jpg_divisor(2000, 1500, 1024), 2); /* 1000 is within 3 % */
+    assert_int_equal(jpg_divisor(1500, 1980, 1024), 1);
+    assert_int_equal(jpg_divisor(4000, 100, 1024), 4);
+    assert_int_equal(jpg_divisor(64, 64, 1024), 1);
+    size_t n;
+    char *bytes = golden("base.jpg", &n);
+    struct jpg *j = jpg_new(NULL);
+    for (uint32_t divisor = 2; divisor <= 4; divisor *= 2) {
+        uint32_t w, h;
+        uint8_t *p;
+        struct error e;
+        if (jpg_decode(j, bytes, n, divisor, &w, &h, &p, &e)) fail_msg("%s", e.text);
+        assert_int_equal(w, (83 + divisor - 1) / divisor);
+        assert_int_equal(h, (61 + divisor - 1) / divisor);
+        /* the disc's middle is red at every size */
+        const uint8_t *middle = p + ((size_t)h / 2 * w + w / 2) * 3;
+        assert_true(middle[0] > 200 && middle[1] < 90 && middle[2] < 70);
+        mem_free(p);
+    }
+    jpg_free(j);
+    mem_free(bytes);
+}
+
+static void jpeg_bad(struct jpg *j, const char *name, const char *says)
+{
+    size_t n;
+    char *bytes = golden(name, &n);
+    uint32_t w, h;
+    uint8_t *p;
+    struct error e = {0};
+    if (!jpg_decode(j, bytes, n, 1, &w, &h, &p, &e)) fail_msg("%s was accepted", name);
+    assert_int_equal(e.code, PL_USAGE);
+    assert_null(p);
+    assert_says(&e, says);
+    mem_free(bytes);
+}
+
+/* A reader that failed reads the next file. */
+static void test_jpeg_refused(void **state)
+{
+    (void)state;
+    struct jpg *j = jpg_new(NULL);
+    jpeg_bad(j, "truncated.jpg", "Premature end");
+    jpeg_bad(j, "noend.jpg", "Premature end");
+    jpeg_bad(j, "damaged.jpg", "a JPEG that cannot be read");
+    jpeg_bad(j, "headonly.jpg", "a JPEG that cannot be read");
+    jpeg_bad(j, "rgb.png", "Not a JPEG");
+    check_jpeg(j, "base", 83, 61, 3);
+    jpg_free(j);
+    j = jpg_new(&(struct jpg_limits){.pixels = 83 * 61 - 1});
+    jpeg_bad(j, "base.jpg", "at most 5062 pixels");
+    jpg_free(j);
+    j = jpg_new(&(struct jpg_limits){.scans = 2, .memory = 1 << 20});
+    jpeg_bad(j, "progressive.jpg", "more than 2 scans");
+    jpg_free(j);
+    j = jpg_new(&(struct jpg_limits){.memory = 10000});
+    jpeg_bad(j, "progressive.jpg", "at most 10000");
+    jpg_free(j);
+    size_t n;
+    char *bytes = golden("truncated.jpg", &n);
+    uint32_t w, h;
+    uint8_t *p;
+    struct error e;
+    j = jpg_new(&(struct jpg_limits){.tolerant = true});
+    if (jpg_decode(j, bytes, n, 1, &w, &h, &p, &e)) fail_msg("%s", e.text);
+    assert_true(jpg_warnings(j) > 0);
+    mem_free(p);
+    mem_free(bytes);
+    jpg_free(j);
+}
+
+static void test_jpeg_write(void **state)
+{
+    (void)state;
+    size_t n;
+    uint8_t *pixels = (uint8_t *)golden("base.rgb", &n), *back;
+    struct text file = {0};
+    struct jpg_header head;
+    struct error e;
+    struct jpg *j = jpg_new(NULL);
+    uint32_t w, h;
+    if (jpg_encode(&file, 83, 61, pixels, 0, 95, &e) || jpg_peek(file.at, file.n, &head, &e) ||
+        jpg_decode(j, file.at, file.n, 1, &w, &h, &back, &e))
+        fail_msg("%s", e.text);
+    assert_int_equal(w, 83);
+    assert_int_equal(h, 61);
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (pixels[i] - back[i]) * (pixels[i] - back[i]);
+    if (sum / n > 12) fail_msg("mean square error %.1f", sum / n);
+    mem_free(back);
+    mem_free(pixels);
+    text_free(&file);
+    jpg_free(j);
+}
+
+/* ---- resize ---- */
+
+static void run_resize(const struct resize_view *view, const uint8_t *src)
+{
+    struct resize r;
+    size_t room = resize_scratch(view);
+    void *scratch = mem_alloc(room);
+    resize_begin(&r, view, scratch, room);
+    for (uint32_t y = 0; resize_wants(&r); y++) resize_row(&r, src + (size_t)y * view->width * 3);
+    assert_int_equal(r.next, view->to_height);
+    mem_free(scratch);
+}
+
+static void check_resize(const char *name, struct resize_view v)
+{
+    char file[64];
+    size_t n, want_n;
+    snprintf(file, sizeof file, "resize_%s.rgb", name);
+    uint8_t *src = (uint8_t *)golden("resize_src.rgb", &n), *want = (uint8_t *)golden(file, &want_n);
+    v.width = 150, v.height = 100, v.stride = v.to_width * 3;
+    assert_int_equal(want_n, (size_t)v.to_width * v.to_height * 3);
+    uint8_t *got = mem_alloc(want_n + 1), *flipped = mem_alloc(want_n + 1);
+    got[want_n] = flipped[want_n] = 77; /* nothing is written behind the end */
+    v.to = got;
+    run_resize(&v, src);
+    int most = difference(got, want, want_n);
+    if (most > 1) fail_msg("%s differs by %d", name, most);
+    v.to = flipped;
+    v.flip = true;
+    run_resize(&v, src);
+    for (uint32_t y = 0; y < v.to_height; y++)
+        for (uint32_t x = 0; x < v.to_width; x++)
+            assert_memory_equal(flipped + (y * v.to_width + x) * 3, got + (y * v.to_width + v.to_width - 1 - x) * 3, 3);
+    assert_int_equal(got[want_n], 77);
+    assert_int_equal(flipped[want_n], 77);
+    mem_free(got);
+    mem_free(flipped);
+    mem_free(src);
+    mem_free(want);
+}
+
+static void test_resize(void **state)
+{
+    (void)state;
+    check_resize("down", (struct resize_view){.to_width = 64, .to_height = 43});
+    check_resize("slight", (struct resize_view){.to_width = 137, .to_height = 91});
+    check_resize("up", (struct resize_view){.to_width = 211, .to_height = 141});
+    check_resize("crop", (struct resize_view){.x = 20.5, .y = 10.25, .w = 99.5, .h = 70.5, .to_width = 96, .to_height = 64});
+    check_resize("tiny", (struct resize_view){.to_width = 7, .to_height = 5});
+    check_resize("src", (struct resize_view){.to_width = 150, .to_height = 100}); /* the same size: the same bytes */
+}
+
+/* One colour stays that colour, whatever the sizes; and so do single pixels. */
+static void test_resize_flat(void **state)
+{
+    (void)state;
+    for (uint32_t trial = 0; trial < 200; trial++) {
+        struct resize_view v = {.width = 1 + trial * 7 % 61, .height = 1 + trial * 5 % 43, .to_width = 1 + trial * 11 % 53, .to_height = 1 + trial * 3 % 47};
+        v.stride = v.to_width * 3;
+        uint8_t *src = mem_alloc((size_t)v.width * v.height * 3), *to = mem_alloc(v.stride * v.to_height);
+        memset(src, (int)trial + 55, (size_t)v.width * v.height * 3);
+        v.to = to;
+        run_resize(&v, src);
+        for (size_t i = 0; i < v.stride * v.to_height; i++) assert_int_equal(to[i], trial + 55);
+        mem_free(src);
+        mem_free(to);
+    }
+}
+
+static void test_resize_sizes(void **state)
+{
+    (void)state;
+    uint32_t w, h;
+    resize_longest(2250, 1500, 1024, &w, &h);
+    assert_int_equal(w, 1024);
+    assert_int_equal(h, 683);
+    resize_longest(3, 3000, 1024, &w, &h);
+    assert_int_equal(w, 1);
+    assert_int_equal(h, 1024);
+    for (uint32_t width = 1; width < 3000; width = width * 5 / 4 + 1)
+        for (uint32_t height = 1; height < 3000; height = height * 4 / 3 + 1) {
+            struct resize_view v = {.width = width, .height = height};
+            resize_longest(width, height, 64, &v.to_width, &v.to_height);
+            assert_true(resize_scratch(&v) <= resize_scratch_most(3000, 64));
+        }
+    uint8_t square[4 * 4 * 3] = {0};
+    resize_pad(square, 4, 4, 2, (uint8_t[]){1, 2, 3});
+    assert_int_equal(square[2 * 12 - 1], 0);
+    assert_int_equal(square[2 * 12], 1);
+    assert_int_equal(square[47], 3);
+}
+
+/* ---- gunzip ---- */
+
+/* Two members and padding; the same cut. `gzip` of "plimsoll\n". */
+static void test_gunzip(void **state)
+{
+    (void)state;
+    static const uint8_t member[] = {0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03, 0x2b, 0xc8, 0xc9, 0xcc, 0x2d, 0xce,
+                                     0xcf, 0xc9, 0xe1, 0x02, 0x00, 0x86, 0xf5, 0xcd, 0x8e, 0x09, 0x00, 0x00, 0x00};
+    uint8_t file[2 * sizeof member + 100] = {0}, back[64];
+    memcpy(file, member, sizeof member);
+    memcpy(file + sizeof member, member, sizeof member);
+    for (int cut = 0; cut < 3; cut++) {
+        FILE *from = tmpfile(), *to = tmpfile();
+        struct gunzip_report r;
+        struct error e;
+        size_t n = cut == 0 ? sizeof file : cut == 1 ? 2 * sizeof member - 10 : 5;
+        assert_int_equal(fwrite(file, 1, n, from), n);
+        fflush(from);
+        lseek(fileno(from), 0, SEEK_SET);
+        if (gunzip(fileno(from), fileno(to), &r, &e)) fail_msg("%s", e.text);
+        assert_int_equal(r.damaged, cut > 0);
+        ssize_t got = pread(fileno(to), back, sizeof back, 0);
+        assert_int_equal(got, (ssize_t)r.out);
+        if (cut == 0) assert_int_equal(got, 18);
+        if (cut == 2) assert_int_equal(got, 0);
+        if (cut < 2) assert_memory_equal(back, "plimsoll\n", 9);
+        fclose(from);
+        fclose(to);
+    }
+}
+
+/* ---- synthetic scenes ---- */
+
+/* The file reads back; every mask is the shape's visible pixels, no more and no less. */
+static void check_scene(const struct synth_options *o, uint64_t id)
+{
+    struct synth_scene s;
+    struct text json = {0};
+    struct annotation a;
+    struct mask *masks = mem_alloc(o->masks * sizeof *masks);
+    struct error e;
+    synth_draw(&s, o, id);
+    uint32_t n = synth_json(&s, &json);
+    if (annotation_read(json.at, json.n, &a, masks, o->masks, &e)) fail_msg("%s", e.text);
+    assert_int_equal(a.masks, n);
+    assert_true(n > 0 && a.id == (int64_t)id && a.w == o->width && a.h == o->height);
+    uint8_t *pixels = mem_alloc((size_t)a.w * a.h);
+    for (uint32_t k = 0; k < n; k++) {
+        struct rle_facts f;
+        assert_int_equal(rle_measure(&masks[k].shape.rle, &f), RLE_OK);
+        assert_int_equal(rle_to_pixels(&masks[k].shape.rle, pixels), RLE_OK);
+        assert_true(masks[k].area == f.area && masks[k].box[0] == f.x && masks[k].box[1] == f.y);
+        assert_true(masks[k].box[2] + 1 == f.w && masks[k].box[3] + 1 == f.h); /* one short */
+        uint32_t px = (uint32_t)masks[k].point[0], py = (uint32_t)masks[k].point[1];
+        uint16_t owner = s.owner[(size_t)py * a.w + px];
+        assert_true(owner > 0);
+        for (uint32_t y = 0; y < a.h; y++)
+            for (uint32_t x = 0; x < a.w; x++)
+                if (pixels[(size_t)x * a.h + y] != (s.owner[(size_t)y * a.w + x] == owner)) fail_msg("mask %u is wrong at %u,%u", k, x, y);
+    }
+    mem_free(pixels);
+    mem_free(masks);
+    text_free(&json);
+    synth_free(&s);
+}
+
+static void test_synth(void **state)
+{
+    (void)state;
+    for (uint64_t id = 1; id < 6; id++) check_scene(&(struct synth_options){3, 160, 120, 9}, id);
+    check_scene(&(struct synth_options){4, 31, 97, 40}, 7);
+    struct synth_scene a, b;
+    struct synth_options o = {8, 64, 48, 5};
+    synth_draw(&a, &o, 3);
+    synth_draw(&b, &o, 3);
+    assert_memory_equal(a.rgb, b.rgb, 64 * 48 * 3);
+    synth_free(&b);
+    synth_draw(&b, &o, 4);
+    assert_true(memcmp(a.rgb, b.rgb, 64 * 48 * 3) != 0);
+    synth_free(&a);
+    synth_free(&b);
+}
+
+static bool pixel_set(const void *of, uint32_t x, uint32_t y) { return ((const uint8_t *)of)[y * 5 + x]; }
+
+/* Traced runs against those that rle.h finds, for every 5x3 picture. */
+static void test_trace(void **state)
+{
+    (void)state;
+    struct traced t = {0};
+    for (uint32_t bits = 0; bits < 1 << 15; bits++) {
+        uint8_t pixels[15];
+        uint32_t runs[16], n;
+        for (int k = 0; k < 15; k++) pixels[k] = bits >> k & 1;
+        trace_runs(&t, 3, 5, 0, 0, 4, 2, pixel_set, pixels);
+        assert_int_equal(rle_from_pixels(pixels, 3, 5, 5, 1, runs, 16, &n), RLE_OK);
+        assert_int_equal(t.runs.n, n);
+        assert_memory_equal(t.runs.at, runs, n * sizeof *runs);
+        assert_int_equal(t.area, __builtin_popcount(bits));
+        if (bits) assert_true(pixel_set(pixels, t.point[0], t.point[1]));
+    }
+    trace_free(&t);
+}
+
+/* ---- drawing ---- */
+
+static void test_draw(void **state)
+{
+    (void)state;
+    struct picture p = picture_new(40, 30, DRAW_WHITE);
+    draw_rect(&p, -5, -5, 10, 10, DRAW_BLACK);
+    draw_rect(&p, 38, 28, 100, 100, DRAW_BLACK);
+    draw_text(&p, 30, 25, 2, DRAW_BLACK, "cut off\xff");
+    draw_point(&p, 0, 29, 6, draw_colour(2));
+    draw_box(&p, -3, 10, 60, 10, 2, draw_colour(3));
+    assert_int_equal(p.rgb[0], DRAW_BLACK.r);
+    assert_int_equal(p.rgb[5 * 3], 255);
+    /* A mask of 2x2 with one pixel set covers a quarter of the place, outlined. */
+    uint8_t mask[4] = {0, 1, 0, 0}, bits[2] = {2, 0};
+    struct picture q = picture_new(40, 30, DRAW_WHITE), r = picture_new(40, 30, DRAW_WHITE);
+    struct colour c = {200, 0, 0};
+    draw_overlay(&q, (struct draw_place){10, 10, 20, 20}, &(struct draw_mask){mask, 2, 2, 2, false}, c, 0.5, 1);
+    draw_overlay(&r, (struct draw_place){10, 10, 20, 20}, &(struct draw_mask){bits, 1, 2, 2, true}, c, 0.5, 1);
+    assert_memory_equal(q.rgb, r.rgb, 40 * 30 * 3);
+    uint32_t edge = 0, inner = 0;
+    for (int i = 0; i < 40 * 30; i++) {
+        edge += q.rgb[3 * i + 1] == 0;
+        inner += q.rgb[3 * i + 1] == 128;
+    }
+    assert_int_equal(edge, 36);
+    assert_int_equal(inner, 64);
+    picture_free(&p);
+    picture_free(&q);
+    picture_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_png_numbers),
+        cmocka_unit_test(test_png_rgb),
+        cmocka_unit_test(test_png_refused),
+        cmocka_unit_test(test_png_write),
+        cmocka_unit_test(test_jpeg_kinds),
+        cmocka_unit_test(test_jpeg_scaled),
+        cmocka_unit_test(test_jpeg_refused),
+        cmocka_unit_test(test_jpeg_write),
+        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_resize_flat),
+        cmocka_unit_test(test_resize_sizes),
+        cmocka_unit_test(test_gunzip),
+        cmocka_unit_test(test_synth),
+        cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_draw),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,206 @@
+/*
+ * test_profile.c: measured profiles: the file, what a damaged one says, and that a plan's
+ * times follow the corrections in it.
+ */
+#include "optest.h"
+
+#include <unistd.h>
+
+#include "io/file.h"
+#include "run/calibration.h"
+#include "run/device.h"
+
+/* A profile with a few curves of odd numbers. */
+static void make_profile(struct profile *p, struct calibration *c)
+{
+    profile_default(p, DEVICE_CPU, 3);
+    memset(c, 0, sizeof *c);
+    snprintf(c->cpu, sizeof c->cpu, "A processor \"with\" quotes");
+    snprintf(c->isa, sizeof c->isa, "none");
+    snprintf(c->date, sizeof c->date, "2026-01-02T03:04:05Z");
+    p->flops_f32 = 1e11 / 3;
+    p->cache_bandwidth = 1e11 / 7;
+    p->cache_bytes = 3 << 20;
+    p->launch_seconds = 1e-6 / 3;
+    c->curve[OP_ADD][0][CLASS_FULL] = (struct curve){1, {{1e-6, 1.5}}};
+    c->curve[OP_LINEAR][0][CLASS_FULL] = (struct curve){2, {{1e-5, 8}, {1e-3, 2}}};
+    c->curve[OP_ACT][ACT_RELU][CLASS_HALF] = (struct curve){1, {{1.0 / 3, 0.7}}};
+    c->curve[OP_MATMUL][1][CLASS_FULL] = (struct curve){1, {{1e-4, 3}}};
+    p->measured = c;
+}
+
+static struct calibration given, taken;
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    struct profile a, b;
+    struct text once = {0}, again = {0};
+    struct error e = {0};
+    make_profile(&a, &given);
+    profile_write(&a, &once);
+    if (profile_parse(once.at, once.n, &b, &taken, &e)) fail_msg("%s", e.text);
+    assert_memory_equal(&given, &taken, sizeof given);
+    assert_string_equal(b.name, "cpu-3");
+    assert_true(a.flops_f32 == b.flops_f32 && a.cache_bandwidth == b.cache_bandwidth && a.launch_seconds == b.launch_seconds);
+    profile_write(&b, &again);
+    assert_string_equal(once.at, again.at);
+    text_free(&once);
+    text_free(&again);
+}
+
+/* `from` replaced by `to` in the written profile is refused, and the message has `word`. */
+static void refuses(const char *from, const char *to, const char *word)
+{
+    struct profile p;
+    struct text t = {0}, bad = {0};
+    struct error e = {0};
+    make_profile(&p, &given);
+    profile_write(&p, &t);
+    char *at = strstr(t.at, from);
+    if (!at) fail_msg("no %s in the profile", from);
+    text_printf(&bad, "%.*s%s%s", (int)(at - t.at), t.at, to, at + strlen(from));
+    int rc = profile_parse(bad.at, bad.n, &p, &taken, &e);
+    if (rc != PL_USAGE || !strstr(e.text, word)) fail_msg("%s -> %s: code %d, \"%s\", expected the word %s", from, to, rc, e.text, word);
+    text_free(&t);
+    text_free(&bad);
+}
+
+static void test_damaged(void **state)
+{
+    (void)state;
+    refuses("\"profile_format\": 1", "\"profile_format\": 2", "profile_format");
+    refuses("\"device\": \"cpu\"", "\"device\": \"abacus\"", "abacus");
+    refuses("\"threads\": 3", "\"threads\": 0", "threads");
+    refuses("\"threads\": 3", "\"threads\": 1e99", "threads");
+    refuses("\"flops_bf16\"", "\"flops_bf17\"", "flops_bf16");
+    refuses("\"memory_bandwidth\": ", "\"memory_bandwidth\": -", "memory_bandwidth");
+    refuses("\"launch_seconds\": ", "\"launch_seconds\": -", "launch_seconds");
+    refuses("\"op\": \"ADD\"", "\"op\": \"ADDLE\"", "ADDLE");
+    refuses("\"op\": \"ADD\"", "\"op\": \"LINEAR\"", "twice");
+    refuses("\"variant\": \"relu\"", "\"variant\": \"nn\"", "variant");
+    refuses("\"dtype\": \"bf16\"", "\"dtype\": \"f8\"", "f8");
+    refuses("1.5", "0", "corrections[");
+    refuses("1.5", "\"much\"", "corrections[");
+    refuses("1.5", "1.5, 2", "3 numbers");
+    refuses("0.001,", "1e-6,", "above the one before");
+    refuses("\"corrections\": [", "\"corrections\": 7, \"rest\": [", "corrections");
+}
+
+static void test_cut_short(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct text t = {0};
+    make_profile(&p, &given);
+    profile_write(&p, &t);
+    for (size_t n = 0; n + 2 < t.n; n++) {
+        struct error e = {0};
+        if (profile_parse(t.at, n, &p, &taken, &e) != PL_USAGE || !e.text[0]) fail_msg("%zu of %zu bytes are taken for a profile", n, t.n);
+    }
+    char path[] = "/tmp/plimsoll-profile-XXXXXX";
+    struct error e = {0};
+    close(mkstemp(path));
+    assert_int_equal(file_write_atomic(path, t.at, t.n / 2, &e), PL_OK);
+    assert_int_equal(profile_read(path, &p, &taken, &e), PL_USAGE);
+    assert_true(strstr(e.text, path) && strstr(e.text, "bench --calibrate") && strstr(e.text, "device.profile: default"));
+    unlink(path);
+    text_free(&t);
+}
+
+static void test_curve(void **state)
+{
+    (void)state;
+    struct curve c = {3, {{1e-6, 16}, {1e-4, 4}, {1e-2, 1}}};
+    assert_true(curve_factor(&c, 1e-9) == 16 && curve_factor(&c, 1) == 1);
+    assert_true(fabs(curve_factor(&c, 1e-5) - 8) < 1e-9 && fabs(curve_factor(&c, 1e-3) - 2) < 1e-9);
+    assert_true(fabs(curve_factor(&c, 1e-4) - 4) < 1e-9);
+}
+
+/* The time of y = x w^T, x and w of 1024 x 1024; and of y + y. */
+static void seconds_of(const struct profile *p, double *linear, double *add, double *act)
+{
+    struct graph g;
+    struct query q;
+    graph_init(&g);
+    id x = graph_param(&g, "x", DT_F32, DIM(1024, 1024), (struct init){0}), w = graph_param(&g, "w", DT_F32, DIM(1024, 1024), (struct init){0});
+    id y = op_linear(&g, x, w, 0), z = op_add(&g, y, y), a = op_act(&g, z, ACT_TANH);
+    id *const of[] = {&y, &z, &a};
+    double *const to[] = {linear, add, act};
+    for (int i = 0; i < 3; i++) {
+        const struct node *n = node_at(&g, tensor_at(&g, *of[i])->node);
+        query_fill(&q, &g, n, p);
+        *to[i] = kernel_seconds(&q, n->op);
+    }
+    graph_free(&g);
+}
+
+static void test_corrections_are_used(void **state)
+{
+    (void)state;
+    struct profile p;
+    double linear[2], add[2], act[2];
+    make_profile(&p, &given);
+    p.measured = NULL;
+    seconds_of(&p, &linear[0], &add[0], &act[0]);
+    p.measured = &given;
+    seconds_of(&p, &linear[1], &add[1], &act[1]);
+    double launch = p.launch_seconds;
+    /* 2 * 1024^3 flops at 1e11 / 3 take 64 ms: beyond the curve's last point. */
+    assert_true(fabs((linear[1] - launch) / (linear[0] - launch) - 2) < 1e-9);
+    assert_true(fabs((add[1] - launch) / (add[0] - launch) - 1.5) < 1e-9);
+    /* Of another activation and dtype there is one: better than nothing. */
+    assert_true(fabs((act[1] - launch) / (act[0] - launch) - 0.7) < 1e-9);
+    /* What nobody measured is like an addition. */
+    given.curve[OP_ACT][ACT_RELU][CLASS_HALF].n = 0;
+    seconds_of(&p, &linear[1], &add[1], &act[1]);
+    assert_true(fabs((act[1] - launch) / (act[0] - launch) - 1.5) < 1e-9);
+}
+
+static void test_cached_bytes_are_faster(void **state)
+{
+    (void)state;
+    struct profile p;
+    double last = 0;
+    make_profile(&p, &given);
+    p.cache_bandwidth = 4 * p.memory_bandwidth;
+    for (int64_t n = 1024; n <= 64 << 20; n *= 2) {
+        struct graph g;
+        struct query q;
+        graph_init(&g);
+        id x = graph_param(&g, "x", DT_F32, 1, &n, (struct init){0});
+        const struct node *node = node_at(&g, tensor_at(&g, op_scale(&g, x, 2))->node);
+        query_fill(&q, &g, node, &p);
+        double rate = (double)n * 8 / kernel_ideal(&q, OP_SCALE);
+        assert_true(rate <= p.cache_bandwidth * 1.0001 && rate >= p.memory_bandwidth * 0.9999);
+        assert_true(kernel_ideal(&q, OP_SCALE) > last);
+        last = kernel_ideal(&q, OP_SCALE);
+        graph_free(&g);
+    }
+}
+
+static void test_place(void **state)
+{
+    (void)state;
+    char path[512];
+    setenv("XDG_DATA_HOME", "/somewhere", 1);
+    assert_true(profile_path(3, path, sizeof path));
+    assert_true(!strncmp(path, "/somewhere/plimsoll/", 20) && strstr(path, "-3.json"));
+    assert_null(strchr(path + 20, '/'));
+    setenv("XDG_DATA_HOME", "relative", 1);
+    setenv("HOME", "/home/someone", 1);
+    assert_true(profile_path(3, path, sizeof path));
+    assert_true(!strncmp(path, "/home/someone/.local/share/plimsoll/", 36));
+    unsetenv("HOME");
+    assert_false(profile_path(3, path, sizeof path));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_damaged), cmocka_unit_test(test_cut_short),
+        cmocka_unit_test(test_curve), cmocka_unit_test(test_corrections_are_used), cmocka_unit_test(test_cached_bytes_are_faster),
+        cmocka_unit_test(test_place),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

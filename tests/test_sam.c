@@ -1,0 +1,415 @@
+/*
+ * test_sam.c: Segment Anything beyond the golden files: a step in micro-batches is the whole
+ * step, and masks that are none weigh nothing; folders are written back as they were; what
+ * never learns has no gradient; the presets have the published number of weights.
+ *
+ * From the repository's root: the models are those of tests/golden. With KEEP=DIR in the environment the
+ * fresh weights of sam-tiny are left there, for tests/golden/check_sam.py.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "train/recipe.h"
+#include "train/run.h"
+
+enum { BATCH = 4, MASKS = 3, POINTS = 2 };
+
+static void must(int rc, const struct error *e)
+{
+    if (rc) fail_msg("%s", e->text);
+}
+
+static void begin(struct config *c, const char *model, const char *const *sets)
+{
+    static const char *const base[] = {"train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1",
+                                       "device.threads=2", "memory.precision=f32"};
+    struct error e = {0};
+    config_init(c);
+    int rc = config_set(c, model, &e);
+    for (size_t i = 0; i < COUNT(base) && !rc; i++) rc = config_set(c, base[i], &e);
+    for (; *sets && !rc; sets++) rc = config_set(c, *sets, &e);
+    if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, &e);
+    must(rc, &e);
+}
+
+/* --- splits ---------------------------------------------------------------------------- */
+
+/* Every input of the step, by a rule of its own. */
+static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
+{
+    struct run_input x;
+    struct error e = {0};
+    assert_true(run_input(r, name, &x));
+    uint64_t bytes = x.sample * BATCH;
+    char *data = mem_alloc(bytes);
+    for (uint64_t i = 0; i < bytes / dtype_size(x.dtype); i++) dtype_store(data, x.dtype, (int64_t)i, rule((int64_t)i));
+    must(run_write_input(r, name, 0, data, bytes, &e), &e);
+    mem_free(data);
+}
+
+static float wave(int64_t i) { return (float)sin(0.37 * (double)i + 0.001 * (double)(i % 97)); }
+static float place(int64_t i) { return 0.5f + 0.45f * wave(3 * i); }
+static float kind(int64_t i) { return (float)(i % 4); }
+static float bits(int64_t i) { return (float)(i * 37 % 251); }
+/* Rows, columns: most of the mask, all of it, none of it. */
+static float area(int64_t i)
+{
+    static const float known[] = {17, 13, 20, 20, 0, 0, 5, 20};
+    return known[i % (int64_t)COUNT(known)];
+}
+
+static void put_batch(struct run *r)
+{
+    put_input(r, "pixel_values", wave);
+    put_input(r, "input_points", place);
+    put_input(r, "input_labels", kind);
+    put_input(r, "gt_masks", bits);
+    put_input(r, "gt_valid", area);
+}
+
+static const struct prompting by_points = {.masks = MASKS, .points = POINTS, .targets = true};
+
+/* The loss, and behind it the step's gradients in the order of the parameters. */
+static float *gradients(const struct prompting *p, void (*put)(struct run *), const char *const *sets, int64_t *count)
+{
+    struct config c;
+    struct run r = {0};
+    struct error e = {0};
+    begin(&c, "model.path=tests/golden/sam_target", sets);
+    must(run_plan(&r, &c, &(struct run_options){.train = true, .prompts = *p}, &e), &e);
+    must(run_start(&r, NULL, true, &e), &e);
+    put(&r);
+    must(run_put_step(&r, &(struct step_block){.inv_count = 0.125f, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+    must(run_program(&r, PROGRAM_STEP, &e), &e);
+    VEC(float) all = {0};
+    vec_push(&all, 0);
+    must(run_read(&r, graph_find_output(&r.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
+    for (uint32_t i = 0; i < r.graph.params.n; i++) {
+        id g = r.graph.params.at[i].grad;
+        if (!g) continue;
+        const float *x = (const float *)tape_address(&r.tape, g);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.graph, g)); k++) vec_push(&all, x[k]);
+    }
+    run_close(&r);
+    config_free(&c);
+    *count = all.n;
+    return all.at;
+}
+
+static void expect_within(const float *a, const float *b, int64_t n, double bound, const char *what)
+{
+    double off = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        off += pow((double)a[i] - (double)b[i], 2);
+        size += pow((double)b[i], 2);
+    }
+    assert_true(size > 0);
+    if (!(sqrt(off / size) < bound)) fail_msg("%s: off by %.2g", what, sqrt(off / size));
+}
+
+/* Sums in another order: eps times the root of the number of terms, with room for the
+ * depth of the network. */
+static void expect_near(const float *a, const float *b, int64_t n, const char *what) { expect_within(a, b, n, 30 * 1.2e-7, what); }
+
+static void test_micro_batches(void **state)
+{
+    (void)state;
+    static const char *const whole[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
+    static const char *const split[][3] = {{"memory.micro_batch=1", "memory.recompute=none", NULL},
+                                           {"memory.micro_batch=2", "memory.recompute=all", NULL},
+                                           {"memory.micro_batch=4", "memory.recompute=all", NULL}};
+    int64_t n, k;
+    float *want = gradients(&by_points, put_batch, whole, &n);
+    for (size_t i = 0; i < COUNT(split); i++) {
+        float *got = gradients(&by_points, put_batch, split[i], &k);
+        assert_int_equal(n, k);
+        expect_near(got, want, n, split[i][0]);
+        if (i == 2) assert_memory_equal(got, want, (size_t)n * sizeof *got); /* recompute changes no bit */
+        mem_free(got);
+    }
+    mem_free(want);
+}
+
+/* Weights of which layers read parts (queries, keys and values are one matrix), places and
+ * targets go through in bf16, too: within its eps of 1/128 times the depth. */
+static void test_bf16(void **state)
+{
+    (void)state;
+    static const char *const exact[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
+    static const char *const rounded[] = {"memory.micro_batch=2", "memory.recompute=none", "memory.precision=bf16", NULL};
+    int64_t n, k;
+    float *want = gradients(&by_points, put_batch, exact, &n), *got = gradients(&by_points, put_batch, rounded, &k);
+    assert_int_equal(n, k);
+    expect_within(got, want, n, 10.0 / 128, "bf16");
+    mem_free(want);
+    mem_free(got);
+}
+
+/* --- rounds ------------------------------------------------------------------------------ */
+
+enum { ROUNDS = 5, ROUND_SLOTS = 2 + ROUNDS - 1 };
+static float pixel(int64_t i) { return (float)(i * 31 % 256); }
+static float image_area(int64_t i) { return (float)(i % 3 ? 300 : 30); }
+static float identity(int64_t i) { return (float)i; }
+static float first_kind(int64_t i)
+{
+    const int64_t slot = i % ROUND_SLOTS, box = i / ROUND_SLOTS % 2;
+    return (float)(slot > 1 ? POINT_NOTHING : slot ? (box ? POINT_LAST : POINT_FILLER) : box ? POINT_FIRST : POINT_ON);
+}
+
+static void put_rounds(struct run *r)
+{
+    put_input(r, "images", pixel);
+    put_input(r, "image_valid", image_area);
+    put_input(r, "input_points", place);
+    put_input(r, "input_labels", first_kind);
+    put_input(r, "gt_masks", bits);
+    put_input(r, "gt_valid", area);
+    put_input(r, "prompt_keys", identity);
+}
+static const struct prompting in_rounds = {.masks = MASKS, .points = ROUND_SLOTS, .rounds = ROUNDS, .targets = true};
+
+/* A round draws its point by the mask's key: micro-batches and pieces of the masks see the
+ * same rounds. A pixel whose logit is on the edge may fall to the other side by rounding, which
+ * would be seen: the weights here have none. */
+static void test_rounds(void **state)
+{
+    (void)state;
+    static const char *const whole[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
+    static const char *const split[][4] = {{"memory.recompute=all", "memory.micro_batch=4", NULL},
+                                           {"memory.recompute=selective", "memory.micro_batch=4", NULL},
+                                           {"memory.recompute=none", "memory.micro_batch=1", NULL},
+                                           {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=2", NULL},
+                                           {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=3", NULL},
+                                           {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL},
+                                           {"memory.recompute=selective", "memory.micro_batch=1", "memory.head_chunks=2", NULL}};
+    int64_t n, k;
+    float *want = gradients(&in_rounds, put_rounds, whole, &n);
+    assert_true(isfinite(want[0]) && want[0] > 0);
+    for (size_t i = 0; i < COUNT(split); i++) {
+        char what[96];
+        snprintf(what, sizeof what, "%s %s %s", split[i][0], split[i][1], split[i][2] ? split[i][2] : "");
+        float *got = gradients(&in_rounds, put_rounds, split[i], &k);
+        assert_int_equal(n, k);
+        expect_near(got, want, n, what);
+        if (i < 2) assert_memory_equal(got, want, (size_t)n * sizeof *got);
+        mem_free(got);
+    }
+    mem_free(want);
+}
+
+/* The same prompts, a point and a box each: as points and boxes, and in slots of which two
+ * stay empty. Nobody sees what is in those. */
+enum { SLOTS = 5 };
+static float slot_kind(int64_t i)
+{
+    static const int kinds[SLOTS] = {POINT_NOTHING, POINT_FIRST, POINT_ON, POINT_LAST, POINT_NOTHING};
+    return (float)kinds[i % SLOTS];
+}
+static float slot_place(int64_t i)
+{
+    const int64_t mask = i / (2 * SLOTS), slot = i / 2 % SLOTS, axis = i % 2;
+    if (slot == 2) return place(2 * mask + axis);
+    return slot == 0 || slot == 4 ? 7.5f : place(100 + 4 * mask + (slot == 3 ? 2 : 0) + axis);
+}
+static float box_place(int64_t i) { return place(100 + i); }
+static float on(int64_t i) { return (void)i, (float)POINT_ON; }
+
+static void put_apart(struct run *r)
+{
+    put_input(r, "pixel_values", wave);
+    put_input(r, "input_points", place);
+    put_input(r, "input_labels", on);
+    put_input(r, "input_boxes", box_place);
+    put_input(r, "gt_masks", bits);
+    put_input(r, "gt_valid", area);
+}
+
+static void put_slots(struct run *r)
+{
+    put_input(r, "pixel_values", wave);
+    put_input(r, "input_points", slot_place);
+    put_input(r, "input_labels", slot_kind);
+    put_input(r, "gt_masks", bits);
+    put_input(r, "gt_valid", area);
+}
+
+static void test_slots(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
+    const struct prompting apart = {.masks = MASKS, .points = 1, .boxes = true, .targets = true};
+    const struct prompting slots = {.masks = MASKS, .points = SLOTS, .slots = true, .targets = true};
+    int64_t n, k;
+    float *want = gradients(&apart, put_apart, sets, &n), *got = gradients(&slots, put_slots, sets, &k);
+    assert_int_equal(n, k);
+    expect_near(got, want, n, "slots");
+    mem_free(want);
+    mem_free(got);
+}
+
+/* --- folders ---------------------------------------------------------------------------- */
+
+static void save(const char *model, const char *dir)
+{
+    static const char *const sets[] = {"memory.micro_batch=2", "memory.recompute=none", NULL};
+    struct config c;
+    struct run r = {0};
+    struct error e = {0};
+    begin(&c, model, sets);
+    must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
+    must(run_start(&r, NULL, true, &e), &e);
+    must(weights_save(&r.weights, &r.model, &r.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
+    run_close(&r);
+    config_free(&c);
+}
+
+static void drop(const char *dir)
+{
+    static const char *const names[] = {"model.safetensors", "config.json"};
+    char path[256];
+    for (size_t i = 0; i < COUNT(names); i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
+static void read_whole(const char *dir, char **bytes, size_t *n)
+{
+    char path[256];
+    struct error e = {0};
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    must(file_read(path, UINT64_MAX, bytes, n, &e), &e);
+}
+
+/* Read and written back, a folder's weights are the same bytes: with the copy of the
+ * frequencies that published folders hold, with what no prompt reaches, in bf16. */
+static void test_written_back(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"tests/golden/sam_target", "tests/golden/sam_odd", "tests/golden/sam_vision"};
+    for (size_t m = 0; m < COUNT(models); m++) {
+        char dir[] = "/tmp/sam.XXXXXX", model[160], *a, *b;
+        size_t n, k;
+        assert_non_null(mkdtemp(dir));
+        snprintf(model, sizeof model, "model.path=%s", models[m]);
+        save(model, dir);
+        read_whole(models[m], &a, &n);
+        read_whole(dir, &b, &k);
+        assert_int_equal(n, k);
+        assert_memory_equal(a, b, n);
+        mem_free(a);
+        mem_free(b);
+        drop(dir);
+    }
+}
+
+/* A preset's folder is one that opens again. */
+static void test_preset_folder(void **state)
+{
+    (void)state;
+    const char *keep = getenv("KEEP");
+    char dir[256] = "/tmp/sam.XXXXXX";
+    struct model m;
+    struct error e = {0};
+    if (keep) snprintf(dir, sizeof dir, "%s", keep);
+    assert_true(keep ? !mkdir(dir, 0777) : mkdtemp(dir) != NULL);
+    save("model.preset=sam-tiny", dir);
+    must(model_open(&m, dir, &e), &e);
+    model_close(&m);
+    if (!keep) drop(dir);
+}
+
+/* --- parameters --------------------------------------------------------------------------- */
+
+/* Training leaves the frequencies alone; masks are no input here, so nothing reaches their
+ * embedding either. */
+static void test_unreached(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
+    struct config c;
+    struct run r = {0};
+    struct error e = {0};
+    int unreached = 0;
+    begin(&c, "model.preset=sam-tiny", sets);
+    must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
+    for (uint32_t i = 0; i < r.graph.params.n; i++) {
+        const struct param *p = &r.graph.params.at[i];
+        const char *name = graph_name(&r.graph, tensor_at(&r.graph, p->tensor)->name);
+        if (storage_of(&r.graph, p->tensor)->kind == KIND_CONST || p->grad) continue;
+        bool known = strstr(name, "positional_embedding") || strstr(name, "mask_embed.") || strstr(name, "hypernetworks_mlps.0.");
+        if (!known) fail_msg("%s has no gradient", name);
+        assert_int_equal(p->frozen, strstr(name, "positional_embedding") != NULL);
+        unreached++;
+    }
+    assert_int_equal(unreached, 1 + 10 + 6);
+    run_close(&r);
+    config_free(&c);
+}
+
+/* The published counts, and the 256 frequencies that are not counted there. */
+static void test_presets(void **state)
+{
+    (void)state;
+    const struct {
+        const char *name;
+        int64_t weights;
+    } known[] = {{"sam-vit-b", 93735472 + 256}, {"sam-vit-l", 312342832 + 256}, {"sam-vit-h", 641090608 + 256}};
+    for (size_t i = 0; i < COUNT(known); i++) {
+        struct model m;
+        struct graph g;
+        struct error e = {0};
+        int64_t n = 0;
+        must(model_preset(&m, known[i].name, &e), &e);
+        graph_init(&g);
+        m.family->build(&m, &g, &(struct batch){.B = 1});
+        must(graph_error(&g, &e), &e);
+        for (uint32_t k = 0; k < g.params.n; k++)
+            if (storage_of(&g, g.params.at[k].tensor)->kind == KIND_PARAM) n += tensor_elements(tensor_at(&g, g.params.at[k].tensor));
+        assert_int_equal(n, known[i].weights);
+        graph_free(&g);
+        model_close(&m);
+    }
+}
+
+/* loss.preset is what the other keys begin with; one that is given wins. */
+static void test_loss(void **state)
+{
+    (void)state;
+    struct config c;
+    struct error e = {0};
+    config_init(&c);
+    struct mask_loss_options o = recipe_loss(&c);
+    assert_true(o.focal == 20 && o.dice == 1 && o.iou == 1 && o.alpha == 0.25f && o.gamma == 2 && o.smooth == 1 && !o.seed);
+    must(config_set(&c, "loss.preset=seed", &e), &e);
+    must(config_set(&c, "loss.dice=3", &e), &e);
+    o = recipe_loss(&c);
+    assert_true(o.focal == 1 && o.dice == 3 && o.iou == 1 && o.alpha == 0.8f && o.gamma == 2 && o.smooth == 1e-6f && o.seed);
+    must(config_set(&c, "loss.focal=0", &e), &e);
+    must(config_set(&c, "loss.dice=0", &e), &e);
+    assert_int_equal(config_check(&c, 0, &e), PL_OK);
+    must(config_set(&c, "loss.iou=0", &e), &e);
+    assert_int_equal(config_check(&c, 0, &e), PL_USAGE);
+    config_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_slots), cmocka_unit_test(test_bf16), cmocka_unit_test(test_rounds), cmocka_unit_test(test_written_back), cmocka_unit_test(test_preset_folder),
+        cmocka_unit_test(test_unreached),     cmocka_unit_test(test_presets), cmocka_unit_test(test_loss),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
