@@ -614,8 +614,10 @@ static void build_rounds(struct rig *r, int64_t B, int64_t M, bool looped, int c
     memset(r, 0, sizeof *r);
     graph_init(g);
     id w = graph_param(g, "w", DT_F64, DIM(C, C), normal), v = graph_param(g, "v", DT_F64, DIM(C, C), normal);
-    id images = op_linear(g, graph_param(g, "images", DT_F64, DIM(B, C), normal), v, 0);
-    id prompts = op_scale(g, graph_param(g, "prompts", DT_F64, DIM(B * M, C), normal), 0.5);
+    /* Rows are what comes from the batch. */
+    id images = op_mul(g, graph_param(g, "images", DT_F64, DIM(B, C), normal), graph_input(g, "of_images", DT_F64, DIM(B, C)));
+    id prompts = op_mul(g, graph_param(g, "prompts", DT_F64, DIM(B * M, C), normal), graph_input(g, "of_prompts", DT_F64, DIM(B * M, C)));
+    images = op_linear(g, images, v, 0);
     id outer = graph_scope_push(g, "decoder", SCOPE_ROWS);
     id h = op_add(g, op_reshape(g, prompts, DIM(B, M, C)), op_reshape(g, images, DIM(B, 1, C)));
     id loss = rounds(g, h, w, looped);
@@ -624,6 +626,7 @@ static void build_rounds(struct rig *r, int64_t B, int64_t M, bool looped, int c
     graph_verify(g, "build");
     pass_chunk(g, &(struct settings){.head_chunks = chunks});
     graph_verify(g, "chunk");
+    assert_int_equal(g->loops.n - 1, looped + (chunks > 1));
     graph_differentiate(g, PROGRAM_STEP, rig_loss_tensor(r));
     graph_verify(g, "differentiate");
     rig_open(r, DEVICE_REF);
@@ -783,7 +786,7 @@ static void check_loop_exit(bool two_ways)
 {
     struct graph g;
     graph_init(&g);
-    id x = op_scale(&g, graph_param(&g, "x", DT_F64, DIM(6, C), (struct init){0}), 1);
+    id x = op_mul(&g, graph_param(&g, "x", DT_F64, DIM(6, C), (struct init){0}), graph_input(&g, "given", DT_F64, DIM(6, C)));
     id w = graph_param(&g, "w", DT_F64, DIM(C, C), (struct init){0});
     id outer = graph_scope_push(&g, "head", SCOPE_ROWS);
     id sum = op_sum(&g, op_linear(&g, x, w, 0));
