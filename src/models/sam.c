@@ -236,6 +236,13 @@ static id pixels(const struct sam_build *b)
     return graph_input(b->g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, b->c->vision.channels, b->side, b->side});
 }
 
+/* An image that was encoded before, as output_map gave it. */
+static id embedding(const struct sam_build *b)
+{
+    id x = graph_input(b->g, "image_embeddings", DT_F32, 4, (int64_t[]){b->B, b->c->vision.output, b->grid, b->grid});
+    return op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
+}
+
 /* As transformers gives it, channels first. */
 static void output_map(const struct model *m, struct graph *g, const struct batch *batch, const char *name, id x)
 {
@@ -264,8 +271,9 @@ static void build_sam(const struct model *m, struct graph *g, const struct batch
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.asked.targets) batch.loss_output = ""; /* none of the outputs: the masks have a loss of their own */
-    id image = sam_encode(&b, pixels(&b));
-    output_map(m, g, &batch, "image_embeddings", image);
+    id image = b.asked.part == PART_MASKS ? embedding(&b) : sam_encode(&b, pixels(&b));
+    if (b.asked.part != PART_MASKS) output_map(m, g, &batch, "image_embeddings", image);
+    if (b.asked.part == PART_IMAGE) return;
     struct sam_encoded p = sam_prompt(&b);
     struct sam_masks out = sam_decode(&b, image, &p);
     if (g->error.code) return;
