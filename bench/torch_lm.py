@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """The LM step of bench/lm.sh in PyTorch: a Llama-shaped model of 124 M weights, AdamW,
-clipping. Prints the seconds of each step and the process's peak resident memory."""
+clipping. Prints the seconds of each step and what bench/common.py says of memory."""
 import argparse
-import resource
+import sys
 import time
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+
+sys.path.insert(0, __file__.rsplit("/", 1)[0])
+from common import Memory  # noqa: E402
 
 p = argparse.ArgumentParser(description=__doc__)
 p.add_argument("--batch", type=int, default=2)
@@ -18,6 +21,7 @@ a = p.parse_args()
 
 torch.set_num_threads(a.threads)
 torch.manual_seed(0)
+memory = Memory()
 config = LlamaConfig(vocab_size=50257, hidden_size=768, intermediate_size=2048, num_hidden_layers=12,
                      num_attention_heads=12, num_key_value_heads=12, max_position_embeddings=1024,
                      tie_word_embeddings=True)
@@ -32,5 +36,5 @@ for _ in range(a.steps):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-    print(f"seconds {time.time() - begun:.3f}")
-print("peak_kib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(f"seconds {time.time() - begun:.3f}", flush=True)
+memory.report(model, optimizer)

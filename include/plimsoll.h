@@ -210,7 +210,8 @@ struct pl_plan_info {
     int64_t micro_batch;            /* samples in one forward and backward... */
     int64_t accumulation;           /* ...and how many of those make a step */
     const char *precision;          /* "f32", "bf16" */
-    int recompute, offload_optimizer;
+    int recompute;                  /* 0: nothing, 1: whole blocks, 2: what is cheap */
+    int offload_optimizer;
     int head_chunks;
     double predicted_seconds;       /* of a step, from the device's profile: not a promise */
 };

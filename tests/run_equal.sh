@@ -5,7 +5,7 @@
 #
 #   bash tests/run_equal.sh       from the repository's root, after make; see run_lib.sh
 #
-# Bit-equal: recompute, offload, both, threads, a second run, and NaN in every dead byte
+# Bit-equal: recompute (all, selective), offload, both, threads, a second run, and NaN in every dead byte
 # (PLIMSOLL_POISON). Within 1e-6 in f32: the split into micro-batches and head chunks.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
@@ -31,6 +31,7 @@ technique() {
 plain() { expect 0 '' train "$tmp/plain" --set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1; }
 check 'a plain run of ten steps' plain
 check 'recompute: same bytes, smaller arena' technique recompute --set memory.recompute=all --set memory.offload=none
+check 'selective: same bytes, smaller arena' technique selective --set memory.recompute=selective --set memory.offload=none
 check 'offload: same bytes, smaller arena' technique offload --set memory.recompute=none --set memory.offload=optimizer
 check 'recompute and offload: same bytes, smaller arena' technique both --set memory.recompute=all --set memory.offload=optimizer
 
@@ -95,7 +96,7 @@ poison() {
     same_run "$tmp/clean" "$tmp/poisoned" 3 || return 1
     echo "$(arena "$tmp/clean") bytes"
 }
-for recompute in none all; do for offload in none optimizer; do for chunks in 1 3; do for micro in 8 2 3; do for precision in f32 bf16; do
+for recompute in none selective all; do for offload in none optimizer; do for chunks in 1 3; do for micro in 8 2 3; do for precision in f32 bf16; do
     check "poisoned: recompute $recompute, offload $offload, chunks $chunks, micro $micro, $precision" \
         poison $recompute $offload $chunks $micro $precision
 done; done; done; done; done

@@ -9,7 +9,7 @@
  *     gradient      against the slope of the loss along random directions, f64
  *     chunk         any number of pieces of the head: the same gradients
  *     accumulate    any split of the batch: the same gradients
- *     recompute     the same bits, and with reuse on or off
+ *     recompute     the same bits, of blocks and selective, and with reuse on or off
  *     frozen        weights get no gradient, cost nothing, change no other's
  *
  * What is random is `pick`, a hash of seed and draw number; a failure prints the seed.
@@ -330,7 +330,8 @@ struct making {
     enum dtype f;
     int may;
     int micro_batch, chunks;
-    bool recompute, reuse;
+    enum rebuild recompute;
+    bool reuse;
 };
 
 static void run_pass(struct graph *g, const char *name, pass_fn *pass, const struct settings *s)
@@ -353,6 +354,8 @@ static void make(struct rig *r, const struct making *m, enum device_kind kind)
     run_pass(g, "differentiate", pass_differentiate, &s);
     run_pass(g, "accumulate", pass_accumulate, &s);
     run_pass(g, "recompute", pass_recompute, &s);
+    run_pass(g, "selective", pass_selective, &s);
+    run_pass(g, "handover", pass_handover, &s);
     if (m->reuse) run_pass(g, "reuse", pass_reuse, &s);
     rig_open(r, kind);
     for (uint32_t i = 0; i < g->params.n; i++) /* gradients of weights are never narrower than f32 */
@@ -504,7 +507,7 @@ static void test_recompute(void **state)
     (void)state;
     for (uint64_t number = 0; number < 80; number++) {
         struct making m = plain(number);
-        m.recompute = true;
+        m.recompute = REBUILD_BLOCKS;
         m.reuse = number % 2;
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
         m.f = number % 4 ? DT_F32 : DT_F64;
@@ -514,6 +517,39 @@ static void test_recompute(void **state)
         check_recomputed(&r.graph, number);
         rig_close(&r);
     }
+}
+
+/* Nodes of the step that were made to be repetitions. */
+static uint32_t count_repeated(const struct graph *g)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++)
+        n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->phase == PHASE_RECOMPUTE;
+    return n;
+}
+
+/* Something is made again in most graphs, never a product, and no bit changes. */
+static void test_selective(void **state)
+{
+    (void)state;
+    uint32_t some = 0;
+    for (uint64_t number = 0; number < 80; number++) {
+        struct making m = plain(number);
+        m.recompute = REBUILD_CHEAP;
+        m.reuse = number % 2;
+        m.may = HAS_LOSS_TERMS | MIXES_ROWS;
+        m.f = number % 4 ? DT_F32 : DT_F64;
+        check_same(&m, m.f == DT_F64 ? DEVICE_REF : DEVICE_CPU, 0, "selective");
+        struct rig r;
+        make(&r, &m, DEVICE_REF);
+        some += count_repeated(&r.graph) > 0;
+        for (uint32_t k = 0; k < r.graph.order[PROGRAM_STEP].nodes.n; k++) {
+            const struct node *n = node_at(&r.graph, r.graph.order[PROGRAM_STEP].nodes.at[k]);
+            assert_false(n->phase == PHASE_RECOMPUTE && (n->op == OP_LINEAR || n->op == OP_MATMUL || n->op == OP_ATTENTION));
+        }
+        rig_close(&r);
+    }
+    assert_true(some > 40);
 }
 
 static void test_reuse(void **state)
@@ -536,7 +572,8 @@ static void test_together(void **state)
         struct making m = plain(number);
         m.micro_batch = 1 + (int)(number % 3);
         m.chunks = 2 + (int)(number % 5);
-        m.recompute = m.reuse = true;
+        m.recompute = number % 2 ? REBUILD_BLOCKS : REBUILD_CHEAP;
+        m.reuse = true;
         m.may = HAS_LOSS_TERMS;
         m.f = number % 4 ? DT_F64 : DT_F32;
         check_same(&m, m.f == DT_F64 ? DEVICE_REF : DEVICE_CPU, rounding(m.f), "together");
@@ -577,8 +614,10 @@ static void build_rounds(struct rig *r, int64_t B, int64_t M, bool looped, int c
     memset(r, 0, sizeof *r);
     graph_init(g);
     id w = graph_param(g, "w", DT_F64, DIM(C, C), normal), v = graph_param(g, "v", DT_F64, DIM(C, C), normal);
-    id images = op_linear(g, graph_param(g, "images", DT_F64, DIM(B, C), normal), v, 0);
-    id prompts = op_scale(g, graph_param(g, "prompts", DT_F64, DIM(B * M, C), normal), 0.5);
+    /* Rows are what comes from the batch. */
+    id images = op_mul(g, graph_param(g, "images", DT_F64, DIM(B, C), normal), graph_input(g, "of_images", DT_F64, DIM(B, C)));
+    id prompts = op_mul(g, graph_param(g, "prompts", DT_F64, DIM(B * M, C), normal), graph_input(g, "of_prompts", DT_F64, DIM(B * M, C)));
+    images = op_linear(g, images, v, 0);
     id outer = graph_scope_push(g, "decoder", SCOPE_ROWS);
     id h = op_add(g, op_reshape(g, prompts, DIM(B, M, C)), op_reshape(g, images, DIM(B, 1, C)));
     id loss = rounds(g, h, w, looped);
@@ -587,6 +626,7 @@ static void build_rounds(struct rig *r, int64_t B, int64_t M, bool looped, int c
     graph_verify(g, "build");
     pass_chunk(g, &(struct settings){.head_chunks = chunks});
     graph_verify(g, "chunk");
+    assert_int_equal(g->loops.n - 1, looped + (chunks > 1));
     graph_differentiate(g, PROGRAM_STEP, rig_loss_tensor(r));
     graph_verify(g, "differentiate");
     rig_open(r, DEVICE_REF);
@@ -746,7 +786,7 @@ static void check_loop_exit(bool two_ways)
 {
     struct graph g;
     graph_init(&g);
-    id x = op_scale(&g, graph_param(&g, "x", DT_F64, DIM(6, C), (struct init){0}), 1);
+    id x = op_mul(&g, graph_param(&g, "x", DT_F64, DIM(6, C), (struct init){0}), graph_input(&g, "given", DT_F64, DIM(6, C)));
     id w = graph_param(&g, "w", DT_F64, DIM(C, C), (struct init){0});
     id outer = graph_scope_push(&g, "head", SCOPE_ROWS);
     id sum = op_sum(&g, op_linear(&g, x, w, 0));
@@ -782,7 +822,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slopes),    cmocka_unit_test(test_chunks), cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_recompute), cmocka_unit_test(test_reuse),  cmocka_unit_test(test_together),
+        cmocka_unit_test(test_recompute), cmocka_unit_test(test_selective), cmocka_unit_test(test_reuse),  cmocka_unit_test(test_together),
         cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_frozen),    cmocka_unit_test(test_unreached),         cmocka_unit_test(test_means),
         cmocka_unit_test(test_loop_exit_refused), cmocka_unit_test(test_statistic_refused),

@@ -9,6 +9,7 @@
 #include "optest.h"
 
 #include "io/safetensors.h"
+#include "passes/passes.h"
 
 static struct st_file file;
 
@@ -151,6 +152,26 @@ static void test_cases(void **state)
     assert_true(cases > 0);
 }
 
+/* In bf16 coordinates and frequencies stay as they are, and what comes of them is bf16. */
+static void test_precision(void **state)
+{
+    (void)state;
+    struct graph g;
+    struct error e = {0};
+    graph_init(&g);
+    id coords = graph_input(&g, "coords", DT_F32, DIM(2, 3, 2)), gauss = graph_param(&g, "gauss", DT_F32, DIM(2, 4), (struct init){0});
+    id waves = op_fourier(&g, coords, gauss);
+    graph_output(&g, "y", op_mul(&g, waves, graph_param(&g, "w", DT_F32, DIM(8), (struct init){0})));
+    pass_precision(&g, &(struct settings){.precision = DT_BF16});
+    graph_verify(&g, "precision");
+    must(graph_error(&g, &e), &e, "precision");
+    const struct node *n = node_at(&g, tensor_at(&g, waves)->node);
+    assert_int_equal(tensor_at(&g, n->in[0])->dtype, DT_F32);
+    assert_int_equal(tensor_at(&g, n->in[1])->dtype, DT_F32);
+    assert_int_equal(tensor_at(&g, n->out[0])->dtype, DT_BF16);
+    graph_free(&g);
+}
+
 int main(void)
 {
     struct error e = {0};
@@ -160,7 +181,8 @@ int main(void)
         return 1;
     }
 #define CASES(name) {name, test_cases, NULL, NULL, name}
-    const struct CMUnitTest tests[] = {CASES("rel"), CASES("bias"), CASES("window"), CASES("fourier"), CASES("masks")};
+    const struct CMUnitTest tests[] = {CASES("rel"), CASES("bias"), CASES("window"), CASES("fourier"), CASES("masks"),
+                                       cmocka_unit_test(test_precision)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     st_close(&file);
     return failed;

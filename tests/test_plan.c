@@ -304,7 +304,7 @@ static uint32_t boxes_of(const struct plan *p, const struct graph *g, enum progr
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         const struct life *l = &p->placement.life[program][s];
-        bool lasting = kind_is_persistent(x->kind), anywhere = x->kind == KIND_STAGING || x->kind == KIND_STEP;
+        bool lasting = storage_lasts(x), anywhere = x->kind == KIND_STAGING || x->kind == KIND_STEP;
         for (int q = 0; q < PROGRAM_COUNT; q++) anywhere |= p->placement.life[q][s].used;
         for (uint32_t i = 0; i < g->params.n; i++) anywhere |= tensor_at(g, g->params.at[i].tensor)->storage == s;
         if (lasting ? !anywhere : !l->used) continue;
@@ -558,7 +558,7 @@ static void test_checker_at_random(void **state)
     for (int found = 0; found < TRIALS; draw++) {
         id a = (id)(random_bits(key, 2 * draw) % c.g.storages.n), b = (id)(random_bits(key, 2 * draw + 1) % c.g.storages.n);
         if (a == b || !life[a].used || !life[b].used || life[a].start > life[b].end || life[b].start > life[a].end) continue;
-        if (kind_is_persistent(c.g.storages.at[a].kind) || kind_is_persistent(c.g.storages.at[b].kind)) continue;
+        if (storage_lasts(&c.g.storages.at[a]) || storage_lasts(&c.g.storages.at[b])) continue;
         uint64_t kept = c.p.placement.offset[a];
         c.p.placement.offset[a] = c.p.placement.offset[b];
         expect_abort(check_placed, &c, "plan/check.c");

@@ -22,7 +22,7 @@ enum { BATCH = 4 };
 
 static void begin(struct config *c, const char *model, const char *const *sets)
 {
-    static const char *const base[] = {"train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1", "device.threads=2"};
+    static const char *const base[] = {"memory.precision=f32", "train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1", "device.threads=2"};
     struct error e = {0};
     char path[160];
     snprintf(path, sizeof path, "model.path=%s", model);

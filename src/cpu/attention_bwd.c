@@ -50,7 +50,11 @@
 #include "cpu/rows.h"
 
 /* Multiples of PANEL_A and PANEL_B. More keys to a block pack the queries less often. */
-enum { QUERIES = 96, KEYS = 192 };
+enum { QUERIES = 96, KEYS = 192, KEYS_ALONE = 288 };
+
+/* Keys to a block: a few too many are better taken at once than left to a second block,
+ * where there are heads enough to go round. */
+static int64_t keys_of(const struct heads *n) { return n->S <= KEYS_ALONE && n->B * n->G >= 16 ? KEYS_ALONE : KEYS; }
 
 /* --- planning ------------------------------------------------------------------------------ */
 
@@ -76,10 +80,10 @@ static struct layout layout_of(const struct heads *n, const struct grid_bwd *gri
     y.delta = take(&at, rows);
     y.turns = take(&at, n->B * n->H * blocks_of(n->T, QUERIES));
     y.dq = take(&at, narrow ? rows * n->D : 0);
-    y.grid = take(&at, grid ? grid_bwd_floats(grid, n, blocks_of(n->S, KEYS)) : 0);
+    y.grid = take(&at, grid ? grid_bwd_floats(grid, n, blocks_of(n->S, keys_of(n))) : 0);
     y.threads = at;
 
-    int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_A), keys = round_up(min_i64(n->S, KEYS), PANEL_B);
+    int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_A), keys = round_up(min_i64(n->S, keys_of(n)), PANEL_B);
     int64_t deep = n->D + MR_MAX, wide = n->D + NR_MAX; /* D rounded up to any mr, any nr */
     int64_t length = max_i64(n->D, GROUP_MAX / 2); /* of a row in floats, also in groups of bf16 */
     at = 0;
@@ -112,8 +116,9 @@ static bool attention_bwd_match(const struct query *q)
     return q->in[IN_LSE]->dtype == DT_F32 && heads_mask_fits(q, IN_MASK);
 }
 
-uint64_t attention_bwd_bytes(const struct heads *n, const struct grid_bwd *grid, bool narrow, int threads)
+uint64_t attention_bwd_bytes(const struct heads *n, struct grid_bwd *grid, bool narrow, int threads)
 {
+    if (grid) grid_bwd_blocks(grid, n, blocks_of(n->S, keys_of(n)));
     struct layout y = layout_of(n, grid, narrow);
     return layout_bytes(&y, threads);
 }
@@ -147,7 +152,7 @@ struct item {
     bool hidden; /* the mask hides every key of the block */
     void *k, *v, *kd, *q, *o, *qd, *od, *st; /* panels */
     uint16_t *half;                          /* p or ds as a bf16 panel */
-    float *s, *dp, *dk, *dv, *lse, *delta, *bias, *rows;
+    float *s, *dp, *dk, *dv, *lse, *delta, *bias, *rows, *grid;
 };
 
 /* Panels of n rows of `length`, of the kind that the run multiplies. */
@@ -158,6 +163,9 @@ static void run_pack(const struct run *r, void *to, int width, const void *from,
     if (r->half) pack_panels_bf16(to, width, r->half->group, r->half->group, from, across, along, n, length);
     else pack_panels(to, width, from, x->dtype, across, along, n, length);
 }
+
+/* dq is not whole when all key blocks have been added. */
+static bool run_adds_later(const struct run *r) { return r->grid && !r->grid->g.biased && !r->grid->alone; }
 
 /* How long a row of K is in a panel. */
 static int64_t run_length(const struct run *r, int64_t K) { return r->half ? round_up(K, r->half->group) : K; }
@@ -170,6 +178,8 @@ static void run_product(const struct run *r, int64_t K, const void *a, int64_t a
     else r->u->product(K, (const float *)a + at, (const float *)b + bt, c, ldc, add);
 }
 
+static int64_t item_block(const struct item *x) { return x->s0 / keys_of(&x->r->n); }
+
 /* The key blocks that the queries t0.. see any of: first .. last, counted in blocks. */
 struct span {
     int64_t first, last;
@@ -177,8 +187,8 @@ struct span {
 
 static struct span item_span(const struct item *x)
 {
-    int64_t begin = heads_begin(&x->r->n, x->t0), end = heads_end(&x->r->n, x->t0, x->tn);
-    return end > begin ? (struct span){begin / KEYS, (end - 1) / KEYS} : (struct span){0, 0};
+    int64_t begin = heads_begin(&x->r->n, x->t0), end = heads_end(&x->r->n, x->t0, x->tn), keys = keys_of(&x->r->n);
+    return end > begin ? (struct span){begin / keys, (end - 1) / keys} : (struct span){0, 0};
 }
 
 static void item_keys(struct item *x)
@@ -257,7 +267,7 @@ static void item_blank(const struct item *x, int64_t j, float *ds, int64_t n)
 static float *item_bias(const struct item *x)
 {
     const struct run *r = x->r;
-    int64_t block = (x->b * r->n.H + x->h) * blocks_of(r->n.S, KEYS) + x->s0 / KEYS;
+    int64_t block = (x->b * r->n.H + x->h) * blocks_of(r->n.S, keys_of(&r->n)) + item_block(x);
     return r->grid->partial + block * r->grid->g.height * (2 * r->grid->g.width - 1);
 }
 
@@ -282,16 +292,17 @@ static void item_panel(struct item *x, int64_t j)
     struct sight see = heads_sight(&r->n, x->t0 + from, x->s0 + j, r->masked ? x->bias + j : NULL);
     float factor = r->n.scale * (float)M_LOG2E;
     struct grid_lanes lanes;
+    struct grid_block at = {x->b, x->h, x->t0, x->tn, x->grid}; /* on a grid all are seen: from is 0 */
     if (r->grid) {
         grid_lanes_of(r->grid, u, x->s0 + j, min_i64(u->nr, x->sn - j), &lanes);
-        grid_add_keys(r->grid, &r->n, u, &lanes, x->b, x->h, x->t0 + from, n, s, factor);
+        grid_add_keys(r->grid, &r->n, &lanes, &at, s, factor);
         factor = 1;
     }
     u->gradient(s, dp, n, &see, factor, r->n.scale, x->lse + from, x->delta + from);
     if (r->grid) {
         item_blank(x, j, dp, n);
         if (r->grid->g.biased)
-            grid_gather_keys(r->grid, &r->n, u, &lanes, x->b, x->h, x->t0 + from, n, dp, item_bias(x));
+            grid_gather_keys(r->grid, &r->n, &lanes, &at, dp, item_bias(x));
     }
     item_add(x, x->dv + j * depth, x->od, from, s, n);
     item_add(x, x->dk + j * depth, x->qd, from, dp, n);
@@ -334,12 +345,14 @@ static void item_positions(const struct item *x, bool first)
     const struct run *r = x->r;
     const struct micro *u = r->u;
     const int64_t tall = round_up(x->tn, u->mr);
-    if (first) grid_clear(r->grid, &r->n, x->b, x->h, x->t0, x->tn);
+    const struct grid_block at = {x->b, x->h, x->t0, x->tn, x->grid};
+    if (first) grid_clear(r->grid, &r->n, &at);
     for (int64_t j = 0; j < x->sn; j += u->nr) {
         struct grid_lanes lanes;
         grid_lanes_of(r->grid, u, x->s0 + j, min_i64(u->nr, x->sn - j), &lanes);
-        grid_gather_keys(r->grid, &r->n, u, &lanes, x->b, x->h, x->t0, x->tn, x->dp + j * tall, NULL);
+        grid_gather_keys(r->grid, &r->n, &lanes, &at, x->dp + j * tall, NULL);
     }
+    if (r->grid->alone) grid_block_finish(r->grid, &r->n, &r->l->in[IN_Q], &r->dq, &at);
 }
 
 /* Adds to dq when it is this key block's turn. The last one stores a narrow dq, unless
@@ -348,13 +361,13 @@ static void item_dq(struct item *x)
 {
     const struct run *r = x->r;
     struct span span = item_span(x);
-    int64_t D = r->n.D, block = x->s0 / KEYS - span.first;
+    int64_t D = r->n.D, block = item_block(x) - span.first;
     int *turn = r->turns + (x->b * r->n.H + x->h) * blocks_of(r->n.T, QUERIES) + x->t0 / QUERIES;
     for (int spins = 0; __atomic_load_n(turn, __ATOMIC_ACQUIRE) != block; spins++)
         if (spins > 100) sched_yield();
     for (int64_t i = 0; i < x->tn; i += r->u->mr) item_dq_tile(x, i, block > 0);
     if (r->grid && !r->grid->g.biased) item_positions(x, block == 0);
-    bool last = x->s0 / KEYS == span.last && !r->grid;
+    bool last = item_block(x) == span.last && !run_adds_later(r);
     const struct operand *dq = &r->l->out[0];
     if (last && dq->data != r->dq.data)
         for (int64_t t = x->t0; t < x->t0 + x->tn; t++)
@@ -387,9 +400,11 @@ static void item_run(struct item *x)
         for (x->t0 = 0; x->t0 < n->T; x->t0 += QUERIES) {
             x->tn = min_i64(QUERIES, n->T - x->t0);
             struct span span = item_span(x);
-            if (x->s0 / KEYS < span.first || x->s0 / KEYS > span.last) continue;
+            if (item_block(x) < span.first || item_block(x) > span.last) continue;
             if (!x->hidden) {
                 item_queries(x);
+                if (x->r->grid && x->r->grid->alone)
+                    grid_block_begin(x->r->grid, n, &x->r->l->in[IN_Q], &(struct grid_block){x->b, x->h, x->t0, x->tn, x->grid});
                 for (int64_t j = 0; j < x->sn; j += x->r->u->nr) item_panel(x, j);
             }
             item_dq(x);
@@ -431,12 +446,12 @@ static void run_item(const struct run *r, int64_t i, float *at)
 {
     const struct heads *n = &r->n;
     const struct layout *y = &r->y;
-    int64_t heads = n->B * n->G, s0 = i / heads * KEYS;
+    int64_t heads = n->B * n->G, keys = keys_of(n), s0 = i / heads * keys;
     struct item x = {
-        .r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0, .sn = min_i64(KEYS, n->S - s0),
+        .r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0, .sn = min_i64(keys, n->S - s0),
         .k = at + y->k, .v = at + y->v, .kd = at + y->kd, .q = at + y->q, .o = at + y->o, .qd = at + y->qd,
         .od = at + y->od, .s = at + y->s, .dp = at + y->dp, .st = at + y->st, .half = (uint16_t *)(at + y->half), .dk = at + y->dk, .dv = at + y->dv,
-        .lse = at + y->lse, .delta = at + y->row_delta, .bias = at + y->bias, .rows = at + y->rows,
+        .lse = at + y->lse, .delta = at + y->row_delta, .bias = at + y->bias, .rows = at + y->rows, .grid = at + y->own_grid,
     };
     item_run(&x);
 }
@@ -447,9 +462,10 @@ void attention_backward(const struct launch *l, const struct heads *heads, struc
     struct run r = {.l = l, .u = micro_best(), .n = *heads, .dq = *dq, .grid = grid, .masked = masked};
     struct heads *n = &r.n;
     float *work = l->work;
-    const int64_t key_blocks = blocks_of(n->S, KEYS);
+    const int64_t key_blocks = blocks_of(n->S, keys_of(n));
     r.half = heads_bf16(r.u, &l->in[IN_DO], 4);
     if (grid && !grid_is_bf16(&grid->g)) r.half = NULL;
+    if (grid) grid_bwd_blocks(grid, n, key_blocks);
     r.y = layout_of(n, grid, dq->dtype != DT_F32);
     CHECK(l->work_bytes >= layout_bytes(&r.y, l->threads), "%llu bytes of workspace", (unsigned long long)l->work_bytes);
     r.delta = work + r.y.delta;
@@ -472,7 +488,7 @@ void attention_backward(const struct launch *l, const struct heads *heads, struc
         if (grid) {
 #pragma omp barrier
             grid_bwd_finish(grid, n, &l->in[IN_Q], &r.dq, &l->out[3], key_blocks, at + r.y.own_grid);
-            run_narrow(&r);
+            if (run_adds_later(&r)) run_narrow(&r);
         }
     }
 }

@@ -70,7 +70,8 @@ struct grid_bwd {
     const struct micro_bf16 *half; /* NULL: products are f32 */
     int64_t J, row;       /* row: numbers of one query in rel and drel, height + width and wrapped ones */
     int64_t groups;       /* of heads that share a partial sum of the tables' gradients */
-    float *rel, *drel;    /* [B,H,T,row] */
+    bool alone;           /* one block of keys is all: a thread finishes a block of queries at once */
+    float *rel, *drel;    /* [B,H,T,row]; alone: each thread has rows of one block of queries */
     void *rows, *by_row, *by_depth; /* tables [J,D]; panels of their rows; of their columns */
     float *partial;       /* [groups][J][D], to whole tiles; biased: [B,H,key blocks][height][2 width - 1] */
 };
@@ -79,6 +80,8 @@ struct grid_bwd {
 int64_t grid_bwd_floats(const struct grid_bwd *x, const struct heads *n, int64_t key_blocks);
 int64_t grid_bwd_thread_floats(const struct grid_bwd *x, const struct heads *n);
 struct grid_bwd grid_bwd_of(const union attr *attr, bool biased, const struct heads *n);
+/* Before the other sizes are asked: how many blocks of keys the backward makes. */
+void grid_bwd_blocks(struct grid_bwd *x, const struct heads *n, int64_t key_blocks);
 void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct micro *u, const struct micro_bf16 *half, float *to);
 
 /* What a panel of keys s .. s+n shares: its rows of the grid, and which lanes are in which. */
@@ -89,15 +92,26 @@ struct grid_lanes {
 };
 void grid_lanes_of(const struct grid_bwd *x, const struct micro *u, int64_t s, int64_t n, struct grid_lanes *to);
 
-/* s [queries][nr] = factor s + position, for queries t .. t+tn of head h of batch b. */
-void grid_add_keys(const struct grid_bwd *x, const struct heads *n, const struct micro *u, const struct grid_lanes *lanes,
-                   int64_t b, int64_t h, int64_t t, int64_t tn, float *s, float factor);
+/* Queries t0 .. t0+tn of head h of batch b, and the thread's memory. */
+struct grid_block {
+    int64_t b, h, t0, tn;
+    float *work;
+};
+
+/* s [queries][nr] = factor s + position, for the block's queries. */
+void grid_add_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes, const struct grid_block *at,
+                   float *s, float factor);
 /* By tables: adds ds to what the queries' positions gather. By bias: to `bias`, the sums
  * of one block of keys. */
-void grid_gather_keys(const struct grid_bwd *x, const struct heads *n, const struct micro *u, const struct grid_lanes *lanes,
-                      int64_t b, int64_t h, int64_t t, int64_t tn, const float *ds, float *bias);
-/* Queries t .. t+tn have gathered nothing yet. */
-void grid_clear(const struct grid_bwd *x, const struct heads *n, int64_t b, int64_t h, int64_t t, int64_t tn);
+void grid_gather_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes,
+                      const struct grid_block *at, const float *ds, float *bias);
+/* The block's queries have gathered nothing yet. */
+void grid_clear(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at);
+
+/* Alone: the block's positions; and after its only block of keys, what it gathered goes to dq. */
+void grid_block_begin(const struct grid_bwd *x, const struct heads *n, const struct operand *q, const struct grid_block *at);
+void grid_block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q, const struct operand *dq,
+                       const struct grid_block *at);
 
 /* Inside a parallel region, by all threads. Before: the queries' positions. After: what they
  * gathered goes to dq (f32, [B,T,H,D] with strides) and to the tables' gradients. */
@@ -109,7 +123,7 @@ void grid_bwd_finish(const struct grid_bwd *x, const struct heads *n, const stru
 
 uint64_t attention_bytes(const struct heads *n, const struct grid *grid, int threads);
 void attention_forward(const struct launch *l, const struct heads *n, struct grid *grid, bool masked);
-uint64_t attention_bwd_bytes(const struct heads *n, const struct grid_bwd *grid, bool narrow, int threads);
+uint64_t attention_bwd_bytes(const struct heads *n, struct grid_bwd *grid, bool narrow, int threads);
 void attention_backward(const struct launch *l, const struct heads *n, struct grid_bwd *grid, bool masked);
 
 #endif

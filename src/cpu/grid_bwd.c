@@ -13,6 +13,9 @@
  *
  *     dq += G tables          dtables += G^T q
  *
+ * Where one block of keys is all, as in a window, a thread does the three parts for a block
+ * of queries in one go, and rel and drel are rows of that block alone.
+ *
  * Groups of heads have a partial sum of dtables each; groups are a function of the shape and
  * are added in order: the same bits for any thread count. By bias each block of keys has
  * its partial sum.
@@ -38,7 +41,7 @@ static int64_t take(int64_t *at, int64_t floats)
 /* Offsets in floats, of the shared part and of a thread's. */
 struct layout {
     int64_t rel, drel, rows, by_row, by_depth, partial, shared;
-    int64_t product, narrow, left, right, own;
+    int64_t product, narrow, left, right, own_rel, own_drel, own;
 };
 
 static struct layout layout_of(const struct grid_bwd *x, const struct heads *n, int64_t key_blocks)
@@ -52,6 +55,7 @@ static struct layout layout_of(const struct grid_bwd *x, const struct heads *n, 
         y.shared = at;
         return y;
     }
+    if (x->alone) rows = 0;
     y.rel = take(&at, rows * x->row), y.drel = take(&at, rows * x->row);
     y.rows = take(&at, J * n->D);
     y.by_row = take(&at, (J + NR_MAX) * max_i64(n->D, GROUP_MAX / 2)), y.by_depth = take(&at, (J + GROUP_MAX) * deep);
@@ -64,6 +68,7 @@ static struct layout layout_of(const struct grid_bwd *x, const struct heads *n, 
     y.narrow = take(&at, queries * J / 2 + 1);
     y.left = take(&at, max_i64(queries * max_i64(J, max_i64(n->D, GROUP_MAX)), (J + MR_MAX) * (queries + GROUP_MAX)));
     y.right = take(&at, deep * (queries + GROUP_MAX));
+    y.own_rel = take(&at, x->alone ? queries * x->row : 0), y.own_drel = take(&at, x->alone ? queries * x->row : 0);
     y.own = at;
     return y;
 }
@@ -74,6 +79,13 @@ struct grid_bwd grid_bwd_of(const union attr *attr, bool biased, const struct he
     x.J = 2 * x.g.height + 2 * x.g.width - 2;
     x.row = round_up(x.g.height + x.g.width + NR_MAX, 4);
     return x;
+}
+
+/* Alone, a head's sums of the tables' gradients are its thread's. */
+void grid_bwd_blocks(struct grid_bwd *x, const struct heads *n, int64_t key_blocks)
+{
+    x->alone = key_blocks <= 1 && !x->g.biased;
+    if (x->alone) x->groups = n->B * n->H;
 }
 
 int64_t grid_bwd_floats(const struct grid_bwd *x, const struct heads *n, int64_t key_blocks)
@@ -136,9 +148,16 @@ void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct micr
 
 /* --- before: positions --------------------------------------------------------------------------- */
 
-static int64_t row_at(const struct grid_bwd *x, const struct heads *n, int64_t b, int64_t h, int64_t t)
+/* The first of a block's rows. */
+static float *rel_rows(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at)
 {
-    return ((b * n->H + h) * n->T + t) * x->row;
+    if (x->alone) return at->work + layout_of(x, n, 1).own_rel;
+    return x->rel + ((at->b * n->H + at->h) * n->T + at->t0) * x->row;
+}
+static float *drel_rows(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at)
+{
+    if (x->alone) return at->work + layout_of(x, n, 1).own_drel;
+    return x->drel + ((at->b * n->H + at->h) * n->T + at->t0) * x->row;
 }
 
 /* Where rel_h and rel_w of query t begin among the J rows of the reversed tables. */
@@ -148,9 +167,10 @@ static int64_t begin_w(const struct grid_bwd *x, int64_t t)
     return 2 * x->g.height - 1 + x->g.width - 1 - t % x->g.width;
 }
 
-static void block_positions(const struct grid_bwd *x, const struct heads *n, const struct operand *q, int64_t b, int64_t h,
-                            int64_t t0, int64_t tn, float *work)
+void grid_block_begin(const struct grid_bwd *x, const struct heads *n, const struct operand *q, const struct grid_block *at)
 {
+    const int64_t b = at->b, h = at->h, t0 = at->t0, tn = at->tn;
+    float *work = at->work, *rows = rel_rows(x, n, at);
     const struct layout y = layout_of(x, n, 0);
     const struct micro *u = x->u;
     const int64_t D = n->D, length = length_of(x, D), ld = round_up(x->J, u->nr), H = x->g.height, W = x->g.width;
@@ -161,21 +181,21 @@ static void block_positions(const struct grid_bwd *x, const struct heads *n, con
     for (int64_t i = 0; i < tn; i++) {
         const float *from = work + y.product + i * ld;
         const float *from_h = from + begin_h(x, t0 + i), *from_w = from + begin_w(x, t0 + i);
-        float *rel = x->rel + row_at(x, n, b, h, t0 + i);
+        float *rel = rows + i * x->row;
         for (int64_t k = 0; k < H; k++) rel[k] = from_h[k] * (float)M_LOG2E;
         for (int64_t k = 0; k < W; k++) rel[H + k] = from_w[k] * (float)M_LOG2E;
-        for (int64_t k = H + W; k < x->row; k++) rel[k] = rel[k - W];
+        for (int64_t k = H + W; k < H + W + u->nr; k++) rel[k] = rel[k - W];
     }
 }
 
 void grid_bwd_begin(const struct grid_bwd *x, const struct heads *n, const struct operand *q, float *work)
 {
-    if (x->g.biased) return;
+    if (x->g.biased || x->alone) return;
     const int64_t blocks = (n->T + QUERIES - 1) / QUERIES;
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < n->B * n->H * blocks; i++) {
         int64_t t0 = i % blocks * QUERIES, head = i / blocks;
-        block_positions(x, n, q, head / n->H, head % n->H, t0, min_i64(QUERIES, n->T - t0), work);
+        grid_block_begin(x, n, q, &(struct grid_block){head / n->H, head % n->H, t0, min_i64(QUERIES, n->T - t0), work});
     }
 }
 
@@ -225,50 +245,53 @@ static void gather_bias(const struct grid_bwd *x, const struct micro *u, const s
         }
 }
 
-void grid_add_keys(const struct grid_bwd *x, const struct heads *n, const struct micro *u, const struct grid_lanes *lanes,
-                   int64_t b, int64_t h, int64_t t, int64_t tn, float *s, float factor)
+void grid_add_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes, const struct grid_block *at,
+                   float *s, float factor)
 {
     if (x->g.biased) {
-        add_bias(x, u, lanes, h, t, tn, s, factor);
+        add_bias(x, x->u, lanes, at->h, at->t0, at->tn, s, factor);
         return;
     }
-    const float *rel = x->rel + row_at(x, n, b, h, t);
+    const float *rel = rel_rows(x, n, at);
     const int64_t W = x->g.width;
-    u->grid_keys(s, tn, factor, rel + lanes->s / W, rel + x->g.height + lanes->s % W, x->row, lanes->steps, lanes->masks);
+    x->u->grid_keys(s, at->tn, factor, rel + lanes->s / W, rel + x->g.height + lanes->s % W, x->row, lanes->steps, lanes->masks);
 }
 
-void grid_gather_keys(const struct grid_bwd *x, const struct heads *n, const struct micro *u, const struct grid_lanes *lanes,
-                      int64_t b, int64_t h, int64_t t, int64_t tn, const float *ds, float *bias)
+void grid_gather_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes,
+                      const struct grid_block *at, const float *ds, float *bias)
 {
     if (x->g.biased) {
-        gather_bias(x, u, lanes, t, tn, ds, bias);
+        gather_bias(x, x->u, lanes, at->t0, at->tn, ds, bias);
         return;
     }
-    float *drel = x->drel + row_at(x, n, b, h, t);
+    float *drel = drel_rows(x, n, at);
     const int64_t W = x->g.width;
-    u->grid_gather(ds, tn, drel + lanes->s / W, drel + x->g.height + lanes->s % W, x->row, lanes->steps, lanes->masks);
+    x->u->grid_gather(ds, at->tn, drel + lanes->s / W, drel + x->g.height + lanes->s % W, x->row, lanes->steps, lanes->masks);
 }
 
-void grid_clear(const struct grid_bwd *x, const struct heads *n, int64_t b, int64_t h, int64_t t, int64_t tn)
+void grid_clear(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at)
 {
-    memset(x->drel + row_at(x, n, b, h, t), 0, (size_t)(tn * x->row) * sizeof(float));
+    const size_t used = (size_t)(x->g.height + x->g.width + x->u->nr) * sizeof(float);
+    float *drel = drel_rows(x, n, at);
+    for (int64_t i = 0; i < at->tn; i++) memset(drel + i * x->row, 0, used);
 }
 
 /* --- after: dq and the tables' gradients ---------------------------------------------------------------- */
 
 /* G's rows for queries t0.., from what they gathered: ds came times scale. */
-static void block_gathered(const struct grid_bwd *x, const struct heads *n, int64_t b, int64_t h, int64_t t0, int64_t tn,
-                           float *to)
+static void block_gathered(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at, float *to)
 {
-    const int64_t H = x->g.height, W = x->g.width;
+    const int64_t t0 = at->t0, tn = at->tn;
+    const float *drel = drel_rows(x, n, at);
+    const int64_t H = x->g.height, W = x->g.width, nr = x->u->nr;
     const float factor = 1 / n->scale;
     memset(to, 0, (size_t)(tn * x->J) * sizeof *to);
-    for (int64_t i = 0; i < tn; i++, to += x->J) {
-        const float *drel = x->drel + row_at(x, n, b, h, t0 + i);
+    for (int64_t i = 0; i < tn; i++, to += x->J, drel += x->row) {
         float *to_h = to + begin_h(x, t0 + i), *to_w = to + begin_w(x, t0 + i);
         for (int64_t k = 0; k < H; k++) to_h[k] = drel[k] * factor;
         for (int64_t k = 0; k < W; k++) to_w[k] = drel[H + k] * factor;
-        for (int64_t k = W; k < x->row - H; k++) to_w[k % W] += drel[H + k] * factor;
+        for (int64_t from = W; from < W + nr; from += W)
+            for (int64_t k = 0; k < min_i64(W, W + nr - from); k++) to_w[k] += drel[H + from + k] * factor;
     }
 }
 
@@ -289,14 +312,16 @@ static void add_tile(const struct grid_bwd *x, const void *left, int64_t i, int6
 }
 
 static void block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q, const struct operand *dq,
-                         int64_t b, int64_t h, int64_t t0, int64_t tn, float *partial, float *work)
+                         const struct grid_block *at, float *partial)
 {
+    const int64_t b = at->b, h = at->h, t0 = at->t0, tn = at->tn;
+    float *work = at->work;
     const struct layout y = layout_of(x, n, 0);
     const struct micro *u = x->u;
     const int64_t D = n->D, J = x->J, wide = round_up(D, u->nr);
     float *gathered = work + y.product;
     void *left = work + y.left, *right = work + y.right, *G = gathered;
-    block_gathered(x, n, b, h, t0, tn, gathered);
+    block_gathered(x, n, at, gathered);
     if (x->half) {
         G = work + y.narrow;
         dtype_convert(G, DT_BF16, gathered, DT_F32, tn * J);
@@ -314,10 +339,20 @@ static void block_finish(const struct grid_bwd *x, const struct heads *n, const 
             product(x, tn, left, j * length, right, d * length, partial + j * wide + d, wide, true);
 }
 
-/* Element d of row i of table `axis` lies at place `at` of a group's sums. */
+static int64_t partial_size(const struct grid_bwd *x, const struct heads *n) { return (x->J + MR_MAX) * (n->D + NR_MAX); }
+
+void grid_block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q, const struct operand *dq,
+                       const struct grid_block *at)
+{
+    float *partial = x->partial + (at->b * n->H + at->h) * partial_size(x, n);
+    if (at->t0 == 0) memset(partial, 0, (size_t)partial_size(x, n) * sizeof *partial);
+    block_finish(x, n, q, dq, at, partial);
+}
+
+/* Row j of the reversed tables, over all groups. */
 static void finish_tables(const struct grid_bwd *x, const struct heads *n, const struct operand *dtable)
 {
-    const int64_t D = n->D, wide = round_up(D, x->u->nr), size = (x->J + MR_MAX) * (D + NR_MAX);
+    const int64_t D = n->D, wide = round_up(D, x->u->nr), size = partial_size(x, n);
 #pragma omp for schedule(static)
     for (int64_t j = 0; j < x->J; j++) {
         const int axis = j >= 2 * x->g.height - 1;
@@ -355,14 +390,14 @@ void grid_bwd_finish(const struct grid_bwd *x, const struct heads *n, const stru
         finish_bias(x, n, dtable, key_blocks);
         return;
     }
-    const int64_t heads = n->B * n->H, size = (x->J + MR_MAX) * (n->D + NR_MAX);
+    const int64_t heads = n->B * n->H, size = partial_size(x, n);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t g = 0; g < x->groups; g++) {
+    for (int64_t g = 0; g < (x->alone ? 0 : x->groups); g++) {
         float *partial = x->partial + g * size;
         memset(partial, 0, (size_t)size * sizeof *partial);
         for (int64_t i = heads * g / x->groups; i < heads * (g + 1) / x->groups; i++)
             for (int64_t t0 = 0; t0 < n->T; t0 += QUERIES)
-                block_finish(x, n, q, dq, i / n->H, i % n->H, t0, min_i64(QUERIES, n->T - t0), partial, work);
+                block_finish(x, n, q, dq, &(struct grid_block){i / n->H, i % n->H, t0, min_i64(QUERIES, n->T - t0), work}, partial);
     }
     finish_tables(x, n, dtable);
 }

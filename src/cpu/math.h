@@ -25,20 +25,23 @@ static inline uint32_t bits_of_float(float f)
     return v.u;
 }
 
-static inline float exp_fast(float x)
+static inline float exp_fast(float in)
 {
-    /* |x| at most 104, beyond which the answer is 0 or inf; NaN passes. On the bits,
-     * because a float comparison may trap and so keeps a loop from vectorising. */
-    const int32_t limit = 0x42d00000, inf = 0x7f800000;
-    int32_t size = (int32_t)(bits_of_float(x) & 0x7fffffffu);
-    size = ((size > limit) & (size <= inf)) ? limit : size;
-    x = float_of_bits((bits_of_float(x) & 0x80000000u) | (uint32_t)size);
+    /* -104 to 104, beyond which the answer is 0 or inf. On the bits, where each bound is one
+     * instruction: as signed numbers they order what is above 0, as unsigned ones what is
+     * below. NaN does not survive that and is put back at the end. */
+    const int32_t most = 0x42d00000;
+    const uint32_t least = 0xc2d00000u;
+    int32_t above = (int32_t)bits_of_float(in);
+    above = above < most ? above : most;
+    uint32_t below = (uint32_t)above;
+    below = below < least ? below : least;
+    const float x = float_of_bits(below);
 
     /* Adding 1.5 * 2^23 leaves round(x / ln 2) in the low bits of the sum. */
     const float shift = 12582912.0f;
     float sum = x * 1.44269504f + shift;
     float n = sum - shift;
-    uint32_t k = bits_of_float(sum) - bits_of_float(shift);
 
     /* ln 2 in two parts; the first has 9 bits, so n times it is exact. */
     float r = x - n * 0.693359375f;
@@ -51,9 +54,11 @@ static inline float exp_fast(float x)
     q = q * r + 0.5f;
     float p = 1.0f + (r + r * r * q);
 
-    /* 2^n in two factors: n reaches -150 and 150, which no single float holds. */
-    uint32_t half = (uint32_t)((int32_t)k >> 1);
-    return p * float_of_bits((half + 127) << 23) * float_of_bits((k - half + 127) << 23);
+    /* 2^n in two factors: n reaches -150 and 150, which no single float holds. The bits of
+     * `shift` itself are zeros below the tenth, and leave when n moves to the exponent. */
+    uint32_t half = bits_of_float(sum) >> 1 << 23, rest = (bits_of_float(sum) << 23) - half;
+    float y = p * float_of_bits(half + 0x3f800000u) * float_of_bits(rest + 0x3f800000u);
+    return in == in ? y : in;
 }
 
 /* 1 / (1 + e^-x). */

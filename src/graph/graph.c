@@ -300,6 +300,12 @@ id graph_scope_push(struct graph *g, const char *name, int flags)
 
 void graph_scope_pop(struct graph *g, id previous) { g->at.scope = previous; }
 
+bool graph_scope_is(const struct graph *g, id scope, enum scope_flag flag)
+{
+    while (scope && !(g->scopes.at[scope].flags & flag)) scope = g->scopes.at[scope].parent;
+    return scope != 0;
+}
+
 id graph_loop(struct graph *g, const char *name, uint32_t trip)
 {
     vec_push(&g->loops, ((struct loop){g->at.loop, graph_intern(g, name), trip, g->at.program}));

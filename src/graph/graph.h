@@ -71,6 +71,7 @@ struct storage {
     uint8_t space; /* enum space */
     uint8_t kind;  /* enum kind */
     id name;
+    bool handed;   /* made in program step for program update, and dead outside of them */
 };
 
 struct tensor {
@@ -279,6 +280,8 @@ static inline struct storage *storage_of(const struct graph *g, id t)
 {
     return &g->storages.at[g->tensors.at[t].storage];
 }
+/* Does it keep its bytes through every program? */
+static inline bool storage_lasts(const struct storage *s) { return kind_is_persistent(s->kind) && !s->handed; }
 int64_t tensor_elements(const struct tensor *t);
 /* Product of all dimensions but the last; the last one. */
 int64_t tensor_rows(const struct tensor *t);
@@ -290,6 +293,8 @@ void tensor_dense_strides(struct tensor *t);
 char *tensor_print(const struct graph *g, id t, char out[160]);
 /* The block scope (or the outermost one) around a node's scope; 0: none. */
 id graph_block_of(const struct graph *g, id scope);
+/* The scope, or one around it, has the flag. */
+bool graph_scope_is(const struct graph *g, id scope, enum scope_flag flag);
 /* True when `loop` is `of` or inside it. Everything is inside 0. */
 bool loop_inside(const struct graph *g, id loop, id of);
 struct param *graph_param_of(const struct graph *g, id tensor); /* NULL: not a parameter */

@@ -143,7 +143,8 @@ id op_batchnorm_frozen(struct graph *g, id x, id w, id b, id mean, id var, float
 /* x [B,H,W,C] as windows [B nh nw,size,size,C], with zeros beyond the map; and back. */
 id op_window(struct graph *g, id x, int size);
 id op_unwindow(struct graph *g, id x, int64_t H, int64_t W);
-/* coords [...,2] in 0..1, frequencies [2,F]: [...,2F]. Both stay f32 in any precision. */
+/* coords [...,2] in 0..1, frequencies [2,F]: [...,2F]. Both stay f32 in any precision, where coords
+ * are an input themselves and not a view of one. */
 id op_fourier(struct graph *g, id coords, id gauss);
 /* The step's loss of masks (ops.def): its contribution to it, divided by the step's count. */
 struct mask_loss_options {

@@ -5,7 +5,8 @@
  *   ids        every id is in range; a node is in one program's order, once
  *   loops      a loop's nodes are consecutive and loops nest
  *   shapes     outputs are what the shape rule says of the inputs
- *   bounds     a tensor lies inside its storage, through all iterations
+ *   bounds     a tensor lies inside its storage, through all iterations; a view on its
+ *              base's storage
  *   order      an input was written before it is read, and not overwritten since
  */
 #include <string.h>
@@ -74,6 +75,7 @@ static void verify_shapes(const struct verify *v, id n)
         HOLDS(t->dtype == f.out[o].dtype && t->rank == f.out[o].rank, n);
         HOLDS(!memcmp(t->dim, f.out[o].dim, t->rank * sizeof *t->dim), n);
         HOLDS(t->offset + extent(g, t) <= g->storages.at[t->storage].bytes, n);
+        if (op_table[x->op].flags & OPF_VIEW) HOLDS(t->storage == tensor_at(g, x->in[0])->storage, n);
         int from = op_must_alias(g, x, o);
         HOLDS(from < 0 || (t->storage == tensor_at(g, x->in[from])->storage && t->offset == tensor_at(g, x->in[from])->offset), n);
     }

@@ -85,6 +85,7 @@ struct prompting {
     int64_t mask_inputs; /* of an image: 0, 1 for all of its prompts, or M */
     bool slots;          /* points are places for any prompt: no filler follows them, and nobody
                             sees those that say nothing */
+    int64_t rounds;      /* training: images as bytes, prompts in slots, so many rounds of them; 0: as the rest says */
     bool boxes, targets;
     bool single;         /* one mask for a prompt instead of several to choose from */
     struct mask_loss_options loss; /* with targets; all zeros: the defaults */

@@ -231,9 +231,20 @@ static struct sam_build begin(const struct model *m, struct graph *g, const stru
     return b;
 }
 
+/* Channels last. */
 static id pixels(const struct sam_build *b)
 {
-    return graph_input(b->g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, b->c->vision.channels, b->side, b->side});
+    id x = graph_input(b->g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, b->c->vision.channels, b->side, b->side});
+    return op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
+}
+
+/* The same from bytes, as the loader has them. */
+static id images(const struct sam_build *b)
+{
+    static const float mean[] = {123.675f, 116.28f, 103.53f}, std[] = {58.395f, 57.12f, 57.375f};
+    id x = graph_input(b->g, "images", DT_U8, 4, (int64_t[]){b->B, b->side, b->side, 3});
+    id valid = graph_input(b->g, "image_valid", DT_I32, 2, (int64_t[]){b->B, 2});
+    return op_image(b->g, x, valid, mean, std);
 }
 
 /* An image that was encoded before, as output_map gave it. */
@@ -271,10 +282,15 @@ static void build_sam(const struct model *m, struct graph *g, const struct batch
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.asked.targets) batch.loss_output = ""; /* none of the outputs: the masks have a loss of their own */
+    if (b.asked.rounds) {
+        sam_rounds(&b, sam_encode(&b, images(&b)));
+        if (!g->error.code) graph_param_of(g, sam_frequencies(&b))->frozen = true;
+        return;
+    }
     id image = b.asked.part == PART_MASKS ? embedding(&b) : sam_encode(&b, pixels(&b));
     if (b.asked.part != PART_MASKS) output_map(m, g, &batch, "image_embeddings", image);
     if (b.asked.part == PART_IMAGE) return;
-    struct sam_encoded p = sam_prompt(&b);
+    struct sam_encoded p = sam_prompt(&b, sam_places(&b));
     struct sam_masks out = sam_decode(&b, image, &p);
     if (g->error.code) return;
     graph_param_of(g, sam_frequencies(&b))->frozen = !batch.outputs;

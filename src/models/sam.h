@@ -51,9 +51,12 @@ struct sam_build {
     int64_t side;              /* of the images, in pixels */
     int64_t grid;              /* of the embedding: grid x grid places */
     struct prompting asked;    /* with its defaults filled in */
+    /* What stands in for inputs: places f32 [B*M,P,2], kinds i32 [B*M,P] and masks [B*M,h,h] of a
+     * round. 0: the inputs by their ports' names. */
+    id places, kinds, masks;
 };
 
-/* Pixels [B,channels,side,side] to [B,grid,grid,output]. */
+/* Pixels [B,side,side,channels] to [B,grid,grid,output]. */
 id sam_encode(const struct sam_build *b, id pixels);
 
 /* The frequencies of the position encoding, [2,hidden/2]: a parameter. */
@@ -66,13 +69,19 @@ struct sam_encoded {
     id dense;       /* [rows,grid*grid or 1,hidden], rows B*M, B or 1: to be added to the image */
     id places;      /* [grid*grid,hidden]: where each place of the grid is */
 };
-/* The inputs by their ports' names, made here. */
-struct sam_encoded sam_prompt(const struct sam_build *b);
+/* The encoded centres of the grid's places: the same for all prompts. */
+id sam_places(const struct sam_build *b);
+/* The prompts of a build, in the scope of whoever asks. */
+struct sam_encoded sam_prompt(const struct sam_build *b, id places);
 
 struct sam_masks {
     id logits;      /* [B*M,K,4 grid,4 grid] */
     id iou;         /* [B*M,K] */
 };
+/* Training as people use it: rounds of prompts, each answering to the mistakes of the one
+ * before (sam_rounds.c). Emits the output "loss" and, in the evaluation, statistics. */
+void sam_rounds(const struct sam_build *b, id image);
+
 /* image [B,grid,grid,hidden]. */
 struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sam_encoded *p);
 

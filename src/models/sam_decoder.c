@@ -80,7 +80,7 @@ static id attend(const struct sam_build *b, const char *layer, const char *name,
     id k = layer_linear(g, l.k, prefix, "k_proj", inner);
     id v = layer_linear(g, l.v, prefix, "v_proj", inner);
     if (!q || !k || !v) return 0;
-    if (rows(g, q) < rows(g, k)) q = repeat(g, q, rows(g, k) / rows(g, q));
+    if (rows(g, q) < rows(g, k)) q = op_repeat(g, q, k);
     const int64_t R = rows(g, q), T = length(g, q), shared = R / rows(g, k);
     q = op_reshape(g, q, 4, (int64_t[]){R / shared, shared * T, c->heads, D});
     k = op_reshape(g, k, 4, (int64_t[]){R / shared, length(g, k), c->heads, D});

@@ -109,8 +109,7 @@ static id embed(const struct sam_build *b, id pixels)
     struct graph *g = b->g;
     const int64_t trained = c->image / c->patch;
     id outer = graph_scope_push(g, ROOT "patch_embed", 0);
-    id maps = op_dense(g, op_permute(g, pixels, (int[]){0, 2, 3, 1}));
-    id x = layer_conv(g, maps, ROOT "patch_embed.", "projection", c->hidden, (struct kernel_shape){(int)c->patch, (int)c->patch, 0, true});
+    id x = layer_conv(g, pixels, ROOT "patch_embed.", "projection", c->hidden, (struct kernel_shape){(int)c->patch, (int)c->patch, 0, true});
     if (c->places) {
         id places = layer_param(g, ROOT, "pos_embed", 4, (int64_t[]){1, trained, trained, c->hidden}, 0.02);
         if (b->grid != trained) places = op_resize(g, places, b->grid, b->grid, false);

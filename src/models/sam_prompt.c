@@ -44,7 +44,7 @@ static id filler_embedding(const struct sam_build *b)
 
 static id point_kinds(const struct sam_build *b)
 {
-    return graph_input(b->g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, b->asked.points});
+    return b->kinds ? b->kinds : graph_input(b->g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, b->asked.points});
 }
 
 /* Where each point is: [B*M*P,C], zeros for those that have no place. */
@@ -52,7 +52,7 @@ static id point_places(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
     const int64_t P = b->asked.points, C = b->c->prompts.hidden, n = b->B * b->M * P;
-    id places = graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
+    id places = b->places ? b->places : graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
     id one = op_reshape(g, op_fourier(g, places, gauss), 3, (int64_t[]){n, 1, C});
     /* A row for each kind that has a place; other kinds find none. */
     id rows = op_concat(g, (id[]){one, one, one, one}, POINT_FILLER, 1);
@@ -111,7 +111,7 @@ static id mask_embedding(const struct sam_build *b)
     struct graph *g = b->g;
     const int64_t h = 4 * b->grid, n = b->asked.mask_inputs, few = c->mask_channels / 4;
     const struct kernel_shape half = {2, 2, 0, true}, same = {1, 1, 0, true};
-    id x = graph_input(g, "input_masks", DT_F32, 4, (int64_t[]){b->B, n, h, h});
+    id x = b->masks ? b->masks : graph_input(g, "input_masks", DT_F32, 4, (int64_t[]){b->B, n, h, h});
     x = op_reshape(g, x, 4, (int64_t[]){b->B * n, h, h, 1});
     x = layer_conv(g, x, ROOT "mask_embed.", "conv1", few, half);
     x = op_act(g, layer_norm(g, x, ROOT "mask_embed.", "layer_norm1", c->eps), c->act);
@@ -136,7 +136,7 @@ static void mask_weights(const struct sam_build *b)
 }
 
 /* The centres of the grid's places, row by row, x before y. */
-static id grid_places(const struct sam_build *b, id gauss)
+id sam_places(const struct sam_build *b)
 {
     const int64_t n = b->grid;
     float *at = mem_alloc((size_t)(n * n * 2) * sizeof *at);
@@ -146,7 +146,7 @@ static id grid_places(const struct sam_build *b, id gauss)
     }
     id centres = graph_const(b->g, "grid_centres", DT_F32, 2, (int64_t[]){n * n, 2}, at);
     mem_free(at);
-    return op_fourier(b->g, centres, gauss);
+    return op_fourier(b->g, centres, sam_frequencies(b));
 }
 
 static id all_tokens(const struct sam_build *b, id gauss)
@@ -158,7 +158,7 @@ static id all_tokens(const struct sam_build *b, id gauss)
     return n == 2 ? op_concat(b->g, parts, n, 1) : n ? parts[0] : 0;
 }
 
-struct sam_encoded sam_prompt(const struct sam_build *b)
+struct sam_encoded sam_prompt(const struct sam_build *b, id places)
 {
     const struct sam_prompts *c = &b->c->prompts;
     struct graph *g = b->g;
@@ -168,7 +168,7 @@ struct sam_encoded sam_prompt(const struct sam_build *b)
     filler_embedding(b);
     mask_weights(b);
     id none = layer_param(g, ROOT, "no_mask_embed.weight", 2, (int64_t[]){1, c->hidden}, 1);
-    struct sam_encoded p = {.tokens = all_tokens(b, gauss), .places = grid_places(b, gauss)};
+    struct sam_encoded p = {.tokens = all_tokens(b, gauss), .places = places};
     if (b->asked.slots && b->asked.points) p.hidden = hidden_slots(b);
     p.dense = b->asked.mask_inputs ? mask_embedding(b) : op_reshape(g, none, 3, (int64_t[]){1, 1, c->hidden});
     graph_scope_pop(g, outer);

@@ -35,6 +35,7 @@ struct region {
     id *after;               /* by old tensor: what stands for it behind the loop; 0: itself */
     id *sum;                 /* by old tensor: the accumulator of a scalar that leaves */
     bool *rowy;              /* by old tensor of the scope: its leading dimension counts rows */
+    bool *given;             /* by old tensor: it comes from the step's batch, not from weights and tables alone */
 };
 
 /* --- finding the region ----------------------------------------------------------- */
@@ -43,7 +44,7 @@ static bool find_region(struct region *r)
 {
     for (uint32_t k = 0; k < r->count; k++) {
         const struct node *n = node_at(r->g, r->nodes[k]);
-        if (!(r->g->scopes.at[n->scope].flags & SCOPE_ROWS)) continue;
+        if (!graph_scope_is(r->g, n->scope, SCOPE_ROWS)) continue;
         if (!r->to) r->from = k;
         CHECK(!r->to || r->to == k, "a row-wise scope that is not in one piece");
         r->to = k + 1;
@@ -59,16 +60,22 @@ static bool made_inside(const struct region *r, id t)
     return false;
 }
 
-/* Comes from outside and is not a weight, a table or the step's numbers. */
-static bool has_rows(const struct region *r, id t)
+static void mark_given(struct region *r)
 {
-    if (!t || !tensor_at(r->g, t)->rank || made_inside(r, t)) return false;
-    enum kind kind = storage_of(r->g, t)->kind;
-    return kind == KIND_INPUT || !kind_is_persistent(kind);
+    for (uint32_t k = 0; k < r->count; k++) {
+        const struct node *n = node_at(r->g, r->nodes[k]);
+        bool any = false;
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i]) any |= r->given[n->in[i]] = r->given[n->in[i]] || storage_of(r->g, n->in[i])->kind == KIND_INPUT;
+        for (int o = 0; o < n->nout; o++) r->given[n->out[o]] |= any;
+    }
 }
 
-/* What the loop walks over: a single row is everybody's. */
-static bool is_cut(const struct region *r, id t) { return has_rows(r, t) && tensor_at(r->g, t)->dim[0] > 1; }
+/* What the loop walks over: comes from outside and from the batch. A single row is everybody's. */
+static bool is_cut(const struct region *r, id t)
+{
+    return t && r->given[t] && tensor_at(r->g, t)->rank && tensor_at(r->g, t)->dim[0] > 1 && !made_inside(r, t);
+}
 
 /* The groups are as many as the smallest number of rows; the piece's size follows. False:
  * nothing to gain. */
@@ -262,6 +269,8 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
     struct order *order = &g->order[p];
     struct region r = {.g = g, .program = p, .count = order->nodes.n};
     r.nodes = mem_copy(order->nodes.at, r.count * sizeof(id));
+    r.given = mem_alloc(g->tensors.n);
+    mark_given(&r);
     if (find_region(&r) && measure(&r, chunks)) {
         r.map = mem_alloc(g->tensors.n * sizeof(id));
         r.after = mem_alloc(g->tensors.n * sizeof(id));
@@ -281,6 +290,7 @@ static void chunk_program(struct graph *g, enum program p, int chunks)
     mem_free(r.after);
     mem_free(r.sum);
     mem_free(r.rowy);
+    mem_free(r.given);
 }
 
 void pass_chunk(struct graph *g, const struct settings *s)

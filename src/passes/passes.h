@@ -3,7 +3,7 @@
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
  *     precision -> chunk -> differentiate -> accumulate -> recompute
- *               -> optimizer -> offload -> reuse
+ *               -> selective -> optimizer -> offload -> handover -> reuse
  */
 #ifndef PASSES_H
 #define PASSES_H
@@ -21,12 +21,20 @@ struct update_rule {
     double weight_decay;
 };
 
+/* What the backward makes again instead of reading it from where the forward left it. */
+enum rebuild {
+    REBUILD_NONE,
+    REBUILD_BLOCKS, /* whole blocks, from what enters them (recompute.c) */
+    REBUILD_CHEAP,  /* norms, activations and the like (selective.c) */
+    REBUILD_COUNT
+};
+
 /* What the planner decided, and the recipe of the update. */
 struct settings {
     int micro_batch;        /* samples in one iteration */
     int accumulation;       /* iterations in one step */
     enum dtype precision;   /* of activations and working weights: f32 or bf16 */
-    bool recompute;         /* blocks rebuild their activations in the backward */
+    enum rebuild recompute; /* what the backward makes again */
     bool offload_optimizer; /* optimizer state lives in the second space */
     int head_chunks;        /* the row-wise head runs in so many pieces */
 
@@ -39,7 +47,10 @@ struct settings {
 };
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
-pass_fn pass_precision, pass_chunk, pass_differentiate, pass_accumulate, pass_recompute, pass_optimizer, pass_offload,
-    pass_reuse;
+pass_fn pass_precision, pass_chunk, pass_differentiate, pass_accumulate, pass_recompute, pass_selective, pass_optimizer,
+    pass_offload, pass_handover, pass_reuse;
+
+/* "none", "all", "selective": the words of memory.recompute. */
+const char *rebuild_name(enum rebuild r);
 
 #endif

@@ -56,7 +56,7 @@ static void take(struct replay *r, enum space space, uint64_t from, uint64_t to,
 static void demand(const struct replay *r, id node, id s)
 {
     const struct storage *x = &r->g->storages.at[s];
-    if (kind_is_persistent(x->kind)) return;
+    if (storage_lasts(x)) return;
     uint64_t mine = 0;
     for (uint32_t k = 0; k < r->map[x->space].n; k++)
         if (r->map[x->space].at[k].storage == s) mine += r->map[x->space].at[k].to - r->map[x->space].at[k].from;
@@ -82,7 +82,7 @@ static void replay_node(struct replay *r, id node)
     for (int o = 0; o < n->nout; o++) {
         if (!n->out[o]) continue;
         id s = tensor_at(g, n->out[o])->storage;
-        if (kind_is_persistent(g->storages.at[s].kind)) continue;
+        if (storage_lasts(&g->storages.at[s])) continue;
         bool mine = false; /* in place on an input: no new bytes */
         for (int i = 0; i < n->nin; i++) mine |= n->in[i] && tensor_at(g, n->in[i])->storage == s;
         uint64_t at = r->p->placement.offset[s];
@@ -132,13 +132,31 @@ static void find_first_writers(struct replay *r)
     }
 }
 
+/* What the step hands over lies whole at its end, and so at the update's beginning; what
+ * else there was is nobody's then. */
+static void hand_over(struct replay *r)
+{
+    const struct graph *g = r->g;
+    bool *handed = mem_alloc(g->storages.n);
+    for (id s = 1; s < g->storages.n; s++) {
+        handed[s] = g->storages.at[s].handed && r->first_writer[s];
+        if (handed[s]) demand(r, r->first_writer[s], s);
+    }
+    for (int s = 0; s < SPACE_COUNT; s++) r->map[s].n = 0;
+    for (id s = 1; s < g->storages.n; s++) {
+        uint64_t at = r->p->placement.offset[s];
+        if (handed[s]) take(r, g->storages.at[s].space, at, at + g->storages.at[s].bytes, s);
+    }
+    mem_free(handed);
+}
+
 /* Persistent storages are disjoint and inside their part of the arena. */
 static void check_persistent(const struct plan *p, const struct graph *g)
 {
     bool *seen = mem_alloc(g->storages.n);
     for (int program = 0; program < PROGRAM_COUNT; program++)
         for (id s = 1; s < g->storages.n; s++)
-            seen[s] |= p->placement.life[program][s].used && kind_is_persistent(g->storages.at[s].kind);
+            seen[s] |= p->placement.life[program][s].used && storage_lasts(&g->storages.at[s]);
     for (id a = 1; a < g->storages.n; a++) {
         if (!seen[a]) continue;
         uint64_t from = p->placement.offset[a], to = from + g->storages.at[a].bytes;
@@ -158,8 +176,10 @@ void plan_check(const struct plan *p, const struct graph *g)
     r.first_writer = mem_alloc(g->storages.n * sizeof(id));
     r.iteration = mem_alloc(g->loops.n * sizeof(uint32_t));
     for (int program = 0; program < PROGRAM_COUNT; program++) {
+        if (program == PROGRAM_UPDATE) hand_over(&r);
+        else
+            for (int s = 0; s < SPACE_COUNT; s++) r.map[s].n = 0;
         r.program = program;
-        for (int s = 0; s < SPACE_COUNT; s++) r.map[s].n = 0;
         find_first_writers(&r);
         replay_range(&r, 0, g->order[program].nodes.n, 0);
     }

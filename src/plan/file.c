@@ -42,7 +42,7 @@ static void write_settings(struct json_writer *w, const struct plan *p, int effe
     json_put_int(w, "micro_batch", s->micro_batch);
     json_put_int(w, "accumulation", s->accumulation);
     json_put_string(w, "precision", dtype_name(s->precision));
-    json_put_string(w, "recompute", s->recompute ? "all" : "none");
+    json_put_string(w, "recompute", rebuild_name(s->recompute));
     json_put_string(w, "offload", s->offload_optimizer ? "optimizer" : "none");
     json_put_int(w, "head_chunks", s->head_chunks);
     json_end(w);
@@ -68,7 +68,7 @@ static void write_peak(struct json_writer *w, const struct plan *p, const struct
     for (id s = 1; s < g->storages.n; s++) {
         const struct life *l = &p->placement.life[p->peak.program][s];
         if (l->used && l->start <= p->peak.instant && p->peak.instant <= l->end && g->storages.at[s].space == SPACE_DEVICE &&
-            !kind_is_persistent(g->storages.at[s].kind))
+            !storage_lasts(&g->storages.at[s]))
             live[count++] = (struct live){s, g->storages.at[s].bytes};
     }
     qsort(live, count, sizeof *live, by_bytes);
@@ -185,7 +185,7 @@ static int read_count(const struct value *v, const char *key, int *out, struct e
 
 static int read_plan(const struct value *v, struct plan_file *p, struct error *e)
 {
-    static const char *const precisions[] = {"f32", "bf16"}, *const recompute[] = {"none", "all"},
+    static const char *const precisions[] = {"f32", "bf16"}, *const recompute[] = {"none", "all", "selective"},
                       *const offload[] = {"none", "optimizer"};
     const struct value *s = value_get(v, "settings");
     int64_t format = 0;
@@ -199,7 +199,7 @@ static int read_plan(const struct value *v, struct plan_file *p, struct error *e
     if (!rc) rc = read_count(s, "accumulation", &p->settings.accumulation, e);
     if (!rc) rc = read_count(s, "head_chunks", &p->settings.head_chunks, e);
     if (!rc) rc = read_word(s, "precision", precisions, 2, &precision, e);
-    if (!rc) rc = read_word(s, "recompute", recompute, 2, &again, e);
+    if (!rc) rc = read_word(s, "recompute", recompute, REBUILD_COUNT, &again, e);
     if (!rc) rc = read_word(s, "offload", offload, 2, &away, e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.device"), "arenas.device", &p->arena[SPACE_DEVICE], e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.host"), "arenas.host", &p->arena[SPACE_HOST], e);

@@ -11,7 +11,8 @@
  * activations that the backward consumes in reverse is a stack; then each
  * segment's own transients, largest first, go to the lowest place that is free
  * for their lifetime. Plain largest-first over everything is tried as well, and
- * the smaller arena is kept.
+ * the smaller arena is kept. What the step hands over to the update (gradients) is placed
+ * with the step's transients and stays there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ struct item {
     uint64_t bytes, offset;
     uint32_t start, end;
     bool crosses;            /* lives in more than one segment */
+    bool fixed;              /* already lies at `offset` */
     id storage, node;        /* a storage, or a node's workspace */
 };
 
@@ -72,15 +74,19 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
     const struct life *life = plan->placement.life[p];
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (!life[s].used || kind_is_persistent(x->kind) || x->space != space) continue;
+        if (!life[s].used || storage_lasts(x) || x->space != space) continue;
         struct item i = {align_up(x->bytes, PLAN_ALIGN), 0, life[s].start, life[s].end,
-                         segment[life[s].start] != segment[life[s].end], s, 0};
+                         segment[life[s].start] != segment[life[s].end], false, s, 0};
+        if (x->handed && p == PROGRAM_UPDATE && plan->placement.life[PROGRAM_STEP][s].used) {
+            i.fixed = true;
+            i.offset = plan->placement.offset[s] - plan->persistent[space];
+        }
         vec_push(&it->list, i);
     }
     for (uint32_t k = 0; k < g->order[p].nodes.n && space == SPACE_DEVICE; k++) {
         id n = g->order[p].nodes.at[k];
         uint64_t bytes = align_up(plan->placement.binding[n].work_bytes, PLAN_ALIGN);
-        if (bytes) vec_push(&it->list, ((struct item){bytes, 0, k, k, false, 0, n}));
+        if (bytes) vec_push(&it->list, ((struct item){bytes, 0, k, k, false, false, 0, n}));
     }
     mem_free(segment);
 }
@@ -142,10 +148,15 @@ static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
     qsort(it->list.at, it->list.n, sizeof *it->list.at, order);
     uint32_t *placed = mem_alloc(it->list.n * sizeof *placed);
     uint64_t top = 0;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < it->list.n; k++)
+        if (it->list.at[k].fixed) insert_sorted(it, placed, n++, k);
     for (uint32_t k = 0; k < it->list.n; k++) {
         struct item *x = &it->list.at[k];
-        x->offset = lowest_fit(it, x, placed, k);
-        insert_sorted(it, placed, k, k);
+        if (!x->fixed) {
+            x->offset = lowest_fit(it, x, placed, n);
+            insert_sorted(it, placed, n++, k);
+        }
         if (x->offset + x->bytes > top) top = x->offset + x->bytes;
     }
     mem_free(placed);
@@ -160,7 +171,7 @@ static uint64_t place_persistent(struct plan *p, const struct graph *g, enum spa
     for (int kind = KIND_PARAM; kind < KIND_ACT; kind++)
         for (id s = 1; s < g->storages.n; s++) {
             const struct storage *x = &g->storages.at[s];
-            if (x->kind != kind || x->space != space || !reached[s]) continue;
+            if (x->kind != kind || x->space != space || !reached[s] || x->handed) continue;
             p->placement.offset[s] = at;
             at += align_up(x->bytes, PLAN_ALIGN);
         }
@@ -214,34 +225,50 @@ static void find_peak(struct plan *p, const struct graph *g, const bool *reached
     uint64_t fixed[KIND_COUNT] = {0};
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (kind_is_persistent(x->kind) && x->space == SPACE_DEVICE && reached[s])
+        if (storage_lasts(x) && x->space == SPACE_DEVICE && reached[s])
             fixed[x->kind] += align_up(x->bytes, PLAN_ALIGN);
     }
     p->peak = (struct peak){0};
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         uint32_t n = g->order[program].nodes.n;
         /* Differences at births and deaths, then a running sum. */
-        int64_t *act = mem_alloc((n + 1) * sizeof *act);
+        int64_t *act = mem_alloc((n + 1) * sizeof *act), *grad = mem_alloc((n + 1) * sizeof *grad);
         const struct life *life = p->placement.life[program];
         for (id s = 1; s < g->storages.n; s++)
-            if (life[s].used && !kind_is_persistent(g->storages.at[s].kind) && g->storages.at[s].space == SPACE_DEVICE) {
-                act[life[s].start] += (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
-                act[life[s].end + 1] -= (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
+            if (life[s].used && !storage_lasts(&g->storages.at[s]) && g->storages.at[s].space == SPACE_DEVICE) {
+                int64_t *sum = g->storages.at[s].handed ? grad : act;
+                sum[life[s].start] += (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
+                sum[life[s].end + 1] -= (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
             }
-        int64_t live = 0;
+        int64_t live = 0, handed = 0;
         for (uint32_t k = 0; k < n; k++) {
             live += act[k];
+            handed += grad[k];
             uint64_t work = align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
-            uint64_t bytes = p->persistent[SPACE_DEVICE] + (uint64_t)live + work;
+            uint64_t bytes = p->persistent[SPACE_DEVICE] + (uint64_t)(live + handed) + work;
             if (bytes <= p->peak.bytes) continue;
             p->peak.program = program;
             p->peak.instant = k;
             p->peak.bytes = bytes;
             memcpy(p->peak.by_kind, fixed, sizeof fixed);
             p->peak.by_kind[KIND_ACT] = (uint64_t)live;
+            p->peak.by_kind[KIND_GRAD] += (uint64_t)handed;
             p->peak.by_kind[KIND_WORKSPACE] = work;
         }
         mem_free(act);
+        mem_free(grad);
+    }
+}
+
+/* What is handed over lives to the step's end and through the whole update, also beyond its
+ * last reader: a gradient that is not finite is looked for there. */
+static void stretch_handed(struct plan *p, const struct graph *g)
+{
+    struct life *step = p->placement.life[PROGRAM_STEP], *update = p->placement.life[PROGRAM_UPDATE];
+    for (id s = 1; s < g->storages.n; s++) {
+        if (!g->storages.at[s].handed || !step[s].used) continue;
+        step[s].end = g->order[PROGRAM_STEP].nodes.n - 1;
+        if (g->order[PROGRAM_UPDATE].nodes.n) update[s] = (struct life){0, g->order[PROGRAM_UPDATE].nodes.n - 1, true};
     }
 }
 
@@ -255,6 +282,7 @@ int plan_place(struct plan *p, const struct graph *g, const struct profile *prof
         p->placement.life[program] = mem_alloc(g->storages.n * sizeof(struct life));
         graph_lifetimes(g, program, p->placement.life[program]);
     }
+    stretch_handed(p, g);
     int rc = bind_kernels(p, g, profile, e);
     if (rc) {
         placement_free(&p->placement);

@@ -20,7 +20,7 @@ static void print_row(struct text *out, const char *name, uint64_t bytes, uint64
 static void print_techniques(const struct settings *s, struct text *out)
 {
     text_printf(out, "  micro-batch %d x %d, %s, recompute %s, optimizer state %s, head in %d piece%s\n", s->micro_batch,
-                s->accumulation, dtype_name(s->precision), s->recompute ? "all" : "none",
+                s->accumulation, dtype_name(s->precision), rebuild_name(s->recompute),
                 s->offload_optimizer ? "in the second space" : "in the arena", s->head_chunks, s->head_chunks == 1 ? "" : "s");
 }
 
@@ -75,7 +75,7 @@ static uint32_t collect(const struct plan *p, const struct graph *g, enum progra
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         const struct life *l = &p->placement.life[program][s];
-        if (!l->used || x->space != SPACE_DEVICE || kind_is_persistent(x->kind) != lasting) continue;
+        if (!l->used || x->space != SPACE_DEVICE || storage_lasts(x) != lasting) continue;
         rows[n++] = (struct row){p->placement.offset[s], x->bytes, graph_name(g, x->name), kind_name(x->kind), l->start, l->end};
     }
     return n;

@@ -31,7 +31,7 @@ static void add_techniques(struct search *s, struct settings c)
     const struct freedom *f = s->f;
     int chunks = f->head_chunks ? 32 : c.head_chunks;
     for (int n = f->head_chunks ? 1 : chunks; n <= chunks; n *= 2)
-        for (int recompute = 0; recompute < 2; recompute++)
+        for (enum rebuild recompute = 0; recompute < REBUILD_COUNT; recompute++)
             for (int offload = 0; offload < 2; offload++) {
                 if (!f->recompute && recompute != c.recompute) continue;
                 if (!f->offload && offload != c.offload_optimizer) continue;

@@ -197,12 +197,12 @@ static void poison_after(const struct tape *t, enum program p, const struct entr
     }
 }
 
-/* Before a program: everything that is not persistent. */
+/* Before a program: everything that is not persistent; the update is handed gradients. */
 static void poison_all(const struct tape *t, enum program p)
 {
     for (id s = 1; s < t->graph->storages.n; s++) {
         const struct storage *x = &t->graph->storages.at[s];
-        if (t->placement->life[p][s].used && !kind_is_persistent(x->kind))
+        if (t->placement->life[p][s].used && !storage_lasts(x) && !(x->handed && p == PROGRAM_UPDATE))
             memset(t->arena[x->space] + t->placement->offset[s], 0xff, x->bytes);
     }
 }

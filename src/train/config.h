@@ -24,7 +24,7 @@
  * data.token_dtype is enum tokens_dtype, train.schedule is enum schedule_kind. */
 enum config_format { FORMAT_TOKENS };
 enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16 };
-enum config_recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_ALL };
+enum config_recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_ALL, RECOMPUTE_SELECTIVE };
 enum config_optimizer { OPTIMIZER_ADAMW };
 enum config_offload { OFFLOAD_AUTO, OFFLOAD_NONE, OFFLOAD_OPTIMIZER };
 enum config_loss { LOSS_SAM, LOSS_SEED };

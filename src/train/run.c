@@ -121,7 +121,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
-    s.recompute = c->memory_recompute == RECOMPUTE_ALL;
+    s.recompute = c->memory_recompute == RECOMPUTE_ALL ? REBUILD_BLOCKS : c->memory_recompute == RECOMPUTE_SELECTIVE ? REBUILD_CHEAP : REBUILD_NONE;
     s.offload_optimizer = c->memory_offload == OFFLOAD_OPTIMIZER;
     s.precision = c->memory_precision == PRECISION_BF16                                           ? DT_BF16
                   : c->memory_precision == PRECISION_AUTO && r->device.profile.native_bf16 ? DT_BF16

@@ -1,0 +1,52 @@
+# against.sh: one training step here and in PyTorch, interleaved; lm.sh and tower.sh read it.
+#
+#   against RUN.yaml SCRIPT.py    ROUNDS times each, STEPS steps a time; the fastest step counts
+#
+# Memory is what is not weights, gradients or optimizer state ("rest"). State is 16 bytes per
+# trained weight on both sides: the f32 weight, its gradient, AdamW's two moments.
+#
+#   plimsoll   rest = arena - state; bf16 copies of the weights are in it
+#              resident rest = peak resident - state: with the program itself
+#   pytorch    rest = peak resident - resident before the model is built - state
+#
+# BUILD, PYTHON, ROUNDS, STEPS, PRECISION (f32, bf16) and SETS (more --set for plimsoll) come from
+# the environment. PYTHON must import torch and transformers.
+# shellcheck shell=bash
+BUILD=${BUILD:-build}
+PYTHON=${PYTHON:-python3}
+ROUNDS=${ROUNDS:-3}
+STEPS=${STEPS:-4}
+PRECISION=${PRECISION:-f32}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+
+# number KEY FILE: of the JSON that `plimsoll bench` prints; the first one of that name.
+number() { sed -n "s/^ *\"$1\": \([0-9.e+-]*\),*$/\1/p" "$2" | head -n 1; }
+# least FILE WORD: the smallest number behind WORD.
+least() { awk -v w="$2" '$1 == w && (!n++ || $2 < m) { m = $2 } END { print m }' "$1"; }
+most() { awk -v w="$2" '$1 == w && $2 > m { m = $2 } END { print m }' "$1"; }
+
+against() {
+    local i
+    for ((i = 0; i < ROUNDS; i++)); do
+        # shellcheck disable=SC2086
+        "$BUILD/plimsoll" bench "$1" --steps "$STEPS" --set memory.precision="$PRECISION" ${SETS:-} --json >"$tmp/json"
+        {
+            echo "seconds $(number measured_min_seconds "$tmp/json")"
+            echo "arena $(number arena_bytes "$tmp/json")"
+            echo "optimizer $(number optimizer "$tmp/json")"
+            echo "resident $(number peak_resident_bytes "$tmp/json")"
+        } >>"$tmp/ours"
+        "$PYTHON" "$2" --steps "$STEPS" --precision "$PRECISION" >>"$tmp/theirs"
+    done
+    awk -v a="$(least "$tmp/ours" seconds)" -v b="$(least "$tmp/theirs" seconds)" \
+        -v arena="$(most "$tmp/ours" arena)" -v optimizer="$(most "$tmp/ours" optimizer)" -v resident="$(most "$tmp/ours" resident)" \
+        -v peak="$(most "$tmp/theirs" peak_kib)" -v rest="$(most "$tmp/theirs" rest_kib)" \
+        -v base="$(most "$tmp/theirs" baseline_kib)" -v state="$(most "$tmp/theirs" state_kib)" -v precision="$PRECISION" 'BEGIN {
+        MiB = 1048576; ours = 2 * optimizer
+        printf "%-10s %10s %14s %13s %10s %10s %14s\n", precision, "s per step", "peak resident", "before model", "state", "rest", "resident rest"
+        printf "%-10s %10.2f %10.0f MiB %9s MiB %6.0f MiB %6.0f MiB %10.0f MiB\n", "plimsoll", a, resident / MiB, "-", ours / MiB, (arena - ours) / MiB, (resident - ours) / MiB
+        printf "%-10s %10.2f %10.0f MiB %9.0f MiB %6.0f MiB %6.0f MiB %10.0f MiB\n", "pytorch", b, peak / 1024, base / 1024, state / 1024, rest / 1024, rest / 1024
+        printf "%-10s %10.2f %14.2f %13s %10s %10.2f %14.2f\n", "ratio", b / a, resident / 1024 / peak, "", "", (arena - ours) / 1024 / rest, (resident - ours) / 1024 / rest
+    }'
+}

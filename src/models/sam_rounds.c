@@ -1,0 +1,122 @@
+/*
+ * sam_rounds.c: training as people use it: a prompt, a look at the masks, another point
+ * where they are wrong.
+ *
+ *     first round    a point or a box; several masks to choose from; the best of them counts
+ *     each round     PROMPT_NEXT adds a point from where the last mask and the target differ;
+ *     behind it      the last mask's logits go in as well; a single mask
+ *
+ *     loss = mean over the rounds
+ *
+ * What is fed back is given, not learnt: no gradient flows from a round to the one before.
+ * So each round's backward stands behind its forward, inside the loop over rounds, and one
+ * round's activations exist at a time; the image's gradient is the sum over rounds.
+ *
+ * Prompts are in slots (sam_prompt.c): 0 and 1 hold the first prompt, a point and a filler
+ * or two corners; from FIRST_FREE on each round behind the first has one.
+ */
+#include "graph/ops.h"
+#include "models/sam.h"
+
+enum { FIRST_FREE = 2 };
+
+/* What is learnt from, by row. */
+struct targets {
+    id bits, valid, keys;
+};
+
+static struct targets target_inputs(const struct sam_build *b)
+{
+    struct graph *g = b->g;
+    const int64_t N = b->B * b->M, h = 4 * b->grid, row = mask_row_bytes(h);
+    id bits = graph_input(g, "gt_masks", DT_U8, 4, (int64_t[]){b->B, b->M, h, row});
+    id valid = graph_input(g, "gt_valid", DT_I32, 3, (int64_t[]){b->B, b->M, 2});
+    id keys = graph_input(g, "prompt_keys", DT_I32, 2, (int64_t[]){b->B, b->M});
+    return (struct targets){op_reshape(g, bits, 3, (int64_t[]){N, h, row}), op_reshape(g, valid, 2, (int64_t[]){N, 2}),
+                            op_reshape(g, keys, 1, (int64_t[]){N})};
+}
+
+/* Places and kinds as the step's batch brings them; with more rounds, copies to write to. */
+static struct prompt_state first_prompts(const struct sam_build *b)
+{
+    struct graph *g = b->g;
+    const int64_t N = b->B * b->M, P = b->asked.points;
+    id places = graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
+    id kinds = graph_input(g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, P});
+    struct prompt_state s = {op_reshape(g, places, 3, (int64_t[]){N, P, 2}), op_reshape(g, kinds, 2, (int64_t[]){N, P}), 0};
+    if (b->asked.rounds == 1) return s;
+    return (struct prompt_state){op_copy(g, s.places, SPACE_DEVICE), op_copy(g, s.kinds, SPACE_DEVICE), op_fill(g, DT_I32, 1, (int64_t[]){1}, 0)};
+}
+
+/* One answer and its part of the loss, added to `sum`. */
+struct answer {
+    struct sam_masks masks;
+    id sum, statistics;
+};
+
+static struct answer answer(const struct sam_build *b, id image, id grid, const struct targets *t, id sum)
+{
+    struct graph *g = b->g;
+    struct sam_encoded p = sam_prompt(b, grid);
+    struct answer a = {.masks = sam_decode(b, image, &p)};
+    id loss = op_mask_loss(g, a.masks.logits, a.masks.iou, t->bits, t->valid, b->asked.loss);
+    if (!loss) return a;
+    a.statistics = node_at(g, tensor_at(g, loss)->node)->out[1];
+    a.sum = op_accumulate(g, loss, sum);
+    return a;
+}
+
+/* The evaluation's program tells of each mask how good it was (MASK_LOSS in ops.def). */
+static void tell(struct graph *g, const char *name, id statistics)
+{
+    if (g->at.program == PROGRAM_EVAL && statistics) graph_output(g, name, statistics);
+}
+
+/* The rounds behind the first, in a loop that carries prompts, round and masks. */
+static id more_rounds(struct sam_build *b, id image, id grid, const struct targets *t, struct prompt_state s, id masks, id sum)
+{
+    struct graph *g = b->g;
+    const int64_t rounds = b->asked.rounds - 1, h = 4 * b->grid;
+    id outer = graph_scope_push(g, "next", 0);
+    g->at.loop = graph_loop(g, "rounds", (uint32_t)rounds);
+    op_prompt_next(g, &s, masks, t->bits, t->valid, t->keys, (int)rounds, FIRST_FREE);
+    b->places = s.places;
+    b->kinds = s.kinds;
+    /* A copy: the backward reads it when `masks` has the next round's already. */
+    b->masks = op_reshape(g, op_copy(g, masks, SPACE_DEVICE), 4, (int64_t[]){b->B, b->M, h, h});
+    b->asked.mask_inputs = b->M;
+    b->asked.single = true;
+    struct answer a = answer(b, image, grid, t, sum);
+    op_mask_pick(g, a.masks.logits, a.masks.iou, masks);
+    g->at.loop = 0;
+    graph_scope_pop(g, outer);
+    tell(g, "last_statistics", a.statistics);
+    return a.sum;
+}
+
+void sam_rounds(const struct sam_build *given, id image)
+{
+    struct sam_build b = *given;
+    struct graph *g = b.g;
+    b.asked.slots = true;
+    b.asked.boxes = b.asked.single = false;
+    b.asked.mask_inputs = 0;
+    id grid = sam_places(&b);
+    id outer = graph_scope_push(g, "masks", SCOPE_ROWS);
+    struct targets t = target_inputs(&b);
+    struct prompt_state s = first_prompts(&b);
+    id sum = op_fill(g, DT_F32, 0, NULL, 0), masks = 0;
+    id first = graph_scope_push(g, "first", 0);
+    if (b.asked.rounds > 1) g->at.loop = graph_loop(g, "first round", 1);
+    b.places = s.places;
+    b.kinds = s.kinds;
+    struct answer a = answer(&b, image, grid, &t, sum);
+    if (b.asked.rounds > 1) masks = op_mask_pick(g, a.masks.logits, a.masks.iou, 0);
+    g->at.loop = 0;
+    graph_scope_pop(g, first);
+    tell(g, "first_statistics", a.statistics);
+    if (b.asked.rounds > 1) a.sum = more_rounds(&b, image, grid, &t, s, masks, a.sum);
+    id loss = op_scale(g, a.sum, 1.0 / (double)b.asked.rounds);
+    graph_scope_pop(g, outer);
+    graph_output(g, "loss", loss);
+}
