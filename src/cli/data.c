@@ -3,6 +3,7 @@
  */
 #include "cli/data.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,13 @@ static bool parse_count(const char *s, uint64_t *to)
     return !*end;
 }
 
+static bool parse_real(const char *s, double *to)
+{
+    char *end;
+    *to = strtod(s, &end);
+    return end != s && !*end && isfinite(*to);
+}
+
 static int take_value(const struct data_option *o, const char *value, struct error *e)
 {
     if (o->kind == DATA_TEXT) *(const char **)o->to = value;
@@ -39,6 +47,9 @@ static int take_value(const struct data_option *o, const char *value, struct err
         return error_set(e, PL_USAGE, "%s %s: expected a whole number", o->name, value);
     else if (o->kind == DATA_SIZE && !data_parse_size(value, o->to))
         return error_set(e, PL_USAGE, "%s %s: expected WIDTHxHEIGHT in pixels, such as 1024x768", o->name, value);
+    else if (o->kind == DATA_REAL && !parse_real(value, o->to))
+        return error_set(e, PL_USAGE, "%s %s: expected a number", o->name, value);
+    else if (o->kind == DATA_LIST) vec_push((struct names *)o->to, mem_string(value));
     return PL_OK;
 }
 

@@ -13,11 +13,12 @@
 extern const struct command data_make, data_prepare, data_inspect, data_verify;
 
 /* An option of such a command. */
-enum data_kind { DATA_SWITCH, DATA_TEXT, DATA_COUNT, DATA_SIZE };
+enum data_kind { DATA_SWITCH, DATA_TEXT, DATA_COUNT, DATA_SIZE, DATA_REAL, DATA_LIST };
 struct data_option {
     const char *name;
     enum data_kind kind;
-    void *to; /* bool, const char *, uint64_t, uint32_t[2] of width and height (WxH) */
+    void *to; /* bool, const char *, uint64_t, uint32_t[2] of width and height (WxH), double,
+                 struct names: may be given again and again */
 };
 /* Parses argv by the table; what is no option goes to `paths` (heap copies), or is an error
  * when that is NULL. *help: the usage was asked for and printed, nothing else is to be done. */

@@ -68,7 +68,13 @@ struct model {
     const char **outputs;   /* in the order of the forward */
     uint32_t n_outputs;
     const char *loss_output; /* whose mean square is the loss; NULL: the model has its own */
+    bool partial;           /* not all of it is built: a folder holds weights that are not asked for */
 };
+
+/* Which part of a model of masks is built: an image encoded once serves any number of prompts.
+ * PART_IMAGE takes pixel_values and gives image_embeddings alone; PART_MASKS takes
+ * image_embeddings, as they were given, in the place of pixel_values. */
+enum model_part { PART_ALL, PART_IMAGE, PART_MASKS };
 
 /* What a model that is asked for masks is asked with. All zeros: one point for one mask
  * of an image of the configuration's size, with a target. */
@@ -83,6 +89,7 @@ struct prompting {
     bool boxes, targets;
     bool single;         /* one mask for a prompt instead of several to choose from */
     struct mask_loss_options loss; /* with targets; all zeros: the defaults */
+    enum model_part part;
 };
 
 /* What the forward is built for. */

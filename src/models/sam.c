@@ -247,6 +247,13 @@ static id images(const struct sam_build *b)
     return op_image(b->g, x, valid, mean, std);
 }
 
+/* An image that was encoded before, as output_map gave it. */
+static id embedding(const struct sam_build *b)
+{
+    id x = graph_input(b->g, "image_embeddings", DT_F32, 4, (int64_t[]){b->B, b->c->vision.output, b->grid, b->grid});
+    return op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
+}
+
 /* As transformers gives it, channels first. */
 static void output_map(const struct model *m, struct graph *g, const struct batch *batch, const char *name, id x)
 {
@@ -280,8 +287,9 @@ static void build_sam(const struct model *m, struct graph *g, const struct batch
         if (!g->error.code) graph_param_of(g, sam_frequencies(&b))->frozen = true;
         return;
     }
-    id image = sam_encode(&b, pixels(&b));
-    output_map(m, g, &batch, "image_embeddings", image);
+    id image = b.asked.part == PART_MASKS ? embedding(&b) : sam_encode(&b, pixels(&b));
+    if (b.asked.part != PART_MASKS) output_map(m, g, &batch, "image_embeddings", image);
+    if (b.asked.part == PART_IMAGE) return;
     struct sam_encoded p = sam_prompt(&b, sam_places(&b));
     struct sam_masks out = sam_decode(&b, image, &p);
     if (g->error.code) return;

@@ -91,7 +91,8 @@ static int open_profile(struct run *r, struct error *e)
 
 /* --- planning ------------------------------------------------------------------------ */
 
-/* The model's forward, seen by the planner; frozen weights are marked here. */
+/* The model's forward, seen by the planner; frozen weights are marked here. Where nothing is
+ * differentiated all are: a frozen weight has no master in another precision. */
 static void build_forward(void *run, struct graph *g, int micro_batch)
 {
     struct run *r = run;
@@ -99,6 +100,7 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     b.B = micro_batch;
     r->model.family->build(&r->model, g, &b);
     recipe_freeze(r->config, g);
+    for (uint32_t i = 0; i < g->params.n && r->forward; i++) g->params.at[i].frozen = true;
 }
 
 /* The forward for a look at its parameters: are there those that the configuration
@@ -191,13 +193,15 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     memset(r, 0, sizeof *r);
     r->config = c;
     r->defined = o->define;
+    r->forward = o->forward;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
-    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->loss_output,
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output,
                               .prompts = o->prompts};
     int rc = resolve_budget(r, e);
     if (!rc) rc = open_model(r, o, e);
     if (!rc && o->train) rc = feed_plan(c, &r->model, &r->batch.prompts, &r->loader_bytes, e);
     r->batch.prompts.loss = recipe_loss(c);
+    r->model.partial = o->prompts.part != PART_ALL;
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
     if ((rc = open_profile(r, e))) return rc;

@@ -30,12 +30,14 @@ struct run {
     struct loader *loader;       /* in it, while a feed of pictures is open: training and validation share it */
     bool has_graph, has_tape, has_device, has_weights;
     bool defined;                /* by run_options.define */
+    bool forward;                /* run_options.forward */
 };
 
 /* What a command may want beyond the configuration. */
 struct run_options {
     const char *plan;            /* a plan file to follow instead of searching */
     bool train;                  /* false: one forward and backward, outputs kept, no update */
+    bool forward;                /* with train false: the outputs alone, no loss and no gradient */
     int64_t B, T;                /* with train false: the batch's own size */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a tower; NULL: its own choice */

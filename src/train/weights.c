@@ -417,7 +417,6 @@ static int open_folder(struct weights *w, const struct graph *g, const char *roo
     list_slots(w, map);
     if (choose_naming(w, g, root, e) || match_params(w, g, e)) return e->code;
     match_tied(w, g);
-    note_extras(w);
     if (*w->naming.strip || *w->naming.prefix) log_note("%s: %s", w->dir, weights_describe_naming(w, rule));
     return count_others(w, e);
 }
@@ -431,6 +430,7 @@ int weights_open(struct weights *w, const struct model *m, const struct graph *g
     snprintf(w->dir, sizeof w->dir, "%s", m->path);
     int rc = *w->dir ? open_folder(w, g, m->family->root, e) : PL_OK;
     if (rc) weights_close(w);
+    else if (!m->partial) note_extras(w);
     return rc;
 }
 

@@ -1,0 +1,230 @@
+/*
+ * predict.c: `plimsoll predict`: masks of a picture for a point, a box, or everything in it.
+ *
+ * The prompt is in pixels of the picture as it is stored; so are the masks. Of a model's
+ * candidates the one that it thinks best is written, or all of them.
+ */
+#include "cli/predict.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/json.h"
+#include "io/png.h"
+#include "models/presets.h"
+
+/* --- prompts -------------------------------------------------------------------------- */
+
+/* "1,2.5,3": at most `room` numbers; their count, or 0 when it is no such list. */
+static int parse_numbers(const char *s, float *out, int room)
+{
+    for (int n = 0; n < room;) {
+        char *end;
+        out[n] = strtof(s, &end);
+        if (end == s || !isfinite(out[n])) return 0;
+        n++;
+        if (!*end) return n;
+        if (*end != ',') return 0;
+        s = end + 1;
+    }
+    return 0;
+}
+
+static bool inside(const struct predict *p, const float at[2])
+{
+    return at[0] >= 0 && at[1] >= 0 && at[0] <= (float)p->picture.w && at[1] <= (float)p->picture.h;
+}
+
+static int outside(const struct predict *p, const char *option, const char *given, struct error *e)
+{
+    return error_set(e, PL_USAGE, "%s %s lies outside of the picture: %s has %u x %u pixels, from 0,0 in its upper left", option, given, p->image,
+                     p->picture.w, p->picture.h);
+}
+
+static int parse_point(const struct predict *p, const char *s, float at[2], int *label, struct error *e)
+{
+    float x[3] = {0, 0, 1};
+    int n = parse_numbers(s, x, 3);
+    if (n < 2 || (x[2] != 0 && x[2] != 1))
+        return error_set(e, PL_USAGE, "--point %s: expected X,Y or X,Y,LABEL: pixels, and 1 (on what is asked for, the default) or 0 (beside it)", s);
+    at[0] = x[0], at[1] = x[1];
+    *label = x[2] != 0;
+    return inside(p, at) ? PL_OK : outside(p, "--point", s, e);
+}
+
+static int parse_box(const struct predict *p, float box[4], struct error *e)
+{
+    if (parse_numbers(p->box, box, 4) != 4) return error_set(e, PL_USAGE, "--box %s: expected X0,Y0,X1,Y1 in pixels", p->box);
+    if (!(box[0] < box[2] && box[1] < box[3]))
+        return error_set(e, PL_USAGE, "--box %s is empty: X0,Y0 is its upper left and X1,Y1 its lower right", p->box);
+    return inside(p, box) && inside(p, box + 2) ? PL_OK : outside(p, "--box", p->box, e);
+}
+
+/* --- one prompt -------------------------------------------------------------------------- */
+
+/* OUT.png to OUT-2.png, for the second of several candidates. */
+static void numbered(const char *path, int64_t k, char *out, size_t room)
+{
+    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
+    size_t stem = dot && (!slash || dot > slash + 1) ? (size_t)(dot - path) : strlen(path);
+    snprintf(out, room, "%.*s-%lld%s", (int)stem, path, (long long)k + 1, path + stem);
+}
+
+static int write_mask(const struct predict *p, struct ask *a, int64_t k, const struct ask_prompt *q, struct json_writer *json, struct error *e)
+{
+    const uint32_t w = a->w, h = a->h;
+    uint8_t *mask = mem_alloc((size_t)w * h);
+    struct traced t = {0};
+    char path[4200], overlay[4200];
+    snprintf(path, sizeof path, "%s", p->output);
+    snprintf(overlay, sizeof overlay, "%s", p->overlay ? p->overlay : "");
+    if (p->multimask) numbered(p->output, k, path, sizeof path);
+    if (p->multimask && p->overlay) numbered(p->overlay, k, overlay, sizeof overlay);
+    ask_mask(a, 0, k, 0, mask);
+    predict_trace(&t, mask, w, h);
+    int rc = png_write(path, PNG_BITS, w, h, mask, 0, e);
+    if (!rc && p->overlay) rc = predict_overlay(p, overlay, &(struct predict_drawn){mask, q, a->shape.points, a->shape.box}, e);
+    predict_put_mask(json, &t, w, h, a->scores[k]);
+    if (!rc) printf("%s: predicted IoU %.4f, %u of %u x %u pixels\n", path, (double)a->scores[k], t.area, w, h);
+    trace_free(&t);
+    mem_free(mask);
+    return rc;
+}
+
+static int write_answer(const struct predict *p, struct ask *a, const struct ask_prompt *q, struct error *e)
+{
+    struct text out = {0};
+    struct json_writer json = {.out = &out};
+    int64_t best = 0;
+    int rc = PL_OK;
+    for (int64_t k = 1; k < a->candidates; k++)
+        if (a->scores[k] > a->scores[best]) best = k;
+    if (p->multimask) json_begin_list(&json, NULL);
+    for (int64_t k = 0; k < a->candidates && !rc; k++)
+        if (p->multimask || k == best) rc = write_mask(p, a, k, q, &json, e);
+    if (p->multimask) json_end(&json);
+    text_printf(&out, "\n");
+    if (!rc && p->json) rc = file_write_atomic(p->json, out.at, out.n, e);
+    text_free(&out);
+    return rc;
+}
+
+static int predict_one(struct predict *p, struct error *e)
+{
+    const uint32_t n = p->points.n;
+    float(*points)[2] = mem_alloc((n + 1) * sizeof *points);
+    int *labels = mem_alloc((n + 1) * sizeof *labels);
+    struct ask_prompt q = {.points = (const float(*)[2])points, .labels = labels};
+    struct ask_shape shape = {.prompts = 1, .points = n, .box = p->box, .single = p->single, .side = (int64_t)p->side};
+    struct ask a;
+    int rc = p->box ? parse_box(p, q.box, e) : PL_OK;
+    for (uint32_t i = 0; i < n && !rc; i++) rc = parse_point(p, p->points.at[i], points[i], &labels[i], e);
+    if (!rc) rc = ask_open(&a, &p->config, &p->picture, &shape, e);
+    if (!rc) {
+        rc = ask_run(&a, &q, 1, e);
+        if (!rc) rc = write_answer(p, &a, &q, e);
+        ask_close(&a);
+    }
+    mem_free(points);
+    mem_free(labels);
+    return rc;
+}
+
+/* --- the command ----------------------------------------------------------------------------- */
+
+static int check_options(struct predict *p, struct error *e)
+{
+    const bool prompt = p->points.n || p->box;
+    if (!p->model) return error_set(e, PL_USAGE, "which model? Give --model DIR, a folder with config.json and weights");
+    if (p->paths.n != 1) return error_set(e, PL_USAGE, p->paths.n ? "one picture at a time: %s and %s" : "which picture? Give a JPEG or PNG file",
+                                          p->paths.n ? p->paths.at[0] : "", p->paths.n ? p->paths.at[1] : "");
+    if (!p->output) return error_set(e, PL_USAGE, "where to? Give -o OUT.png");
+    if (prompt && p->everything) return error_set(e, PL_USAGE, "--everything makes its own points; leave --point and --box out");
+    if (!prompt && !p->everything) return error_set(e, PL_USAGE, "what to look for? Give --point X,Y, --box X0,Y0,X1,Y1 or --everything N");
+    if (p->single && p->multimask) return error_set(e, PL_USAGE, "--single and --multimask contradict each other");
+    if (p->everything && (p->single || p->multimask || p->overlay))
+        return error_set(e, PL_USAGE, "--everything writes one picture of all masks to -o; leave --single, --multimask and --overlay out");
+    if (p->everything > 256) return error_set(e, PL_USAGE, "--everything %llu: expected 1 to 256 points along each side", (unsigned long long)p->everything);
+    if (!p->batch || p->batch > 1024) return error_set(e, PL_USAGE, "--batch %llu: expected 1 to 1024 prompts at once", (unsigned long long)p->batch);
+    if (p->side > 1 << 14) return error_set(e, PL_USAGE, "--side %llu: expected at most %d pixels", (unsigned long long)p->side, 1 << 14);
+    p->image = p->paths.at[0];
+    return PL_OK;
+}
+
+static bool is_preset(const char *name)
+{
+    for (const struct preset *k = presets; k->name; k++)
+        if (!strcmp(k->name, name)) return true;
+    return false;
+}
+
+/* `memory.precision: auto` is f32, as in `step`: the numbers are those of other programs. */
+static int make_config(struct predict *p, struct error *e)
+{
+    struct config *c = &p->config;
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < p->set.n && !rc; i++) rc = config_set(c, p->set.at[i], e);
+    if (!rc && p->memory) rc = config_set_memory(c, p->memory, e);
+    if (c->memory_precision == PRECISION_AUTO) c->memory_precision = PRECISION_F32;
+    const bool preset = !dir_exists(p->model) && is_preset(p->model);
+    c->model_path = preset ? NULL : (char *)p->model;
+    c->model_preset = preset ? (char *)p->model : NULL;
+    if (preset) log_warn("%s is a preset: its weights are random, and so are its masks", p->model);
+    return rc;
+}
+
+static int predict_file(struct predict *p, struct error *e)
+{
+    config_init(&p->config);
+    int rc = make_config(p, e);
+    if (!rc) rc = ask_picture_read(&p->picture, p->image, e);
+    if (!rc) rc = p->everything ? predict_everything(p, e) : predict_one(p, e);
+    ask_picture_free(&p->picture);
+    config_free(&p->config);
+    return rc;
+}
+
+static int predict(int argc, char **argv, struct error *e)
+{
+    struct predict p = {.batch = 16, .min_iou = 0.88, .min_stability = 0.95, .nms = 0.7};
+    const struct data_option table[] = {
+        {"--model", DATA_TEXT, &p.model},       {"--point", DATA_LIST, &p.points},
+        {"--box", DATA_TEXT, &p.box},           {"--multimask", DATA_SWITCH, &p.multimask},
+        {"--single", DATA_SWITCH, &p.single},   {"-o", DATA_TEXT, &p.output},
+        {"--out", DATA_TEXT, &p.output},        {"--overlay", DATA_TEXT, &p.overlay},
+        {"--json", DATA_TEXT, &p.json},         {"--everything", DATA_COUNT, &p.everything},
+        {"--batch", DATA_COUNT, &p.batch},      {"--side", DATA_COUNT, &p.side},
+        {"--min-iou", DATA_REAL, &p.min_iou},   {"--min-stability", DATA_REAL, &p.min_stability},
+        {"--nms", DATA_REAL, &p.nms},           {"--set", DATA_LIST, &p.set},
+        {"--memory", DATA_TEXT, &p.memory},
+    };
+    bool help;
+    int rc = data_options(&command_predict, table, COUNT(table), argc, argv, &p.paths, &help, e);
+    if (!rc && !help) rc = check_options(&p, e);
+    if (!rc && !help) rc = predict_file(&p, e);
+    names_free(&p.paths);
+    names_free(&p.points);
+    names_free(&p.set);
+    return rc;
+}
+
+const struct command command_predict = {
+    "predict", "predict --model DIR IMAGE (--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --everything N -o OUT.png",
+    "Masks of a JPEG or PNG picture. Places are in pixels of the picture as it is stored.\n\n"
+    "  --model DIR           a model folder, or the name of a preset\n"
+    "  --point X,Y[,LABEL]   a place on what is asked for (LABEL 1, the default) or beside it (0); several together\n"
+    "  --box X0,Y0,X1,Y1     a box around it\n"
+    "  -o OUT.png            the mask: the candidate with the best predicted IoU\n"
+    "  --multimask           all candidates, as OUT-1.png, OUT-2.png, ...\n"
+    "  --single              the model's single answer instead of its candidates\n"
+    "  --overlay OVER.png    the mask over the picture, with the prompt\n"
+    "  --json FILE           the mask as COCO run lengths, with score, bbox and area; with --multimask a list\n"
+    "  --everything N        N x N points; -o is a picture of all masks, --json a file as SA-1B has them\n"
+    "  --min-iou 0.88        ... those with at least this predicted IoU\n"
+    "  --min-stability 0.95  ... and that keep this share of their pixels when the threshold moves by 1\n"
+    "  --nms 0.7             ... of masks whose boxes overlap more, the one with the best predicted IoU\n"
+    "  --batch 16            ... so many prompts at once: memory for time\n"
+    "  --side N              fits the picture into N x N pixels instead of the model's image_size\n"
+    "  --memory SIZE, --set key=value   as everywhere", predict};

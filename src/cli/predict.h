@@ -1,0 +1,45 @@
+/*
+ * predict.h: between the files of `plimsoll predict`.
+ *
+ *     predict.c          the command; one prompt
+ *     predict_write.c    what it writes: masks, overlays, run lengths
+ *     predict_all.c      --everything: a grid of prompts, sorted out
+ */
+#ifndef CLI_PREDICT_H
+#define CLI_PREDICT_H
+
+#include "cli/data.h"
+#include "data/annotation_write.h"
+#include "report/draw.h"
+#include "train/ask.h"
+
+struct predict {
+    const char *image, *model;        /* paths */
+    struct names paths, points, set;  /* as given */
+    const char *box, *output, *overlay, *json, *memory;
+    bool multimask, single;
+    uint64_t everything, batch, side; /* 0: not given */
+    double min_iou, min_stability, nms;
+
+    struct config config;
+    struct ask_picture picture;
+};
+
+/* Every pixel of a mask, [h][w] bytes, as runs. */
+void predict_trace(struct traced *t, const uint8_t *mask, uint32_t w, uint32_t h);
+/* {"size": [h, w], "counts": "...", "score": x, "bbox": [x, y, w, h], "area": n} */
+struct json_writer;
+void predict_put_mask(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score);
+
+/* The prompt drawn over a mask drawn over the picture. */
+struct predict_drawn {
+    const uint8_t *mask;
+    const struct ask_prompt *prompt;
+    int64_t points;
+    bool box;
+};
+int predict_overlay(const struct predict *p, const char *path, const struct predict_drawn *d, struct error *e);
+
+int predict_everything(struct predict *p, struct error *e);
+
+#endif

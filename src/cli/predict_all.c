@@ -1,0 +1,204 @@
+/*
+ * predict_all.c: `plimsoll predict --everything N`: the picture is asked at N x N points, and what
+ * comes back is sorted out.
+ *
+ *     every candidate ─ predicted IoU ─ stability ─ not empty ─ boxes that hardly overlap
+ *
+ * Masks are kept as runs, so that thousands of them cost little; of the pixels there is one
+ * mask at a time. The cheapest test comes first.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/predict.h"
+#include "data/rle.h"
+#include "io/json.h"
+#include "io/png.h"
+
+struct found {
+    struct traced shape;
+    double iou, stability;
+    float point[2];
+    uint32_t order; /* of finding: breaks ties */
+};
+
+struct gathered {
+    VEC(struct found) all;
+    uint64_t asked, sure, stable; /* candidates, after each test */
+};
+
+static void gathered_free(struct gathered *g)
+{
+    for (uint32_t i = 0; i < g->all.n; i++) trace_free(&g->all.at[i].shape);
+    vec_free(&g->all);
+}
+
+/* --- gathering --------------------------------------------------------------------------- */
+
+static void take(const struct predict *p, struct ask *a, int64_t i, const float point[2], uint8_t *mask, struct gathered *g)
+{
+    for (int64_t k = 0; k < a->candidates; k++) {
+        double iou = a->scores[i * a->candidates + k];
+        g->asked++;
+        if (iou < p->min_iou) continue;
+        g->sure++;
+        struct found f = {.iou = iou, .stability = ask_mask(a, i, k, 1, mask), .point = {point[0], point[1]}, .order = g->all.n};
+        if (f.stability < p->min_stability) continue;
+        g->stable++;
+        predict_trace(&f.shape, mask, a->w, a->h);
+        if (f.shape.area) vec_push(&g->all, f);
+        else trace_free(&f.shape);
+    }
+}
+
+static int gather(const struct predict *p, struct ask *a, struct gathered *g, struct error *e)
+{
+    const int64_t N = (int64_t)p->everything, M = a->shape.prompts;
+    static const int on = 1;
+    float(*points)[2] = mem_alloc((size_t)M * sizeof *points);
+    struct ask_prompt *prompts = mem_alloc((size_t)M * sizeof *prompts);
+    uint8_t *mask = mem_alloc((size_t)a->w * a->h);
+    int rc = PL_OK;
+    for (int64_t at = 0; at < N * N && !rc; at += M) {
+        int64_t n = min_i64(M, N * N - at);
+        for (int64_t i = 0; i < n; i++) {
+            points[i][0] = ((float)((at + i) % N) + 0.5f) / (float)N * (float)a->w;
+            points[i][1] = ((float)((at + i) / N) + 0.5f) / (float)N * (float)a->h;
+            prompts[i] = (struct ask_prompt){.points = (const float(*)[2]) & points[i], .labels = &on};
+        }
+        rc = ask_run(a, prompts, n, e);
+        for (int64_t i = 0; i < n && !rc; i++) take(p, a, i, points[i], mask, g);
+    }
+    mem_free(points);
+    mem_free(prompts);
+    mem_free(mask);
+    return rc;
+}
+
+/* --- overlap ------------------------------------------------------------------------------ */
+
+static int best_first(const void *a, const void *b)
+{
+    const struct found *x = a, *y = b;
+    if (x->iou != y->iou) return x->iou < y->iou ? 1 : -1;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+static double box_iou(const struct traced *a, const struct traced *b)
+{
+    double w = (double)min_i64(a->x1, b->x1) - (double)max_i64(a->x0, b->x0) + 1;
+    double h = (double)min_i64(a->y1, b->y1) - (double)max_i64(a->y0, b->y0) + 1;
+    double meet = w > 0 && h > 0 ? w * h : 0;
+    double of_a = (a->x1 - a->x0 + 1.0) * (a->y1 - a->y0 + 1.0), of_b = (b->x1 - b->x0 + 1.0) * (b->y1 - b->y0 + 1.0);
+    return meet / (of_a + of_b - meet);
+}
+
+/* Keeps the best of what overlaps, best first. */
+static void thin(struct gathered *g, double most)
+{
+    uint32_t kept = 0;
+    if (g->all.n) qsort(g->all.at, g->all.n, sizeof *g->all.at, best_first);
+    for (uint32_t i = 0; i < g->all.n; i++) {
+        struct found *f = &g->all.at[i];
+        bool hidden = false;
+        for (uint32_t k = 0; k < kept && !hidden; k++) hidden = box_iou(&g->all.at[k].shape, &f->shape) > most;
+        if (hidden) trace_free(&f->shape);
+        else g->all.at[kept++] = *f;
+    }
+    g->all.n = kept;
+}
+
+/* --- writing --------------------------------------------------------------------------------- */
+
+static int largest_first(const void *a, const void *b)
+{
+    const struct found *const *x = a, *const *y = b;
+    if ((*x)->shape.area != (*y)->shape.area) return (*x)->shape.area < (*y)->shape.area ? 1 : -1;
+    return (*x > *y) - (*x < *y);
+}
+
+static void unpack(const struct traced *t, uint32_t w, uint32_t h, uint8_t *columns, uint8_t *rows)
+{
+    struct rle runs = {RLE_RUNS, h, w, t->runs.at, t->runs.n};
+    enum rle_status s = rle_to_pixels(&runs, columns);
+    CHECK(s == RLE_OK, "runs of ours: %s", rle_status_text(s));
+    for (uint32_t x = 0; x < w; x++)
+        for (uint32_t y = 0; y < h; y++) rows[(size_t)y * w + x] = columns[(size_t)x * h + y];
+}
+
+/* The largest at the bottom, so that small ones on it are seen. */
+static int write_picture(const struct predict *p, const struct gathered *g, struct error *e)
+{
+    const uint32_t w = p->picture.w, h = p->picture.h, n = g->all.n;
+    const struct found **order = mem_alloc((n + 1) * sizeof *order);
+    uint8_t *columns = mem_alloc((size_t)w * h), *rows = mem_alloc((size_t)w * h);
+    struct picture out = {w, h, mem_copy(p->picture.rgb, (size_t)w * h * 3)};
+    for (uint32_t i = 0; i < n; i++) order[i] = &g->all.at[i];
+    if (n) qsort(order, n, sizeof *order, largest_first);
+    for (uint32_t i = 0; i < n; i++) {
+        unpack(&order[i]->shape, w, h, columns, rows);
+        draw_overlay(&out, (struct draw_place){0, 0, w, h}, &(struct draw_mask){.at = rows, .stride = w, .w = w, .h = h}, draw_colour(i), 0.5,
+                     (int)max_i64(1, (int64_t)(w > h ? w : h) / 600));
+    }
+    int rc = png_write(p->output, PNG_RGB, w, h, out.rgb, 0, e);
+    picture_free(&out);
+    mem_free(columns);
+    mem_free(rows);
+    mem_free(order);
+    return rc;
+}
+
+/* A name as it stands between the quotes of JSON. */
+static char *escaped(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    struct text out = {0};
+    struct json_writer w = {.out = &out};
+    json_put_string(&w, NULL, slash ? slash + 1 : path);
+    out.at[out.n - 1] = '\0';
+    char *name = mem_string(out.at + 1);
+    text_free(&out);
+    return name;
+}
+
+static int write_annotations(const struct predict *p, const struct gathered *g, struct error *e)
+{
+    const uint32_t w = p->picture.w, h = p->picture.h;
+    struct text out = {0};
+    char *name = escaped(p->image);
+    annotation_write_begin(&out, 0, w, h, name);
+    for (uint32_t i = 0; i < g->all.n; i++) {
+        const struct found *f = &g->all.at[i];
+        annotation_write_mask(&out, i, w, h, &(struct annotation_mask){
+            .shape = &f->shape, .predicted_iou = f->iou, .stability = f->stability, .point = {f->point[0], f->point[1]},
+            .crop_box = {0, 0, w, h}, .id = i});
+    }
+    annotation_write_end(&out);
+    text_printf(&out, "\n");
+    int rc = file_write_atomic(p->json, out.at, out.n, e);
+    mem_free(name);
+    text_free(&out);
+    return rc;
+}
+
+int predict_everything(struct predict *p, struct error *e)
+{
+    const int64_t N = (int64_t)p->everything;
+    struct ask_shape shape = {.prompts = min_i64((int64_t)p->batch, N * N), .points = 1, .side = (int64_t)p->side};
+    struct gathered g = {0};
+    struct ask a;
+    int rc = ask_open(&a, &p->config, &p->picture, &shape, e);
+    if (rc) return rc;
+    rc = gather(p, &a, &g, e);
+    ask_close(&a);
+    uint32_t before = g.all.n;
+    if (!rc) thin(&g, p->nms);
+    if (!rc) rc = write_picture(p, &g, e);
+    if (!rc && p->json) rc = write_annotations(p, &g, e);
+    if (!rc)
+        printf("%s: %u masks; of %llu candidates %llu had a predicted IoU of %g, %llu of them a stability of %g, %u were not empty\n", p->output, g.all.n,
+               (unsigned long long)g.asked, (unsigned long long)g.sure, p->min_iou, (unsigned long long)g.stable, p->min_stability, before);
+    gathered_free(&g);
+    return rc;
+}

@@ -1,0 +1,67 @@
+/*
+ * predict_write.c: what `plimsoll predict` leaves: masks as runs in JSON, and pictures for
+ * people. Lines and discs grow with the picture, so that they are seen at any size.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "cli/predict.h"
+#include "data/rle.h"
+#include "io/json.h"
+#include "io/png.h"
+
+struct pixels {
+    const uint8_t *at;
+    uint32_t w;
+};
+
+static bool is_set(const void *of, uint32_t x, uint32_t y)
+{
+    const struct pixels *p = of;
+    return p->at[(size_t)y * p->w + x];
+}
+
+void predict_trace(struct traced *t, const uint8_t *mask, uint32_t w, uint32_t h)
+{
+    struct pixels p = {mask, w};
+    trace_runs(t, h, w, 0, 0, w - 1, h - 1, is_set, &p);
+}
+
+void predict_put_mask(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score)
+{
+    size_t room = (size_t)t->runs.n * 7 + 1;
+    char *counts = mem_alloc(room);
+    rle_encode(t->runs.at, t->runs.n, counts, room - 1);
+    const bool any = t->area;
+    const uint32_t box[4] = {any ? t->x0 : 0, any ? t->y0 : 0, any ? t->x1 - t->x0 + 1 : 0, any ? t->y1 - t->y0 + 1 : 0};
+    json_begin_map(w, NULL);
+    json_begin_list(w, "size");
+    json_put_uint(w, NULL, height);
+    json_put_uint(w, NULL, width);
+    json_end(w);
+    json_put_string(w, "counts", counts);
+    json_put_number(w, "score", score);
+    json_begin_list(w, "bbox");
+    for (int k = 0; k < 4; k++) json_put_uint(w, NULL, box[k]);
+    json_end(w);
+    json_put_uint(w, "area", t->area);
+    json_end(w);
+    mem_free(counts);
+}
+
+int predict_overlay(const struct predict *p, const char *path, const struct predict_drawn *d, struct error *e)
+{
+    const uint32_t w = p->picture.w, h = p->picture.h;
+    const int line = (int)max_i64(1, (int64_t)(w > h ? w : h) / 400), radius = 4 + 2 * line;
+    const struct colour mask = {30, 144, 255}, on = {40, 190, 60}, beside = {220, 50, 47}, box = {255, 200, 0};
+    struct picture out = {w, h, mem_copy(p->picture.rgb, (size_t)w * h * 3)};
+    draw_overlay(&out, (struct draw_place){0, 0, w, h}, &(struct draw_mask){.at = d->mask, .stride = w, .w = w, .h = h}, mask, 0.45, line);
+    const float *b = d->prompt->box;
+    if (d->box)
+        draw_box(&out, (int)lroundf(b[0]), (int)lroundf(b[1]), (int)max_i64(lroundf(b[2] - b[0]), 1), (int)max_i64(lroundf(b[3] - b[1]), 1), line + 1, box);
+    for (int64_t k = 0; k < d->points; k++)
+        draw_point(&out, (int)d->prompt->points[k][0], (int)d->prompt->points[k][1], radius, d->prompt->labels[k] ? on : beside);
+    int rc = png_write(path, PNG_RGB, w, h, out.rgb, 0, e);
+    picture_free(&out);
+    return rc;
+}

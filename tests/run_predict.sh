@@ -1,0 +1,103 @@
+#!/bin/bash
+# run_predict.sh: `plimsoll predict`: the cases of tests/golden/predict through the program, what it
+# writes, and what it refuses. That the masks are the reference's is tests/test_ask.c.
+#
+#   bash tests/run_predict.sh        from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+
+cases=tests/golden/predict
+# shellcheck disable=SC2086
+ask() { "$binary" predict --model "$cases/model" "$@" $FLAGS; }
+# ends STATUS PATTERN ARGUMENT...: the command ends so and says so.
+ends() {
+    local status=$1 pattern=$2 rc=0
+    shift 2
+    # shellcheck disable=SC2086
+    "$binary" predict "$@" $FLAGS >"$tmp/out" 2>&1 || rc=$?
+    [ "$rc" = "$status" ] && grep -q -- "$pattern" "$tmp/out" || { echo "status $rc, expected $status with \"$pattern\":"; cat "$tmp/out"; return 1; }
+    tail -n 1 "$tmp/out"
+}
+refused() {
+    ends 2 "$1" --model "$cases/model" "${@:2}" -o "$tmp/no.png" && [ ! -e "$tmp/no.png" ]
+}
+
+scores() {
+    local name picture arguments
+    while read -r name picture arguments; do
+        # shellcheck disable=SC2086
+        ask "$cases/$picture" $arguments -o "$tmp/$name.png" >"$tmp/said" || return 1
+        awk -v name="$name" -v said="$(sed 's/.*IoU \([^,]*\),.*/\1/' "$tmp/said")" \
+            '$1 == name { d = $2 - said; found = 1; if (d > 1e-3 || d < -1e-3) { print name, said, "expected", $2; exit 1 } }
+             END { if (!found) exit 1 }' "$cases/scores.txt" || return 1
+    done <"$cases/cases.txt"
+    echo "$(wc -l <"$cases/cases.txt") cases"
+}
+check "scores of the reference" scores
+
+writes() {
+    ask "$cases/wide.png" --point 150,60 --box 20,10,180.5,100 -o "$tmp/m.png" --overlay "$tmp/o.png" --json "$tmp/m.json" || return 1
+    for f in m o; do head -c 4 "$tmp/$f.png" | grep -q PNG || return 1; done
+    grep -q '^{"size": *\[120, *200\], *"counts": *"[^"]*", *"score": *[0-9.]*, *"bbox": *\[[0-9, ]*\], *"area": *[0-9]*}$' "$tmp/m.json" || { cat "$tmp/m.json"; return 1; }
+}
+check "mask, overlay and run lengths" writes
+several() {
+    ask "$cases/wide.png" --point 150,60 -o "$tmp/a.b/several.png" --multimask 2>/dev/null && return 1 # no such folder
+    mkdir -p "$tmp/a.b" && ask "$cases/wide.png" --point 150,60 -o "$tmp/a.b/several" --overlay "$tmp/over.png" --multimask --json "$tmp/s.json" || return 1
+    [ -s "$tmp/a.b/several-1" ] && [ -s "$tmp/a.b/several-3" ] && [ -s "$tmp/over-2.png" ] && [ ! -e "$tmp/a.b/several" ] && grep -q '^\[{.*}, *{.*}, *{.*}\]$' "$tmp/s.json"
+}
+check "all candidates" several
+memory() { ends 3 "does not fit" --model "$cases/model" "$cases/wide.png" --point 1,1 -o "$tmp/no.png" --memory 100KiB; }
+check "a budget too small" memory
+preset() { ends 0 "its weights are random" --model sam-tiny "$cases/tall.png" --box 3,3,30,40 -o "$tmp/p.png" && ends 0 "41 x 57" --model sam-tiny "$cases/tall.png" --point 3,3 -o "$tmp/p.png" --side 96; }
+check "a preset, and another side" preset
+same_in_bf16() { ends 0 "predicted IoU 0.5[89]" --model "$cases/model" "$cases/wide.png" --point 150,60 -o "$tmp/b.png" --set memory.precision=bf16; }
+check "in bf16" same_in_bf16
+
+# --- everything ---------------------------------------------------------------------------------
+
+# The annotations are a data set's: our own reader takes them beside a picture of that size.
+everything() {
+    mkdir -p "$tmp/set" && "$binary" data make "$tmp/made" --images 1 --size 96x64 --extracted >/dev/null && cp "$tmp"/made/sa_000000/sa_1.jpg "$tmp/set/" || return 1
+    ask "$tmp/set/sa_1.jpg" --everything 5 --batch 4 --min-iou 0.1 --min-stability 0 --nms 0.9 -o "$tmp/all.png" --json "$tmp/set/sa_1.json" || return 1
+    head -c 4 "$tmp/all.png" | grep -q PNG && "$binary" data verify "$tmp/set" | tail -n 1 | grep "0 bad samples"
+}
+check "everything, as an SA-1B pair that verifies" everything
+batches() {
+    for n in 1 25; do
+        ask "$tmp/set/sa_1.jpg" --everything 5 --batch "$n" --min-iou 0.1 --min-stability 0 --nms 0.9 -o "$tmp/all$n.png" --json "$tmp/all$n.json" || return 1
+    done
+    cmp "$tmp/all1.png" "$tmp/all25.png"
+}
+check "whatever the batch" batches
+nothing() { ends 0 "0 masks" --model "$cases/model" "$cases/wide.png" --everything 3 --min-iou 99 -o "$tmp/all.png" --json "$tmp/none.json" && grep -q '"annotations": \[\]}' "$tmp/none.json"; }
+check "nothing is good enough" nothing
+
+# --- refused --------------------------------------------------------------------------------------
+
+wide=$cases/wide.png
+check "a point outside" refused "outside of the picture: .* has 200 x 120 pixels" "$wide" --point 201,3
+check "a point that is none" refused "expected X,Y or X,Y,LABEL" "$wide" --point 3
+check "a label that is none" refused "expected X,Y or X,Y,LABEL" "$wide" --point 3,4,2
+check "a number that is none" refused "expected X,Y or X,Y,LABEL" "$wide" --point nan,4
+check "a box outside" refused "outside of the picture" "$wide" --box 10,10,300,50
+check "an empty box" refused "is empty" "$wide" --box 10,10,10,50
+check "half a box" refused "expected X0,Y0,X1,Y1" "$wide" --box 10,10,10
+check "no prompt" refused "what to look for" "$wide"
+check "no picture" refused "which picture" --point 1,1
+check "two pictures" refused "one picture at a time" "$wide" "$wide" --point 1,1
+check "a picture that is not there" refused "nowhere.png" nowhere.png --point 1,1
+check "something else" refused "neither a JPEG nor a PNG" tests/run_predict.sh --point 1,1
+check "a damaged picture" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
+check "everything and a point" refused "makes its own points" "$wide" --everything 3 --point 1,1
+check "too small a square" refused "too small for this model" "$wide" --point 1,1 --side 3
+check "a model of another kind" ends 2 "makes no masks" --model tests/golden/clip_vision "$wide" --point 1,1 -o "$tmp/no.png"
+check "a model that is not there" ends 2 "is not a folder" --model nowhere "$wide" --point 1,1 -o "$tmp/no.png"
+check "an option that is none" ends 2 "did you mean --point" --model nowhere --pont 1,1
+bad_preprocessor() {
+    cp -r "$cases/model" "$tmp/bad" && sed -i 's/"image_std": \[/"image_std": [0,/' "$tmp/bad/preprocessor_config.json" || return 1
+    ends 2 "preprocessor_config.json: image_std has 4 numbers, expected 3" --model "$tmp/bad" "$wide" --point 1,1 -o "$tmp/no.png"
+}
+check "a preprocessor that makes no sense" bad_preprocessor
+
+summary

@@ -1,0 +1,219 @@
+/*
+ * test_ask.c: a model asked for masks, against transformers' processor, model and
+ * post-processing (tests/golden/predict, made by tests/golden/make_predict.py).
+ *
+ * The masks are thresholded logits: pixels whose logit is within rounding of 0 may differ, so
+ * they are compared by IoU. Pictures resized by another library differ by at most 1 of 255.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/file.h"
+#include "io/png.h"
+#include "train/ask.h"
+
+#define FOLDER "tests/golden/predict/"
+enum { POINTS = 8 };
+
+/* One line of cases.txt. */
+struct asked_case {
+    char name[64], picture[128];
+    float points[POINTS][2];
+    int labels[POINTS];
+    struct ask_prompt prompt;
+    struct ask_shape shape;
+};
+
+static void parse_case(char *line, struct asked_case *c)
+{
+    char *save, *word = strtok_r(line, " \n", &save);
+    memset(c, 0, sizeof *c);
+    c->shape.prompts = 1;
+    snprintf(c->name, sizeof c->name, "%s", word);
+    snprintf(c->picture, sizeof c->picture, FOLDER "%s", strtok_r(NULL, " \n", &save));
+    while ((word = strtok_r(NULL, " \n", &save))) {
+        if (!strcmp(word, "--single")) {
+            c->shape.single = true;
+        } else if (!strcmp(word, "--box")) {
+            float *b = c->prompt.box;
+            c->shape.box = sscanf(strtok_r(NULL, " \n", &save), "%f,%f,%f,%f", b, b + 1, b + 2, b + 3) == 4;
+        } else {
+            int64_t k = c->shape.points++;
+            c->labels[k] = 1;
+            assert_true(k < POINTS && sscanf(strtok_r(NULL, " \n", &save), "%f,%f,%d", &c->points[k][0], &c->points[k][1], &c->labels[k]) >= 2);
+        }
+    }
+    c->prompt.points = (const float(*)[2])c->points;
+    c->prompt.labels = c->labels;
+}
+
+static double expected_score(const char *name)
+{
+    char *text, word[80];
+    size_t n;
+    struct error e;
+    if (file_read(FOLDER "scores.txt", 1 << 16, &text, &n, &e)) fail_msg("%s", e.text);
+    snprintf(word, sizeof word, "%s ", name);
+    char *at = text;
+    while (at && strncmp(at, word, strlen(word))) at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
+    double score = at ? atof(at + strlen(word)) : NAN;
+    mem_free(text);
+    return score;
+}
+
+static double iou(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    size_t meet = 0, join = 0;
+    for (size_t i = 0; i < n; i++) meet += a[i] && b[i], join += a[i] || b[i];
+    return join ? (double)meet / (double)join : 1;
+}
+
+static struct config config(void)
+{
+    struct config c;
+    config_init(&c);
+    c.model_path = (char *)FOLDER "model";
+    c.memory_precision = PRECISION_F32;
+    return c;
+}
+
+static void open_picture(struct ask_picture *p, const char *path)
+{
+    struct error e;
+    if (ask_picture_read(p, path, &e)) fail_msg("%s", e.text);
+}
+
+static int64_t best_of(const struct ask *a)
+{
+    int64_t best = 0;
+    for (int64_t k = 1; k < a->candidates; k++)
+        if (a->scores[k] > a->scores[best]) best = k;
+    return best;
+}
+
+static void check_case(const struct asked_case *c)
+{
+    struct config settings = config();
+    struct ask_picture p;
+    struct png_pixels expect;
+    struct ask a;
+    struct error e;
+    char path[256];
+    snprintf(path, sizeof path, FOLDER "%s.png", c->name);
+    open_picture(&p, c->picture);
+    if (png_read(path, PNG_AS_LABELS, 0, NULL, 0, &expect, &e)) fail_msg("%s", e.text);
+    if (ask_open(&a, &settings, &p, &c->shape, &e) || ask_run(&a, &c->prompt, 1, &e)) fail_msg("%s: %s", c->name, e.text);
+    assert_true(expect.width == p.w && expect.height == p.h);
+    int64_t best = best_of(&a);
+    uint8_t *mask = mem_alloc((size_t)p.w * p.h);
+    double stability = ask_mask(&a, 0, best, 0.02f, mask), same = iou(mask, expect.at, (size_t)p.w * p.h), score = expected_score(c->name);
+    print_message("%-8s IoU with the reference %.5f, score %.5f against %.5f, stability %.3f\n", c->name, same, (double)a.scores[best], score, stability);
+    assert_true(same > 0.999);
+    assert_true(fabs(a.scores[best] - score) < 1e-3);
+    assert_true(stability > 0 && stability < 1 && ask_mask(&a, 0, best, 0, mask) == 1);
+    mem_free(mask);
+    mem_free(expect.at);
+    ask_close(&a);
+    ask_picture_free(&p);
+    config_free(&settings);
+}
+
+static void test_reference(void **state)
+{
+    (void)state;
+    char *text, *save;
+    size_t n;
+    struct error e;
+    struct asked_case c;
+    int cases = 0;
+    if (file_read(FOLDER "cases.txt", 1 << 16, &text, &n, &e)) fail_msg("%s", e.text);
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save), cases++) {
+        parse_case(line, &c);
+        check_case(&c);
+    }
+    assert_true(cases >= 5);
+    mem_free(text);
+}
+
+/* Prompts in one batch answer as each does alone, and behind a shorter batch nothing of an
+ * earlier one remains. */
+static void test_batches(void **state)
+{
+    (void)state;
+    static const float points[3][1][2] = {{{150, 60}}, {{40, 30}}, {{10, 110}}};
+    static const int on[1] = {1};
+    struct config settings = config();
+    struct ask_picture p;
+    struct ask one, many;
+    struct error e;
+    struct ask_prompt q[3];
+    for (int i = 0; i < 3; i++) q[i] = (struct ask_prompt){.points = points[i], .labels = on};
+    open_picture(&p, FOLDER "wide.png");
+    if (ask_open(&one, &settings, &p, &(struct ask_shape){.prompts = 1, .points = 1}, &e)) fail_msg("%s", e.text);
+    if (ask_open(&many, &settings, &p, &(struct ask_shape){.prompts = 2, .points = 1}, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 3; i++) {
+        if (i != 1 && ask_run(&many, q + i, i ? 1 : 2, &e)) fail_msg("%s", e.text);
+        if (ask_run(&one, q + i, 1, &e)) fail_msg("%s", e.text);
+        for (int64_t k = 0; k < one.candidates; k++) assert_true(fabsf(one.scores[k] - many.scores[(i == 1) * many.candidates + k]) < 1e-5f);
+    }
+    ask_close(&one);
+    ask_close(&many);
+    ask_picture_free(&p);
+    config_free(&settings);
+}
+
+/* Forward only: the encoder's plan holds its weights and little else, none of it twice. */
+static void test_memory(void **state)
+{
+    (void)state;
+    struct config settings;
+    struct ask_picture p = {64, 48, mem_alloc(64 * 48 * 3)};
+    struct ask a;
+    struct error e;
+    config_init(&settings);
+    settings.model_preset = (char *)"sam-tiny";
+    settings.memory_precision = PRECISION_F32;
+    if (ask_open(&a, &settings, &p, &(struct ask_shape){.prompts = 1, .points = 1}, &e)) fail_msg("%s", e.text);
+    uint64_t weights = 0;
+    for (uint32_t i = 0; i < a.run.graph.params.n; i++) {
+        weights += tensor_bytes(tensor_at(&a.run.graph, a.run.graph.params.at[i].tensor));
+        assert_int_equal(a.run.graph.params.at[i].grad, 0);
+    }
+    print_message("encoder %llu bytes, decoder %llu, of which weights %llu\n", (unsigned long long)a.encoder_bytes, (unsigned long long)a.decoder_bytes,
+                  (unsigned long long)weights);
+    assert_int_equal(a.fit_w, 128);
+    assert_int_equal(a.fit_h, 96);
+    assert_true(a.run.plan.peak.by_kind[KIND_GRAD] == 0);
+    ask_close(&a);
+    ask_picture_free(&p);
+    config_free(&settings);
+}
+
+static void test_other_models(void **state)
+{
+    (void)state;
+    struct config settings = config();
+    struct ask_picture p = {4, 4, mem_alloc(48)};
+    struct ask a;
+    struct error e;
+    settings.model_path = (char *)"tests/golden/clip_vision";
+    assert_int_equal(ask_open(&a, &settings, &p, &(struct ask_shape){.prompts = 1, .points = 1}, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "clip_vision_model makes no masks"));
+    ask_picture_free(&p);
+    config_free(&settings);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_batches), cmocka_unit_test(test_memory),
+                                       cmocka_unit_test(test_other_models)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

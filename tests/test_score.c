@@ -1,0 +1,120 @@
+/*
+ * test_score.c: IoU and Dice against counting by hand, sums by prompt and category, the worst
+ * against sorting all, tables.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "train/score.h"
+
+static const char *const prompts[] = {"point", "box"};
+
+static void test_overlap(void **state)
+{
+    (void)state;
+    /* rows of 11 of which 10 count, over 3 rows of which 2 do */
+    uint8_t bits[24] = {0}, bytes[33] = {0};
+    float logits[33];
+    for (int i = 0; i < 33; i++) logits[i] = -1;
+    for (int x = 0; x < 4; x++) bits[0] |= (uint8_t)(1 << x);      /* target: 0..3 of row 0 */
+    bits[8 + 1] = 1 << 1;                                          /* and 9 of row 1 */
+    bits[1] = 1 << 2;                                              /* 10 of row 0: does not count */
+    bits[16] = 0xff;                                               /* row 2: does not count */
+    for (int x = 2; x < 8; x++) logits[x] = 0.5f, bytes[x] = 7;    /* predicted: 2..7 of row 0 */
+    logits[11 + 9] = 1e-6f, bytes[11 + 9] = 1;                     /* and 9 of row 1 */
+    logits[11] = 0;                                                /* not above 0 */
+    struct overlap a = overlap_logits(logits, 11, bits, 8, 10, 2), b = overlap_bytes(bytes, 11, bits, 8, 10, 2);
+    assert_memory_equal(&a, &b, sizeof a);
+    assert_int_equal(a.both, 3);
+    assert_int_equal(a.either, 9);
+    assert_int_equal(a.predicted, 7);
+    assert_int_equal(a.target, 5);
+    assert_true(overlap_iou(&a) == 3.0 / 9 && overlap_dice(&a) == 6.0 / 12);
+    assert_true(fabs(dice_of_iou(overlap_iou(&a)) - overlap_dice(&a)) < 1e-12);
+    struct overlap none = {0};
+    assert_true(overlap_iou(&none) == 1 && overlap_dice(&none) == 1);
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    const struct score_category categories[] = {{7, "dog, \"big\""}, {3, "katze"}, {5, NULL}};
+    struct scores s;
+    struct text table = {0}, csv = {0};
+    scores_open(&s, prompts, 2, categories, 3, 2);
+    uint64_t before = mem_allocations();
+    scores_add(&s, 0, 3, 0.8, 0.9, 0, 0);
+    scores_add(&s, 0, 7, 0.5, 0.6, 1, 0);
+    scores_add(&s, 0, 5, 0.6, 0.7, 1, 1);
+    scores_add(&s, 1, 99, 0.2, 0.3, 2, 0);
+    assert_int_equal(mem_allocations(), before);
+    struct score point = scores_of(&s, 0), all = scores_of(&s, 2);
+    assert_int_equal(point.masks, 3);
+    assert_true(fabs(score_iou(&point) - 1.9 / 3) < 1e-12 && fabs(score_dice(&all) - 2.5 / 4) < 1e-12);
+    scores_csv(&s, &csv);
+    assert_string_equal(csv.at, "prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
+                                "point,all,3,0.633333,0.733333,0.666667,0.333333\n"
+                                "point,katze,1,0.800000,0.900000,1.000000,1.000000\n"
+                                "point,5,1,0.600000,0.700000,1.000000,0.000000\n"
+                                "point,\"dog, \"\"big\"\"\",1,0.500000,0.600000,0.000000,0.000000\n"
+                                "box,all,1,0.200000,0.300000,0.000000,0.000000\n"
+                                "box,other,1,0.200000,0.300000,0.000000,0.000000\n");
+    scores_print(&s, &table);
+    print_message("%s", table.at);
+    assert_non_null(strstr(table.at, "point   all"));
+    assert_non_null(strstr(table.at, "0.6333    0.7333      66.7 %      33.3 %\n"));
+    scores_reset(&s);
+    assert_int_equal(scores_of(&s, 2).masks, 0);
+    assert_true(score_iou(&(struct score){0}) == 0);
+    scores_close(&s);
+    text_free(&table);
+    text_free(&csv);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Whatever the order of adding; equal ones by their numbers. */
+static void test_worst(void **state)
+{
+    (void)state;
+    enum { N = 500, KEEP = 17 };
+    double all[N];
+    struct scores s, other;
+    scores_open(&s, prompts, 1, NULL, 0, KEEP);
+    scores_open(&other, prompts, 1, NULL, 0, KEEP);
+    for (uint64_t i = 0; i < N; i++) all[i] = (double)(random_bits(11, i) % 64) / 64;
+    for (uint64_t i = 0; i < N; i++) {
+        scores_add(&s, 0, 0, all[i], 0, i, 0);
+        scores_add(&other, 0, 0, all[N - 1 - i], 0, N - 1 - i, 0);
+    }
+    qsort(all, N, sizeof *all, ascending);
+    assert_int_equal(s.n_worst, KEEP);
+    for (int k = 0; k < KEEP; k++) {
+        assert_true(s.worst[k].iou == all[k]);
+        assert_true(s.worst[k].sample == other.worst[k].sample);
+    }
+    scores_close(&s);
+    scores_close(&other);
+    scores_open(&s, prompts, 1, NULL, 0, 0);
+    scores_add(&s, 0, 0, 0.1, 0.1, 0, 0);
+    assert_int_equal(s.n_worst, 0);
+    scores_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_overlap), cmocka_unit_test(test_rows), cmocka_unit_test(test_worst)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
