@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/cli.h"
 #include "io/json.h"
@@ -15,8 +16,8 @@ static void print_summary(const struct train_summary *s, bool json)
     struct text out = {0};
     char arena[32];
     if (!json) {
-        text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.0f tokens/s, %s\nthe model is in %s\n", (long long)s->steps, s->loss,
-                    s->seconds, s->tokens_per_second, size_print(s->arena_bytes, arena), s->model);
+        text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.*f %s/s, %s\nthe model is in %s\n", (long long)s->steps, s->loss,
+                    s->seconds, s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), s->model);
     } else {
         struct json_writer w = {.out = &out, .indent = 2};
         json_begin_map(&w, NULL);
@@ -27,7 +28,8 @@ static void print_summary(const struct train_summary *s, bool json)
         json_put_number(&w, "best_eval_loss", s->best_loss);
         json_put_number(&w, "best_step", s->best_step < 0 ? NAN : (double)s->best_step);
         json_put_number(&w, "seconds", s->seconds);
-        json_put_number(&w, "tokens_per_second", s->tokens_per_second);
+        json_put_number(&w, !strcmp(s->unit, "tokens") ? "tokens_per_second" : "images_per_second", s->units_per_second);
+        if (s->broken_samples) json_put_uint(&w, "broken_samples", s->broken_samples);
         json_put_uint(&w, "arena_bytes", s->arena_bytes);
         json_put_uint(&w, "allocated_bytes", s->allocated_bytes);
         json_put_uint(&w, "host_bytes", s->host_bytes);

@@ -102,6 +102,17 @@ static void note_reads(struct selective *s, const id *nodes, uint32_t count)
     }
 }
 
+/* A view in the backward lies where what it views now lies. */
+static void follow(struct graph *g, const struct node *n)
+{
+    struct infer f = {.op = n->op, .attr = &n->attr, .in = {tensor_at(g, n->in[0])}, .nin = 1};
+    op_table[n->op].infer(&f);
+    struct tensor *t = tensor_at(g, n->out[0]);
+    t->storage = f.in[0]->storage;
+    t->offset = f.out[0].offset;
+    for (int i = 0; i < t->rank; i++) t->stride[i] = f.out[0].stride[i];
+}
+
 /* One node of the backward: what it reads is repeated before it, where that pays. */
 static void serve(struct selective *s, id node, uint32_t position)
 {
@@ -113,6 +124,7 @@ static void serve(struct selective *s, id node, uint32_t position)
         repeat(s, n.in[i], position, n.loop);
         if (s->copy[n.in[i]]) node_at(g, node)->in[i] = s->copy[n.in[i]];
     }
+    if (op_table[n.op].flags & OPF_VIEW) follow(g, node_at(g, node));
 }
 
 void pass_selective(struct graph *g, const struct settings *settings)

@@ -18,7 +18,9 @@ int plan_compile(struct graph *g, const struct source *source, const struct sett
 {
     graph_init(g);
     graph_step(g);
-    graph_storage(g, "staging", KIND_STAGING, s->host_staging ? SPACE_HOST : SPACE_DEVICE, PLAN_STAGING);
+    enum space staging = s->host_staging ? SPACE_HOST : SPACE_DEVICE;
+    graph_storage(g, "staging", KIND_STAGING, staging, PLAN_STAGING);
+    if (s->loader_bytes) graph_storage(g, "loader", KIND_STAGING, staging, s->loader_bytes);
     g->at.program = PROGRAM_STEP;
     source->build(source->model, g, s->micro_batch);
     if (s->train) {

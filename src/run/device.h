@@ -51,7 +51,7 @@ struct cpu_identity {
 void cpu_identity(struct cpu_identity *c);
 
 /* oneDNN is in this build and faster here than our own products (src/cpu/onednn.c). */
-bool cpu_prefers_onednn(void);
+bool cpu_has_onednn(void), cpu_prefers_onednn(void);
 
 /* The profile a plan uses when nobody measured this machine (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);

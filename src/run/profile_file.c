@@ -1,7 +1,7 @@
 /*
  * profile_file.c: a measured profile as JSON.
  *
- *     profile_format 1, device, cpu, isa, date, threads, native_bf16
+ *     profile_format 1, device, cpu, isa, date, threads, native_bf16, onednn?
  *     ceilings        flops_f32, flops_bf16, memory_bandwidth, ...
  *     corrections     a list of {op, variant?, dtype, points: [[ideal, factor], ...]}
  *
@@ -69,6 +69,7 @@ void profile_write(const struct profile *p, struct text *out)
     json_put_string(&w, "date", c->date);
     json_put_int(&w, "threads", p->threads);
     json_put_bool(&w, "native_bf16", p->native_bf16);
+    json_put_bool(&w, "onednn", p->onednn);
     for (size_t i = 0; i < COUNT(ceilings); i++) json_put_number(&w, ceilings[i].name, *(const double *)((const char *)p + ceilings[i].offset));
     json_begin_list(&w, "corrections");
     for (int op = 1; op < OP_COUNT; op++)
@@ -152,6 +153,7 @@ static int read_correction(const struct value *v, uint32_t i, struct calibration
 static int read_profile(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
 {
     int64_t format = 0, threads = 0;
+    bool library = false;
     char device[16];
     const struct value *list = value_get(v, "corrections");
     int rc = value_as_int(value_get(v, "profile_format"), "profile_format", &format, e);
@@ -164,6 +166,7 @@ static int read_profile(const struct value *v, struct profile *p, struct calibra
     if (!rc) rc = value_as_int(value_get(v, "threads"), "threads", &threads, e);
     if (!rc && (threads < 1 || threads > 4096)) rc = error_set(e, PL_USAGE, "threads is %lld, expected 1 to 4096", (long long)threads);
     if (!rc) rc = value_as_bool(value_get(v, "native_bf16"), "native_bf16", &p->native_bf16, e);
+    if (!rc) rc = value_opt_bool(v, "onednn", &library, e);
     for (size_t i = 0; i < COUNT(ceilings) && !rc; i++)
         rc = read_number(value_get(v, ceilings[i].name), ceilings[i].name, ceilings[i].least, ceilings[i].most,
                          (double *)((char *)p + ceilings[i].offset), e);
@@ -173,7 +176,7 @@ static int read_profile(const struct value *v, struct profile *p, struct calibra
     p->kind = DEVICE_CPU;
     p->threads = (int)threads;
     p->measured = c;
-    snprintf(p->name, sizeof p->name, "cpu-%d", p->threads);
+    profile_onednn(p, library && cpu_has_onednn()); /* another build, without it, has its own kernels */
     return PL_OK;
 }
 

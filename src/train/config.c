@@ -417,6 +417,11 @@ bool config_given(const struct config *c, enum config_key key)
     return c->origin[key].source != SOURCE_DEFAULT;
 }
 
+bool config_validates(const struct config *c)
+{
+    return c->data_validation.n || c->data_holdout > 0 || c->data_validation_list || c->data_validation_match || c->data_validation_split;
+}
+
 /* Whether a key was given something: an empty list, which config_write writes, is nothing. */
 static bool has_value(const struct config *c, enum config_key key)
 {
@@ -495,11 +500,44 @@ static int check_groups(const struct config *c, struct error *e)
     return PL_OK;
 }
 
+/* Parts are of pictures; a held-out part and files of its own exclude each other; what chooses
+ * pictures to evaluate on must not leave them to training as well. */
+static int check_data(const struct config *c, struct error *e)
+{
+    static const enum config_key parts[] = {KEY_data_holdout, KEY_data_train_list, KEY_data_validation_list, KEY_data_train_match,
+                                            KEY_data_validation_match, KEY_data_train_split, KEY_data_validation_split};
+    const void *given[] = {c->data_holdout > 0 ? c : NULL, c->data_train_list, c->data_validation_list, c->data_train_match,
+                           c->data_validation_match, c->data_train_split, c->data_validation_split};
+    char word[32];
+    config_word_at(config_rows[KEY_data_format].allowed, c->data_format, word);
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        bool column = parts[i] == KEY_data_train_split || parts[i] == KEY_data_validation_split;
+        if (!given[i] || (column ? c->data_format == FORMAT_CSV : c->data_format != FORMAT_TOKENS)) continue;
+        error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word, column ? "csv" : "a format of pictures");
+        return config_at_key(c, parts[i], e);
+    }
+    for (size_t i = 2; i < COUNT(parts); i += 2) {
+        if (!given[i] || given[i - 1] || c->data_validation.n) continue;
+        error_set(e, PL_USAGE, "%s is given and %s is not, so pictures would be both trained and evaluated on; give both, or data.validation",
+                  config_rows[parts[i]].path, config_rows[parts[i - 1]].path);
+        return config_at_key(c, parts[i], e);
+    }
+    if (c->data_holdout > 0 && c->data_validation.n) {
+        error_set(e, PL_USAGE, "both data.holdout and data.validation are given, expected one of them");
+        return config_at_key(c, KEY_data_holdout, e);
+    }
+    if (c->data_min_area > c->data_max_area) {
+        error_set(e, PL_USAGE, "data.min_area is %g, expected no more than data.max_area, %g", c->data_min_area, c->data_max_area);
+        return config_at_key(c, KEY_data_min_area, e);
+    }
+    return PL_OK;
+}
+
 int config_check(const struct config *c, unsigned needs, struct error *e)
 {
     if (check_pair(c, pairs[0], needs & CONFIG_NEEDS_MODEL, e)) return e->code;
     if (check_pair(c, pairs[1], needs & CONFIG_NEEDS_TRAIN, e)) return e->code;
-    if (check_schedule(c, e) || check_groups(c, e)) return e->code;
+    if (check_schedule(c, e) || check_groups(c, e) || check_data(c, e)) return e->code;
     if ((needs & CONFIG_NEEDS_DATA) && check_needed(c, KEY_data_train, e)) return e->code;
     if ((needs & CONFIG_NEEDS_TRAIN) && check_needed(c, KEY_train_out, e)) return e->code;
     if (!c->loss_focal && !c->loss_dice && !c->loss_iou) {
@@ -511,7 +549,7 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
                   (long long)c->memory_micro_batch, (long long)c->train_effective_batch);
         return config_at_key(c, KEY_memory_micro_batch, e);
     }
-    if (c->train_eval_every && !c->data_validation.n) {
+    if (c->train_eval_every && !config_validates(c)) {
         error_set(e, PL_USAGE, "train.eval_every is %lld, but data.validation is not given",
                   (long long)c->train_eval_every);
         return config_at_key(c, KEY_train_eval_every, e);

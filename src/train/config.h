@@ -21,8 +21,9 @@
 #include "train/schedule.h"
 
 /* Values of the CHOICE keys, in the order of their words in config.def.
- * data.token_dtype is enum tokens_dtype, train.schedule is enum schedule_kind. */
-enum config_format { FORMAT_TOKENS };
+ * data.token_dtype is enum tokens_dtype, data.labels enum label_kind, data.strategy enum
+ * sampler_strategy, train.schedule enum schedule_kind. */
+enum config_format { FORMAT_TOKENS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV };
 enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16 };
 enum config_recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_ALL, RECOMPUTE_SELECTIVE };
 enum config_optimizer { OPTIMIZER_ADAMW };
@@ -140,6 +141,8 @@ void config_write(const struct config *c, struct text *out);
 bool config_same(const struct config *a, const struct config *b, enum config_key key);
 const char *config_key_name(enum config_key key);
 bool config_given(const struct config *c, enum config_key key); /* not a default */
+/* Whether anything is said of data to evaluate on. */
+bool config_validates(const struct config *c);
 
 /* All keys with types, defaults and docs, from the table. */
 void config_help(struct text *out);

@@ -7,13 +7,24 @@
 
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e)
 {
-    const struct feed_ops *ops = &tokens_feed;
+    const struct feed_ops *ops = c->data_format == FORMAT_TOKENS ? &tokens_feed : &masks_feed;
     *f = (struct feed){.config = c, .role = role};
     int rc = ops->open(f, r, role, e);
     if (rc) return error_prepend(e, "%s", role == FEED_TRAIN ? "data.train" : "data.validation");
     f->ops = ops;
     return PL_OK;
 }
+
+int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken, struct error *e)
+{
+    f->start = position;
+    f->broken = broken;
+    return f->ops && f->ops->start ? f->ops->start(f, r, e) : PL_OK;
+}
+
+int feed_passes(const struct feed *f) { return f->ops->passes ? f->ops->n_passes : 1; }
+const char *feed_pass_name(const struct feed *f, int pass) { return f->ops->passes ? f->ops->passes[pass] : ""; }
+void feed_set_pass(struct feed *f, int pass) { f->pass = pass; }
 
 int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
 {

@@ -70,6 +70,13 @@ bool run_input(const struct run *r, const char *name, struct run_input *out)
     return true;
 }
 
+bool run_input_used(const struct run *r, const struct run_input *x)
+{
+    bool used = false;
+    for (int p = 0; p < PROGRAM_COUNT; p++) used |= r->plan.placement.life[p][x->storage].used;
+    return used;
+}
+
 void run_input_ids(const struct run *r, struct run_input *x)
 {
     const struct graph *g = &r->graph;

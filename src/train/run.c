@@ -11,6 +11,7 @@
 
 #include "io/file.h"
 #include "run/calibration.h"
+#include "train/feed.h"
 #include "train/recipe.h"
 
 /* What `memory.budget: auto` leaves to the system and to our own code. */
@@ -117,7 +118,7 @@ static int check_recipe(struct run *r, bool train, struct error *e)
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
-    struct settings s = {.train = o->train, .host_staging = r->device.kind == DEVICE_CUDA};
+    struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .host_staging = r->device.kind == DEVICE_CUDA};
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
@@ -192,14 +193,16 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     memset(r, 0, sizeof *r);
     r->config = c;
     r->defined = o->define;
-    r->forward = o->forward;
+    r->forward = o->forward || o->evaluate;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output,
                               .prompts = o->prompts};
-    r->batch.prompts.loss = recipe_loss(c);
     int rc = resolve_budget(r, e);
     if (!rc) rc = open_model(r, o, e);
     r->model.partial = o->prompts.part != PART_ALL;
+    if (!rc && (o->train || o->evaluate)) rc = feed_plan(c, &r->model, &r->batch.prompts, &r->loader_bytes, e);
+    r->batch.prompts.loss = recipe_loss(c);
+    r->batch.prompts.told = o->evaluate;
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
     if ((rc = open_profile(r, e))) return rc;
@@ -223,14 +226,17 @@ struct plan_note run_note(const struct run *r, bool fits)
 
 /* --- starting -------------------------------------------------------------------------- */
 
-void *run_staging(const struct run *r)
+static void *staging_named(const struct run *r, const char *name)
 {
     for (id s = 1; s < r->graph.storages.n; s++) {
         const struct storage *x = &r->graph.storages.at[s];
-        if (x->kind == KIND_STAGING) return r->device.arena[x->space] + r->plan.placement.offset[s];
+        if (x->kind == KIND_STAGING && !strcmp(graph_name(&r->graph, x->name), name)) return r->device.arena[x->space] + r->plan.placement.offset[s];
     }
     return NULL;
 }
+
+void *run_staging(const struct run *r) { return staging_named(r, "staging"); }
+void *run_loader_memory(const struct run *r) { return staging_named(r, "loader"); }
 
 /* The input "samples", where the graph has it: each row's place in the step's batch. It
  * never changes, so it is written once; rows that fill a ragged end count on. */
@@ -239,9 +245,7 @@ static int put_samples(struct run *r, struct error *e)
     const struct graph *g = &r->graph;
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        bool used = false;
-        for (int p = 0; p < PROGRAM_COUNT; p++) used |= r->plan.placement.life[p][s].used;
-        if (!used || x->kind != KIND_INPUT || strcmp(graph_name(g, x->name), "samples")) continue;
+        if (!run_input_used(r, &(struct run_input){.storage = s}) || x->kind != KIND_INPUT || strcmp(graph_name(g, x->name), "samples")) continue;
         uint64_t n = x->bytes / sizeof(int32_t);
         int32_t *places = mem_alloc(x->bytes);
         for (uint64_t i = 0; i < n; i++) places[i] = (int32_t)i;

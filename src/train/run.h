@@ -26,6 +26,8 @@ struct run {
     struct bump memory;          /* of the update rules */
     int effective_batch;
     uint64_t budget;             /* 0: none */
+    uint64_t loader_bytes;       /* of run_loader_memory; 0: none */
+    struct loader *loader;       /* in it, while a feed of pictures is open: training and validation share it */
     bool has_graph, has_tape, has_device, has_weights;
     bool defined;                /* by run_options.define */
     bool forward;                /* run_options.forward */
@@ -36,6 +38,7 @@ struct run_options {
     const char *plan;            /* a plan file to follow instead of searching */
     bool train;                  /* false: one forward and backward, outputs kept, no update */
     bool forward;                /* with train false: the outputs alone, no loss and no gradient */
+    bool evaluate;               /* the same on batches of the configuration's data: loss, and statistics of masks */
     int64_t B, T;                /* with train false: the batch's own size */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a tower; NULL: its own choice */
@@ -54,6 +57,8 @@ void run_close(struct run *r);
 struct plan_note run_note(const struct run *r, bool fits);
 /* The buffer inside the arena for moving weights; PLAN_STAGING bytes. */
 void *run_staging(const struct run *r);
+/* The loader's, loader_bytes of it; NULL: none. */
+void *run_loader_memory(const struct run *r);
 
 /* Host side of a step: puts the step block; runs a program; reads a scalar output. */
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
@@ -83,6 +88,8 @@ struct run_input {
 bool run_input(const struct run *r, const char *name, struct run_input *out);
 /* ...and found here, from the layers that read the input. Takes memory: not for a step. */
 void run_input_ids(const struct run *r, struct run_input *x);
+/* Whether any program reads it: others have no place. */
+bool run_input_used(const struct run *r, const struct run_input *x);
 /* Samples that the step's storages hold: the effective batch and what fills a ragged end. */
 int64_t run_samples(const struct run *r);
 /* Fills the samples behind the effective batch with what weighs nothing. */

@@ -131,6 +131,7 @@ static int save_json(const char *path, const struct train_state *s, struct error
 {
     struct text out = {0};
     struct json_writer j = {.out = &out, .indent = 2};
+    char data[24];
     json_begin_map(&j, NULL);
     json_put_int(&j, "format", STATE_FORMAT);
     json_put_uint(&j, "step", s->step);
@@ -138,6 +139,9 @@ static int save_json(const char *path, const struct train_state *s, struct error
     json_put_uint(&j, "position", s->position);
     json_put_uint(&j, "seed", s->seed);
     json_put_uint(&j, "skipped", s->skipped);
+    if (s->broken) json_put_uint(&j, "broken", s->broken);
+    snprintf(data, sizeof data, "%016" PRIx64, s->data);
+    if (s->data) json_put_string(&j, "data", data);
     json_end(&j);
     text_append(&out, "\n", 1);
     int rc = file_write_atomic(path, out.at, out.n, e);
@@ -175,6 +179,10 @@ static int json_get(const struct value *root, struct train_state *s, struct erro
     if (value_as_map(root, "the state", e)) return e->code;
     for (size_t i = 0; i < COUNT(numbers); i++)
         if (value_as_uint(value_get(root, numbers[i].key), numbers[i].key, numbers[i].to, e)) return e->code;
+    const struct value *broken = value_get(root, "broken"), *data = value_get(root, "data");
+    if (broken && value_as_uint(broken, "broken", &s->broken, e)) return e->code;
+    if (data && (data->kind != VALUE_STRING || sscanf(data->text, "%16" SCNx64, &s->data) != 1))
+        return error_set(e, PL_USAGE, "data is no fingerprint: expected 16 hexadecimal digits");
     if (format != STATE_FORMAT)
         return error_set(e, PL_USAGE, "format is %" PRIu64 "; this program reads format %d: resume with the program that wrote it", format,
                          STATE_FORMAT);

@@ -19,6 +19,8 @@ struct train_state {
     uint64_t adam_t;      /* updates done: steps without the skipped ones */
     uint64_t position;    /* of the next sample, over all epochs */
     uint64_t seed;
+    uint64_t broken;      /* samples that were replaced because they could not be read */
+    uint64_t data;        /* fingerprint of the samples; 0: not known */
     uint64_t skipped;     /* steps whose update was predicated off */
 };
 

@@ -115,23 +115,20 @@ int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
     t->state.step++;
     t->state.adam_t++;
     t->state.position += (uint64_t)samples;
+    t->state.broken = t->data.broken;
     *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, l, b.learning_rate, clip[0], clock_seconds() - from,
                                 batch.units};
-    t->units += out->tokens;
+    t->units += out->units;
     return PL_OK;
 }
 
 /* --- evaluation ------------------------------------------------------------------------- */
 
-/* Mean loss over the whole validation set, per token. The program reads weights and writes
- * its own transients, and the next step puts its own numbers and batch: nothing that
- * training goes on with is touched. */
-static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
+/* One pass of an evaluation: its losses and what they count, added up. */
+static int evaluate_pass(struct trainer *t, double *sum, double *count, struct error *e)
 {
     int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
-    struct step_block b = step_block(t, 1);
-    double sum = 0, count = 0;
-    int rc = run_put_step(&t->run, &b, e);
+    int rc = PL_OK;
     for (int64_t at = 0; at < n && !rc; at += B) {
         struct feed_batch batch;
         float l = 0;
@@ -141,24 +138,43 @@ static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
         if (!rc && !isfinite(l))
             rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
                            t->state.step, l, at, min_i64(at + B, n) - 1);
-        sum += l;
-        count += batch.count;
+        *sum += l;
+        *count += batch.count;
     }
-    *out = (struct evaluation){(int64_t)t->state.step, n, sum / count};
     return rc;
 }
 
-/* A perplexity beyond a double is null. */
+/* Mean loss over the whole validation set, per token or mask, over all passes. The program
+ * reads weights and writes its own transients, and the next step puts its own numbers and
+ * batch: nothing that training goes on with is touched. */
+static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
+{
+    struct step_block b = step_block(t, 1);
+    double sum = 0, count = 0;
+    int rc = run_put_step(&t->run, &b, e);
+    for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
+        feed_set_pass(&t->validation, pass);
+        rc = evaluate_pass(t, &sum, &count, e);
+    }
+    *out = (struct evaluation){(int64_t)t->state.step, (int64_t)t->validation.samples, sum / count};
+    return rc;
+}
+
+/* Of tokens the perplexity as well; one beyond a double is null. */
 static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
 {
-    char number[32] = "null";
+    char number[32] = "null", more[64] = "", said[64] = "";
     double p = perplexity(v->loss);
     if (isfinite(p)) snprintf(number, sizeof number, "%.9g", p);
+    if (t->validation.ops == &tokens_feed) {
+        snprintf(more, sizeof more, ",\"eval_perplexity\":%s", number);
+        snprintf(said, sizeof said, ", perplexity %.6g", p);
+    }
     t->eval = v->loss;
     progress_break(&t->progress);
-    log_note("step %" PRId64 ": evaluation loss %.6g, perplexity %.6g over %" PRId64 " samples", v->step, v->loss, p, v->samples);
-    int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g,\"eval_perplexity\":%s,\"eval_samples\":%" PRId64 "}",
-                            v->step, v->loss, number, v->samples);
+    log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, said, v->samples);
+    int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "}", v->step, v->loss, more,
+                            v->samples);
     return rc ? rc : events_write(&t->events, v->step, &(struct scalar){"eval_loss", v->loss}, 1, e);
 }
 
@@ -225,7 +241,8 @@ static int publish_model(struct trainer *t, struct error *e)
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
-           k == KEY_train_save_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_data_validation;
+           k == KEY_train_save_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_data_validation ||
+           k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad;
 }
 
 /* Compares with the stored configuration; *plan_again when memory or device changed. */
@@ -279,7 +296,7 @@ static void measure_run(struct trainer *t)
 static int open_data(struct trainer *t, struct error *e)
 {
     int rc = feed_open(&t->data, t->c, &t->run, FEED_TRAIN, e);
-    if (!rc && t->c->data_validation.n) rc = feed_open(&t->validation, t->c, &t->run, FEED_VALIDATION, e);
+    if (!rc && config_validates(t->c)) rc = feed_open(&t->validation, t->c, &t->run, FEED_VALIDATION, e);
     return rc;
 }
 
@@ -326,6 +343,8 @@ static int load_checkpoint(struct trainer *t, bool *found, struct error *e)
     if (rc || !*found) return rc;
     rc = state_load(path, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
     t->saved = step;
+    if (!rc && t->state.data && t->state.data != t->data.fingerprint && t->data.fingerprint)
+        log_warn("resume: the files of data.train are not those of the checkpoint; the run goes on with these from its position");
     if (!rc) log_note("resuming after step %" PRId64 " from %s", t->state.step, path);
     return rc ? error_prepend(e, "checkpoint %s", path) : PL_OK;
 }
@@ -372,6 +391,14 @@ static void find_outputs(struct trainer *t)
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
 }
 
+/* Training last: its loader reads ahead of the first step. */
+static int start_data(struct trainer *t, struct error *e)
+{
+    t->state.data = t->data.fingerprint;
+    int rc = t->validation.ops ? feed_start(&t->validation, &t->run, 0, 0, e) : PL_OK;
+    return rc ? rc : feed_start(&t->data, &t->run, t->state.position, t->state.broken, e);
+}
+
 static int begin(struct trainer *t, const struct train_options *o, struct error *e)
 {
     bool plan_again = false, found = false;
@@ -386,6 +413,7 @@ static int begin(struct trainer *t, const struct train_options *o, struct error 
     rc = run_start(&t->run, t->c->train_out, true, e);
     if (!rc && o->resume) rc = load_checkpoint(t, &found, e);
     if (!rc && !found) rc = reset_state(t, e);
+    if (!rc) rc = start_data(t, e);
     if (!rc) measure_run(t);
     if (!rc) find_best(t);
     if (!rc) rc = require_space(t, e);
@@ -398,15 +426,19 @@ static int begin(struct trainer *t, const struct train_options *o, struct error 
 
 static bool stopping(const struct trainer *t) { return t->stopped || (t->o->signals && signals_received()); }
 
+static const char *unit(const struct trainer *t) { return t->data.ops ? t->data.ops->unit : "tokens"; }
+
 static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
-    double speed = v->tokens / v->seconds;
-    const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {"tokens_per_second", speed}};
-    if (t->o->progress) progress_step(&t->progress, (int64_t)t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->tokens, v->seconds);
+    double speed = v->units / v->seconds;
+    char per_second[32];
+    snprintf(per_second, sizeof per_second, "%s_per_second", unit(t));
+    const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {per_second, speed}};
+    if (t->o->progress) progress_step(&t->progress, (int64_t)t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->units, v->seconds);
     int rc = folder_metrics(&t->folder, e,
                             "{\"step\":%" PRId64 ",\"loss\":%.9g,\"learning_rate\":%.9g,\"grad_norm\":%.9g,\"seconds\":%.6f,"
-                            "\"tokens_per_second\":%.1f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "}",
-                            t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->seconds, speed, t->state.position, plan_arena(&t->run.plan));
+                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "}",
+                            t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->seconds, per_second, t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan));
     return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars), e);
 }
 
@@ -439,7 +471,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     uint64_t allocations = 0;
     int rc = PL_OK;
     out->first_step = (int64_t)t->state.step;
-    progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan));
+    progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan), unit(t));
     mem_pool_take(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
     t->has_pool = true;
     while (t->state.step < t->total && !rc && !stopping(t)) {
@@ -457,7 +489,9 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->steps = (int64_t)t->state.step;
     out->loss = v.loss;
     out->seconds = clock_seconds() - begun;
-    out->tokens_per_second = t->units / out->seconds;
+    out->units_per_second = t->units / out->seconds;
+    out->unit = unit(t);
+    out->broken_samples = t->state.broken;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
     return publish_model(t, e);
 }

@@ -10,7 +10,7 @@
 struct train_event {
     int64_t step, total;     /* steps done, steps of the whole run */
     double loss, learning_rate, gradient_norm, seconds;
-    double tokens;           /* trained on in this step; 0: the model knows none */
+    double units;            /* tokens or images trained on in this step; 0: the model knows none */
 };
 
 struct train_options {
@@ -32,7 +32,9 @@ struct train_summary {
     double loss, eval_loss;  /* of the last step; NaN when never evaluated */
     int64_t best_step;       /* of checkpoints/best; -1: none */
     double best_loss;
-    double seconds, tokens_per_second;
+    double seconds, units_per_second;
+    const char *unit;        /* "tokens" or "images" */
+    uint64_t broken_samples; /* that others took the place of, over the whole run */
     uint64_t arena_bytes, allocated_bytes, host_bytes;
     uint64_t allocations;    /* ours, after the first step began */
     uint64_t smallest_budget; /* with PL_NOFIT: what would fit */

@@ -1,0 +1,289 @@
+/*
+ * convert.c: `plimsoll convert IN -o OUT`: PyTorch checkpoints to model folders and back.
+ *
+ * A file becomes a folder, a folder becomes a file. Tensors are copied one after the other
+ * from where they lie, as they are: the file is mapped, a tensor of a folder goes through a
+ * buffer, and only a tensor that is stored out of order is put together in memory. A folder
+ * is written under a name of its own and renamed when it is whole.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "io/pth.h"
+#include "io/safetensors.h"
+#include "models/sam_names.h"
+
+enum { PIECE = 4 << 20, PATH_MOST = 4096 }; /* of a tensor at a time; of a folder's path */
+
+struct wish {
+    const char *in, *out;
+    bool json, help;
+};
+
+/* --- arguments --------------------------------------------------------------------------- */
+
+static int parse(struct wish *w, int argc, char **argv, struct error *e)
+{
+    for (int i = 0; i < argc; i++) {
+        const char *a = argv[i];
+        if (!strcmp(a, "--help") || !strcmp(a, "-h")) w->help = true;
+        else if (!strcmp(a, "--json")) w->json = true;
+        else if (!strncmp(a, "--out=", 6)) w->out = a + 6;
+        else if (!strcmp(a, "-o") || !strcmp(a, "--out")) {
+            if (++i == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
+            w->out = argv[i];
+        } else if (a[0] == '-' && a[1]) return error_set(e, PL_USAGE, "unknown option %s; --help lists them", a);
+        else if (w->in) return error_set(e, PL_USAGE, "two inputs: %s and %s", w->in, a);
+        else w->in = a;
+    }
+    if (w->help) return PL_OK;
+    if (!w->in || !w->out || !*w->out) return error_set(e, PL_USAGE, "takes a checkpoint and -o FOLDER, or a folder and -o FILE: plimsoll %s", command_convert.usage);
+    return PL_OK;
+}
+
+/* --- the summary -------------------------------------------------------------------------- */
+
+static uint64_t bytes_of(const struct sam_tensor *t)
+{
+    uint64_t n = dtype_size(t->dtype);
+    for (int i = 0; i < t->rank; i++) n *= (uint64_t)t->dim[i];
+    return n;
+}
+
+static void print_summary(const struct wish *w, const struct sam_names *n, uint32_t tensors, uint32_t left_out)
+{
+    uint64_t bytes = 0;
+    char size[32];
+    for (uint32_t i = 0; i < n->found.n; i++) bytes += bytes_of(&n->found.at[i]);
+    if (!w->json) {
+        printf("%s: %s, %u tensors, %s%s\n", w->out, n->tiny ? "tinysam" : "sam", tensors, size_print(bytes, size),
+               left_out ? "; buffers that can be made again were left out" : "");
+        return;
+    }
+    struct text t = {0};
+    struct json_writer j = {.out = &t, .indent = 2};
+    json_begin_map(&j, NULL);
+    json_put_string(&j, "in", w->in);
+    json_put_string(&j, "out", w->out);
+    json_put_string(&j, "model_type", n->tiny ? "tinysam" : "sam");
+    json_put_uint(&j, "tensors", tensors);
+    json_put_uint(&j, "bytes", bytes);
+    json_put_uint(&j, "left_out", left_out);
+    json_end(&j);
+    printf("%s\n", t.at);
+    text_free(&t);
+}
+
+/* --- a checkpoint to a folder --------------------------------------------------------------- */
+
+static int copy_tensor(struct st_writer *w, const struct pth_tensor *t, struct error *e)
+{
+    uint64_t bytes = (uint64_t)pth_elements(t) * dtype_size(t->dtype);
+    if (pth_is_contiguous(t)) return st_write_bytes(w, t->data, bytes, e);
+    void *row_major = mem_alloc(bytes);
+    pth_read(t, row_major);
+    int rc = st_write_bytes(w, row_major, bytes, e);
+    mem_free(row_major);
+    return rc;
+}
+
+static int write_weights(const struct pth *p, const struct sam_names *n, const char *path, struct error *e)
+{
+    static const struct st_pair format = {"format", "pt"};
+    struct st_spec *specs = mem_alloc(n->parts.n * sizeof *specs);
+    struct st_writer w;
+    for (uint32_t i = 0; i < n->parts.n; i++) {
+        const struct sam_tensor *t = n->parts.at[i].from;
+        specs[i] = (struct st_spec){n->parts.at[i].name, t->dtype, t->rank, t->dim};
+    }
+    int rc = st_write_begin(&w, path, specs, n->parts.n, &format, 1, e);
+    mem_free(specs);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < n->parts.n && !rc; i++) rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from->source], e);
+    if (!rc) return st_write_end(&w, e);
+    st_write_abort(&w);
+    return rc;
+}
+
+static int fill_folder(const struct pth *p, const struct sam_names *n, const char *dir, struct error *e)
+{
+    struct bump paths = {0};
+    struct text config = {0}, processor = {0};
+    sam_config_json(n, &config);
+    sam_preprocessor_json(n, &processor);
+    int rc = write_weights(p, n, bump_format(&paths, "%s/model.safetensors", dir), e);
+    if (!rc) rc = file_write_atomic(bump_format(&paths, "%s/config.json", dir), config.at, config.n, e);
+    if (!rc) rc = file_write_atomic(bump_format(&paths, "%s/preprocessor_config.json", dir), processor.at, processor.n, e);
+    text_free(&config);
+    text_free(&processor);
+    bump_free(&paths);
+    return rc ? rc : dir_sync(dir, e);
+}
+
+/* OUT may be an empty folder; what is in another one stays. */
+static int check_free(const char *out, struct error *e)
+{
+    struct names l = {0};
+    if (!file_exists(out)) return PL_OK;
+    if (!dir_exists(out)) return error_set(e, PL_USAGE, "%s is a file; a checkpoint becomes a folder", out);
+    int rc = dir_list(out, &l, e);
+    if (!rc && l.n) rc = error_set(e, PL_USAGE, "%s is not empty: give another folder, or remove it first", out);
+    names_free(&l);
+    return rc;
+}
+
+static int write_folder(const struct pth *p, const struct sam_names *n, const char *out, struct error *e)
+{
+    char parent[PATH_MOST];
+    struct bump paths = {0};
+    struct error ignored = {0};
+    char *whole = bump_string(&paths, out);
+    for (size_t k = strlen(whole); k > 1 && whole[k - 1] == '/';) whole[--k] = 0;
+    int rc = path_dir(whole, parent, sizeof parent, e);
+    const char *slash = strrchr(whole, '/'), *part = bump_format(&paths, "%s/.%s.tmp", rc ? "" : parent, slash ? slash + 1 : whole);
+    if (!rc) rc = tree_remove(part, e); /* of a conversion that was killed */
+    if (!rc) rc = dir_make(part, e);
+    if (!rc) {
+        rc = fill_folder(p, n, part, e);
+        if (!rc) rc = file_rename(part, whole, e);
+        if (rc) tree_remove(part, &ignored);
+    }
+    bump_free(&paths);
+    return rc;
+}
+
+static int to_folder(const struct wish *w, struct error *e)
+{
+    struct pth p;
+    struct sam_names n = {0};
+    int rc = check_free(w->out, e);
+    if (!rc) rc = pth_open(&p, w->in, e);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < p.tensors.n; i++) {
+        const struct pth_tensor *t = &p.tensors.at[i];
+        sam_names_add(&n, t->name, t->dtype, t->rank, t->dim, i);
+    }
+    rc = sam_names_resolve(&n, e);
+    if (rc) error_prepend(e, "%s", w->in);
+    else rc = write_folder(&p, &n, w->out, e);
+    if (!rc) print_summary(w, &n, n.parts.n, p.tensors.n - n.found.n + p.skipped);
+    sam_names_free(&n);
+    pth_close(&p);
+    return rc;
+}
+
+/* --- a folder to a checkpoint ----------------------------------------------------------------- */
+
+/* All weights of a folder; a tensor's number is the file's times STRIDE plus its own. */
+struct shards {
+    VEC(struct st_file) files;
+};
+enum { STRIDE = 1 << 20, SHARDS_MOST = 1 << 11 };
+
+static void close_shards(struct shards *s)
+{
+    for (uint32_t i = 0; i < s->files.n; i++) st_close(&s->files.at[i]);
+    vec_free(&s->files);
+}
+
+static int add_shard(struct shards *s, struct sam_names *n, const char *path, struct error *e)
+{
+    struct st_file f;
+    int rc = s->files.n < SHARDS_MOST ? st_open(path, &f, e) : error_set(e, PL_USAGE, "%s: more than %d files of weights", path, SHARDS_MOST);
+    if (rc) return rc;
+    vec_push(&s->files, f);
+    if (f.n_entries > STRIDE) return error_set(e, PL_USAGE, "%s: more than %d tensors", path, STRIDE);
+    for (uint32_t i = 0; i < f.n_entries; i++) {
+        const struct st_entry *t = &f.entries[i];
+        if (t->dtype == DT_NONE || t->rank > SAM_RANK)
+            return error_set(e, PL_USAGE, "%s: tensor %s is of type %s and has %d dimensions, which is not possible here", path, t->name, t->dtype_name, t->rank);
+        sam_names_add(n, t->name, t->dtype, t->rank, t->dims, (s->files.n - 1) * STRIDE + i);
+    }
+    return PL_OK;
+}
+
+/* model.safetensors, or else all files of weights that there are. */
+static int open_shards(struct shards *s, struct sam_names *n, const char *dir, struct error *e)
+{
+    struct names l = {0};
+    const char *whole = bump_format(&n->memory, "%s/model.safetensors", dir);
+    if (file_exists(whole)) return add_shard(s, n, whole, e);
+    int rc = dir_list(dir, &l, e);
+    for (uint32_t i = 0; i < l.n && !rc; i++)
+        if (pattern_match("*.safetensors", l.at[i])) rc = add_shard(s, n, bump_format(&n->memory, "%s/%s", dir, l.at[i]), e);
+    names_free(&l);
+    if (!rc && !s->files.n) rc = error_set(e, PL_USAGE, "%s: no *.safetensors in it; a model folder is expected", dir);
+    return rc;
+}
+
+static int copy_entry(struct pth_writer *w, const struct sam_part *part, const struct shards *s, char *piece, struct error *e)
+{
+    const struct sam_tensor *t = part->from;
+    const struct st_file *f = &s->files.at[t->source / STRIDE];
+    const struct st_entry *entry = &f->entries[t->source % STRIDE];
+    int rc = pth_write_begin(w, part->original, t->dtype, t->rank, t->dim, e);
+    for (uint64_t at = 0, n; at < entry->bytes && !rc; at += n) {
+        n = min_u64(PIECE, entry->bytes - at);
+        rc = st_read(f, entry, at, n, piece, e);
+        if (!rc) rc = pth_write_bytes(w, piece, n, e);
+    }
+    return rc;
+}
+
+static int write_checkpoint(const struct sam_names *n, const struct shards *s, const char *out, uint32_t *tensors, struct error *e)
+{
+    struct pth_writer *w;
+    int rc = pth_begin(&w, out, e);
+    if (rc) return rc;
+    char *piece = mem_alloc(PIECE);
+    for (uint32_t i = 0; i < n->parts.n && !rc; i++) {
+        if (n->parts.at[i].again) continue;
+        rc = copy_entry(w, &n->parts.at[i], s, piece, e);
+        (*tensors)++;
+    }
+    mem_free(piece);
+    if (!rc) return pth_end(w, e);
+    pth_abandon(w);
+    return rc;
+}
+
+static int to_checkpoint(const struct wish *w, struct error *e)
+{
+    struct shards s = {0};
+    struct sam_names n = {0};
+    uint32_t tensors = 0;
+    if (dir_exists(w->out)) return error_set(e, PL_USAGE, "%s is a folder; a model folder becomes a file, such as model.pth", w->out);
+    int rc = open_shards(&s, &n, w->in, e);
+    if (!rc) {
+        rc = sam_names_resolve(&n, e);
+        if (rc) error_prepend(e, "%s", w->in);
+    }
+    if (!rc) rc = write_checkpoint(&n, &s, w->out, &tensors, e);
+    if (!rc) print_summary(w, &n, tensors, 0);
+    sam_names_free(&n);
+    close_shards(&s);
+    return rc;
+}
+
+/* --- the command ------------------------------------------------------------------------------- */
+
+static int run(int argc, char **argv, struct error *e)
+{
+    struct wish w = {0};
+    int rc = parse(&w, argc, argv, e);
+    if (rc) return rc;
+    if (w.help) {
+        printf("usage: plimsoll %s\n\n%s\n", command_convert.usage, command_convert.summary);
+        return PL_OK;
+    }
+    return dir_exists(w.in) ? to_checkpoint(&w, e) : to_folder(&w, e);
+}
+
+const struct command command_convert = {
+    "convert", "convert IN.pth -o DIR | DIR -o OUT.pth [--json]",
+    "A PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM becomes a model folder (config.json, model.safetensors,\n"
+    "preprocessor_config.json), a model folder becomes a checkpoint with the published names. What it is follows from names and\n"
+    "shapes; values and types stay as they are. Checkpoints are read as data: nothing in them is ever run.", run};

@@ -1,0 +1,373 @@
+/*
+ * fill.c: see fill.h.
+ *
+ * Three coordinate systems meet here, all of one geometry (grid.h): the stored picture, where
+ * masks are and crops are drawn; the canvas, what the model sees; the grid of cells over the
+ * canvas, what the loss sees. The picture's way to the canvas is a window and a size for
+ * resize.h, the masks' way to the grid the same window and size for grid.h.
+ *
+ * Random decisions are numbers of streams at the position: see random.h.
+ */
+#include "data/fill.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "data/jpeg.h"
+#include "data/order.h"
+#include "data/polygon.h"
+#include "data/resize.h"
+#include "io/png.h"
+
+enum { TRIES = 64 }; /* substitutes that are looked at before a position is given up */
+
+struct filler {
+    struct loader_options o;
+    char *room;               /* [o.room] files of the sample at hand */
+    struct mask *records;     /* [LOADER_RECORDS] */
+    void *choosing;           /* the sampler's */
+    uint32_t *chosen;         /* [o.masks] */
+    void *grid_memory, *resize_memory, *polygon_memory;
+    size_t resize_room;
+    uint8_t *row;             /* of a JPEG */
+    uint16_t *distance;       /* [(cells + 2)^2] to a mask's edge */
+    struct grid grid;
+    struct polygon_scratch polygons;
+    struct jpg *jpg;
+};
+
+/* --- memory -------------------------------------------------------------------------- */
+
+/* A part of the block; with no block yet the numbers are all that counts. */
+static void *lay(char *at, uint64_t *used, uint64_t bytes)
+{
+    void *p = at ? at + *used : NULL;
+    *used += align_up(bytes, 64);
+    return p;
+}
+
+static uint64_t bits_bytes(const struct loader_options *o) { return (uint64_t)o->masks * grid_mask_bytes(o->cells, o->cells); }
+
+uint64_t slot_lay(struct slot *s, const struct loader_options *o, char *at)
+{
+    uint64_t used = 0;
+    s->image = lay(at, &used, (uint64_t)o->side * o->side * 3);
+    s->bits = lay(at, &used, bits_bytes(o));
+    s->masks = lay(at, &used, o->masks * sizeof *s->masks);
+    return used;
+}
+
+static uint64_t filler_lay(struct filler *f, const struct loader_options *o, char *at)
+{
+    uint64_t used = 0, cells = o->cells + 2;
+    double least = o->least > 0 && o->least < 1 ? o->least : 1;
+    uint32_t small = (uint32_t)max_i64(1, (int64_t)(least * o->side));
+    size_t a = resize_scratch_most(LOADER_MAX_SIDE, o->side), b = resize_scratch_most(LOADER_MAX_SIDE, small);
+    f->resize_room = a > b ? a : b;
+    f->room = lay(at, &used, o->room);
+    f->records = lay(at, &used, LOADER_RECORDS * sizeof *f->records);
+    f->choosing = lay(at, &used, sampler_bytes(LOADER_RECORDS, o->masks));
+    f->chosen = lay(at, &used, o->masks * sizeof *f->chosen);
+    f->grid_memory = lay(at, &used, grid_bytes(LOADER_MAX_SIDE, o->cells));
+    f->resize_memory = lay(at, &used, f->resize_room);
+    f->polygon_memory = lay(at, &used, polygon_bytes(o->polygon_runs));
+    f->row = lay(at, &used, LOADER_MAX_SIDE * 3);
+    f->distance = lay(at, &used, cells * cells * sizeof *f->distance);
+    return used;
+}
+
+uint64_t filler_size(const struct loader_options *o)
+{
+    struct filler f = {0};
+    return filler_lay(&f, o, NULL);
+}
+
+struct filler *filler_new(const struct loader_options *o, char *at)
+{
+    struct filler *f = mem_alloc(sizeof *f);
+    f->o = *o;
+    filler_lay(f, o, at);
+    grid_init(&f->grid, f->grid_memory, LOADER_MAX_SIDE, o->cells);
+    polygon_init(&f->polygons, f->polygon_memory, o->polygon_runs);
+    f->jpg = jpg_new(&(struct jpg_limits){.memory = LOADER_POOL});
+    return f;
+}
+
+void filler_free(struct filler *f)
+{
+    if (!f) return;
+    jpg_free(f->jpg);
+    mem_free(f);
+}
+
+/* --- geometry --------------------------------------------------------------------------- */
+
+/* In [0, 1), of the position's own stream. */
+static double draw(uint64_t key, uint64_t i) { return (double)(random_bits(key, i) >> 11) * 0x1p-53; }
+
+enum { DRAW_FLIP, DRAW_SCALE, DRAW_CROP_W, DRAW_CROP_H, DRAW_CROP_X, DRAW_CROP_Y };
+
+static uint32_t window(uint32_t side, double least, double at, double where, uint32_t *from)
+{
+    uint32_t n = (uint32_t)max_i64(1, (int64_t)(side * (least + (1 - least) * at) + 0.5));
+    *from = (uint32_t)(where * (side - n + 1));
+    return n;
+}
+
+static struct grid_geometry choose_geometry(const struct filler *f, const struct loader_source *source, uint64_t position,
+                                            uint32_t h, uint32_t w)
+{
+    const struct loader_augment *a = &source->augment;
+    uint64_t key = random_bits(random_key(source->seed, "augment"), position);
+    struct grid_geometry g = {.h = h, .w = w, .crop_w = w, .crop_h = h, .canvas_w = f->o.side, .canvas_h = f->o.side,
+                              .gw = f->o.cells, .gh = f->o.cells, .flip = draw(key, DRAW_FLIP) < a->flip};
+    uint32_t side = f->o.side;
+    if (a->scale > 0 && a->scale < 1) side = (uint32_t)max_i64(1, (int64_t)(side * (a->scale + (1 - a->scale) * draw(key, DRAW_SCALE)) + 0.5));
+    if (a->crop > 0 && a->crop < 1) {
+        g.crop_w = window(w, a->crop, draw(key, DRAW_CROP_W), draw(key, DRAW_CROP_X), &g.crop_x);
+        g.crop_h = window(h, a->crop, draw(key, DRAW_CROP_H), draw(key, DRAW_CROP_Y), &g.crop_y);
+    }
+    resize_longest(g.crop_w, g.crop_h, side, &g.resized_w, &g.resized_h);
+    return g;
+}
+
+/* --- masks ------------------------------------------------------------------------------- */
+
+/* Area and box by the bits. */
+static void measure(const struct grid *g, const uint8_t *bits, struct loader_mask *m)
+{
+    uint32_t words = g->stride / 8, x0 = UINT32_MAX, x1 = 0, y0 = UINT32_MAX, y1 = 0;
+    for (uint32_t y = 0; y < g->valid_h; y++) {
+        const uint64_t *row = (const uint64_t *)(const void *)(bits + (size_t)y * g->stride);
+        for (uint32_t k = 0; k < words; k++) {
+            if (!row[k]) continue;
+            uint32_t low = k * 64 + (uint32_t)__builtin_ctzll(row[k]), high = k * 64 + 63 - (uint32_t)__builtin_clzll(row[k]);
+            m->area += (uint32_t)__builtin_popcountll(row[k]);
+            if (low < x0) x0 = low;
+            if (high > x1) x1 = high;
+            if (y < y0) y0 = y;
+            y1 = y;
+        }
+    }
+    if (m->area) m->x = x0, m->y = y0, m->w = x1 - x0 + 1, m->h = y1 - y0 + 1;
+}
+
+static inline uint16_t nearest(uint16_t a, uint16_t straight, uint16_t left, uint16_t right)
+{
+    uint32_t d = a, s = straight + 3u, l = left + 4u, r = right + 4u;
+    d = s < d ? s : d;
+    d = l < d ? l : d;
+    return (uint16_t)(r < d ? r : d);
+}
+
+/* The cell with the largest distance to the mask's edge, the first of several: distances by
+ * two sweeps, 3 for a step along an axis and 4 for one across, within the box and a margin
+ * around it that is outside. */
+static void find_interior(struct filler *f, const uint8_t *bits, struct loader_mask *m)
+{
+    size_t W = m->w + 2, stride = f->grid.stride;
+    uint16_t *d = f->distance, most = 0;
+    memset(d, 0, W * (m->h + 2) * sizeof *d);
+    for (uint32_t y = 0; y < m->h; y++)
+        for (uint32_t x = 0; x < m->w; x++) {
+            uint16_t *at = d + (y + 1) * W + x + 1;
+            uint32_t c = m->x + x;
+            if (!(bits[(m->y + y) * stride + c / 8] >> c % 8 & 1)) continue;
+            at[0] = nearest((uint16_t)(at[-1] + 3), at[-(ptrdiff_t)W], at[-(ptrdiff_t)W - 1], at[-(ptrdiff_t)W + 1]);
+        }
+    for (uint32_t y = m->h; y-- > 0;)
+        for (uint32_t x = m->w; x-- > 0;) {
+            uint16_t *at = d + (y + 1) * W + x + 1;
+            if (!at[0]) continue;
+            uint16_t along = (uint16_t)(at[1] + 3);
+            at[0] = nearest(along < at[0] ? along : at[0], at[W], at[W + 1], at[W - 1]);
+            if (at[0] >= most) most = at[0], m->interior[0] = m->x + x, m->interior[1] = m->y + y;
+        }
+}
+
+/* The chosen masks, one behind the other. A mask that makes no sense is left out, as is one
+ * that no cell sees; one of another size says that the sample is mixed up. */
+static enum data_fault raster(struct filler *f, const struct loader_source *source, uint32_t n, struct slot *s, struct error *e)
+{
+    size_t bytes = grid_mask_bytes(f->o.cells, f->o.cells);
+    for (uint32_t k = 0; k < n; k++) {
+        const struct mask *from = &f->records[f->chosen[k]];
+        uint8_t *to = s->bits + s->out.n * bytes;
+        enum data_fault fault = mask_raster(from, &f->grid, &f->polygons, to, e);
+        if (fault == FAULT_SIZE) return fault;
+        if (fault) {
+            s->bad_masks++;
+            continue;
+        }
+        struct loader_mask m = {.category = from->category, .id = from->id};
+        measure(&f->grid, to, &m);
+        if (!m.area) {
+            s->lost_masks++;
+            continue;
+        }
+        if (source->interior) find_interior(f, to, &m);
+        s->masks[s->out.n++] = m;
+    }
+    memset(s->bits + s->out.n * bytes, 0, (f->o.masks - s->out.n) * bytes);
+    if (s->out.n) return FAULT_NONE;
+    return error_set(e, PL_USAGE, "none of %u chosen masks is left: %u make no sense, %u are too small or outside", n, s->bad_masks, s->lost_masks),
+           s->bad_masks ? FAULT_MASK : FAULT_NO_MASKS;
+}
+
+static enum data_fault fill_masks(struct filler *f, const struct loader_source *source, uint64_t position, uint64_t sample,
+                                  struct slot *s, struct error *e)
+{
+    struct dataset_masks found;
+    enum data_fault fault = dataset_masks(source->set, sample, f->room, f->o.room, f->records, LOADER_RECORDS, &found, e);
+    if (fault) return fault;
+    if (!found.h || !found.w || found.h > LOADER_MAX_SIDE || found.w > LOADER_MAX_SIDE)
+        return error_set(e, PL_USAGE, "a picture of %u x %u pixels, expected sides of 1 to %d", found.w, found.h, LOADER_MAX_SIDE), FAULT_TOO_LARGE;
+    struct grid_geometry at = choose_geometry(f, source, position, found.h, found.w);
+    if (grid_set(&f->grid, &at, e)) return FAULT_SIZE;
+    uint64_t n = dataset_count(source->set), epoch = source->once ? 0 : position / n;
+    struct sampler_options o = source->sampler;
+    o.max_masks = (uint32_t)min_u64(o.max_masks, f->o.masks);
+    uint32_t chosen = sampler_choose(&o, f->records, found.n, found.h, found.w, source->seed, epoch, position, f->choosing, f->chosen);
+    if (!chosen) return error_set(e, PL_USAGE, "the filters leave none of its %u masks", found.n), FAULT_NO_MASKS;
+    s->out.height = found.h;
+    s->out.width = found.w;
+    s->out.rows = at.resized_h;
+    s->out.columns = at.resized_w;
+    s->out.mask_rows = f->grid.valid_h;
+    s->out.mask_columns = f->grid.valid_w;
+    return raster(f, source, chosen, s, e);
+}
+
+/* --- the picture --------------------------------------------------------------------------- */
+
+static enum data_fault check_size(const struct slot *s, uint32_t w, uint32_t h, struct error *e)
+{
+    if (w == s->out.width && h == s->out.height) return FAULT_NONE;
+    return error_set(e, PL_USAGE, "the picture has %u x %u pixels, its annotations are for %u x %u", w, h, s->out.width, s->out.height), FAULT_SIZE;
+}
+
+/* The crop seen in a picture decoded to w x h. */
+static enum data_fault begin_resize(struct filler *f, struct slot *s, uint32_t w, uint32_t h, struct resize *r, struct error *e)
+{
+    const struct grid_geometry *g = &f->grid.at;
+    double W = w, H = h;
+    struct resize_view v = {.width = w, .height = h, .x = g->crop_x * W / g->w, .y = g->crop_y * H / g->h, .w = g->crop_w * W / g->w, .h = g->crop_h * H / g->h,
+                            .to_width = g->resized_w, .to_height = g->resized_h, .flip = g->flip, .to = s->image, .stride = (size_t)f->o.side * 3};
+    size_t need = resize_scratch(&v);
+    if (need > f->resize_room) return error_set(e, PL_USAGE, "resizing it takes %zu bytes, expected at most %zu", need, f->resize_room), FAULT_TOO_LARGE;
+    resize_begin(r, &v, f->resize_memory, f->resize_room);
+    return FAULT_NONE;
+}
+
+static enum data_fault resize_rows(struct filler *f, struct slot *s, const uint8_t *rgb, uint32_t w, uint32_t h, struct error *e)
+{
+    struct resize r;
+    enum data_fault fault = begin_resize(f, s, w, h, &r, e);
+    for (uint32_t y = 0; !fault && resize_wants(&r); y++) resize_row(&r, rgb + (size_t)y * w * 3);
+    return fault;
+}
+
+/* A PNG is decoded whole, behind its file. */
+static enum data_fault fill_png(struct filler *f, struct slot *s, size_t n, struct error *e)
+{
+    struct png_header h;
+    struct png_pixels p;
+    size_t at = align_up(n, 64);
+    if (png_peek(f->room, n, &h, e)) return FAULT_IMAGE;
+    enum data_fault fault = check_size(s, h.width, h.height, e);
+    if (fault) return fault;
+    size_t need = png_bytes(&h, PNG_AS_RGB);
+    if (at > f->o.room || need > f->o.room - at)
+        return error_set(e, PL_NOFIT, "the PNG and its pixels take %zu bytes, expected at most %llu", at + need, (unsigned long long)f->o.room),
+               FAULT_TOO_LARGE;
+    if (png_decode(f->room, n, PNG_AS_RGB, 0, f->room + at, f->o.room - at, &p, e)) return FAULT_IMAGE;
+    return resize_rows(f, s, p.at, p.width, p.height, e);
+}
+
+static enum data_fault fill_jpg(struct filler *f, struct slot *s, size_t n, struct error *e)
+{
+    const struct grid_geometry *g = &f->grid.at;
+    struct jpg_header h;
+    struct resize r;
+    uint32_t w, rows, target = g->resized_w > g->resized_h ? g->resized_w : g->resized_h;
+    if (jpg_peek(f->room, n, &h, e)) return FAULT_IMAGE;
+    enum data_fault fault = check_size(s, h.width, h.height, e);
+    if (fault) return fault;
+    if (jpg_start(f->jpg, f->room, n, jpg_divisor(g->crop_w, g->crop_h, target), &w, &rows, e)) return FAULT_IMAGE;
+    fault = begin_resize(f, s, w, rows, &r, e);
+    while (!fault && resize_wants(&r)) {
+        if (jpg_rows(f->jpg, f->row, 0, 1, e)) return FAULT_IMAGE; /* it gave everything back */
+        resize_row(&r, f->row);
+    }
+    struct error ignored;
+    if (jpg_finish(f->jpg, fault ? &ignored : e)) fault = fault ? fault : FAULT_IMAGE;
+    return fault;
+}
+
+static void pad(const struct filler *f, struct slot *s)
+{
+    size_t stride = (size_t)f->o.side * 3, used = (size_t)s->out.columns * 3;
+    for (uint32_t y = 0; y < s->out.rows; y++) memset(s->image + y * stride + used, 0, stride - used);
+    memset(s->image + s->out.rows * stride, 0, (f->o.side - s->out.rows) * stride);
+}
+
+static enum data_fault fill_image(struct filler *f, const struct loader_source *source, uint64_t sample, struct slot *s, struct error *e)
+{
+    struct dataset_image i;
+    enum data_fault fault = dataset_image(source->set, sample, f->room, f->o.room, &i, e);
+    if (fault) return fault;
+    if (i.decoded) {
+        fault = check_size(s, i.w, i.h, e);
+        if (!fault && i.n < (size_t)i.w * i.h * 3) fault = FAULT_IMAGE, error_set(e, PL_USAGE, "%zu bytes of %u x %u pixels", i.n, i.w, i.h);
+        if (!fault) fault = resize_rows(f, s, (const uint8_t *)f->room, i.w, i.h, e);
+    } else if (i.n && *(uint8_t *)f->room == 0x89) {
+        fault = fill_png(f, s, i.n, e);
+    } else {
+        fault = fill_jpg(f, s, i.n, e);
+    }
+    if (!fault) pad(f, s);
+    return fault;
+}
+
+/* --- the whole --------------------------------------------------------------------------------- */
+
+uint64_t source_sample(const struct loader_source *source, uint64_t position)
+{
+    return source->once ? position : sample_at(source->seed, position, dataset_count(source->set), source->shuffle);
+}
+
+static enum data_fault fill(struct filler *f, const struct loader_source *source, uint64_t position, uint64_t sample, struct slot *s,
+                            struct error *e)
+{
+    s->out = (struct loader_sample){.position = position, .sample = sample, .image = s->image, .bits = s->bits, .masks = s->masks};
+    s->bad_masks = s->lost_masks = 0;
+    enum data_fault fault = fill_masks(f, source, position, sample, s, e);
+    return fault ? fault : fill_image(f, source, sample, s, e);
+}
+
+/* Nothing: no picture, no mask. */
+static void clear(struct filler *f, struct slot *s)
+{
+    memset(s->image, 0, (size_t)f->o.side * f->o.side * 3);
+    memset(s->bits, 0, bits_bytes(&f->o));
+    s->out.n = s->out.rows = s->out.columns = s->out.mask_rows = s->out.mask_columns = 0;
+}
+
+void fill_slot(struct filler *f, const struct loader_source *source, uint64_t position, struct slot *s)
+{
+    struct error e;
+    uint64_t n = dataset_count(source->set), sample = source_sample(source, position);
+    uint64_t key = random_bits(random_key(source->seed, "substitute"), position);
+    s->rc = PL_OK;
+    enum data_fault first = fill(f, source, position, sample, s, &e), fault = first;
+    if (first) {
+        dataset_name(source->set, sample, s->name, sizeof s->name);
+        snprintf(s->text, sizeof s->text, "%.500s", e.text);
+    }
+    for (int i = 0; fault && !source->once && i < TRIES; i++) fault = fill(f, source, position, random_bits(key, (uint64_t)i) % n, s, &e);
+    if (fault) clear(f, s);
+    if (fault && !source->once) s->rc = PL_FAIL;
+    s->out.fault = first;
+}

@@ -1,0 +1,45 @@
+/*
+ * pickle.h: Python's pickles, as data and nothing else.
+ *
+ * A pickle is a program for a stack machine that may name any function of Python and
+ * call it. This machine calls nothing. It builds numbers, strings, lists, tuples and
+ * dictionaries; a name stays a name; a call becomes a value of kind PICKLE_CALL that
+ * holds the name and the arguments, for a reader who knows what such a call would make.
+ * Everything is bounded by the length of the input and by PICKLE_VALUES.
+ */
+#ifndef PICKLE_H
+#define PICKLE_H
+
+#include "base/base.h"
+
+/* A checkpoint of a large model has some ten thousand values. */
+enum { PICKLE_VALUES = 1 << 22, PICKLE_DEPTH = 64, PICKLE_NAME_MOST = 1024 };
+
+enum pickle_kind {
+    PICKLE_NONE, PICKLE_BOOL, PICKLE_INT, PICKLE_FLOAT, PICKLE_STRING, PICKLE_BYTES,
+    PICKLE_TUPLE, PICKLE_LIST, PICKLE_DICT, /* items; of a dictionary key, value, key, value ... */
+    PICKLE_NAME,                            /* "module name" */
+    PICKLE_CALL,                            /* items[0] called with the tuple items[1]; items[2]: state set afterwards */
+    PICKLE_PERSISTENT,                      /* items[0]: what stands for something outside the pickle */
+};
+
+struct pickle {
+    enum pickle_kind kind;
+    bool seen, weighed;    /* for whoever walks the tree: values are shared, once is enough */
+    uint32_t n, room;
+    struct pickle **items;
+    const char *text;      /* string, bytes, name; terminated */
+    size_t length;
+    int64_t integer;       /* int, bool; a number beyond 64 bits is a float */
+    double real;
+};
+
+/* Reads one pickle from the front of bytes; *used is its length. The tree lives in `b`.
+ * PL_USAGE with the offset when it is damaged, too deep, too large or of an unknown form. */
+int pickle_read(const uint8_t *bytes, size_t n, size_t *used, struct bump *b, struct pickle **out, struct error *e);
+
+/* The value of a string key in a dictionary; NULL: there is none, or it is no dictionary. */
+struct pickle *pickle_get(const struct pickle *dict, const char *key);
+bool pickle_is_name(const struct pickle *p, const char *module, const char *name);
+
+#endif

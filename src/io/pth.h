@@ -1,0 +1,66 @@
+/*
+ * pth.h: PyTorch checkpoints: the tensors of a state dictionary, by name.
+ *
+ *     zip       NAME/data.pkl      a pickle in which a tensor is a call that names a storage
+ *               NAME/data/KEY      the bytes of storage KEY, not compressed
+ *     legacy    five pickles one after the other, then each storage: its length and bytes
+ *
+ * The file is mapped, not read: tensors point into it. Nothing in it is executed
+ * (pickle.h); every offset, length and shape is checked against the file first.
+ */
+#ifndef PTH_H
+#define PTH_H
+
+#include "base/base.h"
+#include "base/dtype.h"
+
+enum { PTH_RANK = 8 };
+
+struct pth_tensor {
+    const char *name;
+    enum dtype dtype;
+    int rank;
+    int64_t dim[PTH_RANK], stride[PTH_RANK]; /* strides in elements */
+    const uint8_t *data;                     /* element 0; all elements are inside the file */
+};
+
+struct pth {
+    struct bump memory;
+    const uint8_t *bytes;
+    size_t n;
+    bool mapped;                             /* by pth_open */
+    VEC(struct pth_tensor) tensors;          /* in the order of the dictionary */
+    const struct pth_tensor **by_name;       /* the same, sorted */
+    uint32_t skipped;                        /* tensors of a type that we have no name for */
+};
+
+/* Finds the state dictionary: the root, or the dictionary inside it (under `model`,
+ * `state_dict` or any other name) that holds the most tensors. Prefixes that all names share
+ * and that wrappers add (`module.`, `_orig_mod.`, `model.`, `sam.`) are cut off. PL_USAGE
+ * says what was found instead; on failure nothing needs closing. */
+int pth_open(struct pth *p, const char *path, struct error *e);
+/* The same of bytes in memory, which stay the caller's. */
+int pth_open_memory(struct pth *p, const uint8_t *bytes, size_t n, struct error *e);
+void pth_close(struct pth *p);
+
+const struct pth_tensor *pth_find(const struct pth *p, const char *name); /* NULL: none */
+/* Whether the elements stand in row-major order in the file, from `data` on. */
+bool pth_is_contiguous(const struct pth_tensor *t);
+int64_t pth_elements(const struct pth_tensor *t);
+/* The elements in row-major order, whatever the strides are; `to` has room for them. */
+void pth_read(const struct pth_tensor *t, void *to);
+
+/* --- writing: what torch.load reads, also with weights_only ------------------------------- */
+
+struct pth_writer;
+/* Tensors are written to `path` in the order of the calls; all or nothing: the file appears
+ * when pth_end succeeds. A tensor is pth_write_begin and its data in any number of pth_write_bytes, or
+ * pth_write for both. After a failure only pth_abandon may follow; pth_end has done that. */
+int pth_begin(struct pth_writer **w, const char *path, struct error *e);
+int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data, struct error *e);
+int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, struct error *e);
+int pth_write_bytes(struct pth_writer *w, const void *data, uint64_t n, struct error *e);
+int pth_end(struct pth_writer *w, struct error *e);
+void pth_abandon(struct pth_writer *w);
+
+#endif

@@ -1,0 +1,312 @@
+/*
+ * pth_write.c: the writing half of pth.h: a zip archive of stored members.
+ *
+ *     checkpoint/data/0, 1, ...   a tensor's bytes each, at multiples of 64
+ *     checkpoint/data.pkl         the dictionary, which is known only at the end
+ *     checkpoint/version, byteorder
+ *
+ * Offsets are 64 bits wide throughout. Data goes out as it comes, in pieces; its checksum is
+ * put into the header in front of it when the last piece is there. Written beside its place
+ * and renamed.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "io/pth.h"
+
+struct member {
+    char name[64];
+    uint64_t at, bytes;
+    uint32_t crc;
+};
+
+struct pth_writer {
+    char path[4096], part[4200];
+    int fd;
+    uint64_t at;
+    uint64_t left;                /* bytes that the open member still wants */
+    VEC(struct member) members;
+    struct text pickle;
+    uint32_t crc[8][256];
+};
+
+/* --- the checksum ----------------------------------------------------------------------- */
+
+/* table[k][b]: what byte b does to the remainder when k more bytes follow it (the reflected
+ * polynomial of zip), so that eight bytes are taken at once. */
+static void crc_tables(uint32_t table[8][256])
+{
+    for (uint32_t b = 0; b < 256; b++) {
+        uint32_t x = b;
+        for (int i = 0; i < 8; i++) x = x >> 1 ^ (x & 1 ? 0xEDB88320u : 0);
+        table[0][b] = x;
+    }
+    for (int k = 1; k < 8; k++)
+        for (uint32_t b = 0; b < 256; b++) table[k][b] = table[k - 1][b] >> 8 ^ table[0][table[k - 1][b] & 255];
+}
+
+static uint32_t crc_more(const uint32_t table[8][256], uint32_t crc, const uint8_t *p, uint64_t n)
+{
+    uint32_t x = ~crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint32_t a = x ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+        x = table[7][a & 255] ^ table[6][a >> 8 & 255] ^ table[5][a >> 16 & 255] ^ table[4][a >> 24] ^ table[3][p[4]] ^ table[2][p[5]] ^
+            table[1][p[6]] ^ table[0][p[7]];
+    }
+    for (; n; n--, p++) x = x >> 8 ^ table[0][(x ^ *p) & 255];
+    return ~x;
+}
+
+/* --- the archive ------------------------------------------------------------------------ */
+
+static int put(struct pth_writer *w, const void *bytes, size_t n, struct error *e)
+{
+    if (fd_write(w->fd, bytes, n)) return file_error(w->part, "write", e);
+    w->at += n;
+    return PL_OK;
+}
+
+static void put_number(struct text *t, uint64_t x, int bytes)
+{
+    for (int i = 0; i < bytes; i++) text_append(t, &(char){(char)(x >> (8 * i))}, 1);
+}
+
+/* What the header in front of a member and the directory have in common, from the version on. */
+static void put_facts(struct text *t, const struct member *m)
+{
+    put_number(t, 45, 2);         /* needs 64-bit sizes */
+    put_number(t, 0, 2);          /* no flags */
+    put_number(t, 0, 2);          /* stored */
+    put_number(t, 0, 4);          /* no time */
+    put_number(t, m->crc, 4);
+    put_number(t, UINT32_MAX, 4); /* both sizes stand in the extra field */
+    put_number(t, UINT32_MAX, 4);
+    put_number(t, strlen(m->name), 2);
+}
+
+/* Header, name, an extra field that ends where data may begin; the data follows. */
+static int open_member(struct pth_writer *w, const char *name, uint64_t bytes, struct error *e)
+{
+    struct member m = {.at = w->at, .bytes = bytes};
+    struct text t = {0};
+    CHECK(!w->left, "%s: a member within another", w->path);
+    snprintf(m.name, sizeof m.name, "%s", name);
+    size_t fixed = 30 + strlen(m.name) + 20 + 4, fill = (size_t)((64 - (w->at + fixed) % 64) % 64);
+    put_number(&t, 0x04034b50, 4);
+    put_facts(&t, &m);
+    put_number(&t, 20 + 4 + fill, 2);
+    text_append(&t, m.name, strlen(m.name));
+    put_number(&t, 1, 2);
+    put_number(&t, 16, 2);
+    put_number(&t, bytes, 8);
+    put_number(&t, bytes, 8);
+    put_number(&t, 0x4246, 2);    /* filling, as torch writes it */
+    put_number(&t, fill, 2);
+    for (size_t i = 0; i < fill; i++) text_append(&t, "Z", 1);
+    int rc = put(w, t.at, t.n, e);
+    text_free(&t);
+    vec_push(&w->members, m);
+    w->left = bytes;
+    return rc;
+}
+
+/* More of the open member. Behind its last byte the checksum goes into its header. */
+static int fill_member(struct pth_writer *w, const void *data, uint64_t n, struct error *e)
+{
+    struct member *m = &w->members.at[w->members.n - 1];
+    CHECK(n <= w->left, "%s: more data than %s has room for", w->path, m->name);
+    if (n) m->crc = crc_more(w->crc, m->crc, data, n);
+    int rc = n ? put(w, data, n, e) : PL_OK;
+    w->left -= n;
+    if (rc || w->left) return rc;
+    uint8_t crc[4] = {(uint8_t)m->crc, (uint8_t)(m->crc >> 8), (uint8_t)(m->crc >> 16), (uint8_t)(m->crc >> 24)};
+    return pwrite(w->fd, crc, 4, (off_t)m->at + 14) == 4 ? PL_OK : file_error(w->part, "write", e);
+}
+
+static int put_member(struct pth_writer *w, const char *name, const void *data, uint64_t bytes, struct error *e)
+{
+    int rc = open_member(w, name, bytes, e);
+    return rc ? rc : fill_member(w, data, bytes, e);
+}
+
+static int put_directory(struct pth_writer *w, struct error *e)
+{
+    struct text t = {0};
+    uint64_t at = w->at;
+    for (uint32_t i = 0; i < w->members.n; i++) {
+        const struct member *m = &w->members.at[i];
+        put_number(&t, 0x02014b50, 4);
+        put_number(&t, 45, 2);
+        put_facts(&t, m);
+        put_number(&t, 28, 2);    /* extra */
+        put_number(&t, 0, 2);     /* no comment */
+        put_number(&t, 0, 2);     /* disk */
+        put_number(&t, 0, 2);
+        put_number(&t, 0, 4);
+        put_number(&t, UINT32_MAX, 4);
+        text_append(&t, m->name, strlen(m->name));
+        put_number(&t, 1, 2);
+        put_number(&t, 24, 2);
+        put_number(&t, m->bytes, 8);
+        put_number(&t, m->bytes, 8);
+        put_number(&t, m->at, 8);
+    }
+    uint64_t bytes = t.n;
+    put_number(&t, 0x06064b50, 4);
+    put_number(&t, 44, 8);
+    put_number(&t, 45, 2);
+    put_number(&t, 45, 2);
+    put_number(&t, 0, 8);         /* disks */
+    put_number(&t, w->members.n, 8);
+    put_number(&t, w->members.n, 8);
+    put_number(&t, bytes, 8);
+    put_number(&t, at, 8);
+    put_number(&t, 0x07064b50, 4);
+    put_number(&t, 0, 4);
+    put_number(&t, at + bytes, 8);
+    put_number(&t, 1, 4);
+    put_number(&t, 0x06054b50, 4);
+    put_number(&t, 0, 4);
+    put_number(&t, UINT16_MAX, 2);
+    put_number(&t, UINT16_MAX, 2);
+    put_number(&t, UINT32_MAX, 4);
+    put_number(&t, UINT32_MAX, 4);
+    put_number(&t, 0, 2);
+    int rc = put(w, t.at, t.n, e);
+    text_free(&t);
+    return rc;
+}
+
+/* --- the pickle ------------------------------------------------------------------------------ */
+
+static void op(struct text *t, const char *bytes) { text_append(t, bytes, strlen(bytes)); }
+
+static void op_text(struct text *t, const char *s)
+{
+    op(t, "X");
+    put_number(t, strlen(s), 4);
+    op(t, s);
+}
+
+/* The shortest of three forms; a number beyond 31 bits as a long. */
+static void op_int(struct text *t, int64_t x)
+{
+    if (x < 256) op(t, "K"), put_number(t, (uint64_t)x, 1);
+    else if (x < INT32_MAX) op(t, "J"), put_number(t, (uint64_t)x, 4);
+    else op(t, "\x8a"), put_number(t, 8, 1), put_number(t, (uint64_t)x, 8);
+}
+
+static void op_tuple(struct text *t, int n, const int64_t *x)
+{
+    op(t, "(");
+    for (int i = 0; i < n; i++) op_int(t, x[i]);
+    op(t, "t");
+}
+
+static const char *storage_name(enum dtype t)
+{
+    switch (t) {
+    case DT_F32: return "FloatStorage";
+    case DT_F16: return "HalfStorage";
+    case DT_BF16: return "BFloat16Storage";
+    case DT_F64: return "DoubleStorage";
+    case DT_I32: return "IntStorage";
+    case DT_I64: return "LongStorage";
+    default: return "ByteStorage";
+    }
+}
+
+/* name: _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()) */
+static void op_tensor(struct text *t, const char *name, const char *key, enum dtype type, int rank, const int64_t *dim)
+{
+    int64_t stride[PTH_RANK], elements = 1;
+    for (int i = rank; i-- > 0; elements *= dim[i]) stride[i] = elements;
+    op_text(t, name);
+    op(t, "ctorch._utils\n_rebuild_tensor_v2\n((");
+    op_text(t, "storage");
+    op(t, "ctorch\n");
+    op(t, storage_name(type));
+    op(t, "\n");
+    op_text(t, key);
+    op_text(t, "cpu");
+    op_int(t, elements);
+    op(t, "tQ");
+    op_int(t, 0);
+    op_tuple(t, rank, dim);
+    op_tuple(t, rank, stride);
+    op(t, "\x89" "ccollections\nOrderedDict\n)RtR");
+}
+
+/* --- what callers see ---------------------------------------------------------------------------- */
+
+int pth_begin(struct pth_writer **out, const char *path, struct error *e)
+{
+    if (strlen(path) >= 4096) return error_set(e, PL_USAGE, "a path of %zu bytes; at most 4095 are possible", strlen(path));
+    struct pth_writer *w = mem_alloc(sizeof *w);
+    crc_tables(w->crc);
+    snprintf(w->path, sizeof w->path, "%s", path);
+    snprintf(w->part, sizeof w->part, "%s.part", path);
+    w->fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (w->fd < 0) {
+        int rc = file_error(w->part, "create", e);
+        mem_free(w);
+        return rc;
+    }
+    op(&w->pickle, "\x80\x02}(");
+    *out = w;
+    return PL_OK;
+}
+
+int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, struct error *e)
+{
+    char key[32], member[64];
+    uint64_t bytes = dtype_size(t);
+    CHECK(bytes && rank <= PTH_RANK, "tensor %s has no dtype or %d dimensions", name, rank);
+    for (int i = 0; i < rank; i++) bytes *= (uint64_t)dim[i];
+    snprintf(key, sizeof key, "%u", w->members.n);
+    snprintf(member, sizeof member, "checkpoint/data/%s", key);
+    op_tensor(&w->pickle, name, key, t, rank, dim);
+    return open_member(w, member, bytes, e);
+}
+
+int pth_write_bytes(struct pth_writer *w, const void *data, uint64_t n, struct error *e)
+{
+    return fill_member(w, data, n, e);
+}
+
+int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data, struct error *e)
+{
+    int rc = pth_write_begin(w, name, t, rank, dim, e);
+    return rc ? rc : fill_member(w, data, w->left, e);
+}
+
+static void release(struct pth_writer *w)
+{
+    if (w->fd >= 0) close(w->fd);
+    vec_free(&w->members);
+    text_free(&w->pickle);
+    mem_free(w);
+}
+
+void pth_abandon(struct pth_writer *w)
+{
+    unlink(w->part);
+    release(w);
+}
+
+int pth_end(struct pth_writer *w, struct error *e)
+{
+    op(&w->pickle, "u.");
+    int rc = put_member(w, "checkpoint/data.pkl", w->pickle.at, w->pickle.n, e);
+    if (!rc) rc = put_member(w, "checkpoint/byteorder", "little", 6, e);
+    if (!rc) rc = put_member(w, "checkpoint/version", "3\n", 2, e);
+    if (!rc) rc = put_directory(w, e);
+    if (!rc && fsync(w->fd)) rc = file_error(w->part, "sync", e);
+    if (!rc) rc = file_rename(w->part, w->path, e);
+    if (rc) unlink(w->part);
+    release(w);
+    return rc;
+}

@@ -1,0 +1,191 @@
+/*
+ * sam_config.c: config.json and preprocessor_config.json for the weights that sam_names.c
+ * knows. What shapes cannot tell is what every published model has: 1024 pixels for a
+ * TinyViT, eight heads in the decoder, and the epsilons of the original code. Its decoder's
+ * normalisations have PyTorch's 1e-5, where transformers' default is 1e-6.
+ */
+#include <string.h>
+
+#include "io/json.h"
+#include "models/sam_names.h"
+
+enum { TINY_IMAGE = 1024, TINY_PATCH = 16, DECODER_HEADS = 8 };
+
+static int64_t image_size(const struct sam_names *n) { return n->tiny ? TINY_IMAGE : n->size['g'] * n->size['p']; }
+static int64_t patch_size(const struct sam_names *n) { return n->tiny ? TINY_PATCH : n->size['p']; }
+
+/* Eight, or in a narrow model the most that divides. */
+static int64_t decoder_heads(const struct sam_names *n)
+{
+    int64_t heads = DECODER_HEADS;
+    while (heads > 1 && (n->size['a'] % heads || n->size['e'] % heads)) heads /= 2;
+    return heads;
+}
+
+/* With a point even when it is whole: transformers refuses 4 where it wants 4.0. */
+static void put_float(struct json_writer *w, const char *key, double x)
+{
+    struct bump b = {0};
+    char digits[40];
+    number_print(x, digits);
+    if (!strpbrk(digits, ".e")) strcat(digits, ".0");
+    json_put_value(w, key, value_digits(&b, digits, strlen(digits)));
+    bump_free(&b);
+}
+
+static void vit_config(const struct sam_names *n, struct json_writer *w)
+{
+    const int64_t *s = n->size;
+    json_put_string(w, "model_type", "sam_vision_model");
+    json_put_int(w, "hidden_size", s['d']);
+    json_put_int(w, "num_hidden_layers", s['B']);
+    json_put_int(w, "num_attention_heads", s['d'] / s['h']);
+    json_put_int(w, "mlp_dim", s['m']);
+    put_float(w, "mlp_ratio", (double)s['m'] / (double)s['d']);
+    json_put_int(w, "window_size", n->window);
+    json_begin_list(w, "global_attn_indexes");
+    for (int i = 0; i < s['B']; i++)
+        if (n->table[i] == 2 * s['g'] - 1) json_put_int(w, NULL, i);
+    json_end(w);
+    json_put_int(w, "patch_size", s['p']);
+    json_put_bool(w, "qkv_bias", true);
+    json_put_bool(w, "use_abs_pos", true);
+    json_put_bool(w, "use_rel_pos", true);
+    put_float(w, "attention_dropout", 0);
+    json_put_number(w, "initializer_range", 1e-10);
+    json_put_number(w, "layer_norm_eps", 1e-6);
+}
+
+/* One number of each stage. */
+static void stage_list(const struct sam_names *n, struct json_writer *w, const char *key, size_t offset)
+{
+    json_begin_list(w, key);
+    for (int i = 0; i < n->n_stages; i++) json_put_int(w, NULL, *(const int64_t *)((const char *)&n->stage[i] + offset));
+    json_end(w);
+}
+
+static void tinyvit_config(const struct sam_names *n, struct json_writer *w)
+{
+    const struct sam_stage *last = &n->stage[n->n_stages - 1];
+    json_put_string(w, "model_type", "tinyvit");
+    stage_list(n, w, "embed_dims", offsetof(struct sam_stage, dim));
+    stage_list(n, w, "depths", offsetof(struct sam_stage, depth));
+    stage_list(n, w, "num_heads", offsetof(struct sam_stage, heads));
+    stage_list(n, w, "window_sizes", offsetof(struct sam_stage, window));
+    put_float(w, "mlp_ratio", (double)last->inner / (double)last->dim);
+    put_float(w, "mbconv_expand_ratio", (double)n->stage[0].inner / (double)n->stage[0].dim);
+    json_put_int(w, "local_conv_size", 3);
+    json_put_int(w, "num_classes", n->size['N']);
+    json_put_number(w, "layer_norm_eps", 1e-5);
+    json_put_number(w, "batch_norm_eps", 1e-5);
+}
+
+static void prompt_config(const struct sam_names *n, struct json_writer *w)
+{
+    json_begin_map(w, "prompt_encoder_config");
+    json_put_string(w, "model_type", "sam_prompt_encoder");
+    json_put_int(w, "hidden_size", n->size['e']);
+    json_put_int(w, "image_size", image_size(n));
+    json_put_int(w, "patch_size", patch_size(n));
+    json_put_int(w, "image_embedding_size", image_size(n) / patch_size(n));
+    json_put_int(w, "mask_input_channels", n->size['k']);
+    json_put_int(w, "num_point_embeddings", n->size['P']);
+    json_put_string(w, "hidden_act", "gelu");
+    json_put_number(w, "layer_norm_eps", 1e-6);
+    json_end(w);
+}
+
+static void decoder_config(const struct sam_names *n, struct json_writer *w)
+{
+    json_begin_map(w, "mask_decoder_config");
+    json_put_string(w, "model_type", "sam_mask_decoder");
+    json_put_int(w, "hidden_size", n->size['e']);
+    json_put_int(w, "mlp_dim", n->size['n']);
+    json_put_int(w, "num_hidden_layers", n->size['L']);
+    json_put_int(w, "num_attention_heads", decoder_heads(n));
+    json_put_int(w, "attention_downsample_rate", n->size['e'] / max_i64(1, n->size['a']));
+    json_put_int(w, "num_multimask_outputs", n->size['t'] - 1);
+    json_put_int(w, "iou_head_depth", 3);
+    json_put_int(w, "iou_head_hidden_dim", n->size['i']);
+    json_put_string(w, "hidden_act", "relu");
+    json_put_number(w, "layer_norm_eps", 1e-5);
+    json_end(w);
+}
+
+/* What transformers calls the type of most weights. */
+static const char *torch_type(const struct sam_names *n)
+{
+    switch (n->parts.n ? n->parts.at[0].from->dtype : DT_F32) {
+    case DT_F16: return "float16";
+    case DT_BF16: return "bfloat16";
+    case DT_F64: return "float64";
+    default: return "float32";
+    }
+}
+
+void sam_config_json(const struct sam_names *n, struct text *out)
+{
+    struct json_writer w = {.out = out, .indent = 2};
+    json_begin_map(&w, NULL);
+    json_begin_list(&w, "architectures");
+    json_put_string(&w, NULL, n->tiny ? "TinySam" : "SamModel");
+    json_end(&w);
+    json_put_string(&w, "model_type", n->tiny ? "tinysam" : "sam");
+    json_put_number(&w, "initializer_range", 0.02);
+    json_put_string(&w, "torch_dtype", torch_type(n));
+    json_begin_map(&w, "vision_config");
+    if (n->tiny) tinyvit_config(n, &w);
+    else vit_config(n, &w);
+    json_put_int(&w, "image_size", image_size(n));
+    json_put_int(&w, "num_channels", n->size['c']);
+    json_put_int(&w, "output_channels", n->size['o']);
+    json_put_int(&w, "num_pos_feats", n->size['f']);
+    json_put_string(&w, "hidden_act", "gelu");
+    json_end(&w);
+    prompt_config(n, &w);
+    decoder_config(n, &w);
+    json_end(&w);
+    text_append(out, "\n", 1);
+}
+
+static void square(struct json_writer *w, const char *key, int64_t side)
+{
+    json_begin_map(w, key);
+    json_put_int(w, "height", side);
+    json_put_int(w, "width", side);
+    json_end(w);
+}
+
+static void longest(struct json_writer *w, const char *key, int64_t side)
+{
+    json_begin_map(w, key);
+    json_put_int(w, "longest_edge", side);
+    json_end(w);
+}
+
+/* The resizing, normalisation and padding of SAM, as transformers' processor is told. */
+void sam_preprocessor_json(const struct sam_names *n, struct text *out)
+{
+    static const double mean[] = {0.485, 0.456, 0.406}, deviation[] = {0.229, 0.224, 0.225};
+    static const char *const steps[] = {"do_convert_rgb", "do_normalize", "do_pad", "do_rescale", "do_resize"};
+    struct json_writer w = {.out = out, .indent = 2};
+    int64_t side = image_size(n), mask = 4 * (side / patch_size(n));
+    json_begin_map(&w, NULL);
+    json_put_string(&w, "image_processor_type", "SamImageProcessor");
+    json_put_string(&w, "processor_class", "SamProcessor");
+    for (size_t i = 0; i < COUNT(steps); i++) json_put_bool(&w, steps[i], true);
+    json_begin_list(&w, "image_mean");
+    for (int i = 0; i < 3; i++) json_put_number(&w, NULL, mean[i]);
+    json_end(&w);
+    json_begin_list(&w, "image_std");
+    for (int i = 0; i < 3; i++) json_put_number(&w, NULL, deviation[i]);
+    json_end(&w);
+    json_put_int(&w, "resample", 2);
+    json_put_number(&w, "rescale_factor", 1.0 / 255);
+    longest(&w, "size", side);
+    square(&w, "pad_size", side);
+    longest(&w, "mask_size", mask);
+    square(&w, "mask_pad_size", mask);
+    json_end(&w);
+    text_append(out, "\n", 1);
+}

@@ -1,0 +1,66 @@
+/*
+ * sam_names.h: the names of Segment Anything's tensors, in the program that published the
+ * weights and in a model folder, and what the shapes say about the model.
+ *
+ *     SAM, MedSAM          image_encoder.blocks.0.norm1.weight
+ *       as a folder        vision_encoder.layers.0.layer_norm1.weight   (transformers' SamModel)
+ *     MobileSAM, TinySAM   image_encoder.layers.0.blocks.0.conv1.c.weight
+ *       as a folder        the same names, model_type tinysam
+ *
+ * Tensors come in under either naming. What comes out is checked: every tensor that the
+ * model has is there with the shape that the others imply, and there are no others.
+ */
+#ifndef SAM_NAMES_H
+#define SAM_NAMES_H
+
+#include "base/dtype.h"
+
+enum { SAM_RANK = 8, SAM_STAGES = 8, SAM_BLOCKS = 256 };
+
+/* A tensor that a source has. */
+struct sam_tensor {
+    const char *found;    /* the source's name for it */
+    const char *original; /* the published one; NULL: nothing that has to be kept */
+    enum dtype dtype;
+    int rank;
+    int64_t dim[SAM_RANK];
+    uint32_t source;      /* the caller's number for it */
+    bool used;
+};
+
+/* A tensor of the model. One source may stand in a folder twice. */
+struct sam_part {
+    const char *original, *name; /* published; in a folder */
+    bool again;                  /* `original` was in an earlier part */
+    const struct sam_tensor *from;
+};
+
+/* One stage of a TinyViT. */
+struct sam_stage {
+    int64_t depth, dim, heads, window, inner;
+};
+
+struct sam_names {
+    bool tiny;                    /* TinyViT in front; model_type tinysam */
+    struct bump memory;
+    VEC(struct sam_tensor) found; /* sorted by `original` after sam_names_resolve */
+    VEC(struct sam_part) parts;   /* in the published order */
+    int64_t size[128];            /* by the letters of sam_names.c's tables */
+    int64_t window;               /* of the blocks that are not global */
+    int64_t table[SAM_BLOCKS];    /* by block: length of its relative positions */
+    struct sam_stage stage[SAM_STAGES];
+    int n_stages;
+};
+
+/* The name is copied. */
+void sam_names_add(struct sam_names *n, const char *name, enum dtype t, int rank, const int64_t *dim, uint32_t source);
+/* Finds what the names are, and fills all of the above. PL_USAGE names tensors that are
+ * unknown, missing or of another shape, and what was expected. */
+int sam_names_resolve(struct sam_names *n, struct error *e);
+void sam_names_free(struct sam_names *n);
+
+/* The folder's config.json and preprocessor_config.json. */
+void sam_config_json(const struct sam_names *n, struct text *out);
+void sam_preprocessor_json(const struct sam_names *n, struct text *out);
+
+#endif

@@ -1,0 +1,317 @@
+/*
+ * feed_masks.c: pictures with masks for a model that is prompted.
+ *
+ *     loader's slot ─┬─ images, image_valid            the canvas, and how much of it is picture
+ *                    ├─ gt_masks, gt_valid             bits at the loss's resolution
+ *                    └─ input_points, input_labels     the first prompt of each mask, simulated here
+ *                       prompt_keys                    what later rounds draw their points by
+ *
+ * Slots of a prompt: 0 and 1 are the first one, a point and a filler or two corners; the rest
+ * says nothing yet and is filled by the program, a round at a time (sam_rounds.c).
+ *
+ * Training draws point or box by seed, position and mask; an evaluation goes through the set
+ * twice, with the most interior point of each mask and with its exact box.
+ *
+ * Training and validation share one loader: they never read at once, and going from one to
+ * the other is a seek.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "data/loader.h"
+#include "train/feed.h"
+
+enum {
+    FIRST_SLOTS = 2,            /* of a prompt */
+    PICTURES_AHEAD = 16,        /* at most, where the configuration does not say */
+    POLYGON_RUNS = 1 << 18,
+    JITTER_MOST = 20, JITTER_OF = 1024, /* corners move by at most so many pixels of a canvas of this side */
+    MIB = 1 << 20,
+};
+enum pass { PASS_POINT, PASS_BOX };
+static const char *const passes[] = {"point", "box"};
+
+enum input { IMAGES, IMAGE_VALID, POINTS, LABELS, MASKS, MASK_VALID, KEYS, INPUTS };
+static const char *const inputs[INPUTS] = {"images", "image_valid", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys"};
+
+struct mask_feed {
+    struct run *run;            /* whose loader it reads from */
+    struct dataset *set;
+    struct loader_source source;
+    struct loader_options o;
+    int64_t P;                  /* slots of a prompt */
+    uint64_t key;               /* of the stream that prompts are drawn from */
+    bool used[INPUTS];          /* some program reads it */
+    /* one row of the batch */
+    float *places;              /* [M][P][2] */
+    int32_t *kinds;             /* [M][P] */
+    int32_t *valid;             /* [M][2] */
+    int32_t *keys;              /* [M] */
+    struct feed_mask *masks;    /* [rows][M] */
+};
+
+/* --- planning ---------------------------------------------------------------------------- */
+
+static const char *format_name(const struct config *c)
+{
+    static const char *const names[] = {"tokens", "sa1b", "coco", "pairs", "csv"};
+    return names[c->data_format];
+}
+
+static struct loader_options loader_options(const struct config *c, const struct model *m)
+{
+    int64_t side = c->data_image_size ? c->data_image_size : m->image;
+    int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, PICTURES_AHEAD);
+    int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : 64;
+    return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->mask_side(m, side), .masks = (uint32_t)c->data_max_masks,
+                                   .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = (uint64_t)room * MIB,
+                                   .polygon_runs = c->data_format == FORMAT_COCO ? POLYGON_RUNS : 0, .least = c->data_scale};
+}
+
+int feed_plan(const struct config *c, const struct model *m, struct prompting *p, uint64_t *loader, struct error *e)
+{
+    char takes[256];
+    if (c->data_format == FORMAT_TOKENS) return PL_OK;
+    if (!m->mask_side)
+        return error_set(e, PL_USAGE, "data.format %s gives pictures with masks, and a %s takes %s; set data.format to tokens, or take a model like sam-tiny",
+                         format_name(c), m->family->model_type, model_list_ports(m, takes));
+    struct loader_options o = loader_options(c, m);
+    uint32_t patches = o.cells / 4;
+    if (!patches || o.side % patches || o.cells > GRID_MAX_CELLS) {
+        error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %u pixels", o.side, patches ? o.side / patches : (uint32_t)m->image);
+        return config_at_key(c, KEY_data_image_size, e);
+    }
+    *p = (struct prompting){.image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1, .rounds = c->prompts_iterations,
+                            .slots = true, .targets = true};
+    *loader = loader_bytes(&o);
+    return PL_OK;
+}
+
+/* --- opening ------------------------------------------------------------------------------- */
+
+static struct dataset_options dataset_options(const struct config *c, enum feed_role role)
+{
+    bool train = role == FEED_TRAIN;
+    const struct config_list *paths = train || !c->data_validation.n ? &c->data_train : &c->data_validation;
+    return (struct dataset_options){
+        .format = format_name(c), .paths = paths->at, .n_paths = paths->n, .images = c->data_images, .masks = c->data_masks,
+        .categories = c->data_categories.at, .n_categories = c->data_categories.n, .crowds = c->data_crowds,
+        .labels = (enum label_kind)c->data_labels, .ignore = (int)c->data_ignore,
+        .image_column = c->data_image_column, .mask_column = c->data_mask_column, .split_column = c->data_split_column,
+        .split = {.list = train ? c->data_train_list : c->data_validation_list, .glob = train ? c->data_train_match : c->data_validation_match,
+                  .column = train ? c->data_train_split : c->data_validation_split, .fraction = c->data_holdout, .rest = train,
+                  .seed = (uint64_t)c->data_split_seed}};
+}
+
+static struct loader_source make_source(const struct config *c, const struct dataset *set, enum feed_role role)
+{
+    struct loader_source s = {
+        .set = set, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION,
+        .interior = role == FEED_VALIDATION, .max_bad = c->data_max_bad,
+        .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)c->data_max_masks, .min_iou = (float)c->data_min_iou,
+                    .min_stability = (float)c->data_min_stability, .min_area = c->data_min_area, .max_area = c->data_max_area, .crowds = c->data_crowds}};
+    if (role == FEED_TRAIN) s.augment = (struct loader_augment){c->data_flip, c->data_scale, c->data_crop};
+    return s;
+}
+
+static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
+{
+    const struct config *c = f->config;
+    struct dataset_options d = dataset_options(c, role);
+    struct dataset *set;
+    CHECK(r->loader_bytes, "the run was not planned for pictures");
+    int rc = dataset_open(&set, &d, e);
+    if (rc) return rc;
+    struct mask_feed *m = mem_alloc(sizeof *m);
+    size_t M = (size_t)c->data_max_masks;
+    *m = (struct mask_feed){.run = r, .set = set, .source = make_source(c, set, role), .o = loader_options(c, &r->model),
+                            .P = FIRST_SLOTS + c->prompts_iterations - 1, .key = random_key((uint64_t)c->train_seed, "prompts")};
+    m->places = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->places);
+    m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
+    m->valid = mem_alloc(M * 2 * sizeof *m->valid);
+    m->keys = mem_alloc(M * sizeof *m->keys);
+    f->samples = dataset_count(set);
+    f->fingerprint = dataset_fingerprint(set);
+    f->state = m;
+    return PL_OK;
+}
+
+/* Memory is there: the loader can begin. The first feed of a run makes it. */
+static int mask_start(struct feed *f, struct run *r, struct error *e)
+{
+    struct mask_feed *m = f->state;
+    struct run_input x;
+    for (int i = 0; i < INPUTS; i++) m->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
+    m->masks = mem_alloc((size_t)run_samples(r) * m->o.masks * sizeof *m->masks);
+    f->masks = m->masks;
+    m->source.counts.seen = f->start;
+    m->source.counts.broken = f->broken;
+    int rc = r->loader ? PL_OK : loader_open(&r->loader, &m->o, run_loader_memory(r), e);
+    if (!rc && f->role == FEED_TRAIN) loader_seek(r->loader, &m->source, f->start); /* reads ahead of the first step */
+    return rc;
+}
+
+static void mask_close(struct feed *f)
+{
+    struct mask_feed *m = f->state;
+    loader_close(m->run->loader); /* before the data set goes that it reads */
+    m->run->loader = NULL;
+    dataset_close(m->set);
+    mem_free(m->places);
+    mem_free(m->kinds);
+    mem_free(m->valid);
+    mem_free(m->keys);
+    mem_free(m->masks);
+    mem_free(m);
+}
+
+const struct dataset *feed_dataset(const struct feed *f)
+{
+    return f->ops == &masks_feed ? ((const struct mask_feed *)f->state)->set : NULL;
+}
+
+/* --- prompts --------------------------------------------------------------------------------- */
+
+/* Cell number `at` of the mask, row by row. */
+static void find_cell(const uint8_t *bits, uint32_t cells, uint64_t at, uint32_t to[2])
+{
+    uint32_t words = (uint32_t)grid_stride(cells) / 8;
+    for (uint32_t k = 0; k < words * cells; k++) {
+        uint64_t w;
+        memcpy(&w, bits + (size_t)k * 8, sizeof w);
+        uint64_t n = (uint64_t)__builtin_popcountll(w);
+        if (at >= n) {
+            at -= n;
+            continue;
+        }
+        for (; at; at--) w &= w - 1;
+        to[0] = k % words * 64 + (uint32_t)__builtin_ctzll(w);
+        to[1] = k / words;
+        return;
+    }
+    CHECK(false, "a mask has fewer cells than its area");
+}
+
+/* A coordinate of a box, moved by noise as wide as its side, within the picture. */
+static float corner(double at, double noise, double side, double jitter, double pixel, double end)
+{
+    double most = (double)JITTER_MOST / JITTER_OF, move = noise * jitter * side;
+    move = move > most ? most : move < -most ? -most : move;
+    at += move;
+    return (float)(at < pixel / 2 ? pixel / 2 : at > end - pixel / 2 ? end - pixel / 2 : at);
+}
+
+/* A box's corners are pixels, the outermost ones of its cells: centres lie half a pixel inside. */
+static void put_box(const struct mask_feed *m, const struct loader_sample *s, uint32_t k, uint64_t key, double jitter, float *places, int32_t *kinds)
+{
+    const struct loader_mask *x = &s->masks[k];
+    double pixel = 1.0 / m->o.side, cell = 1.0 / m->o.cells, right = s->columns * pixel, bottom = s->rows * pixel;
+    double w = x->w * cell, h = x->h * cell;
+    float noise[4] = {0};
+    if (jitter > 0) random_normal(noise, key, 0, 4, 1);
+    float x0 = corner(x->x * cell + pixel / 2, noise[0], w, jitter, pixel, right), y0 = corner(x->y * cell + pixel / 2, noise[1], h, jitter, pixel, bottom);
+    float x1 = corner((x->x + x->w) * cell - pixel / 2, noise[2], w, jitter, pixel, right);
+    float y1 = corner((x->y + x->h) * cell - pixel / 2, noise[3], h, jitter, pixel, bottom);
+    places[0] = x0 < x1 ? x0 : x1;
+    places[1] = y0 < y1 ? y0 : y1;
+    places[2] = x0 < x1 ? x1 : x0;
+    places[3] = y0 < y1 ? y1 : y0;
+    kinds[0] = POINT_FIRST;
+    kinds[1] = POINT_LAST;
+}
+
+static void put_point(const struct mask_feed *m, const uint32_t cell[2], float *places, int32_t *kinds)
+{
+    places[0] = ((float)cell[0] + 0.5f) / (float)m->o.cells;
+    places[1] = ((float)cell[1] + 0.5f) / (float)m->o.cells;
+    places[2] = places[3] = 0;
+    kinds[0] = POINT_ON;
+    kinds[1] = POINT_FILLER;
+}
+
+/* Numbers of a mask's own stream: 0 chooses the kind, 1 the cell; a box's noise has another. */
+static void put_prompt(const struct feed *f, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds)
+{
+    const struct mask_feed *m = f->state;
+    const uint8_t *bits = s->bits + (size_t)k * grid_mask_bytes(m->o.cells, m->o.cells);
+    uint64_t key = random_bits(m->key, s->position * m->o.masks + k);
+    uint32_t cell[2];
+    if (f->role == FEED_VALIDATION) {
+        if (f->pass == PASS_BOX) put_box(m, s, k, 0, 0, places, kinds);
+        else put_point(m, s->masks[k].interior, places, kinds);
+    } else if ((double)(random_bits(key, 0) >> 11) * 0x1p-53 < f->config->prompts_box) {
+        put_box(m, s, k, random_bits(key, 2), f->config->prompts_jitter, places, kinds);
+    } else {
+        find_cell(bits, m->o.cells, random_bits(key, 1) % s->masks[k].area, cell);
+        put_point(m, cell, places, kinds);
+    }
+}
+
+/* --- a batch ------------------------------------------------------------------------------------ */
+
+/* Prompts, validity and facts of row `at`; s NULL: the row fills a ragged end. */
+static void describe_row(const struct feed *f, int64_t at, const struct loader_sample *s)
+{
+    struct mask_feed *m = f->state;
+    uint32_t M = m->o.masks, n = s ? s->n : 0;
+    size_t P = (size_t)m->P;
+    memset(m->places, 0, M * P * 2 * sizeof *m->places);
+    memset(m->valid, 0, M * 2 * sizeof *m->valid);
+    for (uint32_t k = 0; k < M; k++) {
+        int32_t *kinds = m->kinds + k * P;
+        for (size_t i = 0; i < P; i++) kinds[i] = i < FIRST_SLOTS ? POINT_FILLER : POINT_NOTHING;
+        m->keys[k] = (int32_t)(at * M + k);
+        m->masks[at * M + k] = (struct feed_mask){0};
+        if (k >= n) continue;
+        put_prompt(f, s, k, m->places + k * P * 2, kinds);
+        m->valid[2 * k] = (int32_t)s->mask_rows;
+        m->valid[2 * k + 1] = (int32_t)s->mask_columns;
+        m->masks[at * M + k] = (struct feed_mask){s->sample, s->masks[k].id, s->masks[k].category, s->masks[k].area};
+    }
+}
+
+static int put_row(struct feed *f, struct run *r, int64_t at, const struct loader_sample *s, struct error *e)
+{
+    struct mask_feed *m = f->state;
+    uint64_t M = m->o.masks, P = (uint64_t)m->P, side = m->o.side;
+    int32_t size[2] = {s ? (int32_t)s->rows : 0, s ? (int32_t)s->columns : 0};
+    describe_row(f, at, s);
+    const struct {
+        const void *at; /* NULL: whatever is there weighs nothing */
+        uint64_t bytes;
+    } rows[INPUTS] = {
+        [IMAGES] = {s ? s->image : NULL, side * side * 3},
+        [IMAGE_VALID] = {size, sizeof size},
+        [POINTS] = {m->places, M * P * 2 * sizeof *m->places},
+        [LABELS] = {m->kinds, M * P * sizeof *m->kinds},
+        [MASKS] = {s ? s->bits : NULL, M * grid_mask_bytes(m->o.cells, m->o.cells)},
+        [MASK_VALID] = {m->valid, M * 2 * sizeof *m->valid},
+        [KEYS] = {m->keys, M * sizeof *m->keys},
+    };
+    int rc = PL_OK;
+    for (int i = 0; i < INPUTS && !rc; i++)
+        if (m->used[i] && rows[i].at) rc = run_write_input(r, inputs[i], at, rows[i].at, rows[i].bytes, e);
+    return rc;
+}
+
+static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+{
+    struct mask_feed *m = f->state;
+    int rc = PL_OK;
+    if (f->role == FEED_VALIDATION && !position) m->source.counts = (struct loader_counts){0};
+    if (samples && !loader_at(r->loader, &m->source, position)) loader_seek(r->loader, &m->source, position);
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        const struct loader_sample *s = NULL;
+        if (i < samples) rc = loader_take(r->loader, &s, e);
+        if (!rc) rc = put_row(f, r, i, s, e);
+        if (s) out->count += s->n;
+    }
+    f->broken = m->source.counts.broken;
+    out->units = (double)samples;
+    if (out->count < 1) out->count = 1; /* a batch of broken samples alone: its loss is 0 */
+    return rc;
+}
+
+const struct feed_ops masks_feed = {.unit = "images", .passes = passes, .n_passes = COUNT(passes), .open = mask_open, .start = mask_start,
+                                    .put = mask_put, .close = mask_close};

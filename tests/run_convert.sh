@@ -1,0 +1,141 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_convert.sh: `plimsoll convert`: PyTorch checkpoints to model folders and back.
+#
+#   bash tests/run_convert.sh      from the repository's root, after make; see run_lib.sh
+#
+# tests/golden/convert holds small checkpoints that torch wrote and lists of the real models'
+# names and shapes (make_sam_names.py, which also checks folders against transformers). The
+# real models are forged from those lists, with zeros for weights.
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+tool forge_pth
+from=tests/golden/convert
+
+# tensors FILE: name, type, shape and a hash of the values of each tensor, sorted.
+tensors() { "$tools/forge_pth" list "$1" | sort; }
+# names FILE: names and shapes in the order of the file.
+names() { "$tools/forge_pth" list "$1" | awk '{print $1, $3}'; }
+convert() { expect 0 '' "$binary" convert "$@"; }
+# is FILE PATH VALUE: what a JSON file says.
+is() {
+    local found
+    found=$(json "$1" "$2") && [ "$found" = "$3" ] || { echo "$2 is $found, expected $3"; return 1; }
+}
+no_leftovers() {
+    local found
+    found=$(find "$tmp" -name '*.tmp' -o -name '*.part')
+    [ -z "$found" ] || { echo "left behind: $found"; return 1; }
+}
+
+# --- small models with values ---------------------------------------------------------------
+
+# there_and_back KIND: checkpoint to folder to checkpoint, the published names and the same bytes.
+there_and_back() {
+    local kind=$1
+    convert "$from/$kind.pth" -o "$tmp/$kind" && convert "$tmp/$kind" -o "$tmp/$kind.pth" || return 1
+    tensors "$from/$kind.safetensors" >"$tmp/want" && tensors "$tmp/$kind.pth" >"$tmp/got" && same "$tmp/want" "$tmp/got" && no_leftovers &&
+        wc -l <"$tmp/got"
+}
+check 'SAM: nested, wrapped, mixed types; there and back' there_and_back sam
+check 'TinySAM: legacy form; there and back' there_and_back tiny
+again() {
+    convert "$tmp/$1.pth" -o "$tmp/$1-again" && for f in model.safetensors config.json preprocessor_config.json; do
+        same "$tmp/$1/$f" "$tmp/$1-again/$f" || return 1
+    done
+}
+check 'the second folder is the first one: SAM' again sam
+check 'the second folder is the first one: TinySAM' again tiny
+
+sam_config() {
+    local c=$tmp/sam/config.json
+    is "$c" vision_config.hidden_size 16 && is "$c" vision_config.num_attention_heads 2 && is "$c" vision_config.num_hidden_layers 3 &&
+        is "$c" vision_config.window_size 4 && is "$c" vision_config.image_size 48 && is "$c" vision_config.patch_size 8 &&
+        is "$c" vision_config.mlp_dim 40 && is "$c" vision_config.output_channels 16 && is "$c" vision_config.num_pos_feats 8 &&
+        is "$c" prompt_encoder_config.mask_input_channels 8 && is "$c" prompt_encoder_config.image_embedding_size 6 &&
+        is "$c" mask_decoder_config.mlp_dim 24 && is "$c" mask_decoder_config.iou_head_hidden_dim 12 &&
+        tr -d ' \n' <"$c" | grep -o '"global_attn_indexes":\[1\]'
+}
+check 'config.json of SAM' sam_config
+tiny_config() {
+    tr -d ' \n' <"$tmp/tiny/config.json" >"$tmp/flat" && grep -q '"model_type":"tinysam"' "$tmp/flat" && grep -q '"embed_dims":\[4,8,12,16\]' "$tmp/flat" &&
+        grep -q '"depths":\[1,1,2,1\]' "$tmp/flat" && grep -q '"num_heads":\[1,2,3,4\]' "$tmp/flat" && grep -q '"window_sizes":\[2,2,4,2\]' "$tmp/flat" &&
+        grep -q '"mlp_ratio":4.0,' "$tmp/flat" && grep -o '"image_size":1024' "$tmp/flat" | head -n 1 || { cat "$tmp/flat"; return 1; }
+}
+check 'config.json of TinySAM' tiny_config
+twice() {
+    tensors "$tmp/sam/model.safetensors" | awk '$1 ~ /positional_embedding$/ {print $2, $3, $4}' | uniq -c | grep '^ *2 '
+}
+check 'the frequencies stand in the folder twice' twice
+summary_json() {
+    "$binary" convert "$from/sam.pth" -o "$tmp/summary" --json >"$tmp/summary.json" && is "$tmp/summary.json" tensors 189
+}
+check '--json' summary_json
+
+# --- the real models' names and shapes ----------------------------------------------------------
+
+# real NAME: a checkpoint of exactly these tensors becomes a folder, and the folder a
+# checkpoint with the same names in the same order.
+real() {
+    local name=$1
+    rm -rf "$tmp/real"*
+    "$tools/forge_pth" make "$from/$name.names" "$tmp/real.pth" && convert "$tmp/real.pth" -o "$tmp/real" && convert "$tmp/real" -o "$tmp/real-back.pth" &&
+        names "$tmp/real-back.pth" >"$tmp/got" && same "$from/$name.names" "$tmp/got" && wc -l <"$tmp/got" || return 1
+}
+check 'TinySAM: all names and shapes' real tinysam
+tiny_real() {
+    tr -d ' \n' <"$tmp/real/config.json" >"$tmp/flat" && grep -q '"embed_dims":\[64,128,160,320\],"depths":\[2,2,6,2\],"num_heads":\[2,4,5,10\],"window_sizes":\[7,7,14,7\]' "$tmp/flat"
+}
+check 'TinySAM: its sizes' tiny_real
+# A checkpoint is mapped and copied piece by piece: what the process takes for itself stays far
+# below the 375 MB of weights.
+limited() (
+    sanitized || ulimit -d 65536
+    real vit_b
+)
+check 'ViT-B: all names and shapes, in 64 MiB' limited
+vit_b_real() {
+    names "$tmp/real/model.safetensors" | sort >"$tmp/got" && sort "$from/vit_b_hf.names" >"$tmp/want" && same "$tmp/want" "$tmp/got" &&
+        tr -d ' \n' <"$tmp/real/config.json" | grep -o '"global_attn_indexes":\[2,5,8,11\]'
+}
+check 'ViT-B: the names of transformers, exactly' vit_b_real
+
+# --- refused ---------------------------------------------------------------------------------------
+
+# refused PATTERN INPUT: status 2, and nothing is left.
+refused() {
+    expect 2 "$1" "$binary" convert "$2" -o "$tmp/never" && [ ! -e "$tmp/never" ] && no_leftovers && tail -n 1 "$tmp/err"
+}
+# forged EDIT: a checkpoint of TinySAM's list, edited by sed.
+forged() {
+    sed "$1" "$from/tinysam.names" >"$tmp/edited" && "$tools/forge_pth" make "$tmp/edited" "$tmp/forged.pth"
+}
+unknown() { forged '3s/^[^ ]*/encoder.strange.weight/' && refused 'encoder.strange.weight.*expected image_encoder.blocks.0' "$tmp/forged.pth"; }
+check 'an unknown name, with what was expected' unknown
+missing() { forged '/layers.2.blocks.3.mlp.fc1.bias/d' && refused 'layers.2.blocks.3.mlp.fc1.bias is missing' "$tmp/forged.pth"; }
+check 'a missing tensor' missing
+shape() { forged 's/^\(mask_decoder.iou_token.weight\) .*/\1 1,255/' && refused 'iou_token.weight is \[1,255\].*\[1,256\]' "$tmp/forged.pth"; }
+check 'a wrong shape' shape
+empty_dim() { forged 's/^\(mask_decoder.iou_token.weight\) .*/\1 1,0/' && refused 'iou_token.weight is \[1,0\]' "$tmp/forged.pth"; }
+check 'an empty tensor' empty_dim
+surplus() { printf 'mask_decoder.output_hypernetworks_mlps.9.layers.0.bias 256\n' >"$tmp/more" && cat "$from/tinysam.names" "$tmp/more" >"$tmp/edited" &&
+    "$tools/forge_pth" make "$tmp/edited" "$tmp/forged.pth" && refused 'mlps.9.layers.0.bias has no place' "$tmp/forged.pth"; }
+check 'one tensor too many' surplus
+check 'another model' refused 'names that are not SAM.*expected image_encoder' tests/golden/pth/zip.pth
+check 'a whole Python object' refused 'whole Python object.*state_dict' tests/golden/pth/whole_module.pth
+check 'a file that would call os.system' refused 'posix system.*nothing of it was run' tests/golden/pth/evil.pth
+check 'no checkpoint' refused 'neither a zip archive nor a legacy checkpoint' tests/golden/make_pth.py
+check 'no such file' refused 'No such file' "$tmp/nowhere.pth"
+cut_short() { head -c 100000 "$from/sam.pth" >"$tmp/short.pth" && refused 'cut off' "$tmp/short.pth"; }
+check 'a file that was cut off' cut_short
+check 'a folder of another model' refused 'names that are not' tests/golden/basic
+check 'a folder without weights' refused 'no \*.safetensors' tests/fuzz
+check 'a folder that is not empty' expect 2 'not empty' "$binary" convert "$from/sam.pth" -o "$tmp/tiny"
+check 'no output' expect 2 'convert IN.pth -o DIR' "$binary" convert "$from/sam.pth"
+check 'an unknown option' expect 2 '--outt' "$binary" convert "$from/sam.pth" --outt x
+helped() { "$binary" convert --help | grep 'MobileSAM'; }
+check '--help' helped
+not_run() { [ ! -e plimsoll-was-here ]; }
+check 'nothing was run' not_run
+
+summary
