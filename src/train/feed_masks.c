@@ -126,7 +126,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     struct mask_feed *m = mem_alloc(sizeof *m);
     size_t M = (size_t)c->data_max_masks;
     *m = (struct mask_feed){.run = r, .set = set, .source = make_source(c, set, role), .o = loader_options(c, &r->model),
-                            .P = FIRST_SLOTS + c->prompts_iterations - 1, .key = random_key((uint64_t)c->train_seed, "prompts")};
+                            .P = FIRST_SLOTS + c->prompts_iterations - 1, .key = random_key((uint64_t)c->train_seed, "first prompts")};
     m->places = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->places);
     m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
     m->valid = mem_alloc(M * 2 * sizeof *m->valid);

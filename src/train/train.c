@@ -154,6 +154,7 @@ static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
 {
     struct step_block b = step_block(t, 1);
     double sum = 0, count = 0;
+    b.rng_step = 0; /* points of later rounds are drawn alike in every evaluation */
     int rc = run_put_step(&t->run, &b, e);
     if (t->has_scores) scores_reset(&t->scores.scores);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
