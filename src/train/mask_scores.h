@@ -6,7 +6,8 @@
  *
  * IoU is that of the candidate that the model itself thinks best, at the loss's resolution and over
  * the picture's own area. With more than one round there are rows for the last round as well:
- * "box, round 8". Dice of a mask follows from its IoU.
+ * "box, round 8". Dice of a mask follows from its IoU. The worst are of the first round; their place is that of
+ * the prompt, x and y from 0 to 1 over the square: a point, or two corners.
  */
 #ifndef MASK_SCORES_H
 #define MASK_SCORES_H
@@ -21,6 +22,9 @@ struct mask_scores {
     uint32_t passes;
     id first, last;    /* tensors [rows * masks, MASK_STATS]; last 0: one round */
     float *statistics; /* of one of them */
+    float *places;     /* of the batch's prompts, [rows * masks][slots][2] */
+    id prompts_at;     /* their storage */
+    int64_t slots;
 };
 
 /* False: the program does not tell of masks, and nothing was opened. `worst`: so many are kept. */
