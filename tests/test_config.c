@@ -84,6 +84,7 @@ static const char everything[] =
     "model:\n"
     "  path: models/small\n"
     "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
+    "  bn_group: 2\n"
     "data:\n"
     "  format: tokens\n"
     "  train: data/*.npy\n"
@@ -111,6 +112,7 @@ static void test_every_key(void **state)
     assert_string_equal(c.model_path, "models/small");
     assert_int_equal(c.model_freeze.n, 2);
     assert_string_equal(c.model_freeze.at[1], "*.norm.weight");
+    assert_int_equal(c.model_bn_group, 2);
     assert_int_equal(c.data_train.n, 1);
     assert_string_equal(c.data_train.at[0], "data/*.npy");
     assert_int_equal(c.data_validation.n, 2);
