@@ -91,6 +91,32 @@ static const char everything[] =
     "  sequence: 128\n"
     "  shuffle: false\n"
     "  token_dtype: int32\n"
+    "  images: pictures\n"
+    "  masks: pictures/masks\n"
+    "  holdout: 0\n"
+    "  split_seed: 3\n"
+    "  labels: instances\n"
+    "  ignore: 255\n"
+    "  categories: [cat, 7]\n"
+    "  crowds: true\n"
+    "  image_size: 512\n"
+    "  max_masks: 16\n"
+    "  strategy: size_balanced\n"
+    "  min_iou: 0.88\n"
+    "  min_stability: 0.95\n"
+    "  min_area: 0.001\n"
+    "  max_area: 0.9\n"
+    "  flip: 0.5\n"
+    "  scale: 0.75\n"
+    "  crop: 0.5\n"
+    "  threads: 3\n"
+    "  prefetch: 5\n"
+    "  sample_memory: 12\n"
+    "  max_bad: 0.01\n"
+    "  image_column: a\n"
+    "  mask_column: b\n"
+    "  split_column: c\n"
+    "prompts: {iterations: 11, box: 0.25, jitter: 0.2}\n"
     "loss: {preset: seed, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
@@ -116,6 +142,8 @@ static void test_every_key(void **state)
     assert_int_equal(c.data_validation.n, 2);
     assert_string_equal(c.data_validation.at[1], "v/b,c.bin");
     assert_int_equal(c.data_token_dtype, TOKENS_I32);
+    assert_true(c.data_strategy == 3 && c.data_labels == 3 && c.data_categories.n == 2 && c.data_image_size == 512 && c.data_scale == 0.75);
+    assert_true(c.prompts_iterations == 11 && c.prompts_box == 0.25 && c.data_prefetch == 5 && c.data_max_bad == 0.01);
     assert_true(c.loss_preset == LOSS_SEED && c.loss_focal == 10 && c.loss_smooth == 1e-3);
     assert_int_equal(c.train_steps, 1000);
     assert_true(c.train_learning_rate == 3e-5 && c.train_eps == 1e-6 && c.train_clip_norm == 1);
@@ -144,11 +172,34 @@ static void test_every_key(void **state)
     assert_true(c.device_deterministic);
     assert_string_equal(c.device_profile, "machine.json");
     for (int key = 0; key < CONFIG_KEYS; key++) /* the text above leaves no key out, but one of each pair */
-        if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs && key != KEY_train_step_size)
+        if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs && key != KEY_train_step_size &&
+            !(key >= KEY_data_train_list && key <= KEY_data_validation_split)) /* of pictures: test_parts */
             fail_msg("%s is not tested", config_key_name((enum config_key)key));
     assert_int_equal(
         config_check(&c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, &e), PL_OK);
     config_free(&c);
+}
+
+/* What is trained and what is evaluated on, of pictures. */
+static void test_parts(void **state)
+{
+    (void)state;
+    struct config c;
+    struct error e = {0};
+    config_init(&c);
+    assert_false(config_validates(&c));
+    if (config_read_text(&c, "data: {format: csv, train: a.csv, train_list: a, train_match: 'x*', train_split: t, validation_list: b, validation_match: 'y*',"
+                             " validation_split: v}\ntrain: {eval_every: 1}\n", "run.yaml", &e))
+        fail_msg("%s", e.text);
+    assert_true(config_validates(&c) && !strcmp(c.data_train_match, "x*") && !strcmp(c.data_validation_list, "b"));
+    assert_int_equal(config_check(&c, 0, &e), PL_OK);
+    config_free(&c);
+    refuses("data: {holdout: 0.1}\n", "data.holdout is given, but data.format is tokens", "a format of pictures");
+    refuses("data: {format: sa1b, validation_list: a}\n", "data.validation_list is given and data.train_list is not", "give both");
+    refuses("data: {format: coco, train_split: a}\n", "data.train_split is given, but data.format is coco", "expected csv");
+    refuses("data: {format: sa1b, holdout: 0.1, validation: a}\n", "run.yaml:1", "both data.holdout and data.validation");
+    refuses("data: {min_area: 0.5, max_area: 0.1}\n", "data.min_area is 0.5", "data.max_area, 0.1");
+    refuses("prompts: {iterations: 12}\n", "prompts.iterations", "from 1 to 11");
 }
 
 /* Writes c, reads the text into a fresh struct, and compares all keys. */
@@ -300,7 +351,7 @@ static void test_errors(void **state)
     refuses("train.steps: 1\n", "run.yaml:1", "train: {steps: ...}");
     refuses("losses: {focal: 20}\n", "unknown key losses", "did you mean loss");
     refuses("loss: {alpha: 1.5}\n", "loss.alpha", "1.5");
-    refuses("data: {image_size: 1024}\n", "unknown key data.image_size", "did you mean");
+    refuses("data: {imagesize: 1024}\n", "unknown key data.imagesize", "did you mean");
     refuses("train:\n  steps: ten\n", "run.yaml:2: train.steps", "\"ten\", expected a whole number from 1 to 2147483647");
     refuses("train:\n  steps: 0\n", "the number 0", "from 1");
     refuses("train: {steps: '5'}\n", "the string \"5\"", "a whole number");
@@ -445,6 +496,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),   cmocka_unit_test(test_every_key),
+        cmocka_unit_test(test_parts),
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_set),
         cmocka_unit_test(test_set_errors), cmocka_unit_test(test_errors),
         cmocka_unit_test(test_needs),      cmocka_unit_test(test_help),
