@@ -63,7 +63,7 @@ static struct loader_options loader_options(const struct config *c, const struct
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
     int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, PICTURES_AHEAD);
-    int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : 64;
+    int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : c->data_format == FORMAT_COCO ? 16 : 64;
     return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->mask_side(m, side), .masks = (uint32_t)c->data_max_masks,
                                    .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = (uint64_t)room * MIB,
                                    .polygon_runs = c->data_format == FORMAT_COCO ? POLYGON_RUNS : 0, .least = c->data_scale};
