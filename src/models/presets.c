@@ -132,6 +132,6 @@ const struct preset presets[] = {
     {"sam-vit-h", SAM(1280, 32, 16, 5120, "7, 15, 23, 31")},   /* 641 M */
     {"sam-tiny", SAM_TINY},                                    /* 0.7 M */
     {"tinysam", TINYSAM},                                      /* 10 M, 6 M of them in the encoder */
-    {"tinysam-tiny", TINYSAM_TINY},                            /* 0.5 M */
+    {"tinysam-tiny", TINYSAM_TINY},                            /* 0.4 M */
     {NULL, NULL},
 };
