@@ -114,8 +114,7 @@ static const char everything[] =
     "  strategy: diverse\n"
     "  min_iou: 0.9\n"
     "  min_stability: 0.95\n"
-    "  min_area: 0.001\n"
-    "  max_area: 0.9\n"
+    "  area: [0.001, 0.9]\n"
     "  flip: 0.5\n"
     "  scale: 0.75\n"
     "  crop: 0.5\n"
@@ -151,7 +150,7 @@ static void test_every_key(void **state)
     assert_string_equal(c.data_validation.at[1], "v/b,c.bin");
     assert_int_equal(c.data_token_dtype, TOKENS_I32);
     assert_string_equal(c.data_masks, "labels");
-    assert_true(c.data_holdout == 0 && c.data_min_area == 0.001 && c.data_max_bad == 0.01);
+    assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01);
     assert_int_equal(c.data_categories.n, 2);
     assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
     assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);
@@ -339,6 +338,8 @@ static void test_errors(void **state)
     refuses("train.steps: 1\n", "run.yaml:1", "train: {steps: ...}");
     refuses("losses: {focal: 20}\n", "unknown key losses", "did you mean loss");
     refuses("loss: {alpha: 1.5}\n", "loss.alpha", "1.5");
+    refuses("data: {area: [0.5, 0.1]}\n", "data.area", "two numbers");
+    refuses("data: {area: 0.5}\n", "data.area", "two numbers");
     refuses("data: {image_sizes: 1024}\n", "unknown key data.image_sizes", "did you mean data.image_size?");
     refuses("train:\n  steps: ten\n", "run.yaml:2: train.steps", "\"ten\", expected a whole number from 1 to 2147483647");
     refuses("train:\n  steps: 0\n", "the number 0", "from 1");

@@ -110,7 +110,7 @@ static struct loader_source make_source(const struct config *c, const struct dat
         .set = set, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION,
         .interior = role == FEED_VALIDATION, .max_bad = c->data_max_bad,
         .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)c->data_max_masks, .min_iou = (float)c->data_min_iou,
-                    .min_stability = (float)c->data_min_stability, .min_area = c->data_min_area, .max_area = c->data_max_area, .crowds = c->data_crowds}};
+                    .min_stability = (float)c->data_min_stability, .min_area = c->data_area.low, .max_area = c->data_area.high, .crowds = c->data_crowds}};
     if (role == FEED_TRAIN) s.augment = (struct loader_augment){c->data_flip, c->data_scale, c->data_crop};
     return s;
 }
