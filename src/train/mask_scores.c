@@ -77,3 +77,17 @@ int mask_scores_add(struct mask_scores *m, struct run *r, const struct feed *f, 
     int rc = add(m, r, f, m->first, false, e);
     return rc || !m->last ? rc : add(m, r, f, m->last, true, e);
 }
+
+struct score mask_scores_of(const struct mask_scores *m, bool last)
+{
+    struct score sum = {0};
+    for (uint32_t p = 0; p < m->passes; p++) {
+        struct score x = scores_of(&m->scores, p + (last && m->last ? m->passes : 0));
+        sum.masks += x.masks;
+        sum.above_half += x.above_half;
+        sum.above_most += x.above_most;
+        sum.iou += x.iou;
+        sum.dice += x.dice;
+    }
+    return sum;
+}

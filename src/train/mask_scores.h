@@ -30,6 +30,8 @@ struct mask_scores {
 /* False: the program does not tell of masks, and nothing was opened. `worst`: so many are kept. */
 bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct feed *f, enum program p, uint32_t worst);
 void mask_scores_close(struct mask_scores *m);
+/* Over all passes: of the first round, or of the last one, which without more rounds is the first. */
+struct score mask_scores_of(const struct mask_scores *m, bool last);
 int mask_scores_add(struct mask_scores *m, struct run *r, const struct feed *f, struct error *e);
 
 #endif
