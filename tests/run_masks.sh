@@ -63,7 +63,7 @@ check 'killed twice and resumed: the same weights' killed
 
 evaluated() {
     expect 0 'evaluation loss' masks "$tmp/evaluated" --set "data.validation=$tmp/held/sa_*" --set train.eval_every=3 || return 1
-    same_run "$tmp/calm" "$tmp/evaluated" $steps && [ "$(grep -c eval_loss "$tmp/evaluated/metrics.jsonl")" = 4 ]
+    same_run "$tmp/calm" "$tmp/evaluated" $steps && [ "$(grep -c eval_loss "$tmp/evaluated/metrics.jsonl")" = 5 ]
 }
 check 'evaluation changes nothing' evaluated
 again() {

@@ -82,7 +82,8 @@ struct contents {
 /* A file under a name that never counts: cut in file_write_atomic, or the second space's. */
 static bool is_debris(const char *name)
 {
-    return pattern_match("config.yaml.tmp.*", name) || pattern_match("plan.json.tmp.*", name) ||
+    return pattern_match("config.yaml.tmp.*", name) || pattern_match("plan.json.tmp.*", name) || pattern_match("report.html.tmp.*", name) ||
+           pattern_match("eval.txt.tmp.*", name) || pattern_match("eval.csv.tmp.*", name) ||
            pattern_match(".plimsoll-spill-??????", name);
 }
 
