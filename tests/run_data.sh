@@ -61,7 +61,7 @@ check "memory of masks from sizes alone" given
 
 # --- usage ------------------------------------------------------------------------------------
 
-check "no sub-command" ends 2 "make, prepare, inspect or verify"
+check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
 check "an unknown one" ends 2 "data mak: expected make" mak
 check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3
 check "a wrong size" ends 2 "expected WIDTHxHEIGHT" make "$tmp/n" --size 20
