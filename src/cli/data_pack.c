@@ -14,6 +14,7 @@
 #include "data/memmap.h"
 #include "data/packed.h"
 #include "io/png.h"
+#include "models/model.h"
 
 enum { BLOCK = 16, POLYGON_RUNS = 1 << 19, NAMED = 20 };
 static const uint64_t room = (uint64_t)1 << 28; /* of a thread for a sample's files: taken as it is used */
@@ -201,6 +202,18 @@ static bool find_labels(const char *word, enum label_kind *to)
     return false;
 }
 
+/* The sides that a model is trained with; what was given by itself stays. */
+static int ask_model(const char *name, uint64_t *size, uint64_t *cells, struct error *e)
+{
+    struct model m = {0};
+    int rc = dir_exists(name) ? model_open(&m, name, e) : model_preset(&m, name, e);
+    if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "--model %s: a %s makes no masks", name, m.family->model_type);
+    if (!rc && !*size) *size = (uint64_t)m.image;
+    if (!rc && !*cells) *cells = (uint64_t)m.mask_side(&m, (int64_t)*size);
+    model_close(&m);
+    return rc;
+}
+
 static int check(struct packing *p, uint64_t size, uint64_t cells, const char *layout, const char *labels, const char *output, struct samples_options *o,
                  struct error *e)
 {
@@ -220,28 +233,30 @@ static int run(int argc, char **argv, struct error *e)
     struct names paths = {0};
     struct samples_options o = {0};
     struct packing p = {0};
-    uint64_t size = 1024, cells = 0;
-    const char *output = NULL, *layout = "plimsoll", *labels = "auto";
+    uint64_t size = 0, cells = 0;
+    const char *output = NULL, *model = NULL, *layout = "plimsoll", *labels = "auto";
     bool help;
     const struct data_option table[] = {{"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks},
                                         {"--labels", DATA_TEXT, &labels}, {"-o", DATA_TEXT, &output}, {"--out", DATA_TEXT, &output},
-                                        {"--size", DATA_COUNT, &size}, {"--masks-size", DATA_COUNT, &cells}, {"--layout", DATA_TEXT, &layout}};
+                                        {"--size", DATA_COUNT, &size}, {"--masks-size", DATA_COUNT, &cells}, {"--layout", DATA_TEXT, &layout}, {"--model", DATA_TEXT, &model}};
     int rc = data_options(&data_pack, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help && !paths.n) rc = error_set(e, PL_USAGE, "which data? Give shards, folders or globs; --help shows how");
-    if (!rc && !help) rc = check(&p, size, cells, layout, labels, output, &o, e);
+    if (!rc && !help && model) rc = ask_model(model, &size, &cells, e);
+    if (!rc && !help) rc = check(&p, size ? size : 1024, cells, layout, labels, output, &o, e);
     if (!rc && !help) rc = pack(&p, &o, &paths, output, e);
     names_free(&paths);
     return rc;
 }
 
 const struct command data_pack = {
-    "pack", "data pack PATHS -o FILE.pack [--size 1024] [--masks-size N] [--format F] [--layout seed]",
+    "pack", "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--layout seed]",
     "Stores pictures and masks as training wants them: resized, padded, rasterised. Reading them\n"
     "takes a copy. Use it with data.format: packed and data.train: FILE.pack.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
     "  -o FILE.pack    it is there when all of it is written\n"
+    "  --model MODEL   a folder or a preset: its sizes are taken where they are not given\n"
     "  --size N        side of the pictures: data.image_size of the run (1024)\n"
     "  --masks-size N  side of the masks: what the loss works at (a quarter of the pictures')\n"
     "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"

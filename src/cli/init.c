@@ -27,6 +27,7 @@ struct plan_of_run {
     uint64_t held_out;
     double holdout;          /* share of the files; 0: none, or validation has files of its own */
     int64_t image, masks, sequence;
+    int64_t cells;           /* of a store's masks; 0: they are no bits yet */
 };
 
 /* ---- the model ---- */
@@ -67,7 +68,9 @@ static void look_at_samples(struct plan_of_run *r, const struct dataset *d)
     for (uint64_t i = 0; i < looked; i++) {
         struct dataset_masks found;
         struct error ignored;
-        if (!dataset_masks(d, i * n / looked, scratch, SCRATCH, records, RECORDS, &found, &ignored) && found.n > most) most = found.n;
+        if (dataset_masks(d, i * n / looked, scratch, SCRATCH, records, RECORDS, &found, &ignored)) continue;
+        if (found.n > most) most = found.n;
+        if (records[0].shape.kind == SHAPE_BITS && !records[0].shape.cells.id) r->cells = records[0].shape.cells.w;
     }
     struct dataset_image image;
     struct error ignored;
@@ -169,6 +172,9 @@ static void put_data(const struct plan_of_run *r, struct text *out)
         return;
     }
     text_printf(out, "  image_size: %lld               # the longer side becomes this; smaller is faster\n", (long long)r->image);
+    if (r->cells && r->cells != r->model.mask_side(&r->model, r->image))
+        text_printf(out, "  # The store's masks have %lld cells a side, the loss works at %lld: `plimsoll data pack --model %s` makes them equal.\n", (long long)r->cells,
+                    (long long)r->model.mask_side(&r->model, r->image), r->name);
     text_printf(out, "  max_masks: %lld                 # of a picture in a batch: memory grows with it\n", (long long)r->masks);
     text_printf(out, "  # flip: 0.5                    # augmentation: flip, scale, crop\n");
 }

@@ -71,7 +71,7 @@ static char *find_image(struct memmap *m, const char *dir, const char *path)
 static int image_size(const char *path, uint32_t *h, uint32_t *w, struct error *e)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* an index may name a pipe */
     if (fd < 0) return file_error(path, "open it", e);
     bool usual = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0;
     void *at = usual ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
@@ -235,7 +235,7 @@ static enum data_fault memmap_image(const struct dataset *d, uint64_t i, void *t
     return dataset_read_file(m->rows[i].image, to, room, &out->n, e);
 }
 
-/* The value of a mask: 1, 255, whatever is not 0; 0 when it has no pixel, and when it has two values. */
+/* The value of a mask: 1, 255, whatever is not 0; 0 when it has no pixel. */
 static uint8_t value_of(const uint8_t *at, size_t n, bool *mixed)
 {
     uint8_t value = 0;
