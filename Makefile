@@ -124,7 +124,7 @@ REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tes
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
-HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge forge_pth cuda_seam profile_place)
+HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge forge_pth forge_png cuda_seam profile_place)
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The CUDA device against the reference kernels: needs none of the libraries that

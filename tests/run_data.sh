@@ -59,9 +59,28 @@ check "a sheet to look at" sheet
 given() { ends 0 "float32 *1.35 GB *419.4 MB *26.2 MB" inspect --given 2250x1500,100; }
 check "memory of masks from sizes alone" given
 
+# --- packing ----------------------------------------------------------------------------------
+
+packed() {
+    ends 0 "10 samples with 60 masks, pictures of 128, masks of 64" pack "$tmp/a" -o "$tmp/a.pack" --model sam-tiny && ends 0 " 0 bad samples" verify "$tmp/a.pack" || return 1
+    OMP_NUM_THREADS=3 plimsoll pack "$tmp/a.pack" -o "$tmp/again.pack" --size 128 --masks-size 64 && cmp "$tmp/a.pack" "$tmp/again.pack"
+}
+check "a store, and a store of that store" packed
+cut() {
+    head -c 100000 "$tmp/a.pack" >"$tmp/cut.pack" && ends 2 "it was cut" verify "$tmp/cut.pack" || return 1
+    cp "$tmp/a.pack" "$tmp/hurt.pack" && printf x | dd of="$tmp/hurt.pack" bs=1 seek=5000 conv=notrunc 2>/dev/null && ends 1 "1 of 10 samples" verify "$tmp/hurt.pack"
+}
+check "a store that was cut, and one that was changed" cut
+packs_sound() { ends 0 "1 samples and 0 masks left out" pack "$tmp/broken" -o "$tmp/b.pack" --size 64 && [ ! -e "$tmp/b.pack.part" ]; }
+check "bad pairs are left out of it" packs_sound
+mapped() { ends 0 "masks of 64 a side" pack "$tmp/a" -o "$tmp/map" --layout seed --size 256 && [ "$(wc -c <"$tmp/map/masks.u8")" = $((60 * 64 * 64)) ] && ends 0 " 0 bad samples" verify "$tmp/map/index.json"; }
+check "an index and a memory map" mapped
+check "an output that is in the way" ends 2 "there already" pack "$tmp/a" -o "$tmp/map" --layout seed
+check "no output" ends 2 "where to" pack "$tmp/a"
+
 # --- usage ------------------------------------------------------------------------------------
 
-check "no sub-command" ends 2 "make, prepare, inspect or verify"
+check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
 check "an unknown one" ends 2 "data mak: expected make" mak
 check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3
 check "a wrong size" ends 2 "expected WIDTHxHEIGHT" make "$tmp/n" --size 20

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct command *const commands[] = {&data_make, &data_prepare, &data_inspect, &data_verify};
+static const struct command *const commands[] = {&data_make, &data_prepare, &data_inspect, &data_verify, &data_pack};
 
 /* ---- options ---- */
 
@@ -131,5 +131,5 @@ static int data(int argc, char **argv, struct error *e)
 }
 
 const struct command command_data = {
-    "data", "data make | prepare | inspect | verify ...",
-    "Makes, repairs, shows and checks data sets.", data};
+    "data", "data make | prepare | inspect | verify | pack ...",
+    "Makes, repairs, shows, checks and packs data sets.", data};

@@ -10,7 +10,7 @@
 
 /* Each is a command of its own; `usage` begins with "data WHAT", `summary` may have several
  * lines and explains every option. */
-extern const struct command data_make, data_prepare, data_inspect, data_verify;
+extern const struct command data_make, data_prepare, data_inspect, data_verify, data_pack;
 
 /* An option of such a command. */
 enum data_kind { DATA_SWITCH, DATA_TEXT, DATA_COUNT, DATA_SIZE, DATA_REAL, DATA_LIST };

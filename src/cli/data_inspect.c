@@ -497,7 +497,7 @@ const struct command data_inspect = {
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder with images/ and masks/; a table; globs\n"
-    "  --format        sa1b, coco, pairs or csv, where the paths do not tell\n"
+    "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"
     "  --images DIR    where coco's and csv's pictures are\n"
     "  --masks DIR     where those of pairs have their masks\n"
     "  -o SHEET.png    pictures with their masks laid over, to look at\n"

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "data/cells.h"
 #include "data/jpeg.h"
 #include "io/png.h"
 
@@ -30,9 +31,20 @@ static bool has_folder(const char *path, const char *name)
     return found;
 }
 
-static const char *guess_format(const char *path)
+/* An index of a memory map (data/memmap.h) is a list, COCO's file a map. */
+static bool is_list(const char *path)
 {
-    if (has_ending(path, ".json")) return "coco";
+    int c = ' ';
+    FILE *f = fopen(path, "r");
+    while (f && (c == ' ' || c == '\n' || c == '\r' || c == '\t')) c = fgetc(f);
+    if (f) fclose(f);
+    return c == '[';
+}
+
+const char *samples_format(const char *path)
+{
+    if (has_ending(path, ".json")) return is_list(path) ? "packed" : "coco";
+    if (has_ending(path, ".pack")) return "packed";
     if (has_ending(path, ".csv")) return "csv";
     return has_folder(path, "images") && has_folder(path, "masks") ? "pairs" : "sa1b";
 }
@@ -61,7 +73,7 @@ static int find_files(struct samples *s, const struct names *paths, struct error
         struct names found = {0};
         rc = file_glob(paths->at[i], &found, e);
         if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: there is no such file or folder", paths->at[i]);
-        if (!rc && !s->format) s->format = guess_format(found.at[0]);
+        if (!rc && !s->format) s->format = samples_format(found.at[0]);
         for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_path(&s->files, found.at[k], !strcmp(s->format, "sa1b"), e);
         names_free(&found);
     }
@@ -72,7 +84,7 @@ int samples_open(struct samples *s, const struct samples_options *o, const struc
 {
     *s = (struct samples){.format = o->format};
     int rc = find_files(s, paths, e);
-    struct dataset_options d = {.format = s->format, .paths = s->files.at, .n_paths = s->files.n, .images = o->images, .masks = o->masks, .crowds = true};
+    struct dataset_options d = {.format = s->format, .paths = s->files.at, .n_paths = s->files.n, .images = o->images, .masks = o->masks, .crowds = true, .labels = o->labels};
     if (!rc) rc = dataset_open(&s->set, &d, e);
     if (!rc) s->n = dataset_count(s->set);
     else samples_close(s);
@@ -96,6 +108,11 @@ static enum data_fault read_image(const struct samples *s, uint64_t i, struct sa
         out->image = mem_alloc(room);
         f = dataset_image(s->set, i, out->image, room, &out->facts, e);
     }
+    const struct dataset_image *x = &out->facts;
+    if (f || !x->decoded) return f;
+    mem_free(out->image);
+    uint8_t *to = out->image = mem_alloc((size_t)x->h * x->w * 3);
+    for (uint32_t y = 0; y < x->h; y++) memcpy(to + (size_t)y * x->w * 3, x->pixels + y * x->stride, (size_t)x->w * 3);
     return f;
 }
 
@@ -178,6 +195,11 @@ int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, stru
         measure_label(shape, f);
         return PL_OK;
     }
+    if (shape->kind == SHAPE_BITS) {
+        cells_measure(shape, f);
+        if (s->masks[k].area >= 0) f->area = (uint32_t)s->masks[k].area; /* of pixels, not of cells */
+        return PL_OK;
+    }
     if (shape->kind == SHAPE_POLYGONS) status = polygons_union(shape->polygons.at, shape->polygons.n, shape->h, shape->w, &scratch, &runs);
     if (status == RLE_OK) status = rle_measure(&runs, f);
     if (status == RLE_OK) return PL_OK;
@@ -189,7 +211,7 @@ int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *
     struct png_header p;
     struct jpg_header j;
     if (s->facts.decoded) {
-        *w = s->facts.w, *h = s->facts.h;
+        *w = s->facts.full_w, *h = s->facts.full_h;
     } else if (s->facts.n && *(const uint8_t *)s->image == 0x89) {
         if (png_peek(s->image, s->facts.n, &p, e)) return e->code;
         *w = p.width, *h = p.height;

@@ -12,6 +12,7 @@
 /* What --format, --images and --masks said; NULL: look at the paths. */
 struct samples_options {
     const char *format, *images, *masks;
+    enum label_kind labels;
 };
 
 struct samples {
@@ -20,14 +21,15 @@ struct samples {
     struct names files; /* shards, annotation files or folders, globs opened */
     uint64_t n;
 };
-/* Without a format: a .json is coco, a .csv csv, a folder with images/ and masks/ pairs, all
+/* Without a format: a .json is coco (or the index of a memory map), a .pack packed, a .csv csv, a folder with images/ and masks/ pairs, all
  * else sa1b, where a folder of tars stands for them. */
+const char *samples_format(const char *path);
 int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e);
 void samples_close(struct samples *s);
 
 struct sample {
     char name[512];
-    void *image; /* as stored, or RGB rows when facts.decoded */
+    void *image; /* as stored, or RGB rows without gaps when facts.decoded */
     struct dataset_image facts;
     struct mask *masks; /* [found.n] */
     struct dataset_masks found;

@@ -53,7 +53,7 @@ static int check_mask(const struct sample *s, uint32_t k, struct error *e)
 static int check_sample(const struct samples *all, uint64_t i, struct jpg *j, struct sample *s, struct error *e)
 {
     uint32_t w, h;
-    if (samples_read(all, i, s, e)) return e->code;
+    if (samples_read(all, i, s, e) || dataset_check(all->set, i, e)) return e->code;
     if (decode_image(j, s, &w, &h, e)) return e->code;
     if (w != s->found.w || h != s->found.h)
         return error_set(e, PL_USAGE, "the picture is %ux%u, its masks are for %ux%u", w, h, s->found.w, s->found.h);
@@ -143,8 +143,8 @@ const struct command data_verify = {
     "with what they hold. Prints what is bad; exit code 1 when anything is.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
-    "                  file of COCO; a folder with images/ and masks/; a table; globs\n"
-    "  --format        sa1b, coco, pairs or csv, where the paths do not tell\n"
+    "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
+    "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"
     "  --images DIR    where coco's and csv's pictures are\n"
     "  --masks DIR     where those of pairs have their masks",
     run};

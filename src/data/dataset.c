@@ -17,10 +17,11 @@
 #include <unistd.h>
 
 #include "base/random.h"
+#include "data/cells.h"
 #include "data/polygon.h"
 #include "io/file.h"
 
-static const struct dataset_format *const formats[] = {&dataset_sa1b, &dataset_coco, &dataset_pairs, &dataset_csv};
+static const struct dataset_format *const formats[] = {&dataset_sa1b, &dataset_coco, &dataset_pairs, &dataset_csv, &dataset_packed};
 
 /* --- for the formats ------------------------------------------------------------------- */
 
@@ -198,7 +199,7 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
         if (!strcmp(o->format, formats[i]->name)) d->format = formats[i];
     if (!d->format) {
         mem_free(d);
-        return error_set(e, PL_USAGE, "no data format %s: sa1b, coco, pairs, csv", o->format);
+        return error_set(e, PL_USAGE, "no data format %s: sa1b, coco, pairs, csv, packed", o->format);
     }
     raise_file_limit();
     d->fingerprint = hash_bytes(o->format, strlen(o->format), 0);
@@ -266,6 +267,11 @@ void dataset_expect(const struct dataset *d, uint64_t i)
     if (d->format->expect) d->format->expect(d, number(d, i));
 }
 
+int dataset_check(const struct dataset *d, uint64_t i, struct error *e)
+{
+    return d->format->check ? d->format->check(d, number(d, i), e) : PL_OK;
+}
+
 /* --- masks to bits ------------------------------------------------------------------------ */
 
 static enum data_fault raster_runs(const struct rle *m, const struct grid *g, void *bits, struct error *e)
@@ -293,7 +299,7 @@ enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct p
     case SHAPE_LABEL:
         grid_raster_label(g, s->label.pixels, s->label.stride, s->label.bytes, s->label.id, bits);
         return FAULT_NONE;
-    case SHAPE_BITS: memcpy(bits, s->bits, (size_t)g->stride * g->at.gh); return FAULT_NONE;
+    case SHAPE_BITS: cells_raster(s, g, bits); return FAULT_NONE;
     case SHAPE_NONE: break;
     }
     return error_set(e, PL_USAGE, "it has no shape"), FAULT_MASK;

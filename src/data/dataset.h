@@ -7,6 +7,8 @@
  *     coco    one JSON of many pictures: polygons, run lengths, crowds; a folder of pictures
  *     pairs   a folder of pictures and one of PNG masks of the same names
  *     csv     a table with columns for picture, mask and split
+ *     packed  our memory-mapped store of resized pictures and bits (packed.h), or an index and a
+ *             memory map of masks as bytes (memmap.h)
  *
  * Opening finds every sample and may take memory; after that nothing is allocated, the data
  * set is constant, and any number of threads may read. A sample that cannot be used is a fault
@@ -34,7 +36,7 @@ struct dataset_split {
 enum label_kind { LABELS_AUTO, LABELS_BINARY, LABELS_CLASSES, LABELS_INSTANCES };
 
 struct dataset_options {
-    const char *format; /* "sa1b", "coco", "pairs", "csv" */
+    const char *format; /* "sa1b", "coco", "pairs", "csv", "packed" */
     char *const *paths; /* files, folders or globs */
     uint32_t n_paths;
     const char *images; /* coco, csv: the folder of the pictures; pairs: images/; NULL: look around */
@@ -66,10 +68,14 @@ const char *dataset_category(const struct dataset *d, int32_t category);
 
 struct dataset_image {
     size_t n;           /* bytes */
-    bool decoded;       /* RGB rows without gaps, not a JPEG or PNG */
-    uint32_t h, w;      /* where they are known; else 0 */
+    bool decoded;       /* RGB rows, not a JPEG or PNG: not at `to` but where `pixels` says, as
+                           long as the data set is open */
+    uint32_t h, w;      /* of the rows, where they are known; else 0 */
+    const uint8_t *pixels;
+    size_t stride;      /* bytes from one row to the next */
+    uint32_t full_h, full_w; /* decoded: of the picture that was resized to them */
 };
-/* The picture's bytes into to[room]. */
+/* The picture's bytes into to[room], or where they are. */
 enum data_fault dataset_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out,
                               struct error *e);
 
@@ -83,6 +89,9 @@ struct dataset_masks {
  * scratch is 8-byte aligned. A sample without any mask is FAULT_NO_MASKS. */
 enum data_fault dataset_masks(const struct dataset *d, uint64_t i, void *scratch, size_t scratch_n,
                               struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e);
+/* Whether the bytes of a sample are those that were written, where the format has sums of them;
+ * all others are sound. */
+int dataset_check(const struct dataset *d, uint64_t i, struct error *e);
 /* Tells the machine that a sample will be read soon. */
 void dataset_expect(const struct dataset *d, uint64_t i);
 
@@ -106,6 +115,7 @@ struct dataset_format {
     void (*expect)(const struct dataset *d, uint64_t i);           /* NULL: nothing to do */
     const char *(*category)(const struct dataset *d, int32_t category); /* NULL: no names */
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
+    int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no sums */
 };
 
 struct dataset {
@@ -118,7 +128,7 @@ struct dataset {
     struct shard_report report;
 };
 
-extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv;
+extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed;
 
 /* The paths that options name, globs opened, each once and sorted within a glob. PL_USAGE when
  * a pattern matches nothing. */

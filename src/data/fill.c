@@ -261,12 +261,24 @@ static enum data_fault begin_resize(struct filler *f, struct slot *s, uint32_t w
     return FAULT_NONE;
 }
 
-static enum data_fault resize_rows(struct filler *f, struct slot *s, const uint8_t *rgb, uint32_t w, uint32_t h, struct error *e)
+static enum data_fault resize_rows(struct filler *f, struct slot *s, const uint8_t *rgb, size_t stride, uint32_t w, uint32_t h, struct error *e)
 {
     struct resize r;
     enum data_fault fault = begin_resize(f, s, w, h, &r, e);
-    for (uint32_t y = 0; !fault && resize_wants(&r); y++) resize_row(&r, rgb + (size_t)y * w * 3);
+    for (uint32_t y = 0; !fault && resize_wants(&r); y++) resize_row(&r, rgb + y * stride);
     return fault;
+}
+
+/* Rows that are decoded already. Those of a store of the canvas's size are copied. */
+static enum data_fault fill_rows(struct filler *f, struct slot *s, const struct dataset_image *i, struct error *e)
+{
+    const struct grid_geometry *g = &f->grid.at;
+    enum data_fault fault = check_size(s, i->full_w, i->full_h, e);
+    if (fault) return fault;
+    if (g->flip || g->crop_w != g->w || g->crop_h != g->h || i->w != g->resized_w || i->h != g->resized_h)
+        return resize_rows(f, s, i->pixels, i->stride, i->w, i->h, e);
+    for (uint32_t y = 0; y < i->h; y++) memcpy(s->image + (size_t)y * f->o.side * 3, i->pixels + y * i->stride, (size_t)i->w * 3);
+    return FAULT_NONE;
 }
 
 /* A PNG is decoded whole, behind its file. */
@@ -283,7 +295,7 @@ static enum data_fault fill_png(struct filler *f, struct slot *s, size_t n, stru
         return error_set(e, PL_NOFIT, "the PNG and its pixels take %zu bytes, expected at most %llu", at + need, (unsigned long long)f->o.room),
                FAULT_TOO_LARGE;
     if (png_decode(f->room, n, PNG_AS_RGB, 0, f->room + at, f->o.room - at, &p, e)) return FAULT_IMAGE;
-    return resize_rows(f, s, p.at, p.width, p.height, e);
+    return resize_rows(f, s, p.at, (size_t)p.width * 3, p.width, p.height, e);
 }
 
 static enum data_fault fill_jpg(struct filler *f, struct slot *s, size_t n, struct error *e)
@@ -319,9 +331,7 @@ static enum data_fault fill_image(struct filler *f, const struct loader_source *
     enum data_fault fault = dataset_image(source->set, sample, f->room, f->o.room, &i, e);
     if (fault) return fault;
     if (i.decoded) {
-        fault = check_size(s, i.w, i.h, e);
-        if (!fault && i.n < (size_t)i.w * i.h * 3) fault = FAULT_IMAGE, error_set(e, PL_USAGE, "%zu bytes of %u x %u pixels", i.n, i.w, i.h);
-        if (!fault) fault = resize_rows(f, s, (const uint8_t *)f->room, i.w, i.h, e);
+        fault = fill_rows(f, s, &i, e);
     } else if (i.n && *(uint8_t *)f->room == 0x89) {
         fault = fill_png(f, s, i.n, e);
     } else {
@@ -329,6 +339,34 @@ static enum data_fault fill_image(struct filler *f, const struct loader_source *
     }
     if (!fault) pad(f, s);
     return fault;
+}
+
+/* --- for those who store ------------------------------------------------------------------ */
+
+enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64_t sample, bool stretched, struct fill_facts *out, struct error *e)
+{
+    struct dataset_masks found;
+    enum data_fault fault = dataset_masks(set, sample, f->room, f->o.room, f->records, LOADER_RECORDS, &found, e);
+    if (fault) return fault;
+    uint32_t canvas = stretched ? f->o.cells : f->o.side;
+    struct grid_geometry g = {.h = found.h, .w = found.w, .crop_w = found.w, .crop_h = found.h, .resized_w = canvas, .resized_h = canvas,
+                              .canvas_w = canvas, .canvas_h = canvas, .gw = f->o.cells, .gh = f->o.cells};
+    if (!stretched && found.h && found.w) resize_longest(found.w, found.h, canvas, &g.resized_w, &g.resized_h);
+    if (grid_set(&f->grid, &g, e)) return FAULT_SIZE;
+    *out = (struct fill_facts){.records = f->records, .n = found.n, .empty = found.empty, .h = found.h, .w = found.w, .rows = g.resized_h, .columns = g.resized_w};
+    return FAULT_NONE;
+}
+
+enum data_fault fill_bits(struct filler *f, uint32_t k, void *bits, struct error *e)
+{
+    return mask_raster(&f->records[k], &f->grid, &f->polygons, bits, e);
+}
+
+enum data_fault fill_picture(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to, struct error *e)
+{
+    const struct grid_geometry *g = &f->grid.at;
+    struct slot s = {.image = to, .out = {.height = g->h, .width = g->w, .rows = g->resized_h, .columns = g->resized_w}};
+    return fill_image(f, &(struct loader_source){.set = set}, sample, &s, e);
 }
 
 /* --- the whole --------------------------------------------------------------------------------- */

@@ -43,7 +43,13 @@ struct shape {
             int bytes;
             uint32_t id; /* the mask is where pixels equal it */
         } label;
-        const void *bits; /* rows, as in grid.h: of a store whose masks are bits already */
+        struct {            /* of a store whose masks were sampled before (cells.h) */
+            const void *at; /* rows of `stride` bytes: bits as in grid.h, or bytes */
+            size_t stride;
+            uint32_t id;    /* 0: bits; else the mask is where bytes equal it */
+            uint32_t w, h;  /* cells there are */
+            uint32_t over_w, over_h, per; /* over_w / per of them lie over the picture's width */
+        } cells;
     };
 };
 

@@ -55,15 +55,22 @@ struct mask_feed {
 
 static const char *format_name(const struct config *c)
 {
-    static const char *const names[] = {"tokens", "sa1b", "coco", "pairs", "csv"};
+    static const char *const names[] = {"tokens", "sa1b", "coco", "pairs", "csv", "packed"};
     return names[c->data_format];
+}
+
+/* Packed stores are mapped and read into nothing; an index with a memory map has files of pictures. */
+static bool reads_stores(const struct config *c)
+{
+    const char *path = c->data_format == FORMAT_PACKED && c->data_train.n ? c->data_train.at[0] : "", *dot = strrchr(path, '.');
+    return *path && !(dot && !strcmp(dot, ".json"));
 }
 
 static struct loader_options loader_options(const struct config *c, const struct model *m)
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
     int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, PICTURES_AHEAD);
-    int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : c->data_format == FORMAT_COCO ? 16 : 64;
+    int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : c->data_format == FORMAT_COCO ? 16 : reads_stores(c) ? 1 : 64;
     return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->mask_side(m, side), .masks = (uint32_t)c->data_max_masks,
                                    .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = (uint64_t)room * MIB,
                                    .polygon_runs = c->data_format == FORMAT_COCO ? POLYGON_RUNS : 0, .least = c->data_scale};

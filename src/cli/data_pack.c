@@ -1,0 +1,268 @@
+/*
+ * data_pack.c: `plimsoll data pack`: samples of any format as a store that is read without
+ * decoding (data/packed.h), or as an index with a memory map (data/memmap.h).
+ *
+ * Blocks of samples are made by threads, as a loader would make them, and written in order.
+ * A sample that cannot be used is named and left out. The output is there when all of it is.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/data.h"
+#include "cli/data_samples.h"
+#include "data/fill.h"
+#include "data/memmap.h"
+#include "data/packed.h"
+#include "io/png.h"
+#include "models/model.h"
+
+enum { BLOCK = 16, POLYGON_RUNS = 1 << 19, NAMED = 20 };
+static const uint64_t room = (uint64_t)1 << 28; /* of a thread for a sample's files: taken as it is used */
+
+struct packing {
+    struct samples all;
+    struct loader_options o;
+    bool bytes;                  /* the layout with a memory map */
+    struct packed_writer *store; /* one of these */
+    struct memmap_writer *map;
+    uint64_t written, left_out, masks, bad_masks;
+    VEC(int32_t) categories;     /* met so far */
+};
+
+/* One sample on its way. */
+struct packable {
+    struct fill_facts facts;
+    struct mask *masks;          /* [n] */
+    uint8_t *image, *bits;
+    size_t image_n;              /* bytes of the file, where that is kept */
+    uint32_t n, bad;
+    char name[512];
+    struct error e;
+    bool ok;
+};
+
+static void packable_free(struct packable *p)
+{
+    mem_free(p->masks);
+    mem_free(p->image);
+    mem_free(p->bits);
+}
+
+/* ---- making ---- */
+
+static enum data_fault make_masks(const struct packing *p, struct filler *f, struct packable *to)
+{
+    size_t bytes = grid_mask_bytes(p->o.cells, p->o.cells);
+    uint32_t n = to->facts.n;
+    to->masks = mem_alloc(n * sizeof *to->masks);
+    to->bits = mem_alloc(n * bytes);
+    for (uint32_t k = 0; k < n; k++) {
+        enum data_fault fault = fill_bits(f, k, to->bits + to->n * bytes, &to->e);
+        if (fault == FAULT_SIZE) return fault;
+        if (fault) to->bad++;
+        else to->masks[to->n++] = to->facts.records[k];
+    }
+    return to->n ? FAULT_NONE : FAULT_NO_MASKS;
+}
+
+/* The picture's file as it is; of a store its pixels, as a PNG. */
+static enum data_fault keep_file(const struct packing *p, uint64_t i, struct packable *to)
+{
+    struct sample s;
+    struct text png = {0};
+    int rc = samples_read(&p->all, i, &s, &to->e);
+    if (!rc && s.facts.decoded) {
+        rc = png_encode(&png, PNG_RGB, s.facts.w, s.facts.h, s.image, 0, &to->e);
+        to->image = (uint8_t *)png.at, to->image_n = png.n;
+        to->facts.h = s.facts.h, to->facts.w = s.facts.w;
+    } else if (!rc) {
+        to->image = s.image, to->image_n = s.facts.n;
+        s.image = NULL;
+    }
+    sample_free(&s);
+    return rc ? FAULT_READ : FAULT_NONE;
+}
+
+static void make(const struct packing *p, struct filler *f, uint64_t i, struct packable *to)
+{
+    memset(to, 0, sizeof *to);
+    dataset_name(p->all.set, i, to->name, sizeof to->name);
+    enum data_fault fault = fill_records(f, p->all.set, i, p->bytes, &to->facts, &to->e);
+    if (!fault) fault = make_masks(p, f, to);
+    if (!fault && p->bytes) fault = keep_file(p, i, to);
+    else if (!fault) {
+        to->image = mem_alloc((size_t)p->o.side * p->o.side * 3);
+        fault = fill_picture(f, p->all.set, i, to->image, &to->e);
+    }
+    to->ok = !fault;
+}
+
+/* ---- writing ---- */
+
+/* The categories that a sample's masks have, each once. */
+static void note_categories(struct packing *p, const struct packable *x)
+{
+    for (uint32_t k = 0; k < x->n; k++) {
+        bool known = false;
+        for (uint32_t i = 0; i < p->categories.n && !known; i++) known = p->categories.at[i] == x->masks[k].category;
+        if (known) continue;
+        vec_push(&p->categories, x->masks[k].category);
+        const char *name = dataset_category(p->all.set, x->masks[k].category);
+        if (name && p->store) packed_category(p->store, x->masks[k].category, name);
+    }
+}
+
+static int write_one(struct packing *p, const struct packable *x, struct error *e)
+{
+    const char *slash = strrchr(x->name, '/'), *key = slash ? slash + 1 : x->name;
+    note_categories(p, x);
+    p->written++;
+    p->masks += x->n;
+    p->bad_masks += x->bad;
+    if (p->map)
+        return memmap_add(p->map, &(struct memmap_new){.name = x->name, .key = key, .h = x->facts.h, .w = x->facts.w, .image = x->image, .n = x->image_n,
+                                                       .bits = x->bits, .masks = x->n}, e);
+    return packed_add(p->store, &(struct packed_new){.name = x->name, .key = key, .h = x->facts.h, .w = x->facts.w, .rows = x->facts.rows,
+                                                     .columns = x->facts.columns, .image = x->image, .masks = x->masks, .bits = x->bits,
+                                                     .n = x->n, .empty = x->facts.empty}, e);
+}
+
+static int write_block(struct packing *p, struct packable *block, uint64_t n, struct error *e)
+{
+    int rc = PL_OK;
+    for (uint64_t i = 0; i < n; i++) {
+        struct packable *x = &block[i];
+        if (!x->ok && p->left_out++ < NAMED) printf("left out: %s: %s\n", x->name, x->e.text);
+        if (x->ok && !rc) rc = write_one(p, x, e);
+        packable_free(x);
+    }
+    return rc;
+}
+
+static int pack_all(struct packing *p, struct error *e)
+{
+    struct packable *block = mem_alloc(BLOCK * sizeof *block);
+    int rc = PL_OK;
+    for (uint64_t from = 0; from < p->all.n && !rc; from += BLOCK) {
+        uint64_t n = min_u64(p->all.n - from, BLOCK);
+#pragma omp parallel
+        {
+            char *memory = mem_alloc(filler_size(&p->o) + 64);
+            struct filler *f = filler_new(&p->o, (char *)align_up((uintptr_t)memory, 64));
+#pragma omp for schedule(dynamic)
+            for (uint64_t i = 0; i < n; i++) make(p, f, from + i, &block[i]);
+            filler_free(f);
+            mem_free(memory);
+        }
+        rc = write_block(p, block, n, e);
+    }
+    mem_free(block);
+    return rc;
+}
+
+/* ---- the command ---- */
+
+static int finish(struct packing *p, int rc, struct error *e)
+{
+    if (!rc && !p->written) rc = error_set(e, PL_USAGE, "none of %llu samples can be used: nothing is written", (unsigned long long)p->all.n);
+    if (rc && p->store) packed_abandon(p->store);
+    if (rc && p->map) memmap_abandon(p->map);
+    if (rc) return rc;
+    return p->store ? packed_finish(p->store, e) : memmap_finish(p->map, e);
+}
+
+static int pack(struct packing *p, const struct samples_options *o, const struct names *paths, const char *output, struct error *e)
+{
+    double from = clock_seconds();
+    int rc = samples_open(&p->all, o, paths, e);
+    if (rc) return rc;
+    rc = p->bytes ? memmap_create(&p->map, output, p->o.cells, e) : packed_create(&p->store, output, p->o.side, p->o.cells, e);
+    if (!rc) rc = pack_all(p, e);
+    if (p->store || p->map) rc = finish(p, rc, e);
+    if (!rc) {
+        if (p->left_out > NAMED) printf("%llu more are left out: `plimsoll data verify` lists all\n", (unsigned long long)(p->left_out - NAMED));
+        printf("%s: %llu samples with %llu masks, ", output, (unsigned long long)p->written, (unsigned long long)p->masks);
+        if (!p->bytes) printf("pictures of %u, ", p->o.side);
+        printf("masks of %u a side; %llu samples and %llu masks left out, %.1f s\n", p->o.cells, (unsigned long long)p->left_out, (unsigned long long)p->bad_masks,
+               clock_seconds() - from);
+    }
+    vec_free(&p->categories);
+    samples_close(&p->all);
+    return rc;
+}
+
+static bool find_labels(const char *word, enum label_kind *to)
+{
+    static const char *const words[] = {"auto", "binary", "classes", "instances"};
+    for (size_t i = 0; i < COUNT(words); i++)
+        if (!strcmp(word, words[i])) {
+            *to = (enum label_kind)i;
+            return true;
+        }
+    return false;
+}
+
+/* The sides that a model is trained with; what was given by itself stays. */
+static int ask_model(const char *name, uint64_t *size, uint64_t *cells, struct error *e)
+{
+    struct model m = {0};
+    int rc = dir_exists(name) ? model_open(&m, name, e) : model_preset(&m, name, e);
+    if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "--model %s: a %s makes no masks", name, m.family->model_type);
+    if (!rc && !*size) *size = (uint64_t)m.image;
+    if (!rc && !*cells) *cells = (uint64_t)m.mask_side(&m, (int64_t)*size);
+    model_close(&m);
+    return rc;
+}
+
+static int check(struct packing *p, uint64_t size, uint64_t cells, const char *layout, const char *labels, const char *output, struct samples_options *o,
+                 struct error *e)
+{
+    if (!output) return error_set(e, PL_USAGE, "where to? -o FILE.pack says it");
+    if (strcmp(layout, "plimsoll") && strcmp(layout, "seed")) return error_set(e, PL_USAGE, "--layout %s: expected plimsoll or seed", layout);
+    if (!find_labels(labels, &o->labels)) return error_set(e, PL_USAGE, "--labels %s: expected auto, binary, classes or instances", labels);
+    if (size < 16 || size > PACKED_MAX_SIDE) return error_set(e, PL_USAGE, "--size %llu: expected 16 to %d", (unsigned long long)size, PACKED_MAX_SIDE);
+    if (!cells) cells = size / 4;
+    if (cells < 4 || cells > size) return error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to --size", (unsigned long long)cells);
+    p->bytes = !strcmp(layout, "seed");
+    p->o = (struct loader_options){.side = (uint32_t)size, .cells = (uint32_t)cells, .masks = 1, .threads = 1, .slots = 2, .room = room, .polygon_runs = POLYGON_RUNS};
+    return PL_OK;
+}
+
+static int run(int argc, char **argv, struct error *e)
+{
+    struct names paths = {0};
+    struct samples_options o = {0};
+    struct packing p = {0};
+    uint64_t size = 0, cells = 0;
+    const char *output = NULL, *model = NULL, *layout = "plimsoll", *labels = "auto";
+    bool help;
+    const struct data_option table[] = {{"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks},
+                                        {"--labels", DATA_TEXT, &labels}, {"-o", DATA_TEXT, &output}, {"--out", DATA_TEXT, &output},
+                                        {"--size", DATA_COUNT, &size}, {"--masks-size", DATA_COUNT, &cells}, {"--layout", DATA_TEXT, &layout}, {"--model", DATA_TEXT, &model}};
+    int rc = data_options(&data_pack, table, COUNT(table), argc, argv, &paths, &help, e);
+    if (!rc && !help && !paths.n) rc = error_set(e, PL_USAGE, "which data? Give shards, folders or globs; --help shows how");
+    if (!rc && !help && model) rc = ask_model(model, &size, &cells, e);
+    if (!rc && !help) rc = check(&p, size ? size : 1024, cells, layout, labels, output, &o, e);
+    if (!rc && !help) rc = pack(&p, &o, &paths, output, e);
+    names_free(&paths);
+    return rc;
+}
+
+const struct command data_pack = {
+    "pack", "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--layout seed]",
+    "Stores pictures and masks as training wants them: resized, padded, rasterised. Reading them\n"
+    "takes a copy. Use it with data.format: packed and data.train: FILE.pack.\n"
+    "\n"
+    "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
+    "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
+    "  -o FILE.pack    it is there when all of it is written\n"
+    "  --model MODEL   a folder or a preset: its sizes are taken where they are not given\n"
+    "  --size N        side of the pictures: data.image_size of the run (1024)\n"
+    "  --masks-size N  side of the masks: what the loss works at (a quarter of the pictures')\n"
+    "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"
+    "  --images DIR    where coco's and csv's pictures are\n"
+    "  --masks DIR     where those of pairs have their masks\n"
+    "  --labels KIND   what the values of mask pictures mean: auto, binary, classes, instances\n"
+    "  --layout seed   a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
+    "                  masks x N x N, each stretched over its picture) and the pictures' files",
+    run};

@@ -1,0 +1,265 @@
+/*
+ * init.c: `plimsoll init --model X --data DIR`: a run.yaml for what is there, on standard output.
+ *
+ * Whatever it writes was opened here first, by the readers that training uses: the samples are
+ * counted, and the numbers in the file follow from them.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/data.h"
+#include "cli/init.h"
+#include "data/dataset.h"
+#include "data/tokens.h"
+#include "io/json.h"
+#include "models/model.h"
+#include "models/presets.h"
+
+enum { LOOKED_AT = 64, RECORDS = 4096, MOST_MASKS = 32, SCRATCH = 64 << 20 };
+
+struct plan_of_run {
+    struct model model;
+    bool preset;
+    const char *name;        /* of the model */
+    struct found data;
+    uint64_t samples;        /* to train on */
+    uint64_t held_out;
+    double holdout;          /* share of the files; 0: none, or validation has files of its own */
+    int64_t image, masks, sequence;
+    int64_t cells;           /* of a store's masks; 0: they are no bits yet */
+};
+
+/* ---- the model ---- */
+
+static int open_model(struct plan_of_run *r, const char *name, struct error *e)
+{
+    for (const struct preset *p = presets; p->name; p++) r->preset |= !strcmp(p->name, name);
+    r->name = name;
+    if (r->preset) return model_preset(&r->model, name, e);
+    if (dir_exists(name)) return model_open(&r->model, name, e);
+    struct text known = {0};
+    for (const struct preset *p = presets; p->name; p++) text_printf(&known, "%s%s", p == presets ? "" : ", ", p->name);
+    error_set(e, PL_USAGE, "--model %s: neither a folder nor one of the presets %s", name, known.at);
+    text_free(&known);
+    return e->code;
+}
+
+/* Pictures with masks are for models that make masks, tokens for those with a vocabulary. */
+static int check_kinds(const struct plan_of_run *r, struct error *e)
+{
+    const char *type = r->model.family->model_type;
+    bool tokens = !strcmp(r->data.format, "tokens");
+    if (!r->model.mask_side && !r->model.vocabulary) return error_set(e, PL_USAGE, "%s is a %s, which cannot be trained by itself; take a sam or a language model", r->name, type);
+    if (tokens && r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, and %s is a %s, which takes pictures with masks", r->data.what, r->name, type);
+    if (!tokens && !r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, pictures with masks, and %s is a %s, which takes tokens", r->data.what, r->name, type);
+    return PL_OK;
+}
+
+/* ---- pictures ---- */
+
+/* How many masks pictures have, by some of them; of a store also the side of its pictures. */
+static void look_at_samples(struct plan_of_run *r, const struct dataset *d)
+{
+    struct mask *records = mem_alloc(RECORDS * sizeof *records);
+    void *scratch = mem_alloc(SCRATCH);
+    uint64_t n = dataset_count(d), looked = min_u64(n, LOOKED_AT);
+    uint32_t most = 1;
+    for (uint64_t i = 0; i < looked; i++) {
+        struct dataset_masks found;
+        struct error ignored;
+        if (dataset_masks(d, i * n / looked, scratch, SCRATCH, records, RECORDS, &found, &ignored)) continue;
+        if (found.n > most) most = found.n;
+        if (records[0].shape.kind == SHAPE_BITS && !records[0].shape.cells.id) r->cells = records[0].shape.cells.w;
+    }
+    struct dataset_image image;
+    struct error ignored;
+    int64_t patch = 4 * r->model.image / max_i64(1, r->model.mask_side(&r->model, r->model.image));
+    r->image = r->model.image;
+    if (!dataset_image(d, 0, scratch, SCRATCH, &image, &ignored) && image.decoded && (int64_t)(image.stride / 3) % patch == 0) r->image = (int64_t)(image.stride / 3);
+    r->masks = min_i64(MOST_MASKS, (int64_t)align_up(most, 4));
+    mem_free(scratch);
+    mem_free(records);
+}
+
+static int open_pictures(struct plan_of_run *r, struct error *e)
+{
+    const struct found *f = &r->data;
+    struct dataset *d;
+    struct dataset_options o = {.format = f->format, .paths = f->train.at, .n_paths = f->train.n, .split = {.column = f->train_split}};
+    if (dataset_open(&d, &o, e)) return e->code;
+    uint64_t n = r->samples = dataset_count(d);
+    look_at_samples(r, d);
+    dataset_close(d);
+    bool own = f->validation.n || f->validation_split;
+    if (own) {
+        if (f->validation.n) o.paths = f->validation.at, o.n_paths = f->validation.n;
+        o.split.column = f->validation_split;
+        if (dataset_open(&d, &o, e)) return e->code;
+        r->held_out = dataset_count(d);
+        dataset_close(d);
+    } else if (n > 1) { /* a tenth, and one at least */
+        r->holdout = n >= 10 ? 0.1 : 1.0 / (double)n;
+        r->held_out = (uint64_t)(r->holdout * (double)n + 0.5);
+        r->samples = n - r->held_out;
+    }
+    return PL_OK;
+}
+
+/* ---- tokens ---- */
+
+static int count_tokens(const struct plan_of_run *r, const struct names *paths, uint64_t *n, struct error *e)
+{
+    struct tokens t;
+    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = r->sequence, .vocab_size = r->model.vocabulary};
+    *n = 0;
+    if (!paths->n) return PL_OK;
+    if (tokens_open(&t, &o, e)) return e->code;
+    *n = tokens_count(&t);
+    tokens_close(&t);
+    return PL_OK;
+}
+
+/* The longest sequence that the model takes, up to 1024, and of which both sets have some. */
+static int open_tokens(struct plan_of_run *r, struct error *e)
+{
+    struct bump b = {0};
+    struct value *config;
+    uint64_t positions = 1024;
+    if (!json_parse(r->model.config_text, strlen(r->model.config_text), &b, &config, e)) value_opt_uint(config, "max_position_embeddings", &positions, e);
+    bump_free(&b);
+    int rc = PL_FAIL;
+    for (r->sequence = (int64_t)min_u64(positions, 1024); rc && r->sequence >= 2; r->sequence /= 2) {
+        rc = count_tokens(r, &r->data.train, &r->samples, e);
+        if (!rc) rc = count_tokens(r, &r->data.validation, &r->held_out, e);
+        if (!rc) break;
+    }
+    if (!rc) e->code = PL_OK; /* longer ones left theirs */
+    return rc;
+}
+
+/* ---- the file ---- */
+
+static void put_string(struct text *out, const char *s)
+{
+    struct json_writer w = {.out = out};
+    json_put_string(&w, NULL, s);
+}
+
+static void put_list(struct text *out, const char *key, const struct names *l)
+{
+    text_printf(out, "  %s: [", key);
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (i) text_printf(out, ", ");
+        put_string(out, l->at[i]);
+    }
+    text_printf(out, "]\n");
+}
+
+static void put_data(const struct plan_of_run *r, struct text *out)
+{
+    const struct found *f = &r->data;
+    text_printf(out, "data:\n  format: %s\n", f->format);
+    put_list(out, "train", &f->train);
+    if (f->validation.n) put_list(out, "validation", &f->validation);
+    if (f->train_split) text_printf(out, "  train_split: %s               # the table's split column\n  validation_split: %s\n", f->train_split, f->validation_split);
+    if (r->holdout > 0)
+        text_printf(out, "  holdout: %.4g                   # share of the pictures that is evaluated on: %llu of %llu\n  split_seed: 0                  # another one holds out others\n",
+                    r->holdout, (unsigned long long)r->held_out, (unsigned long long)(r->held_out + r->samples));
+    if (r->sequence) {
+        text_printf(out, "  sequence: %lld                 # tokens in a sample\n", (long long)r->sequence);
+        if (!f->validation.n) text_printf(out, "  # validation: [...]            # there is one file: name another to evaluate on\n");
+        return;
+    }
+    text_printf(out, "  image_size: %lld               # the longer side becomes this; smaller is faster\n", (long long)r->image);
+    if (r->cells && r->cells != r->model.mask_side(&r->model, r->image))
+        text_printf(out, "  # The store's masks have %lld cells a side, the loss works at %lld: `plimsoll data pack --model %s` makes them equal.\n", (long long)r->cells,
+                    (long long)r->model.mask_side(&r->model, r->image), r->name);
+    text_printf(out, "  max_masks: %lld                 # of a picture in a batch: memory grows with it\n", (long long)r->masks);
+    text_printf(out, "  # flip: 0.5                    # augmentation: flip, scale, crop\n");
+}
+
+/* Fresh weights take a higher rate than trained ones. */
+static void put_train(const struct plan_of_run *r, const char *out_folder, struct text *out)
+{
+    bool masks = r->model.mask_side;
+    uint64_t batch = min_u64(8, r->samples), epochs = 10, each = (r->samples + batch - 1) / batch, steps = epochs * each;
+    text_printf(out, "\ntrain:\n  epochs: %llu                     # %llu steps of %llu, over %llu samples\n", (unsigned long long)epochs, (unsigned long long)steps,
+                (unsigned long long)batch, (unsigned long long)r->samples);
+    text_printf(out, "  effective_batch: %llu\n", (unsigned long long)batch);
+    text_printf(out, "  learning_rate: %s           # for %s\n", r->preset ? masks ? "8e-4" : "1e-3" : masks ? "1e-4" : "2e-5", r->preset ? "fresh weights" : "weights that are trained already");
+    text_printf(out, "  schedule: cosine\n  warmup_steps: %llu\n", (unsigned long long)min_u64(250, steps / 10));
+    text_printf(out, "  weight_decay: 0.1\n  no_decay: [%s]\n  clip_norm: 1\n", masks ? "\"*norm*\", \"*.bias\"" : "\"*norm.weight\"");
+    if (r->held_out) text_printf(out, "  eval_every: %llu                # once an epoch; the best model is kept\n", (unsigned long long)each);
+    text_printf(out, "  save_every: %llu\n  out: ", (unsigned long long)each);
+    put_string(out, out_folder);
+    text_printf(out, "\n");
+}
+
+static void put_all(const struct plan_of_run *r, const char *data, const char *out_folder, struct text *out)
+{
+    text_printf(out, "# %s on %s: %s, %llu samples to train on", r->name, data, r->data.what, (unsigned long long)r->samples);
+    if (r->held_out) text_printf(out, ", %llu to evaluate on", (unsigned long long)r->held_out);
+    text_printf(out, ".\n#\n#   plimsoll plan  RUN.yaml        what it takes\n#   plimsoll train RUN.yaml\n#\n# `plimsoll train --help` explains every key. Paths are relative to the current directory.\n\n");
+    text_printf(out, "model:\n  %s: ", r->preset ? "preset" : "path");
+    put_string(out, r->name);
+    text_printf(out, "\n\n");
+    put_data(r, out);
+    put_train(r, out_folder, out);
+    text_printf(out, "\nmemory:\n  budget: none                   # such as 8GiB: the fastest plan that fits is found\n");
+}
+
+/* "runs/" and the model's last name. */
+static void default_folder(const char *model, struct text *out)
+{
+    size_t n = strlen(model);
+    while (n > 1 && model[n - 1] == '/') n--;
+    size_t from = n;
+    while (from && model[from - 1] != '/') from--;
+    text_printf(out, "runs/%.*s", (int)(n - from), model + from);
+}
+
+/* ---- the command ---- */
+
+static int init(const char *model, const char *data, const char *out_folder, struct error *e)
+{
+    struct plan_of_run r = {0};
+    struct text folder = {0}, text = {0};
+    int rc = open_model(&r, model, e);
+    if (!rc) rc = init_look(data, &r.data, e);
+    if (!rc) rc = check_kinds(&r, e);
+    if (!rc && (r.model.mask_side ? open_pictures(&r, e) : open_tokens(&r, e))) rc = error_prepend(e, "%s (%s)", data, r.data.what);
+    if (!rc) {
+        default_folder(model, &folder);
+        put_all(&r, data, out_folder ? out_folder : folder.at, &text);
+        fputs(text.at, stdout);
+    }
+    text_free(&folder);
+    text_free(&text);
+    found_free(&r.data);
+    model_close(&r.model);
+    return rc;
+}
+
+static int run(int argc, char **argv, struct error *e)
+{
+    const char *model = NULL, *data = NULL, *out = NULL;
+    bool help;
+    const struct data_option table[] = {{"--model", DATA_TEXT, &model}, {"--data", DATA_TEXT, &data}, {"--out", DATA_TEXT, &out}};
+    int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
+    if (rc || help) return rc;
+    if (!model) return error_set(e, PL_USAGE, "which model? --model names a folder or a preset such as sam-tiny");
+    if (!data) return error_set(e, PL_USAGE, "which data? --data names a folder or a file");
+    return init(model, data, out, e);
+}
+
+const struct command command_init = {
+    "init", "init --model MODEL --data DIR [--out FOLDER] > RUN.yaml",
+    "Looks at the model and at the data and writes a configuration that trains the one on the other.\n"
+    "\n"
+    "  --model MODEL   a folder with config.json, or a preset such as sam-tiny\n"
+    "  --data DIR      tar shards, or extracted folders of x.jpg + x.json; COCO's instances_*.json;\n"
+    "                  images/ and masks/; a .csv with columns image and mask (and split); *.pack;\n"
+    "                  index.json + masks.u8; tokens: .npy, .bin, .tokens, .safetensors, .txt\n"
+    "  --out FOLDER    what train.out says; default: runs/MODEL",
+    run};

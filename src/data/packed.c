@@ -1,0 +1,291 @@
+/*
+ * packed.c: the format `packed`: files of packed.h, mapped, one after the other.
+ *
+ * Invariant: of an opened file every number that is used for an address has been checked, so
+ * the readers below check none. A file that is made shorter while it is mapped is beyond what
+ * any reader of a map can bear: stores are replaced by renaming, as packed_finish does.
+ */
+#include "data/packed.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/crc32c.h"
+#include "data/dataset.h"
+#include "data/memmap.h"
+#include "io/file.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a packed store is read where it lies");
+_Static_assert(sizeof(struct packed_header) == 80 && sizeof(struct packed_sample) == 56 && sizeof(struct packed_mask) == 56 &&
+                   sizeof(struct packed_category) == 8, "these are the file's");
+
+/* --- checking -------------------------------------------------------------------------- */
+
+static int check_header(const struct packed_header *h, size_t n, struct error *e)
+{
+    if (n < PACKED_DATA || memcmp(h->magic, PACKED_MAGIC, sizeof h->magic))
+        return error_set(e, PL_USAGE, "it does not begin as a packed store does; it is another file, or writing it was never finished");
+    if (h->version != PACKED_VERSION)
+        return error_set(e, PL_USAGE, "a packed store of version %u, this program reads version %d: write it again with `plimsoll data pack`", h->version, PACKED_VERSION);
+    if (h->header_sum != crc32c(0, h, offsetof(struct packed_header, header_sum))) return error_set(e, PL_USAGE, "its header is damaged: the sum is wrong");
+    if (h->bytes != n) return error_set(e, PL_USAGE, "it has %zu bytes, its header says %llu: it was cut, or copied in part", n, (unsigned long long)h->bytes);
+    if (!h->side || h->side > PACKED_MAX_SIDE || !h->cells || h->cells > PACKED_MAX_SIDE)
+        return error_set(e, PL_USAGE, "pictures of %u and masks of %u a side, expected 1 to %d", h->side, h->cells, PACKED_MAX_SIDE);
+    return PL_OK;
+}
+
+/* Where the four tables of the index are; they must end where the file does. */
+static int lay_index(struct packed_file *f, size_t n, struct error *e)
+{
+    const struct packed_header *h = f->header;
+    uint64_t most = n / 8; /* no count is larger, so no product below overflows */
+    bool sound = h->index >= PACKED_DATA && h->index <= n && h->index % 8 == 0 && h->samples <= most && h->masks <= most && h->categories <= most &&
+                 h->names && h->names <= n;
+    uint64_t masks = 0, categories = 0, names = 0;
+    if (sound) {
+        masks = h->index + h->samples * sizeof *f->samples;
+        categories = masks + h->masks * sizeof *f->masks;
+        names = categories + h->categories * sizeof *f->categories;
+        sound = names <= n && h->names == n - names;
+    }
+    if (!sound) return error_set(e, PL_USAGE, "its index does not end where the file does");
+    f->samples = (const void *)(f->at + h->index);
+    f->masks = (const void *)(f->at + masks);
+    f->categories = (const void *)(f->at + categories);
+    f->names = (const char *)f->at + names;
+    if (h->index_sum != crc32c(0, f->at + h->index, (size_t)(n - h->index))) return error_set(e, PL_USAGE, "its index is damaged: the sum is wrong");
+    if (f->names[h->names - 1]) return error_set(e, PL_USAGE, "its last name has no end");
+    return PL_OK;
+}
+
+static bool check_sample(const struct packed_file *f, const struct packed_sample *s)
+{
+    const struct packed_header *h = f->header;
+    if (s->at < PACKED_DATA || s->at % PACKED_ALIGN || s->at > h->index || h->index - s->at < f->picture_bytes) return false;
+    if (s->first > h->masks || s->masks > h->masks - s->first) return false;
+    if (s->masks > (h->index - s->at - f->picture_bytes) / f->mask_bytes) return false;
+    if (!s->rows || s->rows > h->side || !s->columns || s->columns > h->side) return false;
+    return s->h && s->w && s->h <= 1u << 20 && s->w <= 1u << 20 && s->name < h->names && s->key < h->names;
+}
+
+static bool check_mask(const struct packed_mask *m)
+{
+    return isfinite(m->area) && isfinite(m->box[0]) && isfinite(m->box[1]) && isfinite(m->box[2]) && isfinite(m->box[3]) &&
+           isfinite(m->predicted_iou) && isfinite(m->stability);
+}
+
+int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct error *e)
+{
+    *f = (struct packed_file){.at = bytes, .header = bytes};
+    CHECK((uintptr_t)bytes % PACKED_ALIGN == 0);
+    if (n < sizeof *f->header) return error_set(e, PL_USAGE, "it has %zu bytes, a packed store has more", n);
+    if (check_header(f->header, n, e) || lay_index(f, n, e)) return e->code;
+    const struct packed_header *h = f->header;
+    f->picture_bytes = (size_t)align_up((uint64_t)h->side * h->side * 3, PACKED_ALIGN);
+    f->stride = grid_stride(h->cells);
+    f->mask_bytes = grid_mask_bytes(h->cells, h->cells);
+    for (uint64_t i = 0; i < h->samples; i++)
+        if (!check_sample(f, &f->samples[i])) return error_set(e, PL_USAGE, "sample %llu of its index makes no sense", (unsigned long long)i);
+    for (uint64_t i = 0; i < h->masks; i++)
+        if (!check_mask(&f->masks[i])) return error_set(e, PL_USAGE, "mask %llu of its index makes no sense", (unsigned long long)i);
+    for (uint64_t i = 0; i < h->categories; i++)
+        if (f->categories[i].name >= h->names) return error_set(e, PL_USAGE, "category %llu of its index has no name", (unsigned long long)i);
+    return PL_OK;
+}
+
+/* --- opening ---------------------------------------------------------------------------- */
+
+struct packed {
+    struct packed_part {
+        struct packed_file file;
+        void *map;
+        size_t n;
+        uint64_t first; /* number of its first sample */
+    } *parts;
+    uint32_t n;
+    int32_t *only;      /* [n_only] categories; none: all */
+    uint32_t n_only;
+};
+
+static void packed_close(struct dataset *d)
+{
+    struct packed *p = d->state;
+    if (!p) return;
+    for (uint32_t i = 0; i < p->n; i++) munmap(p->parts[i].map, p->parts[i].n);
+    mem_free(p->parts);
+    mem_free(p->only);
+    mem_free(p);
+}
+
+static int open_part(struct packed_part *p, const char *path, struct error *e)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = PL_OK;
+    if (fd < 0) return file_error(path, "open it", e);
+    p->map = MAP_FAILED;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = error_set(e, PL_USAGE, "%s is no regular file, expected a packed store", path);
+    else if (st.st_size < PACKED_DATA) rc = error_set(e, PL_USAGE, "%s: it has %lld bytes, a packed store has more", path, (long long)st.st_size);
+    if (!rc) {
+        p->n = (size_t)st.st_size;
+        p->map = mmap(NULL, p->n, PROT_READ, MAP_SHARED, fd, 0);
+        if (p->map == MAP_FAILED) rc = file_error(path, "map it", e);
+    }
+    close(fd);
+    if (!rc && packed_parse(&p->file, p->map, p->n, e)) rc = error_prepend(e, "%s", path);
+    if (rc && p->map != MAP_FAILED) munmap(p->map, p->n);
+    return rc;
+}
+
+/* Categories are asked for by name or by number. */
+static int find_category(const struct packed *p, const char *word, int32_t *to, struct error *e)
+{
+    char *end;
+    long long number = strtoll(word, &end, 10);
+    if (end != word && !*end && number >= INT32_MIN && number <= INT32_MAX) {
+        *to = (int32_t)number;
+        return PL_OK;
+    }
+    for (uint32_t k = 0; k < p->n; k++)
+        for (uint64_t i = 0; i < p->parts[k].file.header->categories; i++) {
+            const struct packed_category *c = &p->parts[k].file.categories[i];
+            if (strcmp(p->parts[k].file.names + c->name, word)) continue;
+            *to = c->number;
+            return PL_OK;
+        }
+    return error_set(e, PL_USAGE, "category %s: the packed store has none of that name", word);
+}
+
+static int packed_open(struct dataset *d, const struct dataset_options *o, struct error *e)
+{
+    if (memmap_is_index(o)) { /* the other layout: a format of its own behind the same name */
+        d->format = &dataset_memmap;
+        return d->format->open(d, o, e);
+    }
+    struct names paths;
+    struct packed *p = d->state = mem_alloc(sizeof *p);
+    if (dataset_paths(o, &paths, e)) return e->code;
+    int rc = PL_OK;
+    p->parts = mem_alloc(paths.n * sizeof *p->parts);
+    for (uint32_t i = 0; i < paths.n && !rc; i++) {
+        struct packed_part *part = &p->parts[p->n];
+        if ((rc = open_part(part, paths.at[i], e))) break;
+        const struct packed_header *h = part->file.header;
+        p->n++;
+        part->first = d->total;
+        d->total += h->samples;
+        d->fingerprint = hash_bytes(h, sizeof *h, d->fingerprint);
+        d->report.members += h->samples;
+    }
+    p->only = mem_alloc(o->n_categories * sizeof *p->only);
+    for (uint32_t i = 0; i < o->n_categories && !rc; i++) rc = find_category(p, o->categories[i], &p->only[p->n_only++], e);
+    names_free(&paths);
+    return rc;
+}
+
+/* --- reading ---------------------------------------------------------------------------- */
+
+static const struct packed_file *find(const struct dataset *d, uint64_t i, const struct packed_sample **s)
+{
+    const struct packed *p = d->state;
+    uint32_t low = 0, high = p->n;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        *(p->parts[middle].first <= i ? &low : &high) = middle;
+    }
+    *s = &p->parts[low].file.samples[i - p->parts[low].first];
+    return &p->parts[low].file;
+}
+
+static void packed_describe(const struct dataset *d, uint64_t i, char *name, size_t room, const char **key)
+{
+    const struct packed_sample *s;
+    const struct packed_file *f = find(d, i, &s);
+    *key = f->names + s->key;
+    snprintf(name, room, "%s", f->names + s->name);
+}
+
+static enum data_fault packed_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out, struct error *e)
+{
+    const struct packed_sample *s;
+    const struct packed_file *f = find(d, i, &s);
+    (void)to, (void)room, (void)e;
+    *out = (struct dataset_image){.n = (size_t)s->rows * s->columns * 3, .decoded = true, .h = s->rows, .w = s->columns, .pixels = f->at + s->at,
+                                  .stride = (size_t)f->header->side * 3, .full_h = s->h, .full_w = s->w};
+    return FAULT_NONE;
+}
+
+static bool wanted(const struct packed *p, int32_t category)
+{
+    for (uint32_t i = 0; i < p->n_only; i++)
+        if (p->only[i] == category) return true;
+    return !p->n_only;
+}
+
+static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks, uint32_t room,
+                                    struct dataset_masks *out, struct error *e)
+{
+    const struct packed_sample *s;
+    const struct packed_file *f = find(d, i, &s);
+    const struct packed_header *h = f->header;
+    (void)scratch, (void)n;
+    *out = (struct dataset_masks){.empty = s->empty, .h = s->h, .w = s->w};
+    for (uint32_t k = 0; k < s->masks; k++) {
+        const struct packed_mask *m = &f->masks[s->first + k];
+        if (!wanted(d->state, m->category)) continue;
+        if (out->n == room) return error_set(e, PL_NOFIT, "%u masks, expected at most %u", s->masks, room), FAULT_MANY;
+        struct mask *to = &masks[out->n++];
+        *to = (struct mask){.id = m->id, .category = m->category, .crowd = m->crowd != 0, .area = m->area, .predicted_iou = m->predicted_iou,
+                            .stability = m->stability, .point = {m->point[0], m->point[1]}, .shape = {.kind = SHAPE_BITS, .h = s->h, .w = s->w}};
+        memcpy(to->box, m->box, sizeof to->box);
+        to->shape.cells.at = f->at + s->at + f->picture_bytes + k * f->mask_bytes;
+        to->shape.cells.stride = f->stride;
+        to->shape.cells.w = to->shape.cells.h = h->cells;
+        to->shape.cells.over_w = s->columns * h->cells;
+        to->shape.cells.over_h = s->rows * h->cells;
+        to->shape.cells.per = h->side;
+    }
+    return FAULT_NONE;
+}
+
+static void packed_expect(const struct dataset *d, uint64_t i)
+{
+    const struct packed_sample *s;
+    const struct packed_file *f = find(d, i, &s);
+    uintptr_t page = 4096, from = (uintptr_t)(f->at + s->at) / page * page;
+    madvise((void *)from, (size_t)((uintptr_t)(f->at + s->at) - from) + f->picture_bytes + s->masks * f->mask_bytes, MADV_WILLNEED);
+}
+
+static const char *packed_category_name(const struct dataset *d, int32_t category)
+{
+    const struct packed *p = d->state;
+    for (uint32_t k = 0; k < p->n; k++)
+        for (uint64_t i = 0; i < p->parts[k].file.header->categories; i++)
+            if (p->parts[k].file.categories[i].number == category) return p->parts[k].file.names + p->parts[k].file.categories[i].name;
+    return NULL;
+}
+
+static int packed_check(const struct dataset *d, uint64_t i, struct error *e)
+{
+    const struct packed_sample *s;
+    const struct packed_file *f = find(d, i, &s);
+    if (crc32c(0, f->at + s->at, f->picture_bytes + s->masks * f->mask_bytes) == s->sum) return PL_OK;
+    return error_set(e, PL_USAGE, "the bytes at %llu are not those that were written: the sum is wrong", (unsigned long long)s->at);
+}
+
+const struct dataset_format dataset_packed = {
+    .name = "packed",
+    .open = packed_open,
+    .close = packed_close,
+    .describe = packed_describe,
+    .image = packed_image,
+    .masks = packed_masks,
+    .expect = packed_expect,
+    .category = packed_category_name,
+    .check = packed_check,
+};

@@ -1,0 +1,88 @@
+#!/bin/bash
+# run_init.sh: `plimsoll init` on every kind of folder: what it writes is planned and trained.
+#
+#   bash tests/run_init.sh        from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+
+"$binary" data make "$tmp/tars" --images 6 --shards 2 --size 96x80 --masks 4 >"$tmp/log" || exit 2
+"$binary" data make "$tmp/extracted" --images 6 --shards 2 --size 96x80 --masks 4 --extracted >"$tmp/log" || exit 2
+
+# COCO's layout from the annotations of the extracted ones: annotations/instances_*.json and images/.
+make_coco() {
+    local dir=$tmp/coco set first last i f images= annotations=
+    mkdir -p "$dir/annotations" "$dir/images" && cp "$tmp"/extracted/*/*.jpg "$dir/images/" || return 1
+    for set in train:1:4 val:5:6; do
+        IFS=: read -r set first last <<<"$set"
+        images= annotations=
+        for i in $(seq "$first" "$last"); do
+            images+="${images:+, }{\"id\": $i, \"width\": 96, \"height\": 80, \"file_name\": \"sa_$i.jpg\"}"
+            annotations+="${annotations:+, }{\"id\": $i, \"image_id\": $i, \"category_id\": 1, \"iscrowd\": 0, \"area\": 900, \"bbox\": [10, 10, 30, 30], \"segmentation\": [[10, 10, 40, 10, 40, 40, 10, 40]]}"
+        done
+        printf '{"images": [%s], "annotations": [%s], "categories": [{"id": 1, "name": "thing"}]}\n' "$images" "$annotations" >"$dir/annotations/instances_$set.json"
+    done
+}
+make_png() { "$tools/forge_png" "$1"; }
+make_pairs() {
+    local dir=$tmp/pairs i
+    mkdir -p "$dir/images" "$dir/masks" && cp "$tmp"/extracted/*/*.jpg "$dir/images/" || return 1
+    for i in 1 2 3 4 5 6; do make_png "$dir/masks/sa_$i.png" || return 1; done
+    mkdir -p "$tmp/csv" && cp -r "$dir/images" "$tmp/csv/pictures" && cp -r "$dir/masks" "$tmp/csv/labels" || return 1
+    {
+        echo image,mask,split
+        for i in 1 2 3 4; do echo "pictures/sa_$i.jpg,labels/sa_$i.png,train"; done
+        for i in 5 6; do echo "pictures/sa_$i.jpg,labels/sa_$i.png,val"; done
+    } >"$tmp/csv/table.csv"
+}
+make_packed() {
+    mkdir -p "$tmp/packed" && "$binary" data pack "$tmp/tars" -o "$tmp/packed/all.pack" --model sam-tiny &&
+        "$binary" data pack "$tmp/tars" -o "$tmp/memmap" --layout seed --size 256
+}
+make_tokens() { mkdir -p "$tmp/tokens" && cp docs/data.md "$tmp/tokens/a.txt" && cp docs/data-formats.md "$tmp/tokens/b.txt"; }
+
+# works MODEL DATA FORMAT [PATTERN]: init writes that format and the pattern; plan accepts it; two steps are trained.
+works() {
+    local yaml=$tmp/run.yaml
+    rm -rf "$tmp/run"
+    "$binary" init --model "$1" --data "$2" --out "$tmp/run" >"$yaml" || return 1
+    grep -q "^  format: $3\$" "$yaml" && grep -q -- "${4:-.}" "$yaml" || { cat "$yaml"; return 1; }
+    # shellcheck disable=SC2086
+    "$binary" plan "$yaml" $FLAGS >"$tmp/out" || return 1
+    # shellcheck disable=SC2086
+    "$binary" train "$yaml" --set train.steps=2 --set train.effective_batch=1 --set train.eval_every=0 $FLAGS >"$tmp/out" 2>"$tmp/err" || { cat "$yaml" "$tmp/err"; return 1; }
+    [ -s "$tmp/run/model/model.safetensors" ] && steps_once "$tmp/run" 2 && tail -n 2 "$tmp/out" | head -n 1
+}
+
+tool forge_png
+check "COCO's files are made" make_coco
+check "pairs and a table are made" make_pairs
+check "stores are packed" make_packed
+check "token files are made" make_tokens
+check "tar shards" works sam-tiny "$tmp/tars" sa1b '^  holdout: '
+check "extracted shards" works sam-tiny "$tmp/extracted/" sa1b
+check "COCO, with files of its own to evaluate on" works sam-tiny "$tmp/coco" coco '^  validation: .*instances_val'
+check "images/ and masks/" works sam-tiny "$tmp/pairs" pairs
+check "a table with a split column" works sam-tiny "$tmp/csv" csv '^  validation_split: val'
+check "a packed store" works sam-tiny "$tmp/packed" packed '^  image_size: 128'
+check "an index with a memory map" works sam-tiny "$tmp/memmap" packed index.json
+check "tokens" works llama-tiny "$tmp/tokens" tokens '^  validation: .*b.txt'
+check "a trained folder" works "$tmp/run/model" "$tmp/tokens" tokens '^  path: '
+
+# The store at the model's sizes trains as the shards do.
+same_losses() {
+    local data
+    for data in tars packed; do
+        works sam-tiny "$tmp/$data" "$( [ $data = tars ] && echo sa1b || echo packed)" && cp "$tmp/run/model/model.safetensors" "$tmp/$data.safetensors" || return 1
+    done
+    same "$tmp/tars.safetensors" "$tmp/packed.safetensors"
+}
+check "shards and their store train the same weights" same_losses
+
+mkdir -p "$tmp/nothing" && echo x >"$tmp/nothing/notes.md"
+check "nothing that is known" expect 2 'nothing is recognised among 1 name \(notes.md\)' "$binary" init --model sam-tiny --data "$tmp/nothing"
+check "no such folder" expect 2 'there is no such file or folder' "$binary" init --model sam-tiny --data "$tmp/none"
+check "pictures for a language model" expect 2 'which takes tokens' "$binary" init --model llama-tiny --data "$tmp/tars"
+check "tokens for a model of masks" expect 2 'which takes pictures with masks' "$binary" init --model sam-tiny --data "$tmp/tokens"
+check "an unknown model" expect 2 'one of the presets' "$binary" init --model sam-tin --data "$tmp/tars"
+check "no data" expect 2 'which data' "$binary" init --model sam-tiny
+summary

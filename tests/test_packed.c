@@ -1,0 +1,363 @@
+/*
+ * test_packed.c: a packed store gives the batches of the files that it was made from, bit for
+ * bit; damage is refused; an index with a memory map reads as it was written.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/crc32c.h"
+#include "cli/data.h"
+#include "data/cells.h"
+#include "data/loader.h"
+#include "data/packed.h"
+#include "data/synth.h"
+#include "data/tar.h"
+#include "io/file.h"
+
+enum { N = 24, W = 200, H = 150, SIDE = 96, CELLS = 48, M = 5 };
+
+static char dir[64], tar[128], store[128], map[128];
+
+static int pack(char *const *more)
+{
+    char *argv[16] = {tar, NULL};
+    int argc = 1;
+    struct error e = {0};
+    while (more[argc - 1]) argv[argc] = more[argc - 1], argc++;
+    int rc = data_pack.run(argc, argv, &e);
+    if (rc) print_message("%s\n", e.text);
+    return rc;
+}
+
+/* Pictures on their side and upright, larger and smaller than the canvas. */
+static int setup(void **state)
+{
+    struct error e;
+    (void)state;
+    log_quiet(true);
+    strcpy(dir, "/tmp/plimsoll-packed-XXXXXX");
+    if (!mkdtemp(dir)) return -1;
+    snprintf(tar, sizeof tar, "%s/sa.tar", dir);
+    snprintf(store, sizeof store, "%s/sa.pack", dir);
+    snprintf(map, sizeof map, "%s/map", dir);
+    struct tar_writer w = {.fd = open(tar, O_CREAT | O_TRUNC | O_WRONLY, 0666)};
+    for (uint64_t i = 0; i < N; i++) {
+        struct synth_scene scene;
+        struct text half[2] = {{0}};
+        uint32_t shrink = i % 3 ? 1 : 4;
+        struct synth_options o = {.seed = 3, .width = (i % 2 ? W : H) / shrink, .height = (i % 2 ? H : W) / shrink, .masks = 9};
+        char member[64];
+        synth_draw(&scene, &o, i);
+        synth_json(&scene, &half[1]);
+        if (synth_jpeg(&scene, &half[0], &e)) fail_msg("%s", e.text);
+        for (int k = 0; k < 2; k++) {
+            snprintf(member, sizeof member, "./sa_%d.%s", (int)i + 1, k ? "json" : "jpg");
+            if (tar_write_member(&w, member, half[k].at, half[k].n, &e)) fail_msg("%s", e.text);
+            text_free(&half[k]);
+        }
+        synth_free(&scene);
+    }
+    assert_int_equal(tar_write_end(&w, &e), PL_OK);
+    close(w.fd);
+    char *packed[] = {"-o", store, "--size", "96", "--masks-size", "48", NULL}, *mapped[] = {"-o", map, "--size", "96", "--masks-size", "48", "--layout", "seed", NULL};
+    return pack(packed) || pack(mapped);
+}
+
+static int teardown(void **state)
+{
+    struct error e;
+    (void)state;
+    tree_remove(dir, &e);
+    return 0;
+}
+
+static struct dataset *open_set(const char *format, char *path, double fraction)
+{
+    struct dataset *d;
+    struct error e;
+    struct dataset_options o = {.format = format, .paths = &path, .n_paths = 1, .split = {.fraction = fraction, .rest = true, .seed = 4}};
+    if (dataset_open(&d, &o, &e)) fail_msg("%s", e.text);
+    return d;
+}
+
+struct bed {
+    struct loader *l;
+    void *block;
+};
+
+static struct bed make_bed(uint32_t side, uint32_t cells)
+{
+    struct loader_options o = {.side = side, .cells = cells, .masks = M, .threads = 2, .slots = 3, .room = 1 << 20, .least = 0.5};
+    struct bed b = {.block = mem_alloc(loader_bytes(&o) + 64)};
+    struct error e;
+    if (loader_open(&b.l, &o, (void *)align_up((uintptr_t)b.block, 64), &e)) fail_msg("%s", e.text);
+    return b;
+}
+
+static void drop_bed(struct bed *b)
+{
+    loader_close(b->l);
+    mem_free(b->block);
+}
+
+static const struct loader_sample *take(struct bed *b)
+{
+    const struct loader_sample *x;
+    struct error e;
+    if (loader_take(b->l, &x, &e)) fail_msg("%s", e.text);
+    return x;
+}
+
+/* --- the tests ---------------------------------------------------------------------------- */
+
+static void test_same_batches(void **state)
+{
+    (void)state;
+    const enum sampler_strategy strategies[] = {SAMPLE_RANDOM, SAMPLE_DIVERSE, SAMPLE_QUALITY, SAMPLE_SIZE_BALANCED};
+    struct dataset *from = open_set("sa1b", tar, 0.25), *to = open_set("packed", store, 0.25);
+    assert_int_equal(dataset_count(from), dataset_count(to));
+    struct bed a = make_bed(SIDE, CELLS), b = make_bed(SIDE, CELLS);
+    for (size_t k = 0; k < COUNT(strategies); k++) {
+        struct loader_source s = {.set = from, .seed = 5, .shuffle = true, .interior = true, .max_bad = 0,
+                                  .sampler = {.strategy = strategies[k], .max_masks = M, .min_iou = 0.9f, .max_area = 0.5}};
+        struct loader_source t = s;
+        t.set = to;
+        loader_seek(a.l, &s, 0);
+        loader_seek(b.l, &t, 0);
+        uint64_t before = mem_allocations();
+        for (uint64_t i = 0; i < 2 * dataset_count(from); i++) {
+            const struct loader_sample *x = take(&a), *y = take(&b);
+            assert_memory_equal(x->image, y->image, SIDE * SIDE * 3);
+            assert_memory_equal(x->bits, y->bits, M * grid_mask_bytes(CELLS, CELLS));
+            assert_int_equal(x->n, y->n);
+            assert_memory_equal(x->masks, y->masks, x->n * sizeof *x->masks);
+            assert_true(x->rows == y->rows && x->columns == y->columns && x->height == y->height && x->width == y->width);
+            assert_true(x->mask_rows == y->mask_rows && x->mask_columns == y->mask_columns && x->sample == y->sample && !y->fault);
+        }
+        assert_int_equal(mem_allocations(), before);
+    }
+    drop_bed(&a);
+    drop_bed(&b);
+    dataset_close(from);
+    dataset_close(to);
+}
+
+static double overlap(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    uint64_t both = 0, either = 0;
+    for (size_t i = 0; i < n; i++) both += (uint64_t)__builtin_popcount(a[i] & b[i]), either += (uint64_t)__builtin_popcount(a[i] | b[i]);
+    return either ? (double)both / (double)either : 1;
+}
+
+/* Another size, or chance: the store is sampled again. Pictures that are only mirrored stay the
+ * same to the bit; masks differ at their edges, by a cell. */
+static void compare_loosely(struct loader_augment augment, uint32_t side, uint32_t cells, bool mirrored, double least)
+{
+    struct dataset *from = open_set("sa1b", tar, 0), *to = open_set("packed", store, 0);
+    struct bed a = make_bed(side, cells), b = make_bed(side, cells);
+    struct loader_source s = {.set = from, .seed = 9, .shuffle = true, .sampler = {.strategy = SAMPLE_QUALITY, .max_masks = M, .min_area = 0.02}, .augment = augment};
+    s.sampler.max_area = 1;
+    s.max_bad = 1;
+    struct loader_source t = s;
+    double sum = 0;
+    uint32_t n = 0;
+    t.set = to;
+    loader_seek(a.l, &s, 0);
+    loader_seek(b.l, &t, 0);
+    for (int i = 0; i < N; i++) {
+        const struct loader_sample *x = take(&a), *y = take(&b);
+        assert_true(x->sample == y->sample && x->rows == y->rows && x->columns == y->columns && x->mask_rows == y->mask_rows);
+        if (mirrored) assert_memory_equal(x->image, y->image, (size_t)side * side * 3);
+        if (x->n != y->n) continue;
+        size_t bytes = grid_mask_bytes(cells, cells);
+        for (uint32_t k = 0; k < x->n; k++, n++) sum += overlap(x->bits + k * bytes, y->bits + k * bytes, bytes);
+    }
+    if (n < N || sum / n < least) fail_msg("%u masks overlap by %g, expected %g", n, sum / n, least);
+    drop_bed(&a);
+    drop_bed(&b);
+    dataset_close(from);
+    dataset_close(to);
+}
+
+static void test_other_geometry(void **state)
+{
+    (void)state;
+    compare_loosely((struct loader_augment){.flip = 0.5}, SIDE, CELLS, true, 0.8);
+    compare_loosely((struct loader_augment){0}, 64, 32, false, 0.8);
+    compare_loosely((struct loader_augment){0}, 128, 64, false, 0.8);
+    compare_loosely((struct loader_augment){0.5, 0.6, 0.6}, SIDE, CELLS, false, 0.7);
+}
+
+/* --- damage ------------------------------------------------------------------------------- */
+
+static int try_open(const char *bytes, size_t n, struct dataset **d, struct error *e)
+{
+    char path[128], *paths[] = {path};
+    snprintf(path, sizeof path, "%s/damaged.pack", dir);
+    if (file_write_atomic(path, bytes, n, e)) fail_msg("%s", e->text);
+    return dataset_open(d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1}, e);
+}
+
+static void test_damage(void **state)
+{
+    (void)state;
+    char *bytes;
+    size_t n;
+    struct error e;
+    struct dataset *d;
+    if (file_read(store, 1 << 30, &bytes, &n, &e)) fail_msg("%s", e.text);
+    struct packed_header h;
+    memcpy(&h, bytes, sizeof h);
+    for (size_t at = 0; at < sizeof h; at++) { /* any byte of the header */
+        bytes[at] ^= 0x10;
+        assert_int_equal(try_open(bytes, n, &d, &e), PL_USAGE);
+        bytes[at] ^= 0x10;
+    }
+    for (size_t at = h.index; at < n; at += 61) {
+        bytes[at] ^= 4;
+        assert_int_equal(try_open(bytes, n, &d, &e), PL_USAGE);
+        bytes[at] ^= 4;
+    }
+    const size_t cuts[] = {0, 1, sizeof h, PACKED_DATA, n / 2, n - 1};
+    for (size_t i = 0; i < COUNT(cuts); i++) assert_int_equal(try_open(bytes, cuts[i], &d, &e), PL_USAGE);
+    bytes[PACKED_DATA + 100] ^= 1; /* a pixel: only the sums of samples know */
+    assert_int_equal(try_open(bytes, n, &d, &e), PL_OK);
+    assert_int_equal(dataset_check(d, 0, &e), PL_USAGE);
+    assert_int_equal(dataset_check(d, 1, &e), PL_OK);
+    dataset_close(d);
+    mem_free(bytes);
+}
+
+static void test_nothing_left(void **state)
+{
+    (void)state;
+    char path[128], partial[160];
+    struct error e;
+    struct packed_writer *w;
+    snprintf(path, sizeof path, "%s/never.pack", dir);
+    snprintf(partial, sizeof partial, "%s.part", path);
+    assert_int_equal(packed_create(&w, path, 32, 8, &e), PL_OK);
+    assert_true(file_exists(partial) && !file_exists(path));
+    packed_abandon(w);
+    assert_true(!file_exists(partial) && !file_exists(path));
+}
+
+static void test_categories(void **state)
+{
+    (void)state;
+    char path[128], *paths[] = {path}, *names[] = {"cat"};
+    static uint8_t image[32 * 32 * 3];
+    static uint64_t bits[2][8];
+    struct mask masks[2] = {{.id = 1, .category = 7, .area = 4, .predicted_iou = 1, .stability = 1}, {.id = 2, .category = 9, .area = 4, .predicted_iou = 1, .stability = 1}}, got[2];
+    struct packed_writer *w;
+    struct dataset *d;
+    struct dataset_masks found;
+    struct error e;
+    snprintf(path, sizeof path, "%s/categories.pack", dir);
+    assert_int_equal(packed_create(&w, path, 32, 8, &e), PL_OK);
+    assert_int_equal(packed_add(w, &(struct packed_new){.name = "a/b", .key = "b", .h = 32, .w = 32, .rows = 32, .columns = 32, .image = image, .masks = masks,
+                                                        .bits = (const uint8_t *)bits, .n = 2}, &e), PL_OK);
+    packed_category(w, 9, "cat");
+    assert_int_equal(packed_finish(w, &e), PL_OK);
+    struct dataset_options o = {.format = "packed", .paths = paths, .n_paths = 1, .categories = names, .n_categories = 1};
+    if (dataset_open(&d, &o, &e)) fail_msg("%s", e.text);
+    assert_int_equal(dataset_masks(d, 0, NULL, 0, got, 2, &found, &e), FAULT_NONE);
+    assert_true(found.n == 1 && got[0].id == 2);
+    assert_string_equal(dataset_category(d, 9), "cat");
+    assert_null(dataset_category(d, 7));
+    dataset_close(d);
+    names[0] = "dog";
+    assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
+}
+
+/* --- an index with a memory map --------------------------------------------------------------- */
+
+static void test_memmap(void **state)
+{
+    (void)state;
+    char index[160];
+    static struct mask want[64], got[64];
+    static char scratch[1 << 20];
+    snprintf(index, sizeof index, "%s/index.json", map);
+    struct dataset *from = open_set("sa1b", tar, 0), *to = open_set("packed", index, 0);
+    assert_int_equal(dataset_count(to), N);
+    struct grid g;
+    void *memory = mem_alloc(grid_bytes(W, CELLS));
+    grid_init(&g, memory, W, CELLS);
+    static uint64_t bits[2][CELLS];
+    for (uint64_t i = 0; i < N; i++) {
+        struct dataset_masks a, b;
+        struct error e;
+        char x[64], y[64];
+        dataset_name(from, i, x, sizeof x);
+        dataset_name(to, i, y, sizeof y);
+        assert_string_equal(x, y);
+        assert_int_equal(dataset_masks(from, i, scratch, sizeof scratch, want, 64, &a, &e), FAULT_NONE);
+        assert_int_equal(dataset_masks(to, i, NULL, 0, got, 64, &b, &e), FAULT_NONE);
+        assert_true(a.h == b.h && a.w == b.w);
+        struct grid_geometry at = {.h = a.h, .w = a.w, .resized_w = CELLS, .resized_h = CELLS, .canvas_w = CELLS, .canvas_h = CELLS, .gw = CELLS, .gh = CELLS};
+        assert_int_equal(grid_set(&g, &at, &e), PL_OK);
+        for (uint32_t k = 0, m = 0; k < a.n; k++) {
+            assert_int_equal(mask_raster(&want[k], &g, NULL, bits[0], &e), FAULT_NONE);
+            if (!grid_count(&g, bits[0])) continue; /* too small for a cell: empty there */
+            assert_true(m < b.n);
+            const uint8_t *cells = got[m].shape.cells.at;
+            for (uint32_t c = 0; c < CELLS * CELLS; c++) assert_int_equal(cells[c], bits[0][c / CELLS] >> c % CELLS & 1);
+            m++;
+        }
+    }
+    mem_free(memory);
+    dataset_close(from);
+    dataset_close(to);
+}
+
+static int open_index(const char *json, size_t mask_bytes, struct error *e)
+{
+    char index[160], masks[160], *paths[] = {index}, *zeros = mem_alloc(mask_bytes);
+    struct dataset *d;
+    memset(zeros, 255, mask_bytes);
+    snprintf(index, sizeof index, "%s/images/plain.json", map);
+    snprintf(masks, sizeof masks, "%s/images/plain.dat", map);
+    if (file_write_atomic(index, json, strlen(json), e) || file_write_atomic(masks, zeros, mask_bytes, e)) fail_msg("%s", e->text);
+    int rc = dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1}, e);
+    mem_free(zeros);
+    if (!rc) {
+        struct mask m[4];
+        struct dataset_masks found;
+        assert_int_equal(dataset_masks(d, 0, NULL, 0, m, 4, &found, e), FAULT_NONE);
+        assert_true(found.n == 2 && m[1].area == (double)found.h * found.w && m[1].id == 1);
+        dataset_close(d);
+    }
+    return rc;
+}
+
+/* Only the three keys that everybody's index has, and what is wrong with others. */
+static void test_memmap_plain(void **state)
+{
+    (void)state;
+    struct error e;
+    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 0, \"mask_end_idx\": 2}]", 2 * 16 * 16, &e), PL_OK);
+    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 0, \"mask_end_idx\": 2}]", 500, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "square"));
+    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 3, \"mask_end_idx\": 2}]", 512, &e), PL_USAGE);
+    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 0, \"mask_end_idx\": 2, \"mask_height\": 16, \"mask_width\": 32}]", 512, &e), PL_USAGE);
+    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_end_idx\": 2}]", 512, &e), PL_USAGE);
+    assert_int_equal(open_index("{}", 512, &e), PL_USAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_batches), cmocka_unit_test(test_other_geometry), cmocka_unit_test(test_damage), cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_categories),   cmocka_unit_test(test_memmap),         cmocka_unit_test(test_memmap_plain),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
