@@ -43,13 +43,19 @@ static void test_overlap(void **state)
     assert_true(overlap_iou(&none) == 1 && overlap_dice(&none) == 1);
 }
 
+static const char *name_of(const void *of, int32_t category)
+{
+    (void)of;
+    return category == 7 ? "dog, \"big\"" : category == 3 ? "katze" : NULL;
+}
+
 static void test_rows(void **state)
 {
     (void)state;
-    const struct score_category categories[] = {{7, "dog, \"big\""}, {3, "katze"}, {5, NULL}};
     struct scores s;
     struct text table = {0}, csv = {0};
-    scores_open(&s, prompts, 2, categories, 3, 2);
+    scores_open(&s, prompts, 2, 3, 2);
+    scores_names(&s, name_of, NULL);
     uint64_t before = mem_allocations();
     scores_add(&s, 0, 3, 0.8, 0.9, 0, 0);
     scores_add(&s, 0, 7, 0.5, 0.6, 1, 0);
@@ -92,8 +98,8 @@ static void test_worst(void **state)
     enum { N = 500, KEEP = 17 };
     double all[N];
     struct scores s, other;
-    scores_open(&s, prompts, 1, NULL, 0, KEEP);
-    scores_open(&other, prompts, 1, NULL, 0, KEEP);
+    scores_open(&s, prompts, 1, 0, KEEP);
+    scores_open(&other, prompts, 1, 0, KEEP);
     for (uint64_t i = 0; i < N; i++) all[i] = (double)(random_bits(11, i) % 64) / 64;
     for (uint64_t i = 0; i < N; i++) {
         scores_add(&s, 0, 0, all[i], 0, i, 0);
@@ -107,7 +113,7 @@ static void test_worst(void **state)
     }
     scores_close(&s);
     scores_close(&other);
-    scores_open(&s, prompts, 1, NULL, 0, 0);
+    scores_open(&s, prompts, 1, 0, 0);
     scores_add(&s, 0, 0, 0.1, 0.1, 0, 0);
     assert_int_equal(s.n_worst, 0);
     scores_close(&s);

@@ -12,7 +12,7 @@ struct command {
     int (*run)(int argc, char **argv, struct error *e);
 };
 extern const struct command command_plan, command_train, command_step, command_report, command_bench,
-    command_data, command_convert, command_predict;
+    command_data, command_convert, command_predict, command_eval;
 
 /* Options that commands share, parsed in one place. Members a command does not
  * allow stay NULL; an option it does not know is PL_USAGE. */

@@ -90,6 +90,7 @@ struct prompting {
     bool single;         /* one mask for a prompt instead of several to choose from */
     struct mask_loss_options loss; /* with targets; all zeros: the defaults */
     enum model_part part;
+    bool told;           /* rounds: any program tells how good each mask is, not the evaluation's alone */
 };
 
 /* What the forward is built for. */

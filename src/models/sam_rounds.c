@@ -67,9 +67,22 @@ static struct answer answer(const struct sam_build *b, id image, id grid, const 
 }
 
 /* The evaluation's program tells of each mask how good it was (MASK_LOSS in ops.def). */
-static void tell(struct graph *g, const char *name, id statistics)
+static bool telling(const struct sam_build *b) { return b->asked.told || b->g->at.program == PROGRAM_EVAL; }
+
+static void tell(const struct sam_build *b, const char *name, id statistics)
 {
-    if (g->at.program == PROGRAM_EVAL && statistics) graph_output(g, name, statistics);
+    if (telling(b) && statistics) graph_output(b->g, name, statistics);
+}
+
+/* The same of the candidate that the model itself thinks best: what somebody who asks is given.
+ * The loss has looked at the target for its choice. */
+static id picked(const struct sam_build *b, const struct sam_masks *m, const struct targets *t, id masks)
+{
+    struct graph *g = b->g;
+    const int64_t N = b->B * b->M, h = 4 * b->grid;
+    id one = op_reshape(g, masks, 4, (int64_t[]){N, 1, h, h}), score = op_dense(g, op_slice(g, m->iou, 1, 0, 1));
+    id loss = op_mask_loss(g, one, score, t->bits, t->valid, b->asked.loss);
+    return loss ? node_at(g, tensor_at(g, loss)->node)->out[1] : 0;
 }
 
 /* The rounds behind the first, in a loop that carries prompts, round and masks. */
@@ -90,7 +103,7 @@ static id more_rounds(struct sam_build *b, id image, id grid, const struct targe
     op_mask_pick(g, a.masks.logits, a.masks.iou, masks);
     g->at.loop = 0;
     graph_scope_pop(g, outer);
-    tell(g, "last_statistics", a.statistics);
+    tell(b, "last_statistics", a.statistics);
     return a.sum;
 }
 
@@ -111,10 +124,12 @@ void sam_rounds(const struct sam_build *given, id image)
     b.places = s.places;
     b.kinds = s.kinds;
     struct answer a = answer(&b, image, grid, &t, sum);
-    if (b.asked.rounds > 1) masks = op_mask_pick(g, a.masks.logits, a.masks.iou, 0);
+    if (b.asked.rounds > 1 || telling(&b)) masks = op_mask_pick(g, a.masks.logits, a.masks.iou, 0);
+    id best = masks && telling(&b) ? picked(&b, &a.masks, &t, masks) : 0;
     g->at.loop = 0;
     graph_scope_pop(g, first);
-    tell(g, "first_statistics", a.statistics);
+    tell(&b, "first_statistics", a.statistics);
+    tell(&b, "first_picks", best);
     if (b.asked.rounds > 1) a.sum = more_rounds(&b, image, grid, &t, s, masks, a.sum);
     id loss = op_scale(g, a.sum, 1.0 / (double)b.asked.rounds);
     graph_scope_pop(g, outer);

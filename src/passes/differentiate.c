@@ -6,7 +6,7 @@
 
 void pass_differentiate(struct graph *g, const struct settings *s)
 {
-    (void)s;
+    if (s->forward) return;
     graph_differentiate(g, PROGRAM_STEP, graph_find_output(g, PROGRAM_STEP, "loss"));
     graph_prune(g, PROGRAM_STEP);
 }

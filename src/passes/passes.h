@@ -43,6 +43,7 @@ struct settings {
     const struct update_rule *rules;
     uint32_t n_rules;
     bool train;             /* false: no update program (`plimsoll step`) */
+    bool forward;           /* nothing is differentiated (`plimsoll predict`, `eval`) */
     uint64_t loader_bytes;  /* of the staging buffer "loader", where samples are made ready; 0: none */
     bool host_staging;      /* the host cannot touch the compute space: staging lies in the second */
 };

@@ -118,7 +118,7 @@ static int check_recipe(struct run *r, bool train, struct error *e)
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
-    struct settings s = {.train = o->train, .loader_bytes = r->loader_bytes, .host_staging = r->device.kind == DEVICE_CUDA};
+    struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .host_staging = r->device.kind == DEVICE_CUDA};
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
@@ -193,15 +193,16 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     memset(r, 0, sizeof *r);
     r->config = c;
     r->defined = o->define;
-    r->forward = o->forward;
+    r->forward = o->forward || o->evaluate;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output,
                               .prompts = o->prompts};
     int rc = resolve_budget(r, e);
     if (!rc) rc = open_model(r, o, e);
-    if (!rc && o->train) rc = feed_plan(c, &r->model, &r->batch.prompts, &r->loader_bytes, e);
-    r->batch.prompts.loss = recipe_loss(c);
     r->model.partial = o->prompts.part != PART_ALL;
+    if (!rc && (o->train || o->evaluate)) rc = feed_plan(c, &r->model, &r->batch.prompts, &r->loader_bytes, e);
+    r->batch.prompts.loss = recipe_loss(c);
+    r->batch.prompts.told = o->evaluate;
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
     if ((rc = open_profile(r, e))) return rc;

@@ -38,6 +38,7 @@ struct run_options {
     const char *plan;            /* a plan file to follow instead of searching */
     bool train;                  /* false: one forward and backward, outputs kept, no update */
     bool forward;                /* with train false: the outputs alone, no loss and no gradient */
+    bool evaluate;               /* the same on batches of the configuration's data: loss, and statistics of masks */
     int64_t B, T;                /* with train false: the batch's own size */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a tower; NULL: its own choice */

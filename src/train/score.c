@@ -4,7 +4,6 @@
 #include "train/score.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { ROW_ALL, ROW_OTHER, ROW_FIRST }; /* of a prompt */
@@ -47,24 +46,21 @@ double overlap_dice(const struct overlap *o)
 
 /* --- adding up ------------------------------------------------------------------------------ */
 
-static int by_id(const void *a, const void *b)
-{
-    const struct score_category *x = a, *y = b;
-    return (x->id > y->id) - (x->id < y->id);
-}
+static uint32_t rows_of(const struct scores *s) { return ROW_FIRST + s->most_categories; }
 
-static uint32_t rows_of(const struct scores *s) { return ROW_FIRST + s->n_categories; }
-
-void scores_open(struct scores *s, const char *const *prompts, uint32_t n_prompts, const struct score_category *categories, uint32_t n_categories,
-                 uint32_t worst)
+void scores_open(struct scores *s, const char *const *prompts, uint32_t n_prompts, uint32_t categories, uint32_t worst)
 {
     CHECK(n_prompts, "scores of nothing");
-    *s = (struct scores){.prompts = prompts, .n_prompts = n_prompts, .n_categories = n_categories, .most_worst = worst};
-    s->categories = mem_alloc((n_categories + 1) * sizeof *s->categories);
-    if (n_categories) memcpy(s->categories, categories, n_categories * sizeof *categories);
-    qsort(s->categories, n_categories, sizeof *s->categories, by_id);
+    *s = (struct scores){.prompts = prompts, .n_prompts = n_prompts, .most_categories = categories, .most_worst = worst};
+    s->categories = mem_alloc((categories + 1) * sizeof *s->categories);
     s->rows = mem_alloc((size_t)n_prompts * rows_of(s) * sizeof *s->rows);
     s->worst = mem_alloc((worst + 1) * sizeof *s->worst);
+}
+
+void scores_names(struct scores *s, score_name *name, const void *of)
+{
+    s->name = name;
+    s->names_of = of;
 }
 
 void scores_close(struct scores *s)
@@ -78,7 +74,7 @@ void scores_close(struct scores *s)
 void scores_reset(struct scores *s)
 {
     memset(s->rows, 0, (size_t)s->n_prompts * rows_of(s) * sizeof *s->rows);
-    s->n_worst = 0;
+    s->n_worst = s->n_categories = 0;
 }
 
 static void add(struct score *r, double iou, double dice)
@@ -106,15 +102,28 @@ static void keep_worst(struct scores *s, const struct worst *w)
     s->worst[at] = *w;
 }
 
+/* The row of a category, given to it when it is first seen. */
+static uint32_t find_row(struct scores *s, int32_t id)
+{
+    uint32_t at = 0, end = s->n_categories;
+    while (at < end) {
+        uint32_t middle = (at + end) / 2;
+        if (s->categories[middle].id < id) at = middle + 1;
+        else end = middle;
+    }
+    if (at < s->n_categories && s->categories[at].id == id) return s->categories[at].row;
+    if (s->n_categories == s->most_categories) return ROW_OTHER;
+    memmove(s->categories + at + 1, s->categories + at, (s->n_categories - at) * sizeof *s->categories);
+    s->categories[at] = (struct score_category){id, ROW_FIRST + s->n_categories++};
+    return s->categories[at].row;
+}
+
 void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou, double dice, uint64_t sample, int64_t mask)
 {
     CHECK(prompt < s->n_prompts, "prompt %u of %u", prompt, s->n_prompts);
     struct score *rows = s->rows + (size_t)prompt * rows_of(s);
     add(&rows[ROW_ALL], iou, dice);
-    if (s->n_categories) {
-        const struct score_category key = {.id = category}, *found = bsearch(&key, s->categories, s->n_categories, sizeof key, by_id);
-        add(&rows[found ? ROW_FIRST + (found - s->categories) : ROW_OTHER], iou, dice);
-    }
+    if (s->most_categories) add(&rows[find_row(s, category)], iou, dice);
     keep_worst(s, &(struct worst){iou, sample, mask, (int32_t)prompt});
 }
 
@@ -136,14 +145,25 @@ static double share(double x, uint64_t n) { return n ? x / (double)n : 0; }
 double score_iou(const struct score *s) { return share(s->iou, s->masks); }
 double score_dice(const struct score *s) { return share(s->dice, s->masks); }
 
-/* "all", "other", the category's name or number. */
-static const char *row_name(const struct scores *s, uint32_t row, char out[16])
+/* Lines of a table: all, then the categories seen by their ids, then other. A line's row. */
+static uint32_t lines_of(const struct scores *s)
 {
-    if (row < ROW_FIRST) return row == ROW_ALL ? "all" : "other";
-    const struct score_category *c = &s->categories[row - ROW_FIRST];
-    if (c->name) return c->name;
-    snprintf(out, 16, "%d", c->id);
-    return out;
+    bool plain = s->n_categories == 1 && !(s->name && s->name(s->names_of, s->categories[0].id));
+    return plain ? 1 : s->n_categories + 2;
+}
+
+static uint32_t row_of(const struct scores *s, uint32_t line)
+{
+    return !line ? ROW_ALL : line <= s->n_categories ? s->categories[line - 1].row : ROW_OTHER;
+}
+
+static const char *line_name(const struct scores *s, uint32_t line, char out[16])
+{
+    if (!line || line > s->n_categories) return line ? "other" : "all";
+    int32_t id = s->categories[line - 1].id;
+    const char *name = s->name ? s->name(s->names_of, id) : NULL;
+    snprintf(out, 16, "%d", id);
+    return name ? name : out;
 }
 
 /* Columns of UTF-8: bytes that begin a character. */
@@ -164,16 +184,16 @@ void scores_print(const struct scores *s, struct text *out)
     int prompt = 6, category = 8;
     char number[16];
     for (uint32_t p = 0; p < s->n_prompts; p++) prompt = (int)max_i64(prompt, width_of(s->prompts[p]));
-    for (uint32_t r = ROW_FIRST; r < rows_of(s); r++) category = (int)max_i64(category, width_of(row_name(s, r, number)));
+    for (uint32_t l = 0; l < lines_of(s); l++) category = (int)max_i64(category, width_of(line_name(s, l, number)));
     print_name(out, "prompt", prompt);
     print_name(out, "category", category);
     text_printf(out, "%9s %9s %9s %11s %11s\n", "masks", "mean IoU", "mean Dice", "above 0.50", "above 0.75");
     for (uint32_t p = 0; p < s->n_prompts; p++)
-        for (uint32_t r = 0; r < rows_of(s); r++) {
-            const struct score *x = &s->rows[(size_t)p * rows_of(s) + r];
+        for (uint32_t l = 0; l < lines_of(s); l++) {
+            const struct score *x = &s->rows[(size_t)p * rows_of(s) + row_of(s, l)];
             if (!x->masks) continue;
             print_name(out, s->prompts[p], prompt);
-            print_name(out, row_name(s, r, number), category);
+            print_name(out, line_name(s, l, number), category);
             text_printf(out, "%9llu %9.4f %9.4f %9.1f %% %9.1f %%\n", (unsigned long long)x->masks, score_iou(x), score_dice(x),
                         100 * share((double)x->above_half, x->masks), 100 * share((double)x->above_most, x->masks));
         }
@@ -194,11 +214,11 @@ void scores_csv(const struct scores *s, struct text *out)
     char number[16];
     text_printf(out, "prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n");
     for (uint32_t p = 0; p < s->n_prompts; p++)
-        for (uint32_t r = 0; r < rows_of(s); r++) {
-            const struct score *x = &s->rows[(size_t)p * rows_of(s) + r];
+        for (uint32_t l = 0; l < lines_of(s); l++) {
+            const struct score *x = &s->rows[(size_t)p * rows_of(s) + row_of(s, l)];
             if (!x->masks) continue;
             put_field(out, s->prompts[p]);
-            put_field(out, row_name(s, r, number));
+            put_field(out, line_name(s, l, number));
             text_printf(out, "%llu,%.6f,%.6f,%.6f,%.6f\n", (unsigned long long)x->masks, score_iou(x), score_dice(x),
                         share((double)x->above_half, x->masks), share((double)x->above_most, x->masks));
         }

@@ -48,23 +48,28 @@ struct worst {
 
 struct score_category {
     int32_t id;
-    const char *name; /* not owned; NULL: its number stands for it */
+    uint32_t row;
 };
+/* A category's name; NULL: its number stands for it. */
+typedef const char *score_name(const void *of, int32_t category);
 
 struct scores {
     const char *const *prompts; /* names of the kinds; not owned */
-    uint32_t n_prompts, n_categories, n_worst, most_worst;
-    struct score_category *categories; /* by ascending id */
-    struct score *rows;         /* [prompt][0: all, 1: of no known category, 2 + category] */
+    uint32_t n_prompts, n_categories, most_categories, n_worst, most_worst;
+    score_name *name;           /* NULL: none has one */
+    const void *names_of;
+    struct score_category *categories; /* that were seen, by ascending id */
+    struct score *rows;         /* [prompt][0: all, 1: of categories beyond the most, 2 + row of a category] */
     struct worst *worst;        /* ascending by IoU */
 };
 
-/* n_categories 0: no rows by category. `worst`: so many are kept. */
-void scores_open(struct scores *s, const char *const *prompts, uint32_t n_prompts, const struct score_category *categories, uint32_t n_categories,
-                 uint32_t worst);
+/* Categories have rows as they are seen, `categories` of them; the rest together is "other". `worst`: so
+ * many are kept. */
+void scores_open(struct scores *s, const char *const *prompts, uint32_t n_prompts, uint32_t categories, uint32_t worst);
+/* Where the names of categories come from. */
+void scores_names(struct scores *s, score_name *name, const void *of);
 void scores_close(struct scores *s);
 void scores_reset(struct scores *s);
-/* `category` that is none of those given counts as "other". */
 void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou, double dice, uint64_t sample, int64_t mask);
 
 /* Of one kind of prompt; of all of them when prompt is n_prompts. */
@@ -72,7 +77,7 @@ struct score scores_of(const struct scores *s, uint32_t prompt);
 double score_iou(const struct score *s);  /* means; 0 without masks */
 double score_dice(const struct score *s);
 
-/* Rows without masks are left out. */
+/* Rows without masks are left out; so are those of a single category without a name. */
 void scores_print(const struct scores *s, struct text *out);
 /* prompt,category,masks,mean_iou,mean_dice,above_50,above_75: shares as 0 to 1. */
 void scores_csv(const struct scores *s, struct text *out);

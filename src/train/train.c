@@ -21,6 +21,7 @@
 #include "train/events.h"
 #include "train/feed.h"
 #include "train/folder.h"
+#include "train/mask_scores.h"
 #include "train/progress.h"
 #include "train/run.h"
 #include "train/signals.h"
@@ -45,9 +46,10 @@ struct trainer {
     double units;            /* trained on in this process: tokens, images */
     id loss, clip, eval_loss; /* tensors */
     double eval;             /* the last evaluation */
+    struct mask_scores scores; /* of the last evaluation, where there are masks */
     struct best best;        /* in checkpoints/best */
     double count;            /* what losses are divided by; 0: the default */
-    bool has_folder, has_run, has_pool;
+    bool has_folder, has_run, has_pool, has_scores;
     bool stopped;            /* by on_step */
 };
 
@@ -138,6 +140,7 @@ static int evaluate_pass(struct trainer *t, double *sum, double *count, struct e
         if (!rc && !isfinite(l))
             rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
                            t->state.step, l, at, min_i64(at + B, n) - 1);
+        if (!rc && t->has_scores) rc = mask_scores_add(&t->scores, &t->run, &t->validation, e);
         *sum += l;
         *count += batch.count;
     }
@@ -152,6 +155,7 @@ static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
     struct step_block b = step_block(t, 1);
     double sum = 0, count = 0;
     int rc = run_put_step(&t->run, &b, e);
+    if (t->has_scores) scores_reset(&t->scores.scores);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
         feed_set_pass(&t->validation, pass);
         rc = evaluate_pass(t, &sum, &count, e);
@@ -160,22 +164,48 @@ static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
     return rc;
 }
 
-/* Of tokens the perplexity as well; one beyond a double is null. */
+/* The scores by prompt and category beside the metrics: eval.txt, eval.csv. */
+static int write_scores(struct trainer *t, struct error *e)
+{
+    struct text table = {0}, csv = {0};
+    mem_pool_enter();
+    text_printf(&table, "step %" PRIu64 "\n", t->state.step);
+    scores_print(&t->scores.scores, &table);
+    scores_csv(&t->scores.scores, &csv);
+    int rc = folder_write(&t->folder, "eval.txt", table.at, table.n, e);
+    if (!rc) rc = folder_write(&t->folder, "eval.csv", csv.at, csv.n, e);
+    text_free(&table);
+    text_free(&csv);
+    mem_pool_leave();
+    return rc;
+}
+
+/* Of tokens the perplexity as well, one beyond a double is null; of masks IoU and Dice. */
 static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
 {
-    char number[32] = "null", more[64] = "", said[64] = "";
+    char number[32] = "null", more[96] = "", said[96] = "";
+    struct scalar scalars[3] = {{"eval_loss", v->loss}};
+    uint32_t n_scalars = 1;
     double p = perplexity(v->loss);
     if (isfinite(p)) snprintf(number, sizeof number, "%.9g", p);
     if (t->validation.ops == &tokens_feed) {
         snprintf(more, sizeof more, ",\"eval_perplexity\":%s", number);
         snprintf(said, sizeof said, ", perplexity %.6g", p);
+    } else if (t->has_scores) {
+        struct score all = scores_of(&t->scores.scores, t->scores.scores.n_prompts);
+        snprintf(more, sizeof more, ",\"eval_iou\":%.6f,\"eval_dice\":%.6f", score_iou(&all), score_dice(&all));
+        snprintf(said, sizeof said, ", mean IoU %.4f, mean Dice %.4f", score_iou(&all), score_dice(&all));
+        scalars[n_scalars++] = (struct scalar){"eval_iou", score_iou(&all)};
+        scalars[n_scalars++] = (struct scalar){"eval_dice", score_dice(&all)};
+        int rc = write_scores(t, e);
+        if (rc) return rc;
     }
     t->eval = v->loss;
     progress_break(&t->progress);
     log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, said, v->samples);
     int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "}", v->step, v->loss, more,
                             v->samples);
-    return rc ? rc : events_write(&t->events, v->step, &(struct scalar){"eval_loss", v->loss}, 1, e);
+    return rc ? rc : events_write(&t->events, v->step, scalars, n_scalars, e);
 }
 
 /* After the last step, and every train.eval_every before it. */
@@ -442,6 +472,15 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
     return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars), e);
 }
 
+/* Of masks the evaluation before the first step too: what training starts from. */
+static int evaluate_first(struct trainer *t, struct error *e)
+{
+    struct evaluation found;
+    if (!t->has_scores || t->state.step || t->o->resume || !t->c->train_eval_every) return PL_OK;
+    int rc = evaluate(t, &found, e);
+    return rc ? rc : report_evaluation(t, &found, e);
+}
+
 static int after_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
     int rc = report_step(t, v, e);
@@ -474,6 +513,8 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan), unit(t));
     mem_pool_take(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
     t->has_pool = true;
+    if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, 0);
+    rc = evaluate_first(t, e);
     while (t->state.step < t->total && !rc && !stopping(t)) {
         if (!allocations) allocations = mem_allocations();
         rc = trainer_step(t, &v, e);
@@ -501,6 +542,7 @@ void trainer_close(struct trainer *t)
     if (!t) return;
     feed_close(&t->data);
     feed_close(&t->validation);
+    if (t->has_scores) mask_scores_close(&t->scores);
     if (t->has_run) run_close(&t->run);
     events_close(&t->events);
     if (t->has_folder) folder_close(&t->folder);

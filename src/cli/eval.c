@@ -1,0 +1,197 @@
+/*
+ * eval.c: `plimsoll eval`: how good a model's masks are on a run's validation data.
+ *
+ * Forward only: the memory is that of the weights and one batch's activations. The prompts are those of
+ * the evaluation in training, so the numbers are comparable: the same model and data give the same.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/data.h"
+#include "data/dataset.h"
+#include "io/json.h"
+#include "train/mask_scores.h"
+
+struct eval {
+    const char *model, *csv, *memory;
+    struct names paths, set;
+    uint64_t worst;
+    bool json;
+    struct config config;
+    struct run run;
+    struct feed feed;
+    struct mask_scores found;
+    double loss, seconds;
+};
+
+/* --- going through the data ------------------------------------------------------------- */
+
+static int run_pass(struct eval *v, double *sum, double *count, struct error *e)
+{
+    struct run *r = &v->run;
+    const int64_t B = r->effective_batch, n = (int64_t)v->feed.samples;
+    const id loss = graph_find_output(&r->graph, PROGRAM_STEP, "loss");
+    int rc = PL_OK;
+    for (int64_t at = 0; at < n && !rc; at += B) {
+        struct feed_batch batch;
+        float l = 0;
+        rc = feed_put(&v->feed, r, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
+        if (!rc) rc = run_program(r, PROGRAM_STEP, e);
+        if (!rc) rc = run_read(r, loss, &l, e);
+        if (!rc && !isfinite(l)) rc = error_set(e, PL_FAIL, "the loss is %g in samples %lld to %lld", (double)l, (long long)at, (long long)min_i64(at + B, n) - 1);
+        if (!rc) rc = mask_scores_add(&v->found, r, &v->feed, e);
+        *sum += l;
+        *count += batch.count;
+    }
+    return rc;
+}
+
+static int run_passes(struct eval *v, struct error *e)
+{
+    struct step_block b = {.inv_count = 1, .loss_scale = 1, .step = 1, .adam_t = 1};
+    double sum = 0, count = 0, from = clock_seconds();
+    int rc = run_put_step(&v->run, &b, e);
+    for (int pass = 0; pass < feed_passes(&v->feed) && !rc; pass++) {
+        feed_set_pass(&v->feed, pass);
+        rc = run_pass(v, &sum, &count, e);
+    }
+    v->loss = count > 0 ? sum / count : 0;
+    v->seconds = clock_seconds() - from;
+    return rc;
+}
+
+/* --- saying what was found ------------------------------------------------------------------ */
+
+static void print_worst(const struct eval *v, struct text *out)
+{
+    const struct scores *s = &v->found.scores;
+    for (uint32_t i = 0; i < s->n_worst; i++) {
+        const struct worst *w = &s->worst[i];
+        char name[512];
+        dataset_name(feed_dataset(&v->feed), w->sample, name, sizeof name);
+        text_printf(out, "%s%-10s IoU %.4f  %s, mask %lld\n", i ? "" : "\nworst:\n", s->prompts[w->prompt], w->iou, name, (long long)w->mask);
+    }
+}
+
+static void put_score(struct json_writer *w, const char *name, const struct score *s)
+{
+    json_begin_map(w, name);
+    json_put_uint(w, "masks", s->masks);
+    json_put_number(w, "mean_iou", score_iou(s));
+    json_put_number(w, "mean_dice", score_dice(s));
+    json_end(w);
+}
+
+static void print_json(const struct eval *v, struct text *out)
+{
+    const struct scores *s = &v->found.scores;
+    struct json_writer w = {.out = out, .indent = 2};
+    json_begin_map(&w, NULL);
+    json_put_string(&w, "model", v->model);
+    json_put_uint(&w, "samples", v->feed.samples);
+    json_put_uint(&w, "broken_samples", v->feed.broken);
+    json_put_number(&w, "loss", v->loss);
+    json_put_number(&w, "seconds", v->seconds);
+    json_put_uint(&w, "arena_bytes", plan_arena(&v->run.plan));
+    json_begin_map(&w, "prompts");
+    for (uint32_t p = 0; p < s->n_prompts; p++) {
+        struct score x = scores_of(s, p);
+        put_score(&w, s->prompts[p], &x);
+    }
+    json_end(&w);
+    json_end(&w);
+    text_printf(out, "\n");
+}
+
+static int report(const struct eval *v, struct error *e)
+{
+    struct text out = {0}, csv = {0};
+    char arena[32];
+    int rc = PL_OK;
+    if (v->json) {
+        print_json(v, &out);
+    } else {
+        scores_print(&v->found.scores, &out);
+        print_worst(v, &out);
+        text_printf(&out, "\nloss %.6g over %llu pictures, %llu of them broken, %.1f s, %s\n", v->loss, (unsigned long long)v->feed.samples,
+                    (unsigned long long)v->feed.broken, v->seconds, size_print(plan_arena(&v->run.plan), arena));
+    }
+    fputs(out.at, stdout);
+    if (v->csv) {
+        scores_csv(&v->found.scores, &csv);
+        rc = file_write_atomic(v->csv, csv.at, csv.n, e);
+    }
+    text_free(&out);
+    text_free(&csv);
+    return rc;
+}
+
+/* --- the command -------------------------------------------------------------------------------- */
+
+static int evaluate(struct eval *v, struct error *e)
+{
+    const struct config *c = &v->config;
+    struct run_options o = {.evaluate = true, .B = c->memory_micro_batch ? c->memory_micro_batch : 1, .T = 1};
+    int rc = run_plan(&v->run, c, &o, e);
+    if (!rc) rc = feed_open(&v->feed, c, &v->run, FEED_VALIDATION, e);
+    if (!rc) rc = run_start(&v->run, NULL, true, e);
+    if (!rc) rc = feed_start(&v->feed, &v->run, 0, 0, e);
+    if (!rc && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, (uint32_t)v->worst))
+        rc = error_set(e, PL_USAGE, "a %s tells of no masks, so there is nothing to score", v->run.model.family->model_type);
+    if (!rc) rc = run_passes(v, e);
+    if (!rc) rc = report(v, e);
+    mask_scores_close(&v->found);
+    feed_close(&v->feed);
+    run_close(&v->run);
+    return rc;
+}
+
+/* The run's own data and prompts; of its model and its training nothing is used. */
+static int read_config(struct eval *v, struct error *e)
+{
+    struct config *c = &v->config;
+    int rc = config_read(c, v->paths.at[0], e);
+    for (uint32_t i = 0; i < v->set.n && !rc; i++) rc = config_set(c, v->set.at[i], e);
+    if (!rc && v->memory) rc = config_set_memory(c, v->memory, e);
+    if (rc) return rc;
+    c->model_path = (char *)v->model;
+    c->model_preset = NULL;
+    c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* patterns for another model's names */
+    if (c->data_format == FORMAT_TOKENS)
+        return error_set(e, PL_USAGE, "%s: data.format is tokens; masks are evaluated on pictures: sa1b, coco, pairs or csv", v->paths.at[0]);
+    if (!config_validates(c))
+        return error_set(e, PL_USAGE, "%s says nothing of data to evaluate on; give data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
+    return PL_OK;
+}
+
+static int eval(int argc, char **argv, struct error *e)
+{
+    struct eval v = {.worst = 8};
+    const struct data_option table[] = {{"--model", DATA_TEXT, &v.model}, {"--csv", DATA_TEXT, &v.csv},   {"--worst", DATA_COUNT, &v.worst},
+                                        {"--json", DATA_SWITCH, &v.json}, {"--set", DATA_LIST, &v.set}, {"--memory", DATA_TEXT, &v.memory}};
+    bool help;
+    int rc = data_options(&command_eval, table, COUNT(table), argc, argv, &v.paths, &help, e);
+    if (!rc && !help) {
+        config_init(&v.config);
+        if (v.paths.n != 1) rc = error_set(e, PL_USAGE, "expected one RUN.yaml, whose data are evaluated on; %u were given", v.paths.n);
+        else if (!v.model) rc = error_set(e, PL_USAGE, "which model? Give --model DIR, such as train.out/model");
+        else if (v.worst > 100000) rc = error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)v.worst);
+        else rc = read_config(&v, e);
+        if (!rc) rc = evaluate(&v, e);
+        config_free(&v.config);
+    }
+    names_free(&v.paths);
+    names_free(&v.set);
+    return rc;
+}
+
+const struct command command_eval = {
+    "eval", "eval RUN.yaml --model DIR [--csv FILE] [--worst N] [--json] [--memory SIZE] [--set key=value]...",
+    "How good a model's masks are on the validation data of RUN.yaml: mean IoU and Dice by prompt and category.\n\n"
+    "  --model DIR    a model folder, such as train.out/model\n"
+    "  --csv FILE     the table for programs: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
+    "  --worst 8      so many of the worst masks are named\n"
+    "  --json         one JSON object instead of the table\n"
+    "  --memory SIZE, --set key=value   as everywhere", eval};
