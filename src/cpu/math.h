@@ -90,42 +90,6 @@ static inline float tanh_fast(float x)
 }
 
 /*
- * erf(x). Up to 1 it is x + x p(x^2), p of degree 6 (relative error 1.4e-9); beyond,
- * 1 - e^-q(|x|), q of degree 8 interpolating -log erfc on [1, 4] (absolute error of
- * the result 5e-10). Above 4 the answer is 1 to the last bit. Under 1.3 ulp
- * everywhere; odd; NaN stays NaN.
- */
-static inline float erf_fast(float x)
-{
-    float a = float_of_bits(bits_of_float(x) & 0x7fffffffu);
-    const float z = x * x;
-    float p = 7.87587505e-05f;
-    p = p * z + -0.000801686428f;
-    p = p * z + 0.00518908742f;
-    p = p * z + -0.026854212f;
-    p = p * z + 0.112835947f;
-    p = p * z + -0.376126267f;
-    p = p * z + 0.128379166f;
-    const float near = a + a * p;
-
-    /* At most 4; the comparison is one of integers, so NaN, above every number, must pass. */
-    const int32_t four = 0x40800000, inf = 0x7f800000;
-    int32_t size = (int32_t)bits_of_float(a);
-    a = float_of_bits((uint32_t)(((size > four) & (size <= inf)) ? four : size));
-    float q = -1.63715142e-06f;
-    q = q * a + 4.60580427e-05f;
-    q = q * a + -0.000596805626f;
-    q = q * a + 0.00475959629f;
-    q = q * a + -0.026421136f;
-    q = q * a + 0.110080083f;
-    q = q * a + 0.631826052f;
-    q = q * a + 1.13023343f;
-    q = q * a + -0.00032013805f;
-    const float far = 1.0f - exp_fast(-q);
-    return with_sign(is_within(x, 0x3f800000u) ? near : far, x); /* 1 */
-}
-
-/*
  * log(1 + x) for x from 0 to 1: 2 atanh(t) with t = x / (2 + x) <= 1/3, that is
  * t (2 + t^2 p(t^2)), p of degree 3 (relative error 1.6e-8). Under 2 ulp; with x = e^-|z| it is
  * what a logistic's logarithm needs.
