@@ -110,13 +110,15 @@ static double ulps(float got, double want)
 static void test_functions(void **state)
 {
     (void)state;
-    double t = 0;
+    double t = 0, d = 0;
     for (uint32_t bits = 0; bits < 0x41200000u; bits += 1009) { /* 0 to 10 */
         float x = float_of_bits(bits);
         t = fmax(t, ulps(tanh_fast(x), tanh((double)x)));
+        d = fmax(d, ulps(exp_down(-8 * x), exp(-8.0 * (double)x)));
         if (tanh_fast(-x) != -tanh_fast(x)) fail_msg("not odd at %g", (double)x);
     }
-    if (t > 1.4) fail_msg("tanh is off by %.3g ulp", t);
+    if (t > 1.4 || d > 1.1) fail_msg("tanh is off by %.3g ulp, exp_down by %.3g", t, d);
+    assert_true(exp_down(-0.0f) == 1 && exp_down(-87.7f) == 0 && exp_down(-INFINITY) == 0);
     assert_true(tanh_fast(INFINITY) == 1 && tanh_fast(-90) == -1 && isnan(tanh_fast(NAN)));
 }
 

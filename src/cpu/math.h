@@ -61,6 +61,28 @@ static inline float exp_fast(float in)
     return in == in ? y : in;
 }
 
+/*
+ * e^x for x <= 0, -0 included, and 0 below -87.68: most of exp_fast's care is for what cannot be here. The sum
+ * holds n + 127, which is the exponent of 2^n. NaN may come out as any number.
+ */
+static inline float exp_down(float in)
+{
+    const uint32_t least = 0xc2b00000u; /* -88; below 0 the order of floats is that of their bits, turned */
+    uint32_t bits = bits_of_float(in);
+    const float x = float_of_bits(bits < least ? bits : least), shift = 12582912.0f + 127.0f;
+    float sum = x * 1.44269504f + shift;
+    float n = sum - shift;
+    float r = x - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+
+    float q = 0.00139262131f;
+    q = q * r + 0.00836320315f;
+    q = q * r + 0.0416665561f;
+    q = q * r + 0.166665763f;
+    q = q * r + 0.5f;
+    return (1.0f + (r + r * r * q)) * float_of_bits(bits_of_float(sum) << 23);
+}
+
 /* 1 / (1 + e^-x). */
 static inline float sigmoid_fast(float x) { return 1.0f / (1.0f + exp_fast(-x)); }
 
