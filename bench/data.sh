@@ -21,20 +21,28 @@ DATA=${DATA:-$tmp}
 [[ -d $DATA/raw ]] || "$BUILD/plimsoll" data make "$DATA/raw" --images "$IMAGES" --size 2250x1500 --masks 93 --order sorted >&2
 [[ -d $DATA/small ]] || "$BUILD/plimsoll" data prepare "$DATA"/raw/*.tar -o "$DATA/small" --long-side 1024 >&2
 raw=$DATA/raw/sa_000000.tar
+if [[ ! -d $DATA/photo ]]; then
+    mkdir "$DATA/photo"
+    "$PYTHON" bench/python_data.py rewrite weight "$raw" "$DATA/photo/sa_000000.tar" >&2
+fi
 word() { awk -v w="$1" '$1 == w { print $2 }' "$2"; }
 most() { awk -v w="$1" '$1 == w && $2 > m { m = $2 } END { print m }' "$2"; }
 
 for ((i = 0; i < ROUNDS; i++)); do
-    "$PYTHON" bench/python_data.py time "$raw" --seconds "$SECONDS_EACH" >>"$tmp/python"
-    for kind in raw small; do "$BUILD/bench/bench_loader" --images $((IMAGES * 3)) "$DATA/$kind" >>"$tmp/$kind.times"; done
+    for kind in raw photo small; do
+        "$PYTHON" bench/python_data.py time "$DATA/$kind/sa_000000.tar" --seconds "$SECONDS_EACH" >>"$tmp/python.$kind"
+        "$BUILD/bench/bench_loader" --images $((IMAGES * 3)) "$DATA/$kind" >>"$tmp/ours.$kind"
+    done
 done
-printf '%-22s %10s %8s %16s %8s\n' 'one core, 32 masks' images/s ratio 'images/cpu-second' ratio
-for kind in python raw.times small.times; do
-    awk -v name="$kind" -v w="$(most per_second "$tmp/$kind")" -v c="$(most per_cpu_second "$tmp/$kind")" \
-        -v pw="$(most per_second "$tmp/python")" -v pc="$(most per_cpu_second "$tmp/python")" 'BEGIN {
-        label["python"] = "python"; label["raw.times"] = "plimsoll, raw"; label["small.times"] = "plimsoll, prepared"
-        printf "%-22s %10.2f %8.1f %16.2f %8.1f\n", label[name], w, w / pw, c, c / pc }'
-done
+printf '%-26s %9s %9s %7s %9s %9s %7s %9s\n' 'one core, 32 masks' python/s ours/s ratio python/cpu ours/cpu ratio 'to as made'
+row() {
+    awk -v name="$1" -v pw="$(most per_second "$tmp/python.$2")" -v pc="$(most per_cpu_second "$tmp/python.$2")" -v ow="$(most per_second "$tmp/ours.$2")" \
+        -v oc="$(most per_cpu_second "$tmp/ours.$2")" -v rc="$(most per_cpu_second "$tmp/python.raw")" 'BEGIN {
+        printf "%-26s %9.2f %9.2f %7.1f %9.2f %9.2f %7.1f %9.1f\n", name, pw, ow, ow / pw, pc, oc, oc / pc, oc / rc }'
+}
+row 'as made' raw
+row 'of the weight of SA-1B' photo
+row 'prepared, long side 1024' small
 
 printf '\n%-22s %8s %10s %8s\n' 'pairs from' intact plimsoll python
 for how in json-first random damaged; do

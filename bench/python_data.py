@@ -5,7 +5,8 @@
                                                to 1024, 32 masks to float32 and to 256
     python_data.py count SHARD                 how many pairs that loop gives
     python_data.py rewrite HOW IN OUT          json-first: annotations before their pictures; random: any
-                                               order; damaged: a byte of every 20th header flipped, the end cut
+                                               order; damaged: a byte of every 20th header flipped, the end cut;
+                                               weight: pictures of the weight of SA-1B's, 1 MB at 2250 x 1500
 
 The loop keeps a picture until its annotations come, reads both, decodes the first 32 masks at full
 size, and goes on. One thread. Prints a word and a number a line."""
@@ -75,12 +76,23 @@ def count(path):
     print("pairs", n)
 
 
+def lighter(jpg):
+    from PIL import Image
+    out = io.BytesIO()
+    Image.open(io.BytesIO(jpg)).save(out, "JPEG", quality=90, subsampling="4:2:0")
+    return out.getvalue()
+
+
 def rewrite(how, source, target):
     """Prints how many pairs are whole in what it wrote."""
     with tarfile.open(source) as tar:
         members = [(m.name, tar.extractfile(m).read()) for m in tar if m.isfile()]
+    if how == "weight":
+        members = [(n, lighter(d) if n.endswith(".jpg") else d) for n, d in members]
     members.sort(key=lambda m: (m[0].rpartition(".")[0], m[0].endswith(".jpg")))
-    if how != "json-first":
+    if how == "weight":
+        members.sort()  # .jpg before .json: what the loop above needs
+    elif how != "json-first":
         random.Random(1).shuffle(members)
     places = []
     with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
