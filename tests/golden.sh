@@ -4,7 +4,7 @@
 #   sh tests/golden.sh [CASE...]        from the repository's root, after make
 #
 # A folder with expect.safetensors is a `plimsoll step` case: logits, loss and every
-# gradient are compared with PyTorch's. A folder with losses.json is a `plimsoll train`
+# gradient are compared with PyTorch's; a file `flags` in it holds further arguments. A folder with losses.json is a `plimsoll train`
 # case: it runs once for each micro-batch size in MICRO, and every step of metrics.jsonl
 # has to show the reference's loss, gradient norm and learning rate. The reference never
 # splits its batch, so the runs also show that the split changes nothing.
@@ -57,10 +57,10 @@ ran() {
 
 check_step() {
     rm -f "$tmp/got.safetensors"
-    # FLAGS is a list of words.
-    # shellcheck disable=SC2086
+    # FLAGS is a list of words, and so is what a case asks for itself.
+    # shellcheck disable=SC2046,SC2086
     "$binary" step --model "$1" --batch "$1/batch.safetensors" \
-        --out "$tmp/got.safetensors" $FLAGS
+        --out "$tmp/got.safetensors" $(cat "$1/flags" 2>/dev/null) $FLAGS
     ran $? step || return 1
     "$compare" "$1/expect.safetensors" "$tmp/got.safetensors" --logits 1e-4 --grad 1e-3
 }

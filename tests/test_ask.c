@@ -91,14 +91,6 @@ static void open_picture(struct ask_picture *p, const char *path)
     if (ask_picture_read(p, path, &e)) fail_msg("%s", e.text);
 }
 
-static int64_t best_of(const struct ask *a)
-{
-    int64_t best = 0;
-    for (int64_t k = 1; k < a->candidates; k++)
-        if (a->scores[k] > a->scores[best]) best = k;
-    return best;
-}
-
 static void check_case(const struct asked_case *c)
 {
     struct config settings = config();
@@ -112,7 +104,7 @@ static void check_case(const struct asked_case *c)
     if (png_read(path, PNG_AS_LABELS, 0, NULL, 0, &expect, &e)) fail_msg("%s", e.text);
     if (ask_open(&a, &settings, &p, &c->shape, &e) || ask_run(&a, &c->prompt, 1, &e)) fail_msg("%s: %s", c->name, e.text);
     assert_true(expect.width == p.w && expect.height == p.h);
-    int64_t best = best_of(&a);
+    int64_t best = ask_best(&a, 0);
     uint8_t *mask = mem_alloc((size_t)p.w * p.h);
     double stability = ask_mask(&a, 0, best, 0.02f, mask), same = iou(mask, expect.at, (size_t)p.w * p.h), score = expected_score(c->name);
     print_message("%-8s IoU with the reference %.5f, score %.5f against %.5f, stability %.3f\n", c->name, same, (double)a.scores[best], score, stability);

@@ -84,13 +84,45 @@ static const char everything[] =
     "model:\n"
     "  path: models/small\n"
     "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
+    "  bn_group: 2\n"
     "data:\n"
-    "  format: tokens\n"
+    "  format: csv\n"
     "  train: data/*.npy\n"
     "  validation: [v/a.bin, 'v/b,c.bin']\n"
     "  sequence: 128\n"
     "  shuffle: false\n"
     "  token_dtype: int32\n"
+    "  images: pictures\n"
+    "  masks: labels\n"
+    "  holdout: 0\n"
+    "  split_seed: 3\n"
+    "  train_list: train.txt\n"
+    "  validation_list: val.txt\n"
+    "  train_match: 'a*'\n"
+    "  validation_match: 'b*'\n"
+    "  train_split: train\n"
+    "  validation_split: val\n"
+    "  image_column: picture\n"
+    "  mask_column: label\n"
+    "  split_column: part\n"
+    "  labels: classes\n"
+    "  ignore: 255\n"
+    "  categories: [cat, '7']\n"
+    "  crowds: true\n"
+    "  image_size: 512\n"
+    "  max_masks: 16\n"
+    "  strategy: diverse\n"
+    "  min_iou: 0.9\n"
+    "  min_stability: 0.95\n"
+    "  area: [0.001, 0.9]\n"
+    "  flip: 0.5\n"
+    "  scale: 0.75\n"
+    "  crop: 0.5\n"
+    "  threads: 4\n"
+    "  prefetch: 8\n"
+    "  sample_memory: 32\n"
+    "  max_bad: 0.01\n"
+    "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
     "loss: {preset: seed, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
@@ -111,11 +143,17 @@ static void test_every_key(void **state)
     assert_string_equal(c.model_path, "models/small");
     assert_int_equal(c.model_freeze.n, 2);
     assert_string_equal(c.model_freeze.at[1], "*.norm.weight");
+    assert_int_equal(c.model_bn_group, 2);
     assert_int_equal(c.data_train.n, 1);
     assert_string_equal(c.data_train.at[0], "data/*.npy");
     assert_int_equal(c.data_validation.n, 2);
     assert_string_equal(c.data_validation.at[1], "v/b,c.bin");
     assert_int_equal(c.data_token_dtype, TOKENS_I32);
+    assert_string_equal(c.data_masks, "labels");
+    assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01);
+    assert_int_equal(c.data_categories.n, 2);
+    assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
+    assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);
     assert_true(c.loss_preset == LOSS_SEED && c.loss_focal == 10 && c.loss_smooth == 1e-3);
     assert_int_equal(c.train_steps, 1000);
     assert_true(c.train_learning_rate == 3e-5 && c.train_eps == 1e-6 && c.train_clip_norm == 1);
@@ -300,7 +338,9 @@ static void test_errors(void **state)
     refuses("train.steps: 1\n", "run.yaml:1", "train: {steps: ...}");
     refuses("losses: {focal: 20}\n", "unknown key losses", "did you mean loss");
     refuses("loss: {alpha: 1.5}\n", "loss.alpha", "1.5");
-    refuses("data: {image_size: 1024}\n", "unknown key data.image_size", "did you mean");
+    refuses("data: {area: [0.5, 0.1]}\n", "data.area", "two numbers");
+    refuses("data: {area: 0.5}\n", "data.area", "two numbers");
+    refuses("data: {image_sizes: 1024}\n", "unknown key data.image_sizes", "did you mean data.image_size?");
     refuses("train:\n  steps: ten\n", "run.yaml:2: train.steps", "\"ten\", expected a whole number from 1 to 2147483647");
     refuses("train:\n  steps: 0\n", "the number 0", "from 1");
     refuses("train: {steps: '5'}\n", "the string \"5\"", "a whole number");

@@ -57,10 +57,10 @@ static void test_rows(void **state)
     scores_open(&s, prompts, 2, 3, 2);
     scores_names(&s, name_of, NULL);
     uint64_t before = mem_allocations();
-    scores_add(&s, 0, 3, 0.8, 0.9, 0, 0);
-    scores_add(&s, 0, 7, 0.5, 0.6, 1, 0);
-    scores_add(&s, 0, 5, 0.6, 0.7, 1, 1);
-    scores_add(&s, 1, 99, 0.2, 0.3, 2, 0);
+    scores_add(&s, 0, 3, 0.8, 0.9, &(struct worst){.sample = 0, .mask = 0});
+    scores_add(&s, 0, 7, 0.5, 0.6, &(struct worst){.sample = 1, .mask = 0});
+    scores_add(&s, 0, 5, 0.6, 0.7, &(struct worst){.sample = 1, .mask = 1});
+    scores_add(&s, 1, 99, 0.2, 0.3, &(struct worst){.sample = 2, .mask = 0});
     assert_int_equal(mem_allocations(), before);
     struct score point = scores_of(&s, 0), all = scores_of(&s, 2);
     assert_int_equal(point.masks, 3);
@@ -102,8 +102,8 @@ static void test_worst(void **state)
     scores_open(&other, prompts, 1, 0, KEEP);
     for (uint64_t i = 0; i < N; i++) all[i] = (double)(random_bits(11, i) % 64) / 64;
     for (uint64_t i = 0; i < N; i++) {
-        scores_add(&s, 0, 0, all[i], 0, i, 0);
-        scores_add(&other, 0, 0, all[N - 1 - i], 0, N - 1 - i, 0);
+        scores_add(&s, 0, 0, all[i], 0, &(struct worst){.sample = i, .mask = 0});
+        scores_add(&other, 0, 0, all[N - 1 - i], 0, &(struct worst){.sample = N - 1 - i});
     }
     qsort(all, N, sizeof *all, ascending);
     assert_int_equal(s.n_worst, KEEP);
@@ -114,7 +114,7 @@ static void test_worst(void **state)
     scores_close(&s);
     scores_close(&other);
     scores_open(&s, prompts, 1, 0, 0);
-    scores_add(&s, 0, 0, 0.1, 0.1, 0, 0);
+    scores_add(&s, 0, 0, 0.1, 0.1, &(struct worst){.sample = 0, .mask = 0});
     assert_int_equal(s.n_worst, 0);
     scores_close(&s);
 }

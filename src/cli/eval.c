@@ -8,23 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/cli.h"
 #include "cli/data.h"
+#include "cli/eval.h"
 #include "data/dataset.h"
 #include "io/json.h"
-#include "train/mask_scores.h"
-
-struct eval {
-    const char *model, *csv, *memory;
-    struct names paths, set;
-    uint64_t worst;
-    bool json;
-    struct config config;
-    struct run run;
-    struct feed feed;
-    struct mask_scores found;
-    double loss, seconds;
-};
 
 /* --- going through the data ------------------------------------------------------------- */
 
@@ -142,6 +129,7 @@ static int evaluate(struct eval *v, struct error *e)
         rc = error_set(e, PL_USAGE, "a %s tells of no masks, so there is nothing to score", v->run.model.family->model_type);
     if (!rc) rc = run_passes(v, e);
     if (!rc) rc = report(v, e);
+    if (!rc && v->overlays) rc = eval_worst(v, e);
     mask_scores_close(&v->found);
     feed_close(&v->feed);
     run_close(&v->run);
@@ -170,6 +158,7 @@ static int eval(int argc, char **argv, struct error *e)
 {
     struct eval v = {.worst = 8};
     const struct data_option table[] = {{"--model", DATA_TEXT, &v.model}, {"--csv", DATA_TEXT, &v.csv},   {"--worst", DATA_COUNT, &v.worst},
+                                        {"--overlays", DATA_TEXT, &v.overlays},
                                         {"--json", DATA_SWITCH, &v.json}, {"--set", DATA_LIST, &v.set}, {"--memory", DATA_TEXT, &v.memory}};
     bool help;
     int rc = data_options(&command_eval, table, COUNT(table), argc, argv, &v.paths, &help, e);
@@ -188,10 +177,11 @@ static int eval(int argc, char **argv, struct error *e)
 }
 
 const struct command command_eval = {
-    "eval", "eval RUN.yaml --model DIR [--csv FILE] [--worst N] [--json] [--memory SIZE] [--set key=value]...",
+    "eval", "eval RUN.yaml --model DIR [--csv FILE] [--worst N] [--overlays FILE.png] [--json] [--memory SIZE] [--set key=value]...",
     "How good a model's masks are on the validation data of RUN.yaml: mean IoU and Dice by prompt and category.\n\n"
     "  --model DIR    a model folder, such as train.out/model\n"
     "  --csv FILE     the table for programs: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
     "  --worst 8      so many of the worst masks are named\n"
+    "  --overlays F   ... and shown in a PNG: what was answered in blue, what was right in green, the prompt\n"
     "  --json         one JSON object instead of the table\n"
     "  --memory SIZE, --set key=value   as everywhere", eval};

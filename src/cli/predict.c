@@ -97,10 +97,8 @@ static int write_answer(const struct predict *p, struct ask *a, const struct ask
 {
     struct text out = {0};
     struct json_writer json = {.out = &out};
-    int64_t best = 0;
+    const int64_t best = ask_best(a, 0);
     int rc = PL_OK;
-    for (int64_t k = 1; k < a->candidates; k++)
-        if (a->scores[k] > a->scores[best]) best = k;
     if (p->multimask) json_begin_list(&json, NULL);
     for (int64_t k = 0; k < a->candidates && !rc; k++)
         if (p->multimask || k == best) rc = write_mask(p, a, k, q, &json, e);

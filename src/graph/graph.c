@@ -209,6 +209,8 @@ static bool same_shape(const struct tensor *x, int rank, const int64_t *dim)
 
 id graph_param(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, struct init init)
 {
+    char other[256];
+    if (g->rename) name = g->rename(name, other, sizeof other);
     for (uint32_t i = 0; i < g->params.n; i++) {
         id have = g->params.at[i].tensor;
         if (strcmp(graph_name(g, tensor_at(g, have)->name), name)) continue;

@@ -100,6 +100,7 @@ struct param {
     id grad;     /* after differentiation; 0: frozen or unreached */
     struct init init;
     bool frozen;
+    bool running; /* a statistic: frozen, and yet the step moves it */
 };
 
 /* The functions of one variable that ACT knows. */
@@ -223,6 +224,9 @@ struct graph {
     id step;                           /* the tensor over struct step_block */
 
     struct cursor at;                  /* where the next node goes */
+    /* What a parameter is called that is declared by `name`; NULL: the same. So layer code
+     * serves models whose weights were published under other names. */
+    const char *(*rename)(const char *name, char *out, size_t room);
     uint32_t next_stable;
 
     struct error error;                /* sticky */

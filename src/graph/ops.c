@@ -246,6 +246,13 @@ id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W)
     return op_apply(g, OP_AVGPOOL, &a, &x, 1);
 }
 
+/* Nothing learns it, and yet it is to be saved as it becomes. */
+static void mark_running(struct graph *g, id statistic)
+{
+    struct param *p = graph_param_of(g, statistic);
+    if (p) p->frozen = p->running = true;
+}
+
 id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var, double momentum)
 {
     union attr a = {.batchnorm = {group, eps}};
@@ -256,6 +263,8 @@ id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id 
         const struct tensor *t = tensor_at(g, x);
         union attr u = {.batchnorm_update = {momentum, group * t->dim[1] * t->dim[2], eps}};
         if (!op_apply(g, OP_BATCHNORM_UPDATE, &u, (id[]){norm.out[1], norm.out[2], running_mean, running_var}, 4)) return 0;
+        mark_running(g, running_mean);
+        mark_running(g, running_var);
     }
     return norm.out[0];
 }

@@ -260,7 +260,7 @@ void infer_broadcast(struct infer *f)
 void infer_cast(struct infer *f)
 {
     like(&f->out[0], f->in[0]);
-    f->out[0].dtype = f->attr->cast.dtype;
+    f->out[0].dtype = f->attr->cast.dtype ? f->attr->cast.dtype : DT_F32;
 }
 
 void infer_sum(struct infer *f) { set(&f->out[0], statistic(f->in[0]), 0, f->in[0]->dim); }

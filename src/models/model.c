@@ -14,7 +14,7 @@
 
 static const struct family *const families[] = {&llama_family, &mistral_family, &qwen2_family, &clip_vision_family,
                                                 &clip_family, &siglip_vision_family, &siglip_family, &sam_family,
-                                                &sam_vision_family};
+                                                &sam_vision_family, &tinysam_family};
 
 /* "llama, clip_vision_model": for messages. */
 static char *list_families(char out[256])

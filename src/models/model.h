@@ -62,6 +62,7 @@ struct model {
     int64_t vocabulary;     /* token ids are below this */
     int64_t image;          /* side of the images that it was made for; 0: it has none */
     double extent;          /* what the coordinates of such an image run to, in pixels */
+    bool batch_norm;        /* its step may take statistics over images (batch.bn_group) */
     int64_t (*mask_side)(const struct model *m, int64_t image); /* side of the masks of such images; NULL: it makes none */
     struct port ports[MODEL_PORTS];
     int n_ports;
@@ -97,6 +98,8 @@ struct prompting {
 struct batch {
     int64_t B, T;
     struct prompting prompts;
+    int64_t bn_group;        /* images that share the statistics of batch normalisation in the step, B divides
+                                by it; 0: the running ones, which stay. Evaluation has those */
     bool outputs;            /* all outputs are wanted, not the loss alone */
     const char *loss_output; /* NULL: the model's own choice */
 };
@@ -111,7 +114,7 @@ struct family {
     bool named_as_found;    /* where a folder leaves it out, so do the names of gradients */
 };
 extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
-    siglip_vision_family, sam_family, sam_vision_family;
+    siglip_vision_family, sam_family, sam_vision_family, tinysam_family;
 
 /* A model that no config.json describes: the program that uses the library emits it. */
 struct definition {

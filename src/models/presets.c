@@ -90,6 +90,37 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
+/* TinySAM: its encoder's keys, and the rest as in SAM. */
+#define TINYSAM                                                                                                     \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"TinySam\"],\n"                                                                         \
+    "  \"model_type\": \"tinysam\",\n"                                                                              \
+    "  \"image_size\": 1024,\n"                                                                                    \
+    "  \"embed_dims\": [64, 128, 160, 320],\n"                                                                     \
+    "  \"depths\": [2, 2, 6, 2],\n"                                                                                \
+    "  \"num_heads\": [2, 4, 5, 10],\n"                                                                            \
+    "  \"window_sizes\": [7, 7, 14, 7],\n"                                                                         \
+    "  \"mlp_ratio\": 4,\n"                                                                                        \
+    "  \"mbconv_expand_ratio\": 4,\n"                                                                              \
+    "  \"num_classes\": 1000,\n"                                                                                   \
+    "  \"prompt_encoder_config\": {\"hidden_size\": 256, \"image_size\": 1024, \"patch_size\": 16},\n"               \
+    "  \"mask_decoder_config\": {\"hidden_size\": 256, \"mlp_dim\": 2048, \"layer_norm_eps\": 1e-05},\n"              \
+    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "}\n"
+
+/* A small one, for images of 128 pixels. */
+#define TINYSAM_TINY                                                                                                \
+    "{\n"                                                                                                           \
+    "  \"architectures\": [\"TinySam\"],\n"                                                                         \
+    "  \"model_type\": \"tinysam\",\n"                                                                              \
+    "  \"image_size\": 128, \"embed_dims\": [16, 32, 48, 64], \"depths\": [1, 1, 2, 1], \"num_heads\": [1, 2, 3, 4],\n" \
+    "  \"window_sizes\": [4, 4, 4, 4], \"mlp_ratio\": 4, \"mbconv_expand_ratio\": 4, \"num_classes\": 0,\n"          \
+    "  \"prompt_encoder_config\": {\"hidden_size\": 64, \"image_size\": 128, \"patch_size\": 16},\n"                 \
+    "  \"mask_decoder_config\": {\"hidden_size\": 64, \"mlp_dim\": 256, \"num_attention_heads\": 4, "                \
+    "\"iou_head_hidden_dim\": 64, \"layer_norm_eps\": 1e-05},\n"                                                  \
+    "  \"torch_dtype\": \"float32\"\n"                                                                              \
+    "}\n"
+
 const struct preset presets[] = {
     {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},         /* bytes as tokens, 0.8 M */
     {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},   /* the GPT-2 small shape */
@@ -100,5 +131,7 @@ const struct preset presets[] = {
     {"sam-vit-l", SAM(1024, 24, 16, 4096, "5, 11, 17, 23")},   /* 312 M */
     {"sam-vit-h", SAM(1280, 32, 16, 5120, "7, 15, 23, 31")},   /* 641 M */
     {"sam-tiny", SAM_TINY},                                    /* 0.7 M */
+    {"tinysam", TINYSAM},                                      /* 10 M, 6 M of them in the encoder */
+    {"tinysam-tiny", TINYSAM_TINY},                            /* 0.4 M */
     {NULL, NULL},
 };

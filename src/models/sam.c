@@ -4,12 +4,13 @@
  *     pixel_values ─ encoder ─ image [B,grid,grid,C] ─┐
  *     points, boxes, masks ─ prompt encoder ──────────┴─ decoder ─ pred_masks [B,M,K,h,h], iou_scores [B,M,K]
  *
- * Any SamConfig of transformers; sam_vision_model is the encoder alone. With targets the
+ * Any SamConfig of transformers; sam_vision_model is the encoder alone, and tinysam another encoder
+ * before the same prompt encoder and decoder (tinyvit.c). With targets the
  * loss is MASK_LOSS's; without them it is the mean square of an output, as a tower's is.
  *
  * The frequencies of the position encoding are no weights in the paper and never learn. The class in
  * transformers counts them among its parameters; so where outputs and gradients are asked for (`step`), theirs is given
- * too, and training leaves them alone.
+ * too, and training leaves them alone. TinySAM's are no parameter anywhere.
  */
 #include "models/sam.h"
 
@@ -18,15 +19,11 @@
 
 #include "graph/ops.h"
 #include "models/layers.h"
+#include "models/sam_reference.h"
 
 /* --- configuration ------------------------------------------------------------------- */
 
-struct size_key {
-    const char *key;
-    int64_t *to, least, most;
-};
-
-static int parse_sizes(const struct value *map, const struct size_key *keys, size_t n, struct error *e)
+int sam_parse_sizes(const struct value *map, const struct size_key *keys, size_t n, struct error *e)
 {
     for (size_t i = 0; i < n; i++) {
         int rc = value_opt_int(map, keys[i].key, keys[i].to, e);
@@ -85,7 +82,7 @@ static int parse_vision(struct model *m, struct sam_vision *c, const struct valu
         {"patch_size", &c->patch, 1, 1 << 12},      {"window_size", &c->window, 0, 1 << 12},
         {"num_pos_feats", &c->features, 1, 1 << 19},
     };
-    int rc = parse_sizes(map, keys, COUNT(keys), e);
+    int rc = sam_parse_sizes(map, keys, COUNT(keys), e);
     if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
     if (!rc) rc = value_opt_number(map, "mlp_ratio", &c->mlp_ratio, e);
     if (!rc) rc = value_opt_bool(map, "qkv_bias", &c->qkv_bias, e);
@@ -94,38 +91,41 @@ static int parse_vision(struct model *m, struct sam_vision *c, const struct valu
     if (!rc && !(c->mlp_ratio > 0 && c->mlp_ratio < 1024)) rc = error_set(e, PL_USAGE, "mlp_ratio is %g, it must lie between 0 and 1024", c->mlp_ratio);
     if (rc) return rc;
     c->inner = (int64_t)((double)c->hidden * c->mlp_ratio);
-    rc = parse_sizes(map, &(struct size_key){"mlp_dim", &c->inner, 1, 1 << 22}, 1, e);
+    rc = sam_parse_sizes(map, &(struct size_key){"mlp_dim", &c->inner, 1, 1 << 22}, 1, e);
     if (!rc) rc = check_vision(c, e);
     return rc ? rc : parse_global(m, c, map, e);
 }
 
-static int parse_prompts(struct sam_prompts *c, const struct value *map, struct error *e)
+const struct sam_prompts sam_usual_prompts = {.hidden = 256, .image = 1024, .patch = 16, .mask_channels = 16, .kinds = 4, .eps = 1e-6,
+                                              .act = ACT_GELU};
+
+int sam_parse_prompts(struct sam_prompts *c, const struct value *map, struct error *e)
 {
-    *c = (struct sam_prompts){.hidden = 256, .image = 1024, .patch = 16, .mask_channels = 16, .kinds = 4, .eps = 1e-6, .act = ACT_GELU};
     const struct size_key keys[] = {
         {"hidden_size", &c->hidden, 1, 1 << 20}, {"image_size", &c->image, 1, 1 << 14},
         {"patch_size", &c->patch, 1, 1 << 12},   {"mask_input_channels", &c->mask_channels, 4, 1 << 16},
         {"num_point_embeddings", &c->kinds, 4, 64},
     };
-    int rc = parse_sizes(map, keys, COUNT(keys), e);
+    int rc = sam_parse_sizes(map, keys, COUNT(keys), e);
     if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
     if (rc) return rc;
     if (c->mask_channels % 4) return error_set(e, PL_USAGE, "mask_input_channels is %lld, it must divide by 4", (long long)c->mask_channels);
     c->grid = c->image / c->patch;
-    return parse_sizes(map, &(struct size_key){"image_embedding_size", &c->grid, 1, 1 << 14}, 1, e);
+    return sam_parse_sizes(map, &(struct size_key){"image_embedding_size", &c->grid, 1, 1 << 14}, 1, e);
 }
 
-static int parse_decoder(struct sam_decoder *c, const struct value *map, struct error *e)
+const struct sam_decoder sam_usual_decoder = {.hidden = 256, .inner = 2048, .layers = 2, .heads = 8, .downsample = 2, .candidates = 3,
+                                              .iou_layers = 3, .iou_hidden = 256, .eps = 1e-6, .act = ACT_RELU};
+
+int sam_parse_decoder(struct sam_decoder *c, const struct value *map, struct error *e)
 {
-    *c = (struct sam_decoder){.hidden = 256, .inner = 2048, .layers = 2, .heads = 8, .downsample = 2, .candidates = 3, .iou_layers = 3,
-                              .iou_hidden = 256, .eps = 1e-6, .act = ACT_RELU};
     const struct size_key keys[] = {
         {"hidden_size", &c->hidden, 8, 1 << 20},        {"mlp_dim", &c->inner, 1, 1 << 22},
         {"num_hidden_layers", &c->layers, 1, 4096},     {"num_attention_heads", &c->heads, 1, 1 << 14},
         {"attention_downsample_rate", &c->downsample, 1, 1 << 14}, {"num_multimask_outputs", &c->candidates, 1, 64},
         {"iou_head_depth", &c->iou_layers, 0, 256},     {"iou_head_hidden_dim", &c->iou_hidden, 1, 1 << 20},
     };
-    int rc = parse_sizes(map, keys, COUNT(keys), e);
+    int rc = sam_parse_sizes(map, keys, COUNT(keys), e);
     if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
     const int64_t rates[] = {1, 2, c->downsample};
     for (size_t i = 0; i < COUNT(rates) && !rc; i++)
@@ -152,7 +152,7 @@ static int check_joints(const struct sam *c, struct error *e)
     return PL_OK;
 }
 
-static int parse_part(const struct value *config, const char *key, const struct value **out, struct error *e)
+int sam_parse_part(const struct value *config, const char *key, const struct value **out, struct error *e)
 {
     const struct value *map = value_get(config, key);
     *out = map && map->kind != VALUE_NULL ? map : NULL; /* without its map a part has its defaults */
@@ -165,8 +165,10 @@ static int64_t mask_side(const struct model *m, int64_t image)
     return 4 * (image / c->vision.patch);
 }
 
-static void describe(struct model *m, const struct sam *c)
+int sam_describe(struct model *m, const struct sam *c, struct error *e)
 {
+    int rc = check_joints(c, e);
+    if (rc) return rc;
     const struct port ports[] = {
         {"pixel_values", VALUES_REAL, 4, {DIM_B, c->vision.channels, DIM_S, DIM_S}, false},
         {"input_points", VALUES_PLACES, 4, {DIM_B, DIM_M, DIM_P, 2}, true},
@@ -182,6 +184,7 @@ static void describe(struct model *m, const struct sam *c)
     m->image = c->vision.image;
     m->extent = (double)c->prompts.image;
     m->mask_side = mask_side;
+    return PL_OK;
 }
 
 static int parse_sam(struct model *m, const struct value *config, struct error *e)
@@ -189,15 +192,14 @@ static int parse_sam(struct model *m, const struct value *config, struct error *
     struct sam *c = bump_alloc(&m->memory, sizeof *c);
     const struct value *vision, *prompts, *decoder;
     m->config = c;
-    if (parse_part(config, "vision_config", &vision, e) || parse_part(config, "prompt_encoder_config", &prompts, e) ||
-        parse_part(config, "mask_decoder_config", &decoder, e))
+    *c = (struct sam){.prompts = sam_usual_prompts, .decoder = sam_usual_decoder};
+    if (sam_parse_part(config, "vision_config", &vision, e) || sam_parse_part(config, "prompt_encoder_config", &prompts, e) ||
+        sam_parse_part(config, "mask_decoder_config", &decoder, e))
         return e->code;
     if (parse_vision(m, &c->vision, vision, e)) return error_prepend(e, "vision_config");
-    if (parse_prompts(&c->prompts, prompts, e)) return error_prepend(e, "prompt_encoder_config");
-    if (parse_decoder(&c->decoder, decoder, e)) return error_prepend(e, "mask_decoder_config");
-    int rc = check_joints(c, e);
-    if (!rc) describe(m, c);
-    return rc;
+    if (sam_parse_prompts(&c->prompts, prompts, e)) return error_prepend(e, "prompt_encoder_config");
+    if (sam_parse_decoder(&c->decoder, decoder, e)) return error_prepend(e, "mask_decoder_config");
+    return sam_describe(m, c, e);
 }
 
 static int parse_sam_vision(struct model *m, const struct value *config, struct error *e)
@@ -218,7 +220,7 @@ static int parse_sam_vision(struct model *m, const struct value *config, struct 
 static struct sam_build begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct sam *c = m->config;
-    struct sam_build b = {.c = c, .g = g, .B = batch->B, .asked = batch->prompts};
+    struct sam_build b = {.c = c, .g = g, .B = batch->B, .asked = batch->prompts, .bn_group = batch->bn_group};
     struct prompting *p = &b.asked;
     if (!p->masks) p->masks = p->points = 1, p->targets = true;
     if (!p->image) p->image = c->vision.image;
@@ -230,6 +232,8 @@ static struct sam_build begin(const struct model *m, struct graph *g, const stru
     if (!b.grid) graph_fail(g, "pixel_values: images of %lld pixels hold no patch of %lld", (long long)b.side, (long long)c->vision.patch);
     return b;
 }
+
+static id encode(const struct sam_build *b, id pixels) { return b->c->tiny ? tinyvit_encode(b, pixels) : sam_encode(b, pixels); }
 
 /* Channels last. */
 static id pixels(const struct sam_build *b)
@@ -276,28 +280,37 @@ static void emit_loss(const struct sam_build *b, const struct sam_masks *out)
     graph_scope_pop(g, outer);
 }
 
-static void build_sam(const struct model *m, struct graph *g, const struct batch *given)
+static void forward(const struct model *m, struct graph *g, const struct batch *given)
 {
     struct sam_build b = begin(m, g, given);
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.asked.targets) batch.loss_output = ""; /* none of the outputs: the masks have a loss of their own */
     if (b.asked.rounds) {
-        sam_rounds(&b, sam_encode(&b, images(&b)));
+        sam_rounds(&b, encode(&b, images(&b)));
         if (!g->error.code) graph_param_of(g, sam_frequencies(&b))->frozen = true;
         return;
     }
-    id image = b.asked.part == PART_MASKS ? embedding(&b) : sam_encode(&b, pixels(&b));
+    id image = b.asked.part == PART_MASKS ? embedding(&b) : encode(&b, pixels(&b));
     if (b.asked.part != PART_MASKS) output_map(m, g, &batch, "image_embeddings", image);
     if (b.asked.part == PART_IMAGE) return;
     struct sam_encoded p = sam_prompt(&b, sam_places(&b));
     struct sam_masks out = sam_decode(&b, image, &p);
     if (g->error.code) return;
-    graph_param_of(g, sam_frequencies(&b))->frozen = !batch.outputs;
+    graph_param_of(g, sam_frequencies(&b))->frozen = b.c->tiny || !batch.outputs;
     const struct tensor t = *tensor_at(g, out.logits);
     model_output(m, g, &batch, "iou_scores", op_reshape(g, out.iou, 3, (int64_t[]){b.B, b.M, t.dim[1]}));
     model_output(m, g, &batch, "pred_masks", op_reshape(g, out.logits, 5, (int64_t[]){b.B, b.M, t.dim[1], t.dim[2], t.dim[3]}));
     if (b.asked.targets) emit_loss(&b, &out);
+}
+
+/* TinySAM's weights are published under the names of the original program. */
+void sam_forward(const struct model *m, struct graph *g, const struct batch *given)
+{
+    const struct sam *c = m->config;
+    g->rename = c->tiny ? sam_reference_name : NULL;
+    forward(m, g, given);
+    g->rename = NULL;
 }
 
 static void build_sam_vision(const struct model *m, struct graph *g, const struct batch *batch)
@@ -306,5 +319,5 @@ static void build_sam_vision(const struct model *m, struct graph *g, const struc
     if (!g->error.code) output_map(m, g, batch, "last_hidden_state", sam_encode(&b, pixels(&b)));
 }
 
-const struct family sam_family = {"sam", parse_sam, build_sam, "", false};
+const struct family sam_family = {"sam", parse_sam, sam_forward, "", false};
 const struct family sam_vision_family = {"sam_vision_model", parse_sam_vision, build_sam_vision, "vision_encoder.", true};

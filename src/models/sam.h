@@ -5,8 +5,9 @@
  *     sam_encoder.c   pixels -> image embedding
  *     sam_prompt.c    points, boxes, masks -> tokens and a dense embedding
  *     sam_decoder.c   both -> masks and how good they are
+ *     tinyvit.c       another encoder, TinySAM's and MobileSAM's, and its configuration
  *
- * The last two know nothing of how an image embedding came about: another encoder that
+ * Prompt encoder and decoder know nothing of how an image embedding came about: another encoder that
  * gives [B,grid,grid,hidden] serves as well.
  *
  * Prompts. An image has M prompts and the decoder works on rows, B x M of them, in the
@@ -37,8 +38,10 @@ struct sam_decoder {
     enum act_kind act;
 };
 
+struct tinyvit;
 struct sam {
     struct sam_vision vision;
+    const struct tinyvit *tiny; /* the encoder, and vision says only what enters and leaves it; NULL: that of `vision` */
     struct sam_prompts prompts;
     struct sam_decoder decoder;
 };
@@ -54,10 +57,34 @@ struct sam_build {
     /* What stands in for inputs: places f32 [B*M,P,2], kinds i32 [B*M,P] and masks [B*M,h,h] of a
      * round. 0: the inputs by their ports' names. */
     id places, kinds, masks;
+    int64_t bn_group;          /* as in struct batch */
 };
+
+/* --- configuration (sam.c) --------------------------------------------------------------- */
+
+struct size_key {
+    const char *key;
+    int64_t *to, least, most;
+};
+/* Sizes by their keys; what the map does not have stays. */
+int sam_parse_sizes(const struct value *map, const struct size_key *keys, size_t n, struct error *e);
+/* The map of a part; NULL: it is not given, and the part has its defaults. */
+int sam_parse_part(const struct value *config, const char *key, const struct value **out, struct error *e);
+/* Each begins with its defaults in *c. */
+int sam_parse_prompts(struct sam_prompts *c, const struct value *map, struct error *e);
+int sam_parse_decoder(struct sam_decoder *c, const struct value *map, struct error *e);
+extern const struct sam_prompts sam_usual_prompts;
+extern const struct sam_decoder sam_usual_decoder;
+/* The parts meet in one width and one grid; then ports and outputs. */
+int sam_describe(struct model *m, const struct sam *c, struct error *e);
+/* The forward of a family of this kind. */
+void sam_forward(const struct model *m, struct graph *g, const struct batch *given);
+
+/* --- layers ------------------------------------------------------------------------------ */
 
 /* Pixels [B,side,side,channels] to [B,grid,grid,output]. */
 id sam_encode(const struct sam_build *b, id pixels);
+id tinyvit_encode(const struct sam_build *b, id pixels);
 
 /* The frequencies of the position encoding, [2,hidden/2]: a parameter. */
 id sam_frequencies(const struct sam_build *b);

@@ -112,7 +112,8 @@ static id mask_embedding(const struct sam_build *b)
     const int64_t h = 4 * b->grid, n = b->asked.mask_inputs, few = c->mask_channels / 4;
     const struct kernel_shape half = {2, 2, 0, true}, same = {1, 1, 0, true};
     id x = b->masks ? b->masks : graph_input(g, "input_masks", DT_F32, 4, (int64_t[]){b->B, n, h, h});
-    x = op_reshape(g, x, 4, (int64_t[]){b->B * n, h, h, 1});
+    /* Logits of an earlier round are f32 in any precision. */
+    x = op_cast(g, op_reshape(g, x, 4, (int64_t[]){b->B * n, h, h, 1}), DT_NONE);
     x = layer_conv(g, x, ROOT "mask_embed.", "conv1", few, half);
     x = op_act(g, layer_norm(g, x, ROOT "mask_embed.", "layer_norm1", c->eps), c->act);
     x = layer_conv(g, x, ROOT "mask_embed.", "conv2", c->mask_channels, half);

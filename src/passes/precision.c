@@ -55,6 +55,7 @@ static bool *mark_kept(const struct graph *g)
 static void set_made(struct node *n, enum dtype t)
 {
     if (n->op == OP_FOURIER) n->attr.fourier.dtype = (uint8_t)t;
+    if (n->op == OP_CAST && !n->attr.cast.dtype) n->attr.cast.dtype = (uint8_t)t;
     if (n->op == OP_IMAGE) n->attr.image.dtype = (uint8_t)t;
 }
 

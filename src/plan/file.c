@@ -95,8 +95,8 @@ static void write_storages(struct json_writer *w, const struct plan *p, const st
     for (id s = 1; s < g->storages.n; s++) {
         bool used = false;
         for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->placement.life[program][s].used;
-        if (!used) continue;
         const struct storage *x = &g->storages.at[s];
+        if (!used && x->kind != KIND_STAGING) continue; /* no program reads those, and they have a place */
         json_begin_map(w, NULL);
         json_put_string(w, "name", graph_name(g, x->name));
         json_put_string(w, "kind", kind_name(x->kind));

@@ -59,6 +59,7 @@ struct freedom {
     int effective_batch;
     bool micro_batch, recompute, offload, head_chunks; /* true: ours to choose */
     bool whole;                       /* no split with a ragged end: nothing is known that weighs 0 */
+    int multiple;                     /* of which a micro-batch must be one; 0: of nothing */
     uint64_t budget;                  /* 0: none */
     uint64_t host_budget;             /* 0: none */
 };

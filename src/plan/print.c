@@ -29,8 +29,10 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     char a[32], b[32];
     uint64_t arena = plan_arena(p);
     text_printf(out, "Memory at the peak\n");
-    for (int k = KIND_PARAM; k < KIND_COUNT; k++)
+    for (int k = KIND_PARAM; k < KIND_COUNT; k++) {
         if (p->peak.by_kind[k]) print_row(out, kind_name(k), p->peak.by_kind[k], arena);
+        if (k == KIND_STAGING && p->peak.by_kind[k] && p->settings.loader_bytes) print_row(out, "  the loader's", p->settings.loader_bytes, arena);
+    }
     print_row(out, "padding", arena - p->peak.bytes, arena);
     text_printf(out, "  %-14s %12s  (%llu bytes)\n", "arena", size_print(arena, a), (unsigned long long)arena);
     if (p->placement.arena[SPACE_HOST])

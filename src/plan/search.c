@@ -57,7 +57,8 @@ static void list_candidates(struct search *s, const struct settings *base)
             n = E;
         }
         bool ragged = c.micro_batch * c.accumulation != E;
-        if (c.micro_batch != last && !(ragged && s->f->whole)) add_techniques(s, c);
+        bool apart = s->f->multiple && c.micro_batch % s->f->multiple;
+        if (c.micro_batch != last && !(ragged && s->f->whole) && !apart) add_techniques(s, c);
         last = c.micro_batch;
     }
 }

@@ -82,6 +82,6 @@ void curve_draw(struct text *out, const char *title, const struct series *const 
     draw_marks(out, &x, &y);
     for (int k = 0; k < n; k++) draw_line(out, series[k], &x, &y, colours[k % 2]);
     for (int k = 0; k < n && n > 1; k++)
-        text_printf(out, "<text x='%d' y='15' text-anchor='end' fill='%s'>%s</text>\n", WIDTH - RIGHT - 90 * (n - 1 - k), colours[k % 2], series[k]->name);
+        text_printf(out, "<text x='%d' y='15' text-anchor='end' style='fill:%s'>%s</text>\n", WIDTH - RIGHT - 90 * (n - 1 - k), colours[k % 2], series[k]->name);
     text_printf(out, "</svg></figure>\n");
 }

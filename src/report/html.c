@@ -109,7 +109,8 @@ static void put_outcome(struct text *out, struct series all[DRAWINGS][2])
 
 static void put_memory(struct text *out, const struct value *plan)
 {
-    static const char *const colours[] = {"#1b6ca8", "#d1495b", "#edae49", "#66a182", "#8d6a9f", "#2e4057", "#b56b45", "#7fb7be"};
+    static const char *const colours[] = {"#1b6ca8", "#d1495b", "#edae49", "#66a182", "#8d6a9f", "#2e4057", "#b56b45", "#7fb7be",
+                                          "#c9a227", "#5b8e7d", "#a44a3f", "#6b717e"};
     const struct value *parts = value_get(plan, "breakdown"), *total = value_get(plan, "lower_bound_bytes"), *arena = value_get(plan, "arena_bytes");
     char text[32];
     if (!parts || parts->kind != VALUE_MAP || !total || !(total->number > 0) || !arena) return;

@@ -197,6 +197,15 @@ int ask_run(struct ask *a, const struct ask_prompt *prompts, int64_t n, struct e
     return rc;
 }
 
+int64_t ask_best(const struct ask *a, int64_t prompt)
+{
+    const float *s = a->scores + prompt * a->candidates;
+    int64_t best = 0;
+    for (int64_t k = 1; k < a->candidates; k++)
+        if (s[k] > s[best]) best = k;
+    return best;
+}
+
 /* --- masks at the picture's size -------------------------------------------------------------- */
 
 /* Between which two places of `n` one of `out` lies, and how far from the first; the

@@ -25,6 +25,8 @@ struct ask_picture {
 };
 /* A JPEG or PNG file in its stored pixels. PL_USAGE names it when it cannot be read. */
 int ask_picture_read(struct ask_picture *p, const char *path, struct error *e);
+/* The same in memory; messages name nothing. */
+int ask_picture_decode(struct ask_picture *p, const void *bytes, size_t n, struct error *e);
 void ask_picture_free(struct ask_picture *p);
 
 /* What the values of a picture become: (value * scale - mean) / std. */
@@ -76,6 +78,8 @@ int ask_open(struct ask *a, const struct config *c, const struct ask_picture *p,
 void ask_close(struct ask *a);
 /* Asks n prompts, 1 to shape.prompts. */
 int ask_run(struct ask *a, const struct ask_prompt *prompts, int64_t n, struct error *e);
+/* The candidate that the model thinks best. */
+int64_t ask_best(const struct ask *a, int64_t prompt);
 /* One candidate at the picture's size: logits bilinear to the square, the padding cut off,
  * bilinear to w x h; a byte a pixel, 1 where above 0. Returns the stability: pixels above
  * `offset` over pixels above -offset, 0 when there are none. */

@@ -35,17 +35,23 @@ static int read_jpeg(struct ask_picture *p, const char *bytes, size_t n, struct 
     return rc;
 }
 
-int ask_picture_read(struct ask_picture *p, const char *path, struct error *e)
+int ask_picture_decode(struct ask_picture *p, const void *bytes, size_t n, struct error *e)
 {
     static const uint8_t png[] = {0x89, 'P', 'N', 'G'}, jpeg[] = {0xff, 0xd8};
+    memset(p, 0, sizeof *p);
+    if (n >= sizeof png && !memcmp(bytes, png, sizeof png)) return read_png(p, bytes, n, e);
+    if (n >= sizeof jpeg && !memcmp(bytes, jpeg, sizeof jpeg)) return read_jpeg(p, bytes, n, e);
+    return error_set(e, PL_USAGE, "neither a JPEG nor a PNG picture; convert it to one of them");
+}
+
+int ask_picture_read(struct ask_picture *p, const char *path, struct error *e)
+{
     char *bytes;
     size_t n;
     memset(p, 0, sizeof *p);
     int rc = file_read(path, FILE_MOST, &bytes, &n, e);
     if (rc) return rc;
-    if (n >= sizeof png && !memcmp(bytes, png, sizeof png)) rc = read_png(p, bytes, n, e);
-    else if (n >= sizeof jpeg && !memcmp(bytes, jpeg, sizeof jpeg)) rc = read_jpeg(p, bytes, n, e);
-    else rc = error_set(e, PL_USAGE, "neither a JPEG nor a PNG picture; convert it to one of them");
+    rc = ask_picture_decode(p, bytes, n, e);
     mem_free(bytes);
     return rc ? error_prepend(e, "%s", path) : PL_OK;
 }

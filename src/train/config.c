@@ -145,6 +145,26 @@ static bool assign_ints(struct config *c, const struct config_row *r, const stru
     return good;
 }
 
+/* Two numbers in a list, or with a comma between them. */
+static bool assign_range(struct config *c, const struct config_row *r, const struct value *v, struct config_range *to)
+{
+    struct bump b = {0};
+    struct config_list words = {0};
+    const struct value *ends[2] = {value_at(v, 0), value_at(v, 1)};
+    uint32_t n = v->count;
+    if (v->kind != VALUE_LIST && scalar_text(v)) {
+        split_items(c, scalar_text(v), &words);
+        n = words.n;
+        for (uint32_t i = 0; i < n && i < 2; i++) ends[i] = yaml_scalar(&b, words.at[i]);
+    }
+    bool good = n == 2;
+    for (int i = 0; i < 2 && good; i++) good = ends[i]->kind == VALUE_NUMBER && config_in_range(r, ends[i]->number);
+    good = good && ends[0]->number <= ends[1]->number;
+    if (good) *to = (struct config_range){ends[0]->number, ends[1]->number};
+    bump_free(&b);
+    return good;
+}
+
 bool config_take(struct config *c, const struct config_row *r, void *to, const struct value *v)
 {
     switch (r->type) {
@@ -161,6 +181,8 @@ bool config_take(struct config *c, const struct config_row *r, void *to, const s
         if (v->kind != VALUE_NUMBER || !config_in_range(r, v->number)) return false;
         *(double *)to = v->number;
         return true;
+    case ROW_RANGE:
+        return assign_range(c, r, v, to);
     case ROW_BOOL:
         if (v->kind != VALUE_BOOL) return false;
         *(bool *)to = v->truth;
@@ -181,7 +203,7 @@ static void assign_default(struct config *c, enum config_key key)
     static const size_t sizes[] = {
 #define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
         SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(INTS),   SIZE_OF(AUTO_INT),
-        SIZE_OF(REAL),   SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET), SIZE_OF(GROUPS),
+        SIZE_OF(REAL),   SIZE_OF(RANGE), SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET), SIZE_OF(GROUPS),
 #undef SIZE_OF
     };
     const struct config_row *r = &config_rows[key];
@@ -525,10 +547,6 @@ static int check_data(const struct config *c, struct error *e)
     if (c->data_holdout > 0 && c->data_validation.n) {
         error_set(e, PL_USAGE, "both data.holdout and data.validation are given, expected one of them");
         return config_at_key(c, KEY_data_holdout, e);
-    }
-    if (c->data_min_area > c->data_max_area) {
-        error_set(e, PL_USAGE, "data.min_area is %g, expected no more than data.max_area, %g", c->data_min_area, c->data_max_area);
-        return config_at_key(c, KEY_data_min_area, e);
     }
     return PL_OK;
 }

@@ -61,6 +61,11 @@ struct config_groups {
     uint32_t n;
 };
 
+/* From low to high, both included. */
+struct config_range {
+    double low, high;
+};
+
 /* KEY_train_steps and its like: a key by name. */
 enum config_key {
 #define KEY(section, name, ...) KEY_##section##_##name,
@@ -75,6 +80,7 @@ enum config_key {
 #define CONFIG_TYPE_INTS struct config_ints
 #define CONFIG_TYPE_AUTO_INT int64_t
 #define CONFIG_TYPE_REAL double
+#define CONFIG_TYPE_RANGE struct config_range
 #define CONFIG_TYPE_BOOL bool
 #define CONFIG_TYPE_CHOICE int
 #define CONFIG_TYPE_BUDGET struct config_budget

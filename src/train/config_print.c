@@ -99,13 +99,14 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_INTS] = "a list of whole numbers",
         [ROW_AUTO_INT] = "auto or a whole number",
         [ROW_REAL] = "a number",
+        [ROW_RANGE] = "two numbers, the smaller one first, each",
         [ROW_BOOL] = "true or false",
         [ROW_CHOICE] = "",
         [ROW_BUDGET] = "a size above 0 such as 8GiB, or ",
         [ROW_GROUPS] = "a list of maps",
     };
     text_printf(out, "%s", nouns[r->type]);
-    if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL) expect_interval(r, out);
+    if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL || r->type == ROW_RANGE) expect_interval(r, out);
     else if (r->type == ROW_CHOICE || r->type == ROW_BUDGET) expect_words(r, out);
     else if (r->type == ROW_LIST && !strcmp(r->allowed, "-")) text_printf(out, ", empty: nothing can be listed yet");
 }
@@ -123,6 +124,14 @@ static struct value *ints_value(struct bump *b, const struct config_ints *ints)
 {
     struct value *v = value_new(b, VALUE_LIST);
     for (uint32_t i = 0; i < ints->n; i++) value_append(b, v, value_int(b, ints->at[i]));
+    return v;
+}
+
+static struct value *range_value(struct bump *b, const struct config_range *x)
+{
+    struct value *v = value_new(b, VALUE_LIST);
+    value_append(b, v, value_number(b, x->low));
+    value_append(b, v, value_number(b, x->high));
     return v;
 }
 
@@ -158,6 +167,8 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
         return value_int(b, *(const int64_t *)from);
     case ROW_REAL:
         return value_number(b, *(const double *)from);
+    case ROW_RANGE:
+        return range_value(b, from);
     case ROW_BOOL:
         return value_bool(b, *(const bool *)from);
     case ROW_CHOICE:

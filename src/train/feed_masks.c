@@ -63,7 +63,7 @@ static struct loader_options loader_options(const struct config *c, const struct
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
     int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, PICTURES_AHEAD);
-    int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : 64;
+    int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : c->data_format == FORMAT_COCO ? 16 : 64;
     return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->mask_side(m, side), .masks = (uint32_t)c->data_max_masks,
                                    .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = (uint64_t)room * MIB,
                                    .polygon_runs = c->data_format == FORMAT_COCO ? POLYGON_RUNS : 0, .least = c->data_scale};
@@ -110,7 +110,7 @@ static struct loader_source make_source(const struct config *c, const struct dat
         .set = set, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION,
         .interior = role == FEED_VALIDATION, .max_bad = c->data_max_bad,
         .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)c->data_max_masks, .min_iou = (float)c->data_min_iou,
-                    .min_stability = (float)c->data_min_stability, .min_area = c->data_min_area, .max_area = c->data_max_area, .crowds = c->data_crowds}};
+                    .min_stability = (float)c->data_min_stability, .min_area = c->data_area.low, .max_area = c->data_area.high, .crowds = c->data_crowds}};
     if (role == FEED_TRAIN) s.augment = (struct loader_augment){c->data_flip, c->data_scale, c->data_crop};
     return s;
 }
@@ -126,7 +126,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     struct mask_feed *m = mem_alloc(sizeof *m);
     size_t M = (size_t)c->data_max_masks;
     *m = (struct mask_feed){.run = r, .set = set, .source = make_source(c, set, role), .o = loader_options(c, &r->model),
-                            .P = FIRST_SLOTS + c->prompts_iterations - 1, .key = random_key((uint64_t)c->train_seed, "prompts")};
+                            .P = FIRST_SLOTS + c->prompts_iterations - 1, .key = random_key((uint64_t)c->train_seed, "first prompts")};
     m->places = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->places);
     m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
     m->valid = mem_alloc(M * 2 * sizeof *m->valid);

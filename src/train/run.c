@@ -109,7 +109,7 @@ static int check_recipe(struct run *r, bool train, struct error *e)
 {
     struct graph g;
     graph_init(&g);
-    build_forward(r, &g, 1);
+    build_forward(r, &g, (int)max_i64(1, r->batch.bn_group));
     int rc = g.error.code ? PL_OK : recipe_check(r->config, &g, train, e);
     graph_free(&g);
     return rc;
@@ -169,6 +169,33 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
     return c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
 }
 
+/* How many images share the statistics of a batch normalisation; 0: the running ones are
+ * taken, and stay. Weights from a folder come with statistics that are worth keeping. */
+static int64_t bn_group(const struct run *r, bool train)
+{
+    const struct config *c = r->config;
+    if (!r->model.batch_norm) return 0;
+    if (c->model_bn_group) return c->model_bn_group;
+    return train && !c->model_path ? 1 : 0;
+}
+
+/* Groups lie within micro-batches, and no filler takes part in them: then the split changes no statistic. */
+static int check_groups(const struct run *r, bool train, struct error *e)
+{
+    const int64_t group = r->batch.bn_group, micro = r->config->memory_micro_batch, images = r->effective_batch;
+    const char *of = train ? "train.effective_batch" : "a batch";
+    if (!group) return PL_OK;
+    if (images % group)
+        return error_set(e, PL_USAGE, "model.bn_group: %s of %lld images does not divide into groups of %lld that share statistics", of,
+                         (long long)images, (long long)group);
+    if (train && micro && (micro % group || images % micro))
+        return error_set(e, PL_USAGE,
+                         "memory.micro_batch is %lld; with statistics over groups of %lld images (model.bn_group) it must be a multiple of "
+                         "%lld that divides train.effective_batch %lld",
+                         (long long)micro, (long long)group, (long long)group, (long long)images);
+    return PL_OK;
+}
+
 static int search_plan(struct run *r, const struct source *source, struct settings s, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
@@ -178,7 +205,8 @@ static int search_plan(struct run *r, const struct source *source, struct settin
                         .recompute = c->memory_recompute == RECOMPUTE_AUTO,
                         .offload = o->train && c->memory_offload == OFFLOAD_AUTO,
                         .head_chunks = o->train && !c->memory_head_chunks && !o->define,
-                        .whole = o->define};
+                        .whole = o->define || r->batch.bn_group,
+                        .multiple = (int)r->batch.bn_group};
     if (!o->train) s.micro_batch = r->effective_batch;
     if (f.whole && r->effective_batch % s.micro_batch)
         return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d; for a defined model it must",
@@ -203,6 +231,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc && (o->train || o->evaluate)) rc = feed_plan(c, &r->model, &r->batch.prompts, &r->loader_bytes, e);
     r->batch.prompts.loss = recipe_loss(c);
     r->batch.prompts.told = o->evaluate;
+    if (!rc) r->batch.bn_group = bn_group(r, o->train);
+    if (!rc) rc = check_groups(r, o->train, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
     if ((rc = open_profile(r, e))) return rc;

@@ -118,13 +118,17 @@ static uint32_t find_row(struct scores *s, int32_t id)
     return s->categories[at].row;
 }
 
-void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou, double dice, uint64_t sample, int64_t mask)
+void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou, double dice, const struct worst *where)
 {
     CHECK(prompt < s->n_prompts, "prompt %u of %u", prompt, s->n_prompts);
     struct score *rows = s->rows + (size_t)prompt * rows_of(s);
     add(&rows[ROW_ALL], iou, dice);
     if (s->most_categories) add(&rows[find_row(s, category)], iou, dice);
-    keep_worst(s, &(struct worst){iou, sample, mask, (int32_t)prompt});
+    if (!where) return;
+    struct worst w = *where;
+    w.iou = iou;
+    w.prompt = prompt;
+    keep_worst(s, &w);
 }
 
 /* --- what came of it -------------------------------------------------------------------------- */

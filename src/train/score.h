@@ -40,10 +40,11 @@ struct score {
 
 /* A mask that went wrong. */
 struct worst {
-    double iou;
+    double iou;       /* set by scores_add */
     uint64_t sample;  /* of the data set */
     int64_t mask;     /* of the sample, by whatever number the caller has */
-    int32_t prompt;
+    float place[4];   /* the prompt, in the caller's measure */
+    uint32_t prompt;  /* set by scores_add */
 };
 
 struct score_category {
@@ -70,7 +71,8 @@ void scores_open(struct scores *s, const char *const *prompts, uint32_t n_prompt
 void scores_names(struct scores *s, score_name *name, const void *of);
 void scores_close(struct scores *s);
 void scores_reset(struct scores *s);
-void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou, double dice, uint64_t sample, int64_t mask);
+/* `where` says which mask it was, if it is to be kept should it be among the worst; NULL: it is not. */
+void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou, double dice, const struct worst *where);
 
 /* Of one kind of prompt; of all of them when prompt is n_prompts. */
 struct score scores_of(const struct scores *s, uint32_t prompt);

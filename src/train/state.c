@@ -39,7 +39,7 @@ static void list_masters(struct list *l, const struct graph *g)
 {
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
-        if (p->frozen || storage_of(g, p->tensor)->kind == KIND_CONST) continue;
+        if ((p->frozen && !p->running) || storage_of(g, p->tensor)->kind == KIND_CONST) continue;
         const char *name = bump_format(&l->memory, "master.%s", graph_name(g, tensor_at(g, p->tensor)->name));
         vec_push(&l->items, ((struct item){name, p->master, p}));
     }

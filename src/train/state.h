@@ -1,7 +1,8 @@
 /*
  * state.h: what a run needs to go on as if it had never stopped.
  *
- *     DIR/state.safetensors   "master.<parameter>"  every trained weight, as in memory
+ *     DIR/state.safetensors   "master.<parameter>"  every trained weight, as in memory, and every
+ *                             running statistic that the step moves
  *                             "<parameter>.exp_avg" and so on: the optimizer's state
  *     DIR/state.json          step, position in the data, and what the run was
  *

@@ -154,6 +154,7 @@ static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
 {
     struct step_block b = step_block(t, 1);
     double sum = 0, count = 0;
+    b.rng_step = 0; /* points of later rounds are drawn alike in every evaluation */
     int rc = run_put_step(&t->run, &b, e);
     if (t->has_scores) scores_reset(&t->scores.scores);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
@@ -183,7 +184,7 @@ static int write_scores(struct trainer *t, struct error *e)
 /* Of tokens the perplexity as well, one beyond a double is null; of masks IoU and Dice. */
 static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
 {
-    char number[32] = "null", more[96] = "", said[96] = "";
+    char number[32] = "null", more[128] = "", said[128] = "";
     struct scalar scalars[3] = {{"eval_loss", v->loss}};
     uint32_t n_scalars = 1;
     double p = perplexity(v->loss);
@@ -192,9 +193,13 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
         snprintf(more, sizeof more, ",\"eval_perplexity\":%s", number);
         snprintf(said, sizeof said, ", perplexity %.6g", p);
     } else if (t->has_scores) {
-        struct score all = scores_of(&t->scores.scores, t->scores.scores.n_prompts);
-        snprintf(more, sizeof more, ",\"eval_iou\":%.6f,\"eval_dice\":%.6f", score_iou(&all), score_dice(&all));
-        snprintf(said, sizeof said, ", mean IoU %.4f, mean Dice %.4f", score_iou(&all), score_dice(&all));
+        struct score all = mask_scores_of(&t->scores, false), last = mask_scores_of(&t->scores, true);
+        int n = snprintf(more, sizeof more, ",\"eval_iou\":%.6f,\"eval_dice\":%.6f", score_iou(&all), score_dice(&all));
+        int k = snprintf(said, sizeof said, ", mean IoU %.4f, mean Dice %.4f", score_iou(&all), score_dice(&all));
+        if (t->scores.last) {
+            snprintf(more + n, sizeof more - (size_t)n, ",\"eval_iou_last\":%.6f", score_iou(&last));
+            snprintf(said + k, sizeof said - (size_t)k, ", after the last round IoU %.4f", score_iou(&last));
+        }
         scalars[n_scalars++] = (struct scalar){"eval_iou", score_iou(&all)};
         scalars[n_scalars++] = (struct scalar){"eval_dice", score_dice(&all)};
         int rc = write_scores(t, e);

@@ -381,14 +381,22 @@ static void match_tied(struct weights *w, const struct graph *g)
     }
 }
 
-/* Rotary tables are rebuilt from config.json by everybody; other strangers are worth a line. */
+/* What everybody rebuilds or nobody reads; other strangers are worth a line. */
+static bool is_bookkeeping(const char *name)
+{
+    static const char *const ends[] = {"rotary_emb.inv_freq", ".num_batches_tracked", ".attention_bias_idxs"};
+    for (size_t i = 0; i < COUNT(ends); i++)
+        if (ends_with(name, ends[i])) return true;
+    return false;
+}
+
 static void note_extras(const struct weights *w)
 {
     const char *first = NULL;
     uint32_t count = 0;
     for (uint32_t i = 0; i < w->n_slots; i++) {
         const char *name = w->slots[i].entry->name;
-        if (w->slots[i].param || ends_with(name, "rotary_emb.inv_freq")) continue;
+        if (w->slots[i].param || is_bookkeeping(name)) continue;
         if (!count++) first = name;
     }
     if (count) log_warn("%s: %u tensors of the files are no part of this model and are only copied; the first is %s", w->dir, count, first);

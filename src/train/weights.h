@@ -66,8 +66,8 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
                  uint64_t staging_bytes, uint64_t seed, struct error *e);
 
 /* Writes the model folder into `dir`, which exists and is empty. From a folder: its files
- * as they were, trained tensors from the masters in the dtype they were read in, frozen
- * and extra ones byte for byte, and the small other files. From a preset: config.json
+ * as they were, trained tensors and running statistics from the masters in the dtype they were read
+ * in, frozen and extra ones byte for byte, and the small other files. From a preset: config.json
  * and model.safetensors in F32. Files are synced. PL_FAIL: a trained value is not finite
  * in that dtype, or the system refuses; `dir` is then incomplete. */
 int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,

@@ -6,7 +6,8 @@
  *                                                in the file's dtype
  *
  * Invariant: a written file has the size of its source, and each byte outside of
- * the trained tensors is the source's byte.
+ * the trained tensors is the source's byte. Running statistics that the step moves count as
+ * trained.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -102,7 +103,7 @@ static int save_slots(const struct weights *w, const struct graph *g, struct tra
         const struct weight_slot *s = &w->slots[i];
         if (s->file != file) continue;
         const struct param *p = s->param ? &g->params.at[s->param - 1] : NULL;
-        int rc = p && !p->frozen ? write_trained(x, g, p, s->entry->dtype, out, e)
+        int rc = p && (!p->frozen || p->running) ? write_trained(x, g, p, s->entry->dtype, out, e)
                                  : copy_tensor(x, &w->files[file], s->entry, out, e);
         if (rc) return rc;
     }

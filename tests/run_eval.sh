@@ -1,0 +1,58 @@
+#!/bin/bash
+# run_eval.sh: `plimsoll eval`: scores of a model's masks on held-out pictures, and that they are those
+# of the evaluation in training.
+#
+#   bash tests/run_eval.sh        from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+
+model=tests/golden/predict/model
+"$binary" data make "$tmp/set" --images 24 --size 96x72 --masks 4 >/dev/null || exit 2
+cat >"$tmp/run.yaml" <<END
+model: {preset: sam-tiny}
+data: {format: sa1b, train: $tmp/set/*.tar, holdout: 0.25, max_masks: 4, image_size: 64}
+train: {steps: 3, effective_batch: 3, learning_rate: 1.0e-3, out: $tmp/out}
+memory: {precision: f32}
+END
+# shellcheck disable=SC2086
+run() { "$binary" eval "$tmp/run.yaml" "$@" $FLAGS; }
+# ends STATUS PATTERN ARGUMENT...: the command ends so and says so.
+ends() {
+    local status=$1 pattern=$2 rc=0
+    shift 2
+    run "$@" >"$tmp/said" 2>&1 || rc=$?
+    [ "$rc" = "$status" ] && grep -q -- "$pattern" "$tmp/said" || { echo "status $rc, expected $status with \"$pattern\":"; cat "$tmp/said"; return 1; }
+    tail -n 1 "$tmp/said"
+}
+
+table() {
+    ends 0 "^point *all *24 " --model $model --csv "$tmp/a.csv" --worst 3 || return 1
+    grep -q "^box *all *24 " "$tmp/said" && [ "$(grep -c "IoU 0.*, mask " "$tmp/said")" = 3 ] || { cat "$tmp/said"; return 1; }
+    grep -q '^prompt,category,masks,mean_iou,mean_dice,above_50,above_75$' "$tmp/a.csv" && grep -q '^box,all,24,0\.' "$tmp/a.csv" && cat "$tmp/a.csv"
+}
+check "a table and a CSV file" table
+batch() { run --model $model --csv "$tmp/b.csv" --set memory.micro_batch=4 && cmp "$tmp/a.csv" "$tmp/b.csv"; }
+check "the same whatever the batch" batch
+rounds() { ends 0 "^box, round 3 *all *24 " --model $model --set prompts.iterations=3; }
+check "the last of several rounds" rounds
+pictures() { run --model $model --worst 5 --overlays "$tmp/worst.png" && head -c 4 "$tmp/worst.png" | grep -q PNG; }
+check "pictures of the worst" pictures
+same() {
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" $FLAGS >"$tmp/train" 2>&1 || { cat "$tmp/train"; return 1; }
+    run --model "$tmp/out/model" --json >"$tmp/json" || return 1
+    local trained found
+    trained=$(sed -n 's/.*"eval_loss":\([0-9.e+-]*\).*/\1/p' "$tmp/out/metrics.jsonl" | tail -n 1)
+    found=$(sed -n 's/.*"loss": \([0-9.e+-]*\).*/\1/p' "$tmp/json")
+    echo "$trained in training, $found after it"
+    awk -v a="$trained" -v b="$found" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-5 && d > -1e-5) }'
+}
+check "the loss that training said" same
+no_model() { ends 2 "which model" && ends 2 "is not a folder" --model nowhere; }
+check "no model" no_model
+check "a model of another kind" ends 2 "takes pixel_values" --model tests/golden/clip_vision
+check "nothing to evaluate on" ends 2 "says nothing of data to evaluate on" --model $model --set data.holdout=0
+check "tokens" ends 2 "data.format is tokens" --model $model --set data.format=tokens
+check "a budget too small" ends 3 "does not fit" --model $model --memory 100KiB
+
+summary

@@ -1,0 +1,105 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_masks.sh: training on pictures with masks: the same weights for any loader threads, after
+# a kill, and beside an evaluation; broken samples counted; formats that do not fit the model.
+#
+#   bash tests/run_masks.sh       from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+steps=10
+
+cat >"$tmp/masks.yaml" <<EOF
+model: {preset: sam-tiny}
+data: {format: sa1b, train: "$tmp/whole/sa_*", image_size: 64, max_masks: 3, flip: 0.5, crop: 0.7, max_bad: 0.2}
+prompts: {iterations: 3}
+train: {steps: $steps, effective_batch: 4, learning_rate: 0.001, save_every: 1, out: "$tmp/unused"}
+memory: {precision: f32}
+device: cpu
+EOF
+# masks OUT [ARGUMENT...]
+masks() {
+    local out=$1
+    shift
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/masks.yaml" --set "train.out=$out" $FLAGS "$@"
+}
+
+# 20 pictures; the same of which two are cut; 4 others.
+make_sets() {
+    "$binary" data make "$tmp/whole" --images 20 --size 96x72 --masks 6 --extracted && cp -r "$tmp/whole" "$tmp/broken" &&
+        truncate -s 2000 "$tmp/broken/sa_000000/sa_7.jpg" && truncate -s 300 "$tmp/broken/sa_000000/sa_12.json" &&
+        "$binary" data make "$tmp/held" --images 4 --size 72x96 --masks 6 --seed 3 --extracted
+}
+check 'pictures to train on' make_sets
+
+calm() { expect 0 '' masks "$tmp/calm" --json && cp "$tmp/out" "$tmp/calm.json" && steps_once "$tmp/calm" $steps && no_debris "$tmp/calm"; }
+check 'a run' calm
+planned() {
+    grep -q '"images_per_second":' "$tmp/calm/metrics.jsonl" && ! grep -q tokens_per_second "$tmp/calm/metrics.jsonl" || return 1
+    [ "$(json "$tmp/calm.json" allocations_in_steps)" = 0 ] && grep -q '"name": *"loader"' "$tmp/calm/plan.json" || { cat "$tmp/calm.json"; return 1; }
+}
+check 'its loader is in the plan; nothing is allocated in steps' planned
+for threads in 1 4; do
+    threads() { expect 0 '' masks "$tmp/t$threads" --set data.threads=$threads --set data.prefetch=$threads && same_run "$tmp/calm" "$tmp/t$threads" $steps; }
+    check "$threads loader threads: the same weights" threads
+done
+
+# Killed as soon as metrics show so many steps; then taken up by other threads.
+killed() {
+    local out=$tmp/killed pid
+    for at in 3 6; do
+        set --
+        [ ! -f "$out/config.yaml" ] || set -- --resume --set data.threads=1
+        # shellcheck disable=SC2086
+        "$binary" train "$tmp/masks.yaml" --set "train.out=$out" $FLAGS "$@" >"$tmp/out" 2>"$tmp/err" &
+        pid=$!
+        until grep -q "\"step\":$at," "$out/metrics.jsonl" 2>/dev/null || ! kill -0 $pid 2>/dev/null; do sleep 0.01; done
+        kill -KILL $pid 2>/dev/null
+        wait $pid 2>/dev/null
+    done
+    expect 0 'resuming after step' masks "$out" --resume --set data.threads=3 && same_run "$tmp/calm" "$out" $steps && steps_once "$out" $steps
+}
+check 'killed twice and resumed: the same weights' killed
+
+evaluated() {
+    expect 0 'evaluation loss' masks "$tmp/evaluated" --set "data.validation=$tmp/held/sa_*" --set train.eval_every=3 || return 1
+    same_run "$tmp/calm" "$tmp/evaluated" $steps && [ "$(grep -c eval_loss "$tmp/evaluated/metrics.jsonl")" = 4 ]
+}
+check 'evaluation changes nothing' evaluated
+again() {
+    expect 0 '' masks "$tmp/again" --set "data.validation=$tmp/held/sa_*" --set train.eval_every=1 --set train.learning_rate=0 || return 1
+    [ "$(grep -o '"eval_loss":[^,]*' "$tmp/again/metrics.jsonl" | sort -u | wc -l)" = 1 ]
+}
+check 'evaluations of the same weights are equal' again
+held() { expect 0 'over 5 samples' masks "$tmp/heldout" --set data.holdout=0.25; }
+check 'a part held out' held
+
+# --- broken samples ---------------------------------------------------------------------------
+
+broken() {
+    expect 0 'broken sample sa_000000/sa_7: the picture cannot be decoded' masks "$tmp/bad" --set "data.train=$tmp/broken/sa_*" --json || return 1
+    [ "$(json "$tmp/out" broken_samples)" = 4 ] || { echo "2 of 20 are broken, and in two epochs: $(cat "$tmp/out")"; return 1; }
+}
+check 'broken samples are named and counted' broken
+broken_resumed() {
+    expect 0 '' masks "$tmp/bad2" --set "data.train=$tmp/broken/sa_*" --set train.steps=4 --set data.threads=4 &&
+        expect 0 '' masks "$tmp/bad2" --set "data.train=$tmp/broken/sa_*" --resume --json && same_run "$tmp/bad" "$tmp/bad2" $steps || return 1
+    [ "$(json "$tmp/out" broken_samples)" = 4 ]
+}
+check 'also over a resume: same weights, same count' broken_resumed
+too_many() { expect 1 '2 of 20 samples are broken, data.max_bad allows 0.05' masks "$tmp/many" --set "data.train=$tmp/broken/sa_*" --set data.max_bad=0.05; }
+check 'more than data.max_bad: the run stops' too_many
+other_files() {
+    expect 0 'not those of the checkpoint' masks "$tmp/bad2" --set "data.train=$tmp/held/sa_*" --set train.steps=11 --resume
+}
+check 'a resume with other files says so' other_files
+
+# --- what does not fit --------------------------------------------------------------------------
+
+check 'a language model' expect 2 'data.format sa1b gives pictures with masks, and a llama takes input_ids' masks "$tmp/no" --set model.preset=llama-tiny
+check 'tokens for SAM' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b' masks "$tmp/no" --set data.format=tokens
+check 'a size between patches' expect 2 'data.image_size is 70, expected a multiple of the model.s patches' masks "$tmp/no" --set data.image_size=70
+check 'evaluated on what is trained on' expect 2 'data.validation_match is given and data.train_match is not' masks "$tmp/no" --set 'data.validation_match=*1'
+check 'no pictures' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --set "data.train=$tmp/nowhere"
+
+summary
