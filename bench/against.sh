@@ -1,6 +1,6 @@
 # against.sh: one training step here and in PyTorch, interleaved; lm.sh and tower.sh read it.
 #
-#   against RUN.yaml SCRIPT.py    ROUNDS times each, STEPS steps a time; the fastest step counts
+#   against RUN.yaml SCRIPT.py [option]...    ROUNDS times each, STEPS steps a time; the fastest step counts
 #
 # Memory is what is not weights, gradients or optimizer state ("rest"). State is 16 bytes per
 # trained weight on both sides: the f32 weight, its gradient, AdamW's two moments.
@@ -37,7 +37,7 @@ against() {
             echo "optimizer $(number optimizer "$tmp/json")"
             echo "resident $(number peak_resident_bytes "$tmp/json")"
         } >>"$tmp/ours"
-        "$PYTHON" "$2" --steps "$STEPS" --precision "$PRECISION" >>"$tmp/theirs"
+        "$PYTHON" "$2" --steps "$STEPS" --precision "$PRECISION" "${@:3}" >>"$tmp/theirs"
     done
     awk -v a="$(least "$tmp/ours" seconds)" -v b="$(least "$tmp/theirs" seconds)" \
         -v arena="$(most "$tmp/ours" arena)" -v optimizer="$(most "$tmp/ours" optimizer)" -v resident="$(most "$tmp/ours" resident)" \

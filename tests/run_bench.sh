@@ -33,6 +33,12 @@ for precision in f32 bf16; do
     printf 'model: {path: tests/golden/clip_vision}\ntrain: {effective_batch: 2}\nmemory: {precision: %s}\n' $precision >"$tmp/tower.yaml"
     check "bench: a tower, $precision" tower
 done
+prompted() {
+    printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, max_masks: 3}\nprompts: {iterations: %d}\ntrain: {effective_batch: 2}\n' "$1" >"$tmp/masks.yaml"
+    "$binary" bench "$tmp/masks.yaml" --steps 1 --json >"$tmp/bench.json" && grep -q '"op": "MASK_LOSS"' "$tmp/bench.json" && json "$tmp/bench.json" measured_min_seconds
+}
+check 'bench: a model that is prompted' prompted 1
+check 'bench: a model that is prompted, in rounds' prompted 3
 preset() { "$binary" plan "$tmp/tower.yaml" --set model.preset=clip-vit-b-16 --set memory.precision=bf16 | grep 'arena  '; }
 check 'plan: the tower preset in bf16' preset
 check 'bench: too many steps' expect 2 '--steps is 0.*1 to' bench --steps 0

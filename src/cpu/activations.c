@@ -5,7 +5,12 @@
  * line come two loops over a tile, so the choice of the kind is made once per
  * tile and never per element. Every element is read before it is written: an
  * output may be an input.
+ *
+ * These functions are bound by the length of their chains, not by memory: a multiplication and
+ * the addition after it become one instruction where the processor has it.
  */
+#pragma GCC optimize("fp-contract=fast")
+
 #include "cpu/cpu.h"
 #include "cpu/math.h"
 #include "cpu/rows.h"
@@ -27,8 +32,30 @@ static inline float swish_slope(float x, float k)
     return s + k * x * s * (1.0f - s);
 }
 
-static inline float normal_cdf(float x) { return 0.5f + 0.5f * erf_fast(0.707106781f * x); }
-static inline float gelu_slope(float x) { return normal_cdf(x) + x * 0.398942280f * exp_fast(-0.5f * x * x); }
+/*
+ * The normal distribution beyond a >= 0, by e = exp(-a^2/2): e times a polynomial of degree 9 in
+ * t = (a - 3) / (a + 3), fitted by least squares to the ratio of both up to 14 (relative error 8e-9),
+ * where e is 0; in pairs, since a chain of ten would be waited for. Value and slope share e, and nothing
+ * cancels for negative x.
+ */
+static inline float normal_tail(float a, float e)
+{
+    const float t = 1.0f - 6.0f / (a + 3.0f), z = t * t, w = z * z;
+    const float low = (-0.0462133121f * t + 0.12322503f) * z + (-0.206402618f * t + 0.121513948f);
+    const float high = (-0.000339747706f * t + -0.000983847357f) * z + (0.00290467761f * t + 0.00613208864f);
+    return e * (low + w * high + w * w * (5.3874903e-05f * t + 0.000115652397f));
+}
+static inline float normal_cdf(float x, float e)
+{
+    const float q = normal_tail(float_of_bits(bits_of_float(x) & 0x7fffffffu), e);
+    return bits_of_float(x) >> 31 ? q : 1.0f - q;
+}
+static inline float gelu(float x) { return x * normal_cdf(x, exp_down(-0.5f * x * x)); }
+static inline float gelu_slope(float x)
+{
+    const float e = exp_down(-0.5f * x * x);
+    return normal_cdf(x, e) + x * 0.398942280f * e;
+}
 
 /* 2u and its slope, u = sqrt(2/pi) (x + 0.044715 x^3). */
 static inline float gelu_inner(float x) { return 1.59576912f * x * (1.0f + 0.044715f * x * x); }
@@ -52,7 +79,7 @@ static inline float tanh_slope(float x)
 
 /* RELU of NaN is NaN; its slope at 0 is 0. */
 #define ACTIVATIONS(A)                                                             \
-    A(GELU, x * normal_cdf(x), gelu_slope(x))                                      \
+    A(GELU, gelu(x), gelu_slope(x))                                                \
     A(GELU_TANH, x * sigmoid_fast(gelu_inner(x)), gelu_tanh_slope(x))              \
     A(QUICK_GELU, swish(x, 1.702f), swish_slope(x, 1.702f))                        \
     A(RELU, (x < 0.0f ? 0.0f : x), (x > 0.0f ? 1.0f : 0.0f))                       \

@@ -61,6 +61,28 @@ static inline float exp_fast(float in)
     return in == in ? y : in;
 }
 
+/*
+ * e^x for x <= 0, -0 included, and 0 below -87.68: most of exp_fast's care is for what cannot be here. The sum
+ * holds n + 127, which is the exponent of 2^n. NaN may come out as any number.
+ */
+static inline float exp_down(float in)
+{
+    const uint32_t least = 0xc2b00000u; /* -88; below 0 the order of floats is that of their bits, turned */
+    uint32_t bits = bits_of_float(in);
+    const float x = float_of_bits(bits < least ? bits : least), shift = 12582912.0f + 127.0f;
+    float sum = x * 1.44269504f + shift;
+    float n = sum - shift;
+    float r = x - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+
+    float q = 0.00139262131f;
+    q = q * r + 0.00836320315f;
+    q = q * r + 0.0416665561f;
+    q = q * r + 0.166665763f;
+    q = q * r + 0.5f;
+    return (1.0f + (r + r * r * q)) * float_of_bits(bits_of_float(sum) << 23);
+}
+
 /* 1 / (1 + e^-x). */
 static inline float sigmoid_fast(float x) { return 1.0f / (1.0f + exp_fast(-x)); }
 
@@ -87,42 +109,6 @@ static inline float tanh_fast(float x)
     p = p * z + -0.333333303f;
     const float near = a + a * z * p, far = 1.0f - 2.0f / (exp_fast(2.0f * a) + 1.0f);
     return with_sign(is_within(x, 0x3f19999au) ? near : far, x); /* 0.6 */
-}
-
-/*
- * erf(x). Up to 1 it is x + x p(x^2), p of degree 6 (relative error 1.4e-9); beyond,
- * 1 - e^-q(|x|), q of degree 8 interpolating -log erfc on [1, 4] (absolute error of
- * the result 5e-10). Above 4 the answer is 1 to the last bit. Under 1.3 ulp
- * everywhere; odd; NaN stays NaN.
- */
-static inline float erf_fast(float x)
-{
-    float a = float_of_bits(bits_of_float(x) & 0x7fffffffu);
-    const float z = x * x;
-    float p = 7.87587505e-05f;
-    p = p * z + -0.000801686428f;
-    p = p * z + 0.00518908742f;
-    p = p * z + -0.026854212f;
-    p = p * z + 0.112835947f;
-    p = p * z + -0.376126267f;
-    p = p * z + 0.128379166f;
-    const float near = a + a * p;
-
-    /* At most 4; the comparison is one of integers, so NaN, above every number, must pass. */
-    const int32_t four = 0x40800000, inf = 0x7f800000;
-    int32_t size = (int32_t)bits_of_float(a);
-    a = float_of_bits((uint32_t)(((size > four) & (size <= inf)) ? four : size));
-    float q = -1.63715142e-06f;
-    q = q * a + 4.60580427e-05f;
-    q = q * a + -0.000596805626f;
-    q = q * a + 0.00475959629f;
-    q = q * a + -0.026421136f;
-    q = q * a + 0.110080083f;
-    q = q * a + 0.631826052f;
-    q = q * a + 1.13023343f;
-    q = q * a + -0.00032013805f;
-    const float far = 1.0f - exp_fast(-q);
-    return with_sign(is_within(x, 0x3f800000u) ? near : far, x); /* 1 */
 }
 
 /*

@@ -15,28 +15,71 @@
 
 /* --- inputs ---------------------------------------------------------------------- */
 
-/* Elements [first, first + n) of an input: a function of seed, name and place alone. */
-static void make_values(const struct run_input *x, uint64_t key, uint64_t first, int64_t n, void *to)
+/* Words of 32 bits that mean something else than an id or a normal number. */
+enum words { WORDS_DRAWN, WORDS_BYTES, WORDS_PLACES, WORDS_KINDS, WORDS_IMAGE, WORDS_GRID, WORDS_COUNT };
+static const struct {
+    const char *name;
+    enum words words;
+} prompted[] = {
+    {"images", WORDS_BYTES},       /* any colours */
+    {"gt_masks", WORDS_BYTES},     /* any bits */
+    {"input_points", WORDS_PLACES}, /* within the image */
+    {"input_labels", WORDS_KINDS}, /* a point on each mask, a filler, then nothing */
+    {"image_valid", WORDS_IMAGE},  /* pictures fill the canvas, and targets their grid */
+    {"gt_valid", WORDS_GRID},
+    {"prompt_keys", WORDS_COUNT},
+};
+
+static enum words find_words(const struct run *r, const char *name)
 {
-    if (x->dtype == DT_F32) {
+    for (size_t i = 0; i < COUNT(prompted) && r->model.mask_side; i++)
+        if (!strcmp(prompted[i].name, name)) return prompted[i].words;
+    return WORDS_DRAWN;
+}
+
+/* Word `at` of such an input; `drawn` is what chance says. */
+static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
+{
+    const struct prompting *p = &r->batch.prompts;
+    int64_t side = p->image ? p->image : r->model.image;
+    uint64_t slot = at % (uint64_t)max_i64(p->points, 1);
+    float place = (float)(drawn >> 8) * 0x1p-24f;
+    switch (kind) {
+    case WORDS_PLACES: memcpy(&drawn, &place, sizeof drawn); return drawn;
+    case WORDS_KINDS: return slot == 0 ? POINT_ON : slot == 1 ? POINT_FILLER : POINT_NOTHING;
+    case WORDS_IMAGE: return (uint32_t)side;
+    case WORDS_GRID: return (uint32_t)r->model.mask_side(&r->model, side);
+    case WORDS_COUNT: return (uint32_t)at;
+    default: return drawn;
+    }
+}
+
+/* Words [first, first + n) of an input: a function of seed, name and place alone. */
+static void make_values(const struct run *r, const struct run_input *x, enum words kind, uint64_t key, uint64_t first, int64_t n, void *to)
+{
+    uint32_t *words = to;
+    if (kind == WORDS_DRAWN && x->dtype == DT_F32) {
         random_normal(to, key, first, n, 1);
         return;
     }
     random_words(to, key, first, n);
-    for (int64_t i = 0; i < n; i++) ((uint32_t *)to)[i] = x->below ? ((uint32_t *)to)[i] % (uint32_t)x->below : 0;
+    for (int64_t i = 0; i < n; i++)
+        words[i] = kind != WORDS_DRAWN ? prompted_word(r, kind, first + (uint64_t)i, words[i]) : x->below ? words[i] % (uint32_t)x->below : 0;
 }
 
 static int put_input(struct run *r, const char *name, struct error *e)
 {
     struct run_input x;
     CHECK(run_input(r, name, &x));
+    if (!run_input_used(r, &x)) return PL_OK;
     run_input_ids(r, &x);
+    enum words kind = find_words(r, name);
     uint64_t bytes = x.sample * (uint64_t)run_samples(r), key = random_key((uint64_t)r->config->train_seed, name);
     char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage];
     int rc = PL_OK;
     for (uint64_t at = 0; at < bytes && !rc; at += PLAN_STAGING) {
         uint64_t n = min_u64(bytes - at, PLAN_STAGING);
-        make_values(&x, key, at / 4, (int64_t)(n / 4), run_staging(r));
+        make_values(r, &x, kind, key, at / 4, (int64_t)((n + 3) / 4), run_staging(r));
         rc = r->device.ops->write(&r->device, to + at, run_staging(r), n, e);
     }
     return rc;
@@ -55,11 +98,12 @@ static int put_inputs(struct run *r, struct error *e)
 
 /* --- steps --------------------------------------------------------------------------- */
 
-/* What the loss is divided by: labels, or the elements that a tower's is the mean of. */
+/* What the loss is divided by: labels, masks, or the elements that a tower's is the mean of. */
 static double loss_count(const struct run *r)
 {
     const struct graph *g = &r->graph;
     double samples = r->effective_batch;
+    if (r->batch.prompts.targets) return samples * (double)r->batch.prompts.masks;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         if (n->op == OP_SUM && n->phase == PHASE_FORWARD)

@@ -3,7 +3,8 @@
  *
  * A bench is a run without data, folder and saves: the same plan, the same tape. The
  * weights are the model's own (a preset's are random), the inputs come from the seed:
- * ids below the vocabulary, normal numbers for pixels.
+ * ids below the vocabulary, normal numbers for pixels; for a model that is prompted
+ * colours, a point on each mask, and targets of any bits.
  */
 #ifndef BENCH_H
 #define BENCH_H

@@ -1,0 +1,133 @@
+/*
+ * bench_loader.c: how fast the loader reads a data set, what it delivers, and what it holds.
+ *
+ *   bench_loader [--images N] [--threads T] [--masks M] [--once] PATH...
+ *
+ * Takes N pictures (one epoch) of shards or folders in SA-1B's format, shuffled, epoch after
+ * epoch: canvas 1024, masks at 256 as bits. --once: each sample once, none replaced. Prints a word
+ * and a number a line; data.sh reads them. Processor seconds are of all threads: with one loader
+ * thread, what one core does where neighbours do not count. Resident memory is read
+ * after the first hundredth, when every buffer was used, and at the end.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "data/loader.h"
+#include "io/file.h"
+
+enum { SIDE = 1024, CELLS = 256, SLOTS = 3, ROOM = 16 << 20 };
+
+struct options {
+    uint64_t images;
+    uint32_t threads, masks;
+    bool once;
+    char **paths;
+    uint32_t n_paths;
+};
+
+static double seconds_of(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static unsigned long resident_kib(void)
+{
+    char *text, *at;
+    size_t n;
+    struct error e;
+    if (file_read("/proc/self/status", 1 << 20, &text, &n, &e)) return 0;
+    at = strstr(text, "VmRSS:");
+    unsigned long kib = at ? strtoul(at + 6, NULL, 10) : 0;
+    mem_free(text);
+    return kib;
+}
+
+static int parse(int argc, char **argv, struct options *o)
+{
+    int i = 1;
+    *o = (struct options){.threads = 1, .masks = 32};
+    for (; i < argc && argv[i][0] == '-'; i++) {
+        bool last = i + 1 == argc;
+        if (!strcmp(argv[i], "--once")) o->once = true;
+        else if (!last && !strcmp(argv[i], "--images")) o->images = strtoull(argv[++i], NULL, 10);
+        else if (!last && !strcmp(argv[i], "--threads")) o->threads = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else if (!last && !strcmp(argv[i], "--masks")) o->masks = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else return -1;
+    }
+    o->paths = argv + i;
+    o->n_paths = (uint32_t)(argc - i);
+    return o->n_paths && o->threads && o->masks ? 0 : -1;
+}
+
+/* Takes them all; prints what was seen. */
+static int take_all(struct loader *l, struct loader_source *s, uint64_t images, struct error *e)
+{
+    uint64_t count = dataset_count(s->set), whole = 0, masks = 0, distinct = 0;
+    bool *seen = mem_alloc(count * sizeof *seen);
+    unsigned long first = 0;
+    double wall = seconds_of(CLOCK_MONOTONIC), cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    int rc = PL_OK;
+    for (uint64_t i = 0; i < images && !rc; i++) {
+        const struct loader_sample *x;
+        if ((rc = loader_take(l, &x, e))) break;
+        if (x->fault == FAULT_NONE) {
+            whole++;
+            distinct += !seen[x->sample];
+            seen[x->sample] = true;
+        }
+        masks += x->n;
+        if (i == images / 100) first = resident_kib();
+    }
+    wall = seconds_of(CLOCK_MONOTONIC) - wall;
+    cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+    mem_free(seen);
+    if (rc) return rc;
+    printf("pairs %llu\nimages %llu\nwhole %llu\ndistinct %llu\nbroken %llu\nmasks %llu\n", (unsigned long long)count, (unsigned long long)images,
+           (unsigned long long)whole, (unsigned long long)distinct, (unsigned long long)s->counts.broken, (unsigned long long)masks);
+    printf("seconds %.3f\ncpu_seconds %.3f\nper_second %.2f\nper_cpu_second %.2f\n", wall, cpu, (double)images / wall, (double)images / cpu);
+    printf("early_kib %lu\nend_kib %lu\n", first, resident_kib());
+    return PL_OK;
+}
+
+static int measure(const struct options *o, struct error *e)
+{
+    struct dataset_options d = {.format = "sa1b", .paths = o->paths, .n_paths = o->n_paths};
+    struct loader_options lo = {.side = SIDE, .cells = CELLS, .masks = o->masks, .threads = o->threads, .slots = SLOTS + o->threads, .room = ROOM};
+    struct dataset *set;
+    struct loader *l = NULL;
+    int rc = dataset_open(&set, &d, e);
+    if (rc) return rc;
+    struct loader_source s = {.set = set, .seed = 1, .shuffle = !o->once, .once = o->once, .max_bad = 1, .sampler = {.max_masks = o->masks}};
+    uint64_t images = o->once || !o->images ? dataset_count(set) : o->images, bytes = loader_bytes(&lo);
+    void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    CHECK(memory, "no memory for a loader of %llu bytes", (unsigned long long)bytes);
+    rc = loader_open(&l, &lo, memory, e);
+    if (!rc) {
+        loader_seek(l, &s, 0);
+        rc = take_all(l, &s, images, e);
+    }
+    loader_close(l);
+    free(memory);
+    dataset_close(set);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o;
+    struct error e = {0};
+    if (parse(argc, argv, &o)) {
+        fprintf(stderr, "usage: bench_loader [--images N] [--threads T] [--masks M] [--once] PATH...\n");
+        return 2;
+    }
+    log_quiet(true);
+    if (measure(&o, &e)) {
+        fprintf(stderr, "bench_loader: %s\n", e.text);
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,58 @@
+#!/bin/bash
+# The data path against the usual Python one (tarfile, PIL, json, pycocotools, torch): images/s on one
+# core from the same shards, in turn; pairs delivered from shards in bad order and damaged ones; the loader's
+# memory over FLAT images.
+#
+#   BUILD=build PYTHON=python3 IMAGES=100 ROUNDS=2 SECONDS_EACH=10 FLAT=10000 DATA= bench/data.sh
+#
+# DATA keeps the shards there for the next run. PYTHON must import torch, PIL, pycocotools.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+BUILD=${BUILD:-build}
+PYTHON=${PYTHON:-python3}
+IMAGES=${IMAGES:-100}
+ROUNDS=${ROUNDS:-2}
+SECONDS_EACH=${SECONDS_EACH:-10}
+FLAT=${FLAT:-10000}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+DATA=${DATA:-$tmp}
+
+[[ -d $DATA/raw ]] || "$BUILD/plimsoll" data make "$DATA/raw" --images "$IMAGES" --size 2250x1500 --masks 93 --order sorted >&2
+[[ -d $DATA/small ]] || "$BUILD/plimsoll" data prepare "$DATA"/raw/*.tar -o "$DATA/small" --long-side 1024 >&2
+raw=$DATA/raw/sa_000000.tar
+if [[ ! -d $DATA/photo ]]; then
+    mkdir "$DATA/photo"
+    "$PYTHON" bench/python_data.py rewrite weight "$raw" "$DATA/photo/sa_000000.tar" >&2
+fi
+word() { awk -v w="$1" '$1 == w { print $2 }' "$2"; }
+most() { awk -v w="$1" '$1 == w && $2 > m { m = $2 } END { print m }' "$2"; }
+
+for ((i = 0; i < ROUNDS; i++)); do
+    for kind in raw photo small; do
+        "$PYTHON" bench/python_data.py time "$DATA/$kind/sa_000000.tar" --seconds "$SECONDS_EACH" >>"$tmp/python.$kind"
+        "$BUILD/bench/bench_loader" --images $((IMAGES * 3)) "$DATA/$kind" >>"$tmp/ours.$kind"
+    done
+done
+printf '%-26s %9s %9s %7s %9s %9s %7s %9s\n' 'one core, 32 masks' python/s ours/s ratio python/cpu ours/cpu ratio 'to as made'
+row() {
+    awk -v name="$1" -v pw="$(most per_second "$tmp/python.$2")" -v pc="$(most per_cpu_second "$tmp/python.$2")" -v ow="$(most per_second "$tmp/ours.$2")" \
+        -v oc="$(most per_cpu_second "$tmp/ours.$2")" -v rc="$(most per_cpu_second "$tmp/python.raw")" 'BEGIN {
+        printf "%-26s %9.2f %9.2f %7.1f %9.2f %9.2f %7.1f %9.1f\n", name, pw, ow, ow / pw, pc, oc, oc / pc, oc / rc }'
+}
+row 'as made' raw
+row 'of the weight of SA-1B' photo
+row 'prepared, long side 1024' small
+
+printf '\n%-22s %8s %10s %8s\n' 'pairs from' intact plimsoll python
+for how in json-first random damaged; do
+    mkdir -p "$tmp/$how"
+    "$PYTHON" bench/python_data.py rewrite $how "$raw" "$tmp/$how/sa_000000.tar" >"$tmp/written"
+    "$BUILD/bench/bench_loader" --once "$tmp/$how" >"$tmp/ours"
+    "$PYTHON" bench/python_data.py count "$tmp/$how/sa_000000.tar" >"$tmp/theirs" 2>/dev/null
+    printf '%-22s %8d %10d %8d\n' $how "$(word intact "$tmp/written")" "$(word distinct "$tmp/ours")" "$(word pairs "$tmp/theirs")"
+done
+
+[[ $FLAT -gt 0 ]] || exit 0
+"$BUILD/bench/bench_loader" --images "$FLAT" --threads 2 "$DATA/small" >"$tmp/flat"
+printf '\n%d images: resident %d KiB after a hundredth of them, %d KiB at the end\n' "$FLAT" "$(word early_kib "$tmp/flat")" "$(word end_kib "$tmp/flat")"
