@@ -14,6 +14,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "data/fill.h"
@@ -193,6 +194,7 @@ static void count(struct loader_source *s, const struct slot *slot)
     else if (slot->out.fault) {
         c->broken++;
         c->fault[slot->out.fault]++;
+        snprintf(c->last, sizeof c->last, "%s: %.200s", slot->name, slot->text);
         name_broken(s, slot);
     }
 }
@@ -208,12 +210,12 @@ static int judge(const struct loader_source *s, const struct slot *slot, struct 
                          slot->name, slot->text, (unsigned long long)c->broken, (unsigned long long)c->seen, (unsigned long long)c->empty);
     if ((c->broken < LOADER_BAD_FIRST && !whole) || (double)c->broken <= s->max_bad * (double)c->seen) return PL_OK;
     enum data_fault most = FAULT_NONE;
+    char why[LOADER_NAMED + 160] = ""; /* nothing when all of them came before a run was resumed: their number alone is known */
     for (int f = 1; f < FAULT_KINDS; f++)
         if (c->fault[f] > c->fault[most]) most = (enum data_fault)f;
-    return error_set(e, PL_FAIL, "%llu of %llu samples are broken, data.max_bad allows %g of them; most often: %s (%llu), last %s: %.200s; `plimsoll data verify` "
-                     "lists all",
-                     (unsigned long long)c->broken, (unsigned long long)c->seen, s->max_bad, fault_text(most), (unsigned long long)c->fault[most],
-                     slot->name, slot->text);
+    if (most) snprintf(why, sizeof why, "; most often: %s (%llu), last %s", fault_text(most), (unsigned long long)c->fault[most], c->last);
+    return error_set(e, PL_FAIL, "%llu of %llu samples are broken, data.max_bad allows %g of them%s; `plimsoll data verify` lists all",
+                     (unsigned long long)c->broken, (unsigned long long)c->seen, s->max_bad, why);
 }
 
 int loader_take(struct loader *l, const struct loader_sample **out, struct error *e)

@@ -30,6 +30,7 @@ enum {
     LOADER_MAX_SIDE = 16384,   /* pixels: larger pictures are faults */
     LOADER_RECORDS = 4096,     /* masks of a sample, before some are chosen */
     LOADER_BAD_FIRST = 20,     /* broken samples before their share can end a run within an epoch */
+    LOADER_NAMED = 480,        /* characters about a broken sample */
 };
 
 /* What the memory depends on. */
@@ -59,6 +60,7 @@ struct loader_counts {
     uint64_t bad_masks;    /* that made no sense, of sound samples */
     uint64_t lost_masks;   /* too small for the grid, or outside of the crop */
     uint64_t fault[FAULT_KINDS]; /* broken, by kind */
+    char last[LOADER_NAMED];     /* the last broken one: its name and what is wrong with it */
 };
 
 /* Where samples come from, and in which order. It stays the caller's and must not change while
