@@ -19,7 +19,7 @@
 
 #include "graph/ops.h"
 #include "models/layers.h"
-#include "models/sam_reference.h"
+#include "models/sam_names.h"
 
 /* --- configuration ------------------------------------------------------------------- */
 
@@ -308,7 +308,7 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
 void sam_forward(const struct model *m, struct graph *g, const struct batch *given)
 {
     const struct sam *c = m->config;
-    g->rename = c->tiny ? sam_reference_name : NULL;
+    g->rename = c->tiny ? sam_original_name : NULL;
     forward(m, g, given);
     g->rename = NULL;
 }

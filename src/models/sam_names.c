@@ -164,16 +164,32 @@ static bool match(const char *pattern, const char *name, int at[2])
     return !*name;
 }
 
-static const char *fill(struct bump *b, const char *pattern, const int at[2])
+enum { NAME_ROOM = 256 };
+
+static char *print_name(const char *pattern, const int at[2], char *out, size_t room)
 {
-    char out[256];
     size_t n = 0;
-    for (int k = 0; *pattern && n < sizeof out - 8; pattern++) {
-        if (*pattern == '#') n += (size_t)snprintf(out + n, sizeof out - n, "%d", at[k++]);
+    for (int k = 0; *pattern && n + 8 < room; pattern++) {
+        if (*pattern == '#') n += (size_t)snprintf(out + n, room - n, "%d", at[k++]);
         else out[n++] = *pattern;
     }
     out[n] = 0;
-    return bump_string(b, out);
+    return out;
+}
+
+static const char *fill(struct bump *b, const char *pattern, const int at[2])
+{
+    char out[NAME_ROOM];
+    return bump_string(b, print_name(pattern, at, out, sizeof out));
+}
+
+const char *sam_original_name(const char *name, char *out, size_t room)
+{
+    int at[2] = {0};
+    const struct row *r;
+    for (uint32_t i = 0; (r = row_at(false, i)); i++)
+        if (match(r->name, name, at)) return print_name(r->original, at, out, room);
+    return name;
 }
 
 /* The published name of `name`, which is of the given naming. "": to be dropped; NULL: unknown. */

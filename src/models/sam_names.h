@@ -59,6 +59,10 @@ void sam_names_add(struct sam_names *n, const char *name, enum dtype t, int rank
 int sam_names_resolve(struct sam_names *n, struct error *e);
 void sam_names_free(struct sam_names *n);
 
+/* What the published checkpoint calls a tensor of transformers' SamModel: in `out`, or `name` itself where
+ * it has no other. For layer code, which says transformers' names, in models with the published ones. */
+const char *sam_original_name(const char *name, char *out, size_t room);
+
 /* The folder's config.json and preprocessor_config.json. */
 void sam_config_json(const struct sam_names *n, struct text *out);
 void sam_preprocessor_json(const struct sam_names *n, struct text *out);
