@@ -66,7 +66,8 @@ check "a table with a split column" works sam-tiny "$tmp/csv" csv '^  validation
 check "a packed store" works sam-tiny "$tmp/packed" packed '^  image_size: 128'
 check "an index with a memory map" works sam-tiny "$tmp/memmap" packed index.json
 check "tokens" works llama-tiny "$tmp/tokens" tokens '^  validation: .*b.txt'
-check "a trained folder" works "$tmp/run/model" "$tmp/tokens" tokens '^  path: '
+cp -r "$tmp/run/model" "$tmp/trained" # works removes the run
+check "a trained folder" works "$tmp/trained" "$tmp/tokens" tokens '^  path: '
 
 # The store at the model's sizes trains as the shards do.
 same_losses() {
