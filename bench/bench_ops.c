@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 
 #include "opcases.h"
-#include "peak.h"
+#include "cpu/peak.h"
 
 enum { SIZES = 6 };
 
