@@ -1,4 +1,4 @@
-# against.sh: one training step here and in PyTorch, interleaved; lm.sh and tower.sh read it.
+# against.sh: one training step here and in PyTorch, interleaved; lm.sh, tower.sh and sam.sh read it.
 #
 #   against RUN.yaml SCRIPT.py [option]...    ROUNDS times each, STEPS steps a time; the fastest step counts
 #
