@@ -46,8 +46,8 @@ from safetensors import safe_open
 from transformers import SamConfig, SamModel
 from transformers.utils import logging
 
-SIDE, CELLS, MASKS, BATCH = 128, 64, 4, 8  # the first two by --side
-RATE, WARMUP, DECAY, CLIP, JITTER = 1e-3, 30, 0.01, 1.0, 0.1
+SIDE, CELLS, MASKS, BATCH = 128, 64, 2, 8  # the first two by --side
+RATE, WARMUP, DECAY, CLIP, JITTER = 2e-3, 30, 0.01, 1.0, 0.1
 MEAN, STD = np.array([123.675, 116.28, 103.53]), np.array([58.395, 57.12, 57.375])
 FIXED = "shared_image_embedding.positional_embedding"  # frequencies: no side trains them
 
