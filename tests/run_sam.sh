@@ -49,11 +49,7 @@ check 'an undisturbed run of ten steps' calm
 
 resumed() {
     needs_preload || return
-<<<<<<< HEAD
     killed cut 7 "${long[@]}" && killed cut 9 "${long[@]}" --set data.threads=4 --resume && grep -q 'resuming after step 4' "$tmp/err" || { cat "$tmp/err"; return 1; }
-=======
-    killed cut 7 "${long[@]}" && killed cut 8 "${long[@]}" --set data.threads=4 --resume && grep -q 'resuming after step 4' "$tmp/err" || { cat "$tmp/err"; return 1; }
->>>>>>> parity
     sam cut "${long[@]}" --resume && grep 'resuming after step 8' "$tmp/err" || { cat "$tmp/err"; return 1; }
     same_run "$tmp/calm" "$tmp/cut" 10 && steps_once "$tmp/cut" 10 && no_debris "$tmp/cut"
 }
