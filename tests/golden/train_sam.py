@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """The same training, by plimsoll and by PyTorch: is the trained model as good?
 
-    python tests/golden/train_sam.py [--out DIR] [--steps 300] [--seeds 0,1,2] [--side 128] [--threads 0] [--binary build/plimsoll]
+    python tests/golden/train_sam.py [--out DIR] [--steps 300] [--seeds 0,1,2] [--threads 0] [--binary build/plimsoll]
     python tests/golden/train_sam.py --names FOLDER >tests/golden/sam_tiny_names.txt
 
-Both sides start from the same folder of fresh weights, of sam-tiny's shape with images of --side pixels, and learn from the same synthetic
+Both sides start from the same folder of fresh weights, the preset sam-tiny's, and learn from the same synthetic
 shards by the same recipe; everything random (order, prompts) is drawn by each in its own way.
 Nothing of one side is used by the other: here a shard is read by tarfile, Pillow and pycocotools,
 the model is transformers' SamModel, the loss is written from its definition.
 
     DIR/data            shards; the last one is held out
-    DIR/start-S         fresh weights of seed S, by transformers
+    DIR/start-S         fresh weights of seed S, by `plimsoll train` with a rate of 0
     DIR/ours-S          trained by `plimsoll train`; opened here by transformers
     DIR/torch-S         trained here
 
@@ -46,8 +46,8 @@ from safetensors import safe_open
 from transformers import SamConfig, SamModel
 from transformers.utils import logging
 
-SIDE, CELLS, MASKS, BATCH = 128, 64, 2, 8  # the first two by --side
-RATE, WARMUP, DECAY, CLIP, JITTER = 2e-3, 30, 0.01, 1.0, 0.1
+SIDE, CELLS, MASKS, BATCH = 128, 64, 4, 8
+RATE, WARMUP, DECAY, CLIP, JITTER = 2e-3, 50, 0.01, 1.0, 0.1
 MEAN, STD = np.array([123.675, 116.28, 103.53]), np.array([58.395, 57.12, 57.375])
 FIXED = "shared_image_embedding.positional_embedding"  # frequencies: no side trains them
 
@@ -188,15 +188,6 @@ def tiny_config():
         mask_decoder_config={"hidden_size": 64, "mlp_dim": 256, "num_attention_heads": 4, "iou_head_hidden_dim": 64})
 
 
-def start(out, seed):
-    torch.manual_seed(seed)
-    SamModel(tiny_config()).save_pretrained(out)
-    return []
-
-
-# --- the two sides ----------------------------------------------------------------------------------
-
-
 def rate_at(step, steps):
     return step / WARMUP if step < WARMUP else 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / max(1, steps - WARMUP)))
 
@@ -284,20 +275,17 @@ def prepare_data(binary, data, images):
 
 
 def main():
-    global SIDE, CELLS
     a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     a.add_argument("--out", default="/tmp/train_sam")
     a.add_argument("--binary", default="build/plimsoll")
     a.add_argument("--steps", type=int, default=300)
     a.add_argument("--seeds", default="0,1,2")
-    a.add_argument("--side", type=int, default=SIDE)
     a.add_argument("--images", type=int, default=800)
     a.add_argument("--threads", type=int, default=0, help="of each side; 0: all")
     a.add_argument("--names")
     a = a.parse_args()
     if a.names:
         return print_names(a.names)
-    SIDE, CELLS = a.side, a.side // 2
     if a.threads:
         torch.set_num_threads(a.threads)
     logging.disable_progress_bar()
@@ -309,7 +297,7 @@ def main():
     for seed in map(int, a.seeds.split(",")):
         at = {n: os.path.join(a.out, f"{n}-{seed}") for n in ("start", "ours", "torch")}
         make = {
-            "start": lambda: start(at["start"], seed),
+            "start": lambda: plimsoll(a.binary, at["start"], train, {"model.preset": "sam-tiny", "train.steps": 1, "train.learning_rate": 0, "train.seed": seed}),
             "ours": lambda: plimsoll(a.binary, at["ours"], train, {"model.path": at["start"], "train.steps": a.steps, "train.seed": seed, "device.threads": a.threads}),
             "torch": lambda: train_torch(at["start"], at["torch"], samples, a.steps, seed),
         }
