@@ -40,9 +40,9 @@
 
 /* Multiples of PANEL_A, TILE_ROWS, PANEL_B and 8. KC of both panels takes a third of a 64 KiB
  * cache: without large pages more would evict itself. SCRATCH_ROWS bounds
- * the f32 tile behind a narrow C. An epilogue gets at least EPILOGUE columns of a block of rows,
- * or the rest: rows long enough to be worked on, together well within the second cache. */
-enum { KC = 256, KC_BF16 = 2 * KC, MC = 192, NC = 768, SCRATCH_ROWS = 384, DOT_CHUNK = 1024, EPILOGUE = 128 };
+ * the f32 tile behind a narrow C. An epilogue gets up to EPILOGUE columns of a block of rows: long
+ * enough to be worked on, and together well within the second cache. */
+enum { KC = 256, KC_BF16 = 2 * KC, MC = 192, NC = 768, SCRATCH_ROWS = 384, DOT_CHUNK = 1024, EPILOGUE = 256 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_to(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -240,7 +240,7 @@ static void tile_block(const struct tile *t, int64_t i0, int64_t in)
         }
         for (int64_t i = 0; i < in; i += t->mr) tile_micro(t, i, bias, i0 + i, j);
         int64_t made = min_i64(j + t->nr, t->nn);
-        if (!g->epilogue || !t->last || (made - taken < EPILOGUE && made < t->nn)) continue;
+        if (!g->epilogue || !t->last || (made - taken + t->nr <= EPILOGUE && made < t->nn)) continue;
         g->epilogue->take(g->epilogue, t->m0 + i0, in, t->n0 + taken, made - taken);
         taken = made;
     }

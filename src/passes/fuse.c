@@ -4,11 +4,13 @@
  *     before   x --LINEAR--> z --ACT--> y
  *     after    x --LINEAR_ACT--> y, z
  *
- * LINEAR_ACT gives the bits of the two, so nothing is decided here and there is no switch. It
- * costs no memory either: z has its own bytes only where the backward reads it, as before.
- * Where nobody does (evaluation, frozen parts, blocks that are made again, RELU, whose slope
- * y tells) z is not written at all; and a product of which only z is read, as where a block is
- * made again, is a LINEAR again. That is trim, which runs when all readers are known.
+ * LINEAR_ACT gives the bits of the two, so nothing is decided here and there is no switch. It is
+ * made where z goes: in programs without a backward, and everywhere for RELU, whose slope y
+ * tells. Where the backward reads z, both are written either way and nothing is gained.
+ *
+ * Whatever made a LINEAR_ACT: z is not written where nobody reads it, and a product of which
+ * only z is read, as where a block is made again, is a LINEAR. That is trim, which runs when
+ * all readers are known.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
@@ -66,7 +68,8 @@ static void fuse(struct graph *g, id product, id act)
     n->made_by = graph_intern(g, "fuse");
 }
 
-static void fuse_program(struct graph *g, enum program p)
+/* `differentiated`: there will be a backward. */
+static void fuse_program(struct graph *g, enum program p, bool differentiated)
 {
     struct order *order = &g->order[p];
     struct readers r = readers_of(g, p);
@@ -74,8 +77,9 @@ static void fuse_program(struct graph *g, enum program p)
     uint32_t kept = 0;
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         id node = order->nodes.at[k], act = gone[node] ? 0 : activation_of(g, &r, node_at(g, node));
+        if (differentiated && node_at(g, act)->attr.act.kind != ACT_RELU) act = 0;
         if (act) fuse(g, node, act);
-        gone[act] = true;
+        if (act) gone[act] = true;
         if (!gone[node]) order->nodes.at[kept++] = node;
     }
     order->nodes.n = kept;
@@ -85,9 +89,8 @@ static void fuse_program(struct graph *g, enum program p)
 
 void pass_fuse(struct graph *g, const struct settings *s)
 {
-    (void)s;
-    fuse_program(g, PROGRAM_STEP);
-    fuse_program(g, PROGRAM_EVAL);
+    fuse_program(g, PROGRAM_STEP, !s->forward);
+    fuse_program(g, PROGRAM_EVAL, false);
 }
 
 /* --- trim --------------------------------------------------------------------------------- */
