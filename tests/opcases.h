@@ -138,6 +138,25 @@ static const struct opcase case_LINEAR = {
     .small = {{1, 1, 1, 1, 1}, {2, 3, 5, 7, 0}, {3, 1, 4, 9, 1}, {1, 7, 2, 3, 1}},
     .large = {{3, 43, 150, 65, 1}, {1, 65, 300, 17, 0}}, .bench = {2, 512, 768, 768, 1}};
 
+/* n: as LINEAR's, and the kind. */
+static id build_linear_act(struct scene *s, const int64_t *n)
+{
+    const int64_t rows = n[0] * n[1], K = n[2], N = n[3];
+    union attr a = {.act = {(uint8_t)n[5]}};
+    id in[] = {param(s, "x", DIM(n[0], n[1], K)), param(s, "w", DIM(N, K)), n[4] ? param(s, "b", DIM(N)) : 0};
+    s->length = (double)max_i64(rows, max_i64(K, N));
+    s->unit = 1;      /* slopes have zeros */
+    s->roundings = 3; /* z and its gradient are kept in f */
+    id node = graph_emit(&s->g, OP_LINEAR_ACT, &a, in, n[4] ? 3 : 2);
+    watch_all(s, node);
+    return out_of(s, node, 0);
+}
+static const struct opcase case_LINEAR_ACT = {
+    build_linear_act,
+    .small = {{1, 1, 1, 1, 1, ACT_GELU}, {2, 3, 5, 7, 0, ACT_GELU_TANH}, {3, 1, 4, 9, 1, ACT_QUICK_GELU}, {1, 7, 2, 3, 1, ACT_RELU},
+              {2, 2, 3, 5, 1, ACT_SIGMOID}, {1, 3, 5, 4, 0, ACT_SILU}, {3, 2, 4, 3, 1, ACT_TANH}},
+    .large = {{3, 43, 150, 65, 1, ACT_GELU}, {1, 65, 300, 17, 0, ACT_GELU_TANH}}, .bench = {2, 512, 768, 3072, 1, ACT_GELU}};
+
 /* n: M, N, K, ta, tb, with an accumulator, the result is wide. */
 static id build_matmul(struct scene *s, const int64_t *n)
 {

@@ -190,6 +190,14 @@ static id draw_act(struct draw *d)
 
 static id draw_softmax(struct draw *d) { return op_mul(d->g, op_softmax(d->g, recent(d)), any(d)); }
 
+static id draw_mlp(struct draw *d)
+{
+    id x = recent(d);
+    static const enum act_kind KINDS[] = {ACT_GELU, ACT_RELU, ACT_SILU};
+    id z = op_linear(d->g, norm(d, x), weight(d, 3, C), pick(d, 2) ? weight(d, 3, 0) : 0);
+    return op_add(d->g, x, linear(d, op_act(d->g, z, KINDS[pick(d, COUNT(KINDS))]), C));
+}
+
 static id draw_dropout(struct draw *d)
 {
     id samples = op_samples(d->g, d->B);
@@ -257,7 +265,7 @@ static id draw_gather(struct draw *d)
 static id (*const layers[])(struct draw *) = {
     draw_linear, draw_norm,    draw_add,   draw_residual,     draw_mul,        draw_square,    draw_double, draw_scale, draw_cast,
     draw_copy,   draw_gate,    draw_reshape, draw_views, draw_view_sum,      draw_slices,     draw_weight_views, draw_weight_sum, draw_accumulate, draw_attention,
-    draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_broadcast, draw_softmax, draw_dropout, draw_permute, draw_transposed, draw_weight_transposed, draw_concat, draw_pad, draw_gather,
+    draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_mlp, draw_broadcast, draw_softmax, draw_dropout, draw_permute, draw_transposed, draw_weight_transposed, draw_concat, draw_pad, draw_gather,
 };
 
 /* Accumulation ends the life of a tensor: its other names must leave the pool. Only
@@ -331,7 +339,7 @@ struct making {
     int may;
     int micro_batch, chunks;
     enum rebuild recompute;
-    bool reuse;
+    bool reuse, fuse;
 };
 
 static void run_pass(struct graph *g, const char *name, pass_fn *pass, const struct settings *s)
@@ -350,11 +358,15 @@ static void make(struct rig *r, const struct making *m, enum device_kind kind)
     build(g, m->number, m->f, m->micro_batch, m->may);
     graph_prune(g, PROGRAM_STEP);
     graph_verify(g, "build");
+    struct settings all = s;
+    all.forward = m->number % 8 > 1; /* every kind, not only those that pay where there is a backward */
+    if (m->fuse) run_pass(g, "fuse", pass_fuse, &all);
     run_pass(g, "chunk", pass_chunk, &s);
     run_pass(g, "differentiate", pass_differentiate, &s);
     run_pass(g, "accumulate", pass_accumulate, &s);
     run_pass(g, "recompute", pass_recompute, &s);
     run_pass(g, "selective", pass_selective, &s);
+    if (m->fuse) run_pass(g, "trim", pass_trim, &s);
     run_pass(g, "handover", pass_handover, &s);
     if (m->reuse) run_pass(g, "reuse", pass_reuse, &s);
     rig_open(r, kind);
@@ -550,6 +562,41 @@ static void test_selective(void **state)
         rig_close(&r);
     }
     assert_true(some > 40);
+}
+
+/* Nodes of the step that are this op, with so many results. */
+static uint32_t count_op(const struct graph *g, enum op op, int results)
+{
+    uint32_t count = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        int have = 0;
+        for (int o = 0; o < n->nout; o++) have += n->out[o] != 0;
+        count += n->op == op && have == results;
+    }
+    return count;
+}
+
+/* Epilogues change no bit, whatever is made again; products with and without z are among them. */
+static void test_fuse(void **state)
+{
+    (void)state;
+    uint32_t both = 0, alone = 0;
+    for (uint64_t number = 0; number < 120; number++) {
+        struct making m = plain(number);
+        m.fuse = true;
+        m.recompute = (enum rebuild)(number % REBUILD_COUNT);
+        m.reuse = number % 2;
+        m.may = HAS_LOSS_TERMS | MIXES_ROWS;
+        m.f = number % 4 ? DT_F32 : DT_F64;
+        check_same(&m, m.f == DT_F64 ? DEVICE_REF : DEVICE_CPU, 0, "fuse");
+        struct rig r;
+        make(&r, &m, DEVICE_REF);
+        both += count_op(&r.graph, OP_LINEAR_ACT, 2);
+        alone += count_op(&r.graph, OP_LINEAR_ACT, 1);
+        rig_close(&r);
+    }
+    assert_true(both > 5 && alone > 5);
 }
 
 static void test_reuse(void **state)
@@ -822,7 +869,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slopes),    cmocka_unit_test(test_chunks), cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_recompute), cmocka_unit_test(test_selective), cmocka_unit_test(test_reuse),  cmocka_unit_test(test_together),
+        cmocka_unit_test(test_recompute), cmocka_unit_test(test_selective), cmocka_unit_test(test_fuse), cmocka_unit_test(test_reuse),  cmocka_unit_test(test_together),
         cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_frozen),    cmocka_unit_test(test_unreached),         cmocka_unit_test(test_means),
         cmocka_unit_test(test_loop_exit_refused), cmocka_unit_test(test_statistic_refused),

@@ -395,6 +395,21 @@ static void check_linear(enum dtype f, int64_t R, int64_t K)
     }
 }
 
+static void check_linear_act(enum dtype f, int64_t R, int64_t K)
+{
+    const int64_t N = (R * 11 + K * 3) % 290 + 1;
+    struct trial t = trial_of(OP_LINEAR_ACT);
+    t.attr.act.kind = (uint8_t)((R + K) % ACT_KINDS);
+    t.length = (double)K;
+    t.unit[0] = t.unit[1] = sqrt((double)K);
+    input_normal(&t, f, DIM(R, K));
+    input_normal(&t, f, DIM(N, K));
+    if (K % 2) input_normal(&t, f, DIM(N));
+    output(&t, f, DIM(R, N));
+    output(&t, f, DIM(R, N));
+    trial_check(&t);
+}
+
 static void check_matmul(enum dtype f, int64_t M, int64_t K)
 {
     const int64_t N = (M * 5 + K * 11) % 70 + 1;
@@ -439,6 +454,7 @@ static void check_products(enum dtype f, int64_t R, int64_t K)
 {
     if (R * K > 10000) return; /* 65 x 100 is the largest that tells anything new */
     check_linear(f, R, K);
+    check_linear_act(f, R, K);
     check_matmul(f, R, K);
     check_bmm(f, R, K);
 }

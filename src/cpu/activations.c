@@ -10,6 +10,7 @@
  * the addition after it become one instruction where the processor has it.
  */
 #pragma GCC optimize("fp-contract=fast")
+#include "cpu/activations.h"
 
 #include "cpu/cpu.h"
 #include "cpu/math.h"
@@ -119,20 +120,23 @@ static const struct {
 static bool act_match(const struct query *q) { return query_is_fast(q); }
 static bool act_bwd_match(const struct query *q) { return query_is_fast(q); }
 
-static void act_run(const struct launch *l)
+void act_tile(enum act_kind kind, const struct operand *y, const struct operand *x, int64_t at, int n)
 {
-    const struct operand *x = &l->in[0], *y = &l->out[0];
-    const int64_t n = operand_elements(y);
-#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
-    for (int64_t at = 0; at < n; at += TILE) {
-        float scratch[TILE];
-        int width = row_tile(n - at);
-        const float *xv = row_view(x, at, width, scratch);
-        float *yv = row_place(y, at, scratch);
-        tiles[l->attr->act.kind].value(yv, xv, width);
-        row_store(y, at, width, yv);
-    }
+    float scratch[TILE];
+    const float *xv = row_view(x, at, n, scratch);
+    float *yv = row_place(y, at, scratch);
+    tiles[kind].value(yv, xv, n);
+    row_store(y, at, n, yv);
 }
+
+void act_all(enum act_kind kind, const struct operand *y, const struct operand *x, int threads)
+{
+    const int64_t n = operand_elements(y);
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) act_tile(kind, y, x, at, row_tile(n - at));
+}
+
+static void act_run(const struct launch *l) { act_all(l->attr->act.kind, &l->out[0], &l->in[0], l->threads); }
 
 static void act_bwd_run(const struct launch *l)
 {

@@ -40,8 +40,9 @@
 
 /* Multiples of PANEL_A, TILE_ROWS, PANEL_B and 8. KC of both panels takes a third of a 64 KiB
  * cache: without large pages more would evict itself. SCRATCH_ROWS bounds
- * the f32 tile behind a narrow C. */
-enum { KC = 256, KC_BF16 = 2 * KC, MC = 192, NC = 768, SCRATCH_ROWS = 384, DOT_CHUNK = 1024 };
+ * the f32 tile behind a narrow C. An epilogue gets up to EPILOGUE columns of a block of rows: long
+ * enough to be worked on, and together well within the second cache. */
+enum { KC = 256, KC_BF16 = 2 * KC, MC = 192, NC = 768, SCRATCH_ROWS = 384, DOT_CHUNK = 1024, EPILOGUE = 256 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_to(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -229,6 +230,7 @@ static void tile_micro(const struct tile *t, int64_t a, const float *bias, int64
 static void tile_block(const struct tile *t, int64_t i0, int64_t in)
 {
     const struct gemm *g = t->g;
+    int64_t taken = 0; /* columns that the epilogue has had */
     for (int64_t j = 0; j < t->nn; j += t->nr) {
         float values[NR_MAX], *bias = NULL;
         if (g->bias && t->last) {
@@ -237,6 +239,10 @@ static void tile_block(const struct tile *t, int64_t i0, int64_t in)
             bias = values;
         }
         for (int64_t i = 0; i < in; i += t->mr) tile_micro(t, i, bias, i0 + i, j);
+        int64_t made = min_i64(j + t->nr, t->nn);
+        if (!g->epilogue || !t->last || (made - taken + t->nr <= EPILOGUE && made < t->nn)) continue;
+        g->epilogue->take(g->epilogue, t->m0 + i0, in, t->n0 + taken, made - taken);
+        taken = made;
     }
 }
 
@@ -370,14 +376,18 @@ static void run_dots(const struct gemm *g, float *work, int threads)
         }
     /* Neighbouring columns of a narrow C share words: each thread takes whole runs of 64. */
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-    for (int64_t run = 0; run < ceil_div(g->N, 64); run++)
-        for (int64_t j = run * 64; j < min_i64(g->N, run * 64 + 64); j++) dot_column(g, u, work, j);
+    for (int64_t run = 0; run < ceil_div(g->N, 64); run++) {
+        int64_t from = run * 64, to = min_i64(g->N, from + 64);
+        for (int64_t j = from; j < to; j++) dot_column(g, u, work, j);
+        if (g->epilogue) g->epilogue->take(g->epilogue, 0, g->M, from, to - from);
+    }
 }
 
 void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads)
 {
     CHECK(g->c.column == 1, "C's columns are %lld apart", (long long)g->c.column);
     CHECK(!g->scatter || !g->add, "a scattered C cannot be added to");
+    CHECK(!g->scatter || !g->epilogue, "a scattered C has no epilogue");
     CHECK(work_bytes >= gemm_workspace(g->M, g->N, g->K, result_type(g), threads),
           "%llu bytes of workspace for [%lld,%lld,%lld]", (unsigned long long)work_bytes, (long long)g->M,
           (long long)g->N, (long long)g->K);

@@ -25,6 +25,13 @@ struct scatter {
     void (*store)(const struct scatter *s, int64_t i, int64_t j, int64_t n, const float *sum);
 };
 
+/* What is done with C's elements once they are finished, while they are in cache. The first
+ * member of what knows. */
+struct epilogue {
+    /* Takes rows i.. and columns j.., m and n of them. Whoever finished them calls it, once for each. */
+    void (*take)(const struct epilogue *e, int64_t i, int64_t m, int64_t j, int64_t n);
+};
+
 struct gemm {
     int64_t M, N, K;
     struct matrix a; /* [M,K] */
@@ -34,6 +41,7 @@ struct gemm {
     enum dtype bias_dtype;
     bool add;        /* C += instead of C = */
     const struct scatter *scatter; /* not NULL: takes C instead of c; no add */
+    const struct epilogue *epilogue; /* not NULL: takes what has been stored; no scatter */
 };
 
 /* Bytes of `work` for a product whose result is stored as c (DT_NONE: scattered). Depends on the shape and

@@ -333,9 +333,11 @@ static void product_run(const struct launch *l, bool linear)
 void onednn_linear_run(const struct launch *l) { product_run(l, true); }
 void onednn_matmul_run(const struct launch *l) { product_run(l, false); }
 
+static bool is_linear(const struct kernel *k) { return k->run == onednn_linear_run || k->run == onednn_linear_act_run; }
+
 int onednn_prepare(const struct kernel *k, struct launch *l, struct error *e)
 {
-    bool linear = k->run == onednn_linear_run;
+    bool linear = is_linear(k);
     if (!linear && k->run != onednn_matmul_run) return PL_OK;
     struct shape s = shape_of_launch(l, linear);
     struct product *made = mem_alloc(sizeof *made);
@@ -350,7 +352,7 @@ int onednn_prepare(const struct kernel *k, struct launch *l, struct error *e)
 
 void onednn_release(const struct kernel *k, struct launch *l)
 {
-    if ((k->run != onednn_linear_run && k->run != onednn_matmul_run) || !l->state) return;
+    if ((!is_linear(k) && k->run != onednn_matmul_run) || !l->state) return;
     product_free(l->state);
     mem_free(l->state);
     l->state = NULL;

@@ -10,6 +10,8 @@
 bool onednn_linear_match(const struct query *q), onednn_matmul_match(const struct query *q);
 uint64_t onednn_linear_workspace(const struct query *q), onednn_matmul_workspace(const struct query *q);
 void onednn_linear_run(const struct launch *l), onednn_matmul_run(const struct launch *l);
+/* LINEAR's product and then an activation (linear_act.c, in every build). */
+void onednn_linear_act_run(const struct launch *l);
 
 /* Before step 0: makes what a launch of one of these kernels needs, and hangs it on the
  * launch (other kernels' are left alone); and gives it back. */

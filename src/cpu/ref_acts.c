@@ -136,6 +136,20 @@ static void ref_act(const struct launch *l)
         ref_put(&l->out[0], i, act_value(l->attr->act.kind, ref_get(&l->in[0], i)));
 }
 
+/* What is rounded first is z; without it y holds it for a moment. */
+static void ref_linear_act(const struct launch *l)
+{
+    const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0], *z = l->out[1].data ? &l->out[1] : y;
+    const int64_t rows = operand_rows(x), K = operand_last(x), N = w->dim[0];
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t n = 0; n < N; n++) {
+            double sum = ref_has(l, 2) ? ref_get(&l->in[2], n) : 0;
+            for (int64_t k = 0; k < K; k++) sum += ref_get(x, r * K + k) * ref_get(w, n * K + k);
+            ref_put(z, r * N + n, sum);
+            ref_put(y, r * N + n, act_value(l->attr->act.kind, ref_get(z, r * N + n)));
+        }
+}
+
 /* y = f(x):  dx = dy f'(x). */
 static void ref_act_bwd(const struct launch *l)
 {
@@ -189,6 +203,7 @@ REF_KERNEL(SUM_TO, sum_to);
 REF_KERNEL(LAYERNORM, layernorm);
 REF_KERNEL(LAYERNORM_BWD, layernorm_bwd);
 REF_KERNEL(ACT, act);
+REF_KERNEL(LINEAR_ACT, linear_act);
 REF_KERNEL(ACT_BWD, act_bwd);
 REF_KERNEL(SOFTMAX, softmax);
 REF_KERNEL(SOFTMAX_BWD, softmax_bwd);

@@ -55,6 +55,15 @@ struct cost cost_linear(const struct tensor *const *in, const struct tensor *con
                          bytes_of(in, 3) + bytes_of(out, 1)};
 }
 
+/* The function is applied to what is in cache: its price is its arithmetic. */
+struct cost cost_linear_act(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    struct cost c = cost_linear(in, out, attr);
+    c.flops += 4.0 * (double)tensor_elements(out[0]);
+    if (out[1]) c.bytes += bytes_of(out + 1, 1);
+    return c;
+}
+
 struct cost cost_matmul(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     double k = (double)(attr->matmul.ta ? tensor_rows(in[0]) : tensor_last(in[0]));

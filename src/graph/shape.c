@@ -68,6 +68,13 @@ void infer_linear(struct infer *f)
     f->out[0].dim[x->rank - 1] = w->dim[0];
 }
 
+void infer_linear_act(struct infer *f)
+{
+    REQUIRE(f->attr->act.kind < ACT_KINDS, "activation %d is not known", f->attr->act.kind);
+    infer_linear(f);
+    if (!f->error[0]) f->out[1] = f->out[0];
+}
+
 void infer_matmul(struct infer *f)
 {
     const struct tensor *a = f->in[0], *b = f->in[1], *acc = f->in[2];

@@ -65,6 +65,15 @@ void vjp_linear(struct vjp *v)
     if (v->need[0]) v->din[0] = op_matmul(v->g, dy, w, false, false, tensor_at(v->g, x)->dtype);
 }
 
+/* y = f(z), z = x w^T + b:  dz = dy f'(z), and from there on LINEAR's. RELU's slope is that of
+ * y, which is positive where z is; so z need not be kept. */
+void vjp_linear_act(struct vjp *v)
+{
+    id like = v->attr->act.kind == ACT_RELU ? v->out[0] : v->out[1];
+    v->dout[0] = emit(v, OP_ACT_BWD, v->attr, (id[]){v->dout[0], like}, 2, 0);
+    if (v->dout[0]) vjp_linear(v);
+}
+
 /* y = op(a) op(b). With A = op(a), B = op(b):  dA = dy B^T,  dB = A^T dy; where an
  * operand was transposed its gradient is the transpose of that. */
 void vjp_matmul(struct vjp *v)

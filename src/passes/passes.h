@@ -2,8 +2,8 @@
  * passes.h: the memory techniques. One file each, one signature; each rewrites
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
- *     precision -> chunk -> differentiate -> accumulate -> recompute
- *               -> selective -> optimizer -> offload -> handover -> reuse
+ *     precision -> fuse -> chunk -> differentiate -> accumulate -> recompute
+ *               -> selective -> trim -> optimizer -> offload -> handover -> reuse
  */
 #ifndef PASSES_H
 #define PASSES_H
@@ -49,8 +49,8 @@ struct settings {
 };
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
-pass_fn pass_precision, pass_chunk, pass_differentiate, pass_accumulate, pass_recompute, pass_selective, pass_optimizer,
-    pass_offload, pass_handover, pass_reuse;
+pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_accumulate, pass_recompute, pass_selective, pass_trim,
+    pass_optimizer, pass_offload, pass_handover, pass_reuse;
 
 /* "none", "all", "selective": the words of memory.recompute. */
 const char *rebuild_name(enum rebuild r);

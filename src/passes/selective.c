@@ -9,7 +9,8 @@
  * when it moves little more than it frees (norms, activations, gates, casts, dropout) and
  * what it reads is there at that moment anyway: a weight, a tensor that the backward still
  * has to read, or one that is made again itself. So nothing lives longer for it, no product
- * is made twice, and the same kernels on the same bytes give the same bits.
+ * is made twice, and the same kernels on the same bytes give the same bits. What LINEAR_ACT
+ * made in one pass (fuse.c) is made again by ACT alone, from z.
  */
 #include "graph/ops.h"
 #include "graph/rules.h"
@@ -26,6 +27,18 @@ struct selective {
     uint32_t *asked;     /* by tensor: the position, plus 1, for which `answer` holds */
     bool *answer;        /* can it be made again there? */
 };
+
+/* What makes `t` again, given all else that `made` gave: that node, or for LINEAR_ACT's y
+ * the ACT of its z. */
+static struct node recipe(const struct graph *g, id made, id t)
+{
+    struct node n = *node_at(g, made);
+    if (n.op != OP_LINEAR_ACT || n.out[0] != t || !n.out[1]) return n;
+    n.op = OP_ACT;
+    n.nin = n.nout = 1;
+    n.in[0] = n.out[1];
+    return n;
+}
 
 /* Elements pass through once (cost_stream), and not many more than come out. */
 static bool is_cheap(const struct graph *g, const struct node *n)
@@ -60,8 +73,8 @@ static id made_again(struct selective *s, id t, uint32_t position, id loop)
 {
     struct graph *g = s->g;
     id made = tensor_at(g, t)->node;
-    const struct node *n = node_at(g, made);
-    if (!made || n->loop != loop) return 0;
+    if (!made || node_at(g, made)->loop != loop) return 0;
+    const struct node again = recipe(g, made, t), *n = &again;
     if (s->asked[t] == position + 1) return s->answer[t] ? made : 0;
     bool can = is_cheap(g, n), output = false;
     for (int o = 0; o < n->nout; o++) output |= n->out[o] == t;
@@ -80,7 +93,7 @@ static void repeat(struct selective *s, id t, uint32_t position, id loop)
     struct graph *g = s->g;
     id made = !t || s->copy[t] || kind_is_persistent(storage_of(g, t)->kind) ? 0 : made_again(s, t, position, loop);
     if (!made) return;
-    struct node x = *node_at(g, made);
+    struct node x = recipe(g, made, t);
     for (int i = 0; i < x.nin; i++) {
         repeat(s, x.in[i], position, loop);
         if (x.in[i] && s->copy[x.in[i]]) x.in[i] = s->copy[x.in[i]];

@@ -1,0 +1,15 @@
+/*
+ * activations.h: ACT's functions for kernels that apply one to what they have just made.
+ * An element's bits do not depend on the tile that it is in.
+ */
+#ifndef CPU_ACTIVATIONS_H
+#define CPU_ACTIVATIONS_H
+
+#include "run/kernel.h"
+
+/* y = f(x) for n elements (at most TILE, rows.h) from `at` on of two dense operands, which may
+ * be one; and for all of them. */
+void act_tile(enum act_kind kind, const struct operand *y, const struct operand *x, int64_t at, int n);
+void act_all(enum act_kind kind, const struct operand *y, const struct operand *x, int threads);
+
+#endif

@@ -1,0 +1,121 @@
+/*
+ * fuse.c: an activation becomes the epilogue of the product before it.
+ *
+ *     before   x --LINEAR--> z --ACT--> y
+ *     after    x --LINEAR_ACT--> y, z
+ *
+ * LINEAR_ACT gives the bits of the two, so nothing is decided here and there is no switch. It is
+ * made where z goes: in programs without a backward, and everywhere for RELU, whose slope y
+ * tells. Where the backward reads z, both are written either way and nothing is gained.
+ *
+ * Whatever made a LINEAR_ACT: z is not written where nobody reads it, and a product of which
+ * only z is read, as where a block is made again, is a LINEAR. That is trim, which runs when
+ * all readers are known.
+ */
+#include "graph/ops.h"
+#include "passes/passes.h"
+
+/* By storage, the nodes of a program that read it, the host's reading included; and by storage
+ * the last of them. */
+struct readers {
+    uint32_t *count;
+    id *last;
+};
+
+static struct readers readers_of(const struct graph *g, enum program p)
+{
+    struct readers r = {mem_alloc(g->storages.n * sizeof *r.count), mem_alloc(g->storages.n * sizeof *r.last)};
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        id node = g->order[p].nodes.at[k];
+        const struct node *n = node_at(g, node);
+        for (int i = 0; i < n->nin; i++) {
+            if (!n->in[i]) continue;
+            id s = tensor_at(g, n->in[i])->storage;
+            r.count[s]++;
+            r.last[s] = node;
+        }
+    }
+    for (uint32_t i = 0; i < g->outputs.n; i++) r.count[tensor_at(g, g->outputs.at[i].tensor)->storage]++;
+    return r;
+}
+
+static void readers_free(struct readers *r)
+{
+    mem_free(r->count);
+    mem_free(r->last);
+}
+
+/* The ACT that alone reads the product's result, whole; 0: there is none. */
+static id activation_of(const struct graph *g, const struct readers *r, const struct node *product)
+{
+    id z = product->out[0], s = tensor_at(g, z)->storage;
+    if (product->op != OP_LINEAR || r->count[s] != 1) return 0;
+    const struct node *n = node_at(g, r->last[s]);
+    return r->last[s] && n->op == OP_ACT && n->in[0] == z && n->loop == product->loop ? r->last[s] : 0;
+}
+
+/* The product gives y too. */
+static void fuse(struct graph *g, id product, id act)
+{
+    struct node *n = node_at(g, product);
+    const struct node *a = node_at(g, act);
+    n->op = OP_LINEAR_ACT;
+    n->attr = a->attr;
+    n->out[1] = n->out[0];
+    n->out[0] = a->out[0];
+    n->nout = 2;
+    tensor_at(g, n->out[0])->node = product;
+    n->made_by = graph_intern(g, "fuse");
+}
+
+/* `differentiated`: there will be a backward. */
+static void fuse_program(struct graph *g, enum program p, bool differentiated)
+{
+    struct order *order = &g->order[p];
+    struct readers r = readers_of(g, p);
+    bool *gone = mem_alloc(g->nodes.n);
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        id node = order->nodes.at[k], act = gone[node] ? 0 : activation_of(g, &r, node_at(g, node));
+        if (differentiated && node_at(g, act)->attr.act.kind != ACT_RELU) act = 0;
+        if (act) fuse(g, node, act);
+        if (act) gone[act] = true;
+        if (!gone[node]) order->nodes.at[kept++] = node;
+    }
+    order->nodes.n = kept;
+    mem_free(gone);
+    readers_free(&r);
+}
+
+void pass_fuse(struct graph *g, const struct settings *s)
+{
+    fuse_program(g, PROGRAM_STEP, !s->forward);
+    fuse_program(g, PROGRAM_EVAL, false);
+}
+
+/* --- trim --------------------------------------------------------------------------------- */
+
+static void trim_program(struct graph *g, enum program p)
+{
+    struct readers r = readers_of(g, p);
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        if (n->op != OP_LINEAR_ACT || !n->out[1]) continue;
+        if (!r.count[tensor_at(g, n->out[1])->storage]) {
+            n->out[1] = 0;
+        } else if (!r.count[tensor_at(g, n->out[0])->storage]) {
+            n->op = OP_LINEAR;
+            n->out[0] = n->out[1];
+            n->out[1] = 0;
+            n->nout = 1;
+        }
+    }
+    readers_free(&r);
+}
+
+void pass_trim(struct graph *g, const struct settings *s)
+{
+    (void)s;
+    trim_program(g, PROGRAM_STEP);
+    trim_program(g, PROGRAM_EVAL);
+}
