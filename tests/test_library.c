@@ -712,7 +712,7 @@ static void broken(struct pl_builder *b, int64_t batch, void *user)
     case 37: pl_op(b, "scale", PL_TENSORS(x), "value=2 value"); break;
     case 38: pl_op(b, "scale", PL_TENSORS(x), "value=2,3"); break;
     case 39: pl_op(b, "xent", PL_TENSORS(y, x, w), ""); break;
-    case 40: pl_op(b, "cast", PL_TENSORS(x), ""); break;
+    case 40: pl_op(b, "cast", PL_TENSORS(x), "dtype=1"); break;
     case 41: pl_op(b, "fill", 0, NULL, ""); break;
     case 42: pl_op(b, NULL, PL_TENSORS(x), ""); break;
     case 43: pl_op(b, "softmax", PL_TENSORS(54321), ""); break;
@@ -736,7 +736,7 @@ static void test_broken_models(void **state)
                                        "rank 99", "axis -1", "outside", "this is mine", "scopes", "slice", "takes a scalar", "i32",
                                        "[B,T,H,D]", "used twice", "two outputs", "no tensor",
                                        "no op rmsnrom", "takes 2 to 2 inputs", "the backward", "the update", "write to its input",
-                                       "name=number of: none", "stride=1.5", "name=number of: value", "value=2,3", "i32", "by name",
+                                       "name=number of: none", "stride=1.5", "name=number of: value", "value=2,3", "i32", "name=number of: none",
                                        "0 to 0 inputs", "no op NULL", "no call of this builder", "for each axis", "name=number of: ta, tb",
                                        "axis 1 is 2", "0 tensors", "probability", "kind 99"};
     for (int way = 0; way < (int)(sizeof says / sizeof *says); way++) {
