@@ -59,7 +59,7 @@ static void print_text(const struct bench *b, struct text *out)
     uint64_t arena = plan_arena(p);
     double least = bench_least(b);
     text_printf(out, "Step of %d samples: micro-batch %d x %d, %s, recompute %s, head in %d, %d threads\n", b->run.effective_batch,
-                p->settings.micro_batch, p->settings.accumulation, dtype_name(p->settings.precision), rebuild_name(p->settings.recompute),
+                p->settings.micro_batch, p->settings.accumulation, precision_print(&p->settings), rebuild_print(&p->settings.recompute, (char[SETTING_ROOM]){0}),
                 p->settings.head_chunks, b->run.device.profile.threads);
     text_printf(out, "  predicted  %.4g s\n  measured   %.4g s least, %.4g s median of %u\n  measured / predicted  %.3f\n", p->seconds, least,
                 bench_median(b), b->steps, least / p->seconds);

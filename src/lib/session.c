@@ -217,8 +217,8 @@ static void describe_plan(struct pl_session *s, struct pl_plan_info *out)
         .micro_batch = c->micro_batch,
         .accumulation = c->accumulation,
         .precision = dtype_name(c->precision),
-        .recompute = c->recompute,
-        .offload_optimizer = c->offload_optimizer,
+        .recompute = c->recompute.kind != REBUILD_NONE,
+        .offload_optimizer = (c->offload & AWAY_STATE) != 0,
         .head_chunks = c->head_chunks,
         .predicted_seconds = r->plan.seconds,
     };

@@ -81,16 +81,9 @@ static void recompute_block(struct block *b)
     mem_free(old);
 }
 
-const char *rebuild_name(enum rebuild r)
-{
-    static const char *const names[REBUILD_COUNT] = {"none", "all", "selective"};
-    CHECK(r < REBUILD_COUNT, "%d", r);
-    return names[r];
-}
-
 void pass_recompute(struct graph *g, const struct settings *s)
 {
-    if (s->recompute != REBUILD_BLOCKS) return;
+    if (s->recompute.kind != REBUILD_ALL) return;
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_RECOMPUTE, "recompute");
     for (id sc = 1; sc < g->scopes.n; sc++) {
         if (!(g->scopes.at[sc].flags & SCOPE_BLOCK)) continue;

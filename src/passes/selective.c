@@ -142,7 +142,7 @@ static void serve(struct selective *s, id node, uint32_t position)
 
 void pass_selective(struct graph *g, const struct settings *settings)
 {
-    if (settings->recompute != REBUILD_CHEAP) return;
+    if (settings->recompute.kind != REBUILD_SELECTIVE) return;
     struct order *order = &g->order[PROGRAM_STEP];
     uint32_t count = order->nodes.n;
     id *old = mem_copy(order->nodes.at, count * sizeof(id));

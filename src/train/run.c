@@ -122,8 +122,8 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
-    s.recompute = c->memory_recompute == RECOMPUTE_ALL ? REBUILD_BLOCKS : c->memory_recompute == RECOMPUTE_SELECTIVE ? REBUILD_CHEAP : REBUILD_NONE;
-    s.offload_optimizer = c->memory_offload == OFFLOAD_OPTIMIZER;
+    s.recompute.kind = c->memory_recompute == RECOMPUTE_ALL ? REBUILD_ALL : c->memory_recompute == RECOMPUTE_SELECTIVE ? REBUILD_SELECTIVE : REBUILD_NONE;
+    s.offload = c->memory_offload == OFFLOAD_OPTIMIZER ? AWAY_STATE : 0;
     s.precision = c->memory_precision == PRECISION_BF16                                           ? DT_BF16
                   : c->memory_precision == PRECISION_AUTO && r->device.profile.native_bf16 ? DT_BF16
                                                                                                   : DT_F32;
@@ -135,12 +135,7 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     struct plan_file f;
     int rc = plan_read(path, &f, e);
     if (rc) return rc;
-    s.micro_batch = f.settings.micro_batch;
-    s.accumulation = f.settings.accumulation;
-    s.precision = f.settings.precision;
-    s.recompute = f.settings.recompute;
-    s.offload_optimizer = f.settings.offload_optimizer;
-    s.head_chunks = f.settings.head_chunks;
+    settings_follow(&s, &f.settings);
     if (f.effective_batch != r->effective_batch)
         return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,
                          r->effective_batch);
