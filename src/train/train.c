@@ -24,6 +24,7 @@
 #include "train/mask_scores.h"
 #include "train/monitor.h"
 #include "train/progress.h"
+#include "train/recipe.h"
 #include "train/run.h"
 #include "train/signals.h"
 #include "train/state.h"
@@ -77,7 +78,7 @@ static struct step_block step_block(const struct trainer *t, double count)
 {
     int64_t step = (int64_t)t->state.step; /* steps done: this one's index from 0 */
     return (struct step_block){
-        .learning_rate = (float)(t->c->train_learning_rate * schedule_factor(&t->schedule, step)),
+        .learning_rate = (float)(recipe_rate(t->c) * schedule_factor(&t->schedule, step)),
         .inv_count = (float)(1 / count),
         .clip_norm = (float)t->c->train_clip_norm,
         .loss_scale = 1,
