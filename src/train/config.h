@@ -29,6 +29,7 @@ enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16, PRECISION
 enum config_optimizer { OPTIMIZER_ADAMW };
 enum config_offload { OFFLOAD_AUTO, OFFLOAD_NONE, OFFLOAD_OPTIMIZER };
 enum config_loss { LOSS_SAM, LOSS_SEED };
+enum config_scaling { SCALING_NONE, SCALING_LINEAR, SCALING_SQRT };
 enum config_device { ON_AUTO, ON_CPU, ON_CUDA };
 
 /* The first two in the order of the words of memory.budget. */

@@ -24,6 +24,7 @@
 #include "train/mask_scores.h"
 #include "train/monitor.h"
 #include "train/progress.h"
+#include "train/recipe.h"
 #include "train/run.h"
 #include "train/scaler.h"
 #include "train/signals.h"
@@ -80,7 +81,7 @@ static struct step_block step_block(const struct trainer *t, double count)
 {
     int64_t step = (int64_t)t->state.step; /* steps done: this one's index from 0 */
     struct step_block b = {
-        .learning_rate = (float)(t->c->train_learning_rate * schedule_factor(&t->schedule, step)),
+        .learning_rate = (float)(recipe_rate(t->c) * schedule_factor(&t->schedule, step)),
         .inv_count = (float)(1 / count),
         .clip_norm = (float)t->c->train_clip_norm,
         .step = (int32_t)step + 1,
