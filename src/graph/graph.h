@@ -129,7 +129,9 @@ union attr {
     struct { double value; uint8_t dtype, rank; int64_t dim[MAX_RANK]; } fill;
     struct { double value; } scale;
     struct { int64_t rows; } embedding_dw;    /* vocabulary: rows of the table */
-    struct { double beta1, beta2, eps, weight_decay, lr_scale; } adamw;
+    /* Of every update; SGD: beta1 is the momentum; ADAFACTOR: neither betas nor eps. key: of the
+     * random numbers by which a bf16 p is rounded. */
+    struct { double beta1, beta2, eps, weight_decay, lr_scale; uint32_t key; } adamw;
     struct { uint8_t space; } copy;
     struct { uint8_t dtype, rank; int64_t dim[MAX_RANK]; } sum_to; /* of the result */
     struct { float p; uint8_t per_sample; uint32_t key; } dropout; /* key: of the op's random numbers */

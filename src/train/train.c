@@ -422,7 +422,7 @@ static int reset_state(struct trainer *t, struct error *e)
 static void find_outputs(struct trainer *t)
 {
     t->loss = graph_find_output(&t->run.graph, PROGRAM_STEP, "loss");
-    t->clip = graph_find_output(&t->run.graph, PROGRAM_UPDATE, "clip");
+    t->clip = run_clip(&t->run);
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
 }
 

@@ -1,0 +1,45 @@
+/*
+ * update.h: what the updates of the CPU share: when nothing may change, the scalars of a
+ * step, and bringing a changed weight home.
+ */
+#ifndef CPU_UPDATE_H
+#define CPU_UPDATE_H
+
+#include "cpu/rows.h"
+
+/* Where in an update's inputs these stand (ops.def). */
+struct update_slots {
+    int step, clip, w;
+};
+
+/* step.found_inf, or a norm that is not finite: every byte stays as it is. */
+bool update_is_off(const struct launch *l, struct update_slots at);
+/* Factor on the gradient. */
+float update_clip(const struct launch *l, struct update_slots at);
+/* The step's rate for this weight. */
+double update_rate(const struct launch *l, struct update_slots at);
+/* p f32 or bf16; what else is given must be of types that tiles are made of. */
+bool update_match(const struct query *q, struct update_slots at);
+
+/* A tile of an operand to change: its own memory where it is f32, else a copy in scratch. */
+static inline float *update_view(const struct operand *x, int64_t at, int n, float scratch[TILE])
+{
+    return (float *)row_view(x, at, n, scratch);
+}
+
+/* Stores p's elements at .. at+n from f32: as they are; or in bf16, rounded up with a
+ * probability of what would be lost, so that small updates count in the mean. The random
+ * numbers are keyed by seed, step, weight and element. Then w takes what p became. */
+void update_store(const struct launch *l, struct update_slots at, int64_t from, int n, const float *p);
+
+/* bf16 of x by 16 random bits. */
+static inline uint16_t bf16_stochastic(float x, uint32_t random)
+{
+    union { float f; uint32_t u; } v = {x};
+    if ((v.u & 0x7f800000u) == 0x7f800000u) return f32_to_bf16(x);
+    return (uint16_t)((v.u + (random & 0xffffu)) >> 16);
+}
+/* The stream of them for one weight in one step: word i is element i's. */
+uint64_t rounding_key(const struct step_block *step, uint32_t key);
+
+#endif
