@@ -127,10 +127,10 @@ static const char everything[] =
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
-    "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
+    "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
     "  seed: 9007199254740993, eval_every: 50, keep_best: false, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
-    "  optimizer: adamw, offload: none, head_chunks: 8, allow: [],\n"
+    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, fused_step: off, allow: [adamw-8bit],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
@@ -316,7 +316,7 @@ static void test_set_errors(void **state)
     refuses_set("train.steps=[1, 2]", "found a list");
     refuses_set("model.freeze=[*a]", "need quotes");
     refuses_set("model.freeze=[[a]]", "a list of strings");
-    refuses_set("memory.allow=[x]", "empty");
+    refuses_set("memory.allow=[x]", "adamw-8bit or adamw-bf16");
     refuses_set("train.groups=x", "a list of maps");
     refuses_set("train.groups=[x]", "train.groups[0]: found");
     refuses_set("train.groups=[{match: a, lr_scale: 1}, {match: b, lr_scal: 2}]", "train.groups[1].lr_scal; did you mean lr_scale?");

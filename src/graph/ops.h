@@ -166,6 +166,8 @@ void op_prompt_next(struct graph *g, struct prompt_state *s, id logits, id bits,
 /* Each row of x as often as `like` has rows for it. */
 id op_repeat(struct graph *g, id x, id like);
 enum { MASK_STATS = 4 }; /* what MASK_LOSS keeps of each mask */
+enum { STATE_BLOCK = 256 }; /* elements of 8-bit state that share a largest magnitude */
+static inline int64_t state_blocks(int64_t elements) { return (elements + STATE_BLOCK - 1) / STATE_BLOCK; }
 /* Bytes of a row of w bits: whole words of 8 bytes. */
 static inline int64_t mask_row_bytes(int64_t w) { return (w + 63) / 64 * 8; }
 

@@ -68,6 +68,8 @@ void *run_loader_memory(const struct run *r);
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
 int run_get_step(struct run *r, struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
+/* {norm, factor} of the gradients: an output of the update, or of a fused step. */
+id run_clip(const struct run *r);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
 /* Writes samples of an input, from sample `at` of the step's batch on. There is such an input
  * and they are within it: run_input tells. */

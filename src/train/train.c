@@ -457,7 +457,7 @@ static void find_outputs(struct trainer *t)
     for (uint32_t i = 0; i < g->params.n; i++) t->running |= g->params.at[i].running;
     scaler_begin(&t->state, t->c, t->scaled);
     t->loss = graph_find_output(&t->run.graph, PROGRAM_STEP, "loss");
-    t->clip = graph_find_output(&t->run.graph, PROGRAM_UPDATE, "clip");
+    t->clip = run_clip(&t->run);
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
 }
 
