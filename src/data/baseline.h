@@ -25,7 +25,7 @@ struct baseline_file {
     size_t n;
 };
 
-struct baseline; /* a quarter of a megabyte: the tables of the last file stay */
+struct baseline; /* 130 KB: the tables of the last file stay */
 struct baseline *baseline_new(void);
 void baseline_free(struct baseline *b);
 /* Bytes that reading it takes beside that. */
