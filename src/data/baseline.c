@@ -117,7 +117,8 @@ static bool codes_same(const struct codes *c, const uint8_t *bits, const uint8_t
     return c->known && !memcmp(c->bits + 1, bits + 1, 16) && !memcmp(c->values, values, sizeof c->values);
 }
 
-/* False where more codes are told than there are. */
+/* False where libjpeg has something to say: more codes than there are (one of ones alone is none),
+ * a difference of more than 15 bits. */
 static bool codes_fill(struct codes *c, const uint8_t *bits, const uint8_t *values, bool ac)
 {
     uint32_t code = 0, k = 0;
@@ -127,9 +128,10 @@ static bool codes_fill(struct codes *c, const uint8_t *bits, const uint8_t *valu
     memcpy(c->values, values, sizeof c->values);
     c->ac = ac;
     for (uint32_t length = 1; length <= 16; length++, code <<= 1) {
-        if (k + bits[length] > 256 || code + bits[length] > 1u << length) return false;
+        if (k + bits[length] > 256 || code + bits[length] >= 1u << length) return false;
         c->base[length] = (int32_t)k - (int32_t)code;
         for (uint32_t i = 0; i < bits[length]; i++, k++, code++) {
+            if (!ac && values[k] > 15) return false;
             uint32_t shift = length < LOOK ? LOOK - length : 0, means = meaning(values[k], length, ac);
             for (uint32_t j = 0; length <= LOOK && j < 1u << shift; j++) c->one[(code << shift) + j] = means;
         }
