@@ -302,6 +302,20 @@ static void test_set(void **state)
     config_free(&c);
 }
 
+/* What is said of parts of the data, and what contradicts it. */
+static void test_split_errors(void **state)
+{
+    (void)state;
+    refuses("data: {format: sa1b, train: a.tar, validation: b.tar, holdout: 0.1}\n", "both data.holdout and data.validation", "run.yaml:1");
+    refuses("data: {format: sa1b, train: a.tar, validation_list: v.txt}\n", "data.validation_list is given and data.train_list is not", "both trained and evaluated on");
+    refuses("data: {format: sa1b, train: a.tar, validation_match: \"b*\"}\n", "data.validation_match is given and data.train_match is not", "data.validation");
+    refuses("data: {format: csv, train: a.csv, validation_split: val}\n", "data.validation_split is given and data.train_split is not", "data.validation");
+    refuses("data: {format: sa1b, train: a.tar, train_split: train}\n", "data.train_split is given, but data.format is sa1b", "expected csv");
+    refuses("data: {format: tokens, train: a.bin, holdout: 0.1}\n", "data.holdout is given, but data.format is tokens", "a format of pictures");
+    refuses_set("data.holdout=1", "data.holdout");
+    refuses_set("data.holdout=-0.5", "data.holdout");
+}
+
 static void test_set_errors(void **state)
 {
     (void)state;
@@ -492,7 +506,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),   cmocka_unit_test(test_every_key),
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_set),
-        cmocka_unit_test(test_set_errors), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_split_errors), cmocka_unit_test(test_set_errors), cmocka_unit_test(test_errors),
         cmocka_unit_test(test_needs),      cmocka_unit_test(test_help),
         cmocka_unit_test(test_schedule),   cmocka_unit_test(test_schedule_step),
         cmocka_unit_test(test_signals),

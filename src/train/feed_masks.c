@@ -21,12 +21,11 @@
 #include "base/random.h"
 #include "data/loader.h"
 #include "train/feed.h"
+#include "train/first_prompts.h"
 
 enum {
-    FIRST_SLOTS = 2,            /* of a prompt */
     PICTURES_AHEAD = 16,        /* at most, where the configuration does not say */
     POLYGON_RUNS = 1 << 18,
-    JITTER_MOST = 20, JITTER_OF = 1024, /* corners move by at most so many pixels of a canvas of this side */
     MIB = 1 << 20,
 };
 enum pass { PASS_POINT, PASS_BOX };
@@ -41,7 +40,7 @@ struct mask_feed {
     struct loader_source source;
     struct loader_options o;
     int64_t P;                  /* slots of a prompt */
-    uint64_t key;               /* of the stream that prompts are drawn from */
+    struct first_prompts prompts;
     bool used[INPUTS];          /* some program reads it */
     /* one row of the batch */
     float *places;              /* [M][P][2] */
@@ -133,7 +132,9 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     struct mask_feed *m = mem_alloc(sizeof *m);
     size_t M = (size_t)c->data_max_masks;
     *m = (struct mask_feed){.run = r, .set = set, .source = make_source(c, set, role), .o = loader_options(c, &r->model),
-                            .P = FIRST_SLOTS + c->prompts_iterations - 1, .key = random_key((uint64_t)c->train_seed, "first prompts")};
+                            .P = FIRST_SLOTS + c->prompts_iterations - 1};
+    m->prompts = (struct first_prompts){.side = m->o.side, .cells = m->o.cells, .masks = m->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"),
+                                        .box = c->prompts_box, .jitter = c->prompts_jitter};
     m->places = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->places);
     m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
     m->valid = mem_alloc(M * 2 * sizeof *m->valid);
@@ -178,84 +179,15 @@ const struct dataset *feed_dataset(const struct feed *f)
     return f->ops == &masks_feed ? ((const struct mask_feed *)f->state)->set : NULL;
 }
 
-/* --- prompts --------------------------------------------------------------------------------- */
+/* --- a batch ------------------------------------------------------------------------------------ */
 
-/* Cell number `at` of the mask, row by row. */
-static void find_cell(const uint8_t *bits, uint32_t cells, uint64_t at, uint32_t to[2])
-{
-    uint32_t words = (uint32_t)grid_stride(cells) / 8;
-    for (uint32_t k = 0; k < words * cells; k++) {
-        uint64_t w;
-        memcpy(&w, bits + (size_t)k * 8, sizeof w);
-        uint64_t n = (uint64_t)__builtin_popcountll(w);
-        if (at >= n) {
-            at -= n;
-            continue;
-        }
-        for (; at; at--) w &= w - 1;
-        to[0] = k % words * 64 + (uint32_t)__builtin_ctzll(w);
-        to[1] = k / words;
-        return;
-    }
-    CHECK(false, "a mask has fewer cells than its area");
-}
-
-/* A coordinate of a box, moved by noise as wide as its side, within the picture. */
-static float corner(double at, double noise, double side, double jitter, double pixel, double end)
-{
-    double most = (double)JITTER_MOST / JITTER_OF, move = noise * jitter * side;
-    move = move > most ? most : move < -most ? -most : move;
-    at += move;
-    return (float)(at < pixel / 2 ? pixel / 2 : at > end - pixel / 2 ? end - pixel / 2 : at);
-}
-
-/* A box's corners are pixels, the outermost ones of its cells: centres lie half a pixel inside. */
-static void put_box(const struct mask_feed *m, const struct loader_sample *s, uint32_t k, uint64_t key, double jitter, float *places, int32_t *kinds)
-{
-    const struct loader_mask *x = &s->masks[k];
-    double pixel = 1.0 / m->o.side, cell = 1.0 / m->o.cells, right = s->columns * pixel, bottom = s->rows * pixel;
-    double w = x->w * cell, h = x->h * cell;
-    float noise[4] = {0};
-    if (jitter > 0) random_normal(noise, key, 0, 4, 1);
-    float x0 = corner(x->x * cell + pixel / 2, noise[0], w, jitter, pixel, right), y0 = corner(x->y * cell + pixel / 2, noise[1], h, jitter, pixel, bottom);
-    float x1 = corner((x->x + x->w) * cell - pixel / 2, noise[2], w, jitter, pixel, right);
-    float y1 = corner((x->y + x->h) * cell - pixel / 2, noise[3], h, jitter, pixel, bottom);
-    places[0] = x0 < x1 ? x0 : x1;
-    places[1] = y0 < y1 ? y0 : y1;
-    places[2] = x0 < x1 ? x1 : x0;
-    places[3] = y0 < y1 ? y1 : y0;
-    kinds[0] = POINT_FIRST;
-    kinds[1] = POINT_LAST;
-}
-
-static void put_point(const struct mask_feed *m, const uint32_t cell[2], float *places, int32_t *kinds)
-{
-    places[0] = ((float)cell[0] + 0.5f) / (float)m->o.cells;
-    places[1] = ((float)cell[1] + 0.5f) / (float)m->o.cells;
-    places[2] = places[3] = 0;
-    kinds[0] = POINT_ON;
-    kinds[1] = POINT_FILLER;
-}
-
-/* Numbers of a mask's own stream: 0 chooses the kind, 1 the cell; a box's noise has another. */
 static void put_prompt(const struct feed *f, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds)
 {
     const struct mask_feed *m = f->state;
-    const uint8_t *bits = s->bits + (size_t)k * grid_mask_bytes(m->o.cells, m->o.cells);
-    uint64_t key = random_bits(m->key, s->position * m->o.masks + k);
-    uint32_t cell[2];
-    if (f->role == FEED_VALIDATION) {
-        if (f->pass == PASS_BOX) put_box(m, s, k, 0, 0, places, kinds);
-        else put_point(m, s->masks[k].interior, places, kinds);
-    } else if ((double)(random_bits(key, 0) >> 11) * 0x1p-53 < f->config->prompts_box) {
-        put_box(m, s, k, random_bits(key, 2), f->config->prompts_jitter, places, kinds);
-    } else {
-        find_cell(bits, m->o.cells, random_bits(key, 1) % s->masks[k].area, cell);
-        put_point(m, cell, places, kinds);
-    }
+    if (f->role == FEED_TRAIN) prompt_drawn(&m->prompts, s, k, places, kinds);
+    else if (f->pass == PASS_BOX) prompt_box(&m->prompts, s, k, places, kinds);
+    else prompt_inside(&m->prompts, s, k, places, kinds);
 }
-
-/* --- a batch ------------------------------------------------------------------------------------ */
 
 /* Prompts, validity and facts of row `at`; s NULL: the row fills a ragged end. */
 static void describe_row(const struct feed *f, int64_t at, const struct loader_sample *s)
