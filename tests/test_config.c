@@ -73,7 +73,9 @@ static void test_defaults(void **state)
     assert_true(c.train_keep_best && c.train_layer_decay == 1 && !c.train_groups.n && !c.train_milestones.n);
     assert_int_equal(c.memory_budget.kind, BUDGET_NONE);
     assert_int_equal(c.memory_micro_batch, 0);
-    assert_int_equal(c.memory_offload, OFFLOAD_AUTO);
+    assert_int_equal(c.memory_offload.n, 1);
+    assert_string_equal(c.memory_offload.at[0], "auto");
+    assert_int_equal(c.memory_host_budget.kind, BUDGET_AUTO);
     assert_int_equal(c.device_kind, ON_AUTO);
     assert_false(c.device_deterministic);
     assert_false(config_given(&c, KEY_train_keep));

@@ -27,7 +27,6 @@ enum config_format { FORMAT_TOKENS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORM
 enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16 };
 enum config_recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_ALL, RECOMPUTE_SELECTIVE };
 enum config_optimizer { OPTIMIZER_ADAMW };
-enum config_offload { OFFLOAD_AUTO, OFFLOAD_NONE, OFFLOAD_OPTIMIZER };
 enum config_loss { LOSS_SAM, LOSS_SEED };
 enum config_device { ON_AUTO, ON_CPU, ON_CUDA };
 
