@@ -68,4 +68,95 @@ for model in llama sam tinysam; do
     done
 done
 
+# --- with the other techniques ------------------------------------------------------------------
+
+# with MODEL NAME ARGUMENT...: these arguments without offload and with all of it.
+with() {
+    local model=$1 name=$1-$2
+    shift 2
+    go "$model" "$name" "$@" && away "$model" "$name" $all "$@"
+}
+for model in llama sam tinysam; do
+    check "$model: recompute all, offload all" with $model again --set memory.recompute=all
+    check "$model: recompute selective, offload all" with $model selective --set memory.recompute=selective
+    check "$model: micro-batches and pieces, offload all" with $model split --set memory.micro_batch=2 --set memory.head_chunks=2
+done
+check 'sam: three rounds of prompts in pieces, offload all' with sam rounds --set prompts.iterations=3 --set memory.head_chunks=2 --set memory.micro_batch=2
+check 'sam: a frozen encoder, offload all' with sam frozen --set 'model.freeze=vision_encoder.*'
+check 'tinysam: statistics over two images, offload all' with tinysam group --set model.bn_group=2 --set memory.micro_batch=2
+
+# poisoned MODEL ARGUMENT...: NaN in every byte that is dead; the bits stay.
+poisoned() {
+    local model=$1
+    shift
+    PLIMSOLL_POISON=1 go "$model" poison "$@" --set memory.offload=$all && alike "$model" poison || return 1
+    rm -rf "$tmp/poison"
+}
+for model in llama sam tinysam; do
+    check "$model: poisoned" poisoned $model
+    check "$model: poisoned, recompute all" poisoned $model --set memory.recompute=all
+done
+
+# --- the run around it ------------------------------------------------------------------------------
+
+# Killed in its first steps and behind its first checkpoint, and taken up each time.
+resumed() {
+    needs_preload || return
+    local out=$tmp/cut n
+    for n in 2 5; do
+        FAULT=kill:$n FAULT_PATH=$out/metrics.jsonl expect 137 '' "$binary" train "$tmp/$1.yaml" --set "train.out=$out" --set memory.offload=$all \
+            $( [ $n -eq 2 ] || echo --resume ) || return 1
+        [ -z "$(find "$out" -name '.plimsoll*')" ] || { echo 'the second space left a file'; return 1; }
+    done
+    go "$1" cut --set memory.offload=$all --resume && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
+}
+for model in llama sam; do check "$model: killed and resumed with all away" resumed $model; done
+
+# A checkpoint knows nothing of where its bytes lived.
+moved() {
+    go llama moved --set train.steps=2 --set memory.offload=$all && go llama moved --set memory.offload=none --resume && alike llama moved
+}
+check 'llama: begun with all away, ended with none' moved
+
+follows() {
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set "memory.offload=[weights, activations]" -o "$tmp/plan.json" || return 1
+    [ "$(json "$tmp/plan.json" settings.offload)" = weights+activations ] || { json "$tmp/plan.json" settings.offload; return 1; }
+    go llama follows --plan "$tmp/plan.json" && alike llama follows
+}
+check 'a list of words, and a plan that is followed' follows
+
+# The second space has a budget of its own.
+budget() {
+    local need
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --json && cp "$tmp/out" "$tmp/plan.json" || return 1
+    need=$(json "$tmp/plan.json" arenas.host)
+    [ "$(json "$tmp/plan.json" host_budget_bytes)" -gt "$need" ] || { echo 'the default budget is not stated'; return 1; }
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --set "memory.host_budget=$need" || return 1
+    expect 3 "needs $need bytes .*second space.*memory.host_budget is $((need - 1)) " "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer \
+        --set "memory.host_budget=$((need - 1))" || return 1
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=auto --set "memory.host_budget=$((need - 1))"
+}
+check 'memory.host_budget: stated, exact, refused with its name' budget
+
+# A small disk: the default budget refuses before anything is made, and without a budget the file is refused.
+full() {
+    mkdir -p "$tmp/disk"
+    mount -t tmpfs -o size=8m tmpfs "$tmp/disk" 2>/dev/null || { echo 'this user cannot mount a tmpfs'; return 77; }
+    mounts=$tmp/disk
+    local run=("$binary" train "$tmp/llama.yaml" --set "train.out=$tmp/disk/run" --set "memory.offload=$all")
+    expect 3 'second space, memory.host_budget is' "${run[@]}" && expect 1 'cannot reserve [0-9]+ bytes for the second space' "${run[@]}" --set memory.host_budget=none || return 1
+    grep -q 'lies in memory itself' "$tmp/err" || { echo 'no word of a file system that lies in memory'; return 1; }
+    [ ! -s "$tmp/disk/run/metrics.jsonl" ] && umount "$tmp/disk"
+}
+check 'a disk without room shows before the first step' full
+
+# The search goes down the ladder when the budget asks for it.
+searched() {
+    local small
+    expect 3 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=auto --memory 1MiB --json && cp "$tmp/out" "$tmp/plan.json" || return 1
+    small=$(json "$tmp/plan.json" smallest_budget_bytes)
+    go llama searched --set memory.offload=auto --memory "$small" && alike llama searched && json "$tmp/searched/plan.json" settings.offload
+}
+check 'auto: the smallest budget runs, same bits' searched
+
 summary

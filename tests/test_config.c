@@ -369,7 +369,11 @@ static void test_errors(void **state)
     refuses("memory: {micro_batch: 0}\n", "memory.micro_batch", "auto or a whole number from 1");
     refuses("memory: {micro_batch: automatic}\n", "memory.micro_batch", "auto or");
     refuses("memory: {budget: 8XB}\n", "memory.budget", "8GiB");
-    refuses("memory: {host_budget: auto}\n", "memory.host_budget", "none");
+    refuses("memory: {host_budget: some}\n", "memory.host_budget", "none");
+    refuses("memory: {offload: everything}\n", "run.yaml:1", "expected auto, none, or some of optimizer, masters, weights, activations");
+    refuses("memory: {offload: [weights, none]}\n", "memory.offload", "\"none\" among others");
+    refuses("memory: {offload: [auto, weights]}\n", "memory.offload", "\"auto\" among others");
+    refuses("memory: {offload: optimizer+}\n", "memory.offload", "optimizer+");
     refuses("memory: {micro_batch: 9}\n", "run.yaml:1: memory.micro_batch is 9", "train.effective_batch, 8");
     refuses("train:\n  eval_every: 5\n", "run.yaml:2", "data.validation");
     refuses("device: gpu\n", "device.kind", "auto, cpu or cuda");

@@ -83,7 +83,8 @@ static void list_tensors(struct visits *v)
 void visits_begin(struct visits *v, struct graph *g, enum program p, bool accumulated, const char *pass)
 {
     *v = (struct visits){.g = g, .program = p, .count = g->order[p].nodes.n, .tensors = g->tensors.n, .storages = g->storages.n};
-    v->nodes = mem_copy(g->order[p].nodes.at, (v->count + 1) * sizeof(id));
+    v->nodes = mem_alloc((v->count + 1) * sizeof(id));
+    if (v->count) memcpy(v->nodes, g->order[p].nodes.at, v->count * sizeof(id));
     if (accumulated && v->count)
         for (id l = visit_node(v, v->count - 1)->loop; l; l = g->loops.at[l].parent) v->level = l;
     cut_units(v);
