@@ -125,6 +125,17 @@ follows() {
 }
 check 'a list of words, and a plan that is followed' follows
 
+# Evaluation alone streams its weights too.
+evaluated() {
+    local flags
+    for flags in none weights; do
+        expect 0 '' "$binary" eval "$tmp/sam.yaml" --model "$tmp/sam/model" --json --set memory.offload=$flags || return 1
+        grep -v '"seconds"\|"arena_bytes"' "$tmp/out" >"$tmp/eval-$flags"
+    done
+    same "$tmp/eval-none" "$tmp/eval-weights"
+}
+check 'eval with streamed weights: the same scores' evaluated
+
 # The second space has a budget of its own.
 budget() {
     local need
