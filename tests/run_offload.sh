@@ -61,10 +61,10 @@ away() {
 all=optimizer+masters+weights+activations
 for model in llama sam tinysam; do
     check "$model: a plain run" go $model $model
-    for flags in optimizer weights activations $all; do check "$model: $flags, same bits" away $model $model $flags; done
+    for flags in optimizer weights activations $all; do check "$model: $flags, same bits" away $model $model "$flags"; done
     check "$model bf16: a plain run" go $model $model-bf16 --set memory.precision=bf16
     for flags in optimizer masters weights activations $all; do
-        check "$model bf16: $flags, same bits" away $model $model-bf16 $flags --set memory.precision=bf16
+        check "$model bf16: $flags, same bits" away $model $model-bf16 "$flags" --set memory.precision=bf16
     done
 done
 
@@ -106,10 +106,11 @@ done
 # Killed in its first steps and behind its first checkpoint, and taken up each time.
 resumed() {
     needs_preload || return
-    local out=$tmp/cut n
+    local out=$tmp/cut n more=()
     for n in 2 5; do
         FAULT=kill:$n FAULT_PATH=$out/metrics.jsonl expect 137 '' "$binary" train "$tmp/$1.yaml" --set "train.out=$out" --set memory.offload=$all \
-            $( [ $n -eq 2 ] || echo --resume ) || return 1
+            "${more[@]}" || return 1
+        more=(--resume)
         [ -z "$(find "$out" -name '.plimsoll*')" ] || { echo 'the second space left a file'; return 1; }
     done
     go "$1" cut --set memory.offload=$all --resume && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
