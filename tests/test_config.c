@@ -73,7 +73,9 @@ static void test_defaults(void **state)
     assert_true(c.train_keep_best && c.train_layer_decay == 1 && !c.train_groups.n && !c.train_milestones.n);
     assert_int_equal(c.memory_budget.kind, BUDGET_NONE);
     assert_int_equal(c.memory_micro_batch, 0);
-    assert_int_equal(c.memory_offload, OFFLOAD_AUTO);
+    assert_int_equal(c.memory_offload.n, 1);
+    assert_string_equal(c.memory_offload.at[0], "auto");
+    assert_int_equal(c.memory_host_budget.kind, BUDGET_AUTO);
     assert_int_equal(c.device_kind, ON_AUTO);
     assert_false(c.device_deterministic);
     assert_false(config_given(&c, KEY_train_keep));
@@ -239,7 +241,7 @@ static void test_round_trip(void **state)
     config_init(&d);
     assert_false(config_same(&c, &d, KEY_train_epochs));
     assert_false(config_same(&c, &d, KEY_train_groups));
-    assert_true(config_same(&c, &d, KEY_memory_allow));
+    assert_false(config_same(&c, &d, KEY_memory_allow));
     config_free(&c);
     config_free(&d);
 }
@@ -387,7 +389,11 @@ static void test_errors(void **state)
     refuses("memory: {micro_batch: 0}\n", "memory.micro_batch", "auto or a whole number from 1");
     refuses("memory: {micro_batch: automatic}\n", "memory.micro_batch", "auto or");
     refuses("memory: {budget: 8XB}\n", "memory.budget", "8GiB");
-    refuses("memory: {host_budget: auto}\n", "memory.host_budget", "none");
+    refuses("memory: {host_budget: some}\n", "memory.host_budget", "none");
+    refuses("memory: {offload: everything}\n", "run.yaml:1", "expected auto, none, or some of optimizer, masters, weights, activations");
+    refuses("memory: {offload: [weights, none]}\n", "memory.offload", "\"none\" among others");
+    refuses("memory: {offload: [auto, weights]}\n", "memory.offload", "\"auto\" among others");
+    refuses("memory: {offload: optimizer+}\n", "memory.offload", "optimizer+");
     refuses("memory: {micro_batch: 9}\n", "run.yaml:1: memory.micro_batch is 9", "train.effective_batch, 8");
     refuses("train:\n  eval_every: 5\n", "run.yaml:2", "data.validation");
     refuses("device: gpu\n", "device.kind", "auto, cpu or cuda");

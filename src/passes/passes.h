@@ -99,6 +99,12 @@ struct settings {
 /* Takes over what the planner decides; the recipe stays. */
 void settings_follow(struct settings *s, const struct settings *decided);
 
+/* The combinations of enum away that a search need try, each more than the one before
+ * (offload.c); and whether one is the same as the one before it, for lack of masters. */
+enum { AWAY_RUNGS = 5 };
+unsigned away_ladder(int i);
+bool away_repeats(int i, const struct settings *s);
+
 /* The words by which a setting is written and read (settings.c): in the configuration, in
  * a plan's file, in tables. The readers give false on anything else. */
 enum { SETTING_ROOM = 64 };

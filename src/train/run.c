@@ -14,6 +14,7 @@
 #include "train/config_rows.h"
 #include "train/feed.h"
 #include "train/recipe.h"
+#include "train/second.h"
 
 /* What `memory.budget: auto` leaves to the system and to our own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
@@ -132,7 +133,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
     s.recompute = c->memory_recompute.how;
-    s.offload = c->memory_offload == OFFLOAD_OPTIMIZER ? AWAY_STATE : 0;
+    s.offload = r->away;
     s.fused_step = o->train && c->memory_fused_step == FUSED_STEP_ON;
     char optimizer[32];
     CHECK(optimizer_parse(config_word_at(config_rows[KEY_memory_optimizer].allowed, c->memory_optimizer, optimizer), &s), "%s", optimizer);
@@ -163,6 +164,9 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     if (r->budget && plan_arena(&r->plan) > r->budget)
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
+    if (r->host_budget && r->plan.placement.arena[SPACE_HOST] > r->host_budget)
+        return error_set(e, PL_NOFIT, "%s: needs %llu bytes in the second space, memory.host_budget is %llu; leave out --plan to search again", path,
+                         (unsigned long long)r->plan.placement.arena[SPACE_HOST], (unsigned long long)r->host_budget);
     return PL_OK;
 }
 
@@ -235,10 +239,10 @@ static int search_plan(struct run *r, const struct source *source, struct settin
 {
     const struct config *c = r->config;
     struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
-                        .host_budget = c->memory_host_budget.kind == BUDGET_BYTES ? c->memory_host_budget.bytes : 0,
+                        .host_budget = r->host_budget,
                         .micro_batch = o->train && !c->memory_micro_batch,
                         .recompute = !c->memory_recompute.chosen,
-                        .offload = o->train && c->memory_offload == OFFLOAD_AUTO,
+                        .offload = o->train && r->away_auto,
                         .head_chunks = o->train && !c->memory_head_chunks && !o->define,
                         .fused_step = o->train && c->memory_fused_step == FUSED_STEP_AUTO && !unfusable(c, &s),
                         .allow_bf16 = o->train && allows(c, "adamw-bf16"),
@@ -275,6 +279,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
     if ((rc = open_profile(r, e))) return rc;
+    if ((rc = second_wanted(c, &r->away_auto, &r->away, e))) return rc;
+    if ((rc = second_budget(c, r->device.kind, free_memory(), &r->host_budget, e))) return rc;
 
     struct source source = {r, build_forward};
     struct settings s = base_settings(r, o);
@@ -290,7 +296,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 
 struct plan_note run_note(const struct run *r, bool fits)
 {
-    return (struct plan_note){.fits = fits, .budget = r->budget, .effective_batch = r->effective_batch, .profile = &r->device.profile};
+    return (struct plan_note){.fits = fits, .budget = r->budget, .host_budget = r->host_budget, .effective_batch = r->effective_batch, .profile = &r->device.profile};
 }
 
 /* --- starting -------------------------------------------------------------------------- */

@@ -26,9 +26,12 @@ struct run {
     struct bump memory;          /* of the update rules */
     int effective_batch;
     uint64_t budget;             /* 0: none */
+    uint64_t host_budget;        /* of the second space; 0: none */
     uint64_t loader_bytes;       /* of run_loader_memory; 0: none */
     struct loader *loader;       /* in it, while a feed of pictures is open: training and validation share it */
     bool has_graph, has_tape, has_device, has_weights;
+    bool away_auto;              /* memory.offload is the planner's to choose */
+    unsigned away;               /* enum away, where it is not */
     bool defined;                /* by run_options.define */
     bool forward;                /* run_options.forward */
 };
