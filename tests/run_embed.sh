@@ -71,6 +71,16 @@ smaller() {
         [ "$encoder" -gt 1000000 ] && [ $((p - e)) -ge "$encoder" ]
 }
 check 'the plan has no encoder' smaller
+# A ragged end of micro-batches, pieces, recomputation, and NaN in everything that is not in use.
+split() {
+    set -- --set train.effective_batch=5 --set memory.micro_batch=2 --set memory.head_chunks=2 --set memory.recompute=all
+    export PLIMSOLL_POISON=1
+    expect 0 '' go "$tmp/se" "$@" && expect 0 '' go "$tmp/sp" "$@" --set data.embeddings=off && same_run "$tmp/se" "$tmp/sp" $steps
+    local rc=$?
+    unset PLIMSOLL_POISON
+    return $rc
+}
+check 'in uneven micro-batches, with poison where nothing is' split
 killed() {
     local out=$tmp/killed pid
     for at in 2 4; do

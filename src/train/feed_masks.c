@@ -289,7 +289,9 @@ static void describe_row(const struct feed *f, int64_t at, const struct loader_s
     }
 }
 
-static int put_row(struct feed *f, struct run *r, int64_t at, const struct loader_sample *s, struct error *e)
+/* `last`: the sample of the row before, where s is NULL. Bytes of a picture are numbers whatever they are; what
+ * lies where an embedding should may be none, and none times nothing is none: it is given again. */
+static int put_row(struct feed *f, struct run *r, int64_t at, const struct loader_sample *s, const struct loader_sample *last, struct error *e)
 {
     struct mask_feed *m = f->state;
     uint64_t M = m->o.masks, P = (uint64_t)m->P, side = m->o.side;
@@ -300,7 +302,7 @@ static int put_row(struct feed *f, struct run *r, int64_t at, const struct loade
         uint64_t bytes;
     } rows[INPUTS] = {
         [IMAGES] = {s ? s->image : NULL, side * side * 3},
-        [EMBEDDINGS] = {s ? s->embedding : NULL, m->o.embedding},
+        [EMBEDDINGS] = {s ? s->embedding : last ? last->embedding : NULL, m->o.embedding},
         [IMAGE_VALID] = {size, sizeof size},
         [POINTS] = {m->places, M * P * 2 * sizeof *m->places},
         [LABELS] = {m->kinds, M * P * sizeof *m->kinds},
@@ -320,11 +322,12 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     int rc = PL_OK;
     if (f->role == FEED_VALIDATION && !position) m->source.counts = (struct loader_counts){0};
     if (samples && !loader_at(r->loader, &m->source, position)) loader_seek(r->loader, &m->source, position);
+    const struct loader_sample *last = NULL; /* stays the caller's until the next one is taken */
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *s = NULL;
         if (i < samples) rc = loader_take(r->loader, &s, e);
-        if (!rc) rc = put_row(f, r, i, s, e);
-        if (s) out->count += s->n;
+        if (!rc) rc = put_row(f, r, i, s, last, e);
+        if (s) out->count += s->n, last = s;
     }
     f->broken = m->source.counts.broken;
     out->units = (double)samples;
