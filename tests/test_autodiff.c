@@ -338,7 +338,7 @@ struct making {
     enum dtype f;
     int may;
     int micro_batch, chunks;
-    enum rebuild recompute;
+    enum rebuild_kind recompute;
     bool reuse, fuse;
 };
 
@@ -352,7 +352,7 @@ static void make(struct rig *r, const struct making *m, enum device_kind kind)
 {
     struct graph *g = &r->graph;
     struct settings s = {.micro_batch = m->micro_batch, .accumulation = BATCH / m->micro_batch, .precision = DT_F32,
-                         .recompute = m->recompute, .head_chunks = m->chunks};
+                         .recompute = {m->recompute}, .head_chunks = m->chunks};
     memset(r, 0, sizeof *r);
     graph_init(g);
     build(g, m->number, m->f, m->micro_batch, m->may);
@@ -519,7 +519,7 @@ static void test_recompute(void **state)
     (void)state;
     for (uint64_t number = 0; number < 80; number++) {
         struct making m = plain(number);
-        m.recompute = REBUILD_BLOCKS;
+        m.recompute = REBUILD_ALL;
         m.reuse = number % 2;
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
         m.f = number % 4 ? DT_F32 : DT_F64;
@@ -547,7 +547,7 @@ static void test_selective(void **state)
     uint32_t some = 0;
     for (uint64_t number = 0; number < 80; number++) {
         struct making m = plain(number);
-        m.recompute = REBUILD_CHEAP;
+        m.recompute = REBUILD_SELECTIVE;
         m.reuse = number % 2;
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
         m.f = number % 4 ? DT_F32 : DT_F64;
@@ -585,7 +585,7 @@ static void test_fuse(void **state)
     for (uint64_t number = 0; number < 120; number++) {
         struct making m = plain(number);
         m.fuse = true;
-        m.recompute = (enum rebuild)(number % REBUILD_COUNT);
+        m.recompute = (enum rebuild_kind)(number % 3);
         m.reuse = number % 2;
         m.may = HAS_LOSS_TERMS | MIXES_ROWS;
         m.f = number % 4 ? DT_F32 : DT_F64;
@@ -619,7 +619,7 @@ static void test_together(void **state)
         struct making m = plain(number);
         m.micro_batch = 1 + (int)(number % 3);
         m.chunks = 2 + (int)(number % 5);
-        m.recompute = number % 2 ? REBUILD_BLOCKS : REBUILD_CHEAP;
+        m.recompute = number % 2 ? REBUILD_ALL : REBUILD_SELECTIVE;
         m.reuse = true;
         m.may = HAS_LOSS_TERMS;
         m.f = number % 4 ? DT_F64 : DT_F32;

@@ -406,8 +406,8 @@ static void test_placement(void **state)
         s.micro_batch = i & 8 ? 4 : 1;
         s.accumulation = 4 / s.micro_batch;
         s.head_chunks = i & 1 ? 3 : 1;
-        s.recompute = i & 2;
-        s.offload_optimizer = i & 4;
+        s.recompute.kind = i & 2 ? REBUILD_SELECTIVE : REBUILD_NONE;
+        s.offload = i & 4 ? AWAY_STATE : 0;
         s.precision = i % 3 == 2 ? DT_BF16 : DT_F32;
         place(&p, &g, &l, &s, DEVICE_CPU);
         check_boxes(&p, &g);
@@ -800,7 +800,7 @@ static void test_waits_offload(void **state)
     struct plan p;
     struct tape t;
     char *arena[SPACE_COUNT];
-    s.offload_optimizer = true;
+    s.offload = AWAY_STATE;
     s.head_chunks = 2;
     place(&p, &g, &l, &s, DEVICE_CPU);
     for (int i = 0; i < SPACE_COUNT; i++) arena[i] = (char *)((uint64_t)(i + 1) << 40); /* addresses, never touched */
@@ -853,8 +853,8 @@ static void check_same(struct language *l, int technique)
     plain.micro_batch = 4;
     plain.accumulation = 1;
     s = plain;
-    s.recompute = technique & 1;
-    s.offload_optimizer = technique & 2;
+    s.recompute.kind = technique & 1 ? REBUILD_ALL : REBUILD_NONE;
+    s.offload = technique & 2 ? AWAY_STATE : 0;
     s.head_chunks = exact ? 1 : 5;
     s.micro_batch = exact ? 4 : 2;
     s.accumulation = 4 / s.micro_batch;

@@ -26,7 +26,7 @@ static void store(struct graph *g, id from, id to)
 
 void pass_offload(struct graph *g, const struct settings *s)
 {
-    if (!s->offload_optimizer) return;
+    if (!(s->offload & AWAY_STATE)) return;
     for (id st = 1; st < g->storages.n; st++)
         if (g->storages.at[st].kind == KIND_STATE) g->storages.at[st].space = SPACE_HOST;
 

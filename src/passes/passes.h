@@ -3,7 +3,8 @@
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
  *     precision -> fuse -> chunk -> differentiate -> accumulate -> recompute
- *               -> selective -> trim -> optimizer -> offload -> handover -> reuse
+ *               -> selective -> trim -> optimizer -> loss_scale -> offload -> handover
+ *               -> reuse
  */
 #ifndef PASSES_H
 #define PASSES_H
@@ -21,22 +22,68 @@ struct update_rule {
     double weight_decay;
 };
 
-/* What the backward makes again instead of reading it from where the forward left it. */
-enum rebuild {
+/* What the backward makes again instead of reading it from where the forward left it.
+ * Units are blocks: the scopes that say so, numbered in the order of the forward. */
+enum rebuild_kind {
     REBUILD_NONE,
-    REBUILD_BLOCKS, /* whole blocks, from what enters them (recompute.c) */
-    REBUILD_CHEAP,  /* norms, activations and the like (selective.c) */
-    REBUILD_COUNT
+    REBUILD_ALL,       /* every block, from what enters it */
+    REBUILD_SELECTIVE, /* norms, activations and the like, everywhere (selective.c) */
+    REBUILD_EVERY,     /* blocks 0, n, 2n, ... */
+    REBUILD_RATIO,     /* the first share of the blocks, rounded up */
+    REBUILD_SEGMENTS,  /* n runs of consecutive blocks, each from what enters its first */
+    REBUILD_FIRST,     /* the first n blocks: what the search chooses from */
+    REBUILD_KINDS
 };
+struct rebuild {
+    enum rebuild_kind kind;
+    int n;             /* EVERY, SEGMENTS, FIRST */
+    double ratio;      /* RATIO */
+    bool halves;       /* a block's attention and MLP are units of their own */
+    bool selective;    /* what is kept is kept selectively */
+};
+
+/* What leaves the compute device's memory for the second space; flags. */
+enum away {
+    AWAY_STATE = 1,       /* optimizer state */
+    AWAY_MASTERS = 2,     /* f32 masters behind lower-precision weights */
+    AWAY_WEIGHTS = 4,     /* working and frozen weights, streamed block by block */
+    AWAY_ACTIVATIONS = 8, /* what the forward saves for the backward */
+    AWAY_ALL = 15,
+};
+
+enum optimizer { OPT_ADAMW, OPT_SGD, OPT_ADAFACTOR, OPT_KINDS };
+/* How the optimizer's state is kept. */
+enum state_form { STATE_F32, STATE_BF16, STATE_8BIT, STATE_FORMS };
+
+/* Settings of modules by name: the last rule whose pattern matches a scope wins. */
+struct module_rule {
+    const char *const *match;
+    uint32_t n_match;
+    bool has_recompute;
+    struct rebuild recompute;
+    bool has_precision;
+    enum dtype precision;
+};
+
+/* A pattern, or any of a rule's, means the scope: it matches its name, or that of a module
+ * around it (modules.c). */
+bool module_pattern(const char *pattern, const char *scope);
+bool module_matches(const struct module_rule *r, const char *scope);
 
 /* What the planner decided, and the recipe of the update. */
 struct settings {
-    int micro_batch;        /* samples in one iteration */
-    int accumulation;       /* iterations in one step */
-    enum dtype precision;   /* of activations and working weights: f32 or bf16 */
-    enum rebuild recompute; /* what the backward makes again */
-    bool offload_optimizer; /* optimizer state lives in the second space */
-    int head_chunks;        /* the row-wise head runs in so many pieces */
+    int micro_batch;          /* samples in one iteration */
+    int accumulation;         /* iterations in one step */
+    enum dtype precision;     /* of activations and working weights: f32, bf16 or f16 */
+    bool pure;                /* no masters: weights are updated in bf16, rounded stochastically */
+    struct rebuild recompute; /* what the backward makes again */
+    unsigned offload;         /* enum away: what lives in the second space */
+    int head_chunks;          /* the row-wise head runs in so many pieces */
+    bool fused_step;          /* a weight is updated as soon as its gradient is complete */
+    enum optimizer optimizer;
+    enum state_form state;
+    const struct module_rule *modules;
+    uint32_t n_modules;
 
     double beta1, beta2, eps, weight_decay;
     double layer_decay;     /* factor on the rate per layer below the last; 0 or 1: none */
@@ -48,11 +95,27 @@ struct settings {
     bool host_staging;      /* the host cannot touch the compute space: staging lies in the second */
 };
 
+/* Takes over what the planner decides; the recipe stays. */
+void settings_follow(struct settings *s, const struct settings *decided);
+
+/* The words by which a setting is written and read (settings.c): in the configuration, in
+ * a plan's file, in tables. The readers give false on anything else. */
+enum { SETTING_ROOM = 64 };
+const char *rebuild_print(const struct rebuild *r, char out[SETTING_ROOM]);
+bool rebuild_parse(const char *text, struct rebuild *out);
+const char *away_print(unsigned away, char out[SETTING_ROOM]);
+bool away_parse(const char *text, unsigned *out);
+/* "f32", "bf16", "f16", "bf16-pure"; "adamw", "adamw-bf16", "adamw-8bit", "sgd", "adafactor". */
+const char *precision_print(const struct settings *s);
+bool precision_parse(const char *text, struct settings *out);
+const char *optimizer_print(const struct settings *s);
+bool optimizer_parse(const char *text, struct settings *out);
+
 typedef void pass_fn(struct graph *g, const struct settings *s);
 pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_accumulate, pass_recompute, pass_selective, pass_trim,
-    pass_optimizer, pass_offload, pass_handover, pass_reuse;
+    pass_optimizer, pass_loss_scale, pass_offload, pass_handover, pass_reuse;
 
-/* "none", "all", "selective": the words of memory.recompute. */
-const char *rebuild_name(enum rebuild r);
+/* Something is computed in f16, so the loss is scaled (loss_scale.c). */
+bool settings_scale_loss(const struct settings *s);
 
 #endif

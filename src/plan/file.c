@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "io/json.h"
+#include "plan/parts.h"
 #include "run/calibration.h"
 
 uint64_t plan_digest(const struct plan *p, const struct graph *g)
@@ -37,13 +38,16 @@ uint64_t plan_digest(const struct plan *p, const struct graph *g)
 static void write_settings(struct json_writer *w, const struct plan *p, int effective_batch)
 {
     const struct settings *s = &p->settings;
+    char again[SETTING_ROOM], away[SETTING_ROOM];
     json_begin_map(w, "settings");
     json_put_int(w, "effective_batch", effective_batch);
     json_put_int(w, "micro_batch", s->micro_batch);
     json_put_int(w, "accumulation", s->accumulation);
-    json_put_string(w, "precision", dtype_name(s->precision));
-    json_put_string(w, "recompute", rebuild_name(s->recompute));
-    json_put_string(w, "offload", s->offload_optimizer ? "optimizer" : "none");
+    json_put_string(w, "precision", precision_print(s));
+    json_put_string(w, "recompute", rebuild_print(&s->recompute, again));
+    json_put_string(w, "optimizer", optimizer_print(s));
+    json_put_bool(w, "fused_step", s->fused_step);
+    json_put_string(w, "offload", away_print(s->offload, away));
     json_put_int(w, "head_chunks", s->head_chunks);
     json_end(w);
 }
@@ -87,6 +91,22 @@ static void write_peak(struct json_writer *w, const struct plan *p, const struct
     json_end(w);
     json_end(w);
     mem_free(live);
+}
+
+static void write_parts(struct json_writer *w, const struct plan *p, const struct graph *g)
+{
+    struct part parts[16];
+    uint32_t n = plan_parts(p, g, parts, COUNT(parts));
+    json_begin_list(w, "modules");
+    for (uint32_t i = 0; i < n; i++) {
+        json_begin_map(w, NULL);
+        json_put_string(w, "name", parts[i].name);
+        json_put_uint(w, "bytes", parts[i].lasting + parts[i].passing);
+        json_put_uint(w, "weights", parts[i].lasting);
+        json_put_uint(w, "passing", parts[i].passing);
+        json_end(w);
+    }
+    json_end(w);
 }
 
 static void write_storages(struct json_writer *w, const struct plan *p, const struct graph *g)
@@ -154,6 +174,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_put_uint(&w, "parameters", count_parameters(g, false));
     json_put_uint(&w, "trained_parameters", count_parameters(g, true));
     write_peak(&w, p, g);
+    write_parts(&w, p, g);
     json_put_format(&w, "digest", "%016" PRIx64, plan_digest(p, g));
     if (note->storages) write_storages(&w, p, g);
     json_end(&w);
@@ -162,16 +183,21 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
 
 /* --- reading ------------------------------------------------------------------- */
 
-static int read_word(const struct value *v, const char *key, const char *const *words, int n, int *out, struct error *e)
+/* The settings that are words. */
+static int read_words(const struct value *v, struct settings *s, struct error *e)
 {
-    const char *s = NULL;
-    int rc = value_as_string(value_get(v, key), key, &s, e);
-    for (int i = 0; i < n && !rc; i++)
-        if (!strcmp(words[i], s)) {
-            *out = i;
-            return PL_OK;
-        }
-    return rc ? rc : error_set(e, PL_USAGE, "%s is \"%s\"", key, s);
+    const char *precision = "", *again = "", *away = "", *optimizer = "";
+    int rc = value_as_string(value_get(v, "precision"), "precision", &precision, e);
+    if (!rc) rc = value_as_string(value_get(v, "recompute"), "recompute", &again, e);
+    if (!rc) rc = value_as_string(value_get(v, "offload"), "offload", &away, e);
+    if (!rc) rc = value_as_string(value_get(v, "optimizer"), "optimizer", &optimizer, e);
+    if (!rc) rc = value_as_bool(value_get(v, "fused_step"), "fused_step", &s->fused_step, e);
+    if (rc) return rc;
+    if (!precision_parse(precision, s)) return error_set(e, PL_USAGE, "precision is \"%s\"", precision);
+    if (!rebuild_parse(again, &s->recompute)) return error_set(e, PL_USAGE, "recompute is \"%s\"", again);
+    if (!away_parse(away, &s->offload)) return error_set(e, PL_USAGE, "offload is \"%s\"", away);
+    if (!optimizer_parse(optimizer, s)) return error_set(e, PL_USAGE, "optimizer is \"%s\"", optimizer);
+    return PL_OK;
 }
 
 static int read_count(const struct value *v, const char *key, int *out, struct error *e)
@@ -185,11 +211,8 @@ static int read_count(const struct value *v, const char *key, int *out, struct e
 
 static int read_plan(const struct value *v, struct plan_file *p, struct error *e)
 {
-    static const char *const precisions[] = {"f32", "bf16"}, *const recompute[] = {"none", "all", "selective"},
-                      *const offload[] = {"none", "optimizer"};
     const struct value *s = value_get(v, "settings");
     int64_t format = 0;
-    int precision = 0, again = 0, away = 0;
     const char *digest = NULL, *profile = NULL;
     int rc = value_as_int(value_get(v, "plan_format"), "plan_format", &format, e);
     if (!rc && format != 1) rc = error_set(e, PL_USAGE, "plan_format %" PRId64 " is not 1", format);
@@ -198,9 +221,7 @@ static int read_plan(const struct value *v, struct plan_file *p, struct error *e
     if (!rc) rc = read_count(s, "micro_batch", &p->settings.micro_batch, e);
     if (!rc) rc = read_count(s, "accumulation", &p->settings.accumulation, e);
     if (!rc) rc = read_count(s, "head_chunks", &p->settings.head_chunks, e);
-    if (!rc) rc = read_word(s, "precision", precisions, 2, &precision, e);
-    if (!rc) rc = read_word(s, "recompute", recompute, REBUILD_COUNT, &again, e);
-    if (!rc) rc = read_word(s, "offload", offload, 2, &away, e);
+    if (!rc) rc = read_words(s, &p->settings, e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.device"), "arenas.device", &p->arena[SPACE_DEVICE], e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.host"), "arenas.host", &p->arena[SPACE_HOST], e);
     if (!rc) rc = value_as_uint(value_get(v, "smallest_budget_bytes"), "smallest_budget_bytes", &p->smallest, e);
@@ -208,9 +229,6 @@ static int read_plan(const struct value *v, struct plan_file *p, struct error *e
     if (!rc) rc = value_as_string(value_get(v, "profile"), "profile", &profile, e);
     if (!rc) rc = read_count(v, "threads", &p->threads, e);
     if (rc) return rc;
-    p->settings.precision = precision ? DT_BF16 : DT_F32;
-    p->settings.recompute = again;
-    p->settings.offload_optimizer = away;
     p->digest = strtoull(digest, NULL, 16);
     snprintf(p->profile, sizeof p->profile, "%s", profile);
     return PL_OK;

@@ -119,6 +119,14 @@ static int check_recipe(struct run *r, bool train, struct error *e)
     return rc;
 }
 
+/* A function of the configuration and the device, never of the budget. */
+static void set_precision(struct settings *s, enum config_precision p, const struct profile *device)
+{
+    if (p == PRECISION_AUTO) p = device->native_bf16 ? PRECISION_BF16 : PRECISION_F32;
+    s->precision = p == PRECISION_F32 ? DT_F32 : p == PRECISION_F16 ? DT_F16 : DT_BF16;
+    s->pure = p == PRECISION_PURE;
+}
+
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
@@ -126,11 +134,9 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
-    s.recompute = c->memory_recompute == RECOMPUTE_ALL ? REBUILD_BLOCKS : c->memory_recompute == RECOMPUTE_SELECTIVE ? REBUILD_CHEAP : REBUILD_NONE;
-    s.offload_optimizer = c->memory_offload == OFFLOAD_OPTIMIZER;
-    s.precision = c->memory_precision == PRECISION_BF16                                           ? DT_BF16
-                  : c->memory_precision == PRECISION_AUTO && r->device.profile.native_bf16 ? DT_BF16
-                                                                                                  : DT_F32;
+    s.recompute = c->memory_recompute.how;
+    s.offload = c->memory_offload == OFFLOAD_OPTIMIZER ? AWAY_STATE : 0;
+    set_precision(&s, (enum config_precision)c->memory_precision, &r->device.profile);
     return s;
 }
 
@@ -139,12 +145,7 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     struct plan_file f;
     int rc = plan_read(path, &f, e);
     if (rc) return rc;
-    s.micro_batch = f.settings.micro_batch;
-    s.accumulation = f.settings.accumulation;
-    s.precision = f.settings.precision;
-    s.recompute = f.settings.recompute;
-    s.offload_optimizer = f.settings.offload_optimizer;
-    s.head_chunks = f.settings.head_chunks;
+    settings_follow(&s, &f.settings);
     if (f.effective_batch != r->effective_batch)
         return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,
                          r->effective_batch);
@@ -206,7 +207,7 @@ static int search_plan(struct run *r, const struct source *source, struct settin
     struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
                         .host_budget = c->memory_host_budget.kind == BUDGET_BYTES ? c->memory_host_budget.bytes : 0,
                         .micro_batch = o->train && !c->memory_micro_batch,
-                        .recompute = c->memory_recompute == RECOMPUTE_AUTO,
+                        .recompute = !c->memory_recompute.chosen,
                         .offload = o->train && c->memory_offload == OFFLOAD_AUTO,
                         .head_chunks = o->train && !c->memory_head_chunks && !o->define,
                         .whole = o->define || r->batch.bn_group,
@@ -329,6 +330,11 @@ void run_close(struct run *r)
 int run_put_step(struct run *r, const struct step_block *b, struct error *e)
 {
     return r->device.ops->write(&r->device, tape_address(&r->tape, r->graph.step), b, sizeof *b, e);
+}
+
+int run_get_step(struct run *r, struct step_block *b, struct error *e)
+{
+    return r->device.ops->read(&r->device, b, tape_address(&r->tape, r->graph.step), sizeof *b, e);
 }
 
 int run_program(struct run *r, enum program p, struct error *e) { return r->device.ops->run(&r->device, &r->tape, p, e); }

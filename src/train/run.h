@@ -56,6 +56,9 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
+/* Sets the memory keys to a plan's techniques; the budget stays (pin.c). */
+int run_pin(struct config *c, const struct settings *s, struct error *e);
+
 /* What plan_write needs to know. */
 struct plan_note run_note(const struct run *r, bool fits);
 /* The buffer inside the arena for moving weights; PLAN_STAGING bytes. */
@@ -63,8 +66,10 @@ void *run_staging(const struct run *r);
 /* The loader's, loader_bytes of it; NULL: none. */
 void *run_loader_memory(const struct run *r);
 
-/* Host side of a step: puts the step block; runs a program; reads a scalar output. */
+/* Host side of a step: puts the step block, and gets it as the update left it; runs a program;
+ * reads a scalar output. */
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
+int run_get_step(struct run *r, struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
 /* Writes samples of an input, from sample `at` of the step's batch on. There is such an input
