@@ -123,6 +123,7 @@ static const char everything[] =
     "  threads: 4\n"
     "  prefetch: 8\n"
     "  sample_memory: 32\n"
+    "  embeddings: off\n"
     "  max_bad: 0.01\n"
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
     "loss: {preset: seed, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3}\n"
@@ -153,7 +154,7 @@ static void test_every_key(void **state)
     assert_string_equal(c.data_validation.at[1], "v/b,c.bin");
     assert_int_equal(c.data_token_dtype, TOKENS_I32);
     assert_string_equal(c.data_masks, "labels");
-    assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01);
+    assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01 && c.data_embeddings == EMBEDDINGS_OFF);
     assert_int_equal(c.data_categories.n, 2);
     assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
     assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);

@@ -289,6 +289,9 @@ void dataset_expect(const struct dataset *d, uint64_t i)
     if (d->format->expect) d->format->expect(d, number(d, i));
 }
 
+const struct packed_embeddings *dataset_embeddings(const struct dataset *d) { return d->embeddings; }
+const void *dataset_embedding(const struct dataset *d, uint64_t i) { return d->format->embedding(d, number(d, i)); }
+
 int dataset_check(const struct dataset *d, uint64_t i, struct error *e)
 {
     return d->format->check ? d->format->check(d, number(d, i), e) : PL_OK;

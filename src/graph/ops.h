@@ -67,6 +67,8 @@ enum op op_named(const char *name);
 /* Attributes from text, "eps=1e-6 window=128", by the ATTR rows; those not named are 0, and
  * one called dtype is `dtype`, the first input's. */
 int attr_read(union attr *attr, enum op op, enum dtype dtype, const char *text, struct error *e);
+/* Of the values that have ATTR rows: the same for the same numbers, whatever lies between them. */
+uint64_t attr_hash(const union attr *attr, enum op op, uint64_t seed);
 
 /* --- the builder: reads like the maths. Each returns output 0. ------------- */
 /* Any op by its row; attr NULL: none. An op needs no spelling of its own. */

@@ -1,7 +1,8 @@
 /*
  * feed_masks.c: pictures with masks for a model that is prompted.
  *
- *     loader's slot ─┬─ images, image_valid            the canvas, and how much of it is picture
+ *     loader's slot ─┬─ images, image_valid            the canvas, and how much of it is picture; or
+ *                    │  image_embeddings               what an encoder made of it before (embed.h)
  *                    ├─ gt_masks, gt_valid             bits at the loss's resolution
  *                    └─ input_points, input_labels     the first prompt of each mask, simulated here
  *                       prompt_keys                    what later rounds draw their points by
@@ -20,6 +21,7 @@
 
 #include "base/random.h"
 #include "data/loader.h"
+#include "train/embed.h"
 #include "train/feed.h"
 #include "train/first_prompts.h"
 
@@ -31,8 +33,8 @@ enum {
 enum pass { PASS_POINT, PASS_BOX };
 static const char *const passes[] = {"point", "box"};
 
-enum input { IMAGES, IMAGE_VALID, POINTS, LABELS, MASKS, MASK_VALID, KEYS, INPUTS };
-static const char *const inputs[INPUTS] = {"images", "image_valid", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys"};
+enum input { IMAGES, IMAGE_VALID, EMBEDDINGS, POINTS, LABELS, MASKS, MASK_VALID, KEYS, INPUTS };
+static const char *const inputs[INPUTS] = {"images", "image_valid", "image_embeddings", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys"};
 
 struct mask_feed {
     struct run *run;            /* whose loader it reads from */
@@ -65,30 +67,34 @@ static bool reads_stores(const struct config *c)
     return *path && !(dot && !strcmp(dot, ".json"));
 }
 
-static struct loader_options loader_options(const struct config *c, const struct model *m)
+static struct loader_options loader_options(const struct config *c, const struct model *m, const struct packed_embeddings *x)
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
     int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, PICTURES_AHEAD);
     int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : c->data_format == FORMAT_COCO ? 16 : reads_stores(c) ? 1 : 64;
     return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->mask_side(m, side), .masks = (uint32_t)c->data_max_masks,
                                    .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = (uint64_t)room * MIB,
-                                   .polygon_runs = c->data_format == FORMAT_COCO ? POLYGON_RUNS : 0, .least = c->data_scale};
+                                   .polygon_runs = c->data_format == FORMAT_COCO ? POLYGON_RUNS : 0, .least = c->data_scale,
+                                   .embedding = x->type ? packed_embedding_bytes(x) : 0};
 }
 
-int feed_plan(const struct config *c, const struct model *m, struct prompting *p, uint64_t *loader, struct error *e)
+int feed_plan(const struct config *c, const struct model *m, bool train, struct prompting *p, uint64_t *loader, struct packed_embeddings *x, struct error *e)
 {
+    *x = (struct packed_embeddings){0};
     char takes[256];
     if (c->data_format == FORMAT_TOKENS) return PL_OK;
     if (!m->mask_side)
         return error_set(e, PL_USAGE, "data.format %s gives pictures with masks, and a %s takes %s; set data.format to tokens, or take a model like sam-tiny",
                          format_name(c), m->family->model_type, model_list_ports(m, takes));
-    struct loader_options o = loader_options(c, m);
+    struct loader_options o = loader_options(c, m, x);
     uint32_t patches = o.cells / 4;
     if (!patches || o.side % patches || o.cells > GRID_MAX_CELLS) {
         error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %u pixels", o.side, patches ? o.side / patches : (uint32_t)m->image);
         return config_at_key(c, KEY_data_image_size, e);
     }
-    *p = (struct prompting){.image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1, .rounds = c->prompts_iterations,
+    if (embed_choose(c, m, o.side, train, x, e)) return e->code;
+    o = loader_options(c, m, x);
+    *p = (struct prompting){.part = x->type ? PART_MASKS : PART_ALL, .embeddings = packed_dtype(x->type), .image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1, .rounds = c->prompts_iterations,
                             .slots = true, .targets = true};
     *loader = loader_bytes(&o);
     return PL_OK;
@@ -129,9 +135,14 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     CHECK(r->loader_bytes, "the run was not planned for pictures");
     int rc = dataset_open(&set, &d, e);
     if (rc) return rc;
+    if (r->embeddings.type && embed_check(r, set, e)) {
+        dataset_close(set);
+        return e->code;
+    }
+    set->from_embeddings = r->embeddings.type;
     struct mask_feed *m = mem_alloc(sizeof *m);
     size_t M = (size_t)c->data_max_masks;
-    *m = (struct mask_feed){.run = r, .set = set, .source = make_source(c, set, role), .o = loader_options(c, &r->model),
+    *m = (struct mask_feed){.run = r, .set = set, .source = make_source(c, set, role), .o = loader_options(c, &r->model, &r->embeddings),
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
     m->prompts = (struct first_prompts){.side = m->o.side, .cells = m->o.cells, .masks = m->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"),
                                         .box = c->prompts_box, .jitter = c->prompts_jitter};
@@ -210,7 +221,9 @@ static void describe_row(const struct feed *f, int64_t at, const struct loader_s
     }
 }
 
-static int put_row(struct feed *f, struct run *r, int64_t at, const struct loader_sample *s, struct error *e)
+/* `last`: the sample of the row before, where s is NULL. Bytes of a picture are numbers whatever they are; what
+ * lies where an embedding should may be none, and none times nothing is none: it is given again. */
+static int put_row(struct feed *f, struct run *r, int64_t at, const struct loader_sample *s, const struct loader_sample *last, struct error *e)
 {
     struct mask_feed *m = f->state;
     uint64_t M = m->o.masks, P = (uint64_t)m->P, side = m->o.side;
@@ -221,6 +234,7 @@ static int put_row(struct feed *f, struct run *r, int64_t at, const struct loade
         uint64_t bytes;
     } rows[INPUTS] = {
         [IMAGES] = {s ? s->image : NULL, side * side * 3},
+        [EMBEDDINGS] = {s ? s->embedding : last ? last->embedding : NULL, m->o.embedding},
         [IMAGE_VALID] = {size, sizeof size},
         [POINTS] = {m->places, M * P * 2 * sizeof *m->places},
         [LABELS] = {m->kinds, M * P * sizeof *m->kinds},
@@ -240,11 +254,12 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     int rc = PL_OK;
     if (f->role == FEED_VALIDATION && !position) m->source.counts = (struct loader_counts){0};
     if (samples && !loader_at(r->loader, &m->source, position)) loader_seek(r->loader, &m->source, position);
+    const struct loader_sample *last = NULL; /* stays the caller's until the next one is taken */
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *s = NULL;
         if (i < samples) rc = loader_take(r->loader, &s, e);
-        if (!rc) rc = put_row(f, r, i, s, e);
-        if (s) out->count += s->n;
+        if (!rc) rc = put_row(f, r, i, s, last, e);
+        if (s) out->count += s->n, last = s;
     }
     f->broken = m->source.counts.broken;
     out->units = (double)samples;

@@ -106,12 +106,16 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
 }
 
 /* The forward for a look at its parameters: are there those that the configuration
- * names? What a model's builder complains of is the planner's to report. */
+ * names? What a model's builder complains of is the planner's to report. An encoder whose
+ * embeddings are stored is not in the forward, and its names are still good ones. */
 static int check_recipe(struct run *r, bool train, struct error *e)
 {
     struct graph g;
+    const struct prompting asked = r->batch.prompts;
     graph_init(&g);
+    if (r->embeddings.type) r->batch.prompts.part = PART_ALL;
     build_forward(r, &g, (int)max_i64(1, r->batch.bn_group));
+    r->batch.prompts = asked;
     int rc = g.error.code ? PL_OK : recipe_check(r->config, &g, train, e);
     graph_free(&g);
     return rc;
@@ -270,8 +274,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
                               .prompts = o->prompts};
     int rc = resolve_budget(r, e);
     if (!rc) rc = open_model(r, o, e);
-    r->model.partial = o->prompts.part != PART_ALL;
-    if (!rc && (o->train || o->evaluate)) rc = feed_plan(c, &r->model, &r->batch.prompts, &r->loader_bytes, e);
+    if (!rc && (o->train || o->evaluate)) rc = feed_plan(c, &r->model, o->train, &r->batch.prompts, &r->loader_bytes, &r->embeddings, e);
+    r->model.partial = r->batch.prompts.part != PART_ALL;
     r->batch.prompts.loss = recipe_loss(c);
     r->batch.prompts.told = o->evaluate;
     if (!rc) r->batch.bn_group = bn_group(r, o->train);
