@@ -128,7 +128,7 @@ static const char everything[] =
     "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, clip_norm: 1,\n"
-    "  seed: 9007199254740993, eval_every: 50, keep_best: false, save_every: 100, keep: 3, out: runs/1}\n"
+    "  seed: 9007199254740993, eval_every: 50, keep_best: false, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: all,\n"
     "  optimizer: adamw, offload: none, head_chunks: 8, allow: []}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";

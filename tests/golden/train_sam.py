@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """The same training, by plimsoll and by PyTorch: is the trained model as good?
 
-    python tests/golden/train_sam.py [--out DIR] [--steps 300] [--seeds 0,1,2] [--threads 0] [--binary build/plimsoll]
+    python tests/golden/train_sam.py [--out DIR] [--before 300] [--steps 300] [--seeds 0,1,2] [--threads 0] [--binary build/plimsoll]
     python tests/golden/train_sam.py --names FOLDER >tests/golden/sam_tiny_names.txt
 
-Both sides start from the same folder of fresh weights, the preset sam-tiny's, and learn from the same synthetic
-shards by the same recipe; everything random (order, prompts) is drawn by each in its own way.
+Both sides start from the same folder of weights and learn from the same synthetic shards by the same recipe;
+everything random (order, prompts) is drawn by each in its own way. From fresh weights a model of this kind
+stays for long on a plateau where it answers the same for every prompt, and leaves it sooner or later by
+chance: with --before 0 the result of 300 steps says above all when it did. So the common start is by default
+a model behind the plateau: the preset sam-tiny after --before steps of `plimsoll train`.
 Nothing of one side is used by the other: here a shard is read by tarfile, Pillow and pycocotools,
 the model is transformers' SamModel, the loss is written from its definition.
 
     DIR/data            shards; the last one is held out
-    DIR/start-S         fresh weights of seed S, by `plimsoll train` with a rate of 0
+    DIR/start           where both start, by `plimsoll train`; fresh weights by a rate of 0
     DIR/ours-S          trained by `plimsoll train`; opened here by transformers
     DIR/torch-S         trained here
 
@@ -279,6 +282,7 @@ def main():
     a.add_argument("--out", default="/tmp/train_sam")
     a.add_argument("--binary", default="build/plimsoll")
     a.add_argument("--steps", type=int, default=300)
+    a.add_argument("--before", type=int, default=300, help="steps of the common start; 0: fresh weights")
     a.add_argument("--seeds", default="0,1,2")
     a.add_argument("--images", type=int, default=800)
     a.add_argument("--threads", type=int, default=0, help="of each side; 0: all")
@@ -295,14 +299,14 @@ def main():
     print(f"{len(samples)} pictures to train on; {len(held)} held out with {sum(len(s['masks']) for s in held)} masks", flush=True)
     rows = {}
     for seed in map(int, a.seeds.split(",")):
-        at = {n: os.path.join(a.out, f"{n}-{seed}") for n in ("start", "ours", "torch")}
+        at = {"start": os.path.join(a.out, "start"), **{n: os.path.join(a.out, f"{n}-{seed}") for n in ("ours", "torch")}}
         make = {
-            "start": lambda: plimsoll(a.binary, at["start"], train, {"model.preset": "sam-tiny", "train.steps": 1, "train.learning_rate": 0, "train.seed": seed}),
+            "start": lambda: plimsoll(a.binary, at["start"], train, {"model.preset": "sam-tiny", "train.steps": a.before or 1, "train.learning_rate": RATE if a.before else 0}),
             "ours": lambda: plimsoll(a.binary, at["ours"], train, {"model.path": at["start"], "train.steps": a.steps, "train.seed": seed, "device.threads": a.threads}),
             "torch": lambda: train_torch(at["start"], at["torch"], samples, a.steps, seed),
         }
         for side in make:
-            with remembered(os.path.join(a.out, f"{side}-{seed}.json")) as known:
+            with remembered(at[side] + ".json") as known:
                 if "losses" not in known:
                     known["losses"] = make[side]()
                 if "iou" not in known:
