@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The same training, by plimsoll and by PyTorch: is the trained model as good?
 
-    python tests/golden/train_sam.py [--out DIR] [--before 300] [--steps 300] [--seeds 0,1,2] [--threads 0] [--binary build/plimsoll]
+    python tests/golden/train_sam.py [--out DIR] [--before 300] [--steps 300] [--seeds 0,1,2] [--threads 0] [--sides ours,torch] [--device cpu] [--binary build/plimsoll]
     python tests/golden/train_sam.py --names FOLDER >tests/golden/sam_tiny_names.txt
 
 Both sides start from the same folder of weights and learn from the same synthetic shards by the same recipe;
@@ -19,8 +19,8 @@ the model is transformers' SamModel, the loss is written from its definition.
 
 Held-out masks of all folders are scored by one evaluator, below: the most interior point of
 each mask, then its box; of three candidates the one that the model itself scores best. What
-was made by an earlier call is not made again: several may work on a seed each, and a last one
-with all of them prints the table.
+was made by an earlier call is not made again: several may work on a seed or a side each, and a last one
+with all of them prints the table. --device cuda has PyTorch train and score on a GPU, in f32 all through.
 
 --names prints name and shape of every tensor that transformers saves of FOLDER's
 config.json; the committed list is sam-tiny's (tests/run_sam.sh).
@@ -52,6 +52,7 @@ from transformers.utils import logging
 SIDE, CELLS, MASKS, BATCH = 128, 64, 4, 8
 RATE, WARMUP, DECAY, CLIP, JITTER = 2e-3, 50, 0.01, 1.0, 0.1
 MEAN, STD = np.array([123.675, 116.28, 103.53]), np.array([58.395, 57.12, 57.375])
+DEVICE = "cpu"
 FIXED = "shared_image_embedding.positional_embedding"  # frequencies: no side trains them
 
 
@@ -140,7 +141,7 @@ def collate(samples, prompt):
             at, is_box = prompt(mask, s["end"])
             places[b, m], box[b, m], there[b, m] = torch.tensor(at), is_box, True
             target[b, m] = torch.from_numpy(mask)
-    return dict(image=image, places=places, box=box, target=target, area=area, there=there)
+    return {name: x.to(DEVICE) for name, x in dict(image=image, places=places, box=box, target=target, area=area, there=there).items()}
 
 
 # --- the model and its loss ----------------------------------------------------------------------
@@ -149,7 +150,7 @@ def collate(samples, prompt):
 def forward(model, batch):
     """Points and boxes have two embeddings each, so a batch may mix them."""
     places, encoder = batch["places"], model.prompt_encoder
-    labels = torch.ones(places.shape[:2] + (1,), dtype=torch.long)
+    labels = torch.ones(places.shape[:2] + (1,), dtype=torch.long, device=places.device)
     points, dense = encoder(input_points=places[:, :, None, :2], input_labels=labels, input_boxes=None, input_masks=None)
     boxes, _ = encoder(input_points=None, input_labels=None, input_boxes=places, input_masks=None)
     sparse = torch.where(batch["box"][:, :, None, None], boxes, points)
@@ -197,7 +198,7 @@ def rate_at(step, steps):
 
 def train_torch(begin, out, samples, steps, seed):
     r = random.Random(seed)
-    model = SamModel.from_pretrained(begin, dtype=torch.float32).train()
+    model = SamModel.from_pretrained(begin, dtype=torch.float32).train().to(DEVICE)
     weights = [p for n, p in model.named_parameters() if n != FIXED]
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, steps))
@@ -235,7 +236,7 @@ def evaluate(folder, samples):
     """Mean IoU of held-out masks by points and by boxes."""
     model, info = SamModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not any(info.values()), info
-    model.eval()
+    model.eval().to(DEVICE)
     result = []
     for prompt in (lambda mask, end: (interior(mask), False), lambda mask, end: (box_of(mask), True)):
         found = []
@@ -286,8 +287,13 @@ def main():
     a.add_argument("--seeds", default="0,1,2")
     a.add_argument("--images", type=int, default=800)
     a.add_argument("--threads", type=int, default=0, help="of each side; 0: all")
+    a.add_argument("--sides", default="ours,torch")
+    a.add_argument("--device", default="cpu", help="of PyTorch")
     a.add_argument("--names")
     a = a.parse_args()
+    global DEVICE
+    DEVICE = a.device
+    torch.backends.cudnn.allow_tf32 = False
     if a.names:
         return print_names(a.names)
     if a.threads:
@@ -305,7 +311,7 @@ def main():
             "ours": lambda: plimsoll(a.binary, at["ours"], train, {"model.path": at["start"], "train.steps": a.steps, "train.seed": seed, "device.threads": a.threads}),
             "torch": lambda: train_torch(at["start"], at["torch"], samples, a.steps, seed),
         }
-        for side in make:
+        for side in ["start"] + a.sides.split(","):
             with remembered(at[side] + ".json") as known:
                 if "losses" not in known:
                     known["losses"] = make[side]()
