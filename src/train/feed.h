@@ -73,6 +73,8 @@ void feed_close(struct feed *f);
  * validation goes through once. */
 uint64_t feed_sample(const struct feed *f, uint64_t position);
 
+/* The pictures of a configuration whose data.format has some, without a feed: to look at. dataset_close is due. */
+int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
 /* The pictures that it reads; NULL: it reads none. */
 const struct dataset *feed_dataset(const struct feed *f);
 

@@ -127,13 +127,18 @@ static struct loader_source make_source(const struct config *c, const struct dat
     return s;
 }
 
+int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e)
+{
+    struct dataset_options d = dataset_options(c, role);
+    return dataset_open(set, &d, e);
+}
+
 static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
 {
     const struct config *c = f->config;
-    struct dataset_options d = dataset_options(c, role);
     struct dataset *set;
     CHECK(r->loader_bytes, "the run was not planned for pictures");
-    int rc = dataset_open(&set, &d, e);
+    int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
     if (r->embeddings.type && embed_check(r, set, e)) {
         dataset_close(set);
