@@ -163,7 +163,7 @@ static double mask_finish(const struct launch *l, int64_t n, double *sums, float
     const struct area v = area_of(l, n);
     const double smooth = (double)a->mask_loss.smooth;
     stats[0] = -1, stats[1] = stats[2] = stats[3] = 0;
-    if (v.rows * v.columns <= 0) return 0;
+    if (v.rows <= 0 || v.columns <= 0) return 0; /* each by itself: of a piece that was filled up both are -100 (chunk.c) */
     for (int64_t i = K * SUMS; i < blocks * K * SUMS; i++) sums[i % (K * SUMS)] += sums[i];
     double best = 0, iou = 0;
     for (int64_t k = 0; k < K; k++) {

@@ -117,7 +117,7 @@ static void ref_mask_loss(const struct launch *l)
     for (int64_t n = 0; n < l->in[0].dim[0]; n++) {
         const struct ref_mask m = ref_mask_of(l, n);
         double best = INFINITY, stats[MASK_STATS] = {-1, 0, 0, 0};
-        for (int64_t k = 0; k < m.K && m.rows * m.columns > 0; k++) {
+        for (int64_t k = 0; k < m.K && m.rows > 0 && m.columns > 0; k++) {
             struct ref_sums s = ref_sums_of(&m, k);
             double A = 2 * s.pg + smooth, B = s.p + s.g + smooth;
             double loss = (double)l->attr->mask_loss.focal * s.focal / (double)(m.rows * m.columns) + (double)l->attr->mask_loss.dice * (1 - A / B);
