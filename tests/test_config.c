@@ -128,6 +128,7 @@ static const char everything[] =
     "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, clip_norm: 1,\n"
+    "  loss_scale: 1024, scale_window: 50,\n"
     "  seed: 9007199254740993, eval_every: 50, keep_best: false, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: all,\n"
     "  optimizer: adamw, offload: none, head_chunks: 8, allow: []}\n"
@@ -175,6 +176,7 @@ static void test_every_key(void **state)
     assert_true(c.memory_budget.bytes == 1610612736u && c.memory_host_budget.bytes == 64000000000u);
     assert_int_equal(c.memory_micro_batch, 4);
     assert_int_equal(c.memory_precision, PRECISION_F32);
+    assert_true(c.train_loss_scale == 1024 && c.train_scale_window == 50);
     assert_int_equal(c.memory_recompute, RECOMPUTE_ALL);
     assert_int_equal(c.memory_head_chunks, 8);
     assert_int_equal(c.device_kind, ON_CPU);
