@@ -122,6 +122,20 @@ changed() {
 }
 check 'from bf16-pure to bf16 with masters to f16' changed
 
+# --- modules ------------------------------------------------------------------------------------------------
+
+# The last rule that matches decides: layer 0, with its MLP, is in f16, and so the loss is scaled.
+sed 's/precision: f32/precision: bf16, modules: [{match: "model.layers.*.mlp", precision: f32}, {match: "model.layers.0", precision: f16}]/' "$tmp/tiny.yaml" >"$tmp/modules.yaml"
+modules() {
+    # shellcheck disable=SC2086
+    expect 0 '' "$binary" train "$tmp/modules.yaml" --set "train.out=$tmp/modules" "${small[@]}" $FLAGS --json || return 1
+    cp "$tmp/out" "$tmp/modules.json"
+    steps_once "$tmp/modules" 16 || return 1
+    echo "loss $(losses "$tmp/modules" | tail -n 1), scale $(json "$tmp/modules.json" loss_scale)" # there is one: something is f16
+    [ -n "$(field "$tmp/modules" loss_scale)" ] || { echo 'no loss scale'; return 1; }
+}
+check 'a module in f32 and one in f16, inside bf16' modules
+
 # --- what cannot be trained -----------------------------------------------------------------------------
 
 hopeless() { expect 1 'the loss scale fell below 1: 17 steps in a row had gradients that are not finite in f16; first seen in [a-z_.0-9]+' train_tiny "$tmp/hopeless" \

@@ -296,4 +296,12 @@ int plan_place(struct plan *p, const struct graph *g, const struct profile *prof
     return PL_OK;
 }
 
+bool plan_reached(const struct plan *p, const struct graph *g, id storage)
+{
+    enum kind k = g->storages.at[storage].kind;
+    bool used = k == KIND_STAGING || k == KIND_STEP || k == KIND_PARAM || k == KIND_MASTER; /* read or not */
+    for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->placement.life[program][storage].used;
+    return used;
+}
+
 void plan_free(struct plan *p) { placement_free(&p->placement); }

@@ -52,6 +52,9 @@ void plan_free(struct plan *p);
 /* The independent checker; aborts when two live storages overlap. */
 void plan_check(const struct plan *p, const struct graph *g);
 
+/* Whether a storage has a place: some program uses it, or it holds weights or is a buffer. */
+bool plan_reached(const struct plan *p, const struct graph *g, id storage);
+
 static inline uint64_t plan_arena(const struct plan *p) { return p->placement.arena[SPACE_DEVICE]; }
 
 /* What is fixed by hand; what is not is searched. */

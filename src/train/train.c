@@ -22,7 +22,9 @@
 #include "train/feed.h"
 #include "train/folder.h"
 #include "train/mask_scores.h"
+#include "train/monitor.h"
 #include "train/progress.h"
+#include "train/recipe.h"
 #include "train/run.h"
 #include "train/scaler.h"
 #include "train/signals.h"
@@ -79,7 +81,7 @@ static struct step_block step_block(const struct trainer *t, double count)
 {
     int64_t step = (int64_t)t->state.step; /* steps done: this one's index from 0 */
     struct step_block b = {
-        .learning_rate = (float)(t->c->train_learning_rate * schedule_factor(&t->schedule, step)),
+        .learning_rate = (float)(recipe_rate(t->c) * schedule_factor(&t->schedule, step)),
         .inv_count = (float)(1 / count),
         .clip_norm = (float)t->c->train_clip_norm,
         .step = (int32_t)step + 1,
@@ -304,7 +306,7 @@ static int publish_model(struct trainer *t, struct error *e)
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
-           k == KEY_train_save_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_data_validation ||
+           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_data_validation ||
            k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad;
 }
 
@@ -496,6 +498,20 @@ static bool stopping(const struct trainer *t) { return t->stopped || (t->o->sign
 
 static const char *unit(const struct trainer *t) { return t->data.ops ? t->data.ops->unit : "tokens"; }
 
+/* Memory at this step as members of its metrics, and in the log; "" when it is not due. */
+static void report_memory(struct trainer *t, char *out, size_t room)
+{
+    int64_t every = t->c->train_monitor_every, step = (int64_t)t->state.step;
+    struct memory_state m;
+    out[0] = '\0';
+    if (!every || (step != 1 && step % every)) return;
+    monitor_read(&m, &t->run);
+    monitor_members(&m, out, room);
+    if (!t->o->progress) return;
+    progress_break(&t->progress);
+    monitor_log(&m, &t->run, step);
+}
+
 /* As JSON has them: what is not finite, in a skipped step, is null. */
 static const char *number(double x, char out[32])
 {
@@ -505,6 +521,7 @@ static const char *number(double x, char out[32])
 
 static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
+    char memory[512];
     double speed = v->units / v->seconds;
     char per_second[32];
     snprintf(per_second, sizeof per_second, "%s_per_second", unit(t));
@@ -513,11 +530,12 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
     char loss[32], norm[32], scale[80] = "";
     if (t->scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
     if (t->o->progress) progress_step(&t->progress, (int64_t)t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->units, v->seconds);
+    report_memory(t, memory, sizeof memory);
     int rc = folder_metrics(&t->folder, e,
                             "{\"step\":%" PRId64 ",\"loss\":%s,\"learning_rate\":%.9g,\"grad_norm\":%s,\"seconds\":%.6f,"
-                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s}",
+                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s}",
                             t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm), v->seconds, per_second,
-                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), scale);
+                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), scale, memory);
     return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->scaled, e);
 }
 
