@@ -26,6 +26,24 @@ static bool fits(const struct search *s, const struct plan *p)
            (!s->f->host_budget || p->placement.arena[SPACE_HOST] <= s->f->host_budget);
 }
 
+/* Forms of the update. A step of several micro-batches gains nothing from being fused: where
+ * it is asked for by hand, there is no such candidate. */
+static void add_updates(struct search *s, struct settings c)
+{
+    const struct freedom *f = s->f;
+    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++)
+        for (int fused = 0; fused < 2; fused++) {
+            bool allowed = (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
+            if (state != c.state && !allowed) continue;
+            if (f->fused_step ? fused && c.accumulation > 1 : fused != c.fused_step) continue;
+            if (fused && !f->fused_step && c.accumulation > 1) continue;
+            struct settings x = c;
+            x.state = state;
+            x.fused_step = fused;
+            vec_push(&s->candidates, x);
+        }
+}
+
 static void add_techniques(struct search *s, struct settings c)
 {
     const struct freedom *f = s->f;
@@ -39,7 +57,7 @@ static void add_techniques(struct search *s, struct settings c)
                 x.head_chunks = n;
                 if (f->recompute) x.recompute = (struct rebuild){.kind = recompute};
                 if (f->offload) x.offload = away_ladder(rung);
-                vec_push(&s->candidates, x);
+                add_updates(s, x);
             }
 }
 

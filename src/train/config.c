@@ -134,7 +134,8 @@ static bool assign_list(struct config *c, const struct config_row *r, const stru
     } else {
         return false;
     }
-    if (list.n && !strcmp(r->allowed, "-")) return false;
+    for (uint32_t i = 0; i < list.n && *r->allowed; i++)
+        if (config_word_index(r->allowed, list.at[i]) < 0) return false;
     *to = list;
     return true;
 }
