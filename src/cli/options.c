@@ -1,7 +1,9 @@
 /*
  * options.c: the options that commands share.
  */
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -20,7 +22,10 @@ static const struct option table[] = {
     VALUE("--out", OPT_OUTPUT, output),    VALUE("--model", OPT_MODEL, model),    VALUE("--batch", OPT_BATCH, batch),
     SWITCH("--json", OPT_JSON, json),      SWITCH("--explain", OPT_EXPLAIN, explain), SWITCH("--resume", OPT_RESUME, resume),
     VALUE("--steps", OPT_STEPS, steps),    VALUE("--threads", OPT_THREADS, threads),
-    SWITCH("--calibrate", OPT_CALIBRATE, calibrate),
+    SWITCH("--calibrate", OPT_CALIBRATE, calibrate), SWITCH("--confirm", OPT_CONFIRM, confirm),
+    SWITCH("--compare", OPT_TABLES, compare), SWITCH("--frontier", OPT_TABLES, frontier), SWITCH("--seed-formula", OPT_TABLES, rules),
+    VALUE("--devices", OPT_TABLES, devices), VALUE("--images", OPT_TABLES, images),
+    VALUE("--frames", OPT_TABLES, frames),   VALUE("--masks", OPT_TABLES, masks),
 };
 
 static int unknown_option(const char *arg, unsigned allowed, struct error *e)
@@ -73,6 +78,17 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
         rc = error_set(e, PL_USAGE, "which run? Give a RUN.yaml; --help shows how");
     if (rc) options_free(o);
     return rc;
+}
+
+int options_count(const char *option, const char *text, int64_t least, int64_t most, int64_t *out, struct error *e)
+{
+    char *end;
+    if (!text) return PL_OK;
+    long long x = strtoll(text, &end, 10);
+    if (!*text || *end || x < least || x > most)
+        return error_set(e, PL_USAGE, "%s is %s, expected a number from %" PRId64 " to %" PRId64, option, text, least, most);
+    *out = x;
+    return PL_OK;
 }
 
 void options_free(struct options *o)

@@ -15,6 +15,7 @@
 
 #include "cpu/ref.h"
 
+
 /* --- elements ------------------------------------------------------------------ */
 
 /* Where element i of the row-major order lies, in elements from `data`. */
@@ -123,33 +124,10 @@ static void ref_sumsq(const struct launch *l)
 static void ref_clip(const struct launch *l)
 {
     const struct step_block *step = l->in[1].data;
-    double norm = sqrt(ref_get(&l->in[0], 0)), factor = 1;
+    double norm = sqrt(ref_get(&l->in[0], 0)) / step->loss_scale, factor = 1;
     if (step->clip_norm > 0) factor = step->clip_norm / (norm + 1e-6);
     ref_put(&l->out[0], 0, norm);
-    ref_put(&l->out[0], 1, factor > 1 ? 1 : factor);
-}
-
-/* torch.optim.AdamW, single tensor, without amsgrad. */
-static void ref_adamw(const struct launch *l)
-{
-    const struct step_block *step = l->in[4].data;
-    const double b1 = l->attr->adamw.beta1, b2 = l->attr->adamw.beta2, eps = l->attr->adamw.eps;
-    const double lr = (double)step->learning_rate * l->attr->adamw.lr_scale;
-    const double correct1 = 1 - pow(b1, step->adam_t), correct2 = 1 - pow(b2, step->adam_t);
-    const double clip = ref_has(l, 5) ? ref_get(&l->in[5], 1) : 1;
-    if (step->found_inf || (ref_has(l, 5) && !isfinite(ref_get(&l->in[5], 0)))) return;
-    for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
-        double p = ref_get(&l->in[0], i), g = ref_get(&l->in[1], i) * clip;
-        double m = b1 * ref_get(&l->in[2], i) + (1 - b1) * g;
-        double v = b2 * ref_get(&l->in[3], i) + (1 - b2) * g * g;
-        p *= 1 - lr * l->attr->adamw.weight_decay;
-        p -= lr / correct1 * m / (sqrt(v) / sqrt(correct2) + eps);
-        ref_put(&l->out[0], i, p);
-        ref_put(&l->out[1], i, m);
-        ref_put(&l->out[2], i, v);
-        /* w is p as p is stored, so that the two never disagree by a double rounding. */
-        if (ref_has(l, 6)) ref_put(&l->out[3], i, ref_get(&l->out[0], i));
-    }
+    ref_put(&l->out[0], 1, (factor > 1 ? 1 : factor) / step->loss_scale);
 }
 
 REF_KERNEL(ADD, add);
@@ -163,7 +141,6 @@ REF_KERNEL(FILL, fill);
 REF_KERNEL(COPY, copy);
 REF_KERNEL(SUMSQ, sumsq);
 REF_KERNEL(CLIP, clip);
-REF_KERNEL(ADAMW, adamw);
 
 /* --- the table ------------------------------------------------------------------------ */
 

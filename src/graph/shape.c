@@ -316,15 +316,10 @@ void infer_clip(struct infer *f)
     set(&f->out[0], DT_F32, 1, (int64_t[]){2});
 }
 
-void infer_adamw(struct infer *f)
+void infer_scaler(struct infer *f)
 {
-    const struct tensor *p = f->in[0], *w = f->in[6];
-    for (int i = 1; i < 4; i++) REQUIRE(same(p, f->in[i]), "p, g, m and v differ in shape");
-    for (int i = 0; i < 4; i++) REQUIRE(f->in[i]->dtype == DT_F32, "p, g, m and v must be f32");
-    REQUIRE(!f->in[5] || is_vector(f->in[5], 2), "clip must have two elements");
-    REQUIRE(!w || same(p, w), "w differs from p in shape");
-    like(&f->out[0], p);
-    like(&f->out[1], f->in[2]);
-    like(&f->out[2], f->in[3]);
-    if (w) like(&f->out[3], w);
+    REQUIRE(is_scalar(f->in[0]) && f->in[0]->dtype == DT_F64, "the sum must be a scalar f64");
+    REQUIRE(is_step(f->in[1]), "the second input must be the step block");
+    REQUIRE(!f->in[2] || is_scalar(f->in[2]), "the loss must be a scalar");
+    like(&f->out[0], f->in[1]);
 }

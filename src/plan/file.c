@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "io/json.h"
+#include "plan/parts.h"
 #include "run/calibration.h"
 
 uint64_t plan_digest(const struct plan *p, const struct graph *g)
@@ -92,6 +93,22 @@ static void write_peak(struct json_writer *w, const struct plan *p, const struct
     mem_free(live);
 }
 
+static void write_parts(struct json_writer *w, const struct plan *p, const struct graph *g)
+{
+    struct part parts[16];
+    uint32_t n = plan_parts(p, g, parts, COUNT(parts));
+    json_begin_list(w, "modules");
+    for (uint32_t i = 0; i < n; i++) {
+        json_begin_map(w, NULL);
+        json_put_string(w, "name", parts[i].name);
+        json_put_uint(w, "bytes", parts[i].lasting + parts[i].passing);
+        json_put_uint(w, "weights", parts[i].lasting);
+        json_put_uint(w, "passing", parts[i].passing);
+        json_end(w);
+    }
+    json_end(w);
+}
+
 static void write_storages(struct json_writer *w, const struct plan *p, const struct graph *g)
 {
     json_begin_list(w, "storages");
@@ -145,6 +162,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_put_uint(&w, "padding", plan_arena(p) - p->peak.bytes);
     json_put_uint(&w, "smallest_budget_bytes", p->smallest);
     if (note->budget) json_put_uint(&w, "budget_bytes", note->budget);
+    if (note->host_budget) json_put_uint(&w, "host_budget_bytes", note->host_budget);
     json_begin_map(&w, "breakdown");
     for (int k = KIND_PARAM; k < KIND_COUNT; k++)
         if (p->peak.by_kind[k]) json_put_uint(&w, kind_name(k), p->peak.by_kind[k]);
@@ -157,6 +175,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_put_uint(&w, "parameters", count_parameters(g, false));
     json_put_uint(&w, "trained_parameters", count_parameters(g, true));
     write_peak(&w, p, g);
+    write_parts(&w, p, g);
     json_put_format(&w, "digest", "%016" PRIx64, plan_digest(p, g));
     if (note->storages) write_storages(&w, p, g);
     json_end(&w);

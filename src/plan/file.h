@@ -18,6 +18,7 @@ uint64_t plan_digest(const struct plan *p, const struct graph *g);
 struct plan_note {
     bool fits;
     uint64_t budget;         /* 0: none */
+    uint64_t host_budget;    /* 0: none */
     int effective_batch;
     const struct profile *profile;
     bool storages;           /* every storage with its offset too */

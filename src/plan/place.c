@@ -198,10 +198,20 @@ static void place_space(struct plan *p, const struct graph *g, enum space space,
     }
 }
 
+/* The time of a program whose nodes take so long in each lane. A CPU does one thing after the
+ * other. A CUDA card copies while it computes: the longer lane decides, except in the update,
+ * where each weight's copies wait for its arithmetic and the other way round. */
+static double lanes_together(const struct profile *profile, enum program program, const double lane[LANE_COUNT])
+{
+    double sum = lane[LANE_COMPUTE] + lane[LANE_COPY], longer = lane[LANE_COMPUTE] > lane[LANE_COPY] ? lane[LANE_COMPUTE] : lane[LANE_COPY];
+    return profile->kind == DEVICE_CUDA && program != PROGRAM_UPDATE ? longer : sum;
+}
+
 /* Chooses kernels and adds up predicted time; loops multiply. */
 static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
 {
-    for (int program = 0; program < PROGRAM_COUNT; program++)
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        double lane[LANE_COUNT] = {0};
         for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
             id n = g->order[program].nodes.at[k];
             const struct node *x = node_at(g, n);
@@ -215,8 +225,10 @@ static int bind_kernels(struct plan *p, const struct graph *g, const struct prof
             p->placement.binding[n] = (struct binding){kernel, 0, kernel->workspace ? kernel->workspace(&q) : 0};
             double times = 1;
             for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
-            if (program != PROGRAM_EVAL) p->seconds += times * kernel_seconds(&q, x->op);
+            lane[x->lane] += times * kernel_seconds(&q, x->op);
         }
+        if (program != PROGRAM_EVAL) p->seconds += lanes_together(profile, program, lane);
+    }
     return PL_OK;
 }
 
@@ -294,6 +306,14 @@ int plan_place(struct plan *p, const struct graph *g, const struct profile *prof
     mem_free(reached);
     plan_check(p, g);
     return PL_OK;
+}
+
+bool plan_reached(const struct plan *p, const struct graph *g, id storage)
+{
+    enum kind k = g->storages.at[storage].kind;
+    bool used = k == KIND_STAGING || k == KIND_STEP || k == KIND_PARAM || k == KIND_MASTER; /* read or not */
+    for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->placement.life[program][storage].used;
+    return used;
 }
 
 void plan_free(struct plan *p) { placement_free(&p->placement); }

@@ -52,12 +52,17 @@ void plan_free(struct plan *p);
 /* The independent checker; aborts when two live storages overlap. */
 void plan_check(const struct plan *p, const struct graph *g);
 
+/* Whether a storage has a place: some program uses it, or it holds weights or is a buffer. */
+bool plan_reached(const struct plan *p, const struct graph *g, id storage);
+
 static inline uint64_t plan_arena(const struct plan *p) { return p->placement.arena[SPACE_DEVICE]; }
 
 /* What is fixed by hand; what is not is searched. */
 struct freedom {
     int effective_batch;
     bool micro_batch, recompute, offload, head_chunks; /* true: ours to choose */
+    bool fused_step;                  /* ... where a step is one micro-batch */
+    bool allow_bf16, allow_8bit;      /* forms of AdamW's state that may be chosen besides the given one */
     bool whole;                       /* no split with a ragged end: nothing is known that weighs 0 */
     int multiple;                     /* of which a micro-batch must be one; 0: of nothing */
     uint64_t budget;                  /* 0: none */

@@ -26,20 +26,38 @@ static bool fits(const struct search *s, const struct plan *p)
            (!s->f->host_budget || p->placement.arena[SPACE_HOST] <= s->f->host_budget);
 }
 
+/* Forms of the update. A step of several micro-batches gains nothing from being fused: where
+ * it is asked for by hand, there is no such candidate. */
+static void add_updates(struct search *s, struct settings c)
+{
+    const struct freedom *f = s->f;
+    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++)
+        for (int fused = 0; fused < 2; fused++) {
+            bool allowed = (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
+            if (state != c.state && !allowed) continue;
+            if (f->fused_step ? fused && c.accumulation > 1 : fused != c.fused_step) continue;
+            if (fused && !f->fused_step && c.accumulation > 1) continue;
+            struct settings x = c;
+            x.state = state;
+            x.fused_step = fused;
+            vec_push(&s->candidates, x);
+        }
+}
+
 static void add_techniques(struct search *s, struct settings c)
 {
     const struct freedom *f = s->f;
     int chunks = f->head_chunks ? 32 : c.head_chunks;
     for (int n = f->head_chunks ? 1 : chunks; n <= chunks; n *= 2)
         for (enum rebuild_kind recompute = REBUILD_NONE; recompute <= REBUILD_SELECTIVE; recompute++)
-            for (int offload = 0; offload < 2; offload++) {
+            for (int rung = 0; rung < AWAY_RUNGS; rung++) {
                 if (!f->recompute && recompute != REBUILD_NONE) continue; /* by hand: it is c's, whatever it is */
-                if (!f->offload && (offload != 0) != (c.offload != 0)) continue;
+                if (f->offload ? away_repeats(rung, &c) : rung > 0) continue;
                 struct settings x = c;
                 x.head_chunks = n;
                 if (f->recompute) x.recompute = (struct rebuild){.kind = recompute};
-                x.offload = offload ? AWAY_STATE : 0;
-                vec_push(&s->candidates, x);
+                if (f->offload) x.offload = away_ladder(rung);
+                add_updates(s, x);
             }
 }
 
@@ -112,6 +130,12 @@ static int refuse(const struct plan *p, const struct graph *g, const struct free
     const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
     bool host = f->host_budget && p->placement.arena[SPACE_HOST] > f->host_budget;
     uint64_t need = host ? p->placement.arena[SPACE_HOST] : plan_arena(p);
+    if (host && (!f->budget || plan_arena(p) <= f->budget))
+        return error_set(e, PL_NOFIT,
+                         "does not fit: the smallest plan needs %llu bytes (%s) in the second space, memory.host_budget is %llu (%s). Give "
+                         "memory.host_budget %llu, or keep more in the compute device's memory: memory.offload none",
+                         (unsigned long long)need, size_print(need, want), (unsigned long long)f->host_budget,
+                         size_print(f->host_budget, have), (unsigned long long)need);
     return error_set(e, PL_NOFIT,
                      "does not fit: the smallest plan needs %llu bytes (%s) of %s, the budget is %llu (%s); its peak is in program "
                      "%s at %s of %s. Give --memory %llu, a smaller data.sequence, or a smaller model",

@@ -8,6 +8,7 @@
 #ifndef RUN_H
 #define RUN_H
 
+#include "data/packed.h"
 #include "models/model.h"
 #include "train/weights.h"
 #include "plan/file.h"
@@ -26,9 +27,14 @@ struct run {
     struct bump memory;          /* of the update rules */
     int effective_batch;
     uint64_t budget;             /* 0: none */
+    uint64_t host_budget;        /* of the second space; 0: none */
     uint64_t loader_bytes;       /* of run_loader_memory; 0: none */
     struct loader *loader;       /* in it, while a feed of pictures is open: training and validation share it */
+    struct packed_embeddings embeddings; /* that the data bring in the place of pictures; type 0: they do not */
+    uint64_t encoder;            /* hash of the encoder's weights, where that was asked for (embed.h); 0: not yet */
     bool has_graph, has_tape, has_device, has_weights;
+    bool away_auto;              /* memory.offload is the planner's to choose */
+    unsigned away;               /* enum away, where it is not */
     bool defined;                /* by run_options.define */
     bool forward;                /* run_options.forward */
 };
@@ -53,6 +59,9 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
+/* Sets the memory keys to a plan's techniques; the budget stays (pin.c). */
+int run_pin(struct config *c, const struct settings *s, struct error *e);
+
 /* What plan_write needs to know. */
 struct plan_note run_note(const struct run *r, bool fits);
 /* The buffer inside the arena for moving weights; PLAN_STAGING bytes. */
@@ -60,9 +69,13 @@ void *run_staging(const struct run *r);
 /* The loader's, loader_bytes of it; NULL: none. */
 void *run_loader_memory(const struct run *r);
 
-/* Host side of a step: puts the step block; runs a program; reads a scalar output. */
+/* Host side of a step: puts the step block, and gets it as the update left it; runs a program;
+ * reads a scalar output. */
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
+int run_get_step(struct run *r, struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
+/* {norm, factor} of the gradients: an output of the update, or of a fused step. */
+id run_clip(const struct run *r);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
 /* Writes samples of an input, from sample `at` of the step's batch on. There is such an input
  * and they are within it: run_input tells. */
