@@ -47,8 +47,8 @@ static void look(struct fused *f)
         const struct node *n = node_at(g, order->nodes.at[k]);
         for (int i = 0; i < n->nin; i++) f->touch[tensor_at(g, n->in[i])->storage] = k;
         for (int o = 0; o < n->nout; o++) {
-            f->touch[tensor_at(g, n->out[o])->storage] = k;
-            if (!(op_table[n->op].flags & OPF_VIEW)) f->write[tensor_at(g, n->out[o])->storage] = k;
+            /* A gradient that is a view is there from its node on. */
+            f->touch[tensor_at(g, n->out[o])->storage] = f->write[tensor_at(g, n->out[o])->storage] = k;
         }
         for (id l = n->loop; l; l = g->loops.at[l].parent) outermost[k] = l;
         end[outermost[k]] = k;
@@ -160,11 +160,15 @@ void pass_fused_step(struct graph *g, const struct settings *s)
 
     id whole = drop_output(g), *step = mem_copy(g->order[PROGRAM_STEP].nodes.at, steps * sizeof *step);
     id *update = mem_copy(g->order[PROGRAM_UPDATE].nodes.at, g->order[PROGRAM_UPDATE].nodes.n * sizeof *update);
-    uint32_t updates = 0;
+    uint32_t updates = 0, summed = 0; /* behind what the last SUMSQ comes: the next adds to its sum */
     for (uint32_t i = 0; i < g->order[PROGRAM_UPDATE].nodes.n; i++) {
         if (node_at(g, update[i])->out[0] == whole) continue;
         update[updates] = update[i];
         f.behind[updates] = place_of(&f, node_at(g, update[updates]));
+        if (node_at(g, update[updates])->op == OP_SUMSQ) {
+            if (f.behind[updates] < summed) f.behind[updates] = summed;
+            summed = f.behind[updates];
+        }
         updates++;
     }
     g->order[PROGRAM_UPDATE].nodes.n = 0;
