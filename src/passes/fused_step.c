@@ -7,7 +7,7 @@
  *
  * Each node of program update moves into program step, behind
  *
- *     SUMSQ     the last node that touches its gradient, which may be a view; and the SUMSQ before it
+ *     SUMSQ     the last write to its gradient
  *     update    that, and the last node that reads the weight: a tied weight, one that is used
  *               twice, or a block that is computed again still sees the old value
  *
@@ -29,7 +29,7 @@
 
 struct fused {
     struct graph *g;
-    uint32_t *touch;         /* by storage: position of the last access, views included */
+    uint32_t *write, *touch; /* by storage: position of the last write; of the last access */
     uint32_t *leave;         /* by position: where the outermost loop around it ends */
     uint32_t *behind;        /* by node of program update: after which position it comes */
     id sum, clip;            /* the sum so far, and what CLIP made of it; clip 0: the sum has grown */
@@ -46,7 +46,10 @@ static void look(struct fused *f)
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const struct node *n = node_at(g, order->nodes.at[k]);
         for (int i = 0; i < n->nin; i++) f->touch[tensor_at(g, n->in[i])->storage] = k;
-        for (int o = 0; o < n->nout; o++) f->touch[tensor_at(g, n->out[o])->storage] = k;
+        for (int o = 0; o < n->nout; o++) {
+            f->touch[tensor_at(g, n->out[o])->storage] = k;
+            f->write[tensor_at(g, n->out[o])->storage] = k; /* or a view: what is read must be made */
+        }
         for (id l = n->loop; l; l = g->loops.at[l].parent) outermost[k] = l;
         end[outermost[k]] = k;
     }
@@ -55,7 +58,7 @@ static void look(struct fused *f)
     mem_free(outermost);
 }
 
-/* Behind what a node of program update comes: the last access to gradients that it reads, and
+/* Behind what a node of program update comes: the writes of gradients that it reads, and
  * every access to a weight that it changes; AT_ONCE: it waits for nothing. */
 static const uint32_t AT_ONCE = UINT32_MAX;
 static uint32_t place_of(const struct fused *f, const struct node *n)
@@ -63,7 +66,7 @@ static uint32_t place_of(const struct fused *f, const struct node *n)
     const struct graph *g = f->g;
     int64_t at = -1;
     for (int i = 0; i < n->nin; i++)
-        if (n->in[i] && storage_of(g, n->in[i])->kind == KIND_GRAD) at = max_i64(at, f->touch[tensor_at(g, n->in[i])->storage]);
+        if (n->in[i] && storage_of(g, n->in[i])->kind == KIND_GRAD) at = max_i64(at, f->write[tensor_at(g, n->in[i])->storage]);
     for (int o = 0; o < n->nout; o++) {
         int from = n->out[o] ? op_must_alias(g, n, o) : -1;
         if (from < 0) continue;
@@ -71,15 +74,6 @@ static uint32_t place_of(const struct fused *f, const struct node *n)
         if (kind == KIND_PARAM || kind == KIND_MASTER) at = max_i64(at, f->touch[tensor_at(g, n->in[from])->storage]);
     }
     return at < 0 ? AT_ONCE : f->leave[at];
-}
-
-/* A SUMSQ adds to the sum of the one before it, so it comes no earlier, also where gradients are
- * complete in another order; and the update of its gradient comes behind it. */
-static void sum_in_order(struct fused *f, uint32_t i, uint32_t *last, id gradient)
-{
-    if (f->behind[i] == AT_ONCE) return;
-    if (f->behind[i] < *last) f->behind[i] = *last;
-    *last = f->touch[tensor_at(f->g, gradient)->storage] = f->behind[i];
 }
 
 /* --- moving ------------------------------------------------------------------------------ */
@@ -158,6 +152,7 @@ void pass_fused_step(struct graph *g, const struct settings *s)
     if (!s->train || !s->fused_step || s->accumulation > 1 || g->error.code) return;
     const uint32_t steps = g->order[PROGRAM_STEP].nodes.n;
     struct fused f = {.g = g};
+    f.write = mem_alloc(g->storages.n * sizeof *f.write);
     f.touch = mem_alloc(g->storages.n * sizeof *f.touch);
     f.leave = mem_alloc((steps + 1) * sizeof *f.leave);
     f.behind = mem_alloc((g->order[PROGRAM_UPDATE].nodes.n + 1) * sizeof *f.behind);
@@ -165,12 +160,11 @@ void pass_fused_step(struct graph *g, const struct settings *s)
 
     id whole = drop_output(g), *step = mem_copy(g->order[PROGRAM_STEP].nodes.at, steps * sizeof *step);
     id *update = mem_copy(g->order[PROGRAM_UPDATE].nodes.at, g->order[PROGRAM_UPDATE].nodes.n * sizeof *update);
-    uint32_t updates = 0, last = 0;
+    uint32_t updates = 0;
     for (uint32_t i = 0; i < g->order[PROGRAM_UPDATE].nodes.n; i++) {
         if (node_at(g, update[i])->out[0] == whole) continue;
         update[updates] = update[i];
         f.behind[updates] = place_of(&f, node_at(g, update[updates]));
-        if (node_at(g, update[updates])->op == OP_SUMSQ) sum_in_order(&f, updates, &last, node_at(g, update[updates])->in[0]);
         updates++;
     }
     g->order[PROGRAM_UPDATE].nodes.n = 0;
@@ -180,6 +174,7 @@ void pass_fused_step(struct graph *g, const struct settings *s)
     for (uint32_t i = 0; i < g->params.n; i++)
         if (g->params.at[i].grad && storage_of(g, g->params.at[i].grad)->kind == KIND_GRAD)
             storage_of(g, g->params.at[i].grad)->kind = KIND_ACT;
+    mem_free(f.write);
     mem_free(f.touch);
     mem_free(f.leave);
     mem_free(f.behind);
