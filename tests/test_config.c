@@ -244,6 +244,8 @@ static void test_round_trip(void **state)
     assert_false(config_same(&c, &d, KEY_train_epochs));
     assert_false(config_same(&c, &d, KEY_train_groups));
     assert_false(config_same(&c, &d, KEY_memory_allow));
+    accepts_set(&c, "memory.allow=[]");
+    assert_true(config_same(&c, &d, KEY_memory_allow));
     config_free(&c);
     config_free(&d);
 }
