@@ -85,6 +85,10 @@ for rule in every:2 segments:2 all+halves ratio:0.5+selective; do
     check "llama: recompute $rule, offload all" with llama "again-$rule" --set memory.recompute=$rule
     check "sam: recompute $rule, offload all" with sam "again-$rule" --set memory.recompute=$rule
 done
+for model in llama sam; do
+    check "$model f16 with a loss scale, offload all" with $model f16 --set memory.precision=f16
+    check "$model bf16 without masters, offload all" with $model pure --set memory.precision=bf16-pure
+done
 check 'sam: three rounds of prompts in pieces, offload all' with sam rounds --set prompts.iterations=3 --set memory.head_chunks=2 --set memory.micro_batch=2
 check 'sam: a frozen encoder, offload all' with sam frozen --set 'model.freeze=vision_encoder.*'
 check 'tinysam: statistics over two images, offload all' with tinysam group --set model.bn_group=2 --set memory.micro_batch=2

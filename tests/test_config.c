@@ -179,6 +179,7 @@ static void test_every_key(void **state)
     assert_true(c.memory_budget.bytes == 1610612736u && c.memory_host_budget.bytes == 64000000000u);
     assert_int_equal(c.memory_micro_batch, 4);
     assert_int_equal(c.memory_precision, PRECISION_F32);
+    assert_true(c.train_loss_scale == 1024 && c.train_scale_window == 50);
     assert_true(c.memory_recompute.chosen && c.memory_recompute.how.kind == REBUILD_EVERY && c.memory_recompute.how.n == 3 && c.memory_recompute.how.selective);
     assert_int_equal(c.memory_modules.n, 2);
     const struct config_module *m = c.memory_modules.at;
@@ -243,6 +244,8 @@ static void test_round_trip(void **state)
     assert_false(config_same(&c, &d, KEY_train_epochs));
     assert_false(config_same(&c, &d, KEY_train_groups));
     assert_false(config_same(&c, &d, KEY_memory_allow));
+    accepts_set(&c, "memory.allow=[]");
+    assert_true(config_same(&c, &d, KEY_memory_allow));
     config_free(&c);
     config_free(&d);
 }

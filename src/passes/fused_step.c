@@ -48,7 +48,7 @@ static void look(struct fused *f)
         for (int i = 0; i < n->nin; i++) f->touch[tensor_at(g, n->in[i])->storage] = k;
         for (int o = 0; o < n->nout; o++) {
             f->touch[tensor_at(g, n->out[o])->storage] = k;
-            if (!(op_table[n->op].flags & OPF_VIEW)) f->write[tensor_at(g, n->out[o])->storage] = k;
+            f->write[tensor_at(g, n->out[o])->storage] = k; /* or a view: what is read must be made */
         }
         for (id l = n->loop; l; l = g->loops.at[l].parent) outermost[k] = l;
         end[outermost[k]] = k;

@@ -54,7 +54,7 @@ static bool goes(const struct visits *v, id s, const struct use *x)
 {
     const struct storage *st = &v->g->storages.at[s];
     if (!x->used || x->stays || !x->first_again || st->kind != KIND_ACT || st->space != SPACE_DEVICE) return false;
-    return st->bytes >= OFFLOAD_LEAST && v->unit[x->first_again] - v->unit[x->last_forward] >= OFFLOAD_GAP;
+    return st->bytes >= OFFLOAD_LEAST && v->rank[v->unit[x->first_again]] - v->rank[v->unit[x->last_forward]] >= OFFLOAD_GAP;
 }
 
 static void send_away(struct visits *v, id s, const struct use *x)
@@ -63,8 +63,7 @@ static void send_away(struct visits *v, id s, const struct use *x)
     id out = visit_copy(v, visit_whole(v, s), 0, SPACE_HOST, x->last_forward + 1, x->last_forward);
     id there = node_at(g, out)->out[0];
     storage_of(g, there)->name = tensor_at(g, there)->name = g->storages.at[s].name;
-    uint32_t u = v->unit[x->first_again];
-    visit_fetch(v, s, there, v->first[visit_ahead(v, u) ? u - 1 : u], x->first_again);
+    visit_fetch(v, s, there, visit_from(v, v->unit[x->first_again]), x->first_again);
     for (uint32_t k = x->first_again; k <= x->last_again; k++) visit_rewrite(v, k, v->units + s);
     v->here[s] = (struct visitor){0};
 }

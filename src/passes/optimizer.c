@@ -186,7 +186,7 @@ static void update_one(struct graph *g, const struct settings *s, const struct p
 
 struct trained {
     uint32_t param;
-    uint32_t complete;    /* position in program step of the last write to its gradient */
+    uint32_t complete;    /* position in program step of the last write to its gradient, or view of it */
 };
 
 static int by_completion(const void *a, const void *b)
@@ -203,7 +203,7 @@ static struct trained *list_trained(const struct graph *g, uint32_t *n)
     uint32_t *last = mem_alloc(g->storages.n * sizeof *last);
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
-        for (int o = 0; o < x->nout && !(op_table[x->op].flags & OPF_VIEW); o++)
+        for (int o = 0; o < x->nout; o++)
             if (x->out[o]) last[tensor_at(g, x->out[o])->storage] = k;
     }
     *n = 0;

@@ -20,7 +20,7 @@ struct place {
     id inner;    /* the loop directly inside the level; 0: none */
     id block;
     id weight;   /* the scope of an update */
-    bool forward;
+    bool forward, update;
 };
 
 static struct place place_of(const struct visits *v, const struct node *n)
@@ -31,26 +31,33 @@ static struct place place_of(const struct visits *v, const struct node *n)
     p.outer = inside ? v->level : 0;
     for (id l = n->loop; l != p.outer; l = g->loops.at[l].parent) p.inner = l;
     if (p.inner) return p; /* a loop is one unit, whatever is in it */
-    bool update = n->phase == PHASE_UPDATE;
-    p.block = update ? 0 : graph_block_of(g, n->scope);
-    p.weight = update ? n->scope : 0;
+    p.update = n->phase == PHASE_UPDATE;
+    p.block = p.update ? 0 : graph_block_of(g, n->scope);
+    p.weight = p.update ? n->scope : 0;
     p.forward = n->phase == PHASE_FORWARD;
     return p;
 }
 
 static bool same_place(const struct place *a, const struct place *b)
 {
-    return a->outer == b->outer && a->inner == b->inner && a->block == b->block && a->weight == b->weight && a->forward == b->forward;
+    return a->outer == b->outer && a->inner == b->inner && a->block == b->block && a->weight == b->weight && a->forward == b->forward &&
+           a->update == b->update;
 }
 
 static void cut_units(struct visits *v)
 {
     struct place last = {0};
+    uint32_t ranked = 0;
+    v->rank = mem_alloc((v->count + 1) * sizeof *v->rank);
     v->unit = mem_alloc((v->count + 1) * sizeof *v->unit);
     v->first = mem_alloc((v->count + 2) * sizeof *v->first);
     for (uint32_t k = 0; k < v->count; k++) {
         struct place p = place_of(v, visit_node(v, k));
-        if (!k || !same_place(&p, &last)) v->first[v->units++] = k;
+        if (!k || !same_place(&p, &last)) {
+            v->rank[v->units] = ranked;
+            ranked += !p.update;
+            v->first[v->units++] = k;
+        }
         v->unit[k] = v->units - 1;
         last = p;
     }
@@ -61,11 +68,17 @@ const struct node *visit_node(const struct visits *v, uint32_t position) { retur
 
 /* A weight's update has nobody to hide its copies behind: there is one lane for copies, and
  * the arithmetic of an update is small beside them. */
-bool visit_ahead(const struct visits *v, uint32_t u)
+uint32_t visit_from(const struct visits *v, uint32_t u)
 {
-    if (!u || visit_node(v, v->first[u])->phase == PHASE_UPDATE) return false;
-    struct place a = place_of(v, visit_node(v, v->first[u])), b = place_of(v, visit_node(v, v->first[u - 1]));
-    return a.outer == b.outer;
+    const struct node *n = visit_node(v, v->first[u]);
+    const id outer = place_of(v, n).outer;
+    uint32_t at = u;
+    if (n->phase == PHASE_UPDATE) return v->first[u];
+    do {
+        if (!at || place_of(v, visit_node(v, v->first[at - 1])).outer != outer) return v->first[u];
+        at--;
+    } while (visit_node(v, v->first[at])->phase == PHASE_UPDATE);
+    return v->first[at];
 }
 
 /* --- beginning and end ----------------------------------------------------------------- */
@@ -121,6 +134,7 @@ void visits_end(struct visits *v)
     mem_free(v->nodes);
     mem_free(v->unit);
     mem_free(v->first);
+    mem_free(v->rank);
     mem_free(v->home);
     mem_free(v->leaf);
     mem_free(v->some);
@@ -232,7 +246,7 @@ void visit_unit(struct visits *v, uint32_t u, const bool *away)
 {
     id_list homes = {0}, wholes = {0};
     collect_homes(v, u, away, &homes);
-    uint32_t at = v->first[visit_ahead(v, u) ? u - 1 : u];
+    uint32_t at = visit_from(v, u);
     for (uint32_t i = 0; i < homes.n; i++) {
         id s = homes.at[i];
         vec_push(&wholes, visit_whole(v, s));

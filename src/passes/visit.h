@@ -37,6 +37,7 @@ struct visits {
     id *nodes;
     uint32_t units, *unit;  /* their number; by position */
     uint32_t *first;        /* by unit: its first position; one more: the end */
+    uint32_t *rank;         /* by unit: how many came before it that are no updates */
     uint32_t tensors, storages; /* that there were at the beginning */
     id *home;               /* by tensor: the storage that it lay in at the beginning */
     id *leaf, *some;        /* by storage: a tensor from outside that is all of it, or 0; any one */
@@ -56,8 +57,9 @@ void visits_end(struct visits *v);
 
 /* The node at a position, and the loop in which a copy beside it stands. */
 const struct node *visit_node(const struct visits *v, uint32_t position);
-/* May a copy made for unit `u` stand before the unit in front of it? */
-bool visit_ahead(const struct visits *v, uint32_t u);
+/* Where a fetch for unit `u` stands: before the unit in front of it, updates in between not counted, where both
+ * are in the level's body or both outside of it; else, and for an update, before `u` itself. */
+uint32_t visit_from(const struct visits *v, uint32_t u);
 
 /* All tensors of a home storage as one dense tensor: the leaf where there is one. */
 id visit_whole(struct visits *v, id home);

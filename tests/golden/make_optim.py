@@ -5,13 +5,14 @@
 Needs torch, transformers, bitsandbytes (its CPU build) and safetensors. What is in the file:
 
     map.signed, map.unsigned          bitsandbytes' dynamic maps, 256 values each
-    adamw8.*                          bitsandbytes' AdamW8bit, blocks of 256: weight, gradient of each
+    adamw8.*                          bitsandbytes' AdamW8bit on the CPU, blocks of 256 (see nearest()): weight, gradient of each
                                       step, and behind step 1 and step STEPS8 the weight, codes and absmax
     sgd.*, adafactor_matrix.*, ...    torch.optim.SGD and transformers' Adafactor: the weight at the start,
                                       the gradient of each of STEPS steps, the weight at the end
 """
 import pathlib
 
+import bitsandbytes.backends.cpu.ops as on_cpu
 import torch
 from bitsandbytes.functional import create_dynamic_map
 from bitsandbytes.optim import AdamW8bit
@@ -65,6 +66,16 @@ def adamw8(seed):
     out["adamw8.g"] = torch.stack(grads)
 
 
+def nearest(x, code, absmax, to, block):
+    """bitsandbytes' rule, as on a GPU and in its portable code: borders in the middle between two values. Its
+    compiled CPU code (0.50.2) looks small values up in a coarse table: 1e-9 of a block's largest becomes 2e-5 of it."""
+    parts = x.reshape(-1).float().split(block)
+    absmax.copy_(torch.stack([p.abs().max() for p in parts]))
+    scaled = torch.cat([p / a for p, a in zip(parts, absmax)])
+    to.copy_(torch.bucketize(scaled, (code[:-1] + code[1:]) / 2).to(torch.uint8).reshape(x.shape))
+
+
+on_cpu._quant_blockwise_fp32_direct = nearest
 torch.set_num_threads(1)
 out["map.signed"] = create_dynamic_map(signed=True)
 out["map.unsigned"] = create_dynamic_map(signed=False)

@@ -6,8 +6,8 @@
 
 Both sides start from the same folder of weights and learn from the same synthetic shards by the same recipe;
 everything random (order, prompts) is drawn by each in its own way. From fresh weights a model of this kind
-stays for long on a plateau where it answers the same for every prompt, and leaves it sooner or later by
-chance: with --before 0 the result of 300 steps says above all when it did. So the common start is by default
+stays for long on a plateau where it answers the same for every prompt: with --before 0 the result of 300
+steps says above all when it left that. So the common start is by default
 a model behind the plateau: the preset sam-tiny after --before steps of `plimsoll train`.
 Nothing of one side is used by the other: here a shard is read by tarfile, Pillow and pycocotools,
 the model is transformers' SamModel, the loss is written from its definition.
