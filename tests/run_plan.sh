@@ -16,6 +16,10 @@ for example in examples/*.yaml; do
     check "$(basename "$example") plans" plans "$example"
 done
 
+bars() {
+    "$binary" plan "$tmp/masks.yaml" >"$tmp/out" && grep -qE '^  activations +[0-9.]+ MiB +[0-9.]+ %  ##' "$tmp/out" && sed -n '/^By module/,/^Plan/p' "$tmp/out" | grep -E '^  vision_encoder.layers .*##'
+}
+check 'bars by kind and by module' bars
 # Each rung is planned; a technique that is added does not raise the arena.
 ladder() {
     table "$tmp/$1.yaml" --compare || return 1

@@ -4,6 +4,8 @@
 #   docs/ops.md             all of it, from src/graph/ops.def
 #   docs/configuration.md   the tables between its two "generated" comments, from
 #                           `plimsoll train --help`, which prints src/train/config.def
+#   docs/coverage.md        all of it, from docs/coverage.tsv; --check also looks whether the commands,
+#                           keys and tests that it names are there
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
@@ -101,12 +103,98 @@ splice() {
     !skip' "$1"
 }
 
+# --- what the seeds ask for ------------------------------------------------------------------
+
+# The table without its comments: seed, lines, what, how, tests, erratum.
+coverage_rows() { grep -v '^#' docs/coverage.tsv; }
+
+coverage() {
+    cat <<'END'
+# Coverage
+
+What five guides to training in little memory ask for (the project's seeds, by number and line), the command or key that does it here, and the test that
+shows it. Where a guide's figure is wrong, the right one. Generated from `docs/coverage.tsv` by `tools/docs.sh`, which fails when a
+command, key or test that is named here does not exist.
+
+| seed | about |
+|---|---|
+| 000 | training on SA-1B's dense masks |
+| 001 | PRS-Med: a segmentation model with a language model |
+| 002 | memory of GPUs, in general |
+| 003 | several pictures in a conversation |
+| 004 | video for a language model |
+END
+    coverage_rows | awk -F'\t' '
+    function code(s,    n, part, i, out) {
+        n = split(s, part, "; ")
+        for (i = 1; i <= n; i++) out = out (i > 1 ? ", " : "") "`" part[i] "`"
+        return out
+    }
+    function tests(s,    n, part, i, out, at) {
+        n = split(s, part, "; ")
+        for (i = 1; i <= n; i++) {
+            at = index(part[i], ": ")
+            out = out (i > 1 ? "; " : "") "`" substr(part[i], 7, at - 7) "` " substr(part[i], at + 2)
+        }
+        return out
+    }
+    { gsub(/\|/, "\\|") }
+    $4 == "-" { later = later sprintf("- %s:%s %s%s\n", $1, $2, $3, $6 ? " (" $6 ")" : ""); next }
+    $1 "" != seed "" { seed = $1; printf "\n## Seed %s\n\n| line | what | command or key | test | right is |\n|---|---|---|---|---|\n", seed }
+    { printf "| %s | %s | %s | %s | %s |\n", $2, $3, code($4), tests($5), $6 }
+    END { printf "\n## Not yet\n\n%s", later }'
+}
+
+# Whether what one word of the fourth column names is there: a key, a library function, a file, or a
+# command with its options.
+named_there() {
+    local word command
+    case $1 in
+    examples/*) [[ -f $1 ]] ;;
+    pl_*) grep -qw "PL_API .*$1" include/plimsoll.h ;;
+    [a-z]*.[a-z]*) grep -q "^KEY(${1%%.*}, ${1#*.}," src/train/config.def ;;
+    *)
+        command=${1%% *}
+        grep -q "&command_$command\b" src/cli/main.c || return 1
+        for word in ${1#"$command"}; do
+            [[ -f $tmp/help.$command ]] || "$BUILD/plimsoll" "$command" --help >"$tmp/help.$command"
+            grep -qE -e "(^|[^a-z-])$word([^a-z-]|$)" "$tmp/help.$command" || return 1
+        done
+        ;;
+    esac
+}
+
+# The same of a test: a check of a script, a function or a list of cases that a program runs, a stored result.
+test_there() {
+    local file=${1%%: *} name=${1#*: }
+    [[ -f $file ]] || return 1
+    case $file in
+    tests/golden.sh) [[ -f tests/golden/$name/expect.safetensors || -f tests/golden/$name/losses.json ]] ;;
+    *.sh) grep -E "(^|[ ;])check ['\"]" "$file" >"$tmp/checks" && grep -qF -e "$name" "$tmp/checks" ;;
+    *) grep -qE "cmocka_unit_test[a-z_]*\(${name}[,)]|CASES\(\"$name\"\)" "$file" ;;
+    esac
+}
+
+# Says what docs/coverage.tsv names and is not there; its status is 1 then.
+coverage_check() {
+    local seed lines what how tests word bad=0
+    while IFS='@' read -r seed lines what how tests _; do
+        [[ $how == - ]] && continue
+        if [[ -z $how || -z $tests ]]; then echo "docs/coverage.tsv, $seed:$lines ($what): a command or key, and a test, are wanted"; bad=1; continue; fi
+        while read -r word; do named_there "$word" || { echo "docs/coverage.tsv, $seed:$lines: there is no $word"; bad=1; }; done <<<"${how//; /$'\n'}"
+        while read -r word; do test_there "$word" || { echo "docs/coverage.tsv, $seed:$lines: there is no test $word"; bad=1; }; done <<<"${tests//; /$'\n'}"
+    done < <(coverage_rows | tr '\t' '@')
+    return $bad
+}
+
 ops >"$tmp/ops.md"
 keys >"$tmp/keys"
 splice docs/configuration.md "$tmp/keys" >"$tmp/configuration.md"
+coverage >"$tmp/coverage.md"
 
 passed=0 failed=0
-for page in ops.md configuration.md; do
+if coverage_check; then passed=1; else failed=1; fi
+for page in ops.md configuration.md coverage.md; do
     if [[ ${1-} != --check ]]; then
         cmp -s "$tmp/$page" "docs/$page" || { cp "$tmp/$page" "docs/$page"; echo "docs/$page written"; }
     elif diff -u "docs/$page" "$tmp/$page"; then
