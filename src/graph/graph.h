@@ -209,6 +209,17 @@ struct cursor {
     id scope, loop, made_by, origin;
 };
 
+/* Where a name is found, and what it is the name of (names.c). */
+struct name_slot {
+    id name;
+    uint32_t param;                    /* its place in params, plus 1; 0: none */
+    id scope;
+};
+struct name_index {
+    struct name_slot *slot;
+    uint32_t slots, used;
+};
+
 struct graph {
     VEC(struct storage) storages;
     VEC(struct tensor) tensors;
@@ -218,7 +229,8 @@ struct graph {
     VEC(struct cut) cuts;              /* from element 0 */
     VEC(struct param) params;          /* from element 0 */
     VEC(struct output) outputs;        /* from element 0 */
-    VEC(char) names;                   /* interned strings; an id is an offset */
+    VEC(char) names;                   /* interned strings, each once; an id is an offset */
+    struct name_index index;           /* of names */
     VEC(uint8_t) blob;                 /* data of constants */
     struct order order[PROGRAM_COUNT];
     id step;                           /* the tensor over struct step_block */

@@ -46,8 +46,13 @@ struct source {
 /* Builds the graph for settings. PL_USAGE when the model's builder complained. */
 int plan_compile(struct graph *g, const struct source *source, const struct settings *s, struct error *e);
 
-/* Places a compiled graph. PL_USAGE when the device has no kernel for a node. */
+/* Places a compiled graph and checks the result. PL_USAGE when the device has no kernel for a node. */
 int plan_place(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
+
+/* The same two without verifier and checker, for a search that looks at many and keeps one:
+ * what is kept goes through graph_verify and plan_check. */
+int plan_draft(struct graph *g, const struct source *source, const struct settings *s, struct error *e);
+int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
 void plan_free(struct plan *p);
 /* The independent checker; aborts when two live storages overlap. */
 void plan_check(const struct plan *p, const struct graph *g);

@@ -67,9 +67,9 @@ static int evaluate(const struct search *s, const struct settings *c, struct gra
 {
     memset(p, 0, sizeof *p);
     p->settings = *c;
-    int rc = plan_compile(g, s->source, c, e);
+    int rc = plan_draft(g, s->source, c, e);
     if (rc) return rc;
-    rc = plan_place(p, g, s->profile, e);
+    rc = plan_arrange(p, g, s->profile, e);
     if (rc) graph_free(g);
     return rc;
 }
@@ -134,6 +134,8 @@ int plan_search(struct plan *p, struct graph *g, const struct source *source, co
         if (have) plan_free(p), graph_free(g);
         return rc;
     }
+    graph_verify(g, "search");
+    plan_check(p, g);
     p->smallest = s.smallest;
     return fit ? PL_OK : refuse(p, g, f, e);
 }
