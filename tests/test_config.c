@@ -129,8 +129,9 @@ static const char everything[] =
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, clip_norm: 1,\n"
     "  seed: 9007199254740993, eval_every: 50, keep_best: false, save_every: 100, keep: 3, out: runs/1}\n"
-    "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: all,\n"
-    "  optimizer: adamw, offload: none, head_chunks: 8, allow: []}\n"
+    "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
+    "  optimizer: adamw, offload: none, head_chunks: 8, allow: [],\n"
+    "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
 static void test_every_key(void **state)
@@ -175,7 +176,12 @@ static void test_every_key(void **state)
     assert_true(c.memory_budget.bytes == 1610612736u && c.memory_host_budget.bytes == 64000000000u);
     assert_int_equal(c.memory_micro_batch, 4);
     assert_int_equal(c.memory_precision, PRECISION_F32);
-    assert_int_equal(c.memory_recompute, RECOMPUTE_ALL);
+    assert_true(c.memory_recompute.chosen && c.memory_recompute.how.kind == REBUILD_EVERY && c.memory_recompute.how.n == 3 && c.memory_recompute.how.selective);
+    assert_int_equal(c.memory_modules.n, 2);
+    const struct config_module *m = c.memory_modules.at;
+    assert_string_equal(m[0].match.at[0], "model.layers.*");
+    assert_true(m[0].given[MODULE_recompute] && m[0].recompute.how.kind == REBUILD_SEGMENTS && !m[0].given[MODULE_precision]);
+    assert_true(m[1].given[MODULE_precision] && m[1].precision == MODULE_F32 && !m[1].given[MODULE_recompute]);
     assert_int_equal(c.memory_head_chunks, 8);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);

@@ -38,7 +38,7 @@ struct rebuild {
     int n;             /* EVERY, SEGMENTS, FIRST */
     double ratio;      /* RATIO */
     bool halves;       /* a block's attention and MLP are units of their own */
-    bool selective;    /* blocks that are kept are kept selectively */
+    bool selective;    /* what is kept is kept selectively */
 };
 
 /* What leaves the compute device's memory for the second space; flags. */
@@ -63,6 +63,11 @@ struct module_rule {
     bool has_precision;
     enum dtype precision;
 };
+
+/* A pattern, or any of a rule's, means the scope: it matches its name, or that of a module
+ * around it (modules.c). */
+bool module_pattern(const char *pattern, const char *scope);
+bool module_matches(const struct module_rule *r, const char *scope);
 
 /* What the planner decided, and the recipe of the update. */
 struct settings {

@@ -11,10 +11,13 @@
  * has to read, or one that is made again itself. So nothing lives longer for it, no product
  * is made twice, and the same kernels on the same bytes give the same bits. What LINEAR_ACT
  * made in one pass (fuse.c) is made again by ACT alone, from z.
+ *
+ * Only what units.c allows is made again so: everything (selective), or what no block
+ * rebuilds (+selective). What a rebuilt block will read is kept for it and serves here too.
  */
 #include "graph/ops.h"
 #include "graph/rules.h"
-#include "passes/passes.h"
+#include "passes/rebuild.h"
 
 /* A repetition may move so many bytes for each that it frees. */
 enum { BYTES_PER_BYTE = 4 };
@@ -22,7 +25,9 @@ enum { BYTES_PER_BYTE = 4 };
 struct selective {
     struct graph *g;
     uint32_t tensors;    /* how many there were before */
+    struct units units;
     uint32_t *last;      /* by storage: the last position of the backward that reads it, plus 1; 0: none */
+    uint32_t *kept;      /* by storage: the last position where a block is rebuilt from it, plus 1; 0: none */
     id *copy;            /* by tensor: its repetition; 0: none */
     uint32_t *asked;     /* by tensor: the position, plus 1, for which `answer` holds */
     bool *answer;        /* can it be made again there? */
@@ -73,7 +78,7 @@ static id made_again(struct selective *s, id t, uint32_t position, id loop)
 {
     struct graph *g = s->g;
     id made = tensor_at(g, t)->node;
-    if (!made || node_at(g, made)->loop != loop) return 0;
+    if (!made || !s->units.selective[made] || node_at(g, made)->loop != loop || s->kept[tensor_at(g, t)->storage] > position) return 0;
     const struct node again = recipe(g, made, t), *n = &again;
     if (s->asked[t] == position + 1) return s->answer[t] ? made : 0;
     bool can = is_cheap(g, n), output = false;
@@ -110,20 +115,12 @@ static void note_reads(struct selective *s, const id *nodes, uint32_t count)
 {
     for (uint32_t k = 0; k < count; k++) {
         const struct node *n = node_at(s->g, nodes[k]);
-        for (int i = 0; i < n->nin && n->phase == PHASE_BACKWARD; i++)
-            if (n->in[i]) s->last[tensor_at(s->g, n->in[i])->storage] = k + 1;
+        for (int i = 0; i < n->nin && n->phase != PHASE_FORWARD; i++) {
+            if (!n->in[i]) continue;
+            s->last[tensor_at(s->g, n->in[i])->storage] = k + 1;
+            if (n->phase == PHASE_RECOMPUTE) s->kept[tensor_at(s->g, n->in[i])->storage] = k + 1;
+        }
     }
-}
-
-/* A view in the backward lies where what it views now lies. */
-static void follow(struct graph *g, const struct node *n)
-{
-    struct infer f = {.op = n->op, .attr = &n->attr, .in = {tensor_at(g, n->in[0])}, .nin = 1};
-    op_table[n->op].infer(&f);
-    struct tensor *t = tensor_at(g, n->out[0]);
-    t->storage = f.in[0]->storage;
-    t->offset = f.out[0].offset;
-    for (int i = 0; i < t->rank; i++) t->stride[i] = f.out[0].stride[i];
 }
 
 /* One node of the backward: what it reads is repeated before it, where that pays. */
@@ -137,32 +134,44 @@ static void serve(struct selective *s, id node, uint32_t position)
         repeat(s, n.in[i], position, n.loop);
         if (s->copy[n.in[i]]) node_at(g, node)->in[i] = s->copy[n.in[i]];
     }
-    if (op_table[n.op].flags & OPF_VIEW) follow(g, node_at(g, node));
+    rebuild_follow(g, node_at(g, node));
+}
+
+/* The order again, with what is repeated in its places. */
+static void rebuild(struct selective *s)
+{
+    struct graph *g = s->g;
+    struct order *order = &g->order[PROGRAM_STEP];
+    uint32_t count = order->nodes.n;
+    id *old = mem_copy(order->nodes.at, count * sizeof(id));
+    note_reads(s, old, count);
+    order->nodes.n = 0;
+    for (uint32_t k = 0; k < count; k++) {
+        if (node_at(g, old[k])->phase == PHASE_BACKWARD) serve(s, old[k], k);
+        vec_push(&order->nodes, old[k]);
+    }
+    mem_free(old);
 }
 
 void pass_selective(struct graph *g, const struct settings *settings)
 {
-    if (settings->recompute.kind != REBUILD_SELECTIVE) return;
-    struct order *order = &g->order[PROGRAM_STEP];
-    uint32_t count = order->nodes.n;
-    id *old = mem_copy(order->nodes.at, count * sizeof(id));
     struct selective s = {.g = g, .tensors = g->tensors.n};
-    s.last = mem_alloc(g->storages.n * sizeof *s.last);
-    s.copy = mem_alloc(s.tensors * sizeof *s.copy);
-    s.asked = mem_alloc(s.tensors * sizeof *s.asked);
-    s.answer = mem_alloc(s.tensors * sizeof *s.answer);
-    note_reads(&s, old, count);
-    struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_RECOMPUTE, "selective");
-    order->nodes.n = 0;
-    for (uint32_t k = 0; k < count; k++) {
-        if (node_at(g, old[k])->phase == PHASE_BACKWARD) serve(&s, old[k], k);
-        vec_push(&order->nodes, old[k]);
+    units_find(&s.units, g, settings);
+    if (s.units.any) {
+        s.last = mem_alloc(g->storages.n * sizeof *s.last);
+        s.kept = mem_alloc(g->storages.n * sizeof *s.kept);
+        s.copy = mem_alloc(s.tensors * sizeof *s.copy);
+        s.asked = mem_alloc(s.tensors * sizeof *s.asked);
+        s.answer = mem_alloc(s.tensors * sizeof *s.answer);
+        struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_RECOMPUTE, "selective");
+        rebuild(&s);
+        g->at = before;
+        graph_prune(g, PROGRAM_STEP);
+        mem_free(s.last);
+        mem_free(s.kept);
+        mem_free(s.copy);
+        mem_free(s.asked);
+        mem_free(s.answer);
     }
-    g->at = before;
-    graph_prune(g, PROGRAM_STEP);
-    mem_free(old);
-    mem_free(s.last);
-    mem_free(s.copy);
-    mem_free(s.asked);
-    mem_free(s.answer);
+    units_free(&s.units);
 }

@@ -2,13 +2,14 @@
  * settings.c: techniques in words.
  *
  *     recompute   none | all | selective | every:N | ratio:R | segments:K | first:N,
- *                 then +halves and +selective as they are set
+ *                 then +halves (not with segments) and +selective as they are set
  *     offload     none, or optimizer, masters, weights, activations with + between them
  *     precision   f32 | bf16 | f16 | bf16-pure
  *     optimizer   adamw | adamw-bf16 | adamw-8bit | sgd | adafactor
  *
  * What is printed is read back as it was.
  */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,10 +58,13 @@ static bool take_word(const char **at, const char *word)
 
 static bool parse_suffixes(const char *at, struct rebuild *r)
 {
-    if (take_word(&at, "+halves")) r->halves = true;
-    if (take_word(&at, "+selective")) r->selective = true;
+    for (const char *from = NULL; from != at;) {
+        from = at;
+        if (!r->halves && take_word(&at, "+halves")) r->halves = true;
+        if (!r->selective && take_word(&at, "+selective")) r->selective = true;
+    }
     bool whole = r->kind == REBUILD_NONE || r->kind == REBUILD_SELECTIVE;
-    return !*at && !(whole && (r->halves || r->selective));
+    return !*at && !(whole && (r->halves || r->selective)) && !(r->kind == REBUILD_SEGMENTS && r->halves);
 }
 
 bool rebuild_parse(const char *text, struct rebuild *out)
@@ -72,10 +76,13 @@ bool rebuild_parse(const char *text, struct rebuild *out)
         if (!take_word(&at, kinds[k])) continue;
         if (counts(k) || k == REBUILD_RATIO) {
             if (*at++ != ':') return false;
+            if (!isdigit((unsigned char)*at) && !(k == REBUILD_RATIO && *at == '.')) return false;
+            long n = 0;
             if (k == REBUILD_RATIO) r.ratio = strtod(at, &end);
-            else r.n = (int)strtol(at, &end, 10);
-            bool sane = k == REBUILD_RATIO ? r.ratio >= 0 && r.ratio <= 1 : r.n >= (k == REBUILD_FIRST ? 0 : 1) && r.n <= 1 << 20;
+            else n = strtol(at, &end, 10);
+            bool sane = k == REBUILD_RATIO ? r.ratio >= 0 && r.ratio <= 1 : n >= (k == REBUILD_FIRST ? 0 : 1) && n <= 1 << 20;
             if (end == at || !sane) return false;
+            r.n = (int)n;
             at = end;
         }
         if (!parse_suffixes(at, &r)) return false;

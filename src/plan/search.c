@@ -33,11 +33,11 @@ static void add_techniques(struct search *s, struct settings c)
     for (int n = f->head_chunks ? 1 : chunks; n <= chunks; n *= 2)
         for (enum rebuild_kind recompute = REBUILD_NONE; recompute <= REBUILD_SELECTIVE; recompute++)
             for (int offload = 0; offload < 2; offload++) {
-                if (!f->recompute && recompute != c.recompute.kind) continue;
+                if (!f->recompute && recompute != REBUILD_NONE) continue; /* by hand: it is c's, whatever it is */
                 if (!f->offload && (offload != 0) != (c.offload != 0)) continue;
                 struct settings x = c;
                 x.head_chunks = n;
-                x.recompute = (struct rebuild){.kind = recompute};
+                if (f->recompute) x.recompute = (struct rebuild){.kind = recompute};
                 x.offload = offload ? AWAY_STATE : 0;
                 vec_push(&s->candidates, x);
             }

@@ -86,6 +86,16 @@ static bool assign_choice(const struct config_row *r, const struct value *v, int
     return true;
 }
 
+/* "auto" where the row allows it, or the words of passes/settings.c. */
+static bool assign_rebuild(const struct config_row *r, const struct value *v, struct config_rebuild *to)
+{
+    struct config_rebuild x = {0};
+    if (v->kind != VALUE_STRING) return false;
+    if (config_word_index(r->allowed, v->text) < 0 && !(x.chosen = rebuild_parse(v->text, &x.how))) return false;
+    *to = x;
+    return true;
+}
+
 /* The end of an item: the next comma outside {braces}, which globs use. */
 static const char *item_end(const char *s)
 {
@@ -191,7 +201,10 @@ bool config_take(struct config *c, const struct config_row *r, void *to, const s
         return assign_choice(r, v, to);
     case ROW_BUDGET:
         return assign_budget(r, v, to);
-    case ROW_GROUPS: /* config_take_groups */
+    case ROW_REBUILD:
+        return assign_rebuild(r, v, to);
+    case ROW_GROUPS: /* config_take_maps */
+    case ROW_MODULES:
         break;
     }
     CHECK(false, "type of %s", r->path);
@@ -204,6 +217,7 @@ static void assign_default(struct config *c, enum config_key key)
 #define SIZE_OF(type) [ROW_##type] = sizeof(CONFIG_TYPE_##type)
         SIZE_OF(STRING), SIZE_OF(LIST), SIZE_OF(INT),    SIZE_OF(INTS),   SIZE_OF(AUTO_INT),
         SIZE_OF(REAL),   SIZE_OF(RANGE), SIZE_OF(BOOL), SIZE_OF(CHOICE), SIZE_OF(BUDGET), SIZE_OF(GROUPS),
+        SIZE_OF(REBUILD), SIZE_OF(MODULES),
 #undef SIZE_OF
     };
     const struct config_row *r = &config_rows[key];
@@ -292,7 +306,7 @@ static int take_value(struct config *c, enum config_key key, const struct value 
 {
     const struct config_row *r = &config_rows[key];
     void *to = config_member(c, key);
-    if (r->type == ROW_GROUPS) return config_take_groups(c, r, to, v, source, e);
+    if (r->type == ROW_GROUPS || r->type == ROW_MODULES) return config_take_maps(c, r, to, v, source, e);
     return config_take(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
 }
 
@@ -455,6 +469,8 @@ static bool has_value(const struct config *c, enum config_key key)
         return ((const struct config_ints *)member)->n > 0;
     case ROW_GROUPS:
         return ((const struct config_groups *)member)->n > 0;
+    case ROW_MODULES:
+        return ((const struct config_modules *)member)->n > 0;
     default:
         return config_given(c, key);
     }

@@ -18,6 +18,7 @@
 #define CONFIG_H
 
 #include "base/base.h"
+#include "passes/passes.h"
 #include "train/schedule.h"
 
 /* Values of the CHOICE keys, in the order of their words in config.def.
@@ -25,7 +26,6 @@
  * sampler_strategy, train.schedule enum schedule_kind. */
 enum config_format { FORMAT_TOKENS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED };
 enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16 };
-enum config_recompute { RECOMPUTE_AUTO, RECOMPUTE_NONE, RECOMPUTE_ALL, RECOMPUTE_SELECTIVE };
 enum config_optimizer { OPTIMIZER_ADAMW };
 enum config_offload { OFFLOAD_AUTO, OFFLOAD_NONE, OFFLOAD_OPTIMIZER };
 enum config_loss { LOSS_SAM, LOSS_SEED };
@@ -61,6 +61,26 @@ struct config_groups {
     uint32_t n;
 };
 
+/* The same of memory.modules (module.def). */
+enum config_module_member {
+#define MEMBER(name, ...) MODULE_##name,
+#include "train/module.def"
+#undef MEMBER
+    MODULE_MEMBERS
+};
+enum config_module_precision { MODULE_F32, MODULE_BF16, MODULE_F16 };
+
+struct config_modules {
+    struct config_module *at;
+    uint32_t n;
+};
+
+/* memory.recompute. */
+struct config_rebuild {
+    bool chosen;        /* false: auto */
+    struct rebuild how; /* when chosen */
+};
+
 /* From low to high, both included. */
 struct config_range {
     double low, high;
@@ -85,12 +105,21 @@ enum config_key {
 #define CONFIG_TYPE_CHOICE int
 #define CONFIG_TYPE_BUDGET struct config_budget
 #define CONFIG_TYPE_GROUPS struct config_groups
+#define CONFIG_TYPE_REBUILD struct config_rebuild
+#define CONFIG_TYPE_MODULES struct config_modules
 
 struct config_group {
 #define MEMBER(name, type, ...) CONFIG_TYPE_##type name;
 #include "train/group.def"
 #undef MEMBER
     bool given[GROUP_MEMBERS];
+};
+
+struct config_module {
+#define MEMBER(name, type, ...) CONFIG_TYPE_##type name;
+#include "train/module.def"
+#undef MEMBER
+    bool given[MODULE_MEMBERS];
 };
 
 /* Where a key's value came from; a later source is a larger number. */

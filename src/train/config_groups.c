@@ -1,104 +1,146 @@
 /*
- * config_groups.c: train.groups, a list of maps, to and from struct config_groups.
+ * config_groups.c: keys that are lists of maps, train.groups and memory.modules, to and from
+ * their structs.
  *
- * An item's members are rows as the keys themselves are (group.def), so that a number
- * in a group is read, refused and written as one outside of it.
+ * An item's members are rows as the keys themselves are (group.def, module.def), so that a
+ * number in an item is read, refused and written as one outside of it. What the two
+ * lists differ in is the table at the top.
  */
 #include "io/value.h"
 #include "train/config_rows.h"
 
 #include <string.h>
 
-const struct config_row config_group_rows[GROUP_MEMBERS] = {
+static const struct config_row group_rows[GROUP_MEMBERS] = {
 #define MEMBER(name, type, allowed, doc) \
     {"train.groups[]", "train.groups[]." #name, ROW_##type, offsetof(struct config_group, name), "", allowed, doc},
 #include "train/group.def"
 #undef MEMBER
 };
 
+static const struct config_row module_rows[MODULE_MEMBERS] = {
+#define MEMBER(name, type, allowed, doc) \
+    {"memory.modules[]", "memory.modules[]." #name, ROW_##type, offsetof(struct config_module, name), "", allowed, doc},
+#include "train/module.def"
+#undef MEMBER
+};
+
+/* What struct config_groups and struct config_modules both are. */
+struct maps {
+    char *at;
+    uint32_t n;
+};
+_Static_assert(sizeof(struct maps) == sizeof(struct config_groups) && sizeof(struct maps) == sizeof(struct config_modules), "lists of maps");
+
+/* `match` is the first member of each. */
+const struct config_maps config_maps[] = {
+    {ROW_GROUPS, group_rows, GROUP_MEMBERS, sizeof(struct config_group), offsetof(struct config_group, given), "parameter",
+     "learning_rate, lr_scale, weight_decay or frozen"},
+    {ROW_MODULES, module_rows, MODULE_MEMBERS, sizeof(struct config_module), offsetof(struct config_module, given), "module",
+     "recompute or precision"},
+};
+const size_t config_maps_count = COUNT(config_maps);
+_Static_assert(GROUP_match == 0 && MODULE_match == 0, "match is the first member");
+
+static const struct config_maps *maps_of(enum config_row_type type)
+{
+    const struct config_maps *m = config_maps;
+    while (m->type != type) m++;
+    return m;
+}
+
+static bool *given(const struct config_maps *m, char *item) { return (bool *)(item + m->given); }
+
 /* The member of that name, or -1; *nearest is the one that looks most like it. */
-static int find_member(const char *name, const char **nearest)
+static int find_member(const struct config_maps *m, const char *name, const char **nearest)
 {
     int best = INT32_MAX;
-    for (int m = 0; m < GROUP_MEMBERS; m++) {
-        const char *leaf = config_leaf(&config_group_rows[m]);
+    for (int i = 0; i < m->members; i++) {
+        const char *leaf = config_leaf(&m->rows[i]);
         int distance = edit_distance(name, leaf);
-        if (!distance) return m;
+        if (!distance) return i;
         if (distance < best) best = distance, *nearest = leaf;
     }
     return -1;
 }
 
 /* One key of an item; `path` is the item's, "train.groups[2]". */
-static int take_member(struct config *c, struct config_group *g, const char *path, const struct value *v,
+static int take_member(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
                        enum config_source source, struct error *e)
 {
     const char *nearest = "";
-    int m = find_member(v->key, &nearest);
-    if (m < 0) {
+    int i = find_member(m, v->key, &nearest);
+    if (i < 0) {
         error_set(e, PL_USAGE, "unknown key %s.%.200s; did you mean %s?", path, v->key, nearest);
         return config_at_node(c, v, source, e);
     }
     if (v->kind == VALUE_NULL) return PL_OK;
-    struct config_row r = config_group_rows[m];
+    struct config_row r = m->rows[i];
     r.path = bump_format(&c->strings, "%s.%s", path, v->key);
-    if (!config_take(c, &r, (char *)g + r.offset, v)) return config_refuse(c, &r, v, source, e);
-    g->given[m] = true;
+    if (!config_take(c, &r, item + r.offset, v)) return config_refuse(c, &r, v, source, e);
+    given(m, item)[i] = true;
     return PL_OK;
 }
 
-static bool says_anything(const struct config_group *g)
+static bool says_anything(const struct config_maps *m, char *item)
 {
-    for (int m = 0; m < GROUP_MEMBERS; m++)
-        if (m != GROUP_match && g->given[m]) return true;
+    for (int i = 1; i < m->members; i++)
+        if (given(m, item)[i]) return true;
     return false;
 }
 
-static int take_item(struct config *c, struct config_group *g, const char *path, const struct value *v,
+/* A rate of its own and a factor on the run's exclude each other. */
+static bool rates_twice(const struct config_maps *m, char *item)
+{
+    return m->type == ROW_GROUPS && given(m, item)[GROUP_learning_rate] && given(m, item)[GROUP_lr_scale];
+}
+
+static int take_item(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
                      enum config_source source, struct error *e)
 {
     char found[96];
     if (v->kind != VALUE_MAP)
-        error_set(e, PL_USAGE, "%s: found %s, expected a map with match and what its parameters get", path, value_describe(v, found));
+        error_set(e, PL_USAGE, "%s: found %s, expected a map with match and what its %ss get", path, value_describe(v, found), m->what);
     else {
         for (uint32_t i = 0; i < v->count; i++)
-            if (take_member(c, g, path, v->items[i], source, e)) return e->code;
-        if (!g->match.n)
-            error_set(e, PL_USAGE, "%s: match is not given, expected patterns of parameter names", path);
-        else if (g->given[GROUP_learning_rate] && g->given[GROUP_lr_scale])
+            if (take_member(c, m, item, path, v->items[i], source, e)) return e->code;
+        if (!((const struct config_list *)(item + m->rows[0].offset))->n)
+            error_set(e, PL_USAGE, "%s: match is not given, expected patterns of %s names", path, m->what);
+        else if (rates_twice(m, item))
             error_set(e, PL_USAGE, "%s: both learning_rate and lr_scale are given, expected one of them", path);
-        else if (!says_anything(g))
-            error_set(e, PL_USAGE, "%s: only match is given, expected learning_rate, lr_scale, weight_decay or frozen too", path);
+        else if (!says_anything(m, item))
+            error_set(e, PL_USAGE, "%s: only match is given, expected %s too", path, m->expected);
         else
             return PL_OK;
     }
     return config_at_node(c, v, source, e);
 }
 
-int config_take_groups(struct config *c, const struct config_row *r, struct config_groups *to, const struct value *v,
-                       enum config_source source, struct error *e)
+int config_take_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e)
 {
+    const struct config_maps *m = maps_of(r->type);
     if (v->kind != VALUE_LIST) return config_refuse(c, r, v, source, e);
-    struct config_groups groups = {bump_alloc(&c->strings, v->count * sizeof *groups.at), v->count};
-    memset(groups.at, 0, v->count * sizeof *groups.at);
+    struct maps maps = {bump_alloc(&c->strings, v->count * m->size), v->count};
+    memset(maps.at, 0, v->count * m->size);
     for (uint32_t i = 0; i < v->count; i++) {
         const char *path = bump_format(&c->strings, "%s[%u]", r->path, i);
-        if (take_item(c, &groups.at[i], path, v->items[i], source, e)) return e->code;
+        if (take_item(c, m, maps.at + i * m->size, path, v->items[i], source, e)) return e->code;
     }
-    *to = groups;
+    memcpy(to, &maps, sizeof maps);
     return PL_OK;
 }
 
-struct value *config_groups_value(struct bump *b, const struct config_groups *groups)
+struct value *config_maps_value(struct bump *b, enum config_row_type type, const void *from)
 {
+    const struct config_maps *m = maps_of(type);
     struct value *list = value_new(b, VALUE_LIST);
-    for (uint32_t i = 0; i < groups->n; i++) {
-        const struct config_group *g = &groups->at[i];
+    struct maps maps;
+    memcpy(&maps, from, sizeof maps);
+    for (uint32_t i = 0; i < maps.n; i++) {
+        char *item = maps.at + i * m->size;
         struct value *map = value_new(b, VALUE_MAP);
-        for (int m = 0; m < GROUP_MEMBERS; m++) {
-            const struct config_row *r = &config_group_rows[m];
-            if (g->given[m]) value_put(b, map, config_leaf(r), config_row_value(r, (const char *)g + r->offset, b));
-        }
+        for (int k = 0; k < m->members; k++)
+            if (given(m, item)[k]) value_put(b, map, config_leaf(&m->rows[k]), config_row_value(&m->rows[k], item + m->rows[k].offset, b));
         value_append(b, list, map);
     }
     return list;

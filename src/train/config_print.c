@@ -104,7 +104,11 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_CHOICE] = "",
         [ROW_BUDGET] = "a size above 0 such as 8GiB, or ",
         [ROW_GROUPS] = "a list of maps",
+        [ROW_REBUILD] = "none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; but for the first and third also with "
+                        "+selective, and but for segments with +halves behind it",
+        [ROW_MODULES] = "a list of maps",
     };
+    if (r->type == ROW_REBUILD && *r->allowed) text_printf(out, "%s, ", r->allowed);
     text_printf(out, "%s", nouns[r->type]);
     if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL || r->type == ROW_RANGE) expect_interval(r, out);
     else if (r->type == ROW_CHOICE || r->type == ROW_BUDGET) expect_words(r, out);
@@ -146,9 +150,15 @@ static struct value *budget_value(struct bump *b, const struct config_row *r, co
     return x->kind == BUDGET_BYTES ? value_uint(b, x->bytes) : word_value(b, r, (int)x->kind);
 }
 
+static struct value *rebuild_value(struct bump *b, const struct config_row *r, const struct config_rebuild *x)
+{
+    char words[SETTING_ROOM];
+    return x->chosen ? value_string(b, rebuild_print(&x->how, words)) : word_value(b, r, 0);
+}
+
 bool config_is_list(const struct config_row *r)
 {
-    return r->type == ROW_LIST || r->type == ROW_INTS || r->type == ROW_GROUPS;
+    return r->type == ROW_LIST || r->type == ROW_INTS || r->type == ROW_GROUPS || r->type == ROW_MODULES;
 }
 
 struct value *config_row_value(const struct config_row *r, const void *from, struct bump *b)
@@ -175,8 +185,11 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
         return word_value(b, r, *(const int *)from);
     case ROW_BUDGET:
         return budget_value(b, r, from);
+    case ROW_REBUILD:
+        return rebuild_value(b, r, from);
     case ROW_GROUPS:
-        return config_groups_value(b, from);
+    case ROW_MODULES:
+        return config_maps_value(b, r->type, from);
     }
     CHECK(false, "type of %s", r->path);
 }
@@ -233,6 +246,8 @@ void config_help(struct text *out)
         if (!key || strcmp(r->section, r[-1].section)) text_printf(out, "%s%s:\n", key ? "\n" : "", r->section);
         help_row(r, out);
     }
-    text_printf(out, "\n%s:\n", config_group_rows[0].section);
-    for (int m = 0; m < GROUP_MEMBERS; m++) help_row(&config_group_rows[m], out);
+    for (size_t i = 0; i < config_maps_count; i++) {
+        text_printf(out, "\n%s:\n", config_maps[i].rows[0].section);
+        for (int m = 0; m < config_maps[i].members; m++) help_row(&config_maps[i].rows[m], out);
+    }
 }

@@ -1,5 +1,5 @@
 /*
- * config_rows.h: the rows of config.def and group.def as data, for the config*.c
+ * config_rows.h: the rows of config.def, group.def and module.def as data, for the config*.c
  * alone. Others use the members of struct config.
  */
 #ifndef CONFIG_ROWS_H
@@ -9,7 +9,8 @@
 #include "train/config.h"
 
 enum config_row_type {
-    ROW_STRING, ROW_LIST, ROW_INT, ROW_INTS, ROW_AUTO_INT, ROW_REAL, ROW_RANGE, ROW_BOOL, ROW_CHOICE, ROW_BUDGET, ROW_GROUPS
+    ROW_STRING, ROW_LIST, ROW_INT, ROW_INTS, ROW_AUTO_INT, ROW_REAL, ROW_RANGE, ROW_BOOL, ROW_CHOICE, ROW_BUDGET, ROW_GROUPS,
+    ROW_REBUILD, ROW_MODULES
 };
 
 struct config_row {
@@ -19,7 +20,6 @@ struct config_row {
     const char *standard, *allowed, *doc;
 };
 extern const struct config_row config_rows[CONFIG_KEYS];
-extern const struct config_row config_group_rows[GROUP_MEMBERS]; /* offsets in struct config_group */
 
 /* The member of a key, and the last part of a row's path. */
 void *config_member(const struct config *c, enum config_key key);
@@ -46,9 +46,19 @@ int config_refuse(const struct config *c, const struct config_row *r, const stru
                   struct error *e);
 int config_at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e);
 
-/* The same for groups, which complain of their parts (config_groups.c). */
-int config_take_groups(struct config *c, const struct config_row *r, struct config_groups *to, const struct value *v,
-                       enum config_source source, struct error *e);
-struct value *config_groups_value(struct bump *b, const struct config_groups *groups);
+/* The keys that are lists of maps, and what is in an item (config_groups.c). */
+struct config_maps {
+    enum config_row_type type;
+    const struct config_row *rows; /* offsets in the item's struct; the first is `match` */
+    int members;
+    size_t size, given;            /* of an item; of its `given` in it */
+    const char *what, *expected;   /* what patterns match; what an item may say of it */
+};
+extern const struct config_maps config_maps[];
+extern const size_t config_maps_count;
+
+/* The same for lists of maps, which complain of their parts; `to` is the key's member. */
+int config_take_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e);
+struct value *config_maps_value(struct bump *b, enum config_row_type type, const void *from);
 
 #endif

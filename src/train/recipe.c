@@ -67,6 +67,44 @@ static int check_trained(const struct config *c, const struct graph *g, struct e
     return config_at_key(c, groups ? KEY_train_groups : KEY_model_freeze, e);
 }
 
+static const char *scope_name(const struct graph *g, id s) { return graph_name(g, g->scopes.at[s].name); }
+
+/* Each pattern must mean a module. */
+static int check_module_patterns(const struct config_module *m, uint32_t number, const struct graph *g, struct error *e)
+{
+    for (uint32_t i = 0; i < m->match.n; i++) {
+        int best = INT32_MAX;
+        const char *nearest = "";
+        for (id s = 1; s < g->scopes.n && best; s++) {
+            bool found = module_pattern(m->match.at[i], scope_name(g, s));
+            int distance = found ? 0 : pattern_distance(m->match.at[i], scope_name(g, s));
+            if (distance < best) best = distance, nearest = scope_name(g, s);
+        }
+        if (best)
+            return error_set(e, PL_USAGE, "memory.modules[%u].match: the pattern \"%.200s\" matches no module; the nearest is %s (* stands for any text, ? for one character)",
+                             number, m->match.at[i], nearest);
+    }
+    return PL_OK;
+}
+
+/* What rebuilds blocks must mean one. */
+static int check_modules(const struct config *c, const struct graph *g, struct error *e)
+{
+    for (uint32_t i = 0; i < c->memory_modules.n; i++) {
+        const struct config_module *m = &c->memory_modules.at[i];
+        const struct module_rule rule = {.match = (const char *const *)m->match.at, .n_match = m->match.n};
+        char words[SETTING_ROOM];
+        if (check_module_patterns(m, i, g, e)) return e->code;
+        bool blocks = m->given[MODULE_recompute] && m->recompute.how.kind != REBUILD_NONE && m->recompute.how.kind != REBUILD_SELECTIVE;
+        for (id s = 1; s < g->scopes.n && blocks; s++)
+            if (g->scopes.at[s].flags & SCOPE_BLOCK && module_matches(&rule, scope_name(g, s))) blocks = false;
+        if (blocks)
+            return error_set(e, PL_USAGE, "memory.modules[%u]: recompute is %s, and no block is in what match names; name blocks (model.layers.3) or what is around them", i,
+                             rebuild_print(&m->recompute.how, words));
+    }
+    return PL_OK;
+}
+
 int recipe_check(const struct config *c, const struct graph *g, bool train, struct error *e)
 {
     if (check_patterns(&c->model_freeze, "model.freeze", g, e)) return config_at_key(c, KEY_model_freeze, e);
@@ -76,6 +114,7 @@ int recipe_check(const struct config *c, const struct graph *g, bool train, stru
         snprintf(where, sizeof where, "train.groups[%u].match", i);
         if (check_patterns(&c->train_groups.at[i].match, where, g, e)) return config_at_key(c, KEY_train_groups, e);
     }
+    if (train && check_modules(c, g, e)) return config_at_key(c, KEY_memory_modules, e);
     return train ? check_trained(c, g, e) : PL_OK;
 }
 
@@ -116,6 +155,23 @@ static struct update_rule rule_of(const struct config *c, const struct config_gr
     };
 }
 
+static void module_settings(const struct config *c, struct bump *b, struct settings *s)
+{
+    static const enum dtype precisions[] = {[MODULE_F32] = DT_F32, [MODULE_BF16] = DT_BF16, [MODULE_F16] = DT_F16};
+    struct module_rule *rules = bump_alloc(b, c->memory_modules.n * sizeof *rules);
+    for (uint32_t i = 0; i < c->memory_modules.n; i++) {
+        const struct config_module *m = &c->memory_modules.at[i];
+        rules[i] = (struct module_rule){.match = (const char *const *)m->match.at,
+                                        .n_match = m->match.n,
+                                        .has_recompute = m->given[MODULE_recompute],
+                                        .recompute = m->recompute.how,
+                                        .has_precision = m->given[MODULE_precision],
+                                        .precision = precisions[m->precision]};
+    }
+    s->modules = rules;
+    s->n_modules = c->memory_modules.n;
+}
+
 void recipe_settings(const struct config *c, struct bump *b, struct settings *s)
 {
     struct update_rule *rules = bump_alloc(b, (c->train_groups.n + 1) * sizeof *rules);
@@ -128,4 +184,5 @@ void recipe_settings(const struct config *c, struct bump *b, struct settings *s)
     s->eps = c->train_eps;
     s->weight_decay = c->train_weight_decay;
     s->layer_decay = c->train_layer_decay;
+    module_settings(c, b, s);
 }

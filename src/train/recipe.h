@@ -19,13 +19,13 @@
 void recipe_freeze(const struct config *c, struct graph *g);
 
 /* PL_USAGE when a pattern matches no parameter of the forward (the nearest is named), or
- * when `train` and nothing is left to train. */
+ * when `train` and nothing is left to train, or a rule of memory.modules finds nothing. */
 int recipe_check(const struct config *c, const struct graph *g, bool train, struct error *e);
 
 /* The loss of masks. */
 struct mask_loss_options recipe_loss(const struct config *c);
 
-/* Fills in what the update needs; rules live in `b`. */
+/* Fills in what the update needs, and the modules' rules; they live in `b`. */
 void recipe_settings(const struct config *c, struct bump *b, struct settings *s);
 
 #endif

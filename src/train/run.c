@@ -122,7 +122,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
-    s.recompute.kind = c->memory_recompute == RECOMPUTE_ALL ? REBUILD_ALL : c->memory_recompute == RECOMPUTE_SELECTIVE ? REBUILD_SELECTIVE : REBUILD_NONE;
+    s.recompute = c->memory_recompute.how;
     s.offload = c->memory_offload == OFFLOAD_OPTIMIZER ? AWAY_STATE : 0;
     s.precision = c->memory_precision == PRECISION_BF16                                           ? DT_BF16
                   : c->memory_precision == PRECISION_AUTO && r->device.profile.native_bf16 ? DT_BF16
@@ -197,7 +197,7 @@ static int search_plan(struct run *r, const struct source *source, struct settin
     struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
                         .host_budget = c->memory_host_budget.kind == BUDGET_BYTES ? c->memory_host_budget.bytes : 0,
                         .micro_batch = o->train && !c->memory_micro_batch,
-                        .recompute = c->memory_recompute == RECOMPUTE_AUTO,
+                        .recompute = !c->memory_recompute.chosen,
                         .offload = o->train && c->memory_offload == OFFLOAD_AUTO,
                         .head_chunks = o->train && !c->memory_head_chunks && !o->define,
                         .whole = o->define || r->batch.bn_group,

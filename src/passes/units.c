@@ -1,0 +1,202 @@
+/*
+ * units.c: which nodes are rebuilt together.
+ *
+ *     chain     blocks that are named alike but for their number, and under the same rule,
+ *               as the forward comes to them: model.layers.0, model.layers.1, ...
+ *     unit      what is rebuilt at once: a block, a part of one (+halves), a run of several
+ *               (segments)
+ *
+ *     blocks of a chain    0   1   2   3   4   5   6
+ *     all                 [0] [1] [2] [3] [4] [5] [6]
+ *     every:3             [0]         [3]         [6]
+ *     ratio:0.5, first:4  [0] [1] [2] [3]                 the first: their backward comes last,
+ *     segments:3          [0   1] [2   3] [4   5   6]     when the others have freed theirs
+ *
+ * Parts are the scopes within a block. What stands in the block between two of them goes
+ * with the one before. Chains do not count each other's blocks: a vision tower and a language
+ * model, the stages of a pyramid, an encoder and the decoder behind it.
+ */
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+#include "passes/rebuild.h"
+
+struct chain {
+    const char *name;  /* of its first block... */
+    size_t stem;       /* ...of which so many characters are everybody's */
+    uint32_t rule;
+    uint32_t blocks;
+};
+
+/* All by scope. */
+struct finder {
+    const struct graph *g;
+    const struct settings *s;
+    uint32_t *rule;    /* 0: of the settings, else of modules[rule - 1] */
+    id *block, *part;  /* the block around it, and the block's scope towards it; 0: none */
+    id *first_part;    /* of a block: the first that has nodes */
+    bool *seen;        /* a block with nodes */
+    uint32_t *chain, *place; /* of a block: its chain, and its number there */
+    uint32_t *unit;    /* of a block or a part; 0: it has none yet */
+    VEC(struct chain) chains;
+};
+
+static struct rebuild rebuild_of(const struct finder *f, uint32_t rule)
+{
+    return rule ? f->s->modules[rule - 1].recompute : f->s->recompute;
+}
+
+/* --- scopes --------------------------------------------------------------------------- */
+
+static uint32_t rule_of(const struct settings *s, const char *scope)
+{
+    for (uint32_t i = s->n_modules; i-- > 0;)
+        if (s->modules[i].has_recompute && module_matches(&s->modules[i], scope)) return i + 1;
+    return 0;
+}
+
+static void look_at_scopes(struct finder *f)
+{
+    const struct graph *g = f->g;
+    for (id s = 1; s < g->scopes.n; s++) {
+        f->rule[s] = rule_of(f->s, graph_name(g, g->scopes.at[s].name));
+        f->block[s] = graph_block_of(g, s);
+        if (!f->block[s] || f->block[s] == s) continue;
+        for (f->part[s] = s; g->scopes.at[f->part[s]].parent != f->block[s];) f->part[s] = g->scopes.at[f->part[s]].parent;
+    }
+}
+
+/* The characters that blocks of a row share: all before the number, or before the last
+ * part of a name that does not end in one. */
+static size_t stem_of(const char *name)
+{
+    size_t n = strlen(name), k = n;
+    while (k && isdigit((unsigned char)name[k - 1])) k--;
+    if (k < n) return k;
+    while (k && name[k - 1] != '.') k--;
+    return k;
+}
+
+/* --- chains --------------------------------------------------------------------------- */
+
+static uint32_t chain_of(struct finder *f, id block)
+{
+    const char *name = graph_name(f->g, f->g->scopes.at[block].name);
+    size_t stem = stem_of(name);
+    for (uint32_t c = 0; c < f->chains.n; c++) {
+        const struct chain *x = &f->chains.at[c];
+        if (x->rule == f->rule[block] && x->stem == stem && !strncmp(x->name, name, stem)) return c;
+    }
+    vec_push(&f->chains, ((struct chain){name, stem, f->rule[block], 0}));
+    return f->chains.n - 1;
+}
+
+/* Numbers the blocks as the forward comes to them. */
+static void number_blocks(struct finder *f)
+{
+    const struct graph *g = f->g;
+    const struct order *order = &g->order[PROGRAM_STEP];
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        id block = f->block[n->scope];
+        if (!block || n->phase != PHASE_FORWARD) continue;
+        if (!f->first_part[block]) f->first_part[block] = f->part[n->scope];
+        if (f->seen[block]) continue;
+        f->seen[block] = true;
+        f->chain[block] = chain_of(f, block);
+        f->place[block] = f->chains.at[f->chain[block]].blocks++;
+    }
+}
+
+/* Is block i of L rebuilt? For segments, from where on is it rebuilt with its predecessor's run? */
+static bool is_chosen(const struct rebuild *r, uint32_t i, uint32_t L)
+{
+    switch (r->kind) {
+    case REBUILD_ALL:
+    case REBUILD_SEGMENTS:
+        return true;
+    case REBUILD_EVERY:
+        return i % (uint32_t)r->n == 0;
+    case REBUILD_RATIO: /* a product such as 0.7 * 10 may lie above 7 by its rounding */
+        return i < (uint32_t)ceil(r->ratio * L - 1e-9);
+    case REBUILD_FIRST:
+        return i < (uint32_t)r->n;
+    default:
+        return false;
+    }
+}
+
+/* The run of block i: K runs of L / K blocks, the last takes the rest. */
+static uint32_t run_of(const struct rebuild *r, uint32_t i, uint32_t L)
+{
+    uint32_t K = (uint32_t)r->n < L ? (uint32_t)r->n : L, run = i / (L / K);
+    return run < K ? run : K - 1;
+}
+
+/* --- nodes ----------------------------------------------------------------------------- */
+
+static uint32_t numbered(struct units *u, uint32_t *at)
+{
+    if (!*at) *at = ++u->n;
+    return *at;
+}
+
+/* The unit of a forward node in a block; `last` is by block the part that was there last;
+ * `runs` by chain and run the unit. */
+static uint32_t unit_of(struct units *u, struct finder *f, id scope, id *last, uint32_t *const *runs)
+{
+    id block = f->block[scope], part = f->part[scope];
+    struct rebuild r = rebuild_of(f, f->rule[block]);
+    uint32_t L = f->chains.at[f->chain[block]].blocks, i = f->place[block];
+    if (part) last[block] = part;
+    if (!is_chosen(&r, i, L)) return 0;
+    if (r.kind == REBUILD_SEGMENTS) return numbered(u, &runs[f->chain[block]][run_of(&r, i, L)]);
+    if (!r.halves) return numbered(u, &f->unit[block]);
+    if (!part) part = last[block] ? last[block] : f->first_part[block];
+    return numbered(u, &f->unit[part ? part : block]);
+}
+
+static void assign(struct units *u, struct finder *f)
+{
+    const struct graph *g = f->g;
+    const struct order *order = &g->order[PROGRAM_STEP];
+    id *last = mem_alloc(g->scopes.n * sizeof *last);
+    uint32_t **runs = mem_alloc((f->chains.n + 1) * sizeof *runs);
+    for (uint32_t c = 0; c < f->chains.n; c++) runs[c] = mem_alloc(f->chains.at[c].blocks * sizeof **runs);
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        id node = order->nodes.at[k], scope = node_at(g, node)->scope;
+        if (node_at(g, node)->phase != PHASE_FORWARD) continue;
+        if (f->block[scope]) u->of[node] = unit_of(u, f, scope, last, runs);
+        struct rebuild r = rebuild_of(f, f->rule[scope]);
+        u->selective[node] = r.kind == REBUILD_SELECTIVE || (r.selective && !u->of[node]);
+        u->any |= u->selective[node];
+    }
+    for (uint32_t c = 0; c < f->chains.n; c++) mem_free(runs[c]);
+    mem_free(runs);
+    mem_free(last);
+}
+
+void units_find(struct units *u, const struct graph *g, const struct settings *s)
+{
+    size_t n = g->scopes.n;
+    struct finder f = {.g = g, .s = s};
+    *u = (struct units){.of = mem_alloc(g->nodes.n * sizeof *u->of), .selective = mem_alloc(g->nodes.n)};
+    /* One allocation: everything by scope, behind each other. */
+    uint32_t *by_scope = mem_alloc(7 * n * sizeof *by_scope);
+    f.rule = by_scope, f.block = f.rule + n, f.part = f.block + n, f.first_part = f.part + n;
+    f.chain = f.first_part + n, f.place = f.chain + n, f.unit = f.place + n;
+    f.seen = mem_alloc(n);
+    look_at_scopes(&f);
+    number_blocks(&f);
+    assign(u, &f);
+    vec_free(&f.chains);
+    mem_free(f.seen);
+    mem_free(by_scope);
+}
+
+void units_free(struct units *u)
+{
+    mem_free(u->of);
+    mem_free(u->selective);
+}
