@@ -128,25 +128,13 @@ static void print_json(const struct bench *b, struct text *out)
     text_printf(out, "\n");
 }
 
-/* A whole number of an option, within bounds. */
-static int take_count(const char *option, const char *text, int64_t least, int64_t most, int64_t *out, struct error *e)
-{
-    char *end;
-    if (!text) return PL_OK;
-    long long x = strtoll(text, &end, 10);
-    if (!*text || *end || x < least || x > most)
-        return error_set(e, PL_USAGE, "%s is %s, expected a number from %" PRId64 " to %" PRId64, option, text, least, most);
-    *out = x;
-    return PL_OK;
-}
-
 static int bench_model(const struct options *o, struct error *e)
 {
     struct config c;
     struct bench b = {0};
     struct text out = {0};
     int64_t steps = 5;
-    int rc = take_count("--steps", o->steps, 1, BENCH_STEPS_MOST, &steps, e);
+    int rc = options_count("--steps", o->steps, 1, BENCH_STEPS_MOST, &steps, e);
     if (!rc) rc = options_config(o, &c, e);
     if (rc) return rc;
     rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
@@ -197,7 +185,7 @@ static int calibrate_machine(const struct options *o, struct error *e)
     struct text out = {0};
     char path[4200];
     int64_t threads = 0;
-    int rc = take_count("--threads", o->threads, 1, 4096, &threads, e);
+    int rc = options_count("--threads", o->threads, 1, 4096, &threads, e);
     if (!rc && (o->run || o->n_set || o->memory || o->plan || o->steps || o->json))
         rc = error_set(e, PL_USAGE, "--calibrate goes with -o and --threads alone");
     if (!rc) {

@@ -12,7 +12,8 @@ struct command {
     int (*run)(int argc, char **argv, struct error *e);
 };
 extern const struct command command_plan, command_train, command_step, command_report, command_bench,
-    command_data, command_convert, command_predict, command_eval, command_init;
+    command_data, command_convert, command_predict, command_eval, command_init,
+    command_profile;
 
 /* Options that commands share, parsed in one place. Members a command does not
  * allow stay NULL; an option it does not know is PL_USAGE. */
@@ -30,6 +31,8 @@ enum option_flag {
 };
 int options_parse(struct options *o, unsigned allowed, int argc, char **argv, struct error *e);
 void options_free(struct options *o);
+/* A whole number of an option, within bounds; without one *out stays. */
+int options_count(const char *option, const char *text, int64_t least, int64_t most, int64_t *out, struct error *e);
 /* Defaults, the file, --set, --memory, in this order. */
 int options_config(const struct options *o, struct config *c, struct error *e);
 

@@ -1,7 +1,9 @@
 /*
  * options.c: the options that commands share.
  */
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -73,6 +75,17 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
         rc = error_set(e, PL_USAGE, "which run? Give a RUN.yaml; --help shows how");
     if (rc) options_free(o);
     return rc;
+}
+
+int options_count(const char *option, const char *text, int64_t least, int64_t most, int64_t *out, struct error *e)
+{
+    char *end;
+    if (!text) return PL_OK;
+    long long x = strtoll(text, &end, 10);
+    if (!*text || *end || x < least || x > most)
+        return error_set(e, PL_USAGE, "%s is %s, expected a number from %" PRId64 " to %" PRId64, option, text, least, most);
+    *out = x;
+    return PL_OK;
 }
 
 void options_free(struct options *o)

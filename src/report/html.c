@@ -10,18 +10,9 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "report/curve.h"
+#include "report/page.h"
 
 enum { METRICS_LIMIT = 256 << 20, PICTURE_LIMIT = 32 << 20, PICTURES = 48 };
-
-static void put_escaped(struct text *out, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '<') text_printf(out, "&lt;");
-        else if (*s == '>') text_printf(out, "&gt;");
-        else if (*s == '&') text_printf(out, "&amp;");
-        else text_append(out, s, 1);
-    }
-}
 
 static void put_base64(struct text *out, const uint8_t *bytes, size_t n)
 {
@@ -109,8 +100,6 @@ static void put_outcome(struct text *out, struct series all[DRAWINGS][2])
 
 static void put_memory(struct text *out, const struct value *plan)
 {
-    static const char *const colours[] = {"#1b6ca8", "#d1495b", "#edae49", "#66a182", "#8d6a9f", "#2e4057", "#b56b45", "#7fb7be",
-                                          "#c9a227", "#5b8e7d", "#a44a3f", "#6b717e"};
     const struct value *parts = value_get(plan, "breakdown"), *total = value_get(plan, "lower_bound_bytes"), *arena = value_get(plan, "arena_bytes");
     char text[32];
     if (!parts || parts->kind != VALUE_MAP || !total || !(total->number > 0) || !arena) return;
@@ -119,11 +108,11 @@ static void put_memory(struct text *out, const struct value *plan)
     text_printf(out, "<div class='bar'>");
     for (uint32_t i = 0; i < parts->count; i++)
         text_printf(out, "<span style='width:%.3f%%;background:%s' title='%s'></span>", 100 * parts->items[i]->number / total->number,
-                    colours[i % COUNT(colours)], parts->items[i]->key);
+                    page_colour(i), parts->items[i]->key);
     text_printf(out, "</div>\n<table>\n");
     for (uint32_t i = 0; i < parts->count; i++) {
         const struct value *p = parts->items[i];
-        text_printf(out, "<tr><td><i style='background:%s'></i>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", colours[i % COUNT(colours)], p->key,
+        text_printf(out, "<tr><td><i style='background:%s'></i>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", page_colour(i), p->key,
                     size_print((uint64_t)p->number, text), 100 * p->number / total->number);
     }
     text_printf(out, "</table>\n");
@@ -148,7 +137,7 @@ static int put_pictures(struct text *out, const char *dir, struct error *e)
         text_printf(out, "%s<figure><img src='data:image/png;base64,", shown++ ? "" : "<h2>Pictures</h2>\n<div class='row'>\n");
         put_base64(out, (const uint8_t *)bytes, n);
         text_printf(out, "'><figcaption>");
-        put_escaped(out, names.at[i]);
+        page_escaped(out, names.at[i]);
         text_printf(out, "</figcaption></figure>\n");
         mem_free(bytes);
     }
@@ -159,15 +148,6 @@ static int put_pictures(struct text *out, const char *dir, struct error *e)
 
 /* --- the page ---------------------------------------------------------------------------------- */
 
-static const char style[] =
-    "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222}"
-    "h1,h2{font-weight:600}table{border-collapse:collapse;margin:.5em 0}td,th{padding:.15em .9em .15em 0;text-align:left}"
-    "td+td,th+th{text-align:right;font-variant-numeric:tabular-nums}td i{display:inline-block;width:.8em;height:.8em;margin-right:.5em}"
-    ".bar{display:flex;height:26px;border-radius:4px;overflow:hidden}.row{display:flex;flex-wrap:wrap;gap:14px}"
-    "figure{margin:0}figcaption{font-size:12px;color:#555}img{max-width:460px;border:1px solid #ccc}"
-    "svg{border:1px solid #e2e2e2;border-radius:4px}svg text{font-size:11px;fill:#555}svg .title{font-weight:600;fill:#222}"
-    "pre{background:#f6f6f6;padding:1em;overflow:auto;font-size:12px}</style>\n";
-
 static void put_file(struct text *out, const char *dir, const char *name, const char *title)
 {
     char path[4200], *bytes;
@@ -176,7 +156,7 @@ static void put_file(struct text *out, const char *dir, const char *name, const 
     snprintf(path, sizeof path, "%s/%s", dir, name);
     if (file_read(path, 1 << 20, &bytes, &n, &ignored)) return;
     text_printf(out, "<h2>%s</h2>\n<pre>", title);
-    put_escaped(out, bytes);
+    page_escaped(out, bytes);
     text_printf(out, "</pre>\n");
     mem_free(bytes);
 }
@@ -210,11 +190,7 @@ int report_html(const char *dir, struct error *e)
     struct error ignored;
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: not the folder of a run", dir);
-    text_printf(&out, "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>");
-    put_escaped(&out, dir);
-    text_printf(&out, "</title>\n%s</head><body>\n<h1>", style);
-    put_escaped(&out, dir);
-    text_printf(&out, "</h1>\n");
+    page_begin(&out, dir);
     put_numbers(&out, dir);
     int rc = put_pictures(&out, dir, e);
     snprintf(path, sizeof path, "%s/plan.json", dir);
@@ -222,7 +198,7 @@ int report_html(const char *dir, struct error *e)
     bump_free(&b);
     put_file(&out, dir, "eval.txt", "Evaluation");
     put_file(&out, dir, "config.yaml", "Configuration");
-    text_printf(&out, "</body></html>\n");
+    page_end(&out);
     snprintf(path, sizeof path, "%s/report.html", dir);
     if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
     text_free(&out);

@@ -207,19 +207,21 @@ static void poison_all(const struct tape *t, enum program p)
     }
 }
 
-static void run_timed(struct timing *t, const struct entry *e)
+static void run_timed(struct timing *t, enum program p, const struct entry *e)
 {
     double from = clock_seconds();
     e->kernel->run(&e->launch);
-    t->seconds[e->node] += clock_seconds() - from;
+    double to = clock_seconds();
+    t->seconds[e->node] += to - from;
     t->calls[e->node]++;
+    if (t->n_events < t->room) t->events[t->n_events++] = (struct timing_event){e->node, e->position, (uint8_t)p, e->lane, from, to};
 }
 
 static void launch(struct tape *t, enum program p, struct entry *e)
 {
     if (e->advances) advance(t, e);
     if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
-    if (t->timing) run_timed(t->timing, e);
+    if (t->timing) run_timed(t->timing, p, e);
     else e->kernel->run(&e->launch);
     if (t->observe) t->observe(t->observer, e);
     if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);

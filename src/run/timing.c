@@ -12,6 +12,13 @@ void timing_init(struct timing *t, const struct graph *g)
     t->calls = mem_alloc(t->nodes * sizeof *t->calls);
 }
 
+void timing_note(struct timing *t, uint32_t launches)
+{
+    t->events = mem_resize(t->events, launches * sizeof *t->events);
+    t->room = launches;
+    t->n_events = 0;
+}
+
 void timing_clear(struct timing *t)
 {
     memset(t->seconds, 0, t->nodes * sizeof *t->seconds);
@@ -29,5 +36,6 @@ void timing_free(struct timing *t)
 {
     mem_free(t->seconds);
     mem_free(t->calls);
+    mem_free(t->events);
     memset(t, 0, sizeof *t);
 }

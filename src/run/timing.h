@@ -1,8 +1,8 @@
 /*
- * timing.h: how long each node of a tape took.
+ * timing.h: how long each node of a tape took, and when.
  *
  * A tape with a timing takes the clock before and after every launch and adds up, by
- * node; without one (the usual case) the runner pays a test of a pointer. The CPU's
+ * node, and where there is room for it notes the launch itself; without one (the usual case) the runner pays a test of a pointer. The CPU's
  * runner alone knows it: a device that replays a whole program at once has no nodes
  * to time.
  */
@@ -11,13 +11,26 @@
 
 #include "graph/graph.h"
 
+/* One launch. */
+struct timing_event {
+    id node;
+    uint32_t position;     /* in its program's order */
+    uint8_t program, lane;
+    double from, to;       /* clock_seconds() */
+};
+
 struct timing {
     uint32_t nodes;
-    double *seconds;   /* by node, over all its launches */
+    double *seconds;       /* by node, over all its launches */
     uint32_t *calls;
+    struct timing_event *events;
+    uint32_t n_events, room; /* launches beyond the room are only added up */
 };
 
 void timing_init(struct timing *t, const struct graph *g);
+/* Makes room for the next `launches` to be noted, and forgets those that were. */
+void timing_note(struct timing *t, uint32_t launches);
+/* Sums only; what was noted stays. */
 void timing_clear(struct timing *t);
 /* `to` becomes what `from` is. Both were made for the same graph. */
 void timing_copy(struct timing *to, const struct timing *from);

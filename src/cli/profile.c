@@ -1,0 +1,230 @@
+/*
+ * profile.c: `plimsoll profile`: where a step's time and memory go, for people and for the
+ * viewers they know. Takes steps on made-up inputs, as `bench` does.
+ *
+ *     DIR/profile.html      tables, the live bytes over time, the arena as a picture
+ *     DIR/trace.json        Chrome's trace events with a memory track
+ *     DIR/snapshot.pickle   for PyTorch's memory_viz page
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "report/arena.h"
+#include "report/curve.h"
+#include "report/page.h"
+#include "report/trace.h"
+#include "train/bench.h"
+
+enum { ROWS = 20, LAUNCHES_MOST = 2000000 };
+
+/* Every iteration of every loop, over all steps. */
+static uint32_t count_launches(const struct run *r, int64_t steps)
+{
+    uint64_t n = 0;
+    for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++)
+        for (uint32_t k = 0; k < r->graph.order[p].nodes.n; k++) {
+            uint64_t times = 1;
+            for (id l = node_at(&r->graph, r->graph.order[p].nodes.at[k])->loop; l; l = r->graph.loops.at[l].parent) times *= r->graph.loops.at[l].trip;
+            n += times;
+        }
+    return (uint32_t)min_u64(n * (uint64_t)steps, LAUNCHES_MOST);
+}
+
+/* --- tables ------------------------------------------------------------------------ */
+
+struct tensor_row {
+    const struct storage *storage;
+    const struct node *made;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct tensor_row *x = a, *y = b;
+    return x->storage->bytes > y->storage->bytes ? -1 : x->storage->bytes < y->storage->bytes;
+}
+
+/* The largest of what comes and goes and is alive at the peak; returns how many there are. */
+static uint32_t peak_tensors(const struct run *r, struct tensor_row rows[ROWS])
+{
+    const struct peak *peak = &r->plan.peak;
+    const struct life *life = r->plan.placement.life[peak->program];
+    struct tensor_row *all = mem_alloc(r->graph.storages.n * sizeof *all);
+    uint32_t n = 0;
+    for (id s = 1; s < r->graph.storages.n; s++) {
+        const struct storage *x = &r->graph.storages.at[s];
+        if (!life[s].used || life[s].start > peak->instant || life[s].end < peak->instant || x->space != SPACE_DEVICE || storage_lasts(x)) continue;
+        all[n++] = (struct tensor_row){x, node_at(&r->graph, r->graph.order[peak->program].nodes.at[life[s].start])};
+    }
+    qsort(all, n, sizeof *all, by_bytes);
+    memcpy(rows, all, min_u64(n, ROWS) * sizeof *rows);
+    mem_free(all);
+    return n;
+}
+
+static void print_tables(const struct bench *b, struct text *out)
+{
+    struct bench_op ops[2 * OP_COUNT];
+    struct tensor_row rows[ROWS];
+    uint32_t n = bench_ops(b, ops), live = peak_tensors(&b->run, rows);
+    double all = 0;
+    char size[32];
+    for (uint32_t i = 0; i < n; i++) all += ops[i].seconds;
+    text_printf(out, "%-22s %-5s %8s %11s %7s %12s %9s %8s\n", "op", "", "calls", "ms", "share", "bytes moved", "GFLOP/s", "GB/s");
+    for (uint32_t i = 0; i < n && i < ROWS; i++)
+        text_printf(out, "%-22s %-5s %8" PRIu64 " %11.3f %5.1f %% %12s %9.1f %8.2f\n", op_table[ops[i].op].name, dtype_name(ops[i].dtype), ops[i].calls,
+                    1e3 * ops[i].seconds, 100 * ops[i].seconds / all, size_print((uint64_t)ops[i].bytes, size), 1e-9 * ops[i].flops / ops[i].seconds,
+                    1e-9 * ops[i].bytes / ops[i].seconds);
+    text_printf(out, "\nlargest of the %u tensors that come and go and are alive at the peak (program %s)\n", live, program_name(b->run.plan.peak.program));
+    for (uint32_t i = 0; i < live && i < ROWS; i++)
+        text_printf(out, "%12s  %s, by %s of %s\n", size_print(rows[i].storage->bytes, size), graph_name(&b->run.graph, rows[i].storage->name),
+                    op_table[rows[i].made->op].name, rows[i].made->scope ? graph_name(&b->run.graph, b->run.graph.scopes.at[rows[i].made->scope].name) : "the step");
+}
+
+/* --- the page ------------------------------------------------------------------------- */
+
+static void put_breakdown(struct text *out, const struct plan *p)
+{
+    char size[32];
+    text_printf(out, "<h2>Memory at the peak</h2>\n<table>\n");
+    for (int k = KIND_PARAM; k < KIND_COUNT; k++)
+        if (p->peak.by_kind[k])
+            text_printf(out, "<tr><td><i style='background:%s'></i>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", page_colour((uint32_t)k - 1), kind_name(k),
+                        size_print(p->peak.by_kind[k], size), 100 * (double)p->peak.by_kind[k] / (double)plan_arena(p));
+    text_printf(out, "<tr><td>padding</td><td>%s</td><td>%.1f %%</td></tr>\n", size_print(plan_arena(p) - p->peak.bytes, size),
+                100 * (double)(plan_arena(p) - p->peak.bytes) / (double)plan_arena(p));
+    text_printf(out, "<tr><td><b>arena</b></td><td>%s</td><td></td></tr></table>\n", size_print(plan_arena(p), size));
+}
+
+static void make_page(const struct bench *b, const struct lives *l, const char *title, const char *tables, struct text *out)
+{
+    struct series steps = {.name = "seconds"};
+    const struct series *drawn = &steps;
+    for (uint32_t i = 0; i < b->steps; i++) {
+        vec_push(&steps.x, (double)i + 1);
+        vec_push(&steps.y, 1e3 * b->seconds[i]);
+    }
+    page_begin(out, title);
+    text_printf(out, "<p>%u steps of %d samples on made-up inputs; the fastest took %.4g s, predicted were %.4g s.</p>\n<div class='row'>\n", b->steps,
+                b->run.effective_batch, bench_least(b), b->run.plan.seconds);
+    arena_curve(&b->run.graph, l, b->fastest.seconds, out);
+    curve_draw(out, "milliseconds by step", &drawn, 1);
+    text_printf(out, "</div>\n");
+    arena_draw(&b->run.plan, &b->run.graph, l, b->fastest.seconds, out);
+    put_breakdown(out, &b->run.plan);
+    text_printf(out, "<h2>Time and tensors</h2>\n<pre>");
+    page_escaped(out, tables);
+    text_printf(out, "</pre>\n");
+    page_end(out);
+    vec_free(&steps.x);
+    vec_free(&steps.y);
+}
+
+static int put_file(const char *dir, const char *name, const struct text *text, struct error *e)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return file_write_atomic(path, text->at, text->n, e);
+}
+
+static int write_files(const struct bench *b, const char *dir, const char *title, const char *tables, struct error *e)
+{
+    struct lives l;
+    struct text page = {0}, trace = {0}, snapshot = {0};
+    lives_collect(&l, &b->run.plan, &b->run.graph);
+    make_page(b, &l, title, tables, &page);
+    trace_write(&b->run.plan, &b->run.graph, &l, &b->now, &trace);
+    snapshot_write(&b->run.plan, &b->run.graph, &l, &snapshot);
+    int rc = dir_make(dir, e);
+    if (!rc) rc = put_file(dir, "profile.html", &page, e);
+    if (!rc) rc = put_file(dir, "trace.json", &trace, e);
+    if (!rc) rc = put_file(dir, "snapshot.pickle", &snapshot, e);
+    text_free(&page);
+    text_free(&trace);
+    text_free(&snapshot);
+    lives_free(&l);
+    return rc;
+}
+
+/* --- the command -------------------------------------------------------------------------- */
+
+static void put_json(const struct bench *b, const char *dir, struct text *out)
+{
+    struct bench_op ops[2 * OP_COUNT];
+    uint32_t n = bench_ops(b, ops);
+    struct json_writer w = {.out = out, .indent = 2};
+    json_begin_map(&w, NULL);
+    json_put_uint(&w, "steps", b->steps);
+    json_put_number(&w, "measured_min_seconds", bench_least(b));
+    json_put_number(&w, "predicted_step_seconds", b->run.plan.seconds);
+    json_put_uint(&w, "arena_bytes", plan_arena(&b->run.plan));
+    json_put_uint(&w, "launches", b->now.n_events);
+    json_put_string(&w, "folder", dir);
+    json_begin_list(&w, "ops");
+    for (uint32_t i = 0; i < n; i++) {
+        json_begin_map(&w, NULL);
+        json_put_string(&w, "op", op_table[ops[i].op].name);
+        json_put_string(&w, "dtype", dtype_name(ops[i].dtype));
+        json_put_uint(&w, "calls", ops[i].calls);
+        json_put_number(&w, "seconds", ops[i].seconds);
+        json_put_number(&w, "bytes", ops[i].bytes);
+        json_put_number(&w, "flops", ops[i].flops);
+        json_end(&w);
+    }
+    json_end(&w);
+    json_end(&w);
+    text_printf(out, "\n");
+}
+
+static int profile_run(const struct options *o, const struct config *c, int64_t steps, struct error *e)
+{
+    struct bench b = {0};
+    struct text tables = {0}, out = {0};
+    const char *dir = o->output ? o->output : "profile";
+    int rc = bench_open(&b, c, &(struct run_options){.plan = o->plan, .train = true}, e);
+    if (!rc && !b.has_timing) rc = error_set(e, PL_USAGE, "profile: this device replays whole programs and has no times by node; use device: cpu");
+    if (!rc) {
+        timing_note(&b.now, count_launches(&b.run, steps));
+        rc = bench_run(&b, steps, e);
+    }
+    if (!rc) {
+        print_tables(&b, &tables);
+        rc = write_files(&b, dir, o->run, tables.at, e);
+    }
+    if (!rc) {
+        if (o->json) put_json(&b, dir, &out);
+        else text_printf(&out, "%s\n%s/profile.html\n%s/trace.json\n%s/snapshot.pickle\n", tables.at, dir, dir, dir);
+        fputs(out.at, stdout);
+    }
+    text_free(&tables);
+    text_free(&out);
+    bench_close(&b);
+    return rc;
+}
+
+static int profile(int argc, char **argv, struct error *e)
+{
+    struct options o;
+    struct config c;
+    int64_t steps = 5;
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_OUTPUT, argc, argv, e);
+    if (rc) return rc;
+    if (o.help) {
+        print_help(&command_profile);
+    } else if (!(rc = options_count("--steps", o.steps, 1, 1000, &steps, e)) && !(rc = options_config(&o, &c, e))) {
+        rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
+        if (!rc) rc = profile_run(&o, &c, steps, e);
+        config_free(&c);
+    }
+    options_free(&o);
+    return rc;
+}
+
+const struct command command_profile = {
+    "profile", "profile RUN.yaml [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json] [-o DIR]",
+    "Takes training steps on made-up inputs and shows where time and memory go: tables here; DIR/profile.html with the arena as a picture;\n"
+    "DIR/trace.json for Perfetto; DIR/snapshot.pickle for PyTorch's memory_viz page. DIR is profile/ unless -o says otherwise.", profile};

@@ -1,0 +1,187 @@
+/*
+ * arena.c: see arena.h.
+ *
+ *     data for the page      names [...], kinds [...], rectangles [from, to, address, bytes, kind, name, op]
+ *     the page's script      draws them on a canvas; the wheel zooms, a drag moves, a double
+ *                            click shows everything again
+ *
+ * An instant is as wide as its node took, all iterations of its loop together; nodes that
+ * nobody timed have the width of an average microsecond, so that order stays visible.
+ */
+#include "report/arena.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "graph/ops.h"
+#include "io/json.h"
+#include "report/curve.h"
+#include "report/page.h"
+
+enum { CURVE_POINTS = 600 };
+static const double LEAST = 1e-6; /* seconds of a node that took none */
+
+/* Where each instant of both programs begins; [n] is the end. The caller frees them. */
+struct times {
+    double *at[PROGRAM_COUNT];
+    double end;
+};
+
+static struct times make_times(const struct graph *g, const double *seconds)
+{
+    struct times t = {0};
+    for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
+        uint32_t n = g->order[p].nodes.n;
+        t.at[p] = mem_alloc((n + 1) * sizeof(double));
+        for (uint32_t k = 0; k < n; k++) {
+            double s = seconds[g->order[p].nodes.at[k]];
+            t.at[p][k] = t.end;
+            t.end += s > LEAST ? s : LEAST;
+        }
+        t.at[p][n] = t.end;
+    }
+    return t;
+}
+
+static void free_times(struct times *t)
+{
+    for (int p = 0; p < PROGRAM_COUNT; p++) mem_free(t->at[p]);
+}
+
+/* --- the data ---------------------------------------------------------------------- */
+
+static void put_rectangle(struct json_writer *w, double from, double to, uint64_t offset, uint64_t bytes, enum kind kind, const char *name,
+                          const char *made, const char *module)
+{
+    json_begin_list(w, NULL);
+    json_put_number(w, NULL, round(1e9 * from) / 1e6);
+    json_put_number(w, NULL, round(1e9 * to) / 1e6);
+    json_put_uint(w, NULL, offset);
+    json_put_uint(w, NULL, bytes);
+    json_put_int(w, NULL, kind);
+    json_put_string(w, NULL, name);
+    json_put_string(w, NULL, made);
+    json_put_string(w, NULL, module);
+    json_end(w);
+}
+
+static void put_lasting(struct json_writer *w, const struct plan *p, const struct graph *g, double end)
+{
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (lives_lasts(p, g, s))
+            put_rectangle(w, 0, end, p->placement.offset[s], x->bytes, x->kind, graph_name(g, x->name), "", "");
+    }
+}
+
+/* A death finds its birth: the same bytes of the same owner. */
+static void put_passing(struct json_writer *w, const struct graph *g, const struct lives *l, const struct times *t)
+{
+    double *born = mem_alloc(g->storages.n * sizeof *born);
+    id *maker = mem_alloc(g->storages.n * sizeof *maker);
+    for (uint32_t i = 0; i < l->events.n; i++) {
+        const struct lives_event *v = &l->events.at[i];
+        const double *at = t->at[v->program] + v->position;
+        if (v->birth && v->storage) {
+            born[v->storage] = at[0];
+            maker[v->storage] = v->node;
+        }
+        if (v->birth) continue;
+        id made = v->storage ? maker[v->storage] : v->node;
+        const struct node *n = node_at(g, made);
+        put_rectangle(w, v->storage ? born[v->storage] : at[0], at[1], v->offset, v->bytes, lives_kind(g, v), lives_name(g, v),
+                      op_table[n->op].name, n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "");
+    }
+    mem_free(born);
+    mem_free(maker);
+}
+
+static const char script[] =
+    "const C=document.getElementById('arena'),T=document.getElementById('tip'),X=C.getContext('2d');"
+    "let v;const all=()=>{v={t0:0,t1:A.end,a0:0,a1:A.arena}};all();"
+    "const sx=t=>(t-v.t0)/(v.t1-v.t0)*C.width,sy=a=>C.height-(a-v.a0)/(v.a1-v.a0)*C.height;"
+    "const size=b=>{const u=['B','KiB','MiB','GiB'];let i=0;while(b>=1024&&i<3){b/=1024;i++}return b.toFixed(i?2:0)+' '+u[i]};"
+    "function draw(hot){X.fillStyle='#fff';X.fillRect(0,0,C.width,C.height);"
+    "for(const r of A.rects){const x=sx(r[0]),y=sy(r[2]+r[3]),w=Math.max(sx(r[1])-x,.5),h=Math.max(sy(r[2])-y,.3);"
+    "if(x>C.width||x+w<0||y>C.height||y+h<0)continue;X.fillStyle=r===hot?'#000':A.colours[r[4]];X.fillRect(x,y,w,h);"
+    "if(w>3&&h>3){X.strokeStyle='rgba(255,255,255,.55)';X.lineWidth=1;X.strokeRect(x+.5,y+.5,w-1,h-1)}}"
+    "X.strokeStyle='#222';X.setLineDash([4,4]);X.beginPath();X.moveTo(sx(A.update),0);X.lineTo(sx(A.update),C.height);X.stroke();X.setLineDash([])}"
+    "function fit(){const b=C.getBoundingClientRect(),d=window.devicePixelRatio||1;C.width=b.width*d;C.height=b.height*d;draw()}"
+    "function at(e){const b=C.getBoundingClientRect(),x=(e.clientX-b.left)/b.width,y=1-(e.clientY-b.top)/b.height;"
+    "return[v.t0+x*(v.t1-v.t0),v.a0+y*(v.a1-v.a0)]}"
+    "function find(t,a){for(let i=A.rects.length-1;i>=0;i--){const r=A.rects[i];if(r[0]<=t&&t<=r[1]&&r[2]<=a&&a<r[2]+r[3])return r}}"
+    "let drag;C.onmousemove=e=>{const[t,a]=at(e);if(drag){const dt=drag[0]-t,da=drag[1]-a;v.t0+=dt;v.t1+=dt;v.a0+=da;v.a1+=da;draw();return}"
+    "const r=find(t,a);draw(r);if(!r){T.textContent='free at '+t.toFixed(2)+' ms, address '+size(a);return}"
+    "T.textContent=r[5]+': '+size(r[3])+' ('+r[3]+' bytes) at '+r[2]+', '+A.kinds[r[4]]+(r[6]?', made by '+r[6]+(r[7]?' of '+r[7]:'')+"
+    "', '+r[0].toFixed(2)+' to '+r[1].toFixed(2)+' ms':', lasts')};"
+    "C.onmousedown=e=>drag=at(e);window.onmouseup=()=>drag=null;C.ondblclick=()=>{all();draw()};"
+    "C.onwheel=e=>{e.preventDefault();const[t,a]=at(e),f=e.deltaY<0?.8:1.25;"
+    "v.t0=t-(t-v.t0)*f;v.t1=t+(v.t1-t)*f;v.a0=a-(a-v.a0)*f;v.a1=a+(v.a1-a)*f;draw()};window.onresize=fit;fit();";
+
+static void put_legend(struct text *out, const uint64_t *shown)
+{
+    text_printf(out, "<p>");
+    for (int k = KIND_PARAM; k < KIND_COUNT; k++)
+        if (shown[k])
+            text_printf(out, "<i style='display:inline-block;width:.8em;height:.8em;margin:0 .4em 0 1em;background:%s'></i>%s", page_colour((uint32_t)k - 1),
+                        kind_name(k));
+    text_printf(out, "</p>\n");
+}
+
+void arena_draw(const struct plan *p, const struct graph *g, const struct lives *l, const double *seconds, struct text *out)
+{
+    struct times t = make_times(g, seconds);
+    struct json_writer w = {.out = out};
+    uint64_t shown[KIND_COUNT];
+    memcpy(shown, l->lasting, sizeof shown);
+    for (uint32_t i = 0; i < l->events.n; i++) shown[lives_kind(g, &l->events.at[i])] = 1;
+    text_printf(out, "<h2>The arena</h2>\n<p>One step from left to right, addresses upwards; the dashed line is where the update begins. "
+                     "Point at a rectangle for its name; the wheel zooms, a drag moves, a double click shows everything.</p>\n");
+    put_legend(out, shown);
+    text_printf(out, "<canvas id='arena' style='width:100%%;height:560px;border:1px solid #ccc'></canvas>\n"
+                     "<pre id='tip' style='min-height:1.5em'>&nbsp;</pre>\n<script>const A=");
+    json_begin_map(&w, NULL);
+    json_put_number(&w, "end", 1e3 * t.end);
+    json_put_number(&w, "update", 1e3 * t.at[PROGRAM_STEP][g->order[PROGRAM_STEP].nodes.n]);
+    json_put_uint(&w, "arena", plan_arena(p));
+    json_begin_list(&w, "kinds");
+    for (int k = 0; k < KIND_COUNT; k++) json_put_string(&w, NULL, k ? kind_name(k) : "");
+    json_end(&w);
+    json_begin_list(&w, "colours");
+    for (int k = 0; k < KIND_COUNT; k++) json_put_string(&w, NULL, page_colour(k ? (uint32_t)k - 1 : 0));
+    json_end(&w);
+    json_begin_list(&w, "rects");
+    put_lasting(&w, p, g, t.end);
+    put_passing(&w, g, l, &t);
+    json_end(&w);
+    json_end(&w);
+    text_printf(out, ";\n%s</script>\n", script);
+    free_times(&t);
+}
+
+void arena_curve(const struct graph *g, const struct lives *l, const double *seconds, struct text *out)
+{
+    struct times t = make_times(g, seconds);
+    struct series s = {.name = "live"};
+    const struct series *drawn = &s;
+    /* The largest within each slice of time: a thin peak stays visible. */
+    double slice = t.end / CURVE_POINTS, border = slice, most = 0;
+    for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
+        uint64_t *alive = lives_by_position(l, g, p);
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            double sum = 0;
+            for (int kind = 0; kind < KIND_COUNT; kind++) sum += (double)alive[k * KIND_COUNT + (uint32_t)kind];
+            if (sum > most) most = sum;
+            if (t.at[p][k + 1] < border) continue;
+            vec_push(&s.x, 1e3 * t.at[p][k]);
+            vec_push(&s.y, most / (1 << 20));
+            most = 0;
+            while (border <= t.at[p][k + 1]) border += slice;
+        }
+        mem_free(alive);
+    }
+    curve_draw(out, "MiB alive over the milliseconds of a step", &drawn, 1);
+    vec_free(&s.x);
+    vec_free(&s.y);
+    free_times(&t);
+}

@@ -1,0 +1,102 @@
+/*
+ * lives.c: see lives.h.
+ */
+#include "report/lives.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *lives_name(const struct graph *g, const struct lives_event *v)
+{
+    if (v->storage) return graph_name(g, g->storages.at[v->storage].name);
+    return op_table[node_at(g, v->node)->op].name;
+}
+
+enum kind lives_kind(const struct graph *g, const struct lives_event *v)
+{
+    return v->storage ? (enum kind)g->storages.at[v->storage].kind : KIND_WORKSPACE;
+}
+
+/* In the order in which they happen. Among births the lower address comes first. */
+static int in_time(const void *a, const void *b)
+{
+    const struct lives_event *x = a, *y = b;
+    if (x->program != y->program) return x->program < y->program ? -1 : 1;
+    if (x->position != y->position) return x->position < y->position ? -1 : 1;
+    if (x->birth != y->birth) return x->birth ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static void push(struct lives *l, const struct graph *g, struct lives_event v, enum program p, uint32_t position, bool birth)
+{
+    v.program = (uint8_t)p;
+    v.position = position;
+    v.birth = birth;
+    v.node = g->order[p].nodes.n ? g->order[p].nodes.at[position] : 0;
+    vec_push(&l->events, v);
+}
+
+/* Both ends of a storage's life in the step; what is handed over dies with the update. */
+static void add_storage(struct lives *l, const struct plan *plan, const struct graph *g, id s, enum program p)
+{
+    const struct storage *x = &g->storages.at[s];
+    const struct life *life = &plan->placement.life[p][s], *later = &plan->placement.life[PROGRAM_UPDATE][s];
+    struct lives_event v = {.storage = s, .offset = plan->placement.offset[s], .bytes = align_up(x->bytes, PLAN_ALIGN)};
+    bool handed = x->handed && plan->placement.life[PROGRAM_STEP][s].used && later->used;
+    if (!(handed && p == PROGRAM_UPDATE)) push(l, g, v, p, life->start, true);
+    if (!(handed && p == PROGRAM_STEP)) push(l, g, v, p, life->end, false);
+}
+
+static bool is_placed(const struct plan *p, const struct graph *g, id s)
+{
+    const struct storage *x = &g->storages.at[s];
+    bool used = x->kind == KIND_STAGING || x->kind == KIND_STEP || x->kind == KIND_PARAM || x->kind == KIND_MASTER; /* read or not */
+    for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->placement.life[program][s].used;
+    return used && x->space == SPACE_DEVICE;
+}
+
+bool lives_lasts(const struct plan *p, const struct graph *g, id s) { return storage_lasts(&g->storages.at[s]) && is_placed(p, g, s); }
+
+void lives_collect(struct lives *l, const struct plan *plan, const struct graph *g)
+{
+    static const enum program programs[] = {PROGRAM_STEP, PROGRAM_UPDATE};
+    memset(l, 0, sizeof *l);
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (!is_placed(plan, g, s)) continue;
+        if (storage_lasts(x)) l->lasting[x->kind] += align_up(x->bytes, PLAN_ALIGN);
+        for (size_t k = 0; k < COUNT(programs) && !storage_lasts(x); k++)
+            if (plan->placement.life[programs[k]][s].used) add_storage(l, plan, g, s, programs[k]);
+    }
+    for (size_t k = 0; k < COUNT(programs); k++)
+        for (uint32_t i = 0; i < g->order[programs[k]].nodes.n; i++) {
+            const struct binding *b = &plan->placement.binding[g->order[programs[k]].nodes.at[i]];
+            if (!b->work_bytes) continue;
+            struct lives_event v = {.offset = b->work_offset, .bytes = align_up(b->work_bytes, PLAN_ALIGN)};
+            push(l, g, v, programs[k], i, true);
+            push(l, g, v, programs[k], i, false);
+        }
+    if (l->events.n) qsort(l->events.at, l->events.n, sizeof *l->events.at, in_time);
+}
+
+void lives_free(struct lives *l) { vec_free(&l->events); }
+
+uint64_t *lives_by_position(const struct lives *l, const struct graph *g, enum program p)
+{
+    uint32_t n = g->order[p].nodes.n, k = 0;
+    uint64_t *out = mem_alloc((n + 1) * KIND_COUNT * sizeof *out), now[KIND_COUNT];
+    memcpy(now, l->lasting, sizeof now);
+    /* What an earlier program handed over is alive from the beginning. */
+    for (; k < l->events.n && l->events.at[k].program != p; k++) {
+        const struct lives_event *v = &l->events.at[k];
+        now[lives_kind(g, v)] += v->birth ? v->bytes : -v->bytes;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        for (; k < l->events.n && l->events.at[k].program == p && l->events.at[k].position == i && l->events.at[k].birth; k++)
+            now[lives_kind(g, &l->events.at[k])] += l->events.at[k].bytes;
+        memcpy(out + i * KIND_COUNT, now, sizeof now);
+        for (; k < l->events.n && l->events.at[k].program == p && l->events.at[k].position == i; k++)
+            now[lives_kind(g, &l->events.at[k])] -= l->events.at[k].bytes;
+    }
+    return out;
+}

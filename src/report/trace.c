@@ -1,0 +1,97 @@
+/*
+ * trace.c: Chrome's trace events (see trace.h). Times are microseconds from the first launch.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "graph/ops.h"
+#include "io/json.h"
+#include "report/trace.h"
+
+enum { PROCESS = 1 };
+
+/* Microseconds with three digits behind the point. */
+static double micro(double seconds) { return round(1e9 * seconds) / 1e3; }
+
+static void put_name(struct json_writer *w, const char *what, int thread, const char *name)
+{
+    json_begin_map(w, NULL);
+    json_put_string(w, "ph", "M");
+    json_put_string(w, "name", what);
+    json_put_int(w, "pid", PROCESS);
+    json_put_int(w, "tid", thread);
+    json_begin_map(w, "args");
+    json_put_string(w, "name", name);
+    json_end(w);
+    json_end(w);
+}
+
+/* What a node moves and computes, and what it is called. */
+static void put_slice(struct json_writer *w, const struct graph *g, const struct timing_event *v, double zero)
+{
+    const struct node *n = node_at(g, v->node);
+    const struct tensor *in[MAX_IN] = {0}, *out[MAX_OUT] = {0};
+    char shape[160];
+    for (int i = 0; i < n->nin; i++) in[i] = n->in[i] ? tensor_at(g, n->in[i]) : NULL;
+    for (int o = 0; o < n->nout; o++) out[o] = n->out[o] ? tensor_at(g, n->out[o]) : NULL;
+    struct cost c = op_table[n->op].cost(in, out, &n->attr);
+    json_begin_map(w, NULL);
+    json_put_string(w, "ph", "X");
+    json_put_string(w, "name", op_table[n->op].name);
+    json_put_string(w, "cat", phase_name(n->phase));
+    json_put_int(w, "pid", PROCESS);
+    json_put_int(w, "tid", v->lane);
+    json_put_number(w, "ts", micro(v->from - zero));
+    json_put_number(w, "dur", micro(v->to - v->from));
+    json_begin_map(w, "args");
+    json_put_string(w, "module", graph_name(g, g->scopes.at[n->scope].name));
+    json_put_string(w, "program", program_name(v->program));
+    if (n->nout && n->out[0]) json_put_string(w, "result", tensor_print(g, n->out[0], shape));
+    json_put_number(w, "bytes", c.bytes);
+    json_put_number(w, "flops", c.flops);
+    json_end(w);
+    json_end(w);
+}
+
+static void put_counter(struct json_writer *w, const uint64_t *bytes, double at)
+{
+    json_begin_map(w, NULL);
+    json_put_string(w, "ph", "C");
+    json_put_string(w, "name", "memory");
+    json_put_int(w, "pid", PROCESS);
+    json_put_number(w, "ts", micro(at));
+    json_begin_map(w, "args");
+    for (int k = KIND_PARAM; k < KIND_COUNT; k++) json_put_uint(w, kind_name(k), bytes[k]);
+    json_end(w);
+    json_end(w);
+}
+
+void trace_write(const struct plan *p, const struct graph *g, const struct lives *l, const struct timing *t, struct text *out)
+{
+    struct json_writer w = {.out = out};
+    uint64_t *alive[PROGRAM_COUNT] = {0}, last[KIND_COUNT] = {0};
+    double zero = t->n_events ? t->events[0].from : 0;
+    alive[PROGRAM_STEP] = lives_by_position(l, g, PROGRAM_STEP);
+    alive[PROGRAM_UPDATE] = lives_by_position(l, g, PROGRAM_UPDATE);
+    json_begin_map(&w, NULL);
+    json_put_string(&w, "displayTimeUnit", "ms");
+    json_begin_map(&w, "otherData");
+    json_put_uint(&w, "arena_bytes", plan_arena(p));
+    json_end(&w);
+    json_begin_list(&w, "traceEvents");
+    put_name(&w, "process_name", 0, "plimsoll");
+    put_name(&w, "thread_name", LANE_COMPUTE, "compute");
+    put_name(&w, "thread_name", LANE_COPY, "copy");
+    for (uint32_t i = 0; i < t->n_events; i++) {
+        const struct timing_event *v = &t->events[i];
+        const uint64_t *now = alive[v->program] + v->position * KIND_COUNT;
+        if (memcmp(now, last, sizeof last)) put_counter(&w, now, v->from - zero);
+        memcpy(last, now, sizeof last);
+        put_slice(&w, g, v, zero);
+        text_append(out, "\n", 1);
+    }
+    json_end(&w);
+    json_end(&w);
+    mem_free(alive[PROGRAM_STEP]);
+    mem_free(alive[PROGRAM_UPDATE]);
+}

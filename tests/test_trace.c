@@ -1,0 +1,148 @@
+/*
+ * test_trace.c: a step as Chrome's trace and as PyTorch's snapshot, read back and checked
+ * against the plan: live bytes never exceed the arena, reach the plan's peak, and every
+ * block that is taken is given back.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "io/json.h"
+#include "io/pickle.h"
+#include "report/trace.h"
+#include "train/bench.h"
+
+struct made {
+    struct config config;
+    struct bench bench;
+    struct lives lives;
+};
+
+static const char *const MODELS[][3] = {{"model.preset=llama-tiny", "data.sequence=32", "memory.micro_batch=2"},
+                                        {"model.preset=sam-tiny", "data.format=sa1b", "memory.head_chunks=2"}};
+
+static void make(struct made *m, const char *const sets[3])
+{
+    struct error e = {0};
+    config_init(&m->config);
+    for (int i = 0; i < 3; i++) assert_int_equal(config_set(&m->config, sets[i], &e), PL_OK);
+    assert_int_equal(config_set(&m->config, "train.effective_batch=4", &e), PL_OK);
+    assert_int_equal(config_set(&m->config, "data.max_masks=4", &e), PL_OK);
+    assert_int_equal(bench_open(&m->bench, &m->config, &(struct run_options){.train = true}, &e), PL_OK);
+    timing_note(&m->bench.now, 100000);
+    assert_int_equal(bench_run(&m->bench, 1, &e), PL_OK);
+    lives_collect(&m->lives, &m->bench.run.plan, &m->bench.run.graph);
+}
+
+static void drop(struct made *m)
+{
+    lives_free(&m->lives);
+    bench_close(&m->bench);
+    config_free(&m->config);
+}
+
+/* Live sums by position are what the planner says of the peak. */
+static void test_lives(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(MODELS); i++) {
+        struct made m;
+        make(&m, MODELS[i]);
+        const struct plan *p = &m.bench.run.plan;
+        uint64_t most = 0;
+        for (int program = PROGRAM_STEP; program <= PROGRAM_UPDATE; program++) {
+            uint64_t *alive = lives_by_position(&m.lives, &m.bench.run.graph, program);
+            for (uint32_t k = 0; k < m.bench.run.graph.order[program].nodes.n; k++) {
+                uint64_t sum = 0;
+                for (int kind = 0; kind < KIND_COUNT; kind++) sum += alive[k * KIND_COUNT + (uint32_t)kind];
+                assert_true(sum <= plan_arena(p));
+                if (sum > most) most = sum;
+            }
+            mem_free(alive);
+        }
+        assert_int_equal(most, p->peak.bytes);
+        drop(&m);
+    }
+}
+
+static void test_trace(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(MODELS); i++) {
+        struct made m;
+        struct text out = {0};
+        struct bump b = {0};
+        struct value *v;
+        struct error e = {0};
+        uint32_t slices = 0, counters = 0;
+        double last = 0;
+        make(&m, MODELS[i]);
+        trace_write(&m.bench.run.plan, &m.bench.run.graph, &m.lives, &m.bench.now, &out);
+        assert_int_equal(json_parse(out.at, out.n, &b, &v, &e), PL_OK);
+        const struct value *events = value_get(v, "traceEvents");
+        for (uint32_t k = 0; k < events->count; k++) {
+            const char *kind = value_get(events->items[k], "ph")->text;
+            if (!strcmp(kind, "M")) continue;
+            double at = value_get(events->items[k], "ts")->number;
+            assert_true(at >= last);
+            last = at;
+            slices += !strcmp(kind, "X");
+            counters += !strcmp(kind, "C");
+        }
+        assert_int_equal(slices, m.bench.now.n_events);
+        assert_true(counters > 10);
+        bump_free(&b);
+        text_free(&out);
+        drop(&m);
+    }
+}
+
+static int64_t number(const struct pickle *p, const char *key) { return pickle_get(p, key)->integer; }
+
+/* Blocks tile the segment; in the trace no two live blocks overlap and all are freed. */
+static void test_snapshot(void **state)
+{
+    (void)state;
+    struct made m;
+    struct text out = {0};
+    struct bump b = {0};
+    struct pickle *root;
+    struct error e = {0};
+    size_t used;
+    make(&m, MODELS[0]);
+    snapshot_write(&m.bench.run.plan, &m.bench.run.graph, &m.lives, &out);
+    assert_int_equal(pickle_read((const uint8_t *)out.at, out.n, &used, &b, &root, &e), PL_OK);
+    assert_int_equal(used, out.n);
+    const struct pickle *segment = pickle_get(root, "segments")->items[0], *blocks = pickle_get(segment, "blocks");
+    const struct pickle *trace = pickle_get(root, "device_traces")->items[0];
+    int64_t at = number(segment, "address"), end = at + number(segment, "total_size"), live = number(segment, "allocated_size"), most = live;
+    assert_int_equal(end - at, plan_arena(&m.bench.run.plan));
+    for (uint32_t i = 0; i < blocks->n; i++) {
+        assert_int_equal(number(blocks->items[i], "address"), at);
+        at += number(blocks->items[i], "size");
+    }
+    assert_int_equal(at, end);
+    for (uint32_t i = 0; i < trace->n; i++) {
+        const struct pickle *v = trace->items[i];
+        const char *action = pickle_get(v, "action")->text;
+        assert_true(number(v, "addr") + number(v, "size") <= end);
+        assert_true(pickle_get(v, "frames")->n >= 2);
+        if (!strcmp(action, "alloc")) live += number(v, "size");
+        if (!strcmp(action, "free_completed")) live -= number(v, "size");
+        if (live > most) most = live;
+    }
+    assert_int_equal(live, number(segment, "allocated_size"));
+    assert_int_equal(most, m.bench.run.plan.peak.bytes);
+    bump_free(&b);
+    text_free(&out);
+    drop(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lives), cmocka_unit_test(test_trace), cmocka_unit_test(test_snapshot)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
