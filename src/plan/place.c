@@ -39,26 +39,6 @@ static bool crosses(const struct item *x) { return x->first != x->last; }
 
 /* --- what must be placed ------------------------------------------------------- */
 
-/* Storages that some node of some program touches, or that hold weights. */
-static bool *mark_reached(const struct graph *g)
-{
-    bool *reached = mem_alloc(g->storages.n);
-    for (int p = 0; p < PROGRAM_COUNT; p++)
-        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
-            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
-            for (int i = 0; i < n->nin; i++) reached[tensor_at(g, n->in[i])->storage] = true;
-            for (int o = 0; o < n->nout; o++) reached[tensor_at(g, n->out[o])->storage] = true;
-        }
-    for (uint32_t i = 0; i < g->params.n; i++) {
-        reached[tensor_at(g, g->params.at[i].tensor)->storage] = true;
-        reached[tensor_at(g, g->params.at[i].master)->storage] = true;
-    }
-    for (id s = 1; s < g->storages.n; s++)
-        if (g->storages.at[s].kind == KIND_STAGING || g->storages.at[s].kind == KIND_STEP) reached[s] = true;
-    reached[0] = false;
-    return reached;
-}
-
 /* Segment numbers by position: a new one where block, phase or loop changes. */
 static uint32_t *find_segments(const struct graph *g, enum program p)
 {
@@ -274,99 +254,13 @@ static void place_space(struct plan *p, const struct graph *g, enum space space,
     }
 }
 
-/* Chooses kernels and adds up predicted time; loops multiply. */
-static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
-{
-    for (int program = 0; program < PROGRAM_COUNT; program++)
-        for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
-            id n = g->order[program].nodes.at[k];
-            const struct node *x = node_at(g, n);
-            if (op_table[x->op].flags & OPF_VIEW) continue;
-            struct query q;
-            query_fill(&q, g, x, profile);
-            const struct kernel *kernel = kernel_find(profile->kind, x->op, &q);
-            if (!kernel)
-                return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
-                                 q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
-            p->placement.binding[n] = (struct binding){kernel, 0, kernel->workspace ? kernel->workspace(&q) : 0};
-            double times = 1;
-            for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
-            if (program != PROGRAM_EVAL) p->seconds += times * kernel_seconds(&q, x->op);
-        }
-    return PL_OK;
-}
-
-static void find_peak(struct plan *p, const struct graph *g, const bool *reached)
-{
-    uint64_t fixed[KIND_COUNT] = {0};
-    for (id s = 1; s < g->storages.n; s++) {
-        const struct storage *x = &g->storages.at[s];
-        if (storage_lasts(x) && x->space == SPACE_DEVICE && reached[s])
-            fixed[x->kind] += align_up(x->bytes, PLAN_ALIGN);
-    }
-    p->peak = (struct peak){0};
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        uint32_t n = g->order[program].nodes.n;
-        /* Differences at births and deaths, then a running sum. */
-        int64_t *act = mem_alloc((n + 1) * sizeof *act), *grad = mem_alloc((n + 1) * sizeof *grad);
-        const struct life *life = p->placement.life[program];
-        for (id s = 1; s < g->storages.n; s++)
-            if (life[s].used && !storage_lasts(&g->storages.at[s]) && g->storages.at[s].space == SPACE_DEVICE) {
-                int64_t *sum = g->storages.at[s].handed ? grad : act;
-                sum[life[s].start] += (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
-                sum[life[s].end + 1] -= (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
-            }
-        int64_t live = 0, handed = 0;
-        for (uint32_t k = 0; k < n; k++) {
-            live += act[k];
-            handed += grad[k];
-            uint64_t work = align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
-            uint64_t bytes = p->persistent[SPACE_DEVICE] + (uint64_t)(live + handed) + work;
-            if (bytes <= p->peak.bytes) continue;
-            p->peak.program = program;
-            p->peak.instant = k;
-            p->peak.bytes = bytes;
-            memcpy(p->peak.by_kind, fixed, sizeof fixed);
-            p->peak.by_kind[KIND_ACT] = (uint64_t)live;
-            p->peak.by_kind[KIND_GRAD] += (uint64_t)handed;
-            p->peak.by_kind[KIND_WORKSPACE] = work;
-        }
-        mem_free(act);
-        mem_free(grad);
-    }
-}
-
-/* What is handed over lives to the step's end and through the whole update, also beyond its
- * last reader: a gradient that is not finite is looked for there. */
-static void stretch_handed(struct plan *p, const struct graph *g)
-{
-    struct life *step = p->placement.life[PROGRAM_STEP], *update = p->placement.life[PROGRAM_UPDATE];
-    for (id s = 1; s < g->storages.n; s++) {
-        if (!g->storages.at[s].handed || !step[s].used) continue;
-        step[s].end = g->order[PROGRAM_STEP].nodes.n - 1;
-        if (g->order[PROGRAM_UPDATE].nodes.n) update[s] = (struct life){0, g->order[PROGRAM_UPDATE].nodes.n - 1, true};
-    }
-}
-
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
 {
-    p->placement = (struct placement){.storages = g->storages.n, .nodes = g->nodes.n};
-    p->placement.offset = mem_alloc(g->storages.n * sizeof(uint64_t));
-    p->placement.binding = mem_alloc(g->nodes.n * sizeof(struct binding));
-    p->seconds = 0;
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        p->placement.life[program] = mem_alloc(g->storages.n * sizeof(struct life));
-        graph_lifetimes(g, program, p->placement.life[program]);
-    }
-    stretch_handed(p, g);
-    int rc = bind_kernels(p, g, profile, e);
-    if (rc) {
-        placement_free(&p->placement);
-        return rc;
-    }
-    bool *reached = mark_reached(g);
+    int rc = plan_bind(p, g, profile, NULL, e);
+    if (rc) return rc;
+    bool *reached = plan_reached(g);
     for (int space = 0; space < SPACE_COUNT; space++) place_space(p, g, space, reached);
-    find_peak(p, g, reached);
+    plan_find_peak(p, g, reached);
     mem_free(reached);
     return PL_OK;
 }
