@@ -3,14 +3,15 @@
  *
  *     family   all surveys of one micro-batch:
  *
- *              pieces of the head    1    2    4  ..
- *              kept                  x    x    x          recompute none
- *              selective             x    x    x          recompute selective
- *              whole, halves         x                    recompute all, all+halves; for each
- *                                                         number of pieces where these hold blocks
+ *              pieces of the head    1    2    8  ..
+ *              kept                  x    x    x      recompute none, or as it is set by hand
+ *              selective             x    x    x      recompute selective
+ *              whole                 x    x    x      recompute all
+ *              halves                x    x    x      recompute all+halves
+ *              whole, selective      x    x    x      recompute all+selective
  *
- * A setting takes the rebuilt blocks from `whole` or `halves` and all else from one of the
- * two rows above. Where recompute is set by hand there is one row, surveyed as it is.
+ * A setting takes the rebuilt blocks, and what is in no block, from one of the last three rows,
+ * and the other blocks from one of the first two.
  */
 #include "plan/space.h"
 
@@ -25,10 +26,17 @@ enum { STEPS = 8, UPDATES = 16 };
 static const int pieces[] = {1, 2, 8, 32};
 enum { CHUNKINGS = COUNT(pieces) };
 
+enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS };
+static const struct rebuild rebuild_of_row[ROWS] = {
+    [SELECTIVE] = {.kind = REBUILD_SELECTIVE},
+    [WHOLE] = {.kind = REBUILD_ALL},
+    [HALVES] = {.kind = REBUILD_ALL, .halves = true},
+    [WHOLE_SELECTIVE] = {.kind = REBUILD_ALL, .selective = true},
+};
+
 struct family {
     struct settings base;
-    struct survey row[2][CHUNKINGS]; /* kept or as set by hand; selective */
-    struct survey again[2][CHUNKINGS]; /* whole, halves */
+    struct survey row[ROWS][CHUNKINGS];
 };
 
 /* One form of the update: state and masters, and where they are. */
@@ -49,7 +57,6 @@ struct builder {
     const struct settings *base;
     VEC(struct family) families;
     int chunk[CHUNKINGS], chunks;
-    bool inside;                     /* there are blocks in the pieces */
     struct update update[UPDATES];
     int updates;
     VEC(struct extent) extents;
@@ -95,13 +102,9 @@ static void add_job(struct jobs *jobs, struct settings s, int chunks, struct reb
 static void add_family_jobs(struct builder *b, struct family *f, struct jobs *jobs)
 {
     bool free = b->x->f.recompute;
-    for (int c = 0; c < b->chunks; c++) {
-        add_job(jobs, f->base, b->chunk[c], free ? (struct rebuild){.kind = REBUILD_NONE} : b->base->recompute, &f->row[0][c]);
-        if (free) add_job(jobs, f->base, b->chunk[c], (struct rebuild){.kind = REBUILD_SELECTIVE}, &f->row[1][c]);
-    }
-    for (int halves = 0; halves < 2 && free && b->blocks; halves++)
-        for (int c = 0; c < (b->inside ? b->chunks : 1); c++)
-            add_job(jobs, f->base, b->chunk[c], (struct rebuild){.kind = REBUILD_ALL, .halves = halves}, &f->again[halves][c]);
+    for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
+        for (int c = 0; c < b->chunks; c++)
+            add_job(jobs, f->base, b->chunk[c], free ? rebuild_of_row[row] : b->base->recompute, &f->row[row][c]);
 }
 
 /* --- the dimensions ------------------------------------------------------------------------ */
@@ -128,13 +131,29 @@ static void list_families(struct builder *b)
 static void list_chunks(struct builder *b, const struct graph *g)
 {
     bool rows = false;
-    for (id s = 1; s < g->scopes.n; s++) {
-        rows |= g->scopes.at[s].flags & SCOPE_ROWS;
-        b->inside |= g->scopes.at[s].flags & SCOPE_BLOCK && graph_scope_is(g, s, SCOPE_ROWS);
-    }
+    for (id s = 1; s < g->scopes.n; s++) rows |= g->scopes.at[s].flags & SCOPE_ROWS;
     if (!b->x->f.head_chunks) b->chunk[b->chunks++] = b->base->head_chunks;
     else
         for (; b->chunks < (rows ? (int)CHUNKINGS : 1); b->chunks++) b->chunk[b->chunks] = pieces[b->chunks];
+}
+
+static uint32_t count_rebuilt(const struct builder *b, const struct graph *g, int n)
+{
+    struct settings s = *b->base;
+    s.recompute = (struct rebuild){.kind = REBUILD_FIRST, .n = n};
+    bool *some = survey_rebuilt(g, &s, b->blocks);
+    uint32_t count = 0;
+    for (uint32_t i = 1; i <= b->blocks; i++) count += some[i];
+    mem_free(some);
+    return count;
+}
+
+/* first:n counts in every chain of blocks. Within a chain as short as a mask decoder's, blocks
+ * share what selective makes again, and half a chain is no sum of its parts: n is at least as long
+ * as all such chains. */
+static bool splits_short_chain(const struct builder *b, const struct graph *g, int n)
+{
+    return n < 4 && count_rebuilt(b, g, n + 1) > count_rebuilt(b, g, n) + 1;
 }
 
 static void list_extents(struct builder *b, const struct graph *g)
@@ -146,12 +165,10 @@ static void list_extents(struct builder *b, const struct graph *g)
     vec_push(&b->extents, ((struct extent){.rebuilt = mem_alloc(b->blocks + 1)}));
     for (int n = step; n && n < (int)b->blocks; n += step) {
         s.recompute = (struct rebuild){.kind = REBUILD_FIRST, .n = n};
-        bool *some = survey_rebuilt(g, &s, b->blocks);
-        if (!memcmp(some, all, b->blocks + 1)) {
-            mem_free(some);
-            break;
-        }
-        vec_push(&b->extents, ((struct extent){.n = n, .rebuilt = some}));
+        bool *some = survey_rebuilt(g, &s, b->blocks), whole = !memcmp(some, all, b->blocks + 1);
+        if (whole || splits_short_chain(b, g, n)) mem_free(some);
+        else vec_push(&b->extents, ((struct extent){.n = n, .rebuilt = some}));
+        if (whole) break;
     }
     if (b->blocks) vec_push(&b->extents, ((struct extent){.all = true, .rebuilt = all}));
     else mem_free(all);
@@ -177,7 +194,16 @@ static void list_updates(struct builder *b)
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* The step's transients and seconds with the given blocks rebuilt, as `again` has them. */
+/* The moment of another survey of the same model; its own where there is none. */
+static const struct moment *same_moment(const struct survey *v, const struct moment *m)
+{
+    for (uint32_t i = 0; i < v->moments; i++)
+        if (v->moment[i].owner == m->owner && v->moment[i].signature == m->signature) return &v->moment[i];
+    return m;
+}
+
+/* The step's transients and seconds with the given blocks as `again` has them. Where blocks of
+ * two surveys meet, what one hands the other may be counted by both: a bound must not. */
 static uint64_t compose(const struct survey *rest, const struct survey *again, const bool *rebuilt, double *seconds)
 {
     uint64_t most = 0;
@@ -186,38 +212,59 @@ static uint64_t compose(const struct survey *rest, const struct survey *again, c
     for (int turn = 0; turn < 2; turn++) {
         const struct survey *v = turn ? again : rest;
         for (uint32_t i = 0; i < v->moments; i++) {
-            const struct moment *m = &v->moment[i];
-            uint64_t bytes = m->own;
+            const struct moment *m = &v->moment[i], *other = same_moment(turn ? rest : again, m);
+            uint64_t bytes = m->kept[0];
             if (rebuilt[m->owner] != turn) continue;
-            for (const uint32_t *b = m->open; *b; b++) bytes += (rebuilt[*b] ? again : rest)->block[*b].saved;
+            for (uint32_t b = 1; b <= rest->blocks; b++) bytes += (rebuilt[b] == turn ? m : other)->kept[b];
             most = larger(most, bytes);
         }
     }
-    return most;
+    bool mixed = false;
+    for (uint32_t b = 1; b <= rest->blocks; b++) mixed |= rebuilt[b] != rebuilt[1];
+    return mixed ? most - rest->shared : most;
 }
 
-static void add_choice(struct builder *b, const struct family *f, int chunk, int row, const struct extent *extent, int halves)
+static void add_choice(struct builder *b, const struct family *f, int chunk, const struct survey *rest, const struct survey *again,
+                       const struct extent *extent, struct rebuild recompute)
 {
-    const struct survey *rest = &f->row[row][chunk], *plain = &b->update[0].survey;
+    const struct survey *plain = &b->update[0].survey, *shown = extent->all ? again : rest;
     double seconds;
-    uint64_t step = compose(rest, &f->again[halves][b->inside ? chunk : 0], extent->rebuilt, &seconds);
+    uint64_t step = compose(rest, again, extent->rebuilt, &seconds);
     struct plan_choice c = {.settings = f->base};
     c.settings.head_chunks = b->chunk[chunk];
-    c.settings.recompute = extent->all ? (struct rebuild){.kind = REBUILD_ALL} : (struct rebuild){.kind = REBUILD_FIRST, .n = extent->n};
-    c.settings.recompute.halves = halves;
-    c.settings.recompute.selective = row;
-    if (!extent->all && !extent->n) c.settings.recompute = (struct rebuild){.kind = row ? REBUILD_SELECTIVE : REBUILD_NONE};
-    if (!b->x->f.recompute) c.settings.recompute = b->base->recompute;
+    c.settings.recompute = recompute;
     for (int u = 0; u < b->updates; u++) {
         const struct survey *update = &b->update[u].survey;
         c.settings.state = b->update[u].s.state;
         c.settings.offload = b->update[u].s.offload;
         c.seconds = seconds + update->update_seconds;
-        c.bound[SPACE_DEVICE] = rest->persistent[SPACE_DEVICE] - plain->persistent[SPACE_DEVICE] + update->persistent[SPACE_DEVICE] +
-                                larger(larger(step, update->update), rest->eval);
-        c.bound[SPACE_HOST] = rest->persistent[SPACE_HOST] - plain->persistent[SPACE_HOST] + update->persistent[SPACE_HOST];
+        for (int s = 0; s < SPACE_COUNT; s++) c.bound[s] = shown->persistent[s] - plain->persistent[s] + update->persistent[s];
+        c.bound[SPACE_DEVICE] += larger(larger(step, update->update), shown->eval);
         vec_push(&b->x->choices, c);
     }
+}
+
+/* Everything that recompute may be, for one micro-batch and number of pieces. */
+static void add_rebuilds(struct builder *b, const struct family *f, int chunk)
+{
+    static const struct { int rest, again; } pairs[] = {{KEPT, WHOLE}, {KEPT, HALVES}, {SELECTIVE, WHOLE_SELECTIVE}};
+    const struct extent *none = &b->extents.at[0];
+    const struct survey *kept = &f->row[KEPT][chunk], *selective = &f->row[SELECTIVE][chunk];
+    if (!b->x->f.recompute) {
+        add_choice(b, f, chunk, kept, kept, none, b->base->recompute);
+        return;
+    }
+    add_choice(b, f, chunk, kept, kept, none, (struct rebuild){.kind = REBUILD_NONE});
+    add_choice(b, f, chunk, selective, selective, none, (struct rebuild){.kind = REBUILD_SELECTIVE});
+    for (size_t k = 0; k < COUNT(pairs); k++)
+        for (uint32_t i = 1; i < b->extents.n; i++) {
+            const struct extent *x = &b->extents.at[i];
+            struct rebuild r = rebuild_of_row[pairs[k].again];
+            if (r.halves && !x->all) continue;
+            r.kind = x->all ? REBUILD_ALL : REBUILD_FIRST;
+            r.n = x->n;
+            add_choice(b, f, chunk, &f->row[pairs[k].rest][chunk], &f->row[pairs[k].again][chunk], x, r);
+        }
 }
 
 static int by_seconds(const void *a, const void *b)
@@ -230,13 +277,8 @@ static int by_seconds(const void *a, const void *b)
 
 static void add_choices(struct builder *b)
 {
-    int rows = b->x->f.recompute ? 2 : 1;
     for (uint32_t i = 0; i < b->families.n; i++)
-        for (int c = 0; c < b->chunks; c++)
-            for (int row = 0; row < rows; row++)
-                for (uint32_t k = 0; k < b->extents.n && (k == 0 || b->x->f.recompute); k++)
-                    for (int halves = 0; halves < (b->extents.at[k].all ? 2 : 1); halves++)
-                        add_choice(b, &b->families.at[i], c, row, &b->extents.at[k], halves);
+        for (int c = 0; c < b->chunks; c++) add_rebuilds(b, &b->families.at[i], c);
     for (uint32_t i = 0; i < b->x->choices.n; i++) b->x->choices.at[i].number = i;
     qsort(b->x->choices.at, b->x->choices.n, sizeof *b->x->choices.at, by_seconds);
 }
@@ -246,11 +288,8 @@ static void add_choices(struct builder *b)
 static void free_builder(struct builder *b)
 {
     for (uint32_t i = 0; i < b->families.n; i++) {
-        for (int row = 0; row < 2; row++)
-            for (int c = 0; c < (int)CHUNKINGS; c++) {
-                survey_free(&b->families.at[i].row[row][c]);
-                survey_free(&b->families.at[i].again[row][c]);
-            }
+        for (int row = 0; row < ROWS; row++)
+            for (int c = 0; c < (int)CHUNKINGS; c++) survey_free(&b->families.at[i].row[row][c]);
     }
     for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
     for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].rebuilt);

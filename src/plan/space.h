@@ -7,7 +7,7 @@
  *     micro-batch          splits of the effective batch
  *     pieces of the head   1, 2, 8, 32
  *     recompute            none, selective, first:n and first:n+selective in steps, all,
- *                          all+selective, and both with halves
+ *                          all+halves, all+selective
  *     update               where the optimizer's state is, and its form where others are allowed
  *
  * For each micro-batch a few graphs are compiled and surveyed (survey.h); the rest is

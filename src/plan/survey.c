@@ -40,61 +40,61 @@ static void find_brackets(struct apart *a, const uint32_t *number)
     }
 }
 
-/* A storage is its block's saving when it was made in its forward and its backward, or what
- * comes after, still finds it. */
-static void add_saved(struct survey *v, const struct apart *a)
+/* The instant belongs to the moment of its owner with the same blocks open; there are few. */
+static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, uint32_t k, uint64_t bytes)
+{
+    uint32_t i = v->moments;
+    while (i > 0 && !(v->moment[i - 1].owner == owner && v->moment[i - 1].signature == signature)) i--;
+    if (!i) {
+        v->moment = mem_resize(v->moment, (v->moments + 1) * sizeof *v->moment);
+        v->moment[v->moments++] = (struct moment){owner, signature, bytes, k, mem_alloc((v->blocks + 1) * sizeof(uint64_t))};
+    } else if (bytes > v->moment[i - 1].bytes) {
+        v->moment[i - 1].bytes = bytes;
+        v->moment[i - 1].instant = k;
+    }
+}
+
+static void find_moments(struct survey *v, const struct apart *a)
+{
+    uint64_t *mark = mem_alloc((a->n + 2) * sizeof *mark), *alive = plan_alive(a->p, a->g, PROGRAM_STEP), signature = 0;
+    for (uint32_t b = 1; b <= v->blocks; b++) {
+        if (!a->closes[b]) continue;
+        uint64_t h = hash_bytes(&b, sizeof b, 1);
+        mark[a->opens[b] + 1] += h;
+        mark[a->closes[b]] -= h;
+    }
+    for (uint32_t k = 0; k < a->n; k++) add_instant(v, a->owner[k], signature += mark[k], k, alive[k]);
+    mem_free(mark);
+    mem_free(alive);
+}
+
+/* The block for whose backward a storage lives on; 0: none. */
+static uint32_t keeper(const struct apart *a, id s, uint32_t end)
+{
+    const struct graph *g = a->g;
+    if (g->storages.at[s].handed) return 0;
+    return node_at(g, g->order[PROGRAM_STEP].nodes.at[end])->phase == PHASE_FORWARD ? 0 : a->owner[end];
+}
+
+static void put_down(struct survey *v, const struct apart *a)
 {
     const struct life *life = a->p->placement.life[PROGRAM_STEP];
     for (id s = 1; s < a->g->storages.n; s++) {
         const struct storage *x = &a->g->storages.at[s];
         if (!life[s].used || storage_lasts(x) || x->space != SPACE_DEVICE) continue;
-        uint32_t b = a->owner[life[s].start];
-        if (b && life[s].start <= a->opens[b] && a->closes[b] && life[s].end >= a->closes[b])
-            v->block[b].saved += align_up(x->bytes, PLAN_ALIGN);
+        uint32_t b = keeper(a, s, life[s].end);
+        uint64_t bytes = align_up(x->bytes, PLAN_ALIGN);
+        if (b && b != a->owner[life[s].start] && bytes > v->shared) v->shared = bytes;
+        for (uint32_t i = 0; i < v->moments && b; i++) {
+            struct moment *m = &v->moment[i];
+            if (life[s].start <= m->instant && m->instant <= life[s].end && b != m->owner) m->kept[b] += bytes;
+        }
     }
-}
-
-/* The numbers of the blocks that are open at an instant, 0 behind them. */
-static uint32_t *list_open(const struct survey *v, const struct apart *a, uint32_t k)
-{
-    uint32_t *open = mem_alloc((v->blocks + 1) * sizeof *open), n = 0;
-    for (uint32_t b = 1; b <= v->blocks; b++)
-        if (a->closes[b] && a->opens[b] < k && k < a->closes[b]) open[n++] = b;
-    return open;
-}
-
-/* The instant belongs to the moment of its owner with the same blocks open; there are few. */
-static void add_instant(struct survey *v, const struct apart *a, uint32_t k, uint64_t own, uint64_t signature)
-{
-    uint32_t i = v->moments;
-    while (i > 0 && !(v->moment[i - 1].owner == a->owner[k] && v->moment[i - 1].signature == signature)) i--;
-    if (i) {
-        if (own > v->moment[i - 1].own) v->moment[i - 1].own = own;
-        return;
+    for (uint32_t i = 0; i < v->moments; i++) {
+        struct moment *m = &v->moment[i];
+        m->kept[0] = m->bytes;
+        for (uint32_t b = 1; b <= v->blocks; b++) m->kept[0] -= m->kept[b];
     }
-    v->moment = mem_resize(v->moment, (v->moments + 1) * sizeof *v->moment);
-    v->moment[v->moments++] = (struct moment){a->owner[k], own, signature, list_open(v, a, k)};
-}
-
-/* Sweeps over the instants with the sum of what open blocks have saved. */
-static void add_moments(struct survey *v, const struct apart *a, const uint64_t *alive)
-{
-    uint64_t *change = mem_alloc((a->n + 2) * sizeof *change), *mark = mem_alloc((a->n + 2) * sizeof *mark), base = 0, signature = 0;
-    for (uint32_t b = 1; b <= v->blocks; b++) {
-        if (!a->closes[b]) continue;
-        uint64_t h = hash_bytes(&b, sizeof b, 1);
-        change[a->opens[b] + 1] += v->block[b].saved;
-        change[a->closes[b]] -= v->block[b].saved;
-        mark[a->opens[b] + 1] += h;
-        mark[a->closes[b]] -= h;
-    }
-    for (uint32_t k = 0; k < a->n; k++) {
-        base += change[k];
-        signature += mark[k];
-        add_instant(v, a, k, alive[k] - base, signature);
-    }
-    mem_free(change);
-    mem_free(mark);
 }
 
 static void add_seconds(struct survey *v, const struct apart *a, const double *seconds)
@@ -117,11 +117,9 @@ static void survey_step(struct survey *v, const struct plan *p, const struct gra
     a.opens = mem_alloc((v->blocks + 1) * sizeof *a.opens);
     a.closes = mem_alloc((v->blocks + 1) * sizeof *a.closes);
     find_brackets(&a, number);
-    add_saved(v, &a);
-    uint64_t *alive = plan_alive(p, g, PROGRAM_STEP);
-    add_moments(v, &a, alive);
+    find_moments(v, &a);
+    put_down(v, &a);
     add_seconds(v, &a, seconds);
-    mem_free(alive);
     mem_free(a.owner);
     mem_free(a.opens);
     mem_free(a.closes);
@@ -178,7 +176,7 @@ int survey_make(struct survey *v, const struct source *source, const struct sett
 
 void survey_free(struct survey *v)
 {
-    for (uint32_t i = 0; i < v->moments; i++) mem_free(v->moment[i].open);
+    for (uint32_t i = 0; i < v->moments; i++) mem_free(v->moment[i].kept);
     mem_free(v->moment);
     mem_free(v->block);
     memset(v, 0, sizeof *v);
@@ -187,6 +185,7 @@ void survey_free(struct survey *v)
 bool *survey_rebuilt(const struct graph *g, const struct settings *s, uint32_t blocks)
 {
     bool *rebuilt = mem_alloc(blocks + 1);
+    bool any = false;
     uint32_t *number = mem_alloc(g->scopes.n * sizeof *number);
     struct units u;
     number_blocks(g, number);
@@ -194,8 +193,9 @@ bool *survey_rebuilt(const struct graph *g, const struct settings *s, uint32_t b
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         id n = g->order[PROGRAM_STEP].nodes.at[k];
         uint32_t b = number[graph_block_of(g, node_at(g, n)->scope)];
-        if (b && node_at(g, n)->phase == PHASE_FORWARD && u.of[n]) rebuilt[b] = true;
+        if (b && node_at(g, n)->phase == PHASE_FORWARD && u.of[n]) any = rebuilt[b] = true;
     }
+    rebuilt[0] = any;
     units_free(&u);
     mem_free(number);
     return rebuilt;

@@ -10,10 +10,10 @@
  *            +------------------------------------> instants
  *              0    1    2     head     2   1   0
  *
- * A block is open between the last node of its forward and the first of its backward; what it
- * keeps meanwhile is its `saved`. At any instant the bytes alive are what the open blocks have
- * saved and the instant's own. Instants of one block (or of none) with the same blocks open
- * are a moment, of which the largest own bytes count.
+ * A block is open between the last node of its forward and the first of its backward. Instants
+ * of one block (or of none) with the same blocks open are a moment. At its fullest instant each
+ * storage is put down to the block whose backward reads it last: that is why it is kept, and
+ * rebuilding the block changes it. What no backward reads is the moment's own.
  */
 #ifndef SURVEY_H
 #define SURVEY_H
@@ -24,15 +24,16 @@ struct survey {
     uint32_t blocks;
     struct surveyed {
         double seconds;      /* of its nodes in a whole step */
-        uint64_t saved;      /* while it is open */
     } *block;                /* by number, from 1 in the order of the forward; 0 is what is in no block */
     struct moment {
         uint32_t owner;
-        uint64_t own;        /* bytes */
         uint64_t signature;  /* of the open blocks */
-        uint32_t *open;      /* their numbers, 0 at the end */
+        uint64_t bytes;      /* alive at its fullest instant... */
+        uint32_t instant;
+        uint64_t *kept;      /* ...of them by block for whose backward; 0: the moment's own */
     } *moment;
     uint32_t moments;
+    uint64_t shared;         /* the largest storage that is made in one block and kept for another's backward */
     double update_seconds;
     uint64_t persistent[SPACE_COUNT];
     uint64_t update, eval;   /* transients of these programs */
@@ -45,7 +46,7 @@ int survey_make(struct survey *v, const struct source *source, const struct sett
 void survey_free(struct survey *v);
 
 /* By number of block: does a node of it belong to a unit that is rebuilt under these settings?
- * The caller frees it. */
+ * Element 0: of any. The caller frees it. */
 bool *survey_rebuilt(const struct graph *g, const struct settings *s, uint32_t blocks);
 
 #endif

@@ -232,7 +232,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (rc) return rc;
     if ((rc = open_profile(r, e))) return rc;
 
-    struct source source = {r, build_forward};
+    struct source source = {r, build_forward, .alone = o->define};
     struct settings s = base_settings(r, o);
     struct run_input ids;
     rc = o->plan ? follow_plan(r, &source, s, o->plan, e) : search_plan(r, &source, s, o, e);
