@@ -13,7 +13,7 @@ struct command {
 };
 extern const struct command command_plan, command_train, command_step, command_report, command_bench,
     command_data, command_convert, command_predict, command_eval, command_init,
-    command_profile;
+    command_profile, command_doctor;
 
 /* Options that commands share, parsed in one place. Members a command does not
  * allow stay NULL; an option it does not know is PL_USAGE. */
@@ -22,12 +22,13 @@ struct options {
     const char *memory, *plan, *output, *model, *batch, *steps, *threads;
     const char **set;
     int n_set;
-    bool json, explain, resume, calibrate, help;
+    bool json, explain, resume, calibrate, confirm, help;
 };
 enum option_flag {
     OPT_RUN = 1, OPT_MEMORY = 2, OPT_PLAN = 4, OPT_OUTPUT = 8, OPT_MODEL = 16, OPT_BATCH = 32, OPT_JSON = 64,
     OPT_EXPLAIN = 128, OPT_RESUME = 256, OPT_STEPS = 512, OPT_THREADS = 1024,
     OPT_CALIBRATE = 2048, /* and then no RUN.yaml is needed */
+    OPT_CONFIRM = 4096,
 };
 int options_parse(struct options *o, unsigned allowed, int argc, char **argv, struct error *e);
 void options_free(struct options *o);

@@ -8,7 +8,7 @@
 #include "cli/cli.h"
 
 static const struct command *const commands[] = {&command_plan, &command_train, &command_step, &command_report, &command_bench,
-                                                  &command_data, &command_convert, &command_predict, &command_eval, &command_init, &command_profile};
+                                                  &command_data, &command_convert, &command_predict, &command_eval, &command_init, &command_profile, &command_doctor};
 
 static void usage(FILE *out)
 {

@@ -22,7 +22,7 @@ static const struct option table[] = {
     VALUE("--out", OPT_OUTPUT, output),    VALUE("--model", OPT_MODEL, model),    VALUE("--batch", OPT_BATCH, batch),
     SWITCH("--json", OPT_JSON, json),      SWITCH("--explain", OPT_EXPLAIN, explain), SWITCH("--resume", OPT_RESUME, resume),
     VALUE("--steps", OPT_STEPS, steps),    VALUE("--threads", OPT_THREADS, threads),
-    SWITCH("--calibrate", OPT_CALIBRATE, calibrate),
+    SWITCH("--calibrate", OPT_CALIBRATE, calibrate), SWITCH("--confirm", OPT_CONFIRM, confirm),
 };
 
 static int unknown_option(const char *arg, unsigned allowed, struct error *e)

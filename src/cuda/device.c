@@ -173,6 +173,15 @@ static bool look(const struct device *d, struct cuda_view *out)
     return true;
 }
 
-static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_copy, cuda_copy, cuda_close};
+static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
+{
+    size_t left = 0, all = 0;
+    (void)d;
+    if (cudaMemGetInfo(&left, &all) != cudaSuccess) return;
+    *free = left;
+    *total = all;
+}
+
+static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_copy, cuda_copy, cuda_close, cuda_memory};
 
 const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look};

@@ -113,17 +113,25 @@ static void decoder_layer(const struct sam_build *b, struct two_way *t, int64_t 
     snprintf(scope, sizeof scope, ROOT "transformer.layers.%lld", (long long)i);
     snprintf(layer, sizeof layer, "%s.", scope);
     id outer = graph_scope_push(g, scope, SCOPE_BLOCK);
+    id part = graph_scope_push(g, "self_attn", 0);
     look_at_itself(b, layer, t, i == 0);
+    graph_scope_pop(g, part);
+    part = graph_scope_push(g, "cross_attn_token_to_image", 0);
     id placed = op_add(g, t->keys, t->places);
     id o = attend(b, layer, "cross_attn_token_to_image",
                   (struct look){op_add(g, t->tokens, t->first), placed, t->keys, 0, LAYER_DOWNSAMPLE});
     t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm2", c->eps);
+    graph_scope_pop(g, part);
+    part = graph_scope_push(g, "mlp", 0);
     o = op_act(g, layer_linear(g, t->tokens, layer, "mlp.lin1", c->inner), c->act);
     o = layer_linear(g, o, layer, "mlp.lin2", c->hidden);
     t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm3", c->eps);
+    graph_scope_pop(g, part);
+    part = graph_scope_push(g, "cross_attn_image_to_token", 0);
     o = attend(b, layer, "cross_attn_image_to_token",
                (struct look){placed, op_add(g, t->tokens, t->first), t->tokens, t->mask, LAYER_DOWNSAMPLE});
     t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
+    graph_scope_pop(g, part);
     graph_scope_pop(g, outer);
 }
 

@@ -30,6 +30,8 @@ struct device_ops {
     int (*write)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     int (*read)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     void (*close)(struct device *, struct tape *);
+    /* Bytes of its memory that are free, and all; NULL: it is the host's. */
+    void (*memory)(const struct device *, uint64_t *free, uint64_t *total);
 };
 extern const struct device_ops ref_device, cpu_device;
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "base/system.h"
 #include "graph/ops.h"
 #include "io/file.h"
 #include "train/state.h"
@@ -147,7 +148,10 @@ int bench_run(struct bench *b, int64_t steps, struct error *e)
         if (b->has_timing) timing_clear(&b->now);
         rc = take_step(b, &seconds, e);
         if (rc) break;
-        b->seconds = mem_resize(b->seconds, (b->steps + 1) * sizeof *b->seconds);
+        if (b->steps == b->room) {
+            b->room = 2 * b->room + 16;
+            b->seconds = mem_resize(b->seconds, b->room * sizeof *b->seconds);
+        }
         if (b->has_timing && (!b->steps || seconds < bench_least(b))) timing_copy(&b->fastest, &b->now);
         b->seconds[b->steps++] = seconds;
     }
@@ -243,13 +247,7 @@ uint32_t bench_ops(const struct bench *b, struct bench_op *out)
 
 uint64_t bench_peak_resident(void)
 {
-    char *text, *at;
-    size_t n;
-    struct error e;
-    unsigned long long kib = 0;
-    if (file_read("/proc/self/status", 1 << 20, &text, &n, &e)) return 0;
-    at = strstr(text, "VmHWM:");
-    if (at && sscanf(at + 6, "%llu", &kib) != 1) kib = 0;
-    mem_free(text);
-    return kib << 10;
+    struct system_process p;
+    system_process(&p);
+    return p.resident_peak;
 }

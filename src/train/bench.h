@@ -17,7 +17,7 @@ struct bench {
     struct run run;
     int64_t taken;             /* steps, warm-up included */
     double *seconds;           /* of each measured step */
-    uint32_t steps;
+    uint32_t steps, room;      /* room: of `seconds`, in steps */
     struct timing now, fastest; /* by node; of the fastest step. Empty on a device without nodes */
     bool has_timing;
 };

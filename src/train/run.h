@@ -53,6 +53,9 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
+/* Sets the memory keys to a plan's techniques; the budget stays (pin.c). */
+int run_pin(struct config *c, const struct settings *s, struct error *e);
+
 /* What plan_write needs to know. */
 struct plan_note run_note(const struct run *r, bool fits);
 /* The buffer inside the arena for moving weights; PLAN_STAGING bytes. */

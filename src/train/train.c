@@ -22,6 +22,7 @@
 #include "train/feed.h"
 #include "train/folder.h"
 #include "train/mask_scores.h"
+#include "train/monitor.h"
 #include "train/progress.h"
 #include "train/run.h"
 #include "train/signals.h"
@@ -276,7 +277,7 @@ static int publish_model(struct trainer *t, struct error *e)
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
-           k == KEY_train_save_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_data_validation ||
+           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_data_validation ||
            k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad;
 }
 
@@ -463,17 +464,33 @@ static bool stopping(const struct trainer *t) { return t->stopped || (t->o->sign
 
 static const char *unit(const struct trainer *t) { return t->data.ops ? t->data.ops->unit : "tokens"; }
 
+/* Memory at this step as members of its metrics, and in the log; "" when it is not due. */
+static void report_memory(struct trainer *t, char *out, size_t room)
+{
+    int64_t every = t->c->train_monitor_every, step = (int64_t)t->state.step;
+    struct memory_state m;
+    out[0] = '\0';
+    if (!every || (step != 1 && step % every)) return;
+    monitor_read(&m, &t->run);
+    monitor_members(&m, out, room);
+    if (!t->o->progress) return;
+    progress_break(&t->progress);
+    monitor_log(&m, &t->run, step);
+}
+
 static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
+    char memory[512];
     double speed = v->units / v->seconds;
     char per_second[32];
     snprintf(per_second, sizeof per_second, "%s_per_second", unit(t));
     const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {per_second, speed}};
     if (t->o->progress) progress_step(&t->progress, (int64_t)t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->units, v->seconds);
+    report_memory(t, memory, sizeof memory);
     int rc = folder_metrics(&t->folder, e,
                             "{\"step\":%" PRId64 ",\"loss\":%.9g,\"learning_rate\":%.9g,\"grad_norm\":%.9g,\"seconds\":%.6f,"
-                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "}",
-                            t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->seconds, per_second, t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan));
+                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s}",
+                            t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->seconds, per_second, t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), memory);
     return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars), e);
 }
 

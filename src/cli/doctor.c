@@ -1,0 +1,311 @@
+/*
+ * doctor.c: `plimsoll doctor`: what does this run need, what holds it, how large may a batch
+ * be, does anything leak, and what would help.
+ *
+ *     peaks     of the forward alone, of the forward that keeps for the backward, of both, of the update
+ *     batch     the largest micro-batch that fits: planned, and with --confirm run
+ *     leaks     --steps N steps: resident memory, allocations, descriptors and threads before and after
+ *     advice    one change at a time, planned exactly: bytes saved and seconds lost (doctor_advice.c)
+ */
+#include "cli/doctor.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/system.h"
+#include "report/lives.h"
+#include "train/bench.h"
+
+enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096 };
+
+/* --- peaks --------------------------------------------------------------------------- */
+
+/* The most that is alive while nodes of a phase run; any phase: PHASE_COUNT. */
+static uint64_t phase_peak(const struct run *r, const struct lives *l, enum program p, enum phase phase)
+{
+    uint64_t *alive = lives_by_position(l, &r->graph, p), most = 0;
+    for (uint32_t k = 0; k < r->graph.order[p].nodes.n; k++) {
+        const struct node *n = node_at(&r->graph, r->graph.order[p].nodes.at[k]);
+        uint64_t sum = 0;
+        for (int kind = 0; kind < KIND_COUNT; kind++) sum += alive[k * KIND_COUNT + (uint32_t)kind];
+        if ((phase == PHASE_COUNT || n->phase == phase) && sum > most) most = sum;
+    }
+    mem_free(alive);
+    return most;
+}
+
+/* The evaluation's: persistent bytes and what is alive at once of its transients. */
+static uint64_t forward_alone(const struct run *r)
+{
+    const struct life *life = r->plan.placement.life[PROGRAM_EVAL];
+    uint32_t n = r->graph.order[PROGRAM_EVAL].nodes.n;
+    int64_t *change = mem_alloc((n + 2) * sizeof *change), live = 0, most = 0;
+    for (id s = 1; s < r->graph.storages.n; s++) {
+        const struct storage *x = &r->graph.storages.at[s];
+        if (!life[s].used || storage_lasts(x) || x->space != SPACE_DEVICE) continue;
+        change[life[s].start] += (int64_t)align_up(x->bytes, PLAN_ALIGN);
+        change[life[s].end + 1] -= (int64_t)align_up(x->bytes, PLAN_ALIGN);
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        int64_t work = (int64_t)align_up(r->plan.placement.binding[r->graph.order[PROGRAM_EVAL].nodes.at[k]].work_bytes, PLAN_ALIGN);
+        live += change[k];
+        if (live + work > most) most = live + work;
+    }
+    mem_free(change);
+    return r->plan.persistent[SPACE_DEVICE] + (uint64_t)most;
+}
+
+struct holder {
+    id storage;
+    uint64_t bytes;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct holder *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x->storage < y->storage ? -1 : x->storage > y->storage;
+}
+
+/* The largest of what is alive at the peak. */
+static void print_holders(const struct run *r, struct text *out)
+{
+    const struct peak *peak = &r->plan.peak;
+    const struct life *life = r->plan.placement.life[peak->program];
+    struct holder *all = mem_alloc(r->graph.storages.n * sizeof *all);
+    char size[32];
+    uint32_t n = 0;
+    for (id s = 1; s < r->graph.storages.n; s++) {
+        const struct storage *x = &r->graph.storages.at[s];
+        if (life[s].used && life[s].start <= peak->instant && peak->instant <= life[s].end && x->space == SPACE_DEVICE && !storage_lasts(x))
+            all[n++] = (struct holder){s, x->bytes};
+    }
+    qsort(all, n, sizeof *all, by_bytes);
+    const struct node *at = node_at(&r->graph, r->graph.order[peak->program].nodes.at[peak->instant]);
+    text_printf(out, "What holds it: program %s, at %s of %s; %u tensors that come and go are alive, the largest\n", program_name(peak->program),
+                op_table[at->op].name, at->scope ? graph_name(&r->graph, r->graph.scopes.at[at->scope].name) : "the step", n);
+    for (uint32_t i = 0; i < n && i < TENSORS; i++)
+        text_printf(out, "  %12s  %s\n", size_print(all[i].bytes, size), graph_name(&r->graph, r->graph.storages.at[all[i].storage].name));
+    mem_free(all);
+}
+
+void doctor_peaks(const struct run *r, struct doctor_peaks *out)
+{
+    struct lives l;
+    lives_collect(&l, &r->plan, &r->graph);
+    *out = (struct doctor_peaks){.forward_alone = forward_alone(r),
+                                 .forward = phase_peak(r, &l, PROGRAM_STEP, PHASE_FORWARD),
+                                 .backward = phase_peak(r, &l, PROGRAM_STEP, PHASE_COUNT),
+                                 .update = phase_peak(r, &l, PROGRAM_UPDATE, PHASE_COUNT)};
+    lives_free(&l);
+}
+
+/* --- the largest batch -------------------------------------------------------------------- */
+
+/* The arena of a micro-batch of `b`, by the techniques of the plan, or those the search finds
+ * under the budget; UINT64_MAX when it cannot be planned. */
+static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, struct error *e)
+{
+    char sets[2][64];
+    struct config c;
+    struct run r;
+    snprintf(sets[0], sizeof sets[0], "train.effective_batch=%" PRId64, b);
+    snprintf(sets[1], sizeof sets[1], "memory.micro_batch=%" PRId64, b);
+    int rc = doctor_config(d, &c, !search, e);
+    for (int i = 0; i < 2 && !rc; i++) rc = config_set(&c, sets[i], e);
+    if (!rc && search) c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
+    if (rc) return UINT64_MAX;
+    rc = run_plan(&r, &c, &(struct run_options){.train = true}, e);
+    uint64_t bytes = rc ? UINT64_MAX : plan_arena(&r.plan);
+    run_close(&r);
+    config_free(&c);
+    return bytes;
+}
+
+/* Bytes grow with the batch, so halving finds it; 0 when not even one sample fits. */
+static int64_t largest_batch(const struct doctor *d, bool search)
+{
+    struct error e;
+    int64_t low = 0, high = 1;
+    while (high <= BATCH_MOST && arena_of(d, high, search, &e) <= d->budget) low = high, high *= 2;
+    while (low < BATCH_MOST && high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        if (arena_of(d, middle, search, &e) <= d->budget) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+/* Takes one step of that size. */
+static int confirm(const struct doctor *d, int64_t batch, struct error *e)
+{
+    char set[64];
+    struct config c;
+    struct bench b = {0};
+    int rc = doctor_config(d, &c, false, e);
+    for (int i = 0; i < 2 && !rc; i++) {
+        snprintf(set, sizeof set, "%s=%" PRId64, i ? "memory.micro_batch" : "train.effective_batch", batch);
+        rc = config_set(&c, set, e);
+    }
+    if (rc) return rc;
+    c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
+    rc = bench_open(&b, &c, &(struct run_options){.train = true}, e);
+    if (!rc) rc = bench_run(&b, 1, e);
+    bench_close(&b);
+    config_free(&c);
+    return rc;
+}
+
+/* --- leaks ------------------------------------------------------------------------------------ */
+
+struct sample {
+    struct system_process process;
+    uint64_t allocations, device_free;
+};
+
+static void take_sample(const struct bench *b, struct sample *s)
+{
+    uint64_t total;
+    memset(s, 0, sizeof *s);
+    system_process(&s->process);
+    s->allocations = mem_allocations();
+    if (b->run.device.ops->memory) b->run.device.ops->memory(&b->run.device, &s->device_free, &total);
+}
+
+static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out, struct error *e)
+{
+    struct config c;
+    struct bench b = {0};
+    struct sample before, after;
+    int rc = doctor_config(d, &c, true, e);
+    if (rc) return rc;
+    rc = bench_open(&b, &c, &(struct run_options){.train = true}, e);
+    if (!rc) {
+        b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds); /* none is taken between the two looks */
+        b.room = (uint32_t)steps + 2;
+        rc = bench_run(&b, 2, e);
+        take_sample(&b, &before);
+    }
+    if (!rc) rc = bench_run(&b, steps, e);
+    if (!rc) {
+        take_sample(&b, &after);
+        *out = (struct doctor_leaks){steps, (int64_t)(after.process.anonymous - before.process.anonymous),
+                                     (int64_t)(before.device_free - after.device_free), (int64_t)(after.allocations - before.allocations),
+                                     (int)(after.process.descriptors - before.process.descriptors), (int)(after.process.threads - before.process.threads)};
+    }
+    bench_close(&b);
+    config_free(&c);
+    return rc;
+}
+
+/* --- the report ----------------------------------------------------------------------------------- */
+
+static void print_peaks(const struct run *r, const struct doctor_peaks *p, struct text *out)
+{
+    char size[32];
+    text_printf(out, "Peaks of a micro-batch of %d\n", r->plan.settings.micro_batch);
+    text_printf(out, "  %12s  forward alone, nothing kept\n", size_print(p->forward_alone, size));
+    text_printf(out, "  %12s  forward, with what the backward will read\n", size_print(p->forward, size));
+    text_printf(out, "  %12s  forward and backward\n", size_print(p->backward, size));
+    text_printf(out, "  %12s  the update\n", size_print(p->update, size));
+    text_printf(out, "  %12s  the arena: all of it, and what it is padded with\n", size_print(plan_arena(&r->plan), size));
+}
+
+static void print_leaks(const struct doctor_leaks *l, struct text *out)
+{
+    bool clean = l->resident <= 0 && l->device <= 0 && l->allocations <= 0 && l->descriptors <= 0 && l->threads <= 0;
+    text_printf(out, "Leaks over %" PRId64 " steps: %s\n", l->steps, clean ? "none" : "something grows");
+    text_printf(out, "  host %+" PRId64 " bytes, device %+" PRId64 " bytes, allocations %+" PRId64 ", descriptors %+d, threads %+d\n", l->resident, l->device,
+                l->allocations, l->descriptors, l->threads);
+}
+
+static void print_batch(const struct doctor *d, struct text *out)
+{
+    char size[32];
+    text_printf(out, "Largest batch in one go within %s (%s)\n", size_print(d->budget, size), d->given ? "the budget" : "what is free");
+    text_printf(out, "  %6" PRId64 "  by this plan's techniques\n  %6" PRId64 "  by whatever fits%s\n", d->batch, d->batch_most,
+                d->confirmed ? "; a step of it was taken" : d->batch_most ? "; --confirm takes a step of it" : "");
+    if (d->batch >= BATCH_MOST) text_printf(out, "  (it was not looked beyond %d)\n", BATCH_MOST);
+}
+
+static int examine(struct doctor *d, const struct options *o, int64_t steps, struct error *e)
+{
+    struct text out = {0};
+    struct doctor_peaks peaks;
+    struct doctor_leaks found = {0};
+    struct advice advice[ADVICE_MOST];
+    doctor_peaks(&d->run, &peaks);
+    d->batch = largest_batch(d, false);
+    d->batch_most = max_i64(d->batch, largest_batch(d, true));
+    uint32_t n = doctor_advice(d, advice);
+    int rc = d->confirm && d->batch_most ? confirm(d, d->batch_most, e) : PL_OK;
+    d->confirmed = d->confirm && d->batch_most && !rc;
+    if (!rc && steps) rc = leaks(d, steps, &found, e);
+    if (rc) return rc;
+    if (o->json) {
+        doctor_json(d, &peaks, steps ? &found : NULL, advice, n, &out);
+    } else {
+        print_peaks(&d->run, &peaks, &out);
+        print_holders(&d->run, &out);
+        print_batch(d, &out);
+        if (steps) print_leaks(&found, &out);
+        advice_print(d, advice, n, &out);
+    }
+    fputs(out.at, stdout);
+    text_free(&out);
+    return PL_OK;
+}
+
+int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct error *e)
+{
+    int rc = options_config(d->options, c, e);
+    if (rc) return rc;
+    c->memory_budget = (struct config_budget){BUDGET_NONE, 0};
+    if (pinned) rc = run_pin(c, &d->run.plan.settings, e);
+    if (rc) config_free(c);
+    return rc;
+}
+
+static int doctor_run(struct doctor *d, const struct config *c, const struct options *o, int64_t steps, struct error *e)
+{
+    struct system_memory now;
+    int rc = run_plan(&d->run, c, &(struct run_options){.plan = o->plan, .train = true}, e);
+    bool fits = rc != PL_NOFIT;
+    if (!rc || !fits) {
+        system_memory(&now);
+        d->given = d->run.budget != 0;
+        d->budget = d->given ? d->run.budget : now.available;
+        if (!fits) log_warn("%s", e->text);
+        rc = examine(d, o, fits ? steps : 0, e);
+    }
+    run_close(&d->run);
+    return rc ? rc : fits ? PL_OK : PL_NOFIT;
+}
+
+static int doctor(int argc, char **argv, struct error *e)
+{
+    struct doctor d = {0};
+    struct options o;
+    struct config c;
+    int64_t steps = STEPS;
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_CONFIRM, argc, argv, e);
+    if (rc) return rc;
+    d.options = &o;
+    d.confirm = o.confirm;
+    if (o.help) {
+        print_help(&command_doctor);
+    } else if (!(rc = options_count("--steps", o.steps, 0, BENCH_STEPS_MOST, &steps, e)) && !(rc = options_config(&o, &c, e))) {
+        rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
+        if (!rc) rc = doctor_run(&d, &c, &o, steps, e);
+        config_free(&c);
+    }
+    options_free(&o);
+    return rc;
+}
+
+const struct command command_doctor = {
+    "doctor", "doctor RUN.yaml [--memory SIZE] [--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
+    "Says what a step needs and what holds it, the largest batch that fits, whether anything grows over N steps (20; 0: no step is taken),\n"
+    "and what would save memory at which price. Needs no data, writes nothing.", doctor};

@@ -1,0 +1,139 @@
+/*
+ * doctor_advice.c: what would save memory, and at which price. Every change is planned with all
+ * else pinned to the plan that is examined, so bytes and predicted seconds are exact
+ * differences; the order is by bytes saved for each second lost.
+ */
+#include "cli/doctor.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/json.h"
+
+static const char CHANGES_RESULTS[] = "changes results slightly";
+
+/* What is tried; a change that the configuration has already, or that does not apply, saves
+ * nothing and is left out. */
+static const struct {
+    const char *change, *note;
+} tried[] = {
+    {"memory.recompute=selective", NULL},
+    {"memory.recompute=ratio:0.5", NULL},
+    {"memory.recompute=all", NULL},
+    {"memory.recompute=all+halves", NULL},
+    {"memory.fused_step=on", NULL},
+    {"memory.offload=optimizer", NULL},
+    {"memory.offload=optimizer+masters", NULL},
+    {"memory.offload=optimizer+masters+weights", NULL},
+    {"memory.offload=activations", NULL},
+    {"memory.optimizer=adamw-bf16", CHANGES_RESULTS},
+    {"memory.optimizer=adamw-8bit", CHANGES_RESULTS},
+    {"memory.precision=bf16", CHANGES_RESULTS},
+};
+
+/* Plans the change and notes it when it saves. */
+static void consider(const struct doctor *d, const char *change, const char *note, struct advice *out, uint32_t *n)
+{
+    struct config c;
+    struct run r;
+    struct error e;
+    if (*n == ADVICE_MOST || doctor_config(d, &c, true, &e)) return;
+    if (!config_set(&c, change, &e)) {
+        if (!run_plan(&r, &c, &(struct run_options){.train = true}, &e)) {
+            struct advice a = {.note = note, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = r.plan.seconds - d->run.plan.seconds};
+            snprintf(a.change, sizeof a.change, "%s", change);
+            bool same = *n && out[*n - 1].saves == a.saves && out[*n - 1].costs == a.costs; /* more pieces than there are masks */
+            if (a.saves > 0 && !same) out[(*n)++] = a;
+        }
+        run_close(&r);
+    }
+    config_free(&c);
+}
+
+/* What costs no time comes first, the larger saving before the smaller. */
+static double worth(const struct advice *a) { return a->costs > 0 ? (double)a->saves / a->costs : INFINITY; }
+
+static int by_worth(const void *a, const void *b)
+{
+    const struct advice *x = a, *y = b;
+    if (worth(x) != worth(y)) return worth(x) > worth(y) ? -1 : 1;
+    return x->saves > y->saves ? -1 : x->saves < y->saves;
+}
+
+uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
+{
+    const struct settings *s = &d->run.plan.settings;
+    char change[96];
+    uint32_t n = 0;
+    for (size_t i = 0; i < COUNT(tried); i++) consider(d, tried[i].change, tried[i].note, out, &n);
+    for (int pieces = 2; pieces <= 16; pieces *= 2) {
+        snprintf(change, sizeof change, "memory.head_chunks=%d", s->head_chunks * pieces);
+        consider(d, change, NULL, out, &n);
+    }
+    for (int b = s->micro_batch / 2; b >= 1; b /= 2) {
+        snprintf(change, sizeof change, "memory.micro_batch=%d", b);
+        consider(d, change, NULL, out, &n);
+    }
+    if (d->run.batch.prompts.masks > 1) {
+        snprintf(change, sizeof change, "data.max_masks=%" PRId64, (int64_t)d->run.batch.prompts.masks / 2);
+        consider(d, change, "fewer masks of a picture are learnt from", out, &n);
+    }
+    qsort(out, n, sizeof *out, by_worth);
+    return n;
+}
+
+void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out)
+{
+    char size[32];
+    text_printf(out, "Advice: one change at a time, the most bytes for a second first; a step is predicted at %.3g s\n", d->run.plan.seconds);
+    if (!n) text_printf(out, "  nothing that is not in use already would save memory\n");
+    for (uint32_t i = 0; i < n; i++)
+        text_printf(out, "  %12s less for %+8.3g s  --set %s%s%s\n", size_print((uint64_t)a[i].saves, size), a[i].costs, a[i].change, a[i].note ? "  " : "",
+                    a[i].note ? a[i].note : "");
+}
+
+static void put_advice(struct json_writer *w, const struct advice *a, uint32_t n)
+{
+    json_begin_list(w, "advice");
+    for (uint32_t i = 0; i < n; i++) {
+        json_begin_map(w, NULL);
+        json_put_string(w, "change", a[i].change);
+        json_put_int(w, "saves_bytes", a[i].saves);
+        json_put_number(w, "costs_seconds", a[i].costs);
+        json_put_bool(w, "changes_results", a[i].note != NULL);
+        json_end(w);
+    }
+    json_end(w);
+}
+
+void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const struct doctor_leaks *l, const struct advice *a, uint32_t n, struct text *out)
+{
+    struct json_writer w = {.out = out, .indent = 2};
+    json_begin_map(&w, NULL);
+    json_put_uint(&w, "forward_alone_bytes", p->forward_alone);
+    json_put_uint(&w, "forward_bytes", p->forward);
+    json_put_uint(&w, "forward_backward_bytes", p->backward);
+    json_put_uint(&w, "update_bytes", p->update);
+    json_put_uint(&w, "arena_bytes", plan_arena(&d->run.plan));
+    json_put_uint(&w, "budget_bytes", d->budget);
+    json_put_int(&w, "largest_batch", d->batch);
+    json_put_int(&w, "largest_batch_any", d->batch_most);
+    json_put_bool(&w, "confirmed", d->confirmed);
+    json_put_number(&w, "predicted_step_seconds", d->run.plan.seconds);
+    if (l) {
+        json_begin_map(&w, "leaks");
+        json_put_int(&w, "steps", l->steps);
+        json_put_int(&w, "host_bytes", l->resident);
+        json_put_int(&w, "device_bytes", l->device);
+        json_put_int(&w, "allocations", l->allocations);
+        json_put_int(&w, "descriptors", l->descriptors);
+        json_put_int(&w, "threads", l->threads);
+        json_end(&w);
+    }
+    put_advice(&w, a, n);
+    json_end(&w);
+    text_printf(out, "\n");
+}

@@ -1,0 +1,30 @@
+/*
+ * monitor.h: memory while a run goes, every train.monitor_every steps: a line in the log and
+ * members of that step's line in metrics.jsonl.
+ *
+ * Of the compute device: allocated is what is alive at the plan's peak, reserved the arena,
+ * peak the highest byte that a step touches (of an arena that is placed once, its size);
+ * free and total are the device's. On the CPU the device's memory is the host's. The same
+ * members are there with and without a card.
+ */
+#ifndef MONITOR_H
+#define MONITOR_H
+
+#include "base/system.h"
+#include "train/run.h"
+
+struct memory_state {
+    uint64_t allocated, reserved, peak, free, total;
+    struct system_memory host;
+    struct system_process process;
+};
+
+/* Allocates nothing. */
+void monitor_read(struct memory_state *m, const struct run *r);
+double monitor_utilization(const struct memory_state *m); /* of the device, 0 to 1 */
+/* "[Step 100] CPU: Alloc=1.20GB Reserved=1.31GB (8.1%) ..." */
+void monitor_log(const struct memory_state *m, const struct run *r, int64_t step);
+/* ,"memory_allocated":... for a line of metrics; cut at `room`, which 512 bytes are not. */
+void monitor_members(const struct memory_state *m, char *out, size_t room);
+
+#endif

@@ -1,0 +1,21 @@
+/*
+ * pin.c: a plan's techniques as keys of a configuration, so that a neighbour of the plan, one
+ * change away, is found by setting that one key.
+ */
+#include <stdio.h>
+
+#include "train/run.h"
+
+int run_pin(struct config *c, const struct settings *s, struct error *e)
+{
+    char value[SETTING_ROOM];
+    snprintf(value, sizeof value, "%d", s->micro_batch);
+    int rc = config_assign(c, "memory.micro_batch", value, e);
+    snprintf(value, sizeof value, "%d", s->head_chunks);
+    if (!rc) rc = config_assign(c, "memory.head_chunks", value, e);
+    if (!rc) rc = config_assign(c, "memory.precision", precision_print(s), e);
+    if (!rc) rc = config_assign(c, "memory.optimizer", optimizer_print(s), e);
+    if (!rc) rc = config_assign(c, "memory.recompute", rebuild_print(&s->recompute, value), e);
+    if (!rc) rc = config_assign(c, "memory.offload", away_print(s->offload, value), e);
+    return rc;
+}

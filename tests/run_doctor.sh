@@ -1,0 +1,67 @@
+#!/bin/bash
+# run_doctor.sh: plimsoll doctor, and the memory monitor of train.
+#
+#   bash tests/run_doctor.sh      from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+
+printf 'model: {preset: llama-tiny}\ndata: {sequence: 128}\ntrain: {effective_batch: 4}\nmemory: {recompute: none, offload: none, head_chunks: 1, micro_batch: 4}\n' >"$tmp/words.yaml"
+printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, max_masks: 4}\ntrain: {effective_batch: 2}\n' >"$tmp/masks.yaml"
+doctor() { "$binary" doctor "$tmp/$1.yaml" --json "${@:2}" >"$tmp/doctor.json"; }
+get() { json "$tmp/doctor.json" "$1"; }
+
+peaks() {
+    doctor "$1" --steps 0 || return 1
+    local alone forward both arena
+    alone=$(get forward_alone_bytes) forward=$(get forward_bytes) both=$(get forward_backward_bytes) arena=$(get arena_bytes)
+    [ "$alone" -lt "$forward" ] && [ "$forward" -le "$both" ] && [ "$both" -le "$arena" ] && echo "$alone, $forward, $both of $arena bytes"
+}
+check 'peaks of words are in order' peaks words
+check 'peaks of masks are in order' peaks masks
+# The largest batch fits, one more does not; nothing fits a budget below one sample.
+largest() {
+    local budget=40000000 batch
+    doctor words --steps 0 --memory $budget || return 1
+    batch=$(get largest_batch)
+    fits() { "$binary" plan "$tmp/words.yaml" --memory $budget --set "train.effective_batch=$1" --set "memory.micro_batch=$1" >/dev/null 2>&1; }
+    fits "$batch" && ! fits $((batch + 1)) && [ "$(get largest_batch_any)" -ge "$batch" ] && echo "$batch samples"
+}
+check 'the largest batch is the largest' largest
+none() {
+    local rc=0
+    doctor words --steps 0 --memory 100000 2>/dev/null || rc=$?
+    [ $rc = 3 ] && [ "$(get largest_batch)" = 0 ] && echo 'exit 3, largest batch 0'
+}
+check 'the largest batch where not even one sample fits' none
+confirmed() { doctor masks --steps 0 --memory 60MB --confirm && [ "$(get confirmed)" = true ] && get largest_batch_any; }
+check 'the largest batch, run' confirmed
+leaks() {
+    doctor "$1" --steps 10 || return 1
+    for what in host_bytes device_bytes allocations descriptors threads; do
+        [ "$(get leaks.$what)" -le 0 ] || { echo "$what grew by $(get leaks.$what)"; return 1; }
+    done
+    echo 'nothing grows'
+}
+check 'leaks: none, of words' leaks words
+check 'leaks: none, of masks' leaks masks
+advice() {
+    doctor words --steps 0 || return 1
+    grep -q '"change": "memory.recompute=all"' "$tmp/doctor.json" && grep -q '"change": "memory.micro_batch=2"' "$tmp/doctor.json" || return 1
+    awk -F': ' '/"saves_bytes"/ { saves = $2 + 0 } /"costs_seconds"/ { c = $2 + 0; worth = c > 0 ? saves / c : 1e300
+        if (n++ && worth > last * (1 + 1e-9)) { print "out of order"; exit 1 } last = worth } END { print n " changes" }' "$tmp/doctor.json"
+}
+check 'advice: planned, and in order' advice
+said() { "$binary" doctor "$tmp/words.yaml" --steps 1 | grep -E 'What holds it: program step'; }
+check 'in words' said
+
+monitor() {
+    head -c 20000 /dev/urandom >"$tmp/words.bin"
+    "$binary" train "$tmp/words.yaml" --set "data.train=$tmp/words.bin" --set data.token_dtype=uint8 --set train.steps=5 --set train.monitor_every=2 --set "train.out=$tmp/run" >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    [ "$(grep -c 'memory_utilization' "$tmp/run/metrics.jsonl")" = 3 ] && [ "$(grep -c '^.*\[Step [124]\] CPU: Alloc=.*GB Reserved=.*GB (.*%)' "$tmp/err")" = 3 ] || { cat "$tmp/err"; return 1; }
+    for m in memory_allocated memory_reserved memory_peak memory_free memory_total memory_utilization host_resident host_resident_peak host_available host_total; do
+        head -n 1 "$tmp/run/metrics.jsonl" | grep -q "\"$m\":[0-9]" || { echo "no $m"; return 1; }
+    done
+    grep -o 'CPU: Alloc=[^;]*' "$tmp/err" | tail -n 1
+}
+check 'the memory monitor: log and metrics' monitor
+summary
