@@ -27,6 +27,14 @@ struct peak {
     uint64_t by_kind[KIND_COUNT];     /* sums to bytes */
 };
 
+/* What a technique in use saved and cost, against the same plan without it (tell.c). */
+enum { PLAN_TECHNIQUES = 12 };
+struct technique {
+    char name[2 * SETTING_ROOM];
+    int64_t saved, host;              /* bytes less in the compute space, more in the second */
+    double seconds;                   /* more in a step */
+};
+
 struct plan {
     struct settings settings;
     struct placement placement;
@@ -34,6 +42,14 @@ struct plan {
     uint64_t persistent[SPACE_COUNT];
     double seconds;                   /* predicted, one step: accumulation and update */
     uint64_t smallest;                /* the smallest budget that some choice fits */
+    struct technique techniques[PLAN_TECHNIQUES];
+    int n_techniques;                 /* 0 unless plan_tell was asked */
+    struct {
+        uint64_t budget;              /* 1 GiB more than it was; 0: nobody asked, or there was none */
+        struct settings settings;     /* the best within it */
+        double seconds;
+        uint64_t arena;
+    } more;
 };
 
 /* What builds the forward: the model, seen from below. Called once per program;
@@ -77,6 +93,7 @@ struct freedom {
     int multiple;                     /* of which a micro-batch must be one; 0: of nothing */
     uint64_t budget;                  /* 0: none */
     uint64_t host_budget;             /* 0: none */
+    bool tell;                        /* what techniques saved and cost is wanted too */
 };
 
 /* --- the search (search.c) -------------------------------------------------------------- */
@@ -125,12 +142,15 @@ int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct grap
 /* The choice with the lowest predicted time that fits the freedom's budget. On PL_NOFIT the
  * smallest one's plan is in `p` and its graph in `g`, so that its peak can be shown. */
 int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e);
-/* The same for those who ask once. */
+/* Fills techniques and more; `base` is what the space was opened with. */
+void plan_tell(struct plan_space *x, struct plan *p, const struct settings *base);
+/* plan_search_in and, where it is told, plan_tell, for those who ask once. */
 int plan_search(struct plan *p, struct graph *g, const struct source *source, const struct settings *base,
                 const struct freedom *f, const struct profile *profile, struct error *e);
 
 /* The memory table, and with `explain` graph, schedule, placement and the peak. */
 void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out);
+void plan_print_techniques(const struct plan *p, struct text *out);
 void plan_explain(const struct plan *p, const struct graph *g, struct text *out);
 
 #endif

@@ -49,6 +49,7 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
         text_printf(out, ", by the profile of %s with %d threads, measured %s\n", profile->measured->cpu, profile->threads, profile->measured->date);
     else
         text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
+    plan_print_techniques(p, out);
 }
 
 struct row {

@@ -174,19 +174,41 @@ int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct grap
     return PL_OK;
 }
 
+/* "attention.q 1.5 GiB, ...": the largest transients at the peak. */
+static void name_alive(const struct plan *p, const struct graph *g, struct text *out)
+{
+    id seen[3] = {0};
+    for (int i = 0; i < (int)COUNT(seen); i++) {
+        const struct life *life = p->placement.life[p->peak.program];
+        char size[32];
+        for (id s = 1; s < g->storages.n; s++) {
+            const struct storage *x = &g->storages.at[s];
+            bool alive = life[s].used && life[s].start <= p->peak.instant && p->peak.instant <= life[s].end;
+            if (!alive || x->space != SPACE_DEVICE || storage_lasts(x) || s == seen[0] || s == seen[1]) continue;
+            if (!seen[i] || x->bytes > g->storages.at[seen[i]].bytes) seen[i] = s;
+        }
+        if (!seen[i]) break;
+        text_printf(out, "%s%s (%s)", i ? ", " : "", graph_name(g, g->storages.at[seen[i]].name), size_print(g->storages.at[seen[i]].bytes, size));
+    }
+}
+
 static int refuse(const struct plan *p, const struct graph *g, const struct freedom *f, struct error *e)
 {
-    char want[32], have[32];
+    char want[32], have[32], lasting[32];
     const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
     bool host = f->host_budget && p->placement.arena[SPACE_HOST] > f->host_budget;
-    uint64_t need = host ? p->placement.arena[SPACE_HOST] : p->smallest;
-    return error_set(e, PL_NOFIT,
-                     "does not fit: the smallest plan needs %llu bytes (%s) of %s, the budget is %llu (%s); its peak is in program "
-                     "%s at %s of %s. Give --memory %llu, a smaller data.sequence, or a smaller model",
-                     (unsigned long long)need, size_print(need, want), host ? "the second space" : "memory",
-                     (unsigned long long)(host ? f->host_budget : f->budget), size_print(host ? f->host_budget : f->budget, have),
-                     program_name(p->peak.program), op_table[n->op].name,
-                     n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", (unsigned long long)p->smallest);
+    uint64_t need = host ? p->placement.arena[SPACE_HOST] : p->smallest, budget = host ? f->host_budget : f->budget;
+    struct text alive = {0};
+    name_alive(p, g, &alive);
+    int rc = error_set(e, PL_NOFIT,
+                       "does not fit: the smallest plan needs %llu bytes (%s) of %s, the budget is %llu (%s); its peak is in program "
+                       "%s at instant %u, %s of %s: %s that last%s%s. Give --%s%s%llu",
+                       (unsigned long long)need, size_print(need, want), host ? "the second space" : "memory", (unsigned long long)budget,
+                       size_print(budget, have), program_name(p->peak.program), p->peak.instant, op_table[n->op].name,
+                       n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", size_print(p->persistent[SPACE_DEVICE], lasting),
+                       alive.n ? ", and " : "", alive.n ? alive.at : "", host ? "set memory.host_budget" : "memory", host ? "=" : " ", (unsigned long long)need);
+    text_free(&alive);
+    return rc;
 }
 
 int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e)
@@ -209,6 +231,7 @@ int plan_search(struct plan *p, struct graph *g, const struct source *source, co
     int rc = plan_space_open(&x, source, base, f, profile, e);
     if (rc) return rc;
     rc = plan_search_in(&x, p, g, e);
+    if (!rc && f->tell) plan_tell(&x, p, base);
     plan_space_close(&x);
     return rc;
 }

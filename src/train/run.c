@@ -201,7 +201,8 @@ static int search_plan(struct run *r, const struct source *source, struct settin
                         .offload = o->train && c->memory_offload == OFFLOAD_AUTO,
                         .head_chunks = o->train && !c->memory_head_chunks && !o->define,
                         .whole = o->define || r->batch.bn_group,
-                        .multiple = (int)r->batch.bn_group};
+                        .multiple = (int)r->batch.bn_group,
+                        .tell = o->tell};
     if (!o->train) s.micro_batch = r->effective_batch;
     if (f.whole && r->effective_batch % s.micro_batch)
         return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d; for a defined model it must",
@@ -236,6 +237,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     struct settings s = base_settings(r, o);
     struct run_input ids;
     rc = o->plan ? follow_plan(r, &source, s, o->plan, e) : search_plan(r, &source, s, o, e);
+    if (rc == PL_NOFIT && !o->plan) run_remedies(r, o, e);
     /* What a family reads in config.json, a definition says by its layers. */
     if (!rc && r->defined && run_input(r, "input_ids", &ids)) {
         run_input_ids(r, &ids);
@@ -246,7 +248,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 
 struct plan_note run_note(const struct run *r, bool fits)
 {
-    return (struct plan_note){.fits = fits, .budget = r->budget, .effective_batch = r->effective_batch, .profile = &r->device.profile};
+    return (struct plan_note){.fits = fits, .budget = r->budget, .effective_batch = r->effective_batch, .profile = &r->device.profile,
+                              .remedy = r->remedy, .n_remedies = r->n_remedies};
 }
 
 /* --- starting -------------------------------------------------------------------------- */
