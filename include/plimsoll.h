@@ -209,7 +209,7 @@ struct pl_plan_info {
     int64_t effective_batch;
     int64_t micro_batch;            /* samples in one forward and backward... */
     int64_t accumulation;           /* ...and how many of those make a step */
-    const char *precision;          /* "f32", "bf16" */
+    const char *precision;          /* "f32", "bf16", "f16", "bf16-pure" */
     int recompute;                  /* 0: nothing, 1: whole blocks, 2: what is cheap */
     int offload_optimizer;
     int head_chunks;

@@ -492,6 +492,16 @@ static id build_clip(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_CLIP = {build_clip, .no_gradient = true, PLANE_SHAPES};
 
+static id build_scaler(struct scene *s, const int64_t *n)
+{
+    id sum = sum_of_squares(s, param(s, "x", DIM(n[0], n[1])));
+    id step = out_of(s, graph_emit(&s->g, OP_SCALER, NULL, (id[]){sum, graph_step(&s->g)}, 2), 0);
+    s->length = (double)(n[0] * n[1]);
+    watch_all(s, graph_emit(&s->g, OP_CLIP, NULL, (id[]){sum, step}, 2));
+    return 0;
+}
+static const struct opcase case_SCALER = {build_scaler, .no_gradient = true, PLANE_SHAPES};
+
 /* n: rows, columns, with clip, with a working copy. */
 static id build_adamw(struct scene *s, const int64_t *n)
 {

@@ -45,8 +45,12 @@ void system_memory(struct system_memory *m)
         m->available = number_after(text, "MemAvailable:") << 10;
     }
     uint64_t limit = group_number("/sys/fs/cgroup/memory.max"), used = group_number("/sys/fs/cgroup/memory.current");
-    if (!limit) return;
-    if (limit < m->total) m->total = limit;
+    if (!limit) { /* control groups of the first version */
+        limit = group_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+        used = group_number("/sys/fs/cgroup/memory/memory.usage_in_bytes");
+    }
+    if (!limit || limit > m->total) return; /* a number beyond the machine's stands for none */
+    m->total = limit;
     uint64_t left = limit > used ? limit - used : 0;
     if (left < m->available) m->available = left;
 }

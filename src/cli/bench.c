@@ -112,7 +112,7 @@ static void print_json(const struct bench *b, struct text *out)
     json_put_int(&w, "effective_batch", b->run.effective_batch);
     json_put_int(&w, "micro_batch", p->settings.micro_batch);
     json_put_int(&w, "accumulation", p->settings.accumulation);
-    json_put_string(&w, "precision", dtype_name(p->settings.precision));
+    json_put_string(&w, "precision", precision_print(&p->settings));
     json_put_int(&w, "threads", b->run.device.profile.threads);
     json_put_uint(&w, "arena_bytes", plan_arena(p));
     json_put_uint(&w, "host_arena_bytes", p->placement.arena[SPACE_HOST]);

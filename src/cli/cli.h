@@ -20,15 +20,18 @@ extern const struct command command_plan, command_train, command_step, command_r
 struct options {
     const char *run;      /* RUN.yaml, the positional argument */
     const char *memory, *plan, *output, *model, *batch, *steps, *threads;
+    const char *devices, *images, *frames, *masks;
     const char **set;
     int n_set;
     bool json, explain, resume, calibrate, confirm, help;
+    bool compare, frontier, rules;
 };
 enum option_flag {
     OPT_RUN = 1, OPT_MEMORY = 2, OPT_PLAN = 4, OPT_OUTPUT = 8, OPT_MODEL = 16, OPT_BATCH = 32, OPT_JSON = 64,
     OPT_EXPLAIN = 128, OPT_RESUME = 256, OPT_STEPS = 512, OPT_THREADS = 1024,
     OPT_CALIBRATE = 2048, /* and then no RUN.yaml is needed */
     OPT_CONFIRM = 4096,
+    OPT_TABLES = 8192,    /* of plan: see plan_tables.h */
 };
 int options_parse(struct options *o, unsigned allowed, int argc, char **argv, struct error *e);
 void options_free(struct options *o);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "cli/cli.h"
+#include "cli/plan_tables.h"
 #include "io/file.h"
 #include "train/run.h"
 
@@ -34,14 +35,19 @@ static int plan(int argc, char **argv, struct error *e)
 {
     struct options o;
     struct config c;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_EXPLAIN, argc, argv, e);
+    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_EXPLAIN | OPT_TABLES, argc, argv, e);
     if (rc) return rc;
     if (o.help) {
         print_help(&command_plan);
         options_free(&o);
         return PL_OK;
     }
-    rc = options_config(&o, &c, e);
+    if (o.compare || o.frontier || o.devices || o.rules) {
+        rc = plan_table(&o, e);
+        options_free(&o);
+        return rc;
+    }
+    rc = table_options(&o, &c, e);
     if (!rc) {
         struct run r = {0};
         rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
@@ -58,5 +64,11 @@ static int plan(int argc, char **argv, struct error *e)
 }
 
 const struct command command_plan = {
-    "plan", "plan RUN.yaml [--memory SIZE] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]",
-    "Finds the fastest training step that fits the budget and shows where every byte goes.", plan};
+    "plan", "plan RUN.yaml [--memory SIZE] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
+    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--seed-formula] [--images N] [--frames N] [--masks N] [--json]",
+    "Finds the fastest training step that fits the budget and shows where every byte goes.\n"
+    "  --compare        the ladder of techniques, each rung one more: bytes and time\n"
+    "  --frontier       what each budget buys: micro-batch, samples/s, techniques\n"
+    "  --devices LIST   what to do on each card: by GiB of memory, or by name\n"
+    "  --seed-formula   with --devices: rules of thumb beside it, and where they err\n"
+    "  --images N, --frames N, --masks N   of a sample: 576 tokens each of a language model's sequence; masks of a picture", plan};

@@ -14,10 +14,11 @@
 static void print_summary(const struct train_summary *s, bool json)
 {
     struct text out = {0};
-    char arena[32];
+    char arena[32], scale[96] = "";
     if (!json) {
-        text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.*f %s/s, %s\nthe model is in %s\n", (long long)s->steps, s->loss,
-                    s->seconds, s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), s->model);
+        if (s->loss_scale > 0) snprintf(scale, sizeof scale, "loss scale %g, %llu steps skipped\n", s->loss_scale, (unsigned long long)s->skipped_steps);
+        text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.*f %s/s, %s\n%sthe model is in %s\n", (long long)s->steps, s->loss,
+                    s->seconds, s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), scale, s->model);
     } else {
         struct json_writer w = {.out = &out, .indent = 2};
         json_begin_map(&w, NULL);
@@ -29,6 +30,10 @@ static void print_summary(const struct train_summary *s, bool json)
         json_put_number(&w, "best_step", s->best_step < 0 ? NAN : (double)s->best_step);
         json_put_number(&w, "seconds", s->seconds);
         json_put_number(&w, !strcmp(s->unit, "tokens") ? "tokens_per_second" : "images_per_second", s->units_per_second);
+        if (s->loss_scale > 0) {
+            json_put_number(&w, "loss_scale", s->loss_scale);
+            json_put_uint(&w, "skipped_steps", s->skipped_steps);
+        }
         if (s->broken_samples) json_put_uint(&w, "broken_samples", s->broken_samples);
         json_put_uint(&w, "arena_bytes", s->arena_bytes);
         json_put_uint(&w, "allocated_bytes", s->allocated_bytes);

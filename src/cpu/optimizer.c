@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "cpu/cpu.h"
+#include "cpu/round.h"
 #include "cpu/rows.h"
 
 static bool sumsq_match(const struct query *q)
@@ -21,7 +22,8 @@ static void sumsq_run(const struct launch *l)
 }
 
 /* As clip_grad_norm_: the norm is increased by 1e-6 before it divides. A norm that
- * is NaN gives a factor of NaN, so that the failure is seen. */
+ * is NaN gives a factor of NaN, so that the failure is seen. Gradients of a scaled loss are
+ * divided by the scale first: the factor does both. */
 static bool clip_match(const struct query *q)
 {
     return tensor_is(q->in[0], DT_F64) && tensor_is(q->out[0], DT_F32);
@@ -29,11 +31,11 @@ static bool clip_match(const struct query *q)
 static void clip_run(const struct launch *l)
 {
     const struct step_block *step = l->in[1].data;
-    double norm = sqrt(*(const double *)l->in[0].data), factor = 1;
+    double norm = sqrt(*(const double *)l->in[0].data) / step->loss_scale, factor = 1;
     if (step->clip_norm > 0) factor = step->clip_norm / (norm + 1e-6);
     float *out = l->out[0].data;
     out[0] = (float)norm;
-    out[1] = factor > 1 ? 1.0f : (float)factor;
+    out[1] = (float)((factor > 1 ? 1 : factor) / step->loss_scale);
 }
 
 /* --- adamw -------------------------------------------------------------------------
@@ -85,7 +87,8 @@ static void adamw_tile(float *p, float *m, float *v, const float *g, int n, stru
 
 static bool adamw_match(const struct query *q)
 {
-    for (int i = 0; i < 4; i++)
+    if (!weight_is_kept(q->in[0])) return false;
+    for (int i = 1; i < 4; i++)
         if (!tensor_is(q->in[i], DT_F32)) return false;
     if (query_in(q, 5) && !tensor_is(query_in(q, 5), DT_F32)) return false;
     return !query_in(q, 6) || tensor_is_fast(query_in(q, 6));
@@ -97,14 +100,18 @@ static void adamw_run(const struct launch *l)
     if (step->found_inf || (launch_has(l, 5) && !isfinite(*(const float *)l->in[5].data))) return;
     const struct adamw_scalars s = adamw_prepare(l);
     const int64_t n = operand_elements(&l->in[0]);
-    float *p = l->in[0].data, *m = l->in[2].data, *v = l->in[3].data;
+    const uint64_t key = round_key(step, l->attr->adamw.key);
+    float *m = l->in[2].data, *v = l->in[3].data;
     const float *g = l->in[1].data;
     const bool rounded = launch_has(l, 6);
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 16384)
     for (int64_t at = 0; at < n; at += TILE) {
+        float scratch[TILE];
         int width = row_tile(n - at);
-        adamw_tile(p + at, m + at, v + at, g + at, width, s);
-        if (rounded) row_store(&l->in[6], at, width, p + at);
+        float *p = load_weight(&l->in[0], at, width, scratch);
+        adamw_tile(p, m + at, v + at, g + at, width, s);
+        store_weight(&l->in[0], at, width, p, key);
+        if (rounded) row_store(&l->in[6], at, width, p);
     }
 }
 

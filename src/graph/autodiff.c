@@ -440,12 +440,12 @@ static void sweep_body(struct sweep *s, const id *forward, uint32_t count, struc
     mem_free(early);
 }
 
-static void sweep_program(struct sweep *s, id loss)
+static void sweep_program(struct sweep *s, id loss, id seed)
 {
     struct graph *g = s->g;
     struct order *order = &g->order[s->program], forward = *order, done = {0};
     *order = (struct order){0};
-    s->adjoint[loss] = op_fill(g, tensor_at(g, loss)->dtype, 0, NULL, 1.0);
+    s->adjoint[loss] = seed ? seed : op_fill(g, tensor_at(g, loss)->dtype, 0, NULL, 1.0);
     append(&done, order->nodes.at, order->nodes.n);
     vec_free(&order->nodes);
     sweep_body(s, forward.nodes.at, forward.nodes.n, &done);
@@ -471,7 +471,9 @@ static void keep_gradients(struct sweep *s)
     }
 }
 
-void graph_differentiate(struct graph *g, enum program p, id loss)
+void graph_differentiate(struct graph *g, enum program p, id loss) { graph_differentiate_from(g, p, loss, 0); }
+
+void graph_differentiate_from(struct graph *g, enum program p, id loss, id seed)
 {
     if (g->error.code || !loss) return;
     struct sweep s = {.g = g, .program = p, .tensors = g->tensors.n};
@@ -481,7 +483,7 @@ void graph_differentiate(struct graph *g, enum program p, id loss)
     s.before = mem_alloc(g->loops.n * sizeof *s.before);
     struct cursor before = graph_move(g, p, PHASE_BACKWARD, "autodiff");
     mark_wanted(&s);
-    sweep_program(&s, loss);
+    sweep_program(&s, loss, seed);
     keep_gradients(&s);
     g->at = before;
     mem_free(s.adjoint);

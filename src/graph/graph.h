@@ -129,7 +129,8 @@ union attr {
     struct { double value; uint8_t dtype, rank; int64_t dim[MAX_RANK]; } fill;
     struct { double value; } scale;
     struct { int64_t rows; } embedding_dw;    /* vocabulary: rows of the table */
-    struct { double beta1, beta2, eps, weight_decay, lr_scale; } adamw;
+    /* key: of the random numbers that round a bf16 weight, by the parameter's name */
+    struct { double beta1, beta2, eps, weight_decay, lr_scale; uint64_t key; } adamw;
     struct { uint8_t space; } copy;
     struct { uint8_t dtype, rank; int64_t dim[MAX_RANK]; } sum_to; /* of the result */
     struct { float p; uint8_t per_sample; uint32_t key; } dropout; /* key: of the op's random numbers */
@@ -322,8 +323,10 @@ void graph_redirect(struct graph *g, id tensor, id target);
 void graph_replace(struct graph *g, enum program p, id from, id to);
 
 /* Adds to program `p` the gradients of `loss` (a scalar of it) with respect to every
- * parameter that is not frozen; fills params' grad (autodiff.c). */
+ * parameter that is not frozen; fills params' grad (autodiff.c). The loss's own gradient is 1,
+ * or `seed`, a scalar like it. */
 void graph_differentiate(struct graph *g, enum program p, id loss);
+void graph_differentiate_from(struct graph *g, enum program p, id loss, id seed);
 
 /* Runs every node's shape rule again, in order: after a pass changed dtypes
  * or leading dimensions, outputs and storages follow. */

@@ -216,7 +216,7 @@ static void describe_plan(struct pl_session *s, struct pl_plan_info *out)
         .effective_batch = r->effective_batch,
         .micro_batch = c->micro_batch,
         .accumulation = c->accumulation,
-        .precision = dtype_name(c->precision),
+        .precision = precision_print(c),
         .recompute = c->recompute.kind != REBUILD_NONE,
         .offload_optimizer = (c->offload & AWAY_STATE) != 0,
         .head_chunks = c->head_chunks,

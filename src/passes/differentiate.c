@@ -1,12 +1,19 @@
 /*
  * differentiate.c: the backward, as a pass: gradients of the step's loss with
  * respect to every weight that is not frozen (graph/autodiff.c does the work).
+ *
+ * In f16 small gradients would vanish: the loss's own gradient is then not 1 but the step's
+ * loss scale, and so all others are times that until loss_scale.c's update divides by it.
  */
+#include <stddef.h>
+
 #include "passes/passes.h"
 
 void pass_differentiate(struct graph *g, const struct settings *s)
 {
     if (s->forward) return;
-    graph_differentiate(g, PROGRAM_STEP, graph_find_output(g, PROGRAM_STEP, "loss"));
+    id seed = 0;
+    if (settings_scale_loss(s)) seed = graph_view(g, graph_step(g), DT_F32, 0, NULL, NULL, offsetof(struct step_block, loss_scale));
+    graph_differentiate_from(g, PROGRAM_STEP, graph_find_output(g, PROGRAM_STEP, "loss"), seed);
     graph_prune(g, PROGRAM_STEP);
 }

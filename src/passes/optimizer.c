@@ -100,8 +100,11 @@ static void update_one(struct graph *g, const struct settings *s, const struct p
     char name[256];
     snprintf(name, sizeof name, "%s", graph_name(g, tensor_at(g, p->tensor)->name));
     struct tensor shape = *tensor_at(g, p->master);
+    bool rounded = shape.dtype == DT_BF16; /* a weight without a master */
+    shape.dtype = DT_F32;
     id m = moment(g, &shape, name, "exp_avg"), v = moment(g, &shape, name, "exp_avg_sq");
     union attr a = attributes(s, name, depth);
+    if (rounded) a.adamw.key = hash_bytes(name, strlen(name), 0);
     id in[7] = {p->master, p->grad, m, v, graph_step(g), clip, p->tensor};
     id previous = graph_scope_push(g, name, 0);
     graph_emit(g, OP_ADAMW, &a, in, p->tensor == p->master ? 6 : 7);

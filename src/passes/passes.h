@@ -3,7 +3,8 @@
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
  *     precision -> fuse -> chunk -> differentiate -> accumulate -> recompute
- *               -> selective -> trim -> optimizer -> offload -> handover -> reuse
+ *               -> selective -> trim -> optimizer -> loss_scale -> offload -> handover
+ *               -> reuse
  */
 #ifndef PASSES_H
 #define PASSES_H
@@ -112,6 +113,9 @@ bool optimizer_parse(const char *text, struct settings *out);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
 pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_accumulate, pass_recompute, pass_selective, pass_trim,
-    pass_optimizer, pass_offload, pass_handover, pass_reuse;
+    pass_optimizer, pass_loss_scale, pass_offload, pass_handover, pass_reuse;
+
+/* Something is computed in f16, so the loss is scaled (loss_scale.c). */
+bool settings_scale_loss(const struct settings *s);
 
 #endif

@@ -1,18 +1,29 @@
 /*
- * precision.c: bf16 compute with f32 masters.
+ * precision.c: compute in bf16 or f16.
  *
- *     master f32  --update-->  working copy bf16  --forward/backward-->
+ *     with masters   master f32 --update--> working copy --forward, backward-->
+ *     pure           weight bf16 --update, rounded at random--> the same bf16
  *
- * Every weight the forward reads becomes a bf16 working copy; the f32 tensor
- * stays behind it as the master that the optimizer updates. Shapes rules then
+ * Every weight the forward reads becomes a working copy of lower precision; the f32 tensor
+ * stays behind it as the master that the optimizer updates. Shape rules then
  * carry the dtype through the forward by themselves: what follows a bf16 weight
  * is bf16, statistics and losses are f32. Weight gradients are f32 (vjp.c).
- * A frozen weight has no master: it is kept in bf16 alone. Running statistics stay
+ * A frozen weight has no master: it is kept in the compute dtype alone; in pure bf16 none has
+ * one (cpu/round.h). Running statistics stay
  * f32: they move by steps that bf16 would round away. So do coordinates and their
- * frequencies, which become angles; what FOURIER makes of them is bf16.
+ * frequencies, which become angles; what FOURIER makes of them is of lower precision.
  * Inputs that are f32 stay so, and are rounded by a cast at the head of the program.
  * A model may ask for f32 at a place (a loss); where that is what there is, the cast goes.
+ *
+ * Modules. A rule gives the scopes that it matches, and those inside, a precision of their own.
+ * Everything is lowered first, which tells what is f32 by design from what follows the
+ * weights. Then the nodes of such a module are raised (or lowered further), with casts
+ * where a tensor that follows the weights crosses its border:
+ *
+ *     bf16 --cast--> [ module, f32 weights without masters ] --cast--> bf16
  */
+#include <string.h>
+
 #include "graph/ops.h"
 #include "passes/passes.h"
 
@@ -94,34 +105,184 @@ static void drop_idle_casts(struct graph *g, enum program p)
     graph_prune(g, p);
 }
 
-static void lower(struct graph *g, const struct settings *s)
+/* --- weights ----------------------------------------------------------------------- */
+
+/* Parameter i is kept in type t; `master` is the f32 tensor that it began as. */
+static void keep_in(struct graph *g, const struct settings *s, uint32_t i, id master, enum dtype t)
+{
+    struct param *p = &g->params.at[i];
+    struct tensor *work = tensor_at(g, p->tensor);
+    bool alone = p->frozen || t == DT_F32 || (s->pure && t == DT_BF16);
+    work->dtype = (uint8_t)t;
+    storage_of(g, p->tensor)->bytes = tensor_bytes(work);
+    p->master = alone ? p->tensor : master;
+    storage_of(g, master)->kind = alone ? KIND_NONE : KIND_MASTER;
+}
+
+/* Everything in type t; fills by parameter the tensor that it was before (0: it stays). */
+static void lower(struct graph *g, const struct settings *s, enum dtype t, id *masters)
 {
     bool *kept = mark_kept(g); /* of the tensors there are now; the loop adds others */
     for (uint32_t i = 0; i < g->params.n; i++) {
-        struct param *p = &g->params.at[i];
-        id master = p->tensor;
+        id master = g->params.at[i].tensor;
         if (storage_of(g, master)->kind != KIND_PARAM || tensor_at(g, master)->dtype != DT_F32 || kept[master]) continue;
         struct tensor m = *tensor_at(g, master);
-        id work = working_copy(g, &m, s->precision);
-        p = &g->params.at[i];
-        p->tensor = work;
-        p->master = p->frozen ? work : master;
-        storage_of(g, master)->kind = p->frozen ? KIND_NONE : KIND_MASTER;
+        id work = working_copy(g, &m, t);
+        g->params.at[i].tensor = work;
+        masters[i] = master;
+        keep_in(g, s, i, master, t);
         graph_replace(g, PROGRAM_STEP, master, work);
         graph_replace(g, PROGRAM_EVAL, master, work);
     }
     bool *stays = mark_kept(g);
-    cast_inputs(g, PROGRAM_STEP, s->precision, stays);
-    cast_inputs(g, PROGRAM_EVAL, s->precision, stays);
+    cast_inputs(g, PROGRAM_STEP, t, stays);
+    cast_inputs(g, PROGRAM_EVAL, t, stays);
     mem_free(stays);
     mem_free(kept);
     graph_infer(g, PROGRAM_STEP);
     graph_infer(g, PROGRAM_EVAL);
 }
 
+/* --- modules ----------------------------------------------------------------------- */
+
+static bool rule_matches(const struct module_rule *r, const struct graph *g, id scope)
+{
+    for (; scope; scope = g->scopes.at[scope].parent)
+        for (uint32_t i = 0; i < r->n_match; i++)
+            if (pattern_match(r->match[i], graph_name(g, g->scopes.at[scope].name))) return true;
+    return false;
+}
+
+static enum dtype scope_precision(const struct settings *s, const struct graph *g, id scope)
+{
+    for (uint32_t i = s->n_modules; i-- > 0;)
+        if (s->modules[i].has_precision && rule_matches(&s->modules[i], g, scope)) return s->modules[i].precision;
+    return s->precision;
+}
+
+/* What everything is lowered to first: f32 only where nothing else is asked for. */
+static enum dtype base_precision(const struct settings *s)
+{
+    enum dtype t = s->precision;
+    for (uint32_t i = 0; i < s->n_modules && t == DT_F32; i++)
+        if (s->modules[i].has_precision) t = s->modules[i].precision;
+    return t;
+}
+
+struct borders {
+    struct graph *g;
+    enum dtype base;
+    uint8_t *of;          /* by scope: its precision */
+    uint8_t *now;         /* by tensor that follows the weights: its dtype; DT_NONE: any other */
+    id *cast;             /* by tensor: the last cast of it... */
+    uint32_t tensors;     /* ...of those that there were before */
+};
+
+/* Which tensors follow the weights, and what they will be. */
+static void mark_followers(struct borders *b)
+{
+    const struct graph *g = b->g;
+    for (id t = 1; t < b->tensors; t++) {
+        const struct tensor *x = tensor_at(g, t);
+        if (x->dtype != b->base) continue;
+        b->now[t] = x->node ? b->of[node_at(g, x->node)->scope] : x->dtype;
+    }
+}
+
+/* A weight is kept as its first reader wants it; others get a cast. */
+static void settle_weights(struct borders *b, const struct settings *s, const id *masters)
+{
+    static const enum program programs[] = {PROGRAM_EVAL, PROGRAM_STEP};
+    struct graph *g = b->g;
+    uint8_t *want = mem_alloc(b->tensors);
+    for (size_t p = 0; p < COUNT(programs); p++) /* backwards: the first reader is the last to say */
+        for (uint32_t k = g->order[programs[p]].nodes.n; k-- > 0;) {
+            const struct node *n = node_at(g, g->order[programs[p]].nodes.at[k]);
+            for (int i = 0; i < n->nin; i++) want[n->in[i]] = b->of[n->scope];
+        }
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        id t = g->params.at[i].tensor;
+        if (!masters[i] || !want[t]) continue;
+        keep_in(g, s, i, masters[i], want[t]);
+        b->now[t] = want[t];
+    }
+    mem_free(want);
+}
+
+static bool updated_in_place(const struct graph *g, const struct node *n, int i)
+{
+    for (int o = 0; o < n->nout; o++)
+        if (n->out[o] && op_must_alias(g, n, o) == i) return true;
+    return false;
+}
+
+/* `x` in type t, for a node of the current scope and loop. */
+static id cross(struct borders *b, id x, enum dtype t)
+{
+    struct graph *g = b->g;
+    id have = b->cast[x];
+    if (have && tensor_at(g, have)->dtype == t && node_at(g, tensor_at(g, have)->node)->loop == g->at.loop) return have;
+    return b->cast[x] = op_cast(g, op_dense(g, x), t);
+}
+
+static void cross_borders(struct borders *b, enum program p)
+{
+    struct graph *g = b->g;
+    struct order *order = &g->order[p];
+    uint32_t count = order->nodes.n;
+    id *old = mem_copy(order->nodes.at, count * sizeof(id));
+    struct cursor before = graph_move(g, p, PHASE_FORWARD, "precision");
+    order->nodes.n = 0;
+    for (uint32_t k = 0; k < count; k++) {
+        struct node *n = node_at(g, old[k]);
+        enum dtype want = b->of[n->scope];
+        g->at.scope = n->scope;
+        g->at.loop = n->loop;
+        if (n->op == OP_CAST && n->attr.cast.dtype == b->base) n->attr.cast.dtype = DT_NONE;
+        set_made(n, want);
+        for (int i = 0; i < node_at(g, old[k])->nin; i++) {
+            id x = node_at(g, old[k])->in[i];
+            if (!x || !b->now[x] || b->now[x] == want || updated_in_place(g, node_at(g, old[k]), i)) continue;
+            tensor_at(g, x)->dtype = b->now[x]; /* its producer's shape rule will say so too */
+            id here = cross(b, x, want);
+            node_at(g, old[k])->in[i] = here;
+        }
+        vec_push(&order->nodes, old[k]);
+    }
+    g->at = before;
+    mem_free(old);
+    graph_infer(g, p);
+}
+
+static void raise_modules(struct graph *g, const struct settings *s, enum dtype base, const id *masters)
+{
+    struct borders b = {.g = g, .base = base, .tensors = g->tensors.n, .of = mem_alloc(g->scopes.n),
+                        .now = mem_alloc(g->tensors.n), .cast = mem_alloc(g->tensors.n * sizeof(id))};
+    bool any = false;
+    for (id scope = 0; scope < g->scopes.n; scope++) {
+        b.of[scope] = (uint8_t)scope_precision(s, g, scope);
+        any |= b.of[scope] != base;
+    }
+    if (any) {
+        mark_followers(&b);
+        settle_weights(&b, s, masters);
+        cross_borders(&b, PROGRAM_STEP);
+        cross_borders(&b, PROGRAM_EVAL);
+    }
+    mem_free(b.of);
+    mem_free(b.now);
+    mem_free(b.cast);
+}
+
 void pass_precision(struct graph *g, const struct settings *s)
 {
-    if (s->precision != DT_F32) lower(g, s);
+    enum dtype base = base_precision(s);
+    if (base != DT_F32) {
+        id *masters = mem_alloc((g->params.n + 1) * sizeof(id));
+        lower(g, s, base, masters);
+        if (!g->error.code) raise_modules(g, s, base, masters);
+        mem_free(masters);
+    }
     drop_idle_casts(g, PROGRAM_STEP);
     drop_idle_casts(g, PROGRAM_EVAL);
 }

@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-bool *plan_reached(const struct graph *g)
+bool *plan_mark_reached(const struct graph *g)
 {
     bool *reached = mem_alloc(g->storages.n);
     for (int p = 0; p < PROGRAM_COUNT; p++)
@@ -146,7 +146,7 @@ int plan_bind(struct plan *p, const struct graph *g, const struct profile *profi
         placement_free(&p->placement);
         return rc;
     }
-    bool *reached = plan_reached(g);
+    bool *reached = plan_mark_reached(g);
     add_persistent(p, g, reached);
     mem_free(reached);
     return PL_OK;

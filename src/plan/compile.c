@@ -12,7 +12,8 @@ static const struct {
     {"precision", pass_precision},         {"fuse", pass_fuse},             {"chunk", pass_chunk},
     {"differentiate", pass_differentiate}, {"accumulate", pass_accumulate}, {"recompute", pass_recompute},
     {"selective", pass_selective},         {"trim", pass_trim},             {"optimizer", pass_optimizer},
-    {"offload", pass_offload},             {"handover", pass_handover},     {"reuse", pass_reuse},
+    {"loss_scale", pass_loss_scale},       {"offload", pass_offload},       {"handover", pass_handover},
+    {"reuse", pass_reuse},
 };
 
 static int compile(struct graph *g, const struct source *source, const struct settings *s, bool verify, struct error *e)

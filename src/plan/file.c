@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "io/json.h"
+#include "plan/parts.h"
 #include "run/calibration.h"
 
 uint64_t plan_digest(const struct plan *p, const struct graph *g)
@@ -90,6 +91,22 @@ static void write_peak(struct json_writer *w, const struct plan *p, const struct
     json_end(w);
     json_end(w);
     mem_free(live);
+}
+
+static void write_parts(struct json_writer *w, const struct plan *p, const struct graph *g)
+{
+    struct part parts[16];
+    uint32_t n = plan_parts(p, g, parts, COUNT(parts));
+    json_begin_list(w, "modules");
+    for (uint32_t i = 0; i < n; i++) {
+        json_begin_map(w, NULL);
+        json_put_string(w, "name", parts[i].name);
+        json_put_uint(w, "bytes", parts[i].lasting + parts[i].passing);
+        json_put_uint(w, "weights", parts[i].lasting);
+        json_put_uint(w, "passing", parts[i].passing);
+        json_end(w);
+    }
+    json_end(w);
 }
 
 static void write_storages(struct json_writer *w, const struct plan *p, const struct graph *g)
@@ -195,6 +212,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     if (p->n_techniques) write_techniques(&w, p);
     write_remedies(&w, note);
     write_peak(&w, p, g);
+    write_parts(&w, p, g);
     json_put_format(&w, "digest", "%016" PRIx64, plan_digest(p, g));
     if (note->storages) write_storages(&w, p, g);
     json_end(&w);

@@ -258,7 +258,7 @@ int plan_arrange(struct plan *p, const struct graph *g, const struct profile *pr
 {
     int rc = plan_bind(p, g, profile, NULL, e);
     if (rc) return rc;
-    bool *reached = plan_reached(g);
+    bool *reached = plan_mark_reached(g);
     for (int space = 0; space < SPACE_COUNT; space++) place_space(p, g, space, reached);
     plan_find_peak(p, g, reached);
     mem_free(reached);
@@ -270,6 +270,14 @@ int plan_place(struct plan *p, const struct graph *g, const struct profile *prof
     int rc = plan_arrange(p, g, profile, e);
     if (!rc) plan_check(p, g);
     return rc;
+}
+
+bool plan_reached(const struct plan *p, const struct graph *g, id storage)
+{
+    enum kind k = g->storages.at[storage].kind;
+    bool used = k == KIND_STAGING || k == KIND_STEP || k == KIND_PARAM || k == KIND_MASTER; /* read or not */
+    for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->placement.life[program][storage].used;
+    return used;
 }
 
 void plan_free(struct plan *p) { placement_free(&p->placement); }

@@ -74,13 +74,16 @@ int plan_draft(struct graph *g, const struct source *source, const struct settin
 int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e);
 /* Of a bound plan. By storage: it has a place. By instant: transient bytes and workspace of the
  * compute space. Both are the caller's to free. */
-bool *plan_reached(const struct graph *g);
+bool *plan_mark_reached(const struct graph *g);
 uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program);
 void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
 void plan_free(struct plan *p);
 /* The independent checker; aborts when two live storages overlap. */
 void plan_check(const struct plan *p, const struct graph *g);
+
+/* Whether a storage has a place: some program uses it, or it holds weights or is a buffer. */
+bool plan_reached(const struct plan *p, const struct graph *g, id storage);
 
 static inline uint64_t plan_arena(const struct plan *p) { return p->placement.arena[SPACE_DEVICE]; }
 

@@ -5,8 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/parts.h"
 #include "plan/plan.h"
 #include "run/calibration.h"
+
+enum { PARTS = 8, LARGEST = 5 };
 
 static void print_row(struct text *out, const char *name, uint64_t bytes, uint64_t whole)
 {
@@ -23,33 +26,6 @@ static void print_techniques(const struct settings *s, struct text *out)
     text_printf(out, "  micro-batch %d x %d, %s, recompute %s, optimizer state %s, head in %d piece%s\n", s->micro_batch,
                 s->accumulation, precision_print(s), rebuild_print(&s->recompute, again),
                 s->offload & AWAY_STATE ? "in the second space" : "in the arena", s->head_chunks, s->head_chunks == 1 ? "" : "s");
-}
-
-void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out)
-{
-    char a[32], b[32];
-    uint64_t arena = plan_arena(p);
-    text_printf(out, "Memory at the peak\n");
-    for (int k = KIND_PARAM; k < KIND_COUNT; k++) {
-        if (p->peak.by_kind[k]) print_row(out, kind_name(k), p->peak.by_kind[k], arena);
-        if (k == KIND_STAGING && p->peak.by_kind[k] && p->settings.loader_bytes) print_row(out, "  the loader's", p->settings.loader_bytes, arena);
-    }
-    print_row(out, "padding", arena - p->peak.bytes, arena);
-    text_printf(out, "  %-14s %12s  (%llu bytes)\n", "arena", size_print(arena, a), (unsigned long long)arena);
-    if (p->placement.arena[SPACE_HOST])
-        text_printf(out, "  %-14s %12s  (%llu bytes)\n", "second space", size_print(p->placement.arena[SPACE_HOST], b),
-                    (unsigned long long)p->placement.arena[SPACE_HOST]);
-    const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
-    text_printf(out, "  the peak is in program %s, %s of %s in %s\n", program_name(p->peak.program), phase_name(n->phase),
-                op_table[n->op].name, n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step");
-    text_printf(out, "Plan\n");
-    print_techniques(&p->settings, out);
-    text_printf(out, "  predicted step %.3g s", p->seconds);
-    if (profile->measured)
-        text_printf(out, ", by the profile of %s with %d threads, measured %s\n", profile->measured->cpu, profile->threads, profile->measured->date);
-    else
-        text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
-    plan_print_techniques(p, out);
 }
 
 struct row {
@@ -85,17 +61,79 @@ static uint32_t collect(const struct plan *p, const struct graph *g, enum progra
     return n;
 }
 
-static void explain_peak(const struct plan *p, const struct graph *g, struct row *rows, struct text *out)
+/* What comes and goes and is alive at the peak, the largest first; returns how many. */
+static uint32_t alive_at_peak(const struct plan *p, const struct graph *g, struct row *rows)
 {
     uint32_t n = collect(p, g, p->peak.program, false, rows), live = 0;
     for (uint32_t i = 0; i < n; i++)
         if (rows[i].start <= p->peak.instant && p->peak.instant <= rows[i].end) rows[live++] = rows[i];
     qsort(rows, live, sizeof *rows, by_bytes);
+    return live;
+}
+
+static void explain_peak(const struct plan *p, const struct graph *g, struct row *rows, struct text *out)
+{
+    uint32_t live = alive_at_peak(p, g, rows);
     text_printf(out, "peak: program %s, instant %u, %llu bytes live; transients alive there:\n", program_name(p->peak.program),
                 p->peak.instant, (unsigned long long)p->peak.bytes);
     for (uint32_t i = 0; i < live && i < 40; i++)
         text_printf(out, "  %12llu  %-12s %s\n", (unsigned long long)rows[i].bytes, rows[i].kind, rows[i].name);
     if (live > 40) text_printf(out, "  ... and %u smaller\n", live - 40);
+}
+
+static void print_largest(const struct plan *p, const struct graph *g, struct text *out)
+{
+    struct row *rows = mem_alloc(g->storages.n * sizeof *rows);
+    uint32_t live = alive_at_peak(p, g, rows);
+    char size[32];
+    for (uint32_t i = 0; i < live && i < LARGEST; i++) text_printf(out, "  %16s  %s\n", size_print(rows[i].bytes, size), rows[i].name);
+    if (live > LARGEST) text_printf(out, "  %16s  %u smaller ones that come and go\n", "and", live - LARGEST);
+    mem_free(rows);
+}
+
+/* By module: weights with all that belongs to them, then what comes and goes. */
+static void print_parts(const struct plan *p, const struct graph *g, struct text *out)
+{
+    struct part parts[PARTS];
+    char whole[32], lasting[32], passing[32];
+    uint32_t n = plan_parts(p, g, parts, PARTS);
+    text_printf(out, "By module%37s %12s %12s\n", "all", "weights", "passing");
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes = parts[i].lasting + parts[i].passing;
+        text_printf(out, "  %-30.30s  %12s %12s %12s  ", parts[i].name[0] ? parts[i].name : "inputs and buffers", size_print(bytes, whole),
+                    size_print(parts[i].lasting, lasting), size_print(parts[i].passing, passing));
+        for (int k = 0; k < (int)(20 * (double)bytes / (double)p->peak.bytes + 0.5); k++) text_printf(out, "#");
+        text_printf(out, "\n");
+    }
+}
+
+void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out)
+{
+    char a[32], b[32];
+    uint64_t arena = plan_arena(p);
+    text_printf(out, "Memory at the peak\n");
+    for (int k = KIND_PARAM; k < KIND_COUNT; k++) {
+        if (p->peak.by_kind[k]) print_row(out, kind_name(k), p->peak.by_kind[k], arena);
+        if (k == KIND_STAGING && p->peak.by_kind[k] && p->settings.loader_bytes) print_row(out, "  the loader's", p->settings.loader_bytes, arena);
+    }
+    print_row(out, "padding", arena - p->peak.bytes, arena);
+    text_printf(out, "  %-14s %12s  (%llu bytes)\n", "arena", size_print(arena, a), (unsigned long long)arena);
+    if (p->placement.arena[SPACE_HOST])
+        text_printf(out, "  %-14s %12s  (%llu bytes)\n", "second space", size_print(p->placement.arena[SPACE_HOST], b),
+                    (unsigned long long)p->placement.arena[SPACE_HOST]);
+    const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
+    text_printf(out, "  the peak is in program %s, %s of %s in %s\n", program_name(p->peak.program), phase_name(n->phase),
+                op_table[n->op].name, n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step");
+    print_largest(p, g, out);
+    print_parts(p, g, out);
+    text_printf(out, "Plan\n");
+    print_techniques(&p->settings, out);
+    text_printf(out, "  predicted step %.3g s", p->seconds);
+    if (profile->measured)
+        text_printf(out, ", by the profile of %s with %d threads, measured %s\n", profile->measured->cpu, profile->threads, profile->measured->date);
+    else
+        text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
+    plan_print_techniques(p, out);
 }
 
 static void explain_placement(const struct plan *p, const struct graph *g, enum program program, bool lasting,

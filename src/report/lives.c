@@ -47,13 +47,7 @@ static void add_storage(struct lives *l, const struct plan *plan, const struct g
     if (!(handed && p == PROGRAM_STEP)) push(l, g, v, p, life->end, false);
 }
 
-static bool is_placed(const struct plan *p, const struct graph *g, id s)
-{
-    const struct storage *x = &g->storages.at[s];
-    bool used = x->kind == KIND_STAGING || x->kind == KIND_STEP || x->kind == KIND_PARAM || x->kind == KIND_MASTER; /* read or not */
-    for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->placement.life[program][s].used;
-    return used && x->space == SPACE_DEVICE;
-}
+static bool is_placed(const struct plan *p, const struct graph *g, id s) { return g->storages.at[s].space == SPACE_DEVICE && plan_reached(p, g, s); }
 
 bool lives_lasts(const struct plan *p, const struct graph *g, id s) { return storage_lasts(&g->storages.at[s]) && is_placed(p, g, s); }
 

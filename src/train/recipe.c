@@ -4,6 +4,7 @@
  */
 #include "train/recipe.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static bool matches_any(const struct config_list *patterns, const char *name)
@@ -185,4 +186,14 @@ void recipe_settings(const struct config *c, struct bump *b, struct settings *s)
     s->weight_decay = c->train_weight_decay;
     s->layer_decay = c->train_layer_decay;
     module_settings(c, b, s);
+}
+
+double recipe_rate(const struct config *c)
+{
+    double ratio = (double)c->train_effective_batch / (double)c->train_lr_batch;
+    switch ((enum config_scaling)c->train_lr_scaling) {
+    case SCALING_LINEAR: return c->train_learning_rate * ratio;
+    case SCALING_SQRT: return c->train_learning_rate * sqrt(ratio);
+    default: return c->train_learning_rate;
+    }
 }

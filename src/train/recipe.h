@@ -28,4 +28,7 @@ struct mask_loss_options recipe_loss(const struct config *c);
 /* Fills in what the update needs, and the modules' rules; they live in `b`. */
 void recipe_settings(const struct config *c, struct bump *b, struct settings *s);
 
+/* The rate that the schedule scales: train.learning_rate by train.lr_scaling. */
+double recipe_rate(const struct config *c);
+
 #endif

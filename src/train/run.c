@@ -115,6 +115,14 @@ static int check_recipe(struct run *r, bool train, struct error *e)
     return rc;
 }
 
+/* A function of the configuration and the device, never of the budget. */
+static void set_precision(struct settings *s, enum config_precision p, const struct profile *device)
+{
+    if (p == PRECISION_AUTO) p = device->native_bf16 ? PRECISION_BF16 : PRECISION_F32;
+    s->precision = p == PRECISION_F32 ? DT_F32 : p == PRECISION_F16 ? DT_F16 : DT_BF16;
+    s->pure = p == PRECISION_PURE;
+}
+
 static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
@@ -124,9 +132,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
     s.recompute = c->memory_recompute.how;
     s.offload = c->memory_offload == OFFLOAD_OPTIMIZER ? AWAY_STATE : 0;
-    s.precision = c->memory_precision == PRECISION_BF16                                           ? DT_BF16
-                  : c->memory_precision == PRECISION_AUTO && r->device.profile.native_bf16 ? DT_BF16
-                                                                                                  : DT_F32;
+    set_precision(&s, (enum config_precision)c->memory_precision, &r->device.profile);
     return s;
 }
 
@@ -323,6 +329,11 @@ void run_close(struct run *r)
 int run_put_step(struct run *r, const struct step_block *b, struct error *e)
 {
     return r->device.ops->write(&r->device, tape_address(&r->tape, r->graph.step), b, sizeof *b, e);
+}
+
+int run_get_step(struct run *r, struct step_block *b, struct error *e)
+{
+    return r->device.ops->read(&r->device, b, tape_address(&r->tape, r->graph.step), sizeof *b, e);
 }
 
 int run_program(struct run *r, enum program p, struct error *e) { return r->device.ops->run(&r->device, &r->tape, p, e); }

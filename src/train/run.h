@@ -72,8 +72,10 @@ void *run_staging(const struct run *r);
 /* The loader's, loader_bytes of it; NULL: none. */
 void *run_loader_memory(const struct run *r);
 
-/* Host side of a step: puts the step block; runs a program; reads a scalar output. */
+/* Host side of a step: puts the step block, and gets it as the update left it; runs a program;
+ * reads a scalar output. */
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
+int run_get_step(struct run *r, struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
 /* Writes samples of an input, from sample `at` of the step's batch on. There is such an input

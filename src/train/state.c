@@ -10,6 +10,7 @@
 #include "train/state.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,6 +141,11 @@ static int save_json(const char *path, const struct train_state *s, struct error
     json_put_uint(&j, "seed", s->seed);
     json_put_uint(&j, "skipped", s->skipped);
     if (s->broken) json_put_uint(&j, "broken", s->broken);
+    if (s->scale > 0) {
+        json_put_number(&j, "loss_scale", s->scale);
+        json_put_uint(&j, "good_steps", s->good_steps);
+        json_put_uint(&j, "skipped_in_a_row", s->in_a_row);
+    }
     snprintf(data, sizeof data, "%016" PRIx64, s->data);
     if (s->data) json_put_string(&j, "data", data);
     json_end(&j);
@@ -168,6 +174,19 @@ int state_save(const char *dir, const struct train_state *s, const struct graph 
 
 /* --- loading ------------------------------------------------------------------------------ */
 
+/* Of a run in f16; the three are there together. */
+static int json_get_scale(const struct value *root, struct train_state *s, struct error *e)
+{
+    const struct value *scale = value_get(root, "loss_scale");
+    double x = 0;
+    if (!scale) return PL_OK;
+    if (value_as_number(scale, "loss_scale", &x, e)) return e->code;
+    if (!(x > 0) || !isfinite((float)x)) return error_set(e, PL_USAGE, "loss_scale is %g; expected a positive number", x);
+    s->scale = (float)x;
+    if (value_as_uint(value_get(root, "good_steps"), "good_steps", &s->good_steps, e)) return e->code;
+    return value_as_uint(value_get(root, "skipped_in_a_row"), "skipped_in_a_row", &s->in_a_row, e);
+}
+
 static int json_get(const struct value *root, struct train_state *s, struct error *e)
 {
     uint64_t format = 0;
@@ -181,6 +200,7 @@ static int json_get(const struct value *root, struct train_state *s, struct erro
         if (value_as_uint(value_get(root, numbers[i].key), numbers[i].key, numbers[i].to, e)) return e->code;
     const struct value *broken = value_get(root, "broken"), *data = value_get(root, "data");
     if (broken && value_as_uint(broken, "broken", &s->broken, e)) return e->code;
+    if (json_get_scale(root, s, e)) return e->code;
     if (data && (data->kind != VALUE_STRING || sscanf(data->text, "%16" SCNx64, &s->data) != 1))
         return error_set(e, PL_USAGE, "data is no fingerprint: expected 16 hexadecimal digits");
     if (format != STATE_FORMAT)
@@ -218,7 +238,9 @@ static int check_item(const struct st_file *f, const struct graph *g, const stru
     if (!have)
         return error_set(e, PL_USAGE, "%s: no tensor \"%.200s\", which this run trains; were the model or model.freeze changed since?", f->path,
                          i->name);
-    if (have->dtype != (enum dtype)t->dtype || have->rank != t->rank || memcmp(have->dims, t->dim, (size_t)t->rank * sizeof *t->dim))
+    /* A weight converts, whether it has a master or not; the optimizer's state is as it is. */
+    bool type = have->dtype == (enum dtype)t->dtype || (i->param && dtype_is_float(have->dtype) && dtype_is_float(t->dtype));
+    if (!type || have->rank != t->rank || memcmp(have->dims, t->dim, (size_t)t->rank * sizeof *t->dim))
         return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is %s; this run needs %s", f->path, i->name,
                          shape_print(have->dtype_name, have->rank, have->dims, found),
                          shape_print(dtype_table[t->dtype].safetensors, t->rank, t->dim, expected));

@@ -7,7 +7,8 @@
  *     DIR/state.json          step, position in the data, and what the run was
  *
  * Neither depends on the plan: a run may go on with another precision, micro-batch
- * or placement. Frozen weights are not in it; they come from the model's folder (or
+ * or placement. A weight without a master (bf16-pure) is there as it is; a run with masters
+ * begins with those values, and the other way round they are rounded. Frozen weights are not in it; they come from the model's folder (or
  * its preset), as at the start.
  */
 #ifndef STATE_H
@@ -23,6 +24,10 @@ struct train_state {
     uint64_t broken;      /* samples that were replaced because they could not be read */
     uint64_t data;        /* fingerprint of the samples; 0: not known */
     uint64_t skipped;     /* steps whose update was predicated off */
+    /* Of f16 (scaler.h): */
+    float scale;          /* what the next step's loss is multiplied by; 0: none yet */
+    uint64_t good_steps;  /* updates since the scale last changed */
+    uint64_t in_a_row;    /* steps skipped since the last update */
 };
 
 /* Writes both files into `dir`, which exists; synced. Through `staging` (aligned to 8, at

@@ -24,7 +24,9 @@
 #include "train/mask_scores.h"
 #include "train/monitor.h"
 #include "train/progress.h"
+#include "train/recipe.h"
 #include "train/run.h"
+#include "train/scaler.h"
 #include "train/signals.h"
 #include "train/state.h"
 
@@ -50,6 +52,8 @@ struct trainer {
     struct mask_scores scores; /* of the last evaluation, where there are masks */
     struct best best;        /* in checkpoints/best */
     double count;            /* what losses are divided by; 0: the default */
+    bool scaled;             /* f16: losses are scaled, and a step may be skipped */
+    bool running;            /* the step moves running statistics */
     bool has_folder, has_run, has_pool, has_scores;
     bool stopped;            /* by on_step */
 };
@@ -76,16 +80,17 @@ static double own_count(const struct trainer *t)
 static struct step_block step_block(const struct trainer *t, double count)
 {
     int64_t step = (int64_t)t->state.step; /* steps done: this one's index from 0 */
-    return (struct step_block){
-        .learning_rate = (float)(t->c->train_learning_rate * schedule_factor(&t->schedule, step)),
+    struct step_block b = {
+        .learning_rate = (float)(recipe_rate(t->c) * schedule_factor(&t->schedule, step)),
         .inv_count = (float)(1 / count),
         .clip_norm = (float)t->c->train_clip_norm,
-        .loss_scale = 1,
         .step = (int32_t)step + 1,
         .adam_t = (int32_t)t->state.adam_t + 1,
         .seed = (uint64_t)t->c->train_seed,
         .rng_step = (uint64_t)step,
     };
+    scaler_put(&t->state, t->c, t->scaled, &b);
+    return b;
 }
 
 /* After the update the weights are spoilt too, so only the gradients can still tell. */
@@ -99,6 +104,33 @@ static int complain_nonfinite(struct trainer *t, bool updated, double x, struct 
                      t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
 }
 
+/* A loss that is not finite ends the run. In f16 the step is skipped instead, unless it moved
+ * statistics, which nothing brings back. */
+static int check_loss(struct trainer *t, double loss, struct error *e)
+{
+    if (isfinite(loss) || (t->scaled && !t->running)) return PL_OK;
+    return complain_nonfinite(t, false, loss, e);
+}
+
+/* The update and what it says of itself: {norm, factor} of the gradients, and in f16 the scale. */
+static int update(struct trainer *t, struct step_block *b, float clip[2], struct error *e)
+{
+    int rc = run_program(&t->run, PROGRAM_UPDATE, e);
+    if (!rc) rc = run_read(&t->run, t->clip, clip, e);
+    if (!t->scaled) {
+        if (!rc && !isfinite(clip[0])) rc = complain_nonfinite(t, true, clip[0], e);
+        t->state.adam_t++;
+        return rc;
+    }
+    if (!rc) rc = run_get_step(&t->run, b, e);
+    if (rc) return rc;
+    if (scaler_take(&t->state, b)) {
+        progress_break(&t->progress);
+        log_note("step %d: skipped: gradients are not finite at loss scale %g; the next step's is %g", b->step, b->loss_scale, b->next_scale);
+    }
+    return scaler_check(&t->state, b, &t->run, e);
+}
+
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
 {
     double from = clock_seconds();
@@ -110,17 +142,14 @@ int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
     if (!rc) rc = run_put_step(&t->run, &b, e);
     if (!rc) rc = run_program(&t->run, PROGRAM_STEP, e);
     if (!rc) rc = run_read(&t->run, t->loss, &l, e);
-    if (!rc && !isfinite(l)) rc = complain_nonfinite(t, false, l, e);
-    if (!rc) rc = run_program(&t->run, PROGRAM_UPDATE, e);
-    if (!rc) rc = run_read(&t->run, t->clip, clip, e);
-    if (!rc && !isfinite(clip[0])) rc = complain_nonfinite(t, true, clip[0], e);
+    if (!rc) rc = check_loss(t, l, e);
+    if (!rc) rc = update(t, &b, clip, e);
     if (rc) return rc;
     t->state.step++;
-    t->state.adam_t++;
     t->state.position += (uint64_t)samples;
     t->state.broken = t->data.broken;
     *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, l, b.learning_rate, clip[0], clock_seconds() - from,
-                                batch.units};
+                                batch.units, t->scaled ? b.loss_scale : 0, b.found_inf};
     t->units += out->units;
     return PL_OK;
 }
@@ -420,8 +449,13 @@ static int reset_state(struct trainer *t, struct error *e)
     return state_reset(&r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
 }
 
+/* What a step has to look at, and the scale that it begins with. */
 static void find_outputs(struct trainer *t)
 {
+    const struct graph *g = &t->run.graph;
+    t->scaled = settings_scale_loss(&t->run.plan.settings);
+    for (uint32_t i = 0; i < g->params.n; i++) t->running |= g->params.at[i].running;
+    scaler_begin(&t->state, t->c, t->scaled);
     t->loss = graph_find_output(&t->run.graph, PROGRAM_STEP, "loss");
     t->clip = graph_find_output(&t->run.graph, PROGRAM_UPDATE, "clip");
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
@@ -478,20 +512,31 @@ static void report_memory(struct trainer *t, char *out, size_t room)
     monitor_log(&m, &t->run, step);
 }
 
+/* As JSON has them: what is not finite, in a skipped step, is null. */
+static const char *number(double x, char out[32])
+{
+    snprintf(out, 32, isfinite(x) ? "%.9g" : "null", x);
+    return out;
+}
+
 static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
     char memory[512];
     double speed = v->units / v->seconds;
     char per_second[32];
     snprintf(per_second, sizeof per_second, "%s_per_second", unit(t));
-    const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {per_second, speed}};
+    const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {per_second, speed},
+                                     {"loss_scale", v->loss_scale}};
+    char loss[32], norm[32], scale[80] = "";
+    if (t->scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
     if (t->o->progress) progress_step(&t->progress, (int64_t)t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->units, v->seconds);
     report_memory(t, memory, sizeof memory);
     int rc = folder_metrics(&t->folder, e,
-                            "{\"step\":%" PRId64 ",\"loss\":%.9g,\"learning_rate\":%.9g,\"grad_norm\":%.9g,\"seconds\":%.6f,"
-                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s}",
-                            t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->seconds, per_second, t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), memory);
-    return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars), e);
+                            "{\"step\":%" PRId64 ",\"loss\":%s,\"learning_rate\":%.9g,\"grad_norm\":%s,\"seconds\":%.6f,"
+                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s}",
+                            t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm), v->seconds, per_second,
+                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), scale, memory);
+    return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->scaled, e);
 }
 
 /* Of masks the evaluation before the first step too: what training starts from. */
@@ -555,6 +600,8 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->units_per_second = t->units / out->seconds;
     out->unit = unit(t);
     out->broken_samples = t->state.broken;
+    out->loss_scale = t->state.scale;
+    out->skipped_steps = t->state.skipped;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
     return publish_model(t, e);
 }

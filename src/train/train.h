@@ -11,6 +11,8 @@ struct train_event {
     int64_t step, total;     /* steps done, steps of the whole run */
     double loss, learning_rate, gradient_norm, seconds;
     double units;            /* tokens or images trained on in this step; 0: the model knows none */
+    double loss_scale;       /* f16: of this step; 0: another precision */
+    bool skipped;            /* f16: gradients were not finite, and nothing was updated */
 };
 
 struct train_options {
@@ -34,6 +36,8 @@ struct train_summary {
     double best_loss;
     double seconds, units_per_second;
     const char *unit;        /* "tokens" or "images" */
+    double loss_scale;       /* f16: of the step to come; 0: another precision */
+    uint64_t skipped_steps;  /* f16: over the whole run */
     uint64_t broken_samples; /* that others took the place of, over the whole run */
     uint64_t arena_bytes, allocated_bytes, host_bytes;
     uint64_t allocations;    /* ours, after the first step began */

@@ -1,0 +1,338 @@
+/*
+ * plan_tables.c: see plan_tables.h. Each row is a plan of its own: exact bytes, predicted time.
+ */
+#include "cli/plan_tables.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/json.h"
+#include "train/run.h"
+
+/* Kept for a CUDA context and its code on a card: what a budget leaves out. */
+static const double CONTEXT = 0.75; /* GiB */
+static const uint64_t GIB = (uint64_t)1 << 30;
+
+enum { IMAGE_TOKENS = 576 }; /* of a picture or a frame in a language model's sequence: a 24 x 24 grid */
+
+int table_options(const struct options *o, struct config *c, struct error *e)
+{
+    int64_t images = 0, frames = 0, masks = 0;
+    int rc = options_config(o, c, e);
+    if (rc) return rc;
+    rc = options_count("--images", o->images, 1, 4096, &images, e);
+    if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
+    if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
+    if (!rc && (images > 1 || frames) && c->data_format != FORMAT_TOKENS)
+        rc = error_set(e, PL_USAGE, "--images and --frames are of a language model's samples; with this data.format a sample is one picture");
+    if (!rc && masks) c->data_max_masks = masks;
+    if (c->data_format == FORMAT_TOKENS) c->data_sequence += (images + frames) * IMAGE_TOKENS;
+    if (rc) config_free(c);
+    return rc;
+}
+
+/* --- one row ------------------------------------------------------------------------- */
+
+/* What a row says of a plan. */
+struct row {
+    char label[64];
+    bool fits;
+    uint64_t budget;             /* 0: none */
+    uint64_t arena, host;        /* of the smallest plan where nothing fits */
+    double seconds;
+    int effective;
+    bool measured;
+    struct settings settings;
+};
+
+/* Plans the run with more keys set; *row keeps its label. */
+static int plan_row(const struct options *o, const char *const *sets, size_t n, uint64_t budget, struct row *row, struct error *e)
+{
+    struct config c;
+    struct run r;
+    int rc = table_options(o, &c, e);
+    if (rc) return rc;
+    for (size_t i = 0; i < n && !rc; i++) rc = config_set(&c, sets[i], e);
+    if (!rc) rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
+    if (!rc) {
+        c.memory_budget = budget ? (struct config_budget){BUDGET_BYTES, budget} : (struct config_budget){BUDGET_NONE, 0};
+        rc = run_plan(&r, &c, &(struct run_options){.train = true}, e);
+        if (!rc || rc == PL_NOFIT) {
+            row->fits = !rc;
+            row->budget = budget;
+            row->arena = rc ? r.plan.smallest : plan_arena(&r.plan);
+            row->host = r.plan.placement.arena[SPACE_HOST];
+            row->seconds = r.plan.seconds;
+            row->effective = r.effective_batch;
+            row->settings = r.plan.settings;
+            row->measured = r.device.profile.measured != NULL;
+            rc = PL_OK;
+        }
+        run_close(&r);
+    }
+    config_free(&c);
+    return rc;
+}
+
+/* "bf16, recompute first:12, adamw-8bit, offload optimizer, head in 4": what is not the plainest. */
+static void put_techniques(const struct settings *s, struct text *out)
+{
+    char word[SETTING_ROOM];
+    text_printf(out, "%s", precision_print(s));
+    if (s->recompute.kind != REBUILD_NONE) text_printf(out, ", recompute %s", rebuild_print(&s->recompute, word));
+    if (strcmp(optimizer_print(s), "adamw")) text_printf(out, ", %s", optimizer_print(s));
+    if (s->fused_step) text_printf(out, ", fused step");
+    if (s->offload) text_printf(out, ", offload %s", away_print(s->offload, word));
+    if (s->head_chunks > 1) text_printf(out, ", head in %d", s->head_chunks);
+}
+
+static void put_row(struct json_writer *w, const struct row *r)
+{
+    char again[SETTING_ROOM], away[SETTING_ROOM];
+    json_begin_map(w, NULL);
+    json_put_string(w, "label", r->label);
+    json_put_bool(w, "fits", r->fits);
+    if (r->budget) json_put_uint(w, "budget_bytes", r->budget);
+    json_put_uint(w, r->fits ? "arena_bytes" : "smallest_budget_bytes", r->arena);
+    if (r->fits) {
+        json_put_uint(w, "host_bytes", r->host);
+        json_put_number(w, "predicted_step_seconds", r->seconds);
+        json_put_number(w, "samples_per_second", r->effective / r->seconds);
+        json_put_int(w, "micro_batch", r->settings.micro_batch);
+        json_put_int(w, "accumulation", r->settings.accumulation);
+        json_put_int(w, "effective_batch", r->effective);
+        json_put_string(w, "precision", precision_print(&r->settings));
+        json_put_string(w, "recompute", rebuild_print(&r->settings.recompute, again));
+        json_put_string(w, "optimizer", optimizer_print(&r->settings));
+        json_put_bool(w, "fused_step", r->settings.fused_step);
+        json_put_string(w, "offload", away_print(r->settings.offload, away));
+        json_put_int(w, "head_chunks", r->settings.head_chunks);
+    }
+    json_end(w);
+}
+
+struct rows {
+    VEC(struct row) list;
+};
+
+static void show_json(const char *table, const struct rows *rows)
+{
+    struct text out = {0};
+    struct json_writer w = {.out = &out, .indent = 2};
+    json_begin_map(&w, NULL);
+    json_begin_list(&w, table);
+    for (uint32_t i = 0; i < rows->list.n; i++) put_row(&w, &rows->list.at[i]);
+    json_end(&w);
+    json_end(&w);
+    printf("%s\n", out.at);
+    text_free(&out);
+}
+
+static void note_times(const struct rows *rows, struct text *out)
+{
+    if (rows->list.n && !rows->list.at[0].measured)
+        text_printf(out, "Times are unmeasured: by built-in ceilings, good for comparing rows.\n");
+    if (rows->list.n && (rows->list.at[0].effective < 8 || rows->list.at[0].effective > 32))
+        text_printf(out, "Note: the effective batch of %d is outside of 8 to 32, where fine-tuning recipes are at home.\n", rows->list.at[0].effective);
+}
+
+/* --- the ladder -------------------------------------------------------------------------- */
+
+enum { RUNG_SETS = 8 };
+static const struct rung {
+    const char *name;
+    const char *sets[RUNG_SETS];
+} ladder[] = {
+    {"nothing", {"memory.precision=f32", "memory.recompute=none", "memory.offload=none", "memory.optimizer=adamw", "memory.fused_step=off",
+                 "memory.head_chunks=1", "memory.micro_batch=%d"}},
+    {"+ bf16", {"memory.precision=bf16"}},
+    {"+ 8-bit optimizer state", {"memory.optimizer=adamw-8bit"}},
+    {"+ selective recompute", {"memory.recompute=selective"}},
+    {"+ recompute of every block", {"memory.recompute=all"}},
+    {"+ head in 4 pieces", {"memory.head_chunks=4"}},
+    {"+ micro-batches of 1", {"memory.micro_batch=1"}},
+    {"+ offload: optimizer", {"memory.offload=optimizer"}},
+    {"+ offload: masters", {"memory.offload=optimizer+masters"}},
+    {"+ offload: weights", {"memory.offload=optimizer+masters+weights"}},
+    {"+ offload: activations", {"memory.offload=optimizer+masters+weights+activations"}},
+};
+
+static int effective_batch(const struct options *o, int *out, struct error *e)
+{
+    struct config c;
+    int rc = table_options(o, &c, e);
+    if (rc) return rc;
+    *out = (int)c.train_effective_batch;
+    config_free(&c);
+    return PL_OK;
+}
+
+static int climb(const struct options *o, struct rows *rows, struct error *e)
+{
+    const char *sets[COUNT(ladder) * RUNG_SETS];
+    char whole[64];
+    size_t n = 0;
+    int effective = 1, rc = effective_batch(o, &effective, e);
+    snprintf(whole, sizeof whole, "memory.micro_batch=%d", effective);
+    for (size_t i = 0; i < COUNT(ladder) && !rc; i++) {
+        struct row row = {0};
+        snprintf(row.label, sizeof row.label, "%s", ladder[i].name);
+        for (int k = 0; k < RUNG_SETS && ladder[i].sets[k]; k++) sets[n++] = strchr(ladder[i].sets[k], '%') ? whole : ladder[i].sets[k];
+        rc = plan_row(o, sets, n, 0, &row, e);
+        if (!rc) vec_push(&rows->list, row);
+    }
+    return rc;
+}
+
+int table_compare(const struct options *o, struct error *e)
+{
+    struct rows rows = {0};
+    struct text out = {0};
+    char arena[32], saved[32], host[32];
+    int rc = climb(o, &rows, e);
+    if (!rc && o->json) {
+        show_json("compare", &rows);
+    } else if (!rc) {
+        text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", "second space", "step", "times");
+        for (uint32_t i = 0; i < rows.list.n; i++) {
+            const struct row *r = &rows.list.at[i];
+            int64_t less = i ? (int64_t)rows.list.at[i - 1].arena - (int64_t)r->arena : 0;
+            text_printf(&out, "%-28s %12s %s%11s %12s %9.3gs %6.2fx\n", r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
+                        size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host), r->seconds, r->seconds / rows.list.at[0].seconds);
+        }
+        note_times(&rows, &out);
+        fputs(out.at, stdout);
+    }
+    text_free(&out);
+    vec_free(&rows.list);
+    return rc;
+}
+
+/* --- the frontier -------------------------------------------------------------------------- */
+
+static const uint32_t STEPS[] = {1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 256, 384, 512};
+
+/* Budgets from the smallest to where more buys nothing: those people have, in units of 1, 1/16
+ * or 1/1024 GiB, whichever leaves several rows. */
+static int walk(const struct options *o, struct rows *rows, struct error *e)
+{
+    struct row most = {0}, least = {0};
+    int rc = plan_row(o, NULL, 0, 0, &most, e);
+    if (!rc) rc = plan_row(o, NULL, 0, 1, &least, e); /* one byte: says the smallest */
+    uint64_t unit = GIB;
+    while (unit > 1 << 10 && most.arena < 8 * unit) unit /= 16;
+    snprintf(least.label, sizeof least.label, "the smallest");
+    if (!rc) rc = plan_row(o, NULL, 0, least.arena, &least, e);
+    if (!rc) vec_push(&rows->list, least);
+    for (size_t i = 0; i < COUNT(STEPS) && !rc; i++) {
+        struct row row = {0};
+        uint64_t budget = STEPS[i] * unit;
+        if (budget <= least.arena || budget >= most.arena) continue;
+        size_print(budget, row.label);
+        rc = plan_row(o, NULL, 0, budget, &row, e);
+        if (!rc) vec_push(&rows->list, row);
+    }
+    snprintf(most.label, sizeof most.label, "no limit");
+    if (!rc) vec_push(&rows->list, most);
+    return rc;
+}
+
+int table_frontier(const struct options *o, struct error *e)
+{
+    struct rows rows = {0};
+    struct text out = {0};
+    char arena[32];
+    int rc = walk(o, &rows, e);
+    if (!rc && o->json) {
+        show_json("frontier", &rows);
+    } else if (!rc) {
+        text_printf(&out, "%-14s %12s %11s %12s  %s\n", "budget", "arena", "micro-batch", "samples/s", "techniques");
+        for (uint32_t i = 0; i < rows.list.n; i++) {
+            const struct row *r = &rows.list.at[i];
+            text_printf(&out, "%-14s %12s %5d x %-3d %12.4g  ", r->label, size_print(r->arena, arena), r->settings.micro_batch, r->settings.accumulation,
+                        r->effective / r->seconds);
+            put_techniques(&r->settings, &out);
+            text_printf(&out, "\n");
+        }
+        note_times(&rows, &out);
+        fputs(out.at, stdout);
+    }
+    text_free(&out);
+    vec_free(&rows.list);
+    return rc;
+}
+
+/* --- cards -------------------------------------------------------------------------------------- */
+
+/* A card by its memory. */
+static int card_row(const struct options *o, const char *card, struct row *row, struct error *e)
+{
+    char *end;
+    double gib = strtod(card, &end);
+    if (!*card || *end || !(gib > 0 && gib < 1e5)) return error_set(e, PL_USAGE, "--devices: %s is not a number of GiB", card);
+    if (gib <= CONTEXT) return error_set(e, PL_USAGE, "--devices: %s: a context alone takes %g GiB", card, CONTEXT);
+    snprintf(row->label, sizeof row->label, "%g GiB", gib);
+    return plan_row(o, NULL, 0, (uint64_t)((gib - CONTEXT) * (double)GIB), row, e);
+}
+
+/* Rules of thumb, beside. */
+static void put_rules(const struct options *o, const struct row *r, struct text *out)
+{
+    double gigabytes = (double)r->budget / (double)GIB + CONTEXT;
+    int images = o->images ? atoi(o->images) : 1;
+    struct rule_batch said = rule_multi_image(gigabytes, images, r->effective), right = rule_multi_image_right(gigabytes, images, r->effective);
+    text_printf(out, "%-14s   multi-image rule: %d x %d = %d; with the weights and rounded up: %d x %d = %d; PRS-Med: %s; video: %s\n", "", said.batch, said.accumulation,
+                said.effective, right.batch, right.accumulation, right.effective, rule_prs_med(gigabytes), rule_video(gigabytes));
+}
+
+static void show_devices(const struct options *o, const struct rows *rows)
+{
+    struct text out = {0};
+    char size[32];
+    text_printf(&out, "%-14s %12s %18s %12s  %s\n", "card", "arena", "batch", "samples/s", "techniques");
+    for (uint32_t i = 0; i < rows->list.n; i++) {
+        const struct row *r = &rows->list.at[i];
+        if (!r->fits) {
+            text_printf(&out, "%-14s does not fit: the smallest plan needs %s\n", r->label, size_print(r->arena, size));
+        } else {
+            text_printf(&out, "%-14s %12s %4d x %-3d = %-6d %12.4g  ", r->label, size_print(r->arena, size), r->settings.micro_batch, r->settings.accumulation,
+                        r->effective, r->effective / r->seconds);
+            put_techniques(&r->settings, &out);
+            text_printf(&out, "\n");
+        }
+        if (o->rules) put_rules(o, r, &out);
+    }
+    text_printf(&out, "%g GiB of each card are left to the context and code.\n", CONTEXT);
+    note_times(rows, &out);
+    if (o->rules) rules_errata(&out);
+    fputs(out.at, stdout);
+    text_free(&out);
+}
+
+int table_devices(const struct options *o, struct error *e)
+{
+    struct rows rows = {0};
+    char list[512], *at = list;
+    int rc = PL_OK;
+    snprintf(list, sizeof list, "%s", o->devices ? o->devices : "8,16,24,40,80");
+    for (char *card; !rc && (card = strsep(&at, ","));) {
+        struct row row = {0};
+        rc = card_row(o, card, &row, e);
+        if (!rc) vec_push(&rows.list, row);
+    }
+    if (!rc && o->json) show_json("devices", &rows);
+    else if (!rc) show_devices(o, &rows);
+    vec_free(&rows.list);
+    return rc;
+}
+
+int plan_table(const struct options *o, struct error *e)
+{
+    int asked = o->compare + o->frontier + (o->devices || o->rules);
+    if (asked > 1) return error_set(e, PL_USAGE, "--compare, --frontier and --devices are tables of their own: give one");
+    if (o->memory || o->plan || o->output || o->explain)
+        return error_set(e, PL_USAGE, "a table plans many times: --memory, --plan, --explain and -o do not go with it");
+    return o->compare ? table_compare(o, e) : o->frontier ? table_frontier(o, e) : table_devices(o, e);
+}

@@ -1,0 +1,46 @@
+/*
+ * scaler.c: SCALER: what becomes of the loss scale after a step, as torch.amp.GradScaler.
+ *
+ *     gradients finite   good_steps + 1; after scale_window of them the scale doubles
+ *     inf or NaN         the update is predicated off (found_inf), the scale halves
+ *
+ * A scale that would leave f32 stays. A few scalars: there is one version, which is the
+ * reference's too; tests/golden/scaler.txt has the other opinion.
+ */
+#include <math.h>
+
+#include "cpu/cpu.h"
+#include "cpu/ref.h"
+#include "cpu/rows.h"
+
+static bool scaler_match(const struct query *q)
+{
+    return tensor_is(q->in[0], DT_F64) && tensor_is(q->in[1], DT_U8);
+}
+
+static bool all_finite(const struct launch *l)
+{
+    const struct operand *loss = &l->in[2];
+    return isfinite(dtype_load(l->in[0].data, l->in[0].dtype, 0)) &&
+           (!launch_has(l, 2) || isfinite(dtype_load(loss->data, loss->dtype, 0)));
+}
+
+static void scaler_run(const struct launch *l)
+{
+    CHECK(l->in[1].data == l->out[0].data, "the step is updated in place");
+    struct step_block *step = l->out[0].data;
+    step->found_inf = !all_finite(l);
+    step->next_scale = step->loss_scale;
+    if (step->found_inf) {
+        step->adam_t--;
+        step->next_scale = step->loss_scale * 0.5f;
+        step->good_steps = 0;
+    } else if (++step->good_steps == step->scale_window) {
+        if (isfinite(step->loss_scale * 2)) step->next_scale = step->loss_scale * 2;
+        step->good_steps = 0;
+    }
+}
+static void ref_scaler(const struct launch *l) { scaler_run(l); }
+
+CPU_KERNEL(SCALER, scaler);
+REF_KERNEL(SCALER, scaler);

@@ -1,0 +1,60 @@
+/*
+ * loss_scale.c: dynamic loss scaling, where something is computed in f16.
+ *
+ *     step     d loss = step.loss_scale        (differentiate.c), so every gradient is times it
+ *     update   sum of squares of all gradients
+ *              SCALER   is it finite? found_inf, the next scale, Adam's t     <- this pass
+ *              CLIP     the norm without the scale; one factor unscales and clips
+ *              updates  read found_inf: with it they leave every byte as it was
+ *
+ * Everything is in the step's storage: nothing of the tape depends on it, and no host is
+ * asked between the gradients and the update. The sum must be that of all gradients before
+ * the first update, so an update inside the backward (the fused step) cannot be predicated.
+ */
+#include "graph/ops.h"
+#include "passes/passes.h"
+
+bool settings_scale_loss(const struct settings *s)
+{
+    bool any = s->precision == DT_F16;
+    for (uint32_t i = 0; i < s->n_modules; i++) any |= s->modules[i].has_precision && s->modules[i].precision == DT_F16;
+    return any;
+}
+
+static uint32_t find_clip(const struct graph *g)
+{
+    const struct order *order = &g->order[PROGRAM_UPDATE];
+    uint32_t k = 0;
+    while (k < order->nodes.n && node_at(g, order->nodes.at[k])->op != OP_CLIP) k++;
+    return k;
+}
+
+/* The node behind the last one goes to place k. */
+static void move_last_to(struct order *order, uint32_t k)
+{
+    uint32_t last = order->nodes.n - 1;
+    id node = order->nodes.at[last];
+    for (uint32_t i = last; i > k; i--) order->nodes.at[i] = order->nodes.at[i - 1];
+    order->nodes.at[k] = node;
+}
+
+void pass_loss_scale(struct graph *g, const struct settings *s)
+{
+    if (!s->train || !settings_scale_loss(s)) return;
+    struct order *order = &g->order[PROGRAM_UPDATE];
+    uint32_t at = find_clip(g);
+    if (s->fused_step || at == order->nodes.n) {
+        graph_fail(g, "with f16 an update is skipped when a gradient is not finite, which is known after the last one: weights cannot be "
+                      "updated inside the backward; set memory.fused_step: false, or memory.precision: bf16");
+        return;
+    }
+    struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "loss_scale");
+    id step = graph_step(g), sum = node_at(g, order->nodes.at[at])->in[0], loss = graph_find_output(g, PROGRAM_STEP, "loss");
+    id n = graph_emit(g, OP_SCALER, NULL, (id[]){sum, step, loss}, 3);
+    if (n) {
+        graph_replace(g, PROGRAM_UPDATE, step, node_at(g, n)->out[0]);
+        node_at(g, n)->in[1] = step;
+        move_last_to(order, at);
+    }
+    g->at = before;
+}

@@ -1,0 +1,112 @@
+/*
+ * parts.c: see parts.h.
+ *
+ * A weight belongs to the module that its name begins with, its gradient and moments too;
+ * a transient to the module of the node that made it. Names are cut before the first number
+ * ("model.layers.3.mlp" is of "model.layers") and behind the second word.
+ */
+#include "plan/parts.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORDS = 2 };
+
+/* "grad.model.layers.0.q.weight" and "model.layers.0.q.weight.exp_avg" are the weight's; the last
+ * word of a weight is its own name, not a module. */
+static void module_of(const char *name, bool weight, char out[64])
+{
+    char text[256];
+    size_t n = 0;
+    if (!strncmp(name, "grad.", 5)) name += 5;
+    size_t length = strlen(name);
+    if (weight) {
+        const char *dot = strrchr(name, '.');
+        length = dot ? (size_t)(dot - name) : 0;
+    }
+    if (length >= sizeof text) length = sizeof text - 1;
+    memcpy(text, name, length);
+    text[length] = '\0';
+    out[0] = '\0';
+    int words = 0;
+    for (char *word = text, *end; word && *word && words < WORDS; word = end, words++) {
+        if ((end = strchr(word, '.'))) *end++ = '\0';
+        if (isdigit((unsigned char)*word)) break;
+        size_t more = strlen(word) + (n ? 1 : 0);
+        if (n + more >= 64) break;
+        if (n) out[n++] = '.';
+        strcpy(out + n, word);
+        n += strlen(word);
+    }
+}
+
+struct sums {
+    VEC(struct part) list;
+};
+
+static struct part *find(struct sums *s, const char *name)
+{
+    for (uint32_t i = 0; i < s->list.n; i++)
+        if (!strcmp(s->list.at[i].name, name)) return &s->list.at[i];
+    struct part p = {0};
+    strcpy(p.name, name);
+    vec_push(&s->list, p);
+    return &s->list.at[s->list.n - 1];
+}
+
+static bool of_weight(enum kind k) { return k == KIND_PARAM || k == KIND_MASTER || k == KIND_GRAD || k == KIND_STATE; }
+
+static void add_lasting(struct sums *s, const struct plan *p, const struct graph *g)
+{
+    for (id t = 1; t < g->storages.n; t++) {
+        const struct storage *x = &g->storages.at[t];
+        char module[64] = "";
+        if (!storage_lasts(x) || x->space != SPACE_DEVICE || !plan_reached(p, g, t)) continue;
+        if (of_weight(x->kind)) module_of(graph_name(g, x->name), true, module);
+        find(s, module)->lasting += align_up(x->bytes, PLAN_ALIGN);
+    }
+}
+
+static void add_passing(struct sums *s, const struct plan *p, const struct graph *g)
+{
+    const struct order *order = &g->order[p->peak.program];
+    const struct life *life = p->placement.life[p->peak.program];
+    char module[64];
+    for (id t = 1; t < g->storages.n; t++) {
+        const struct storage *x = &g->storages.at[t];
+        if (storage_lasts(x) || x->space != SPACE_DEVICE || !life[t].used || life[t].start > p->peak.instant || life[t].end < p->peak.instant) continue;
+        id scope = node_at(g, order->nodes.at[life[t].start])->scope;
+        if (of_weight(x->kind)) module_of(graph_name(g, x->name), true, module);
+        else module_of(scope ? graph_name(g, g->scopes.at[scope].name) : "", false, module);
+        find(s, module)->passing += align_up(x->bytes, PLAN_ALIGN);
+    }
+    id node = order->nodes.at[p->peak.instant], scope = node_at(g, node)->scope;
+    module_of(scope ? graph_name(g, g->scopes.at[scope].name) : "", false, module);
+    find(s, module)->passing += align_up(p->placement.binding[node].work_bytes, PLAN_ALIGN);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct part *x = a, *y = b;
+    uint64_t bx = x->lasting + x->passing, by = y->lasting + y->passing;
+    if (bx != by) return bx > by ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+uint32_t plan_parts(const struct plan *p, const struct graph *g, struct part *out, uint32_t room)
+{
+    struct sums s = {0};
+    add_lasting(&s, p, g);
+    add_passing(&s, p, g);
+    qsort(s.list.at, s.list.n, sizeof *s.list.at, by_bytes);
+    uint32_t n = (uint32_t)min_u64(s.list.n, room);
+    memcpy(out, s.list.at, n * sizeof *out);
+    for (uint32_t i = n; i < s.list.n; i++) {
+        strcpy(out[n - 1].name, "others");
+        out[n - 1].lasting += s.list.at[i].lasting;
+        out[n - 1].passing += s.list.at[i].passing;
+    }
+    vec_free(&s.list);
+    return n;
+}

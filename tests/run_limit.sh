@@ -1,0 +1,70 @@
+#!/bin/bash
+# run_limit.sh: a run needs its arena and a stated constant, CONSTANT: code, libraries, thread stacks, the
+# JPEG library's pools. Shown by the peak of resident memory, under RLIMIT_DATA, and inside a control group
+# where this machine lets us make one.
+#
+#   bash tests/run_limit.sh       from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+
+CONSTANT=$((48 << 20))
+"$binary" data make "$tmp/shards" --images 12 --size 160x120 --masks 4 --seed 3 >/dev/null 2>&1
+printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, train: %s/shards/*.tar, max_masks: 4, threads: 2}\ntrain: {steps: 3, effective_batch: 8}\n' "$tmp" >"$tmp/masks.yaml"
+head -c 100000 /dev/urandom >"$tmp/words.bin"
+printf 'model: {preset: llama-tiny}\ndata: {train: %s/words.bin, token_dtype: uint8, sequence: 512}\ntrain: {steps: 3, effective_batch: 16}\n' "$tmp" >"$tmp/words.yaml"
+
+train() { "$binary" train "$tmp/$1.yaml" --set "train.out=$tmp/run-$((runs += 1))" --json "${@:2}"; }
+runs=0
+arena_of() { "$binary" plan "$tmp/$1.yaml" --json "${@:2}" >"$tmp/plan.json" 2>/dev/null; json "$tmp/plan.json" arena_bytes; }
+smallest_of() { "$binary" plan "$tmp/$1.yaml" --json --memory 1 >"$tmp/plan.json" 2>/dev/null; json "$tmp/plan.json" smallest_budget_bytes; }
+
+# The second space is a file's pages, which the kernel may drop: it is not in this sum.
+resident() {
+    local arena peak
+    arena=$(arena_of "$1" --set memory.offload=none)
+    train "$1" --set memory.offload=none --set train.monitor_every=1 >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    peak=$(tail -n 1 "$tmp/run-$runs/metrics.jsonl" | grep -o '"host_resident_peak":[0-9]*' | cut -d: -f2)
+    [ "$peak" -le $((arena + CONSTANT)) ] && [ "$peak" -ge "$arena" ] || { echo "resident $peak, arena $arena"; return 1; }
+    echo "resident $peak = arena $arena + $((peak - arena))"
+}
+check 'words: the peak of resident memory' resident words
+check 'masks: the peak of resident memory' resident masks
+
+limited() {
+    local budget=$2
+    [ "$budget" = smallest ] && budget=$(smallest_of "$1")
+    [ "$budget" = full ] && budget=$(arena_of "$1")
+    (ulimit -d $(((budget + CONSTANT) >> 10)) && train "$1" --memory "$budget" >/dev/null 2>"$tmp/err") || { cat "$tmp/err"; return 1; }
+    runs=$((runs + 1))
+    echo "$budget + $CONSTANT bytes of data"
+}
+for kind in words masks; do
+    check "$kind: RLIMIT_DATA, the full need" limited $kind full
+    check "$kind: RLIMIT_DATA, the smallest budget" limited $kind smallest
+done
+
+# A control group of the first or the second kind.
+group() {
+    local budget dir limit
+    budget=$(smallest_of "$1")
+    if [ -f /sys/fs/cgroup/memory/memory.limit_in_bytes ]; then
+        dir=/sys/fs/cgroup/memory/plimsoll-$$ limit=memory.limit_in_bytes
+    else
+        dir=/sys/fs/cgroup/plimsoll-$$ limit=memory.max
+    fi
+    mkdir "$dir" 2>/dev/null || { echo 'no control group can be made here'; return 77; }
+    if ! echo $((budget + CONSTANT)) 2>/dev/null >"$dir/$limit"; then
+        rmdir "$dir"
+        echo 'no memory controller here'
+        return 77
+    fi
+    local rc=0
+    (echo "$BASHPID" >"$dir/cgroup.procs" && train "$1" --memory "$budget" >/dev/null 2>"$tmp/err") || rc=$?
+    runs=$((runs + 1))
+    rmdir "$dir" 2>/dev/null
+    [ $rc = 0 ] || { cat "$tmp/err"; return 1; }
+    echo "$budget + $CONSTANT bytes in a control group"
+}
+check 'words: a control group, the smallest budget' group words
+check 'masks: a control group, the smallest budget' group masks
+summary

@@ -1,0 +1,132 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_precision.sh: whole runs in f16 and in bf16 without masters.
+#
+#   bash tests/run_precision.sh   from the repository's root, after make; see run_lib.sh
+#
+# Losses fall and stay near f32's; the loss scale falls, grows again and is told; a skipped step,
+# a kill and another number of threads change no bit of what follows; what cannot be trained
+# is named. Bytes are those that the precision promises.
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+preload fault
+# Nothing is synced to the disk here.
+sanitized || export LD_PRELOAD=$tools/fault.so
+
+"$binary" data make "$tmp/set" --images 16 --shards 1 --size 96x80 --masks 5 >/dev/null || exit 2
+for m in sam-tiny tinysam-tiny; do
+    cat >"$tmp/$m.yaml" <<YAML
+model: {preset: $m}
+data: {format: sa1b, train: "$tmp/set/*.tar", max_masks: 4, image_size: 64}
+train: {steps: 4, effective_batch: 4, learning_rate: 0.001, clip_norm: 1, out: "$tmp/unused"}
+memory: {micro_batch: 2}
+device: cpu
+YAML
+done
+
+# losses RUN: of its steps, one a line; of a skipped one it may be null.
+losses() { sed -n 's/^{"step":[0-9]*,"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
+field() { sed -n "s/.*\"$2\":\([^,}]*\)[,}].*/\1/p" "$1/metrics.jsonl"; }
+# falls RUN: the last loss is finite and below the first.
+falls() { losses "$1" | awk 'NR == 1 { a = $1 } { b = $1 } !($1 > 0) { bad = 1 } END { print a " -> " b; exit bad || !(b < a) }'; }
+# near A B SHARE: the last losses of two runs.
+near() { awk -v a="$(losses "$1" | tail -n 1)" -v b="$(losses "$2" | tail -n 1)" -v most="$3" 'BEGIN { d = (a - b) / b; if (d < 0) d = -d; print a " and " b; exit d > most }'; }
+bytes() { json "$1/plan.json" arena_bytes; }
+
+# --- three models in four precisions ---------------------------------------------------------------
+
+# model NAME PRECISION
+model() {
+    local out=$tmp/$1-$2
+    case $1 in
+        llama-tiny) expect 0 '' train_tiny "$out" --set memory.precision="$2" --set memory.micro_batch=4 || return 1 ;;
+        # shellcheck disable=SC2086
+        *) expect 0 '' "$binary" train "$tmp/$1.yaml" --set "train.out=$out" --set memory.precision="$2" $FLAGS || return 1 ;;
+    esac
+    falls "$out" && near "$out" "$tmp/$1-f32" 0.03
+}
+for m in llama-tiny sam-tiny tinysam-tiny; do for p in f32 bf16 f16 bf16-pure; do
+    check "$m in $p: finite, falling, near f32" model $m $p
+done; done
+
+smaller() {
+    local a b c
+    a=$(bytes "$tmp/$1-f32") b=$(bytes "$tmp/$1-bf16") c=$(bytes "$tmp/$1-bf16-pure")
+    [ "$b" = "$(bytes "$tmp/$1-f16")" ] && [ "$c" -lt "$b" ] && [ "$b" -lt "$a" ] && echo "$a -> $b -> $c bytes" || { echo "$a, $b, $c"; return 1; }
+}
+for m in llama-tiny sam-tiny tinysam-tiny; do check "$m: f32 > bf16 = f16 > pure, in bytes" smaller $m; done
+
+# --- the loss scale ------------------------------------------------------------------------------------
+
+# From far too high: it halves until gradients are finite, and tries again after three good steps.
+high=(--set memory.precision=f16 --set train.loss_scale=268435456 --set train.scale_window=3 --set train.steps=16 --set memory.micro_batch=4)
+scale() {
+    expect 0 'skipped: gradients are not finite at loss scale' train_tiny "$tmp/scale" "${high[@]}" --json || return 1
+    cp "$tmp/out" "$tmp/scale.json"
+    steps_once "$tmp/scale" 16 || return 1
+    paste -d ' ' <(field "$tmp/scale" loss_scale) <(field "$tmp/scale" skipped_steps) | awk '
+        NR > 1 { skip = $2 - skipped
+                 if (skip && $1 != last && 0) bad = 1 }
+        NR > 1 && was && $1 != last / 2 { print "step " NR ": after a skipped step the scale is " $1 ", it was " last; bad = 1 }
+        NR > 1 && !was && $1 != last && $1 != last * 2 { print "step " NR ": the scale is " $1 ", it was " last; bad = 1 }
+        NR > 1 && $1 > last { grown++ }
+        { was = $2 > skipped; skipped = $2; last = $1 }
+        END { if (!grown) print "it never grew"; print skipped " skipped, grown " grown " times, last " last; exit bad || !grown || skipped < 3 }'
+}
+check 'the scale halves at each skipped step, and grows again' scale
+told() {
+    [ "$(json "$tmp/scale.json" skipped_steps)" = "$(field "$tmp/scale" skipped_steps | tail -n 1)" ] || { cat "$tmp/scale.json"; return 1; }
+    [ "$(json "$tmp/scale/checkpoints/step-16/state.json" adam_t)" -eq $((16 - $(json "$tmp/scale.json" skipped_steps))) ] || { echo "Adam's t"; return 1; }
+    [ "$(json "$tmp/scale.json" allocations_in_steps)" -eq 0 ] && echo "scale $(json "$tmp/scale.json" loss_scale), $(json "$tmp/scale.json" skipped_steps) skipped"
+}
+check "skipped steps are counted, and do not count for Adam" told
+
+# resumed NAME ARGUMENT...: killed while it still skips, and once more; as the undisturbed one.
+resumed() {
+    local name=$1
+    shift
+    needs_preload || return
+    [ -d "$tmp/$name" ] || expect 0 '' train_tiny "$tmp/$name" "$@" || return 1
+    FAULT=kill:4 FAULT_PATH=$tmp/cut/metrics.jsonl expect 137 '' train_tiny "$tmp/cut" "$@" --set train.save_every=3 || return 1
+    FAULT=kill:6 FAULT_PATH=$tmp/cut/metrics.jsonl expect 137 '' train_tiny "$tmp/cut" "$@" --set train.save_every=3 --resume || return 1
+    expect 0 'resuming after step' train_tiny "$tmp/cut" "$@" --set train.save_every=3 --resume || return 1
+    same_run "$tmp/$name" "$tmp/cut" 16 && steps_once "$tmp/cut" 16
+    local rc=$?
+    rm -rf "$tmp/cut"
+    return $rc
+}
+check 'f16: killed twice, taken up: same bytes' resumed scale "${high[@]}"
+pure=(--set memory.precision=bf16-pure --set train.steps=16 --set memory.micro_batch=4)
+check 'bf16-pure: killed twice, taken up: same bytes' resumed pure "${pure[@]}"
+
+threads() {
+    for n in 1 3; do expect 0 '' train_tiny "$tmp/threads$n" "$@" --set "device.threads=$n" --set train.steps=5 || return 1; done
+    same_run "$tmp/threads1" "$tmp/threads3" 5
+    local rc=$?
+    rm -rf "$tmp"/threads?
+    return $rc
+}
+check 'f16: 1 and 3 threads: same bytes' threads "${high[@]}"
+check 'bf16-pure: 1 and 3 threads: same bytes' threads "${pure[@]}"
+
+seeds() {
+    expect 0 '' train_tiny "$tmp/other" "${pure[@]}" --set train.steps=1 --set train.seed=0 && expect 0 '' train_tiny "$tmp/same" "${pure[@]}" --set train.steps=1 --set train.seed=0 &&
+        same_run "$tmp/other" "$tmp/same" 1
+}
+check 'bf16-pure: a second run: same bytes' seeds
+
+# A run may go on in another precision: with what there is.
+changed() {
+    cp -r "$tmp/pure" "$tmp/back" && expect 0 'memory.precision changed' train_tiny "$tmp/back" "${pure[@]}" --set memory.precision=bf16 --set train.steps=18 --resume || return 1
+    cp -r "$tmp/back" "$tmp/forth" && expect 0 'memory.precision changed' train_tiny "$tmp/forth" "${pure[@]}" --set memory.precision=f16 --set train.steps=20 --resume || return 1
+    steps_once "$tmp/forth" 20 && falls "$tmp/forth"
+}
+check 'from bf16-pure to bf16 with masters to f16' changed
+
+# --- what cannot be trained -----------------------------------------------------------------------------
+
+hopeless() { expect 1 'the loss scale fell below 1: 17 steps in a row had gradients that are not finite in f16; first seen in [a-z_.0-9]+' train_tiny "$tmp/hopeless" \
+    --set memory.precision=f16 --set train.learning_rate=1e7 --set train.steps=40; }
+check 'weights beyond f16: the run ends and names the tensor' hopeless
+
+summary

@@ -1,0 +1,288 @@
+/*
+ * test_precision.c: what is computed and kept in which type, on graphs of a small model.
+ *
+ *   a skipped step       changes no weight, no master and no state
+ *   scaled gradients     divided by the scale they are f32's, within f16's rounding
+ *   weights              pure bf16 has no master; a frozen one is there in the compute type alone
+ *   modules              a precision of their own, with casts at their borders alone
+ *
+ * The kernels behind it are test_scaler.c's.
+ */
+#include "optest.h"
+
+#include "models/model.h"
+
+enum { SAMPLES = 2, TOKENS = 17 };
+
+/* --- graphs ---------------------------------------------------------------------------------- */
+
+struct source_model {
+    struct model model;
+    const char *freeze; /* a pattern; NULL: nothing */
+};
+
+static void build(void *context, struct graph *g, int micro_batch)
+{
+    const struct source_model *m = context;
+    m->model.family->build(&m->model, g, &(struct batch){.B = micro_batch, .T = TOKENS});
+    for (uint32_t i = 0; i < g->params.n && m->freeze; i++)
+        if (pattern_match(m->freeze, graph_name(g, tensor_at(g, g->params.at[i].tensor)->name))) g->params.at[i].frozen = true;
+}
+
+static struct settings settings_of(enum dtype precision, bool pure)
+{
+    return (struct settings){.micro_batch = SAMPLES, .accumulation = 1, .head_chunks = 1, .train = true, .precision = precision, .pure = pure,
+                             .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+}
+
+static void open_model(struct source_model *m, const char *freeze)
+{
+    struct error e;
+    must(model_preset(&m->model, "llama-tiny", &e), &e, "preset");
+    m->freeze = freeze;
+}
+
+/* Compiled, placed, with values; masters begin as the working copies. */
+static void open_rig(struct rig *r, struct source_model *m, const struct settings *s)
+{
+    struct error e;
+    *r = (struct rig){0};
+    must(plan_compile(&r->graph, &(struct source){m, build}, s, &e), &e, "compiling");
+    rig_open(r, DEVICE_CPU);
+    for (uint32_t i = 0; i < r->graph.params.n; i++) {
+        const struct param *p = &r->graph.params.at[i];
+        const struct tensor *w = tensor_at(&r->graph, p->tensor), *to = tensor_at(&r->graph, p->master);
+        for (int64_t k = 0; p->master != p->tensor && k < tensor_elements(w); k++)
+            dtype_store(tape_address(&r->tape, p->master), to->dtype, k, dtype_load(tape_address(&r->tape, p->tensor), w->dtype, k));
+    }
+    for (id t = 1; t < r->graph.tensors.n; t++) {
+        const struct tensor *x = tensor_at(&r->graph, t);
+        if (storage_of(&r->graph, t)->kind == KIND_STATE && !x->node) memset(tape_address(&r->tape, t), 0, tensor_bytes(x));
+    }
+}
+
+static struct step_block *block_of(const struct rig *r) { return tape_address(&r->tape, r->graph.step); }
+
+static void run_update(struct rig *r)
+{
+    struct error e;
+    must(r->device.ops->run(&r->device, &r->tape, PROGRAM_UPDATE, &e), &e, "update");
+}
+
+static uint64_t kind_bytes(const struct graph *g, enum kind kind)
+{
+    uint64_t bytes = 0;
+    for (id s = 1; s < g->storages.n; s++) bytes += g->storages.at[s].kind == kind ? g->storages.at[s].bytes : 0;
+    return bytes;
+}
+
+/* --- loss scaling, whole programs -------------------------------------------------------------- */
+
+/* Every byte that lasts and that an update may change. */
+static uint64_t hash_lasting(const struct rig *r)
+{
+    uint64_t hash = 1;
+    for (id s = 1; s < r->graph.storages.n; s++) {
+        const struct storage *x = &r->graph.storages.at[s];
+        if (x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE)
+            hash = hash_bytes(r->device.arena[x->space] + r->plan.placement.offset[s], x->bytes, hash);
+    }
+    return hash;
+}
+
+static void test_skipped(void **state)
+{
+    (void)state;
+    struct source_model m;
+    struct rig r;
+    struct settings s = settings_of(DT_F16, false);
+    open_model(&m, NULL);
+    open_rig(&r, &m, &s);
+    for (int bad = 0; bad < 3; bad++) { /* a scale beyond f16, one that is not, and the first again */
+        uint64_t before = hash_lasting(&r);
+        *block_of(&r) = (struct step_block){.learning_rate = 1e-2f, .inv_count = 0.125f, .clip_norm = 1, .loss_scale = bad == 1 ? 256 : 0x1p40f,
+                                            .step = bad + 1, .adam_t = bad == 2 ? 2 : 1, .scale_window = 9};
+        rig_run(&r);
+        run_update(&r);
+        const struct step_block *b = block_of(&r);
+        assert_int_equal(b->found_inf, bad != 1);
+        assert_int_equal(b->adam_t, bad == 0 ? 0 : 1);
+        assert_true(b->next_scale == (bad == 1 ? 256 : 0x1p39f) && b->good_steps == (bad == 1));
+        assert_int_equal(hash_lasting(&r) == before, bad != 1);
+    }
+    rig_close(&r);
+    model_close(&m.model);
+}
+
+/* Gradients of the scaled loss are the scale times f32's, within f16; the norm that is told has no scale in it. */
+static void test_scaled(void **state)
+{
+    (void)state;
+    struct source_model m;
+    struct rig half, full;
+    struct settings s = settings_of(DT_F16, false), plain = settings_of(DT_F32, false);
+    open_model(&m, NULL);
+    open_rig(&half, &m, &s);
+    open_rig(&full, &m, &plain);
+    block_of(&half)->loss_scale = 64;
+    rig_run(&half);
+    rig_run(&full);
+    for (uint32_t i = 0; i < full.graph.params.n; i++) {
+        id a = full.graph.params.at[i].grad, b = half.graph.params.at[i].grad;
+        assert_int_equal(!a, !b);
+        if (!a) continue;
+        double *x = rig_read(&full, a), *y = rig_read(&half, b), size = 0, off = 0;
+        int64_t n = tensor_elements(tensor_at(&full.graph, a));
+        for (int64_t k = 0; k < n; k++) size += x[k] * x[k], off += pow(y[k] / 64 - x[k], 2);
+        /* Some fifty roundings to f16 on the way, and those of the weights. */
+        if (sqrt(off) > 50 * dtype_table[DT_F16].epsilon * sqrt(size)) fail_msg("%s: off by %g of %g", name_of(&full, a), sqrt(off), sqrt(size));
+        mem_free(x);
+        mem_free(y);
+    }
+    run_update(&half);
+    run_update(&full);
+    const float *p = tape_address(&half.tape, graph_find_output(&half.graph, PROGRAM_UPDATE, "clip"));
+    const float *q = tape_address(&full.tape, graph_find_output(&full.graph, PROGRAM_UPDATE, "clip"));
+    assert_true(fabsf(p[0] / q[0] - 1) < 0.02f && fabsf(p[1] * 64 / q[1] - 1) < 0.02f);
+    rig_close(&half);
+    rig_close(&full);
+    model_close(&m.model);
+}
+
+/* --- weights ------------------------------------------------------------------------------------- */
+
+static void check_weights(struct source_model *m, enum dtype precision, bool pure)
+{
+    struct graph g;
+    struct error e;
+    struct settings s = settings_of(precision, pure);
+    uint64_t trained = 0, frozen = 0;
+    must(plan_compile(&g, &(struct source){m, build}, &s, &e), &e, "compiling");
+    for (uint32_t i = 0; i < g.params.n; i++) {
+        const struct param *p = &g.params.at[i];
+        if (storage_of(&g, p->tensor)->kind != KIND_PARAM) continue;
+        const struct tensor *w = tensor_at(&g, p->tensor);
+        assert_int_equal(w->dtype, precision);
+        assert_int_equal(p->tensor == p->master, p->frozen || pure);
+        assert_true(!p->frozen || !p->grad);
+        *(p->frozen ? &frozen : &trained) += (uint64_t)tensor_elements(w);
+    }
+    assert_true(trained > 1000 && (frozen > 1000 || !m->freeze));
+    /* Bytes: 2 a weight, and of trained ones 4 for the master, 4 for the gradient, 8 for the moments. */
+    assert_int_equal(kind_bytes(&g, KIND_PARAM), 2 * (trained + frozen));
+    assert_int_equal(kind_bytes(&g, KIND_MASTER), pure ? 0 : 4 * trained);
+    assert_int_equal(kind_bytes(&g, KIND_STATE), 8 * trained);
+    assert_int_equal(kind_bytes(&g, KIND_GRAD), 4 * trained);
+    graph_free(&g);
+}
+
+static void test_weights(void **state)
+{
+    (void)state;
+    static const char *const freeze[] = {NULL, "*.mlp.*"};
+    for (size_t i = 0; i < COUNT(freeze); i++) {
+        struct source_model m;
+        open_model(&m, freeze[i]);
+        check_weights(&m, DT_BF16, false);
+        check_weights(&m, DT_F16, false);
+        check_weights(&m, DT_BF16, true);
+        model_close(&m.model);
+    }
+}
+
+/* --- modules ----------------------------------------------------------------------------------------- */
+
+static const char *const mlps[] = {"*.mlp"}, *const blocks[] = {"model.layers.?"}, *const first_mlp[] = {"model.layers.0.mlp"}, *const nothing[] = {"no.such"};
+
+/* Weights and results of the module's nodes are of its type; only casts change types. */
+static void check_module(const struct graph *g, const char *pattern, enum dtype inside)
+{
+    uint32_t weights = 0, casts = 0, nodes = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        if (n->phase != PHASE_FORWARD) continue;
+        casts += n->op == OP_CAST;
+        if (!pattern_match(pattern, graph_name(g, g->scopes.at[n->scope].name))) continue;
+        nodes++;
+        if (n->op == OP_LINEAR || n->op == OP_LINEAR_ACT || n->op == OP_SILU_GATE) assert_int_equal(tensor_at(g, n->out[0])->dtype, inside);
+        for (int i = 0; i < n->nin; i++) {
+            const struct param *p = n->in[i] ? graph_param_of(g, n->in[i]) : NULL;
+            if (!p || storage_of(g, p->tensor)->kind != KIND_PARAM) continue;
+            assert_int_equal(tensor_at(g, p->tensor)->dtype, inside);
+            assert_int_equal(p->tensor == p->master, inside == DT_F32);
+            weights++;
+        }
+    }
+    assert_true(nodes && weights && casts);
+}
+
+static double loss_with(struct source_model *m, const struct settings *s, const char *pattern, enum dtype inside)
+{
+    struct rig r;
+    open_rig(&r, m, s);
+    if (pattern) check_module(&r.graph, pattern, inside);
+    block_of(&r)->scale_window = 100;
+    rig_run(&r);
+    double before = rig_loss(&r);
+    run_update(&r);
+    rig_run(&r);
+    assert_true(isfinite(before) && rig_loss(&r) < before);
+    rig_close(&r);
+    return before;
+}
+
+static void test_modules(void **state)
+{
+    (void)state;
+    struct source_model m;
+    open_model(&m, NULL);
+    struct settings plain = settings_of(DT_F32, false);
+    const double want = loss_with(&m, &plain, NULL, 0);
+    const struct module_rule f32 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = DT_F32};
+    const struct module_rule bf16 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = DT_BF16};
+    const struct module_rule f16 = {.match = mlps, .n_match = 1, .has_precision = true, .precision = DT_F16};
+    const struct module_rule other = {.match = mlps, .n_match = 1, .has_recompute = true};
+    const struct module_rule one = {.match = first_mlp, .n_match = 1, .has_precision = true, .precision = DT_F32};
+    const struct module_rule wide = {.match = blocks, .n_match = 1, .has_precision = true, .precision = DT_BF16};
+    const struct module_rule none = {.match = nothing, .n_match = 1, .has_precision = true, .precision = DT_BF16};
+    const struct {
+        enum dtype precision;
+        bool pure;
+        struct module_rule rules[3];
+        uint32_t n;
+        const char *pattern;
+        enum dtype inside;
+    } cases[] = {
+        {DT_BF16, false, {f32}, 1, "*.mlp", DT_F32},
+        {DT_BF16, true, {f32}, 1, "*.mlp", DT_F32},
+        {DT_F16, false, {f32}, 1, "*.mlp", DT_F32},
+        {DT_F32, false, {bf16}, 1, "*.mlp", DT_BF16},
+        {DT_BF16, false, {f16}, 1, "*.mlp", DT_F16},
+        {DT_BF16, true, {f16}, 1, "*.mlp", DT_F16},
+        {DT_BF16, false, {bf16, f32, other}, 3, "*.mlp", DT_F32}, /* the last one that says something */
+        {DT_F32, false, {wide, one}, 2, "model.layers.0.mlp", DT_F32}, /* a module inside a module */
+        {DT_F32, false, {wide, one}, 2, "model.layers.1.mlp", DT_BF16},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct settings s = settings_of(cases[i].precision, cases[i].pure);
+        s.modules = cases[i].rules;
+        s.n_modules = cases[i].n;
+        double got = loss_with(&m, &s, cases[i].pattern, cases[i].inside);
+        if (fabs(got - want) > 4 * dtype_table[DT_BF16].epsilon * want) fail_msg("case %zu: the loss is %.9g, in f32 %.9g", i, got, want);
+    }
+    /* A rule that matches nothing changes nothing. */
+    struct settings s = settings_of(DT_F32, false);
+    s.modules = &none;
+    s.n_modules = 1;
+    assert_true(loss_with(&m, &s, NULL, 0) == want);
+    model_close(&m.model);
+}
+
+int main(void)
+{
+    seed_begin();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_skipped), cmocka_unit_test(test_scaled), cmocka_unit_test(test_weights), cmocka_unit_test(test_modules),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,147 @@
+/*
+ * test_scaler.c: the two kernels that precision adds to the update.
+ *
+ *   SCALER               follows torch.amp.GradScaler, step by step (golden/scaler.txt)
+ *   rounding at random   without bias, to a neighbour, the same for any threads and tiles
+ */
+#include "trial.h"
+
+#include "cpu/cpu.h"
+#include "cpu/round.h"
+
+/* --- the loss scale ------------------------------------------------------------------- */
+
+static void run_scaler(struct step_block *b, double sum, const float *loss)
+{
+    struct launch l = {.nin = loss ? 3 : 2, .nout = 1, .threads = 1};
+    l.in[0] = (struct operand){.data = &sum, .dtype = DT_F64};
+    l.in[1] = l.out[0] = (struct operand){.data = b, .dtype = DT_U8, .rank = 1, .dim = {sizeof *b}, .stride = {1}};
+    if (loss) l.in[2] = (struct operand){.data = (void *)loss, .dtype = DT_F32};
+    cpu_kernel_named(OP_SCALER, "cpu_scaler")->run(&l);
+}
+
+/* The host's part: each step begins with what the last one left. */
+static void check_run(FILE *f, int window, float scale, int steps)
+{
+    struct step_block b = {.next_scale = scale, .scale_window = window};
+    static const double bad[] = {INFINITY, NAN};
+    for (int i = 0; i < steps; i++) {
+        int found, good, moved, done = b.adam_t;
+        float want;
+        assert_int_equal(fscanf(f, "%d %f %d %d", &found, &want, &good, &moved), 4);
+        b.loss_scale = b.next_scale;
+        b.adam_t++;
+        run_scaler(&b, found ? bad[i % 2] : 4, NULL);
+        if (b.next_scale != want || b.good_steps != good || b.found_inf == moved || b.adam_t != done + moved)
+            fail_msg("window %d, step %d: scale %g, %d good steps, found_inf %d, t %d; expected %g, %d, %d, %d", window, i + 1, b.next_scale,
+                     b.good_steps, b.found_inf, b.adam_t, want, good, !moved, done + moved);
+    }
+}
+
+static void test_scaler(void **state)
+{
+    (void)state;
+    FILE *f = fopen("tests/golden/scaler.txt", "r");
+    if (!f) skip(); /* run from the repository's root */
+    int window, steps, runs = 0;
+    float scale;
+    for (; fscanf(f, " run %d %f %d", &window, &scale, &steps) == 3; runs++) check_run(f, window, scale, steps);
+    fclose(f);
+    assert_int_equal(runs, 6);
+}
+
+static void test_scaler_loss(void **state)
+{
+    (void)state;
+    struct step_block b = {.loss_scale = 8, .adam_t = 5, .scale_window = 2};
+    run_scaler(&b, 1, &(float){NAN});
+    assert_true(b.found_inf && b.next_scale == 4 && b.adam_t == 4);
+    run_scaler(&b, 1, &(float){1});
+    assert_true(!b.found_inf && b.next_scale == 8 && b.good_steps == 1);
+}
+
+/* --- rounding at random ------------------------------------------------------------------ */
+
+enum { DRAWS = 1 << 16 };
+
+static void round_all(uint16_t *to, const float *from, int64_t n, uint64_t key, int tile)
+{
+    struct operand x = {.data = to, .dtype = DT_BF16, .rank = 1, .dim = {n}, .stride = {1}};
+    for (int64_t at = 0; at < n; at += tile) store_weight(&x, at, (int)min_i64(tile, n - at), from + at, key);
+}
+
+/* The share that went up is the place between the neighbours; five deviations. */
+static void check_unbiased(float x, float *from, uint16_t *to)
+{
+    uint32_t u, up = 0;
+    memcpy(&u, &x, sizeof u);
+    const uint16_t down = (uint16_t)(u >> 16);
+    const double p = (u & 0xffff) / 65536.0, deviation = sqrt(p * (1 - p) / DRAWS);
+    for (int i = 0; i < DRAWS; i++) from[i] = x;
+    round_all(to, from, DRAWS, random_key(seed, "rounding"), 256);
+    for (int i = 0; i < DRAWS; i++) {
+        if (to[i] != down && to[i] != down + 1) fail_msg("%.9g became %.9g", x, bf16_to_f32(to[i]));
+        up += to[i] != down;
+    }
+    if (fabs((double)up / DRAWS - p) > 5 * deviation)
+        fail_msg("%.9g (seed %llu): %u of %d went up, expected %g +- %g", x, (unsigned long long)seed, up, DRAWS, p * DRAWS, deviation * DRAWS);
+}
+
+static void test_rounding(void **state)
+{
+    (void)state;
+    static const float values[] = {1.001f, -1.001f, 0.0999f, 1e-3f, -3.3e-5f, 255.9f, 1.9999f, 1e-39f, 0.5f, 0, -2};
+    float *from = mem_alloc(DRAWS * sizeof *from);
+    uint16_t *to = mem_alloc(DRAWS * sizeof *to), *other = mem_alloc(DRAWS * sizeof *other);
+    for (size_t i = 0; i < COUNT(values); i++) check_unbiased(values[i], from, to);
+    /* Any tiles give the same bits; another step, seed or parameter others. */
+    struct step_block a = {.seed = 1, .rng_step = 7}, b = {.seed = 1, .rng_step = 8}, c = {.seed = 2, .rng_step = 7};
+    const uint64_t keys[] = {round_key(&a, 5), round_key(&b, 5), round_key(&c, 5), round_key(&a, 6)};
+    for (int i = 0; i < DRAWS; i++) from[i] = (float)normal();
+    round_all(to, from, DRAWS, keys[0], 256);
+    round_all(other, from, DRAWS, keys[0], 12);
+    assert_memory_equal(to, other, DRAWS * sizeof *to);
+    for (int k = 1; k < 4; k++) {
+        round_all(other, from, DRAWS, keys[k], 256);
+        int same = 0;
+        for (int i = 0; i < DRAWS; i++) same += to[i] == other[i];
+        assert_true(same > DRAWS / 2 && same < DRAWS * 3 / 4); /* two thirds, where places are uniform */
+    }
+    assert_int_equal(round_at_random(INFINITY, 0xffff), f32_to_bf16(INFINITY));
+    assert_true(isnan(bf16_to_f32(round_at_random(NAN, 0xffff))));
+    mem_free(from);
+    mem_free(to);
+    mem_free(other);
+}
+
+/* The kernel on weights of bf16: m and v as ever, p to a neighbour of the oracle's, any threads. */
+static void test_update(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {1, 5, 257, 40000};
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        for (int skipped = 0; skipped < 2; skipped++) {
+            struct trial t = trial_of(OP_ADAMW);
+            t.attr.adamw.beta1 = 0.9;
+            t.attr.adamw.beta2 = 0.95;
+            t.attr.adamw.eps = 1e-8;
+            t.attr.adamw.lr_scale = 1;
+            t.attr.adamw.key = 3;
+            input_normal(&t, DT_BF16, DIM(sizes[i]));
+            for (int k = 0; k < 2; k++) input_normal(&t, DT_F32, DIM(sizes[i]));
+            input_square(&t, DT_F32, DIM(sizes[i]));
+            input_step(&t, 1);
+            ((struct step_block *)t.in[4].data)->found_inf = skipped;
+            const int places[] = {0, 2, 3};
+            for (int o = 0; o < 3; o++) output_in_place(&t, places[o]);
+            trial_check(&t);
+        }
+}
+
+int main(void)
+{
+    seed_begin();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scaler), cmocka_unit_test(test_scaler_loss), cmocka_unit_test(test_rounding),
+                                       cmocka_unit_test(test_update)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
