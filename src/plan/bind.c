@@ -38,7 +38,8 @@ static void stretch_handed(struct plan *p, const struct graph *g)
     }
 }
 
-/* Chooses kernels and adds up predicted time; loops multiply. */
+/* Chooses kernels and adds up predicted time; loops multiply. What a card has no kernel for yet
+ * is planned by the reference's planning half, and noted: such a plan is not run. */
 static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
 {
     for (int program = 0; program < PROGRAM_COUNT; program++)
@@ -49,6 +50,10 @@ static int bind_kernels(struct plan *p, const struct graph *g, const struct prof
             struct query q;
             query_fill(&q, g, x, profile);
             const struct kernel *kernel = kernel_find(profile->kind, x->op, &q);
+            if (!kernel && profile->kind == DEVICE_CUDA) {
+                kernel = kernel_find(DEVICE_REF, x->op, &q);
+                p->missing[x->op / 64] |= (uint64_t)1 << x->op % 64;
+            }
             if (!kernel)
                 return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
                                  q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
@@ -60,6 +65,12 @@ static int bind_kernels(struct plan *p, const struct graph *g, const struct prof
             if (seconds) seconds[n] = takes;
         }
     return PL_OK;
+}
+
+void plan_print_missing(const struct plan *p, struct text *out)
+{
+    for (int op = 1; op < OP_COUNT; op++)
+        if (p->missing[op / 64] >> op % 64 & 1) text_printf(out, "%s%s", out->n ? ", " : "", op_table[op].name);
 }
 
 static void add_persistent(struct plan *p, const struct graph *g, const bool *reached)
@@ -135,6 +146,7 @@ int plan_bind(struct plan *p, const struct graph *g, const struct profile *profi
     p->placement.offset = mem_alloc(g->storages.n * sizeof(uint64_t));
     p->placement.binding = mem_alloc(g->nodes.n * sizeof(struct binding));
     p->seconds = 0;
+    memset(p->missing, 0, sizeof p->missing);
     memset(p->persistent, 0, sizeof p->persistent);
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         p->placement.life[program] = mem_alloc(g->storages.n * sizeof(struct life));

@@ -138,13 +138,24 @@ static uint64_t count_parameters(const struct graph *g, bool trained)
 }
 
 /* What the times are predicted by. */
-static void write_ceilings(struct json_writer *w, const struct calibration *c)
+static void write_ceilings(struct json_writer *w, const struct profile *p)
 {
+    const struct calibration *c = p->measured;
     json_begin_map(w, "ceilings");
     json_put_bool(w, "measured", c);
+    if (p->published) json_put_string(w, "prediction", "unmeasured");
+    if (p->published) json_put_string(w, "source", p->published);
     if (c) json_put_string(w, "cpu", c->cpu);
     if (c) json_put_string(w, "date", c->date);
     json_end(w);
+}
+
+static void write_missing(struct json_writer *w, const struct plan *p)
+{
+    struct text missing = {0};
+    plan_print_missing(p, &missing);
+    if (missing.n) json_put_string(w, "ops_without_kernel", missing.at);
+    text_free(&missing);
 }
 
 static void write_techniques(struct json_writer *w, const struct plan *p)
@@ -206,7 +217,8 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_put_number(&w, "predicted_step_seconds", p->seconds);
     json_put_string(&w, "profile", note->profile->name);
     json_put_int(&w, "threads", note->profile->threads);
-    write_ceilings(&w, note->profile->measured);
+    write_ceilings(&w, note->profile);
+    write_missing(&w, p);
     json_put_uint(&w, "parameters", count_parameters(g, false));
     json_put_uint(&w, "trained_parameters", count_parameters(g, true));
     if (p->n_techniques) write_techniques(&w, p);

@@ -42,6 +42,7 @@ struct plan {
     uint64_t persistent[SPACE_COUNT];
     double seconds;                   /* predicted, one step: accumulation and update */
     uint64_t smallest;                /* the smallest budget that some choice fits */
+    uint64_t missing[(OP_COUNT + 63) / 64]; /* bits by op: planned for, but the device has no kernel for it yet */
     struct technique techniques[PLAN_TECHNIQUES];
     int n_techniques;                 /* 0 unless plan_tell was asked */
     struct {
@@ -84,6 +85,9 @@ void plan_check(const struct plan *p, const struct graph *g);
 
 /* Whether a storage has a place: some program uses it, or it holds weights or is a buffer. */
 bool plan_reached(const struct plan *p, const struct graph *g, id storage);
+
+/* The ops that are missing, "RMSNORM, ROPE"; "" when the device can run the plan. */
+void plan_print_missing(const struct plan *p, struct text *out);
 
 static inline uint64_t plan_arena(const struct plan *p) { return p->placement.arena[SPACE_DEVICE]; }
 

@@ -76,12 +76,17 @@ static int open_profile(struct run *r, struct error *e)
     const struct config *c = r->config;
     char path[4200];
     r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
+    bool named = c->device_profile && strcmp(c->device_profile, "default");
+    if (named && r->device.kind == DEVICE_CUDA) {
+        int rc = profile_card(&r->device.profile, c->device_profile, e);
+        return rc ? error_prepend(e, "device.profile") : PL_OK;
+    }
+    if (named && profile_is_card(c->device_profile))
+        return error_set(e, PL_USAGE, "device.profile: %s is a card; set device.kind to cuda to plan for it", c->device_profile);
     profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
     find_profile(r, path, sizeof path);
     if (c->device_deterministic) profile_onednn(&r->device.profile, false);
     if (!path[0]) return PL_OK;
-    if (r->device.kind != DEVICE_CPU)
-        return error_set(e, PL_USAGE, "device.profile: %s is of a CPU, and device.kind is cuda; leave device.profile out", path);
     int rc = profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e);
     if (!rc && c->device_threads && c->device_threads != r->device.profile.threads)
         rc = error_set(e, PL_USAGE, "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out", path,
@@ -290,9 +295,22 @@ static int put_samples(struct run *r, struct error *e)
     return PL_OK;
 }
 
+/* A plan for a card may hold ops that it cannot run yet. */
+static int refuse_missing(const struct run *r, struct error *e)
+{
+    struct text missing = {0};
+    plan_print_missing(&r->plan, &missing);
+    int rc = missing.n ? error_set(e, PL_USAGE, "device %s has no kernel yet for %s: this can be planned, not run; set device.kind to cpu",
+                                   r->device.profile.name, missing.at)
+                       : PL_OK;
+    text_free(&missing);
+    return rc;
+}
+
 int run_start(struct run *r, const char *spill, bool load, struct error *e)
 {
-    int rc = weights_open(&r->weights, &r->model, &r->graph, e);
+    int rc = refuse_missing(r, e);
+    if (!rc) rc = weights_open(&r->weights, &r->model, &r->graph, e);
     if (rc) return rc;
     r->has_weights = true;
     struct profile planned = r->device.profile;
