@@ -9,14 +9,16 @@
 #              resident rest = peak resident - state: with the program itself
 #   pytorch    rest = peak resident - resident before the model is built - state
 #
-# BUILD, PYTHON, ROUNDS, STEPS, PRECISION (f32, bf16) and SETS (more --set for plimsoll) come from
-# the environment. PYTHON must import torch and transformers.
+# BUILD, PYTHON, ROUNDS, STEPS, PRECISION (f32, bf16), THEIRS (PyTorch's precision, where it is another one:
+# its bf16 is slow on processors that it has no kernels for) and SETS (more --set for plimsoll) come
+# from the environment. PYTHON must import torch and transformers.
 # shellcheck shell=bash
 BUILD=${BUILD:-build}
 PYTHON=${PYTHON:-python3}
 ROUNDS=${ROUNDS:-3}
 STEPS=${STEPS:-4}
 PRECISION=${PRECISION:-f32}
+THEIRS=${THEIRS:-$PRECISION}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
@@ -37,16 +39,16 @@ against() {
             echo "optimizer $(number optimizer "$tmp/json")"
             echo "resident $(number peak_resident_bytes "$tmp/json")"
         } >>"$tmp/ours"
-        "$PYTHON" "$2" --steps "$STEPS" --precision "$PRECISION" "${@:3}" >>"$tmp/theirs"
+        "$PYTHON" "$2" --steps "$STEPS" --precision "$THEIRS" "${@:3}" >>"$tmp/theirs"
     done
     awk -v a="$(least "$tmp/ours" seconds)" -v b="$(least "$tmp/theirs" seconds)" \
         -v arena="$(most "$tmp/ours" arena)" -v optimizer="$(most "$tmp/ours" optimizer)" -v resident="$(most "$tmp/ours" resident)" \
         -v peak="$(most "$tmp/theirs" peak_kib)" -v rest="$(most "$tmp/theirs" rest_kib)" \
-        -v base="$(most "$tmp/theirs" baseline_kib)" -v state="$(most "$tmp/theirs" state_kib)" -v precision="$PRECISION" 'BEGIN {
+        -v base="$(most "$tmp/theirs" baseline_kib)" -v state="$(most "$tmp/theirs" state_kib)" -v precision="$PRECISION" -v theirs="$THEIRS" 'BEGIN {
         MiB = 1048576; ours = 2 * optimizer
-        printf "%-10s %10s %14s %13s %10s %10s %14s\n", precision, "s per step", "peak resident", "before model", "state", "rest", "resident rest"
-        printf "%-10s %10.2f %10.0f MiB %9s MiB %6.0f MiB %6.0f MiB %10.0f MiB\n", "plimsoll", a, resident / MiB, "-", ours / MiB, (arena - ours) / MiB, (resident - ours) / MiB
-        printf "%-10s %10.2f %10.0f MiB %9.0f MiB %6.0f MiB %6.0f MiB %10.0f MiB\n", "pytorch", b, peak / 1024, base / 1024, state / 1024, rest / 1024, rest / 1024
+        printf "%-10s %10s %14s %13s %10s %10s %14s\n", theirs == precision ? precision : "", "s per step", "peak resident", "before model", "state", "rest", "resident rest"
+        printf "%-10s %10.2f %10.0f MiB %9s MiB %6.0f MiB %6.0f MiB %10.0f MiB\n", theirs == precision ? "plimsoll" : "ours, " precision, a, resident / MiB, "-", ours / MiB, (arena - ours) / MiB, (resident - ours) / MiB
+        printf "%-10s %10.2f %10.0f MiB %9.0f MiB %6.0f MiB %6.0f MiB %10.0f MiB\n", theirs == precision ? "pytorch" : "torch, " theirs, b, peak / 1024, base / 1024, state / 1024, rest / 1024, rest / 1024
         printf "%-10s %10.2f %14.2f %13s %10s %10.2f %14.2f\n", "ratio", b / a, resident / 1024 / peak, "", "", (arena - ours) / 1024 / rest, (resident - ours) / 1024 / rest
     }'
 }

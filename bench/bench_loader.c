@@ -1,11 +1,12 @@
 /*
  * bench_loader.c: how fast the loader reads a data set, what it delivers, and what it holds.
  *
- *   bench_loader [--images N] [--threads T] [--masks M] [--once] PATH...
+ *   bench_loader [--images N] [--threads T] [--masks M] [--once] [--decode] PATH...
  *
- * Takes N pictures (one epoch) of shards or folders in SA-1B's format, shuffled, epoch after
- * epoch: canvas 1024, masks at 256 as bits. --once: each sample once, none replaced. Prints a word
- * and a number a line; data.sh reads them. Processor seconds are of all threads: with one loader
+ * Takes N pictures (one epoch) of shards or folders in SA-1B's format, or of a .pack, shuffled, epoch
+ * after epoch: canvas 1024, masks at 256 as bits. --once: each sample once, none replaced. --decode: no loader;
+ * each JPEG's rows at the loader's scale and nothing else, by our reader and by libjpeg alone, which is the
+ * floor of a loader that decodes with libjpeg. Prints a word and a number a line; data.sh reads them. Processor seconds are of all threads: with one loader
  * thread, what one core does where neighbours do not count. Resident memory is read
  * after the first hundredth, when every buffer was used, and at the end.
  */
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "data/jpeg.h"
 #include "data/loader.h"
 #include "io/file.h"
 
@@ -22,7 +24,7 @@ enum { SIDE = 1024, CELLS = 256, SLOTS = 3, ROOM = 16 << 20 };
 struct options {
     uint64_t images;
     uint32_t threads, masks;
-    bool once;
+    bool once, decode;
     char **paths;
     uint32_t n_paths;
 };
@@ -53,6 +55,7 @@ static int parse(int argc, char **argv, struct options *o)
     for (; i < argc && argv[i][0] == '-'; i++) {
         bool last = i + 1 == argc;
         if (!strcmp(argv[i], "--once")) o->once = true;
+        else if (!strcmp(argv[i], "--decode")) o->decode = true;
         else if (!last && !strcmp(argv[i], "--images")) o->images = strtoull(argv[++i], NULL, 10);
         else if (!last && !strcmp(argv[i], "--threads")) o->threads = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (!last && !strcmp(argv[i], "--masks")) o->masks = (uint32_t)strtoul(argv[++i], NULL, 10);
@@ -93,9 +96,51 @@ static int take_all(struct loader *l, struct loader_source *s, uint64_t images, 
     return PL_OK;
 }
 
+/* One JPEG to rows that nobody keeps. */
+static int decode(struct jpg *j, const void *bytes, size_t n, uint8_t *row, struct error *e)
+{
+    struct jpg_header h;
+    uint32_t w, rows;
+    if (jpg_peek(bytes, n, &h, e) || jpg_start(j, bytes, n, jpg_divisor(h.width, h.height, SIDE), &w, &rows, e)) return e->code;
+    CHECK(w <= LOADER_MAX_SIDE, "a picture %u pixels wide", w);
+    for (uint32_t y = 0; y < rows; y++)
+        if (jpg_rows(j, row, 0, 1, e)) return e->code;
+    return jpg_finish(j, e);
+}
+
+/* A tolerant reader has libjpeg alone: see jpeg.c. In turn, so that both meet the same neighbours. */
+static int decode_all(const struct dataset *set, uint64_t images, struct error *e)
+{
+    struct jpg *reader[2] = {jpg_new(NULL), jpg_new(&(struct jpg_limits){.tolerant = true})};
+    char *room = mem_alloc(ROOM);
+    uint8_t *row = mem_alloc(3 * LOADER_MAX_SIDE + 16);
+    double cpu[2] = {0};
+    int rc = PL_OK;
+    for (uint64_t i = 0; i < images && !rc; i++) {
+        struct dataset_image found;
+        if (dataset_image(set, i % dataset_count(set), room, ROOM, &found, e)) rc = e->code;
+        for (int k = 0; k < 2 && !rc; k++) {
+            double from = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+            rc = decode(reader[k], room, found.n, row, e);
+            cpu[k] += seconds_of(CLOCK_PROCESS_CPUTIME_ID) - from;
+        }
+    }
+    if (!rc) printf("images %llu\nown_per_cpu_second %.2f\nlibjpeg_per_cpu_second %.2f\n", (unsigned long long)images, (double)images / cpu[0], (double)images / cpu[1]);
+    for (int k = 0; k < 2; k++) jpg_free(reader[k]);
+    mem_free(room);
+    mem_free(row);
+    return rc;
+}
+
+static bool is_pack(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 5 && !strcmp(path + n - 5, ".pack");
+}
+
 static int measure(const struct options *o, struct error *e)
 {
-    struct dataset_options d = {.format = "sa1b", .paths = o->paths, .n_paths = o->n_paths};
+    struct dataset_options d = {.format = is_pack(o->paths[0]) ? "packed" : "sa1b", .paths = o->paths, .n_paths = o->n_paths};
     struct loader_options lo = {.side = SIDE, .cells = CELLS, .masks = o->masks, .threads = o->threads, .slots = SLOTS + o->threads, .room = ROOM};
     struct dataset *set;
     struct loader *l = NULL;
@@ -103,6 +148,11 @@ static int measure(const struct options *o, struct error *e)
     if (rc) return rc;
     struct loader_source s = {.set = set, .seed = 1, .shuffle = !o->once, .once = o->once, .max_bad = 1, .sampler = {.max_masks = o->masks}};
     uint64_t images = o->once || !o->images ? dataset_count(set) : o->images, bytes = loader_bytes(&lo);
+    if (o->decode) {
+        rc = decode_all(set, images, e);
+        dataset_close(set);
+        return rc;
+    }
     void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
     CHECK(memory, "no memory for a loader of %llu bytes", (unsigned long long)bytes);
     rc = loader_open(&l, &lo, memory, e);
@@ -121,7 +171,7 @@ int main(int argc, char **argv)
     struct options o;
     struct error e = {0};
     if (parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: bench_loader [--images N] [--threads T] [--masks M] [--once] PATH...\n");
+        fprintf(stderr, "usage: bench_loader [--images N] [--threads T] [--masks M] [--once] [--decode] PATH...\n");
         return 2;
     }
     log_quiet(true);

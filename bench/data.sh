@@ -1,7 +1,8 @@
 #!/bin/bash
-# The data path against the usual Python one (tarfile, PIL, json, pycocotools, torch): images/s on one
-# core from the same shards, in turn; pairs delivered from shards in bad order and damaged ones; the loader's
-# memory over FLAT images.
+# The data path against the Python one it replaces (tarfile, PIL, json, pycocotools, torch: see
+# python_data.py): images/s on one core from the same shards, in turn, and of the packed store; what decoding alone
+# takes, ours and libjpeg's; pairs delivered from shards in bad order and damaged ones; the loader's memory
+# over FLAT images.
 #
 #   BUILD=build PYTHON=python3 IMAGES=100 ROUNDS=2 SECONDS_EACH=10 FLAT=10000 DATA= bench/data.sh
 #
@@ -25,6 +26,7 @@ if [[ ! -d $DATA/photo ]]; then
     mkdir "$DATA/photo"
     "$PYTHON" bench/python_data.py rewrite weight "$raw" "$DATA/photo/sa_000000.tar" >&2
 fi
+[[ -f $DATA/all.pack ]] || "$BUILD/plimsoll" data pack "$raw" -o "$DATA/all.pack" >&2
 word() { awk -v w="$1" '$1 == w { print $2 }' "$2"; }
 most() { awk -v w="$1" '$1 == w && $2 > m { m = $2 } END { print m }' "$2"; }
 
@@ -32,17 +34,24 @@ for ((i = 0; i < ROUNDS; i++)); do
     for kind in raw photo small; do
         "$PYTHON" bench/python_data.py time "$DATA/$kind/sa_000000.tar" --seconds "$SECONDS_EACH" >>"$tmp/python.$kind"
         "$BUILD/bench/bench_loader" --images $((IMAGES * 3)) "$DATA/$kind" >>"$tmp/ours.$kind"
+        "$BUILD/bench/bench_loader" --images "$IMAGES" --decode "$DATA/$kind" >>"$tmp/decode.$kind"
     done
+    "$BUILD/bench/bench_loader" --images $((IMAGES * 30)) "$DATA/all.pack" >>"$tmp/ours.pack"
 done
-printf '%-26s %9s %9s %7s %9s %9s %7s %9s\n' 'one core, 32 masks' python/s ours/s ratio python/cpu ours/cpu ratio 'to as made'
+# A pack is compared with Python on what it was made of; it holds no JPEG.
+cp "$tmp/python.raw" "$tmp/python.pack"
+printf 'own_per_cpu_second 0\nlibjpeg_per_cpu_second 0\n' >"$tmp/decode.pack"
+printf '%-26s %9s %9s %7s %9s %9s %7s %10s %9s %9s\n' 'one core, 32 masks' python/s ours/s ratio python/cpu ours/cpu ratio 'to as made' decode/cpu libjpeg
 row() {
     awk -v name="$1" -v pw="$(most per_second "$tmp/python.$2")" -v pc="$(most per_cpu_second "$tmp/python.$2")" -v ow="$(most per_second "$tmp/ours.$2")" \
-        -v oc="$(most per_cpu_second "$tmp/ours.$2")" -v rc="$(most per_cpu_second "$tmp/python.raw")" 'BEGIN {
-        printf "%-26s %9.2f %9.2f %7.1f %9.2f %9.2f %7.1f %9.1f\n", name, pw, ow, ow / pw, pc, oc, oc / pc, oc / rc }'
+        -v oc="$(most per_cpu_second "$tmp/ours.$2")" -v rc="$(most per_cpu_second "$tmp/python.raw")" \
+        -v dc="$(most own_per_cpu_second "$tmp/decode.$2")" -v lc="$(most libjpeg_per_cpu_second "$tmp/decode.$2")" 'BEGIN {
+        printf "%-26s %9.2f %9.2f %7.1f %9.2f %9.2f %7.1f %10.1f %9.1f %9.1f\n", name, pw, ow, ow / pw, pc, oc, oc / pc, oc / rc, dc, lc }'
 }
 row 'as made' raw
 row 'of the weight of SA-1B' photo
 row 'prepared, long side 1024' small
+row 'packed (to as made)' pack
 
 printf '\n%-22s %8s %10s %8s\n' 'pairs from' intact plimsoll python
 for how in json-first random damaged; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The usual Python way from an SA-1B shard to a training sample, and shards to try readers with.
+"""The Python way from an SA-1B shard to a training sample, and shards to try readers with.
 
     python_data.py time SHARD [--seconds 20]   tarfile, PIL, json, pycocotools; the picture's longer side
                                                to 1024, 32 masks to float32 and to 256
@@ -8,8 +8,15 @@
                                                order; damaged: a byte of every 20th header flipped, the end cut;
                                                weight: pictures of the weight of SA-1B's, 1 MB at 2250 x 1500
 
-The loop keeps a picture until its annotations come, reads both, decodes the first 32 masks at full
-size, and goes on. One thread. Prints a word and a number a line."""
+What is timed is the streaming data set of the design that Plimsoll replaces (its first document, lines 592 to
+692), step for step: one pass with tarfile; a picture waits for its annotations, annotations that come first are
+lost (639-649); after every member the waiting ones are looked through (652-655); the picture by PIL at its full
+size (661-662), json.load of the annotations (665-666); of these the first max_masks = 32, each decoded at full
+size by pycocotools, stacked as uint8 (679-690). Masks are not chosen otherwise there. Its `transform` (672-673)
+is left to the user; here it does what training needs and no more: PIL's bilinear resize to 1024, float32 pixels;
+masks to float32 at full size ("decoded masks as float32 for training", 61-62), then to 256. Left out, in
+Python's favour: the loader's processes and their queues, padding and stacking of a batch (892-930).
+One thread. Prints a word and a number a line."""
 import argparse
 import io
 import json
@@ -22,31 +29,47 @@ MASKS, SIDE, CELLS = 32, 1024, 256
 
 
 def pairs(path):
-    """(jpg, json) members in the order in which they complete; a picture must come first."""
+    """The open tar and the members of a picture and its annotations, in the order in which pairs complete."""
     waiting = {}
     with tarfile.open(path, "r") as tar:
         for member in tar:
-            key, _, kind = member.name.rpartition(".")
-            if kind == "jpg":
-                waiting[key] = member
-            elif kind == "json" and key in waiting:
-                yield tar.extractfile(waiting.pop(key)).read(), tar.extractfile(member).read()
+            if member.isfile():
+                key, _, kind = member.name.rpartition(".")
+                if kind == "jpg":
+                    waiting[key] = {"jpg": member}
+                elif kind == "json" and key in waiting:
+                    waiting[key]["json"] = member
+            for key in [k for k, halves in waiting.items() if "jpg" in halves and "json" in halves]:
+                halves = waiting.pop(key)
+                yield tar, halves["jpg"], halves["json"]
 
 
-def sample(jpg, annotations):
+def read(tar, jpg, annotations):
+    """A picture of PIL and uint8 masks, [n][height][width]."""
+    import numpy
+    from PIL import Image
+    from pycocotools import mask
+    image = Image.open(io.BytesIO(tar.extractfile(jpg).read())).convert("RGB")
+    found = json.load(tar.extractfile(annotations))["annotations"]
+    masks = [mask.decode(a["segmentation"]) for a in found[:MASKS]]
+    return image, numpy.stack(masks) if masks else numpy.zeros((1, image.height, image.width), numpy.uint8)
+
+
+def transform(image, masks):
     import numpy
     import torch
     from PIL import Image
-    from pycocotools import mask
-    image = Image.open(io.BytesIO(jpg)).convert("RGB")
     scale = SIDE / max(image.size)
     image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BILINEAR)
     pixels = torch.from_numpy(numpy.asarray(image).copy()).permute(2, 0, 1).float()
-    chosen = json.loads(annotations)["annotations"][:MASKS]
-    masks = torch.from_numpy(numpy.stack([mask.decode(a["segmentation"]) for a in chosen])).float()
+    masks = torch.from_numpy(masks).float()
     scale = CELLS / max(masks.shape[1:])
     small = tuple(round(n * scale) for n in masks.shape[1:])
     return pixels, torch.nn.functional.interpolate(masks[None], size=small)[0]
+
+
+def sample(tar, jpg, annotations):
+    return transform(*read(tar, jpg, annotations))
 
 
 def measure(path, seconds):

@@ -502,25 +502,10 @@ static id build_scaler(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_SCALER = {build_scaler, .no_gradient = true, PLANE_SHAPES};
 
-/* n: rows, columns, with clip, with a working copy. */
-static id build_adamw(struct scene *s, const int64_t *n)
-{
-    union attr a = {.adamw = {0.9, 0.95, 1e-8, 0.1, 0.5}};
-    id p = param_f32(s, "p", 2, n), g = param_f32(s, "g", 2, n), root = param_f32(s, "v", 2, n);
-    id v = op_mul(&s->g, root, root); /* never negative */
-    id step = graph_step(&s->g), clip = 0, w = 0;
-    if (n[2]) clip = out_of(s, graph_emit(&s->g, OP_CLIP, NULL, (id[]){sum_of_squares(s, g), step}, 2), 0);
-    if (n[3]) w = op_cast(&s->g, p, s->f);
-    s->length = 8; /* roundings of one element's chain */
-    watch_all(s, graph_emit(&s->g, OP_ADAMW, &a, (id[]){p, g, param_f32(s, "m", 2, n), v, step, clip, w}, w ? 7 : clip ? 6 : 5));
-    return 0;
-}
-static const struct opcase case_ADAMW = {build_adamw, .no_gradient = true,
-                                         .small = {{1, 1, 0, 0}, {3, 5, 1, 1}, {7, 9, 0, 1}}, .large = {{65, 130, 1, 1}}, .bench = {1024, 768, 1, 1}};
-
 #include "ops_acts.inc"
 #include "ops_masks.inc"
 #include "ops_prompts.inc"
+#include "ops_update.inc"
 
 /* --- all rows -------------------------------------------------------------------------------------------------------- */
 

@@ -80,6 +80,13 @@ check "no output" ends 2 "where to" pack "$tmp/a"
 
 # --- usage ------------------------------------------------------------------------------------
 
+folder() {
+    ends 0 "10 pairs read, 10 written" prepare "$tmp/a" -o "$tmp/whole" && ends 0 "10 samples.* 0 bad samples" verify "$tmp/whole" || return 1
+    mkdir -p "$tmp/in/zipped" && gzip -c "$tmp/a/sa_000000.tar" >"$tmp/in/zipped/first.tar.gz" && cp -r "$tmp/x/sa_000001" "$tmp/in/second" || return 1
+    ends 0 "10 pairs read, 10 written" prepare "$tmp/in/*" -o "$tmp/mixed" && [ -s "$tmp/mixed/first.tar" ] && [ -s "$tmp/mixed/second.tar" ] || return 1
+    ends 2 "would both become" prepare "$tmp/a" "$tmp/b" -o "$tmp/clash"
+}
+check "a folder of shards is prepared" folder
 check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
 check "an unknown one" ends 2 "data mak: expected make" mak
 check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3

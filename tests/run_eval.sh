@@ -48,6 +48,22 @@ same() {
     awk -v a="$trained" -v b="$found" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-5 && d > -1e-5) }'
 }
 check "the loss that training said" same
+# The run's own pictures: as many as asked for, the worst first, the worst that eval finds, and on the page.
+drawn() {
+    local first
+    [ "$(ls "$tmp/out/worst" | grep -c '^0[1-8]-.*-[01]\.[0-9]*\.png$')" = 8 ] || { ls "$tmp/out/worst"; return 1; }
+    grep -q "<h2>Worst masks" "$tmp/out/report.html" || { echo "report.html does not show them"; return 1; }
+    run --model "$tmp/out/model" --worst 1 >"$tmp/said" || return 1
+    first=$(awk '$2 == "IoU" { printf "01-%s-%.3f.png", $1, $3 }' "$tmp/said")
+    echo "the worst: $first"
+    [ -s "$tmp/out/worst/$first" ]
+}
+check "training draws its worst masks" drawn
+undrawn() {
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set train.worst=0 --set "train.out=$tmp/none" $FLAGS >"$tmp/train" 2>&1 && [ ! -e "$tmp/none/worst" ]
+}
+check "or none" undrawn
 no_model() { ends 2 "which model" && ends 2 "is not a folder" --model nowhere; }
 check "no model" no_model
 check "a model of another kind" ends 2 "takes pixel_values" --model tests/golden/clip_vision

@@ -51,6 +51,24 @@ memory() { ends 3 "does not fit" --model "$cases/model" "$cases/wide.png" --poin
 check "a budget too small" memory
 preset() { ends 0 "its weights are random" --model sam-tiny "$cases/tall.png" --box 3,3,30,40 -o "$tmp/p.png" && ends 0 "41 x 57" --model sam-tiny "$cases/tall.png" --point 3,3 -o "$tmp/p.png" --side 96; }
 check "a preset, and another side" preset
+# In a run's folder a model is asked at the size it was trained at.
+trained() {
+    mkdir -p "$tmp/run/checkpoints" "$tmp/elsewhere" && cp -r "$cases/model" "$tmp/run/model" && cp -r "$cases/model" "$tmp/run/checkpoints/step-3" || return 1
+    cp -r "$cases/model" "$tmp/elsewhere/other" && echo 'data: {format: sa1b, image_size: 96}' | tee "$tmp/run/config.yaml" >"$tmp/elsewhere/config.yaml" || return 1
+    local m
+    for m in run/model run/checkpoints/step-3 run/model/ elsewhere/other; do
+        ends 0 "predicted IoU" --model "$tmp/$m" "$cases/wide.png" --point 150,60 -o "$tmp/t.png" --json "$tmp/t.json" >/dev/null || return 1
+        cat "$tmp/t.json"
+    done >"$tmp/got"
+    for m in "--side 96" "--side 96" "--side 96" ""; do
+        # shellcheck disable=SC2086
+        ask "$cases/wide.png" --point 150,60 -o "$tmp/t.png" --json "$tmp/t.json" $m >/dev/null || return 1
+        cat "$tmp/t.json"
+    done >"$tmp/want"
+    cmp "$tmp/got" "$tmp/want" && [ "$(sort -u "$tmp/got" | wc -l)" = 2 ] || return 1
+    ends 0 "predicted IoU" --model "$tmp/run/model" "$cases/wide.png" --point 150,60 -o "$tmp/t.png" --json "$tmp/t.json" --side 128 >/dev/null
+}
+check "the size of the training" trained
 same_in_bf16() { ends 0 "predicted IoU 0.5[89]" --model "$cases/model" "$cases/wide.png" --point 150,60 -o "$tmp/b.png" --set memory.precision=bf16; }
 check "in bf16" same_in_bf16
 

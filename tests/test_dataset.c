@@ -255,13 +255,50 @@ static void test_splits(void **state)
     o.split = (struct dataset_split){.fraction = 0.1, .seed = 8};
     assert_int_equal(names_of(&o, other), 5);
     assert_memory_not_equal(part, other, sizeof part);
+}
+
+static void make_pairs(const struct place *p);
+
+static void assert_refused(struct dataset_options *o, struct dataset_split split, const char *says)
+{
     struct dataset *d;
-    struct error e;
-    o.split = (struct dataset_split){.glob = "nothing"};
-    assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
-    assert_non_null(strstr(e.text, "none of 50"));
-    o.split = (struct dataset_split){.fraction = 1.5};
-    assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
+    struct error e = {0};
+    o->split = split;
+    if (!dataset_open(&d, o, &e)) fail_msg("a split was taken that should say: %s", says);
+    assert_int_equal(e.code, PL_USAGE);
+    assert_null(d);
+    if (!strstr(e.text, says)) fail_msg("\"%s\" does not say \"%s\"", e.text, says);
+}
+
+/* A split that leaves nothing, names nothing, or makes no sense. */
+static void test_split_refusals(void **state)
+{
+    struct place *p = *state;
+    make_tar(p, "a.tar", 100, 110);
+    save(p, "unknown.txt", "sa_7\nsa_8\n");
+    save(p, "some.txt", "sa_101\n");
+    save(p, "empty.txt", "# nothing yet\n\n");
+    save(p, "t.csv", "image,mask,split\nimages/one.jpg,masks/one.png,train\n");
+    char *paths[] = {path_of(p, "a.tar")}, list[3][256];
+    for (int i = 0; i < 3; i++) snprintf(list[i], sizeof list[i], "%s/%s", p->dir, (const char *[]){"unknown.txt", "some.txt", "empty.txt"}[i]);
+    struct dataset_options o = {.format = "sa1b", .paths = paths, .n_paths = 1};
+    assert_refused(&o, (struct dataset_split){.glob = "nothing"}, "the split leaves none of 10 samples");
+    assert_refused(&o, (struct dataset_split){.list = list[0]}, "none of the 2 names");
+    assert_refused(&o, (struct dataset_split){.list = list[0]}, "sa_7");
+    assert_refused(&o, (struct dataset_split){.list = list[2]}, "names no sample");
+    assert_refused(&o, (struct dataset_split){.list = "/nowhere/list.txt"}, "/nowhere/list.txt");
+    assert_refused(&o, (struct dataset_split){.list = list[1], .glob = "sa_102"}, "the split leaves none of 10 samples"); /* both must agree */
+    assert_refused(&o, (struct dataset_split){.fraction = 0.04}, "the split leaves none of 10 samples");                /* 0.4 of a sample held out */
+    assert_refused(&o, (struct dataset_split){.fraction = 0.96, .rest = true}, "the split leaves none of 10 samples");  /* none left to train on */
+    assert_refused(&o, (struct dataset_split){.fraction = 1.5}, "a split of 1.5 of the samples, expected a fraction");
+    assert_refused(&o, (struct dataset_split){.fraction = -0.1}, "expected a fraction");
+    assert_refused(&o, (struct dataset_split){.column = "train"}, "the split leaves none of 10 samples"); /* shards have no column */
+    make_pairs(p);
+    paths[0] = path_of(p, "t.csv");
+    o.format = "csv";
+    assert_refused(&o, (struct dataset_split){.column = "test"}, "the split leaves none of 1 samples");
+    o.format = "sa2b";
+    assert_refused(&o, (struct dataset_split){0}, "no data format sa2b");
 }
 
 /* --- coco -------------------------------------------------------------------------------- */
@@ -552,6 +589,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_sa1b, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_faults, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_splits, make_place, drop_place),
+        cmocka_unit_test_setup_teardown(test_split_refusals, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_coco, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_pairs, make_place, drop_place),
         cmocka_unit_test_setup_teardown(test_csv, make_place, drop_place),

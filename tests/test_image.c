@@ -8,12 +8,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/random.h"
 #include "data/annotation.h"
 #include "data/annotation_write.h"
 #include "data/jpeg.h"
@@ -223,6 +225,7 @@ static void test_jpeg_kinds(void **state)
     check_jpeg(j, "base", 83, 61, 3);
     check_jpeg(j, "grey", 83, 61, 1);
     check_jpeg(j, "cmyk", 83, 61, 4);
+    check_jpeg(j, "ycck", 83, 61, 4);
     check_jpeg(j, "progressive", 83, 61, 3);
     check_jpeg(j, "exif6", 83, 61, 3); /* not turned */
     check_jpeg(j, "s444", 83, 61, 3);
@@ -304,6 +307,90 @@ static void test_jpeg_refused(void **state)
     mem_free(p);
     mem_free(bytes);
     jpg_free(j);
+}
+
+/* Waves, edges and noise. */
+static void paint(uint8_t *rgb, uint32_t w, uint32_t h, uint64_t seed)
+{
+    uint64_t key = random_key(seed, "picture");
+    for (uint32_t y = 0; y < h; y++)
+        for (uint32_t x = 0; x < w; x++)
+            for (uint32_t c = 0; c < 3; c++) {
+                uint32_t i = (y * w + x) * 3 + c;
+                int noise = (int)(random_bits(key, i) % 61) - 30, v = (int)(128 + 100 * sin((x * (c + 1) + 2 * y) / 9.0)) + noise;
+                if ((x / 13 + y / 11) % 5 == 0) v = c * 120;
+                rgb[i] = (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
+            }
+}
+
+/* The strict reader takes plain files through baseline.h, the tolerant one has libjpeg alone. */
+static void check_same(struct jpg *strict, struct jpg *libjpeg, const char *bytes, size_t n)
+{
+    for (uint32_t divisor = 1; divisor <= 4; divisor *= 2) {
+        uint32_t w, h, want_w, want_h;
+        uint8_t *got, *want;
+        struct error e;
+        if (jpg_decode(strict, bytes, n, divisor, &w, &h, &got, &e) || jpg_decode(libjpeg, bytes, n, divisor, &want_w, &want_h, &want, &e))
+            fail_msg("%s", e.text);
+        assert_true(w == want_w && h == want_h);
+        int most = difference(got, want, (size_t)w * h * 3);
+        if (most) fail_msg("%u x %u divided by %u: differs from libjpeg by %d", w, h, divisor, most);
+        mem_free(got);
+        mem_free(want);
+    }
+}
+
+static void test_jpeg_same(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[][2] = {{16, 16}, {1, 1}, {4, 9}, {5, 33}, {17, 15}, {83, 61}, {97, 1}, {256, 130}, {333, 222}, {1000, 75}};
+    struct jpg *strict = jpg_new(NULL), *libjpeg = jpg_new(&(struct jpg_limits){.tolerant = true});
+    for (uint32_t i = 0; i < COUNT(sizes); i++)
+        for (int quality = 5; quality <= 100; quality += 19) {
+            struct text file = {0};
+            struct error e;
+            uint8_t *rgb = mem_alloc((size_t)sizes[i][0] * sizes[i][1] * 3);
+            paint(rgb, sizes[i][0], sizes[i][1], i);
+            if (jpg_encode(&file, sizes[i][0], sizes[i][1], rgb, 0, quality, &e)) fail_msg("%s", e.text);
+            check_same(strict, libjpeg, file.at, file.n);
+            text_free(&file);
+            mem_free(rgb);
+        }
+    jpg_free(strict);
+    jpg_free(libjpeg);
+}
+
+/* A byte changed, or the end cut: what libjpeg warns of is refused, with what libjpeg says. */
+static void test_jpeg_damaged(void **state)
+{
+    (void)state;
+    enum { W = 120, H = 90 };
+    struct jpg *strict = jpg_new(NULL), *libjpeg = jpg_new(&(struct jpg_limits){.tolerant = true});
+    struct text file = {0};
+    struct error e;
+    uint8_t *rgb = mem_alloc(W * H * 3), *p;
+    uint32_t w, h, refused = 0;
+    paint(rgb, W, H, 1);
+    if (jpg_encode(&file, W, H, rgb, 0, 90, &e)) fail_msg("%s", e.text);
+    uint64_t key = random_key(7, "damage");
+    for (uint32_t i = 0; i < 400; i++) {
+        uint64_t at = random_bits(key, i) % file.n, n = i % 4 ? file.n : at;
+        char was = file.at[at];
+        if (i % 4) file.at[at] = (char)(was ^ 1 << i % 8);
+        bool takes = !jpg_decode(strict, file.at, n, 1 + i % 2, &w, &h, &p, &e);
+        mem_free(p);
+        bool good = !jpg_decode(libjpeg, file.at, n, 1 + i % 2, &w, &h, &p, &e) && !jpg_warnings(libjpeg);
+        mem_free(p);
+        file.at[at] = was;
+        refused += !good;
+        if (takes != good) fail_msg("damage %u at %llu: %s, libjpeg %s", i, (unsigned long long)at, takes ? "taken" : "refused", good ? "takes it" : "warns");
+    }
+    assert_true(refused > 100);
+    check_same(strict, libjpeg, file.at, file.n);
+    text_free(&file);
+    mem_free(rgb);
+    jpg_free(strict);
+    jpg_free(libjpeg);
 }
 
 static void test_jpeg_write(void **state)
@@ -568,6 +655,8 @@ int main(void)
         cmocka_unit_test(test_jpeg_kinds),
         cmocka_unit_test(test_jpeg_scaled),
         cmocka_unit_test(test_jpeg_refused),
+        cmocka_unit_test(test_jpeg_same),
+        cmocka_unit_test(test_jpeg_damaged),
         cmocka_unit_test(test_jpeg_write),
         cmocka_unit_test(test_resize),
         cmocka_unit_test(test_resize_flat),

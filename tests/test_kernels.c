@@ -635,6 +635,7 @@ int main(void)
         cmocka_unit_test(test_maps),
         cmocka_unit_test(test_grid),
         cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_prompt_next),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

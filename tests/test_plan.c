@@ -790,9 +790,8 @@ static void test_waits_by_hand(void **state)
     rig_close(&r);
 }
 
-static void test_waits_offload(void **state)
+static void check_waits_offload(unsigned offload, int least)
 {
-    (void)state;
     struct language l;
     open_language(&l, 16);
     struct settings s = BASE;
@@ -800,17 +799,25 @@ static void test_waits_offload(void **state)
     struct plan p;
     struct tape t;
     char *arena[SPACE_COUNT];
-    s.offload = AWAY_STATE;
+    s.offload = offload;
     s.head_chunks = 2;
     place(&p, &g, &l, &s, DEVICE_CPU);
     for (int i = 0; i < SPACE_COUNT; i++) arena[i] = (char *)((uint64_t)(i + 1) << 40); /* addresses, never touched */
     tape_build(&t, &g, &p.placement, arena, 2);
     assert_true(check_waits(&t, PROGRAM_UPDATE) > 100);
-    check_waits(&t, PROGRAM_STEP);
+    assert_true((int)check_waits(&t, PROGRAM_STEP) >= least);
+    check_waits(&t, PROGRAM_EVAL);
     tape_free(&t);
     plan_free(&p);
     graph_free(&g);
     model_close(&l.model);
+}
+
+static void test_waits_offload(void **state)
+{
+    (void)state;
+    check_waits_offload(AWAY_STATE, 0);
+    check_waits_offload(AWAY_ALL, 50);
 }
 
 /* --- whole steps ---------------------------------------------------------------------------------------------------- */
@@ -854,7 +861,7 @@ static void check_same(struct language *l, int technique)
     plain.accumulation = 1;
     s = plain;
     s.recompute.kind = technique & 1 ? REBUILD_ALL : REBUILD_NONE;
-    s.offload = technique & 2 ? AWAY_STATE : 0;
+    s.offload = technique & 2 ? AWAY_ALL : 0;
     s.head_chunks = exact ? 1 : 5;
     s.micro_batch = exact ? 4 : 2;
     s.accumulation = 4 / s.micro_batch;

@@ -278,11 +278,60 @@ static void test_modules(void **state)
     model_close(&m.model);
 }
 
+/* Models of masks: parts that are called by several scopes, prompts in rounds, micro-batches and pieces. */
+static void build_masks(void *context, struct graph *g, int micro_batch)
+{
+    const struct source_model *m = context;
+    m->model.family->build(&m->model, g, &(struct batch){.B = micro_batch, .bn_group = m->model.batch_norm ? 1 : 0,
+                                                         .prompts = {.masks = 4, .points = 4, .rounds = 2, .slots = true, .targets = true}});
+}
+
+static void check_masks(struct source_model *m, const char *preset, enum dtype precision, const char *pattern)
+{
+    const struct module_rule rule = {.match = &pattern, .n_match = 1, .has_precision = true, .precision = DT_F32};
+    struct settings s = settings_of(precision, false);
+    struct graph g;
+    struct plan plan = {0};
+    struct profile profile;
+    struct error e;
+    uint32_t alone = 0, behind = 0;
+    s.modules = &rule;
+    s.n_modules = 1;
+    s.accumulation = s.head_chunks = 2;
+    profile_default(&profile, DEVICE_CPU, 2);
+    must(plan_compile(&g, &(struct source){m, build_masks}, &s, &e), &e, preset);
+    must(plan_place(&plan, &g, &profile, &e), &e, preset); /* the checker replays it */
+    for (uint32_t i = 0; i < g.params.n; i++) {
+        const struct param *p = &g.params.at[i];
+        if (!p->grad) continue;
+        bool f32 = tensor_at(&g, p->tensor)->dtype == DT_F32;
+        assert_int_equal(f32, p->tensor == p->master);
+        *(f32 ? &alone : &behind) += 1;
+    }
+    if (!alone || !behind) fail_msg("%s, %s: %u weights in f32, %u not", preset, pattern, alone, behind);
+    plan_free(&plan);
+    graph_free(&g);
+}
+
+static void test_masks(void **state)
+{
+    (void)state;
+    static const char *const presets[] = {"sam-tiny", "tinysam-tiny"}, *const patterns[] = {"*mask_decoder*", "*layers.0*", "*neck", "*attn"};
+    for (size_t i = 0; i < COUNT(presets); i++) {
+        struct source_model m = {0};
+        struct error e;
+        must(model_preset(&m.model, presets[i], &e), &e, "preset");
+        for (size_t k = 0; k < COUNT(patterns); k++) check_masks(&m, presets[i], k % 2 ? DT_F16 : DT_BF16, patterns[k]);
+        model_close(&m.model);
+    }
+}
+
 int main(void)
 {
     seed_begin();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_skipped), cmocka_unit_test(test_scaled), cmocka_unit_test(test_weights), cmocka_unit_test(test_modules),
+        cmocka_unit_test(test_masks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,7 @@ enum { SAM, TINYSAM, LLAMA };
 static int plan_with(struct run *r, struct config *c, int model, const char *words, const char *const *sets, struct error *e)
 {
     static const char *const base[] = {"train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1", "memory.micro_batch=4",
-                                       "device.threads=1", "memory.precision=f32", "data.sequence=48"};
+                                       "device.threads=1", "memory.precision=f32", "data.sequence=48", "memory.fused_step=off"};
     char text[96];
     memset(r, 0, sizeof *r);
     config_init(c);

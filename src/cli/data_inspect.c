@@ -14,6 +14,7 @@
 #include "cli/data_samples.h"
 #include "data/grid.h"
 #include "data/jpeg.h"
+#include "data/packed.h"
 #include "io/png.h"
 #include "report/draw.h"
 
@@ -252,11 +253,13 @@ static void print_sizes(const struct facts *f, struct text *out)
 static void print_facts(const struct samples *all, const struct facts *f, struct text *out)
 {
     const struct shard_report *r = dataset_report(all->set);
+    const struct packed_embeddings *x = dataset_embeddings(all->set);
     text_printf(out, "%s: %u %s, %llu samples, %llu masks\n", all->format, all->files.n, all->files.n == 1 ? "file" : "files", (unsigned long long)all->n, (unsigned long long)f->area.n);
     text_printf(out, "  pictures without annotations %llu, annotations without a picture %llu, twice there %llu\n", (unsigned long long)r->no_text,
                 (unsigned long long)r->no_image, (unsigned long long)r->duplicates);
     text_printf(out, "  damaged headers %llu (%llu bytes lost), cut shards %llu, other files %llu\n", (unsigned long long)r->damaged, (unsigned long long)r->lost,
                 (unsigned long long)r->partial, (unsigned long long)r->others);
+    if (x) text_printf(out, "  embeddings %s [%u,%u,%u], made with %s\n", dtype_name(packed_dtype(x->type)), x->channels, x->grid, x->grid, x->model);
     text_printf(out, "  samples that cannot be used %llu, masks without pixels %llu\n", (unsigned long long)f->bad, (unsigned long long)f->empty);
     if (f->bad) text_printf(out, "  the first: %s\n", f->first_bad);
     text_printf(out, "\n  %-22s %10s %10s %10s %10s %10s %10s\n", "", "least", "10 %", "half", "90 %", "most", "mean");

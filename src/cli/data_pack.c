@@ -4,6 +4,8 @@
  *
  * Blocks of samples are made by threads, as a loader would make them, and written in order.
  * A sample that cannot be used is named and left out. The output is there when all of it is.
+ * With --embeddings a model's image encoder then goes over the pictures of a block, one by one,
+ * in its own planned memory.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +17,8 @@
 #include "data/packed.h"
 #include "io/png.h"
 #include "models/model.h"
+#include "train/embed.h"
+#include "train/transfer.h"
 
 enum { BLOCK = 16, POLYGON_RUNS = 1 << 19, NAMED = 20 };
 static const uint64_t room = (uint64_t)1 << 28; /* of a thread for a sample's files: taken as it is used */
@@ -25,6 +29,8 @@ struct packing {
     bool bytes;                  /* the layout with a memory map */
     struct packed_writer *store; /* one of these */
     struct memmap_writer *map;
+    struct embedder *embedder;   /* NULL: no embeddings */
+    void *embedding;             /* of the sample at hand */
     uint64_t written, left_out, masks, bad_masks;
     VEC(int32_t) categories;     /* met so far */
 };
@@ -112,8 +118,18 @@ static void note_categories(struct packing *p, const struct packable *x)
     }
 }
 
+static int embed(struct packing *p, const struct packable *x, struct error *e)
+{
+    const enum dtype t = packed_dtype(p->embedder->about.type);
+    int rc = embed_picture(p->embedder, x->image, x->facts.rows, x->facts.columns, p->embedding, e);
+    if (!rc && transfer_nonfinite(p->embedding, t, (int64_t)(p->embedder->bytes / dtype_size(t))) >= 0)
+        rc = error_set(e, PL_USAGE, "the embedding of %s is not finite; the weights of %s make no sense", x->name, p->embedder->about.model);
+    return rc;
+}
+
 static int write_one(struct packing *p, const struct packable *x, struct error *e)
 {
+    if (p->embedder && embed(p, x, e)) return e->code;
     const char *slash = strrchr(x->name, '/'), *key = slash ? slash + 1 : x->name;
     note_categories(p, x);
     p->written++;
@@ -123,7 +139,7 @@ static int write_one(struct packing *p, const struct packable *x, struct error *
         return memmap_add(p->map, &(struct memmap_new){.name = x->name, .key = key, .h = x->facts.h, .w = x->facts.w, .image = x->image, .n = x->image_n,
                                                        .bits = x->bits, .masks = x->n}, e);
     return packed_add(p->store, &(struct packed_new){.name = x->name, .key = key, .h = x->facts.h, .w = x->facts.w, .rows = x->facts.rows,
-                                                     .columns = x->facts.columns, .image = x->image, .masks = x->masks, .bits = x->bits,
+                                                     .columns = x->facts.columns, .image = x->image, .embedding = p->embedding, .masks = x->masks, .bits = x->bits,
                                                      .n = x->n, .empty = x->facts.empty}, e);
 }
 
@@ -177,12 +193,15 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
     int rc = samples_open(&p->all, o, paths, e);
     if (rc) return rc;
     rc = p->bytes ? memmap_create(&p->map, output, p->o.cells, e) : packed_create(&p->store, output, p->o.side, p->o.cells, e);
+    if (!rc && p->embedder) packed_embed(p->store, &p->embedder->about);
     if (!rc) rc = pack_all(p, e);
     if (p->store || p->map) rc = finish(p, rc, e);
     if (!rc) {
         if (p->left_out > NAMED) printf("%llu more are left out: `plimsoll data verify` lists all\n", (unsigned long long)(p->left_out - NAMED));
         printf("%s: %llu samples with %llu masks, ", output, (unsigned long long)p->written, (unsigned long long)p->masks);
         if (!p->bytes) printf("pictures of %u, ", p->o.side);
+        if (p->embedder) printf("embeddings %s [%u,%u,%u], ", dtype_name(packed_dtype(p->embedder->about.type)), p->embedder->about.channels,
+                                p->embedder->about.grid, p->embedder->about.grid);
         printf("masks of %u a side; %llu samples and %llu masks left out, %.1f s\n", p->o.cells, (unsigned long long)p->left_out, (unsigned long long)p->bad_masks,
                clock_seconds() - from);
     }
@@ -207,7 +226,7 @@ static int ask_model(const char *name, uint64_t *size, uint64_t *cells, struct e
 {
     struct model m = {0};
     int rc = dir_exists(name) ? model_open(&m, name, e) : model_preset(&m, name, e);
-    if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "--model %s: a %s makes no masks", name, m.family->model_type);
+    if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s makes no masks", name, m.family->model_type);
     if (!rc && !*size) *size = (uint64_t)m.image;
     if (!rc && !*cells) *cells = (uint64_t)m.mask_side(&m, (int64_t)*size);
     model_close(&m);
@@ -228,28 +247,47 @@ static int check(struct packing *p, uint64_t size, uint64_t cells, const char *l
     return PL_OK;
 }
 
+/* The encoder first: what is wrong with it shows before anything is written. */
+static int pack_embedded(struct packing *p, const char *folder, const char *dtype, const struct names *set, const struct samples_options *o, const struct names *paths,
+                         const char *output, struct error *e)
+{
+    struct embedder m;
+    if (p->bytes) return error_set(e, PL_USAGE, "--layout seed has no place for embeddings; leave out one of the two");
+    int rc = embed_open(&m, folder, p->o.side, dtype, set, e);
+    if (rc) return rc;
+    p->embedder = &m;
+    p->embedding = mem_alloc(m.bytes);
+    rc = pack(p, o, paths, output, e);
+    mem_free(p->embedding);
+    embed_close(&m);
+    return rc;
+}
+
 static int run(int argc, char **argv, struct error *e)
 {
-    struct names paths = {0};
+    struct names paths = {0}, set = {0};
     struct samples_options o = {0};
     struct packing p = {0};
     uint64_t size = 0, cells = 0;
-    const char *output = NULL, *model = NULL, *layout = "plimsoll", *labels = "auto";
+    const char *output = NULL, *model = NULL, *encoder = NULL, *dtype = NULL, *layout = "plimsoll", *labels = "auto";
     bool help;
     const struct data_option table[] = {{"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks},
                                         {"--labels", DATA_TEXT, &labels}, {"-o", DATA_TEXT, &output}, {"--out", DATA_TEXT, &output},
-                                        {"--size", DATA_COUNT, &size}, {"--masks-size", DATA_COUNT, &cells}, {"--layout", DATA_TEXT, &layout}, {"--model", DATA_TEXT, &model}};
+                                        {"--size", DATA_COUNT, &size}, {"--masks-size", DATA_COUNT, &cells}, {"--layout", DATA_TEXT, &layout}, {"--model", DATA_TEXT, &model},
+                                        {"--embeddings", DATA_TEXT, &encoder}, {"--embeddings-dtype", DATA_TEXT, &dtype}, {"--set", DATA_LIST, &set}};
     int rc = data_options(&data_pack, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help && !paths.n) rc = error_set(e, PL_USAGE, "which data? Give shards, folders or globs; --help shows how");
-    if (!rc && !help && model) rc = ask_model(model, &size, &cells, e);
+    if (!rc && !help && !encoder && (dtype || set.n)) rc = error_set(e, PL_USAGE, "%s is for --embeddings, which is not given", dtype ? "--embeddings-dtype" : "--set");
+    if (!rc && !help && (model || encoder)) rc = ask_model(model ? model : encoder, &size, &cells, e);
     if (!rc && !help) rc = check(&p, size ? size : 1024, cells, layout, labels, output, &o, e);
-    if (!rc && !help) rc = pack(&p, &o, &paths, output, e);
+    if (!rc && !help) rc = encoder ? pack_embedded(&p, encoder, dtype, &set, &o, &paths, output, e) : pack(&p, &o, &paths, output, e);
+    names_free(&set);
     names_free(&paths);
     return rc;
 }
 
 const struct command data_pack = {
-    "pack", "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--layout seed]",
+    "pack", "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--embeddings DIR] [--layout seed]",
     "Stores pictures and masks as training wants them: resized, padded, rasterised. Reading them\n"
     "takes a copy. Use it with data.format: packed and data.train: FILE.pack.\n"
     "\n"
@@ -263,6 +301,10 @@ const struct command data_pack = {
     "  --images DIR    where coco's and csv's pictures are\n"
     "  --masks DIR     where those of pairs have their masks\n"
     "  --labels KIND   what the values of mask pictures mean: auto, binary, classes, instances\n"
+    "  --embeddings DIR  a model folder: what its image encoder makes of each picture is stored too, for\n"
+    "                  training what follows the encoder; --model is this one where it is not given\n"
+    "  --embeddings-dtype T  f32 or bf16: what they are computed and kept in (what the machine computes in)\n"
+    "  --set key=value with --embeddings: device and memory keys of the encoder's run\n"
     "  --layout seed   a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
     "                  masks x N x N, each stretched over its picture) and the pictures' files",
     run};

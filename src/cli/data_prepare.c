@@ -1,7 +1,7 @@
 /*
  * data_prepare.c: `plimsoll data prepare`: shards as they were downloaded to shards that train.
  *
- *   IN.tar, IN.tar.gz, gzip under a .tar name, a folder
+ *   IN.tar, IN.tar.gz, gzip under a .tar name, a folder of them, a folder of extracted files
  *       gunzip to a file beside the output      only where it is compressed
  *       index: pairs by name, report of damage   data/shard.h
  *       pairs in order of their names, checked, as they are or smaller
@@ -302,6 +302,43 @@ static int prepare_shard(struct prepare *p, const char *from, struct error *e)
     return rc;
 }
 
+/* A folder of shards stands for them; one without is itself a shard, of extracted files. */
+static int add_input(struct names *inputs, const char *path, struct error *e)
+{
+    static const char *const endings[] = {"tar", "tar.gz", "tgz"};
+    uint32_t before = inputs->n;
+    int rc = PL_OK;
+    for (size_t i = 0; i < COUNT(endings) && !rc && dir_exists(path); i++) {
+        struct text pattern = {0};
+        struct names found = {0};
+        text_printf(&pattern, "%s/*.%s", path, endings[i]);
+        rc = file_glob(pattern.at, &found, e);
+        for (uint32_t k = 0; k < found.n && !rc; k++) vec_push(inputs, mem_string(found.at[k]));
+        names_free(&found);
+        text_free(&pattern);
+    }
+    if (!rc && inputs->n == before) vec_push(inputs, mem_string(path));
+    return rc;
+}
+
+/* Outputs have the names of their inputs: of two inputs with one name, the second would be lost. */
+static int check_names(const struct prepare *p, const struct names *inputs, struct error *e)
+{
+    struct names outputs = {0};
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < inputs->n && !rc; i++) {
+        struct text path = {0};
+        output_path(p, inputs->at[i], &path);
+        for (uint32_t k = 0; k < i && !rc; k++)
+            if (!strcmp(outputs.at[k], path.at))
+                rc = error_set(e, PL_USAGE, "%s and %s would both become %s: prepare them into two folders", inputs->at[k], inputs->at[i], path.at);
+        vec_push(&outputs, mem_string(path.at));
+        text_free(&path);
+    }
+    names_free(&outputs);
+    return rc;
+}
+
 static int prepare_all(struct prepare *p, const struct names *paths, struct error *e)
 {
     struct names inputs = {0};
@@ -310,9 +347,10 @@ static int prepare_all(struct prepare *p, const struct names *paths, struct erro
         struct names found = {0};
         rc = file_glob(paths->at[i], &found, e);
         if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: there is no such file or folder", paths->at[i]);
-        for (uint32_t k = 0; k < found.n && !rc; k++) vec_push(&inputs, mem_string(found.at[k]));
+        for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_input(&inputs, found.at[k], e);
         names_free(&found);
     }
+    if (!rc) rc = check_names(p, &inputs, e);
     double from = clock_seconds();
     for (uint32_t i = 0; i < inputs.n && !rc; i++) rc = prepare_shard(p, inputs.at[i], e);
     char in[32], out[32];
@@ -333,7 +371,7 @@ static int run(int argc, char **argv, struct error *e)
     };
     int rc = data_options(&data_prepare, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help) {
-        if (!paths.n) rc = error_set(e, PL_USAGE, "which shards? Give tar files, folders or globs; --help shows how");
+        if (!paths.n) rc = error_set(e, PL_USAGE, "which shards? Give tar files, folders of them or globs; --help shows how");
         else if (!p.out) rc = error_set(e, PL_USAGE, "where to? Give -o DIR");
         else if (p.quality < 1 || p.quality > 100) rc = error_set(e, PL_USAGE, "--quality %llu: expected 1 to 100", (unsigned long long)p.quality);
         else if (p.long_side && (p.long_side < 16 || p.long_side > 16384))
@@ -350,7 +388,8 @@ const struct command data_prepare = {
     "with their annotations, and writes plain sorted tars with their index. Pairs that cannot be used\n"
     "are named and left out; outputs that are there already are left alone.\n"
     "\n"
-    "  IN              tar files (also gzip under a .tar name), folders of extracted files, globs\n"
+    "  IN              tar files (also gzip under a .tar name), folders of them, folders of extracted\n"
+    "                  files, globs\n"
     "  -o DIR          where the new shards go, under the names of the old\n"
     "  --long-side N   shrink pictures whose longer side is above N, and their masks with them\n"
     "                  (1024 loads about five times as fast; without it the bytes stay as they are)\n"

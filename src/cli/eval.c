@@ -8,10 +8,24 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/cli.h"
 #include "cli/data.h"
-#include "cli/eval.h"
-#include "data/dataset.h"
+#include "cli/worst.h"
+#include "io/file.h"
 #include "io/json.h"
+#include "train/mask_scores.h"
+
+struct eval {
+    const char *model, *csv, *overlays, *memory;
+    struct names paths, set;
+    uint64_t worst;
+    bool json;
+    struct config config;
+    struct run run;
+    struct feed feed;
+    struct mask_scores found;
+    double loss, seconds;
+};
 
 /* --- going through the data ------------------------------------------------------------- */
 
@@ -115,6 +129,12 @@ static int report(const struct eval *v, struct error *e)
     return rc;
 }
 
+static int draw(const struct eval *v, struct error *e)
+{
+    const struct scores *s = &v->found.scores;
+    return worst_sheet(&(struct worst_masks){&v->config, feed_dataset(&v->feed), s->prompts, s->worst, s->n_worst}, v->overlays, e);
+}
+
 /* --- the command -------------------------------------------------------------------------------- */
 
 static int evaluate(struct eval *v, struct error *e)
@@ -129,7 +149,7 @@ static int evaluate(struct eval *v, struct error *e)
         rc = error_set(e, PL_USAGE, "a %s tells of no masks, so there is nothing to score", v->run.model.family->model_type);
     if (!rc) rc = run_passes(v, e);
     if (!rc) rc = report(v, e);
-    if (!rc && v->overlays) rc = eval_worst(v, e);
+    if (!rc && v->overlays) rc = draw(v, e);
     mask_scores_close(&v->found);
     feed_close(&v->feed);
     run_close(&v->run);

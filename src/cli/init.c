@@ -28,6 +28,7 @@ struct plan_of_run {
     double holdout;          /* share of the files; 0: none, or validation has files of its own */
     int64_t image, masks, sequence;
     int64_t cells;           /* of a store's masks; 0: they are no bits yet */
+    bool embeddings;         /* the store has some */
 };
 
 /* ---- the model ---- */
@@ -90,6 +91,7 @@ static int open_pictures(struct plan_of_run *r, struct error *e)
     if (dataset_open(&d, &o, e)) return e->code;
     uint64_t n = r->samples = dataset_count(d);
     look_at_samples(r, d);
+    r->embeddings = dataset_embeddings(d);
     dataset_close(d);
     bool own = f->validation.n || f->validation_split;
     if (own) {
@@ -175,6 +177,8 @@ static void put_data(const struct plan_of_run *r, struct text *out)
     if (r->cells && r->cells != r->model.mask_side(&r->model, r->image))
         text_printf(out, "  # The store's masks have %lld cells a side, the loss works at %lld: `plimsoll data pack --model %s` makes them equal.\n", (long long)r->cells,
                     (long long)r->model.mask_side(&r->model, r->image), r->name);
+    if (r->embeddings)
+        text_printf(out, "  embeddings: off                # the store has some: with model.freeze of the whole encoder, `auto` trains from them\n");
     text_printf(out, "  max_masks: %lld                 # of a picture in a batch: memory grows with it\n", (long long)r->masks);
     text_printf(out, "  # flip: 0.5                    # augmentation: flip, scale, crop\n");
 }

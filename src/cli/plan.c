@@ -26,6 +26,9 @@ static void show(const struct run *r, const struct options *o, bool fits)
     if (o->json) plan_write(&r->plan, &r->graph, &note, &text);
     else if (!fits) text_printf(&text, "Does not fit the budget. The smallest plan:\n\n");
     if (!o->json) plan_print(&r->plan, &r->graph, &r->device.profile, &text);
+    char room[32];
+    if (!o->json && note.host_budget && r->plan.placement.arena[SPACE_HOST])
+        text_printf(&text, "  the second space may have %s: memory.host_budget\n", size_print(note.host_budget, room));
     if (o->explain && !o->json) plan_explain(&r->plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);

@@ -170,6 +170,7 @@ static int make_config(struct predict *p, struct error *e)
     c->model_path = preset ? NULL : (char *)p->model;
     c->model_preset = preset ? (char *)p->model : NULL;
     if (preset) log_warn("%s is a preset: its weights are random, and so are its masks", p->model);
+    else if (!p->side) p->side = (uint64_t)predict_trained_side(p->model);
     return rc;
 }
 
@@ -224,5 +225,6 @@ const struct command command_predict = {
     "  --min-stability 0.95  ... and that keep this share of their pixels when the threshold moves by 1\n"
     "  --nms 0.7             ... of masks whose boxes overlap more, the one with the best predicted IoU\n"
     "  --batch 16            ... so many prompts at once: memory for time\n"
-    "  --side N              fits the picture into N x N pixels instead of the model's image_size\n"
+    "  --side N              fits the picture into N x N pixels; without it, as many as in training where the\n"
+    "                        model lies in the folder of its run, else the model's image_size\n"
     "  --memory SIZE, --set key=value   as everywhere", predict};

@@ -4,6 +4,7 @@
  *     predict.c          the command; one prompt
  *     predict_write.c    what it writes: masks, overlays, run lengths
  *     predict_all.c      --everything: a grid of prompts, sorted out
+ *     predict_side.c     the size that the model was trained at
  */
 #ifndef CLI_PREDICT_H
 #define CLI_PREDICT_H
@@ -41,5 +42,8 @@ struct predict_drawn {
 int predict_overlay(const struct predict *p, const char *path, const struct predict_drawn *d, struct error *e);
 
 int predict_everything(struct predict *p, struct error *e);
+
+/* data.image_size of the run that the model folder lies in; 0: there is none, or it was the model's. */
+int64_t predict_trained_side(const char *model);
 
 #endif

@@ -8,8 +8,10 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/worst.h"
 #include "io/json.h"
 #include "report/html.h"
+#include "train/feed.h"
 
 static void print_summary(const struct train_summary *s, bool json)
 {
@@ -69,6 +71,31 @@ static void resume_command(const struct options *o, struct text *out)
     text_printf(out, " --resume");
 }
 
+/* The final model is asked again, in memory of its own: that of training is free by now. */
+static int draw_worst(const struct config *run, const struct worst *worst, const struct train_summary *s, struct error *e)
+{
+    struct config c = *run;
+    struct dataset *set;
+    char dir[4200];
+    c.model_path = (char *)s->model;
+    c.model_preset = NULL;
+    c.model_freeze.n = c.train_groups.n = c.train_no_decay.n = 0; /* nothing is trained */
+    snprintf(dir, sizeof dir, "%s/worst", c.train_out);
+    int rc = feed_open_dataset(&set, &c, FEED_VALIDATION, e);
+    if (rc) return rc;
+    rc = worst_pictures(&(struct worst_masks){&c, set, masks_feed.passes, worst, s->worst}, dir, e);
+    dataset_close(set);
+    return rc;
+}
+
+/* The run is done and saved: pictures or a page that cannot be written are not its failure. */
+static void show_run(const struct config *c, const struct worst *worst, const struct train_summary *s)
+{
+    struct error e;
+    if (s->worst && draw_worst(c, worst, s, &e)) log_warn("the worst masks were not drawn: %s", e.text);
+    if (report_html(c->train_out, &e)) log_warn("%s", e.text);
+}
+
 static int train(int argc, char **argv, struct error *e)
 {
     struct options o;
@@ -84,14 +111,14 @@ static int train(int argc, char **argv, struct error *e)
     rc = options_config(&o, &c, e);
     if (!rc) {
         struct train_summary s;
+        struct worst *worst = mem_alloc((size_t)(c.train_worst + 1) * sizeof *worst);
         resume_command(&o, &command);
-        rc = train_run(&c, &(struct train_options){.plan = o.plan, .resume = o.resume, .command = command.at, .signals = true, .progress = true}, &s, e);
+        rc = train_run(&c, &(struct train_options){.plan = o.plan, .resume = o.resume, .command = command.at, .signals = true, .progress = true, .worst = worst}, &s, e);
         text_free(&command);
         if (!rc) print_summary(&s, o.json);
-        /* The run is done and saved: a page that cannot be written is not its failure. */
-        struct error page;
-        if (!rc && report_html(c.train_out, &page)) log_warn("%s", page.text);
+        if (!rc) show_run(&c, worst, &s);
         else if (rc == PL_NOFIT && o.json) print_nofit(&s);
+        mem_free(worst);
         config_free(&c);
     }
     options_free(&o);

@@ -4,7 +4,7 @@
  * The compute space is one anonymous mapping whose last byte touches a page
  * without access: a read or write past the planned size faults at once. Every page
  * is taken at the start: memory that is not there shows then, not in step 1000. The
- * second space is a mapping of an unlinked file, so its bytes are the page
+ * second space is a mapping of a file without a name, so its bytes are the page
  * cache's and leave memory under pressure: that is what offload means here.
  */
 #include <errno.h>
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "cpu/onednn.h"
@@ -52,14 +53,36 @@ static char *map_compute(uint64_t bytes, uint64_t *mapped)
     return at + (whole - align_up(bytes, 256));
 }
 
-static int map_spill(struct device *d, uint64_t bytes, struct error *e)
+/* A file without a name, where the file system can make one: nothing is left behind even by a kill
+ * at this moment. Else one that loses its name at once. */
+static int open_spill(const char *dir)
 {
     char path[600];
-    const char *dir = d->spill[0] ? d->spill : "/tmp";
+    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0) return fd;
     snprintf(path, sizeof path, "%s/.plimsoll-spill-XXXXXX", dir);
-    int fd = mkstemp(path);
+    fd = mkstemp(path);
+    if (fd >= 0) unlink(path);
+    return fd;
+}
+
+/* A file system that lives in memory gives pages that only go to swap. */
+static void warn_of_memory(int fd, const char *dir, uint64_t bytes)
+{
+    enum { TMPFS = 0x01021994, RAMFS = (int)0x858458f6 };
+    struct statfs s;
+    char size[32];
+    if (!fstatfs(fd, &s) && ((int)s.f_type == TMPFS || (int)s.f_type == RAMFS))
+        log_warn("the second space, %s, is a file in %s, which lies in memory itself: memory.offload moves bytes there and frees none; set "
+                 "train.out on a disk", size_print(bytes, size), dir);
+}
+
+static int map_spill(struct device *d, uint64_t bytes, struct error *e)
+{
+    const char *dir = d->spill[0] ? d->spill : "/tmp";
+    int fd = open_spill(dir);
     if (fd < 0) return error_set(e, PL_FAIL, "cannot create the second space's file in %s: %s", dir, strerror(errno));
-    unlink(path);
+    warn_of_memory(fd, dir, bytes);
     /* Take the blocks now: a full disk must not show up as a fault in the middle of a step. */
     int rc = posix_fallocate(fd, 0, (off_t)bytes);
     if (rc) {

@@ -15,7 +15,6 @@
 
 #include "cpu/ref.h"
 
-#include "cpu/round.h"
 
 /* --- elements ------------------------------------------------------------------ */
 
@@ -131,38 +130,6 @@ static void ref_clip(const struct launch *l)
     ref_put(&l->out[0], 1, (factor > 1 ? 1 : factor) / step->loss_scale);
 }
 
-/* A weight that is kept in bf16 alone is rounded at random (round.h). */
-static void ref_put_weight(const struct operand *x, int64_t i, double value, uint64_t key)
-{
-    uint32_t bits = (uint32_t)(random_bits(key, (uint64_t)i / 4) >> 16 * (i % 4));
-    if (x->dtype == DT_BF16) ((uint16_t *)x->data)[ref_offset(x, i)] = round_at_random((float)value, bits);
-    else ref_put(x, i, value);
-}
-
-/* torch.optim.AdamW, single tensor, without amsgrad. */
-static void ref_adamw(const struct launch *l)
-{
-    const struct step_block *step = l->in[4].data;
-    const double b1 = l->attr->adamw.beta1, b2 = l->attr->adamw.beta2, eps = l->attr->adamw.eps;
-    const double lr = (double)step->learning_rate * l->attr->adamw.lr_scale;
-    const double correct1 = 1 - pow(b1, step->adam_t), correct2 = 1 - pow(b2, step->adam_t);
-    const uint64_t key = round_key(step, l->attr->adamw.key);
-    const double clip = ref_has(l, 5) ? ref_get(&l->in[5], 1) : 1;
-    if (step->found_inf || (ref_has(l, 5) && !isfinite(ref_get(&l->in[5], 0)))) return;
-    for (int64_t i = 0; i < operand_elements(&l->in[0]); i++) {
-        double p = ref_get(&l->in[0], i), g = ref_get(&l->in[1], i) * clip;
-        double m = b1 * ref_get(&l->in[2], i) + (1 - b1) * g;
-        double v = b2 * ref_get(&l->in[3], i) + (1 - b2) * g * g;
-        p *= 1 - lr * l->attr->adamw.weight_decay;
-        p -= lr / correct1 * m / (sqrt(v) / sqrt(correct2) + eps);
-        ref_put_weight(&l->out[0], i, p, key);
-        ref_put(&l->out[1], i, m);
-        ref_put(&l->out[2], i, v);
-        /* w is p as p is stored, so that the two never disagree by a double rounding. */
-        if (ref_has(l, 6)) ref_put(&l->out[3], i, ref_get(&l->out[0], i));
-    }
-}
-
 REF_KERNEL(ADD, add);
 REF_KERNEL(MUL, mul);
 REF_KERNEL(SCALE, scale);
@@ -174,7 +141,6 @@ REF_KERNEL(FILL, fill);
 REF_KERNEL(COPY, copy);
 REF_KERNEL(SUMSQ, sumsq);
 REF_KERNEL(CLIP, clip);
-REF_KERNEL(ADAMW, adamw);
 
 /* --- the table ------------------------------------------------------------------------ */
 

@@ -9,7 +9,7 @@
  *
  * Invariant: how an element is rounded is a pure function of the run's seed, the step, the
  * parameter's key and the element's place: threads, tiles and a resume change no bit. An
- * update of any kind (load_weight, the step, store_weight) serves f32 weights as well, which
+ * update of any kind (update.h) serves f32 weights as well, which
  * are worked on where they lie.
  */
 #ifndef CPU_ROUND_H
@@ -36,12 +36,6 @@ static inline uint16_t round_at_random(float x, uint32_t bits)
 }
 
 static inline bool weight_is_kept(const struct tensor *t) { return tensor_is(t, DT_F32) || tensor_is(t, DT_BF16); }
-
-/* Elements at .. at+n as f32 that may be written: the weight's own memory, or scratch. */
-static inline float *load_weight(const struct operand *p, int64_t at, int n, float scratch[TILE])
-{
-    return (float *)row_view(p, at, n, scratch);
-}
 
 /* Brings them home. One draw of 64 bits serves four elements; `at` is a multiple of four. */
 static inline void store_weight(const struct operand *p, int64_t at, int n, const float *from, uint64_t key)

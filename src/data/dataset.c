@@ -114,11 +114,30 @@ static int read_list(const char *path, char **text, struct names *lines, struct 
     return PL_OK;
 }
 
-/* A list may name a sample by its name, its key, or a file of it. */
-static bool listed(const struct names *lines, const char *name, const char *key)
+/* A list may name a sample by its name or its key. Marks the lines that did. */
+static bool listed(const struct names *lines, bool *used, const char *name, const char *key)
 {
-    return lines->n && (bsearch(&name, lines->at, lines->n, sizeof *lines->at, compare_text) ||
-                        bsearch(&key, lines->at, lines->n, sizeof *lines->at, compare_text));
+    const char *const words[] = {name, key};
+    bool found = false;
+    for (size_t i = 0; i < COUNT(words) && lines->n; i++) {
+        char **line = bsearch(&words[i], lines->at, lines->n, sizeof *lines->at, compare_text);
+        if (line) found = used[line - lines->at] = true;
+    }
+    return found;
+}
+
+/* A list for more shards than there are is no mistake; one that names nothing here is. */
+static int check_list(const char *path, const struct names *lines, const bool *used, struct error *e)
+{
+    uint32_t unknown = 0, first = 0;
+    for (uint32_t i = lines->n; i-- > 0;)
+        if (!used[i]) unknown++, first = i;
+    if (!lines->n) return error_set(e, PL_USAGE, "%s names no sample: expected a name a line", path);
+    if (unknown == lines->n)
+        return error_set(e, PL_USAGE, "none of the %u names in %s is one of a sample here, such as %s; `plimsoll data verify` and the log show names", lines->n, path,
+                         lines->at[first]);
+    if (unknown) log_warn("%s: %u of its %u names are of no sample here, such as %s", path, unknown, lines->n, lines->at[first]);
+    return PL_OK;
 }
 
 /* Which samples the list, the pattern and the column let through. */
@@ -128,10 +147,11 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
     struct names lines = {0};
     *n = 0;
     if (s->list && read_list(s->list, &text, &lines, e)) return e->code;
+    bool *used = mem_alloc((lines.n + 1) * sizeof *used);
     for (uint64_t i = 0; i < d->total; i++) {
         const char *key = "";
         d->format->describe(d, i, name, sizeof name, &key);
-        if (s->list && !listed(&lines, name, key)) continue;
+        if (s->list && !listed(&lines, used, name, key)) continue;
         if (s->glob && !pattern_match(s->glob, name) && !pattern_match(s->glob, key)) continue;
         if (s->column) {
             const char *value = d->format->split ? d->format->split(d, i) : NULL;
@@ -139,9 +159,11 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
         }
         to[(*n)++] = (uint32_t)i;
     }
+    int rc = s->list ? check_list(s->list, &lines, used, e) : PL_OK;
+    mem_free(used);
     vec_free(&lines);
     mem_free(text);
-    return PL_OK;
+    return rc;
 }
 
 /* The round(fraction * n) samples whose names hash lowest: exact in number, and a sample's rank does
@@ -266,6 +288,9 @@ void dataset_expect(const struct dataset *d, uint64_t i)
 {
     if (d->format->expect) d->format->expect(d, number(d, i));
 }
+
+const struct packed_embeddings *dataset_embeddings(const struct dataset *d) { return d->embeddings; }
+const void *dataset_embedding(const struct dataset *d, uint64_t i) { return d->format->embedding(d, number(d, i)); }
 
 int dataset_check(const struct dataset *d, uint64_t i, struct error *e)
 {

@@ -92,6 +92,12 @@ enum data_fault dataset_masks(const struct dataset *d, uint64_t i, void *scratch
 /* Whether the bytes of a sample are those that were written, where the format has sums of them;
  * all others are sound. */
 int dataset_check(const struct dataset *d, uint64_t i, struct error *e);
+/* What the stores say of the embeddings that lie beside their pictures (packed.h); NULL where some
+ * file has none, or not the same as the others. */
+struct packed_embeddings;
+const struct packed_embeddings *dataset_embeddings(const struct dataset *d);
+/* A sample's, as long as the data set is open. There are some. */
+const void *dataset_embedding(const struct dataset *d, uint64_t i);
 /* Tells the machine that a sample will be read soon. */
 void dataset_expect(const struct dataset *d, uint64_t i);
 
@@ -116,6 +122,7 @@ struct dataset_format {
     const char *(*category)(const struct dataset *d, int32_t category); /* NULL: no names */
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no sums */
+    const void *(*embedding)(const struct dataset *d, uint64_t i);      /* where `embeddings` is set */
 };
 
 struct dataset {
@@ -126,6 +133,8 @@ struct dataset {
     uint32_t *chosen;     /* [n] in ascending order; NULL: all */
     uint64_t fingerprint; /* the format sets that of its files; the split is added */
     struct shard_report report;
+    const struct packed_embeddings *embeddings; /* of all files alike; NULL: none */
+    bool from_embeddings; /* whoever reads wants these and no pictures: a hint for dataset_expect */
 };
 
 extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed;

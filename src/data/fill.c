@@ -50,10 +50,13 @@ static void *lay(char *at, uint64_t *used, uint64_t bytes)
 
 static uint64_t bits_bytes(const struct loader_options *o) { return (uint64_t)o->masks * grid_mask_bytes(o->cells, o->cells); }
 
+/* Of the picture, or of what stands for it. */
+static uint64_t image_bytes(const struct loader_options *o) { return o->embedding ? o->embedding : (uint64_t)o->side * o->side * 3; }
+
 uint64_t slot_lay(struct slot *s, const struct loader_options *o, char *at)
 {
     uint64_t used = 0;
-    s->image = lay(at, &used, (uint64_t)o->side * o->side * 3);
+    s->image = lay(at, &used, image_bytes(o));
     s->bits = lay(at, &used, bits_bytes(o));
     s->masks = lay(at, &used, o->masks * sizeof *s->masks);
     return used;
@@ -65,7 +68,7 @@ static uint64_t filler_lay(struct filler *f, const struct loader_options *o, cha
     double least = o->least > 0 && o->least < 1 ? o->least : 1;
     uint32_t small = (uint32_t)max_i64(1, (int64_t)(least * o->side));
     size_t a = resize_scratch_most(LOADER_MAX_SIDE, o->side), b = resize_scratch_most(LOADER_MAX_SIDE, small);
-    f->resize_room = a > b ? a : b;
+    f->resize_room = o->embedding ? 0 : a > b ? a : b; /* nothing is decoded or resized then */
     f->room = lay(at, &used, o->room);
     f->records = lay(at, &used, LOADER_RECORDS * sizeof *f->records);
     f->choosing = lay(at, &used, sampler_bytes(LOADER_RECORDS, o->masks));
@@ -73,7 +76,7 @@ static uint64_t filler_lay(struct filler *f, const struct loader_options *o, cha
     f->grid_memory = lay(at, &used, grid_bytes(LOADER_MAX_SIDE, o->cells));
     f->resize_memory = lay(at, &used, f->resize_room);
     f->polygon_memory = lay(at, &used, polygon_bytes(o->polygon_runs));
-    f->row = lay(at, &used, LOADER_MAX_SIDE * 3);
+    f->row = lay(at, &used, o->embedding ? 0 : LOADER_MAX_SIDE * 3);
     f->distance = lay(at, &used, cells * cells * sizeof *f->distance);
     return used;
 }
@@ -369,6 +372,16 @@ enum data_fault fill_picture(struct filler *f, const struct dataset *set, uint64
     return fill_image(f, &(struct loader_source){.set = set}, sample, &s, e);
 }
 
+/* In the picture's place. The geometry is that of the picture as it is: masks and prompts do not
+ * know the difference. */
+static enum data_fault fill_embedding(struct filler *f, const struct loader_source *source, uint64_t sample, struct slot *s)
+{
+    memcpy(s->image, dataset_embedding(source->set, sample), f->o.embedding);
+    s->out.embedding = s->image;
+    s->out.image = NULL;
+    return FAULT_NONE;
+}
+
 /* --- the whole --------------------------------------------------------------------------------- */
 
 uint64_t source_sample(const struct loader_source *source, uint64_t position)
@@ -382,13 +395,15 @@ static enum data_fault fill(struct filler *f, const struct loader_source *source
     s->out = (struct loader_sample){.position = position, .sample = sample, .image = s->image, .bits = s->bits, .masks = s->masks};
     s->bad_masks = s->lost_masks = 0;
     enum data_fault fault = fill_masks(f, source, position, sample, s, e);
-    return fault ? fault : fill_image(f, source, sample, s, e);
+    if (fault) return fault;
+    return f->o.embedding ? fill_embedding(f, source, sample, s) : fill_image(f, source, sample, s, e);
 }
 
 /* Nothing: no picture, no mask. */
 static void clear(struct filler *f, struct slot *s)
 {
-    memset(s->image, 0, (size_t)f->o.side * f->o.side * 3);
+    memset(s->image, 0, image_bytes(&f->o));
+    if (f->o.embedding) s->out.embedding = s->image, s->out.image = NULL;
     memset(s->bits, 0, bits_bytes(&f->o));
     s->out.n = s->out.rows = s->out.columns = s->out.mask_rows = s->out.mask_columns = 0;
 }

@@ -16,7 +16,7 @@
 /* A place for a sample: what the ring holds. */
 struct slot {
     struct loader_sample out;
-    uint8_t *image, *bits;
+    uint8_t *image, *bits;  /* image: or the embedding */
     struct loader_mask *masks;
     uint32_t bad_masks, lost_masks;
     int rc;                 /* not PL_OK: not even a substitute could be had; `text` says why */

@@ -42,6 +42,8 @@ struct loader_options {
     uint64_t room;         /* bytes of a thread for a sample's files: the picture (with its pixels
                               where it is a PNG), then its annotations (with the label picture) */
     uint32_t polygon_runs; /* of a mask in polygons, each of three buffers; 0: the format has none */
+    uint64_t embedding;    /* bytes of a stored embedding, which a sample then has in the place of the
+                              picture: no source augments; 0: pictures */
     double least;          /* smallest augment.scale of any source; 0: 1 */
 };
 
@@ -89,6 +91,7 @@ struct loader_sample {
     uint64_t position;
     uint64_t sample;             /* of the data set: the one given */
     const uint8_t *image;        /* [side][side][3]; 0 where the picture does not reach */
+    const void *embedding;       /* instead, with loader_options.embedding; else NULL */
     uint32_t rows, columns;      /* of the image that are the picture's */
     uint32_t height, width;      /* of the stored picture */
     const uint8_t *bits;         /* [masks][cells][stride], as grid.h has them; 0 behind the n-th */

@@ -23,7 +23,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a packed store is read where it lies");
 _Static_assert(sizeof(struct packed_header) == 80 && sizeof(struct packed_sample) == 56 && sizeof(struct packed_mask) == 56 &&
-                   sizeof(struct packed_category) == 8, "these are the file's");
+                   sizeof(struct packed_category) == 8 && sizeof(struct packed_embeddings) == 192, "these are the file's");
 
 /* --- checking -------------------------------------------------------------------------- */
 
@@ -31,12 +31,30 @@ static int check_header(const struct packed_header *h, size_t n, struct error *e
 {
     if (n < PACKED_DATA || memcmp(h->magic, PACKED_MAGIC, sizeof h->magic))
         return error_set(e, PL_USAGE, "it does not begin as a packed store does; it is another file, or writing it was never finished");
-    if (h->version != PACKED_VERSION)
-        return error_set(e, PL_USAGE, "a packed store of version %u, this program reads version %d: write it again with `plimsoll data pack`", h->version, PACKED_VERSION);
+    if (h->version != PACKED_VERSION && h->version != PACKED_WITH_EMBEDDINGS)
+        return error_set(e, PL_USAGE, "a packed store of version %u, this program reads versions %d and %d: write it again with `plimsoll data pack`", h->version,
+                         PACKED_VERSION, PACKED_WITH_EMBEDDINGS);
     if (h->header_sum != crc32c(0, h, offsetof(struct packed_header, header_sum))) return error_set(e, PL_USAGE, "its header is damaged: the sum is wrong");
     if (h->bytes != n) return error_set(e, PL_USAGE, "it has %zu bytes, its header says %llu: it was cut, or copied in part", n, (unsigned long long)h->bytes);
     if (!h->side || h->side > PACKED_MAX_SIDE || !h->cells || h->cells > PACKED_MAX_SIDE)
         return error_set(e, PL_USAGE, "pictures of %u and masks of %u a side, expected 1 to %d", h->side, h->cells, PACKED_MAX_SIDE);
+    return PL_OK;
+}
+
+size_t packed_embedding_bytes(const struct packed_embeddings *e)
+{
+    return (size_t)e->channels * e->grid * e->grid * dtype_size(packed_dtype(e->type));
+}
+
+enum dtype packed_dtype(uint32_t type) { return type == PACKED_F32 ? DT_F32 : type == PACKED_BF16 ? DT_BF16 : DT_NONE; }
+
+static int check_embeddings(const struct packed_embeddings *x, uint32_t side, struct error *e)
+{
+    if (x->sum != crc32c(0, x, offsetof(struct packed_embeddings, sum))) return error_set(e, PL_USAGE, "what it says of its embeddings is damaged: the sum is wrong");
+    if (packed_dtype(x->type) == DT_NONE) return error_set(e, PL_USAGE, "embeddings of type %u, expected %d (f32) or %d (bf16)", x->type, PACKED_F32, PACKED_BF16);
+    if (!x->channels || x->channels > PACKED_MAX_CHANNELS || !x->grid || x->grid > side)
+        return error_set(e, PL_USAGE, "embeddings of %u channels on a grid of %u, expected 1 to %d and 1 to %u", x->channels, x->grid, PACKED_MAX_CHANNELS, side);
+    if (x->model[sizeof x->model - 1]) return error_set(e, PL_USAGE, "the name of its embeddings' model has no end");
     return PL_OK;
 }
 
@@ -67,9 +85,9 @@ static int lay_index(struct packed_file *f, size_t n, struct error *e)
 static bool check_sample(const struct packed_file *f, const struct packed_sample *s)
 {
     const struct packed_header *h = f->header;
-    if (s->at < PACKED_DATA || s->at % PACKED_ALIGN || s->at > h->index || h->index - s->at < f->picture_bytes) return false;
+    if (s->at < PACKED_DATA || s->at % PACKED_ALIGN || s->at > h->index || h->index - s->at < f->head_bytes) return false;
     if (s->first > h->masks || s->masks > h->masks - s->first) return false;
-    if (s->masks > (h->index - s->at - f->picture_bytes) / f->mask_bytes) return false;
+    if (s->masks > (h->index - s->at - f->head_bytes) / f->mask_bytes) return false;
     if (!s->rows || s->rows > h->side || !s->columns || s->columns > h->side) return false;
     return s->h && s->w && s->h <= 1u << 20 && s->w <= 1u << 20 && s->name < h->names && s->key < h->names;
 }
@@ -88,6 +106,12 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
     if (check_header(f->header, n, e) || lay_index(f, n, e)) return e->code;
     const struct packed_header *h = f->header;
     f->picture_bytes = (size_t)align_up((uint64_t)h->side * h->side * 3, PACKED_ALIGN);
+    if (h->version == PACKED_WITH_EMBEDDINGS) {
+        f->embeddings = (const void *)(f->at + sizeof *h);
+        if (check_embeddings(f->embeddings, h->side, e)) return e->code;
+        f->embedding_bytes = (size_t)align_up(packed_embedding_bytes(f->embeddings), PACKED_ALIGN);
+    }
+    f->head_bytes = f->picture_bytes + f->embedding_bytes;
     f->stride = grid_stride(h->cells);
     f->mask_bytes = grid_mask_bytes(h->cells, h->cells);
     for (uint64_t i = 0; i < h->samples; i++)
@@ -97,6 +121,28 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
     for (uint64_t i = 0; i < h->categories; i++)
         if (f->categories[i].name >= h->names) return error_set(e, PL_USAGE, "category %llu of its index has no name", (unsigned long long)i);
     return PL_OK;
+}
+
+int packed_peek(const char *path, struct packed_header *header, struct packed_embeddings *out, struct error *e)
+{
+    struct {
+        struct packed_header header;
+        struct packed_embeddings embeddings;
+    } head = {0};
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = PL_OK;
+    *out = (struct packed_embeddings){0};
+    if (fd < 0) return file_error(path, "open it", e);
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head)
+        rc = error_set(e, PL_USAGE, "it is too short for a packed store");
+    if (!rc) rc = check_header(&head.header, (size_t)st.st_size, e);
+    close(fd);
+    if (!rc && head.header.version == PACKED_WITH_EMBEDDINGS) {
+        rc = check_embeddings(&head.embeddings, head.header.side, e);
+        if (!rc) *out = head.embeddings;
+    }
+    *header = head.header;
+    return rc ? error_prepend(e, "%s", path) : PL_OK;
 }
 
 /* --- opening ---------------------------------------------------------------------------- */
@@ -180,6 +226,9 @@ static int packed_open(struct dataset *d, const struct dataset_options *o, struc
         part->first = d->total;
         d->total += h->samples;
         d->fingerprint = hash_bytes(h, sizeof *h, d->fingerprint);
+        const struct packed_embeddings *x = part->file.embeddings;
+        bool alike = x && (p->n == 1 || (d->embeddings && !memcmp(x, d->embeddings, offsetof(struct packed_embeddings, model))));
+        d->embeddings = alike ? x : NULL;
         d->report.members += h->samples;
     }
     p->only = mem_alloc(o->n_categories * sizeof *p->only);
@@ -243,7 +292,7 @@ static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *s
         *to = (struct mask){.id = m->id, .category = m->category, .crowd = m->crowd != 0, .area = m->area, .predicted_iou = m->predicted_iou,
                             .stability = m->stability, .point = {m->point[0], m->point[1]}, .shape = {.kind = SHAPE_BITS, .h = s->h, .w = s->w}};
         memcpy(to->box, m->box, sizeof to->box);
-        to->shape.cells.at = f->at + s->at + f->picture_bytes + k * f->mask_bytes;
+        to->shape.cells.at = f->at + s->at + f->head_bytes + k * f->mask_bytes;
         to->shape.cells.stride = f->stride;
         to->shape.cells.w = to->shape.cells.h = h->cells;
         to->shape.cells.over_w = s->columns * h->cells;
@@ -253,12 +302,26 @@ static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *s
     return FAULT_NONE;
 }
 
+static void will_read(const uint8_t *at, size_t n)
+{
+    uintptr_t page = 4096, from = (uintptr_t)at / page * page;
+    madvise((void *)from, (size_t)((uintptr_t)at - from) + n, MADV_WILLNEED);
+}
+
 static void packed_expect(const struct dataset *d, uint64_t i)
 {
     const struct packed_sample *s;
     const struct packed_file *f = find(d, i, &s);
-    uintptr_t page = 4096, from = (uintptr_t)(f->at + s->at) / page * page;
-    madvise((void *)from, (size_t)((uintptr_t)(f->at + s->at) - from) + f->picture_bytes + s->masks * f->mask_bytes, MADV_WILLNEED);
+    /* The picture or the embedding: the other one is not read. */
+    will_read(f->at + s->at + (d->from_embeddings ? f->picture_bytes : 0), d->from_embeddings ? f->embedding_bytes : f->picture_bytes);
+    will_read(f->at + s->at + f->head_bytes, s->masks * f->mask_bytes);
+}
+
+static const void *packed_embedding(const struct dataset *d, uint64_t i)
+{
+    const struct packed_sample *s;
+    const struct packed_file *f = find(d, i, &s);
+    return f->at + s->at + f->picture_bytes;
 }
 
 static const char *packed_category_name(const struct dataset *d, int32_t category)
@@ -274,7 +337,7 @@ static int packed_check(const struct dataset *d, uint64_t i, struct error *e)
 {
     const struct packed_sample *s;
     const struct packed_file *f = find(d, i, &s);
-    if (crc32c(0, f->at + s->at, f->picture_bytes + s->masks * f->mask_bytes) == s->sum) return PL_OK;
+    if (crc32c(0, f->at + s->at, f->head_bytes + s->masks * f->mask_bytes) == s->sum) return PL_OK;
     return error_set(e, PL_USAGE, "the bytes at %llu are not those that were written: the sum is wrong", (unsigned long long)s->at);
 }
 
@@ -288,4 +351,5 @@ const struct dataset_format dataset_packed = {
     .expect = packed_expect,
     .category = packed_category_name,
     .check = packed_check,
+    .embedding = packed_embedding,
 };

@@ -2,9 +2,10 @@
  * packed.h: a store of pictures and masks as the training step wants them: nothing is decoded,
  * resized or rasterised any more.
  *
- *     0        struct packed_header
- *     4096     sample 0: picture [side][side][3], 0 where it does not reach; at the next multiple
- *              of 64 its masks, bits of [cells] rows as grid.h has them, one behind the other
+ *     0        struct packed_header; version 2: struct packed_embeddings behind it
+ *     4096     sample 0: picture [side][side][3], 0 where it does not reach; version 2, at the next
+ *              multiple of 64: its embedding [channels][grid][grid]; at the next multiple of 64
+ *              its masks, bits of [cells] rows as grid.h has them, one behind the other
  *              sample 1, from a multiple of 64 on
  *              ...
  *     index    struct packed_sample  [samples]
@@ -20,13 +21,18 @@
  *
  * Areas, boxes and sizes are those of the picture before it was resized: the sampler chooses
  * as it would have chosen there.
+ *
+ * Embeddings are what a model's image encoder makes of the picture. Which encoder it was is told
+ * by two hashes (train/embed.h), so that no other one's are taken for its. A store without them is
+ * of version 1 and has the bytes that it always had.
  */
 #ifndef PACKED_H
 #define PACKED_H
 
+#include "base/dtype.h"
 #include "data/mask.h"
 
-enum { PACKED_VERSION = 1, PACKED_DATA = 4096, PACKED_ALIGN = 64, PACKED_MAX_SIDE = 8192 };
+enum { PACKED_VERSION = 1, PACKED_WITH_EMBEDDINGS = 2, PACKED_MAX_CHANNELS = 1 << 16, PACKED_DATA = 4096, PACKED_ALIGN = 64, PACKED_MAX_SIDE = 8192 };
 
 struct packed_header {
     char magic[8];      /* PACKED_MAGIC */
@@ -42,6 +48,21 @@ struct packed_header {
     uint32_t header_sum; /* CRC32C of all before it */
 };
 #define PACKED_MAGIC "PLIMPACK"
+
+enum packed_type { PACKED_F32 = 1, PACKED_BF16 = 2 };
+struct packed_embeddings {
+    uint32_t type;      /* enum packed_type */
+    uint32_t channels, grid;
+    uint32_t zero;
+    uint64_t weights;   /* hash of the encoder's weights ... */
+    uint64_t layers;    /* ... and of what it does with them and with the picture */
+    char model[152];    /* the folder that they were read from, as it was named; for messages */
+    uint32_t zero2;
+    uint32_t sum;       /* CRC32C of all before it */
+};
+/* Bytes of one sample's, without what aligns them. */
+size_t packed_embedding_bytes(const struct packed_embeddings *e);
+enum dtype packed_dtype(uint32_t type);
 
 struct packed_sample {
     uint64_t at;        /* of the picture in the file */
@@ -78,23 +99,32 @@ struct packed_file {
     const struct packed_mask *masks;
     const struct packed_category *categories;
     const char *names;
-    size_t picture_bytes; /* with what aligns the masks */
+    const struct packed_embeddings *embeddings; /* NULL: none */
+    size_t picture_bytes;   /* with what aligns what follows */
+    size_t embedding_bytes; /* the same; 0: none */
+    size_t head_bytes;      /* of both: the masks begin behind them */
     size_t mask_bytes, stride;
 };
 /* PL_USAGE when n bytes at `bytes`, aligned to 64, are no whole store. Messages do not name the
  * file. Keeps pointers into the bytes. */
 int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct error *e);
+/* The head of a store, without reading the rest; out->type is 0 where it has no embeddings.
+ * PL_USAGE names the file. */
+int packed_peek(const char *path, struct packed_header *header, struct packed_embeddings *out, struct error *e);
 
 /* --- writing: all or nothing ------------------------------------------------------------ */
 
 struct packed_writer;
 /* Writes beside the path until packed_finish. */
 int packed_create(struct packed_writer **out, const char *path, uint32_t side, uint32_t cells, struct error *e);
+/* Before the first sample: each will have an embedding. The sum is made here. */
+void packed_embed(struct packed_writer *w, const struct packed_embeddings *e);
 
 struct packed_new {
     const char *name, *key;
     uint32_t h, w, rows, columns;
     const uint8_t *image;       /* [side][side][3] */
+    const void *embedding;      /* packed_embedding_bytes of it, after packed_embed */
     const struct mask *masks;   /* [n] facts; the shapes do not matter */
     const uint8_t *bits;        /* [n][cells][stride] */
     uint32_t n, empty;

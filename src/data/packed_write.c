@@ -17,6 +17,7 @@ struct packed_writer {
     int fd;
     uint64_t at; /* bytes written */
     struct packed_header header;
+    struct packed_embeddings embeddings; /* type 0: none */
     VEC(struct packed_sample) samples;
     VEC(struct packed_mask) masks;
     VEC(struct packed_category) categories;
@@ -55,6 +56,15 @@ int packed_create(struct packed_writer **out, const char *path, uint32_t side, u
     return rc;
 }
 
+void packed_embed(struct packed_writer *w, const struct packed_embeddings *e)
+{
+    CHECK(!w->samples.n && packed_dtype(e->type) != DT_NONE, "embeddings of type %u behind %u samples", e->type, w->samples.n);
+    w->header.version = PACKED_WITH_EMBEDDINGS;
+    w->embeddings = *e;
+    w->embeddings.zero = w->embeddings.zero2 = 0;
+    w->embeddings.sum = crc32c(0, &w->embeddings, offsetof(struct packed_embeddings, sum));
+}
+
 static uint32_t keep_name(struct packed_writer *w, const char *name)
 {
     uint32_t at = (uint32_t)w->names.n;
@@ -70,6 +80,10 @@ int packed_add(struct packed_writer *w, const struct packed_new *s, struct error
     struct packed_sample x = {.at = w->at, .first = w->masks.n, .masks = s->n, .empty = s->empty, .h = s->h, .w = s->w, .rows = s->rows, .columns = s->columns};
     int rc = put(w, s->image, side * side * 3, &x.sum, e);
     if (!rc) rc = align(w, &x.sum, e);
+    if (!rc && w->embeddings.type) {
+        rc = put(w, s->embedding, packed_embedding_bytes(&w->embeddings), &x.sum, e);
+        if (!rc) rc = align(w, &x.sum, e);
+    }
     if (!rc) rc = put(w, s->bits, s->n * grid_mask_bytes(w->header.cells, w->header.cells), &x.sum, e);
     if (!rc) rc = align(w, NULL, e);
     x.name = keep_name(w, s->name);
@@ -114,6 +128,7 @@ int packed_finish(struct packed_writer *w, struct error *e)
     int rc = put_index(w, e);
     if (!rc && lseek(w->fd, 0, SEEK_SET)) rc = file_error(w->partial, "be written", e);
     if (!rc) rc = put(w, &w->header, sizeof w->header, NULL, e);
+    if (!rc && w->embeddings.type) rc = put(w, &w->embeddings, sizeof w->embeddings, NULL, e);
     if (!rc && fsync(w->fd)) rc = file_error(w->partial, "be written", e);
     if (!rc) rc = file_rename(w->partial, w->path, e);
     packed_abandon(w);

@@ -14,9 +14,10 @@
  *
  * The walk is done as the corners come, so all that is kept is the list of changes.
  *
- * Products and sums are rounded one by one, as on the machines that annotations were made on: a
- * fused multiply-add would move a few pixels in ten thousand polygons. gcc keeps to that with
- * -std=c11, clang with the pragma.
+ * Products and sums are rounded one by one, as on the machines that annotations were made on. All
+ * 10,000 cases of tests/golden/make_rle.py equal pycocotools 2.0.11 built so (-ffp-contract=off); its stock wheel
+ * for aarch64 was compiled to fused multiply-adds, which round once, and differs in 51 of them by some
+ * pixels at an edge. gcc keeps to that with -std=c11, clang with the pragma.
  */
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF

@@ -121,3 +121,10 @@ int attr_read(union attr *attr, enum op op, enum dtype dtype, const char *text, 
     }
     return PL_OK;
 }
+
+uint64_t attr_hash(const union attr *attr, enum op op, uint64_t seed)
+{
+    for (size_t i = 0; i < COUNT(table); i++)
+        if (table[i].op == op) seed = hash_bytes((const char *)attr + table[i].offset, table[i].bytes, seed);
+    return seed;
+}

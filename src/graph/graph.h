@@ -129,7 +129,8 @@ union attr {
     struct { double value; uint8_t dtype, rank; int64_t dim[MAX_RANK]; } fill;
     struct { double value; } scale;
     struct { int64_t rows; } embedding_dw;    /* vocabulary: rows of the table */
-    /* key: of the random numbers that round a bf16 weight, by the parameter's name */
+    /* Of every update; SGD: beta1 is the momentum; ADAFACTOR: neither betas nor eps. key: of the
+     * random numbers by which a bf16 p is rounded. */
     struct { double beta1, beta2, eps, weight_decay, lr_scale; uint64_t key; } adamw;
     struct { uint8_t space; } copy;
     struct { uint8_t dtype, rank; int64_t dim[MAX_RANK]; } sum_to; /* of the result */

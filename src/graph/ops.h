@@ -67,6 +67,8 @@ enum op op_named(const char *name);
 /* Attributes from text, "eps=1e-6 window=128", by the ATTR rows; those not named are 0, and
  * one called dtype is `dtype`, the first input's. */
 int attr_read(union attr *attr, enum op op, enum dtype dtype, const char *text, struct error *e);
+/* Of the values that have ATTR rows: the same for the same numbers, whatever lies between them. */
+uint64_t attr_hash(const union attr *attr, enum op op, uint64_t seed);
 
 /* --- the builder: reads like the maths. Each returns output 0. ------------- */
 /* Any op by its row; attr NULL: none. An op needs no spelling of its own. */
@@ -166,6 +168,8 @@ void op_prompt_next(struct graph *g, struct prompt_state *s, id logits, id bits,
 /* Each row of x as often as `like` has rows for it. */
 id op_repeat(struct graph *g, id x, id like);
 enum { MASK_STATS = 4 }; /* what MASK_LOSS keeps of each mask */
+enum { STATE_BLOCK = 256 }; /* elements of 8-bit state that share a largest magnitude */
+static inline int64_t state_blocks(int64_t elements) { return (elements + STATE_BLOCK - 1) / STATE_BLOCK; }
 /* Bytes of a row of w bits: whole words of 8 bytes. */
 static inline int64_t mask_row_bytes(int64_t w) { return (w + 63) / 64 * 8; }
 

@@ -323,17 +323,3 @@ void infer_scaler(struct infer *f)
     REQUIRE(!f->in[2] || is_scalar(f->in[2]), "the loss must be a scalar");
     like(&f->out[0], f->in[1]);
 }
-
-void infer_adamw(struct infer *f)
-{
-    const struct tensor *p = f->in[0], *w = f->in[6];
-    for (int i = 1; i < 4; i++) REQUIRE(same(p, f->in[i]), "p, g, m and v differ in shape");
-    for (int i = 1; i < 4; i++) REQUIRE(f->in[i]->dtype == DT_F32, "g, m and v must be f32");
-    REQUIRE(p->dtype == DT_F32 || (p->dtype == DT_BF16 && !w), "p must be f32, or bf16 with no copy behind it");
-    REQUIRE(!f->in[5] || is_vector(f->in[5], 2), "clip must have two elements");
-    REQUIRE(!w || same(p, w), "w differs from p in shape");
-    like(&f->out[0], p);
-    like(&f->out[1], f->in[2]);
-    like(&f->out[2], f->in[3]);
-    if (w) like(&f->out[3], w);
-}

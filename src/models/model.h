@@ -73,8 +73,8 @@ struct model {
 };
 
 /* Which part of a model of masks is built: an image encoded once serves any number of prompts.
- * PART_IMAGE takes pixel_values and gives image_embeddings alone; PART_MASKS takes
- * image_embeddings, as they were given, in the place of pixel_values. */
+ * PART_IMAGE takes the image (pixel_values; with rounds, bytes) and gives image_embeddings alone;
+ * PART_MASKS takes image_embeddings, as they were given, in its place. */
 enum model_part { PART_ALL, PART_IMAGE, PART_MASKS };
 
 /* What a model that is asked for masks is asked with. All zeros: one point for one mask
@@ -91,6 +91,7 @@ struct prompting {
     bool single;         /* one mask for a prompt instead of several to choose from */
     struct mask_loss_options loss; /* with targets; all zeros: the defaults */
     enum model_part part;
+    enum dtype embeddings; /* PART_MASKS: what image_embeddings is given in; DT_NONE: f32 */
     bool told;           /* rounds: any program tells how good each mask is, not the evaluation's alone */
 };
 

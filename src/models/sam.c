@@ -254,8 +254,10 @@ static id images(const struct sam_build *b)
 /* An image that was encoded before, as output_map gave it. */
 static id embedding(const struct sam_build *b)
 {
-    id x = graph_input(b->g, "image_embeddings", DT_F32, 4, (int64_t[]){b->B, b->c->vision.output, b->grid, b->grid});
-    return op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
+    const enum dtype given = b->asked.embeddings ? b->asked.embeddings : DT_F32;
+    id x = graph_input(b->g, "image_embeddings", given, 4, (int64_t[]){b->B, b->c->vision.output, b->grid, b->grid});
+    x = op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
+    return given == DT_F32 ? x : op_cast(b->g, x, DT_NONE);
 }
 
 /* As transformers gives it, channels first. */
@@ -286,14 +288,14 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.asked.targets) batch.loss_output = ""; /* none of the outputs: the masks have a loss of their own */
+    id image = b.asked.part == PART_MASKS ? embedding(&b) : encode(&b, b.asked.rounds ? images(&b) : pixels(&b));
+    if (b.asked.part == PART_IMAGE || (b.asked.part == PART_ALL && !b.asked.rounds)) output_map(m, g, &batch, "image_embeddings", image);
+    if (b.asked.part == PART_IMAGE) return;
     if (b.asked.rounds) {
-        sam_rounds(&b, encode(&b, images(&b)));
+        sam_rounds(&b, image);
         if (!g->error.code) graph_param_of(g, sam_frequencies(&b))->frozen = true;
         return;
     }
-    id image = b.asked.part == PART_MASKS ? embedding(&b) : encode(&b, pixels(&b));
-    if (b.asked.part != PART_MASKS) output_map(m, g, &batch, "image_embeddings", image);
-    if (b.asked.part == PART_IMAGE) return;
     struct sam_encoded p = sam_prompt(&b, sam_places(&b));
     struct sam_masks out = sam_decode(&b, image, &p);
     if (g->error.code) return;

@@ -45,7 +45,7 @@ void pass_loss_scale(struct graph *g, const struct settings *s)
     uint32_t at = find_clip(g);
     if (s->fused_step || at == order->nodes.n) {
         graph_fail(g, "with f16 an update is skipped when a gradient is not finite, which is known after the last one: weights cannot be "
-                      "updated inside the backward; set memory.fused_step: false, or memory.precision: bf16");
+                      "updated inside the backward; set memory.fused_step: off, or memory.precision: bf16");
         return;
     }
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "loss_scale");

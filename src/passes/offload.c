@@ -1,59 +1,89 @@
 /*
- * offload.c: optimizer state lives in the second space and visits the compute
- * space for its own update.
+ * offload.c: what has its home in the second space.
  *
- *     m, v (host) --copy--> staging --AdamW--> staging --copy--> m, v (host)
+ *     optimizer     state (KIND_STATE) visits for the update of its weight
+ *     masters       f32 masters (KIND_MASTER) likewise
+ *     weights       weights of blocks visit for their block's forward, again for its
+ *                   backward, and for their update
+ *     activations   what a block saves goes out behind it and comes back for its backward
+ *                   (offload_activations.c)
  *
- * The staging tensors are ordinary transients of the update program, so at any
- * instant one weight's moments (plus the copies in flight) are in the compute
- * space instead of all of them. Copies are nodes of the copy lane.
+ *     compute   ... [ block 1         ][ block 2         ][ block 3 ...
+ *     copies        | fetch 2          | fetch 3          |
+ *     weights       |-- 1 --|-------- 2 -------|
+ *
+ * All of it is copies between the two spaces, in a lane of their own. A block's weights are
+ * fetched while the block before it computes, so two blocks' are in the compute space at a
+ * time, as transients that the planner places. Nothing here knows an op: a storage's
+ * kind says where its home is, and the alias table what a node writes. The same kernels work
+ * on the same values, so no bit changes.
  */
-#include "graph/ops.h"
-#include "passes/passes.h"
+#include "passes/offload.h"
 
-/* Copies `t` to the device and makes the node read the copy as input `i`. */
-static void fetch(struct graph *g, struct node *n, int i)
+#include "graph/ops.h"
+
+/* Weights that something outside of all blocks reads or writes in the step or the
+ * evaluation: they stay. */
+static void keep_outsiders(const struct graph *g, enum program p, bool *away, bool *inside)
 {
-    id here = op_copy(g, n->in[i], SPACE_DEVICE);
-    n->in[i] = here;
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        bool block = graph_block_of(g, n->scope) != 0;
+        for (int i = 0; i < n->nin + n->nout; i++) {
+            id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
+            id s = t ? tensor_at(g, t)->storage : 0;
+            if (!s || n->phase == PHASE_UPDATE) continue;
+            if (block) inside[s] = true;
+            else if (g->storages.at[s].kind == KIND_PARAM) away[s] = false;
+        }
+    }
 }
 
-static void store(struct graph *g, id from, id to)
+/* By storage: its home is the second space. */
+static bool *choose_homes(const struct graph *g, unsigned offload)
 {
-    union attr a = {.copy = {SPACE_HOST}};
-    graph_emit(g, OP_COPY, &a, (id[]){from, to}, 2);
+    bool *away = mem_alloc(g->storages.n), *inside = mem_alloc(g->storages.n);
+    for (id s = 1; s < g->storages.n; s++) {
+        enum kind k = g->storages.at[s].kind;
+        away[s] = (k == KIND_STATE && offload & AWAY_STATE) || (k == KIND_MASTER && offload & AWAY_MASTERS) ||
+                  (k == KIND_PARAM && offload & AWAY_WEIGHTS);
+    }
+    keep_outsiders(g, PROGRAM_STEP, away, inside);
+    keep_outsiders(g, PROGRAM_EVAL, away, inside);
+    for (id s = 1; s < g->storages.n; s++)
+        if (g->storages.at[s].kind == KIND_PARAM && !inside[s]) away[s] = false;
+    mem_free(inside);
+    return away;
+}
+
+unsigned away_ladder(int i)
+{
+    static const unsigned rungs[AWAY_RUNGS] = {0, AWAY_STATE, AWAY_STATE | AWAY_MASTERS, AWAY_STATE | AWAY_MASTERS | AWAY_WEIGHTS, AWAY_ALL};
+    CHECK(i >= 0 && i < AWAY_RUNGS, "%d", i);
+    return rungs[i];
+}
+
+bool away_repeats(int i, const struct settings *s)
+{
+    return i > 0 && (away_ladder(i) ^ away_ladder(i - 1)) == AWAY_MASTERS && (s->precision == DT_F32 || s->pure);
 }
 
 void pass_offload(struct graph *g, const struct settings *s)
 {
-    if (!(s->offload & AWAY_STATE)) return;
-    for (id st = 1; st < g->storages.n; st++)
-        if (g->storages.at[st].kind == KIND_STATE) g->storages.at[st].space = SPACE_HOST;
-
-    struct order *order = &g->order[PROGRAM_UPDATE];
-    uint32_t count = order->nodes.n;
-    id *nodes = mem_copy(order->nodes.at, count * sizeof(id));
-    struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "offload");
-    order->nodes.n = 0;
-    for (uint32_t k = 0; k < count; k++) {
-        struct node n = *node_at(g, nodes[k]);
-        bool adam = n.op == OP_ADAMW;
-        id home[2] = {n.in[2], n.in[3]};
-        g->at.scope = n.scope;
-        g->at.origin = nodes[k];
-        if (adam) {
-            fetch(g, &n, 2);
-            fetch(g, &n, 3);
-            graph_redirect(g, n.out[1], n.in[2]);
-            graph_redirect(g, n.out[2], n.in[3]);
-            *node_at(g, nodes[k]) = n;
-        }
-        vec_push(&order->nodes, nodes[k]);
-        if (adam) {
-            store(g, n.out[1], home[0]);
-            store(g, n.out[2], home[1]);
-        }
+    if (!s->offload) return;
+    bool *away = choose_homes(g, s->offload);
+    uint32_t homes = g->storages.n; /* visitors come behind them */
+    for (id h = 1; h < homes; h++)
+        if (away[h]) g->storages.at[h].space = SPACE_HOST;
+    for (int p = 0; p < PROGRAM_COUNT; p++) {
+        struct visits v;
+        bool *of = mem_alloc(g->storages.n);
+        for (id h = 1; h < homes; h++) of[h] = away[h];
+        visits_begin(&v, g, p, p == PROGRAM_STEP && s->accumulation > 1, "offload");
+        for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
+        if (p == PROGRAM_STEP && s->offload & AWAY_ACTIVATIONS) offload_activations(&v);
+        visits_end(&v);
+        mem_free(of);
     }
-    g->at = before;
-    mem_free(nodes);
+    mem_free(away);
 }

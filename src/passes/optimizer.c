@@ -3,10 +3,23 @@
  *
  *     norm² = Σ over gradients of their sums of squares    (one carried scalar)
  *     clip  = {norm, min(1, clip_norm / norm)}
- *     for each trained weight: AdamW on master, m, v; the working copy follows
+ *     for each trained weight: an update of its master; the working copy follows
  *
- * The two moments are storages of kind STATE, zero at the start of a run.
- * Weights that no gradient reaches are left alone, as PyTorch leaves them.
+ * What the update remembers are storages of kind STATE, zero at the start of a run:
+ *
+ *     adamw         m, v f32                                8 bytes per parameter
+ *     adamw-bf16    m, v bf16                               4
+ *     adamw-8bit    codes u8 of m, v, and per block of 256  2 + 8/256
+ *                   their largest magnitudes
+ *     sgd           m f32, without a momentum nothing       4, or 0
+ *     adafactor     means of rows and of columns f32        4/R + 4/C; vectors 4
+ *
+ * Small weights and tables of embeddings keep m and v in f32 under adamw-8bit: they are few
+ * bytes, and a table's rows are updated so unequally that one block holds many scales.
+ *
+ * Weights that no gradient reaches are left alone, as PyTorch leaves them. The others come
+ * in the order in which the backward completes their gradients, so that the norm has the
+ * same bits where the fused step sums it on the way.
  *
  * Layers. With layer_decay d a weight's rate is times d^(L - l), where l is its
  * layer: that of its first use in the forward.
@@ -19,8 +32,10 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/random.h"
 #include "graph/ops.h"
 #include "passes/passes.h"
 
@@ -77,7 +92,7 @@ static bool rule_matches(const struct update_rule *r, const char *name)
 /* The attributes of a weight's update; `depth` is its layer's factor on the rate. */
 static union attr attributes(const struct settings *s, const char *name, double depth)
 {
-    union attr a = {.adamw = {s->beta1, s->beta2, s->eps, s->weight_decay, depth}};
+    union attr a = {.adamw = {s->optimizer == OPT_SGD ? s->momentum : s->beta1, s->beta2, s->eps, s->weight_decay, depth, hash_bytes(name, strlen(name), 0)}};
     for (uint32_t i = 0; i < s->n_rules; i++) {
         const struct update_rule *r = &s->rules[i];
         if (!rule_matches(r, name)) continue;
@@ -87,54 +102,158 @@ static union attr attributes(const struct settings *s, const char *name, double 
     return a;
 }
 
-static id moment(struct graph *g, const struct tensor *p, const char *weight, const char *which)
+/* A state "weight.which" of the given type and shape. */
+static id state(struct graph *g, const char *weight, const char *which, enum dtype t, int rank, const int64_t *dim)
 {
     char name[300];
+    struct tensor x = {.dtype = (uint8_t)t, .rank = (uint8_t)rank};
+    for (int i = 0; i < rank; i++) x.dim[i] = dim[i];
     snprintf(name, sizeof name, "%s.%s", weight, which);
-    id storage = graph_storage(g, name, KIND_STATE, SPACE_DEVICE, tensor_bytes(p));
-    return graph_tensor(g, name, storage, DT_F32, p->rank, p->dim, 0);
+    id storage = graph_storage(g, name, KIND_STATE, SPACE_DEVICE, tensor_bytes(&x));
+    return graph_tensor(g, name, storage, t, rank, dim, 0);
 }
 
-static void update_one(struct graph *g, const struct settings *s, const struct param *p, double depth, id clip)
+/* One weight on its way through emit_*. */
+struct update {
+    struct graph *g;
+    const struct settings *s;
+    struct param p;
+    struct tensor shape;  /* of the master */
+    const char *name;
+    union attr attr;
+    id step, clip, w;     /* w: 0 where the forward reads the master itself */
+    bool table;           /* an EMBEDDING reads it */
+};
+
+static void emit_adamw(const struct update *u, enum dtype t)
+{
+    id m = state(u->g, u->name, "exp_avg", t, u->shape.rank, u->shape.dim);
+    id v = state(u->g, u->name, "exp_avg_sq", t, u->shape.rank, u->shape.dim);
+    graph_emit(u->g, OP_ADAMW, &u->attr, (id[]){u->p.master, u->p.grad, m, v, u->step, u->clip, u->w}, u->w ? 7 : 6);
+}
+
+static void emit_adamw_8bit(const struct update *u)
+{
+    enum { SMALL = 4096 };
+    const int64_t n = tensor_elements(&u->shape), blocks[2] = {state_blocks(n), 2};
+    if (n < SMALL || u->table) {
+        emit_adamw(u, DT_F32);
+        return;
+    }
+    id m = state(u->g, u->name, "exp_avg", DT_U8, u->shape.rank, u->shape.dim);
+    id v = state(u->g, u->name, "exp_avg_sq", DT_U8, u->shape.rank, u->shape.dim);
+    id absmax = state(u->g, u->name, "absmax", DT_F32, 2, blocks);
+    graph_emit(u->g, OP_ADAMW_8BIT, &u->attr, (id[]){u->p.master, u->p.grad, m, v, absmax, u->step, u->clip, u->w}, u->w ? 8 : 7);
+}
+
+static void emit_sgd(const struct update *u)
+{
+    id m = u->s->momentum ? state(u->g, u->name, "momentum_buffer", DT_F32, u->shape.rank, u->shape.dim) : 0;
+    graph_emit(u->g, OP_SGD, &u->attr, (id[]){u->p.master, u->p.grad, u->step, u->clip, u->w, m}, m ? 6 : u->w ? 5 : 4);
+}
+
+/* Factored over the last two dimensions; a vector is not. */
+static void emit_adafactor(const struct update *u)
+{
+    int64_t columns[MAX_RANK];
+    const int rank = u->shape.rank;
+    id r, c = 0;
+    if (rank >= 2) {
+        memcpy(columns, u->shape.dim, sizeof columns);
+        columns[rank - 2] = columns[rank - 1];
+        r = state(u->g, u->name, "exp_avg_sq_row", DT_F32, rank - 1, u->shape.dim);
+        c = state(u->g, u->name, "exp_avg_sq_col", DT_F32, rank - 1, columns);
+    } else {
+        r = state(u->g, u->name, "exp_avg_sq", DT_F32, rank, u->shape.dim);
+    }
+    graph_emit(u->g, OP_ADAFACTOR, &u->attr, (id[]){u->p.master, u->p.grad, r, u->step, u->clip, u->w, c}, c ? 7 : u->w ? 6 : 5);
+}
+
+static void update_one(struct graph *g, const struct settings *s, const struct param *p, double depth, id clip, bool table)
 {
     char name[256];
     snprintf(name, sizeof name, "%s", graph_name(g, tensor_at(g, p->tensor)->name));
-    struct tensor shape = *tensor_at(g, p->master);
-    bool rounded = shape.dtype == DT_BF16; /* a weight without a master */
-    shape.dtype = DT_F32;
-    id m = moment(g, &shape, name, "exp_avg"), v = moment(g, &shape, name, "exp_avg_sq");
-    union attr a = attributes(s, name, depth);
-    if (rounded) a.adamw.key = hash_bytes(name, strlen(name), 0);
-    id in[7] = {p->master, p->grad, m, v, graph_step(g), clip, p->tensor};
+    struct update u = {g, s, *p, *tensor_at(g, p->master), name, attributes(s, name, depth), graph_step(g), clip, p->tensor == p->master ? 0 : p->tensor, table};
     id previous = graph_scope_push(g, name, 0);
-    graph_emit(g, OP_ADAMW, &a, in, p->tensor == p->master ? 6 : 7);
+    if (s->optimizer == OPT_SGD) emit_sgd(&u);
+    else if (s->optimizer == OPT_ADAFACTOR) emit_adafactor(&u);
+    else if (s->state == STATE_8BIT) emit_adamw_8bit(&u);
+    else emit_adamw(&u, s->state == STATE_BF16 ? DT_BF16 : DT_F32);
     graph_scope_pop(g, previous);
+}
+
+/* --- which, and in what order --------------------------------------------------------------- */
+
+struct trained {
+    uint32_t param;
+    uint32_t complete;    /* position in program step of the last write to its gradient, or view of it */
+};
+
+static int by_completion(const void *a, const void *b)
+{
+    const struct trained *x = a, *y = b;
+    if (x->complete != y->complete) return x->complete < y->complete ? -1 : 1;
+    return x->param < y->param ? -1 : x->param > y->param;
+}
+
+/* The weights that have gradients; `*n` of them. */
+static struct trained *list_trained(const struct graph *g, uint32_t *n)
+{
+    struct trained *list = mem_alloc((g->params.n + 1) * sizeof *list);
+    uint32_t *last = mem_alloc(g->storages.n * sizeof *last);
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        for (int o = 0; o < x->nout; o++)
+            if (x->out[o]) last[tensor_at(g, x->out[o])->storage] = k;
+    }
+    *n = 0;
+    for (uint32_t i = 0; i < g->params.n; i++)
+        if (g->params.at[i].grad) list[(*n)++] = (struct trained){i, last[tensor_at(g, g->params.at[i].grad)->storage]};
+    qsort(list, *n, sizeof *list, by_completion);
+    mem_free(last);
+    return list;
+}
+
+/* By storage: an EMBEDDING of the step reads it as its table. */
+static bool *mark_tables(const struct graph *g)
+{
+    bool *table = mem_alloc(g->storages.n);
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        if (n->op == OP_EMBEDDING) table[tensor_at(g, n->in[1])->storage] = true;
+    }
+    return table;
 }
 
 /* --- the program ------------------------------------------------------------------------- */
 
+/* {norm, factor} of all gradients. */
+static id emit_norm(struct graph *g, const struct trained *list, uint32_t n)
+{
+    id sum = op_fill(g, DT_F64, 0, NULL, 0);
+    for (uint32_t i = 0; i < n; i++) sum = op_apply(g, OP_SUMSQ, NULL, (id[]){g->params.at[list[i].param].grad, sum}, 2);
+    return op_apply(g, OP_CLIP, NULL, (id[]){sum, graph_step(g)}, 2);
+}
+
 void pass_optimizer(struct graph *g, const struct settings *s)
 {
     if (!s->train) return;
+    uint32_t n;
+    struct trained *list = list_trained(g, &n);
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "optimizer");
-    id sum = op_fill(g, DT_F64, 0, NULL, 0);
-    for (uint32_t i = 0; i < g->params.n; i++) {
-        if (!g->params.at[i].grad) continue;
-        id n = graph_emit(g, OP_SUMSQ, NULL, (id[]){g->params.at[i].grad, sum}, 2);
-        if (n) sum = node_at(g, n)->out[0];
-    }
-    id n = graph_emit(g, OP_CLIP, NULL, (id[]){sum, graph_step(g)}, 2);
-    id clip = n ? node_at(g, n)->out[0] : 0;
+    id clip = emit_norm(g, list, n);
     graph_output(g, "clip", clip);
     struct layers layers = number_layers(g);
+    bool *table = mark_tables(g);
     double decay = s->layer_decay > 0 ? s->layer_decay : 1;
-    for (uint32_t i = 0; i < g->params.n; i++)
-        if (g->params.at[i].grad) {
-            struct param p = g->params.at[i];
-            int layer = layers.of[tensor_at(g, p.tensor)->storage];
-            CHECK(layer >= 0, "%s has a gradient and no use", graph_name(g, tensor_at(g, p.tensor)->name));
-            update_one(g, s, &p, pow(decay, layers.last - layer), clip);
-        }
+    for (uint32_t i = 0; i < n; i++) {
+        struct param p = g->params.at[list[i].param];
+        id storage = tensor_at(g, p.tensor)->storage;
+        CHECK(layers.of[storage] >= 0, "%s has a gradient and no use", graph_name(g, tensor_at(g, p.tensor)->name));
+        update_one(g, s, &p, pow(decay, layers.last - layers.of[storage]), clip, table[storage]);
+    }
     mem_free(layers.of);
+    mem_free(table);
+    mem_free(list);
     g->at = before;
 }

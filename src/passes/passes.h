@@ -3,8 +3,8 @@
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
  *     precision -> fuse -> chunk -> differentiate -> accumulate -> recompute
- *               -> selective -> trim -> optimizer -> loss_scale -> offload -> handover
- *               -> reuse
+ *               -> selective -> trim -> optimizer -> loss_scale -> fused_step -> offload
+ *               -> handover -> reuse
  */
 #ifndef PASSES_H
 #define PASSES_H
@@ -86,6 +86,7 @@ struct settings {
     uint32_t n_modules;
 
     double beta1, beta2, eps, weight_decay;
+    double momentum;        /* of sgd */
     double layer_decay;     /* factor on the rate per layer below the last; 0 or 1: none */
     const struct update_rule *rules;
     uint32_t n_rules;
@@ -97,6 +98,12 @@ struct settings {
 
 /* Takes over what the planner decides; the recipe stays. */
 void settings_follow(struct settings *s, const struct settings *decided);
+
+/* The combinations of enum away that a search need try, each more than the one before
+ * (offload.c); and whether one is the same as the one before it, for lack of masters. */
+enum { AWAY_RUNGS = 5 };
+unsigned away_ladder(int i);
+bool away_repeats(int i, const struct settings *s);
 
 /* The words by which a setting is written and read (settings.c): in the configuration, in
  * a plan's file, in tables. The readers give false on anything else. */
@@ -113,7 +120,7 @@ bool optimizer_parse(const char *text, struct settings *out);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
 pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_accumulate, pass_recompute, pass_selective, pass_trim,
-    pass_optimizer, pass_loss_scale, pass_offload, pass_handover, pass_reuse;
+    pass_optimizer, pass_loss_scale, pass_fused_step, pass_offload, pass_handover, pass_reuse;
 
 /* Something is computed in f16, so the loss is scaled (loss_scale.c). */
 bool settings_scale_loss(const struct settings *s);

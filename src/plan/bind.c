@@ -38,11 +38,21 @@ static void stretch_handed(struct plan *p, const struct graph *g)
     }
 }
 
+/* The time of a program whose nodes take so long in each lane. A CPU does one thing after the
+ * other. A CUDA card copies while it computes: the longer lane decides, except in the update,
+ * where each weight's copies wait for its arithmetic and the other way round. */
+static double lanes_together(const struct profile *profile, enum program program, const double lane[LANE_COUNT])
+{
+    double sum = lane[LANE_COMPUTE] + lane[LANE_COPY], longer = lane[LANE_COMPUTE] > lane[LANE_COPY] ? lane[LANE_COMPUTE] : lane[LANE_COPY];
+    return profile->kind == DEVICE_CUDA && program != PROGRAM_UPDATE ? longer : sum;
+}
+
 /* Chooses kernels and adds up predicted time; loops multiply. What a card has no kernel for yet
  * is planned by the reference's planning half, and noted: such a plan is not run. */
 static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
 {
-    for (int program = 0; program < PROGRAM_COUNT; program++)
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        double lane[LANE_COUNT] = {0};
         for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
             id n = g->order[program].nodes.at[k];
             const struct node *x = node_at(g, n);
@@ -61,9 +71,11 @@ static int bind_kernels(struct plan *p, const struct graph *g, const struct prof
             double times = 1;
             for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
             double takes = program != PROGRAM_EVAL ? times * kernel_seconds(&q, x->op) : 0;
-            p->seconds += takes;
+            lane[x->lane] += takes;
             if (seconds) seconds[n] = takes;
         }
+        p->seconds += lanes_together(profile, program, lane);
+    }
     return PL_OK;
 }
 

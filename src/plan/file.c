@@ -209,6 +209,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_put_uint(&w, "padding", plan_arena(p) - p->peak.bytes);
     json_put_uint(&w, "smallest_budget_bytes", p->smallest);
     if (note->budget) json_put_uint(&w, "budget_bytes", note->budget);
+    if (note->host_budget) json_put_uint(&w, "host_budget_bytes", note->host_budget);
     json_begin_map(&w, "breakdown");
     for (int k = KIND_PARAM; k < KIND_COUNT; k++)
         if (p->peak.by_kind[k]) json_put_uint(&w, kind_name(k), p->peak.by_kind[k]);

@@ -24,6 +24,7 @@ struct remedy {
 struct plan_note {
     bool fits;
     uint64_t budget;         /* 0: none */
+    uint64_t host_budget;    /* 0: none */
     int effective_batch;
     const struct profile *profile;
     bool storages;           /* every storage with its offset too */

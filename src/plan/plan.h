@@ -95,7 +95,8 @@ static inline uint64_t plan_arena(const struct plan *p) { return p->placement.ar
 struct freedom {
     int effective_batch;
     bool micro_batch, recompute, offload, head_chunks; /* true: ours to choose */
-    unsigned states;                  /* bits by enum state_form: forms of the state that may be taken besides the base's */
+    bool fused_step;                  /* ... where a step is one micro-batch */
+    bool allow_bf16, allow_8bit;      /* forms of AdamW's state that may be chosen besides the given one */
     bool whole;                       /* no split with a ragged end: nothing is known that weighs 0 */
     int multiple;                     /* of which a micro-batch must be one; 0: of nothing */
     uint64_t budget;                  /* 0: none */

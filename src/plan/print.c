@@ -22,10 +22,10 @@ static void print_row(struct text *out, const char *name, uint64_t bytes, uint64
 
 static void print_techniques(const struct settings *s, struct text *out)
 {
-    char again[SETTING_ROOM];
-    text_printf(out, "  micro-batch %d x %d, %s, recompute %s, optimizer state %s, head in %d piece%s\n", s->micro_batch,
-                s->accumulation, precision_print(s), rebuild_print(&s->recompute, again),
-                s->offload & AWAY_STATE ? "in the second space" : "in the arena", s->head_chunks, s->head_chunks == 1 ? "" : "s");
+    char again[SETTING_ROOM], away[SETTING_ROOM];
+    text_printf(out, "  micro-batch %d x %d, %s, recompute %s, %s%s, in the second space %s, head in %d piece%s\n", s->micro_batch, s->accumulation,
+                precision_print(s), rebuild_print(&s->recompute, again), optimizer_print(s), s->fused_step ? ", fused step" : "",
+                away_print(s->offload, away), s->head_chunks, s->head_chunks == 1 ? "" : "s");
 }
 
 struct row {

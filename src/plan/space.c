@@ -20,7 +20,9 @@
 
 #include "plan/survey.h"
 
-enum { STEPS = 8, UPDATES = 16 };
+enum { STEPS = 8, UPDATES = STATE_FORMS * AWAY_RUNGS };
+/* What changes the step's own program, so that a graph with it is no sum of surveys without. */
+enum { AWAY_IN_STEP = AWAY_WEIGHTS | AWAY_ACTIVATIONS };
 
 /* Pieces of the head that are tried. */
 static const int pieces[] = {1, 2, 8, 32};
@@ -45,6 +47,12 @@ struct update {
     struct survey survey;
 };
 
+/* A setting that is surveyed as it is. */
+struct single {
+    struct settings s;
+    struct survey survey;
+};
+
 /* How many blocks of each chain are rebuilt, and which those are. */
 struct extent {
     int n;
@@ -60,6 +68,7 @@ struct builder {
     struct update update[UPDATES];
     int updates;
     VEC(struct extent) extents;
+    VEC(struct single) singles;
     uint32_t blocks;
 };
 
@@ -120,7 +129,8 @@ static void list_families(struct builder *b)
         if (f->micro_batch) s.micro_batch = (E + n - 1) / n;
         s.accumulation = (E + s.micro_batch - 1) / s.micro_batch;
         bool ragged = s.micro_batch * s.accumulation != E, apart = f->multiple && s.micro_batch % f->multiple;
-        if (s.micro_batch != last && !(ragged && f->whole) && !apart) vec_push(&b->families, ((struct family){.base = s}));
+        bool fusable = !s.fused_step || s.accumulation == 1; /* by hand: a step of several gains nothing from it */
+        if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable) vec_push(&b->families, ((struct family){.base = s}));
         last = s.micro_batch;
         if (!f->micro_batch || n == E) break;
         n = n < 16 ? n + 1 : n & (n - 1) ? n / 3 * 4 : n / 2 * 3;
@@ -174,20 +184,60 @@ static void list_extents(struct builder *b, const struct graph *g)
     else mem_free(all);
 }
 
+static bool state_allowed(const struct builder *b, enum state_form state)
+{
+    const struct freedom *f = &b->x->f;
+    return state == b->base->state || (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
+}
+
 /* The first is the base's own: what families are surveyed with. */
 static void list_updates(struct builder *b)
 {
-    static const unsigned ladder[] = {0, AWAY_STATE};
     const struct freedom *f = &b->x->f;
-    for (int state = 0; state < STATE_FORMS; state++)
-        for (size_t i = 0; i < COUNT(ladder); i++) {
-            struct settings s = *b->base;
-            if (state && !(f->states & 1u << state)) continue;
-            if (state) s.state = state;
-            if (f->offload) s.offload = ladder[i];
-            if (!f->offload && i) continue;
+    b->update[b->updates++].s = *b->base;
+    if (f->offload) b->update[0].s.offload = 0;
+    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++)
+        for (int rung = 0; rung < (f->offload ? AWAY_RUNGS : 1); rung++) {
+            struct settings s = b->update[0].s;
+            s.state = state;
+            if (f->offload) s.offload = away_ladder(rung);
+            bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
+            if (same || !state_allowed(b, state) || (f->offload && (s.offload & AWAY_IN_STEP || away_repeats(rung, &s)))) continue;
             b->update[b->updates++].s = s;
         }
+}
+
+static void add_single(struct builder *b, struct settings s)
+{
+    static const struct rebuild how[] = {{.kind = REBUILD_NONE}, {.kind = REBUILD_ALL}};
+    for (int c = 0; c < b->chunks; c += 2)
+        for (size_t k = 0; k < (b->x->f.recompute && b->blocks ? COUNT(how) : 1); k++) {
+            s.head_chunks = b->chunk[c];
+            if (b->x->f.recompute) s.recompute = how[k];
+            vec_push(&b->singles, ((struct single){.s = s}));
+        }
+}
+
+/* Weights and activations in the second space, for the smallest micro-batch: who needs them
+ * needs that too. The fused step, where a step is one micro-batch. */
+static void list_singles(struct builder *b)
+{
+    const struct freedom *f = &b->x->f;
+    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++) {
+        if (!state_allowed(b, state)) continue;
+        for (int rung = 0; rung < AWAY_RUNGS && f->offload; rung++) {
+            struct settings s = b->families.at[b->families.n - 1].base;
+            s.state = state;
+            s.offload = away_ladder(rung);
+            if (s.offload & AWAY_IN_STEP && !away_repeats(rung, &s)) add_single(b, s);
+        }
+        for (uint32_t i = 0; i < b->families.n && f->fused_step; i++) {
+            struct settings s = b->families.at[i].base;
+            s.state = state;
+            s.fused_step = true;
+            if (s.accumulation == 1) add_single(b, s);
+        }
+    }
 }
 
 /* --- composing ------------------------------------------------------------------------------- */
@@ -279,6 +329,13 @@ static void add_choices(struct builder *b)
 {
     for (uint32_t i = 0; i < b->families.n; i++)
         for (int c = 0; c < b->chunks; c++) add_rebuilds(b, &b->families.at[i], c);
+    for (uint32_t i = 0; i < b->singles.n; i++) {
+        const struct survey *v = &b->singles.at[i].survey;
+        struct plan_choice c = {.settings = b->singles.at[i].s, .seconds = v->total_seconds};
+        memcpy(c.bound, v->persistent, sizeof c.bound);
+        c.bound[SPACE_DEVICE] += larger(larger(v->step, v->update), v->eval);
+        vec_push(&b->x->choices, c);
+    }
     for (uint32_t i = 0; i < b->x->choices.n; i++) b->x->choices.at[i].number = i;
     qsort(b->x->choices.at, b->x->choices.n, sizeof *b->x->choices.at, by_seconds);
 }
@@ -293,6 +350,8 @@ static void free_builder(struct builder *b)
     }
     for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
     for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].rebuilt);
+    for (uint32_t i = 0; i < b->singles.n; i++) survey_free(&b->singles.at[i].survey);
+    vec_free(&b->singles);
     vec_free(&b->families);
     vec_free(&b->extents);
 }
@@ -335,6 +394,8 @@ int space_fill(struct plan_space *x, const struct settings *base, struct error *
         s.offload = b.update[u].s.offload;
         add_job(&jobs, s, base->head_chunks, x->f.recompute ? (struct rebuild){.kind = REBUILD_NONE} : base->recompute, &b.update[u].survey);
     }
+    if (!rc) list_singles(&b);
+    for (uint32_t i = 0; i < b.singles.n; i++) vec_push(&jobs.list, ((struct job){b.singles.at[i].s, &b.singles.at[i].survey}));
     if (!rc) rc = run_jobs(x, &jobs, e);
     x->surveyed = jobs.list.n + 1;
     if (!rc) add_choices(&b);

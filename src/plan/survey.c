@@ -163,6 +163,8 @@ int survey_make(struct survey *v, const struct source *source, const struct sett
     if (!rc) {
         memcpy(v->persistent, p.persistent, sizeof v->persistent);
         survey_step(v, &p, &g, seconds);
+        v->total_seconds = p.seconds;
+        v->step = fullest(&p, &g, PROGRAM_STEP);
         v->update = fullest(&p, &g, PROGRAM_UPDATE);
         v->eval = fullest(&p, &g, PROGRAM_EVAL);
         v->host = visiting(&p, &g);

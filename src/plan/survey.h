@@ -34,7 +34,8 @@ struct survey {
     } *moment;
     uint32_t moments;
     uint64_t shared;         /* the largest storage that is made in one block and kept for another's backward */
-    double update_seconds;
+    double update_seconds, total_seconds;
+    uint64_t step;           /* transients of the step */
     uint64_t persistent[SPACE_COUNT];
     uint64_t update, eval;   /* transients of these programs */
     uint64_t host;           /* transients of the second space: all that live, at most */

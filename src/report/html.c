@@ -120,21 +120,23 @@ static void put_memory(struct text *out, const struct value *plan)
 
 /* --- pictures ------------------------------------------------------------------------------ */
 
-static int put_pictures(struct text *out, const char *dir, struct error *e)
+/* All of DIR/NAME/, under a title. */
+static int put_pictures(struct text *out, const char *dir, const char *name, const char *title, struct error *e)
 {
     char path[4200];
     struct names names = {0};
     uint32_t shown = 0;
-    snprintf(path, sizeof path, "%s/pictures", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
     if (!dir_exists(path)) return PL_OK;
     int rc = dir_list(path, &names, e);
     for (uint32_t i = 0; i < names.n && !rc && shown < PICTURES; i++) {
         size_t n = strlen(names.at[i]);
         char *bytes;
         if (n < 4 || strcmp(names.at[i] + n - 4, ".png")) continue;
-        snprintf(path, sizeof path, "%s/pictures/%s", dir, names.at[i]);
+        snprintf(path, sizeof path, "%s/%s/%s", dir, name, names.at[i]);
         if ((rc = file_read(path, PICTURE_LIMIT, &bytes, &n, e))) break;
-        text_printf(out, "%s<figure><img src='data:image/png;base64,", shown++ ? "" : "<h2>Pictures</h2>\n<div class='row'>\n");
+        if (!shown++) text_printf(out, "<h2>%s</h2>\n<div class='row'>\n", title);
+        text_printf(out, "<figure><img src='data:image/png;base64,");
         put_base64(out, (const uint8_t *)bytes, n);
         text_printf(out, "'><figcaption>");
         page_escaped(out, names.at[i]);
@@ -192,7 +194,8 @@ int report_html(const char *dir, struct error *e)
     if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: not the folder of a run", dir);
     page_begin(&out, dir);
     put_numbers(&out, dir);
-    int rc = put_pictures(&out, dir, e);
+    int rc = put_pictures(&out, dir, "pictures", "Pictures", e);
+    if (!rc) rc = put_pictures(&out, dir, "worst", "Worst masks: the answer in blue, what was right in green, the prompt in yellow", e);
     snprintf(path, sizeof path, "%s/plan.json", dir);
     if (!json_read_file(path, 256 << 20, &b, &plan, &ignored)) put_memory(&out, plan);
     bump_free(&b);

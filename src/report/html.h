@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 
-/* Reads DIR/{metrics.jsonl, plan.json, config.yaml, pictures}}, writes DIR/report.html
+/* Reads DIR/{metrics.jsonl, plan.json, config.yaml, pictures, worst}, writes DIR/report.html
  * all or nothing. Pictures are shown by name; of a file that is not there its part is left
  * out. PL_USAGE when DIR is no run. */
 int report_html(const char *dir, struct error *e);

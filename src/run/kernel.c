@@ -64,7 +64,9 @@ double kernel_ideal(const struct query *q, enum op op)
     struct cost c = op_table[op].cost(q->in, q->out, q->attr);
     if (q->crosses) return (double)tensor_bytes(q->in[0]) / p->copy_bandwidth;
     const struct tensor *x = q->in[0] ? q->in[0] : q->out[0];
-    double rate = x->dtype == DT_BF16 || x->dtype == DT_F16 ? p->flops_bf16 : p->flops_f32;
+    /* The CPU's kernels work on f16 as f32. */
+    bool fast = x->dtype == DT_BF16 || (x->dtype == DT_F16 && p->kind != DEVICE_CPU);
+    double rate = fast ? p->flops_bf16 : p->flops_f32;
     double arithmetic = c.flops / rate, memory = c.bytes / bandwidth(p, c.bytes);
     return arithmetic > memory ? arithmetic : memory;
 }

@@ -13,6 +13,7 @@
 #include "io/value.h"
 #include "io/yaml.h"
 #include "train/config_rows.h"
+#include "train/second.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -133,7 +134,8 @@ static bool assign_list(struct config *c, const struct config_row *r, const stru
     } else {
         return false;
     }
-    if (list.n && !strcmp(r->allowed, "-")) return false;
+    for (uint32_t i = 0; i < list.n && *r->allowed; i++)
+        if (config_word_index(r->allowed, list.at[i]) < 0) return false;
     *to = list;
     return true;
 }
@@ -578,6 +580,9 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
         error_set(e, PL_USAGE, "loss.focal, loss.dice and loss.iou are all 0, expected at least one above");
         return config_at_key(c, KEY_loss_focal, e);
     }
+    bool automatic;
+    unsigned away;
+    if (second_wanted(c, &automatic, &away, e)) return e->code;
     if (c->memory_micro_batch > c->train_effective_batch) {
         error_set(e, PL_USAGE, "memory.micro_batch is %lld, expected no more than train.effective_batch, %lld",
                   (long long)c->memory_micro_batch, (long long)c->train_effective_batch);

@@ -25,9 +25,10 @@
  * data.token_dtype is enum tokens_dtype, data.labels enum label_kind, data.strategy enum
  * sampler_strategy, train.schedule enum schedule_kind. */
 enum config_format { FORMAT_TOKENS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED };
+enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
 enum config_precision { PRECISION_AUTO, PRECISION_F32, PRECISION_BF16, PRECISION_F16, PRECISION_PURE };
-enum config_optimizer { OPTIMIZER_ADAMW };
-enum config_offload { OFFLOAD_AUTO, OFFLOAD_NONE, OFFLOAD_OPTIMIZER };
+enum config_optimizer { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_BF16, OPTIMIZER_ADAMW_8BIT, OPTIMIZER_SGD, OPTIMIZER_ADAFACTOR };
+enum config_fused_step { FUSED_STEP_AUTO, FUSED_STEP_ON, FUSED_STEP_OFF };
 enum config_loss { LOSS_SAM, LOSS_SEED };
 enum config_scaling { SCALING_NONE, SCALING_LINEAR, SCALING_SQRT };
 enum config_device { ON_AUTO, ON_CPU, ON_CUDA };

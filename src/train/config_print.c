@@ -112,7 +112,10 @@ void config_expect(const struct config_row *r, struct text *out)
     text_printf(out, "%s", nouns[r->type]);
     if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL || r->type == ROW_RANGE) expect_interval(r, out);
     else if (r->type == ROW_CHOICE || r->type == ROW_BUDGET) expect_words(r, out);
-    else if (r->type == ROW_LIST && !strcmp(r->allowed, "-")) text_printf(out, ", empty: nothing can be listed yet");
+    if (r->type == ROW_LIST && *r->allowed) {
+        text_printf(out, ", each ");
+        expect_words(r, out);
+    }
 }
 
 /* --- from member to value ------------------------------------------------------------ */

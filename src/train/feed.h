@@ -73,13 +73,17 @@ void feed_close(struct feed *f);
  * validation goes through once. */
 uint64_t feed_sample(const struct feed *f, uint64_t position);
 
+/* The pictures of a configuration whose data.format has some, without a feed: to look at. dataset_close is due. */
+int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
 /* The pictures that it reads; NULL: it reads none. */
 const struct dataset *feed_dataset(const struct feed *f);
 
 /* Of a run over pictures with masks: what the model is asked with, and the bytes of the loader
- * (settings.loader_bytes). By configuration and model alone, so that it can be planned. Leaves
- * both alone where data.format is tokens. */
-int feed_plan(const struct config *c, const struct model *m, struct prompting *p, uint64_t *loader_bytes, struct error *e);
+ * (settings.loader_bytes). By configuration and model alone, so that it can be planned, and by what
+ * the head of a packed store says of its embeddings: those that will be read, type 0 for none. Leaves
+ * all alone where data.format is tokens. */
+int feed_plan(const struct config *c, const struct model *m, bool train, struct prompting *p, uint64_t *loader_bytes,
+              struct packed_embeddings *embeddings, struct error *e);
 
 extern const struct feed_ops tokens_feed, masks_feed;
 

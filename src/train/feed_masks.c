@@ -1,7 +1,8 @@
 /*
  * feed_masks.c: pictures with masks for a model that is prompted.
  *
- *     loader's slot ─┬─ images, image_valid            the canvas, and how much of it is picture
+ *     loader's slot ─┬─ images, image_valid            the canvas, and how much of it is picture; or
+ *                    │  image_embeddings               what an encoder made of it before (embed.h)
  *                    ├─ gt_masks, gt_valid             bits at the loss's resolution
  *                    └─ input_points, input_labels     the first prompt of each mask, simulated here
  *                       prompt_keys                    what later rounds draw their points by
@@ -20,20 +21,20 @@
 
 #include "base/random.h"
 #include "data/loader.h"
+#include "train/embed.h"
 #include "train/feed.h"
+#include "train/first_prompts.h"
 
 enum {
-    FIRST_SLOTS = 2,            /* of a prompt */
     PICTURES_AHEAD = 16,        /* at most, where the configuration does not say */
     POLYGON_RUNS = 1 << 18,
-    JITTER_MOST = 20, JITTER_OF = 1024, /* corners move by at most so many pixels of a canvas of this side */
     MIB = 1 << 20,
 };
 enum pass { PASS_POINT, PASS_BOX };
 static const char *const passes[] = {"point", "box"};
 
-enum input { IMAGES, IMAGE_VALID, POINTS, LABELS, MASKS, MASK_VALID, KEYS, INPUTS };
-static const char *const inputs[INPUTS] = {"images", "image_valid", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys"};
+enum input { IMAGES, IMAGE_VALID, EMBEDDINGS, POINTS, LABELS, MASKS, MASK_VALID, KEYS, INPUTS };
+static const char *const inputs[INPUTS] = {"images", "image_valid", "image_embeddings", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys"};
 
 struct mask_feed {
     struct run *run;            /* whose loader it reads from */
@@ -41,7 +42,7 @@ struct mask_feed {
     struct loader_source source;
     struct loader_options o;
     int64_t P;                  /* slots of a prompt */
-    uint64_t key;               /* of the stream that prompts are drawn from */
+    struct first_prompts prompts;
     bool used[INPUTS];          /* some program reads it */
     /* one row of the batch */
     float *places;              /* [M][P][2] */
@@ -66,30 +67,34 @@ static bool reads_stores(const struct config *c)
     return *path && !(dot && !strcmp(dot, ".json"));
 }
 
-static struct loader_options loader_options(const struct config *c, const struct model *m)
+static struct loader_options loader_options(const struct config *c, const struct model *m, const struct packed_embeddings *x)
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
     int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, PICTURES_AHEAD);
     int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : c->data_format == FORMAT_COCO ? 16 : reads_stores(c) ? 1 : 64;
     return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->mask_side(m, side), .masks = (uint32_t)c->data_max_masks,
                                    .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = (uint64_t)room * MIB,
-                                   .polygon_runs = c->data_format == FORMAT_COCO ? POLYGON_RUNS : 0, .least = c->data_scale};
+                                   .polygon_runs = c->data_format == FORMAT_COCO ? POLYGON_RUNS : 0, .least = c->data_scale,
+                                   .embedding = x->type ? packed_embedding_bytes(x) : 0};
 }
 
-int feed_plan(const struct config *c, const struct model *m, struct prompting *p, uint64_t *loader, struct error *e)
+int feed_plan(const struct config *c, const struct model *m, bool train, struct prompting *p, uint64_t *loader, struct packed_embeddings *x, struct error *e)
 {
+    *x = (struct packed_embeddings){0};
     char takes[256];
     if (c->data_format == FORMAT_TOKENS) return PL_OK;
     if (!m->mask_side)
         return error_set(e, PL_USAGE, "data.format %s gives pictures with masks, and a %s takes %s; set data.format to tokens, or take a model like sam-tiny",
                          format_name(c), m->family->model_type, model_list_ports(m, takes));
-    struct loader_options o = loader_options(c, m);
+    struct loader_options o = loader_options(c, m, x);
     uint32_t patches = o.cells / 4;
     if (!patches || o.side % patches || o.cells > GRID_MAX_CELLS) {
         error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %u pixels", o.side, patches ? o.side / patches : (uint32_t)m->image);
         return config_at_key(c, KEY_data_image_size, e);
     }
-    *p = (struct prompting){.image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1, .rounds = c->prompts_iterations,
+    if (embed_choose(c, m, o.side, train, x, e)) return e->code;
+    o = loader_options(c, m, x);
+    *p = (struct prompting){.part = x->type ? PART_MASKS : PART_ALL, .embeddings = packed_dtype(x->type), .image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1, .rounds = c->prompts_iterations,
                             .slots = true, .targets = true};
     *loader = loader_bytes(&o);
     return PL_OK;
@@ -122,18 +127,30 @@ static struct loader_source make_source(const struct config *c, const struct dat
     return s;
 }
 
+int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e)
+{
+    struct dataset_options d = dataset_options(c, role);
+    return dataset_open(set, &d, e);
+}
+
 static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
 {
     const struct config *c = f->config;
-    struct dataset_options d = dataset_options(c, role);
     struct dataset *set;
     CHECK(r->loader_bytes, "the run was not planned for pictures");
-    int rc = dataset_open(&set, &d, e);
+    int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
+    if (r->embeddings.type && embed_check(r, set, e)) {
+        dataset_close(set);
+        return e->code;
+    }
+    set->from_embeddings = r->embeddings.type;
     struct mask_feed *m = mem_alloc(sizeof *m);
     size_t M = (size_t)c->data_max_masks;
-    *m = (struct mask_feed){.run = r, .set = set, .source = make_source(c, set, role), .o = loader_options(c, &r->model),
-                            .P = FIRST_SLOTS + c->prompts_iterations - 1, .key = random_key((uint64_t)c->train_seed, "first prompts")};
+    *m = (struct mask_feed){.run = r, .set = set, .source = make_source(c, set, role), .o = loader_options(c, &r->model, &r->embeddings),
+                            .P = FIRST_SLOTS + c->prompts_iterations - 1};
+    m->prompts = (struct first_prompts){.side = m->o.side, .cells = m->o.cells, .masks = m->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"),
+                                        .box = c->prompts_box, .jitter = c->prompts_jitter};
     m->places = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->places);
     m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
     m->valid = mem_alloc(M * 2 * sizeof *m->valid);
@@ -178,84 +195,15 @@ const struct dataset *feed_dataset(const struct feed *f)
     return f->ops == &masks_feed ? ((const struct mask_feed *)f->state)->set : NULL;
 }
 
-/* --- prompts --------------------------------------------------------------------------------- */
+/* --- a batch ------------------------------------------------------------------------------------ */
 
-/* Cell number `at` of the mask, row by row. */
-static void find_cell(const uint8_t *bits, uint32_t cells, uint64_t at, uint32_t to[2])
-{
-    uint32_t words = (uint32_t)grid_stride(cells) / 8;
-    for (uint32_t k = 0; k < words * cells; k++) {
-        uint64_t w;
-        memcpy(&w, bits + (size_t)k * 8, sizeof w);
-        uint64_t n = (uint64_t)__builtin_popcountll(w);
-        if (at >= n) {
-            at -= n;
-            continue;
-        }
-        for (; at; at--) w &= w - 1;
-        to[0] = k % words * 64 + (uint32_t)__builtin_ctzll(w);
-        to[1] = k / words;
-        return;
-    }
-    CHECK(false, "a mask has fewer cells than its area");
-}
-
-/* A coordinate of a box, moved by noise as wide as its side, within the picture. */
-static float corner(double at, double noise, double side, double jitter, double pixel, double end)
-{
-    double most = (double)JITTER_MOST / JITTER_OF, move = noise * jitter * side;
-    move = move > most ? most : move < -most ? -most : move;
-    at += move;
-    return (float)(at < pixel / 2 ? pixel / 2 : at > end - pixel / 2 ? end - pixel / 2 : at);
-}
-
-/* A box's corners are pixels, the outermost ones of its cells: centres lie half a pixel inside. */
-static void put_box(const struct mask_feed *m, const struct loader_sample *s, uint32_t k, uint64_t key, double jitter, float *places, int32_t *kinds)
-{
-    const struct loader_mask *x = &s->masks[k];
-    double pixel = 1.0 / m->o.side, cell = 1.0 / m->o.cells, right = s->columns * pixel, bottom = s->rows * pixel;
-    double w = x->w * cell, h = x->h * cell;
-    float noise[4] = {0};
-    if (jitter > 0) random_normal(noise, key, 0, 4, 1);
-    float x0 = corner(x->x * cell + pixel / 2, noise[0], w, jitter, pixel, right), y0 = corner(x->y * cell + pixel / 2, noise[1], h, jitter, pixel, bottom);
-    float x1 = corner((x->x + x->w) * cell - pixel / 2, noise[2], w, jitter, pixel, right);
-    float y1 = corner((x->y + x->h) * cell - pixel / 2, noise[3], h, jitter, pixel, bottom);
-    places[0] = x0 < x1 ? x0 : x1;
-    places[1] = y0 < y1 ? y0 : y1;
-    places[2] = x0 < x1 ? x1 : x0;
-    places[3] = y0 < y1 ? y1 : y0;
-    kinds[0] = POINT_FIRST;
-    kinds[1] = POINT_LAST;
-}
-
-static void put_point(const struct mask_feed *m, const uint32_t cell[2], float *places, int32_t *kinds)
-{
-    places[0] = ((float)cell[0] + 0.5f) / (float)m->o.cells;
-    places[1] = ((float)cell[1] + 0.5f) / (float)m->o.cells;
-    places[2] = places[3] = 0;
-    kinds[0] = POINT_ON;
-    kinds[1] = POINT_FILLER;
-}
-
-/* Numbers of a mask's own stream: 0 chooses the kind, 1 the cell; a box's noise has another. */
 static void put_prompt(const struct feed *f, const struct loader_sample *s, uint32_t k, float *places, int32_t *kinds)
 {
     const struct mask_feed *m = f->state;
-    const uint8_t *bits = s->bits + (size_t)k * grid_mask_bytes(m->o.cells, m->o.cells);
-    uint64_t key = random_bits(m->key, s->position * m->o.masks + k);
-    uint32_t cell[2];
-    if (f->role == FEED_VALIDATION) {
-        if (f->pass == PASS_BOX) put_box(m, s, k, 0, 0, places, kinds);
-        else put_point(m, s->masks[k].interior, places, kinds);
-    } else if ((double)(random_bits(key, 0) >> 11) * 0x1p-53 < f->config->prompts_box) {
-        put_box(m, s, k, random_bits(key, 2), f->config->prompts_jitter, places, kinds);
-    } else {
-        find_cell(bits, m->o.cells, random_bits(key, 1) % s->masks[k].area, cell);
-        put_point(m, cell, places, kinds);
-    }
+    if (f->role == FEED_TRAIN) prompt_drawn(&m->prompts, s, k, places, kinds);
+    else if (f->pass == PASS_BOX) prompt_box(&m->prompts, s, k, places, kinds);
+    else prompt_inside(&m->prompts, s, k, places, kinds);
 }
-
-/* --- a batch ------------------------------------------------------------------------------------ */
 
 /* Prompts, validity and facts of row `at`; s NULL: the row fills a ragged end. */
 static void describe_row(const struct feed *f, int64_t at, const struct loader_sample *s)
@@ -278,7 +226,9 @@ static void describe_row(const struct feed *f, int64_t at, const struct loader_s
     }
 }
 
-static int put_row(struct feed *f, struct run *r, int64_t at, const struct loader_sample *s, struct error *e)
+/* `last`: the sample of the row before, where s is NULL. Bytes of a picture are numbers whatever they are; what
+ * lies where an embedding should may be none, and none times nothing is none: it is given again. */
+static int put_row(struct feed *f, struct run *r, int64_t at, const struct loader_sample *s, const struct loader_sample *last, struct error *e)
 {
     struct mask_feed *m = f->state;
     uint64_t M = m->o.masks, P = (uint64_t)m->P, side = m->o.side;
@@ -289,6 +239,7 @@ static int put_row(struct feed *f, struct run *r, int64_t at, const struct loade
         uint64_t bytes;
     } rows[INPUTS] = {
         [IMAGES] = {s ? s->image : NULL, side * side * 3},
+        [EMBEDDINGS] = {s ? s->embedding : last ? last->embedding : NULL, m->o.embedding},
         [IMAGE_VALID] = {size, sizeof size},
         [POINTS] = {m->places, M * P * 2 * sizeof *m->places},
         [LABELS] = {m->kinds, M * P * sizeof *m->kinds},
@@ -308,11 +259,12 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     int rc = PL_OK;
     if (f->role == FEED_VALIDATION && !position) m->source.counts = (struct loader_counts){0};
     if (samples && !loader_at(r->loader, &m->source, position)) loader_seek(r->loader, &m->source, position);
+    const struct loader_sample *last = NULL; /* stays the caller's until the next one is taken */
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *s = NULL;
         if (i < samples) rc = loader_take(r->loader, &s, e);
-        if (!rc) rc = put_row(f, r, i, s, e);
-        if (s) out->count += s->n;
+        if (!rc) rc = put_row(f, r, i, s, last, e);
+        if (s) out->count += s->n, last = s;
     }
     f->broken = m->source.counts.broken;
     out->units = (double)samples;

@@ -184,6 +184,7 @@ void recipe_settings(const struct config *c, struct bump *b, struct settings *s)
     s->beta2 = c->train_beta2;
     s->eps = c->train_eps;
     s->weight_decay = c->train_weight_decay;
+    s->momentum = c->train_momentum;
     s->layer_decay = c->train_layer_decay;
     module_settings(c, b, s);
 }

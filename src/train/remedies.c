@@ -42,8 +42,16 @@ static void try_memory(struct run *r, const struct run_options *o)
     c.memory_head_chunks = 0;
     if (was->memory_head_chunks) try_change(r, o, &c, "memory.head_chunks: auto");
     c = *was;
-    c.memory_offload = OFFLOAD_AUTO;
-    if (was->memory_offload == OFFLOAD_NONE) try_change(r, o, &c, "memory.offload: auto");
+    c.memory_offload = (struct config_list){(char *[]){"auto"}, 1};
+    if (!r->away_auto) try_change(r, o, &c, "memory.offload: auto");
+    static char *forms[] = {"adamw-bf16", "adamw-8bit"};
+    for (uint32_t i = 0; i < COUNT(forms) && was->memory_optimizer == OPTIMIZER_ADAMW && !was->memory_allow.n; i++) {
+        char text[96];
+        c = *was;
+        c.memory_allow = (struct config_list){&forms[i], 1};
+        snprintf(text, sizeof text, "memory.allow: [%s]", forms[i]);
+        if (try_change(r, o, &c, text)) break;
+    }
     c = *was;
     c.memory_precision = PRECISION_BF16;
     if (was->memory_precision == PRECISION_F32) try_change(r, o, &c, "memory.precision: bf16");

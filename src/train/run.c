@@ -11,8 +11,10 @@
 
 #include "io/file.h"
 #include "run/calibration.h"
+#include "train/config_rows.h"
 #include "train/feed.h"
 #include "train/recipe.h"
+#include "train/second.h"
 
 /* What `memory.budget: auto` leaves to the system and to our own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
@@ -109,12 +111,16 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
 }
 
 /* The forward for a look at its parameters: are there those that the configuration
- * names? What a model's builder complains of is the planner's to report. */
+ * names? What a model's builder complains of is the planner's to report. An encoder whose
+ * embeddings are stored is not in the forward, and its names are still good ones. */
 static int check_recipe(struct run *r, bool train, struct error *e)
 {
     struct graph g;
+    const struct prompting asked = r->batch.prompts;
     graph_init(&g);
+    if (r->embeddings.type) r->batch.prompts.part = PART_ALL;
     build_forward(r, &g, (int)max_i64(1, r->batch.bn_group));
+    r->batch.prompts = asked;
     int rc = g.error.code ? PL_OK : recipe_check(r->config, &g, train, e);
     graph_free(&g);
     return rc;
@@ -136,7 +142,10 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
     s.recompute = c->memory_recompute.how;
-    s.offload = c->memory_offload == OFFLOAD_OPTIMIZER ? AWAY_STATE : 0;
+    s.offload = r->away;
+    s.fused_step = o->train && c->memory_fused_step == FUSED_STEP_ON;
+    char optimizer[32];
+    CHECK(optimizer_parse(config_word_at(config_rows[KEY_memory_optimizer].allowed, c->memory_optimizer, optimizer), &s), "%s", optimizer);
     set_precision(&s, (enum config_precision)c->memory_precision, &r->device.profile);
     return s;
 }
@@ -164,6 +173,9 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     if (r->budget && plan_arena(&r->plan) > r->budget)
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
+    if (r->host_budget && r->plan.placement.arena[SPACE_HOST] > r->host_budget)
+        return error_set(e, PL_NOFIT, "%s: needs %llu bytes in the second space, memory.host_budget is %llu; leave out --plan to search again", path,
+                         (unsigned long long)r->plan.placement.arena[SPACE_HOST], (unsigned long long)r->host_budget);
     return PL_OK;
 }
 
@@ -202,19 +214,53 @@ static int check_groups(const struct run *r, bool train, struct error *e)
     return PL_OK;
 }
 
+/* memory.allow names a form of AdamW's state. */
+static bool allows(const struct config *c, const char *form)
+{
+    for (uint32_t i = 0; i < c->memory_allow.n && c->memory_optimizer == OPTIMIZER_ADAMW; i++)
+        if (!strcmp(c->memory_allow.at[i], form)) return true;
+    return false;
+}
+
+/* Why a step cannot be fused; NULL: it can. The whole norm, and whether a gradient is inf, are
+ * known when the last gradient is: too late for the weights that were updated by then. */
+static const char *unfusable(const struct config *c, const struct settings *s)
+{
+    if (c->train_clip_norm > 0) return "train.clip_norm is set, and the norm of all gradients is known only when the first weights are updated; set train.clip_norm 0";
+    if (s->precision == DT_F16) return "memory.precision f16 skips steps whose gradients overflow, which is known only when the first weights are updated; take bf16 or f32";
+    return NULL;
+}
+
+static int check_fused(const struct run *r, const struct settings *s, struct error *e)
+{
+    const struct config *c = r->config;
+    const char *why = unfusable(c, s);
+    if (!s->fused_step) return PL_OK;
+    if (why) return error_set(e, PL_USAGE, "memory.fused_step on: %s, or memory.fused_step off", why);
+    if (c->memory_micro_batch && c->memory_micro_batch < r->effective_batch)
+        return error_set(e, PL_USAGE, "memory.fused_step on: memory.micro_batch %lld makes several micro-batches of train.effective_batch %d, and their "
+                         "gradients are complete only at the step's end; set memory.micro_batch %d, or memory.fused_step off",
+                         (long long)c->memory_micro_batch, r->effective_batch, r->effective_batch);
+    return PL_OK;
+}
+
 static int search_plan(struct run *r, const struct source *source, struct settings s, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
     struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
-                        .host_budget = c->memory_host_budget.kind == BUDGET_BYTES ? c->memory_host_budget.bytes : 0,
+                        .host_budget = r->host_budget,
                         .micro_batch = o->train && !c->memory_micro_batch,
                         .recompute = !c->memory_recompute.chosen,
-                        .offload = o->train && c->memory_offload == OFFLOAD_AUTO,
+                        .offload = o->train && r->away_auto,
                         .head_chunks = o->train && !c->memory_head_chunks && !o->define,
+                        .fused_step = o->train && c->memory_fused_step == FUSED_STEP_AUTO && !unfusable(c, &s),
+                        .allow_bf16 = o->train && allows(c, "adamw-bf16"),
+                        .allow_8bit = o->train && allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
                         .multiple = (int)r->batch.bn_group,
                         .tell = o->tell};
     if (!o->train) s.micro_batch = r->effective_batch;
+    if (check_fused(r, &s, e)) return e->code;
     if (f.whole && r->effective_batch % s.micro_batch)
         return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d; for a defined model it must",
                          s.micro_batch, r->effective_batch);
@@ -234,8 +280,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
                               .prompts = o->prompts};
     int rc = resolve_budget(r, e);
     if (!rc) rc = open_model(r, o, e);
-    r->model.partial = o->prompts.part != PART_ALL;
-    if (!rc && (o->train || o->evaluate)) rc = feed_plan(c, &r->model, &r->batch.prompts, &r->loader_bytes, e);
+    if (!rc && (o->train || o->evaluate)) rc = feed_plan(c, &r->model, o->train, &r->batch.prompts, &r->loader_bytes, &r->embeddings, e);
+    r->model.partial = r->batch.prompts.part != PART_ALL;
     r->batch.prompts.loss = recipe_loss(c);
     r->batch.prompts.told = o->evaluate;
     if (!rc) r->batch.bn_group = bn_group(r, o->train);
@@ -243,6 +289,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
     if ((rc = open_profile(r, e))) return rc;
+    if ((rc = second_wanted(c, &r->away_auto, &r->away, e))) return rc;
+    if ((rc = second_budget(c, r->device.kind, free_memory(), &r->host_budget, e))) return rc;
 
     struct source source = {r, build_forward, .alone = o->define};
     struct settings s = base_settings(r, o);
@@ -259,8 +307,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 
 struct plan_note run_note(const struct run *r, bool fits)
 {
-    return (struct plan_note){.fits = fits, .budget = r->budget, .effective_batch = r->effective_batch, .profile = &r->device.profile,
-                              .remedy = r->remedy, .n_remedies = r->n_remedies};
+    return (struct plan_note){.fits = fits, .budget = r->budget, .host_budget = r->host_budget, .effective_batch = r->effective_batch,
+                              .profile = &r->device.profile, .remedy = r->remedy, .n_remedies = r->n_remedies};
 }
 
 /* --- starting -------------------------------------------------------------------------- */
@@ -356,6 +404,12 @@ int run_get_step(struct run *r, struct step_block *b, struct error *e)
 
 int run_program(struct run *r, enum program p, struct error *e) { return r->device.ops->run(&r->device, &r->tape, p, e); }
 
+id run_clip(const struct run *r)
+{
+    id found = graph_find_output(&r->graph, PROGRAM_UPDATE, "clip");
+    return found ? found : graph_find_output(&r->graph, PROGRAM_STEP, "clip");
+}
+
 int run_read(struct run *r, id tensor, void *to, struct error *e)
 {
     return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), tensor_bytes(tensor_at(&r->graph, tensor)), e);
@@ -405,7 +459,8 @@ static void probe_entry(void *context, const struct entry *e)
         }
 }
 
-/* Parameters stand in forward order, so the last one is the first that backward reaches. */
+/* Parameters stand in forward order, so the last one is the first that backward reaches. After
+ * a fused step no gradient is left: the step runs once more. */
 void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
 {
     const struct graph *g = &r->graph;
@@ -413,13 +468,14 @@ void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
     if (r->device.kind == DEVICE_CUDA) return;
     for (uint32_t i = g->params.n; i-- > 0 && !out[0];) {
         const struct param *p = &g->params.at[i];
-        if (!p->grad) continue;
+        if (!p->grad || storage_of(g, p->grad)->kind != KIND_GRAD) continue;
         const struct tensor *t = tensor_at(g, p->grad);
         const char *data = tape_address(&r->tape, p->grad);
-        int64_t n = tensor_elements(t), k = 0;
-        while (k < n && isfinite(dtype_load(data, t->dtype, k))) k++;
-        if (k < n) snprintf(out, room, "the gradient of %s", graph_name(g, tensor_at(g, p->tensor)->name));
+        int64_t n = tensor_elements(t), bad = 0;
+        for (int64_t k = 0; k < n; k++) bad += !isfinite(dtype_load(data, t->dtype, k));
+        if (bad) snprintf(out, room, "the gradient of %s (%lld of %lld elements)", graph_name(g, tensor_at(g, p->tensor)->name), (long long)bad, (long long)n);
     }
+    if (!out[0] && !g->order[PROGRAM_UPDATE].nodes.n) run_find_nonfinite(r, out, room);
 }
 
 void run_find_nonfinite(struct run *r, char *out, size_t room)
@@ -427,6 +483,8 @@ void run_find_nonfinite(struct run *r, char *out, size_t room)
     struct probe p = {r, out, room};
     out[0] = '\0';
     if (r->device.kind == DEVICE_CUDA) return;
+    /* A step that updates weights must not do it again. */
+    ((struct step_block *)tape_address(&r->tape, r->graph.step))->found_inf = 1;
     r->tape.observe = probe_entry;
     r->tape.observer = &p;
     tape_run(&r->tape, PROGRAM_STEP);

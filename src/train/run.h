@@ -8,6 +8,7 @@
 #ifndef RUN_H
 #define RUN_H
 
+#include "data/packed.h"
 #include "models/model.h"
 #include "train/weights.h"
 #include "plan/file.h"
@@ -28,9 +29,14 @@ struct run {
     struct bump memory;          /* of the update rules */
     int effective_batch;
     uint64_t budget;             /* 0: none */
+    uint64_t host_budget;        /* of the second space; 0: none */
     uint64_t loader_bytes;       /* of run_loader_memory; 0: none */
     struct loader *loader;       /* in it, while a feed of pictures is open: training and validation share it */
+    struct packed_embeddings embeddings; /* that the data bring in the place of pictures; type 0: they do not */
+    uint64_t encoder;            /* hash of the encoder's weights, where that was asked for (embed.h); 0: not yet */
     bool has_graph, has_tape, has_device, has_weights;
+    bool away_auto;              /* memory.offload is the planner's to choose */
+    unsigned away;               /* enum away, where it is not */
     bool defined;                /* by run_options.define */
     bool forward;                /* run_options.forward */
     struct remedy remedy[REMEDY_MOST]; /* where nothing fits: what would */
@@ -77,6 +83,8 @@ void *run_loader_memory(const struct run *r);
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
 int run_get_step(struct run *r, struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
+/* {norm, factor} of the gradients: an output of the update, or of a fused step. */
+id run_clip(const struct run *r);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
 /* Writes samples of an input, from sample `at` of the step's batch on. There is such an input
  * and they are within it: run_input tells. */

@@ -306,7 +306,7 @@ static int publish_model(struct trainer *t, struct error *e)
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
-           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_data_validation ||
+           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_train_worst || k == KEY_data_validation ||
            k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad;
 }
 
@@ -457,7 +457,7 @@ static void find_outputs(struct trainer *t)
     for (uint32_t i = 0; i < g->params.n; i++) t->running |= g->params.at[i].running;
     scaler_begin(&t->state, t->c, t->scaled);
     t->loss = graph_find_output(&t->run.graph, PROGRAM_STEP, "loss");
-    t->clip = graph_find_output(&t->run.graph, PROGRAM_UPDATE, "clip");
+    t->clip = run_clip(&t->run);
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
 }
 
@@ -580,7 +580,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     progress_begin(&t->progress, (int64_t)t->state.step, (int64_t)t->total, plan_arena(&t->run.plan), unit(t));
     mem_pool_take(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT);
     t->has_pool = true;
-    if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, 0);
+    if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
     rc = evaluate_first(t, e);
     while (t->state.step < t->total && !rc && !stopping(t)) {
         if (!allocations) allocations = mem_allocations();
@@ -603,6 +603,10 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->loss_scale = t->state.scale;
     out->skipped_steps = t->state.skipped;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
+    if (t->has_scores && o->worst) {
+        out->worst = t->scores.scores.n_worst;
+        memcpy(o->worst, t->scores.scores.worst, out->worst * sizeof *o->worst);
+    }
     return publish_model(t, e);
 }
 

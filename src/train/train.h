@@ -6,6 +6,8 @@
 
 #include "train/config.h"
 
+struct worst; /* score.h */
+
 /* A step that was taken. */
 struct train_event {
     int64_t step, total;     /* steps done, steps of the whole run */
@@ -26,6 +28,7 @@ struct train_options {
      * with PL_STOPPED. */
     int (*on_step)(void *user, const struct train_event *event);
     void *user;
+    struct worst *worst;     /* [train.worst]: where the worst masks of the last evaluation go; NULL: nobody asks */
 };
 
 /* What a finished run says of itself. */
@@ -42,6 +45,7 @@ struct train_summary {
     uint64_t arena_bytes, allocated_bytes, host_bytes;
     uint64_t allocations;    /* ours, after the first step began */
     uint64_t smallest_budget; /* with PL_NOFIT: what would fit */
+    uint32_t worst;          /* of train_options.worst */
     char model[4200];
 };
 

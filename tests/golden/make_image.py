@@ -89,11 +89,21 @@ def jpeg(im, **kw):
     return b.getvalue()
 
 
+def ycck(im):
+    """Pillow writes CMYK alone. It gets Y, Cb, Cr of the inks in the place of three of them, such that what it
+    inverts on writing is what Adobe's programs store, and the marker is told so."""
+    inks = np.asarray(im.convert("CMYK"))
+    ycc = np.asarray(Image.fromarray(inks[..., :3].copy()).convert("YCbCr"))
+    data = jpeg(Image.fromarray(255 - np.dstack([ycc, 255 - inks[..., 3]]), "CMYK"), subsampling=0)
+    adobe = data.index(b"Adobe")
+    return data[: adobe + 11] + b"\2" + data[adobe + 12 :]
+
+
 im = photo(83, 61)
 exif = Image.Exif()
 exif[0x0112] = 6
 files = {
-    "base": jpeg(im), "grey": jpeg(im.convert("L")), "cmyk": jpeg(im.convert("CMYK")), "progressive": jpeg(im, progressive=True),
+    "base": jpeg(im), "grey": jpeg(im.convert("L")), "cmyk": jpeg(im.convert("CMYK")), "ycck": ycck(im), "progressive": jpeg(im, progressive=True),
     "exif6": jpeg(im, exif=exif), "one": jpeg(im.resize((1, 1))), "wide": jpeg(photo(3000, 3)), "s444": jpeg(im, subsampling=0),
 }
 for name, data in files.items():

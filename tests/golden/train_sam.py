@@ -1,23 +1,26 @@
 #!/usr/bin/env python3
 """The same training, by plimsoll and by PyTorch: is the trained model as good?
 
-    python tests/golden/train_sam.py [--out DIR] [--steps 300] [--seeds 0,1,2] [--threads 0] [--binary build/plimsoll]
+    python tests/golden/train_sam.py [--out DIR] [--before 300] [--steps 300] [--seeds 0,1,2] [--threads 0] [--sides ours,torch] [--device cpu] [--binary build/plimsoll]
     python tests/golden/train_sam.py --names FOLDER >tests/golden/sam_tiny_names.txt
 
-Both sides start from the same folder of fresh weights, the preset sam-tiny's, and learn from the same synthetic
-shards by the same recipe; everything random (order, prompts) is drawn by each in its own way.
+Both sides start from the same folder of weights and learn from the same synthetic shards by the same recipe;
+everything random (order, prompts) is drawn by each in its own way. From fresh weights a model of this kind
+stays for long on a plateau where it answers the same for every prompt: with --before 0 the result of 300
+steps says above all when it left that. So the common start is by default
+a model behind the plateau: the preset sam-tiny after --before steps of `plimsoll train`.
 Nothing of one side is used by the other: here a shard is read by tarfile, Pillow and pycocotools,
 the model is transformers' SamModel, the loss is written from its definition.
 
     DIR/data            shards; the last one is held out
-    DIR/start-S         fresh weights of seed S, by `plimsoll train` with a rate of 0
+    DIR/start           where both start, by `plimsoll train`; fresh weights by a rate of 0
     DIR/ours-S          trained by `plimsoll train`; opened here by transformers
     DIR/torch-S         trained here
 
 Held-out masks of all folders are scored by one evaluator, below: the most interior point of
 each mask, then its box; of three candidates the one that the model itself scores best. What
-was made by an earlier call is not made again: several may work on a seed each, and a last one
-with all of them prints the table.
+was made by an earlier call is not made again: several may work on a seed or a side each, and a last one
+with all of them prints the table. --device cuda has PyTorch train and score on a GPU, in f32 all through.
 
 --names prints name and shape of every tensor that transformers saves of FOLDER's
 config.json; the committed list is sam-tiny's (tests/run_sam.sh).
@@ -49,6 +52,7 @@ from transformers.utils import logging
 SIDE, CELLS, MASKS, BATCH = 128, 64, 4, 8
 RATE, WARMUP, DECAY, CLIP, JITTER = 2e-3, 50, 0.01, 1.0, 0.1
 MEAN, STD = np.array([123.675, 116.28, 103.53]), np.array([58.395, 57.12, 57.375])
+DEVICE = "cpu"
 FIXED = "shared_image_embedding.positional_embedding"  # frequencies: no side trains them
 
 
@@ -137,7 +141,7 @@ def collate(samples, prompt):
             at, is_box = prompt(mask, s["end"])
             places[b, m], box[b, m], there[b, m] = torch.tensor(at), is_box, True
             target[b, m] = torch.from_numpy(mask)
-    return dict(image=image, places=places, box=box, target=target, area=area, there=there)
+    return {name: x.to(DEVICE) for name, x in dict(image=image, places=places, box=box, target=target, area=area, there=there).items()}
 
 
 # --- the model and its loss ----------------------------------------------------------------------
@@ -146,7 +150,7 @@ def collate(samples, prompt):
 def forward(model, batch):
     """Points and boxes have two embeddings each, so a batch may mix them."""
     places, encoder = batch["places"], model.prompt_encoder
-    labels = torch.ones(places.shape[:2] + (1,), dtype=torch.long)
+    labels = torch.ones(places.shape[:2] + (1,), dtype=torch.long, device=places.device)
     points, dense = encoder(input_points=places[:, :, None, :2], input_labels=labels, input_boxes=None, input_masks=None)
     boxes, _ = encoder(input_points=None, input_labels=None, input_boxes=places, input_masks=None)
     sparse = torch.where(batch["box"][:, :, None, None], boxes, points)
@@ -194,7 +198,7 @@ def rate_at(step, steps):
 
 def train_torch(begin, out, samples, steps, seed):
     r = random.Random(seed)
-    model = SamModel.from_pretrained(begin, dtype=torch.float32).train()
+    model = SamModel.from_pretrained(begin, dtype=torch.float32).train().to(DEVICE)
     weights = [p for n, p in model.named_parameters() if n != FIXED]
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, steps))
@@ -232,7 +236,7 @@ def evaluate(folder, samples):
     """Mean IoU of held-out masks by points and by boxes."""
     model, info = SamModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not any(info.values()), info
-    model.eval()
+    model.eval().to(DEVICE)
     result = []
     for prompt in (lambda mask, end: (interior(mask), False), lambda mask, end: (box_of(mask), True)):
         found = []
@@ -279,11 +283,17 @@ def main():
     a.add_argument("--out", default="/tmp/train_sam")
     a.add_argument("--binary", default="build/plimsoll")
     a.add_argument("--steps", type=int, default=300)
+    a.add_argument("--before", type=int, default=300, help="steps of the common start; 0: fresh weights")
     a.add_argument("--seeds", default="0,1,2")
     a.add_argument("--images", type=int, default=800)
     a.add_argument("--threads", type=int, default=0, help="of each side; 0: all")
+    a.add_argument("--sides", default="ours,torch")
+    a.add_argument("--device", default="cpu", help="of PyTorch")
     a.add_argument("--names")
     a = a.parse_args()
+    global DEVICE
+    DEVICE = a.device
+    torch.backends.cudnn.allow_tf32 = False
     if a.names:
         return print_names(a.names)
     if a.threads:
@@ -295,14 +305,14 @@ def main():
     print(f"{len(samples)} pictures to train on; {len(held)} held out with {sum(len(s['masks']) for s in held)} masks", flush=True)
     rows = {}
     for seed in map(int, a.seeds.split(",")):
-        at = {n: os.path.join(a.out, f"{n}-{seed}") for n in ("start", "ours", "torch")}
+        at = {"start": os.path.join(a.out, "start"), **{n: os.path.join(a.out, f"{n}-{seed}") for n in ("ours", "torch")}}
         make = {
-            "start": lambda: plimsoll(a.binary, at["start"], train, {"model.preset": "sam-tiny", "train.steps": 1, "train.learning_rate": 0, "train.seed": seed}),
+            "start": lambda: plimsoll(a.binary, at["start"], train, {"model.preset": "sam-tiny", "train.steps": a.before or 1, "train.learning_rate": RATE if a.before else 0}),
             "ours": lambda: plimsoll(a.binary, at["ours"], train, {"model.path": at["start"], "train.steps": a.steps, "train.seed": seed, "device.threads": a.threads}),
             "torch": lambda: train_torch(at["start"], at["torch"], samples, a.steps, seed),
         }
-        for side in make:
-            with remembered(os.path.join(a.out, f"{side}-{seed}.json")) as known:
+        for side in ["start"] + a.sides.split(","):
+            with remembered(at[side] + ".json") as known:
                 if "losses" not in known:
                     known["losses"] = make[side]()
                 if "iou" not in known:

@@ -1,6 +1,5 @@
 /*
- * eval_worst.c: the worst masks of an evaluation, to look at: what the model answered in blue, the outline of what
- * was right in green, and the prompt.
+ * worst.c: see worst.h.
  *
  * Each is asked again by itself, with the prompt that it had, at the picture's own size; the IoU in the
  * caption is the evaluation's. A sample that can no longer be read is left out.
@@ -10,8 +9,9 @@
 #include <string.h>
 
 #include "cli/data_samples.h"
-#include "cli/eval.h"
+#include "cli/worst.h"
 #include "data/grid.h"
+#include "io/file.h"
 #include "io/png.h"
 #include "report/draw.h"
 #include "train/ask.h"
@@ -58,26 +58,27 @@ static void unplace(const struct ask *a, const float from[2], float to[2])
 static void draw_answer(struct picture *out, const struct ask *a, const uint8_t *mask, const uint8_t *bits, size_t stride, const struct ask_prompt *q)
 {
     const struct draw_place all = {0, 0, a->w, a->h};
-    const int line = (int)max_i64(1, (int64_t)(a->w > a->h ? a->w : a->h) / 250);
+    const int64_t side = a->w > a->h ? a->w : a->h;
+    const int line = (int)max_i64(1, side / 250), disc = (int)(1 + side / 90); /* a small picture's point hides little of it */
     const struct colour answer = {30, 144, 255}, right = {60, 210, 80}, prompt = {255, 200, 0};
     draw_overlay(out, all, &(struct draw_mask){.at = mask, .stride = a->w, .w = a->w, .h = a->h}, answer, 0.5, line);
     if (bits) draw_overlay(out, all, &(struct draw_mask){bits, stride, a->w, a->h, true}, right, 0, line);
     if (a->shape.box) draw_box(out, (int)q->box[0], (int)q->box[1], (int)(q->box[2] - q->box[0]), (int)(q->box[3] - q->box[1]), line, prompt);
-    else draw_point(out, (int)q->points[0][0], (int)q->points[0][1], 3 + 2 * line, prompt);
+    else draw_point(out, (int)q->points[0][0], (int)q->points[0][1], disc, prompt);
 }
 
-static int draw_worst(const struct eval *v, const struct sample *s, const struct worst *w, struct picture *out, struct error *e)
+static int draw_worst(const struct worst_masks *all, const struct sample *s, const struct worst *w, struct picture *out, struct error *e)
 {
     static const int on = 1;
-    const bool box = !strcmp(feed_pass_name(&v->feed, (int)w->prompt), "box");
-    struct ask_shape shape = {.prompts = 1, .points = !box, .box = box, .side = v->config.data_image_size};
+    const bool box = !strcmp(all->prompts[w->prompt], "box");
+    struct ask_shape shape = {.prompts = 1, .points = !box, .box = box, .side = all->config->data_image_size};
     struct ask_picture p;
     struct ask a;
     float point[1][2];
     struct ask_prompt q = {.points = (const float(*)[2])point, .labels = &on};
     int rc = open_picture(s, &p, e);
     if (rc) return rc;
-    rc = ask_open(&a, &v->config, &p, &shape, e);
+    rc = ask_open(&a, all->config, &p, &shape, e);
     if (!rc) {
         unplace(&a, w->place, point[0]);
         unplace(&a, w->place, q.box);
@@ -99,33 +100,73 @@ static int draw_worst(const struct eval *v, const struct sample *s, const struct
     return rc;
 }
 
-int eval_worst(const struct eval *v, struct error *e)
+/* --- all of them ------------------------------------------------------------------------- */
+
+struct drawn {
+    struct draw_cell *cells;
+    const struct worst **which; /* of each cell */
+    uint32_t n;
+    struct bump captions;
+};
+
+static void drawn_free(struct drawn *d)
 {
-    const struct scores *s = &v->found.scores;
-    struct samples all = {.set = (struct dataset *)feed_dataset(&v->feed), .n = v->feed.samples};
-    struct draw_cell *cells = mem_alloc((s->n_worst + 1) * sizeof *cells);
-    struct bump captions = {0};
-    uint32_t n = 0;
+    for (uint32_t i = 0; i < d->n; i++) picture_free(&d->cells[i].picture);
+    bump_free(&d->captions);
+    mem_free(d->cells);
+    mem_free(d->which);
+}
+
+static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *e)
+{
+    struct samples all = {.set = (struct dataset *)w->set, .n = dataset_count(w->set)};
     int rc = PL_OK;
-    for (uint32_t i = 0; i < s->n_worst && !rc; i++) {
-        const struct worst *w = &s->worst[i];
+    *d = (struct drawn){.cells = mem_alloc((w->n + 1) * sizeof *d->cells), .which = mem_alloc((w->n + 1) * sizeof *d->which)};
+    for (uint32_t i = 0; i < w->n && !rc; i++) {
         struct sample x;
         struct error lost;
-        if (samples_read(&all, w->sample, &x, &lost)) {
+        if (samples_read(&all, w->at[i].sample, &x, &lost)) {
             log_warn("%s: %s", x.name, lost.text);
-        } else if (!(rc = draw_worst(v, &x, w, &cells[n].picture, e))) {
-            cells[n].lines[0] = bump_format(&captions, "%s, IoU %.3f", s->prompts[w->prompt], w->iou);
-            cells[n++].lines[1] = bump_string(&captions, x.name);
+        } else if (!(rc = draw_worst(w, &x, &w->at[i], &d->cells[d->n].picture, e))) {
+            d->cells[d->n].lines[0] = bump_format(&d->captions, "%s, IoU %.3f", w->prompts[w->at[i].prompt], w->at[i].iou);
+            d->cells[d->n].lines[1] = bump_string(&d->captions, x.name);
+            d->which[d->n++] = &w->at[i];
         }
         sample_free(&x);
     }
-    if (!rc) {
-        struct picture sheet = draw_sheet("worst masks: answer blue, right green", cells, n, COLUMNS, CELL_W, CELL_H);
-        rc = png_write(v->overlays, PNG_RGB, sheet.w, sheet.h, sheet.rgb, 0, e);
-        picture_free(&sheet);
+    return rc;
+}
+
+static int write_sheet(const char *path, const char *title, const struct draw_cell *cells, uint32_t n, uint32_t columns, struct error *e)
+{
+    struct picture sheet = draw_sheet(title, cells, n, columns, CELL_W, CELL_H);
+    int rc = png_write(path, PNG_RGB, sheet.w, sheet.h, sheet.rgb, 0, e);
+    picture_free(&sheet);
+    return rc;
+}
+
+int worst_sheet(const struct worst_masks *w, const char *path, struct error *e)
+{
+    struct drawn d;
+    int rc = draw_all(w, &d, e);
+    if (!rc) rc = write_sheet(path, "worst masks: answer blue, right green", d.cells, d.n, COLUMNS, e);
+    drawn_free(&d);
+    return rc;
+}
+
+int worst_pictures(const struct worst_masks *w, const char *dir, struct error *e)
+{
+    struct drawn d;
+    struct text path = {0};
+    int rc = draw_all(w, &d, e);
+    if (!rc) rc = tree_remove(dir, e);
+    if (!rc) rc = dir_make(dir, e);
+    for (uint32_t i = 0; i < d.n && !rc; i++) {
+        text_free(&path);
+        text_printf(&path, "%s/%02u-%s-%.3f.png", dir, i + 1, w->prompts[d.which[i]->prompt], d.which[i]->iou);
+        rc = write_sheet(path.at, "answer blue, right green", &d.cells[i], 1, 1, e);
     }
-    for (uint32_t i = 0; i < n; i++) picture_free(&cells[i].picture);
-    bump_free(&captions);
-    mem_free(cells);
+    text_free(&path);
+    drawn_free(&d);
     return rc;
 }

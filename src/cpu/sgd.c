@@ -1,0 +1,54 @@
+/*
+ * sgd.c: SGD, as torch.optim.SGD without dampening and without Nesterov:
+ *
+ *     d = g + wd p          the decay is part of the gradient
+ *     m = momentum m + d    from m = 0, so that the first m is d
+ *     p -= lr m             without momentum: lr d
+ */
+#include "cpu/cpu.h"
+#include "cpu/update.h"
+
+static const struct update_slots sgd_at = {2, 3, 4};
+enum { SGD_MOMENT = 5 };
+
+static bool sgd_match(const struct query *q)
+{
+    return (!query_in(q, SGD_MOMENT) || tensor_is(query_in(q, SGD_MOMENT), DT_F32)) && update_match(q, sgd_at);
+}
+
+struct sgd_scalars {
+    float clip, decay, momentum, rate;
+};
+
+static void sgd_tile(float *p, float *m, const float *g, int n, struct sgd_scalars s)
+{
+    if (!m) {
+#pragma omp simd
+        for (int i = 0; i < n; i++) p[i] -= s.rate * (g[i] * s.clip + s.decay * p[i]);
+        return;
+    }
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
+        m[i] = s.momentum * m[i] + (g[i] * s.clip + s.decay * p[i]);
+        p[i] -= s.rate * m[i];
+    }
+}
+
+static void sgd_run(const struct launch *l)
+{
+    if (update_is_off(l, sgd_at)) return;
+    const struct sgd_scalars s = {update_clip(l, sgd_at), (float)l->attr->adamw.weight_decay, (float)l->attr->adamw.beta1,
+                                  (float)update_rate(l, sgd_at)};
+    const int64_t n = operand_elements(&l->in[0]);
+    float *m = launch_has(l, SGD_MOMENT) ? l->in[SGD_MOMENT].data : NULL;
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 16384)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float scratch[2][TILE];
+        const int width = row_tile(n - at);
+        float *p = update_view(&l->in[0], at, width, scratch[0]);
+        sgd_tile(p, m ? m + at : NULL, row_view(&l->in[1], at, width, scratch[1]), width, s);
+        update_store(l, sgd_at, at, width, p);
+    }
+}
+
+CPU_KERNEL(SGD, sgd);

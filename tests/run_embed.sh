@@ -1,0 +1,160 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_embed.sh: training from stored image embeddings is training from the pictures with a frozen encoder,
+# bit for bit, without the encoder; what would make them differ is refused.
+#
+#   bash tests/run_embed.sh       from the repository's root, after make; see run_lib.sh
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+steps=5
+
+"$binary" data make "$tmp/set" --images 20 --size 160x120 --masks 6 >/dev/null || exit 2
+cat >"$tmp/start.yaml" <<END
+model: {preset: sam-tiny}
+data: {format: sa1b, train: "$tmp/set/*.tar", max_masks: 3}
+train: {steps: 1, effective_batch: 2, learning_rate: 0.001, out: "$tmp/unused"}
+memory: {precision: f32}
+device: cpu
+END
+cat >"$tmp/run.yaml" <<END
+model: {path: "$tmp/sam/model", freeze: "vision_encoder.*"}
+data: {format: packed, train: "$tmp/sam.pack", holdout: 0.2, max_masks: 3}
+prompts: {iterations: 3}
+train: {steps: $steps, effective_batch: 4, learning_rate: 0.001, save_every: 1, eval_every: 2, out: "$tmp/unused"}
+memory: {precision: f32}
+device: cpu
+END
+# go OUT [ARGUMENT...]
+go() {
+    local out=$1
+    shift
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set "train.out=$out" $FLAGS "$@"
+}
+# start NAME PRESET SEED: a model of chance, as a folder.
+start() { expect 0 '' "$binary" train "$tmp/start.yaml" --set "model.preset=$2" --set "train.seed=$3" --set "train.out=$tmp/$1"; }
+# pack NAME MODEL [ARGUMENT...]
+pack() { "$binary" data pack "$tmp/set" -o "$tmp/$1" --embeddings "$tmp/$2/model" "${@:3}"; }
+# losses RUN: all of its losses and scores, without times.
+losses() { sed 's/,"seconds.*//; s/,"eval_seconds.*//' "$1/metrics.jsonl"; }
+
+models() { start sam sam-tiny 0 && start other sam-tiny 1 && start tiny tinysam-tiny 0; }
+check 'models to begin with' models
+stores() {
+    pack sam.pack sam --embeddings-dtype f32 | grep 'embeddings f32 \[64,16,16\]' && pack half.pack sam --embeddings-dtype bf16 | grep 'embeddings bf16' &&
+        pack tiny.pack tiny --embeddings-dtype f32 && "$binary" data pack "$tmp/set" -o "$tmp/plain.pack" --model sam-tiny || return 1
+    "$binary" data verify "$tmp/sam.pack" | grep ' 0 bad samples' && "$binary" data inspect "$tmp/sam.pack" | grep 'embeddings f32 \[64,16,16\], made with'
+}
+check 'stores with embeddings' stores
+again() {
+    "$binary" data pack "$tmp/plain.pack" -o "$tmp/later.pack" --embeddings "$tmp/sam/model" --embeddings-dtype f32 && same "$tmp/sam.pack" "$tmp/later.pack" || return 1
+    "$binary" data pack "$tmp/sam.pack" -o "$tmp/less.pack" --model sam-tiny && same "$tmp/plain.pack" "$tmp/less.pack"
+}
+check 'put into a store later, and left out again' again
+
+# --- the same training --------------------------------------------------------------------------
+
+both() {
+    expect 0 'the encoder takes no part' go "$tmp/e" --set data.embeddings=use --json && cp "$tmp/out" "$tmp/e.json" || return 1
+    expect 0 '' go "$tmp/p" --set data.embeddings=off --json && cp "$tmp/out" "$tmp/p.json" || return 1
+    losses "$tmp/e" >"$tmp/e.losses" && losses "$tmp/p" >"$tmp/p.losses" && same "$tmp/e.losses" "$tmp/p.losses" && same_run "$tmp/e" "$tmp/p" $steps &&
+        [ "$(json "$tmp/e.json" allocations_in_steps)" = 0 ] && [ "$(grep -c eval_loss "$tmp/e.losses")" = 4 ]
+}
+check 'embeddings and pictures: the same losses and weights' both
+# Bytes of the encoder's weights in f32, by their published shapes.
+encoder=$(awk '/^vision_encoder/ { sub(/^[^[]*\[/, ""); sub(/\].*/, ""); n = split($0, d, ", "); x = 4; for (i = 1; i <= n; i++) x *= d[i]; sum += x } END { print sum }' tests/golden/sam_tiny_names.txt)
+smaller() {
+    local e p
+    e=$(json "$tmp/e/plan.json" arena_bytes) p=$(json "$tmp/p/plan.json" arena_bytes)
+    echo "arena of $e bytes instead of $p; the encoder's weights are $encoder"
+    ! grep -q 'vision_encoder\|"images"' "$tmp/e/plan.json" && grep -q '"image_embeddings"' "$tmp/e/plan.json" && grep -q 'vision_encoder' "$tmp/p/plan.json" &&
+        [ "$encoder" -gt 1000000 ] && [ $((p - e)) -ge "$encoder" ]
+}
+check 'the plan has no encoder' smaller
+# A ragged end of micro-batches, pieces, recomputation, and NaN in everything that is not in use.
+split() {
+    set -- --set train.effective_batch=5 --set memory.micro_batch=2 --set memory.head_chunks=2 --set memory.recompute=all
+    export PLIMSOLL_POISON=1
+    expect 0 '' go "$tmp/se" "$@" && expect 0 '' go "$tmp/sp" "$@" --set data.embeddings=off && same_run "$tmp/se" "$tmp/sp" $steps
+    local rc=$?
+    unset PLIMSOLL_POISON
+    return $rc
+}
+check 'in uneven micro-batches, with poison where nothing is' split
+killed() {
+    local out=$tmp/killed pid
+    for at in 2 4; do
+        set --
+        [ ! -f "$out/config.yaml" ] || set -- --resume --set data.threads=1
+        # shellcheck disable=SC2086
+        "$binary" train "$tmp/run.yaml" --set "train.out=$out" $FLAGS "$@" >"$tmp/out" 2>"$tmp/err" &
+        pid=$!
+        until grep -q "\"step\":$at," "$out/metrics.jsonl" 2>/dev/null || ! kill -0 $pid 2>/dev/null; do sleep 0.01; done
+        kill -KILL $pid 2>/dev/null
+        wait $pid 2>/dev/null
+    done
+    expect 0 'resuming after step' go "$out" --resume && same_run "$tmp/e" "$out" $steps && steps_once "$out" $steps
+}
+check 'killed twice and resumed: the same weights' killed
+changed() {
+    expect 0 '' go "$tmp/changed" --set train.steps=3 && expect 2 'data.embeddings differs from the run' go "$tmp/changed" --resume --set data.embeddings=off || return 1
+    expect 0 'resuming after step 3' go "$tmp/changed" --resume && same_run "$tmp/e" "$tmp/changed" $steps
+}
+check 'a resume goes on with what the run began with' changed
+for precision in f32 bf16; do
+    half() {
+        expect 0 '' go "$tmp/h$precision" --set "data.train=$tmp/half.pack" --set memory.precision=$precision || return 1
+        [ $precision = f32 ] || { expect 0 '' go "$tmp/hp" --set "data.train=$tmp/half.pack" --set memory.precision=bf16 --set data.embeddings=off && same_run "$tmp/hbf16" "$tmp/hp" $steps; }
+    }
+    check "embeddings in bf16, computing in $precision" half
+done
+tiny() {
+    set -- --set "model.path=$tmp/tiny/model" --set 'model.freeze=image_encoder.*' --set "data.train=$tmp/tiny.pack"
+    expect 0 '' go "$tmp/te" "$@" && expect 0 '' go "$tmp/tp" "$@" --set data.embeddings=off && same_run "$tmp/te" "$tmp/tp" $steps
+}
+check 'TinySAM' tiny
+evaluated() {
+    # shellcheck disable=SC2086
+    scored() { "$binary" eval "$tmp/run.yaml" --model "$tmp/e/model" --csv "$1" --overlays "$tmp/worst.png" $FLAGS "${@:2}"; }
+    scored "$tmp/e.csv" && scored "$tmp/p.csv" --set data.embeddings=off && same "$tmp/e.csv" "$tmp/p.csv" && head -c 4 "$tmp/worst.png" | grep -q PNG
+}
+check 'the trained model is evaluated both ways alike' evaluated
+check 'what comes out has the encoder: trained from again' expect 0 'takes no part' go "$tmp/next" --set "model.path=$tmp/e/model" --set train.steps=1
+none() { expect 0 '' go "$tmp/plain" --set "data.train=$tmp/plain.pack" && same "$tmp/e/model/model.safetensors" "$tmp/plain/model/model.safetensors"; }
+check 'a store without any: pictures' none
+init() {
+    "$binary" init --model "$tmp/sam/model" --data "$tmp/sam.pack" >"$tmp/init.yaml" && grep 'embeddings: off' "$tmp/init.yaml" && expect 0 '' "$binary" plan "$tmp/init.yaml" || return 1
+    expect 0 '' "$binary" plan "$tmp/init.yaml" --set data.embeddings=auto --set 'model.freeze=vision_encoder.*'
+}
+check 'init writes what is accepted' init
+
+# --- what is refused ------------------------------------------------------------------------------
+
+no() { go "$tmp/no" "$@"; }
+check 'other weights' expect 2 'its embeddings were made with other weights: .*sam/model, has the fingerprint [0-9a-f]{16}, that of .*other/model has [0-9a-f]{16}: pack again with --embeddings .*or set data.embeddings to off' no --set "model.path=$tmp/other/model"
+check 'another kind of encoder' expect 2 'embeddings of \[64,16,16\], made with .*sam/model; this model.s encoder makes \[64,8,8\]' no --set "model.path=$tmp/tiny/model" --set 'model.freeze=image_encoder.*'
+check 'an encoder that is trained' expect 2 'wholly frozen; this run trains vision_encoder.* and 64 more of its 65 parameters: set model.freeze to "vision_encoder.\*"' no --set 'model.freeze=[]'
+check 'a part of it is' expect 2 'this run trains vision_encoder.patch_embed.projection.weight and' no --set 'model.freeze=vision_encoder.layers.*'
+check 'a group thaws it' expect 2 'this run trains vision_encoder.neck' no --set 'train.groups=[{match: "*.neck.*", frozen: false}]'
+check 'statistics that move' expect 2 'model.bn_group is 1, so the encoder.s statistics move' no --set "model.path=$tmp/tiny/model" --set 'model.freeze=image_encoder.*' --set "data.train=$tmp/tiny.pack" --set model.bn_group=1
+for key in flip=0.5 scale=0.5 crop=0.5; do
+    check "augmentation: $key" expect 2 "data.${key%=*} is 0.5, and the store has embeddings" no --set "data.$key"
+done
+check 'pictures of another size' expect 2 'has embeddings of pictures of 128 pixels, and data.image_size is 64: set it to 128' no --set data.image_size=64
+check 'a preset' expect 2 'a preset.s encoder begins with chance' no --set model.preset=sam-tiny
+check 'none to use' expect 2 'data.embeddings is use, and .*plain.pack has none: .plimsoll data pack' no --set data.embeddings=use --set "data.train=$tmp/plain.pack"
+check 'a format that has none' expect 2 'data.embeddings is use, and data of this format has none' no --set data.embeddings=use --set data.format=sa1b --set "data.train=$tmp/set/*.tar"
+check 'one file without' expect 2 'data.train: not all of its files have the embeddings' no --set "data.train=[$tmp/sam.pack, $tmp/plain.pack]"
+check 'validation without' expect 2 'data.validation: not all of its files have the embeddings' no --set data.holdout=0 --set "data.validation=$tmp/plain.pack"
+check 'evaluated with other weights' expect 2 'made with other weights' "$binary" eval "$tmp/run.yaml" --model "$tmp/other/model"
+planned() { expect 0 'no such file or folder, so the plan is for pictures' "$binary" plan "$tmp/run.yaml" --set "data.train=$tmp/nowhere.pack"; }
+check 'a plan without the store' planned
+check 'a preset as an encoder' expect 2 'is not a folder' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings sam-tiny
+check 'a size between patches' expect 2 'pictures of 100 pixels do not divide into its patches of 8' pack no.pack sam --size 100
+check 'a layout without a place for them' expect 2 '--layout seed has no place for embeddings' pack no sam --layout seed
+check 'a dtype of another kind' expect 2 '--embeddings-dtype f16: expected f32 or bf16' pack no.pack sam --embeddings-dtype f16
+check 'a dtype of nothing' expect 2 'is for --embeddings' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings-dtype f32
+nothing() { [ ! -e "$tmp/no.pack" ] && [ ! -e "$tmp/no.pack.part" ] && [ ! -e "$tmp/no/model" ]; }
+check 'of which nothing is left' nothing
+
+summary

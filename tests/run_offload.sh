@@ -1,0 +1,182 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_offload.sh: what lives in the second space comes back with the same bits, and the bytes
+# that leave the arena are those that were promised.
+#
+#   bash tests/run_offload.sh     from the repository's root, after make; see run_lib.sh
+#
+# llama-tiny, sam-tiny and tinysam-tiny: five steps with evaluation, each flag of memory.offload and all of them, in
+# f32 and bf16, in micro-batches, with recomputation, killed and resumed, and with NaN in every dead byte.
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+preload fault
+# Nothing is synced to the disk here.
+sanitized || export LD_PRELOAD=$tools/fault.so
+
+"$binary" data make "$tmp/set" --images 24 --shards 2 --size 96x80 --masks 5 >/dev/null || exit 2
+for model in sam tinysam; do
+    cat >"$tmp/$model.yaml" <<YAML
+model: {preset: $model-tiny}
+data: {format: sa1b, train: "$tmp/set/*.tar", holdout: 0.2, max_masks: 4, image_size: 64}
+train: {steps: 5, effective_batch: 4, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
+memory: {micro_batch: 4, precision: f32, recompute: none, head_chunks: 1, offload: none}
+device: {kind: cpu, threads: 1}
+YAML
+done
+cat >"$tmp/llama.yaml" <<YAML
+model: {preset: llama-tiny}
+data: {train: "tests/golden/*.py", validation: "tests/golden/make_rle.py", sequence: 64}
+train: {steps: 5, effective_batch: 8, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
+memory: {micro_batch: 8, precision: f32, recompute: none, head_chunks: 1, offload: none}
+device: {kind: cpu, threads: 1}
+YAML
+
+# go MODEL OUT [ARGUMENT...]: five steps; what --json says is in $tmp/OUT.json.
+go() {
+    local model=$1 out=$tmp/$2
+    shift 2
+    # FLAGS is a list of words.
+    # shellcheck disable=SC2086
+    expect 0 '' "$binary" train "$tmp/$model.yaml" --set "train.out=$out" $FLAGS "$@" --json && cp "$tmp/out" "$out.json" || return 1
+    [ "$(json "$out.json" allocations_in_steps)" -eq 0 ] || { echo "$(json "$out.json" allocations_in_steps) allocations in steps"; return 1; }
+}
+# What the metrics say of the mathematics.
+losses() { grep -oE '"(step|loss|grad_norm|eval[a-z_]*|mean_[a-z_]*)":[^,}]*' "$1/metrics.jsonl"; }
+alike() {
+    same_run "$tmp/$1" "$tmp/$2" 5 && cmp <(losses "$tmp/$1") <(losses "$tmp/$2")
+}
+arena() { json "$tmp/$1/plan.json" "arenas.$2"; }
+
+# --- same bits, fewer bytes ------------------------------------------------------------------
+
+# away MODEL BASE FLAGS [ARGUMENT...]: as the run BASE of MODEL, in a smaller arena.
+away() {
+    local model=$1 base=$2 flags=$3 out=$2-${3//+/-}
+    shift 3
+    go "$model" "$out" "$@" --set "memory.offload=$flags" && alike "$base" "$out" || return 1
+    [ "$(arena "$out" host)" -gt 0 ] && [ "$(arena "$out" device)" -lt "$(arena "$base" device)" ] ||
+        { echo "device $(arena "$base" device) -> $(arena "$out" device), host $(arena "$out" host)"; return 1; }
+    no_debris "$tmp/$out" && echo "device $(arena "$base" device) -> $(arena "$out" device), host $(arena "$out" host)"
+}
+all=optimizer+masters+weights+activations
+for model in llama sam tinysam; do
+    check "$model: a plain run" go $model $model
+    for flags in optimizer weights activations $all; do check "$model: $flags, same bits" away $model $model "$flags"; done
+    check "$model bf16: a plain run" go $model $model-bf16 --set memory.precision=bf16
+    for flags in optimizer masters weights activations $all; do
+        check "$model bf16: $flags, same bits" away $model $model-bf16 "$flags" --set memory.precision=bf16
+    done
+done
+
+# --- with the other techniques ------------------------------------------------------------------
+
+# with MODEL NAME ARGUMENT...: these arguments without offload and with all of it.
+with() {
+    local model=$1 name=$1-$2
+    shift 2
+    go "$model" "$name" "$@" && away "$model" "$name" $all "$@"
+}
+for model in llama sam tinysam; do
+    check "$model: recompute all, offload all" with $model again --set memory.recompute=all
+    check "$model: recompute selective, offload all" with $model selective --set memory.recompute=selective
+    check "$model: micro-batches and pieces, offload all" with $model split --set memory.micro_batch=2 --set memory.head_chunks=2
+done
+for rule in every:2 segments:2 all+halves ratio:0.5+selective; do
+    check "llama: recompute $rule, offload all" with llama "again-$rule" --set memory.recompute=$rule
+    check "sam: recompute $rule, offload all" with sam "again-$rule" --set memory.recompute=$rule
+done
+for model in llama sam; do
+    check "$model f16 with a loss scale, offload all" with $model f16 --set memory.precision=f16
+    check "$model bf16 without masters, offload all" with $model pure --set memory.precision=bf16-pure
+done
+check 'sam: three rounds of prompts in pieces, offload all' with sam rounds --set prompts.iterations=3 --set memory.head_chunks=2 --set memory.micro_batch=2
+check 'sam: a frozen encoder, offload all' with sam frozen --set 'model.freeze=vision_encoder.*'
+check 'tinysam: statistics over two images, offload all' with tinysam group --set model.bn_group=2 --set memory.micro_batch=2
+
+# poisoned MODEL ARGUMENT...: NaN in every byte that is dead; the bits stay.
+poisoned() {
+    local model=$1
+    shift
+    rm -rf "$tmp/poison"
+    PLIMSOLL_POISON=1 go "$model" poison "$@" --set memory.offload=$all && alike "$model" poison
+}
+for model in llama sam tinysam; do
+    check "$model: poisoned" poisoned $model
+    check "$model: poisoned, recompute all" poisoned $model --set memory.recompute=all
+done
+
+# --- the run around it ------------------------------------------------------------------------------
+
+# Killed in its first steps and behind its first checkpoint, and taken up each time.
+resumed() {
+    needs_preload || return
+    local out=$tmp/cut n more=()
+    for n in 2 5; do
+        FAULT=kill:$n FAULT_PATH=$out/metrics.jsonl expect 137 '' "$binary" train "$tmp/$1.yaml" --set "train.out=$out" --set memory.offload=$all \
+            "${more[@]}" || return 1
+        more=(--resume)
+        [ -z "$(find "$out" -name '.plimsoll*')" ] || { echo 'the second space left a file'; return 1; }
+    done
+    go "$1" cut --set memory.offload=$all --resume && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
+}
+for model in llama sam; do check "$model: killed and resumed with all away" resumed $model; done
+
+# A checkpoint knows nothing of where its bytes lived.
+moved() {
+    go llama moved --set train.steps=2 --set memory.offload=$all && go llama moved --set memory.offload=none --resume && alike llama moved
+}
+check 'llama: begun with all away, ended with none' moved
+
+follows() {
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set "memory.offload=[weights, activations]" -o "$tmp/plan.json" || return 1
+    [ "$(json "$tmp/plan.json" settings.offload)" = weights+activations ] || { json "$tmp/plan.json" settings.offload; return 1; }
+    go llama follows --plan "$tmp/plan.json" && alike llama follows
+}
+check 'a list of words, and a plan that is followed' follows
+
+# Evaluation alone streams its weights too.
+evaluated() {
+    local flags
+    for flags in none weights; do
+        expect 0 '' "$binary" eval "$tmp/sam.yaml" --model "$tmp/sam/model" --json --set memory.offload=$flags || return 1
+        grep -v '"seconds"\|"arena_bytes"' "$tmp/out" >"$tmp/eval-$flags"
+    done
+    same "$tmp/eval-none" "$tmp/eval-weights"
+}
+check 'eval with streamed weights: the same scores' evaluated
+
+# The second space has a budget of its own.
+budget() {
+    local need
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --json && cp "$tmp/out" "$tmp/plan.json" || return 1
+    need=$(json "$tmp/plan.json" arenas.host)
+    [ "$(json "$tmp/plan.json" host_budget_bytes)" -gt "$need" ] || { echo 'the default budget is not stated'; return 1; }
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --set "memory.host_budget=$need" || return 1
+    expect 3 "needs $need bytes .*second space.*memory.host_budget is $((need - 1)) " "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer \
+        --set "memory.host_budget=$((need - 1))" || return 1
+    expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=auto --set "memory.host_budget=$((need - 1))"
+}
+check 'memory.host_budget: stated, exact, refused with its name' budget
+
+# A small disk: the default budget refuses before anything is made, and without a budget the file is refused.
+full() {
+    mkdir -p "$tmp/disk"
+    mount -t tmpfs -o size=8m tmpfs "$tmp/disk" 2>/dev/null || { echo 'this user cannot mount a tmpfs'; return 77; }
+    mounts=$tmp/disk
+    local run=("$binary" train "$tmp/llama.yaml" --set "train.out=$tmp/disk/run" --set "memory.offload=$all")
+    expect 3 'second space, memory.host_budget is' "${run[@]}" && expect 1 'cannot reserve [0-9]+ bytes for the second space' "${run[@]}" --set memory.host_budget=none || return 1
+    grep -q 'lies in memory itself' "$tmp/err" || { echo 'no word of a file system that lies in memory'; return 1; }
+    [ ! -s "$tmp/disk/run/metrics.jsonl" ] && umount "$tmp/disk"
+}
+check 'a disk without room shows before the first step' full
+
+# The search goes down the ladder when the budget asks for it.
+searched() {
+    local small
+    expect 3 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=auto --memory 1MiB --json && cp "$tmp/out" "$tmp/plan.json" || return 1
+    small=$(json "$tmp/plan.json" smallest_budget_bytes)
+    go llama searched --set memory.offload=auto --memory "$small" && alike llama searched && json "$tmp/searched/plan.json" settings.offload
+}
+check 'auto: the smallest budget runs, same bits' searched
+
+summary

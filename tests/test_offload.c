@@ -1,0 +1,378 @@
+/*
+ * test_offload.c: the bytes that each part of memory.offload must save, counted a second time
+ * from the plan without it; where the second space lies; any update node visits.
+ *
+ * That no bit changes is shown by whole runs, in run_offload.sh.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/ops.h"
+#include "passes/offload.h"
+#include "train/run.h"
+
+static void must(int rc, const struct error *e)
+{
+    if (rc) fail_msg("%s", e->text);
+}
+
+/* A plan of a preset; nothing runs. */
+struct planned {
+    struct config c;
+    struct run r;
+};
+
+static void plan_preset(struct planned *p, const char *preset, const char *offload, const char *const *sets)
+{
+    static const char *const base[] = {"train.effective_batch=8", "data.sequence=64", "data.max_masks=4", "memory.head_chunks=1", "memory.recompute=none",
+                                       "device.threads=2"};
+    struct error e = {0};
+    char text[100];
+    config_init(&p->c);
+    snprintf(text, sizeof text, "model.preset=%s", preset);
+    must(config_set(&p->c, text, &e), &e);
+    if (!strstr(preset, "llama")) must(config_set(&p->c, "data.format=sa1b", &e), &e);
+    snprintf(text, sizeof text, "memory.offload=%s", offload);
+    must(config_set(&p->c, text, &e), &e);
+    for (size_t i = 0; i < COUNT(base); i++) must(config_set(&p->c, base[i], &e), &e);
+    for (; *sets; sets++) must(config_set(&p->c, *sets, &e), &e);
+    must(config_check(&p->c, CONFIG_NEEDS_MODEL, &e), &e);
+    memset(&p->r, 0, sizeof p->r);
+    must(run_plan(&p->r, &p->c, &(struct run_options){.train = true}, &e), &e);
+}
+
+static void planned_free(struct planned *p)
+{
+    run_close(&p->r);
+    config_free(&p->c);
+}
+
+static uint64_t padded(const struct graph *g, id s) { return align_up(g->storages.at[s].bytes, PLAN_ALIGN); }
+
+static uint64_t device_arena(const struct planned *p) { return p->r.plan.placement.arena[SPACE_DEVICE]; }
+static uint64_t host_arena(const struct planned *p) { return p->r.plan.placement.arena[SPACE_HOST]; }
+
+/* --- counting --------------------------------------------------------------------------- */
+
+static uint64_t bytes_of_kind(const struct graph *g, enum kind k)
+{
+    uint64_t sum = 0;
+    for (id s = 1; s < g->storages.n; s++) sum += g->storages.at[s].kind == k ? padded(g, s) : 0;
+    return sum;
+}
+
+/* The block that alone uses a weight in the step and in the evaluation; 0: there is no such one. */
+static id block_of_weight(const struct graph *g, id s)
+{
+    id block = 0;
+    for (int p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t k = 0; k < g->order[p].nodes.n && p != PROGRAM_UPDATE; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+            for (int i = 0; i < n->nin; i++)
+                if (n->in[i] && tensor_at(g, n->in[i])->storage == s) {
+                    id b = graph_block_of(g, n->scope);
+                    if (!b) return 0;
+                    block = b;
+                }
+        }
+    return block;
+}
+
+struct weights_count {
+    uint64_t all, two, largest; /* of blocks; of the two largest blocks; of one weight */
+};
+
+static struct weights_count count_weights(const struct graph *g)
+{
+    struct weights_count c = {0};
+    uint64_t *blocks = mem_alloc(g->scopes.n * sizeof *blocks), first = 0, second = 0;
+    for (id s = 1; s < g->storages.n; s++) {
+        id b = g->storages.at[s].kind == KIND_PARAM ? block_of_weight(g, s) : 0;
+        if (!b) continue;
+        c.all += padded(g, s);
+        blocks[b] += padded(g, s);
+        if (padded(g, s) > c.largest) c.largest = padded(g, s);
+    }
+    for (id b = 1; b < g->scopes.n; b++) {
+        if (blocks[b] > first) second = first, first = blocks[b];
+        else if (blocks[b] > second) second = blocks[b];
+    }
+    c.two = first + second;
+    mem_free(blocks);
+    return c;
+}
+
+/* The most bytes of storages of a kind that one node of the update touches. */
+static uint64_t largest_visit(const struct graph *g, enum kind kind)
+{
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_UPDATE].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_UPDATE].nodes.at[k]);
+        uint64_t sum = 0;
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i] && storage_of(g, n->in[i])->kind == kind) sum += padded(g, tensor_at(g, n->in[i])->storage);
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+/* The most bytes that copies out of `kind` homes have in the compute space at one instant. */
+static uint64_t most_visiting(const struct planned *x, enum program p, enum kind kind)
+{
+    const struct graph *g = &x->r.graph;
+    uint32_t n = g->order[p].nodes.n;
+    int64_t *change = mem_alloc((n + 1) * sizeof *change), now = 0, most = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const struct node *c = node_at(g, g->order[p].nodes.at[k]);
+        if (c->op != OP_COPY || storage_of(g, c->in[0])->space != SPACE_HOST || storage_of(g, c->in[0])->kind != kind) continue;
+        id s = tensor_at(g, c->out[0])->storage;
+        const struct life *l = &x->r.plan.placement.life[p][s];
+        assert_true(l->used && l->start == k && l->end > k);
+        change[l->start] += (int64_t)padded(g, s);
+        change[l->end + 1] -= (int64_t)padded(g, s);
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        now += change[k];
+        if (now > most) most = now;
+    }
+    mem_free(change);
+    return (uint64_t)most;
+}
+
+/* --- what must be saved ----------------------------------------------------------------------- */
+
+static const char *const presets_tested[] = {"llama-tiny", "sam-tiny", "tinysam-tiny"};
+static const char *const f32_sets[] = {"memory.precision=f32", "memory.micro_batch=8", NULL};
+static const char *const bf16_sets[] = {"memory.precision=bf16", "memory.micro_batch=8", NULL};
+static const char *const split_sets[] = {"memory.precision=f32", "memory.micro_batch=2", NULL};
+static const char *const *const sets_tested[] = {f32_sets, bf16_sets, split_sets};
+
+/* All storages of a kind leave; the largest visit takes some of it back. */
+static void check_kind(const struct planned *none, const char *preset, const char *word, enum kind kind, const char *const *sets)
+{
+    struct planned x;
+    plan_preset(&x, preset, word, sets);
+    uint64_t all = bytes_of_kind(&none->r.graph, kind), visit = largest_visit(&none->r.graph, kind);
+    assert_true(all > 0 && visit > 0 && visit < all);
+    assert_int_equal(none->r.plan.persistent[SPACE_DEVICE] - x.r.plan.persistent[SPACE_DEVICE], all);
+    assert_int_equal(host_arena(&x), all);
+    assert_int_equal(most_visiting(&x, PROGRAM_UPDATE, kind), visit);
+    if (device_arena(&x) > device_arena(none) - all + visit)
+        fail_msg("%s, %s: %llu bytes, without it %llu; %llu left, at most %llu visit", preset, word, (unsigned long long)device_arena(&x),
+                 (unsigned long long)device_arena(none), (unsigned long long)all, (unsigned long long)visit);
+    planned_free(&x);
+}
+
+static void check_weights(const struct planned *none, const char *preset, const char *const *sets)
+{
+    struct planned x;
+    plan_preset(&x, preset, "weights", sets);
+    struct weights_count c = count_weights(&none->r.graph);
+    assert_true(c.all > c.two);
+    assert_int_equal(none->r.plan.persistent[SPACE_DEVICE] - x.r.plan.persistent[SPACE_DEVICE], c.all);
+    assert_int_equal(host_arena(&x), c.all);
+    for (int p = 0; p < PROGRAM_COUNT; p++) {
+        uint64_t most = most_visiting(&x, p, KIND_PARAM);
+        if (most > (p == PROGRAM_UPDATE ? c.largest : c.two) || !most)
+            fail_msg("%s, program %s: %llu bytes of weights visit; two blocks have %llu", preset, program_name(p), (unsigned long long)most, (unsigned long long)c.two);
+    }
+    if (device_arena(&x) > device_arena(none) - c.all + c.two)
+        fail_msg("%s: %llu bytes, without it %llu; %llu left, two blocks have %llu", preset, (unsigned long long)device_arena(&x),
+                 (unsigned long long)device_arena(none), (unsigned long long)c.all, (unsigned long long)c.two);
+    planned_free(&x);
+}
+
+/* Where the backward begins: the most is saved there. */
+static uint32_t turning_point(const struct graph *g)
+{
+    const struct order *o = &g->order[PROGRAM_STEP];
+    for (uint32_t k = 0; k < o->nodes.n; k++)
+        if (node_at(g, o->nodes.at[k])->phase == PHASE_BACKWARD && node_at(g, o->nodes.at[k])->op != OP_COPY && node_at(g, o->nodes.at[k])->op != OP_FILL) return k;
+    return 0;
+}
+
+static uint64_t alive(const struct planned *x, enum space space, uint32_t at)
+{
+    const struct graph *g = &x->r.graph;
+    uint64_t sum = 0;
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct life *l = &x->r.plan.placement.life[PROGRAM_STEP][s];
+        bool here = l->used && l->start <= at && at <= l->end && g->storages.at[s].kind == KIND_ACT && g->storages.at[s].space == space;
+        sum += here ? padded(g, s) : 0;
+    }
+    return sum;
+}
+
+static void check_activations(const struct planned *none, const char *preset, const char *const *sets)
+{
+    struct planned x;
+    plan_preset(&x, preset, "activations", sets);
+    assert_int_equal(none->r.plan.persistent[SPACE_DEVICE], x.r.plan.persistent[SPACE_DEVICE]);
+    assert_int_equal(x.r.plan.persistent[SPACE_HOST], 0);
+    uint64_t away = alive(&x, SPACE_HOST, turning_point(&x.r.graph)), before = alive(none, SPACE_DEVICE, turning_point(&none->r.graph)),
+             after = alive(&x, SPACE_DEVICE, turning_point(&x.r.graph));
+    assert_true(away > 0 && host_arena(&x) >= away);
+    /* Nothing was fetched yet, and nothing else changed. */
+    if (after != before - away)
+        fail_msg("%s: %llu bytes are alive at the turning point, without it %llu; %llu are away", preset, (unsigned long long)after, (unsigned long long)before,
+                 (unsigned long long)away);
+    assert_true(device_arena(&x) < device_arena(none));
+    print_message("%-14s %-22s activations %llu away, arena %llu -> %llu\n", preset, sets[0], (unsigned long long)away, (unsigned long long)device_arena(none),
+                  (unsigned long long)device_arena(&x));
+    planned_free(&x);
+}
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(presets_tested); i++)
+        for (size_t k = 0; k < COUNT(sets_tested); k++) {
+            const char *preset = presets_tested[i], *const *sets = sets_tested[k];
+            struct planned none, all;
+            plan_preset(&none, preset, "none", sets);
+            assert_int_equal(host_arena(&none), 0);
+            check_kind(&none, preset, "optimizer", KIND_STATE, sets);
+            if (sets == bf16_sets) check_kind(&none, preset, "masters", KIND_MASTER, sets);
+            check_weights(&none, preset, sets);
+            check_activations(&none, preset, sets);
+            plan_preset(&all, preset, "optimizer+masters+weights+activations", sets);
+            uint64_t gone = none.r.plan.persistent[SPACE_DEVICE] - all.r.plan.persistent[SPACE_DEVICE];
+            assert_int_equal(gone, bytes_of_kind(&none.r.graph, KIND_STATE) + bytes_of_kind(&none.r.graph, KIND_MASTER) + count_weights(&none.r.graph).all);
+            assert_int_equal(all.r.plan.persistent[SPACE_HOST], gone);
+            planned_free(&all);
+            planned_free(&none);
+        }
+}
+
+/* --- copies ------------------------------------------------------------------------------------ */
+
+/* Every copy between the spaces is in the copy lane and at the level of the micro-batches' body; a block's weights
+ * are fetched before the block in front of it has begun. */
+static void test_order(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"memory.precision=f32", "memory.micro_batch=2", "memory.head_chunks=2", "prompts.iterations=3", NULL};
+    for (size_t i = 0; i < COUNT(presets_tested); i++) {
+        struct planned x;
+        plan_preset(&x, presets_tested[i], "weights+activations", sets);
+        const struct graph *g = &x.r.graph;
+        const struct order *o = &g->order[PROGRAM_STEP];
+        uint32_t copies = 0, ahead = 0;
+        id last = 0;
+        for (uint32_t k = 0; k < o->nodes.n; k++) {
+            const struct node *n = node_at(g, o->nodes.at[k]);
+            bool crosses = n->op == OP_COPY && storage_of(g, n->in[0])->space != storage_of(g, n->out[0])->space;
+            if (!crosses) {
+                last = graph_block_of(g, n->scope);
+                continue;
+            }
+            copies++;
+            assert_int_equal(n->lane, LANE_COPY);
+            assert_true(n->loop && !g->loops.at[n->loop].parent);
+            ahead += n->phase == PHASE_FORWARD && graph_block_of(g, n->scope) && last != graph_block_of(g, n->scope);
+        }
+        assert_true(copies > 20 && ahead > 10);
+        planned_free(&x);
+    }
+}
+
+/* --- any update ---------------------------------------------------------------------------------- */
+
+/* An update of other nodes than AdamW, with two states and a view: state a is added to, state
+ * b is written over, and both are whole at home again afterwards. */
+static void test_any_node(void **state)
+{
+    (void)state;
+    struct graph g;
+    graph_init(&g);
+    graph_step(&g);
+    id w = graph_param(&g, "w", DT_F32, 2, (int64_t[]){4, 6}, (struct init){0});
+    struct cursor before = graph_move(&g, PROGRAM_UPDATE, PHASE_UPDATE, "test");
+    id storage_a = graph_storage(&g, "a", KIND_STATE, SPACE_DEVICE, 96), storage_b = graph_storage(&g, "b", KIND_STATE, SPACE_DEVICE, 48);
+    id a = graph_tensor(&g, "a", storage_a, DT_F32, 2, (int64_t[]){4, 6}, 0), b = graph_tensor(&g, "b", storage_b, DT_F32, 2, (int64_t[]){2, 6}, 0);
+    id sum = op_accumulate(&g, w, a), half = op_slice(&g, sum, 0, 1, 2);
+    op_accumulate(&g, op_scale(&g, half, 2), b);
+    g.at = before;
+    graph_verify(&g, "test");
+    struct settings s = {.offload = AWAY_STATE, .accumulation = 1, .micro_batch = 1};
+    pass_offload(&g, &s);
+    graph_verify(&g, "offload");
+    uint32_t fetched = 0, stored = 0, touched = 0;
+    for (uint32_t k = 0; k < g.order[PROGRAM_UPDATE].nodes.n; k++) {
+        const struct node *n = node_at(&g, g.order[PROGRAM_UPDATE].nodes.at[k]);
+        for (int i = 0; i < n->nin; i++) touched += n->op != OP_COPY && n->in[i] && storage_of(&g, n->in[i])->space == SPACE_HOST;
+        for (int i = 0; i < n->nout; i++) touched += n->op != OP_COPY && n->out[i] && storage_of(&g, n->out[i])->space == SPACE_HOST;
+        if (n->op != OP_COPY) continue;
+        fetched += storage_of(&g, n->in[0])->space == SPACE_HOST;
+        stored += n->nin == 2 && storage_of(&g, n->in[1])->space == SPACE_HOST;
+    }
+    assert_int_equal(g.storages.at[storage_a].space, SPACE_HOST);
+    assert_int_equal(fetched, 2);
+    assert_int_equal(stored, 2);
+    assert_int_equal(touched, 0);
+    graph_free(&g);
+}
+
+static void test_ladder(void **state)
+{
+    (void)state;
+    struct settings full = {.precision = DT_F32}, half = {.precision = DT_BF16};
+    assert_int_equal(away_ladder(0), 0);
+    assert_int_equal(away_ladder(AWAY_RUNGS - 1), AWAY_ALL);
+    int f32 = 0, bf16 = 0;
+    for (int i = 1; i < AWAY_RUNGS; i++) {
+        assert_int_equal(away_ladder(i) & away_ladder(i - 1), away_ladder(i - 1));
+        f32 += !away_repeats(i, &full);
+        bf16 += !away_repeats(i, &half);
+    }
+    assert_int_equal(f32, AWAY_RUNGS - 2);
+    assert_int_equal(bf16, AWAY_RUNGS - 1);
+}
+
+/* --- where it lies ---------------------------------------------------------------------------------- */
+
+/* The second space is a shared mapping of a file that has no name any more, and no byte of it is anonymous memory. */
+static void test_mapping(void **state)
+{
+    (void)state;
+    struct planned x;
+    struct error e = {0};
+    char line[600], *at;
+    plan_preset(&x, "llama-tiny", "optimizer+weights", f32_sets);
+    must(run_start(&x.r, NULL, true, &e), &e);
+    memset(x.r.device.arena[SPACE_HOST], 1, host_arena(&x));
+    bool found = false;
+    long anonymous = -1;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        unsigned long from, to;
+        char rights[8];
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3) {
+            if (found) break;
+            found = from == (unsigned long)x.r.device.arena[SPACE_HOST];
+            if (!found) continue;
+            assert_true(rights[3] == 's' && strstr(line, "/tmp/") && strstr(line, "(deleted)"));
+            assert_int_equal(to - from, align_up(host_arena(&x), 4096));
+        } else if (found && (at = strstr(line, "Anonymous:")) == line) {
+            anonymous = atol(line + 10);
+        }
+    }
+    fclose(f);
+    assert_true(found);
+    assert_int_equal(anonymous, 0);
+    planned_free(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes),  cmocka_unit_test(test_order),   cmocka_unit_test(test_any_node),
+                                       cmocka_unit_test(test_ladder), cmocka_unit_test(test_mapping)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
