@@ -467,6 +467,15 @@ void graph_replace(struct graph *g, enum program p, id from, id to)
     }
 }
 
+void graph_replace_all(struct graph *g, enum program p, const id *instead, uint32_t count)
+{
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i] < count && instead[n->in[i]]) n->in[i] = instead[n->in[i]];
+    }
+}
+
 void graph_infer(struct graph *g, enum program p)
 {
     for (uint32_t k = 0; k < g->order[p].nodes.n && !g->error.code; k++) {

@@ -322,6 +322,8 @@ struct param *graph_param_of(const struct graph *g, id tensor); /* NULL: not a p
 void graph_redirect(struct graph *g, id tensor, id target);
 /* Replaces input `from` by `to` in every node of the program. */
 void graph_replace(struct graph *g, enum program p, id from, id to);
+/* The same for many at once: instead[from], by tensor up to `count`; 0: it stays. */
+void graph_replace_all(struct graph *g, enum program p, const id *instead, uint32_t count);
 
 /* Adds to program `p` the gradients of `loss` (a scalar of it) with respect to every
  * parameter that is not frozen; fills params' grad (autodiff.c). The loss's own gradient is 1,
