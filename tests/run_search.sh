@@ -25,28 +25,30 @@ check 'the smallest budget trains' runs_at_smallest
 
 refuses_below() {
     smallest_of || return 1
-    expect 3 "instant [0-9]+.*that last.*--memory $smallest.*data.sequence: [0-9]+" "$binary" plan "$tmp/tiny.yaml" --memory $((smallest - 1)) --json || return 1
-    [ "$(json "$tmp/out" fits)" = false ] || { echo 'fits is not false'; return 1; }
+    expect 3 "instant [0-9]+.*that last.*--memory $smallest.*would fit: memory.micro_batch: auto" "$binary" plan "$tmp/tiny.yaml" --memory $((smallest - 1)) --json || return 1
+    grep -q '"fits": false' "$tmp/out" || { echo 'fits is not false'; return 1; }
     [ "$(json "$tmp/out" smallest_budget_bytes)" = "$smallest" ] || { echo 'another smallest budget'; return 1; }
-    [ -n "$(json "$tmp/out" peak.instant)" ] && [ -n "$(json "$tmp/out" changes_that_fit.0.change)" ] || { echo 'no instant, or no change'; return 1; }
-    json "$tmp/out" changes_that_fit.0.change
+    [ "$(json "$tmp/out" peak.instant)" -ge 0 ] || { echo 'no instant'; return 1; }
+    grep -q '"change": "memory.micro_batch: auto"' "$tmp/out" || { echo 'no change that fits'; return 1; }
 }
 check 'one byte below it is refused, with what would fit' refuses_below
 
 tells() {
     smallest_of || return 1
     expect 0 '' "$binary" plan "$tmp/tiny.yaml" --memory "$smallest" --json || return 1
-    [ "$(json "$tmp/out" techniques.0.saved_bytes)" -gt 0 ] || { echo 'the first technique saves nothing'; return 1; }
-    json "$tmp/out" techniques.0.name
+    grep -q '"saved_bytes": [1-9]' "$tmp/out" || { echo 'no technique saves anything'; return 1; }
+    grep -o '"name": "recompute[^"]*"' "$tmp/out"
 }
 check 'techniques tell what they saved' tells
 
 card() {
-    expect 0 'unmeasured' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=rtx-4090 || return 1
-    expect 0 '"prediction": "unmeasured"' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=t4 --json || return 1
+    expect 0 '' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=rtx-4090 || return 1
+    grep -q 'unmeasured' "$tmp/out" || { echo 'nothing says unmeasured'; return 1; }
+    expect 0 '' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=t4 --json || return 1
+    grep -q '"prediction": "unmeasured"' "$tmp/out" || { echo 'nothing says unmeasured'; return 1; }
     expect 2 'no profile of a card' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=rtx-1 || return 1
     expect 2 'is a card; set device.kind' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cpu --set device.profile=t4 || return 1
 }
 check 'a card that is not here' card
 
-finish
+summary
