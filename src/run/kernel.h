@@ -31,6 +31,8 @@ struct profile {
     double copy_bandwidth;     /* between the two spaces */
     double launch_seconds;     /* fixed price of a node */
     uint64_t library_workspace; /* cap for cuBLASLt and cuDNN */
+    uint64_t memory_bytes;     /* of the card; 0: not known */
+    const char *published;     /* where ceilings that nobody measured stand; NULL: they are not published ones */
     const struct calibration *measured; /* NULL: these are the built-in ceilings */
 };
 
