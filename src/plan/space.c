@@ -219,7 +219,8 @@ static void add_single(struct builder *b, struct settings s)
 }
 
 /* Weights and activations in the second space, for the smallest micro-batch: who needs them
- * needs that too. The fused step, where a step is one micro-batch. */
+ * needs that too. The fused step, where a step is one micro-batch, with nothing and with
+ * everything in the second space. */
 static void list_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
@@ -235,7 +236,10 @@ static void list_singles(struct builder *b)
             struct settings s = b->families.at[i].base;
             s.state = state;
             s.fused_step = true;
-            if (s.accumulation == 1) add_single(b, s);
+            if (s.accumulation != 1) continue;
+            add_single(b, s);
+            s.offload = away_ladder(AWAY_RUNGS - 1);
+            if (f->offload) add_single(b, s);
         }
     }
 }
