@@ -116,7 +116,7 @@ static void add_power(double *sums, const float *x, const float *g, int n, struc
     add_tile(sums, x, g, n, a, gamma, false);
 }
 
-/* The valid rows and columns of mask n. */
+/* The valid rows and columns of mask n; rows that only fill a piece up have less than none. */
 struct area {
     int64_t rows, columns;
 };
@@ -124,7 +124,7 @@ struct area {
 static struct area area_of(const struct launch *l, int64_t n)
 {
     const int32_t *valid = (const int32_t *)l->in[IN_VALID].data + 2 * n;
-    return (struct area){min_i64(valid[0], l->in[IN_LOGITS].dim[2]), min_i64(valid[1], l->in[IN_LOGITS].dim[3])};
+    return (struct area){max_i64(0, min_i64(valid[0], l->in[IN_LOGITS].dim[2])), max_i64(0, min_i64(valid[1], l->in[IN_LOGITS].dim[3]))};
 }
 
 static const uint8_t *bits_row(const struct launch *l, int64_t n, int64_t y)

@@ -36,14 +36,20 @@ static struct targets target_inputs(const struct sam_build *b)
                             op_reshape(g, keys, 1, (int64_t[]){N})};
 }
 
-/* Places and kinds as the step's batch brings them; with more rounds, copies to write to. */
-static struct prompt_state first_prompts(const struct sam_build *b)
+/* Places and kinds as the step's batch brings them, by row. */
+static struct prompt_state prompt_inputs(const struct sam_build *b)
 {
     struct graph *g = b->g;
     const int64_t N = b->B * b->M, P = b->asked.points;
     id places = graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
     id kinds = graph_input(g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, P});
-    struct prompt_state s = {op_reshape(g, places, 3, (int64_t[]){N, P, 2}), op_reshape(g, kinds, 2, (int64_t[]){N, P}), 0};
+    return (struct prompt_state){op_reshape(g, places, 3, (int64_t[]){N, P, 2}), op_reshape(g, kinds, 2, (int64_t[]){N, P}), 0};
+}
+
+/* With more rounds, copies to write to. */
+static struct prompt_state first_prompts(const struct sam_build *b, struct prompt_state s)
+{
+    struct graph *g = b->g;
     if (b->asked.rounds == 1) return s;
     return (struct prompt_state){op_copy(g, s.places, SPACE_DEVICE), op_copy(g, s.kinds, SPACE_DEVICE), op_fill(g, DT_I32, 1, (int64_t[]){1}, 0)};
 }
@@ -115,9 +121,10 @@ void sam_rounds(const struct sam_build *given, id image)
     b.asked.boxes = b.asked.single = false;
     b.asked.mask_inputs = 0;
     id grid = sam_places(&b);
-    id outer = graph_scope_push(g, "masks", SCOPE_ROWS);
     struct targets t = target_inputs(&b);
-    struct prompt_state s = first_prompts(&b);
+    struct prompt_state s = prompt_inputs(&b);
+    id outer = graph_scope_push(g, "masks", SCOPE_ROWS);
+    s = first_prompts(&b, s);
     id sum = op_fill(g, DT_F32, 0, NULL, 0), masks = 0;
     id first = graph_scope_push(g, "first", 0);
     if (b.asked.rounds > 1) g->at.loop = graph_loop(g, "first round", 1);
