@@ -27,12 +27,12 @@ DIRS := base io graph run cpu cuda passes plan models data train report lib cli
 SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)))
 
 # CUDA: on where nvcc is found, `make CUDA=0` forces it off. The device is a plug-in
-# beside the program (src/cuda/cuda.h); the planning half, plan.c, is in every build.
+# beside the program (src/cuda/cuda.h); the planning half, plan*.c, is in every build.
 NVCC      ?= $(shell command -v nvcc)
 CUDA      ?= $(if $(NVCC),1,0)
 CUDA_ARCH ?= sm_90
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_CS   := $(filter-out src/cuda/plan.c src/cuda/load.c,$(wildcard src/cuda/*.c))
+CUDA_CS   := $(filter-out src/cuda/plan%.c src/cuda/load.c,$(wildcard src/cuda/*.c))
 SRCS      := $(filter-out $(CUDA_CS),$(SRCS))
 ifeq ($(CUDA),1)
   ifneq ($(words $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h $(CUDA_HOME)/include/cublasLt.h)),2)

@@ -19,6 +19,7 @@ p.add_argument("--steps", type=int, default=2)
 p.add_argument("--threads", type=int, default=2)
 p.add_argument("--attention", choices=["sdpa", "eager"], default="sdpa")
 p.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="bf16: autocast over f32 weights")
+p.add_argument("--checkpoint", action="store_true", help="gradient checkpointing of every block of the encoder")
 p.add_argument("--blocks", default="WWGWWGWWGWWG", help="of the encoder: windows or global; a shorter row where a whole step takes too long")
 a = p.parse_args()
 
@@ -43,6 +44,8 @@ torch.manual_seed(0)
 memory = Memory()
 vision = SamVisionConfig(num_hidden_layers=len(a.blocks), global_attn_indexes=[i for i, kind in enumerate(a.blocks) if kind == "G"])
 model = SamModel._from_config(SamConfig(vision_config=vision), attn_implementation=a.attention).train()
+if a.checkpoint:
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 model.shared_image_embedding.positional_embedding.requires_grad_(False)  # fixed frequencies: nobody trains them
 optimizer = torch.optim.AdamW([w for w in model.parameters() if w.requires_grad], lr=1e-4)
 pixels = torch.randn(1, 3, 1024, 1024)

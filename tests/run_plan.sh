@@ -42,6 +42,8 @@ devices() {
 check 'cards by memory' devices
 small() { table "$tmp/words.yaml" --devices 0.7508 && [ "$(values fits)" = false ] && values smallest_budget_bytes; }
 check 'a card that is too small' small
+named() { table "$tmp/masks.yaml" --devices rtx-4060,rtx-4090,h200 && [ "$(values fits | sort -u)" = true ] && values samples_per_second | tr '\n' ' '; }
+check 'cards by name' named
 rules() {
     "$binary" plan "$tmp/words.yaml" --devices 24,40,80 --seed-formula --images 2 --set train.effective_batch=16 >"$tmp/out" || return 1
     # What the rule's code returns, not what its text says (14 x 1, 23 x 1, 47 x 1).

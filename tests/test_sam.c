@@ -191,7 +191,8 @@ static void test_rounds(void **state)
                                            {"memory.recompute=none", "memory.micro_batch=1", NULL},
                                            {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=2", NULL},
                                            {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=3", NULL},
-                                           {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL},
+                                           {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL}, /* pieces of one picture's masks */
+                                           {"memory.recompute=none", "memory.micro_batch=1", "memory.head_chunks=2", NULL}, /* the last is filled up */
                                            {"memory.recompute=selective", "memory.micro_batch=1", "memory.head_chunks=2", NULL}};
     int64_t n, k;
     float *want = gradients(&in_rounds, put_rounds, whole, &n);

@@ -55,7 +55,7 @@ static int plan(int argc, char **argv, struct error *e)
         struct run r = {0};
         rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
         if (!rc) {
-            rc = run_plan(&r, &c, &(struct run_options){.plan = o.plan, .train = true}, e);
+            rc = run_plan(&r, &c, &(struct run_options){.plan = o.plan, .train = true, .tell = true}, e);
             if (r.has_graph && (!rc || rc == PL_NOFIT)) show(&r, &o, !rc);
             if (!rc && o.output) rc = write_plan(&r, true, o.output, e);
             run_close(&r);

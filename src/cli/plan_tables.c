@@ -266,15 +266,27 @@ int table_frontier(const struct options *o, struct error *e)
 
 /* --- cards -------------------------------------------------------------------------------------- */
 
-/* A card by its memory. */
+/* A card by its memory, on the configuration's device; or by name, by what its maker publishes. */
 static int card_row(const struct options *o, const char *card, struct row *row, struct error *e)
 {
-    char *end;
+    char *end, profile[96];
+    const char *sets[] = {"device.kind=cuda", profile};
     double gib = strtod(card, &end);
-    if (!*card || *end || !(gib > 0 && gib < 1e5)) return error_set(e, PL_USAGE, "--devices: %s is not a number of GiB", card);
+    bool named = profile_is_card(card);
+    if (named) {
+        struct profile p;
+        int rc = profile_card(&p, card, e);
+        if (rc) return rc;
+        gib = (double)p.memory_bytes / (double)GIB;
+        snprintf(profile, sizeof profile, "device.profile=%s", card);
+        snprintf(row->label, sizeof row->label, "%.40s", card);
+    } else if (!*card || *end || !(gib > 0 && gib < 1e5)) {
+        return error_set(e, PL_USAGE, "--devices: %s is neither a number of GiB nor the name of a card (`--set device.profile=?` lists those)", card);
+    } else {
+        snprintf(row->label, sizeof row->label, "%g GiB", gib);
+    }
     if (gib <= CONTEXT) return error_set(e, PL_USAGE, "--devices: %s: a context alone takes %g GiB", card, CONTEXT);
-    snprintf(row->label, sizeof row->label, "%g GiB", gib);
-    return plan_row(o, NULL, 0, (uint64_t)((gib - CONTEXT) * (double)GIB), row, e);
+    return plan_row(o, sets, named ? 2 : 0, (uint64_t)((gib - CONTEXT) * (double)GIB), row, e);
 }
 
 /* Rules of thumb, beside. */

@@ -116,7 +116,7 @@ static void add_power(double *sums, const float *x, const float *g, int n, struc
     add_tile(sums, x, g, n, a, gamma, false);
 }
 
-/* The valid rows and columns of mask n. */
+/* The valid rows and columns of mask n; rows that only fill a piece up have less than none. */
 struct area {
     int64_t rows, columns;
 };
@@ -124,7 +124,7 @@ struct area {
 static struct area area_of(const struct launch *l, int64_t n)
 {
     const int32_t *valid = (const int32_t *)l->in[IN_VALID].data + 2 * n;
-    return (struct area){min_i64(valid[0], l->in[IN_LOGITS].dim[2]), min_i64(valid[1], l->in[IN_LOGITS].dim[3])};
+    return (struct area){max_i64(0, min_i64(valid[0], l->in[IN_LOGITS].dim[2])), max_i64(0, min_i64(valid[1], l->in[IN_LOGITS].dim[3]))};
 }
 
 static const uint8_t *bits_row(const struct launch *l, int64_t n, int64_t y)
@@ -163,7 +163,7 @@ static double mask_finish(const struct launch *l, int64_t n, double *sums, float
     const struct area v = area_of(l, n);
     const double smooth = (double)a->mask_loss.smooth;
     stats[0] = -1, stats[1] = stats[2] = stats[3] = 0;
-    if (v.rows <= 0 || v.columns <= 0) return 0; /* each by itself: of a piece that was filled up both are -100 (chunk.c) */
+    if (v.rows * v.columns <= 0) return 0;
     for (int64_t i = K * SUMS; i < blocks * K * SUMS; i++) sums[i % (K * SUMS)] += sums[i];
     double best = 0, iou = 0;
     for (int64_t k = 0; k < K; k++) {

@@ -66,8 +66,8 @@ static struct ref_mask ref_mask_of(const struct launch *l, int64_t n)
 {
     const struct operand *logits = &l->in[0], *valid = &l->in[3];
     const int64_t h = logits->dim[2], w = logits->dim[3];
-    return (struct ref_mask){l, n, logits->dim[1], h, w, min_i64(h, (int64_t)ref_get(valid, 2 * n)),
-                             min_i64(w, (int64_t)ref_get(valid, 2 * n + 1))};
+    return (struct ref_mask){l, n, logits->dim[1], h, w, max_i64(0, min_i64(h, (int64_t)ref_get(valid, 2 * n))),
+                             max_i64(0, min_i64(w, (int64_t)ref_get(valid, 2 * n + 1)))};
 }
 
 static int64_t logit_at(const struct ref_mask *m, int64_t k, int64_t y, int64_t x)
@@ -117,7 +117,7 @@ static void ref_mask_loss(const struct launch *l)
     for (int64_t n = 0; n < l->in[0].dim[0]; n++) {
         const struct ref_mask m = ref_mask_of(l, n);
         double best = INFINITY, stats[MASK_STATS] = {-1, 0, 0, 0};
-        for (int64_t k = 0; k < m.K && m.rows > 0 && m.columns > 0; k++) {
+        for (int64_t k = 0; k < m.K && m.rows * m.columns > 0; k++) {
             struct ref_sums s = ref_sums_of(&m, k);
             double A = 2 * s.pg + smooth, B = s.p + s.g + smooth;
             double loss = (double)l->attr->mask_loss.focal * s.focal / (double)(m.rows * m.columns) + (double)l->attr->mask_loss.dice * (1 - A / B);

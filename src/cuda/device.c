@@ -93,8 +93,8 @@ static void free_state(struct device *d)
 
 static int cuda_open(struct device *d, struct error *e)
 {
-    for (const struct kernel *k = cuda_kernels; k->op != OP_NONE; k++)
-        CHECK(cuda_kernel_named(k->name), "kernel %s is planned but has no running half", k->name);
+    for (const struct kernel *const *f = cuda_kernels; *f; f++)
+        for (const struct kernel *k = *f; k->op != OP_NONE; k++) CHECK(cuda_kernel_named(k->name), "kernel %s is planned but has no running half", k->name);
     TRY(check_driver(e));
     struct cuda_state *s = d->state = mem_alloc(sizeof *s);
     int rc = check_card(s, e);

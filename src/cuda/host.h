@@ -4,7 +4,7 @@
  *     device.c   the card: open, memory, copies, running, close
  *     record.c   a tape becomes captured graphs
  *     bind.c     running halves of the kernels, by name
- *     linear.c   the one that asks a library
+ *     linear.c, elementwise.c, norms.c, update.c   those, family by family (plan.h)
  */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
@@ -35,10 +35,11 @@ struct cuda_kernel {
 /* By the planning half's name; NULL: there is none. */
 const struct cuda_kernel *cuda_kernel_named(const char *name);
 
-/* linear.c */
-int linear_prepare(const struct cuda_state *s, struct entry *entry, struct error *e);
-int linear_launch(const struct launch *l, struct error *e);
-void linear_release(void *state);
+/* The families, each ended by a kernel without a name. */
+extern const struct cuda_kernel cuda_run_products[], cuda_run_elementwise[], cuda_run_norms[], cuda_run_update[];
+
+static inline bool has(const struct launch *l, int i) { return i < l->nin && l->in[i].data; }
+enum store store_of(enum dtype t);
 
 /* record.c: fills t->device_state; on failure leaves nothing behind. */
 int cuda_record(struct device *d, struct tape *t, struct error *e);

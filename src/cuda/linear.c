@@ -126,7 +126,7 @@ static int choose(struct linear *m, cublasLtMatmulPreference_t p, const struct e
                      (unsigned long long)l->work_bytes, n, cublasLtGetStatusName(rc));
 }
 
-int linear_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
+static int linear_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
 {
     CHECK((uintptr_t)entry->launch.work % 256 == 0, "the library wants its workspace aligned to 256");
     struct linear *m = mem_alloc(sizeof *m);
@@ -140,7 +140,7 @@ int linear_prepare(const struct cuda_state *s, struct entry *entry, struct error
     return rc;
 }
 
-void linear_release(void *state)
+static void linear_release(void *state)
 {
     struct linear *m = state;
     if (m->y) cublasLtMatrixLayoutDestroy(m->y);
@@ -152,7 +152,7 @@ void linear_release(void *state)
 
 /* --- launching --------------------------------------------------------------------- */
 
-int linear_launch(const struct launch *l, struct error *e)
+static int linear_launch(const struct launch *l, struct error *e)
 {
     const struct linear *m = l->state;
     const float one = 1, zero = 0;
@@ -164,3 +164,8 @@ int linear_launch(const struct launch *l, struct error *e)
                             m->y, l->out[0].data, m->y, &m->algorithm, l->work, l->work_bytes, l->stream));
     return PL_OK;
 }
+
+const struct cuda_kernel cuda_run_products[] = {
+    {"cublaslt_linear", linear_prepare, linear_launch, linear_release},
+    {0},
+};

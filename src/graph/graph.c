@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "graph/names.h"
 #include "graph/ops.h"
 
 const char *kind_name(enum kind k)
@@ -60,6 +61,7 @@ void graph_free(struct graph *g)
     vec_free(&g->params);
     vec_free(&g->outputs);
     vec_free(&g->names);
+    name_index_free(&g->index);
     vec_free(&g->blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) vec_free(&g->order[p].nodes);
 }
@@ -77,6 +79,7 @@ void graph_copy(struct graph *to, const struct graph *from)
     VEC_COPY(&to->params);
     VEC_COPY(&to->outputs);
     VEC_COPY(&to->names);
+    name_index_copy(&to->index, &from->index);
     VEC_COPY(&to->blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) VEC_COPY(&to->order[p].nodes);
 }
@@ -99,23 +102,6 @@ id graph_fail(struct graph *g, const char *fmt, ...)
     error_set(&g->error, PL_USAGE, "%s%s%s", scope, *scope ? ": " : "", text);
     return 0;
 }
-
-/* --- names ---------------------------------------------------------------- */
-
-/* `s` may itself be a name of this graph: it is found again after the table grew. */
-id graph_intern(struct graph *g, const char *s)
-{
-    if (!s || !*s) return 0;
-    uint32_t n = (uint32_t)strlen(s) + 1, at = g->names.n;
-    bool ours = s >= g->names.at && s < g->names.at + at;
-    size_t offset = ours ? (size_t)(s - g->names.at) : 0;
-    vec_grow((void **)&g->names.at, &g->names.cap, at + n, 1);
-    memcpy(g->names.at + at, ours ? g->names.at + offset : s, n);
-    g->names.n += n;
-    return at;
-}
-
-const char *graph_name(const struct graph *g, id name) { return &g->names.at[name]; }
 
 /* --- tensors ---------------------------------------------------------------- */
 
@@ -181,10 +167,11 @@ id graph_tensor(struct graph *g, const char *name, id storage, enum dtype t, int
     return g->tensors.n - 1;
 }
 
-static id storage_by_name(const struct graph *g, enum kind kind, const char *name)
+static id storage_by_name(struct graph *g, enum kind kind, const char *name)
 {
+    id wanted = graph_intern(g, name);
     for (id s = 1; s < g->storages.n; s++)
-        if (g->storages.at[s].kind == kind && !strcmp(graph_name(g, g->storages.at[s].name), name)) return s;
+        if (g->storages.at[s].kind == kind && g->storages.at[s].name == wanted) return s;
     return 0;
 }
 
@@ -207,20 +194,26 @@ static bool same_shape(const struct tensor *x, int rank, const int64_t *dim)
     return x->rank == rank && !memcmp(x->dim, dim, rank * sizeof *dim);
 }
 
+static id add_param(struct graph *g, const char *name, struct param p)
+{
+    vec_push(&g->params, p);
+    names_slot(g, name)->param = g->params.n;
+    return p.tensor;
+}
+
 id graph_param(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, struct init init)
 {
     char other[256];
     if (g->rename) name = g->rename(name, other, sizeof other);
-    for (uint32_t i = 0; i < g->params.n; i++) {
-        id have = g->params.at[i].tensor;
-        if (strcmp(graph_name(g, tensor_at(g, have)->name), name)) continue;
+    const struct name_slot *known = names_slot(g, name);
+    if (known->param) {
+        id have = g->params.at[known->param - 1].tensor;
         if (!same_shape(tensor_at(g, have), rank, dim))
             return graph_fail(g, "parameter %s is used with two shapes", name);
         return have;
     }
     id x = leaf(g, name, KIND_PARAM, t, rank, dim);
-    if (x) vec_push(&g->params, ((struct param){.tensor = x, .master = x, .init = init}));
-    return x;
+    return x ? add_param(g, name, (struct param){.tensor = x, .master = x, .init = init}) : 0;
 }
 
 id graph_input(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim)
@@ -234,17 +227,17 @@ id graph_input(struct graph *g, const char *name, enum dtype t, int rank, const 
 
 id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data)
 {
-    id s = storage_by_name(g, KIND_CONST, name);
-    if (s)
-        for (uint32_t i = 0; i < g->params.n; i++)
-            if (tensor_at(g, g->params.at[i].tensor)->storage == s) return g->params.at[i].tensor;
+    const struct name_slot *known = names_slot(g, name);
+    if (known->param && storage_of(g, g->params.at[known->param - 1].tensor)->kind == KIND_CONST)
+        return g->params.at[known->param - 1].tensor;
     id x = leaf(g, name, KIND_CONST, t, rank, dim);
     if (!x) return 0;
     id at = g->blob.n;
     uint64_t bytes = tensor_bytes(tensor_at(g, x));
-    for (uint64_t i = 0; i < bytes; i++) vec_push(&g->blob, ((const uint8_t *)data)[i]);
-    vec_push(&g->params, ((struct param){.tensor = x, .master = x, .init = {INIT_DATA, 0, at}, .frozen = true}));
-    return x;
+    vec_grow((void **)&g->blob.at, &g->blob.cap, at + (uint32_t)bytes, 1);
+    memcpy(g->blob.at + at, data, bytes);
+    g->blob.n += (uint32_t)bytes;
+    return add_param(g, name, (struct param){.tensor = x, .master = x, .init = {INIT_DATA, 0, at}, .frozen = true});
 }
 
 id graph_step(struct graph *g)
@@ -290,13 +283,12 @@ id graph_scope_push(struct graph *g, const char *name, int flags)
     const char *outer = before ? graph_name(g, g->scopes.at[before].name) : "";
     snprintf(full, sizeof full, "%s%s%s", outer, *outer ? "." : "", name);
     /* The programs share scopes: evaluation's layer 3 is training's layer 3. */
-    for (id s = 1; s < g->scopes.n; s++)
-        if (!strcmp(graph_name(g, g->scopes.at[s].name), full)) {
-            g->at.scope = s;
-            return before;
-        }
-    vec_push(&g->scopes, ((struct scope){before, graph_intern(g, full), flags}));
-    g->at.scope = g->scopes.n - 1;
+    struct name_slot *known = names_slot(g, full);
+    if (!known->scope) {
+        vec_push(&g->scopes, ((struct scope){before, known->name, flags}));
+        known->scope = g->scopes.n - 1;
+    }
+    g->at.scope = known->scope;
     return before;
 }
 
@@ -353,17 +345,31 @@ int op_must_alias(const struct graph *g, const struct node *n, int o)
     return a - 1;
 }
 
-static void output_name(const struct graph *g, const struct op_row *row, int o, char out[256])
+/* Appends at most what is left of `out`, which ends before `end`. */
+static char *put(char *out, const char *end, const char *s)
 {
+    while (*s && out < end) *out++ = *s++;
+    return out;
+}
+
+/* "d:model.layers.3.mlp.linear/1". Thousands are made for each plan that is looked at. */
+static id output_name(struct graph *g, const struct op_row *row, int o)
+{
+    char text[256], index[3] = {'/', (char)('0' + o), 0};
+    char *at = text, *end = text + sizeof text - 1;
+    if (g->at.phase == PHASE_BACKWARD) at = put(at, end, "d:");
+    if (g->at.phase == PHASE_RECOMPUTE) at = put(at, end, "r:");
     const char *scope = g->at.scope ? graph_name(g, g->scopes.at[g->at.scope].name) : "";
-    const char *phase = g->at.phase == PHASE_BACKWARD ? "d:" : g->at.phase == PHASE_RECOMPUTE ? "r:" : "";
-    char index[16] = "";
-    if (o) snprintf(index, sizeof index, "/%d", o);
-    snprintf(out, 256, "%s%s%s%s%s", phase, scope, *scope ? "." : "", row->name, index);
+    at = put(at, end, scope);
+    if (*scope) at = put(at, end, ".");
+    at = put(at, end, row->name);
+    if (o) at = put(at, end, index);
+    *at = 0;
+    return graph_intern(g, text);
 }
 
 /* Output `o` takes its place: input `from`'s bytes, or a storage of its own. */
-static void place_output(struct graph *g, struct node *n, int o, struct tensor *x, int from, const char *name)
+static void place_output(struct graph *g, struct node *n, int o, struct tensor *x, int from, id name)
 {
     const struct op_row *row = &op_table[n->op];
     if (from >= 0) {
@@ -380,9 +386,10 @@ static void place_output(struct graph *g, struct node *n, int o, struct tensor *
     } else {
         tensor_dense_strides(x);
         enum space space = n->op == OP_COPY ? n->attr.copy.space : SPACE_DEVICE;
-        x->storage = graph_storage(g, name, KIND_ACT, space, tensor_bytes(x));
+        vec_push(&g->storages, ((struct storage){tensor_bytes(x), space, KIND_ACT, name}));
+        x->storage = g->storages.n - 1;
     }
-    x->name = graph_intern(g, name);
+    x->name = name;
     vec_push(&g->tensors, *x);
     n->out[o] = g->tensors.n - 1;
 }
@@ -408,9 +415,7 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
         int from = row->flags & OPF_VIEW ? 0 : op_must_alias(g, &n, o);
         if (f.out[o].dtype == DT_NONE) continue; /* an optional output */
         f.out[o].node = self;
-        char name[256];
-        output_name(g, row, o, name);
-        place_output(g, &n, o, &f.out[o], from, name);
+        place_output(g, &n, o, &f.out[o], from, output_name(g, row, o));
     }
     vec_push(&g->nodes, n);
     vec_push(&g->order[g->at.program].nodes, self);
@@ -459,6 +464,15 @@ void graph_replace(struct graph *g, enum program p, id from, id to)
         struct node *n = node_at(g, g->order[p].nodes.at[k]);
         for (int i = 0; i < n->nin; i++)
             if (n->in[i] == from) n->in[i] = to;
+    }
+}
+
+void graph_replace_all(struct graph *g, enum program p, const id *instead, uint32_t count)
+{
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i] < count && instead[n->in[i]]) n->in[i] = instead[n->in[i]];
     }
 }
 

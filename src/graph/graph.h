@@ -211,6 +211,17 @@ struct cursor {
     id scope, loop, made_by, origin;
 };
 
+/* Where a name is found, and what it is the name of (names.c). */
+struct name_slot {
+    id name;
+    uint32_t param;                    /* its place in params, plus 1; 0: none */
+    id scope;
+};
+struct name_index {
+    struct name_slot *slot;
+    uint32_t slots, used;
+};
+
 struct graph {
     VEC(struct storage) storages;
     VEC(struct tensor) tensors;
@@ -220,7 +231,8 @@ struct graph {
     VEC(struct cut) cuts;              /* from element 0 */
     VEC(struct param) params;          /* from element 0 */
     VEC(struct output) outputs;        /* from element 0 */
-    VEC(char) names;                   /* interned strings; an id is an offset */
+    VEC(char) names;                   /* interned strings, each once; an id is an offset */
+    struct name_index index;           /* of names */
     VEC(uint8_t) blob;                 /* data of constants */
     struct order order[PROGRAM_COUNT];
     id step;                           /* the tensor over struct step_block */
@@ -310,6 +322,8 @@ struct param *graph_param_of(const struct graph *g, id tensor); /* NULL: not a p
 void graph_redirect(struct graph *g, id tensor, id target);
 /* Replaces input `from` by `to` in every node of the program. */
 void graph_replace(struct graph *g, enum program p, id from, id to);
+/* The same for many at once: instead[from], by tensor up to `count`; 0: it stays. */
+void graph_replace_all(struct graph *g, enum program p, const id *instead, uint32_t count);
 
 /* Adds to program `p` the gradients of `loss` (a scalar of it) with respect to every
  * parameter that is not frozen; fills params' grad (autodiff.c). The loss's own gradient is 1,

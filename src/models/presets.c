@@ -125,6 +125,7 @@ const struct preset presets[] = {
     {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},         /* bytes as tokens, 0.8 M */
     {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},   /* the GPT-2 small shape */
     {"llama-1b", LLAMA(32000, 2048, 5632, 22, 32, 4, 2048, false)},    /* the TinyLlama shape, 1.1 B */
+    {"llama-7b", LLAMA(32000, 4096, 11008, 32, 32, 32, 4096, false)},  /* the Llama 2 shape, 6.7 B */
     {"clip-vit-b-16", TOWER("CLIPVisionModel", "clip_vision_model", "quick_gelu", 1e-05)},          /* 86 M */
     {"siglip-base-16-224", TOWER("SiglipVisionModel", "siglip_vision_model", "gelu_pytorch_tanh", 1e-06)}, /* 93 M */
     {"sam-vit-b", SAM(768, 12, 12, 3072, "2, 5, 8, 11")},      /* 94 M */

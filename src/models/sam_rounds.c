@@ -36,7 +36,7 @@ static struct targets target_inputs(const struct sam_build *b)
                             op_reshape(g, keys, 1, (int64_t[]){N})};
 }
 
-/* Places and kinds as the step's batch brings them. */
+/* Places and kinds as the step's batch brings them, by row. */
 static struct prompt_state prompt_inputs(const struct sam_build *b)
 {
     struct graph *g = b->g;
@@ -46,12 +46,12 @@ static struct prompt_state prompt_inputs(const struct sam_build *b)
     return (struct prompt_state){op_reshape(g, places, 3, (int64_t[]){N, P, 2}), op_reshape(g, kinds, 2, (int64_t[]){N, P}), 0};
 }
 
-/* What rounds begin with: with more than one, copies to write to. */
-static struct prompt_state first_prompts(const struct sam_build *b, struct prompt_state given)
+/* With more rounds, copies to write to. */
+static struct prompt_state first_prompts(const struct sam_build *b, struct prompt_state s)
 {
     struct graph *g = b->g;
-    if (b->asked.rounds == 1) return given;
-    return (struct prompt_state){op_copy(g, given.places, SPACE_DEVICE), op_copy(g, given.kinds, SPACE_DEVICE), op_fill(g, DT_I32, 1, (int64_t[]){1}, 0)};
+    if (b->asked.rounds == 1) return s;
+    return (struct prompt_state){op_copy(g, s.places, SPACE_DEVICE), op_copy(g, s.kinds, SPACE_DEVICE), op_fill(g, DT_I32, 1, (int64_t[]){1}, 0)};
 }
 
 /* One answer and its part of the loss, added to `sum`. */
@@ -121,11 +121,10 @@ void sam_rounds(const struct sam_build *given, id image)
     b.asked.boxes = b.asked.single = false;
     b.asked.mask_inputs = 0;
     id grid = sam_places(&b);
-    /* Outside of what may be cut into pieces, so that they can be: by mask where there is one image. */
     struct targets t = target_inputs(&b);
-    struct prompt_state given_prompts = prompt_inputs(&b);
+    struct prompt_state s = prompt_inputs(&b);
     id outer = graph_scope_push(g, "masks", SCOPE_ROWS);
-    struct prompt_state s = first_prompts(&b, given_prompts);
+    s = first_prompts(&b, s);
     id sum = op_fill(g, DT_F32, 0, NULL, 0), masks = 0;
     id first = graph_scope_push(g, "first", 0);
     if (b.asked.rounds > 1) g->at.loop = graph_loop(g, "first round", 1);

@@ -21,26 +21,14 @@ struct carry {
     VEC(id) prologue;        /* fills, before the loop */
     VEC(id) body;
     uint32_t *sums;          /* by storage: gradients and outputs that lie there */
+    id *writer;              /* by storage: the first node of the body that writes it */
+    bool *used;              /* by storage: the body does more with it than adding, after that write */
+    bool *moved;             /* by node: it went to the prologue */
 };
-
-/* The first node of the body that writes the storage of `t`. */
-static id first_writer(const struct carry *c, id t)
-{
-    id s = tensor_at(c->g, t)->storage;
-    for (uint32_t k = 0; k < c->body.n; k++) {
-        const struct node *n = node_at(c->g, c->body.at[k]);
-        for (int o = 0; o < n->nout && !(op_table[n->op].flags & OPF_VIEW); o++)
-            if (n->out[o] && tensor_at(c->g, n->out[o])->storage == s) return c->body.at[k];
-    }
-    return 0;
-}
 
 static void move_to_prologue(struct carry *c, id node)
 {
-    uint32_t n = 0;
-    for (uint32_t k = 0; k < c->body.n; k++)
-        if (c->body.at[k] != node) c->body.at[n++] = c->body.at[k];
-    c->body.n = n;
+    c->moved[node] = true;
     node_at(c->g, node)->loop = 0;
     vec_push(&c->prologue, node);
 }
@@ -57,24 +45,38 @@ static id zero_like(struct carry *c, id t)
     return z;
 }
 
-/* May the storage of `t` hold the running sum? Only when no other sum begins there, and
- * all the body does with it after its first write is adding: a node that reads the
- * value of one iteration, or writes over it, must not meet the sum. */
-static bool only_added_to(const struct carry *c, id t, id first)
+static void note_writers(struct carry *c)
 {
     const struct graph *g = c->g;
-    id s = tensor_at(g, t)->storage;
-    if (c->sums[s] > 1) return false;
     for (uint32_t k = 0; k < c->body.n; k++) {
         const struct node *n = node_at(g, c->body.at[k]);
-        if (c->body.at[k] == first || op_table[n->op].flags & OPF_VIEW) continue;
-        int slot = n->op == OP_ACCUMULATE || op_table[n->op].flags & OPF_ACCUM ? op_must_alias(g, n, 0) : -1;
-        for (int i = 0; i < n->nin; i++)
-            if (i != slot && n->in[i] && tensor_at(g, n->in[i])->storage == s) return false;
-        for (int o = 0; o < n->nout && slot < 0; o++)
-            if (n->out[o] && tensor_at(g, n->out[o])->storage == s) return false;
+        for (int o = 0; o < n->nout && !(op_table[n->op].flags & OPF_VIEW); o++) {
+            id s = n->out[o] ? tensor_at(g, n->out[o])->storage : 0;
+            if (s && !c->writer[s]) c->writer[s] = c->body.at[k];
+        }
     }
-    return true;
+}
+
+/* May a storage hold the running sum? Only when no other sum begins there, and all the
+ * body does with it after its first write is adding: a node that reads the value of one
+ * iteration, or writes over it, must not meet the sum. */
+static void note_uses(struct carry *c)
+{
+    const struct graph *g = c->g;
+    for (uint32_t k = 0; k < c->body.n; k++) {
+        id node = c->body.at[k];
+        const struct node *n = node_at(g, node);
+        if (op_table[n->op].flags & OPF_VIEW) continue;
+        int slot = n->op == OP_ACCUMULATE || op_table[n->op].flags & OPF_ACCUM ? op_must_alias(g, n, 0) : -1;
+        for (int i = 0; i < n->nin; i++) {
+            id s = tensor_at(g, n->in[i])->storage;
+            if (i != slot && n->in[i] && c->writer[s] != node) c->used[s] = true;
+        }
+        for (int o = 0; o < n->nout && slot < 0; o++) {
+            id s = tensor_at(g, n->out[o])->storage;
+            if (n->out[o] && c->writer[s] != node) c->used[s] = true;
+        }
+    }
 }
 
 /* Carries the sum of `t` over the loop; returns the tensor that holds it after, on
@@ -82,12 +84,12 @@ static bool only_added_to(const struct carry *c, id t, id first)
 static id carry_sum(struct carry *c, id t, enum kind kind)
 {
     struct graph *g = c->g;
-    id writer = first_writer(c, t);
+    id storage = tensor_at(g, t)->storage, writer = c->writer[storage];
     CHECK(writer, "a carried value that nothing writes");
     struct node *n = node_at(g, writer);
     const struct op_row *row = &op_table[n->op];
     int slot = row->max_in - 1;
-    bool in_place = only_added_to(c, t, writer);
+    bool in_place = c->sums[storage] <= 1 && !c->used[storage];
     if (n->op == OP_FILL && in_place) {
         move_to_prologue(c, writer);
         return t;
@@ -152,6 +154,12 @@ void pass_accumulate(struct graph *g, const struct settings *s)
     c.sums = mem_alloc(g->storages.n * sizeof *c.sums);
     for (uint32_t i = 0; i < g->params.n; i++) c.sums[tensor_at(g, g->params.at[i].grad)->storage]++;
     for (uint32_t i = 0; i < g->outputs.n; i++) c.sums[tensor_at(g, g->outputs.at[i].tensor)->storage]++;
+    c.writer = mem_alloc(g->storages.n * sizeof *c.writer);
+    c.used = mem_alloc(g->storages.n * sizeof *c.used);
+    c.moved = mem_alloc(g->nodes.n * sizeof *c.moved);
+    uint32_t nodes = g->nodes.n;
+    note_writers(&c);
+    note_uses(&c);
     for (uint32_t i = 0; i < g->params.n; i++)
         if (g->params.at[i].grad) {
             id sum = carry_sum(&c, g->params.at[i].grad, KIND_GRAD);
@@ -165,9 +173,13 @@ void pass_accumulate(struct graph *g, const struct settings *s)
     }
     order->nodes.n = 0;
     for (uint32_t k = 0; k < c.prologue.n; k++) vec_push(&order->nodes, c.prologue.at[k]);
-    for (uint32_t k = 0; k < c.body.n; k++) vec_push(&order->nodes, c.body.at[k]);
+    for (uint32_t k = 0; k < c.body.n; k++)
+        if (c.body.at[k] >= nodes || !c.moved[c.body.at[k]]) vec_push(&order->nodes, c.body.at[k]);
     vec_free(&c.prologue);
     vec_free(&c.body);
     mem_free(c.sums);
+    mem_free(c.writer);
+    mem_free(c.used);
+    mem_free(c.moved);
     g->at = before;
 }

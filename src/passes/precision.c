@@ -123,6 +123,8 @@ static void keep_in(struct graph *g, const struct settings *s, uint32_t i, id ma
 static void lower(struct graph *g, const struct settings *s, enum dtype t, id *masters)
 {
     bool *kept = mark_kept(g); /* of the tensors there are now; the loop adds others */
+    uint32_t count = g->tensors.n;
+    id *instead = mem_alloc(count * sizeof *instead);
     for (uint32_t i = 0; i < g->params.n; i++) {
         id master = g->params.at[i].tensor;
         if (storage_of(g, master)->kind != KIND_PARAM || tensor_at(g, master)->dtype != DT_F32 || kept[master]) continue;
@@ -131,9 +133,11 @@ static void lower(struct graph *g, const struct settings *s, enum dtype t, id *m
         g->params.at[i].tensor = work;
         masters[i] = master;
         keep_in(g, s, i, master, t);
-        graph_replace(g, PROGRAM_STEP, master, work);
-        graph_replace(g, PROGRAM_EVAL, master, work);
+        instead[master] = work;
     }
+    graph_replace_all(g, PROGRAM_STEP, instead, count);
+    graph_replace_all(g, PROGRAM_EVAL, instead, count);
+    mem_free(instead);
     bool *stays = mark_kept(g);
     cast_inputs(g, PROGRAM_STEP, t, stays);
     cast_inputs(g, PROGRAM_EVAL, t, stays);

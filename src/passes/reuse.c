@@ -13,6 +13,7 @@ struct reuse {
     struct graph *g;
     enum program program;
     struct life *life;
+    id *first, *next;        /* tensors of each storage, as lists */
 };
 
 /* Whole, dense, transient, and as large as its storage. */
@@ -50,8 +51,14 @@ static bool fits(const struct reuse *r, const struct node *n, int o, int i, uint
 /* Everything on `from` moves to `to`. */
 static void merge(struct reuse *r, id from, id to)
 {
-    for (id t = 1; t < r->g->tensors.n; t++)
-        if (tensor_at(r->g, t)->storage == from) tensor_at(r->g, t)->storage = to;
+    id t = r->first[from];
+    for (; t; t = r->next[t]) {
+        tensor_at(r->g, t)->storage = to;
+        if (!r->next[t]) break;
+    }
+    r->next[t] = r->first[to];
+    r->first[to] = r->first[from];
+    r->first[from] = 0;
     r->life[to].end = r->life[from].end;
     r->life[from].used = false;
 }
@@ -77,10 +84,19 @@ static void reuse_in(struct reuse *r)
 void pass_reuse(struct graph *g, const struct settings *s)
 {
     (void)s;
-    for (int p = 0; p < PROGRAM_COUNT; p++) {
-        struct reuse r = {g, p, mem_alloc(g->storages.n * sizeof(struct life))};
-        graph_lifetimes(g, p, r.life);
-        reuse_in(&r);
-        mem_free(r.life);
+    struct reuse r = {.g = g};
+    r.life = mem_alloc(g->storages.n * sizeof *r.life);
+    r.first = mem_alloc(g->storages.n * sizeof *r.first);
+    r.next = mem_alloc(g->tensors.n * sizeof *r.next);
+    for (id t = 1; t < g->tensors.n; t++) {
+        r.next[t] = r.first[tensor_at(g, t)->storage];
+        r.first[tensor_at(g, t)->storage] = t;
     }
+    for (r.program = 0; r.program < PROGRAM_COUNT; r.program++) {
+        graph_lifetimes(g, r.program, r.life);
+        reuse_in(&r);
+    }
+    mem_free(r.life);
+    mem_free(r.first);
+    mem_free(r.next);
 }

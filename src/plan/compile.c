@@ -1,6 +1,7 @@
 /*
  * compile.c: the pipeline. The model's forward goes in, programs come out; the
- * verifier runs after every pass.
+ * verifier runs after every pass. The search, which makes many graphs and keeps one,
+ * drafts them without it and has the kept one verified.
  */
 #include "plan/plan.h"
 
@@ -16,7 +17,7 @@ static const struct {
     {"reuse", pass_reuse},
 };
 
-int plan_compile(struct graph *g, const struct source *source, const struct settings *s, struct error *e)
+static int compile(struct graph *g, const struct source *source, const struct settings *s, bool verify, struct error *e)
 {
     graph_init(g);
     graph_step(g);
@@ -32,12 +33,22 @@ int plan_compile(struct graph *g, const struct source *source, const struct sett
     }
     graph_prune(g, PROGRAM_STEP);
     graph_prune(g, PROGRAM_EVAL);
-    graph_verify(g, "build");
+    if (verify) graph_verify(g, "build");
     for (size_t i = 0; i < COUNT(pipeline) && !g->error.code; i++) {
         pipeline[i].run(g, s);
-        graph_verify(g, pipeline[i].name);
+        if (verify) graph_verify(g, pipeline[i].name);
     }
     int rc = graph_error(g, e);
     if (rc) graph_free(g);
     return rc;
+}
+
+int plan_compile(struct graph *g, const struct source *source, const struct settings *s, struct error *e)
+{
+    return compile(g, source, s, true, e);
+}
+
+int plan_draft(struct graph *g, const struct source *source, const struct settings *s, struct error *e)
+{
+    return compile(g, source, s, false, e);
 }

@@ -138,12 +138,59 @@ static uint64_t count_parameters(const struct graph *g, bool trained)
 }
 
 /* What the times are predicted by. */
-static void write_ceilings(struct json_writer *w, const struct calibration *c)
+static void write_ceilings(struct json_writer *w, const struct profile *p)
 {
+    const struct calibration *c = p->measured;
     json_begin_map(w, "ceilings");
     json_put_bool(w, "measured", c);
+    if (p->published) json_put_string(w, "prediction", "unmeasured");
+    if (p->published) json_put_string(w, "source", p->published);
     if (c) json_put_string(w, "cpu", c->cpu);
     if (c) json_put_string(w, "date", c->date);
+    json_end(w);
+}
+
+static void write_missing(struct json_writer *w, const struct plan *p)
+{
+    struct text missing = {0};
+    plan_print_missing(p, &missing);
+    if (missing.n) json_put_string(w, "ops_without_kernel", missing.at);
+    text_free(&missing);
+}
+
+static void write_techniques(struct json_writer *w, const struct plan *p)
+{
+    json_begin_list(w, "techniques");
+    for (int i = 0; i < p->n_techniques; i++) {
+        json_begin_map(w, NULL);
+        json_put_string(w, "name", p->techniques[i].name);
+        json_put_int(w, "saved_bytes", p->techniques[i].saved);
+        json_put_int(w, "host_bytes", p->techniques[i].host);
+        json_put_number(w, "seconds", p->techniques[i].seconds);
+        json_end(w);
+    }
+    json_end(w);
+    if (!p->more.budget || !(p->more.seconds > 0)) return;
+    char again[SETTING_ROOM];
+    json_begin_map(w, "next_gib");
+    json_put_uint(w, "budget_bytes", p->more.budget);
+    json_put_uint(w, "arena_bytes", p->more.arena);
+    json_put_number(w, "predicted_seconds", p->more.seconds);
+    json_put_int(w, "micro_batch", p->more.settings.micro_batch);
+    json_put_string(w, "recompute", rebuild_print(&p->more.settings.recompute, again));
+    json_end(w);
+}
+
+static void write_remedies(struct json_writer *w, const struct plan_note *note)
+{
+    if (!note->n_remedies) return;
+    json_begin_list(w, "changes_that_fit");
+    for (int i = 0; i < note->n_remedies; i++) {
+        json_begin_map(w, NULL);
+        json_put_string(w, "change", note->remedy[i].change);
+        json_put_uint(w, "smallest_budget_bytes", note->remedy[i].smallest);
+        json_end(w);
+    }
     json_end(w);
 }
 
@@ -171,9 +218,12 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_put_number(&w, "predicted_step_seconds", p->seconds);
     json_put_string(&w, "profile", note->profile->name);
     json_put_int(&w, "threads", note->profile->threads);
-    write_ceilings(&w, note->profile->measured);
+    write_ceilings(&w, note->profile);
+    write_missing(&w, p);
     json_put_uint(&w, "parameters", count_parameters(g, false));
     json_put_uint(&w, "trained_parameters", count_parameters(g, true));
+    if (p->n_techniques) write_techniques(&w, p);
+    write_remedies(&w, note);
     write_peak(&w, p, g);
     write_parts(&w, p, g);
     json_put_format(&w, "digest", "%016" PRIx64, plan_digest(p, g));

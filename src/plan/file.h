@@ -15,6 +15,12 @@
 /* A hash over kernels, offsets and sizes of everything placed. */
 uint64_t plan_digest(const struct plan *p, const struct graph *g);
 
+/* A change of the configuration that would fit, and the smallest budget with it. */
+struct remedy {
+    char change[96];
+    uint64_t smallest;
+};
+
 struct plan_note {
     bool fits;
     uint64_t budget;         /* 0: none */
@@ -22,6 +28,8 @@ struct plan_note {
     int effective_batch;
     const struct profile *profile;
     bool storages;           /* every storage with its offset too */
+    const struct remedy *remedy;
+    int n_remedies;
 };
 void plan_write(const struct plan *p, const struct graph *g, const struct plan_note *note, struct text *out);
 

@@ -10,8 +10,9 @@
  * what lives across segments is placed first, in order of birth, which for
  * activations that the backward consumes in reverse is a stack; then each
  * segment's own transients, largest first, go to the lowest place that is free
- * for their lifetime. Plain largest-first over everything is tried as well, and
- * the smaller arena is kept. What the step hands over to the update (gradients) is placed
+ * for their lifetime. Where that reaches the lower bound nothing can be better; else
+ * plain largest-first over everything is tried as well, and the smaller arena is
+ * kept. What the step hands over to the update (gradients) is placed
  * with the step's transients and stays there.
  */
 #include <stdlib.h>
@@ -22,36 +23,21 @@
 struct item {
     uint64_t bytes, offset;
     uint32_t start, end;
-    bool crosses;            /* lives in more than one segment */
+    uint32_t first, last;    /* segments in which it begins and ends */
     bool fixed;              /* already lies at `offset` */
     id storage, node;        /* a storage, or a node's workspace */
 };
 
 struct items {
     VEC(struct item) list;
+    uint32_t segments;
+    uint32_t *begin;         /* by segment: its first instant; one more at the end */
+    uint64_t bound;          /* bytes alive at the fullest instant: no placement has less */
 };
 
-/* --- what must be placed ------------------------------------------------------- */
+static bool crosses(const struct item *x) { return x->first != x->last; }
 
-/* Storages that some node of some program touches, or that hold weights. */
-static bool *mark_reached(const struct graph *g)
-{
-    bool *reached = mem_alloc(g->storages.n);
-    for (int p = 0; p < PROGRAM_COUNT; p++)
-        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
-            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
-            for (int i = 0; i < n->nin; i++) reached[tensor_at(g, n->in[i])->storage] = true;
-            for (int o = 0; o < n->nout; o++) reached[tensor_at(g, n->out[o])->storage] = true;
-        }
-    for (uint32_t i = 0; i < g->params.n; i++) {
-        reached[tensor_at(g, g->params.at[i].tensor)->storage] = true;
-        reached[tensor_at(g, g->params.at[i].master)->storage] = true;
-    }
-    for (id s = 1; s < g->storages.n; s++)
-        if (g->storages.at[s].kind == KIND_STAGING || g->storages.at[s].kind == KIND_STEP) reached[s] = true;
-    reached[0] = false;
-    return reached;
-}
+/* --- what must be placed ------------------------------------------------------- */
 
 /* Segment numbers by position: a new one where block, phase or loop changes. */
 static uint32_t *find_segments(const struct graph *g, enum program p)
@@ -68,64 +54,119 @@ static uint32_t *find_segments(const struct graph *g, enum program p)
     return segment;
 }
 
+/* The largest sum over items alive together. */
+static uint64_t find_bound(const struct items *it, uint32_t instants)
+{
+    int64_t *change = mem_alloc((instants + 2) * sizeof *change), live = 0, most = 0;
+    for (uint32_t k = 0; k < it->list.n; k++) {
+        change[it->list.at[k].start] += (int64_t)it->list.at[k].bytes;
+        change[it->list.at[k].end + 1] -= (int64_t)it->list.at[k].bytes;
+    }
+    for (uint32_t k = 0; k <= instants; k++) {
+        live += change[k];
+        if (live > most) most = live;
+    }
+    mem_free(change);
+    return (uint64_t)most;
+}
+
 static void collect(struct items *it, const struct graph *g, enum program p, enum space space, const struct plan *plan)
 {
-    uint32_t *segment = find_segments(g, p);
+    uint32_t *segment = find_segments(g, p), n = g->order[p].nodes.n;
     const struct life *life = plan->placement.life[p];
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         if (!life[s].used || storage_lasts(x) || x->space != space) continue;
-        struct item i = {align_up(x->bytes, PLAN_ALIGN), 0, life[s].start, life[s].end,
-                         segment[life[s].start] != segment[life[s].end], false, s, 0};
+        struct item i = {.bytes = align_up(x->bytes, PLAN_ALIGN), .start = life[s].start, .end = life[s].end,
+                         .first = segment[life[s].start], .last = segment[life[s].end], .storage = s};
         if (x->handed && p == PROGRAM_UPDATE && plan->placement.life[PROGRAM_STEP][s].used) {
             i.fixed = true;
             i.offset = plan->placement.offset[s] - plan->persistent[space];
         }
         vec_push(&it->list, i);
     }
-    for (uint32_t k = 0; k < g->order[p].nodes.n && space == SPACE_DEVICE; k++) {
-        id n = g->order[p].nodes.at[k];
-        uint64_t bytes = align_up(plan->placement.binding[n].work_bytes, PLAN_ALIGN);
-        if (bytes) vec_push(&it->list, ((struct item){bytes, 0, k, k, false, false, 0, n}));
+    for (uint32_t k = 0; k < n && space == SPACE_DEVICE; k++) {
+        id node = g->order[p].nodes.at[k];
+        uint64_t bytes = align_up(plan->placement.binding[node].work_bytes, PLAN_ALIGN);
+        if (bytes)
+            vec_push(&it->list, ((struct item){.bytes = bytes, .start = k, .end = k, .first = segment[k], .last = segment[k], .node = node}));
     }
+    it->segments = n ? segment[n - 1] + 1 : 0;
+    it->begin = mem_alloc((it->segments + 1) * sizeof *it->begin);
+    for (uint32_t k = n; k-- > 0;) it->begin[segment[k]] = k;
+    it->begin[it->segments] = n;
+    it->bound = find_bound(it, n);
     mem_free(segment);
 }
 
 /* --- first fit --------------------------------------------------------------------- */
 
-/* The lowest offset at which `x` meets no placed item alive at the same time. `placed`
- * is sorted by offset, so one walk upwards finds it. */
-static uint64_t lowest_fit(const struct items *it, const struct item *x, const uint32_t *placed, uint32_t n)
+/* What lies where, and when; a row is sorted by offset, so one walk upwards finds the lowest
+ * gap. Row 0 has everything, or all that crosses segments; row s + 1 what is alive in segment
+ * s: a transient that stays within a segment meets nothing else. */
+struct taken {
+    uint64_t from, to;
+    uint32_t start, end;
+};
+struct row {
+    VEC(struct taken) list;
+};
+
+/* The lowest offset at which `x` meets nothing that is alive at the same time. */
+static uint64_t lowest_fit(const struct row *row, const struct item *x)
 {
     uint64_t at = 0;
-    for (uint32_t k = 0; k < n; k++) {
-        const struct item *y = &it->list.at[placed[k]];
+    for (uint32_t k = 0; k < row->list.n; k++) {
+        const struct taken *y = &row->list.at[k];
         if (y->start > x->end || x->start > y->end) continue;
-        if (y->offset >= at + x->bytes) break;
-        if (y->offset + y->bytes > at) at = y->offset + y->bytes;
+        if (y->from >= at + x->bytes) break;
+        if (y->to > at) at = y->to;
     }
     return at;
 }
 
-/* Adds item `i` to `placed`, which stays sorted by offset. */
-static void insert_sorted(const struct items *it, uint32_t *placed, uint32_t n, uint32_t i)
+static void insert_sorted(struct row *row, const struct item *x)
 {
-    uint32_t low = 0, high = n;
+    uint32_t low = 0, high = row->list.n;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
-        if (it->list.at[placed[middle]].offset <= it->list.at[i].offset) low = middle + 1;
+        if (row->list.at[middle].from <= x->offset) low = middle + 1;
         else high = middle;
     }
-    memmove(placed + low + 1, placed + low, (n - low) * sizeof *placed);
-    placed[low] = i;
+    vec_push(&row->list, (struct taken){0});
+    memmove(row->list.at + low + 1, row->list.at + low, (row->list.n - 1 - low) * sizeof *row->list.at);
+    row->list.at[low] = (struct taken){x->offset, x->offset + x->bytes, x->start, x->end};
+}
+
+/* Row s + 1 gets what row 0 has alive in segment s. What lies side by side and lives through
+ * the whole segment is one obstacle: a stack of saved tensors is a single entry. */
+static void fill_rows(struct row *rows, const struct items *it)
+{
+    for (uint32_t k = 0; k < rows[0].list.n; k++) {
+        struct taken x = rows[0].list.at[k];
+        uint32_t s = 0, high = it->segments;
+        while (s + 1 < high) { /* the segment in which it begins */
+            uint32_t middle = (s + high) / 2;
+            if (it->begin[middle] <= x.start) s = middle;
+            else high = middle;
+        }
+        for (; s < it->segments && it->begin[s] <= x.end; s++) {
+            bool through = x.start <= it->begin[s] && x.end + 1 >= it->begin[s + 1];
+            struct taken y = {x.from, x.to, through ? 0 : x.start, through ? UINT32_MAX : x.end};
+            struct row *row = &rows[s + 1];
+            struct taken *last = row->list.n ? &row->list.at[row->list.n - 1] : NULL;
+            if (through && last && last->end == UINT32_MAX && last->to == x.from) last->to = x.to;
+            else vec_push(&row->list, y);
+        }
+    }
 }
 
 /* Stack first, in order of birth; then the largest transients first. */
 static int compositional(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
-    if (x->crosses != y->crosses) return x->crosses ? -1 : 1;
-    if (x->crosses && x->start != y->start) return x->start < y->start ? -1 : 1;
+    if (crosses(x) != crosses(y)) return crosses(x) ? -1 : 1;
+    if (crosses(x) && x->start != y->start) return x->start < y->start ? -1 : 1;
     if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
     if (x->start != y->start) return x->start < y->start ? -1 : 1;
     if (x->storage != y->storage) return x->storage < y->storage ? -1 : 1;
@@ -141,26 +182,42 @@ static int largest_first(const void *a, const void *b)
     return compositional(a, b);
 }
 
-/* Places all items in the given order; returns the bytes used. */
+/* Places all items in the given order; returns the bytes used. Where what crosses segments
+ * comes first, what follows looks at its segment's row alone. */
 static uint64_t pack(struct items *it, int (*order)(const void *, const void *))
 {
     if (!it->list.n) return 0;
+    bool by_segment = order == compositional, filled = false;
     qsort(it->list.at, it->list.n, sizeof *it->list.at, order);
-    uint32_t *placed = mem_alloc(it->list.n * sizeof *placed);
+    struct row *rows = mem_alloc((it->segments + 1) * sizeof *rows);
     uint64_t top = 0;
-    uint32_t n = 0;
     for (uint32_t k = 0; k < it->list.n; k++)
-        if (it->list.at[k].fixed) insert_sorted(it, placed, n++, k);
+        if (it->list.at[k].fixed) insert_sorted(&rows[0], &it->list.at[k]);
     for (uint32_t k = 0; k < it->list.n; k++) {
         struct item *x = &it->list.at[k];
+        if (by_segment && !filled && !crosses(x)) {
+            fill_rows(rows, it);
+            filled = true;
+        }
+        struct row *row = &rows[filled ? x->first + 1 : 0];
         if (!x->fixed) {
-            x->offset = lowest_fit(it, x, placed, n);
-            insert_sorted(it, placed, n++, k);
+            x->offset = lowest_fit(row, x);
+            insert_sorted(row, x);
         }
         if (x->offset + x->bytes > top) top = x->offset + x->bytes;
     }
-    mem_free(placed);
+    for (uint32_t s = 0; s <= it->segments; s++) vec_free(&rows[s].list);
+    mem_free(rows);
     return top;
+}
+
+/* The better of the two orders. */
+static uint64_t pack_best(struct items *it)
+{
+    uint64_t stacked = pack(it, compositional);
+    if (stacked <= it->bound) return stacked;
+    uint64_t top = pack(it, largest_first);
+    return top < stacked ? top : pack(it, compositional);
 }
 
 /* --- the whole ------------------------------------------------------------------------ */
@@ -185,9 +242,7 @@ static void place_space(struct plan *p, const struct graph *g, enum space space,
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         struct items it = {0};
         collect(&it, g, program, space, p);
-        uint64_t top = pack(&it, largest_first), stacked = pack(&it, compositional);
-        if (top < stacked) pack(&it, largest_first);
-        else top = stacked;
+        uint64_t top = pack_best(&it);
         for (uint32_t k = 0; k < it.list.n; k++) {
             const struct item *x = &it.list.at[k];
             if (x->storage) p->placement.offset[x->storage] = base + x->offset;
@@ -195,117 +250,26 @@ static void place_space(struct plan *p, const struct graph *g, enum space space,
         }
         if (base + top > p->placement.arena[space]) p->placement.arena[space] = base + top;
         vec_free(&it.list);
+        mem_free(it.begin);
     }
 }
 
-/* The time of a program whose nodes take so long in each lane. A CPU does one thing after the
- * other. A CUDA card copies while it computes: the longer lane decides, except in the update,
- * where each weight's copies wait for its arithmetic and the other way round. */
-static double lanes_together(const struct profile *profile, enum program program, const double lane[LANE_COUNT])
+int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
 {
-    double sum = lane[LANE_COMPUTE] + lane[LANE_COPY], longer = lane[LANE_COMPUTE] > lane[LANE_COPY] ? lane[LANE_COMPUTE] : lane[LANE_COPY];
-    return profile->kind == DEVICE_CUDA && program != PROGRAM_UPDATE ? longer : sum;
-}
-
-/* Chooses kernels and adds up predicted time; loops multiply. */
-static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
-{
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        double lane[LANE_COUNT] = {0};
-        for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
-            id n = g->order[program].nodes.at[k];
-            const struct node *x = node_at(g, n);
-            if (op_table[x->op].flags & OPF_VIEW) continue;
-            struct query q;
-            query_fill(&q, g, x, profile);
-            const struct kernel *kernel = kernel_find(profile->kind, x->op, &q);
-            if (!kernel)
-                return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
-                                 q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
-            p->placement.binding[n] = (struct binding){kernel, 0, kernel->workspace ? kernel->workspace(&q) : 0};
-            double times = 1;
-            for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
-            lane[x->lane] += times * kernel_seconds(&q, x->op);
-        }
-        if (program != PROGRAM_EVAL) p->seconds += lanes_together(profile, program, lane);
-    }
+    int rc = plan_bind(p, g, profile, NULL, e);
+    if (rc) return rc;
+    bool *reached = plan_mark_reached(g);
+    for (int space = 0; space < SPACE_COUNT; space++) place_space(p, g, space, reached);
+    plan_find_peak(p, g, reached);
+    mem_free(reached);
     return PL_OK;
-}
-
-static void find_peak(struct plan *p, const struct graph *g, const bool *reached)
-{
-    uint64_t fixed[KIND_COUNT] = {0};
-    for (id s = 1; s < g->storages.n; s++) {
-        const struct storage *x = &g->storages.at[s];
-        if (storage_lasts(x) && x->space == SPACE_DEVICE && reached[s])
-            fixed[x->kind] += align_up(x->bytes, PLAN_ALIGN);
-    }
-    p->peak = (struct peak){0};
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        uint32_t n = g->order[program].nodes.n;
-        /* Differences at births and deaths, then a running sum. */
-        int64_t *act = mem_alloc((n + 1) * sizeof *act), *grad = mem_alloc((n + 1) * sizeof *grad);
-        const struct life *life = p->placement.life[program];
-        for (id s = 1; s < g->storages.n; s++)
-            if (life[s].used && !storage_lasts(&g->storages.at[s]) && g->storages.at[s].space == SPACE_DEVICE) {
-                int64_t *sum = g->storages.at[s].handed ? grad : act;
-                sum[life[s].start] += (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
-                sum[life[s].end + 1] -= (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
-            }
-        int64_t live = 0, handed = 0;
-        for (uint32_t k = 0; k < n; k++) {
-            live += act[k];
-            handed += grad[k];
-            uint64_t work = align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
-            uint64_t bytes = p->persistent[SPACE_DEVICE] + (uint64_t)(live + handed) + work;
-            if (bytes <= p->peak.bytes) continue;
-            p->peak.program = program;
-            p->peak.instant = k;
-            p->peak.bytes = bytes;
-            memcpy(p->peak.by_kind, fixed, sizeof fixed);
-            p->peak.by_kind[KIND_ACT] = (uint64_t)live;
-            p->peak.by_kind[KIND_GRAD] += (uint64_t)handed;
-            p->peak.by_kind[KIND_WORKSPACE] = work;
-        }
-        mem_free(act);
-        mem_free(grad);
-    }
-}
-
-/* What is handed over lives to the step's end and through the whole update, also beyond its
- * last reader: a gradient that is not finite is looked for there. */
-static void stretch_handed(struct plan *p, const struct graph *g)
-{
-    struct life *step = p->placement.life[PROGRAM_STEP], *update = p->placement.life[PROGRAM_UPDATE];
-    for (id s = 1; s < g->storages.n; s++) {
-        if (!g->storages.at[s].handed || !step[s].used) continue;
-        step[s].end = g->order[PROGRAM_STEP].nodes.n - 1;
-        if (g->order[PROGRAM_UPDATE].nodes.n) update[s] = (struct life){0, g->order[PROGRAM_UPDATE].nodes.n - 1, true};
-    }
 }
 
 int plan_place(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
 {
-    p->placement = (struct placement){.storages = g->storages.n, .nodes = g->nodes.n};
-    p->placement.offset = mem_alloc(g->storages.n * sizeof(uint64_t));
-    p->placement.binding = mem_alloc(g->nodes.n * sizeof(struct binding));
-    p->seconds = 0;
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        p->placement.life[program] = mem_alloc(g->storages.n * sizeof(struct life));
-        graph_lifetimes(g, program, p->placement.life[program]);
-    }
-    stretch_handed(p, g);
-    int rc = bind_kernels(p, g, profile, e);
-    if (rc) {
-        placement_free(&p->placement);
-        return rc;
-    }
-    bool *reached = mark_reached(g);
-    for (int space = 0; space < SPACE_COUNT; space++) place_space(p, g, space, reached);
-    find_peak(p, g, reached);
-    mem_free(reached);
-    plan_check(p, g);
-    return PL_OK;
+    int rc = plan_arrange(p, g, profile, e);
+    if (!rc) plan_check(p, g);
+    return rc;
 }
 
 bool plan_reached(const struct plan *p, const struct graph *g, id storage)

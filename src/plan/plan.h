@@ -27,13 +27,30 @@ struct peak {
     uint64_t by_kind[KIND_COUNT];     /* sums to bytes */
 };
 
+/* What a technique in use saved and cost, against the same plan without it (tell.c). */
+enum { PLAN_TECHNIQUES = 12 };
+struct technique {
+    char name[2 * SETTING_ROOM];
+    int64_t saved, host;              /* bytes less in the compute space, more in the second */
+    double seconds;                   /* more in a step */
+};
+
 struct plan {
     struct settings settings;
     struct placement placement;
     struct peak peak;                 /* of the compute space */
     uint64_t persistent[SPACE_COUNT];
     double seconds;                   /* predicted, one step: accumulation and update */
-    uint64_t smallest;                /* arena of the smallest candidate that was looked at */
+    uint64_t smallest;                /* the smallest budget that some choice fits */
+    uint64_t missing[(OP_COUNT + 63) / 64]; /* bits by op: planned for, but the device has no kernel for it yet */
+    struct technique techniques[PLAN_TECHNIQUES];
+    int n_techniques;                 /* 0 unless plan_tell was asked */
+    struct {
+        uint64_t budget;              /* 1 GiB more than it was; 0: nobody asked, or there was none */
+        struct settings settings;     /* the best within it */
+        double seconds;
+        uint64_t arena;
+    } more;
 };
 
 /* What builds the forward: the model, seen from below. Called once per program;
@@ -41,19 +58,36 @@ struct plan {
 struct source {
     void *model;
     void (*build)(void *model, struct graph *g, int micro_batch);
+    bool alone;                       /* build must not be called from several threads at once */
 };
 
 /* Builds the graph for settings. PL_USAGE when the model's builder complained. */
 int plan_compile(struct graph *g, const struct source *source, const struct settings *s, struct error *e);
 
-/* Places a compiled graph. PL_USAGE when the device has no kernel for a node. */
+/* Places a compiled graph and checks the result. PL_USAGE when the device has no kernel for a node. */
 int plan_place(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
+
+/* The same two without verifier and checker, for a search that looks at many and keeps one:
+ * what is kept goes through graph_verify and plan_check. */
+int plan_draft(struct graph *g, const struct source *source, const struct settings *s, struct error *e);
+/* All of a plan but the offsets: lifetimes, kernels, bytes that last, seconds; of each node
+ * too where `seconds` (by node) is given. */
+int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e);
+/* Of a bound plan. By storage: it has a place. By instant: transient bytes and workspace of the
+ * compute space. Both are the caller's to free. */
+bool *plan_mark_reached(const struct graph *g);
+uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program);
+void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
+int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
 void plan_free(struct plan *p);
 /* The independent checker; aborts when two live storages overlap. */
 void plan_check(const struct plan *p, const struct graph *g);
 
 /* Whether a storage has a place: some program uses it, or it holds weights or is a buffer. */
 bool plan_reached(const struct plan *p, const struct graph *g, id storage);
+
+/* The ops that are missing, "RMSNORM, ROPE"; "" when the device can run the plan. */
+void plan_print_missing(const struct plan *p, struct text *out);
 
 static inline uint64_t plan_arena(const struct plan *p) { return p->placement.arena[SPACE_DEVICE]; }
 
@@ -67,15 +101,64 @@ struct freedom {
     int multiple;                     /* of which a micro-batch must be one; 0: of nothing */
     uint64_t budget;                  /* 0: none */
     uint64_t host_budget;             /* 0: none */
+    bool tell;                        /* what techniques saved and cost is wanted too */
 };
 
-/* The candidate with the lowest predicted time that fits. On PL_NOFIT the smallest
- * candidate's plan is in `p` and its graph in `g`, so that its peak can be shown. */
+/* --- the search (search.c) -------------------------------------------------------------- */
+
+/* One setting that may be taken. */
+struct plan_choice {
+    struct settings settings;
+    double seconds;                   /* predicted, from surveys */
+    uint64_t bound[SPACE_COUNT];      /* no placement needs less */
+    uint32_t number;                  /* in the order of listing */
+    bool known;                       /* compiled and placed: the two below are filled */
+    uint64_t arena[SPACE_COUNT];
+    double exact;                     /* seconds of its graph */
+};
+/* Bytes that a budget must have for it: its bound, and its arena once that is known. */
+uint64_t plan_choice_need(const struct plan_choice *c, enum space space);
+
+/* All of them, ascending by seconds. They do not depend on the budget. */
+struct plan_space {
+    const struct source *source;
+    const struct profile *profile;
+    struct freedom f;
+    VEC(struct plan_choice) choices;
+    uint32_t surveyed, placed;        /* graphs that were compiled for this so far; of them placed later */
+    uint32_t held;                    /* the choice whose plan and graph are below; UINT32_MAX: none */
+    struct plan plan;
+    struct graph graph;
+};
+int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
+                    const struct profile *profile, struct error *e);
+void plan_space_close(struct plan_space *x);
+
+/* The fastest choice within a budget (0: none) for each space; PL_NOFIT: there is none. */
+int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e);
+/* The choice that needs least of the compute space, within a budget of the other one; where
+ * none is, the one that needs least of that. */
+int plan_smallest(struct plan_space *x, uint64_t host_budget, uint32_t *choice, struct error *e);
+/* From the fastest to the smallest: all that are the fastest within some budget. */
+struct plan_points {
+    uint32_t *at, n, cap;             /* choices; vec_free */
+};
+int plan_frontier(struct plan_space *x, uint64_t host_budget, struct plan_points *out, struct error *e);
+/* Its plan and graph, verified and checked; they are the caller's then. */
+int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e);
+
+/* The choice with the lowest predicted time that fits the freedom's budget. On PL_NOFIT the
+ * smallest one's plan is in `p` and its graph in `g`, so that its peak can be shown. */
+int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e);
+/* Fills techniques and more; `base` is what the space was opened with. */
+void plan_tell(struct plan_space *x, struct plan *p, const struct settings *base);
+/* plan_search_in and, where it is told, plan_tell, for those who ask once. */
 int plan_search(struct plan *p, struct graph *g, const struct source *source, const struct settings *base,
                 const struct freedom *f, const struct profile *profile, struct error *e);
 
 /* The memory table, and with `explain` graph, schedule, placement and the peak. */
 void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out);
+void plan_print_techniques(const struct plan *p, struct text *out);
 void plan_explain(const struct plan *p, const struct graph *g, struct text *out);
 
 #endif

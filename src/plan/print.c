@@ -131,8 +131,16 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     text_printf(out, "  predicted step %.3g s", p->seconds);
     if (profile->measured)
         text_printf(out, ", by the profile of %s with %d threads, measured %s\n", profile->measured->cpu, profile->threads, profile->measured->date);
+    else if (profile->published)
+        text_printf(out, ", unmeasured: by the published ceilings of %s (%s)\n", profile->name, profile->published);
     else
         text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
+    struct text missing = {0};
+    plan_print_missing(p, &missing);
+    if (missing.n)
+        text_printf(out, "  %s has no kernel yet for %s: this can be planned, not run, and their workspaces are not in it\n", profile->name, missing.at);
+    text_free(&missing);
+    plan_print_techniques(p, out);
 }
 
 static void explain_placement(const struct plan *p, const struct graph *g, enum program program, bool lasting,

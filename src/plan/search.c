@@ -1,163 +1,237 @@
 /*
  * search.c: the fastest settings that fit.
  *
- * The candidates do not depend on the budget: every split of the effective batch
- * into micro-batches, times each free technique on and off, times pieces of the
- * head in powers of two. Each has exact bytes (it is compiled and placed) and a
- * predicted time; the fastest that fits is taken, the smaller on a tie. So more
- * budget is never slower, the smallest budget is the smallest candidate's arena,
- * and one byte below it nothing fits.
+ * The choices (space.h) do not depend on the budget, and each has a bound: bytes without
+ * which it cannot be placed, and predicted seconds. A budget is answered by walking up the
+ * seconds: what has too high a bound is passed over, what is left is compiled and
+ * placed, and the first whose real arena fits is taken. So a choice needs the larger of its bound and its
+ * arena, which no budget changes: more budget is never slower, the smallest budget is the
+ * smallest need, and one byte below it nothing fits. Few choices are ever compiled.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "plan/plan.h"
+#include "plan/space.h"
 
-struct search {
-    const struct source *source;
-    const struct profile *profile;
-    const struct freedom *f;
-    VEC(struct settings) candidates;
-    uint64_t smallest;
-};
+/* Seconds added up in another order differ in their last bits; so close, both are looked at. */
+#define SAME_TIME 1e-9
 
-static bool fits(const struct search *s, const struct plan *p)
+int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
+                    const struct profile *profile, struct error *e)
 {
-    return (!s->f->budget || plan_arena(p) <= s->f->budget) &&
-           (!s->f->host_budget || p->placement.arena[SPACE_HOST] <= s->f->host_budget);
-}
-
-/* Forms of the update. A step of several micro-batches gains nothing from being fused: where
- * it is asked for by hand, there is no such candidate. */
-static void add_updates(struct search *s, struct settings c)
-{
-    const struct freedom *f = s->f;
-    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++)
-        for (int fused = 0; fused < 2; fused++) {
-            bool allowed = (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
-            if (state != c.state && !allowed) continue;
-            if (f->fused_step ? fused && c.accumulation > 1 : fused != c.fused_step) continue;
-            if (fused && !f->fused_step && c.accumulation > 1) continue;
-            struct settings x = c;
-            x.state = state;
-            x.fused_step = fused;
-            vec_push(&s->candidates, x);
-        }
-}
-
-static void add_techniques(struct search *s, struct settings c)
-{
-    const struct freedom *f = s->f;
-    int chunks = f->head_chunks ? 32 : c.head_chunks;
-    for (int n = f->head_chunks ? 1 : chunks; n <= chunks; n *= 2)
-        for (enum rebuild_kind recompute = REBUILD_NONE; recompute <= REBUILD_SELECTIVE; recompute++)
-            for (int rung = 0; rung < AWAY_RUNGS; rung++) {
-                if (!f->recompute && recompute != REBUILD_NONE) continue; /* by hand: it is c's, whatever it is */
-                if (f->offload ? away_repeats(rung, &c) : rung > 0) continue;
-                struct settings x = c;
-                x.head_chunks = n;
-                if (f->recompute) x.recompute = (struct rebuild){.kind = recompute};
-                if (f->offload) x.offload = away_ladder(rung);
-                add_updates(s, x);
-            }
-}
-
-/* For each number of iterations the smallest micro-batch that covers the batch. */
-static void list_candidates(struct search *s, const struct settings *base)
-{
-    int E = s->f->effective_batch;
-    for (int n = 1, last = 0; n <= E; n++) {
-        struct settings c = *base;
-        c.micro_batch = (E + n - 1) / n;
-        c.accumulation = (E + c.micro_batch - 1) / c.micro_batch;
-        if (!s->f->micro_batch) {
-            c.micro_batch = base->micro_batch;
-            c.accumulation = (E + c.micro_batch - 1) / c.micro_batch;
-            n = E;
-        }
-        bool ragged = c.micro_batch * c.accumulation != E;
-        bool apart = s->f->multiple && c.micro_batch % s->f->multiple;
-        if (c.micro_batch != last && !(ragged && s->f->whole) && !apart) add_techniques(s, c);
-        last = c.micro_batch;
-    }
-}
-
-static int evaluate(const struct search *s, const struct settings *c, struct graph *g, struct plan *p, struct error *e)
-{
-    memset(p, 0, sizeof *p);
-    p->settings = *c;
-    int rc = plan_compile(g, s->source, c, e);
-    if (rc) return rc;
-    rc = plan_place(p, g, s->profile, e);
-    if (rc) graph_free(g);
+    memset(x, 0, sizeof *x);
+    x->source = source;
+    x->profile = profile;
+    x->f = *f;
+    x->held = UINT32_MAX;
+    int rc = space_fill(x, base, e);
+    if (rc) plan_space_close(x);
     return rc;
 }
 
-static bool better(const struct plan *a, const struct plan *b)
+static void drop_held(struct plan_space *x)
 {
-    if (a->seconds != b->seconds) return a->seconds < b->seconds;
-    return plan_arena(a) < plan_arena(b);
+    if (x->held == UINT32_MAX) return;
+    plan_free(&x->plan);
+    graph_free(&x->graph);
+    x->held = UINT32_MAX;
 }
 
-/* Keeps in (p, g) the best of what is there and the candidate; frees the other. */
-static int consider(struct search *s, const struct settings *c, struct plan *p, struct graph *g, bool *have,
-                    bool *have_fit, struct error *e)
+void plan_space_close(struct plan_space *x)
 {
-    struct plan q;
-    struct graph h;
-    int rc = evaluate(s, c, &h, &q, e);
+    drop_held(x);
+    vec_free(&x->choices);
+}
+
+/* Compiles and places a choice; the result is held until another one is. */
+static int hold(struct plan_space *x, uint32_t i, struct error *e)
+{
+    if (x->held == i) return PL_OK;
+    drop_held(x);
+    struct plan_choice *c = &x->choices.at[i];
+    memset(&x->plan, 0, sizeof x->plan);
+    x->plan.settings = c->settings;
+    int rc = plan_draft(&x->graph, x->source, &c->settings, e);
     if (rc) return rc;
-    bool fit = fits(s, &q), take;
-    if (!s->smallest || plan_arena(&q) < s->smallest) s->smallest = plan_arena(&q);
-    if (!*have) take = true;
-    else if (fit != *have_fit) take = fit;
-    else take = fit ? better(&q, p) : plan_arena(&q) < plan_arena(p);
-    if (take) {
-        if (*have) plan_free(p), graph_free(g);
-        *p = q;
-        *g = h;
-        *have = true;
-        *have_fit = fit;
-    } else {
-        plan_free(&q);
-        graph_free(&h);
+    rc = plan_arrange(&x->plan, &x->graph, x->profile, e);
+    if (rc) {
+        graph_free(&x->graph);
+        return rc;
     }
+    x->held = i;
+    x->placed += !c->known;
+    c->known = true;
+    c->exact = x->plan.seconds;
+    memcpy(c->arena, x->plan.placement.arena, sizeof c->arena);
     return PL_OK;
+}
+
+static int know(struct plan_space *x, uint32_t i, struct error *e) { return x->choices.at[i].known ? PL_OK : hold(x, i, e); }
+
+uint64_t plan_choice_need(const struct plan_choice *c, enum space space)
+{
+    return c->known && c->arena[space] > c->bound[space] ? c->arena[space] : c->bound[space];
+}
+
+static bool within(const struct plan_choice *c, const uint64_t budget[SPACE_COUNT])
+{
+    for (int s = 0; s < SPACE_COUNT; s++)
+        if (budget[s] && plan_choice_need(c, s) > budget[s]) return false;
+    return true;
+}
+
+static bool better(const struct plan_choice *a, const struct plan_choice *b)
+{
+    if (a->exact != b->exact) return a->exact < b->exact;
+    return a->arena[SPACE_DEVICE] < b->arena[SPACE_DEVICE];
+}
+
+int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e)
+{
+    bool have = false;
+    for (uint32_t i = 0; i < x->choices.n; i++) {
+        struct plan_choice *c = &x->choices.at[i];
+        if (have && c->seconds > x->choices.at[*choice].exact * (1 + SAME_TIME)) break;
+        if (!within(c, budget)) continue;
+        int rc = know(x, i, e);
+        if (rc) return rc;
+        if (!within(c, budget) || (have && !better(c, &x->choices.at[*choice]))) continue;
+        *choice = i;
+        have = true;
+    }
+    return have ? PL_OK : PL_NOFIT;
+}
+
+/* --- the smallest ---------------------------------------------------------------------------- */
+
+struct small {
+    uint64_t bound;
+    double seconds;
+    uint32_t choice;
+};
+
+static int by_bound(const void *a, const void *b)
+{
+    const struct small *x = a, *y = b;
+    if (x->bound != y->bound) return x->bound < y->bound ? -1 : 1;
+    if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
+    return x->choice < y->choice ? -1 : x->choice > y->choice;
+}
+
+/* The least need of one space among choices whose other spaces are within `limit`. */
+static int least(struct plan_space *x, enum space space, const uint64_t limit[SPACE_COUNT], uint32_t *choice, struct error *e)
+{
+    struct small *order = mem_alloc((x->choices.n + 1) * sizeof *order);
+    uint64_t need = UINT64_MAX;
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < x->choices.n; i++)
+        order[i] = (struct small){x->choices.at[i].bound[space], x->choices.at[i].seconds, i};
+    qsort(order, x->choices.n, sizeof *order, by_bound);
+    for (uint32_t k = 0; k < x->choices.n && order[k].bound < need && !rc; k++) {
+        const struct plan_choice *c = &x->choices.at[order[k].choice];
+        if (!within(c, limit)) continue;
+        if ((rc = know(x, order[k].choice, e))) break;
+        if (!within(c, limit) || plan_choice_need(c, space) >= need) continue;
+        need = plan_choice_need(c, space);
+        *choice = order[k].choice;
+    }
+    mem_free(order);
+    return rc ? rc : need == UINT64_MAX ? PL_NOFIT : PL_OK;
+}
+
+int plan_smallest(struct plan_space *x, uint64_t host_budget, uint32_t *choice, struct error *e)
+{
+    int rc = least(x, SPACE_DEVICE, (uint64_t[SPACE_COUNT]){[SPACE_HOST] = host_budget}, choice, e);
+    return rc == PL_NOFIT ? least(x, SPACE_HOST, (uint64_t[SPACE_COUNT]){0}, choice, e) : rc;
+}
+
+/* --- the frontier ----------------------------------------------------------------------------- */
+
+int plan_frontier(struct plan_space *x, uint64_t host_budget, struct plan_points *out, struct error *e)
+{
+    uint64_t budget[SPACE_COUNT] = {[SPACE_HOST] = host_budget};
+    uint32_t i;
+    int rc;
+    while (!(rc = plan_choose(x, budget, &i, e))) {
+        vec_push(out, i);
+        budget[SPACE_DEVICE] = plan_choice_need(&x->choices.at[i], SPACE_DEVICE) - 1;
+    }
+    return rc == PL_NOFIT ? PL_OK : rc;
+}
+
+/* --- the plan --------------------------------------------------------------------------------- */
+
+int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e)
+{
+    int rc = hold(x, choice, e);
+    if (rc) return rc;
+    *p = x->plan;
+    *g = x->graph;
+    x->held = UINT32_MAX;
+    graph_verify(g, "search");
+    plan_check(p, g);
+    return PL_OK;
+}
+
+/* "attention.q 1.5 GiB, ...": the largest transients at the peak. */
+static void name_alive(const struct plan *p, const struct graph *g, struct text *out)
+{
+    id seen[3] = {0};
+    for (int i = 0; i < (int)COUNT(seen); i++) {
+        const struct life *life = p->placement.life[p->peak.program];
+        char size[32];
+        for (id s = 1; s < g->storages.n; s++) {
+            const struct storage *x = &g->storages.at[s];
+            bool alive = life[s].used && life[s].start <= p->peak.instant && p->peak.instant <= life[s].end;
+            if (!alive || x->space != SPACE_DEVICE || storage_lasts(x) || s == seen[0] || s == seen[1]) continue;
+            if (!seen[i] || x->bytes > g->storages.at[seen[i]].bytes) seen[i] = s;
+        }
+        if (!seen[i]) break;
+        text_printf(out, "%s%s (%s)", i ? ", " : "", graph_name(g, g->storages.at[seen[i]].name), size_print(g->storages.at[seen[i]].bytes, size));
+    }
 }
 
 static int refuse(const struct plan *p, const struct graph *g, const struct freedom *f, struct error *e)
 {
-    char want[32], have[32];
+    char want[32], have[32], lasting[32];
     const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
     bool host = f->host_budget && p->placement.arena[SPACE_HOST] > f->host_budget;
-    uint64_t need = host ? p->placement.arena[SPACE_HOST] : plan_arena(p);
-    if (host && (!f->budget || plan_arena(p) <= f->budget))
-        return error_set(e, PL_NOFIT,
-                         "does not fit: the smallest plan needs %llu bytes (%s) in the second space, memory.host_budget is %llu (%s). Give "
-                         "memory.host_budget %llu, or keep more in the compute device's memory: memory.offload none",
-                         (unsigned long long)need, size_print(need, want), (unsigned long long)f->host_budget,
-                         size_print(f->host_budget, have), (unsigned long long)need);
-    return error_set(e, PL_NOFIT,
-                     "does not fit: the smallest plan needs %llu bytes (%s) of %s, the budget is %llu (%s); its peak is in program "
-                     "%s at %s of %s. Give --memory %llu, a smaller data.sequence, or a smaller model",
-                     (unsigned long long)need, size_print(need, want), host ? "the second space" : "memory",
-                     (unsigned long long)(host ? f->host_budget : f->budget), size_print(host ? f->host_budget : f->budget, have),
-                     program_name(p->peak.program), op_table[n->op].name,
-                     n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", (unsigned long long)plan_arena(p));
+    uint64_t need = host ? p->placement.arena[SPACE_HOST] : p->smallest, budget = host ? f->host_budget : f->budget;
+    struct text alive = {0};
+    name_alive(p, g, &alive);
+    int rc = error_set(e, PL_NOFIT,
+                       "does not fit: the smallest plan needs %llu bytes (%s) of %s, the budget is %llu (%s); its peak is in program "
+                       "%s at instant %u, %s of %s: %s that last%s%s. Give --%s%s%llu",
+                       (unsigned long long)need, size_print(need, want), host ? "the second space" : "memory", (unsigned long long)budget,
+                       size_print(budget, have), program_name(p->peak.program), p->peak.instant, op_table[n->op].name,
+                       n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", size_print(p->persistent[SPACE_DEVICE], lasting),
+                       alive.n ? ", and " : "", alive.n ? alive.at : "", host ? "set memory.host_budget" : "memory", host ? "=" : " ", (unsigned long long)need);
+    text_free(&alive);
+    return rc;
+}
+
+int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e)
+{
+    uint32_t small, choice;
+    int rc = plan_smallest(x, x->f.host_budget, &small, e);
+    if (rc) return rc;
+    uint64_t smallest = plan_choice_need(&x->choices.at[small], SPACE_DEVICE);
+    int fit = plan_choose(x, (uint64_t[SPACE_COUNT]){x->f.budget, x->f.host_budget}, &choice, e);
+    if (fit && fit != PL_NOFIT) return fit;
+    if ((rc = plan_take(x, fit ? small : choice, p, g, e))) return rc;
+    p->smallest = smallest;
+    return fit ? refuse(p, g, &x->f, e) : PL_OK;
 }
 
 int plan_search(struct plan *p, struct graph *g, const struct source *source, const struct settings *base,
                 const struct freedom *f, const struct profile *profile, struct error *e)
 {
-    struct search s = {.source = source, .profile = profile, .f = f};
-    bool have = false, fit = false;
-    int rc = PL_OK;
-    list_candidates(&s, base);
-    for (uint32_t i = 0; i < s.candidates.n && !rc; i++) rc = consider(&s, &s.candidates.at[i], p, g, &have, &fit, e);
-    vec_free(&s.candidates);
-    if (rc) {
-        if (have) plan_free(p), graph_free(g);
-        return rc;
-    }
-    p->smallest = s.smallest;
-    return fit ? PL_OK : refuse(p, g, f, e);
+    struct plan_space x;
+    int rc = plan_space_open(&x, source, base, f, profile, e);
+    if (rc) return rc;
+    rc = plan_search_in(&x, p, g, e);
+    if (!rc && f->tell) plan_tell(&x, p, base);
+    plan_space_close(&x);
+    return rc;
 }

@@ -57,6 +57,9 @@ bool cpu_has_onednn(void), cpu_prefers_onednn(void);
 
 /* The profile a plan uses when nobody measured this machine (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);
+/* The published ceilings of a card that need not be here, by name (cards.c). */
+int profile_card(struct profile *p, const char *name, struct error *e);
+bool profile_is_card(const char *name);
 /* With or without oneDNN, which its name tells: a plan is followed only under the same name. */
 void profile_onednn(struct profile *p, bool takes_part);
 

@@ -14,7 +14,6 @@ static const struct kernel *kernels_of(enum device_kind device, enum op op)
     switch (device) {
     case DEVICE_REF: return ref_kernels[op];
     case DEVICE_CPU: return cpu_kernels[op];
-    case DEVICE_CUDA: return cuda_kernels;
     default: CHECK(false, "device %d", device);
     }
     return NULL;
@@ -29,7 +28,10 @@ static const struct kernel *find_in(const struct kernel *k, enum op op, const st
 
 const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q)
 {
-    const struct kernel *k = find_in(kernels_of(device, op), op, q);
+    const struct kernel *k = NULL;
+    if (device != DEVICE_CUDA) k = find_in(kernels_of(device, op), op, q);
+    else
+        for (const struct kernel *const *f = cuda_kernels; *f && !k; f++) k = find_in(*f, op, q);
     /* What the CPU has no fast kernel for runs on the reference: slow and right. */
     if (!k && device == DEVICE_CPU) k = find_in(ref_kernels[op], op, q);
     return k;

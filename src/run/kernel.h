@@ -31,6 +31,8 @@ struct profile {
     double copy_bandwidth;     /* between the two spaces */
     double launch_seconds;     /* fixed price of a node */
     uint64_t library_workspace; /* cap for cuBLASLt and cuDNN */
+    uint64_t memory_bytes;     /* of the card; 0: not known */
+    const char *published;     /* where ceilings that nobody measured stand; NULL: they are not published ones */
     const struct calibration *measured; /* NULL: these are the built-in ceilings */
 };
 
@@ -71,9 +73,9 @@ struct kernel {
 };
 
 /* By op the kernels in order of preference, a list that ends with op OP_NONE; NULL for a
- * view. CUDA has kernels for few ops: there it is one list. */
+ * view. Of CUDA they are families, each such a list over several ops; NULL ends them. */
 extern const struct kernel *const ref_kernels[OP_COUNT], *const cpu_kernels[OP_COUNT];
-extern const struct kernel cuda_kernels[];
+extern const struct kernel *const cuda_kernels[];
 
 /* The first kernel that matches; NULL: the device cannot run this node. */
 const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q);

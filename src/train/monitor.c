@@ -32,8 +32,8 @@ void monitor_members(const struct memory_state *m, char *out, size_t room)
 {
     snprintf(out, room,
              ",\"memory_allocated\":%" PRIu64 ",\"memory_reserved\":%" PRIu64 ",\"memory_peak\":%" PRIu64 ",\"memory_free\":%" PRIu64
-             ",\"memory_total\":%" PRIu64 ",\"memory_utilization\":%.4f,\"host_resident\":%" PRIu64 ",\"host_resident_peak\":%" PRIu64
+             ",\"memory_total\":%" PRIu64 ",\"memory_utilization\":%.4f,\"host_resident\":%" PRIu64 ",\"host_anonymous\":%" PRIu64 ",\"host_resident_peak\":%" PRIu64
              ",\"host_available\":%" PRIu64 ",\"host_total\":%" PRIu64,
-             m->allocated, m->reserved, m->peak, m->free, m->total, monitor_utilization(m), m->process.resident, m->process.resident_peak,
+             m->allocated, m->reserved, m->peak, m->free, m->total, monitor_utilization(m), m->process.resident, m->process.anonymous, m->process.resident_peak,
              m->host.available, m->host.total);
 }

@@ -24,7 +24,7 @@ void monitor_read(struct memory_state *m, const struct run *r);
 double monitor_utilization(const struct memory_state *m); /* of the device, 0 to 1 */
 /* "[Step 100] CPU: Alloc=1.20GB Reserved=1.31GB (8.1%) ..." */
 void monitor_log(const struct memory_state *m, const struct run *r, int64_t step);
-/* ,"memory_allocated":... for a line of metrics; cut at `room`, which 512 bytes are not. */
+/* ,"memory_allocated":... for a line of metrics; 768 bytes are enough. */
 void monitor_members(const struct memory_state *m, char *out, size_t room);
 
 #endif

@@ -78,12 +78,17 @@ static int open_profile(struct run *r, struct error *e)
     const struct config *c = r->config;
     char path[4200];
     r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
+    bool named = c->device_profile && strcmp(c->device_profile, "default");
+    if (named && r->device.kind == DEVICE_CUDA) {
+        int rc = profile_card(&r->device.profile, c->device_profile, e);
+        return rc ? error_prepend(e, "device.profile") : PL_OK;
+    }
+    if (named && profile_is_card(c->device_profile))
+        return error_set(e, PL_USAGE, "device.profile: %s is a card; set device.kind to cuda to plan for it", c->device_profile);
     profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
     find_profile(r, path, sizeof path);
     if (c->device_deterministic) profile_onednn(&r->device.profile, false);
     if (!path[0]) return PL_OK;
-    if (r->device.kind != DEVICE_CPU)
-        return error_set(e, PL_USAGE, "device.profile: %s is of a CPU, and device.kind is cuda; leave device.profile out", path);
     int rc = profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e);
     if (!rc && c->device_threads && c->device_threads != r->device.profile.threads)
         rc = error_set(e, PL_USAGE, "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out", path,
@@ -252,7 +257,8 @@ static int search_plan(struct run *r, const struct source *source, struct settin
                         .allow_bf16 = o->train && allows(c, "adamw-bf16"),
                         .allow_8bit = o->train && allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
-                        .multiple = (int)r->batch.bn_group};
+                        .multiple = (int)r->batch.bn_group,
+                        .tell = o->tell};
     if (!o->train) s.micro_batch = r->effective_batch;
     if (check_fused(r, &s, e)) return e->code;
     if (f.whole && r->effective_batch % s.micro_batch)
@@ -286,10 +292,11 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if ((rc = second_wanted(c, &r->away_auto, &r->away, e))) return rc;
     if ((rc = second_budget(c, r->device.kind, free_memory(), &r->host_budget, e))) return rc;
 
-    struct source source = {r, build_forward};
+    struct source source = {r, build_forward, .alone = o->define};
     struct settings s = base_settings(r, o);
     struct run_input ids;
     rc = o->plan ? follow_plan(r, &source, s, o->plan, e) : search_plan(r, &source, s, o, e);
+    if (rc == PL_NOFIT && !o->plan) run_remedies(r, o, e);
     /* What a family reads in config.json, a definition says by its layers. */
     if (!rc && r->defined && run_input(r, "input_ids", &ids)) {
         run_input_ids(r, &ids);
@@ -300,7 +307,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 
 struct plan_note run_note(const struct run *r, bool fits)
 {
-    return (struct plan_note){.fits = fits, .budget = r->budget, .host_budget = r->host_budget, .effective_batch = r->effective_batch, .profile = &r->device.profile};
+    return (struct plan_note){.fits = fits, .budget = r->budget, .host_budget = r->host_budget, .effective_batch = r->effective_batch,
+                              .profile = &r->device.profile, .remedy = r->remedy, .n_remedies = r->n_remedies};
 }
 
 /* --- starting -------------------------------------------------------------------------- */
@@ -335,9 +343,22 @@ static int put_samples(struct run *r, struct error *e)
     return PL_OK;
 }
 
+/* A plan for a card may hold ops that it cannot run yet. */
+static int refuse_missing(const struct run *r, struct error *e)
+{
+    struct text missing = {0};
+    plan_print_missing(&r->plan, &missing);
+    int rc = missing.n ? error_set(e, PL_USAGE, "device %s has no kernel yet for %s: this can be planned, not run; set device.kind to cpu",
+                                   r->device.profile.name, missing.at)
+                       : PL_OK;
+    text_free(&missing);
+    return rc;
+}
+
 int run_start(struct run *r, const char *spill, bool load, struct error *e)
 {
-    int rc = weights_open(&r->weights, &r->model, &r->graph, e);
+    int rc = refuse_missing(r, e);
+    if (!rc) rc = weights_open(&r->weights, &r->model, &r->graph, e);
     if (rc) return rc;
     r->has_weights = true;
     struct profile planned = r->device.profile;

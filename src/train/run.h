@@ -15,6 +15,8 @@
 #include "run/device.h"
 #include "train/config.h"
 
+enum { REMEDY_MOST = 3 };
+
 struct run {
     const struct config *config;
     struct model model;
@@ -37,6 +39,8 @@ struct run {
     unsigned away;               /* enum away, where it is not */
     bool defined;                /* by run_options.define */
     bool forward;                /* run_options.forward */
+    struct remedy remedy[REMEDY_MOST]; /* where nothing fits: what would */
+    int n_remedies;
 };
 
 /* What a command may want beyond the configuration. */
@@ -49,6 +53,8 @@ struct run_options {
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a tower; NULL: its own choice */
     struct prompting prompts;    /* of a model that is asked for masks */
+    bool tell;                   /* what techniques saved and cost is wanted too */
+    bool probe;                  /* where nothing fits nobody wants advice */
     const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
@@ -61,6 +67,9 @@ void run_close(struct run *r);
 
 /* Sets the memory keys to a plan's techniques; the budget stays (pin.c). */
 int run_pin(struct config *c, const struct settings *s, struct error *e);
+
+/* Looks for changes of the configuration that would fit, and adds them to the refusal (remedies.c). */
+void run_remedies(struct run *r, const struct run_options *o, struct error *e);
 
 /* What plan_write needs to know. */
 struct plan_note run_note(const struct run *r, bool fits);

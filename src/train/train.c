@@ -521,7 +521,7 @@ static const char *number(double x, char out[32])
 
 static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
-    char memory[512];
+    char memory[768];
     double speed = v->units / v->seconds;
     char per_second[32];
     snprintf(per_second, sizeof per_second, "%s_per_second", unit(t));

@@ -1,0 +1,177 @@
+/*
+ * bind.c: all of a plan but the offsets: from when to when each storage lives, the kernel of
+ * each node with its workspace, what a step should take, and the fullest instant. The search
+ * weighs graphs by these; place.c turns the one that it takes into addresses.
+ */
+#include <string.h>
+
+#include "plan/plan.h"
+
+bool *plan_mark_reached(const struct graph *g)
+{
+    bool *reached = mem_alloc(g->storages.n);
+    for (int p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+            for (int i = 0; i < n->nin; i++) reached[tensor_at(g, n->in[i])->storage] = true;
+            for (int o = 0; o < n->nout; o++) reached[tensor_at(g, n->out[o])->storage] = true;
+        }
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        reached[tensor_at(g, g->params.at[i].tensor)->storage] = true;
+        reached[tensor_at(g, g->params.at[i].master)->storage] = true;
+    }
+    for (id s = 1; s < g->storages.n; s++)
+        if (g->storages.at[s].kind == KIND_STAGING || g->storages.at[s].kind == KIND_STEP) reached[s] = true;
+    reached[0] = false;
+    return reached;
+}
+
+/* What is handed over lives to the step's end and through the whole update, also beyond its
+ * last reader: a gradient that is not finite is looked for there. */
+static void stretch_handed(struct plan *p, const struct graph *g)
+{
+    struct life *step = p->placement.life[PROGRAM_STEP], *update = p->placement.life[PROGRAM_UPDATE];
+    for (id s = 1; s < g->storages.n; s++) {
+        if (!g->storages.at[s].handed || !step[s].used) continue;
+        step[s].end = g->order[PROGRAM_STEP].nodes.n - 1;
+        if (g->order[PROGRAM_UPDATE].nodes.n) update[s] = (struct life){0, g->order[PROGRAM_UPDATE].nodes.n - 1, true};
+    }
+}
+
+/* The time of a program whose nodes take so long in each lane. A CPU does one thing after the
+ * other. A CUDA card copies while it computes: the longer lane decides, except in the update,
+ * where each weight's copies wait for its arithmetic and the other way round. */
+static double lanes_together(const struct profile *profile, enum program program, const double lane[LANE_COUNT])
+{
+    double sum = lane[LANE_COMPUTE] + lane[LANE_COPY], longer = lane[LANE_COMPUTE] > lane[LANE_COPY] ? lane[LANE_COMPUTE] : lane[LANE_COPY];
+    return profile->kind == DEVICE_CUDA && program != PROGRAM_UPDATE ? longer : sum;
+}
+
+/* Chooses kernels and adds up predicted time; loops multiply. What a card has no kernel for yet
+ * is planned by the reference's planning half, and noted: such a plan is not run. */
+static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
+{
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        double lane[LANE_COUNT] = {0};
+        for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
+            id n = g->order[program].nodes.at[k];
+            const struct node *x = node_at(g, n);
+            if (op_table[x->op].flags & OPF_VIEW) continue;
+            struct query q;
+            query_fill(&q, g, x, profile);
+            const struct kernel *kernel = kernel_find(profile->kind, x->op, &q);
+            if (!kernel && profile->kind == DEVICE_CUDA) {
+                kernel = kernel_find(DEVICE_REF, x->op, &q);
+                p->missing[x->op / 64] |= (uint64_t)1 << x->op % 64;
+            }
+            if (!kernel)
+                return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
+                                 q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
+            p->placement.binding[n] = (struct binding){kernel, 0, kernel->workspace ? kernel->workspace(&q) : 0};
+            double times = 1;
+            for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
+            double takes = program != PROGRAM_EVAL ? times * kernel_seconds(&q, x->op) : 0;
+            lane[x->lane] += takes;
+            if (seconds) seconds[n] = takes;
+        }
+        p->seconds += lanes_together(profile, program, lane);
+    }
+    return PL_OK;
+}
+
+void plan_print_missing(const struct plan *p, struct text *out)
+{
+    for (int op = 1; op < OP_COUNT; op++)
+        if (p->missing[op / 64] >> op % 64 & 1) text_printf(out, "%s%s", out->n ? ", " : "", op_table[op].name);
+}
+
+static void add_persistent(struct plan *p, const struct graph *g, const bool *reached)
+{
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (storage_lasts(x) && reached[s]) p->persistent[x->space] += align_up(x->bytes, PLAN_ALIGN);
+    }
+}
+
+/* Adds to act[] and grad[] the changes at births and deaths; their running sums are what is
+ * alive. The second has what is handed from program to program. */
+static void note_changes(const struct plan *p, const struct graph *g, enum program program, int64_t *act, int64_t *grad)
+{
+    const struct life *life = p->placement.life[program];
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (!life[s].used || storage_lasts(x) || x->space != SPACE_DEVICE) continue;
+        int64_t *sum = x->handed ? grad : act, bytes = (int64_t)align_up(x->bytes, PLAN_ALIGN);
+        sum[life[s].start] += bytes;
+        sum[life[s].end + 1] -= bytes;
+    }
+}
+
+uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program)
+{
+    uint32_t n = g->order[program].nodes.n;
+    uint64_t *alive = mem_alloc((n + 1) * sizeof *alive);
+    int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0;
+    note_changes(p, g, program, change, change);
+    for (uint32_t k = 0; k < n; k++) {
+        live += change[k];
+        alive[k] = (uint64_t)live + align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
+    }
+    mem_free(change);
+    return alive;
+}
+
+void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached)
+{
+    uint64_t fixed[KIND_COUNT] = {0};
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        if (storage_lasts(x) && x->space == SPACE_DEVICE && reached[s]) fixed[x->kind] += align_up(x->bytes, PLAN_ALIGN);
+    }
+    p->peak = (struct peak){0};
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        uint32_t n = g->order[program].nodes.n;
+        int64_t *act = mem_alloc((n + 1) * sizeof *act), *grad = mem_alloc((n + 1) * sizeof *grad), live = 0, handed = 0;
+        note_changes(p, g, program, act, grad);
+        for (uint32_t k = 0; k < n; k++) {
+            live += act[k];
+            handed += grad[k];
+            uint64_t work = align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
+            uint64_t bytes = p->persistent[SPACE_DEVICE] + (uint64_t)(live + handed) + work;
+            if (bytes <= p->peak.bytes) continue;
+            p->peak.program = program;
+            p->peak.instant = k;
+            p->peak.bytes = bytes;
+            memcpy(p->peak.by_kind, fixed, sizeof fixed);
+            p->peak.by_kind[KIND_ACT] = (uint64_t)live;
+            p->peak.by_kind[KIND_GRAD] += (uint64_t)handed;
+            p->peak.by_kind[KIND_WORKSPACE] = work;
+        }
+        mem_free(act);
+        mem_free(grad);
+    }
+}
+
+int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
+{
+    p->placement = (struct placement){.storages = g->storages.n, .nodes = g->nodes.n};
+    p->placement.offset = mem_alloc(g->storages.n * sizeof(uint64_t));
+    p->placement.binding = mem_alloc(g->nodes.n * sizeof(struct binding));
+    p->seconds = 0;
+    memset(p->missing, 0, sizeof p->missing);
+    memset(p->persistent, 0, sizeof p->persistent);
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        p->placement.life[program] = mem_alloc(g->storages.n * sizeof(struct life));
+        graph_lifetimes(g, program, p->placement.life[program]);
+    }
+    stretch_handed(p, g);
+    int rc = bind_kernels(p, g, profile, seconds, e);
+    if (rc) {
+        placement_free(&p->placement);
+        return rc;
+    }
+    bool *reached = plan_mark_reached(g);
+    add_persistent(p, g, reached);
+    mem_free(reached);
+    return PL_OK;
+}

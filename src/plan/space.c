@@ -1,0 +1,409 @@
+/*
+ * space.c: see space.h.
+ *
+ *     family   all surveys of one micro-batch:
+ *
+ *              pieces of the head    1    2    8  ..
+ *              kept                  x    x    x      recompute none, or as it is set by hand
+ *              selective             x    x    x      recompute selective
+ *              whole                 x    x    x      recompute all
+ *              halves                x    x    x      recompute all+halves
+ *              whole, selective      x    x    x      recompute all+selective
+ *
+ * A setting takes the rebuilt blocks, and what is in no block, from one of the last three rows,
+ * and the other blocks from one of the first two.
+ */
+#include "plan/space.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/survey.h"
+
+enum { STEPS = 8, UPDATES = STATE_FORMS * AWAY_RUNGS };
+/* What changes the step's own program, so that a graph with it is no sum of surveys without. */
+enum { AWAY_IN_STEP = AWAY_WEIGHTS | AWAY_ACTIVATIONS };
+
+/* Pieces of the head that are tried. */
+static const int pieces[] = {1, 2, 8, 32};
+enum { CHUNKINGS = COUNT(pieces) };
+
+enum { KEPT, SELECTIVE, WHOLE, HALVES, WHOLE_SELECTIVE, ROWS };
+static const struct rebuild rebuild_of_row[ROWS] = {
+    [SELECTIVE] = {.kind = REBUILD_SELECTIVE},
+    [WHOLE] = {.kind = REBUILD_ALL},
+    [HALVES] = {.kind = REBUILD_ALL, .halves = true},
+    [WHOLE_SELECTIVE] = {.kind = REBUILD_ALL, .selective = true},
+};
+
+struct family {
+    struct settings base;
+    struct survey row[ROWS][CHUNKINGS];
+};
+
+/* One form of the update: state and masters, and where they are. */
+struct update {
+    struct settings s;
+    struct survey survey;
+};
+
+/* A setting that is surveyed as it is. */
+struct single {
+    struct settings s;
+    struct survey survey;
+};
+
+/* How many blocks of each chain are rebuilt, and which those are. */
+struct extent {
+    int n;
+    bool all;
+    bool *rebuilt;
+};
+
+struct builder {
+    struct plan_space *x;
+    const struct settings *base;
+    VEC(struct family) families;
+    int chunk[CHUNKINGS], chunks;
+    struct update update[UPDATES];
+    int updates;
+    VEC(struct extent) extents;
+    VEC(struct single) singles;
+    uint32_t blocks;
+};
+
+/* --- what is surveyed -------------------------------------------------------------------- */
+
+struct job {
+    struct settings s;
+    struct survey *to;
+};
+struct jobs {
+    VEC(struct job) list;
+};
+
+static int run_jobs(const struct plan_space *x, const struct jobs *jobs, struct error *e)
+{
+    int failed = PL_OK;
+    uint32_t first = UINT32_MAX; /* the same message whoever comes first */
+#pragma omp parallel for schedule(dynamic, 1) if (!x->source->alone)
+    for (uint32_t i = 0; i < jobs->list.n; i++) {
+        struct error mine;
+        int rc = survey_make(jobs->list.at[i].to, x->source, &jobs->list.at[i].s, x->profile, NULL, &mine);
+        if (rc)
+#pragma omp critical
+            if (i < first) {
+                first = i;
+                failed = rc;
+                *e = mine;
+            }
+    }
+    return failed;
+}
+
+static void add_job(struct jobs *jobs, struct settings s, int chunks, struct rebuild recompute, struct survey *to)
+{
+    s.head_chunks = chunks;
+    s.recompute = recompute;
+    vec_push(&jobs->list, ((struct job){s, to}));
+}
+
+static void add_family_jobs(struct builder *b, struct family *f, struct jobs *jobs)
+{
+    bool free = b->x->f.recompute;
+    for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
+        for (int c = 0; c < b->chunks; c++)
+            add_job(jobs, f->base, b->chunk[c], free ? rebuild_of_row[row] : b->base->recompute, &f->row[row][c]);
+}
+
+/* --- the dimensions ------------------------------------------------------------------------ */
+
+/* Up to 16 every number of iterations, beyond that two to each doubling; and the smallest
+ * micro-batch that covers the batch in so many. */
+static void list_families(struct builder *b)
+{
+    const struct freedom *f = &b->x->f;
+    int E = f->effective_batch;
+    for (int n = 1, last = 0; n <= E;) {
+        struct settings s = *b->base;
+        if (f->micro_batch) s.micro_batch = (E + n - 1) / n;
+        s.accumulation = (E + s.micro_batch - 1) / s.micro_batch;
+        bool ragged = s.micro_batch * s.accumulation != E, apart = f->multiple && s.micro_batch % f->multiple;
+        bool fusable = !s.fused_step || s.accumulation == 1; /* by hand: a step of several gains nothing from it */
+        if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable) vec_push(&b->families, ((struct family){.base = s}));
+        last = s.micro_batch;
+        if (!f->micro_batch || n == E) break;
+        n = n < 16 ? n + 1 : n & (n - 1) ? n / 3 * 4 : n / 2 * 3;
+        if (n > E) n = E;
+    }
+}
+
+static void list_chunks(struct builder *b, const struct graph *g)
+{
+    bool rows = false;
+    for (id s = 1; s < g->scopes.n; s++) rows |= g->scopes.at[s].flags & SCOPE_ROWS;
+    if (!b->x->f.head_chunks) b->chunk[b->chunks++] = b->base->head_chunks;
+    else
+        for (; b->chunks < (rows ? (int)CHUNKINGS : 1); b->chunks++) b->chunk[b->chunks] = pieces[b->chunks];
+}
+
+static uint32_t count_rebuilt(const struct builder *b, const struct graph *g, int n)
+{
+    struct settings s = *b->base;
+    s.recompute = (struct rebuild){.kind = REBUILD_FIRST, .n = n};
+    bool *some = survey_rebuilt(g, &s, b->blocks);
+    uint32_t count = 0;
+    for (uint32_t i = 1; i <= b->blocks; i++) count += some[i];
+    mem_free(some);
+    return count;
+}
+
+/* first:n counts in every chain of blocks. Within a chain as short as a mask decoder's, blocks
+ * share what selective makes again, and half a chain is no sum of its parts: n is at least as long
+ * as all such chains. */
+static bool splits_short_chain(const struct builder *b, const struct graph *g, int n)
+{
+    return n < 4 && count_rebuilt(b, g, n + 1) > count_rebuilt(b, g, n) + 1;
+}
+
+static void list_extents(struct builder *b, const struct graph *g)
+{
+    struct settings s = *b->base;
+    s.recompute = (struct rebuild){.kind = REBUILD_ALL};
+    bool *all = survey_rebuilt(g, &s, b->blocks);
+    int step = (int)(b->blocks + STEPS - 1) / STEPS;
+    vec_push(&b->extents, ((struct extent){.rebuilt = mem_alloc(b->blocks + 1)}));
+    for (int n = step; n && n < (int)b->blocks; n += step) {
+        s.recompute = (struct rebuild){.kind = REBUILD_FIRST, .n = n};
+        bool *some = survey_rebuilt(g, &s, b->blocks), whole = !memcmp(some, all, b->blocks + 1);
+        if (whole || splits_short_chain(b, g, n)) mem_free(some);
+        else vec_push(&b->extents, ((struct extent){.n = n, .rebuilt = some}));
+        if (whole) break;
+    }
+    if (b->blocks) vec_push(&b->extents, ((struct extent){.all = true, .rebuilt = all}));
+    else mem_free(all);
+}
+
+static bool state_allowed(const struct builder *b, enum state_form state)
+{
+    const struct freedom *f = &b->x->f;
+    return state == b->base->state || (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
+}
+
+/* The first is the base's own: what families are surveyed with. */
+static void list_updates(struct builder *b)
+{
+    const struct freedom *f = &b->x->f;
+    b->update[b->updates++].s = *b->base;
+    if (f->offload) b->update[0].s.offload = 0;
+    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++)
+        for (int rung = 0; rung < (f->offload ? AWAY_RUNGS : 1); rung++) {
+            struct settings s = b->update[0].s;
+            s.state = state;
+            if (f->offload) s.offload = away_ladder(rung);
+            bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
+            if (same || !state_allowed(b, state) || (f->offload && (s.offload & AWAY_IN_STEP || away_repeats(rung, &s)))) continue;
+            b->update[b->updates++].s = s;
+        }
+}
+
+static void add_single(struct builder *b, struct settings s)
+{
+    static const struct rebuild how[] = {{.kind = REBUILD_NONE}, {.kind = REBUILD_ALL}};
+    for (int c = 0; c < b->chunks; c += 2)
+        for (size_t k = 0; k < (b->x->f.recompute && b->blocks ? COUNT(how) : 1); k++) {
+            s.head_chunks = b->chunk[c];
+            if (b->x->f.recompute) s.recompute = how[k];
+            vec_push(&b->singles, ((struct single){.s = s}));
+        }
+}
+
+/* Weights and activations in the second space, for the smallest micro-batch: who needs them
+ * needs that too. The fused step, where a step is one micro-batch, with nothing and with
+ * everything in the second space. */
+static void list_singles(struct builder *b)
+{
+    const struct freedom *f = &b->x->f;
+    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++) {
+        if (!state_allowed(b, state)) continue;
+        for (int rung = 0; rung < AWAY_RUNGS && f->offload; rung++) {
+            struct settings s = b->families.at[b->families.n - 1].base;
+            s.state = state;
+            s.offload = away_ladder(rung);
+            if (s.offload & AWAY_IN_STEP && !away_repeats(rung, &s)) add_single(b, s);
+        }
+        for (uint32_t i = 0; i < b->families.n && f->fused_step; i++) {
+            struct settings s = b->families.at[i].base;
+            s.state = state;
+            s.fused_step = true;
+            if (s.accumulation != 1) continue;
+            add_single(b, s);
+            s.offload = away_ladder(AWAY_RUNGS - 1);
+            if (f->offload) add_single(b, s);
+        }
+    }
+}
+
+/* --- composing ------------------------------------------------------------------------------- */
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* The moment of another survey of the same model; its own where there is none. */
+static const struct moment *same_moment(const struct survey *v, const struct moment *m)
+{
+    for (uint32_t i = 0; i < v->moments; i++)
+        if (v->moment[i].owner == m->owner && v->moment[i].signature == m->signature) return &v->moment[i];
+    return m;
+}
+
+/* The step's transients and seconds with the given blocks as `again` has them. Where blocks of
+ * two surveys meet, what one hands the other may be counted by both: a bound must not. */
+static uint64_t compose(const struct survey *rest, const struct survey *again, const bool *rebuilt, double *seconds)
+{
+    uint64_t most = 0;
+    *seconds = 0;
+    for (uint32_t i = 0; i <= rest->blocks; i++) *seconds += (rebuilt[i] ? again : rest)->block[i].seconds;
+    for (int turn = 0; turn < 2; turn++) {
+        const struct survey *v = turn ? again : rest;
+        for (uint32_t i = 0; i < v->moments; i++) {
+            const struct moment *m = &v->moment[i], *other = same_moment(turn ? rest : again, m);
+            uint64_t bytes = m->kept[0];
+            if (rebuilt[m->owner] != turn) continue;
+            for (uint32_t b = 1; b <= rest->blocks; b++) bytes += (rebuilt[b] == turn ? m : other)->kept[b];
+            most = larger(most, bytes);
+        }
+    }
+    bool mixed = false;
+    for (uint32_t b = 1; b <= rest->blocks; b++) mixed |= rebuilt[b] != rebuilt[1];
+    return mixed ? most - rest->shared : most;
+}
+
+static void add_choice(struct builder *b, const struct family *f, int chunk, const struct survey *rest, const struct survey *again,
+                       const struct extent *extent, struct rebuild recompute)
+{
+    const struct survey *plain = &b->update[0].survey, *shown = extent->all ? again : rest;
+    double seconds;
+    uint64_t step = compose(rest, again, extent->rebuilt, &seconds);
+    struct plan_choice c = {.settings = f->base};
+    c.settings.head_chunks = b->chunk[chunk];
+    c.settings.recompute = recompute;
+    for (int u = 0; u < b->updates; u++) {
+        const struct survey *update = &b->update[u].survey;
+        c.settings.state = b->update[u].s.state;
+        c.settings.offload = b->update[u].s.offload;
+        c.seconds = seconds + update->update_seconds;
+        for (int s = 0; s < SPACE_COUNT; s++) c.bound[s] = shown->persistent[s] - plain->persistent[s] + update->persistent[s];
+        c.bound[SPACE_DEVICE] += larger(larger(step, update->update), shown->eval);
+        vec_push(&b->x->choices, c);
+    }
+}
+
+/* Everything that recompute may be, for one micro-batch and number of pieces. */
+static void add_rebuilds(struct builder *b, const struct family *f, int chunk)
+{
+    static const struct { int rest, again; } pairs[] = {{KEPT, WHOLE}, {KEPT, HALVES}, {SELECTIVE, WHOLE_SELECTIVE}};
+    const struct extent *none = &b->extents.at[0];
+    const struct survey *kept = &f->row[KEPT][chunk], *selective = &f->row[SELECTIVE][chunk];
+    if (!b->x->f.recompute) {
+        add_choice(b, f, chunk, kept, kept, none, b->base->recompute);
+        return;
+    }
+    add_choice(b, f, chunk, kept, kept, none, (struct rebuild){.kind = REBUILD_NONE});
+    add_choice(b, f, chunk, selective, selective, none, (struct rebuild){.kind = REBUILD_SELECTIVE});
+    for (size_t k = 0; k < COUNT(pairs); k++)
+        for (uint32_t i = 1; i < b->extents.n; i++) {
+            const struct extent *x = &b->extents.at[i];
+            struct rebuild r = rebuild_of_row[pairs[k].again];
+            if (r.halves && !x->all) continue;
+            r.kind = x->all ? REBUILD_ALL : REBUILD_FIRST;
+            r.n = x->n;
+            add_choice(b, f, chunk, &f->row[pairs[k].rest][chunk], &f->row[pairs[k].again][chunk], x, r);
+        }
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct plan_choice *x = a, *y = b;
+    if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
+    if (x->bound[SPACE_DEVICE] != y->bound[SPACE_DEVICE]) return x->bound[SPACE_DEVICE] < y->bound[SPACE_DEVICE] ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static void add_choices(struct builder *b)
+{
+    for (uint32_t i = 0; i < b->families.n; i++)
+        for (int c = 0; c < b->chunks; c++) add_rebuilds(b, &b->families.at[i], c);
+    for (uint32_t i = 0; i < b->singles.n; i++) {
+        const struct survey *v = &b->singles.at[i].survey;
+        struct plan_choice c = {.settings = b->singles.at[i].s, .seconds = v->total_seconds};
+        memcpy(c.bound, v->persistent, sizeof c.bound);
+        c.bound[SPACE_DEVICE] += larger(larger(v->step, v->update), v->eval);
+        vec_push(&b->x->choices, c);
+    }
+    for (uint32_t i = 0; i < b->x->choices.n; i++) b->x->choices.at[i].number = i;
+    qsort(b->x->choices.at, b->x->choices.n, sizeof *b->x->choices.at, by_seconds);
+}
+
+/* --- the whole ---------------------------------------------------------------------------------- */
+
+static void free_builder(struct builder *b)
+{
+    for (uint32_t i = 0; i < b->families.n; i++) {
+        for (int row = 0; row < ROWS; row++)
+            for (int c = 0; c < (int)CHUNKINGS; c++) survey_free(&b->families.at[i].row[row][c]);
+    }
+    for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
+    for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].rebuilt);
+    for (uint32_t i = 0; i < b->singles.n; i++) survey_free(&b->singles.at[i].survey);
+    vec_free(&b->singles);
+    vec_free(&b->families);
+    vec_free(&b->extents);
+}
+
+/* A first graph shows what there is to choose from: blocks, and rows of a head. */
+static int look(struct builder *b, struct error *e)
+{
+    struct graph g;
+    struct survey v;
+    struct settings s = b->update[0].s;
+    s.micro_batch = b->families.at[0].base.micro_batch;
+    s.accumulation = b->families.at[0].base.accumulation;
+    s.head_chunks = b->base->head_chunks;
+    if (b->x->f.recompute) s.recompute = (struct rebuild){.kind = REBUILD_NONE};
+    int rc = survey_make(&v, b->x->source, &s, b->x->profile, &g, e);
+    if (rc) return rc;
+    b->blocks = v.blocks;
+    list_chunks(b, &g);
+    list_extents(b, &g);
+    graph_free(&g);
+    b->update[0].survey = v;
+    return PL_OK;
+}
+
+int space_fill(struct plan_space *x, const struct settings *base, struct error *e)
+{
+    struct builder b = {.x = x, .base = base};
+    struct jobs jobs = {0};
+    list_families(&b);
+    list_updates(&b);
+    CHECK(b.families.n, "no micro-batch is possible");
+    int rc = look(&b, e);
+    for (uint32_t i = 0; i < b.families.n && !rc; i++) {
+        b.families.at[i].base.offload = b.update[0].s.offload;
+        add_family_jobs(&b, &b.families.at[i], &jobs);
+    }
+    for (int u = 1; u < b.updates && !rc; u++) {
+        struct settings s = b.families.at[0].base;
+        s.state = b.update[u].s.state;
+        s.offload = b.update[u].s.offload;
+        add_job(&jobs, s, base->head_chunks, x->f.recompute ? (struct rebuild){.kind = REBUILD_NONE} : base->recompute, &b.update[u].survey);
+    }
+    if (!rc) list_singles(&b);
+    for (uint32_t i = 0; i < b.singles.n; i++) vec_push(&jobs.list, ((struct job){b.singles.at[i].s, &b.singles.at[i].survey}));
+    if (!rc) rc = run_jobs(x, &jobs, e);
+    x->surveyed = jobs.list.n + 1;
+    if (!rc) add_choices(&b);
+    vec_free(&jobs.list);
+    free_builder(&b);
+    return rc;
+}

@@ -1,0 +1,204 @@
+/*
+ * survey.c: see survey.h.
+ */
+#include "plan/survey.h"
+
+#include <string.h>
+
+#include "passes/rebuild.h"
+
+/* Blocks by scope, numbered from 1 as the forward comes to them; returns how many. */
+static uint32_t number_blocks(const struct graph *g, uint32_t *number)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        id block = x->phase == PHASE_FORWARD ? graph_block_of(g, x->scope) : 0;
+        if (block && !number[block]) number[block] = ++n;
+    }
+    return n;
+}
+
+/* One program's worth of what is needed to take it apart. */
+struct apart {
+    const struct graph *g;
+    const struct plan *p;
+    uint32_t n;              /* instants */
+    uint32_t *owner;         /* by instant: the block's number; 0: none */
+    uint32_t *opens, *closes; /* by block number: the instants between which it is open; closes 0: never */
+};
+
+static void find_brackets(struct apart *a, const uint32_t *number)
+{
+    const struct graph *g = a->g;
+    for (uint32_t k = 0; k < a->n; k++) {
+        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        uint32_t b = a->owner[k] = number[graph_block_of(g, x->scope)];
+        if (!b) continue;
+        if (x->phase != PHASE_FORWARD && !a->closes[b]) a->closes[b] = k;
+        if (!a->closes[b]) a->opens[b] = k;
+    }
+}
+
+/* The instant belongs to the moment of its owner with the same blocks open; there are few. */
+static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, uint32_t k, uint64_t bytes)
+{
+    uint32_t i = v->moments;
+    while (i > 0 && !(v->moment[i - 1].owner == owner && v->moment[i - 1].signature == signature)) i--;
+    if (!i) {
+        v->moment = mem_resize(v->moment, (v->moments + 1) * sizeof *v->moment);
+        v->moment[v->moments++] = (struct moment){owner, signature, bytes, k, mem_alloc((v->blocks + 1) * sizeof(uint64_t))};
+    } else if (bytes > v->moment[i - 1].bytes) {
+        v->moment[i - 1].bytes = bytes;
+        v->moment[i - 1].instant = k;
+    }
+}
+
+static void find_moments(struct survey *v, const struct apart *a)
+{
+    uint64_t *mark = mem_alloc((a->n + 2) * sizeof *mark), *alive = plan_alive(a->p, a->g, PROGRAM_STEP), signature = 0;
+    for (uint32_t b = 1; b <= v->blocks; b++) {
+        if (!a->closes[b]) continue;
+        uint64_t h = hash_bytes(&b, sizeof b, 1);
+        mark[a->opens[b] + 1] += h;
+        mark[a->closes[b]] -= h;
+    }
+    for (uint32_t k = 0; k < a->n; k++) add_instant(v, a->owner[k], signature += mark[k], k, alive[k]);
+    mem_free(mark);
+    mem_free(alive);
+}
+
+/* The block for whose backward a storage lives on; 0: none. */
+static uint32_t keeper(const struct apart *a, id s, uint32_t end)
+{
+    const struct graph *g = a->g;
+    if (g->storages.at[s].handed) return 0;
+    return node_at(g, g->order[PROGRAM_STEP].nodes.at[end])->phase == PHASE_FORWARD ? 0 : a->owner[end];
+}
+
+static void put_down(struct survey *v, const struct apart *a)
+{
+    const struct life *life = a->p->placement.life[PROGRAM_STEP];
+    for (id s = 1; s < a->g->storages.n; s++) {
+        const struct storage *x = &a->g->storages.at[s];
+        if (!life[s].used || storage_lasts(x) || x->space != SPACE_DEVICE) continue;
+        uint32_t b = keeper(a, s, life[s].end);
+        uint64_t bytes = align_up(x->bytes, PLAN_ALIGN);
+        if (b && b != a->owner[life[s].start] && bytes > v->shared) v->shared = bytes;
+        for (uint32_t i = 0; i < v->moments && b; i++) {
+            struct moment *m = &v->moment[i];
+            if (life[s].start <= m->instant && m->instant <= life[s].end && b != m->owner) m->kept[b] += bytes;
+        }
+    }
+    for (uint32_t i = 0; i < v->moments; i++) {
+        struct moment *m = &v->moment[i];
+        m->kept[0] = m->bytes;
+        for (uint32_t b = 1; b <= v->blocks; b++) m->kept[0] -= m->kept[b];
+    }
+}
+
+static void add_seconds(struct survey *v, const struct apart *a, const double *seconds)
+{
+    const struct graph *g = a->g;
+    for (uint32_t k = 0; k < a->n; k++) {
+        double takes = seconds[g->order[PROGRAM_STEP].nodes.at[k]];
+        v->block[a->owner[k]].seconds += takes;
+    }
+    for (uint32_t k = 0; k < g->order[PROGRAM_UPDATE].nodes.n; k++) v->update_seconds += seconds[g->order[PROGRAM_UPDATE].nodes.at[k]];
+}
+
+static void survey_step(struct survey *v, const struct plan *p, const struct graph *g, const double *seconds)
+{
+    uint32_t *number = mem_alloc(g->scopes.n * sizeof *number);
+    v->blocks = number_blocks(g, number);
+    v->block = mem_alloc((v->blocks + 1) * sizeof *v->block);
+    struct apart a = {.g = g, .p = p, .n = g->order[PROGRAM_STEP].nodes.n};
+    a.owner = mem_alloc((a.n + 1) * sizeof *a.owner);
+    a.opens = mem_alloc((v->blocks + 1) * sizeof *a.opens);
+    a.closes = mem_alloc((v->blocks + 1) * sizeof *a.closes);
+    find_brackets(&a, number);
+    find_moments(v, &a);
+    put_down(v, &a);
+    add_seconds(v, &a, seconds);
+    mem_free(a.owner);
+    mem_free(a.opens);
+    mem_free(a.closes);
+    mem_free(number);
+}
+
+static uint64_t fullest(const struct plan *p, const struct graph *g, enum program program)
+{
+    uint64_t *alive = plan_alive(p, g, program), most = 0;
+    for (uint32_t k = 0; k < g->order[program].nodes.n; k++)
+        if (alive[k] > most) most = alive[k];
+    mem_free(alive);
+    return most;
+}
+
+/* What lives for a while in the second space: one program's at a time. */
+static uint64_t visiting(const struct plan *p, const struct graph *g)
+{
+    uint64_t most = 0;
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        uint64_t sum = 0;
+        for (id s = 1; s < g->storages.n; s++) {
+            const struct storage *x = &g->storages.at[s];
+            if (p->placement.life[program][s].used && !storage_lasts(x) && x->space == SPACE_HOST) sum += align_up(x->bytes, PLAN_ALIGN);
+        }
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+int survey_make(struct survey *v, const struct source *source, const struct settings *s, const struct profile *profile,
+                struct graph *kept, struct error *e)
+{
+    struct graph g;
+    struct plan p = {.settings = *s};
+    memset(v, 0, sizeof *v);
+    int rc = plan_draft(&g, source, s, e);
+    if (rc) return rc;
+    double *seconds = mem_alloc(g.nodes.n * sizeof *seconds);
+    rc = plan_bind(&p, &g, profile, seconds, e);
+    if (!rc) {
+        memcpy(v->persistent, p.persistent, sizeof v->persistent);
+        survey_step(v, &p, &g, seconds);
+        v->total_seconds = p.seconds;
+        v->step = fullest(&p, &g, PROGRAM_STEP);
+        v->update = fullest(&p, &g, PROGRAM_UPDATE);
+        v->eval = fullest(&p, &g, PROGRAM_EVAL);
+        v->host = visiting(&p, &g);
+        plan_free(&p);
+    }
+    mem_free(seconds);
+    if (kept && !rc) *kept = g;
+    else graph_free(&g);
+    return rc;
+}
+
+void survey_free(struct survey *v)
+{
+    for (uint32_t i = 0; i < v->moments; i++) mem_free(v->moment[i].kept);
+    mem_free(v->moment);
+    mem_free(v->block);
+    memset(v, 0, sizeof *v);
+}
+
+bool *survey_rebuilt(const struct graph *g, const struct settings *s, uint32_t blocks)
+{
+    bool *rebuilt = mem_alloc(blocks + 1);
+    bool any = false;
+    uint32_t *number = mem_alloc(g->scopes.n * sizeof *number);
+    struct units u;
+    number_blocks(g, number);
+    units_find(&u, g, s);
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        id n = g->order[PROGRAM_STEP].nodes.at[k];
+        uint32_t b = number[graph_block_of(g, node_at(g, n)->scope)];
+        if (b && node_at(g, n)->phase == PHASE_FORWARD && u.of[n]) any = rebuilt[b] = true;
+    }
+    rebuilt[0] = any;
+    units_free(&u);
+    mem_free(number);
+    return rebuilt;
+}

@@ -1,0 +1,85 @@
+/*
+ * remedies.c: what to change where nothing fits.
+ *
+ * Each change is really planned, with the same budget: what is named here would fit. They
+ * are tried from the least to the most: keys of memory that were set by hand first, then
+ * precision, then less data at once. At most REMEDY_MOST are named.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "train/run.h"
+
+/* Would the configuration fit? Then it is noted, with the smallest budget that it needs. */
+static bool try_change(struct run *r, const struct run_options *o, struct config *c, const char *change)
+{
+    struct run probe = {0};
+    struct run_options quiet = *o;
+    struct error e = {0};
+    quiet.probe = true;
+    quiet.tell = false;
+    c->memory_budget = (struct config_budget){.kind = BUDGET_BYTES, .bytes = r->budget};
+    bool fits = r->n_remedies < REMEDY_MOST && !run_plan(&probe, c, &quiet, &e);
+    if (fits) {
+        struct remedy *a = &r->remedy[r->n_remedies++];
+        snprintf(a->change, sizeof a->change, "%s", change);
+        a->smallest = probe.plan.smallest;
+    }
+    run_close(&probe);
+    return fits;
+}
+
+static void try_memory(struct run *r, const struct run_options *o)
+{
+    const struct config *was = r->config;
+    struct config c = *was;
+    c.memory_recompute = (struct config_rebuild){0};
+    if (was->memory_recompute.chosen) try_change(r, o, &c, "memory.recompute: auto");
+    c = *was;
+    c.memory_micro_batch = 0;
+    if (was->memory_micro_batch) try_change(r, o, &c, "memory.micro_batch: auto");
+    c = *was;
+    c.memory_head_chunks = 0;
+    if (was->memory_head_chunks) try_change(r, o, &c, "memory.head_chunks: auto");
+    c = *was;
+    c.memory_offload = (struct config_list){(char *[]){"auto"}, 1};
+    if (!r->away_auto) try_change(r, o, &c, "memory.offload: auto");
+    static char *forms[] = {"adamw-bf16", "adamw-8bit"};
+    for (uint32_t i = 0; i < COUNT(forms) && was->memory_optimizer == OPTIMIZER_ADAMW && !was->memory_allow.n; i++) {
+        char text[96];
+        c = *was;
+        c.memory_allow = (struct config_list){&forms[i], 1};
+        snprintf(text, sizeof text, "memory.allow: [%s]", forms[i]);
+        if (try_change(r, o, &c, text)) break;
+    }
+    c = *was;
+    c.memory_precision = PRECISION_BF16;
+    if (was->memory_precision == PRECISION_F32) try_change(r, o, &c, "memory.precision: bf16");
+}
+
+/* Halves what a sample holds until it fits. */
+static void try_data(struct run *r, const struct run_options *o)
+{
+    char text[96];
+    bool masks = r->batch.prompts.masks, fits = false;
+    for (int64_t n = (masks ? r->config->data_max_masks : r->config->data_sequence) / 2; n >= (masks ? 1 : 16) && !fits; n /= 2) {
+        struct config c = *r->config;
+        if (masks) c.data_max_masks = n;
+        else c.data_sequence = n;
+        snprintf(text, sizeof text, "data.%s: %lld", masks ? "max_masks" : "sequence", (long long)n);
+        fits = try_change(r, o, &c, text);
+    }
+}
+
+void run_remedies(struct run *r, const struct run_options *o, struct error *e)
+{
+    char size[32];
+    if (!o->train || o->probe || o->define || !r->budget) return;
+    try_memory(r, o);
+    try_data(r, o);
+    size_t n = strlen(e->text);
+    for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++)
+        n += (size_t)snprintf(e->text + n, sizeof e->text - n, "%s%s (%s)", i ? ", or " : "; or change, which would fit: ", r->remedy[i].change,
+                              size_print(r->remedy[i].smallest, size));
+    if (!r->n_remedies && n < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, ", or take a smaller model");
+}

@@ -1,0 +1,233 @@
+/*
+ * test_search.c: the search against the whole of its space.
+ *
+ * On small models every choice is compiled and placed. Then: what was predicted of a choice
+ * without compiling it is what its graph has; for budgets between the smallest and the
+ * largest the plan is the fastest of all that fit; more budget is never slower; the smallest
+ * budget is enough and one byte less is not.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/ops.h"
+#include "models/model.h"
+#include "plan/plan.h"
+
+static const struct settings BASE = {.micro_batch = 4, .accumulation = 1, .precision = DT_F32, .head_chunks = 1, .train = true,
+                                     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+
+/* --- models ------------------------------------------------------------------------------ */
+
+struct subject {
+    const char *name;
+    struct model model;
+    struct batch batch;
+    uint64_t seed; /* of a random graph */
+};
+
+static void build_model(void *context, struct graph *g, int micro_batch)
+{
+    struct subject *x = context;
+    struct batch b = x->batch;
+    b.B = micro_batch;
+    x->model.family->build(&x->model, g, &b);
+}
+
+static uint32_t draw(uint64_t *state, uint32_t below)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 33) % below;
+}
+
+/* Blocks of different width and depth around a stream, with something between them. */
+static void build_random(void *context, struct graph *g, int micro_batch)
+{
+    struct subject *s = context;
+    uint64_t state = s->seed;
+    int64_t C = 16 * (1 + draw(&state, 4)), T = 8 * (1 + draw(&state, 8));
+    uint32_t blocks = 2 + draw(&state, 5);
+    id x = graph_input(g, "x", DT_F32, 3, (int64_t[]){micro_batch, T, C});
+    struct init init = {INIT_NORMAL, 0.1f, 0};
+    id stem = graph_param(g, "stem", DT_F32, 2, (int64_t[]){C, C}, init);
+    x = op_linear(g, x, stem, 0);
+    for (uint32_t i = 0; i < blocks; i++) {
+        char name[32], weight[32];
+        snprintf(name, sizeof name, "blocks.%u", i);
+        id before = graph_scope_push(g, name, SCOPE_BLOCK), y = x;
+        uint32_t layers = 1 + draw(&state, 3);
+        int64_t inner = 16 * (1 + draw(&state, 8)), from = C;
+        for (uint32_t k = 0; k <= layers; k++) {
+            int64_t to = k == layers ? C : inner;
+            snprintf(weight, sizeof weight, "blocks.%u.w%u", i, k);
+            y = op_linear(g, y, graph_param(g, weight, DT_F32, 2, (int64_t[]){to, from}, init), 0);
+            if (k < layers) y = op_act(g, y, draw(&state, ACT_KINDS));
+            from = to;
+        }
+        x = op_add(g, x, y);
+        graph_scope_pop(g, before);
+        if (draw(&state, 3) == 0) x = op_act(g, x, ACT_TANH);
+    }
+    graph_output(g, "loss", op_sum(g, x));
+}
+
+/* --- the whole space ------------------------------------------------------------------------ */
+
+static const struct freedom FREE = {.effective_batch = 4, .micro_batch = true, .recompute = true, .offload = true, .head_chunks = true};
+/* Everything at once: masters, forms of the state, the fused step. */
+static const struct freedom FREEST = {.effective_batch = 3, .micro_batch = true, .recompute = true, .offload = true, .head_chunks = true,
+                                      .fused_step = true, .allow_bf16 = true, .allow_8bit = true};
+
+struct whole {
+    struct plan_space space;
+    struct source source;
+    struct settings base;
+    struct freedom f;
+    struct profile profile;
+    uint64_t *arena;   /* by choice, placed */
+    double *seconds;
+    uint64_t least, most;
+};
+
+static void open_whole(struct whole *w, struct source source, bool freest)
+{
+    struct error e;
+    w->source = source;
+    w->base = BASE;
+    w->f = freest ? FREEST : FREE;
+    if (freest) w->base.precision = DT_BF16;
+    profile_default(&w->profile, DEVICE_CPU, 2);
+    if (plan_space_open(&w->space, &w->source, &w->base, &w->f, &w->profile, &e)) fail_msg("%s", e.text);
+    uint32_t n = w->space.choices.n;
+    w->arena = mem_alloc(n * sizeof *w->arena);
+    w->seconds = mem_alloc(n * sizeof *w->seconds);
+    w->least = UINT64_MAX;
+    w->most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct graph g;
+        struct plan p = {0};
+        if (plan_compile(&g, &w->source, &w->space.choices.at[i].settings, &e)) fail_msg("%s", e.text);
+        if (plan_place(&p, &g, &w->profile, &e)) fail_msg("%s", e.text);
+        w->arena[i] = plan_arena(&p);
+        w->seconds[i] = p.seconds;
+        if (w->arena[i] < w->least) w->least = w->arena[i];
+        if (w->arena[i] > w->most) w->most = w->arena[i];
+        plan_free(&p);
+        graph_free(&g);
+    }
+}
+
+static void close_whole(struct whole *w)
+{
+    plan_space_close(&w->space);
+    mem_free(w->arena);
+    mem_free(w->seconds);
+}
+
+/* Composed figures are the graph's own: seconds to rounding, the bound below the arena. */
+static void check_predictions(const struct whole *w, const char *name)
+{
+    for (uint32_t i = 0; i < w->space.choices.n; i++) {
+        const struct plan_choice *c = &w->space.choices.at[i];
+        char again[SETTING_ROOM];
+        if (fabs(c->seconds / w->seconds[i] - 1) > 1e-9 || c->bound[SPACE_DEVICE] > w->arena[i])
+            fail_msg("%s, %d x %d, recompute %s, head in %d, offload %u: predicted %.9g s and %llu bytes, it takes %.9g s and %llu", name,
+                     c->settings.micro_batch, c->settings.accumulation, rebuild_print(&c->settings.recompute, again), c->settings.head_chunks,
+                     c->settings.offload, c->seconds, (unsigned long long)c->bound[SPACE_DEVICE], w->seconds[i], (unsigned long long)w->arena[i]);
+    }
+}
+
+/* The fastest of the space within a budget; INFINITY: none is. */
+static double enumerate(const struct whole *w, uint64_t budget)
+{
+    double best = INFINITY;
+    for (uint32_t i = 0; i < w->space.choices.n; i++)
+        if (w->arena[i] <= budget && w->seconds[i] < best) best = w->seconds[i];
+    return best;
+}
+
+static int search(const struct whole *w, uint64_t budget, struct plan *p)
+{
+    struct freedom f = w->f;
+    struct error e = {0};
+    struct graph g;
+    f.budget = budget;
+    int rc = plan_search(p, &g, &w->source, &w->base, &f, &w->profile, &e);
+    if (rc && rc != PL_NOFIT) fail_msg("%s", e.text);
+    graph_free(&g);
+    plan_free(p);
+    return rc;
+}
+
+static void check_space(struct source source, const char *name, bool freest)
+{
+    enum { BUDGETS = 20 };
+    struct whole w;
+    struct plan p;
+    open_whole(&w, source, freest);
+    check_predictions(&w, name);
+    double before = INFINITY;
+    for (int i = 0; i <= BUDGETS; i++) {
+        uint64_t budget = w.least + (w.most - w.least) * (uint64_t)i / BUDGETS;
+        double best = enumerate(&w, budget);
+        if (search(&w, budget, &p)) fail_msg("%s: %llu bytes are enough, and are refused", name, (unsigned long long)budget);
+        if (p.seconds > best * (1 + 1e-12))
+            fail_msg("%s, %llu bytes: %.9g s, but %.9g s would have been possible", name, (unsigned long long)budget, p.seconds, best);
+        if (p.seconds > before) fail_msg("%s, %llu bytes: %.9g s, less memory took %.9g s", name, (unsigned long long)budget, p.seconds, before);
+        before = p.seconds;
+        assert_int_equal(p.smallest, w.least);
+    }
+    assert_int_equal(search(&w, w.least - 1, &p), PL_NOFIT);
+    close_whole(&w);
+}
+
+static void check_model(const char *preset, struct batch batch, bool freest)
+{
+    struct subject s = {.batch = batch};
+    struct error e;
+    if (model_preset(&s.model, preset, &e)) fail_msg("%s", e.text);
+    check_space((struct source){&s, build_model, false}, preset, freest);
+    model_close(&s.model);
+}
+
+static void test_language(void **state)
+{
+    (void)state;
+    check_model("llama-tiny", (struct batch){.T = 48}, false);
+    check_model("llama-tiny", (struct batch){.T = 48}, true);
+}
+
+static void test_sam(void **state)
+{
+    (void)state;
+    check_model("sam-tiny", (struct batch){.prompts = {.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}}, false);
+}
+
+static void test_tinysam(void **state)
+{
+    (void)state;
+    check_model("tinysam-tiny", (struct batch){.prompts = {.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}}, false);
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct subject s = {.seed = seed};
+        char name[32];
+        snprintf(name, sizeof name, "random graph %llu", (unsigned long long)seed);
+        check_space((struct source){&s, build_random, false}, name, seed > 4);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_sam), cmocka_unit_test(test_tinysam),
+                                       cmocka_unit_test(test_random)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
