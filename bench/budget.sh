@@ -31,7 +31,7 @@ word() { sed -n "s/^ *\"$1\": \"\(.*\)\",*$/\1/p" "$2" | head -n 1; }
 theirs() { # NAME [option]...
     "$PYTHON" bench/torch_sam.py --steps "$STEPS" --precision f32 "${@:2}" >"$tmp/torch"
     awk -v name="$1" '$1 == "seconds" && (!n++ || $2 < s) { s = $2 } $1 == "peak_kib" { p = $2 } END { printf "%-30s %12s %12s %10.0f MiB %8.1f s\n", name, "", "", p / 1024, s }' "$tmp/torch"
-    peak=$(awk '$1 == "peak_kib" { print $2 * 1024 }' "$tmp/torch")
+    peak=$(awk '$1 == "peak_kib" { printf "%d", $2 * 1024 }' "$tmp/torch")
 }
 ours() { # NAME BUDGET; 0: none
     local memory=()
@@ -51,7 +51,7 @@ printf '%-30s %12s %12s %14s %10s\n' "$MODEL, $PRECISION" budget arena peak 'a s
 theirs 'PyTorch f32'
 ours 'the full need' 0
 theirs 'PyTorch f32, checkpointed' --checkpoint
-ours "half of PyTorch's checkpointed" $((${peak%.*} / 2))
+ours "half of PyTorch's checkpointed" $((peak / 2))
 ours 'half of the full need' $((full / 2))
 ours 'a quarter of it' $((full / 4))
 ours 'the smallest' "$smallest"
