@@ -25,11 +25,11 @@ check 'the smallest budget trains' runs_at_smallest
 
 refuses_below() {
     smallest_of || return 1
-    expect 3 "instant [0-9]+.*that last.*--memory $smallest.*would fit: memory.micro_batch: auto" "$binary" plan "$tmp/tiny.yaml" --memory $((smallest - 1)) --json || return 1
+    expect 3 "instant [0-9]+.*that last.*--memory $smallest.*would fit: memory.precision: bf16" "$binary" plan "$tmp/tiny.yaml" --memory $((smallest - 1)) --json || return 1
     grep -q '"fits": false' "$tmp/out" || { echo 'fits is not false'; return 1; }
     [ "$(json "$tmp/out" smallest_budget_bytes)" = "$smallest" ] || { echo 'another smallest budget'; return 1; }
     [ "$(json "$tmp/out" peak.instant)" -ge 0 ] || { echo 'no instant'; return 1; }
-    grep -q '"change": "memory.micro_batch: auto"' "$tmp/out" || { echo 'no change that fits'; return 1; }
+    grep -q '"change": "memory.precision: bf16"' "$tmp/out" || { echo 'no change that fits'; return 1; }
 }
 check 'one byte below it is refused, with what would fit' refuses_below
 
@@ -37,7 +37,7 @@ tells() {
     smallest_of || return 1
     expect 0 '' "$binary" plan "$tmp/tiny.yaml" --memory "$smallest" --json || return 1
     grep -q '"saved_bytes": [1-9]' "$tmp/out" || { echo 'no technique saves anything'; return 1; }
-    grep -o '"name": "recompute[^"]*"' "$tmp/out"
+    grep -o '"name": "offload[^"]*"' "$tmp/out"
 }
 check 'techniques tell what they saved' tells
 

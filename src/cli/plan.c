@@ -27,8 +27,8 @@ static void show(const struct run *r, const struct options *o, bool fits)
     else if (!fits) text_printf(&text, "Does not fit the budget. The smallest plan:\n\n");
     if (!o->json) plan_print(&r->plan, &r->graph, &r->device.profile, &text);
     char room[32];
-    if (!o->json && note.host_budget && r->plan.placement.arena[SPACE_HOST])
-        text_printf(&text, "  the second space may have %s: memory.host_budget\n", size_print(note.host_budget, room));
+    if (!o->json && r->host_budget && r->plan.placement.arena[SPACE_HOST])
+        text_printf(&text, "  the second space may have %s: memory.host_budget\n", size_print(r->host_budget, room));
     if (o->explain && !o->json) plan_explain(&r->plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);

@@ -307,7 +307,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 
 struct plan_note run_note(const struct run *r, bool fits)
 {
-    return (struct plan_note){.fits = fits, .budget = r->budget, .host_budget = r->host_budget, .effective_batch = r->effective_batch,
+    return (struct plan_note){.fits = fits, .budget = r->budget, .host_budget = r->config->memory_host_budget.kind == BUDGET_BYTES ? r->host_budget : 0, .effective_batch = r->effective_batch,
                               .profile = &r->device.profile, .remedy = r->remedy, .n_remedies = r->n_remedies};
 }
 
