@@ -2,7 +2,7 @@
  * cuda_ops.c: every row of ops.def on the CUDA device against the reference: the cases of
  * opcases.h, forward and through their gradients, in f32, bf16 and f16.
  *
- *     cuda_ops [--device cpu] [--jobs N] [--time [--grow N]] [OP...]
+ *     cuda_ops [--device cpu] [--jobs N] [--bench] [--time [--grow N]] [OP...]
  *
  * The oracle is the reference in f64, the tolerances are those of test_ops.c. A case runs twice
  * from the same bytes, everything that is not persistent being NaN, and must give the same bits.
@@ -12,7 +12,10 @@
  *
  * Each row runs in a process of its own: a kernel that breaks the card's context breaks one row.
  *
- * --time takes the size that a case names for it (its first dimension times N with --grow), and
+ * --bench takes the size that a case names to be timed at, which has many blocks; there the
+ * oracle is the CPU in f32, and twice the difference is allowed.
+ *
+ * --time takes the same size (its first dimension times N with --grow), and
  * times launches of the row's own nodes, REPEATS to a recorded tape.
  */
 #include <stdio.h>
@@ -36,6 +39,7 @@ enum { SHOWN = 4, REPEATS = 20, TYPES = 3 };
 
 static const enum dtype types[TYPES] = {DT_F32, DT_BF16, DT_F16};
 static enum device_kind subject = DEVICE_CUDA;
+static bool at_bench; /* --bench */
 static bool can_run; /* there is a device to run on; else everything is planned only */
 
 /* Of one row, written by its process, read by the first one. */
@@ -181,7 +185,7 @@ static id look_at(const struct trial *t, const struct graph *g, uint32_t i)
 static double tolerance(const struct scene *s, enum dtype out)
 {
     const double c = 4, f32 = dtype_table[DT_F32].epsilon;
-    return c * (dtype_table[out].epsilon / 2 + (s->roundings - 1) * dtype_table[s->f].epsilon / 2 + f32 * sqrt(s->length));
+    return (at_bench ? 2 : 1) * c * (dtype_table[out].epsilon / 2 + (s->roundings - 1) * dtype_table[s->f].epsilon / 2 + f32 * sqrt(s->length));
 }
 
 /* Every element against the largest. */
@@ -290,9 +294,9 @@ static void run_case(const struct row *row, const int64_t *n, bool forward, stru
     struct rig reference = {0};
     const bool needed = wants_reference(row, n, forward);
     if (needed) {
-        struct scene exact = scene_of(row, n, DT_F64, forward);
+        struct scene exact = scene_of(row, n, at_bench ? DT_F32 : DT_F64, forward);
         reference.graph = exact.g;
-        rig_open(&reference, DEVICE_REF);
+        rig_open(&reference, at_bench ? DEVICE_CPU : DEVICE_REF);
         rig_run(&reference);
     }
     for (int i = 0; i < TYPES && !result->broken; i++) {
@@ -307,6 +311,8 @@ static void run_row(const struct row *row, struct result *result)
     const struct opcase *c = row->c;
     for (int forward = 1; forward >= 0; forward--) {
         if (!forward && c->no_gradient) continue;
+        if (at_bench && c->bench[0]) run_case(row, c->bench, forward, result);
+        if (at_bench) continue;
         for (int i = 0; i < 8 && c->small[i][0] && !result->broken; i++) run_case(row, c->small[i], forward, result);
         for (int i = 0; i < 2 && c->large[i][0] && !result->broken; i++) run_case(row, c->large[i], forward, result);
     }
@@ -463,12 +469,13 @@ int main(int argc, char **argv)
     CHECK(names, "no memory");
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--time")) timing = true;
+        else if (!strcmp(argv[i], "--bench")) at_bench = true;
         else if (!strcmp(argv[i], "--device") && i + 1 < argc && !strcmp(argv[i + 1], "cpu")) subject = DEVICE_CPU, i++;
         else if (!strcmp(argv[i], "--jobs") && i + 1 < argc) jobs = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--grow") && i + 1 < argc) grow = atoll(argv[++i]);
         else if (argv[i][0] != '-') names[count++] = argv[i];
         else {
-            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--time [--grow N]] [OP...]; found '%s'\n", argv[i]);
+            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--bench] [--time [--grow N]] [OP...]; found '%s'\n", argv[i]);
             return 2;
         }
     }
