@@ -124,7 +124,7 @@ REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tes
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
-HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge forge_pth forge_png cuda_seam profile_place)
+HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge forge_pth forge_png cuda_seam cuda_ops profile_place)
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The CUDA device against the reference kernels: needs none of the libraries that
@@ -132,9 +132,9 @@ tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 SEAM := $(filter $(foreach d,base graph run cpu cuda passes plan,$(BUILD)/$(d)/%),$(OBJS))
 $(BUILD)/libseam.a: $(SEAM)
 	rm -f $@ && $(AR) rcs $@ $(SEAM)
-$(BUILD)/tests/cuda_seam: tests/cuda_seam.c $(BUILD)/libseam.a $(PLUGIN)
+$(BUILD)/tests/cuda_seam $(BUILD)/tests/cuda_ops: $(BUILD)/tests/%: tests/%.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
+	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
 
 # --- what people type ---------------------------------------------------------
 

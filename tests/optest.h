@@ -20,7 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef OPTEST_ALONE /* cuda_ops.c brings what is used of it */
 #include <cmocka.h>
+#endif
 
 #include "base/random.h"
 #include "graph/ops.h"

@@ -73,7 +73,10 @@ run_replay() {
     done
 }
 
-run_seam() { run cuda_seam "$BUILD/tests/cuda_seam"; }
+run_seam() {
+    run cuda_seam "$BUILD/tests/cuda_seam"
+    run cuda_ops "$BUILD/tests/cuda_ops"
+}
 run_docs() { run docs tools/docs.sh --check; }
 run_golden() { run golden.sh sh tests/golden.sh; }
 run_run() {

@@ -1,19 +1,83 @@
 /*
- * elementwise.c: the running half of what elementwise.cu does, and copies.
+ * elementwise.c: the running half of what elementwise.cu, strided.cu and sums.cu do.
+ *
+ * Operands that are dense, of one shape and aligned go to elementwise.cu; ADD and MUL with
+ * strides, and everything else in whatever layout and types, to strided.cu.
  */
-#include "cuda/host.h"
+#include "cuda/forms.h"
 
-static int launch_silu_gate(const struct launch *l, struct error *e)
+#include "cpu/dropout.h"
+
+_Static_assert(ACT_GELU == 0 && ACT_GELU_TANH == 1 && ACT_QUICK_GELU == 2 && ACT_RELU == 3 && ACT_SIGMOID == 4 && ACT_SILU == 5 &&
+                   ACT_TANH == 6 && ACT_KINDS == 7,
+               "the functions of elements.cuh are in this order");
+
+/* One loop that every operand walks element by element. */
+static bool is_flat(const struct form *f, bool pair) { return f->loops == 1 && f->y[0] == 1 && f->a[0] == 1 && (!pair || f->b[0] == 1); }
+
+/* f of two inputs, the second one NULL for one. */
+static int launch_any(const struct launch *l, enum function f, const struct operand *a, const struct operand *b, float value, struct error *e)
 {
-    TRY_CUDA(cuda_silu_gate(l->out[0].data, l->in[0].data, l->in[1].data, store_of(l->out[0].dtype),
-                            operand_elements(&l->out[0]), l->stream));
+    const struct operand *y = &l->out[0];
+    const struct any_types types = {any_of(y->dtype), any_of(a->dtype), b ? any_of(b->dtype) : ANY_F32};
+    TRY_CUDA(cuda_any(f, y->data, a->data, b ? b->data : NULL, types, form_of(y, a, b), value, l->stream));
     return PL_OK;
 }
 
-static int launch_add(const struct launch *l, struct error *e)
+static int launch_pair(const struct launch *l, enum function f, struct error *e)
 {
-    TRY_CUDA(cuda_add(l->out[0].data, l->in[0].data, l->in[1].data, store_of(l->out[0].dtype),
-                      operand_elements(&l->out[0]), l->stream));
+    const struct operand *y = &l->out[0], *a = &l->in[0], *b = &l->in[1];
+    const struct form form = form_of(y, a, b);
+    const enum store type = store_of(y->dtype);
+    if (is_flat(&form, true) && is_wide(y) && is_wide(a) && is_wide(b))
+        TRY_CUDA(cuda_pair(f, y->data, a->data, b->data, type, form.size[0], l->stream));
+    else if (f == FUNCTION_ADD || f == FUNCTION_MUL) TRY_CUDA(cuda_pair_form(f, y->data, a->data, b->data, type, form, l->stream));
+    else return launch_any(l, f, a, b, 0, e);
+    return PL_OK;
+}
+
+static int launch_add(const struct launch *l, struct error *e) { return launch_pair(l, FUNCTION_ADD, e); }
+static int launch_mul(const struct launch *l, struct error *e) { return launch_pair(l, FUNCTION_MUL, e); }
+static int launch_silu_gate(const struct launch *l, struct error *e) { return launch_pair(l, FUNCTION_SILU_GATE, e); }
+static int launch_act_bwd(const struct launch *l, struct error *e) { return launch_pair(l, (enum function)(FUNCTION_SLOPE + l->attr->act.kind), e); }
+
+static int launch_map(const struct launch *l, enum function f, float value, struct error *e)
+{
+    const struct operand *y = &l->out[0], *a = &l->in[0];
+    const struct form form = form_of(y, a, NULL);
+    if (!is_flat(&form, false) || !is_wide(y) || !is_wide(a)) return launch_any(l, f, a, NULL, value, e);
+    TRY_CUDA(cuda_map(f, y->data, a->data, store_of(y->dtype), form.size[0], value, l->stream));
+    return PL_OK;
+}
+
+static int launch_scale(const struct launch *l, struct error *e) { return launch_map(l, FUNCTION_SCALE, (float)l->attr->scale.value, e); }
+static int launch_act(const struct launch *l, struct error *e) { return launch_map(l, (enum function)(FUNCTION_ACT + l->attr->act.kind), 0, e); }
+
+static bool has_store(const struct operand *x) { return x->dtype == DT_F32 || x->dtype == DT_BF16 || x->dtype == DT_F16; }
+
+static int launch_cast(const struct launch *l, struct error *e)
+{
+    const struct operand *y = &l->out[0], *a = &l->in[0];
+    const struct form form = form_of(y, a, NULL);
+    if (!is_flat(&form, false) || !is_wide(y) || !is_wide(a) || !has_store(y) || !has_store(a)) return launch_any(l, FUNCTION_CAST, a, NULL, 0, e);
+    TRY_CUDA(cuda_cast(y->data, a->data, store_of(y->dtype), store_of(a->dtype), form.size[0], l->stream));
+    return PL_OK;
+}
+
+static int launch_accumulate(const struct launch *l, struct error *e)
+{
+    const struct operand *y = &l->out[0], *x = &l->in[0], *acc = &l->in[1];
+    const struct form form = form_of(y, x, acc);
+    CHECK(acc->data == y->data, "the accumulator is updated in place");
+    if (!is_flat(&form, true) || !is_wide(y) || !is_wide(x)) return launch_any(l, FUNCTION_ADD, x, acc, 0, e);
+    TRY_CUDA(cuda_accumulate(y->data, x->data, store_of(y->dtype), store_of(x->dtype), form.size[0], l->stream));
+    return PL_OK;
+}
+
+static int launch_silu_gate_bwd(const struct launch *l, struct error *e)
+{
+    TRY_CUDA(cuda_silu_gate_bwd(l->out[0].data, l->out[1].data, l->in[0].data, l->in[1].data, l->in[2].data, store_of(l->in[0].dtype),
+                                operand_elements(&l->in[0]), l->stream));
     return PL_OK;
 }
 
@@ -28,19 +92,52 @@ static int launch_fill(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* Between spaces or within one; the driver knows which from the addresses. */
-static int launch_copy(const struct launch *l, struct error *e)
+static int launch_spread(const struct launch *l, struct error *e)
 {
-    const struct operand *from = &l->in[0];
-    const size_t bytes = (size_t)operand_elements(from) * dtype_size(from->dtype);
-    TRY_CUDA(cudaMemcpyAsync(l->out[0].data, from->data, bytes, cudaMemcpyDefault, l->stream));
+    const struct operand *y = &l->out[0];
+    TRY_CUDA(cuda_spread(y->data, l->in[0].data, any_of(l->in[0].dtype), store_of(y->dtype), operand_elements(y), l->stream));
+    return PL_OK;
+}
+
+static int launch_dropout(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    const float p = l->attr->dropout.p;
+    TRY_CUDA(cuda_dropout(l->out[0].data, x->data, l->in[1].data, l->in[2].data, store_of(x->dtype), x->dim[0], operand_elements(x) / x->dim[0],
+                          l->attr->dropout.key, dropout_threshold(p), 1.0f / (1.0f - p), l->attr->dropout.per_sample, l->stream));
+    return PL_OK;
+}
+
+static int launch_sum(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    TRY_CUDA(cuda_sum(l->out[0].data, l->work, x->data, store_of(x->dtype), form_of(x, x, NULL), l->stream));
+    return PL_OK;
+}
+
+static int launch_sum_to(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0], *y = &l->out[0];
+    const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim);
+    CHECK(!has(l, 1) || l->in[1].data == y->data, "the accumulator is updated in place");
+    TRY_CUDA(cuda_sum_to(y->data, l->work, x->data, any_of(y->dtype), store_of(x->dtype), s, operand_elements(y), has(l, 1), l->stream));
     return PL_OK;
 }
 
 const struct cuda_kernel cuda_run_elementwise[] = {
-    {"cuda_silu_gate", NULL, launch_silu_gate, NULL},
     {"cuda_add", NULL, launch_add, NULL},
+    {"cuda_mul", NULL, launch_mul, NULL},
+    {"cuda_silu_gate", NULL, launch_silu_gate, NULL},
+    {"cuda_silu_gate_bwd", NULL, launch_silu_gate_bwd, NULL},
+    {"cuda_scale", NULL, launch_scale, NULL},
+    {"cuda_cast", NULL, launch_cast, NULL},
+    {"cuda_act", NULL, launch_act, NULL},
+    {"cuda_act_bwd", NULL, launch_act_bwd, NULL},
+    {"cuda_accumulate", NULL, launch_accumulate, NULL},
     {"cuda_fill", NULL, launch_fill, NULL},
-    {"cuda_copy", NULL, launch_copy, NULL},
+    {"cuda_spread", NULL, launch_spread, NULL},
+    {"cuda_dropout", NULL, launch_dropout, NULL},
+    {"cuda_sum", NULL, launch_sum, NULL},
+    {"cuda_sum_to", NULL, launch_sum_to, NULL},
     {0},
 };

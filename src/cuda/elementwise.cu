@@ -1,23 +1,17 @@
 /*
- * elementwise.cu: SILU_GATE, ADD and FILL: every element from the elements at
- * its own place.
+ * elementwise.cu: dense operands: every element from the elements at its own place, 16 bytes
+ * at a time where the wider of the types allows; fills; dropout.
  *
  * Invariant: the thread that writes element i is the one that read it, so the
  * result may take an input's bytes.
  */
-#include "cuda/device.cuh"
+#include "cuda/elements.cuh"
 
-/* --- two inputs, one result --------------------------------------------------- */
+/* --- two inputs of one type ---------------------------------------------------- */
 
-struct silu_gate {
-    static __device__ float of(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
-};
-struct add {
-    static __device__ float of(float a, float b) { return a + b; }
-};
-
-template <typename F, typename T, int V> __global__ void pair_kernel(T *y, const T *a, const T *b, int64_t n)
+template <typename F, typename T> __global__ void pair_kernel(T *y, const T *a, const T *b, int64_t n)
 {
+    constexpr int V = 16 / sizeof(T);
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
     const int64_t packs = n / V;
     for (int64_t k = first; k < packs; k += step) {
@@ -31,39 +25,204 @@ template <typename F, typename T, int V> __global__ void pair_kernel(T *y, const
     for (int64_t i = packs * V + first; i < n; i += step) y[i] = from_float<T>(F::of(to_float(a[i]), to_float(b[i])));
 }
 
-template <typename F, typename T>
-static cudaError_t launch_pair(void *y, const void *a, const void *b, int64_t n, cudaStream_t stream)
+template <typename F>
+static cudaError_t launch_pair(void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream)
 {
-    constexpr int V = 16 / sizeof(T);
-    T *to = static_cast<T *>(y);
-    const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
-    if (is_aligned(y, 16) && is_aligned(a, 16) && is_aligned(b, 16))
-        pair_kernel<F, T, V><<<grid_for(n / V), BLOCK, 0, stream>>>(to, x, z, n);
-    else
-        pair_kernel<F, T, 1><<<grid_for(n), BLOCK, 0, stream>>>(to, x, z, n);
+    const unsigned grid = grid_for(n / (type == STORE_F32 ? 4 : 8));
+    switch (type) {
+    case STORE_F32: pair_kernel<F, float><<<grid, BLOCK, 0, stream>>>((float *)y, (const float *)a, (const float *)b, n); break;
+    case STORE_BF16:
+        pair_kernel<F, __nv_bfloat16><<<grid, BLOCK, 0, stream>>>((__nv_bfloat16 *)y, (const __nv_bfloat16 *)a, (const __nv_bfloat16 *)b, n);
+        break;
+    case STORE_F16: pair_kernel<F, __half><<<grid, BLOCK, 0, stream>>>((__half *)y, (const __half *)a, (const __half *)b, n); break;
+    }
     return cudaGetLastError();
 }
 
-template <typename F>
-static cudaError_t launch_pair_of(void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream)
+extern "C" cudaError_t cuda_pair(enum function f, void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream)
 {
-    switch (type) {
-    case STORE_F32: return launch_pair<F, float>(y, a, b, n, stream);
-    case STORE_BF16: return launch_pair<F, __nv_bfloat16>(y, a, b, n, stream);
-    case STORE_F16: return launch_pair<F, __half>(y, a, b, n, stream);
+    switch ((int)f) {
+    case FUNCTION_ADD: return launch_pair<f_add>(y, a, b, type, n, stream);
+    case FUNCTION_MUL: return launch_pair<f_mul>(y, a, b, type, n, stream);
+    case FUNCTION_SILU_GATE: return launch_pair<f_silu_gate>(y, a, b, type, n, stream);
+    case FUNCTION_SLOPE + 0: return launch_pair<f_slope<0>>(y, a, b, type, n, stream);
+    case FUNCTION_SLOPE + 1: return launch_pair<f_slope<1>>(y, a, b, type, n, stream);
+    case FUNCTION_SLOPE + 2: return launch_pair<f_slope<2>>(y, a, b, type, n, stream);
+    case FUNCTION_SLOPE + 3: return launch_pair<f_slope<3>>(y, a, b, type, n, stream);
+    case FUNCTION_SLOPE + 4: return launch_pair<f_slope<4>>(y, a, b, type, n, stream);
+    case FUNCTION_SLOPE + 5: return launch_pair<f_slope<5>>(y, a, b, type, n, stream);
+    case FUNCTION_SLOPE + 6: return launch_pair<f_slope<6>>(y, a, b, type, n, stream);
     }
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_silu_gate(void *y, const void *gate, const void *up, enum store type, int64_t n,
-                                      cudaStream_t stream)
+/* --- one input ------------------------------------------------------------------- */
+
+template <typename F, typename X, typename Y> __global__ void map_kernel(Y *y, const X *a, int64_t n, F f)
 {
-    return launch_pair_of<silu_gate>(y, gate, up, type, n, stream);
+    constexpr int V = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
+    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
+    const int64_t packs = n / V;
+    for (int64_t k = first; k < packs; k += step) {
+        const pack<X, V> x = reinterpret_cast<const pack<X, V> *>(a)[k];
+        pack<Y, V> out;
+#pragma unroll
+        for (int i = 0; i < V; i++) out.at[i] = from_float<Y>(f(to_float(x.at[i])));
+        reinterpret_cast<pack<Y, V> *>(y)[k] = out;
+    }
+    for (int64_t i = packs * V + first; i < n; i += step) y[i] = from_float<Y>(f(to_float(a[i])));
 }
 
-extern "C" cudaError_t cuda_add(void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream)
+template <typename F, typename X, typename Y>
+static cudaError_t launch_map(void *y, const void *a, int64_t n, F f, cudaStream_t stream)
 {
-    return launch_pair_of<add>(y, a, b, type, n, stream);
+    map_kernel<F, X, Y><<<grid_for(n / 4), BLOCK, 0, stream>>>(static_cast<Y *>(y), static_cast<const X *>(a), n, f);
+    return cudaGetLastError();
+}
+
+template <typename F> static cudaError_t launch_same(void *y, const void *a, enum store type, int64_t n, F f, cudaStream_t stream)
+{
+    switch (type) {
+    case STORE_F32: return launch_map<F, float, float>(y, a, n, f, stream);
+    case STORE_BF16: return launch_map<F, __nv_bfloat16, __nv_bfloat16>(y, a, n, f, stream);
+    case STORE_F16: return launch_map<F, __half, __half>(y, a, n, f, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_map(enum function f, void *y, const void *a, enum store type, int64_t n, float value, cudaStream_t stream)
+{
+    switch ((int)f) {
+    case FUNCTION_SCALE: return launch_same(y, a, type, n, f_scale{value}, stream);
+    case FUNCTION_ACT + 0: return launch_same(y, a, type, n, f_act<0>{}, stream);
+    case FUNCTION_ACT + 1: return launch_same(y, a, type, n, f_act<1>{}, stream);
+    case FUNCTION_ACT + 2: return launch_same(y, a, type, n, f_act<2>{}, stream);
+    case FUNCTION_ACT + 3: return launch_same(y, a, type, n, f_act<3>{}, stream);
+    case FUNCTION_ACT + 4: return launch_same(y, a, type, n, f_act<4>{}, stream);
+    case FUNCTION_ACT + 5: return launch_same(y, a, type, n, f_act<5>{}, stream);
+    case FUNCTION_ACT + 6: return launch_same(y, a, type, n, f_act<6>{}, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+struct f_self {
+    __device__ float operator()(float x) const { return x; }
+};
+
+template <typename X> static cudaError_t launch_cast(void *y, const void *a, enum store to, int64_t n, cudaStream_t stream)
+{
+    switch (to) {
+    case STORE_F32: return launch_map<f_self, X, float>(y, a, n, f_self{}, stream);
+    case STORE_BF16: return launch_map<f_self, X, __nv_bfloat16>(y, a, n, f_self{}, stream);
+    case STORE_F16: return launch_map<f_self, X, __half>(y, a, n, f_self{}, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_cast(void *y, const void *a, enum store to, enum store from, int64_t n, cudaStream_t stream)
+{
+    switch (from) {
+    case STORE_F32: return launch_cast<float>(y, a, to, n, stream);
+    case STORE_BF16: return launch_cast<__nv_bfloat16>(y, a, to, n, stream);
+    case STORE_F16: return launch_cast<__half>(y, a, to, n, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+/* --- onto an accumulator of another type ---------------------------------------------- */
+
+template <typename X, typename A> __global__ void accumulate_kernel(A *acc, const X *a, int64_t n)
+{
+    constexpr int V = 16 / (sizeof(X) > sizeof(A) ? sizeof(X) : sizeof(A));
+    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
+    const int64_t packs = n / V;
+    for (int64_t k = first; k < packs; k += step) {
+        const pack<X, V> x = reinterpret_cast<const pack<X, V> *>(a)[k];
+        pack<A, V> sum = reinterpret_cast<const pack<A, V> *>(acc)[k];
+#pragma unroll
+        for (int i = 0; i < V; i++) sum.at[i] = from_float<A>(to_float(sum.at[i]) + to_float(x.at[i]));
+        reinterpret_cast<pack<A, V> *>(acc)[k] = sum;
+    }
+    for (int64_t i = packs * V + first; i < n; i += step) acc[i] = from_float<A>(to_float(acc[i]) + to_float(a[i]));
+}
+
+template <typename X> static cudaError_t launch_accumulate(void *acc, const void *x, enum store to, int64_t n, cudaStream_t stream)
+{
+    const unsigned grid = grid_for(n / 4);
+    const X *a = static_cast<const X *>(x);
+    switch (to) {
+    case STORE_F32: accumulate_kernel<X, float><<<grid, BLOCK, 0, stream>>>((float *)acc, a, n); break;
+    case STORE_BF16: accumulate_kernel<X, __nv_bfloat16><<<grid, BLOCK, 0, stream>>>((__nv_bfloat16 *)acc, a, n); break;
+    case STORE_F16: accumulate_kernel<X, __half><<<grid, BLOCK, 0, stream>>>((__half *)acc, a, n); break;
+    }
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, enum store from, int64_t n, cudaStream_t stream)
+{
+    switch (from) {
+    case STORE_F32: return launch_accumulate<float>(acc, x, to, n, stream);
+    case STORE_BF16: return launch_accumulate<__nv_bfloat16>(acc, x, to, n, stream);
+    case STORE_F16: return launch_accumulate<__half>(acc, x, to, n, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+/* --- the gate's gradients: with s = sigmoid(g), dgate = dy up s (1 + g (1 - s)), dup = dy g s -------- */
+
+template <typename T, int V> __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, const T *dy, const T *gate, const T *up, int64_t n)
+{
+    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
+    const int64_t packs = n / V;
+    auto one = [](float d, float g, float u, float &dg, float &du) {
+        const float s = logistic(g);
+        dg = d * u * s * (1.0f + g * (1.0f - s));
+        du = d * g * s;
+    };
+    for (int64_t k = first; k < packs; k += step) {
+        const pack<T, V> d = reinterpret_cast<const pack<T, V> *>(dy)[k];
+        const pack<T, V> g = reinterpret_cast<const pack<T, V> *>(gate)[k];
+        const pack<T, V> u = reinterpret_cast<const pack<T, V> *>(up)[k];
+        pack<T, V> to_gate, to_up;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            float dg, du;
+            one(to_float(d.at[i]), to_float(g.at[i]), to_float(u.at[i]), dg, du);
+            to_gate.at[i] = from_float<T>(dg);
+            to_up.at[i] = from_float<T>(du);
+        }
+        reinterpret_cast<pack<T, V> *>(dgate)[k] = to_gate;
+        reinterpret_cast<pack<T, V> *>(dup)[k] = to_up;
+    }
+    for (int64_t i = packs * V + first; i < n; i += step) {
+        float dg, du;
+        one(to_float(dy[i]), to_float(gate[i]), to_float(up[i]), dg, du);
+        dgate[i] = from_float<T>(dg);
+        dup[i] = from_float<T>(du);
+    }
+}
+
+template <typename T>
+static cudaError_t launch_silu_gate_bwd(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n, cudaStream_t stream)
+{
+    constexpr int V = 16 / sizeof(T);
+    const bool wide = is_aligned(dgate, 16) && is_aligned(dup, 16) && is_aligned(dy, 16) && is_aligned(gate, 16) && is_aligned(up, 16);
+    if (wide)
+        silu_gate_bwd_kernel<T, V><<<grid_for(n / V), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (const T *)dy, (const T *)gate, (const T *)up, n);
+    else
+        silu_gate_bwd_kernel<T, 1><<<grid_for(n), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (const T *)dy, (const T *)gate, (const T *)up, n);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, const void *dy, const void *gate, const void *up, enum store type, int64_t n,
+                                          cudaStream_t stream)
+{
+    switch (type) {
+    case STORE_F32: return launch_silu_gate_bwd<float>(dgate, dup, dy, gate, up, n, stream);
+    case STORE_BF16: return launch_silu_gate_bwd<__nv_bfloat16>(dgate, dup, dy, gate, up, n, stream);
+    case STORE_F16: return launch_silu_gate_bwd<__half>(dgate, dup, dy, gate, up, n, stream);
+    }
+    return cudaErrorInvalidValue;
 }
 
 /* --- fill ------------------------------------------------------------------------- */
@@ -82,6 +241,115 @@ extern "C" cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, cudaS
     const int64_t wide = is_aligned(y, 16) ? bytes / 16 * 16 : 0;
     fill_kernel<<<grid_for(wide ? wide / 16 : bytes), BLOCK, 0, stream>>>(static_cast<uint8_t *>(y), pattern, wide, bytes);
     return cudaGetLastError();
+}
+
+/* The value is on the card. */
+template <typename T> __global__ void spread_kernel(T *y, const void *ds, enum any from, int64_t n, int wide)
+{
+    constexpr int V = 16 / sizeof(T);
+    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
+    const T value = from_float<T>((float)any_load(ds, from, 0));
+    const int64_t packs = wide ? n / V : 0;
+    pack<T, V> all;
+#pragma unroll
+    for (int i = 0; i < V; i++) all.at[i] = value;
+    for (int64_t k = first; k < packs; k += step) reinterpret_cast<pack<T, V> *>(y)[k] = all;
+    for (int64_t i = packs * V + first; i < n; i += step) y[i] = value;
+}
+
+extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum store type, int64_t n, cudaStream_t stream)
+{
+    const unsigned grid = grid_for(n / 4);
+    const int wide = is_aligned(y, 16);
+    switch (type) {
+    case STORE_F32: spread_kernel<<<grid, BLOCK, 0, stream>>>((float *)y, ds, from, n, wide); break;
+    case STORE_BF16: spread_kernel<<<grid, BLOCK, 0, stream>>>((__nv_bfloat16 *)y, ds, from, n, wide); break;
+    case STORE_F16: spread_kernel<<<grid, BLOCK, 0, stream>>>((__half *)y, ds, from, n, wide); break;
+    }
+    return cudaGetLastError();
+}
+
+/* --- dropout: the bits of base/random.c, from the step block on the card ------------------------- */
+
+static __device__ uint64_t mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+static __device__ uint64_t random_bits(uint64_t key, uint64_t index) { return mix(mix(index * 0x9e3779b97f4a7c15ull + mix(key)) ^ key); }
+
+static __device__ uint64_t absorb(uint64_t h, uint64_t word)
+{
+    return ((h << 29 | h >> 35) ^ word * 0x9e3779b97f4a7c15ull) * 0xd6e8feb86659fd93ull;
+}
+
+/* random_key(seed, "dropout"): hash_bytes (base/text.c) of a name of 7 bytes. */
+static __device__ uint64_t dropout_stream(uint64_t run)
+{
+    const uint64_t seed = mix(run + 0x9e3779b97f4a7c15ull), name = 0x0074756f706f7264ull;
+    uint64_t h = 7 ^ seed;
+    for (int i = 0; i < 4; i++) h = absorb(h, absorb(seed + i, i ? 0 : name));
+    h ^= h >> 32;
+    h *= 0xd6e8feb86659fd93ull;
+    h ^= h >> 29;
+    h *= 0x9e3779b97f4a7c15ull;
+    return mix(h ^ h >> 32);
+}
+
+/* V divides `each`; blockIdx.y is the sample, or one of those that share it. */
+template <typename T, int V>
+__global__ void dropout_kernel(T *y, const T *x, const step_block *step, const int32_t *samples, int64_t B, int64_t each, uint32_t key,
+                               uint32_t threshold, float scale, int per_sample)
+{
+    const uint64_t stream = random_bits(random_bits(dropout_stream(step->seed), step->rng_step), key);
+    for (int64_t b = blockIdx.y; b < B; b += gridDim.y) {
+        const uint64_t sample = random_bits(stream, (uint64_t)(uint32_t)samples[b]);
+        const bool whole = (uint32_t)random_bits(sample, 0) >= threshold;
+        const pack<T, V> *from = reinterpret_cast<const pack<T, V> *>(x + b * each);
+        pack<T, V> *to = reinterpret_cast<pack<T, V> *>(y + b * each);
+        for (int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x; k < each / V; k += (int64_t)gridDim.x * BLOCK) {
+            const pack<T, V> a = from[k];
+            pack<T, V> out;
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                const int64_t at = k * V + i;
+                bool keep = whole;
+                if (!per_sample) {
+                    const uint64_t bits = random_bits(sample, (uint64_t)at / 2);
+                    keep = (uint32_t)(at % 2 ? bits >> 32 : bits) >= threshold;
+                }
+                out.at[i] = from_float<T>(keep ? to_float(a.at[i]) * scale : 0.0f);
+            }
+            to[k] = out;
+        }
+    }
+}
+
+template <typename T>
+static cudaError_t launch_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples, int64_t B, int64_t each,
+                                  uint32_t key, uint32_t threshold, float scale, int per_sample, cudaStream_t stream)
+{
+    constexpr int V = 16 / sizeof(T);
+    const bool wide = each % V == 0 && is_aligned(y, 16) && is_aligned(x, 16);
+    const dim3 grid(grid_for(wide ? each / V : each), (unsigned)(B < 4096 ? B : 4096));
+    if (wide) dropout_kernel<T, V><<<grid, BLOCK, 0, stream>>>((T *)y, (const T *)x, step, samples, B, each, key, threshold, scale, per_sample);
+    else dropout_kernel<T, 1><<<grid, BLOCK, 0, stream>>>((T *)y, (const T *)x, step, samples, B, each, key, threshold, scale, per_sample);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples, enum store type, int64_t B,
+                                    int64_t each, uint32_t key, uint32_t threshold, float scale, int per_sample, cudaStream_t stream)
+{
+    switch (type) {
+    case STORE_F32: return launch_dropout<float>(y, x, step, samples, B, each, key, threshold, scale, per_sample, stream);
+    case STORE_BF16: return launch_dropout<__nv_bfloat16>(y, x, step, samples, B, each, key, threshold, scale, per_sample, stream);
+    case STORE_F16: return launch_dropout<__half>(y, x, step, samples, B, each, key, threshold, scale, per_sample, stream);
+    }
+    return cudaErrorInvalidValue;
 }
 
 /* --- probe -------------------------------------------------------------------------- */

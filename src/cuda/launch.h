@@ -27,10 +27,6 @@ cudaError_t cuda_probe(void);
 cudaError_t cuda_rmsnorm(void *y, float *rstd, const void *x, const void *w, enum store type, int64_t rows, int64_t C,
                          float eps, cudaStream_t stream);
 
-/* All of n elements. y may be a or b. */
-cudaError_t cuda_silu_gate(void *y, const void *gate, const void *up, enum store type, int64_t n, cudaStream_t stream);
-cudaError_t cuda_add(void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream);
-
 /* y, so many bytes, becomes the repetition of the 8 bytes of `pattern`. */
 cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, cudaStream_t stream);
 

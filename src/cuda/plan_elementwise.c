@@ -1,29 +1,67 @@
 /*
- * plan_elementwise.c: every element from the elements at its own place, fills and copies.
+ * plan_elementwise.c: every element from the elements at its own place, fills, and sums.
  */
+#include "cuda/form.h"
 #include "cuda/plan.h"
 
-/* Two inputs and the result alike, none repeated: SILU_GATE, ADD, ACCUMULATE. */
-static bool match_pair(const struct query *q)
+static bool is_float(const struct tensor *t) { return t && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16); }
+
+/* All of one floating type, with any strides. */
+static bool match_alike(const struct query *q)
 {
-    const struct tensor *a = q->in[0];
-    int64_t n = tensor_elements(q->out[0]);
-    return is_storable(a) && is_dense(q->in[1], a->dtype) && is_dense(q->out[0], a->dtype) && tensor_elements(a) == n &&
-           tensor_elements(q->in[1]) == n;
+    for (int i = 0; i < q->nin; i++)
+        if (!is_float(q->in[i]) || q->in[i]->dtype != q->out[0]->dtype) return false;
+    return q->nin > 0;
+}
+
+static bool match_accumulate(const struct query *q) { return is_float(q->in[0]) && is_float(q->in[1]) && q->in[1]->dtype == q->out[0]->dtype; }
+static bool match_cast(const struct query *q) { return q->in[0] && q->out[0]; }
+
+static bool match_silu_gate_bwd(const struct query *q)
+{
+    bool ok = is_storable(q->in[0]);
+    for (int i = 1; i < q->nin; i++) ok = ok && is_dense(q->in[i], q->in[0]->dtype);
+    for (int o = 0; o < q->nout; o++) ok = ok && is_dense(q->out[o], q->in[0]->dtype);
+    return ok;
 }
 
 static bool match_fill(const struct query *q) { return tensor_is_dense(q->out[0]); }
+static bool match_spread(const struct query *q) { return q->in[0] && is_storable(q->out[0]); }
 
-static bool match_copy(const struct query *q)
+static bool match_dropout(const struct query *q)
 {
-    return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype);
+    return is_storable(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype) && q->in[1] && is_dense(q->in[2], DT_I32);
+}
+
+static bool match_sum(const struct query *q) { return is_float(q->in[0]) && q->out[0]->dtype == DT_F32; }
+static uint64_t workspace_sum(const struct query *q) { return (uint64_t)sum_blocks(tensor_elements(q->in[0])) * sizeof(float); }
+
+static bool match_sum_to(const struct query *q)
+{
+    const struct tensor *acc = given(q, 1);
+    return is_float(q->in[0]) && is_storable(q->out[0]) && (!acc || is_dense(acc, q->out[0]->dtype));
+}
+
+static uint64_t workspace_sum_to(const struct query *q)
+{
+    const struct tensor *x = q->in[0], *y = q->out[0];
+    return (uint64_t)(summing_of(x->rank, x->dim, x->stride, y->rank, y->dim).blocks * tensor_elements(y)) * sizeof(float);
 }
 
 const struct kernel cuda_plan_elementwise[] = {
-    {OP_SILU_GATE, "cuda_silu_gate", match_pair, NULL, NULL},
-    {OP_ADD, "cuda_add", match_pair, NULL, NULL},
-    {OP_ACCUMULATE, "cuda_add", match_pair, NULL, NULL},
+    {OP_ADD, "cuda_add", match_alike, NULL, NULL},
+    {OP_MUL, "cuda_mul", match_alike, NULL, NULL},
+    {OP_SILU_GATE, "cuda_silu_gate", match_alike, NULL, NULL},
+    {OP_SILU_GATE_BWD, "cuda_silu_gate_bwd", match_silu_gate_bwd, NULL, NULL},
+    {OP_SCALE, "cuda_scale", match_alike, NULL, NULL},
+    {OP_CAST, "cuda_cast", match_cast, NULL, NULL},
+    {OP_ACT, "cuda_act", match_alike, NULL, NULL},
+    {OP_ACT_BWD, "cuda_act_bwd", match_alike, NULL, NULL},
+    {OP_ACCUMULATE, "cuda_accumulate", match_accumulate, NULL, NULL},
     {OP_FILL, "cuda_fill", match_fill, NULL, NULL},
-    {OP_COPY, "cuda_copy", match_copy, NULL, NULL},
+    {OP_SPREAD, "cuda_spread", match_spread, NULL, NULL},
+    {OP_DROPOUT, "cuda_dropout", match_dropout, NULL, NULL},
+    {OP_SUM, "cuda_sum", match_sum, workspace_sum, NULL},
+    {OP_SUM_TO, "cuda_sum_to", match_sum_to, workspace_sum_to, NULL},
     {.op = OP_NONE},
 };

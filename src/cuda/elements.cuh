@@ -1,0 +1,130 @@
+/*
+ * elements.cuh: the functions of single elements, loads and stores of any dtype, and places in
+ * strided operands: what elementwise.cu, strided.cu, sums.cu and maps.cu share.
+ */
+#ifndef ELEMENTS_CUH
+#define ELEMENTS_CUH
+
+#include "cuda/device.cuh"
+#include "cuda/launch_elementwise.h"
+
+/* --- functions ------------------------------------------------------------------ */
+
+__device__ inline float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+constexpr float ROOT_HALF = 0.70710678118654752440f, ROOT_TWO_OVER_PI = 0.79788456080286535588f;
+
+__device__ inline float gelu_u(float x) { return ROOT_TWO_OVER_PI * (x + 0.044715f * x * x * x); }
+
+/* By the number of enum act_kind. */
+__device__ inline float act_value(int kind, float x)
+{
+    switch (kind) {
+    case 0: return 0.5f * x * (1.0f + erff(x * ROOT_HALF));
+    case 1: return 0.5f * x * (1.0f + tanhf(gelu_u(x)));
+    case 2: return x * logistic(1.702f * x);
+    case 3: return x < 0.0f ? 0.0f : x;
+    case 4: return logistic(x);
+    case 5: return x * logistic(x);
+    default: return tanhf(x);
+    }
+}
+
+__device__ inline float act_slope(int kind, float x)
+{
+    float s, t;
+    switch (kind) {
+    case 0: return 0.5f * (1.0f + erff(x * ROOT_HALF)) + x * 0.5f * ROOT_TWO_OVER_PI * expf(-0.5f * x * x);
+    case 1:
+        t = tanhf(gelu_u(x));
+        return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * ROOT_TWO_OVER_PI * (1.0f + 3.0f * 0.044715f * x * x);
+    case 2: s = logistic(1.702f * x); return s + 1.702f * x * s * (1.0f - s);
+    case 3: return x > 0.0f ? 1.0f : 0.0f;
+    case 4: s = logistic(x); return s * (1.0f - s);
+    case 5: s = logistic(x); return s + x * s * (1.0f - s);
+    default: t = tanhf(x); return 1.0f - t * t;
+    }
+}
+
+struct f_add {
+    static __device__ float of(float a, float b) { return a + b; }
+};
+struct f_mul {
+    static __device__ float of(float a, float b) { return a * b; }
+};
+struct f_silu_gate {
+    static __device__ float of(float gate, float up) { return gate * logistic(gate) * up; }
+};
+template <int KIND> struct f_slope {
+    static __device__ float of(float dy, float x) { return dy * act_slope(KIND, x); }
+};
+template <int KIND> struct f_act {
+    __device__ float operator()(float x) const { return act_value(KIND, x); }
+};
+struct f_scale {
+    float value;
+    __device__ float operator()(float x) const { return x * value; }
+};
+
+/* --- any dtype ------------------------------------------------------------------------ */
+
+__device__ inline double any_load(const void *p, enum any type, int64_t i)
+{
+    switch (type) {
+    case ANY_F64: return static_cast<const double *>(p)[i];
+    case ANY_F32: return static_cast<const float *>(p)[i];
+    case ANY_BF16: return __bfloat162float(static_cast<const __nv_bfloat16 *>(p)[i]);
+    case ANY_F16: return __half2float(static_cast<const __half *>(p)[i]);
+    case ANY_I64: return (double)static_cast<const int64_t *>(p)[i];
+    case ANY_I32: return static_cast<const int32_t *>(p)[i];
+    default: return static_cast<const uint8_t *>(p)[i];
+    }
+}
+
+/* Integers are cut towards 0 and saturate; what is not a number is 0. */
+__device__ inline int64_t any_integer(double x, double lowest, double highest, int64_t low, int64_t high)
+{
+    if (isnan(x)) return 0;
+    return x <= lowest ? low : x >= highest ? high : (int64_t)x;
+}
+
+__device__ inline void any_store(void *p, enum any type, int64_t i, double x)
+{
+    switch (type) {
+    case ANY_F64: static_cast<double *>(p)[i] = x; return;
+    case ANY_F32: static_cast<float *>(p)[i] = (float)x; return;
+    case ANY_BF16: static_cast<__nv_bfloat16 *>(p)[i] = __float2bfloat16_rn((float)x); return;
+    case ANY_F16: static_cast<__half *>(p)[i] = __float2half_rn((float)x); return;
+    case ANY_I64: static_cast<int64_t *>(p)[i] = any_integer(x, -9223372036854775808.0, 9223372036854775808.0, INT64_MIN, INT64_MAX); return;
+    case ANY_I32: static_cast<int32_t *>(p)[i] = (int32_t)any_integer(x, -2147483648.0, 2147483647.0, INT32_MIN, INT32_MAX); return;
+    default: static_cast<uint8_t *>(p)[i] = (uint8_t)any_integer(x, 0, 255, 0, 255); return;
+    }
+}
+
+/* --- places ------------------------------------------------------------------------------ */
+
+/* a / b of numbers that are not negative: few of them need 64 bits. */
+__device__ inline int64_t quotient(int64_t a, int64_t b)
+{
+    return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
+struct place {
+    int64_t y, a, b;
+};
+
+/* Element `in` of row `row`: a turn of the innermost loop, and of all others together. */
+__device__ inline place place_of(const form &f, int64_t row, int64_t in)
+{
+    place p = {in * f.y[0], in * f.a[0], in * f.b[0]};
+    for (int k = 1; k < f.loops; k++) {
+        const int64_t next = k + 1 < f.loops ? quotient(row, f.size[k]) : 0, here = row - next * f.size[k];
+        p.y += here * f.y[k];
+        p.a += here * f.a[k];
+        p.b += here * f.b[k];
+        row = next;
+    }
+    return p;
+}
+
+#endif

@@ -1,0 +1,116 @@
+/*
+ * form.h: the loops over up to three operands of one shape, as kernels walk them. Plain C,
+ * included by both halves' host files and by the .cu files.
+ *
+ *     y [B,T,C], a the same, b [T,1]     innermost first: C (1, 1, 0), T (C, C, 1), B (TC, TC, 0)
+ *
+ * Dimensions that go on as the one inside them went are one loop; a repeated operand has
+ * stride 0; dense operands of one shape are a single loop.
+ */
+#ifndef CUDA_FORM_H
+#define CUDA_FORM_H
+
+#include <stdint.h>
+#include <string.h>
+
+enum { FORM_LOOPS = 6 };
+
+struct form {
+    int loops;
+    int64_t size[FORM_LOOPS], y[FORM_LOOPS], a[FORM_LOOPS], b[FORM_LOOPS]; /* strides in elements */
+};
+
+/* One more loop, outside of those that are there. */
+static inline void form_push(struct form *f, int64_t size, int64_t y, int64_t a, int64_t b)
+{
+    const int last = f->loops - 1;
+    if (size == 1) return;
+    if (f->loops && y == f->y[last] * f->size[last] && a == f->a[last] * f->size[last] && b == f->b[last] * f->size[last]) {
+        f->size[last] *= size;
+        return;
+    }
+    f->size[f->loops] = size;
+    f->y[f->loops] = y;
+    f->a[f->loops] = a;
+    f->b[f->loops++] = b;
+}
+
+/* Of a single element: one loop of one turn. */
+static inline void form_end(struct form *f)
+{
+    if (f->loops) return;
+    f->loops = 1;
+    f->size[0] = f->y[0] = f->a[0] = f->b[0] = 1;
+}
+
+static inline int64_t form_elements(const struct form *f)
+{
+    int64_t n = 1;
+    for (int k = 0; k < f->loops; k++) n *= f->size[k];
+    return n;
+}
+
+/* SUM_TO: loops that the result keeps and loops that are summed, with x's strides.
+ *
+ *     rows    the innermost loop is kept: C results side by side, summed over S positions
+ *     else    it is summed: a result stands alone (C = 1), the innermost loop in `summed`
+ *
+ * The S positions are cut into `blocks` of `each`, whose sums lie in the workspace, [blocks,N]. */
+struct axes {
+    int n;
+    int64_t size[FORM_LOOPS], stride[FORM_LOOPS];
+    int64_t count;
+};
+struct summing {
+    struct axes kept, summed;
+    int rows;
+    int64_t C, stride; /* of the innermost kept loop */
+    int64_t blocks, each;
+};
+
+enum { SUM_BLOCKS = 256, SUM_GRID = 2048, SUM_COLUMNS = 128 };
+
+static inline void axes_push(struct axes *x, int64_t size, int64_t stride)
+{
+    x->size[x->n] = size;
+    x->stride[x->n++] = stride;
+    x->count *= size;
+}
+
+/* A function of the shapes alone, so that the workspace and the order of additions are. */
+static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank, const int64_t *to)
+{
+    struct form f;
+    struct summing s;
+    int64_t at = 1;
+    memset(&f, 0, sizeof f);
+    memset(&s, 0, sizeof s);
+    s.kept.count = s.summed.count = s.C = s.stride = 1;
+    for (int d = rank - 1, k = to_rank - 1; d >= 0; d--, k--) {
+        const int kept = k >= 0 && to[k] == dim[d];
+        form_push(&f, dim[d], kept ? at : 0, stride[d], 0);
+        if (kept) at *= dim[d];
+    }
+    form_end(&f);
+    s.rows = f.y[0] != 0;
+    if (s.rows) s.C = f.size[0], s.stride = f.a[0];
+    for (int k = s.rows; k < f.loops; k++) axes_push(f.y[k] ? &s.kept : &s.summed, f.size[k], f.a[k]);
+    const int64_t tiles = s.rows ? (s.C + SUM_COLUMNS - 1) / SUM_COLUMNS * s.kept.count : s.kept.count, least = s.rows ? 32 : 2048;
+    int64_t blocks = SUM_GRID / tiles, most = (s.summed.count + least - 1) / least;
+    if (blocks > most) blocks = most;
+    if (blocks > SUM_BLOCKS) blocks = SUM_BLOCKS;
+    if (blocks < 1) blocks = 1;
+    s.each = (s.summed.count + blocks - 1) / blocks;
+    s.blocks = (s.summed.count + s.each - 1) / s.each;
+    return s;
+}
+
+/* SUM: blocks of `sum_each` elements. */
+static inline int64_t sum_each(int64_t n)
+{
+    const int64_t least = 8192, each = (n + 1023) / 1024;
+    return each <= least ? least : (each + 2047) / 2048 * 2048;
+}
+static inline int64_t sum_blocks(int64_t n) { return n > 0 ? (n + sum_each(n) - 1) / sum_each(n) : 1; }
+
+#endif

@@ -1,0 +1,54 @@
+/*
+ * launch_elementwise.h: launchers of elementwise.cu, strided.cu and sums.cu (see launch.h).
+ */
+#ifndef LAUNCH_ELEMENTWISE_H
+#define LAUNCH_ELEMENTWISE_H
+
+#include "cuda/form.h"
+#include "cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Every dtype, for kernels that look at it while they run. */
+enum any { ANY_F64, ANY_F32, ANY_BF16, ANY_F16, ANY_I64, ANY_I32, ANY_U8 };
+
+/* What is done with elements: y = f(a) or f(a, b). The ACT ones in the order of enum act_kind. */
+enum function {
+    FUNCTION_CAST, FUNCTION_SCALE, FUNCTION_ADD, FUNCTION_MUL, FUNCTION_SILU_GATE,
+    FUNCTION_ACT,                   /* + kind */
+    FUNCTION_SLOPE = FUNCTION_ACT + 7, /* + kind: a times the slope at b */
+};
+
+/* Dense, all of n elements, 16-byte aligned; types as said. */
+cudaError_t cuda_pair(enum function f, void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream);
+cudaError_t cuda_map(enum function f, void *y, const void *a, enum store type, int64_t n, float value, cudaStream_t stream);
+cudaError_t cuda_cast(void *y, const void *a, enum store to, enum store from, int64_t n, cudaStream_t stream);
+/* acc + x in acc's type, onto acc. */
+cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, enum store from, int64_t n, cudaStream_t stream);
+
+/* Dense, aligned or not. */
+cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, const void *dy, const void *gate, const void *up, enum store type, int64_t n, cudaStream_t stream);
+cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum store type, int64_t n, cudaStream_t stream);
+/* x [B,each]; see cpu/dropout.h. */
+cudaError_t cuda_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples, enum store type, int64_t B, int64_t each,
+                         uint32_t key, uint32_t threshold, float scale, int per_sample, cudaStream_t stream);
+
+/* Any strides: ADD and MUL of one type; and everything, slower. */
+cudaError_t cuda_pair_form(enum function f, void *y, const void *a, const void *b, enum store type, struct form form, cudaStream_t stream);
+struct any_types {
+    enum any y, a, b;
+};
+cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct form form, float value, cudaStream_t stream);
+
+/* partial: sum_blocks floats; `dense`: x is one loop of stride 1. */
+cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct form form, cudaStream_t stream);
+cudaError_t cuda_sum_to(void *y, float *partial, const void *x, enum any to, enum store type, struct summing s, int64_t N, int accumulate,
+                        cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

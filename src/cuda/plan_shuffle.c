@@ -1,0 +1,51 @@
+/*
+ * plan_shuffle.c: elements moved, and maps.
+ */
+#include "cuda/plan.h"
+
+/* Any dtype and strides. */
+static bool match_copy(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
+
+static bool match_concat(const struct query *q)
+{
+    for (int i = 0; i < q->nin; i++)
+        if (q->in[i]->dtype != q->out[0]->dtype) return false;
+    return true;
+}
+
+/* Zeros first, then x between them. */
+static bool match_pad(const struct query *q) { return is_dense(q->out[0], q->in[0]->dtype); }
+
+/* Dense, and of one type: REPEAT, windows. */
+static bool match_dense(const struct query *q) { return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }
+static bool match_gather(const struct query *q) { return match_dense(q) && is_dense(q->in[1], DT_I32); }
+
+static bool match_scatter_add(const struct query *q)
+{
+    const struct tensor *acc = given(q, 2);
+    return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && is_storable(q->out[0]) && (!acc || is_dense(acc, q->out[0]->dtype));
+}
+
+static bool match_shift_labels(const struct query *q) { return is_dense(q->in[0], DT_I32) && is_dense(q->out[0], DT_I32); }
+static bool match_image(const struct query *q) { return is_dense(q->in[0], DT_U8) && is_dense(q->in[1], DT_I32) && is_storable(q->out[0]); }
+static bool match_fourier(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->in[1]) && tensor_is_dense(q->out[0]); }
+static bool match_map(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }
+
+const struct kernel cuda_plan_shuffle[] = {
+    {OP_COPY, "cuda_copy", match_copy, NULL, NULL},
+    {OP_CONCAT, "cuda_concat", match_concat, NULL, NULL},
+    {OP_PAD, "cuda_pad", match_pad, NULL, NULL},
+    {OP_GATHER, "cuda_gather", match_gather, NULL, NULL},
+    {OP_SCATTER_ADD, "cuda_scatter_add", match_scatter_add, NULL, NULL},
+    {OP_REPEAT, "cuda_repeat", match_dense, NULL, NULL},
+    {OP_WINDOW, "cuda_window", match_dense, NULL, NULL},
+    {OP_UNWINDOW, "cuda_unwindow", match_dense, NULL, NULL},
+    {OP_SHIFT_LABELS, "cuda_shift_labels", match_shift_labels, NULL, NULL},
+    {OP_IMAGE, "cuda_image", match_image, NULL, NULL},
+    {OP_FOURIER, "cuda_fourier", match_fourier, NULL, NULL},
+    {OP_RESIZE, "cuda_resize", match_map, NULL, NULL},
+    {OP_RESIZE_BWD, "cuda_resize_bwd", match_map, NULL, NULL},
+    {OP_AVGPOOL, "cuda_avgpool", match_map, NULL, NULL},
+    {OP_AVGPOOL_BWD, "cuda_avgpool_bwd", match_map, NULL, NULL},
+    {.op = OP_NONE},
+};

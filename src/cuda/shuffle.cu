@@ -1,0 +1,278 @@
+/*
+ * shuffle.cu: elements moved, not changed: strided copies, GATHER, REPEAT, windows, labels; and
+ * SCATTER_ADD, which adds rows in the order of their indices.
+ *
+ * What is moved are units of up to 16 bytes: the widest that divides every row, stride and
+ * address. Transposed copies go through tiles in shared memory, so that both sides are read and
+ * written along their rows.
+ */
+#include "cuda/elements.cuh"
+#include "cuda/launch_shuffle.h"
+
+/* The widest unit that divides all of these bytes. */
+static int unit_of(uint64_t bits)
+{
+    return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1;
+}
+
+static uint64_t bits_of(const void *a, const void *b) { return (uint64_t)(uintptr_t)a | (uint64_t)(uintptr_t)b; }
+
+/* Runs `call` with U the unit of so many bytes. */
+#define WITH_UNIT(bytes, call)                      \
+    switch (bytes) {                                \
+    case 16: { using U = uint4; call; break; }      \
+    case 8: { using U = uint2; call; break; }       \
+    case 4: { using U = uint32_t; call; break; }    \
+    case 2: { using U = uint16_t; call; break; }    \
+    default: { using U = uint8_t; call; break; }    \
+    }
+
+static __device__ int64_t thread_first(void) { return (int64_t)blockIdx.x * BLOCK + threadIdx.x; }
+static __device__ int64_t thread_step(void) { return (int64_t)gridDim.x * BLOCK; }
+
+/* --- strided copies ------------------------------------------------------------------ */
+
+template <typename U> __global__ void move_kernel(U *y, const U *a, form f, int64_t n)
+{
+    for (int64_t i = thread_first(); i < n; i += thread_step()) {
+        const int64_t row = quotient(i, f.size[0]);
+        const place p = place_of(f, row, i - row * f.size[0]);
+        y[p.y] = a[p.a];
+    }
+}
+
+constexpr int SIDE = 32, SIDE_ROWS = BLOCK / SIDE;
+
+/* y runs along i with stride 1, a along j; the other loops are in `rest`, whose first loop is one turn. */
+template <typename U>
+__global__ void transpose_kernel(U *y, const U *a, form rest, int64_t I, int64_t J, int64_t y_j, int64_t a_i, int64_t tiles_i, int64_t tiles_j)
+{
+    __shared__ U tile[SIDE][SIDE + 1];
+    const int64_t q = quotient(blockIdx.x, tiles_i), batch = quotient(q, tiles_j);
+    const int64_t i0 = (blockIdx.x - q * tiles_i) * SIDE, j0 = (q - batch * tiles_j) * SIDE;
+    const place p = place_of(rest, batch, 0);
+    const int x = threadIdx.x % SIDE;
+    for (int r = threadIdx.x / SIDE; r < SIDE; r += SIDE_ROWS)
+        if (i0 + r < I && j0 + x < J) tile[r][x] = a[p.a + (i0 + r) * a_i + j0 + x];
+    __syncthreads();
+    for (int r = threadIdx.x / SIDE; r < SIDE; r += SIDE_ROWS)
+        if (j0 + r < J && i0 + x < I) y[p.y + (j0 + r) * y_j + i0 + x] = tile[x][r];
+}
+
+template <typename U> static cudaError_t launch_transpose(void *y, const void *a, const form &f, int d, cudaStream_t stream)
+{
+    form rest;
+    memset(&rest, 0, sizeof rest);
+    rest.loops = 1;
+    rest.size[0] = 1;
+    int64_t batch = 1;
+    for (int k = 1; k < f.loops; k++) {
+        if (k == d) continue;
+        rest.size[rest.loops] = f.size[k];
+        rest.y[rest.loops] = f.y[k];
+        rest.a[rest.loops++] = f.a[k];
+        batch *= f.size[k];
+    }
+    const int64_t I = f.size[0], J = f.size[d], tiles_i = (I + SIDE - 1) / SIDE, tiles_j = (J + SIDE - 1) / SIDE;
+    if (tiles_i * tiles_j * batch > INT32_MAX) return cudaErrorInvalidValue;
+    transpose_kernel<U><<<(unsigned)(tiles_i * tiles_j * batch), BLOCK, 0, stream>>>(static_cast<U *>(y), static_cast<const U *>(a), rest, I, J,
+                                                                                   f.y[d], f.a[0], tiles_i, tiles_j);
+    return cudaGetLastError();
+}
+
+template <typename U> static cudaError_t launch_move(void *y, const void *a, const form &f, cudaStream_t stream)
+{
+    const int64_t n = form_elements(&f);
+    move_kernel<U><<<grid_for(n), BLOCK, 0, stream>>>(static_cast<U *>(y), static_cast<const U *>(a), f, n);
+    return cudaGetLastError();
+}
+
+/* The loop along which a is contiguous, where y is so along another one and tiles are worth it; else 0. */
+static int transposed_loop(const form &f)
+{
+    if (f.y[0] != 1 || f.a[0] == 1 || f.size[0] < 8) return 0;
+    for (int k = 1; k < f.loops; k++)
+        if (f.a[k] == 1 && f.size[k] >= 8) return k;
+    return 0;
+}
+
+/* Rows contiguous on both sides, in units as wide as all rows and strides allow. */
+static int widen(form &f, const void *y, const void *a, int size)
+{
+    if (f.y[0] != 1 || f.a[0] != 1) return size;
+    uint64_t bits = bits_of(y, a) | (uint64_t)(f.size[0] * size);
+    for (int k = 1; k < f.loops; k++) bits |= (uint64_t)(f.y[k] * size) | (uint64_t)(f.a[k] * size);
+    const int unit = unit_of(bits);
+    if (unit <= size) return size;
+    f.size[0] = f.size[0] * size / unit;
+    for (int k = 1; k < f.loops; k++) {
+        f.y[k] = f.y[k] * size / unit;
+        f.a[k] = f.a[k] * size / unit;
+    }
+    return unit;
+}
+
+extern "C" cudaError_t cuda_move(void *y, const void *a, struct form form, int size, cudaStream_t stream)
+{
+    const int d = transposed_loop(form);
+    cudaError_t rc = cudaErrorInvalidValue;
+    if (d) {
+        WITH_UNIT(size, rc = launch_transpose<U>(y, a, form, d, stream));
+        return rc;
+    }
+    const int unit = widen(form, y, a, size);
+    WITH_UNIT(unit, rc = launch_move<U>(y, a, form, stream));
+    return rc;
+}
+
+/* --- rows by index, rows repeated ------------------------------------------------------ */
+
+template <typename U> static __device__ U zero_of(void)
+{
+    U zero;
+    memset(&zero, 0, sizeof zero);
+    return zero;
+}
+
+template <typename U> __global__ void gather_kernel(U *y, const U *x, const int32_t *index, int64_t rows, int64_t N, int64_t M, int64_t each)
+{
+    for (int64_t i = thread_first(); i < rows * each; i += thread_step()) {
+        const int64_t row = quotient(i, each), c = i - row * each, n = index[row];
+        y[i] = n >= 0 && n < N ? x[(quotient(row, M) * N + n) * each + c] : zero_of<U>();
+    }
+}
+
+extern "C" cudaError_t cuda_gather(void *y, const void *x, const int32_t *index, int64_t B, int64_t N, int64_t M, int64_t row, cudaStream_t stream)
+{
+    const int unit = unit_of(bits_of(y, x) | (uint64_t)row);
+    const unsigned grid = grid_for(B * M * (row / unit));
+    WITH_UNIT(unit, (gather_kernel<U><<<grid, BLOCK, 0, stream>>>((U *)y, (const U *)x, index, B * M, N, M, row / unit)));
+    return cudaGetLastError();
+}
+
+template <typename U> __global__ void repeat_kernel(U *y, const U *x, int64_t rows, int64_t n, int64_t each)
+{
+    for (int64_t i = thread_first(); i < rows * n * each; i += thread_step()) {
+        const int64_t row = quotient(i, each);
+        y[i] = x[quotient(row, n) * each + (i - row * each)];
+    }
+}
+
+extern "C" cudaError_t cuda_repeat(void *y, const void *x, int64_t rows, int64_t n, int64_t row, cudaStream_t stream)
+{
+    const int unit = unit_of(bits_of(y, x) | (uint64_t)row);
+    const unsigned grid = grid_for(rows * n * (row / unit));
+    WITH_UNIT(unit, (repeat_kernel<U><<<grid, BLOCK, 0, stream>>>((U *)y, (const U *)x, rows, n, row / unit)));
+    return cudaGetLastError();
+}
+
+/* --- windows ------------------------------------------------------------------------------- */
+
+/* The map's unit that element c of pixel `pixel` of all windows shows; -1: beyond the map. */
+struct windows {
+    int64_t H, W, each, size, across, down;
+};
+
+static __device__ int64_t map_place(const windows &g, int64_t pixel, int64_t c)
+{
+    const int64_t line = quotient(pixel, g.size), window = quotient(line, g.size);
+    const int64_t row = quotient(window, g.across), b = quotient(row, g.down);
+    const int64_t x = (window - row * g.across) * g.size + (pixel - line * g.size);
+    const int64_t y = (row - b * g.down) * g.size + (line - window * g.size);
+    return x < g.W && y < g.H ? ((b * g.H + y) * g.W + x) * g.each + c : -1;
+}
+
+template <typename U> __global__ void window_kernel(U *y, const U *x, windows g, int64_t n, int back)
+{
+    for (int64_t i = thread_first(); i < n; i += thread_step()) {
+        const int64_t pixel = quotient(i, g.each), at = map_place(g, pixel, i - pixel * g.each);
+        if (!back) y[i] = at >= 0 ? x[at] : zero_of<U>();
+        else if (at >= 0) y[at] = x[i];
+    }
+}
+
+extern "C" cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W, int64_t pixel, int64_t size, int back,
+                                   cudaStream_t stream)
+{
+    const int unit = unit_of(bits_of(y, x) | (uint64_t)pixel);
+    const windows g = {H, W, pixel / unit, size, (W + size - 1) / size, (H + size - 1) / size};
+    const int64_t n = B * g.across * g.down * size * size * g.each;
+    WITH_UNIT(unit, (window_kernel<U><<<grid_for(n), BLOCK, 0, stream>>>((U *)y, (const U *)x, g, n, back)));
+    return cudaGetLastError();
+}
+
+/* --- labels ------------------------------------------------------------------------------------ */
+
+__global__ void shift_kernel(int32_t *y, const int32_t *x, int64_t n, int64_t T, int32_t ignored)
+{
+    for (int64_t i = thread_first(); i < n; i += thread_step()) y[i] = (i + 1) % T ? x[i + 1] : ignored;
+}
+
+extern "C" cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B, int64_t T, int32_t ignored, cudaStream_t stream)
+{
+    shift_kernel<<<grid_for(B * T), BLOCK, 0, stream>>>(y, x, B * T, T, ignored);
+    return cudaGetLastError();
+}
+
+/* --- SCATTER_ADD ----------------------------------------------------------------------------------
+ *
+ * A block has one row of the result. Its threads look through the indices BLOCK at a time, the
+ * rows that are meant are listed in order, and then added in that order, column by column.
+ */
+
+template <typename T, typename X>
+__global__ void scatter_add_kernel(T *y, const X *x, const int32_t *index, int64_t N, int64_t M, int64_t C, int accumulate)
+{
+    __shared__ int32_t list[BLOCK];
+    __shared__ int32_t before[BLOCK / 32];
+    const int64_t b = blockIdx.x / N, n = blockIdx.x - b * N;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    T *to = y + (b * N + n) * C;
+    for (int64_t from = 0; from < C; from += BLOCK) { /* columns of this thread: one at a time */
+        const int64_t c = from + threadIdx.x;
+        float sum = accumulate && c < C ? to_float(to[c]) : 0.0f;
+        for (int64_t m0 = 0; m0 < M; m0 += BLOCK) {
+            const int64_t m = m0 + threadIdx.x;
+            const bool meant = m < M && index[b * M + m] == n;
+            const unsigned votes = __ballot_sync(0xffffffffu, meant);
+            if (lane == 0) before[warp] = __popc(votes);
+            __syncthreads();
+            int at = __popc(votes & ((1u << lane) - 1)), count = 0;
+            for (int w = 0; w < BLOCK / 32; w++) {
+                if (w < warp) at += before[w];
+                count += before[w];
+            }
+            if (meant) list[at] = threadIdx.x;
+            __syncthreads();
+            for (int k = 0; k < count && c < C; k++) sum += to_float(x[(b * M + m0 + list[k]) * C + c]);
+            __syncthreads(); /* before the list is written again */
+        }
+        if (c < C) to[c] = from_float<T>(sum);
+    }
+}
+
+template <typename T>
+static cudaError_t launch_scatter_add(void *y, const void *x, const int32_t *index, enum store from, int64_t B, int64_t N, int64_t M, int64_t C,
+                                      int accumulate, cudaStream_t stream)
+{
+    const unsigned grid = (unsigned)(B * N);
+    T *to = static_cast<T *>(y);
+    switch (from) {
+    case STORE_F32: scatter_add_kernel<T, float><<<grid, BLOCK, 0, stream>>>(to, (const float *)x, index, N, M, C, accumulate); break;
+    case STORE_BF16: scatter_add_kernel<T, __nv_bfloat16><<<grid, BLOCK, 0, stream>>>(to, (const __nv_bfloat16 *)x, index, N, M, C, accumulate); break;
+    case STORE_F16: scatter_add_kernel<T, __half><<<grid, BLOCK, 0, stream>>>(to, (const __half *)x, index, N, M, C, accumulate); break;
+    }
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_scatter_add(void *y, const void *x, const int32_t *index, enum store type, enum store from, int64_t B, int64_t N,
+                                        int64_t M, int64_t C, int accumulate, cudaStream_t stream)
+{
+    if (B * N > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    switch (type) {
+    case STORE_F32: return launch_scatter_add<float>(y, x, index, from, B, N, M, C, accumulate, stream);
+    case STORE_BF16: return launch_scatter_add<__nv_bfloat16>(y, x, index, from, B, N, M, C, accumulate, stream);
+    case STORE_F16: return launch_scatter_add<__half>(y, x, index, from, B, N, M, C, accumulate, stream);
+    }
+    return cudaErrorInvalidValue;
+}

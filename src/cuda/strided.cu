@@ -1,0 +1,103 @@
+/*
+ * strided.cu: operands with strides of their own, repeated ones among them. ADD and MUL by 16
+ * bytes where the innermost loop allows it; everything else, in any dtypes, one by one.
+ */
+#include "cuda/elements.cuh"
+
+/* --- ADD and MUL ------------------------------------------------------------------ */
+
+template <typename T, int V> static __device__ pack<T, V> load_or_repeat(const T *x, int64_t stride)
+{
+    pack<T, V> out;
+    if (V > 1 && stride) return *reinterpret_cast<const pack<T, V> *>(x);
+    const T one = *x;
+#pragma unroll
+    for (int i = 0; i < V; i++) out.at[i] = one;
+    return out;
+}
+
+/* V divides the innermost loop. */
+template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, const T *a, const T *b, form f, int64_t n)
+{
+    const int64_t step = (int64_t)gridDim.x * BLOCK, each = f.size[0] / V;
+    for (int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x; k < n / V; k += step) {
+        const int64_t row = quotient(k, each);
+        const place p = place_of(f, row, (k - row * each) * V);
+        const pack<T, V> x = load_or_repeat<T, V>(a + p.a, f.a[0]), z = load_or_repeat<T, V>(b + p.b, f.b[0]);
+        pack<T, V> out;
+#pragma unroll
+        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::of(to_float(x.at[i]), to_float(z.at[i])));
+        *reinterpret_cast<pack<T, V> *>(y + p.y) = out;
+    }
+}
+
+/* Whether V elements of an operand with these strides can be read at once; repeated: one is. */
+static bool fits(const void *p, const int64_t *stride, int loops, int V)
+{
+    if (stride[0] == 0) return true;
+    if (stride[0] != 1 || !is_aligned(p, 16)) return false;
+    for (int k = 1; k < loops; k++)
+        if (stride[k] % V) return false;
+    return true;
+}
+
+template <typename F, typename T>
+static cudaError_t launch_pair_form(void *y, const void *a, const void *b, const form &f, cudaStream_t stream)
+{
+    constexpr int V = 16 / sizeof(T);
+    const int64_t n = form_elements(&f);
+    T *to = static_cast<T *>(y);
+    const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
+    const bool wide = f.size[0] % V == 0 && f.y[0] == 1 && fits(y, f.y, f.loops, V) && fits(a, f.a, f.loops, V) && fits(b, f.b, f.loops, V);
+    if (wide) pair_form_kernel<F, T, V><<<grid_for(n / V), BLOCK, 0, stream>>>(to, x, z, f, n);
+    else pair_form_kernel<F, T, 1><<<grid_for(n), BLOCK, 0, stream>>>(to, x, z, f, n);
+    return cudaGetLastError();
+}
+
+template <typename F>
+static cudaError_t launch_pair_forms(void *y, const void *a, const void *b, enum store type, const form &f, cudaStream_t stream)
+{
+    switch (type) {
+    case STORE_F32: return launch_pair_form<F, float>(y, a, b, f, stream);
+    case STORE_BF16: return launch_pair_form<F, __nv_bfloat16>(y, a, b, f, stream);
+    case STORE_F16: return launch_pair_form<F, __half>(y, a, b, f, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_pair_form(enum function f, void *y, const void *a, const void *b, enum store type, struct form form, cudaStream_t stream)
+{
+    if (f == FUNCTION_ADD) return launch_pair_forms<f_add>(y, a, b, type, form, stream);
+    if (f == FUNCTION_MUL) return launch_pair_forms<f_mul>(y, a, b, type, form, stream);
+    return cudaErrorInvalidValue;
+}
+
+/* --- everything ----------------------------------------------------------------------- */
+
+__global__ void any_kernel(int f, void *y, const void *a, const void *b, any_types types, form form, int64_t n, float value)
+{
+    const int64_t step = (int64_t)gridDim.x * BLOCK;
+    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += step) {
+        const int64_t row = quotient(i, form.size[0]);
+        const place p = place_of(form, row, i - row * form.size[0]);
+        const double first = any_load(a, types.a, p.a);
+        const float x = (float)first, z = b ? (float)any_load(b, types.b, p.b) : 0.0f;
+        double out;
+        if (f == FUNCTION_CAST) out = first;
+        else if (f == FUNCTION_SCALE) out = x * value;
+        else if (f == FUNCTION_ADD) out = x + z;
+        else if (f == FUNCTION_MUL) out = x * z;
+        else if (f == FUNCTION_SILU_GATE) out = f_silu_gate::of(x, z);
+        else if (f < FUNCTION_SLOPE) out = act_value(f - FUNCTION_ACT, x);
+        else out = x * act_slope(f - FUNCTION_SLOPE, z);
+        any_store(y, types.y, p.y, out);
+    }
+}
+
+extern "C" cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct form form, float value,
+                                cudaStream_t stream)
+{
+    const int64_t n = form_elements(&form);
+    any_kernel<<<grid_for(n), BLOCK, 0, stream>>>((int)f, y, a, b, types, form, n, value);
+    return cudaGetLastError();
+}

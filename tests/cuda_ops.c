@@ -1,0 +1,492 @@
+/*
+ * cuda_ops.c: every row of ops.def on the CUDA device against the reference: the cases of
+ * opcases.h, forward and through their gradients, in f32, bf16 and f16.
+ *
+ *     cuda_ops [--device cpu] [--jobs N] [--bench] [--time [--grow N]] [OP...]
+ *
+ * The oracle is the reference in f64, the tolerances are those of test_ops.c. A case runs twice
+ * from the same bytes, everything that is not persistent being NaN, and must give the same bits.
+ * A case with a node that no kernel takes is counted, and the ops are listed; without a card all
+ * cases are planned and counted as skipped. A line per failure, at most SHOWN per row, then a
+ * summary; a failure exits with 1.
+ *
+ * Each row runs in a process of its own: a kernel that breaks the card's context breaks one row.
+ *
+ * --bench takes the size that a case names to be timed at, which has many blocks; there the
+ * oracle is the CPU in f32, and twice the difference is allowed.
+ *
+ * --time takes the same size (its first dimension times N with --grow), and
+ * times launches of the row's own nodes, REPEATS to a recorded tape.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What optest.h wants of cmocka, so that a bare machine can build this. */
+#define OPTEST_ALONE
+#define fail_msg(...) (printf(__VA_ARGS__), printf("\n"), fflush(stdout), exit(1))
+#define assert_true(x) ((x) ? (void)0 : fail_msg("%s does not hold", #x))
+
+#include "opcases.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda/cuda.h"
+#include "passes/passes.h"
+
+enum { SHOWN = 4, REPEATS = 20, TYPES = 3 };
+
+static const enum dtype types[TYPES] = {DT_F32, DT_BF16, DT_F16};
+static enum device_kind subject = DEVICE_CUDA;
+static bool at_bench; /* --bench */
+static bool can_run; /* there is a device to run on; else everything is planned only */
+
+/* Of one row, written by its process, read by the first one. */
+struct result {
+    int passed, failed, skipped, lacking;
+    bool lacks[OP_COUNT], has[OP_COUNT]; /* ops of nodes that no kernel takes; that one takes */
+    bool broken;                         /* the device no longer answers */
+    bool done;
+};
+static struct result *results;
+
+/* --- one case ------------------------------------------------------------------------------ */
+
+struct trial {
+    const struct row *row;
+    const int64_t *n;
+    bool forward;
+    enum dtype f;
+    struct result *result;
+};
+
+__attribute__((format(printf, 2, 3))) static bool complain(const struct trial *t, const char *format, ...)
+{
+    char text[600], shape[128];
+    int at = 0;
+    va_list list;
+    if (t->result->failed++ >= SHOWN) return false;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    for (int i = 0; i < 8; i++) at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? " " : "", (long long)t->n[i]);
+    printf("FAILED %s %s %s (%s): %s\n", op_table[t->row->op].name, t->forward ? "forward" : "gradient", dtype_name(t->f), shape, text);
+    fflush(stdout);
+    return false;
+}
+
+/* Marks what has kernels and what has none. */
+static bool all_taken(const struct trial *t, const struct graph *g)
+{
+    struct profile profile;
+    bool all = true;
+    profile_default(&profile, subject, 2);
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *x = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        struct query q;
+        if (op_table[x->op].flags & OPF_VIEW) continue;
+        query_fill(&q, g, x, &profile);
+        bool taken = kernel_find(subject, x->op, &q) != NULL;
+        *(taken ? &t->result->has[x->op] : &t->result->lacks[x->op]) = true;
+        all &= taken;
+    }
+    return all;
+}
+
+/* --- a graph on the device, and a copy of its memory on the host ----------------------------------
+ *
+ * The rig is the copy: same placement, arenas of its own, where optest.h writes and reads values.
+ */
+
+struct side {
+    struct rig copy;
+    struct device device;
+    struct tape tape;
+    bool opened, placed, built;
+};
+
+/* What no program may rely on becomes NaN: transient storages and workspaces. */
+static void side_poison(struct side *s)
+{
+    const struct graph *g = &s->copy.graph;
+    const struct placement *p = &s->copy.plan.placement;
+    for (id x = 1; x < g->storages.n; x++) {
+        const struct storage *b = &g->storages.at[x];
+        if (p->life[PROGRAM_STEP][x].used && !storage_lasts(b)) memset(s->copy.device.arena[b->space] + p->offset[x], 0xff, b->bytes);
+    }
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct binding *b = &p->binding[g->order[PROGRAM_STEP].nodes.at[k]];
+        if (b->work_bytes) memset(s->copy.device.arena[SPACE_DEVICE] + b->work_offset, 0xff, b->work_bytes);
+    }
+}
+
+static void side_fill(struct side *s)
+{
+    struct rig *r = &s->copy;
+    side_poison(s);
+    if (r->graph.step) {
+        struct step_block step = {.learning_rate = 1e-2f, .inv_count = 0.125f, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
+        memcpy(tape_address(&r->tape, r->graph.step), &step, sizeof step);
+    }
+    rig_load_params(r);
+    rig_load_inputs(r);
+}
+
+static int side_open(struct side *s, struct error *e)
+{
+    struct rig *r = &s->copy;
+    int rc = graph_error(&r->graph, e);
+    if (rc || (rc = device_open(&s->device, subject, 2, e))) return rc;
+    s->opened = true;
+    if ((rc = plan_place(&r->plan, &r->graph, &s->device.profile, e))) return rc;
+    s->placed = true;
+    if ((rc = device_allocate(&s->device, r->plan.placement.arena, e))) return rc;
+    for (int space = 0; space < SPACE_COUNT; space++) r->device.arena[space] = mem_alloc(r->plan.placement.arena[space] + 64);
+    tape_build(&s->tape, &r->graph, &r->plan.placement, s->device.arena, s->device.profile.threads);
+    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, 1);
+    s->built = true;
+    return s->device.ops->record(&s->device, &s->tape, e);
+}
+
+static void side_close(struct side *s)
+{
+    if (s->opened) device_close(&s->device, s->built ? &s->tape : NULL);
+    if (s->built) tape_free(&s->tape), tape_free(&s->copy.tape);
+    for (int space = 0; space < SPACE_COUNT; space++) mem_free(s->copy.device.arena[space]);
+    if (s->placed) plan_free(&s->copy.plan);
+    graph_free(&s->copy.graph);
+}
+
+static int side_run(struct side *s, struct error *e)
+{
+    const uint64_t *bytes = s->copy.plan.placement.arena;
+    int rc = PL_OK;
+    side_fill(s);
+    for (int p = 0; p < SPACE_COUNT && !rc; p++)
+        if (bytes[p]) rc = s->device.ops->write(&s->device, s->device.arena[p], s->copy.device.arena[p], bytes[p], e);
+    if (!rc) rc = s->device.ops->run(&s->device, &s->tape, PROGRAM_STEP, e);
+    for (int p = 0; p < SPACE_COUNT && !rc; p++)
+        if (bytes[p]) rc = s->device.ops->read(&s->device, s->copy.device.arena[p], s->device.arena[p], bytes[p], e);
+    return rc;
+}
+
+/* --- comparing ------------------------------------------------------------------------------ */
+
+/* What a trial looks at: outputs, or the gradients of what is trained. */
+static uint32_t looks(const struct trial *t, const struct graph *g) { return t->forward ? g->outputs.n : g->params.n; }
+
+static id look_at(const struct trial *t, const struct graph *g, uint32_t i)
+{
+    if (t->forward) return g->outputs.at[i].tensor;
+    return g->params.at[i].frozen ? 0 : g->params.at[i].grad;
+}
+
+static double tolerance(const struct scene *s, enum dtype out)
+{
+    const double c = 4, f32 = dtype_table[DT_F32].epsilon;
+    return (at_bench ? 2 : 1) * c * (dtype_table[out].epsilon / 2 + (s->roundings - 1) * dtype_table[s->f].epsilon / 2 + f32 * sqrt(s->length));
+}
+
+/* Every element against the largest. */
+static bool compare_output(const struct trial *t, const struct scene *s, uint32_t o, enum dtype type, const double *a, const double *b, int64_t n)
+{
+    double size = s->unit;
+    for (int64_t i = 0; i < n; i++) size = fmax(size, fabs(b[i]));
+    const double allowed = dtype_is_float(type) ? tolerance(s, type) * size : 0;
+    int64_t wrong = 0, first = 0;
+    for (int64_t i = n; i-- > 0;)
+        if (!(fabs(a[i] - b[i]) <= allowed)) wrong++, first = i;
+    if (!wrong) return true;
+    return complain(t, "output %u: %lld of %lld wrong, [%lld] is %.9g, the reference says %.9g, allowed %.3g", o, (long long)wrong, (long long)n,
+                    (long long)first, a[first], b[first], allowed);
+}
+
+/* The L2 norm over all elements. */
+static bool compare_gradient(const struct trial *t, const struct scene *s, const char *name, const double *a, const double *b, int64_t n)
+{
+    double error = 0, size = 0, worst = -1;
+    int64_t at = 0;
+    for (int64_t k = 0; k < n; k++) {
+        error += (a[k] - b[k]) * (a[k] - b[k]), size += b[k] * b[k];
+        if (!(fabs(a[k] - b[k]) <= worst)) worst = fabs(a[k] - b[k]), at = k;
+    }
+    size = fmax(sqrt(size), s->unit * sqrt((double)n));
+    if (sqrt(error) <= tolerance(s, s->f) * size) return true;
+    return complain(t, "gradient of %s is off by %.3g of its size, allowed %.3g; [%lld] of %lld is %.9g, the reference says %.9g", name,
+                    sqrt(error) / size, tolerance(s, s->f), (long long)at, (long long)n, a[at], b[at]);
+}
+
+static bool compare(const struct trial *t, const struct scene *s, const struct rig *got, const struct rig *want)
+{
+    bool ok = true;
+    for (uint32_t i = 0; i < looks(t, &got->graph) && ok; i++) {
+        id x = look_at(t, &got->graph, i), y = look_at(t, &want->graph, i);
+        if (!x) continue;
+        const int64_t n = tensor_elements(tensor_at(&got->graph, x));
+        double *a = rig_read(got, x), *b = rig_read(want, y);
+        ok = t->forward ? compare_output(t, s, i, tensor_at(&got->graph, x)->dtype, a, b, n)
+                        : compare_gradient(t, s, name_of(got, got->graph.params.at[i].tensor), a, b, n);
+        mem_free(a);
+        mem_free(b);
+    }
+    return ok;
+}
+
+/* The bits of everything that is looked at. */
+static uint64_t hash_of(const struct trial *t, const struct rig *r)
+{
+    uint64_t hash = seed;
+    for (uint32_t i = 0; i < looks(t, &r->graph); i++) {
+        id x = look_at(t, &r->graph, i);
+        if (!x) continue;
+        double *a = rig_read(r, x);
+        hash = hash_bytes(a, (size_t)tensor_elements(tensor_at(&r->graph, x)) * sizeof *a, hash);
+        mem_free(a);
+    }
+    return hash;
+}
+
+/* --- a case in three dtypes -------------------------------------------------------------------- */
+
+static void run_trial(const struct trial *t, const struct rig *reference)
+{
+    struct scene s = scene_of(t->row, t->n, t->f, t->forward);
+    struct side got = {0};
+    struct error e = {0};
+    if (!t->forward) pass_reuse(&s.g, NULL);
+    got.copy.graph = s.g;
+    bool taken = all_taken(t, &s.g);
+    if (!taken) t->result->lacking++;
+    else if (!can_run) t->result->skipped++;
+    else {
+        int rc = side_open(&got, &e);
+        bool ok = !rc && !side_run(&got, &e);
+        if (!ok) {
+            complain(t, "%s", e.text);
+            t->result->broken = subject == DEVICE_CUDA;
+        } else if (compare(t, &s, &got.copy, reference)) {
+            const uint64_t first = hash_of(t, &got.copy);
+            if (side_run(&got, &e)) complain(t, "%s", e.text), t->result->broken = true;
+            else if (hash_of(t, &got.copy) != first) complain(t, "a second run gives other bits");
+            else t->result->passed++;
+        }
+    }
+    side_close(&got);
+}
+
+/* Some type runs: the reference is worth its time. */
+static bool wants_reference(const struct row *row, const int64_t *n, bool forward)
+{
+    bool any = false;
+    for (int i = 0; i < TYPES && can_run; i++) {
+        struct result ignored = {0};
+        struct trial t = {row, n, forward, types[i], &ignored};
+        struct scene s = scene_of(row, n, types[i], forward);
+        any |= all_taken(&t, &s.g);
+        graph_free(&s.g);
+    }
+    return any;
+}
+
+static void run_case(const struct row *row, const int64_t *n, bool forward, struct result *result)
+{
+    struct rig reference = {0};
+    const bool needed = wants_reference(row, n, forward);
+    if (needed) {
+        struct scene exact = scene_of(row, n, at_bench ? DT_F32 : DT_F64, forward);
+        reference.graph = exact.g;
+        rig_open(&reference, at_bench ? DEVICE_CPU : DEVICE_REF);
+        rig_run(&reference);
+    }
+    for (int i = 0; i < TYPES && !result->broken; i++) {
+        struct trial t = {row, n, forward, types[i], result};
+        run_trial(&t, &reference);
+    }
+    if (needed) rig_close(&reference);
+}
+
+static void run_row(const struct row *row, struct result *result)
+{
+    const struct opcase *c = row->c;
+    for (int forward = 1; forward >= 0; forward--) {
+        if (!forward && c->no_gradient) continue;
+        if (at_bench && c->bench[0]) run_case(row, c->bench, forward, result);
+        if (at_bench) continue;
+        for (int i = 0; i < 8 && c->small[i][0] && !result->broken; i++) run_case(row, c->small[i], forward, result);
+        for (int i = 0; i < 2 && c->large[i][0] && !result->broken; i++) run_case(row, c->large[i], forward, result);
+    }
+}
+
+/* --- timing ----------------------------------------------------------------------------------- */
+
+static int64_t grow = 1; /* --grow */
+
+/* The tape keeps the row's own launches, each REPEATS times. */
+static double keep_row(struct side *s, enum op op, struct cost *sum, const char **kernel)
+{
+    struct tape t = {0};
+    for (uint32_t k = 0; k < s->tape.program[PROGRAM_STEP].n; k++) {
+        struct entry e = s->tape.program[PROGRAM_STEP].at[k];
+        if (e.kind != ENTRY_LAUNCH || e.kernel->op != op) continue;
+        struct query q;
+        query_fill(&q, &s->copy.graph, node_at(&s->copy.graph, e.node), &s->device.profile);
+        struct cost cost = op_table[op].cost(q.in, q.out, q.attr);
+        *sum = (struct cost){sum->flops + cost.flops, sum->bytes + cost.bytes};
+        *kernel = e.kernel->name;
+        e.nwait = 0;
+        e.launch.state = NULL;
+        for (int r = 0; r < REPEATS; r++) vec_push(&t.program[PROGRAM_STEP], e);
+    }
+    vec_free(&s->tape.program[PROGRAM_STEP]);
+    memcpy(&s->tape.program[PROGRAM_STEP], &t.program[PROGRAM_STEP], sizeof t.program[PROGRAM_STEP]);
+    s->tape.device_state = NULL;
+    return (double)t.program[PROGRAM_STEP].n;
+}
+
+/* Seconds of one recorded tape, the best of some; reading a byte waits. */
+static int time_tape(struct side *s, double *best, struct error *e)
+{
+    char byte;
+    const double begin = clock_seconds();
+    *best = INFINITY;
+    for (int round = 0; round < 4 || (round < 50 && clock_seconds() - begin < 0.3); round++) {
+        const int launches = 10;
+        const double start = clock_seconds();
+        int rc = PL_OK;
+        for (int i = 0; i < launches && !rc; i++) rc = s->device.ops->run(&s->device, &s->tape, PROGRAM_STEP, e);
+        if (!rc) rc = s->device.ops->read(&s->device, &byte, s->device.arena[SPACE_DEVICE], 1, e);
+        if (rc) return rc;
+        *best = fmin(*best, (clock_seconds() - start) / launches);
+    }
+    return PL_OK;
+}
+
+static void time_row(const struct row *row, enum dtype f, struct result *result)
+{
+    int64_t n[8];
+    memcpy(n, row->c->bench, sizeof n);
+    n[0] *= grow;
+    struct trial t = {row, n, true, f, result};
+    struct scene s = scene_of(row, n, f, true);
+    struct side got = {.copy.graph = s.g};
+    struct error e = {0};
+    struct cost sum = {0, 0};
+    const char *kernel = "";
+    double seconds = 0;
+    if (graph_error(&s.g, &e)) printf("%-21s %-4s cannot grow: %s\n", op_table[row->op].name, dtype_name(f), e.text);
+    else if (!all_taken(&t, &s.g)) result->lacking++;
+    else if (!can_run) result->skipped++;
+    else if (side_open(&got, &e) || side_run(&got, &e)) complain(&t, "%s", e.text);
+    else {
+        void *whole = got.tape.device_state;
+        double launches = keep_row(&got, row->op, &sum, &kernel);
+        if (got.device.ops->record(&got.device, &got.tape, &e) || time_tape(&got, &seconds, &e)) complain(&t, "%s", e.text);
+        else {
+            seconds /= REPEATS;
+            result->passed++;
+            printf("%-21s %-4s %9.2f us %8.1f GB/s %8.2f TFLOP/s  %s%s\n", op_table[row->op].name, dtype_name(f), seconds * 1e6,
+                   sum.bytes / seconds * 1e-9, sum.flops / seconds * 1e-12, kernel, launches > REPEATS ? " (several)" : "");
+        }
+        (void)whole; /* goes with the process */
+    }
+    fflush(stdout);
+    side_close(&got);
+}
+
+/* --- all rows ---------------------------------------------------------------------------------- */
+
+static void work(const struct row *row, struct result *result, bool timing)
+{
+    if (!timing) run_row(row, result);
+    for (int i = 0; i < TYPES && timing && row->c->bench[0]; i++) time_row(row, types[i], result);
+    result->done = true;
+}
+
+/* Asked in a process of its own: CUDA does not survive a fork. */
+static bool find_card(void)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) _exit(cuda_cards() > 0 ? 0 : 1);
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void wait_one(int *active)
+{
+    int status;
+    if (wait(&status) > 0) (*active)--;
+    else *active = 0;
+}
+
+static void run_all(bool timing, int jobs, char **names, int count)
+{
+    int active = 0;
+    for (size_t i = 1; i < COUNT(rows); i++) {
+        bool wanted = !count;
+        for (int k = 0; k < count; k++) wanted |= !strcasecmp(names[k], op_table[i].name);
+        results[i].done = !wanted;
+        if (!wanted) continue;
+        if (active == jobs) wait_one(&active);
+        fflush(stdout);
+        pid_t child = fork();
+        CHECK(child >= 0, "no process for a row");
+        active++;
+        if (child) continue;
+        work(&rows[i], &results[i], timing);
+        fflush(stdout);
+        _exit(0);
+    }
+    while (active) wait_one(&active);
+}
+
+static int summarise(void)
+{
+    struct result all = {0};
+    for (size_t i = 1; i < COUNT(rows); i++) {
+        struct result *r = &results[i];
+        if (!r->done) {
+            printf("FAILED %s: its process died\n", op_table[i].name);
+            r->failed++;
+        }
+        if (r->failed > SHOWN) printf("FAILED %s: %d cases in all\n", op_table[i].name, r->failed);
+        all.passed += r->passed, all.failed += r->failed, all.skipped += r->skipped, all.lacking += r->lacking;
+        for (int op = 0; op < OP_COUNT; op++) all.lacks[op] |= r->lacks[op], all.has[op] |= r->has[op];
+    }
+    printf("ops without a kernel (*: for some operands):");
+    for (int op = 1; op < OP_COUNT; op++)
+        if (all.lacks[op]) printf(" %s%s", op_table[op].name, all.has[op] ? "*" : "");
+    printf("\n%d passed, %d failed, %d without a kernel, %d skipped\n", all.passed, all.failed, all.lacking, all.skipped);
+    return all.failed ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int jobs = cores >= 8 ? 6 : 2, count = 0;
+    bool timing = false;
+    char **names = calloc((size_t)argc, sizeof *names);
+    CHECK(names, "no memory");
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--time")) timing = true;
+        else if (!strcmp(argv[i], "--bench")) at_bench = true;
+        else if (!strcmp(argv[i], "--device") && i + 1 < argc && !strcmp(argv[i + 1], "cpu")) subject = DEVICE_CPU, i++;
+        else if (!strcmp(argv[i], "--jobs") && i + 1 < argc) jobs = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--grow") && i + 1 < argc) grow = atoll(argv[++i]);
+        else if (argv[i][0] != '-') names[count++] = argv[i];
+        else {
+            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--bench] [--time [--grow N]] [OP...]; found '%s'\n", argv[i]);
+            return 2;
+        }
+    }
+    seed_begin();
+    results = mmap(NULL, sizeof *results * COUNT(rows), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(results != MAP_FAILED, "no memory");
+    can_run = subject == DEVICE_CPU || find_card();
+    if (timing || jobs < 1) jobs = 1;
+    printf("device %s: %s; seed %llu\n", subject == DEVICE_CPU ? "cpu" : "cuda", can_run ? "running" : "no card, the cases are planned only",
+           (unsigned long long)seed);
+    run_all(timing, jobs, names, count);
+    free(names);
+    return summarise();
+}
