@@ -4,7 +4,7 @@
  *     device.c   the card: open, memory, copies, running, close
  *     record.c   a tape becomes captured graphs
  *     bind.c     running halves of the kernels, by name
- *     linear.c, elementwise.c, norms.c, update.c   those, family by family (plan.h)
+ *     products.c, elementwise.c, norms.c, update.c   those, family by family (plan.h)
  */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
