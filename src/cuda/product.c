@@ -35,11 +35,13 @@ struct stored {
     int64_t ld;
 };
 
-/* Strides of a dimension of one element say nothing and are replaced by what fits. */
+/* Strides of a dimension of one element say nothing and are replaced by what fits. A dense
+ * column is a row turned: its leading dimension is then its length and not 1. */
 static bool store_of_view(const struct view *v, int64_t rows, int64_t columns, struct stored *s)
 {
     const int64_t row = rows == 1 ? max_i64(columns, 1) : v->row, column = columns == 1 ? max_i64(rows, 1) : v->column;
-    if ((v->column == 1 || columns == 1) && row >= columns) {
+    const bool column_is_dense = columns == 1 && rows > 1 && v->row == 1;
+    if ((v->column == 1 || columns == 1) && row >= columns && !column_is_dense) {
         *s = (struct stored){false, row};
         return true;
     }
@@ -56,7 +58,8 @@ static bool library_has_dtypes(const struct product_shape *s)
 static bool library_takes(const struct product_shape *s, struct stored *a, struct stored *b, struct stored *c)
 {
     if (!library_has_dtypes(s) || !store_of_view(&s->a, s->M, s->K, a) || !store_of_view(&s->b, s->K, s->N, b)) return false;
-    if (!store_of_view(&s->c, s->M, s->N, c) || c->turned) return false;
+    *c = (struct stored){false, s->M == 1 ? s->N : s->c.row};
+    if ((s->c.column != 1 && s->N > 1) || c->ld < s->N) return false;
     return !s->bias || (s->bias_dtype == s->c.dtype && s->bias_align >= BIAS_ALIGN);
 }
 
