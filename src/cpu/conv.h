@@ -40,6 +40,7 @@ struct conv {
     int64_t B, H, W, C, H2, W2, O, depth, kh, kw, stride, pad;
 };
 
+/* sweep.c */
 bool conv_is_depthwise(const struct conv *n);
 struct sweep sweep_forward(const struct conv *n);
 /* Phase ry, rx < stride of the gradient of x. */

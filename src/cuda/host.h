@@ -4,7 +4,7 @@
  *     device.c   the card: open, memory, copies, running, close
  *     record.c   a tape becomes captured graphs
  *     bind.c     running halves of the kernels, by name
- *     linear.c, elementwise.c, shuffle.c, norms.c, update.c   those, family by family (plan.h)
+ *     products.c, conv.c, attention.c, elementwise.c ...   those, family by family (plan.h)
  */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
@@ -36,7 +36,7 @@ struct cuda_kernel {
 const struct cuda_kernel *cuda_kernel_named(const char *name);
 
 /* The families, each ended by a kernel without a name. */
-extern const struct cuda_kernel cuda_run_products[], cuda_run_elementwise[], cuda_run_shuffle[], cuda_run_norms[], cuda_run_update[];
+extern const struct cuda_kernel cuda_run_products[], cuda_run_conv[], cuda_run_elementwise[], cuda_run_shuffle[], cuda_run_norms[], cuda_run_update[];
 
 static inline bool has(const struct launch *l, int i) { return i < l->nin && l->in[i].data; }
 enum store store_of(enum dtype t);

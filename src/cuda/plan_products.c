@@ -1,23 +1,49 @@
 /*
  * plan_products.c: matrix products, by cuBLASLt.
+ *
+ * Rows at equal distances are all that is asked of the operands: which strides and dtypes
+ * the library takes, and what becomes of the others, is product.c's to know.
  */
 #include "cuda/plan.h"
+#include "cuda/strides.h"
 
-/* The library reads a bias in 16-byte pieces; storages lie at multiples of 256. */
-static bool is_bias(const struct tensor *t, enum dtype dtype)
+static bool is_float(const struct tensor *t) { return t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16; }
+
+static bool is_matrix(const struct tensor *t)
 {
-    return is_dense(t, dtype) && t->offset % 16 == 0 && (!t->loop || t->advance % 16 == 0);
+    int64_t row;
+    return is_float(t) && rows_are_even(t->rank, t->dim, t->stride, &row);
 }
 
-/* Inputs and result share one storage dtype; sums are f32. */
+static bool is_bias(const struct tensor *t) { return !t || (is_float(t) && tensor_is_dense(t)); }
+
 static bool match_linear(const struct query *q)
 {
-    const struct tensor *x = q->in[0], *bias = given(q, 2);
-    return is_storable(x) && is_dense(q->in[1], x->dtype) && is_dense(q->out[0], x->dtype) &&
-           (!bias || is_bias(bias, x->dtype));
+    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_storable(q->out[0]) && is_bias(given(q, 2));
+}
+
+static bool match_linear_act(const struct query *q)
+{
+    return match_linear(q) && (!q->out[1] || is_dense(q->out[1], q->out[0]->dtype));
+}
+
+static bool match_matmul(const struct query *q)
+{
+    const struct tensor *acc = given(q, 2);
+    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_storable(q->out[0]) && (!acc || is_dense(acc, q->out[0]->dtype));
+}
+
+/* Of a batch everything may be strided; the accumulator is where the result is. */
+static bool match_bmm(const struct query *q)
+{
+    const struct tensor *acc = given(q, 2);
+    return is_float(q->in[0]) && is_float(q->in[1]) && is_float(q->out[0]) && (!acc || acc->dtype == q->out[0]->dtype);
 }
 
 const struct kernel cuda_plan_products[] = {
     {OP_LINEAR, "cublaslt_linear", match_linear, workspace_library, NULL},
+    {OP_LINEAR_ACT, "cublaslt_linear_act", match_linear_act, workspace_library, NULL},
+    {OP_MATMUL, "cublaslt_matmul", match_matmul, workspace_library, NULL},
+    {OP_BMM, "cublaslt_bmm", match_bmm, workspace_library, NULL},
     {.op = OP_NONE},
 };

@@ -1,0 +1,340 @@
+/*
+ * conv.c: the running half of CONV, CONV_DX and CONV_DW: the ways of plan_conv.h, as products
+ * (product.h) between the copies of conv.cu, or the direct sums of depthwise.cu.
+ *
+ *     CONV     y [P,O]          = patches(x) [P,K] by_tap [O,K]^T        K = taps C
+ *     CONV_DW  by_tap [O,K]     = dy [P,O]^T patches(x) [P,K]
+ *     CONV_DX  tiles: [P,K]     = dy [P,O] by_tap [O,K]
+ *              phases: [P,C]    = patches(dy) [P,taps O] by_tap [taps O,C]
+ *
+ * Rows of patches are made and multiplied so many at a time. Only the last time they may be
+ * fewer, so that a sweep has at most two products prepared, a full one and a rest. Of CONV_DW
+ * the pieces are added up in f32, in order.
+ */
+#include "cuda/plan_conv.h"
+
+#include "cuda/launch_conv.h"
+#include "cuda/product.h"
+
+struct pair {
+    struct product full, rest;
+};
+
+struct convolution {
+    struct conv_layout at;
+    int sweeps;          /* stride^2 of phases, else 1 */
+    struct pair pair[];  /* of each sweep */
+};
+
+/* --- layouts and addresses ------------------------------------------------------------------------ */
+
+static struct conv_layout layout_of(const struct launch *l, enum op op)
+{
+    const int64_t *first = l->in[0].dim, *second = l->in[1].dim, *out = l->out[0].dim;
+    const int64_t *x = op == OP_CONV ? first : op == OP_CONV_DX ? out : second;
+    const int64_t *y = op == OP_CONV ? out : first, *w = op == OP_CONV_DW ? out : second;
+    struct conv_layout at = conv_layout(op, l->attr, x, y, w, l->in[0].dtype, 0);
+    /* The library's share is what the plan gave beyond the rest. */
+    CHECK(l->work_bytes >= at.bytes, "%llu bytes of workspace", (unsigned long long)l->work_bytes);
+    return at.way == CONV_DEPTHWISE ? at : conv_layout(op, l->attr, x, y, w, l->in[0].dtype, l->work_bytes - at.bytes);
+}
+
+static void *work_at(const struct launch *l, uint64_t offset) { return (char *)l->work + offset; }
+
+static int size_of(const struct launch *l) { return (int)dtype_size(l->in[0].dtype); }
+
+/* Row `first` of a matrix whose rows have so many elements. */
+static void *row_at(const struct operand *x, int64_t first, int64_t elements)
+{
+    return (char *)x->data + first * elements * (int64_t)dtype_size(x->dtype);
+}
+
+/* --- products ------------------------------------------------------------------------------------------ */
+
+static struct view view_work(enum dtype t, int64_t row, int64_t column)
+{
+    return (struct view){.dtype = t, .row = row, .column = column, .align = 256};
+}
+
+/* An operand of which every product begins at a row of so many. */
+static struct view view_rows(const struct entry *entry, int slot, int64_t rows, int64_t row, int64_t column)
+{
+    const struct operand *x = slot < MAX_IN ? &entry->launch.in[slot] : &entry->launch.out[slot - MAX_IN];
+    const int64_t length = max_i64(row, column);
+    const uint32_t step = product_align((uint64_t)(rows * length) * dtype_size(x->dtype));
+    return (struct view){.dtype = x->dtype, .row = row, .column = column,
+                         .align = (uint32_t)min_i64(step, product_align_operand(entry, slot))};
+}
+
+static void want_bias(struct product_shape *s, const struct entry *entry)
+{
+    if (!has(&entry->launch, 2)) return;
+    s->bias = true;
+    s->bias_dtype = entry->launch.in[2].dtype;
+    s->bias_align = product_align_operand(entry, 2);
+}
+
+static struct product_shape shape_conv(const struct entry *entry, const struct conv_layout *at)
+{
+    const struct conv *n = &at->n;
+    const int64_t K = conv_taps(n) * n->C;
+    const enum dtype t = entry->launch.in[0].dtype;
+    const bool plain = at->way == CONV_PLAIN;
+    struct product_shape s = {.N = n->O, .K = K, .batches = 1,
+                              .a = plain ? view_rows(entry, 0, 0, K, 1) : view_work(t, K, 1),
+                              .b = plain ? view_rows(entry, 1, 0, 1, K) : view_work(t, 1, K),
+                              .c = view_rows(entry, MAX_IN, at->rows, n->O, 1)};
+    want_bias(&s, entry);
+    return s;
+}
+
+static struct product_shape shape_dw(const struct entry *entry, const struct conv_layout *at)
+{
+    const struct conv *n = &at->n;
+    const int64_t K = conv_taps(n) * n->C;
+    const bool plain = at->way == CONV_PLAIN;
+    return (struct product_shape){.M = n->O, .N = K, .batches = 1, .a = view_rows(entry, 0, at->rows, 1, n->O),
+                                  .b = plain ? view_rows(entry, 1, 0, K, 1) : view_work(entry->launch.in[1].dtype, K, 1),
+                                  .c = plain ? view_rows(entry, MAX_IN, 0, K, 1) : view_work(DT_F32, K, 1)};
+}
+
+/* Plain and tiles: a row of dy gives a pixel of dx, or a patch of it. */
+static struct product_shape shape_dx(const struct entry *entry, const struct conv_layout *at)
+{
+    const struct conv *n = &at->n;
+    const int64_t N = conv_taps(n) * n->C;
+    const enum dtype t = entry->launch.in[0].dtype;
+    const bool plain = at->way == CONV_PLAIN;
+    struct product_shape s = {.N = N, .K = n->O, .batches = 1, .a = view_rows(entry, 0, at->rows, n->O, 1),
+                              .b = plain ? view_rows(entry, 1, 0, N, 1) : view_work(t, N, 1),
+                              .c = plain ? view_rows(entry, MAX_IN, 0, N, 1) : view_work(t, N, 1)};
+    want_bias(&s, entry);
+    if (!plain) s.bias_align = 256; /* repeated in the workspace */
+    return s;
+}
+
+static struct product_shape shape_phase(const struct entry *entry, const struct conv_layout *at, const struct sweep *phase)
+{
+    const struct conv *n = &at->n;
+    const int64_t K = phase->ky * phase->kx * n->O;
+    const enum dtype t = entry->launch.in[0].dtype;
+    struct product_shape s = {.N = n->C, .K = K, .batches = 1, .a = view_work(t, K, 1), .b = view_work(t, n->C, 1),
+                              .c = n->stride > 1 ? view_work(t, n->C, 1) : view_rows(entry, MAX_IN, at->rows, n->C, 1)};
+    want_bias(&s, entry);
+    return s;
+}
+
+/* The dimension that is `results` long is M, or K of CONV_DW; it is cut into pieces of at->rows,
+ * 0: it is not cut. */
+static int pair_begin(struct pair *p, const struct cuda_state *s, struct product_shape shape, const struct conv_layout *at,
+                      int64_t results, struct error *e)
+{
+    int64_t *cut = shape.M ? &shape.K : &shape.M;
+    if (at->rows && results >= at->rows) {
+        *cut = at->rows;
+        TRY(product_begin(&p->full, s, &shape, at->library, e));
+    }
+    *cut = at->rows ? results % at->rows : results;
+    return *cut ? product_begin(&p->rest, s, &shape, at->library, e) : PL_OK;
+}
+
+static int pair_run(const struct pair *p, const struct launch *l, const struct conv_layout *at, int64_t rows,
+                    const struct product_at *operands, struct error *e)
+{
+    return product_run(rows == at->rows ? &p->full : &p->rest, operands, l->work, at->library, l->stream, e);
+}
+
+static int begin(const struct cuda_state *s, struct entry *entry, enum op op, struct error *e)
+{
+    CHECK((uintptr_t)entry->launch.work % 256 == 0, "the library wants its workspace aligned to 256");
+    const struct conv_layout at = layout_of(&entry->launch, op);
+    const int64_t sweeps = at.way == CONV_PHASES ? at.n.stride * at.n.stride : 1;
+    struct convolution *c = mem_alloc(sizeof *c + (size_t)sweeps * sizeof c->pair[0]);
+    entry->launch.state = c;
+    c->at = at;
+    c->sweeps = (int)sweeps;
+    if (at.way == CONV_DEPTHWISE) return PL_OK;
+    for (int64_t r = 0; at.way == CONV_PHASES && r < sweeps; r++) {
+        const struct sweep phase = sweep_backward(&at.n, r / at.n.stride, r % at.n.stride);
+        if (!phase.ky || !phase.kx || !sweep_results(&phase)) continue;
+        TRY(pair_begin(&c->pair[r], s, shape_phase(entry, &at, &phase), &at, sweep_results(&phase), e));
+    }
+    if (at.way == CONV_PHASES) return PL_OK;
+    const struct product_shape shape = op == OP_CONV      ? shape_conv(entry, &at)
+                                       : op == OP_CONV_DX ? shape_dx(entry, &at)
+                                                          : shape_dw(entry, &at);
+    return pair_begin(&c->pair[0], s, shape, &at, conv_results(&at.n), e);
+}
+
+static int conv_prepare(const struct cuda_state *s, struct entry *entry, struct error *e) { return begin(s, entry, OP_CONV, e); }
+static int conv_dx_prepare(const struct cuda_state *s, struct entry *entry, struct error *e) { return begin(s, entry, OP_CONV_DX, e); }
+static int conv_dw_prepare(const struct cuda_state *s, struct entry *entry, struct error *e) { return begin(s, entry, OP_CONV_DW, e); }
+
+static void conv_release(void *state)
+{
+    struct convolution *c = state;
+    for (int r = 0; r < c->sweeps; r++) {
+        product_end(&c->pair[r].full);
+        product_end(&c->pair[r].rest);
+    }
+    mem_free(c);
+}
+
+/* --- copies -------------------------------------------------------------------------------------------- */
+
+static int lay_patches(const struct launch *l, const struct conv_layout *at, const struct operand *map, const struct sweep *s,
+                       int64_t first, int64_t rows, struct error *e)
+{
+    const struct patch_grid g = {.H = s->H, .W = s->W, .C = map->dim[3], .ny = s->ny, .nx = s->nx, .step = s->step, .y0 = s->y0,
+                                 .x0 = s->x0, .ky = s->ky, .kx = s->kx};
+    TRY_CUDA(cuda_conv_patches(work_at(l, at->patches), map->data, &g, first, rows, size_of(l), l->stream));
+    return PL_OK;
+}
+
+static int lay_weights(const struct launch *l, const struct conv_layout *at, const struct sweep *s, int64_t o_step,
+                       int64_t t_step, struct error *e)
+{
+    const struct tap_grid g = {.O = at->n.O, .depth = at->n.depth, .kh = at->n.kh, .kw = at->n.kw, .ky = s->ky, .kx = s->kx,
+                               .tap_y = s->tap_y, .tap_x = s->tap_x, .tap_step = s->tap_step, .o_step = o_step, .t_step = t_step};
+    TRY_CUDA(cuda_conv_weights(work_at(l, at->weights), l->in[1].data, &g, size_of(l), l->stream));
+    return PL_OK;
+}
+
+static struct depthwise depthwise_of(const struct conv *n)
+{
+    return (struct depthwise){n->B, n->H, n->W, n->C, n->H2, n->W2, n->kh, n->kw, n->stride, n->pad};
+}
+
+static void *bias_of(const struct launch *l) { return has(l, 2) ? l->in[2].data : NULL; }
+
+/* --- CONV ------------------------------------------------------------------------------------------------ */
+
+static int conv_launch(const struct launch *l, struct error *e)
+{
+    const struct convolution *c = l->state;
+    const struct conv_layout *at = &c->at;
+    const struct conv *n = &at->n;
+    const struct depthwise d = depthwise_of(n);
+    if (at->way == CONV_DEPTHWISE) {
+        TRY_CUDA(cuda_depthwise(l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), work_at(l, at->weights), &d,
+                                store_of(l->in[0].dtype), l->stream));
+        return PL_OK;
+    }
+    if (at->way == CONV_PLAIN) {
+        const struct product_at all = {l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), false};
+        return pair_run(&c->pair[0], l, at, conv_results(n), &all, e);
+    }
+    const struct sweep s = sweep_forward(n);
+    TRY(lay_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
+    for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
+        rows = min_i64(at->rows, conv_results(n) - p);
+        const struct product_at some = {row_at(&l->out[0], p, n->O), work_at(l, at->patches), work_at(l, at->weights), bias_of(l),
+                                        false};
+        TRY(lay_patches(l, at, &l->in[0], &s, p, rows, e));
+        TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
+    }
+    return PL_OK;
+}
+
+/* --- CONV_DX ---------------------------------------------------------------------------------------------- */
+
+static int dx_tiles(const struct launch *l, const struct convolution *c, struct error *e)
+{
+    const struct conv_layout *at = &c->at;
+    const struct conv *n = &at->n;
+    const struct sweep s = sweep_forward(n);
+    TRY(lay_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
+    if (has(l, 2)) TRY_CUDA(cuda_conv_repeat(work_at(l, at->stage), l->in[2].data, conv_taps(n), n->C, size_of(l), l->stream));
+    for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
+        rows = min_i64(at->rows, conv_results(n) - p);
+        const struct product_at some = {work_at(l, at->patches), row_at(&l->in[0], p, n->O), work_at(l, at->weights),
+                                        has(l, 2) ? work_at(l, at->stage) : NULL, false};
+        TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
+        TRY_CUDA(cuda_conv_untile(l->out[0].data, work_at(l, at->patches), n->W2, n->stride, n->C, p, rows, size_of(l), l->stream));
+    }
+    return PL_OK;
+}
+
+/* A phase without taps meets nothing of dy: its pixels are the bias. */
+static int dx_phase(const struct launch *l, const struct convolution *c, int64_t r, struct error *e)
+{
+    const struct conv_layout *at = &c->at;
+    const struct conv *n = &at->n;
+    const struct sweep s = sweep_backward(n, r / n->stride, r % n->stride);
+    const struct pixel_grid g = {.H = n->H, .W = n->W, .C = n->C, .ny = s.ny, .nx = s.nx, .step = s.out_step, .oy = s.oy, .ox = s.ox};
+    const int64_t results = sweep_results(&s);
+    if (!results) return PL_OK;
+    if (!s.ky || !s.kx) {
+        TRY_CUDA(cuda_conv_place(l->out[0].data, bias_of(l), &g, 0, results, true, size_of(l), l->stream));
+        return PL_OK;
+    }
+    TRY(lay_weights(l, at, &s, n->C, n->O * n->C, e));
+    for (int64_t p = 0, rows; p < results; p += rows) {
+        rows = min_i64(at->rows, results - p);
+        void *to = n->stride > 1 ? work_at(l, at->stage) : row_at(&l->out[0], p, n->C);
+        const struct product_at some = {to, work_at(l, at->patches), work_at(l, at->weights), bias_of(l), false};
+        TRY(lay_patches(l, at, &l->in[0], &s, p, rows, e));
+        TRY(pair_run(&c->pair[r], l, at, rows, &some, e));
+        if (n->stride > 1) TRY_CUDA(cuda_conv_place(l->out[0].data, to, &g, p, rows, false, size_of(l), l->stream));
+    }
+    return PL_OK;
+}
+
+static int conv_dx_launch(const struct launch *l, struct error *e)
+{
+    const struct convolution *c = l->state;
+    const struct conv_layout *at = &c->at;
+    const struct depthwise d = depthwise_of(&at->n);
+    if (at->way == CONV_DEPTHWISE) {
+        TRY_CUDA(cuda_depthwise_dx(l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), work_at(l, at->weights), &d,
+                                   store_of(l->in[0].dtype), l->stream));
+        return PL_OK;
+    }
+    if (at->way == CONV_PLAIN) {
+        const struct product_at all = {l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), false};
+        return pair_run(&c->pair[0], l, at, conv_results(&at->n), &all, e);
+    }
+    if (at->way == CONV_TILES) return dx_tiles(l, c, e);
+    for (int64_t r = 0; r < c->sweeps; r++) TRY(dx_phase(l, c, r, e));
+    return PL_OK;
+}
+
+/* --- CONV_DW ------------------------------------------------------------------------------------------------ */
+
+static int dw_patches(const struct launch *l, const struct convolution *c, struct error *e)
+{
+    const struct conv_layout *at = &c->at;
+    const struct conv *n = &at->n;
+    const struct sweep s = sweep_forward(n);
+    for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
+        rows = min_i64(at->rows, conv_results(n) - p);
+        const struct product_at some = {work_at(l, at->weights), row_at(&l->in[0], p, n->O), work_at(l, at->patches), NULL, p > 0};
+        TRY(lay_patches(l, at, &l->in[1], &s, p, rows, e));
+        TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
+    }
+    TRY_CUDA(cuda_conv_weights_back(l->out[0].data, work_at(l, at->weights), n->O, n->C, conv_taps(n), has(l, 2), l->stream));
+    return PL_OK;
+}
+
+static int conv_dw_launch(const struct launch *l, struct error *e)
+{
+    const struct convolution *c = l->state;
+    const struct conv_layout *at = &c->at;
+    const struct depthwise d = depthwise_of(&at->n);
+    CHECK(!has(l, 2) || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
+    if (at->way == CONV_DEPTHWISE) {
+        TRY_CUDA(cuda_depthwise_dw(l->out[0].data, l->in[0].data, l->in[1].data, work_at(l, at->patches), &d, at->rows, has(l, 2),
+                                   store_of(l->in[0].dtype), l->stream));
+        return PL_OK;
+    }
+    if (at->way == CONV_PATCHES) return dw_patches(l, c, e);
+    const struct product_at all = {l->out[0].data, l->in[0].data, l->in[1].data, NULL, has(l, 2)};
+    return pair_run(&c->pair[0], l, at, conv_results(&at->n), &all, e);
+}
+
+const struct cuda_kernel cuda_run_conv[] = {
+    {"cuda_conv", conv_prepare, conv_launch, conv_release},
+    {"cuda_conv_dx", conv_dx_prepare, conv_dx_launch, conv_release},
+    {"cuda_conv_dw", conv_dw_prepare, conv_dw_launch, conv_release},
+    {0},
+};

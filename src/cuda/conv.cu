@@ -1,0 +1,178 @@
+/*
+ * conv.cu: what convolutions by matrix products move about: patches, weights by tap, results
+ * that are not neighbours. All of it copies elements and makes none.
+ *
+ * An element here is a word: 2 or 4 bytes, or 16 where runs and addresses allow it, when C
+ * counts sixteens. Places within a launch are counted in 32 bits (plan_conv.c sees to it):
+ * these kernels are divisions and a copy.
+ */
+#include "cuda/device.cuh"
+#include "cuda/launch_conv.h"
+
+typedef uint32_t place;
+
+#define EACH(k, n)                                                                                          \
+    for (place k = blockIdx.x * BLOCK + threadIdx.x, step_ = gridDim.x * BLOCK; k < (n); k += step_)
+
+/* The widest word that n neighbouring elements of `size` bytes are made of. */
+static int word_for(const void *a, const void *b, int64_t n, int size)
+{
+    return n * size % 16 == 0 && is_aligned(a, 16) && is_aligned(b, 16) ? 16 : size;
+}
+
+/* Calls with a word of so many bytes. */
+#define BY_WORD(bytes, call)                                     \
+    do {                                                         \
+        if ((bytes) == 16) { typedef uint4 word; call; }         \
+        else if ((bytes) == 4) { typedef uint32_t word; call; }  \
+        else { typedef uint16_t word; call; }                    \
+    } while (0)
+
+static bool fits(int64_t n) { return n >= 0 && n <= INT32_MAX; }
+
+/* --- patches ---------------------------------------------------------------------------- */
+
+struct patches {
+    int H, W, ny, nx, step, y0, x0, kx;
+    place tap, row;          /* words of one tap, and of one patch */
+    int64_t line, hop;       /* words of a line of the map, and from patch to patch */
+};
+
+template <typename T> __global__ void patches_kernel(T *to, const T *map, patches g, place first, place n)
+{
+    EACH(k, n) {
+        const place r = k / g.row, in = k % g.row, t = in / g.tap, c = in % g.tap, p = first + r;
+        const int j = p % g.nx, i = p / g.nx % g.ny, b = p / g.nx / g.ny, v = g.x0 + (int)(t % g.kx);
+        const int y = g.y0 + i * g.step + (int)(t / g.kx), x = j * g.step + v;
+        T word = {};
+        if (y >= 0 && y < g.H && x >= 0 && x < g.W)
+            word = map[((int64_t)b * g.H + y) * g.line + j * g.hop + (int64_t)v * g.tap + c];
+        to[k] = word;
+    }
+}
+
+/* Whether patches lie within the map and their lines are whole words of 16: then a line, kx
+ * pixels, is one tap of many channels. An image's three channels alone make no such word. */
+static bool lines_are_runs(const void *to, const void *map, const struct patch_grid *g, int size)
+{
+    return g->x0 == 0 && g->y0 == 0 && (g->nx - 1) * g->step + g->kx <= g->W && (g->ny - 1) * g->step + g->ky <= g->H &&
+           g->W * g->C * size % 16 == 0 && g->step * g->C * size % 16 == 0 && word_for(to, map, g->kx * g->C, size) == 16;
+}
+
+extern "C" cudaError_t cuda_conv_patches(void *to, const void *map, const struct patch_grid *g, int64_t first, int64_t rows,
+                                         int size, cudaStream_t stream)
+{
+    const bool runs = lines_are_runs(to, map, g, size);
+    const int64_t kx = runs ? 1 : g->kx, C = runs ? g->kx * g->C : g->C;
+    const int bytes = word_for(to, map, C, size);
+    const int64_t tap = C * size / bytes, n = rows * g->ky * kx * tap;
+    if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
+    const patches at = {(int)g->H, (int)g->W, (int)g->ny, (int)g->nx, (int)g->step, (int)g->y0, (int)g->x0, (int)kx, (place)tap,
+                        (place)(g->ky * kx * tap), g->W * g->C * size / bytes, g->step * g->C * size / bytes};
+    BY_WORD(bytes, (patches_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)map, at, (place)first,
+                                                                             (place)n)));
+    return cudaGetLastError();
+}
+
+/* --- weights ------------------------------------------------------------------------------ */
+
+template <typename T> __global__ void weights_kernel(T *to, const T *w, tap_grid g, place n)
+{
+    const place depth = (place)g.depth, taps = (place)(g.ky * g.kx), kx = (place)g.kx;
+    EACH(k, n) {
+        const place c = k % depth, t = k / depth % taps, o = k / depth / taps;
+        const int64_t u = g.tap_y + t / kx * g.tap_step, v = g.tap_x + t % kx * g.tap_step;
+        to[o * g.o_step + t * g.t_step + c] = w[(((int64_t)o * depth + c) * g.kh + u) * g.kw + v];
+    }
+}
+
+extern "C" cudaError_t cuda_conv_weights(void *to, const void *w, const struct tap_grid *g, int size, cudaStream_t stream)
+{
+    const int64_t n = g->O * g->ky * g->kx * g->depth;
+    if (!fits(n)) return cudaErrorInvalidValue;
+    BY_WORD(size, (weights_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)w, *g, (place)n)));
+    return cudaGetLastError();
+}
+
+__global__ void weights_back_kernel(float *dw, const float *from, place depth, place taps, bool add, place n)
+{
+    EACH(k, n) {
+        const place t = k % taps, c = k / taps % depth, o = k / taps / depth;
+        const float x = from[((int64_t)o * taps + t) * depth + c];
+        dw[k] = add ? dw[k] + x : x;
+    }
+}
+
+extern "C" cudaError_t cuda_conv_weights_back(float *dw, const float *from, int64_t O, int64_t depth, int64_t taps, bool add,
+                                              cudaStream_t stream)
+{
+    const int64_t n = O * depth * taps;
+    if (!fits(n)) return cudaErrorInvalidValue;
+    weights_back_kernel<<<grid_for(n), BLOCK, 0, stream>>>(dw, from, (place)depth, (place)taps, add, (place)n);
+    return cudaGetLastError();
+}
+
+/* --- results that are not neighbours ---------------------------------------------------------- */
+
+struct pixels {
+    int H, W, C, ny, nx, step, oy, ox;
+};
+
+template <typename T> __global__ void place_kernel(T *to, const T *from, pixels g, place first, bool same, place n)
+{
+    EACH(k, n) {
+        const place c = k % g.C, p = first + k / g.C;
+        const int j = p % g.nx, i = p / g.nx % g.ny, b = p / g.nx / g.ny;
+        const int y = g.oy + i * g.step, x = g.ox + j * g.step;
+        T word = {};
+        if (from) word = from[same ? c : k];
+        to[(((int64_t)b * g.H + y) * g.W + x) * g.C + c] = word;
+    }
+}
+
+extern "C" cudaError_t cuda_conv_place(void *to, const void *from, const struct pixel_grid *g, int64_t first, int64_t rows,
+                                       bool same, int size, cudaStream_t stream)
+{
+    const int bytes = word_for(to, from, g->C, size);
+    const int64_t C = g->C * size / bytes, n = rows * C;
+    if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
+    const pixels at = {(int)g->H, (int)g->W, (int)C, (int)g->ny, (int)g->nx, (int)g->step, (int)g->oy, (int)g->ox};
+    BY_WORD(bytes, (place_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)from, at, (place)first, same,
+                                                                           (place)n)));
+    return cudaGetLastError();
+}
+
+/* A patch is `side` runs, one in each of its lines; patch p is j = p mod W2 of the line of
+ * patches p / W2, and a line of patches is `side` lines of W2 runs. */
+template <typename T> __global__ void untile_kernel(T *to, const T *from, place W2, place side, place run, place first, place n)
+{
+    EACH(k, n) {
+        const place in = k % (side * run), p = first + k / (side * run), a = in / run, off = in % run;
+        const int64_t line = (int64_t)(p / W2) * side + a;
+        to[(line * W2 + p % W2) * run + off] = from[k];
+    }
+}
+
+extern "C" cudaError_t cuda_conv_untile(void *to, const void *from, int64_t W2, int64_t side, int64_t C, int64_t first,
+                                        int64_t rows, int size, cudaStream_t stream)
+{
+    const int bytes = word_for(to, from, side * C, size);
+    const int64_t run = side * C * size / bytes, n = rows * side * run;
+    if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
+    BY_WORD(bytes, (untile_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)from, (place)W2,
+                                                                            (place)side, (place)run, (place)first, (place)n)));
+    return cudaGetLastError();
+}
+
+template <typename T> __global__ void repeat_kernel(T *to, const T *x, place C, place n)
+{
+    EACH(k, n) to[k] = x[k % C];
+}
+
+extern "C" cudaError_t cuda_conv_repeat(void *to, const void *x, int64_t times, int64_t C, int size, cudaStream_t stream)
+{
+    const int64_t n = times * C;
+    if (!fits(n)) return cudaErrorInvalidValue;
+    BY_WORD(size, (repeat_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)x, (place)C, (place)n)));
+    return cudaGetLastError();
+}

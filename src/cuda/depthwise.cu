@@ -1,0 +1,176 @@
+/*
+ * depthwise.cu: convolutions in which each channel has a kernel of its own.
+ *
+ * Channels are neighbours in memory and in threads. A thread makes V channels of one pixel,
+ * V so that an access is 16 bytes wide where addresses allow; what it reads its
+ * neighbours read too, out of the cache. The weights, which lie by channel, are first laid out by
+ * tap as f32, so that they are read as the map is.
+ *
+ * The gradient of the weights is summed over fixed runs of pixels, one block each, in fixed
+ * order; then the runs are added in order. The same bits every time.
+ */
+#include "cuda/device.cuh"
+#include "cuda/launch_conv.h"
+
+typedef uint32_t place;
+
+struct shape {
+    int H, W, H2, W2, kh, kw, stride, pad;
+    place C;
+};
+
+static shape shape_of(const struct depthwise *n)
+{
+    return {(int)n->H, (int)n->W, (int)n->H2, (int)n->W2, (int)n->kh, (int)n->kw, (int)n->stride, (int)n->pad, (place)n->C};
+}
+
+static bool fits(int64_t n) { return n >= 0 && n <= INT32_MAX; }
+
+/* --- results and the gradient of x ------------------------------------------------------------ */
+
+/* to [taps,C] from w [C,taps]. */
+template <typename T> __global__ void by_tap_kernel(float *to, const T *w, place C, place taps)
+{
+    for (place k = blockIdx.x * BLOCK + threadIdx.x; k < C * taps; k += gridDim.x * BLOCK)
+        to[k] = to_float(w[k % C * taps + k / C]);
+}
+
+/* The pixel of the map that is read which result (i,j) of an H x W map meets through (u,v);
+ * -1: none. Forward the map is x; backward it is dy: i' stride + u - pad = i. */
+template <bool BACK> __device__ int64_t met(const shape &n, int b, int i, int j, int u, int v)
+{
+    if (!BACK) {
+        const int y = i * n.stride + u - n.pad, x = j * n.stride + v - n.pad;
+        return y < 0 || y >= n.H || x < 0 || x >= n.W ? -1 : ((int64_t)b * n.H + y) * n.W + x;
+    }
+    const int y = i + n.pad - u, x = j + n.pad - v;
+    if (y < 0 || x < 0 || y % n.stride || x % n.stride || y / n.stride >= n.H2 || x / n.stride >= n.W2) return -1;
+    return ((int64_t)b * n.H2 + y / n.stride) * n.W2 + x / n.stride;
+}
+
+template <typename T, int V, bool BACK>
+__global__ void depthwise_kernel(T *out, const T *in, const float *w, const T *bias, shape n, place count)
+{
+    const place packs = n.C / V;
+    const int width = BACK ? n.W : n.W2, height = BACK ? n.H : n.H2;
+    for (place k = blockIdx.x * BLOCK + threadIdx.x; k < count; k += gridDim.x * BLOCK) {
+        const place c = k % packs * V, p = k / packs;
+        const int j = p % width, i = p / width % height, b = p / width / height;
+        float sum[V];
+#pragma unroll
+        for (int q = 0; q < V; q++) sum[q] = bias ? to_float(bias[c + q]) : 0.0f;
+        for (int u = 0; u < n.kh; u++)
+            for (int v = 0; v < n.kw; v++) {
+                const int64_t pixel = met<BACK>(n, b, i, j, u, v);
+                if (pixel < 0) continue;
+                const pack<T, V> x = *reinterpret_cast<const pack<T, V> *>(in + pixel * n.C + c);
+                const pack<float, V> tap = *reinterpret_cast<const pack<float, V> *>(w + (int64_t)(u * n.kw + v) * n.C + c);
+#pragma unroll
+                for (int q = 0; q < V; q++) sum[q] = fmaf(to_float(x.at[q]), tap.at[q], sum[q]);
+            }
+        pack<T, V> y;
+#pragma unroll
+        for (int q = 0; q < V; q++) y.at[q] = from_float<T>(sum[q]);
+        *reinterpret_cast<pack<T, V> *>(out + (int64_t)p * n.C + c) = y;
+    }
+}
+
+template <typename T, bool BACK>
+static cudaError_t launch(void *out, const void *in, const void *w, const void *bias, float *scratch, const struct depthwise *n,
+                          cudaStream_t stream)
+{
+    constexpr int V = 16 / sizeof(T);
+    const int64_t count = n->B * n->C * (BACK ? n->H * n->W : n->H2 * n->W2), taps = n->kh * n->kw;
+    if (!fits(count) || !fits(n->C * taps)) return cudaErrorInvalidValue;
+    T *to = static_cast<T *>(out);
+    const T *from = static_cast<const T *>(in), *add = static_cast<const T *>(bias);
+    by_tap_kernel<T><<<grid_for(n->C * taps), BLOCK, 0, stream>>>(scratch, static_cast<const T *>(w), (place)n->C, (place)taps);
+    if (n->C % V == 0 && is_aligned(out, 16) && is_aligned(in, 16))
+        depthwise_kernel<T, V, BACK><<<grid_for(count / V), BLOCK, 0, stream>>>(to, from, scratch, add, shape_of(n),
+                                                                                (place)(count / V));
+    else
+        depthwise_kernel<T, 1, BACK><<<grid_for(count), BLOCK, 0, stream>>>(to, from, scratch, add, shape_of(n), (place)count);
+    return cudaGetLastError();
+}
+
+template <bool BACK>
+static cudaError_t launch_of(void *out, const void *in, const void *w, const void *bias, float *scratch,
+                             const struct depthwise *n, enum store type, cudaStream_t stream)
+{
+    switch (type) {
+    case STORE_F32: return launch<float, BACK>(out, in, w, bias, scratch, n, stream);
+    case STORE_BF16: return launch<__nv_bfloat16, BACK>(out, in, w, bias, scratch, n, stream);
+    case STORE_F16: return launch<__half, BACK>(out, in, w, bias, scratch, n, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_depthwise(void *y, const void *x, const void *w, const void *bias, float *scratch,
+                                      const struct depthwise *n, enum store type, cudaStream_t stream)
+{
+    return launch_of<false>(y, x, w, bias, scratch, n, type, stream);
+}
+
+extern "C" cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, const void *bias, float *scratch,
+                                         const struct depthwise *n, enum store type, cudaStream_t stream)
+{
+    return launch_of<true>(x, y, w, bias, scratch, n, type, stream);
+}
+
+/* --- the gradient of the weights ---------------------------------------------------------------- */
+
+constexpr int LANES = 32, LINES = 8; /* channels, and pixels at a time */
+
+/* Block (c, run, t): tap t of LANES channels, over a run of pixels. partial [runs,taps,C]. */
+template <typename T> __global__ void dw_kernel(float *partial, const T *dy, const T *x, shape n, place results, place pixels)
+{
+    __shared__ float sums[LINES][LANES];
+    const place c = blockIdx.x * LANES + threadIdx.x, from = blockIdx.y * pixels;
+    const place end = from + pixels < results ? from + pixels : results;
+    const int t = blockIdx.z, u = t / n.kw, v = t % n.kw;
+    float sum = 0;
+    if (c < n.C)
+        for (place p = from + threadIdx.y; p < end; p += LINES) {
+            const int64_t pixel = met<false>(n, p / n.W2 / n.H2, p / n.W2 % n.H2, p % n.W2, u, v);
+            if (pixel >= 0) sum = fmaf(to_float(dy[(int64_t)p * n.C + c]), to_float(x[pixel * n.C + c]), sum);
+        }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y || c >= n.C) return;
+    for (int line = 1; line < LINES; line++) sum += sums[line][threadIdx.x];
+    partial[((int64_t)blockIdx.y * gridDim.z + t) * n.C + c] = sum;
+}
+
+__global__ void dw_sum_kernel(float *dw, const float *partial, place C, place taps, int runs, bool add)
+{
+    for (place k = blockIdx.x * BLOCK + threadIdx.x; k < C * taps; k += gridDim.x * BLOCK) {
+        const place t = k % taps, c = k / taps;
+        float sum = 0;
+        for (int r = 0; r < runs; r++) sum += partial[((int64_t)r * taps + t) * C + c];
+        dw[k] = add ? dw[k] + sum : sum;
+    }
+}
+
+template <typename T>
+static cudaError_t launch_dw(float *dw, const void *dy, const void *x, float *scratch, const struct depthwise *n, int64_t pixels,
+                             bool add, cudaStream_t stream)
+{
+    const int64_t results = n->B * n->H2 * n->W2, runs = (results + pixels - 1) / pixels, taps = n->kh * n->kw;
+    if (!fits(results + pixels) || runs > 65535 || taps > 65535 || !fits(n->C * taps)) return cudaErrorInvalidValue;
+    const dim3 grid((unsigned)((n->C + LANES - 1) / LANES), (unsigned)runs, (unsigned)taps);
+    dw_kernel<T><<<grid, dim3(LANES, LINES), 0, stream>>>(scratch, static_cast<const T *>(dy), static_cast<const T *>(x),
+                                                          shape_of(n), (place)results, (place)pixels);
+    dw_sum_kernel<<<grid_for(n->C * taps), BLOCK, 0, stream>>>(dw, scratch, (place)n->C, (place)taps, (int)runs, add);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_depthwise_dw(float *dw, const void *dy, const void *x, float *scratch, const struct depthwise *n,
+                                         int64_t pixels, bool add, enum store type, cudaStream_t stream)
+{
+    switch (type) {
+    case STORE_F32: return launch_dw<float>(dw, dy, x, scratch, n, pixels, add, stream);
+    case STORE_BF16: return launch_dw<__nv_bfloat16>(dw, dy, x, scratch, n, pixels, add, stream);
+    case STORE_F16: return launch_dw<__half>(dw, dy, x, scratch, n, pixels, add, stream);
+    }
+    return cudaErrorInvalidValue;
+}

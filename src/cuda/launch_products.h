@@ -1,0 +1,40 @@
+/*
+ * launch_products.h: the launchers of product.cu (see launch.h).
+ */
+#ifndef LAUNCH_PRODUCTS_H
+#define LAUNCH_PRODUCTS_H
+
+#include <stdbool.h>
+
+#include "cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Element (i,j) of batch n lies at n batch + i row + j column. */
+struct strided {
+    enum store type;
+    int64_t row, column, batch;
+};
+
+struct own_product {
+    int64_t M, N, K, batches;
+    struct strided a, b, c;
+    enum store bias;
+    bool add; /* c is added to */
+};
+/* c [M,N] = a [M,K] b [K,N] + bias [N] + c, of any dtypes and strides; bias may be NULL. */
+cudaError_t cuda_product(void *c, const void *a, const void *b, const void *bias, const struct own_product *p,
+                         cudaStream_t stream);
+
+/* enum act_kind in its order: graph.h is no C++. products.c checks that the two agree. */
+enum follow { FOLLOW_GELU, FOLLOW_GELU_TANH, FOLLOW_QUICK_GELU, FOLLOW_RELU, FOLLOW_SIGMOID, FOLLOW_SILU, FOLLOW_TANH };
+/* y = f(z), n elements; y may be z. */
+cudaError_t cuda_product_act(void *y, const void *z, enum follow kind, enum store type, int64_t n, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

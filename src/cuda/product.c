@@ -1,0 +1,218 @@
+/*
+ * product.c: matrix products by cuBLASLt.
+ *
+ * The library is column-major: a row-major [R, C] is its C x R with leading
+ * dimension C. So c = a b, all row-major, is asked for as
+ *
+ *     c' [N x M] = op(b') [N x K] * op(a') [K x M]  + bias down each column
+ *
+ * which is the bias epilogue's own orientation and needs no copy. An operand whose columns
+ * are not neighbours but whose rows are is the transpose of a row-major matrix, op_T:
+ *
+ *     element (i,j) at i ld + j    stored as is      op_N
+ *     element (i,j) at i + j ld    stored turned     op_T
+ *
+ * Invariants. f32 is true f32: sums, products and inputs; an algorithm that
+ * rounds inputs to TF32 is refused. bf16 and f16 inputs are summed in f32, split
+ * sums included, and rounded once at the end. The algorithm is chosen once per
+ * entry, within the planned workspace, and is then part of the captured graph:
+ * the same bits at every launch.
+ *
+ * What the library cannot do (two input dtypes, strides in both dimensions, a result that is narrower
+ * than its f32 inputs, a bias that is not at a multiple of 16) our own kernel does, slowly.
+ */
+#include "cuda/product.h"
+
+#include "cuda/launch_products.h"
+
+enum { CANDIDATES = 8, ALIGN_MAX = 256, BIAS_ALIGN = 16 };
+
+/* --- what the library takes ---------------------------------------------------------- */
+
+/* How a matrix is stored: [rows, columns] with leading dimension ld, or turned. */
+struct stored {
+    bool turned;
+    int64_t ld;
+};
+
+/* Strides of a dimension of one element say nothing and are replaced by what fits. A dense
+ * column is a row turned: its leading dimension is then its length and not 1. */
+static bool store_of_view(const struct view *v, int64_t rows, int64_t columns, struct stored *s)
+{
+    const int64_t row = rows == 1 ? max_i64(columns, 1) : v->row, column = columns == 1 ? max_i64(rows, 1) : v->column;
+    const bool column_is_dense = columns == 1 && rows > 1 && v->row == 1;
+    if ((v->column == 1 || columns == 1) && row >= columns && !column_is_dense) {
+        *s = (struct stored){false, row};
+        return true;
+    }
+    *s = (struct stored){true, column};
+    return (v->row == 1 || rows == 1) && column >= rows;
+}
+
+/* The dtypes of its table that we use: one dtype throughout, or a wide result. */
+static bool library_has_dtypes(const struct product_shape *s)
+{
+    return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
+}
+
+static bool library_takes(const struct product_shape *s, struct stored *a, struct stored *b, struct stored *c)
+{
+    if (!library_has_dtypes(s) || !store_of_view(&s->a, s->M, s->K, a) || !store_of_view(&s->b, s->K, s->N, b)) return false;
+    *c = (struct stored){false, s->M == 1 ? s->N : s->c.row};
+    if ((s->c.column != 1 && s->N > 1) || c->ld < s->N) return false;
+    return !s->bias || (s->bias_dtype == s->c.dtype && s->bias_align >= BIAS_ALIGN);
+}
+
+static cudaDataType_t type_of(enum dtype t)
+{
+    CHECK(t == DT_F32 || t == DT_BF16 || t == DT_F16, "%s has no CUDA product", dtype_name(t));
+    return t == DT_F32 ? CUDA_R_32F : t == DT_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+/* --- preparing ------------------------------------------------------------------- */
+
+/* Row-major [rows, columns], or its transpose, as the library's. */
+static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, const struct stored *s, int64_t rows,
+                           int64_t columns, int64_t batches, struct error *e)
+{
+    const int64_t R = s->turned ? columns : rows, C = s->turned ? rows : columns;
+    TRY_BLAS(cublasLtMatrixLayoutCreate(m, type_of(v->dtype), (uint64_t)C, (uint64_t)R, s->ld));
+    if (batches == 1) return PL_OK;
+    const int32_t count = (int32_t)batches;
+    CHECK(count == batches, "%lld products in one batch", (long long)batches);
+    TRY_BLAS(cublasLtMatrixLayoutSetAttribute(*m, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
+    TRY_BLAS(cublasLtMatrixLayoutSetAttribute(*m, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &v->batch, sizeof v->batch));
+    return PL_OK;
+}
+
+static int describe(struct product *p, const struct stored *a, const struct stored *b, const struct stored *c, struct error *e)
+{
+    const struct product_shape *s = &p->shape;
+    const cublasOperation_t first = b->turned ? CUBLAS_OP_T : CUBLAS_OP_N, second = a->turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    TRY_BLAS(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    TRY(describe_matrix(&p->a, &s->a, a, s->M, s->K, s->batches, e));
+    TRY(describe_matrix(&p->b, &s->b, b, s->K, s->N, s->batches, e));
+    TRY(describe_matrix(&p->c, &s->c, c, s->M, s->N, s->batches, e));
+    if (!s->bias) return PL_OK;
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    return PL_OK;
+}
+
+/* The library asks what its own a, b, c and d are aligned to: ours swapped. */
+static int prefer(cublasLtMatmulPreference_t p, const struct product_shape *s, uint64_t workspace, struct error *e)
+{
+    /* Partial sums of a split product stay f32 and are added in a separate step,
+     * in order: neither a second rounding nor a race for the output. */
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
+    const struct { cublasLtMatmulPreferenceAttributes_t of; const uint32_t *align; } want[] = {
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->b.align}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->a.align},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s->c.align}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->c.align}};
+    for (size_t i = 0; i < COUNT(want); i++)
+        TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, want[i].of, want[i].align, sizeof *want[i].align));
+    return PL_OK;
+}
+
+/* An algorithm that reads f32 as TF32; CUBLAS_COMPUTE_32F excludes these, an
+ * override from the environment brings them back. */
+static bool rounds_inputs(const cublasLtMatmulAlgo_t *a)
+{
+    uint64_t flags = 0;
+    size_t written = 0;
+    return cublasLtMatmulAlgoCapGetAttribute(a, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags, sizeof flags, &written) ==
+               CUBLAS_STATUS_SUCCESS &&
+           (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32);
+}
+
+/* Whether a candidate may be used: it runs, fits, and reads f32 as f32. */
+static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
+{
+    return r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && rounds_inputs(&r->algo));
+}
+
+/* Without an acceptable candidate the product is left to our own kernel. */
+static int choose(struct product *p, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
+{
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    int n = 0;
+    TRY(prefer(preference, &p->shape, workspace, e));
+    cublasStatus_t rc =
+        cublasLtMatmulAlgoGetHeuristic(p->blas, p->product, p->b, p->a, p->c, p->c, preference, CANDIDATES, found, &n);
+    if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE) n = 0;
+    else if (rc != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc, "cublasLtMatmulAlgoGetHeuristic");
+    for (int i = 0; i < n && !p->library; i++)
+        if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) {
+            p->algorithm = found[i].algo;
+            p->library = true;
+        }
+    return PL_OK;
+}
+
+int product_begin(struct product *p, const struct cuda_state *s, const struct product_shape *shape, uint64_t workspace,
+                  struct error *e)
+{
+    struct stored a, b, c;
+    p->shape = *shape;
+    p->blas = s->blas;
+    if (!library_takes(shape, &a, &b, &c)) return PL_OK;
+    TRY(describe(p, &a, &b, &c, e));
+    cublasLtMatmulPreference_t preference = NULL;
+    TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
+    int rc = choose(p, preference, workspace, e);
+    cublasLtMatmulPreferenceDestroy(preference);
+    return rc;
+}
+
+void product_end(struct product *p)
+{
+    if (p->c) cublasLtMatrixLayoutDestroy(p->c);
+    if (p->b) cublasLtMatrixLayoutDestroy(p->b);
+    if (p->a) cublasLtMatrixLayoutDestroy(p->a);
+    if (p->product) cublasLtMatmulDescDestroy(p->product);
+}
+
+uint32_t product_align(uint64_t bytes)
+{
+    bytes |= ALIGN_MAX;
+    return (uint32_t)(bytes & -bytes);
+}
+
+uint32_t product_align_operand(const struct entry *entry, int slot)
+{
+    const struct launch *l = &entry->launch;
+    const void *data = slot < MAX_IN ? l->in[slot].data : l->out[slot - MAX_IN].data;
+    return product_align((uintptr_t)data | (entry->move[slot].loop ? (uint64_t)entry->move[slot].advance : 0));
+}
+
+/* --- launching --------------------------------------------------------------------- */
+
+static struct strided strided_of(const struct view *v)
+{
+    return (struct strided){store_of(v->dtype), v->row, v->column, v->batch};
+}
+
+static int run_own(const struct product *p, const struct product_at *at, cudaStream_t stream, struct error *e)
+{
+    const struct product_shape *s = &p->shape;
+    const struct own_product own = {
+        .M = s->M, .N = s->N, .K = s->K, .batches = s->batches, .a = strided_of(&s->a), .b = strided_of(&s->b),
+        .c = strided_of(&s->c), .bias = s->bias ? store_of(s->bias_dtype) : STORE_F32, .add = at->add};
+    TRY_CUDA(cuda_product(at->c, at->a, at->b, s->bias ? at->bias : NULL, &own, stream));
+    return PL_OK;
+}
+
+int product_run(const struct product *p, const struct product_at *at, void *work, uint64_t bytes, cudaStream_t stream,
+                struct error *e)
+{
+    if (!p->library) return run_own(p, at, stream, e);
+    const float one = 1, beta = at->add ? 1 : 0;
+    if (p->shape.bias) /* it may advance with a loop */
+        TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at->bias, sizeof at->bias));
+    TRY_BLAS(cublasLtMatmul(p->blas, p->product, &one, at->b, p->b, at->a, p->a, &beta, at->c, p->c, at->c, p->c,
+                            &p->algorithm, work, bytes, stream));
+    return PL_OK;
+}

@@ -1,0 +1,223 @@
+/*
+ * products.c: the running half of LINEAR, LINEAR_ACT, MATMUL and BMM: each says which product
+ * it is (product.h).
+ *
+ * LINEAR_ACT is LINEAR's product into z, or into y where nobody wants z, and the function in a
+ * launch of its own behind it. The library could take it along for ReLU and for GELU by
+ * tanh; but it applies the latter to the sum before that is rounded, and the op promises the bits of
+ * LINEAR and ACT, so that fusing changes nothing.
+ *
+ * BMM's leading dimensions become one where their strides allow. Of what remains the
+ * largest is the library's batch, and the others are so many launches.
+ */
+#include "cuda/launch_products.h"
+#include "cuda/product.h"
+#include "cuda/strides.h"
+
+_Static_assert((int)FOLLOW_GELU == ACT_GELU && (int)FOLLOW_GELU_TANH == ACT_GELU_TANH && (int)FOLLOW_QUICK_GELU == ACT_QUICK_GELU &&
+                   (int)FOLLOW_RELU == ACT_RELU && (int)FOLLOW_SIGMOID == ACT_SIGMOID && (int)FOLLOW_SILU == ACT_SILU &&
+                   (int)FOLLOW_TANH == ACT_TANH && ACT_KINDS == 7,
+               "launch_products.h repeats enum act_kind");
+
+struct step {
+    int64_t count, a, b, c; /* in elements */
+};
+
+struct products {
+    struct product product;
+    struct step outer[MAX_RANK]; /* BMM: dimensions that are launched one by one */
+    int nouter;
+};
+
+/* --- views ----------------------------------------------------------------------------- */
+
+/* [rows, last] of an operand, or its transpose. */
+static struct view matrix_of(const struct entry *entry, int slot, bool transposed)
+{
+    const struct operand *x = slot < MAX_IN ? &entry->launch.in[slot] : &entry->launch.out[slot - MAX_IN];
+    int64_t row, column = x->rank ? x->stride[x->rank - 1] : 1;
+    CHECK(rows_are_even(x->rank, x->dim, x->stride, &row), "plan_products.c matches no other");
+    if (operand_last(x) == 1) column = 1;
+    return (struct view){.dtype = x->dtype, .row = transposed ? column : row, .column = transposed ? row : column,
+                         .align = product_align_operand(entry, slot)};
+}
+
+static void shape_linear(struct product_shape *s, const struct entry *entry, int result)
+{
+    const struct launch *l = &entry->launch;
+    const struct operand *x = &l->in[0];
+    *s = (struct product_shape){.M = operand_rows(x), .N = l->in[1].dim[0], .K = operand_last(x), .batches = 1,
+                                .a = matrix_of(entry, 0, false), .b = matrix_of(entry, 1, true),
+                                .c = matrix_of(entry, MAX_IN + result, false), .bias = has(l, 2)};
+    if (!s->bias) return;
+    s->bias_dtype = l->in[2].dtype;
+    s->bias_align = product_align_operand(entry, 2);
+}
+
+static void shape_matmul(struct product_shape *s, const struct entry *entry)
+{
+    const struct launch *l = &entry->launch;
+    const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
+    const struct operand *a = &l->in[0], *b = &l->in[1];
+    *s = (struct product_shape){.M = ta ? operand_last(a) : operand_rows(a), .N = tb ? operand_rows(b) : operand_last(b),
+                                .K = ta ? operand_rows(a) : operand_last(a), .batches = 1, .a = matrix_of(entry, 0, ta),
+                                .b = matrix_of(entry, 1, tb)};
+    /* The result's rows are a's, or the accumulator's shape: dense in any case. */
+    s->c = (struct view){.dtype = l->out[0].dtype, .row = s->N, .column = 1, .align = product_align_operand(entry, MAX_IN)};
+}
+
+/* --- preparing and launching ----------------------------------------------------------------- */
+
+static struct products *products_new(struct entry *entry)
+{
+    CHECK((uintptr_t)entry->launch.work % 256 == 0, "the library wants its workspace aligned to 256");
+    return entry->launch.state = mem_alloc(sizeof(struct products));
+}
+
+static void products_release(void *state)
+{
+    product_end(&((struct products *)state)->product);
+    mem_free(state);
+}
+
+static int linear_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
+{
+    struct product_shape shape;
+    shape_linear(&shape, entry, 0);
+    return product_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
+}
+
+static int linear_into(const struct launch *l, void *y, struct error *e)
+{
+    const struct products *p = l->state;
+    const struct product_at at = {y, l->in[0].data, l->in[1].data, has(l, 2) ? l->in[2].data : NULL, false};
+    return product_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);
+}
+
+static int linear_launch(const struct launch *l, struct error *e) { return linear_into(l, l->out[0].data, e); }
+
+/* Which output the product goes to. */
+static int stored(const struct launch *l) { return l->nout > 1 && l->out[1].data ? 1 : 0; }
+
+static int linear_act_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
+{
+    struct product_shape shape;
+    shape_linear(&shape, entry, stored(&entry->launch));
+    return product_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
+}
+
+static int linear_act_launch(const struct launch *l, struct error *e)
+{
+    const struct operand *z = &l->out[stored(l)];
+    TRY(linear_into(l, z->data, e));
+    TRY_CUDA(cuda_product_act(l->out[0].data, z->data, (enum follow)l->attr->act.kind, store_of(z->dtype), operand_elements(z), l->stream));
+    return PL_OK;
+}
+
+static int matmul_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
+{
+    struct product_shape shape;
+    shape_matmul(&shape, entry);
+    return product_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
+}
+
+static int matmul_launch(const struct launch *l, struct error *e)
+{
+    const struct products *p = l->state;
+    const struct product_at at = {l->out[0].data, l->in[0].data, l->in[1].data, NULL, has(l, 2)};
+    CHECK(!at.add || l->in[2].data == at.c, "the result is not in the accumulator's bytes");
+    return product_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);
+}
+
+/* --- BMM ------------------------------------------------------------------------------------ */
+
+static bool nest_all(const struct step *outer, const struct step *inner)
+{
+    return outer->a == inner->a * inner->count && outer->b == inner->b * inner->count && outer->c == inner->c * inner->count;
+}
+
+/* The leading dimensions, neighbours joined where all three operands allow it. */
+static int bmm_steps(struct step *steps, const struct launch *l)
+{
+    int n = 0;
+    for (int d = 0; d + 2 < l->out[0].rank; d++) {
+        const struct step one = {l->out[0].dim[d], l->in[0].stride[d], l->in[1].stride[d], l->out[0].stride[d]};
+        if (one.count == 1) continue;
+        if (n && nest_all(&steps[n - 1], &one))
+            steps[n - 1] = (struct step){steps[n - 1].count * one.count, one.a, one.b, one.c};
+        else
+            steps[n++] = one;
+    }
+    return n;
+}
+
+/* The last two dimensions of an operand, or their transpose. */
+static struct view batch_of(const struct entry *entry, int slot, bool transposed)
+{
+    const struct operand *x = slot < MAX_IN ? &entry->launch.in[slot] : &entry->launch.out[slot - MAX_IN];
+    const int64_t row = x->stride[x->rank - 2], column = x->stride[x->rank - 1];
+    struct view v = {.dtype = x->dtype, .row = transposed ? column : row, .column = transposed ? row : column,
+                     .align = product_align_operand(entry, slot)};
+    for (int d = 0; d + 2 < x->rank; d++)
+        if (x->dim[d] > 1)
+            v.align = (uint32_t)min_i64(v.align, product_align((uint64_t)x->stride[d] * dtype_size(x->dtype)));
+    return v;
+}
+
+/* Takes the largest step out of the list as the library's batch. */
+static void bmm_batch(struct product_shape *s, struct products *p)
+{
+    int most = 0;
+    s->batches = 1;
+    if (!p->nouter) return;
+    for (int i = 1; i < p->nouter; i++)
+        if (p->outer[i].count > p->outer[most].count) most = i;
+    s->batches = p->outer[most].count;
+    s->a.batch = p->outer[most].a, s->b.batch = p->outer[most].b, s->c.batch = p->outer[most].c;
+    p->nouter--;
+    for (int i = most; i < p->nouter; i++) p->outer[i] = p->outer[i + 1];
+}
+
+static int bmm_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
+{
+    const struct launch *l = &entry->launch;
+    const struct operand *a = &l->in[0], *c = &l->out[0];
+    const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
+    struct products *p = products_new(entry);
+    struct product_shape shape = {.M = c->dim[c->rank - 2], .N = c->dim[c->rank - 1], .K = a->dim[a->rank - (ta ? 2 : 1)],
+                                  .a = batch_of(entry, 0, ta), .b = batch_of(entry, 1, tb), .c = batch_of(entry, MAX_IN, false)};
+    p->nouter = bmm_steps(p->outer, l);
+    bmm_batch(&shape, p);
+    return product_begin(&p->product, s, &shape, l->work_bytes, e);
+}
+
+static void *moved(const struct operand *x, int64_t elements)
+{
+    return (char *)x->data + elements * (int64_t)dtype_size(x->dtype);
+}
+
+static int bmm_launch(const struct launch *l, struct error *e)
+{
+    const struct products *p = l->state;
+    int64_t launches = 1;
+    CHECK(!has(l, 2) || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
+    for (int i = 0; i < p->nouter; i++) launches *= p->outer[i].count;
+    for (int64_t n = 0; n < launches; n++) {
+        int64_t a = 0, b = 0, c = 0, rest = n;
+        for (int i = p->nouter - 1; i >= 0; rest /= p->outer[i].count, i--) {
+            const int64_t k = rest % p->outer[i].count;
+            a += k * p->outer[i].a, b += k * p->outer[i].b, c += k * p->outer[i].c;
+        }
+        const struct product_at at = {moved(&l->out[0], c), moved(&l->in[0], a), moved(&l->in[1], b), NULL, has(l, 2)};
+        TRY(product_run(&p->product, &at, l->work, l->work_bytes, l->stream, e));
+    }
+    return PL_OK;
+}
+
+const struct cuda_kernel cuda_run_products[] = {
+    {"cublaslt_linear", linear_prepare, linear_launch, products_release},
+    {"cublaslt_linear_act", linear_act_prepare, linear_act_launch, products_release},
+    {"cublaslt_matmul", matmul_prepare, matmul_launch, products_release},
+    {"cublaslt_bmm", bmm_prepare, bmm_launch, products_release},
+    {0},
+};
