@@ -39,7 +39,9 @@ static map map_of(const codes *c)
 extern "C" cudaError_t cuda_put_codes(const codes *with_sign, const codes *without_sign)
 {
     const maps both = {map_of(with_sign), map_of(without_sign)};
-    return cudaMemcpyToSymbol(card_maps, &both, sizeof both);
+    const cudaError_t rc = cudaMemcpyToSymbol(card_maps, &both, sizeof both);
+    /* A small copy may return before it has arrived, and the lanes do not wait for this stream. */
+    return rc == cudaSuccess ? cudaStreamSynchronize(nullptr) : rc;
 }
 
 /* code_magnitude and code_signed of cpu/codes.h. */
