@@ -26,17 +26,12 @@ cudaError_t cuda_probe(void);
 /* y, x [rows, C]; w [C]; rstd [rows]: y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps). */
 cudaError_t cuda_rmsnorm(void *y, float *rstd, const void *x, const void *w, enum store type, int64_t rows, int64_t C,
                          float eps, cudaStream_t stream);
+/* All of n elements. y may be a or b. */
+cudaError_t cuda_silu_gate(void *y, const void *gate, const void *up, enum store type, int64_t n, cudaStream_t stream);
+cudaError_t cuda_add(void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream);
 
 /* y, so many bytes, becomes the repetition of the 8 bytes of `pattern`. */
 cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, cudaStream_t stream);
-
-struct adamw_rates {
-    float beta1, beta2, eps, weight_decay, lr_scale;
-};
-/* p, m, v, g f32 [n]; w [n] of `type`, or NULL; clip f32 [2] = {norm, factor}, or NULL.
- * All the addresses are the card's, step's too. */
-cudaError_t cuda_adamw(float *p, float *m, float *v, void *w, const float *g, const struct step_block *step,
-                       const float *clip, enum store type, int64_t n, struct adamw_rates rates, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

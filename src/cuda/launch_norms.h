@@ -1,0 +1,57 @@
+/*
+ * launch_norms.h: launchers of the normalisations (norms.cu, batchnorm.cu). Rows are [rows, C],
+ * in the storage `type`; vectors of C have types of their own.
+ */
+#ifndef LAUNCH_NORMS_H
+#define LAUNCH_NORMS_H
+
+#include "cuda/norm_blocks.h"
+#include "cuda/typed.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* mean NULL: RMSNORM, which has no b either. */
+struct norm_stats {
+    float *mean, *rstd; /* [rows] */
+};
+cudaError_t cuda_norm(void *y, struct norm_stats stats, const void *x, struct typed w, struct typed b, enum store type,
+                      int64_t rows, int64_t C, float eps, cudaStream_t stream);
+/* dx may be dy; db NULL with mean NULL. partial: norm_partial(rows, C, sums) floats. */
+cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, struct typed w,
+                          struct norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
+
+/* Results may lie on inputs. */
+cudaError_t cuda_l2norm(void *y, const void *x, enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream);
+cudaError_t cuda_l2norm_bwd(void *dx, const void *dy, const void *x, enum store type, int64_t rows, int64_t C, float eps,
+                            cudaStream_t stream);
+cudaError_t cuda_softmax(void *y, const void *x, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
+cudaError_t cuda_softmax_bwd(void *dx, const void *dy, const void *y, enum store type, int64_t rows, int64_t C,
+                             cudaStream_t stream);
+
+/* Statistics of a channel: [G,C] each; frozen: [C], `spread` is the variance, not rstd. */
+struct channel {
+    struct typed mean, spread, w, b;
+    int frozen;
+    float eps;
+};
+/* Maps: G groups of n rows of C. work: batch_partial(G, n, C) floats. */
+struct maps {
+    enum store type;
+    int64_t G, n, C;
+};
+cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, struct typed w, struct typed b,
+                           struct maps m, float eps, cudaStream_t stream);
+cudaError_t cuda_batchnorm_frozen(void *y, const void *x, struct channel c, struct maps m, cudaStream_t stream);
+/* dx may be dy. work: as above, and behind it [G,2,C]; frozen: as above. */
+cudaError_t cuda_batchnorm_bwd(void *dx, float *dw, float *db, float *work, const void *dy, const void *x, struct channel c,
+                               struct maps m, cudaStream_t stream);
+cudaError_t cuda_batchnorm_update(float *mean, float *var, const float *batch_mean, const float *batch_rstd, int64_t G,
+                                  int64_t C, int64_t count, double momentum, double eps, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,19 @@
+/*
+ * operands.h: what running halves say of operands to their launchers.
+ */
+#ifndef CUDA_OPERANDS_H
+#define CUDA_OPERANDS_H
+
+#include "cuda/host.h"
+#include "cuda/typed.h"
+
+static inline struct typed typed_of(const struct operand *x) { return (struct typed){x->data, store_of(x->dtype)}; }
+
+/* Input i, which may not be given. */
+static inline struct typed typed_in(const struct launch *l, int i)
+{
+    return has(l, i) ? typed_of(&l->in[i]) : (struct typed){NULL, STORE_F32};
+}
+static inline void *data_in(const struct launch *l, int i) { return has(l, i) ? l->in[i].data : NULL; }
+
+#endif

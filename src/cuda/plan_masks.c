@@ -1,0 +1,54 @@
+/*
+ * plan_masks.c: the loss of masks, and simulated prompts.
+ */
+#include "cuda/plan.h"
+
+enum { IN_LOGITS, IN_IOU, IN_BITS, IN_VALID, IN_STEP, IN_STATS, IN_DLOSS };
+enum { GRID_Y = 65535 }; /* blocks of a grid in its second direction */
+
+/* As in launch_masks.h, which needs the toolkit. */
+enum { MASK_ROWS = 16, MASK_SUMS = 6 };
+
+static bool masks_fit(const struct query *q)
+{
+    const struct tensor *x = q->in[IN_LOGITS];
+    return is_storable(x) && x->dim[0] * x->dim[1] <= GRID_Y && x->dim[3] <= INT32_MAX / MASK_ROWS && is_storable(q->in[IN_IOU]) &&
+           is_dense(q->in[IN_BITS], DT_U8) && is_dense(q->in[IN_VALID], DT_I32);
+}
+
+static bool match_mask_loss(const struct query *q)
+{
+    return masks_fit(q) && is_dense(q->out[0], DT_F32) && is_dense(q->out[1], DT_F32);
+}
+
+static uint64_t work_mask_loss(const struct query *q)
+{
+    const int64_t *n = q->in[IN_LOGITS]->dim;
+    return (uint64_t)(n[0] * n[1] * ((n[2] + MASK_ROWS - 1) / MASK_ROWS) * MASK_SUMS) * sizeof(double);
+}
+
+static bool match_mask_loss_bwd(const struct query *q)
+{
+    return masks_fit(q) && is_dense(q->in[IN_STATS], DT_F32) && is_dense(q->in[IN_DLOSS], DT_F32) &&
+           is_dense(q->out[0], q->in[IN_LOGITS]->dtype) && is_storable(q->out[1]);
+}
+
+static bool match_mask_pick(const struct query *q)
+{
+    const struct tensor *x = q->in[0];
+    return is_storable(x) && x->dim[0] <= GRID_Y && is_storable(q->in[1]) && is_dense(q->out[0], x->dtype);
+}
+
+static bool match_prompt_next(const struct query *q)
+{
+    return is_dense(q->in[0], DT_F32) && is_dense(q->in[1], DT_I32) && is_dense(q->in[2], DT_I32) && is_storable(q->in[3]) &&
+           q->in[3]->dim[0] <= INT32_MAX && is_dense(q->in[4], DT_U8) && is_dense(q->in[5], DT_I32) && is_dense(q->in[6], DT_I32);
+}
+
+const struct kernel cuda_plan_masks[] = {
+    {OP_MASK_LOSS, "cuda_mask_loss", match_mask_loss, work_mask_loss, NULL},
+    {OP_MASK_LOSS_BWD, "cuda_mask_loss_bwd", match_mask_loss_bwd, NULL, NULL},
+    {OP_MASK_PICK, "cuda_mask_pick", match_mask_pick, NULL, NULL},
+    {OP_PROMPT_NEXT, "cuda_prompt_next", match_prompt_next, NULL, NULL},
+    {.op = OP_NONE},
+};

@@ -1,0 +1,49 @@
+/*
+ * plan_tokens.c: embeddings, rotary position, the cross entropy.
+ */
+#include "cuda/plan.h"
+
+enum { ROPE_WIDEST = 12288 }; /* D: its turns lie in shared memory */
+
+static bool match_embedding(const struct query *q)
+{
+    return is_dense(q->in[0], DT_I32) && is_storable(q->in[1]) && is_dense(q->out[0], q->in[1]->dtype);
+}
+
+/* Rows are counted in 32 bits, and are blocks of one grid. */
+static bool match_embedding_dw(const struct query *q)
+{
+    return is_dense(q->in[0], DT_I32) && tensor_elements(q->in[0]) <= INT32_MAX / 2 && is_storable(q->in[1]) &&
+           is_dense(q->out[0], DT_F32) && (!given(q, 2) || is_dense(given(q, 2), DT_F32));
+}
+
+static uint64_t work_embedding_dw(const struct query *q) { return (uint64_t)tensor_elements(q->in[0]) * sizeof(int32_t); }
+
+static bool match_rope(const struct query *q)
+{
+    const struct tensor *x = q->in[0];
+    return is_storable(x) && x->rank == 4 && x->dim[3] <= ROPE_WIDEST && is_dense(q->in[1], DT_F32) && is_dense(q->out[0], x->dtype);
+}
+
+static bool match_xent(const struct query *q)
+{
+    return is_storable(q->in[0]) && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->in[1], DT_I32) && is_dense(q->out[0], DT_F32) &&
+           is_dense(q->out[1], DT_F32);
+}
+
+static uint64_t work_xent(const struct query *q) { return (uint64_t)tensor_rows(q->in[0]) * sizeof(double); }
+
+static bool match_xent_bwd(const struct query *q)
+{
+    return is_storable(q->in[0]) && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->in[1], DT_I32) && is_dense(q->in[3], DT_F32) &&
+           is_dense(q->in[4], DT_F32) && is_dense(q->out[0], q->in[0]->dtype);
+}
+
+const struct kernel cuda_plan_tokens[] = {
+    {OP_EMBEDDING, "cuda_embedding", match_embedding, NULL, NULL},
+    {OP_EMBEDDING_DW, "cuda_embedding_dw", match_embedding_dw, work_embedding_dw, NULL},
+    {OP_ROPE, "cuda_rope", match_rope, NULL, NULL},
+    {OP_XENT, "cuda_xent", match_xent, work_xent, NULL},
+    {OP_XENT_BWD, "cuda_xent_bwd", match_xent_bwd, NULL, NULL},
+    {.op = OP_NONE},
+};

@@ -1,0 +1,87 @@
+/*
+ * update.cuh: what the updates' kernels share: when they do nothing, factors, and how a weight
+ * is brought home.
+ *
+ * Products and sums of the updates are written by intrinsics, so that none is fused into one
+ * rounding: the bits are the CPU's.
+ */
+#ifndef UPDATE_CUH
+#define UPDATE_CUH
+
+#include "cuda/keyed.cuh"
+#include "cuda/launch_update.h"
+#include "cuda/rows.cuh"
+
+/* step.found_inf, or a norm that is not finite: every byte stays as it is. */
+static __device__ inline bool is_off(const update &u) { return u.step->found_inf || (u.clip && !isfinite(u.clip[0])); }
+static __device__ inline float clip_of(const update &u) { return u.clip ? u.clip[1] : 1.0f; }
+static __device__ inline double rate_of(const update &u) { return (double)u.step->learning_rate * u.lr_scale; }
+
+/* Elements at .. at+V of p, a multiple of V, V 4 or 1: as they are, or in bf16 rounded at random,
+ * one draw for four elements. Then w takes what p became. */
+template <typename P, int V> static __device__ inline void store_weight(const update &u, int64_t at, float (&p)[V], uint64_t key)
+{
+    static_assert(V == 1 || V == 4, "a draw serves four elements");
+    if constexpr (sizeof(P) == 2) {
+        uint64_t bits = keyed_bits(key, (uint64_t)at / 4) >> (V == 1 ? 16 * (at % 4) : 0);
+        piece<__nv_bfloat16, V> rounded;
+#pragma unroll
+        for (int i = 0; i < V; i++, bits >>= 16) {
+            rounded.at[i] = round_at_random(p[i], (uint32_t)bits);
+            p[i] = to_float(rounded.at[i]);
+        }
+        *reinterpret_cast<piece<__nv_bfloat16, V> *>(static_cast<__nv_bfloat16 *>(u.p.data) + at) = rounded;
+    } else {
+        store<V>(static_cast<float *>(u.p.data) + at, p);
+    }
+    if (u.w.data) store<V>(u.w, at, p);
+}
+
+/* ADAMW's scalars, made in double and rounded once. */
+struct adam_scalars {
+    float keep;             /* 1 - lr wd */
+    float rate1, b2, rate2; /* 1-b1, b2, 1-b2 */
+    float root;             /* sqrt(1-b2^t) */
+    float eps, size;        /* lr / (1-b1^t) */
+    float clip;             /* factor on the gradient */
+    uint64_t key;
+};
+
+static __device__ inline adam_scalars adam_of(const update &u)
+{
+    const double lr = rate_of(u), t = u.step->adam_t;
+    adam_scalars s;
+    s.keep = (float)(1 - lr * u.weight_decay);
+    s.rate1 = (float)(1 - u.beta1);
+    s.b2 = (float)u.beta2;
+    s.rate2 = (float)(1 - u.beta2);
+    s.root = (float)sqrt(1 - pow(u.beta2, t));
+    s.eps = (float)u.eps;
+    s.size = (float)(lr / (1 - pow(u.beta1, t)));
+    s.clip = clip_of(u);
+    s.key = keyed_round(u.step, u.key);
+    return s;
+}
+
+static __device__ inline void adam(float &p, float &m, float &v, float g, const adam_scalars &s)
+{
+    const float d = __fmul_rn(g, s.clip);
+    m = __fadd_rn(m, __fmul_rn(s.rate1, __fsub_rn(d, m)));
+    v = __fadd_rn(__fmul_rn(s.b2, v), __fmul_rn(__fmul_rn(s.rate2, d), d));
+    const float step = __fdiv_rn(m, __fadd_rn(__fdiv_rn(__fsqrt_rn(v), s.root), s.eps));
+    p = __fsub_rn(__fmul_rn(p, s.keep), __fmul_rn(s.size, step));
+}
+
+/* Blocks for so many items of 256 threads. */
+static inline unsigned update_grid(int64_t items) { return grid_of_rows(items, BLOCK, 2 * UPDATE_BLOCKS); }
+
+/* f(P()) with the type that weights are kept in. */
+template <typename F> static inline cudaError_t by_weight(enum store type, F f)
+{
+    if (type == STORE_F32) f(float());
+    else if (type == STORE_BF16) f(__nv_bfloat16());
+    else return cudaErrorInvalidValue;
+    return cudaGetLastError();
+}
+
+#endif

@@ -1,0 +1,24 @@
+/*
+ * update_blocks.h: partial sums of the update: a function of the shape alone, for the planning
+ * half and the launchers.
+ */
+#ifndef UPDATE_BLOCKS_H
+#define UPDATE_BLOCKS_H
+
+#include <stdint.h>
+
+/* At most so many blocks, eight of 256 threads for each of a large card's processors. */
+#define UPDATE_BLOCKS ((int64_t)1056)
+
+/* Rows of a matrix whose squares are added together, column by column. */
+#define FACTOR_ROWS ((int64_t)128)
+static inline int64_t factor_chunks(int64_t R) { return (R + FACTOR_ROWS - 1) / FACTOR_ROWS; }
+
+/* Sums of u^2 and the rate, f64, and one to fill up 16 bytes; then f32: factors of columns, of rows, sums of columns by chunk. */
+static inline uint64_t factor_work(int64_t N, int64_t R, int64_t C, int factored)
+{
+    const int64_t floats = factored ? N * R + N * C + N * factor_chunks(R) * C : 0;
+    return (uint64_t)(UPDATE_BLOCKS + 2) * sizeof(double) + (uint64_t)floats * sizeof(float);
+}
+
+#endif
