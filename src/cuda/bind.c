@@ -7,7 +7,8 @@
 
 #include "cuda/host.h"
 
-static const struct cuda_kernel *const families[] = {cuda_run_products, cuda_run_elementwise, cuda_run_norms, cuda_run_update};
+static const struct cuda_kernel *const families[] = {cuda_run_products, cuda_run_elementwise, cuda_run_norms, cuda_run_update,
+                                                     cuda_run_attention};
 
 const struct cuda_kernel *cuda_kernel_named(const char *name)
 {

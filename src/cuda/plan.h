@@ -17,6 +17,7 @@
 
 /* Each ends with op OP_NONE; plan.c and bind.c list them. */
 extern const struct kernel cuda_plan_products[], cuda_plan_elementwise[], cuda_plan_norms[], cuda_plan_update[];
+extern const struct kernel cuda_plan_attention[];
 
 static inline const struct tensor *given(const struct query *q, int i) { return i < q->nin ? q->in[i] : NULL; }
 
