@@ -2,6 +2,8 @@
  * attention.c: the running half of attention: an entry's operands and workspace become a
  * struct attention, the kernels of which run before, during and after (launch_attention.h).
  */
+#include <math.h>
+
 #include "cuda/host.h"
 #include "cuda/launch_attention.h"
 
@@ -37,7 +39,7 @@ static struct attention attention_of(const struct launch *l, int q, const struct
         .q = rows_of(x), .k = rows_of(y), .v = rows_of(&l->in[q + 2]), .lse = lse->data, .lse_sample = lse->stride[0],
         .lse_head = lse->stride[1], .lse_token = lse->stride[2], .type = store_of(x->dtype), .mode = mode,
         .B = (int)x->dim[0], .T = (int)x->dim[1], .S = (int)y->dim[1], .H = (int)x->dim[2], .G = (int)y->dim[2],
-        .D = (int)x->dim[3], .window = INT32_MAX, .height = 1, .width = 1,
+        .D = (int)x->dim[3], .window = INT32_MAX, .height = 1, .width = 1, .unit = 1,
     };
     if (mode == ATTENTION_PLAIN) {
         const int64_t window = l->attr->attention.window;
@@ -88,29 +90,57 @@ static struct attention backward_of(const struct launch *l, enum attention_mode 
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-static int forward(const struct launch *l, enum attention_mode mode, struct error *e)
+/* Whether the card's tensor cores know bf16 and its shared memory holds the tiles: what a plan must
+ * not ask. Data-centre cards have the room for all of them. */
+static bool card_is_fit(const struct attention *a, bool backward)
 {
-    const struct attention a = forward_of(l, mode);
+    enum { PLENTY = 160 * 1024 };
+    int card = 0, major = 0, room = 0;
+    if (cudaGetDevice(&card) != cudaSuccess) return false;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) != cudaSuccess) return false;
+    if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess) return false;
+    return major >= 8 && (room >= PLENTY || a->mode == ATTENTION_PLAIN || (!backward && a->D <= 64));
+}
+
+static int forward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
+{
+    struct attention a = forward_of(l, mode);
+    fast = fast && card_is_fit(&a, false);
+    if (fast) a.unit = (float)M_LOG2E;
     TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
-    TRY_CUDA(cuda_attention_plain(&a, l->stream));
+    if (fast) TRY_CUDA(cuda_attention_fast(&a, l->stream));
+    else TRY_CUDA(cuda_attention_plain(&a, l->stream));
     return PL_OK;
 }
 
-static int backward(const struct launch *l, enum attention_mode mode, struct error *e)
+static int backward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
 {
-    const struct attention a = backward_of(l, mode);
+    struct attention a = backward_of(l, mode);
+    fast = fast && card_is_fit(&a, true);
+    if (fast) a.unit = (float)M_LOG2E;
     TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
-    TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
+    if (fast) {
+        TRY_CUDA(cuda_attention_fast_dkv(&a, l->stream));
+        TRY_CUDA(cuda_attention_fast_dq(&a, l->stream));
+    } else {
+        TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
+    }
     TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
     return PL_OK;
 }
 
-static int launch_plain(const struct launch *l, struct error *e) { return forward(l, ATTENTION_PLAIN, e); }
-static int launch_rel(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_TABLES, e); }
-static int launch_bias(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_BIAS, e); }
-static int launch_plain_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_PLAIN, e); }
-static int launch_rel_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_TABLES, e); }
-static int launch_bias_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_BIAS, e); }
+static int launch_plain(const struct launch *l, struct error *e) { return forward(l, ATTENTION_PLAIN, false, e); }
+static int launch_rel(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_TABLES, false, e); }
+static int launch_bias(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_BIAS, false, e); }
+static int launch_plain_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_PLAIN, false, e); }
+static int launch_rel_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_TABLES, false, e); }
+static int launch_bias_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_BIAS, false, e); }
+
+static int launch_fast(const struct launch *l, struct error *e) { return forward(l, ATTENTION_PLAIN, true, e); }
+static int launch_fast_rel(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_TABLES, true, e); }
+static int launch_fast_bias(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_BIAS, true, e); }
+static int launch_fast_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_PLAIN, true, e); }
+static int launch_fast_rel_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_TABLES, true, e); }
 
 const struct cuda_kernel cuda_run_attention[] = {
     {"cuda_attention", NULL, launch_plain, NULL},
@@ -119,5 +149,10 @@ const struct cuda_kernel cuda_run_attention[] = {
     {"cuda_attention_rel_bwd", NULL, launch_rel_bwd, NULL},
     {"cuda_attention_bias", NULL, launch_bias, NULL},
     {"cuda_attention_bias_bwd", NULL, launch_bias_bwd, NULL},
+    {"cuda_attention_fast", NULL, launch_fast, NULL},
+    {"cuda_attention_fast_bwd", NULL, launch_fast_bwd, NULL},
+    {"cuda_attention_fast_rel", NULL, launch_fast_rel, NULL},
+    {"cuda_attention_fast_rel_bwd", NULL, launch_fast_rel_bwd, NULL},
+    {"cuda_attention_fast_bias", NULL, launch_fast_bias, NULL},
     {0},
 };

@@ -38,7 +38,7 @@ __global__ void tables_kernel(const attention a)
 __global__ void bias_kernel(const attention a)
 {
     for (int i = blockIdx.x * BLOCK + threadIdx.x; i < a.H * a.T; i += gridDim.x * BLOCK)
-        a.bias[i] = table_value(a.table[0], i / a.T, i % a.T);
+        a.bias[i] = table_value(a.table[0], i / a.T, i % a.T) * a.unit;
 }
 
 /* 16 queries of a head; a thread takes table rows, and of each query the position made with it. */
@@ -73,7 +73,7 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) rel_kernel(const 
         for (int r = 0; r < QUERIES; r++) {
             const int t = t0 + r, c = j < split ? t / a.width - j + a.height - 1 : t % a.width - (j - split) + a.width - 1;
             if (r < count && c >= 0 && c < (j < split ? a.height : a.width))
-                a.rel[(head * a.T + t) * R + (j < split ? c : a.height + c)] = sum[r];
+                a.rel[(head * a.T + t) * R + (j < split ? c : a.height + c)] = sum[r] * a.unit;
         }
     }
 }

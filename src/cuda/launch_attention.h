@@ -33,6 +33,7 @@ struct attention {
     int causal, window;          /* no window: INT32_MAX */
     int height, width;           /* of the grid; 1 where there is none */
     float scale;
+    float unit;                  /* rel and bias come times this: log2(e) for kernels that count in powers of two */
     struct head_table table[2];  /* height's and width's, or the bias */
     float *dtable[2];            /* dense */
     float *delta, *tables, *rel, *drel, *bias, *partial; /* attention_work.h */
@@ -51,6 +52,13 @@ cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream
 /* Without tensor cores (attention_plain.cu). */
 cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream);
+
+/* With them (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16, D of 32, 64,
+ * 80, 96 or 128, rows at multiples of 16 bytes, a card of compute capability 8.0 or more; unit is log2(e).
+ * The gradient is not of a bias. */
+cudaError_t cuda_attention_fast(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 /*
  * plan_attention.c: attention, plain and over a grid, forward and backward.
  *
- * Two kernels to an op. With tensor cores: bf16 or f16 throughout, the head dimensions that
+ * Two kernels to an op, but one to the gradient of a bias. With tensor cores: bf16 or f16 throughout, the head dimensions that
  * attention_fast.cu was made for, rows that begin at multiples of 16 bytes. Without: any
  * head dimension up to 256, f32 too. Both take strided heads, as a slice of a joint
  * projection is, and the same workspace, so the running half can fall back on a card
@@ -34,7 +34,7 @@ static bool is_countable(const struct tensor *q, const struct tensor *k)
     return q->dim[1] < INT32_MAX / 4 && k->dim[1] < INT32_MAX / 4 && q->dim[0] * q->dim[2] < INT32_MAX;
 }
 
-/* `heads` inputs from `first` on and as many outputs as are heads, of one dtype. */
+/* The first so many inputs and outputs are heads, all of one dtype. */
 static bool heads_match(const struct query *q, int heads, int outputs, bool even)
 {
     const enum dtype dtype = q->in[0]->dtype;
@@ -52,7 +52,7 @@ static bool is_table(const struct tensor *t)
 
 static bool is_fast(const struct query *q)
 {
-    const struct tensor *t = q->in[0];
+    const struct tensor *t = q->in[0]; /* q, or do */
     const int64_t D = t->dim[3];
     return (t->dtype == DT_BF16 || t->dtype == DT_F16) && (D == 32 || D == 64 || D == 80 || D == 96 || D == 128);
 }
@@ -89,6 +89,15 @@ static bool match_backward(const struct query *q) { return backward_match(q, fal
 static bool match_grid(const struct query *q) { return grid_match(q, false, false); }
 static bool match_grid_bwd(const struct query *q) { return grid_match(q, true, false); }
 
+static bool match_fast(const struct query *q) { return forward_match(q, true); }
+static bool match_fast_bwd(const struct query *q) { return backward_match(q, true); }
+static bool match_fast_grid(const struct query *q) { return grid_match(q, false, true); }
+/* The tables are rounded to the heads' type; those that are more precise go the other way. */
+static bool match_fast_rel_bwd(const struct query *q)
+{
+    return grid_match(q, true, true) && q->in[6]->dtype == q->in[0]->dtype && q->in[7]->dtype == q->in[0]->dtype;
+}
+
 /* --- workspace -------------------------------------------------------------------------- */
 
 static uint64_t bytes(const struct query *q, enum attention_mode mode, bool backward)
@@ -106,6 +115,11 @@ static uint64_t work_bias(const struct query *q) { return bytes(q, ATTENTION_BY_
 static uint64_t work_bias_bwd(const struct query *q) { return bytes(q, ATTENTION_BY_BIAS, true); }
 
 const struct kernel cuda_plan_attention[] = {
+    {OP_ATTENTION, "cuda_attention_fast", match_fast, NULL, NULL},
+    {OP_ATTENTION_BWD, "cuda_attention_fast_bwd", match_fast_bwd, work_bwd, NULL},
+    {OP_ATTENTION_REL, "cuda_attention_fast_rel", match_fast_grid, work_rel, NULL},
+    {OP_ATTENTION_REL_BWD, "cuda_attention_fast_rel_bwd", match_fast_rel_bwd, work_rel_bwd, NULL},
+    {OP_ATTENTION_BIAS, "cuda_attention_fast_bias", match_fast_grid, work_bias, NULL},
     {OP_ATTENTION, "cuda_attention", match_forward, NULL, NULL},
     {OP_ATTENTION_BWD, "cuda_attention_bwd", match_backward, work_bwd, NULL},
     {OP_ATTENTION_REL, "cuda_attention_rel", match_grid, work_rel, NULL},
