@@ -34,6 +34,31 @@ static __device__ void note_keys(key_notes *notes, int slot, const attention &a,
     }
 }
 
+/* Whether a tile of keys lies in one row of the grid, and its columns from an even place on. */
+static __device__ bool is_level(const attention &a, int s0)
+{
+    return a.mode == ATTENTION_BY_TABLES && s0 / a.width == (s0 + KEYS - 1) / a.width && (a.height + s0 % a.width) % 2 == 0;
+}
+
+/* Turns products into scores for such a tile: its row's number is one, its columns' lie side by side. */
+static __device__ void make_level_scores(float (&x)[KEYS / 8][4], const attention &a, const float *extra, int stride, int s0)
+{
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
+    const float factor = a.scale * LOG2E;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float *from = extra + (row + 8 * half) * stride;
+        const float2 *columns = reinterpret_cast<const float2 *>(from + a.height + s0 % a.width + column);
+        const float level = from[s0 / a.width];
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+            const float2 two = columns[4 * n];
+            x[n][2 * half] = x[n][2 * half] * factor + (level + two.x);
+            x[n][2 * half + 1] = x[n][2 * half + 1] * factor + (level + two.y);
+        }
+    }
+}
+
 /* Turns products into scores. */
 static __device__ void make_scores(float (&x)[KEYS / 8][4], const attention &a, const key_notes *notes, int slot,
                                    const float *extra, int stride, int t0, int s0)
@@ -126,7 +151,8 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) fast_
         __syncthreads();
         float x[KEYS / 8][4];
         product_rows<T, D, KEYS / 8>(x, q + threadIdx.x / 32 * 16 * (D + 8), k + slot * TILE);
-        make_scores(x, a, notes, slot, extra, stride, t0, s0);
+        if (is_level(a, s0)) make_level_scores(x, a, extra, stride, s0);
+        else make_scores(x, a, notes, slot, extra, stride, t0, s0);
         soften<D>(x, o, top, sum);
         product_add<T, D, KEYS / 8>(o, x, v + slot * TILE);
         __syncthreads();

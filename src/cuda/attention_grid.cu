@@ -9,7 +9,7 @@
  */
 #include "cuda/attention.cuh"
 
-constexpr int QUERIES = 16, ROWS = 16, TOKENS = 64;
+constexpr int QUERIES = 16, ROWS = 16, TOKENS = 64, SLICES = 32;
 
 static __device__ float table_value(const head_table &x, int64_t row, int64_t column)
 {
@@ -179,14 +179,29 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) dtable_kernel(con
     }
 }
 
-/* to[i] = the sum over `count` rows of n numbers. */
-__global__ void sum_rows_kernel(float *to, const float *from, int64_t count, int64_t n, int64_t stride)
+/* to[i] = the sum over `count` rows of n numbers: 32 columns to a block, and as many slices of
+ * rows, which meet in order. */
+__global__ void __launch_bounds__(SLICES * 32) sum_rows_kernel(float *to, const float *from, int64_t count, int64_t n, int64_t stride)
 {
-    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += (int64_t)gridDim.x * BLOCK) {
-        float sum = 0;
-        for (int64_t r = 0; r < count; r++) sum += from[r * stride + i];
-        to[i] = sum;
-    }
+    __shared__ float meet[SLICES][33];
+    const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
+    const int64_t i = (int64_t)blockIdx.x * 32 + lane;
+    float sum = 0;
+    for (int64_t r = slice; i < n && r < count; r += SLICES) sum += from[r * stride + i];
+    meet[slice][lane] = sum;
+    __syncthreads();
+    if (slice != 0 || i >= n) return;
+    float total = 0;
+    for (int s = 0; s < SLICES; s++) total += meet[s][lane];
+    to[i] = total;
+}
+
+static cudaError_t sum_rows(float *to, const float *from, int64_t count, int64_t n, int64_t stride, cudaStream_t stream)
+{
+    const int64_t blocks = (n + 31) / 32;
+    if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    sum_rows_kernel<<<(unsigned)blocks, SLICES * 32, 0, stream>>>(to, from, count, n, stride);
+    return cudaGetLastError();
 }
 
 template <typename T> static cudaError_t after_tables(const attention *a, cudaStream_t stream)
@@ -195,16 +210,15 @@ template <typename T> static cudaError_t after_tables(const attention *a, cudaSt
     const int64_t chunks = (2 * a->height - 1 + ROWS - 1) / ROWS + (2 * a->width - 1 + ROWS - 1) / ROWS;
     const int64_t rows = (int64_t)(2 * a->height - 1) * a->D, columns = (int64_t)(2 * a->width - 1) * a->D;
     dtable_kernel<T><<<(unsigned)(groups * chunks), BLOCK, 0, stream>>>(*a, (int)groups);
-    sum_rows_kernel<<<grid_for(rows), BLOCK, 0, stream>>>(a->dtable[0], a->partial, groups, rows, J * a->D);
-    sum_rows_kernel<<<grid_for(columns), BLOCK, 0, stream>>>(a->dtable[1], a->partial + rows, groups, columns, J * a->D);
-    return cudaGetLastError();
+    const cudaError_t rc = sum_rows(a->dtable[0], a->partial, groups, rows, J * a->D, stream);
+    if (rc != cudaSuccess) return rc;
+    return sum_rows(a->dtable[1], a->partial + rows, groups, columns, J * a->D, stream);
 }
 
 static cudaError_t after_bias(const attention *a, int tile, cudaStream_t stream)
 {
     const int64_t count = (int64_t)a->B * ((a->T + tile - 1) / tile), n = (int64_t)a->H * a->T;
-    sum_rows_kernel<<<grid_for(n), BLOCK, 0, stream>>>(a->dtable[0], a->partial, count, n, n);
-    return cudaGetLastError();
+    return sum_rows(a->dtable[0], a->partial, count, n, n, stream);
 }
 
 extern "C" cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream)

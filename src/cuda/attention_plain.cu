@@ -126,6 +126,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
         __syncthreads();
         load_rows<T>(kv, stride, a.v, b, g, s0, BN, a.S, a.D);
         __syncthreads();
+#pragma unroll 2
         for (int s = 0; s < BN; s++) {
             float left[M];
 #pragma unroll
@@ -262,6 +263,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
                 ds[(ty + SIDE * i) * P + tx + SIDE * j] = pair_of(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i]).ds;
             }
         __syncthreads();
+#pragma unroll 2
         for (int s = 0; s < BN; s++) {
             float left[M];
 #pragma unroll
@@ -289,6 +291,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
             if (d >= a.D) break;
             float sum = dq[i][c] * a.scale;
             if (a.mode == ATTENTION_BY_TABLES)
+#pragma unroll 1
                 for (int n = 0; n < positions(a); n++)
                     sum += drel[r * positions(a) + n] * a.tables[(int64_t)table_row(a, t, n) * a.D + d];
             row_at<T>(a.dq, b, t, h)[d] = from_float<T>(sum);
@@ -334,6 +337,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
                     p[at] = both.p, ds[at] = both.ds;
                 }
             __syncthreads();
+#pragma unroll 2
             for (int r = 0; r < BM; r++) {
                 float left[N], lower[N];
 #pragma unroll
