@@ -1,0 +1,158 @@
+/*
+ * attention.c: the running half of attention: an entry's operands and workspace become a
+ * struct attention, the kernels of which run before, during and after (launch_attention.h).
+ */
+#include <math.h>
+
+#include "cuda/host.h"
+#include "cuda/launch_attention.h"
+
+/* --- taking a launch apart ------------------------------------------------------------------ */
+
+static struct head_rows rows_of(const struct operand *x)
+{
+    return (struct head_rows){x->data, x->stride[0], x->stride[1], x->stride[2]};
+}
+
+static struct head_table table_of(const struct operand *x)
+{
+    return (struct head_table){x->data, store_of(x->dtype), x->stride[0], x->stride[1]};
+}
+
+static void set_work(struct attention *a, const struct launch *l, int backward)
+{
+    const struct attention_sizes n = {.B = a->B, .T = a->T, .H = a->H, .D = a->D, .height = a->height, .width = a->width,
+                                      .mode = a->mode, .backward = backward};
+    const struct attention_work w = attention_work_of(&n);
+    CHECK(w.total <= l->work_bytes, "%llu bytes of workspace", (unsigned long long)l->work_bytes);
+    char *work = l->work;
+    a->delta = (float *)(work + w.delta), a->tables = (float *)(work + w.tables);
+    a->rel = (float *)(work + w.rel), a->drel = (float *)(work + w.drel);
+    a->bias = (float *)(work + w.bias), a->partial = (float *)(work + w.partial);
+}
+
+/* q, k and v are inputs from `q` on; lse is given. */
+static struct attention attention_of(const struct launch *l, int q, const struct operand *lse, enum attention_mode mode)
+{
+    const struct operand *x = &l->in[q], *y = &l->in[q + 1];
+    struct attention a = {
+        .q = rows_of(x), .k = rows_of(y), .v = rows_of(&l->in[q + 2]), .lse = lse->data, .lse_sample = lse->stride[0],
+        .lse_head = lse->stride[1], .lse_token = lse->stride[2], .type = store_of(x->dtype), .mode = mode,
+        .B = (int)x->dim[0], .T = (int)x->dim[1], .S = (int)y->dim[1], .H = (int)x->dim[2], .G = (int)y->dim[2],
+        .D = (int)x->dim[3], .window = INT32_MAX, .height = 1, .width = 1, .unit = 1,
+    };
+    if (mode == ATTENTION_PLAIN) {
+        const int64_t window = l->attr->attention.window;
+        a.scale = l->attr->attention.scale, a.causal = l->attr->attention.causal;
+        if (window && window < INT32_MAX) a.window = (int)window;
+        return a;
+    }
+    a.scale = l->attr->relative.scale, a.height = l->attr->relative.height, a.width = l->attr->relative.width;
+    return a;
+}
+
+static void set_mask(struct attention *a, const struct launch *l, int input)
+{
+    if (!has(l, input)) return;
+    a->mask = l->in[input].data;
+    a->mask_sample = l->in[input].stride[0], a->mask_key = l->in[input].stride[1];
+}
+
+static void set_tables(struct attention *a, const struct launch *l, int input, int backward)
+{
+    const int tables = a->mode == ATTENTION_BY_TABLES ? 2 : a->mode == ATTENTION_BY_BIAS ? 1 : 0;
+    for (int i = 0; i < tables; i++) {
+        a->table[i] = table_of(&l->in[input + i]);
+        if (backward) a->dtable[i] = l->out[3 + i].data;
+    }
+}
+
+static struct attention forward_of(const struct launch *l, enum attention_mode mode)
+{
+    struct attention a = attention_of(l, 0, &l->out[1], mode);
+    a.o = rows_of(&l->out[0]);
+    if (mode == ATTENTION_PLAIN) set_mask(&a, l, 3);
+    else set_tables(&a, l, 3, 0);
+    set_work(&a, l, 0);
+    return a;
+}
+
+static struct attention backward_of(const struct launch *l, enum attention_mode mode)
+{
+    struct attention a = attention_of(l, 1, &l->in[5], mode);
+    a.dout = rows_of(&l->in[0]), a.o = rows_of(&l->in[4]);
+    a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
+    if (mode == ATTENTION_PLAIN) set_mask(&a, l, 6);
+    else set_tables(&a, l, 6, 1);
+    set_work(&a, l, 1);
+    return a;
+}
+
+/* --- launching -------------------------------------------------------------------------------- */
+
+/* Whether the card's tensor cores know bf16 and its shared memory holds the tiles: what a plan must
+ * not ask. Data-centre cards have the room for all of them. */
+static bool card_is_fit(const struct attention *a, bool backward)
+{
+    enum { PLENTY = 160 * 1024 };
+    int card = 0, major = 0, room = 0;
+    if (cudaGetDevice(&card) != cudaSuccess) return false;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) != cudaSuccess) return false;
+    if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess) return false;
+    return major >= 8 && (room >= PLENTY || a->mode == ATTENTION_PLAIN || (!backward && a->D <= 64));
+}
+
+static int forward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
+{
+    struct attention a = forward_of(l, mode);
+    fast = fast && card_is_fit(&a, false);
+    if (fast) a.unit = (float)M_LOG2E;
+    TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
+    if (fast) TRY_CUDA(cuda_attention_fast(&a, l->stream));
+    else TRY_CUDA(cuda_attention_plain(&a, l->stream));
+    return PL_OK;
+}
+
+static int backward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
+{
+    struct attention a = backward_of(l, mode);
+    fast = fast && card_is_fit(&a, true);
+    if (fast) a.unit = (float)M_LOG2E;
+    TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
+    if (fast) {
+        TRY_CUDA(cuda_attention_fast_dkv(&a, l->stream));
+        TRY_CUDA(cuda_attention_fast_dq(&a, l->stream));
+    } else {
+        TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
+    }
+    TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
+    return PL_OK;
+}
+
+static int launch_plain(const struct launch *l, struct error *e) { return forward(l, ATTENTION_PLAIN, false, e); }
+static int launch_rel(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_TABLES, false, e); }
+static int launch_bias(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_BIAS, false, e); }
+static int launch_plain_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_PLAIN, false, e); }
+static int launch_rel_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_TABLES, false, e); }
+static int launch_bias_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_BIAS, false, e); }
+
+static int launch_fast(const struct launch *l, struct error *e) { return forward(l, ATTENTION_PLAIN, true, e); }
+static int launch_fast_rel(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_TABLES, true, e); }
+static int launch_fast_bias(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_BIAS, true, e); }
+static int launch_fast_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_PLAIN, true, e); }
+static int launch_fast_rel_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_TABLES, true, e); }
+
+const struct cuda_kernel cuda_run_attention[] = {
+    {"cuda_attention", NULL, launch_plain, NULL},
+    {"cuda_attention_bwd", NULL, launch_plain_bwd, NULL},
+    {"cuda_attention_rel", NULL, launch_rel, NULL},
+    {"cuda_attention_rel_bwd", NULL, launch_rel_bwd, NULL},
+    {"cuda_attention_bias", NULL, launch_bias, NULL},
+    {"cuda_attention_bias_bwd", NULL, launch_bias_bwd, NULL},
+    {"cuda_attention_fast", NULL, launch_fast, NULL},
+    {"cuda_attention_fast_bwd", NULL, launch_fast_bwd, NULL},
+    {"cuda_attention_fast_rel", NULL, launch_fast_rel, NULL},
+    {"cuda_attention_fast_rel_bwd", NULL, launch_fast_rel_bwd, NULL},
+    {"cuda_attention_fast_bias", NULL, launch_fast_bias, NULL},
+    {0},
+};

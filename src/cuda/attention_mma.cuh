@@ -1,0 +1,181 @@
+/*
+ * attention_mma.cuh: tiles in shared memory and their products on tensor cores, for the
+ * attention_fast*.cu files.
+ *
+ * A tile's rows lie D + 8 elements apart, an odd number of 16-byte pieces: the eight rows that one
+ * ldmatrix reads lie in different banks. A warp multiplies 16 rows; a fragment's registers hold,
+ * with row = lane / 4 and column = 2 (lane % 4):
+ *
+ *     A 16x16   {row, column..} {row+8, column..} {row, column+8..} {row+8, column+8..}
+ *     C 16x8    {row, column} {row, column+1} {row+8, column} {row+8, column+1}
+ *
+ * so two C's side by side, rounded, are an A: products chain without shared memory.
+ */
+#ifndef ATTENTION_MMA_CUH
+#define ATTENTION_MMA_CUH
+
+#include "cuda/attention.cuh"
+
+constexpr int WARPS = 4, FAST_BLOCK = WARPS * 32, HELD = WARPS * 16; /* rows that a block holds */
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define HAS_MMA 1
+#else
+#define HAS_MMA 0
+#endif
+
+#if HAS_MMA
+
+__device__ inline unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+
+/* 16 bytes, zeros if not `there`; 4 bytes. */
+__device__ inline void copy16(void *to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+__device__ inline void copy4(void *to, const void *from, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0) : "memory");
+}
+__device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/* All but the latest n groups have arrived. */
+template <int n> __device__ inline void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory"); }
+
+/* Rows first .. first+N of a head; zeros beyond `count`. */
+template <typename T, int D, int N>
+__device__ inline void copy_rows(T *to, const head_rows &x, int64_t b, int64_t h, int first, int count)
+{
+    constexpr int PIECES = D / 8;
+    for (int i = threadIdx.x; i < N * PIECES; i += FAST_BLOCK) {
+        const int r = i / PIECES, d = i % PIECES * 8;
+        const bool there = first + r < count;
+        copy16(to + r * (D + 8) + d, row_at<T>(x, b, there ? first + r : 0, h) + d, there);
+    }
+}
+
+__device__ inline void load4(unsigned (&r)[4], const void *p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(p))
+                 : "memory");
+}
+__device__ inline void load4_across(unsigned (&r)[4], const void *p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(p))
+                 : "memory");
+}
+
+__device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __nv_bfloat16)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Two neighbours, the first in the lower half. */
+__device__ inline unsigned both(float x, float y, __nv_bfloat16)
+{
+    const __nv_bfloat162 z = __floats2bfloat162_rn(x, y);
+    return *reinterpret_cast<const unsigned *>(&z);
+}
+__device__ inline unsigned both(float x, float y, __half)
+{
+    const __half2 z = __floats2half2_rn(x, y);
+    return *reinterpret_cast<const unsigned *>(&z);
+}
+
+/* The A of columns 16 k .. of a row of C's. */
+template <typename T, int N> __device__ inline void round_to(unsigned (&a)[4], const float (&c)[N][4], int k)
+{
+    a[0] = both(c[2 * k][0], c[2 * k][1], T()), a[1] = both(c[2 * k][2], c[2 * k][3], T());
+    a[2] = both(c[2 * k + 1][0], c[2 * k + 1][1], T()), a[3] = both(c[2 * k + 1][2], c[2 * k + 1][3], T());
+}
+
+/* c [16][8N] = rows of x (the warp's 16) times rows of y (8N), over D. */
+template <typename T, int D, int N> __device__ inline void product_rows(float (&c)[N][4], const T *x, const T *y)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32;
+    const T *left = x + lane % 16 * ROW + lane / 16 * 8;
+    const T *right = y + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+#pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        unsigned a[4];
+        load4(a, left + d);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            unsigned b[4];
+            load4(b, right + n * 8 * ROW + d);
+            mma(c[n], a, b[0], b[1], T());
+            mma(c[n + 1], a, b[2], b[3], T());
+        }
+    }
+}
+
+/* c [16][D] += p [16][8N], rounded, times rows of y [8N][D]. */
+template <typename T, int D, int N>
+__device__ inline void product_add(float (&c)[D / 8][4], const float (&p)[N][4], const T *y)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32;
+    const T *right = y + lane % 16 * ROW + lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        unsigned a[4];
+        round_to<T, N>(a, p, k);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            unsigned b[4];
+            load4_across(b, right + k * 16 * ROW + n * 8);
+            mma(c[n], a, b[0], b[1], T());
+            mma(c[n + 1], a, b[2], b[3], T());
+        }
+    }
+}
+
+/* The warp's 16 rows of C's, times `factor` of each half, to rows of x from `first` on. */
+template <typename T, int D>
+__device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int first, int count, const float (&c)[D / 8][4],
+                                  float upper, float lower)
+{
+    const int lane = threadIdx.x % 32, column = lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int t = first + lane / 4 + 8 * half;
+        if (t >= count) continue;
+        const float factor = half ? lower : upper;
+        T *to = row_at<T>(x, b, t, h) + column;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            *reinterpret_cast<unsigned *>(to + 8 * n) = both(c[n][2 * half] * factor, c[n][2 * half + 1] * factor, T());
+    }
+}
+
+/* --- scores ------------------------------------------------------------------------------------ */
+
+/* Whether every query of a tile sees every key of another, by position alone. */
+__device__ inline bool all_seen(const attention &a, int t0, int tn, int s0, int sn)
+{
+    const int place = a.S - a.T;
+    return (!a.causal || s0 + sn - 1 <= t0 + place) && (int64_t)t0 + tn - 1 + place - s0 < a.window;
+}
+
+#endif /* HAS_MMA */
+
+/* Floats between the rows of a tile of positions: pairs of them meet few banks twice. */
+__host__ __device__ inline int position_stride(int numbers) { return (numbers + 11) / 16 * 16 + 4; }
+
+constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+
+#endif

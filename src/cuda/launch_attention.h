@@ -1,0 +1,67 @@
+/*
+ * launch_attention.h: the seam between attention.c and the attention's .cu files (launch.h).
+ */
+#ifndef LAUNCH_ATTENTION_H
+#define LAUNCH_ATTENTION_H
+
+#include "cuda/attention_work.h"
+#include "cuda/launch.h"
+
+/* [B,T,H,D], the last dense: the element (b,t,h,d) lies at b * sample + t * token + h * head + d. */
+struct head_rows {
+    void *data;
+    int64_t sample, token, head;
+};
+
+/* [rows,columns] of any type and strides. */
+struct head_table {
+    const void *data;
+    enum store type;
+    int64_t row, column;
+};
+
+/* One attention: its operands, its shape, its workspace. As ops.def names them. */
+struct attention {
+    struct head_rows q, k, v, o, dout, dq, dk, dv;
+    float *lse;                  /* forward writes it, backward reads it */
+    int64_t lse_sample, lse_head, lse_token;
+    const float *mask;           /* [B,S], or NULL */
+    int64_t mask_sample, mask_key;
+    enum store type;
+    enum attention_mode mode;
+    int B, T, S, H, G, D;
+    int causal, window;          /* no window: INT32_MAX */
+    int height, width;           /* of the grid; 1 where there is none */
+    float scale;
+    float unit;                  /* rel and bias come times this: log2(e) for kernels that count in powers of two */
+    struct head_table table[2];  /* height's and width's, or the bias */
+    float *dtable[2];            /* dense */
+    float *delta, *tables, *rel, *drel, *bias, *partial; /* attention_work.h */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The passes around the kernels (attention_grid.cu): tables to f32, rel, delta before;
+ * sums of the partial gradients after. `tile` is the queries to a block of the kernel that wrote
+ * the partial sums of a bias. */
+cudaError_t cuda_attention_before(const struct attention *a, int backward, cudaStream_t stream);
+cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream);
+
+/* Without tensor cores (attention_plain.cu). */
+cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream);
+
+/* With them (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16, D of 32, 64,
+ * 80, 96 or 128, rows at multiples of 16 bytes, a card of compute capability 8.0 or more; unit is log2(e).
+ * The gradient is not of a bias. */
+cudaError_t cuda_attention_fast(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
