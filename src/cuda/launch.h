@@ -23,13 +23,6 @@ enum store { STORE_F32, STORE_BF16, STORE_F16 };
 /* Whether the card can run this build's kernels: loads one and asks. */
 cudaError_t cuda_probe(void);
 
-/* y, x [rows, C]; w [C]; rstd [rows]: y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps). */
-cudaError_t cuda_rmsnorm(void *y, float *rstd, const void *x, const void *w, enum store type, int64_t rows, int64_t C,
-                         float eps, cudaStream_t stream);
-/* All of n elements. y may be a or b. */
-cudaError_t cuda_silu_gate(void *y, const void *gate, const void *up, enum store type, int64_t n, cudaStream_t stream);
-cudaError_t cuda_add(void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream);
-
 /* y, so many bytes, becomes the repetition of the 8 bytes of `pattern`. */
 cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, cudaStream_t stream);
 
