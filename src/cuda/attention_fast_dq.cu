@@ -57,10 +57,10 @@ static __device__ query_notes note_queries(const attention &a, int64_t b, int64_
     return notes;
 }
 
-/* dp becomes ds, not yet scaled. */
+/* Turns products into scores. */
 template <int KEYS>
-static __device__ void make_ds(float (&dp)[KEYS / 8][4], const float (&x)[KEYS / 8][4], const attention &a,
-                               const key_notes *notes, int slot, const query_notes &of, int t0, int s0)
+static __device__ void make_scores(float (&x)[KEYS / 8][4], const attention &a, const key_notes *notes, int slot,
+                                   const query_notes &of, int t0, int s0)
 {
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
     const bool whole = all_seen(a, t0, HELD, s0, KEYS);
@@ -76,8 +76,34 @@ static __device__ void make_ds(float (&dp)[KEYS / 8][4], const float (&x)[KEYS /
                 score += of.rel[half][place >> 16] + of.rel[half][a.height + (place & 0xffff)];
             }
             if (!whole && !key_seen(a, t0 + row + 8 * half, s0 + c)) score = -CUDART_INF_F;
-            dp[n][i] = exp2f(score - of.lse[half]) * (dp[n][i] - of.delta[half]);
+            x[n][i] = score;
         }
+}
+
+/* The same for a tile within one row of the grid: its row's number is one, its columns' lie side by side. */
+template <int KEYS>
+static __device__ void make_level_scores(float (&x)[KEYS / 8][4], const attention &a, const query_notes &of, int s0)
+{
+    const int column = threadIdx.x % 4 * 2;
+    const float factor = a.scale * LOG2E;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float level = of.rel[half][s0 / a.width], *columns = of.rel[half] + a.height + s0 % a.width + column;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) x[n][2 * half + i] = x[n][2 * half + i] * factor + (level + columns[8 * n + i]);
+    }
+}
+
+/* dp becomes ds, not yet scaled; x are scores. */
+template <int KEYS>
+static __device__ void make_ds(float (&dp)[KEYS / 8][4], const float (&x)[KEYS / 8][4], const query_notes &of)
+{
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) dp[n][i] = exp2f(x[n][i] - of.lse[i / 2]) * (dp[n][i] - of.delta[i / 2]);
 }
 
 /* Adds the warp's 16 rows of ds into its rows of drel, by way of its part of shared memory. */
@@ -189,7 +215,9 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) fast_
         float x[KEYS / 8][4], ds[KEYS / 8][4];
         product_rows<T, D, KEYS / 8>(x, q + own * (D + 8), k + slot * TILE);
         product_rows<T, D, KEYS / 8>(ds, dout + own * (D + 8), v + slot * TILE);
-        make_ds<KEYS>(ds, x, a, notes, slot, of, t0, s0);
+        if (by_tables && s0 / a.width == (s0 + KEYS - 1) / a.width) make_level_scores<KEYS>(x, a, of, s0);
+        else make_scores<KEYS>(x, a, notes, slot, of, t0, s0);
+        make_ds<KEYS>(ds, x, of);
         if (by_tables) add_positions<KEYS>(a, drel + own * stride, stride, through + own * (KEYS + 4), ds, s0);
         product_add<T, D, KEYS / 8>(dq, ds, k + slot * TILE);
         __syncthreads();
