@@ -125,7 +125,7 @@ static int backward(const struct launch *l, enum attention_mode mode, bool fast,
     } else {
         TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
     }
-    TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
+    TRY_CUDA(cuda_attention_after(&a, fast ? ATTENTION_FAST_TILE : (int)attention_small_tile(a.D), l->stream));
     return PL_OK;
 }
 
@@ -141,6 +141,7 @@ static int launch_fast_rel(const struct launch *l, struct error *e) { return for
 static int launch_fast_bias(const struct launch *l, struct error *e) { return forward(l, ATTENTION_BY_BIAS, true, e); }
 static int launch_fast_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_PLAIN, true, e); }
 static int launch_fast_rel_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_TABLES, true, e); }
+static int launch_fast_bias_bwd(const struct launch *l, struct error *e) { return backward(l, ATTENTION_BY_BIAS, true, e); }
 
 const struct cuda_kernel cuda_run_attention[] = {
     {"cuda_attention", NULL, launch_plain, NULL},
@@ -154,5 +155,6 @@ const struct cuda_kernel cuda_run_attention[] = {
     {"cuda_attention_fast_rel", NULL, launch_fast_rel, NULL},
     {"cuda_attention_fast_rel_bwd", NULL, launch_fast_rel_bwd, NULL},
     {"cuda_attention_fast_bias", NULL, launch_fast_bias, NULL},
+    {"cuda_attention_fast_bias_bwd", NULL, launch_fast_bias_bwd, NULL},
     {0},
 };

@@ -30,7 +30,7 @@ static __device__ void note_keys(key_notes *notes, int slot, const attention &a,
         float add = s < a.S ? 0.0f : -CUDART_INF_F;
         if (a.mask && s < a.S) add = a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E;
         notes->add[slot][i] = add;
-        notes->place[slot][i] = a.mode == ATTENTION_PLAIN ? 0 : s / a.width << 16 | s % a.width;
+        notes->place[slot][i] = a.mode == ATTENTION_PLAIN ? 0 : place_of(a, s);
     }
 }
 
@@ -66,6 +66,7 @@ static __device__ void make_scores(float (&x)[KEYS / 8][4], const attention &a, 
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
     const bool whole = all_seen(a, t0, HELD, s0, KEYS);
     const float factor = a.scale * LOG2E;
+    const int own[2] = {place_of(a, t0 + row), place_of(a, t0 + row + 8)};
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -77,7 +78,8 @@ static __device__ void make_scores(float (&x)[KEYS / 8][4], const attention &a, 
                 /* beyond the last key a place is off the grid */
                 if (s0 + c < a.S) score += extra[r * stride + (place >> 16)] + extra[r * stride + a.height + (place & 0xffff)];
             }
-            if (a.mode == ATTENTION_BY_BIAS && s0 + c < a.S && t0 + r < a.T) score += extra[bias_place(a, t0 + r, s0 + c)];
+            if (a.mode == ATTENTION_BY_BIAS && s0 + c < a.S && t0 + r < a.T)
+                score += extra[bias_between(a, own[i / 2], notes->place[slot][c])];
             if (!whole && !key_seen(a, t0 + r, s0 + c)) score = -CUDART_INF_F;
             x[n][i] = score;
         }

@@ -7,7 +7,7 @@
  *     s^T = k q^T,  dp^T = v do^T   ->   p^T, ds^T   ->   dv += p^T do,  dk += ds^T q
  *
  * By tables, a tile of queries brings its positions: those of the grid's rows that the keys lie
- * in, and of all columns.
+ * in, and of all columns. A bias lies in their place.
  */
 #include "cuda/attention_mma.cuh"
 
@@ -16,6 +16,7 @@ template <int D> constexpr int queries_to_tile = D <= 64 ? 64 : 32;
 
 struct query_notes {
     float lse[2][64], delta[2][64];
+    int place[2][64];
 };
 
 /* Rows of the grid that 64 keys may lie in. */
@@ -30,7 +31,7 @@ __host__ __device__ inline int rows_of_keys(const attention &a)
 /* What a thread knows of its two keys: the mask, and the places of their positions in a query's row. */
 struct key_notes {
     float add[2];
-    int row[2], column[2];
+    int row[2], column[2], place[2];
 };
 static __device__ key_notes note_keys(const attention &a, int64_t b, int s0)
 {
@@ -42,6 +43,7 @@ static __device__ key_notes note_keys(const attention &a, int64_t b, int s0)
         notes.add[half] = a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
         notes.row[half] = s / a.width - s0 / a.width;
         notes.column[half] = rows_of_keys(a) + s % a.width;
+        notes.place[half] = place_of(a, s);
     }
     return notes;
 }
@@ -58,6 +60,7 @@ static __device__ void bring(T *q, T *dout, query_notes *notes, float *rel, int 
         const float lse = t < a.T ? *lse_at(a, b, h, t) : CUDART_INF_F;
         notes->lse[slot][i] = lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E; /* 2^(s - inf) = 0 */
         notes->delta[slot][i] = t < a.T ? a.delta[(b * a.H + h) * a.T + t] : 0.0f;
+        notes->place[slot][i] = place_of(a, min(t, a.T - 1));
     }
     if (a.mode != ATTENTION_BY_TABLES) return;
     const int rows = rows_of_keys(a), wide = rows + a.width, top = s0 / a.width;
@@ -85,6 +88,7 @@ static __device__ void make_pair(float (&x)[QUERIES / 8][4], float (&dp)[QUERIES
             const int c = 8 * n + column + i % 2, half = i / 2;
             float score = x[n][i] * factor + of.add[half];
             if (a.mode == ATTENTION_BY_TABLES) score += rel[c * stride + of.row[half]] + rel[c * stride + of.column[half]];
+            if (a.mode == ATTENTION_BY_BIAS) score += rel[bias_between(a, of.place[half], notes->place[slot][c])];
             if (!whole && !key_seen(a, t0 + c, s0 + row + 8 * half)) score = -CUDART_INF_F;
             x[n][i] = exp2f(score - notes->lse[slot][c]);
             dp[n][i] = x[n][i] * (dp[n][i] - notes->delta[slot][c]);
@@ -102,7 +106,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) fast_
     query_notes *notes = reinterpret_cast<query_notes *>(dout + 2 * TILE);
     float *rel = reinterpret_cast<float *>(notes + 1);
     const int tiles = (a.S + HELD - 1) / HELD, s0 = (int)(blockIdx.x % tiles) * HELD, own = threadIdx.x / 32 * 16;
-    const int group = a.H / a.G, room = QUERIES * stride;
+    const int group = a.H / a.G, room = a.mode == ATTENTION_BY_TABLES ? QUERIES * stride : 0;
     const int64_t head = blockIdx.x / tiles, b = head / a.G, g = head % a.G;
     const span queries = queries_of(a, s0, HELD);
     const int length = queries.end > queries.begin ? (queries.end - queries.begin + QUERIES - 1) / QUERIES : 0;
@@ -111,6 +115,8 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) fast_
     copy_rows<T, D, HELD>(k, a.k, b, g, s0, a.S);
     copy_rows<T, D, HELD>(v, a.v, b, g, s0, a.S);
     if (steps) bring<T, D, QUERIES>(q, dout, notes, rel, 0, a, b, g * group, queries.begin, s0, stride);
+    if (a.mode == ATTENTION_BY_BIAS) /* a group is one head */
+        for (int i = threadIdx.x; i < a.T; i += FAST_BLOCK) rel[i] = a.bias[g * a.T + i];
     copy_commit();
     const key_notes of = note_keys(a, b, s0);
 
@@ -150,6 +156,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + HELD - 1) / HELD);
     size_t bytes = (2 * HELD + 4 * QUERIES) * (D + 8) * sizeof(T) + sizeof(query_notes);
     if (a->mode == ATTENTION_BY_TABLES) bytes += (size_t)(2 * QUERIES * stride) * sizeof(float);
+    if (a->mode == ATTENTION_BY_BIAS) bytes += (size_t)a->T * sizeof(float);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(fast_dkv<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

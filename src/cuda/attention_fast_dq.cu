@@ -11,10 +11,12 @@
  *
  *     dq += g tables      g [queries][table rows], 64 table rows at a time
  *
- * a product on tensor cores in the memory where the tiles were.
+ * a product on tensor cores in the memory where the tiles were. By bias, likewise, each warp
+ * adds ds into a row of its own, and the four rows are the block's partial sum.
  */
 #include "cuda/attention_mma.cuh"
 
+static_assert(HELD == ATTENTION_FAST_TILE, "the partial sums are of so many queries");
 constexpr int SPREAD = 64, SPREAD_ROW = SPREAD + 8;
 
 /* Keys to a tile: longer rows leave fewer registers. */
@@ -34,7 +36,7 @@ template <int KEYS> static __device__ void note_keys(key_notes *notes, int slot,
         float add = s < a.S ? 0.0f : -CUDART_INF_F;
         if (a.mask && s < a.S) add = a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E;
         notes->add[slot][i] = add;
-        notes->place[slot][i] = s / a.width << 16 | s % a.width;
+        notes->place[slot][i] = place_of(a, s);
     }
 }
 
@@ -42,6 +44,7 @@ template <int KEYS> static __device__ void note_keys(key_notes *notes, int slot,
 struct query_notes {
     float lse[2], delta[2];
     const float *rel[2];
+    int place[2];
 };
 static __device__ query_notes note_queries(const attention &a, int64_t b, int64_t h, int first)
 {
@@ -52,6 +55,7 @@ static __device__ query_notes note_queries(const attention &a, int64_t b, int64_
         const float lse = t < a.T ? *lse_at(a, b, h, t) : CUDART_INF_F;
         notes.lse[half] = lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E; /* 2^(s - inf) = 0 */
         notes.delta[half] = t < a.T ? a.delta[(b * a.H + h) * a.T + t] : 0.0f;
+        notes.place[half] = place_of(a, there);
         notes.rel[half] = a.rel + ((b * a.H + h) * a.T + there) * positions(a);
     }
     return notes;
@@ -60,7 +64,7 @@ static __device__ query_notes note_queries(const attention &a, int64_t b, int64_
 /* Turns products into scores. */
 template <int KEYS>
 static __device__ void make_scores(float (&x)[KEYS / 8][4], const attention &a, const key_notes *notes, int slot,
-                                   const query_notes &of, int t0, int s0)
+                                   const query_notes &of, const float *bias, int t0, int s0)
 {
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
     const bool whole = all_seen(a, t0, HELD, s0, KEYS);
@@ -75,6 +79,8 @@ static __device__ void make_scores(float (&x)[KEYS / 8][4], const attention &a, 
                 const int place = notes->place[slot][c];
                 score += of.rel[half][place >> 16] + of.rel[half][a.height + (place & 0xffff)];
             }
+            if (a.mode == ATTENTION_BY_BIAS && s0 + c < a.S)
+                score += bias[bias_between(a, of.place[half], notes->place[slot][c])];
             if (!whole && !key_seen(a, t0 + row + 8 * half, s0 + c)) score = -CUDART_INF_F;
             x[n][i] = score;
         }
@@ -106,18 +112,46 @@ static __device__ void make_ds(float (&dp)[KEYS / 8][4], const float (&x)[KEYS /
         for (int i = 0; i < 4; i++) dp[n][i] = exp2f(x[n][i] - of.lse[i / 2]) * (dp[n][i] - of.delta[i / 2]);
 }
 
-/* Adds the warp's 16 rows of ds into its rows of drel, by way of its part of shared memory. */
+/* The warp's 16 rows of ds to its part of shared memory. */
+template <int KEYS> static __device__ void lay_out(float *tile, const float (&ds)[KEYS / 8][4])
+{
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) tile[(row + i / 2 * 8) * (KEYS + 4) + 8 * n + column + i % 2] = ds[n][i];
+    __syncwarp();
+}
+
+/* Adds the warp's 16 rows of ds into its row of bias gradients: a lane to a distance between columns. */
+template <int KEYS>
+static __device__ void add_biases(const attention &a, float *dbias, float *tile, const float (&ds)[KEYS / 8][4], int first, int s0)
+{
+    constexpr int P = KEYS + 4;
+    const int end = min(s0 + KEYS, a.S);
+    lay_out<KEYS>(tile, ds);
+    for (int dx = threadIdx.x % 32; dx < a.width; dx += 32)
+        for (int r = 0; r < min(16, a.T - first); r++) {
+            const int y = (first + r) / a.width, x = (first + r) % a.width;
+            for (int ky = s0 / a.width; ky * a.width < end; ky++) {
+                const int right = ky * a.width + x + dx, left = ky * a.width + x - dx;
+                float sum = 0;
+                if (x + dx < a.width && right >= s0 && right < end) sum += tile[r * P + right - s0];
+                if (dx && x >= dx && left >= s0 && left < end) sum += tile[r * P + left - s0];
+                dbias[abs(y - ky) * a.width + dx] += sum;
+            }
+        }
+    __syncwarp();
+}
+
+/* Adds the warp's 16 rows of ds into its rows of drel. */
 template <int KEYS>
 static __device__ void add_positions(const attention &a, float *drel, int stride, float *tile, const float (&ds)[KEYS / 8][4],
                                      int s0)
 {
     constexpr int P = KEYS + 4;
-    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, end = min(s0 + KEYS, a.S);
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) tile[(row + i / 2 * 8) * P + 8 * n + column + i % 2] = ds[n][i];
-    __syncwarp();
+    const int lane = threadIdx.x % 32, end = min(s0 + KEYS, a.S);
+    lay_out<KEYS>(tile, ds);
     for (int c = lane; c < a.width; c += 32) {
         int s = s0 - s0 % a.width + c;
         if (s < s0) s += a.width;
@@ -185,7 +219,8 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) fast_
     const int tiles = (a.T + HELD - 1) / HELD, t0 = (int)(blockIdx.x % tiles) * HELD, own = threadIdx.x / 32 * 16;
     const int64_t head = blockIdx.x / tiles, b = head / a.H, h = head % a.H, g = h / (a.H / a.G);
     const span keys = keys_of(a, t0, HELD);
-    const bool by_tables = a.mode == ATTENTION_BY_TABLES;
+    const bool by_tables = a.mode == ATTENTION_BY_TABLES, by_bias = a.mode == ATTENTION_BY_BIAS;
+    float *bias = drel, *dbias = bias + a.T; /* a bias has these: [T], [WARPS][T] */
 
     copy_rows<T, D, HELD>(q, a.q, b, h, t0, a.T);
     copy_rows<T, D, HELD>(dout, a.dout, b, h, t0, a.T);
@@ -198,6 +233,10 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) fast_
     const query_notes of = note_queries(a, b, h, t0 + own);
     if (by_tables)
         for (int i = threadIdx.x; i < HELD * stride; i += FAST_BLOCK) drel[i] = 0;
+    if (by_bias) {
+        for (int i = threadIdx.x; i < a.T; i += FAST_BLOCK) bias[i] = a.bias[h * a.T + i];
+        for (int i = threadIdx.x; i < WARPS * a.T; i += FAST_BLOCK) dbias[i] = 0;
+    }
 
     float dq[D / 8][4];
 #pragma unroll
@@ -216,9 +255,11 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) fast_
         product_rows<T, D, KEYS / 8>(x, q + own * (D + 8), k + slot * TILE);
         product_rows<T, D, KEYS / 8>(ds, dout + own * (D + 8), v + slot * TILE);
         if (by_tables && s0 / a.width == (s0 + KEYS - 1) / a.width) make_level_scores<KEYS>(x, a, of, s0);
-        else make_scores<KEYS>(x, a, notes, slot, of, t0, s0);
+        else make_scores<KEYS>(x, a, notes, slot, of, bias, t0, s0);
         make_ds<KEYS>(ds, x, of);
         if (by_tables) add_positions<KEYS>(a, drel + own * stride, stride, through + own * (KEYS + 4), ds, s0);
+        if (by_bias)
+            add_biases<KEYS>(a, dbias + own / 16 * a.T, through + own * (KEYS + 4), ds, t0 + own, s0);
         product_add<T, D, KEYS / 8>(dq, ds, k + slot * TILE);
         __syncthreads();
     }
@@ -233,6 +274,12 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) fast_
             for (int i = 0; i < 4; i++) dq[n][i] *= a.scale;
         for (int j0 = 0; j0 < table_rows(a); j0 += SPREAD) add_tables<T, D>(dq, a, drel, stride, q, k, t0, j0);
     }
+    if (by_bias) /* the loop ended with a barrier */
+        for (int i = threadIdx.x; i < a.T; i += FAST_BLOCK) {
+            float sum = 0;
+            for (int w = 0; w < WARPS; w++) sum += dbias[w * a.T + i];
+            a.partial[((b * tiles + t0 / HELD) * a.H + h) * a.T + i] = sum;
+        }
     const float factor = by_tables ? 1.0f : a.scale;
     store_rows<T, D>(a.dq, b, h, t0 + own, a.T, dq, factor, factor);
 #endif
@@ -249,6 +296,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + HELD - 1) / HELD);
     size_t bytes = (2 * HELD + 4 * KEYS) * (D + 8) * sizeof(T) + sizeof(key_notes);
     if (a->mode == ATTENTION_BY_TABLES) bytes += (size_t)(HELD * (KEYS + 4) + HELD * stride) * sizeof(float);
+    if (a->mode == ATTENTION_BY_BIAS) bytes += (size_t)(HELD * (KEYS + 4) + (WARPS + 1) * a->T) * sizeof(float);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(fast_dq<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

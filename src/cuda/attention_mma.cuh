@@ -171,6 +171,13 @@ __device__ inline bool all_seen(const attention &a, int t0, int tn, int s0, int 
     return (!a.causal || s0 + sn - 1 <= t0 + place) && (int64_t)t0 + tn - 1 + place - s0 < a.window;
 }
 
+/* A place on the grid, packed; the bias of two of them in a head's row. */
+__device__ inline int place_of(const attention &a, int t) { return t / a.width << 16 | t % a.width; }
+__device__ inline int bias_between(const attention &a, int x, int y)
+{
+    return abs((x >> 16) - (y >> 16)) * a.width + abs((x & 0xffff) - (y & 0xffff));
+}
+
 #endif /* HAS_MMA */
 
 /* Floats between the rows of a tile of positions: pairs of them meet few banks twice. */

@@ -13,6 +13,9 @@ struct head_rows {
     int64_t sample, token, head;
 };
 
+/* Queries to a block of the kernels on tensor cores. */
+enum { ATTENTION_FAST_TILE = 64 };
+
 /* [rows,columns] of any type and strides. */
 struct head_table {
     const void *data;
@@ -55,7 +58,7 @@ cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t str
 
 /* With them (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16, D of 32, 64,
  * 80, 96 or 128, rows at multiples of 16 bytes, a card of compute capability 8.0 or more; unit is log2(e).
- * The gradient is not of a bias. */
+ * The gradient of a bias leaves partial sums of ATTENTION_FAST_TILE queries. */
 cudaError_t cuda_attention_fast(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);

@@ -1,7 +1,7 @@
 /*
  * plan_attention.c: attention, plain and over a grid, forward and backward.
  *
- * Two kernels to an op, but one to the gradient of a bias. With tensor cores: bf16 or f16 throughout, the head dimensions that
+ * Two kernels to an op. With tensor cores: bf16 or f16 throughout, the head dimensions that
  * attention_fast.cu was made for, rows that begin at multiples of 16 bytes. Without: any
  * head dimension up to 256, f32 too. Both take strided heads, as a slice of a joint
  * projection is, and the same workspace, so the running half can fall back on a card
@@ -10,7 +10,7 @@
 #include "cuda/attention_work.h"
 #include "cuda/plan.h"
 
-enum { HEAD_MAX = 256, GRID_FAST = 160 };
+enum { HEAD_MAX = 256, GRID_FAST = 160, WINDOW_FAST = 1024 };
 
 /* --- what fits ------------------------------------------------------------------------- */
 
@@ -97,6 +97,8 @@ static bool match_fast_rel_bwd(const struct query *q)
 {
     return grid_match(q, true, true) && q->in[6]->dtype == q->in[0]->dtype && q->in[7]->dtype == q->in[0]->dtype;
 }
+/* Five rows of biases lie in shared memory. */
+static bool match_fast_bias_bwd(const struct query *q) { return grid_match(q, true, true) && q->in[0]->dim[1] <= WINDOW_FAST; }
 
 /* --- workspace -------------------------------------------------------------------------- */
 
@@ -120,6 +122,7 @@ const struct kernel cuda_plan_attention[] = {
     {OP_ATTENTION_REL, "cuda_attention_fast_rel", match_fast_grid, work_rel, NULL},
     {OP_ATTENTION_REL_BWD, "cuda_attention_fast_rel_bwd", match_fast_rel_bwd, work_rel_bwd, NULL},
     {OP_ATTENTION_BIAS, "cuda_attention_fast_bias", match_fast_grid, work_bias, NULL},
+    {OP_ATTENTION_BIAS_BWD, "cuda_attention_fast_bias_bwd", match_fast_bias_bwd, work_bias_bwd, NULL},
     {OP_ATTENTION, "cuda_attention", match_forward, NULL, NULL},
     {OP_ATTENTION_BWD, "cuda_attention_bwd", match_backward, work_bwd, NULL},
     {OP_ATTENTION_REL, "cuda_attention_rel", match_grid, work_rel, NULL},
