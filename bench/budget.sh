@@ -31,7 +31,7 @@ word() { sed -n "s/^ *\"$1\": \"\(.*\)\",*$/\1/p" "$2" | head -n 1; }
 theirs() { # NAME [option]...
     "$PYTHON" bench/torch_sam.py --steps "$STEPS" --precision f32 "${@:2}" >"$tmp/torch"
     awk -v name="$1" '$1 == "seconds" && (!n++ || $2 < s) { s = $2 } $1 == "peak_kib" { p = $2 } END { printf "%-30s %12s %12s %10.0f MiB %8.1f s\n", name, "", "", p / 1024, s }' "$tmp/torch"
-    peak=$(awk '$1 == "peak_kib" { printf "%d", $2 * 1024 }' "$tmp/torch")
+    peak=$(awk '$1 == "peak_kib" { printf "%.0f", $2 * 1024 }' "$tmp/torch")
 }
 ours() { # NAME BUDGET; 0: none
     local memory=()
