@@ -46,5 +46,5 @@ awk 'NR % 4 == 1 { print $1 }' "$tmp/best" | while read -r budget; do
     awk -v b="$budget" -v c="$chosen" -v now="$(number measured_min_seconds "$tmp/json")" '
         $1 <= b && (!n++ || $3 < best) { best = $3; name = $4 " " $5 " " $6 " " $7 }
         $4 " " $5 " " $6 " " $7 == c && $3 < now { now = $3 }
-        END { printf "%12d  %-44s %7.3f s   %-34s %7.3f s %+6.1f %%\n", b, c, now, name, best, 100 * (now / best - 1) }' "$tmp/best"
+        END { printf "%12.0f  %-44s %7.3f s   %-34s %7.3f s %+6.1f %%\n", b, c, now, name, best, 100 * (now / best - 1) }' "$tmp/best"
 done
