@@ -6,7 +6,8 @@
  *
  * Each case builds one graph, runs it on the reference and on the device, and
  * compares relative L2 norms. On the card it also demands: launches are bit-equal,
- * capture happened once, and the card's free memory does not move.
+ * node by node gives the captured graph's bits, capture happened once, and the card's
+ * free memory does not move.
  *
  * The reference is slow, so at real sizes it gets PERIOD rows and the device's
  * batch repeats them: the block works row by row, so row r must equal row
@@ -176,21 +177,63 @@ static void compare_sides(const char *name, const char *what, struct side *got, 
 
 /* --- what only the card can show ----------------------------------------------------- */
 
-/* The same bits again. */
-static void check_repeats(const char *name, struct side *s, id tensor)
+/* The same bits again; `erased`: every one of them was turned in between. */
+static void check_again(const char *name, const char *what, struct side *s, id tensor, bool erased)
 {
     const uint64_t bytes = tensor_bytes(tensor_at(s->graph, tensor));
     char *first = mem_alloc(bytes), *second = mem_alloc(bytes);
-    if (side_read(s, tensor, first, bytes, name) && side_run(s, PROGRAM_STEP, name) &&
-        side_read(s, tensor, second, bytes, name)) {
+    bool ok = side_read(s, tensor, first, bytes, name);
+    for (uint64_t i = 0; i < bytes; i++) second[i] = (char)~first[i];
+    if (ok && erased) ok = side_write(s, tensor, second, bytes, name);
+    if (ok && side_run(s, PROGRAM_STEP, name) && side_read(s, tensor, second, bytes, name)) {
         uint64_t at = 0;
         while (at < bytes && first[at] == second[at]) at++;
         char detail[64];
         snprintf(detail, sizeof detail, "the first %llu of %llu bytes", (unsigned long long)at, (unsigned long long)bytes);
-        report(name, "launches bit-equal", at == bytes, detail);
+        report(name, what, at == bytes, detail);
     }
     mem_free(first);
     mem_free(second);
+}
+
+static void check_repeats(const char *name, struct side *s, id tensor) { check_again(name, "launches bit-equal", s, tensor, false); }
+
+/* Launches of a step, with the iterations that are asked for now. */
+static uint64_t count_launches(const struct tape *t)
+{
+    uint64_t n = 0;
+    for (uint32_t k = 0; k < t->program[PROGRAM_STEP].n; k++) {
+        const struct entry *entry = &t->program[PROGRAM_STEP].at[k];
+        uint64_t times = entry->kind == ENTRY_LAUNCH;
+        for (id l = entry->loop; l; l = t->graph->loops.at[l].parent) times *= t->trip[l];
+        n += times;
+    }
+    return n;
+}
+
+/* Node by node, without and with a timing, which sees every launch; then a graph again. */
+static void check_nodes(const char *name, struct side *s, id tensor)
+{
+    struct timing timing = {0};
+    const uint64_t launches = count_launches(&s->tape);
+    uint64_t calls = 0;
+    double seconds = 0;
+    char detail[96];
+    s->tape.nodes = true;
+    check_again(name, "node by node bit-equal", s, tensor, true);
+    s->tape.nodes = false;
+    timing_init(&timing, s->graph);
+    timing_note(&timing, (uint32_t)launches);
+    s->tape.timing = &timing;
+    check_again(name, "timed bit-equal", s, tensor, true);
+    s->tape.timing = NULL;
+    for (id n = 1; n < timing.nodes; n++) calls += timing.calls[n], seconds += timing.seconds[n];
+    bool ordered = timing.n_events == launches;
+    for (uint32_t i = 0; i < timing.n_events; i++) ordered &= timing.events[i].to >= timing.events[i].from && (!i || timing.events[i].to >= timing.events[i - 1].to);
+    snprintf(detail, sizeof detail, "%llu of %llu launches, %.1f us", (unsigned long long)calls, (unsigned long long)launches, 1e6 * seconds);
+    report(name, "timed", calls == launches && ordered && seconds > 0, detail);
+    timing_free(&timing);
+    check_again(name, "graph behind nodes", s, tensor, true);
 }
 
 /* Many launches: nothing is captured, nothing is taken from the card. */
@@ -333,6 +376,7 @@ static void test_block(const struct block_case *c, bool run)
                    side_run(&got, PROGRAM_STEP, c->name)) {
             compare_block(c, &b, &got, &want);
             check_repeats(c->name, &got, b.y);
+            check_nodes(c->name, &got, b.y);
             check_steady(c->name, &got, b.y, 1);
         }
     }
@@ -419,6 +463,10 @@ static void test_loop(bool run)
                     compare_sides(name, i ? "sum, fewer iterations" : "sum", &got, &want, k.z, tolerance(DT_F32, 33 * TRIP));
                 }
             check_repeats(name, &got, k.y);
+            check_nodes(name, &got, k.z);
+            got.tape.trip[k.loop] = TRIP;
+            side_run(&got, PROGRAM_STEP, name);
+            check_nodes(name, &got, k.y);
             check_steady(name, &got, k.z, TRIP + 2); /* before, iterations, after */
         }
     }
@@ -458,6 +506,7 @@ static void test_lanes(bool run)
                 side_run(&want, PROGRAM_STEP, name) && side_run(&got, PROGRAM_STEP, name)) {
                 compare_sides(name, "y", &got, &want, y, tolerance(DT_BF16, 1));
                 check_repeats(name, &got, y);
+                check_nodes(name, &got, y);
                 check_steady(name, &got, y, 1);
             }
             mem_free(data);

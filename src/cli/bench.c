@@ -39,8 +39,8 @@ static void print_ops(const struct bench *b, struct text *out)
     struct bench_op ops[2 * OP_COUNT];
     uint32_t n = bench_ops(b, ops);
     if (!n) return;
-    text_printf(out, "Time by op, in the fastest step\n  %-20s %-5s %7s %10s %10s %9s %8s %8s\n", "op", "", "calls", "ms", "predicted", "GFLOP/s",
-                "GB/s", "ceiling");
+    text_printf(out, "Time by op, in %s\n  %-20s %-5s %7s %10s %10s %9s %8s %8s\n",
+                bench_replays(b) ? "one more step, node by node" : "the fastest step", "op", "", "calls", "ms", "predicted", "GFLOP/s", "GB/s", "ceiling");
     for (uint32_t i = 0; i < n && i < OPS_SHOWN; i++) {
         const struct bench_op *x = &ops[i];
         text_printf(out, "  %-20s %-5s %7" PRIu64 " %10.3f %10.3f %9.1f %8.2f %6.0f %%\n", op_table[x->op].name, dtype_name(x->dtype), x->calls,
@@ -141,6 +141,7 @@ static int bench_model(const struct options *o, struct error *e)
     if (!rc) {
         rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true}, e);
         if (!rc) rc = bench_run(&b, steps, e);
+        if (!rc) rc = bench_time_nodes(&b, e);
         if (!rc) {
             if (o->json) print_json(&b, &out);
             else print_text(&b, &out);

@@ -109,8 +109,8 @@ static void make_page(const struct bench *b, const struct lives *l, const char *
         vec_push(&steps.y, 1e3 * b->seconds[i]);
     }
     page_begin(out, title);
-    text_printf(out, "<p>%u steps of %d samples on made-up inputs; the fastest took %.4g s, predicted were %.4g s.</p>\n<div class='row'>\n", b->steps,
-                b->run.effective_batch, bench_least(b), b->run.plan.seconds);
+    text_printf(out, "<p>%u steps of %d samples on made-up inputs%s; the fastest took %.4g s, predicted were %.4g s.</p>\n<div class='row'>\n", b->steps,
+                b->run.effective_batch, bench_replays(b) ? ", node by node, which is slower than a run" : "", bench_least(b), b->run.plan.seconds);
     arena_curve(&b->run.graph, l, b->fastest.seconds, out);
     curve_draw(out, "milliseconds by step", &drawn, 1);
     text_printf(out, "</div>\n");
@@ -186,8 +186,8 @@ static int profile_run(const struct options *o, const struct config *c, int64_t 
     struct text tables = {0}, out = {0};
     const char *dir = o->output ? o->output : "profile";
     int rc = bench_open(&b, c, &(struct run_options){.plan = o->plan, .train = true}, e);
-    if (!rc && !b.has_timing) rc = error_set(e, PL_USAGE, "profile: this device replays whole programs and has no times by node; use device: cpu");
     if (!rc) {
+        bench_by_node(&b);
         timing_note(&b.now, count_launches(&b.run, steps));
         rc = bench_run(&b, steps, e);
     }

@@ -3,6 +3,7 @@
  *
  *     device.c   the card: open, memory, copies, running, close
  *     record.c   a tape becomes captured graphs
+ *     nodes.c    the diagnostic: a tape is launched node by node, and timed
  *     bind.c     running halves of the kernels, by name
  *     products.c, conv.c, attention.c, elementwise.c ...   those, family by family (plan.h)
  */
@@ -45,6 +46,13 @@ enum store store_of(enum dtype t);
 int cuda_record(struct device *d, struct tape *t, struct error *e);
 int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e);
 void cuda_forget(struct tape *t);
+/* Lets every kernel of a program prepare its launches, those that have not. They keep it
+ * until the capture's end, or, for nodes.c, until cuda_forget. */
+int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
+/* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
+int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e);
+/* nodes.c: returns when the program has ended. */
+int cuda_run_nodes(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 
 /* Fills `e` with the call, the error's name and what it means; clears CUDA's own
  * record of it; returns PL_FAIL. */

@@ -16,7 +16,8 @@
  * graph is always met and is not recorded.
  *
  * Invariant: after cuda_record nothing is created or allocated any more; a launch
- * reads the same addresses at every step.
+ * reads the same addresses at every step. The diagnostic that launches node by node
+ * (nodes.c) is the exception.
  */
 #include <string.h>
 
@@ -116,17 +117,11 @@ static struct launch launch_now(const struct capture *c, const struct entry *ent
 {
     struct launch l = entry->launch;
     l.stream = c->s->lane[entry->lane];
-    for (int k = 0; k < MAX_IN + MAX_OUT; k++) {
-        if (!entry->move[k].loop) continue;
-        char *at = entry->move[k].base + entry->move[k].advance * (int64_t)c->t->iteration[entry->move[k].loop];
-        if (k < MAX_IN) l.in[k].data = at;
-        else l.out[k - MAX_IN].data = at;
-    }
+    tape_advance(c->t, entry, &l);
     return l;
 }
 
-/* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
-static int name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e)
+int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e)
 {
     const struct node *n = node_at(t->graph, entry->node);
     return error_prepend(e, "%s: node %u %s in '%s' (%s)", program_name(p), entry->node, op_table[n->op].name,
@@ -140,7 +135,7 @@ static int capture_entry(struct capture *c, uint32_t k, struct error *e)
     for (int i = 0; i < entry->nwait; i++)
         if (c->seen[entry->wait[i]] == c->piece) TRY_CUDA(cudaStreamWaitEvent(stream, c->done[entry->wait[i]], 0));
     const struct launch l = launch_now(c, entry);
-    if (cuda_kernel_named(entry->kernel->name)->launch(&l, e)) return name_entry(c->t, c->program, entry, e);
+    if (cuda_kernel_named(entry->kernel->name)->launch(&l, e)) return cuda_name_entry(c->t, c->program, entry, e);
     c->launches++;
     if (c->done[k]) {
         TRY_CUDA(cudaEventRecord(c->done[k], stream));
@@ -238,14 +233,14 @@ static void close_capture(struct capture *c)
 }
 
 /* Everything a library wants to decide is decided here, before the capture. */
-static int prepare_program(const struct cuda_state *s, struct tape *t, enum program p, struct error *e)
+int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e)
 {
     for (uint32_t k = 0; k < t->program[p].n; k++) {
         struct entry *entry = &t->program[p].at[k];
         if (entry->kind != ENTRY_LAUNCH) continue;
         const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
         CHECK(kernel, "no running half for %s: was the plan made for another device?", entry->kernel->name);
-        if (kernel->prepare && kernel->prepare(s, entry, e)) return name_entry(t, p, entry, e);
+        if (kernel->prepare && !entry->launch.state && kernel->prepare(s, entry, e)) return cuda_name_entry(t, p, entry, e);
     }
     return PL_OK;
 }
@@ -267,7 +262,7 @@ static int record_program(struct cuda_state *s, struct tape *t, enum program p, 
     struct capture c = {.s = s, .t = t, .program = p, .into = t->device_state};
     c.done = mem_alloc((n + 1) * sizeof(cudaEvent_t));
     c.seen = mem_alloc((n + 1) * sizeof *c.seen);
-    int rc = prepare_program(s, t, p, e);
+    int rc = cuda_prepare(s, t, p, e);
     if (!rc) rc = capture_program(&c, e);
     close_capture(&c);
     release_program(t, p);
@@ -293,6 +288,7 @@ void cuda_forget(struct tape *t)
     struct recording *r = t->device_state;
     if (!r) return;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
+        release_program(t, p); /* what nodes.c had prepared again */
         for (uint32_t k = 0; k < r->pieces[p].n; k++) cudaGraphExecDestroy(r->pieces[p].at[k].graph);
         vec_free(&r->pieces[p]);
     }
@@ -322,6 +318,7 @@ int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     struct cuda_state *s = d->state;
     check_asked(t, p);
+    if (t->nodes || t->timing) return cuda_run_nodes(s, t, p, e);
     const struct recording *r = t->device_state;
     for (uint32_t k = 0; k < r->pieces[p].n; k++) {
         const struct piece *x = &r->pieces[p].at[k];

@@ -167,13 +167,13 @@ void *tape_address(const struct tape *t, id tensor)
 
 /* --- replaying ---------------------------------------------------------------------- */
 
-static void advance(const struct tape *t, struct entry *e)
+void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
 {
     for (int k = 0; k < MAX_IN + MAX_OUT; k++) {
         if (!e->move[k].loop) continue;
         char *at = e->move[k].base + e->move[k].advance * (int64_t)t->iteration[e->move[k].loop];
-        if (k < MAX_IN) e->launch.in[k].data = at;
-        else e->launch.out[k - MAX_IN].data = at;
+        if (k < MAX_IN) l->in[k].data = at;
+        else l->out[k - MAX_IN].data = at;
     }
 }
 
@@ -211,15 +211,12 @@ static void run_timed(struct timing *t, enum program p, const struct entry *e)
 {
     double from = clock_seconds();
     e->kernel->run(&e->launch);
-    double to = clock_seconds();
-    t->seconds[e->node] += to - from;
-    t->calls[e->node]++;
-    if (t->n_events < t->room) t->events[t->n_events++] = (struct timing_event){e->node, e->position, (uint8_t)p, e->lane, from, to};
+    timing_add(t, &(struct timing_event){e->node, e->position, (uint8_t)p, e->lane, from, clock_seconds()});
 }
 
 static void launch(struct tape *t, enum program p, struct entry *e)
 {
-    if (e->advances) advance(t, e);
+    if (e->advances) tape_advance(t, e, &e->launch);
     if (t->poison && e->launch.work_bytes) memset(e->launch.work, 0xff, e->launch.work_bytes);
     if (t->timing) run_timed(t->timing, p, e);
     else e->kernel->run(&e->launch);
@@ -228,18 +225,21 @@ static void launch(struct tape *t, enum program p, struct entry *e)
     if (t->poison) poison_after(t, p, e);
 }
 
+uint32_t tape_follow(struct tape *t, enum program p, uint32_t k)
+{
+    const struct entry *e = &t->program[p].at[k];
+    if (e->kind == ENTRY_LOOP) {
+        CHECK(t->trip[e->loop] >= 1 && t->trip[e->loop] <= t->graph->loops.at[e->loop].trip);
+        t->iteration[e->loop] = 0;
+    } else if (e->kind == ENTRY_END && ++t->iteration[e->loop] < t->trip[e->loop]) {
+        while (t->program[p].at[k].kind != ENTRY_LOOP || t->program[p].at[k].loop != e->loop) k--;
+    }
+    return k + 1;
+}
+
 void tape_run(struct tape *t, enum program p)
 {
     if (t->poison) poison_all(t, p);
-    for (uint32_t k = 0; k < t->program[p].n; k++) {
-        struct entry *e = &t->program[p].at[k];
-        if (e->kind == ENTRY_LOOP) {
-            CHECK(t->trip[e->loop] >= 1 && t->trip[e->loop] <= t->graph->loops.at[e->loop].trip);
-            t->iteration[e->loop] = 0;
-        } else if (e->kind == ENTRY_LAUNCH) {
-            launch(t, p, e);
-        } else if (++t->iteration[e->loop] < t->trip[e->loop]) {
-            while (t->program[p].at[k].kind != ENTRY_LOOP || t->program[p].at[k].loop != e->loop) k--;
-        }
-    }
+    for (uint32_t k = 0; k < t->program[p].n; k = tape_follow(t, p, k))
+        if (t->program[p].at[k].kind == ENTRY_LAUNCH) launch(t, p, &t->program[p].at[k]);
 }

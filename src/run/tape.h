@@ -57,6 +57,7 @@ struct tape {
     uint32_t *iteration;              /* by loop, while running */
     struct { uint32_t from, to; } *range; /* by loop: its positions in the order */
     bool poison;                      /* diagnostic: dead bytes become NaN */
+    bool nodes;                       /* diagnostic: a device that replays whole programs waits behind each node */
     void (*observe)(void *observer, const struct entry *e); /* called after each launch; NULL: nobody looks */
     void *observer;
     struct timing *timing;            /* NULL: nobody measures */
@@ -68,6 +69,11 @@ void tape_build(struct tape *t, const struct graph *g, const struct placement *p
 void tape_free(struct tape *t);
 /* Replays a program in order on the calling thread: the CPU's runner. */
 void tape_run(struct tape *t, enum program p);
+/* For runners: the entry that follows k in this run, from 0 until the program's n; loops
+ * are entered, counted and left on the way. */
+uint32_t tape_follow(struct tape *t, enum program p, uint32_t k);
+/* Gives `l`, the entry's launch or a copy of it, the addresses of the current iteration. */
+void tape_advance(const struct tape *t, const struct entry *e, struct launch *l);
 /* Where a tensor's first element lies. */
 void *tape_address(const struct tape *t, id tensor);
 

@@ -12,6 +12,13 @@ void timing_init(struct timing *t, const struct graph *g)
     t->calls = mem_alloc(t->nodes * sizeof *t->calls);
 }
 
+void timing_add(struct timing *t, const struct timing_event *v)
+{
+    t->seconds[v->node] += v->to - v->from;
+    t->calls[v->node]++;
+    if (t->n_events < t->room) t->events[t->n_events++] = *v;
+}
+
 void timing_note(struct timing *t, uint32_t launches)
 {
     t->events = mem_resize(t->events, launches * sizeof *t->events);

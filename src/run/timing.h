@@ -2,9 +2,10 @@
  * timing.h: how long each node of a tape took, and when.
  *
  * A tape with a timing takes the clock before and after every launch and adds up, by
- * node, and where there is room for it notes the launch itself; without one (the usual case) the runner pays a test of a pointer. The CPU's
- * runner alone knows it: a device that replays a whole program at once has no nodes
- * to time.
+ * node, and where there is room for it notes the launch itself; without one (the usual
+ * case) the runner pays a test of a pointer. A device that replays whole programs has no
+ * nodes to time: given a timing it launches node by node instead (src/cuda/nodes.c), so
+ * that what it times is the nodes, and no longer the step.
  */
 #ifndef TIMING_H
 #define TIMING_H
@@ -28,6 +29,8 @@ struct timing {
 };
 
 void timing_init(struct timing *t, const struct graph *g);
+/* One launch more. */
+void timing_add(struct timing *t, const struct timing_event *v);
 /* Makes room for the next `launches` to be noted, and forgets those that were. */
 void timing_note(struct timing *t, uint32_t launches);
 /* Sums only; what was noted stays. */

@@ -145,14 +145,14 @@ int bench_run(struct bench *b, int64_t steps, struct error *e)
     int rc = PL_OK;
     for (int64_t i = 0; i < steps && !rc; i++) {
         double seconds;
-        if (b->has_timing) timing_clear(&b->now);
+        timing_clear(&b->now);
         rc = take_step(b, &seconds, e);
         if (rc) break;
         if (b->steps == b->room) {
             b->room = 2 * b->room + 16;
             b->seconds = mem_resize(b->seconds, b->room * sizeof *b->seconds);
         }
-        if (b->has_timing && (!b->steps || seconds < bench_least(b))) timing_copy(&b->fastest, &b->now);
+        if (b->run.tape.timing && (!b->steps || seconds < bench_least(b))) timing_copy(&b->fastest, &b->now);
         b->seconds[b->steps++] = seconds;
     }
     return rc;
@@ -166,18 +166,33 @@ int bench_open(struct bench *b, const struct config *c, const struct run_options
     if (!rc) rc = run_start(&b->run, NULL, true, e);
     if (!rc) rc = state_reset(&b->run.graph, &b->run.device, &b->run.tape, run_staging(&b->run), PLAN_STAGING, e);
     if (!rc) rc = put_inputs(&b->run, e);
-    if (!rc && b->run.device.kind != DEVICE_CUDA) {
-        timing_init(&b->now, &b->run.graph);
-        timing_init(&b->fastest, &b->run.graph);
-        b->has_timing = true;
-        b->run.tape.timing = &b->now;
-    }
-    return rc ? rc : take_step(b, &warm, e);
+    if (rc) return rc;
+    timing_init(&b->now, &b->run.graph);
+    timing_init(&b->fastest, &b->run.graph);
+    if (!bench_replays(b)) bench_by_node(b);
+    return take_step(b, &warm, e);
+}
+
+bool bench_replays(const struct bench *b) { return b->run.device.kind == DEVICE_CUDA; }
+
+void bench_by_node(struct bench *b) { b->run.tape.timing = &b->now; }
+
+int bench_time_nodes(struct bench *b, struct error *e)
+{
+    double seconds;
+    if (b->run.tape.timing) return PL_OK;
+    timing_clear(&b->now);
+    bench_by_node(b);
+    int rc = take_step(b, &seconds, e);
+    b->run.tape.timing = NULL;
+    timing_copy(&b->fastest, &b->now);
+    return rc;
 }
 
 void bench_close(struct bench *b)
 {
-    if (b->has_timing) timing_free(&b->now), timing_free(&b->fastest);
+    timing_free(&b->now);
+    timing_free(&b->fastest);
     mem_free(b->seconds);
     run_close(&b->run);
 }
@@ -220,7 +235,7 @@ uint32_t bench_ops(const struct bench *b, struct bench_op *out)
     const struct graph *g = &b->run.graph;
     struct bench_op sums[2 * OP_COUNT];
     memset(sums, 0, sizeof sums);
-    for (id n = 1; b->has_timing && n < g->nodes.n; n++) {
+    for (id n = 1; n < g->nodes.n; n++) {
         const struct node *x = node_at(g, n);
         if (!b->fastest.calls[n]) continue;
         struct query q;

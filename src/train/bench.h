@@ -18,8 +18,7 @@ struct bench {
     int64_t taken;             /* steps, warm-up included */
     double *seconds;           /* of each measured step */
     uint32_t steps, room;      /* room: of `seconds`, in steps */
-    struct timing now, fastest; /* by node; of the fastest step. Empty on a device without nodes */
-    bool has_timing;
+    struct timing now, fastest; /* by node; of the fastest step that was timed so */
 };
 
 /* What all nodes of one op took in the fastest step. */
@@ -33,6 +32,14 @@ struct bench_op {
 /* Plans and starts; the first step has been taken when this returns. PL_NOFIT as run_plan. */
 int bench_open(struct bench *b, const struct config *c, const struct run_options *o, struct error *e);
 int bench_run(struct bench *b, int64_t steps, struct error *e);
+/* A device that replays whole programs is measured doing that; the CPU times its nodes in the
+ * same steps. From this call on every step is timed by node, where that means that the card
+ * is waited for behind each: such steps are slower than the measured ones. */
+void bench_by_node(struct bench *b);
+/* One step by node, which is none of the measured; nothing where those were. */
+int bench_time_nodes(struct bench *b, struct error *e);
+/* The measured steps were replayed whole. */
+bool bench_replays(const struct bench *b);
 void bench_close(struct bench *b);
 
 double bench_least(const struct bench *b);

@@ -371,6 +371,7 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     r->has_tape = true;
     if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;
     r->tape.poison = getenv("PLIMSOLL_POISON") != NULL;
+    r->tape.nodes = getenv("PLIMSOLL_NODES") != NULL;
     if ((rc = put_samples(r, e))) return rc;
     if (!load) return PL_OK;
     return weights_load(&r->weights, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING,
