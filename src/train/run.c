@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "io/file.h"
 #include "run/calibration.h"
 #include "train/config_rows.h"
@@ -18,30 +19,16 @@
 
 /* What `memory.budget: auto` leaves to the system and to our own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
+static const uint64_t CARD_RESERVE = (uint64_t)1 << 30; /* the context and code */
 
 /* --- the budget ------------------------------------------------------------------ */
 
-static uint64_t read_number(const char *path, const char *key)
-{
-    char *text, *at;
-    size_t n;
-    struct error e;
-    unsigned long long x = 0;
-    if (file_read(path, 1 << 20, &text, &n, &e)) return 0;
-    at = *key ? strstr(text, key) : text;
-    if (at && sscanf(at + strlen(key), "%llu", &x) != 1) x = 0;
-    mem_free(text);
-    return x;
-}
-
-/* Free memory: what the kernel says is available, or what the control group
- * leaves, whichever is less. */
+/* What the kernel says is available, or what the control group leaves. */
 static uint64_t free_memory(void)
 {
-    uint64_t free = read_number("/proc/meminfo", "MemAvailable:") << 10;
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", ""), used = read_number("/sys/fs/cgroup/memory.current", "");
-    if (limit && (limit <= used || limit - used < free)) free = limit > used ? limit - used : 0;
-    return free;
+    struct system_memory m;
+    system_memory(&m);
+    return m.available;
 }
 
 static int resolve_budget(struct run *r, struct error *e)
@@ -49,6 +36,10 @@ static int resolve_budget(struct run *r, struct error *e)
     const struct config_budget *b = &r->config->memory_budget;
     r->budget = b->kind == BUDGET_BYTES ? b->bytes : 0;
     if (b->kind != BUDGET_AUTO) return PL_OK;
+    if (r->device.kind == DEVICE_CUDA) { /* of the card that is planned for, whether it is here or not */
+        r->budget = r->device.profile.memory_bytes - min_u64(CARD_RESERVE, r->device.profile.memory_bytes / 2);
+        return PL_OK;
+    }
     uint64_t free = free_memory();
     char have[32], keep[32];
     if (free <= BUDGET_RESERVE)
@@ -278,8 +269,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output,
                               .prompts = o->prompts};
-    int rc = resolve_budget(r, e);
-    if (!rc) rc = open_model(r, o, e);
+    int rc = open_model(r, o, e);
     if (!rc && (o->train || o->evaluate)) rc = feed_plan(c, &r->model, o->train, &r->batch.prompts, &r->loader_bytes, &r->embeddings, e);
     r->model.partial = r->batch.prompts.part != PART_ALL;
     r->batch.prompts.loss = recipe_loss(c);
@@ -288,7 +278,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = check_groups(r, o->train, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
-    if ((rc = open_profile(r, e))) return rc;
+    if ((rc = open_profile(r, e)) || (rc = resolve_budget(r, e))) return rc;
     if ((rc = second_wanted(c, &r->away_auto, &r->away, e))) return rc;
     if ((rc = second_budget(c, r->device.kind, free_memory(), &r->host_budget, e))) return rc;
 
