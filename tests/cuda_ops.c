@@ -453,10 +453,10 @@ static int summarise(void)
         all.passed += r->passed, all.failed += r->failed, all.skipped += r->skipped, all.lacking += r->lacking;
         for (int op = 0; op < OP_COUNT; op++) all.lacks[op] |= r->lacks[op], all.has[op] |= r->has[op];
     }
-    printf("ops without a kernel (*: for some operands):");
+    printf("%d cases without a kernel, of ops (*: for some operands):", all.lacking);
     for (int op = 1; op < OP_COUNT; op++)
         if (all.lacks[op]) printf(" %s%s", op_table[op].name, all.has[op] ? "*" : "");
-    printf("\n%d passed, %d failed, %d without a kernel, %d skipped\n", all.passed, all.failed, all.lacking, all.skipped);
+    printf("\n%d passed, %d failed, %d skipped\n", all.passed, all.failed, all.skipped);
     return all.failed ? 1 : 0;
 }
 
