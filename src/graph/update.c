@@ -68,7 +68,7 @@ void infer_adafactor(struct infer *f)
 }
 
 /* Bytes as they are; codes are looked up one by one, which no vector unit speeds up: at the
- * matrix rate a code weighs as much as so many operations (measured, docs/memory.md). */
+ * matrix rate a code weighs as much as so many operations (an estimate; calibration corrects it). */
 struct cost cost_adamw_8bit(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     enum { OPERATIONS = 160 };
