@@ -272,16 +272,15 @@ static int card_row(const struct options *o, const char *card, struct row *row, 
     char *end, profile[96];
     const char *sets[] = {"device.kind=cuda", profile};
     double gib = strtod(card, &end);
-    bool named = profile_is_card(card);
+    bool named = !*card || *end;
     if (named) {
         struct profile p;
-        int rc = profile_card(&p, card, e);
-        if (rc) return rc;
+        if (profile_card(&p, card, e)) return error_prepend(e, "--devices: %s is not a number of GiB", card);
         gib = (double)p.memory_bytes / (double)GIB;
         snprintf(profile, sizeof profile, "device.profile=%s", card);
         snprintf(row->label, sizeof row->label, "%.40s", card);
-    } else if (!*card || *end || !(gib > 0 && gib < 1e5)) {
-        return error_set(e, PL_USAGE, "--devices: %s is neither a number of GiB nor the name of a card (`--set device.profile=?` lists those)", card);
+    } else if (!(gib > 0 && gib < 1e5)) {
+        return error_set(e, PL_USAGE, "--devices: %s GiB is no size of a card", card);
     } else {
         snprintf(row->label, sizeof row->label, "%g GiB", gib);
     }
