@@ -36,6 +36,18 @@ static int count_cards(void)
     return 0;
 }
 
+static bool name_card(char *name, size_t room)
+{
+    struct cudaDeviceProp card;
+    if (!count_cards()) return false;
+    if (cudaGetDeviceProperties(&card, 0) != cudaSuccess) {
+        cudaGetLastError();
+        return false;
+    }
+    snprintf(name, room, "%s", card.name);
+    return true;
+}
+
 /* A driver at least as new as the runtime, and a card behind it. */
 static int check_driver(struct error *e)
 {
@@ -61,6 +73,7 @@ static int check_card(struct cuda_state *s, struct error *e)
     TRY_CUDA(cudaSetDevice(0));
     TRY_CUDA(cudaGetDeviceProperties(&card, 0));
     snprintf(s->card, sizeof s->card, "%s", card.name);
+    s->sm = 10 * card.major + card.minor;
     cudaError_t rc = cuda_probe();
     if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction) {
         cudaGetLastError();
@@ -167,7 +180,7 @@ static bool look(const struct device *d, struct cuda_view *out)
     const struct cuda_state *s = d->state;
     size_t free_bytes = 0, total = 0;
     if (d->kind != DEVICE_CUDA || !s || cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) return false;
-    *out = (struct cuda_view){.captures = s->captures, .nodes = s->nodes, .launches = s->launches,
+    *out = (struct cuda_view){.sm = s->sm, .captures = s->captures, .nodes = s->nodes, .launches = s->launches,
                               .free_bytes = free_bytes, .total_bytes = total};
     memcpy(out->card, s->card, sizeof out->card);
     return true;
@@ -184,4 +197,4 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
 
 static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_copy, cuda_copy, cuda_close, cuda_memory};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look};
+const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look, name_card};

@@ -18,6 +18,7 @@
 
 struct cuda_state {
     char card[256];
+    int sm;
     cudaStream_t lane[LANE_COUNT];
     cublasLtHandle_t blas;
     uint64_t captures, nodes, launches; /* see struct cuda_view */

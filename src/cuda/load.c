@@ -57,6 +57,12 @@ int cuda_cards(void)
     return p ? p->cards() : 0;
 }
 
+bool cuda_card(char *name, size_t room)
+{
+    const struct cuda_plugin *p = plugin(NULL, 0);
+    return p && p->card(name, room);
+}
+
 bool cuda_look(const struct device *d, struct cuda_view *out)
 {
     const struct cuda_plugin *p = plugin(NULL, 0);

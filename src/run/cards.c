@@ -1,10 +1,12 @@
 /*
- * cards.c: profiles of cards that are not here (cards.def). A plan for one is made from its
- * published ceilings alone, the same everywhere.
+ * cards.c: profiles of cards that need not be here: measured ones that come with the program
+ * (profile_stored.c), and others by their published ceilings alone (cards.def).
  */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "run/calibration.h"
 #include "run/device.h"
 
 static const struct card {
@@ -27,12 +29,12 @@ static const struct card *find(const char *name)
     return NULL;
 }
 
-bool profile_is_card(const char *name) { return !strcmp(name, "h200") || find(name); }
+bool profile_is_card(const char *name) { return profile_is_stored(name) || find(name); }
 
-int profile_card(struct profile *p, const char *name, struct error *e)
+int profile_card(struct profile *p, struct calibration *calibration, const char *name, struct error *e)
 {
+    if (profile_is_stored(name)) return profile_stored(p, calibration, name, e);
     profile_default(p, DEVICE_CUDA, 0);
-    if (!strcmp(name, "h200")) return PL_OK;
     const struct card *c = find(name);
     if (!c) {
         struct text known = {0};
@@ -50,4 +52,19 @@ int profile_card(struct profile *p, const char *name, struct error *e)
     p->memory_bytes = (uint64_t)(c->gib * (double)(1u << 30));
     p->published = c->source;
     return PL_OK;
+}
+
+/* "NVIDIA GeForce RTX 4090" is rtx-4090: without the maker and the line, in small letters. */
+void profile_card_name(const char *model, char *out, size_t room)
+{
+    static const char *const left_out[] = {"NVIDIA ", "GeForce ", "Tesla "};
+    size_t n = 0;
+    for (size_t i = 0; i < COUNT(left_out); i++)
+        if (!strncmp(model, left_out[i], strlen(left_out[i]))) model += strlen(left_out[i]);
+    for (; *model && n + 1 < room; model++) {
+        bool plain = isalnum((unsigned char)*model);
+        if (plain) out[n++] = (char)tolower((unsigned char)*model);
+        else if (n && out[n - 1] != '-') out[n++] = '-';
+    }
+    out[n] = '\0';
 }

@@ -57,9 +57,15 @@ bool cpu_has_onednn(void), cpu_prefers_onednn(void);
 
 /* The profile a plan uses when nobody measured this machine (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);
-/* The published ceilings of a card that need not be here, by name (cards.c). */
-int profile_card(struct profile *p, const char *name, struct error *e);
+/* A card that need not be here, by name: as it was measured, else its published ceilings
+ * (cards.c). `c` must live as long as the profile. */
+int profile_card(struct profile *p, struct calibration *c, const char *name, struct error *e);
 bool profile_is_card(const char *name);
+/* The name that its profile has, of a card that calls itself `model`. */
+void profile_card_name(const char *model, char *out, size_t room);
+/* Measured profiles that come with the program (profile_stored.c). */
+bool profile_is_stored(const char *name);
+int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e);
 /* With or without oneDNN, which its name tells: a plan is followed only under the same name. */
 void profile_onednn(struct profile *p, bool takes_part);
 
