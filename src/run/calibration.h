@@ -27,7 +27,7 @@
 
 #include "run/kernel.h"
 
-enum { CURVE_POINTS = 16, OP_VARIANTS = 8, CLASSES_MOST = 768, EXTENTS = 3 };
+enum { CURVE_POINTS = 16, OP_VARIANTS = 8, CLASSES_MOST = 1024, EXTENTS = 3 };
 
 struct curve_point {
     double ideal, factor;

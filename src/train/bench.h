@@ -9,6 +9,7 @@
 #ifndef BENCH_H
 #define BENCH_H
 
+#include "run/calibration.h"
 #include "train/run.h"
 
 enum { BENCH_STEPS_MOST = 10000 };
@@ -29,6 +30,13 @@ struct bench_op {
     double seconds, predicted, ideal, flops, bytes;
 };
 
+/* The same of nodes that are alike to a card (run/calibration.h). */
+struct bench_class {
+    struct op_class of;        /* its curve is not filled */
+    uint64_t calls;
+    double seconds, predicted;
+};
+
 /* Plans and starts; the first step has been taken when this returns. PL_NOFIT as run_plan. */
 int bench_open(struct bench *b, const struct config *c, const struct run_options *o, struct error *e);
 int bench_run(struct bench *b, int64_t steps, struct error *e);
@@ -46,6 +54,9 @@ double bench_least(const struct bench *b);
 double bench_median(const struct bench *b);
 /* Ops by time, the largest first; returns how many. `out` has room for 2 * OP_COUNT. */
 uint32_t bench_ops(const struct bench *b, struct bench_op *out);
+
+/* Classes by how many seconds the prediction is off, the largest first; returns how many. The caller frees them. */
+uint32_t bench_classes(const struct bench *b, struct bench_class **out);
 
 /* The peak of this process's resident memory; 0 where the system does not say. */
 uint64_t bench_peak_resident(void);
