@@ -156,6 +156,85 @@ static void test_predicts(void **state)
     text_free(&out);
 }
 
+/* A program by the waits that the tape has, which a card is given. */
+static double by_tape(const struct tape *t, enum program p, const double *seconds)
+{
+    double free[LANE_COUNT] = {0}, total = 0, begun = 0, *done = mem_alloc((t->program[p].n + 1) * sizeof *done);
+    id loop = 0;
+    for (uint32_t k = 0; k <= t->program[p].n; k++) {
+        const struct entry *x = &t->program[p].at[k];
+        if (k < t->program[p].n && x->kind != ENTRY_LAUNCH) continue;
+        double times = 1;
+        for (id l = loop; l; l = t->graph->loops.at[l].parent) times *= t->graph->loops.at[l].trip;
+        if (k == t->program[p].n || x->loop != loop) {
+            double now = fmax(free[0], free[1]);
+            total += times * (now - begun);
+            free[0] = free[1] = begun = now;
+            if (k == t->program[p].n) break;
+            loop = x->loop;
+            times = 1;
+            for (id l = loop; l; l = t->graph->loops.at[l].parent) times *= t->graph->loops.at[l].trip;
+        }
+        double when = free[x->lane];
+        for (int i = 0; i < x->nwait; i++) when = fmax(when, done[x->wait[i]]);
+        free[x->lane] = done[k] = when + seconds[x->node] / times;
+    }
+    mem_free(done);
+    return total;
+}
+
+static const char *const away[] = {"optimizer", "[optimizer, masters]", "weights", "activations", "[optimizer, masters, weights, activations]"};
+
+/* Copies beside arithmetic: as the tape's waits have it, never less than the longer lane, never more than both. */
+static void test_lanes(void **state)
+{
+    (void)state;
+    struct profile ideal;
+    profile_default(&ideal, DEVICE_CUDA, 0);
+    for (size_t i = 0; i < 2 * COUNT(away); i++) {
+        struct config c;
+        struct run r;
+        struct error e = {0};
+        struct tape t;
+        char set[96];
+        const char *const sets[] = {"model.preset=sam-vit-b", "train.effective_batch=4", "memory.micro_batch=2", "memory.head_chunks=2", "device=cuda",
+                                    "device.profile=h200", "memory.fused_step=off", "memory.host_budget=none"};
+        config_init(&c);
+        for (size_t k = 0; k < COUNT(sets); k++)
+            if (config_set(&c, sets[k], &e)) fail_msg("%s", e.text);
+        snprintf(set, sizeof set, "memory.offload=%s", away[i % COUNT(away)]);
+        if (config_set(&c, set, &e) || config_set(&c, i < COUNT(away) ? "memory.recompute=none" : "memory.recompute=all", &e)) fail_msg("%s", e.text);
+        if (run_plan(&r, &c, &(struct run_options){.train = true}, &e)) fail_msg("%s", e.text);
+        double *seconds = mem_alloc(r.graph.nodes.n * sizeof *seconds), whole = 0;
+        char *const arena[SPACE_COUNT] = {0};
+        for (id n = 1; n < r.graph.nodes.n; n++) {
+            const struct node *x = node_at(&r.graph, n);
+            struct query q;
+            query_fill(&q, &r.graph, x, &r.device.profile);
+            q.kernel = r.plan.placement.binding[n].kernel;
+            seconds[n] = kernel_seconds(&q, x->op);
+            for (id l = x->loop; l; l = r.graph.loops.at[l].parent) seconds[n] *= r.graph.loops.at[l].trip;
+        }
+        tape_build(&t, &r.graph, &r.plan.placement, arena, 1);
+        for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
+            double lane[LANE_COUNT] = {0}, least = lanes_seconds(&r.graph, p, seconds, NULL), placed = lanes_seconds(&r.graph, p, seconds, &r.plan.placement);
+            double taped = by_tape(&t, p, seconds);
+            for (uint32_t k = 0; k < t.program[p].n; k++)
+                if (t.program[p].at[k].kind == ENTRY_LAUNCH) lane[t.program[p].at[k].lane] += seconds[t.program[p].at[k].node];
+            print_message("%s, %s: lanes %.4f and %.4f; %.4f at least, %.4f placed, %.4f by the tape\n", away[i % COUNT(away)], program_name(p), lane[0], lane[1],
+                          least, placed, taped);
+            assert_true(least >= fmax(lane[0], lane[1]) * (1 - 1e-9) && placed >= least * (1 - 1e-9) && placed <= (lane[0] + lane[1]) * (1 + 1e-9));
+            assert_true(fabs(placed / taped - 1) < 0.02);
+            whole += placed;
+        }
+        assert_true(fabs(whole / r.plan.seconds - 1) < 1e-9);
+        tape_free(&t);
+        mem_free(seconds);
+        run_close(&r);
+        config_free(&c);
+    }
+}
+
 /* `from` replaced by `to` is refused, and the message has `word`. */
 static void refuses(const struct text *t, const char *from, const char *to, const char *word)
 {
@@ -190,8 +269,8 @@ static void test_damaged(void **state)
     profile_write(&p, &t);
     refuses(&t, "\"classes\": [", "\"classes\": 7, \"rest\": [", "classes");
     refuses(&t, "\"extents\": [", "\"extents\": [1, ", "extents");
-    refuses(&t, "  4,", "  500,", "extent");
-    refuses(&t, "  4,", "  5,", "twice");
+    refuses(&t, "[4,", "[500,", "extent");
+    refuses(&t, "[4,", "[5,", "twice");
     refuses(&t, "\"kernel\": \"cuda_add\"", "\"kernel\": \"\"", "kernel");
     refuses(&t, "\"memory_bytes\": ", "\"memory_bytes\": -", "memory_bytes");
     refuses(&t, "\"name\": \"h200\"", "\"name\": 3", "name");
@@ -220,12 +299,13 @@ static void test_nearest(void **state)
     id x = graph_param(&g, "x", DT_F32, DIM(1024, 1024), (struct init){0}), w = graph_param(&g, "w", DT_F32, DIM(1024, 1024), (struct init){0});
     query_fill(&q, &g, node_at(&g, tensor_at(&g, op_linear(&g, x, w, 0))->node), &p);
     q.kernel = &ours;
-    assert_true(class_find(c, &q, OP_LINEAR)->curve.at[0].factor == 3);
+    assert_true(class_find(c, &q, OP_LINEAR, 1e-5)->curve.at[0].factor == 3);
+    assert_true(class_find(c, &q, OP_LINEAR, 10)->curve.at[0].factor == 3); /* both are as far from that */
     q.kernel = &theirs;
-    assert_true(class_find(c, &q, OP_LINEAR)->curve.at[0].factor == 4);
+    assert_true(class_find(c, &q, OP_LINEAR, 1e-5)->curve.at[0].factor == 4);
     q.kernel = &others;
-    assert_true(class_find(c, &q, OP_LINEAR)->curve.at[0].factor == 4);
-    assert_null(class_find(c, &q, OP_ADD));
+    assert_true(class_find(c, &q, OP_LINEAR, 1e-5)->curve.at[0].factor == 4);
+    assert_null(class_find(c, &q, OP_ADD, 1e-5));
     graph_free(&g);
 }
 
@@ -254,7 +334,7 @@ static void test_stored(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fit), cmocka_unit_test(test_predicts), cmocka_unit_test(test_damaged), cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_fit), cmocka_unit_test(test_predicts), cmocka_unit_test(test_damaged), cmocka_unit_test(test_nearest), cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_names), cmocka_unit_test(test_stored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

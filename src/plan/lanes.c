@@ -10,7 +10,8 @@ struct walk {
     const struct placement *placed;
     const struct life *life;      /* of the program; with a placement only */
     double free[LANE_COUNT];      /* when each lane is through with what it has so far */
-    double (*until)[LANE_COUNT];  /* by storage: when each lane is through with it */
+    double (*until)[LANE_COUNT];  /* by storage: when each lane is through with it... */
+    double (*written)[LANE_COUNT]; /* ...and with what it writes there: two may read at once */
     VEC(id) touched[LANE_COUNT];  /* storages that die, of the compute space, that a lane was busy with */
     bool (*noted)[LANE_COUNT];    /* by storage: it is among those */
     double total, begun;          /* of the stretch since the last join */
@@ -60,7 +61,7 @@ static double begins(const struct walk *w, const struct node *x, id node, uint32
         if (!t) continue;
         id s = tensor_at(w->g, t)->storage;
         const struct storage *st = &w->g->storages.at[s];
-        when = fmax(when, w->until[s][other(lane)]);
+        when = fmax(when, (i < x->nin ? w->written : w->until)[s][other(lane)]);
         if (w->placed && w->life[s].start == k && !storage_lasts(st) && st->space == SPACE_DEVICE)
             when = fmax(when, bytes_free(w, lane, w->placed->offset[s], st->bytes, k));
     }
@@ -78,6 +79,7 @@ static void ends(struct walk *w, const struct node *x, double when)
         id s = tensor_at(w->g, t)->storage;
         const struct storage *st = &w->g->storages.at[s];
         w->until[s][x->lane] = when;
+        if (i >= x->nin) w->written[s][x->lane] = when;
         if (!w->placed || w->noted[s][x->lane] || storage_lasts(st) || st->space != SPACE_DEVICE) continue;
         w->noted[s][x->lane] = true;
         vec_push(&w->touched[x->lane], s);
@@ -104,6 +106,7 @@ double lanes_seconds(const struct graph *g, enum program program, const double *
     if (!copies(g, program)) return add_up(g, program, seconds);
     struct walk w = {.g = g, .placed = placed, .life = placed ? placed->life[program] : NULL};
     w.until = mem_alloc(g->storages.n * sizeof *w.until);
+    w.written = mem_alloc(g->storages.n * sizeof *w.written);
     w.noted = mem_alloc(g->storages.n * sizeof *w.noted);
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
         id n = g->order[program].nodes.at[k];
@@ -115,6 +118,7 @@ double lanes_seconds(const struct graph *g, enum program program, const double *
     join(&w, 0);
     for (int lane = 0; lane < LANE_COUNT; lane++) vec_free(&w.touched[lane]);
     mem_free(w.until);
+    mem_free(w.written);
     mem_free(w.noted);
     return w.total;
 }

@@ -79,10 +79,17 @@ static const struct curve *of_op(const struct calibration *c, enum op op, int va
     return NULL;
 }
 
+/* Far beyond what was measured nothing is faster than its ceiling: caches that made it so are too small there. */
+static double by_class(const struct curve *c, double ideal)
+{
+    double factor = curve_factor(c, ideal);
+    return ideal * (ideal > 4 * c->at[c->n - 1].ideal ? fmax(factor, 1) : factor);
+}
+
 double calibration_apply(const struct calibration *c, const struct query *q, enum op op, double ideal)
 {
-    const struct op_class *x = c->classes ? class_find(c, q, op) : NULL;
-    if (x) return fmax(ideal, IDEAL_LEAST) * curve_factor(&x->curve, fmax(ideal, IDEAL_LEAST));
+    const struct op_class *x = c->classes ? class_find(c, q, op, fmax(ideal, IDEAL_LEAST)) : NULL;
+    if (x) return by_class(&x->curve, fmax(ideal, IDEAL_LEAST));
     if (q->crosses) return ideal;
     enum dtype_class half = query_class(q);
     const struct curve *curve = of_op(c, op, op_variant(op, q->attr), half);

@@ -69,9 +69,9 @@ void class_of(struct op_class *x, const struct query *q, enum op op);
 int class_order(const void *a, const void *b);
 /* Sorts them and fills `first`. */
 void calibration_sort(struct calibration *c);
-/* The nearest class that was measured: rather of the same kernel, then of the same variant, then of near extents.
+/* The nearest class that was measured: rather of the same kernel, then of the same variant, then of near extents and ideal.
  * NULL: the op was not measured with such dtypes. */
-const struct op_class *class_find(const struct calibration *c, const struct query *q, enum op op);
+const struct op_class *class_find(const struct calibration *c, const struct query *q, enum op op, double ideal);
 
 double curve_factor(const struct curve *c, double ideal);
 /* The ideal, corrected. What was not measured is like what was: another class, variant or dtype

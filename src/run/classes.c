@@ -8,8 +8,9 @@
  *     the rest    rows                      the row
  *
  * A class that was not measured is taken for the nearest one: extents count by how many times
- * larger one is than the other, and any difference of them less than another variant, and that
- * less than another kernel.
+ * larger one is than the other, and so does an ideal that lies outside of what a class was measured at: from
+ * nodes that took a launch and no more nothing is learnt of long ones. All of that is less than
+ * another variant, and that less than another kernel.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -103,12 +104,19 @@ void calibration_sort(struct calibration *c)
     }
 }
 
-static int distance(const struct op_class *x, const struct op_class *y)
+/* Up to a factor of four the curve goes on. */
+static int outside(const struct curve *c, double ideal)
+{
+    double least = c->at[0].ideal, most = c->at[c->n - 1].ideal, times = ideal < least ? least / ideal : ideal / most;
+    return times > 4 ? (int)(2 * log2(times / 4)) : 0;
+}
+
+static int distance(const struct op_class *x, const struct op_class *y, double ideal)
 {
     int far = (x->variant != y->variant) * FAR_VARIANT;
     if (x->kernel[0] && strcmp(x->kernel, y->kernel)) far += FAR_KERNEL;
     for (int i = 0; i < EXTENTS; i++) far += abs(x->extent[i] - y->extent[i]);
-    return far;
+    return far + outside(&y->curve, ideal);
 }
 
 /* A copy between the spaces is like no other copy. */
@@ -117,7 +125,7 @@ static bool is_like(const struct op_class *x, const struct op_class *y)
     return x->half == y->half && !(x->op == OP_COPY && x->variant != y->variant);
 }
 
-const struct op_class *class_find(const struct calibration *c, const struct query *q, enum op op)
+const struct op_class *class_find(const struct calibration *c, const struct query *q, enum op op, double ideal)
 {
     struct op_class x;
     const struct op_class *nearest = NULL;
@@ -126,7 +134,7 @@ const struct op_class *class_find(const struct calibration *c, const struct quer
     for (int k = c->first[op]; k < c->first[op + 1]; k++) {
         const struct op_class *y = &c->class[k];
         if (!is_like(&x, y)) continue;
-        int far = distance(&x, y);
+        int far = distance(&x, y, ideal);
         if (nearest && far >= least) continue;
         nearest = y;
         least = far;

@@ -59,19 +59,32 @@ static void write_points(struct json_writer *w, const struct curve *c)
     json_end(w);
 }
 
-static void write_curve(struct json_writer *w, enum op op, int variant, int half, const struct curve *c)
+/* A curve is one line. */
+static void begin_line(struct json_writer *w)
 {
     json_begin_map(w, NULL);
+    w->indent = 0;
+}
+
+static void end_line(struct json_writer *w)
+{
+    json_end(w);
+    w->indent = 1;
+}
+
+static void write_curve(struct json_writer *w, enum op op, int variant, int half, const struct curve *c)
+{
+    begin_line(w);
     json_put_string(w, "op", op_table[op].name);
     if (*op_variant_name(op, variant)) json_put_string(w, "variant", op_variant_name(op, variant));
     json_put_string(w, "dtype", classes[half]);
     write_points(w, c);
-    json_end(w);
+    end_line(w);
 }
 
 static void write_class(struct json_writer *w, const struct op_class *x)
 {
-    json_begin_map(w, NULL);
+    begin_line(w);
     json_put_string(w, "op", op_table[x->op].name);
     json_put_string(w, "kernel", x->kernel);
     if (*op_variant_name(x->op, x->variant)) json_put_string(w, "variant", op_variant_name(x->op, x->variant));
@@ -80,7 +93,7 @@ static void write_class(struct json_writer *w, const struct op_class *x)
     for (int i = 0; i < EXTENTS; i++) json_put_int(w, NULL, x->extent[i]);
     json_end(w);
     write_points(w, &x->curve);
-    json_end(w);
+    end_line(w);
 }
 
 static void write_machine(struct json_writer *w, const struct profile *p, const struct calibration *c)
