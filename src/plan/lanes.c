@@ -5,6 +5,12 @@
 
 #include <math.h>
 
+/* A workspace that was used. */
+struct used {
+    uint64_t at, bytes;
+    double until;
+};
+
 struct walk {
     const struct graph *g;
     const struct placement *placed;
@@ -14,6 +20,7 @@ struct walk {
     double (*written)[LANE_COUNT]; /* ...and with what it writes there: two may read at once */
     VEC(id) touched[LANE_COUNT];  /* storages that die, of the compute space, that a lane was busy with */
     bool (*noted)[LANE_COUNT];    /* by storage: it is among those */
+    VEC(struct used) work;        /* of the compute lane, since the last join */
     double total, begun;          /* of the stretch since the last join */
     id loop;                      /* of that stretch */
 };
@@ -34,6 +41,7 @@ static void join(struct walk *w, id next)
     w->total += iterations(w->g, w->loop) * (now - w->begun);
     w->free[LANE_COMPUTE] = w->free[LANE_COPY] = w->begun = now;
     w->loop = next;
+    w->work.n = 0;
 }
 
 /* When the other lane is through with whatever had these bytes of the compute space and is
@@ -47,6 +55,10 @@ static double bytes_free(const struct walk *w, enum lane lane, uint64_t from, ui
         uint64_t at = w->placed->offset[s];
         if (w->life[s].end >= k || at >= from + bytes || from >= at + w->g->storages.at[s].bytes) continue;
         when = fmax(when, w->until[s][busy]);
+    }
+    for (uint32_t i = 0; i < w->work.n && busy == LANE_COMPUTE; i++) {
+        const struct used *x = &w->work.at[i];
+        if (x->at < from + bytes && from < x->at + x->bytes) when = fmax(when, x->until);
     }
     return when;
 }
@@ -70,9 +82,11 @@ static double begins(const struct walk *w, const struct node *x, id node, uint32
     return when;
 }
 
-static void ends(struct walk *w, const struct node *x, double when)
+static void ends(struct walk *w, const struct node *x, id node, double when)
 {
+    const struct binding *b = w->placed ? &w->placed->binding[node] : NULL;
     w->free[x->lane] = when;
+    if (b && b->work_bytes && x->lane == LANE_COMPUTE) vec_push(&w->work, ((struct used){b->work_offset, b->work_bytes, when}));
     for (int i = 0; i < x->nin + x->nout; i++) {
         id t = i < x->nin ? x->in[i] : x->out[i - x->nin];
         if (!t) continue;
@@ -113,10 +127,11 @@ double lanes_seconds(const struct graph *g, enum program program, const double *
         const struct node *x = node_at(g, n);
         if (op_table[x->op].flags & OPF_VIEW) continue;
         if (x->loop != w.loop) join(&w, x->loop);
-        ends(&w, x, begins(&w, x, n, k) + seconds[n] / iterations(g, x->loop));
+        ends(&w, x, n, begins(&w, x, n, k) + seconds[n] / iterations(g, x->loop));
     }
     join(&w, 0);
     for (int lane = 0; lane < LANE_COUNT; lane++) vec_free(&w.touched[lane]);
+    vec_free(&w.work);
     mem_free(w.until);
     mem_free(w.written);
     mem_free(w.noted);
