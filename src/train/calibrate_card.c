@@ -102,9 +102,16 @@ static void fit_replays(struct card_samples *s)
     s->gap = (v1 - s->speed * uv) / vv;
 }
 
+/* Points that fall together become one: ideals ascend. */
 static void round_curve(struct curve *c, double speed)
 {
-    for (int i = 0; i < c->n; i++) c->at[i] = (struct curve_point){rounded(c->at[i].ideal), rounded(fmin(fmax(speed * c->at[i].factor, 1e-3), 1e6))};
+    int n = 0;
+    for (int i = 0; i < c->n; i++) {
+        struct curve_point x = {rounded(c->at[i].ideal), rounded(fmin(fmax(speed * c->at[i].factor, 1e-3), 1e6))};
+        if (!n || x.ideal > c->at[n - 1].ideal) c->at[n++] = x;
+    }
+    memset(c->at + n, 0, (size_t)(CURVE_POINTS - n) * sizeof *c->at);
+    c->n = n;
 }
 
 /* What was not seen as a class is like the op as a whole. */
