@@ -191,12 +191,43 @@ template <typename U> __global__ void window_kernel(U *y, const U *x, windows g,
     }
 }
 
+constexpr int PIXEL_TURN = 6;
+
+/* A warp to a pixel, whose place is computed once, and all of its units on their way at once. */
+template <typename U> __global__ void window_pixels_kernel(U *y, const U *x, windows g, int64_t pixels, int back)
+{
+    const int lane = threadIdx.x % 32;
+    const int64_t warps = (int64_t)gridDim.x * (BLOCK / 32);
+    for (int64_t pixel = (int64_t)blockIdx.x * (BLOCK / 32) + threadIdx.x / 32; pixel < pixels; pixel += warps) {
+        const int64_t at = map_place(g, pixel, 0);
+        if (back && at < 0) continue;
+        const U *from = back ? x + pixel * g.each : x + at;
+        U *to = back ? y + at : y + pixel * g.each;
+        for (int64_t c = lane; c < g.each; c += 32 * PIXEL_TURN) {
+            U units[PIXEL_TURN];
+#pragma unroll
+            for (int k = 0; k < PIXEL_TURN; k++) {
+                units[k] = zero_of<U>();
+                if (at >= 0 && c + 32 * k < g.each) units[k] = from[c + 32 * k];
+            }
+#pragma unroll
+            for (int k = 0; k < PIXEL_TURN; k++)
+                if (c + 32 * k < g.each) to[c + 32 * k] = units[k];
+        }
+    }
+}
+
 extern "C" cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W, int64_t pixel, int64_t size, int back,
                                    cudaStream_t stream)
 {
     const int unit = unit_of(bits_of(y, x) | (uint64_t)pixel);
     const windows g = {H, W, pixel / unit, size, (W + size - 1) / size, (H + size - 1) / size};
-    const int64_t n = B * g.across * g.down * size * size * g.each;
+    const int64_t pixels = B * g.across * g.down * size * size, n = pixels * g.each;
+    if (g.each >= 32) {
+        const unsigned grid = grid_for(pixels * 32);
+        WITH_UNIT(unit, (window_pixels_kernel<U><<<grid, BLOCK, 0, stream>>>((U *)y, (const U *)x, g, pixels, back)));
+        return cudaGetLastError();
+    }
     WITH_UNIT(unit, (window_kernel<U><<<grid_for(n), BLOCK, 0, stream>>>((U *)y, (const U *)x, g, n, back)));
     return cudaGetLastError();
 }
