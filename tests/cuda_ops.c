@@ -17,6 +17,8 @@
  *
  * --time takes the same size (its first dimension times N with --grow), and
  * times launches of the row's own nodes, REPEATS to a recorded tape.
+ *
+ * cuda_ops --real [OP...] times what moves bytes at the shapes of training (cuda_real.inc).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -460,8 +462,11 @@ static int summarise(void)
     return all.failed ? 1 : 0;
 }
 
+#include "cuda_real.inc"
+
 int main(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "--real")) return real_main(argc - 2, argv + 2);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int jobs = cores >= 8 ? 6 : 2, count = 0;
     bool timing = false;

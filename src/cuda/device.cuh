@@ -42,16 +42,4 @@ inline unsigned grid_for(int64_t items)
     return (unsigned)(blocks < 1 ? 1 : blocks > GRID_MAX ? GRID_MAX : blocks);
 }
 
-/* Packs that a thread of a streaming kernel reads before it writes any: thread t of block b has
- * b * BLOCK * TURN + t and every BLOCK-th one behind it. */
-constexpr int TURN = 4;
-
-/* Blocks for so many packs, TURN to a thread, without a cap; a grid has 2^31 - 1 at most. */
-inline unsigned grid_of_packs(int64_t packs)
-{
-    const int64_t blocks = (packs + BLOCK * TURN - 1) / (BLOCK * TURN);
-    return (unsigned)(blocks < 1 ? 1 : blocks);
-}
-inline bool is_one_grid(int64_t packs) { return packs / (BLOCK * TURN) < INT32_MAX; }
-
 #endif

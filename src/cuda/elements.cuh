@@ -5,8 +5,8 @@
 #ifndef ELEMENTS_CUH
 #define ELEMENTS_CUH
 
-#include "cuda/device.cuh"
 #include "cuda/launch_elementwise.h"
+#include "cuda/streams.cuh"
 
 /* --- functions ------------------------------------------------------------------ */
 

@@ -86,6 +86,13 @@ extern "C" cudaError_t cuda_pair_form(enum function f, void *y, const void *a, c
 
 /* --- everything ----------------------------------------------------------------------- */
 
+/* As dense operands of this type have it. */
+template <typename T> static __device__ float function_of(int f, float x, float z)
+{
+    if (f == FUNCTION_SILU_GATE) return f_silu_gate::of<T>(x, z);
+    return f < FUNCTION_SLOPE ? act_value<T>(f - FUNCTION_ACT, x) : x * act_slope<T>(f - FUNCTION_SLOPE, z);
+}
+
 __global__ void any_kernel(int f, void *y, const void *a, const void *b, any_types types, form form, int64_t n, float value)
 {
     const int64_t step = (int64_t)gridDim.x * BLOCK;
@@ -99,9 +106,8 @@ __global__ void any_kernel(int f, void *y, const void *a, const void *b, any_typ
         else if (f == FUNCTION_SCALE) out = x * value;
         else if (f == FUNCTION_ADD) out = x + z;
         else if (f == FUNCTION_MUL) out = x * z;
-        else if (f == FUNCTION_SILU_GATE) out = f_silu_gate::of<float>(x, z);
-        else if (f < FUNCTION_SLOPE) out = act_value<float>(f - FUNCTION_ACT, x);
-        else out = x * act_slope<float>(f - FUNCTION_SLOPE, z);
+        else if (types.a == ANY_BF16 || types.a == ANY_F16) out = function_of<__nv_bfloat16>(f, x, z);
+        else out = function_of<float>(f, x, z);
         any_store(y, types.y, p.y, out);
     }
 }

@@ -8,6 +8,7 @@
  */
 #include "cuda/launch_tokens.h"
 #include "cuda/rows.cuh"
+#include "cuda/streams.cuh"
 
 constexpr int32_t IGNORED = -100;
 
