@@ -13,19 +13,20 @@
 #include "cuda/launch_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
 
-constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, SLOTS = 2, KEYS = HOPPER_KEYS, QUERIES = HOPPER_HELD;
+constexpr int SLOTS = 2;
 
 /* The barriers behind the tiles. */
 struct gates {
     uint64_t q, k[SLOTS], k_free[SLOTS], v[SLOTS], v_free[SLOTS];
 };
 template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
-template <int D> constexpr int tile_bytes = 128 * panels_of<D> * 128; /* of 128 rows */
+template <int D, int ROWS> constexpr int tile_bytes = ROWS * panels_of<D> * 128;
+template <int D, bool GRID> constexpr int workers_of = HOPPER_GROUPS(D, GRID) * GROUP;
 
 #if HAS_WGMMA
 
 /* Scores of keys that a query does not see. */
-static __device__ void cover(float (&s)[KEYS / 2], const attention &a, int first, int s0)
+template <int KEYS> static __device__ void cover(float (&s)[KEYS / 2], const attention &a, int first, int s0)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
 #pragma unroll
@@ -39,9 +40,10 @@ struct running {
 };
 
 /* Scores to probabilities against the running maximum of a row of either half. */
-template <bool GRID>
+template <bool GRID, int KEYS>
 static __device__ void soften(float (&s)[KEYS / 2], running &r, float factor, const float (&columns)[32], const float (&level)[2][2])
 {
+    constexpr int ROWS = KEYS / HOPPER_WIDTH;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float most[2] = {-CUDART_INF_F, -CUDART_INF_F}, here, part = 0;
@@ -52,7 +54,7 @@ static __device__ void soften(float (&s)[KEYS / 2], running &r, float factor, co
                 if (GRID) s[i] = fmaf(s[i], factor, columns[i % 32]);
                 most[n / 8] = fmaxf(most[n / 8], s[i]);
             }
-        here = GRID ? fmaxf(most[0] + level[half][0], most[1] + level[half][1]) : fmaxf(most[0], most[1]) * factor;
+        here = GRID ? fmaxf(most[0] + level[half][0], most[ROWS - 1] + level[half][ROWS - 1]) : fmaxf(most[0], most[1]) * factor;
         here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
         here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2));
         here = fmaxf(here, r.top[half]);
@@ -84,17 +86,18 @@ static __device__ void look_up(float (&level)[2][2], const attention &a, const f
 #endif
 
 template <typename T, int D, bool GRID>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
     hopper_forward(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int TILE = tile_bytes<D>, PANELS = panels_of<D>;
-    char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *k = q + TILE, *v = k + SLOTS * TILE;
+    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2, KEYS = HOPPER_KEYS(D, GRID), PANELS = panels_of<D>;
+    constexpr int HELD_BYTES = tile_bytes<D, QUERIES>, TILE = tile_bytes<D, KEYS>;
+    char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *k = q + HELD_BYTES, *v = k + SLOTS * TILE;
     gates *gate = reinterpret_cast<gates *>(v + SLOTS * TILE);
-    const int tiles = (a.T + QUERIES - 1) / QUERIES, turn_of = (int)(blockIdx.x % tiles);
-    const int t0 = (a.causal ? tiles - 1 - turn_of : turn_of) * QUERIES; /* the longest first */
-    const int64_t head = blockIdx.x / tiles;
+    const int tiles = (a.T + QUERIES - 1) / QUERIES, heads = a.B * a.H;
+    const int t0 = (a.causal ? tiles - 1 - (int)(blockIdx.x / heads) : (int)(blockIdx.x % tiles)) * QUERIES; /* the longest first */
+    const int64_t head = a.causal ? blockIdx.x % heads : blockIdx.x / tiles;
     const int b = (int)(head / a.H), h = (int)(head % a.H), g = h / (a.H / a.G), group = threadIdx.x / GROUP;
     const span keys = keys_of(a, t0, QUERIES);
 
@@ -109,9 +112,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_fewer<24>();
+        registers_fewer<WORKERS == 2 * GROUP ? 24 : 32>();
         if (threadIdx.x == WORKERS) {
-            barrier_expect(&gate->q, TILE);
+            barrier_expect(&gate->q, HELD_BYTES);
             fetch_rows<QUERIES, PANELS>(q, &m.q, b, h, t0, &gate->q);
             turn at = {0, 1};
             for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS, next<SLOTS>(at)) {
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             }
         }
     } else {
-        registers_more<240>();
+        registers_more<WORKERS == 2 * GROUP ? 240 : 160>();
         const int lane = threadIdx.x % 32, first = t0 + threadIdx.x / 32 * 16;
         const float factor = a.scale * LOG2E;
         const uint64_t mine = operand_at(q + group * 64 * 128, 16), k_at = operand_at(k, 16), v_at = operand_at(v, KEYS * 128);
@@ -160,8 +163,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             }
             hold(s);
             if (lane == 0) barrier_arrive(&gate->k_free[at.slot]);
-            if (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)) cover(s, a, first, s0);
-            soften<GRID>(s, r, factor, columns, level);
+            if (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)) cover<KEYS>(s, a, first, s0);
+            soften<GRID, KEYS>(s, r, factor, columns, level);
             product_wait<0>();
             hold(o), hold(p);
             if (s0 > keys.begin && lane == 0) barrier_arrive(&gate->v_free[last.slot]);
@@ -197,12 +200,13 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
+    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + (1 + 2 * SLOTS) * tile_bytes<D> + sizeof(gates);
+    const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, HOPPER_KEYS(D, GRID)> + sizeof(gates);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(hopper_forward<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
-    hopper_forward<T, D, GRID><<<(unsigned)blocks, THREADS, bytes, stream>>>(*a, *m);
+    hopper_forward<T, D, GRID><<<(unsigned)blocks, WORKERS + GROUP, bytes, stream>>>(*a, *m);
     return cudaGetLastError();
 }
 

@@ -35,11 +35,6 @@ template <int SLOTS> struct gates {
 
 #if HAS_WGMMA
 
-/* Where the walk stands: a head of those that read the keys, a tile of its queries. */
-struct walk {
-    int head, t0;
-};
-
 /* What 64 queries add for the columns of the grid, as s^T begins. */
 static __device__ void begin_with(float (&s)[QUERIES / 2], const side *from)
 {
@@ -109,8 +104,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     constexpr int HELD_BYTES = held_bytes<D>, TILE = tile_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(ring + SLOTS * SLOT);
-    const int tiles = (a.S + KEYS - 1) / KEYS, s0 = (int)(blockIdx.x % tiles) * KEYS; /* causal: the longest first */
-    const int64_t pair = blockIdx.x / tiles;
+    const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
+    const int s0 = (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS; /* the longest first */
+    const int64_t pair = a.causal ? blockIdx.x % pairs : blockIdx.x / tiles;
     const int b = (int)(pair / a.G), g = (int)(pair % a.G), each = a.H / a.G, group = threadIdx.x / GROUP;
     span queries = queries_of(a, s0, KEYS);
     queries.begin = queries.begin / QUERIES * QUERIES;

@@ -119,9 +119,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
     levels *rows = reinterpret_cast<levels *>(ring + ring_bytes<D, GRID>);
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(levels) : 0));
-    const int tiles = (a.T + QUERIES - 1) / QUERIES, turn_of = (int)(blockIdx.x % tiles);
-    const int t0 = (a.causal ? tiles - 1 - turn_of : turn_of) * QUERIES; /* the longest first */
-    const int64_t head = blockIdx.x / tiles;
+    const int tiles = (a.T + QUERIES - 1) / QUERIES, heads = a.B * a.H;
+    const int t0 = (a.causal ? tiles - 1 - (int)(blockIdx.x / heads) : (int)(blockIdx.x % tiles)) * QUERIES; /* the longest first */
+    const int64_t head = a.causal ? blockIdx.x % heads : blockIdx.x / tiles;
     const int b = (int)(head / a.H), h = (int)(head % a.H), g = h / (a.H / a.G), group = threadIdx.x / GROUP;
     const span keys = keys_of(a, t0, QUERIES);
 
