@@ -200,4 +200,4 @@ clean:
 	rm -rf $(BUILD)
 .PHONY: all tests examples install deps test check demo docs asan fuzz bench clean always
 
--include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d)
+-include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(BUILD)/bench/bench_cuda_attention.d

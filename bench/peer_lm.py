@@ -7,6 +7,7 @@ The shape is our preset llama-1b's (TinyLlama: 22 layers of 2048, 32 heads on 4,
 whole model with its loss, or with --by-block a layer, once for all, and the head: faster to compile. Logits are
 f32 in the loss. --tiny: a small shape, for trying it on a CPU."""
 import argparse
+import functools
 
 import torch
 import torch.nn as nn
@@ -48,8 +49,12 @@ class Head(nn.Module):
         return F.cross_entropy(self.out(self.norm(x)).float().flatten(0, 1), labels.flatten())
 
 
-def take_module(module, *inputs):
-    return module(*inputs)
+@functools.cache
+def compiled():
+    """One function for all layers: what is compiled for one serves the others."""
+    def take(module, *inputs):
+        return module(*inputs)
+    return torch.compile(take, dynamic=False)
 
 
 class Model(nn.Module):
@@ -58,7 +63,10 @@ class Model(nn.Module):
         self.embedding = nn.Embedding(tokens, width)
         self.layers = nn.ModuleList([Layer(width, inner, heads, groups) for _ in range(layers)])
         self.head = Head(width, tokens)
-        self.recompute, self.take = False, take_module
+        self.recompute = self.by_block = False
+
+    def take(self, module):
+        return functools.partial(compiled(), module) if self.by_block else module
 
     def forward(self, ids, labels):
         T, size = ids.shape[1], self.layers[0].size
@@ -67,8 +75,9 @@ class Model(nn.Module):
         x = self.embedding(ids)
         cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         for layer in self.layers:
-            x = checkpoint(self.take, layer, x, cosine, sine, use_reentrant=False) if self.recompute else self.take(layer, x, cosine, sine)
-        return self.take(self.head, x, labels)
+            take = self.take(layer)
+            x = checkpoint(take, x, cosine, sine, use_reentrant=False) if self.recompute else take(x, cosine, sine)
+        return self.take(self.head)(x, labels)
 
 
 def run(way, shape, a):
@@ -77,9 +86,9 @@ def run(way, shape, a):
     model.recompute = "checkpoint" in way
     call = model
     if "compile" in way and a.by_block:
-        model.take = torch.compile(take_module, dynamic=False)
+        model.by_block = True
     elif "compile" in way:
-        call = torch.compile(model, dynamic=False)
+        call = torch.compile(model, dynamic=False, backend=a.backend)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     ids, labels = (torch.randint(0, shape["tokens"], (a.batch, a.length), device=DEVICE) for _ in range(2))
 
@@ -101,6 +110,7 @@ def main():
     p.add_argument("--batch", type=int, default=8)
     p.add_argument("--length", type=int, default=2048)
     p.add_argument("--by-block", action="store_true")
+    p.add_argument("--backend", default="inductor", help="of torch.compile; aot_eager: for trying it on a CPU")
     p.add_argument("--warm", type=int, default=3)
     p.add_argument("--steps", type=int, default=5)
     p.add_argument("--tiny", action="store_true")
@@ -108,7 +118,7 @@ def main():
     rows = Rows(a.rows)
     torch._dynamo.config.cache_size_limit = 64
     for way in a.ways.split(","):
-        if not CARD and "compile" in way:
+        if not CARD and "compile" in way and a.backend == "inductor":
             continue
         rows.attempt(lambda: run(way, SHAPES["tiny" if a.tiny else "1b"], a), side="peer", what="lm", way=way + (", by block" if "compile" in way and a.by_block else ""))
         clean(compiled=True)

@@ -142,18 +142,20 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
-def take_block(block, x):
-    return block(x)
+@functools.cache
+def compiled():
+    """One function for all blocks: what is compiled for one window block serves the others."""
+    def take(block, x):
+        return block(x)
+    return torch.compile(take, dynamic=False)
 
 
 class Encoder(nn.Module):
-    def __init__(self, kind, image, routes, recompute, compiled):
+    def __init__(self, kind, image, routes, recompute):
         super().__init__()
         width, blocks, heads, whole = SHAPES[kind]
         grid = image // 16
         self.recompute = recompute
-        # One function for all blocks: what is compiled for one window block serves the others.
-        self.take = torch.compile(take_block, dynamic=False) if compiled else take_block
         self.patches = nn.Conv2d(3, width, 16, 16)
         self.place = nn.Parameter(torch.zeros(1, grid, grid, width))
         self.blocks = nn.ModuleList([Block(width, heads, 0 if i in whole else 14, grid, routes[i not in whole]) for i in range(blocks)])
@@ -162,14 +164,14 @@ class Encoder(nn.Module):
     def forward(self, pixels):
         x = self.patches(pixels).permute(0, 2, 3, 1) + self.place
         for block in self.blocks:
-            take = functools.partial(self.take, block)
+            take = functools.partial(compiled(), block) if CARD else block
             x = checkpoint(take, x, use_reentrant=False) if self.recompute != "none" else take(x)
         return self.neck(x.permute(0, 3, 1, 2))
 
 
 def run_encoder(kind, B, recompute, a):
     with torch.device(DEVICE):
-        model = Encoder(kind, a.image, a.routes.split(","), recompute, CARD)
+        model = Encoder(kind, a.image, a.routes.split(","), recompute)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     pixels = torch.randn(B, 3, a.image, a.image, device=DEVICE)
 
