@@ -2,7 +2,7 @@
 #
 # The first argument of a script is the folder for rows (NAME.jsonl), the table (NAME.md) and the log
 # (cuda.log, of all scripts); rows are added to what is there. BUILD (build), PYTHON (python3; torch and transformers for the
-# peers), STEPS (5 measured), OURS and PEERS (1; 0: leave that side out) come from the environment; DEVICE=cpu tries
+# peers), STEPS (5 measured), SETS (more --set for `plimsoll bench`), OURS and PEERS (1; 0: leave that side out) come from the environment; DEVICE=cpu tries
 # a script without a card, with small presets. One failure is a row, and the rest goes on.
 # shellcheck shell=bash
 BUILD=${BUILD:-build}
@@ -33,8 +33,9 @@ bench_ours() {
     shift
     while [[ $# -gt 0 && $1 != -- ]]; do members+=("$1"); shift; done
     shift
-    note "ours ${members[*]}"
-    if timeout "$LIMIT" "$BUILD/plimsoll" bench "$run" --steps "$STEPS" --set "device=$DEVICE" "$@" --json >"$tmp/bench.json" 2>"$tmp/err"; then
+    note "ours ${members[*]} ${SETS:-}"
+    # shellcheck disable=SC2086
+    if timeout "$LIMIT" "$BUILD/plimsoll" bench "$run" --steps "$STEPS" --set "device=$DEVICE" "$@" ${SETS:-} --json >"$tmp/bench.json" 2>"$tmp/err"; then
         rows_py bench "$rows" "$tmp/bench.json" "${members[@]}"
     else
         cat "$tmp/err" >>"$log"

@@ -12,7 +12,6 @@
 
 All from q, k, v and the two tables, and back to their five gradients."""
 import argparse
-import functools
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +67,7 @@ def flex(q, k, v, table_h, table_w, height, width):
 
 ROUTES = {"eager": eager, "bias": bias, "widened": widened, "flex": flex}
 COMPILED = ("widened", "flex")
+BACKEND = "inductor" if CARD else "aot_eager"
 
 
 def heads(B, H, T, D):
@@ -103,10 +103,10 @@ def relative(case, rows, steps, routes):
         def run():
             inputs = heads(B, H, height * width, D)
             inputs += [(0.02 * torch.randn(2 * side - 1, D, device=DEVICE)).bfloat16().requires_grad_() for side in (height, width)]
-            route = functools.partial(ROUTES[name], height=height, width=width)
-            if name in COMPILED and CARD:
-                route = torch.compile(route, dynamic=False)
-            return time_both(lambda: route(*inputs), inputs, steps)
+
+            def route():
+                return ROUTES[name](*inputs, height, width)
+            return time_both(torch.compile(route, dynamic=False, backend=BACKEND) if name in COMPILED else route, inputs, steps)
         rows.attempt(run, side="peer", route=name, case=f"rel,{B},{H},{height},{width},{D}")
         clean(compiled=True)
 
