@@ -134,6 +134,9 @@ tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 SEAM := $(filter $(foreach d,base graph run cpu cuda passes plan,$(BUILD)/$(d)/%),$(OBJS))
 $(BUILD)/libseam.a: $(SEAM)
 	rm -f $@ && $(AR) rcs $@ $(SEAM)
+$(BUILD)/bench/bench_cuda_attention: bench/bench_cuda_attention.c $(BUILD)/libseam.a $(PLUGIN)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
 $(BUILD)/tests/cuda_seam $(BUILD)/tests/cuda_ops: $(BUILD)/tests/%: tests/%.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
@@ -187,7 +190,7 @@ fuzz: deps
 	+@$(AGAIN) $(FUZZERS)
 	@BUILD=$(BUILD) SECONDS_EACH=$(FUZZ_SECONDS) tools/fuzz.sh
 
-BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/bench_*.c))
+BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(filter-out bench/bench_cuda_%,$(wildcard bench/bench_*.c)))
 $(BUILD)/bench/%: bench/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
@@ -199,4 +202,4 @@ clean:
 	rm -rf $(BUILD)
 .PHONY: all tests examples install deps test check demo docs asan fuzz bench clean always
 
--include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d)
+-include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(BUILD)/bench/bench_cuda_attention.d
