@@ -2,9 +2,11 @@
  * attention_work.h: the workspace of the CUDA attention kernels, cut up once for the
  * planning half, which asks for it, and the running half, which uses it.
  *
- *     delta    [B,H,T]                 rowsum(do * o)                             backward
+ *     delta    [B,H,T up to 64s]       rowsum(do * o)                             backward
+ *     lse2     the same                lse in powers of two                       backward, Hopper
  *     tables   [J,D], then [D,J]       both tables in f32, J = 2 height + 2 width - 2      REL
  *     rel      [B,H,T,height+width]    what a query adds to a key's row and column         REL
+ *              (Hopper: [B,H,height+width,T])
  *     drel     the same                sums of ds by a key's row and column       backward, REL
  *     bias     [H,T]                   the table in f32                                    BIAS
  *     partial  REL  [groups,J,D]       gradients of the tables, by groups of heads  backward
@@ -28,7 +30,7 @@ struct attention_sizes {
 
 /* Offsets in bytes. */
 struct attention_work {
-    uint64_t delta, tables, rel, drel, bias, partial, total;
+    uint64_t delta, lse2, tables, rel, drel, bias, partial, total;
 };
 
 /* Queries to a block of the kernels without tensor cores in backward: the smallest tile there is. */
@@ -45,11 +47,12 @@ static inline uint64_t attention_take(uint64_t *at, int64_t floats)
 
 static inline struct attention_work attention_work_of(const struct attention_sizes *n)
 {
-    struct attention_work w = {0, 0, 0, 0, 0, 0, 0};
+    struct attention_work w = {0, 0, 0, 0, 0, 0, 0, 0};
     uint64_t at = 0;
     const int64_t heads = n->B * n->H, rows = heads * n->T, R = n->height + n->width, J = 2 * R - 2;
     const int64_t tile = attention_small_tile(n->D), tiles = (n->T + tile - 1) / tile;
-    if (n->backward) w.delta = attention_take(&at, rows);
+    const int64_t padded = heads * ((n->T + 63) / 64 * 64);
+    if (n->backward) w.delta = attention_take(&at, padded), w.lse2 = attention_take(&at, padded);
     if (n->mode == ATTENTION_BY_TABLES) {
         w.tables = attention_take(&at, 2 * J * n->D);
         w.rel = attention_take(&at, rows * R);
