@@ -125,14 +125,37 @@ extern "C" cudaError_t cuda_move(void *y, const void *a, struct form form, int s
     return rc;
 }
 
-/* --- rows by index, rows repeated ------------------------------------------------------ */
-
 template <typename U> static __device__ U zero_of(void)
 {
     U zero;
     memset(&zero, 0, sizeof zero);
     return zero;
 }
+
+/* In units of 16 bytes. */
+__global__ void pad_kernel(uint4 *y, const uint4 *x, int64_t before, int64_t count, int64_t all)
+{
+    const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
+    uint4 units[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        const int64_t i = first + u * BLOCK - before;
+        units[u] = zero_of<uint4>();
+        if (i >= 0 && i < count) units[u] = x[i];
+    }
+#pragma unroll
+    for (int u = 0; u < TURN; u++)
+        if (first + u * BLOCK < all) y[first + u * BLOCK] = units[u];
+}
+
+extern "C" cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t count, int64_t bytes, cudaStream_t stream)
+{
+    if (!is_one_grid(bytes / 16)) return cudaErrorInvalidValue;
+    pad_kernel<<<grid_of_packs(bytes / 16), BLOCK, 0, stream>>>((uint4 *)y, (const uint4 *)x, before / 16, count / 16, bytes / 16);
+    return cudaGetLastError();
+}
+
+/* --- rows by index, rows repeated ------------------------------------------------------ */
 
 template <typename U> __global__ void gather_kernel(U *y, const U *x, const int32_t *index, int64_t rows, int64_t N, int64_t M, int64_t each)
 {
