@@ -214,7 +214,7 @@ static cudaError_t sum_rows(float *to, const float *from, int64_t count, int64_t
 
 extern "C" cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t stream)
 {
-    const int64_t groups = attention_groups((int64_t)a->B * a->H), J = 2 * (a->height + a->width) - 2;
+    const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width), J = 2 * (a->height + a->width) - 2;
     const int64_t rows = (int64_t)(2 * a->height - 1) * a->D, columns = (int64_t)(2 * a->width - 1) * a->D;
     const cudaError_t rc = sum_rows(a->dtable[0], a->partial, groups, rows, J * a->D, stream);
     if (rc != cudaSuccess) return rc;
@@ -223,7 +223,7 @@ extern "C" cudaError_t cuda_attention_sum_tables(const struct attention *a, cuda
 
 template <typename T> static cudaError_t after_tables(const attention *a, cudaStream_t stream)
 {
-    const int64_t groups = attention_groups((int64_t)a->B * a->H);
+    const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
     const int64_t chunks = (2 * a->height - 1 + ROWS - 1) / ROWS + (2 * a->width - 1 + ROWS - 1) / ROWS;
     dtable_kernel<T><<<(unsigned)(groups * chunks), BLOCK, 0, stream>>>(*a, (int)groups);
     return cuda_attention_sum_tables(a, stream);

@@ -18,6 +18,11 @@ template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
 template <int D> constexpr int held_bytes = KEYS * panels_of<D> * 128;
 template <int D> constexpr int tile_bytes = QUERIES * panels_of<D> * 128;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
+/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
+#ifndef HOPPER_AHEAD
+#define HOPPER_AHEAD 1
+#endif
+template <int D> constexpr bool is_ahead = HOPPER_AHEAD && D <= 80;
 
 /* What comes with a tile of queries, behind q and do. */
 struct side {
@@ -47,6 +52,14 @@ static __device__ void begin_with(float (&s)[QUERIES / 2], const side *from)
             const float2 two = *reinterpret_cast<const float2 *>(&from->columns[n / 4][row + 8 * half][piece * 4 + lane % 2 * 2]);
             s[4 * n + 2 * half] = two.x, s[4 * n + 2 * half + 1] = two.y;
         }
+}
+
+/* A tile of queries has come: s^T begins. Behind the last none comes; what is multiplied then is nobody's. */
+template <bool GRID>
+static __device__ void begin(float (&s)[QUERIES / 2], const char *ring, uint64_t *full, turn at, int slot_bytes, int offset, bool comes)
+{
+    if (comes) barrier_wait(&full[at.slot], at.phase);
+    if (GRID) begin_with(s, reinterpret_cast<const side *>(ring + at.slot * slot_bytes + offset));
 }
 
 /* Scores become probabilities. */
@@ -102,6 +115,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #if HAS_WGMMA
     extern __shared__ char memory[];
     constexpr int HELD_BYTES = held_bytes<D>, TILE = tile_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
+    constexpr bool AHEAD = is_ahead<D>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(ring + SLOTS * SLOT);
     const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
@@ -156,18 +170,40 @@ __global__ void __launch_bounds__(THREADS, 1)
         const float factor = a.scale * LOG2E;
         const uint64_t k_at = operand_at(k + group * 64 * 128, 16), v_at = operand_at(v + group * 64 * 128, 16);
         const uint64_t along = operand_at(ring, 16), across = operand_at(ring, QUERIES * 128);
-        float dk[D / 2], dv[D / 2], s[QUERIES / 2], dp[QUERIES / 2];
+        float dk[D / 2], dv[D / 2], s[QUERIES / 2], ahead[QUERIES / 2], dp[QUERIES / 2];
         unsigned p[QUERIES / 4], ds[QUERIES / 4];
-        turn at = {0, 0};
+        const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = each * span_tiles;
+        turn at = {0, 0}, soon = {0, 0};
+        int t0 = queries.begin;
 #pragma unroll
         for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
         barrier_wait(&gate->held, 0);
-        for (int h = 0; h < each; h++)
-            for (int t0 = queries.begin; t0 < queries.end; t0 += QUERIES) {
-                const int offset = at.slot * (SLOT >> 4);
-                const notes *with = reinterpret_cast<const notes *>(ring + (at.slot + 1) * SLOT - sizeof(notes));
-                barrier_wait(&gate->full[at.slot], at.phase);
-                if (GRID) begin_with(s, reinterpret_cast<const side *>(ring + at.slot * SLOT + 2 * TILE));
+        if (AHEAD && count > 0) {
+            begin<GRID>(ahead, ring, gate->full, soon, SLOT, 2 * TILE, true);
+            hold(ahead);
+            product_open();
+            product_along<T, D, KEYS, QUERIES>(ahead, k_at, along, GRID);
+            product_close();
+            product_wait<0>();
+            hold(ahead);
+            next<SLOTS>(soon);
+        }
+        for (int i = 0; i < count; i++) {
+            const int offset = at.slot * (SLOT >> 4);
+            const notes *with = reinterpret_cast<const notes *>(ring + (at.slot + 1) * SLOT - sizeof(notes));
+            if (AHEAD) {
+#pragma unroll
+                for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
+                begin<GRID>(ahead, ring, gate->full, soon, SLOT, 2 * TILE, i + 1 < count);
+                hold(dp), hold(ahead);
+                product_open();
+                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
+                product_close();
+                product_along<T, D, KEYS, QUERIES>(ahead, k_at, along + soon.slot * (SLOT >> 4), GRID);
+                product_close();
+                next<SLOTS>(soon);
+            } else {
+                begin<GRID>(s, ring, gate->full, at, SLOT, 2 * TILE, true);
                 hold(s), hold(dp);
                 product_open();
                 product_along<T, D, KEYS, QUERIES>(s, k_at, along + offset, GRID);
@@ -176,26 +212,30 @@ __global__ void __launch_bounds__(THREADS, 1)
                 product_close();
                 product_wait<1>();
                 hold(s);
-                soften<GRID>(s, with, group, factor);
-                if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) cover(s, a, t0, first);
-                round_all<T>(p, s);
-                hold(p), hold(dv);
-                product_open();
-                product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
-                product_close();
-                product_wait<1>();
-                hold(dp);
-                make_ds(dp, s, with);
-                round_all<T>(ds, dp);
-                hold(ds), hold(dk);
-                product_open();
-                product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
-                product_close();
-                product_wait<0>();
-                hold(dk), hold(dv), hold(p), hold(ds);
-                if (lane == 0) barrier_arrive(&gate->free[at.slot]);
-                next<SLOTS>(at);
             }
+            soften<GRID>(s, with, group, factor);
+            if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) cover(s, a, t0, first);
+            round_all<T>(p, s);
+            if (AHEAD) product_wait<1>();
+            hold(p), hold(dv), hold(dp);
+            product_open();
+            product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
+            product_close();
+            if (!AHEAD) product_wait<1>();
+            hold(dp);
+            make_ds(dp, s, with);
+            round_all<T>(ds, dp);
+            hold(ds), hold(dk);
+            product_open();
+            product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
+            product_close();
+            product_wait<0>();
+            hold(dk), hold(dv), hold(p), hold(ds), hold(ahead);
+            if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+            next<SLOTS>(at);
+            t0 += QUERIES;
+            if (t0 >= queries.end) t0 = queries.begin; /* of the next head */
+        }
         store_block<T>(a.dk, b, g, first, a.S, dk, a.scale, a.scale);
         store_block<T>(a.dv, b, g, first, a.S, dv, 1.0f, 1.0f);
     }

@@ -22,6 +22,11 @@ template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
 template <int D> constexpr int held_bytes = QUERIES * panels_of<D> * 128;
 template <int D> constexpr int tile_bytes = KEYS * panels_of<D> * 128;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
+/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
+#ifndef HOPPER_AHEAD
+#define HOPPER_AHEAD 1
+#endif
+template <int D, bool GRID> constexpr bool is_ahead = HOPPER_AHEAD && (D <= 80 || !GRID);
 
 /* For the end: rows of table_w, and by warpgroup rows of table_h, and g. Rows lie an odd number of 16 bytes apart. */
 constexpr int LEVELS = 64, LEVEL_ROW = LEVELS + 8, SHEAR = 128, SHEAR_ROW = SHEAR + 8;
@@ -46,7 +51,6 @@ template <int SLOTS> struct gates {
 #if HAS_WGMMA
 
 /* dp becomes ds, not yet scaled; s are products. */
-template <bool GRID>
 static __device__ void make_ds(float (&dp)[KEYS / 2], const float (&s)[KEYS / 2], const float (&delta)[2])
 {
 #pragma unroll
@@ -116,6 +120,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #if HAS_WGMMA
     extern __shared__ char memory[];
     constexpr int HELD_BYTES = held_bytes<D>, TILE = tile_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
+    constexpr bool AHEAD = is_ahead<D, GRID>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
     levels *rows = reinterpret_cast<levels *>(ring + ring_bytes<D, GRID>);
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(levels) : 0));
@@ -158,10 +163,10 @@ __global__ void __launch_bounds__(THREADS, 1)
         const int64_t padded = (a.T + 63) / 64 * 64;
         const float *rel = GRID ? a.rel + head * positions(a) * a.T : nullptr;
         float *drel = GRID ? a.drel + head * positions(a) * a.T : nullptr;
-        float dq[D / 2], s[KEYS / 2], dp[KEYS / 2], lse[2], delta[2], columns[32], dcolumns[32];
+        float dq[D / 2], s[KEYS / 2], ahead[KEYS / 2], dp[KEYS / 2], lse[2], delta[2], columns[32], dcolumns[32];
         unsigned ds[KEYS / 4];
         int query[2];
-        turn at = {0, 0};
+        turn at = {0, 0}, soon = {0, 0};
 #pragma unroll
         for (int i = 0; i < D / 2; i++) dq[i] = 0;
 #pragma unroll
@@ -179,21 +184,45 @@ __global__ void __launch_bounds__(THREADS, 1)
                 dcolumns[i] = 0;
             }
         barrier_wait(&gate->held, 0);
+        if (AHEAD && keys.begin < keys.end) {
+            barrier_wait(&gate->full[0], 0);
+            hold(ahead);
+            product_open();
+            product_along<T, D, QUERIES, KEYS>(ahead, q_at, along, 0);
+            product_close();
+            product_wait<0>();
+            hold(ahead);
+            next<SLOTS>(soon);
+        }
         for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS) {
             const int offset = at.slot * (2 * TILE >> 4);
             float level[2] = {0, 0};
             if (GRID)
 #pragma unroll
                 for (int half = 0; half < 2; half++) level[half] = rel[(int64_t)(s0 / HOPPER_WIDTH) * a.T + query[half]] * factor;
-            barrier_wait(&gate->full[at.slot], at.phase);
-            hold(s), hold(dp);
-            product_open();
-            product_along<T, D, QUERIES, KEYS>(s, q_at, along + offset, 0);
-            product_close();
-            product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
-            product_close();
-            product_wait<1>();
-            hold(s);
+            if (AHEAD) {
+#pragma unroll
+                for (int i = 0; i < KEYS / 2; i++) s[i] = ahead[i];
+                /* behind the last tile none comes; what is multiplied then is nobody's */
+                if (s0 + KEYS < keys.end) barrier_wait(&gate->full[soon.slot], soon.phase);
+                hold(dp), hold(ahead);
+                product_open();
+                product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                product_close();
+                product_along<T, D, QUERIES, KEYS>(ahead, q_at, along + soon.slot * (2 * TILE >> 4), 0);
+                product_close();
+                next<SLOTS>(soon);
+            } else {
+                barrier_wait(&gate->full[at.slot], at.phase);
+                hold(s), hold(dp);
+                product_open();
+                product_along<T, D, QUERIES, KEYS>(s, q_at, along + offset, 0);
+                product_close();
+                product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                product_close();
+                product_wait<1>();
+                hold(s);
+            }
 #pragma unroll
             for (int i = 0; i < KEYS / 2; i++)
                 s[i] = power_of_two(GRID ? fmaf(s[i], factor, columns[i]) + level[i / 2 % 2] : fmaf(s[i], factor, -lse[i / 2 % 2]));
@@ -201,9 +230,10 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                 for (int i = 0; i < KEYS / 2; i++)
                     if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
-            product_wait<0>();
+            if (AHEAD) product_wait<1>();
+            else product_wait<0>();
             hold(dp);
-            make_ds<GRID>(dp, s, delta);
+            make_ds(dp, s, delta);
             round_all<T>(ds, dp);
             hold(ds), hold(dq);
             product_open();
@@ -225,7 +255,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 }
             }
             product_wait<0>();
-            hold(dq), hold(ds);
+            hold(dq), hold(ds), hold(ahead);
             if (lane == 0) barrier_arrive(&gate->free[at.slot]);
             next<SLOTS>(at);
         }

@@ -101,8 +101,8 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
 
 /* --- after --------------------------------------------------------------------------------------- */
 
-/* Eight warps hold the 128 rows of a table's gradient, 16 each, and walk the rows of the grid, of the heads of a group:
- * dtable += f q, f [row of the table][query]. */
+/* Eight warps hold the 128 rows of a table's gradient, 16 each, and walk the rows of the heads' grids that are their
+ * group's: dtable += f q, f [row of the table][query]. */
 constexpr int TURNERS = 8 * 32, TURN_ROW = WIDTH + 8;
 template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_kernel(const attention a, int groups)
 {
@@ -110,44 +110,44 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
     constexpr int ROW = D + 8;
     T *f = reinterpret_cast<T *>(shared), *q = f + TABLE * TURN_ROW;
     const bool by_row = blockIdx.x % 2 == 0;
-    const int64_t group = blockIdx.x / 2, heads = (int64_t)a.B * a.H, J = table_rows(a);
+    const int64_t group = blockIdx.x / 2, units = (int64_t)a.B * a.H * a.height, J = table_rows(a);
     const int side = by_row ? a.height : WIDTH, rows = 2 * side - 1, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
     float sum[D / 8][4];
 #pragma unroll
     for (int n = 0; n < D / 8; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
     for (int i = threadIdx.x; i < TABLE * TURN_ROW / 2; i += TURNERS) reinterpret_cast<unsigned *>(f)[i] = 0;
-    for (int64_t head = group * heads / groups; head < (group + 1) * heads / groups; head++) {
+    for (int64_t u = group * units / groups; u < (group + 1) * units / groups; u++) {
+        const int64_t head = u / a.height;
+        const int y = (int)(u % a.height);
         const float *drel = a.drel + head * positions(a) * a.T + (by_row ? 0 : (int64_t)a.height * a.T);
-        for (int y = 0; y < a.height; y++) {
-            __syncthreads();
-            for (int i = threadIdx.x; i < WIDTH * (D / 8); i += TURNERS)
-                copy16(q + i / (D / 8) * ROW + i % (D / 8) * 8, row_at<T>(a.q, head / a.H, y * WIDTH + i / (D / 8), head % a.H) + i % (D / 8) * 8,
-                       true);
-            copy_commit();
-            if (by_row) /* row j has the queries' numbers for key row y - j + height - 1 */
-                for (int i = threadIdx.x; i < TABLE * WIDTH; i += TURNERS) {
-                    const int j = i / WIDTH, x = i % WIDTH, c = y - j + side - 1;
-                    f[j * TURN_ROW + x] = from_float<T>(c >= 0 && c < side ? drel[(int64_t)c * a.T + y * WIDTH + x] : 0.0f);
-                }
-            else /* elsewhere there are zeros, always */
-                for (int i = threadIdx.x; i < WIDTH * WIDTH; i += TURNERS) {
-                    const int c = i / WIDTH, x = i % WIDTH;
-                    f[(x - c + WIDTH - 1) * TURN_ROW + x] = from_float<T>(drel[(int64_t)c * a.T + y * WIDTH + x]);
-                }
-            copy_wait<0>();
-            __syncthreads();
-            const T *left = f + (own + lane % 16) * TURN_ROW + lane / 16 * 8, *right = q + lane % 16 * ROW + lane / 16 * 8;
+        __syncthreads();
+        for (int i = threadIdx.x; i < WIDTH * (D / 8); i += TURNERS)
+            copy16(q + i / (D / 8) * ROW + i % (D / 8) * 8, row_at<T>(a.q, head / a.H, y * WIDTH + i / (D / 8), head % a.H) + i % (D / 8) * 8,
+                   true);
+        copy_commit();
+        if (by_row) /* row j has the queries' numbers for key row y - j + height - 1 */
+            for (int i = threadIdx.x; i < TABLE * WIDTH; i += TURNERS) {
+                const int j = i / WIDTH, x = i % WIDTH, c = y - j + side - 1;
+                f[j * TURN_ROW + x] = from_float<T>(c >= 0 && c < side ? drel[(int64_t)c * a.T + y * WIDTH + x] : 0.0f);
+            }
+        else /* elsewhere there are zeros, always */
+            for (int i = threadIdx.x; i < WIDTH * WIDTH; i += TURNERS) {
+                const int c = i / WIDTH, x = i % WIDTH;
+                f[(x - c + WIDTH - 1) * TURN_ROW + x] = from_float<T>(drel[(int64_t)c * a.T + y * WIDTH + x]);
+            }
+        copy_wait<0>();
+        __syncthreads();
+        const T *left = f + (own + lane % 16) * TURN_ROW + lane / 16 * 8, *right = q + lane % 16 * ROW + lane / 16 * 8;
 #pragma unroll
-            for (int k = 0; k < WIDTH; k += 16) {
-                unsigned p[4];
-                load4(p, left + k);
+        for (int k = 0; k < WIDTH; k += 16) {
+            unsigned p[4];
+            load4(p, left + k);
 #pragma unroll
-                for (int n = 0; n < D / 8; n += 2) {
-                    unsigned r[4];
-                    load4_across(r, right + k * ROW + n * 8);
-                    mma(sum[n], p, r[0], r[1], T());
-                    mma(sum[n + 1], p, r[2], r[3], T());
-                }
+            for (int n = 0; n < D / 8; n += 2) {
+                unsigned r[4];
+                load4_across(r, right + k * ROW + n * 8);
+                mma(sum[n], p, r[0], r[1], T());
+                mma(sum[n + 1], p, r[2], r[3], T());
             }
         }
     }
@@ -184,7 +184,7 @@ template <typename T, int D> static cudaError_t rel(const attention *a, cudaStre
 
 template <typename T, int D> static cudaError_t dtables(const attention *a, cudaStream_t stream)
 {
-    const int64_t groups = attention_groups((int64_t)a->B * a->H);
+    const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
     const size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(T);
     const cudaError_t rc = allow_shared(dtables_kernel<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

@@ -19,8 +19,9 @@
 
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
 
-/* Heads go into at most so many groups, each with a partial sum of the tables' gradients. */
-enum { ATTENTION_GROUPS = 64 };
+/* Heads go into at most so many groups, each with a partial sum of the tables' gradients; where the grid has 64 columns,
+ * its rows do, and into more (attention_hopper_grid.cu). */
+enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 
 struct attention_sizes {
     int64_t B, T, H, D, height, width;
@@ -36,7 +37,11 @@ struct attention_work {
 /* Queries to a block of the kernels without tensor cores in backward: the smallest tile there is. */
 static inline int64_t attention_small_tile(int64_t D) { return D <= 64 ? 32 : 16; }
 
-static inline int64_t attention_groups(int64_t heads) { return heads < (int64_t)ATTENTION_GROUPS ? heads : (int64_t)ATTENTION_GROUPS; }
+static inline int64_t attention_groups(int64_t heads, int64_t height, int64_t width)
+{
+    const int64_t n = width == 64 ? heads * height : heads, most = width == 64 ? ATTENTION_ROW_GROUPS : ATTENTION_GROUPS;
+    return n < most ? n : most;
+}
 
 static inline uint64_t attention_take(uint64_t *at, int64_t floats)
 {
@@ -57,7 +62,7 @@ static inline struct attention_work attention_work_of(const struct attention_siz
         w.tables = attention_take(&at, 2 * J * n->D);
         w.rel = attention_take(&at, rows * R);
         if (n->backward) w.drel = attention_take(&at, rows * R);
-        if (n->backward) w.partial = attention_take(&at, attention_groups(heads) * J * n->D);
+        if (n->backward) w.partial = attention_take(&at, attention_groups(heads, n->height, n->width) * J * n->D);
     }
     if (n->mode == ATTENTION_BY_BIAS) {
         w.bias = attention_take(&at, n->H * n->T);
