@@ -23,11 +23,13 @@ struct scene {
     int watched;
 };
 
+enum { LARGE = 4 }; /* shapes of a case, at most */
+
 struct opcase {
     /* Emits the op; returns what the loss weighs (0: there is no gradient). */
     id (*build)(struct scene *s, const int64_t *n);
     bool no_gradient;
-    int64_t small[8][8], large[2][8]; /* shapes; a row of 0 ends */
+    int64_t small[8][8], large[LARGE][8]; /* shapes; a row of 0 ends */
     int64_t bench[8];                 /* a view has none: nothing runs */
 };
 
@@ -194,7 +196,7 @@ static id build_bmm(struct scene *s, const int64_t *n)
 static const struct opcase case_BMM = {
     build_bmm,
     .small = {{1, 1, 1, 1}, {2, 3, 5, 7, 0, 1}, {1, 4, 2, 9, 1}, {2, 5, 3, 2, 2, 3}, {3, 2, 4, 3, 3, 1}, {1, 3, 4, 5, 3, 2, 1}, {2, 3, 2, 4, 0, 0, 2}},
-    .large = {{3, 65, 33, 70, 1, 3}, {1, 33, 70, 150, 2, 0, 3}}, .bench = {6, 512, 512, 64, 2}};
+    .large = {{3, 65, 33, 70, 1, 3}, {1, 33, 70, 150, 2, 0, 3}, {1, 3, 1300, 32, 2, 2}, {1, 1, 257, 64, 2, 1}}, .bench = {6, 512, 512, 64, 2}};
 
 /* --- norms, position, activation ------------------------------------------------------------ */
 
