@@ -22,7 +22,7 @@ static struct few_attention few_of(const struct launch *l, int q, int mask, cons
     };
     if (has(l, mask)) a.mask = l->in[mask].data, a.mask_sample = l->in[mask].stride[0], a.mask_key = l->in[mask].stride[1];
     CHECK(a.cut.total <= l->work_bytes, "%llu bytes of workspace", (unsigned long long)l->work_bytes);
-    a.partial = (float *)((char *)l->work + a.cut.partial);
+    a.partial = l->work;
     a.other = (float *)((char *)l->work + a.cut.other);
     return a;
 }

@@ -36,14 +36,14 @@ struct few_cut {
     int N, V, lanes, heads;             /* see above; heads: to a block */
     int groups, tiles, splits;          /* of heads, of queries, of rows */
     int64_t rows, split_rows;
-    uint64_t partial, other, total;     /* workspace, in bytes: o, dq or dk; maximum and sum, or dv */
+    uint64_t other, total;              /* workspace, in bytes: o, dq or dk, then maximum and sum, or dv */
 };
 
 static inline int64_t few_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static inline struct few_cut few_cut_of(int64_t B, int64_t T, int64_t S, int64_t H, int64_t D, int backward)
 {
-    struct few_cut c = {.side = S <= FEW_MOST ? FEW_KEYS : FEW_QUERIES, .N = FEW_TILE, .V = 8, .lanes = 1, .tiles = 1};
+    struct few_cut c = {S <= FEW_MOST ? FEW_KEYS : FEW_QUERIES, FEW_TILE, 8, 1, 1, 1, 1, 1, 0, 0, 0, 0};
     const int64_t few = c.side == FEW_KEYS ? S : T;
     if (few > FEW_TILE && few <= FEW_MOST) c.N = 16, c.V = 4;
     if (few > FEW_MOST) c.tiles = (int)few_ceil(few, FEW_TILE);
@@ -58,9 +58,10 @@ static inline struct few_cut few_cut_of(int64_t B, int64_t T, int64_t S, int64_t
     c.splits = (int)few_ceil(c.rows, c.split_rows);
 
     const uint64_t sums = (uint64_t)(c.splits * B * few * H * D) * sizeof(float);
-    if (c.side == FEW_KEYS && backward && c.splits > 1) c.other = few_ceil((int64_t)sums, 256) * 256, c.total = c.other + sums;
+    const uint64_t behind = (sums + 255) / 256 * 256;
+    if (c.side == FEW_KEYS && backward && c.splits > 1) c.other = behind, c.total = behind + sums;
     if (c.side == FEW_QUERIES && backward && c.splits > 1) c.total = sums;
-    if (c.side == FEW_QUERIES && !backward) c.other = few_ceil((int64_t)sums, 256) * 256, c.total = c.other + 2 * sums / (uint64_t)D;
+    if (c.side == FEW_QUERIES && !backward) c.other = behind, c.total = behind + 2 * sums / (uint64_t)D;
     return c;
 }
 

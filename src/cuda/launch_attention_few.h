@@ -31,7 +31,7 @@ struct few_attention {
 extern "C" {
 #endif
 
-/* Rows begin at multiples of 16 bytes, of 32 in f32; D is a multiple of 8, up to 128. */
+/* Rows begin at multiples of 16 bytes; D is a multiple of 8, up to 128. */
 cudaError_t cuda_attention_few(const struct few_attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_few_bwd(const struct few_attention *a, cudaStream_t stream);
 

@@ -10,7 +10,7 @@
 
 enum { HEAD_MOST = 128, NARROW = 16, NARROW_QUERIES = 1024 };
 
-/* Storages lie at multiples of 256 bytes. In 8 elements an f32 row has two pieces of 16 bytes. */
+/* Storages lie at multiples of 256 bytes. */
 static bool is_heads(const struct tensor *t, enum dtype dtype)
 {
     if (!t || t->rank != 4 || t->dtype != dtype || t->stride[3] != 1) return false;
