@@ -27,12 +27,27 @@ static struct few_attention few_of(const struct launch *l, int q, int mask, cons
     return a;
 }
 
+/* Whether the card's tensor cores know bf16: what a plan must not ask. */
+static bool on_tensor_cores(const struct few_attention *a)
+{
+    int card = 0, major = 0;
+    if (a->type == STORE_F32 || a->D != FEW_MMA_WIDTH || cudaGetDevice(&card) != cudaSuccess) return false;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess && major >= 8;
+}
+
+static int enqueue(const struct few_attention *a, int backward, cudaStream_t stream, struct error *e)
+{
+    if (on_tensor_cores(a)) TRY_CUDA(cuda_attention_few_mma(a, backward, stream));
+    else TRY_CUDA(cuda_attention_few(a, backward, stream));
+    TRY_CUDA(cuda_attention_few_join(a, backward, stream));
+    return PL_OK;
+}
+
 static int launch_forward(const struct launch *l, struct error *e)
 {
     struct few_attention a = few_of(l, 0, 3, &l->out[1], 0);
     a.o = rows_of(&l->out[0]);
-    TRY_CUDA(cuda_attention_few(&a, l->stream));
-    return PL_OK;
+    return enqueue(&a, 0, l->stream, e);
 }
 
 static int launch_backward(const struct launch *l, struct error *e)
@@ -40,8 +55,7 @@ static int launch_backward(const struct launch *l, struct error *e)
     struct few_attention a = few_of(l, 1, 6, &l->in[5], 1);
     a.dout = rows_of(&l->in[0]), a.o = rows_of(&l->in[4]);
     a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
-    TRY_CUDA(cuda_attention_few_bwd(&a, l->stream));
-    return PL_OK;
+    return enqueue(&a, 1, l->stream, e);
 }
 
 const struct cuda_kernel cuda_run_attention_few[] = {

@@ -632,25 +632,11 @@ static unsigned blocks_of(const few_attention *a, int tiles, int splits)
     return (unsigned)((int64_t)a->B * a->cut.groups * tiles * splits);
 }
 
-template <typename T> static cudaError_t join_splits(const few_attention *a, const few_rows &to, const float *partial, int count, cudaStream_t stream)
-{
-    if (a->cut.splits == 1) return cudaSuccess;
-    const unsigned blocks = grid_for((int64_t)a->B * count * a->H * (a->D / 4));
-    join<T><<<blocks, BLOCK, 0, stream>>>(to, partial, a->cut.splits, a->B, count, a->H, a->D);
-    return cudaGetLastError();
-}
-
 template <typename T, int N, int V> static cudaError_t run_forward(const few_attention *a, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
-    if (a->cut.side == FEW_KEYS) {
-        keys_forward<T, N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
-        return cudaGetLastError();
-    }
-    queries_forward<T, N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
-    const cudaError_t rc = cudaGetLastError();
-    if (rc != cudaSuccess) return rc;
-    queries_join<T><<<grid_for((int64_t)a->B * a->T * a->H * (a->D / 4)), BLOCK, 0, stream>>>(*a);
+    if (a->cut.side == FEW_KEYS) keys_forward<T, N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
+    else queries_forward<T, N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -669,20 +655,10 @@ template <typename T, int N, int V> static cudaError_t run_tiles(const few_atten
 template <typename T, int N, int V> static cudaError_t run_backward(const few_attention *a, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
-    cudaError_t rc;
-    if (a->cut.side == FEW_KEYS) {
-        keys_backward<T, N, V, 1><<<blocks, THREADS, 0, stream>>>(*a);
-        rc = cudaGetLastError();
-        if (rc == cudaSuccess) rc = join_splits<T>(a, a->dk, a->partial, a->S, stream);
-        return rc == cudaSuccess ? join_splits<T>(a, a->dv, a->other, a->S, stream) : rc;
-    }
-    if (a->cut.tiles > 1) {
-        rc = run_tiles<T, N, V>(a, stream);
-    } else {
-        queries_backward<T, N, V, 2, true, true><<<blocks, THREADS, 0, stream>>>(*a, a->cut.splits, a->cut.split_rows);
-        rc = cudaGetLastError();
-    }
-    return rc == cudaSuccess ? join_splits<T>(a, a->dq, a->partial, a->T, stream) : rc;
+    if (a->cut.tiles > 1) return run_tiles<T, N, V>(a, stream);
+    if (a->cut.side == FEW_KEYS) keys_backward<T, N, V, 1><<<blocks, THREADS, 0, stream>>>(*a);
+    else queries_backward<T, N, V, 2, true, true><<<blocks, THREADS, 0, stream>>>(*a, a->cut.splits, a->cut.split_rows);
+    return cudaGetLastError();
 }
 
 template <typename T> static cudaError_t run(const few_attention *a, bool backward, cudaStream_t stream)
@@ -691,7 +667,7 @@ template <typename T> static cudaError_t run(const few_attention *a, bool backwa
     return backward ? run_backward<T, 16, 4>(a, stream) : run_forward<T, 16, 4>(a, stream);
 }
 
-static cudaError_t by_type(const few_attention *a, bool backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few(const struct few_attention *a, int backward, cudaStream_t stream)
 {
     switch (a->type) {
     case STORE_F32: return run<float>(a, backward, stream);
@@ -701,6 +677,34 @@ static cudaError_t by_type(const few_attention *a, bool backward, cudaStream_t s
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_attention_few(const struct few_attention *a, cudaStream_t stream) { return by_type(a, false, stream); }
+/* --- joining ------------------------------------------------------------------------------------- */
 
-extern "C" cudaError_t cuda_attention_few_bwd(const struct few_attention *a, cudaStream_t stream) { return by_type(a, true, stream); }
+template <typename T> static cudaError_t join_splits(const few_attention *a, const few_rows &to, const float *partial, int count, cudaStream_t stream)
+{
+    if (a->cut.splits == 1) return cudaSuccess;
+    const unsigned blocks = grid_for((int64_t)a->B * count * a->H * (a->D / 4));
+    join<T><<<blocks, BLOCK, 0, stream>>>(to, partial, a->cut.splits, a->B, count, a->H, a->D);
+    return cudaGetLastError();
+}
+
+template <typename T> static cudaError_t run_join(const few_attention *a, bool backward, cudaStream_t stream)
+{
+    if (a->cut.side == FEW_KEYS) {
+        if (!backward) return cudaSuccess;
+        const cudaError_t rc = join_splits<T>(a, a->dk, a->partial, a->S, stream);
+        return rc == cudaSuccess ? join_splits<T>(a, a->dv, a->other, a->S, stream) : rc;
+    }
+    if (backward) return join_splits<T>(a, a->dq, a->partial, a->T, stream);
+    queries_join<T><<<grid_for((int64_t)a->B * a->T * a->H * (a->D / 4)), BLOCK, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_attention_few_join(const struct few_attention *a, int backward, cudaStream_t stream)
+{
+    switch (a->type) {
+    case STORE_F32: return run_join<float>(a, backward, stream);
+    case STORE_BF16: return run_join<__nv_bfloat16>(a, backward, stream);
+    case STORE_F16: return run_join<__half>(a, backward, stream);
+    }
+    return cudaErrorInvalidValue;
+}

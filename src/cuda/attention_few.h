@@ -29,6 +29,7 @@ enum {
     FEW_WARPS = 8,      /* to a block */
     FEW_BLOCKS = 1024,  /* wanted: some waves on a large card */
     FEW_TURNS = 4,      /* a split's rows are at least so many for each lane */
+    FEW_MMA_WIDTH = 16, /* D of the kernels on tensor cores */
 };
 
 struct few_cut {
