@@ -69,11 +69,23 @@ static __device__ uint32_t turned(uint32_t x) { return x; }
 
 #endif
 
-/* 2^x; what is below the normal numbers is 0. */
+/* 2^x, where what is below the normal numbers is 0; 1/x; log2(x). */
 static __device__ float power(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+static __device__ float inverse(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+static __device__ float logarithm(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
@@ -131,18 +143,28 @@ static __device__ share share_of(const few_attention &a, int tiles, int splits, 
     return s;
 }
 
-/* Four elements of a row; zeros if it is not there. */
-template <typename T> static __device__ uint2 read(const few_rows &x, const share &w, int row, int end)
+/* A lane's part of a tensor's rows, and its way to the next ones, eight by eight. */
+template <typename T> struct stream {
+    T *at;
+    int64_t eight;
+};
+template <typename T> static __device__ stream<T> stream_of(const few_rows &x, const share &w)
 {
-    if (row >= end) return make_uint2(0, 0);
-    return *reinterpret_cast<const uint2 *>(row_at<T>(x, w.b, row, w.head) + 4 * w.c);
+    return {row_at<T>(x, w.b, w.begin + w.g, w.head) + 4 * w.c, EIGHT * x.token};
 }
 
-/* 16 rows as a left factor, and the same turned. */
-template <typename T> static __device__ void read_rows(uint32_t (&to)[4], const few_rows &x, const share &w, int row)
+/* Four elements; zeros if the row is not there. */
+template <typename T> static __device__ uint2 read(const T *from, bool there)
 {
-    const uint2 upper = read<T>(x, w, row + w.g, w.end), lower = read<T>(x, w, row + w.g + EIGHT, w.end);
+    return there ? *reinterpret_cast<const uint2 *>(from) : make_uint2(0, 0);
+}
+
+/* The next 16 rows as a left factor, and a factor turned. From the lane's first row on `left` are there. */
+template <typename T> static __device__ void read_rows(uint32_t (&to)[4], stream<T> &x, int left)
+{
+    const uint2 upper = read(x.at, left > 0), lower = read(x.at + x.eight, left > EIGHT);
     to[0] = upper.x, to[1] = lower.x, to[2] = upper.y, to[3] = lower.y;
+    x.at += 2 * x.eight;
 }
 static __device__ void turn(uint32_t (&to)[4], const uint32_t (&x)[4])
 {
@@ -150,15 +172,13 @@ static __device__ void turn(uint32_t (&to)[4], const uint32_t (&x)[4])
 }
 
 /* A mixture's rows go out. */
-template <typename T>
-static __device__ void write_rows(const few_rows &to, const share &w, int row, const float (&x)[2][4], float upper, float lower)
+template <typename T> static __device__ void write_rows(stream<T> &to, int left, const float (&x)[2][4], float upper, float lower)
 {
-    if (row + w.g < w.end)
-        *reinterpret_cast<uint2 *>(row_at<T>(to, w.b, row + w.g, w.head) + 4 * w.c) =
-            make_uint2(both<T>(x[0][0] * upper, x[0][1] * upper), both<T>(x[1][0] * upper, x[1][1] * upper));
-    if (row + w.g + EIGHT < w.end)
-        *reinterpret_cast<uint2 *>(row_at<T>(to, w.b, row + w.g + EIGHT, w.head) + 4 * w.c) =
-            make_uint2(both<T>(x[0][2] * lower, x[0][3] * lower), both<T>(x[1][2] * lower, x[1][3] * lower));
+    const uint2 first = make_uint2(both<T>(x[0][0] * upper, x[0][1] * upper), both<T>(x[1][0] * upper, x[1][1] * upper));
+    const uint2 second = make_uint2(both<T>(x[0][2] * lower, x[0][3] * lower), both<T>(x[1][2] * lower, x[1][3] * lower));
+    if (left > 0) *reinterpret_cast<uint2 *>(to.at) = first;
+    if (left > EIGHT) *reinterpret_cast<uint2 *>(to.at + to.eight) = second;
+    to.at += 2 * to.eight;
 }
 
 /* --- the few ---------------------------------------------------------------------------------------- */
@@ -171,7 +191,8 @@ template <typename T, int E> static __device__ void fill(fews<E> &f, const few_r
 {
 #pragma unroll
     for (int n = 0; n < E; n++) {
-        const uint2 y = read<T>(x, w, first + n * EIGHT + w.g, end);
+        const int item = first + n * EIGHT + w.g;
+        const uint2 y = read(row_at<T>(x, w.b, item, w.head) + 4 * w.c, item < end);
         f.look[n][0] = y.x, f.look[n][1] = y.y;
         f.mix[n][0] = turned(y.x), f.mix[n][1] = turned(y.y);
     }
@@ -245,13 +266,15 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
     fill<T>(values, a.v, w, 0, a.S);
 #pragma unroll
     for (int i = 0; i < 2 * E; i++) bias[i / 2][i % 2] = score_bias(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2);
-    for (int base = w.begin; base < w.end; base += U * ROWS) {
+    stream<T> queries = stream_of<T>(a.q, w), outputs = stream_of<T>(a.o, w);
+    /* Lanes 0 and 1 of a row's four write the lse of the upper and of the lower one. */
+    float *lse = a.lse + w.b * a.lse_sample + w.head * a.lse_head + (w.begin + w.g + EIGHT * w.c) * a.lse_token;
+    for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t q[U][4];
 #pragma unroll
-        for (int u = 0; u < U; u++) read_rows<T>(q[u], a.q, w, base + u * ROWS);
+        for (int u = 0; u < U; u++) read_rows(q[u], queries, left - u * ROWS);
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const int row = base + u * ROWS;
+        for (int u = 0; u < U; u++, left -= ROWS, lse += ROWS * a.lse_token) {
             float s[E][4], o[2][4] = {};
             score_keys<T>(s, q[u], keys, bias, a.scale * LOG2E);
             const row_sum upper = soften(s, 0), lower = soften(s, 2);
@@ -261,13 +284,10 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
                 product8(o[0], p, values.mix[n][0], T());
                 product8(o[1], p, values.mix[n][1], T());
             }
-            write_rows<T>(a.o, w, row, o, upper.sum == 0 ? 0.0f : 1 / upper.sum, lower.sum == 0 ? 0.0f : 1 / lower.sum);
-            /* One lane for each of the sixteen rows. */
+            write_rows(outputs, left, o, upper.sum == 0 ? 0.0f : inverse(upper.sum), lower.sum == 0 ? 0.0f : inverse(lower.sum));
             const row_sum mine = w.c ? lower : upper;
-            const int t = row + w.g + EIGHT * w.c;
-            if (w.c < 2 && t < w.end)
-                a.lse[w.b * a.lse_sample + w.head * a.lse_head + t * a.lse_token] =
-                    mine.sum == 0 ? -CUDART_INF_F : (mine.top + log2f(mine.sum)) * LN2;
+            const float known = mine.sum == 0 ? -CUDART_INF_F : (mine.top + logarithm(mine.sum)) * LN2;
+            if (w.c < 2 && left > EIGHT * w.c) *lse = known;
         }
     }
 }
@@ -276,7 +296,7 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
 template <int E> static __device__ void descend(float (&s)[E][4], float (&ds)[E][4], int at)
 {
     const row_sum x = soften(s, at);
-    const float factor = x.sum == 0 ? 0.0f : 1 / x.sum;
+    const float factor = x.sum == 0 ? 0.0f : inverse(x.sum);
     float delta = 0;
 #pragma unroll
     for (int n = 0; n < E; n++)
@@ -300,15 +320,16 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
     fill<T>(values, a.v, w, 0, a.S);
 #pragma unroll
     for (int i = 0; i < 2 * E; i++) bias[i / 2][i % 2] = score_bias(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2);
-    for (int base = w.begin; base < w.end; base += U * ROWS) {
+    stream<T> queries = stream_of<T>(a.q, w), douts = stream_of<T>(a.dout, w), dqs = stream_of<T>(a.dq, w);
+    for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t q[U][4], dout[U][4];
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            read_rows<T>(q[u], a.q, w, base + u * ROWS);
-            read_rows<T>(dout[u], a.dout, w, base + u * ROWS);
+            read_rows(q[u], queries, left - u * ROWS);
+            read_rows(dout[u], douts, left - u * ROWS);
         }
 #pragma unroll
-        for (int u = 0; u < U; u++) {
+        for (int u = 0; u < U; u++, left -= ROWS) {
             float s[E][4], ds[E][4] = {}, dq[2][4] = {};
             uint32_t q_turned[4], dout_turned[4];
             score_keys<T>(s, q[u], keys, bias, a.scale * LOG2E);
@@ -327,7 +348,7 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
                 product16(dk[n], q_turned, turned(d[0]), turned(d[1]), T());
                 product16(dv[n], dout_turned, turned(p[0]), turned(p[1]), T());
             }
-            write_rows<T>(a.dq, w, base + u * ROWS, dq, a.scale, a.scale);
+            write_rows(dqs, left, dq, a.scale, a.scale);
         }
     }
     give<T>(dk, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.scale);
@@ -340,10 +361,12 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
 struct row_bias {
     float upper, lower;
 };
-static __device__ row_bias bias_rows(const few_attention &a, const share &w, int row)
+static __device__ row_bias bias_rows(const few_attention &a, const share &w, int left)
 {
-    const int upper = row + w.g, lower = upper + EIGHT;
-    return {upper < w.end ? score_bias(a, w.b, upper) : -CUDART_INF_F, lower < w.end ? score_bias(a, w.b, lower) : -CUDART_INF_F};
+    row_bias x = {left > 0 ? 0.0f : -CUDART_INF_F, left > EIGHT ? 0.0f : -CUDART_INF_F};
+    if (a.mask && left > 0) x.upper = score_bias(a, w.b, w.end - left);
+    if (a.mask && left > EIGHT) x.lower = score_bias(a, w.b, w.end - left + EIGHT);
+    return x;
 }
 
 /* Maxima follow only when a score is more than 2^STEEP times the largest so far: what is summed stays small all the
@@ -379,16 +402,17 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) q
     fill<T>(queries, a.q, w, first, a.T);
 #pragma unroll
     for (int n = 0; n < E; n++) top[n][0] = top[n][1] = -CUDART_INF_F;
-    for (int base = w.begin; base < w.end; base += U * ROWS) {
+    stream<T> keys = stream_of<T>(a.k, w), values = stream_of<T>(a.v, w);
+    for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t k[U][4], v[U][4];
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            read_rows<T>(k[u], a.k, w, base + u * ROWS);
-            read_rows<T>(v[u], a.v, w, base + u * ROWS);
+            read_rows(k[u], keys, left - u * ROWS);
+            read_rows(v[u], values, left - u * ROWS);
         }
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const row_bias bias = bias_rows(a, w, base + u * ROWS);
+        for (int u = 0; u < U; u++, left -= ROWS) {
+            const row_bias bias = bias_rows(a, w, left);
             float s[E][4] = {};
             uint32_t v_turned[4];
 #pragma unroll
@@ -433,7 +457,7 @@ static __device__ void fill_known(known<E> &x, const fews<E> &douts, const few_a
 #pragma unroll
     for (int n = 0; n < E; n++) {
         const int t = first + n * EIGHT + w.g;
-        const uint2 y = read<T>(a.o, w, t, a.T), z = make_uint2(douts.look[n][0], douts.look[n][1]);
+        const uint2 y = read(row_at<T>(a.o, w.b, t, w.head) + 4 * w.c, t < a.T), z = make_uint2(douts.look[n][0], douts.look[n][1]);
         const pack<T, 4> o = *reinterpret_cast<const pack<T, 4> *>(&y), d = *reinterpret_cast<const pack<T, 4> *>(&z);
         float delta = 0, lse = t < a.T ? a.lse[w.b * a.lse_sample + w.head * a.lse_head + t * a.lse_token] : -CUDART_INF_F;
         lse = lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E;
@@ -464,15 +488,16 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
         fill<T>(douts, a.dout, w, w.tile * E * EIGHT, a.T);
         fill_known<T>(facts, douts, a, w, w.tile * E * EIGHT);
     }
-    for (int base = w.begin; base < w.end; base += U * ROWS) {
+    stream<T> keys = stream_of<T>(a.k, w), values = stream_of<T>(a.v, w), dks = stream_of<T>(a.dk, w), dvs = stream_of<T>(a.dv, w);
+    for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t k[U][4], v[U][4];
         float dk[U][2][4] = {}, dv[U][2][4] = {};
         row_bias bias[U];
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            read_rows<T>(k[u], a.k, w, base + u * ROWS);
-            read_rows<T>(v[u], a.v, w, base + u * ROWS);
-            bias[u] = bias_rows(a, w, base + u * ROWS);
+            read_rows(k[u], keys, left - u * ROWS);
+            read_rows(v[u], values, left - u * ROWS);
+            bias[u] = bias_rows(a, w, left - u * ROWS);
         }
         for (int tile = w.tile; tile < last; tile++) {
             if (!DQ) {
@@ -507,9 +532,10 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
         }
 #pragma unroll
         for (int u = 0; u < U && DKV; u++) {
-            write_rows<T>(a.dk, w, base + u * ROWS, dk[u], a.scale, a.scale);
-            write_rows<T>(a.dv, w, base + u * ROWS, dv[u], 1.0f, 1.0f);
+            write_rows(dks, left - u * ROWS, dk[u], a.scale, a.scale);
+            write_rows(dvs, left - u * ROWS, dv[u], 1.0f, 1.0f);
         }
+        left -= U * ROWS;
     }
     if (DQ) give<T>(dq, a, w, a.dq, a.partial, splits, w.tile * E * EIGHT, a.T, a.scale);
 }
