@@ -10,6 +10,7 @@
  * No managed memory, and nothing is taken from the card after recording.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cuda/cuda.h"
@@ -46,26 +47,52 @@ static int check_driver(struct error *e)
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     if (rc == cudaErrorInsufficientDriver)
-        return error_set(e, PL_FAIL, "the NVIDIA driver supports CUDA %d.%d (0.0: no driver), this build needs %d.%d: "
-                         "update the driver or set device: cpu", driver / 1000, driver % 1000 / 10, runtime / 1000,
-                         runtime % 1000 / 10);
-    if (rc == cudaErrorNoDevice || rc == cudaSuccess)
-        return error_set(e, PL_FAIL, "no NVIDIA card is visible (CUDA_VISIBLE_DEVICES?): set device: cpu");
+        return error_set(e, PL_FAIL, "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d: update the driver, or set device: cpu",
+                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    if (rc == cudaErrorNoDevice || rc == cudaSuccess) {
+        const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+        return error_set(e, PL_FAIL, "no NVIDIA card is visible%s%.80s%s: nvidia-smi lists those that are here; or set device: cpu",
+                         visible ? " (CUDA_VISIBLE_DEVICES is \"" : "", visible ? visible : "", visible ? "\")" : "");
+    }
     return cuda_failed(e, rc, "cudaGetDeviceCount");
 }
 
-/* The card, and whether this build's kernels run on it. */
-static int check_card(struct cuda_state *s, struct error *e)
+/* Numbers that CUDA keeps for display; 0 where a card does not say. */
+static double attribute_of(enum cudaDeviceAttr of)
+{
+    int x = 0;
+    return cudaDeviceGetAttribute(&x, of, 0) == cudaSuccess ? x : 0;
+}
+
+/* Asks the driver alone: without a context nothing is taken from the card. */
+static int describe_card(struct card *c, struct error *e)
 {
     struct cudaDeviceProp card;
-    TRY_CUDA(cudaSetDevice(0));
+    TRY(check_driver(e));
     TRY_CUDA(cudaGetDeviceProperties(&card, 0));
+    snprintf(c->name, sizeof c->name, "%.127s", card.name);
+    c->capability = card.major * 10 + card.minor;
+    c->multiprocessors = card.multiProcessorCount;
+    c->memory_bytes = card.totalGlobalMem;
+    c->clock = 1e3 * attribute_of(cudaDevAttrClockRate);
+    c->memory_bandwidth = 2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
+    if (c->capability >= cuda_least()) return PL_OK;
+    return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build's kernels begin at %d.%d: rebuild with make CUDA_ARCH=sm_%d, if "
+                     "nvcc knows it, or set device: cpu", card.name, card.major, card.minor, cuda_least() / 10, cuda_least() % 10, c->capability);
+}
+
+/* The card is opened, and kernels loaded: what the driver says of itself may be wrong. */
+static int check_card(struct cuda_state *s, struct error *e)
+{
+    struct card card;
+    TRY(describe_card(&card, e));
+    TRY_CUDA(cudaSetDevice(0));
     snprintf(s->card, sizeof s->card, "%s", card.name);
     cudaError_t rc = cuda_probe();
-    if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction) {
+    if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction || rc == cudaErrorUnsupportedPtxVersion) {
         cudaGetLastError();
-        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, for which this build has no kernels: rebuild with "
-                         "make CUDA_ARCH=sm_%d%d", card.name, card.major, card.minor, card.major, card.minor);
+        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, for which this build has no kernels that its driver takes (%s): rebuild with "
+                         "make CUDA_ARCH=sm_%d, or update the driver", card.name, card.capability / 10, card.capability % 10, cudaGetErrorName(rc), card.capability);
     }
     if (rc != cudaSuccess) return cuda_failed(e, rc, "loading the kernels");
     return PL_OK;
@@ -95,7 +122,6 @@ static int cuda_open(struct device *d, struct error *e)
 {
     for (const struct kernel *const *f = cuda_kernels; *f; f++)
         for (const struct kernel *k = *f; k->op != OP_NONE; k++) CHECK(cuda_kernel_named(k->name), "kernel %s is planned but has no running half", k->name);
-    TRY(check_driver(e));
     struct cuda_state *s = d->state = mem_alloc(sizeof *s);
     int rc = check_card(s, e);
     if (!rc) rc = make_lanes(s, e);
@@ -105,15 +131,15 @@ static int cuda_open(struct device *d, struct error *e)
 
 /* --- memory ------------------------------------------------------------------------ */
 
-static int out_of_memory(struct error *e, uint64_t bytes, const char *what)
+static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t bytes, const char *what)
 {
     size_t free_bytes = 0, total = 0;
     char asked[32], have[32], all[32];
     cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
-    return error_set(e, PL_FAIL, "cannot allocate %s (%llu bytes) of %s: %s of the card's %s are free; lower memory.budget or end "
-                     "what else uses the card", size_print(bytes, asked), (unsigned long long)bytes, what,
-                     size_print(free_bytes, have), size_print(total, all));
+    return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free: see in nvidia-smi what else uses the card and end it, or "
+                     "give a smaller --memory (%llu at most)", s->card, what, size_print(bytes, asked), (unsigned long long)bytes,
+                     size_print(free_bytes, have), size_print(total, all), (unsigned long long)free_bytes);
 }
 
 /* Both spaces begin as zeros, as the CPU's mappings do. */
@@ -123,7 +149,7 @@ static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], st
     const uint64_t device = bytes[SPACE_DEVICE], host = bytes[SPACE_HOST];
     if (device) {
         cudaError_t rc = cudaMalloc((void **)&d->arena[SPACE_DEVICE], device);
-        if (rc == cudaErrorMemoryAllocation) return out_of_memory(e, device, "the arena");
+        if (rc == cudaErrorMemoryAllocation) return out_of_memory(s, e, device, "the arena");
         if (rc != cudaSuccess) return cuda_failed(e, rc, "cudaMalloc of the arena");
         TRY_CUDA(cudaMemsetAsync(d->arena[SPACE_DEVICE], 0, device, s->lane[LANE_COMPUTE]));
         TRY_CUDA(cudaStreamSynchronize(s->lane[LANE_COMPUTE]));
@@ -184,4 +210,4 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
 
 static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_copy, cuda_copy, cuda_close, cuda_memory};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look};
+const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look, describe_card};

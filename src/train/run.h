@@ -65,6 +65,9 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
+/* Sets the device's kind and, of a card that is here, its profile; says which and why (choose.c). */
+void run_choose_device(struct run *r);
+
 /* Sets the memory keys to a plan's techniques; the budget stays (pin.c). */
 int run_pin(struct config *c, const struct settings *s, struct error *e);
 
