@@ -5,8 +5,8 @@
  *     space host     one pinned cudaHostAlloc of the planned size
  *     lanes          one stream each; programs are launched on the compute lane
  *
- * Invariant: everything the host asks for goes through the compute lane in order,
- * so a read sees what every earlier run and write did. Only read and write wait.
+ * Invariant: everything the host asks for goes through the compute lane in order, but for the next
+ * batch, so a read sees what every earlier run and write did. Only read, write and settle wait.
  * No managed memory, and nothing is taken from the card after recording.
  */
 #include <stdio.h>
@@ -103,6 +103,9 @@ static int make_lanes(struct cuda_state *s, struct error *e)
 {
     for (int lane = 0; lane < LANE_COUNT; lane++)
         TRY_CUDA(cudaStreamCreateWithFlags(&s->lane[lane], cudaStreamNonBlocking));
+    TRY_CUDA(cudaStreamCreateWithFlags(&s->ahead, cudaStreamNonBlocking));
+    TRY_CUDA(cudaEventCreateWithFlags(&s->asked, cudaEventDisableTiming));
+    TRY_CUDA(cudaEventCreateWithFlags(&s->arrived, cudaEventDisableTiming));
     TRY_BLAS(cublasLtCreate(&s->blas));
     return PL_OK;
 }
@@ -114,6 +117,9 @@ static void free_state(struct device *d)
     if (s->blas) cublasLtDestroy(s->blas);
     for (int lane = 0; lane < LANE_COUNT; lane++)
         if (s->lane[lane]) cudaStreamDestroy(s->lane[lane]);
+    if (s->ahead) cudaStreamDestroy(s->ahead);
+    if (s->asked) cudaEventDestroy(s->asked);
+    if (s->arrived) cudaEventDestroy(s->arrived);
     mem_free(s);
     d->state = NULL;
 }
@@ -175,11 +181,55 @@ static int cuda_copy(struct device *d, void *to, const void *from, uint64_t byte
     return PL_OK;
 }
 
+/* The host's own bytes come behind what is on its way to the same place. */
+static int cuda_write(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    TRY(cuda_join_ahead(d->state, e));
+    return cuda_copy(d, to, from, bytes, e);
+}
+
+/* --- a batch ahead ------------------------------------------------------------------
+ *
+ *     compute   [ step n ]o asked [update n]    o wait for arrived  [ step n+1 ]
+ *     ahead               [copy][copy]..........o
+ *
+ * The first copy follows everything that was launched before it, the rest follow the first. A read
+ * does not wait for them, and no update reads the batch. */
+
+static int cuda_write_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    struct cuda_state *s = d->state;
+    if (!s->coming) {
+        TRY_CUDA(cudaEventRecord(s->asked, s->lane[LANE_COMPUTE]));
+        TRY_CUDA(cudaStreamWaitEvent(s->ahead, s->asked, 0));
+        s->coming = true;
+    }
+    TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, s->ahead));
+    return PL_OK;
+}
+
+int cuda_join_ahead(struct cuda_state *s, struct error *e)
+{
+    if (!s->coming) return PL_OK;
+    s->coming = false;
+    TRY_CUDA(cudaEventRecord(s->arrived, s->ahead));
+    TRY_CUDA(cudaStreamWaitEvent(s->lane[LANE_COMPUTE], s->arrived, 0));
+    return PL_OK;
+}
+
+static int cuda_settle(struct device *d, struct error *e)
+{
+    const struct cuda_state *s = d->state;
+    TRY_CUDA(cudaStreamSynchronize(s->ahead));
+    return PL_OK;
+}
+
 static void cuda_close(struct device *d, struct tape *t)
 {
     const struct cuda_state *s = d->state;
     if (!s) return;
     cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
+    cudaStreamSynchronize(s->ahead);
     if (t) cuda_forget(t);
     if (d->arena[SPACE_DEVICE]) cudaFree(d->arena[SPACE_DEVICE]);
     if (d->arena[SPACE_HOST]) cudaFreeHost(d->arena[SPACE_HOST]);
@@ -208,6 +258,6 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
     *total = all;
 }
 
-static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_copy, cuda_copy, cuda_close, cuda_memory};
+static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle};
 
 const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look, describe_card};

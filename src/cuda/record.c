@@ -317,6 +317,7 @@ int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     struct cuda_state *s = d->state;
     check_asked(t, p);
+    if (p != PROGRAM_UPDATE) TRY(cuda_join_ahead(s, e));
     if (t->nodes || t->timing || t->observe) return cuda_run_nodes(s, t, p, e);
     const struct recording *r = t->device_state;
     for (uint32_t k = 0; k < r->pieces[p].n; k++) {

@@ -32,6 +32,11 @@ struct device_ops {
     void (*close)(struct device *, struct tape *);
     /* Bytes of its memory that are free, and all; NULL: it is the host's. */
     void (*memory)(const struct device *, uint64_t *free, uint64_t *total);
+    /* Both NULL where programs run while the host waits. write_later copies from the second space in a
+     * lane of its own, without waiting: behind every program that was asked for, before the next
+     * one that is not the update. settle returns when what was so written need not be kept any more. */
+    int (*write_later)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
+    int (*settle)(struct device *, struct error *);
 };
 extern const struct device_ops ref_device, cpu_device;
 

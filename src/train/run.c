@@ -130,6 +130,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
     struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .host_staging = r->device.kind == DEVICE_CUDA};
+    s.inputs_ahead = s.host_staging && o->train && c->data_train.n;
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
@@ -422,11 +423,44 @@ int run_read(struct run *r, id tensor, void *to, struct error *e)
     return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), tensor_bytes(tensor_at(&r->graph, tensor)), e);
 }
 
+/* --- a batch ahead ----------------------------------------------------------------------------- */
+
+bool run_can_go_ahead(const struct run *r) { return r->device.ops->write_later && staging_named(r, "next"); }
+
+/* What the batch before left in the staging buffer has arrived long ago, as a rule. */
+int run_ahead_begin(struct run *r, struct error *e)
+{
+    int rc = r->device.ops->settle(&r->device, e);
+    r->ahead = !rc;
+    r->ahead_ready = false;
+    return rc;
+}
+
+void run_ahead_end(struct run *r, bool ready)
+{
+    r->ahead = false;
+    r->ahead_ready = ready;
+}
+
+/* Through the staging buffer, in which the inputs lie one behind the other: the caller's bytes are the
+ * caller's again when this returns. */
+static int write_ahead(struct run *r, id storage, uint64_t from, char *to, const void *data, uint64_t bytes, struct error *e)
+{
+    char *next = staging_named(r, "next");
+    for (id s = 1; s < storage; s++)
+        if (r->graph.storages.at[s].kind == KIND_INPUT) next += r->graph.storages.at[s].bytes;
+    memcpy(next + from, data, bytes);
+    return r->device.ops->write_later(&r->device, to, next + from, bytes, e);
+}
+
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e)
 {
     struct run_input x;
     CHECK(run_input(r, input, &x), "no input %s", input);
     uint64_t from = (uint64_t)at * x.sample;
     CHECK(from + bytes <= r->graph.storages.at[x.storage].bytes, "input %s is too small", input);
-    return r->device.ops->write(&r->device, r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage] + from, data, bytes, e);
+    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage] + from;
+    if (r->ahead) return write_ahead(r, x.storage, from, to, data, bytes, e);
+    r->ahead_ready = false;
+    return r->device.ops->write(&r->device, to, data, bytes, e);
 }
