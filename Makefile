@@ -34,7 +34,7 @@ SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)
 # `make CUDA_ARCH=sm_90`, or a list, is for one's own cards, in a third of the time.
 CUDA_CODE_all := -gencode=arch=compute_75,code=sm_75 \
                  -gencode=arch=compute_80,code=[sm_80,sm_86,sm_89] \
-                 -gencode=arch=compute_90,code=[sm_90,sm_120,compute_90]
+                 -gencode=arch=compute_90,code=[sm_90,sm_120,compute_90] --compress-mode=size
 CUDA_CODE      = $(or $(CUDA_CODE_$(CUDA_ARCH)),$(foreach a,$(CUDA_ARCH),-gencode=arch=$(a:sm_%=compute_%),code=[$(a),$(a:sm_%=compute_%)]))
 # Instructions that no other card has, later ones included: *hopper*.cu is for 9.0 alone.
 CUDA_CODE_OF   = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90a$(comma)code=sm_90a,$(CUDA_CODE))
