@@ -2,7 +2,7 @@
  * cuda_ops.c: every row of ops.def on the CUDA device against the reference: the cases of
  * opcases.h, forward and through their gradients, in f32, bf16 and f16.
  *
- *     cuda_ops [--device cpu] [--jobs N] [--bench] [--time [--grow N]] [OP...]
+ *     cuda_ops [--device cpu] [--jobs N] [--bench] [--time [--grow N] [--shape N,...]] [OP...]
  *
  * The oracle is the reference in f64, the tolerances are those of test_ops.c. A case runs twice
  * from the same bytes, everything that is not persistent being NaN, and must give the same bits.
@@ -18,6 +18,7 @@
  * --time takes the same size (its first dimension times N with --grow), and
  * times launches of the row's own nodes, REPEATS to a recorded tape.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -315,12 +316,14 @@ static void run_row(const struct row *row, struct result *result)
         if (at_bench) continue;
         for (int i = 0; i < 8 && c->small[i][0] && !result->broken; i++) run_case(row, c->small[i], forward, result);
         for (int i = 0; i < 2 && c->large[i][0] && !result->broken; i++) run_case(row, c->large[i], forward, result);
+        for (int i = 0; i < 10 && c->card[i][0] && !result->broken; i++) run_case(row, c->card[i], forward, result);
     }
 }
 
 /* --- timing ----------------------------------------------------------------------------------- */
 
 static int64_t grow = 1; /* --grow */
+static int64_t shape[8];  /* --shape, as the op's case counts dimensions */
 
 /* The tape keeps the row's own launches, each REPEATS times. */
 static double keep_row(struct side *s, enum op op, struct cost *sum, const char **kernel)
@@ -365,7 +368,7 @@ static int time_tape(struct side *s, double *best, struct error *e)
 static void time_row(const struct row *row, enum dtype f, struct result *result)
 {
     int64_t n[8];
-    memcpy(n, row->c->bench, sizeof n);
+    memcpy(n, shape[0] ? shape : row->c->bench, sizeof n);
     n[0] *= grow;
     struct trial t = {row, n, true, f, result};
     struct scene s = scene_of(row, n, f, true);
@@ -473,9 +476,12 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--device") && i + 1 < argc && !strcmp(argv[i + 1], "cpu")) subject = DEVICE_CPU, i++;
         else if (!strcmp(argv[i], "--jobs") && i + 1 < argc) jobs = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--grow") && i + 1 < argc) grow = atoll(argv[++i]);
+        else if (!strcmp(argv[i], "--shape") && i + 1 < argc)
+            sscanf(argv[++i], "%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64, &shape[0],
+                   &shape[1], &shape[2], &shape[3], &shape[4], &shape[5], &shape[6], &shape[7]);
         else if (argv[i][0] != '-') names[count++] = argv[i];
         else {
-            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--bench] [--time [--grow N]] [OP...]; found '%s'\n", argv[i]);
+            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--bench] [--time [--grow N] [--shape N,...]] [OP...]; found '%s'\n", argv[i]);
             return 2;
         }
     }
