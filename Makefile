@@ -53,8 +53,6 @@ ifeq ($(CUDA),1)
   CUDA_LIBS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lstdc++
   NVFLAGS   := -O3 -std=c++17 -lineinfo -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
-  PLUGIN    := $(BUILD)/plimsoll-cuda.so
-$(BUILD)/cuda/attention_hoppe%.cu.o: CUDA_CODE := -gencode=arch=compute_90a,code=sm_90a
 endif
 
 # oneDNN: on where a program that uses its version 2 links, `make ONEDNN=0` forces it off.
