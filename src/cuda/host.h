@@ -19,6 +19,9 @@
 struct cuda_state {
     char card[256];
     cudaStream_t lane[LANE_COUNT];
+    cudaStream_t ahead;                 /* the next batch's lane */
+    cudaEvent_t asked, arrived;         /* behind what was asked for before it came; behind it */
+    bool coming;                        /* copies that no program waits for yet */
     cublasLtHandle_t blas;
     uint64_t captures, nodes, launches; /* see struct cuda_view */
 };
@@ -51,6 +54,8 @@ void cuda_forget(struct tape *t);
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 /* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
 int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e);
+/* device.c: what comes next on the compute lane follows the copies in the next batch's. */
+int cuda_join_ahead(struct cuda_state *s, struct error *e);
 /* nodes.c: returns when the program has ended. */
 int cuda_run_nodes(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 

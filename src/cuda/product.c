@@ -143,7 +143,7 @@ static int choose(struct product *p, cublasLtMatmulPreference_t preference, uint
     TRY(prefer(preference, &p->shape, workspace, e));
     cublasStatus_t rc =
         cublasLtMatmulAlgoGetHeuristic(p->blas, p->product, p->b, p->a, p->c, p->c, preference, CANDIDATES, found, &n);
-    if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE) n = 0;
+    if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE || rc == CUBLAS_STATUS_ARCH_MISMATCH) n = 0;
     else if (rc != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc, "cublasLtMatmulAlgoGetHeuristic");
     for (int i = 0; i < n && !p->library; i++)
         if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) {

@@ -94,6 +94,7 @@ struct settings {
     bool forward;           /* nothing is differentiated (`plimsoll predict`, `eval`) */
     uint64_t loader_bytes;  /* of the staging buffer "loader", where samples are made ready; 0: none */
     bool host_staging;      /* the host cannot touch the compute space: staging lies in the second */
+    bool inputs_ahead;      /* the staging buffer "next" holds a batch that is on its way while a step runs */
 };
 
 /* Takes over what the planner decides; the recipe stays. */
