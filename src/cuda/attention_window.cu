@@ -63,10 +63,10 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
     float *q = reinterpret_cast<float *>(shared) + warp * (D + 2 * W + keys), *rel = q + D, *p = rel + 2 * W;
-    const square s = square_of(a, blockIdx.x);
+    const square s = square_of(a, (int)blockIdx.x);
     for (int r = warp; r < s.rows * s.columns; r += PLAIN_WARPS) {
         const int y = r / s.columns, x = r % s.columns;
-        const int64_t t = token_at(a, s, y, x);
+        const int t = token_at(a, s, y, x);
         __syncwarp();
         for (int d = lane; d < D; d += 32) q[d] = to_float(row_at<T>(a.q, s.b, t, s.h)[d]);
         __syncwarp();
@@ -100,12 +100,12 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
     const int tid = threadIdx.x, W = a.window, keys = W * W, D = a.D, J = 2 * W - 1;
     float *q = reinterpret_cast<float *>(shared), *dout = q + D, *rel = dout + D, *drel = rel + 2 * W, *ds = drel + 2 * W;
     float *meet = ds + keys; /* [PLAIN_WARPS] */
-    const square s = square_of(a, blockIdx.x);
-    float *tables = a.tables + s.index * 2 * J * D;
+    const square s = square_of(a, (int)blockIdx.x);
+    float *tables = a.tables + (int64_t)s.index * 2 * J * D;
     for (int i = tid; i < 2 * J * D; i += PLAIN) tables[i] = 0;
     for (int r = 0; r < s.rows * s.columns; r++) {
         const int y = r / s.columns, x = r % s.columns;
-        const int64_t t = token_at(a, s, y, x);
+        const int t = token_at(a, s, y, x);
         float part = 0, delta = 0;
         __syncthreads();
         for (int d = tid; d < D; d += PLAIN) {
@@ -154,12 +154,12 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
-    const square s = square_of(a, blockIdx.x);
+    const square s = square_of(a, (int)blockIdx.x);
     const int queries = s.rows * s.columns;
     float *delta = reinterpret_cast<float *>(shared), *lse = delta + keys, *pads = lse + keys; /* [warps][2][D] */
     float *p = pads + PLAIN_WARPS * 2 * D + warp * (2 * keys + 2 * D), *ds = p + keys, *k = ds + keys, *v = k + D;
     for (int r = threadIdx.x; r < queries; r += PLAIN) {
-        const int64_t t = query_at(a, s, r);
+        const int t = query_at(a, s, r);
         float sum = 0;
         for (int d = 0; d < D; d++) sum += to_float(row_at<T>(a.dout, s.b, t, s.h)[d]) * to_float(row_at<T>(a.o, s.b, t, s.h)[d]);
         delta[r] = sum, lse[r] = *window_lse_at(a, s, t);
@@ -177,7 +177,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
         __syncwarp();
         for (int r = lane; r < queries; r += 32) {
             const int y = r / s.columns, x = r % s.columns;
-            const int64_t t = token_at(a, s, y, x);
+            const int t = token_at(a, s, y, x);
             float score = 0, dp = 0;
             for (int d = 0; d < D; d++) {
                 score += to_float(row_at<T>(a.q, s.b, t, s.h)[d]) *
@@ -191,12 +191,12 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
         for (int d = lane; d < D; d += 32) {
             float dk = 0, dv = 0;
             for (int r = 0; r < queries; r++) {
-                const int64_t t = query_at(a, s, r);
+                const int t = query_at(a, s, r);
                 dk += ds[r] * to_float(row_at<T>(a.q, s.b, t, s.h)[d]);
                 dv += p[r] * to_float(row_at<T>(a.dout, s.b, t, s.h)[d]);
             }
             if (is_there) {
-                const int64_t t = token_at(a, s, ky, kx);
+                const int t = token_at(a, s, ky, kx);
                 row_at<T>(a.dk, s.b, t, s.h)[d] = from_float<T>(dk * a.scale);
                 row_at<T>(a.dv, s.b, t, s.h)[d] = from_float<T>(dv);
             } else {
@@ -209,7 +209,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
     for (int i = threadIdx.x; i < 2 * D; i += PLAIN) {
         float sum = 0;
         for (int w = 0; w < PLAIN_WARPS; w++) sum += pads[w * 2 * D + i];
-        a.pads[s.index * 2 * D + i] = sum;
+        a.pads[(int64_t)s.index * 2 * D + i] = sum;
     }
 }
 

@@ -10,14 +10,13 @@
 /* A square of a sample and a head: its first place, and how many rows and columns of it lie on the
  * grid. Those places, row by row, are its queries. */
 struct square {
-    int64_t b, h, index;
+    int b, h, index;
     int y, x, rows, columns;
 };
 
-__device__ inline square square_of(const window_attention &a, int64_t index)
+__device__ inline square square_of(const window_attention &a, int index)
 {
-    const int64_t place = index / a.H;
-    const int in = (int)(place % (a.across * a.down));
+    const int place = index / a.H, in = place % (a.across * a.down);
     square s;
     s.index = index, s.h = index % a.H, s.b = place / (a.across * a.down);
     s.y = in / a.across * a.window, s.x = in % a.across * a.window;
@@ -25,15 +24,9 @@ __device__ inline square square_of(const window_attention &a, int64_t index)
     return s;
 }
 
-__device__ inline int64_t token_at(const window_attention &a, const square &s, int y, int x)
-{
-    return (int64_t)(s.y + y) * a.width + s.x + x;
-}
+__device__ inline int token_at(const window_attention &a, const square &s, int y, int x) { return (s.y + y) * a.width + s.x + x; }
 /* Of query r. */
-__device__ inline int64_t query_at(const window_attention &a, const square &s, int r)
-{
-    return token_at(a, s, r / s.columns, r % s.columns);
-}
+__device__ inline int query_at(const window_attention &a, const square &s, int r) { return token_at(a, s, r / s.columns, r % s.columns); }
 
 __device__ inline float *window_lse_at(const window_attention &a, const square &s, int64_t t)
 {

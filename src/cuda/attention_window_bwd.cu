@@ -21,28 +21,18 @@
 
 constexpr int TILE = 32, STAGES = 3, QUERIES = (WINDOW_FAST * WINDOW_FAST + TILE - 1) / TILE * TILE, THREADS = WINDOW_FAST * 32;
 
-/* Shared memory, in order. Distances: of rows of ds an odd number of 16 bytes; of positions 8 banks. */
+/* Distances of rows: of ds an odd number of 16 bytes; of positions 8 banks. */
+constexpr int DS_ROW = PLACES + BOTH + 8, REL_ROW = QUERIES + 8;
+static_assert(DS_ROW / 8 % 2 == 1 && REL_ROW % 32 == 8, "few rows meet in a bank");
+
+/* Shared memory, in order: bytes from its beginning. */
 template <int D> struct layout {
-    int keys, ds_row, rel_row;
-    size_t k, v, q, dout, ds, rel, tables, lse, delta, place, total;
-    __host__ __device__ explicit layout(int window)
-    {
-        constexpr size_t ROW = (D + 8) * 2;
-        keys = window * SIDE, ds_row = keys + BOTH + 8, rel_row = QUERIES + 8;
-        k = 0;
-        v = k + (size_t)(keys + BOTH) * ROW;
-        q = v + (size_t)keys * ROW;
-        dout = q + STAGES * TILE * ROW;
-        ds = dout + STAGES * TILE * ROW;
-        rel = ds + 2 * TILE * (size_t)ds_row * 2;
-        tables = rel + sizeof(float) * (size_t)(window + SIDE) * (size_t)rel_row;
-        lse = tables + sizeof(float) * BOTH * D;
-        delta = lse + sizeof(float) * QUERIES;
-        place = delta + sizeof(float) * QUERIES;
-        total = place + sizeof(int) * QUERIES;
-    }
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = (PLACES + BOTH) * ROW, q = v + PLACES * ROW, dout = q + STAGES * TILE * ROW;
+    static constexpr int ds = dout + STAGES * TILE * ROW, rel = ds + 2 * TILE * DS_ROW * 2, tables = rel + 4 * (WINDOW_FAST + SIDE) * REL_ROW;
+    static constexpr int lse = tables + 4 * BOTH * D, delta = lse + 4 * QUERIES, place = delta + 4 * QUERIES;
+    static constexpr int token = place + 4 * QUERIES, total = token + 4 * QUERIES;
+    static_assert((WINDOW_FAST * WINDOW_FAST + 15) / 16 * 16 * ROW <= 2 * TILE * DS_ROW * 2, "all queries fit where ds will be");
 };
-static_assert(QUERIES % 32 == 0, "rows of positions begin 8 banks apart");
 
 #if HAS_MMA
 
@@ -55,15 +45,15 @@ template <typename T> static __device__ float dot8(const T *x, const T *y)
     return sum;
 }
 
-/* lse in powers of two, delta, place: two threads to a query. One beyond the last has lse = inf: its
+/* lse in powers of two, delta, place, token: two threads to a query. One beyond the last has lse = inf: its
  * probabilities are 0. */
 template <typename T, int D>
-static __device__ void note_queries(float *lse, float *delta, int *place, const window_attention &a, const square &s)
+static __device__ void note_queries(float *lse, float *delta, int *place, int *token, const window_attention &a, const square &s)
 {
     const int queries = s.rows * s.columns;
     for (int first = 0; first < QUERIES; first += blockDim.x / 2) {
         const int r = first + threadIdx.x / 2;
-        const int64_t t = query_at(a, s, r < queries ? r : 0);
+        const int t = query_at(a, s, r < queries ? r : 0);
         float sum = 0;
         if (r < queries)
             for (int d = threadIdx.x % 2 * 8; d < D; d += 16) sum += dot8(row_at<T>(a.dout, s.b, t, s.h) + d, row_at<T>(a.o, s.b, t, s.h) + d);
@@ -72,12 +62,24 @@ static __device__ void note_queries(float *lse, float *delta, int *place, const 
         lse[r] = r < queries ? *window_lse_at(a, s, t) * LOG2E : CUDART_INF_F;
         delta[r] = sum;
         place[r] = query_y(a, s, r) << 8 | query_x(s, r);
+        token[r] = r < queries ? t : -1;
     }
 }
 
-/* Positions of all queries, [window + 16][queries]: by row, then by column; -inf beyond the square. */
+/* 32 queries and their do. */
+template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, const window_attention &a, const square &s, const int *token)
+{
+    constexpr int PIECES = D / 8;
+    for (int i = threadIdx.x; i < TILE * PIECES; i += blockDim.x) {
+        const int r = i / PIECES, d = i % PIECES * 8, t = token[r];
+        copy16(q + r * (D + 8) + d, row_at<T>(a.q, s.b, max(t, 0), s.h) + d, t >= 0);
+        copy16(dout + r * (D + 8) + d, row_at<T>(a.dout, s.b, max(t, 0), s.h) + d, t >= 0);
+    }
+}
+
+/* Positions of all queries, [WINDOW_FAST + 16][queries]: by row, then by column; -inf beyond the square. */
 template <typename T, int D>
-static __device__ void make_positions(float *rel, int stride, const T *q, const T *tables, const window_attention &a, const square &s)
+static __device__ void make_positions(float *rel, const T *q, const T *tables, const window_attention &a, const square &s)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns;
     for (int r0 = threadIdx.x / 32 * 16; r0 < QUERIES; r0 += blockDim.x / 32 * 16) {
@@ -88,35 +90,35 @@ static __device__ void make_positions(float *rel, int stride, const T *q, const 
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int r = r0 + row + i / 2 * 8, c = position_of(a, query_y(a, s, r), query_x(s, r), 8 * n + column + i % 2);
-                if (c >= 0) rel[(c < SIDE ? c : a.window + c - SIDE) * stride + r] = g[n][i] * LOG2E;
+                if (c >= 0) rel[(c < SIDE ? c : WINDOW_FAST + c - SIDE) * REL_ROW + r] = g[n][i] * LOG2E;
             }
     }
     for (int i = threadIdx.x; i < (SIDE - a.window) * QUERIES; i += blockDim.x)
-        rel[(2 * a.window + i / QUERIES) * stride + i % QUERIES] = -CUDART_INF_F;
+        rel[(WINDOW_FAST + a.window + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
 }
 
 /* What the warp's row of places does with 32 queries. */
 template <typename T, int D>
-static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const window_attention &a, const layout<D> &at, char *shared,
+static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const window_attention &a, char *shared,
                                     int t0, int stage, T *ds)
 {
     constexpr int ROW = D + 8, N = TILE / 8;
     const int lane = threadIdx.x % 32, y = threadIdx.x / 32, row = lane / 4, column = lane % 4 * 2;
-    const T *k = reinterpret_cast<const T *>(shared + at.k) + y * SIDE * ROW, *v = reinterpret_cast<const T *>(shared + at.v) + y * SIDE * ROW;
-    const T *q = reinterpret_cast<const T *>(shared + at.q) + stage * TILE * ROW, *dout = reinterpret_cast<const T *>(shared + at.dout) + stage * TILE * ROW;
-    const float *rel = reinterpret_cast<const float *>(shared + at.rel) + t0 + column;
-    const float *lse = reinterpret_cast<const float *>(shared + at.lse) + t0 + column, *delta = reinterpret_cast<const float *>(shared + at.delta) + t0 + column;
-    const int *place = reinterpret_cast<const int *>(shared + at.place) + t0 + column;
+    const T *k = reinterpret_cast<const T *>(shared + layout<D>::k) + y * SIDE * ROW, *v = reinterpret_cast<const T *>(shared + layout<D>::v) + y * SIDE * ROW;
+    const T *q = reinterpret_cast<const T *>(shared + layout<D>::q) + stage * TILE * ROW, *dout = reinterpret_cast<const T *>(shared + layout<D>::dout) + stage * TILE * ROW;
+    const float *rel = reinterpret_cast<const float *>(shared + layout<D>::rel) + t0 + column;
+    const float *lse = reinterpret_cast<const float *>(shared + layout<D>::lse) + t0 + column, *delta = reinterpret_cast<const float *>(shared + layout<D>::delta) + t0 + column;
+    const int *place = reinterpret_cast<const int *>(shared + layout<D>::place) + t0 + column;
     const float factor = a.scale * LOG2E;
 
     float x[N][4];
     product_rows<T, D, N>(x, k, q);
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        const float2 down = *reinterpret_cast<const float2 *>(rel + y * at.rel_row + 8 * n), last = *reinterpret_cast<const float2 *>(lse + 8 * n);
+        const float2 down = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * n), last = *reinterpret_cast<const float2 *>(lse + 8 * n);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float2 across = *reinterpret_cast<const float2 *>(rel + (a.window + row + 8 * half) * at.rel_row + 8 * n);
+            const float2 across = *reinterpret_cast<const float2 *>(rel + (WINDOW_FAST + row + 8 * half) * REL_ROW + 8 * n);
             x[n][2 * half] = exp2f(x[n][2 * half] * factor + (across.x + (down.x - last.x)));
             x[n][2 * half + 1] = exp2f(x[n][2 * half + 1] * factor + (across.y + (down.y - last.y)));
         }
@@ -135,46 +137,46 @@ static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4]
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const int r = 8 * n + column + i;
-            ds[r * at.ds_row + y * SIDE + row] = from_float<T>(e[n][i]);
-            ds[r * at.ds_row + y * SIDE + row + 8] = from_float<T>(e[n][2 + i]);
+            T *to = ds + (8 * n + column + i) * DS_ROW;
+            to[y * SIDE + row] = from_float<T>(e[n][i]);
+            to[y * SIDE + row + 8] = from_float<T>(e[n][2 + i]);
             float sum = e[n][i] + e[n][2 + i];
             for (int m = 4; m < 32; m *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
-            if (row == 0) ds[r * at.ds_row + at.keys + (place[8 * n + i] >> 8) - y + a.window - 1] = from_float<T>(sum);
+            if (row == 0) to[PLACES + (place[8 * n + i] >> 8) - y + a.window - 1] = from_float<T>(sum);
         }
 }
 
 /* By columns: a thread to two of them of a query. And the other buffer's g is zeroed. */
 template <typename T, int D>
-static __device__ void gather_columns(const window_attention &a, const layout<D> &at, const int *place, T *ds, T *other)
+static __device__ void gather_columns(const window_attention &a, const int *place, T *ds, T *other)
 {
     for (int i = threadIdx.x; i < TILE * SIDE / 2; i += blockDim.x) {
         const int r = i / (SIDE / 2), c = i % (SIDE / 2) * 2;
-        T *from = ds + r * at.ds_row;
+        T *from = ds + r * DS_ROW;
         float sum[2] = {0, 0};
         for (int y = 0; y < a.window; y++) {
             const pack<T, 2> two = *reinterpret_cast<const pack<T, 2> *>(from + y * SIDE + c);
             sum[0] += to_float(two.at[0]), sum[1] += to_float(two.at[1]);
         }
-        T *to = from + at.keys + 2 * a.window - 1 + (place[r] & 0xff) + a.window - 1 - c;
+        T *to = from + PLACES + 2 * a.window - 1 + (place[r] & 0xff) + a.window - 1 - c;
         if (c < a.window) to[0] = from_float<T>(sum[0]);
         if (c + 1 < a.window) to[-1] = from_float<T>(sum[1]);
     }
     for (int i = threadIdx.x; i < TILE * BOTH / 8; i += blockDim.x)
-        *reinterpret_cast<uint4 *>(other + i / (BOTH / 8) * at.ds_row + at.keys + i % (BOTH / 8) * 8) = uint4{0, 0, 0, 0};
+        *reinterpret_cast<uint4 *>(other + i / (BOTH / 8) * DS_ROW + PLACES + i % (BOTH / 8) * 8) = uint4{0, 0, 0, 0};
 }
 
-/* Queries t0 + 16 m .., elements 16 n .. of dq. */
+/* Queries 16 m .. of the tile, elements 16 n .. of dq. */
 template <typename T, int D>
-static __device__ void make_dq(const window_attention &a, const square &s, const layout<D> &at, const T *k, const T *ds, int t0, int m, int n)
+static __device__ void make_dq(const window_attention &a, const square &s, const T *k, const T *ds, const int *token, int m, int n)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32;
-    const T *left = ds + (m * 16 + lane % 16) * at.ds_row + lane / 16 * 8, *right = k + lane % 16 * ROW + lane / 16 * 8 + n * 16;
+    const T *left = ds + (m * 16 + lane % 16) * DS_ROW + lane / 16 * 8, *right = k + lane % 16 * ROW + lane / 16 * 8 + n * 16;
     float c[2][4] = {};
     unsigned x[4], y[4];
 #pragma unroll 4
-    for (int key = 0; key < at.keys; key += 16) {
+    for (int key = 0; key < a.window * SIDE; key += 16) {
         load4(x, left + key);
         load4_across(y, right + key * ROW);
         mma(c[0], x, y[0], y[1], T());
@@ -184,30 +186,30 @@ static __device__ void make_dq(const window_attention &a, const square &s, const
     for (int i = 0; i < 8; i++) c[i / 4][i % 4] *= a.scale;
 #pragma unroll
     for (int j = 0; j < BOTH; j += 16) {
-        load4(x, left + at.keys + j);
-        load4_across(y, right + (at.keys + j) * ROW);
+        load4(x, left + PLACES + j);
+        load4_across(y, right + (PLACES + j) * ROW);
         mma(c[0], x, y[0], y[1], T());
         mma(c[1], x, y[2], y[3], T());
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int r = t0 + m * 16 + lane / 4 + 8 * half;
-        if (r >= s.rows * s.columns) continue;
-        T *to = row_at<T>(a.dq, s.b, query_at(a, s, r), s.h) + n * 16 + lane % 4 * 2;
+        const int t = token[m * 16 + lane / 4 + 8 * half];
+        if (t < 0) continue;
+        T *to = row_at<T>(a.dq, s.b, t, s.h) + n * 16 + lane % 4 * 2;
         *reinterpret_cast<unsigned *>(to) = both(c[0][2 * half], c[0][2 * half + 1], T());
         *reinterpret_cast<unsigned *>(to + 8) = both(c[1][2 * half], c[1][2 * half + 1], T());
     }
 }
 
 /* Rows 16 m .. of the tables' gradients += g^T q. */
-template <typename T, int D> static __device__ void add_tables(const layout<D> &at, float *tables, const T *ds, const T *q, int m)
+template <typename T, int D> static __device__ void add_tables(float *tables, const T *ds, const T *q, int m)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32;
-    const T *left = ds + (lane / 16 * 8 + lane % 8) * at.ds_row + at.keys + m * 16 + lane / 8 % 2 * 8, *right = q + lane % 16 * ROW + lane / 16 * 8;
+    const T *left = ds + (lane / 16 * 8 + lane % 8) * DS_ROW + PLACES + m * 16 + lane / 8 % 2 * 8, *right = q + lane % 16 * ROW + lane / 16 * 8;
     unsigned x[2][4], y[4];
     load4_across(x[0], left);
-    load4_across(x[1], left + 16 * at.ds_row);
+    load4_across(x[1], left + 16 * DS_ROW);
     float *to = tables + (m * 16 + lane / 4) * D + lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
@@ -261,51 +263,47 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     extern __shared__ uint4 shared_pieces[];
     constexpr int ROW = D + 8;
     char *shared = reinterpret_cast<char *>(shared_pieces);
-    const layout<D> at(a.window);
-    const square s = square_of(a, blockIdx.x);
+    const square s = square_of(a, (int)blockIdx.x);
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, queries = s.rows * s.columns;
-    T *k = reinterpret_cast<T *>(shared + at.k), *q = reinterpret_cast<T *>(shared + at.q), *dout = reinterpret_cast<T *>(shared + at.dout);
-    T *ds = reinterpret_cast<T *>(shared + at.ds);
-    float *tables = reinterpret_cast<float *>(shared + at.tables);
-    int *place = reinterpret_cast<int *>(shared + at.place);
+    T *k = reinterpret_cast<T *>(shared + layout<D>::k), *q = reinterpret_cast<T *>(shared + layout<D>::q), *dout = reinterpret_cast<T *>(shared + layout<D>::dout);
+    T *ds = reinterpret_cast<T *>(shared + layout<D>::ds);
+    float *tables = reinterpret_cast<float *>(shared + layout<D>::tables);
+    int *place = reinterpret_cast<int *>(shared + layout<D>::place), *token = reinterpret_cast<int *>(shared + layout<D>::token);
 
     /* Before the first tile all queries stand where ds will. */
     copy_queries<T, D>(ds, a, s, a.q, 0, (queries + 15) / 16 * 16, threadIdx.x, blockDim.x);
     copy_places<T, D>(k, a, s, a.k, 0);
-    copy_tables<T, D>(k + at.keys * ROW, a);
-    copy_places<T, D>(reinterpret_cast<T *>(shared + at.v), a, s, a.v, 1);
+    copy_tables<T, D>(k + PLACES * ROW, a);
+    copy_places<T, D>(reinterpret_cast<T *>(shared + layout<D>::v), a, s, a.v, 1);
     copy_queries<T, D>(q, a, s, a.q, 0, TILE, threadIdx.x, blockDim.x);
     copy_queries<T, D>(dout, a, s, a.dout, 0, TILE, threadIdx.x, blockDim.x);
     copy_commit();
-    note_queries<T, D>(reinterpret_cast<float *>(shared + at.lse), reinterpret_cast<float *>(shared + at.delta), place, a, s);
+    note_queries<T, D>(reinterpret_cast<float *>(shared + layout<D>::lse), reinterpret_cast<float *>(shared + layout<D>::delta), place, token, a, s);
     for (int i = threadIdx.x; i < BOTH * D; i += blockDim.x) tables[i] = 0;
     copy_wait<0>();
     __syncthreads();
-    make_positions<T, D>(reinterpret_cast<float *>(shared + at.rel), at.rel_row, ds, k + at.keys * ROW, a, s);
+    make_positions<T, D>(reinterpret_cast<float *>(shared + layout<D>::rel), ds, k + PLACES * ROW, a, s);
     __syncthreads();
     for (int i = threadIdx.x; i < TILE * BOTH / 8; i += blockDim.x)
-        *reinterpret_cast<uint4 *>(ds + i / (BOTH / 8) * at.ds_row + at.keys + i % (BOTH / 8) * 8) = uint4{0, 0, 0, 0};
+        *reinterpret_cast<uint4 *>(ds + i / (BOTH / 8) * DS_ROW + PLACES + i % (BOTH / 8) * 8) = uint4{0, 0, 0, 0};
     __syncthreads();
 
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};
     for (int tile = 0; tile * TILE < queries; tile++) {
         const int t0 = tile * TILE, stage = tile % STAGES, next = (tile + 1) % STAGES;
-        T *here = ds + tile % 2 * TILE * at.ds_row, *other = ds + (tile + 1) % 2 * TILE * at.ds_row;
+        T *here = ds + tile % 2 * TILE * DS_ROW, *other = ds + (tile + 1) % 2 * TILE * DS_ROW;
         /* The stage after this one: nobody reads it. The one before may still be read for the tables. */
-        if (t0 + TILE < queries) {
-            copy_queries<T, D>(q + next * TILE * ROW, a, s, a.q, t0 + TILE, TILE, threadIdx.x, blockDim.x);
-            copy_queries<T, D>(dout + next * TILE * ROW, a, s, a.dout, t0 + TILE, TILE, threadIdx.x, blockDim.x);
-        }
+        if (t0 + TILE < queries) copy_tile<T, D>(q + next * TILE * ROW, dout + next * TILE * ROW, a, s, token + t0 + TILE);
         copy_commit();
-        take_queries<T, D>(dk, dv, a, at, shared, t0, stage, here);
+        take_queries<T, D>(dk, dv, a, shared, t0, stage, here);
         __syncthreads();
-        gather_columns<T, D>(a, at, place + t0, here, other);
+        gather_columns<T, D>(a, place + t0, here, other);
         copy_wait<0>();
         __syncthreads();
         for (int unit = warp; unit < 2 * (D / 16) + BOTH / 16; unit += warps) {
             const int m = unit / (D / 16);
-            if (m >= 2) add_tables<T, D>(at, tables, here, q + stage * TILE * ROW, unit - 2 * (D / 16));
-            else if (t0 + m * 16 < queries) make_dq<T, D>(a, s, at, k, here, t0, m, unit % (D / 16));
+            if (m >= 2) add_tables<T, D>(tables, here, q + stage * TILE * ROW, unit - 2 * (D / 16));
+            else if (t0 + m * 16 < queries) make_dq<T, D>(a, s, k, here, token + t0, m, unit % (D / 16));
         }
     }
     __syncthreads();
@@ -317,16 +315,16 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     for (int i = threadIdx.x; i < 2 * D; i += blockDim.x) {
         float sum = 0;
         for (int w = 0; w < warps && !is_whole; w++) sum += pads[w * 2 * D + i];
-        a.pads[s.index * 2 * D + i] = sum;
+        a.pads[(int64_t)s.index * 2 * D + i] = sum;
     }
     const int numbers = 2 * (2 * a.window - 1) * D;
-    for (int i = threadIdx.x; i < numbers; i += blockDim.x) a.tables[s.index * numbers + i] = tables[i];
+    for (int i = threadIdx.x; i < numbers; i += blockDim.x) a.tables[(int64_t)s.index * numbers + i] = tables[i];
 #endif
 }
 
 template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
-    const size_t bytes = layout<D>(a->window).total;
+    const size_t bytes = layout<D>::total;
     const cudaError_t rc = allow_shared(window_backward<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     window_backward<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), (unsigned)a->window * 32, bytes, stream>>>(*a);
@@ -353,5 +351,5 @@ size_t window_forward_shared(const window_attention *a);
 extern "C" size_t cuda_window_shared(const struct window_attention *a, int backward)
 {
     if (!backward) return window_forward_shared(a);
-    return a->D == 32 ? layout<32>(a->window).total : a->D == 64 ? layout<64>(a->window).total : layout<80>(a->window).total;
+    return a->D == 32 ? layout<32>::total : a->D == 64 ? layout<64>::total : layout<80>::total;
 }

@@ -4,19 +4,16 @@
  * A block has a square of a head: its keys and values in shared memory, seven warps that take tiles of 16
  * queries. A tile's positions come from one product with the tables, and wait in the warp's part of
  * shared memory, where its queries were; those by columns then are registers, since a row of the
- * square always begins at a fragment's first column. Five rows of keys at a time go through the softmax.
+ * square always begins at a fragment's first column. Four rows of keys at a time go through the softmax.
  */
 #include "cuda/attention_window_mma.cuh"
 
-constexpr int FORWARD_WARPS = 7, FORWARD = FORWARD_WARPS * 32, REL = 33, ROWS = 5;
+constexpr int FORWARD_WARPS = 7, FORWARD = FORWARD_WARPS * 32, REL = 33, ROWS = 4;
 
 /* Elements of a warp's own part: 16 queries, then 16 rows of positions. */
 template <int D> constexpr int own_elements = 16 * (D + 8) > 16 * REL * 2 ? 16 * (D + 8) : 16 * REL * 2;
 
-template <int D> static size_t forward_bytes(const window_attention *a)
-{
-    return sizeof(uint16_t) * ((size_t)(2 * a->window * SIDE + BOTH) * (D + 8) + FORWARD_WARPS * own_elements<D>);
-}
+template <int D> constexpr size_t forward_bytes = sizeof(uint16_t) * ((2 * PLACES + BOTH) * (D + 8) + FORWARD_WARPS * own_elements<D>);
 
 #if HAS_MMA
 
@@ -144,7 +141,7 @@ static __device__ void take_tile(const window_attention &a, const square &s, con
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (r >= s.rows * s.columns) continue;
-        const int64_t t = query_at(a, s, r);
+        const int t = query_at(a, s, r);
         const float inverse = 1.0f / sum;
         T *to = row_at<T>(a.o, s.b, t, s.h) + column;
 #pragma unroll
@@ -162,9 +159,9 @@ template <typename T, int D> __global__ void __launch_bounds__(FORWARD, 2) windo
     extern __shared__ uint4 shared[];
     constexpr int ROW = D + 8;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const square s = square_of(a, blockIdx.x);
+    const square s = square_of(a, (int)blockIdx.x);
     const int tiles = (s.rows * s.columns + 15) / 16;
-    T *k = reinterpret_cast<T *>(shared), *v = k + a.window * SIDE * ROW, *tables = v + a.window * SIDE * ROW;
+    T *k = reinterpret_cast<T *>(shared), *v = k + PLACES * ROW, *tables = v + PLACES * ROW;
     T *own = tables + BOTH * ROW + warp * own_elements<D>;
     copy_queries<T, D>(own, a, s, a.q, warp * 16, 16, lane, 32);
     copy_tables<T, D>(tables, a);
@@ -188,7 +185,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FORWARD, 2) windo
 
 template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
-    const size_t bytes = forward_bytes<D>(a);
+    constexpr size_t bytes = forward_bytes<D>;
     const cudaError_t rc = allow_shared(window_forward<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     window_forward<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), FORWARD, bytes, stream>>>(*a);
@@ -212,5 +209,5 @@ extern "C" cudaError_t cuda_window_fast(const struct window_attention *a, cudaSt
 
 size_t window_forward_shared(const window_attention *a)
 {
-    return a->D == 32 ? forward_bytes<32>(a) : a->D == 64 ? forward_bytes<64>(a) : forward_bytes<80>(a);
+    return a->D == 32 ? forward_bytes<32> : a->D == 64 ? forward_bytes<64> : forward_bytes<80>;
 }

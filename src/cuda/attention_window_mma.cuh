@@ -16,7 +16,8 @@
 
 #include "cuda/attention_window.cuh"
 
-constexpr int SIDE = 16, BOTH = 64; /* places to a row; rows for both tables */
+/* Places to a row; to a square, of whatever side; rows for both tables. */
+constexpr int SIDE = 16, PLACES = WINDOW_FAST * SIDE, BOTH = 64;
 static_assert(WINDOW_FAST <= SIDE && 2 * (2 * WINDOW_FAST - 1) <= BOTH, "a square and its tables fit");
 
 #if HAS_MMA
