@@ -93,6 +93,9 @@ $(BUILD)/%.o: src/%.c
 # A chain as long as exp_fast's leaves a processor idle; several turns at once fill the gaps.
 UNROLL := activations attention elementwise softmax tokens
 $(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops
+# A plan is the same on every machine: no product is fused with a sum where some can and others cannot.
+EXACT := $(filter $(foreach d,graph run passes plan cuda/plan,$(BUILD)/$(d)%),$(OBJS))
+$(EXACT): CFLAGS += -ffp-contract=off
 $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
