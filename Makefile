@@ -1,6 +1,7 @@
 # Plimsoll. `make` leaves build/plimsoll, build/libplimsoll.a and build/libplimsoll.so.0.
 #
 #   make test     install what is missing, build, run every test (PARTS='unit golden': some)
+#   make test-cuda   on a machine with a card: all that is checked of the CUDA device
 #   make demo     the same, then a small training run: planned, killed, resumed
 #   make asan     the tests under the address and undefined-behaviour sanitizers
 #   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
@@ -150,6 +151,9 @@ test: deps
 	+@$(AGAIN) check
 check: all tests
 	+@BUILD=$(BUILD) tools/test.sh $(PARTS)
+test-cuda:
+	+@$(AGAIN) all $(HELPERS)
+	@BUILD=$(BUILD) tests/cuda.sh $(PARTS)
 demo: deps
 	+@$(AGAIN) all
 	@BUILD=$(BUILD) tools/demo.sh
@@ -198,6 +202,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples install deps test check demo docs asan fuzz bench clean always
+.PHONY: all tests examples install deps test test-cuda check demo docs asan fuzz bench clean always
 
 -include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d)

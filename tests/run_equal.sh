@@ -85,7 +85,7 @@ split() {
 check 'micro-batch 8, one chunk' split 8 1
 for micro in 4 2 1 3 5 7; do check "micro-batch $micro: within $near" split $micro 1; done
 for chunks in 2 3 5 8; do check "head chunks $chunks: within $near" split 8 $chunks; done
-check "micro-batch 3, head chunks 3: within $near" split 3 3
+check 'micro-batch 3, head chunks 3: the same gradient' split 3 3
 
 # --- dead bytes --------------------------------------------------------------------------------
 
