@@ -102,12 +102,6 @@ part_plans() { start run_plans bash tests/run_plans.sh; }
 
 # Cases that bring every kernel once, dealt to programs of one process each. A program passes when its
 # cases pass and the tool's every summary has nothing.
-sanitized() {
-    local tool=$1 status=0
-    shift
-    compute-sanitizer --tool "$tool" --print-limit 20 "$@" || status=$?
-    return $status
-}
 judge() {
     awk '
         /ERROR SUMMARY:/ { n++; if ($0 !~ /ERROR SUMMARY: 0 errors/) bad++ }
@@ -123,11 +117,11 @@ judge() {
     rm -f "$1.end"
     return $status
 }
-checked() { # TOOL NAME COMMAND...
+checked() { # TOOL COMMAND...
     local tool=$1 out
     out=$(mktemp) || return 2
     shift
-    sanitized "$tool" "$@" >"$out" 2>&1
+    compute-sanitizer --tool "$tool" --print-limit 20 "$@" >"$out" 2>&1
     judge "$out"
     local status=$?
     cat "$out"
@@ -145,9 +139,9 @@ sanitize() {
         for ((g = 0; g < groups; g++)); do
             local mine=()
             for ((row = g; row < ${#all[@]}; row += groups)); do mine+=("${all[row]}"); done
-            start "$tool-$g" bash tests/cuda.sh checked "$tool" "$tools/cuda_ops" --cover --jobs 0 "${mine[@]}"
+            start "$tool-$g" bash tests/cuda.sh checked "$tool" "$tools/cuda_ops" ${on[@]+"${on[@]}"} --cover --jobs 0 "${mine[@]}"
         done
-        start "$tool-seam" bash tests/cuda.sh checked "$tool" "$tools/cuda_seam" --small
+        start "$tool-seam" bash tests/cuda.sh checked "$tool" "$tools/cuda_seam" --small ${on[@]+"${on[@]}"}
         finish
     done
 }
