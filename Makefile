@@ -105,7 +105,7 @@ $(BUILD)/%.cu.o: src/%.cu
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
+	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 
 # Programs of others: the public header, and flags from pkg-config, which takes
 # plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it.

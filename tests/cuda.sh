@@ -96,7 +96,7 @@ part_matrix() {
     local s
     for s in offload curves optim precision equal; do start "run_$s" bash tests/run_$s.sh; done
 }
-part_plans() { start run_plans bash tests/run_plans.sh; }
+part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 
 # --- compute-sanitizer -------------------------------------------------------------------------------
 
@@ -173,6 +173,8 @@ if ! has_card; then
     report
     exit
 fi
+# Made once, before programs beside each other would make it.
+bash -c '. tests/run_lib.sh; preload fault' || exit 2
 for part; do "part_$part"; done
 finish
 report
