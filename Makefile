@@ -1,6 +1,7 @@
 # Plimsoll. `make` leaves build/plimsoll, build/libplimsoll.a and build/libplimsoll.so.0.
 #
 #   make test     install what is missing, build, run every test (PARTS='unit golden': some)
+#   make test-cuda   on a machine with a card: all that is checked of the CUDA device
 #   make demo     the same, then a small training run: planned, killed, resumed
 #   make asan     the tests under the address and undefined-behaviour sanitizers
 #   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
@@ -104,6 +105,9 @@ $(BUILD)/%.o: src/%.c
 # A chain as long as exp_fast's leaves a processor idle; several turns at once fill the gaps.
 UNROLL := activations attention elementwise softmax tokens
 $(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops
+# A plan is the same on every machine: no product is fused with a sum where some can and others cannot.
+EXACT := $(filter $(foreach d,graph run passes plan cuda/plan,$(BUILD)/$(d)%),$(OBJS))
+$(EXACT): CFLAGS += -ffp-contract=off
 $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
 	@mkdir -p $(@D)
@@ -115,7 +119,7 @@ $(BUILD)/cuda-code: always
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
+	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 
 # Programs of others: the public header, and flags from pkg-config, which takes
 # plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it.
@@ -164,6 +168,9 @@ test: deps
 	+@$(AGAIN) check
 check: all tests
 	+@BUILD=$(BUILD) tools/test.sh $(PARTS)
+test-cuda:
+	+@$(AGAIN) all $(HELPERS)
+	@BUILD=$(BUILD) tests/cuda.sh $(PARTS)
 demo: deps
 	+@$(AGAIN) all
 	@BUILD=$(BUILD) tools/demo.sh
@@ -212,6 +219,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples install deps test check demo docs asan fuzz bench clean always
+.PHONY: all tests examples install deps test test-cuda check demo docs asan fuzz bench clean always
 
 -include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(BUILD)/bench/bench_cuda_attention.d
