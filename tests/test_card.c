@@ -310,17 +310,6 @@ static void test_nearest(void **state)
     graph_free(&g);
 }
 
-static void test_names(void **state)
-{
-    (void)state;
-    char name[64];
-    const char *const of[][2] = {{"NVIDIA H200", "h200"}, {"NVIDIA GeForce RTX 4090", "rtx-4090"}, {"Tesla T4", "t4"}, {"NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"}};
-    for (size_t i = 0; i < COUNT(of); i++) {
-        profile_card_name(of[i][0], name, sizeof name);
-        assert_string_equal(name, of[i][1]);
-    }
-}
-
 static void test_stored(void **state)
 {
     (void)state;
@@ -336,7 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit), cmocka_unit_test(test_predicts), cmocka_unit_test(test_damaged), cmocka_unit_test(test_nearest), cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_names), cmocka_unit_test(test_stored),
+        cmocka_unit_test(test_stored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,13 +13,10 @@
 
 /* Cards that can be used: 0 without a driver, a card, or the plug-in. */
 int cuda_cards(void);
-/* What the card that would be used calls itself; false: there is none. */
-bool cuda_card(char *name, size_t room);
 
 /* Of an open device: what was recorded and run so far, and the card's memory now. */
 struct cuda_view {
     char card[256];
-    int sm;                          /* compute capability: 90 */
     uint64_t captures;               /* graphs captured */
     uint64_t nodes;                  /* in all of them */
     uint64_t launches;               /* of graphs */
@@ -33,7 +30,7 @@ struct cuda_plugin {
     const struct device_ops *ops;
     int (*cards)(void);
     bool (*look)(const struct device *d, struct cuda_view *out);
-    bool (*card)(char *name, size_t room);
+    int (*card)(struct card *c, struct error *e);
 };
 extern const struct cuda_plugin plimsoll_cuda_plugin __attribute__((visibility("default")));
 

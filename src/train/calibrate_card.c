@@ -202,18 +202,6 @@ static int measure(struct card_samples *s, const char *name, const struct config
     return rc;
 }
 
-/* What may be asked of a card beside what it is measured with. */
-static void begin_profile(struct profile *p, const char *model, struct error *e)
-{
-    struct calibration *unused = mem_alloc(sizeof *unused);
-    char name[sizeof p->name];
-    profile_card_name(model, name, sizeof name);
-    if (profile_is_stored(name) || !profile_is_card(name) || profile_card(p, unused, name, e)) profile_default(p, DEVICE_CUDA, 0);
-    snprintf(p->name, sizeof p->name, "%s", name);
-    p->published = NULL;
-    mem_free(unused);
-}
-
 static void tell(const struct card_samples *s, const char *name, int rc, double seconds, const struct error *e)
 {
     const struct card_whole *w = s->wholes.n ? &s->wholes.at[s->wholes.n - 1] : NULL;
@@ -223,14 +211,14 @@ static void tell(const struct card_samples *s, const char *name, int rc, double 
 
 /* A workload that fails, or that the card's memory cannot hold, is left out; when all do, the last
  * one's reason is returned. */
-static int measure_all(struct card_samples *s, struct profile *p, struct cuda_view *view, struct error *e)
+static int measure_all(struct card_samples *s, struct profile *p, enum dtype half, struct cuda_view *view, struct error *e)
 {
     double begun = clock_seconds();
     struct config c;
     struct run_options o;
     const char *name;
     int rc = PL_OK;
-    for (int i = 0; card_workload(i, view->sm && view->sm < 80 ? DT_F16 : DT_BF16, &c, &o, &name, e); i++) {
+    for (int i = 0; card_workload(i, half, &c, &o, &name, e); i++) {
         double from = clock_seconds();
         rc = e->code;
         if (view->free_bytes) c.memory_budget = (struct config_budget){BUDGET_BYTES, view->free_bytes / 10 * 9};
@@ -246,21 +234,17 @@ int calibrate_card(struct profile *p, struct calibration *c, struct error *e)
 {
     struct card_samples s = {0};
     struct cuda_view view = {0};
-    char model[256], why[512] = "";
+    struct card card = {0};
     time_t now = time(NULL);
     memset(c, 0, sizeof *c);
-    if (!cuda_card(model, sizeof model)) {
-        cuda_device(why, sizeof why);
-        return error_set(e, PL_USAGE, "there is no card to measure%s%s", why[0] ? ": " : "", why);
-    }
-    begin_profile(p, model, e);
-    int rc = measure_all(&s, p, &view, e);
+    if (cuda_card(&card, e)) return error_prepend(e, "there is no card to measure");
+    profile_here(p, &card);
+    p->published = NULL;
+    int rc = measure_all(&s, p, card.capability < 80 ? DT_F16 : DT_BF16, &view, e);
     if (!rc) {
-        snprintf(c->cpu, sizeof c->cpu, "%.*s", (int)sizeof c->cpu - 1, model);
-        snprintf(c->isa, sizeof c->isa, "sm_%d", view.sm);
+        snprintf(c->cpu, sizeof c->cpu, "%.*s", (int)sizeof c->cpu - 1, card.name);
+        snprintf(c->isa, sizeof c->isa, "sm_%d", card.capability);
         strftime(c->date, sizeof c->date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
-        p->native_bf16 = view.sm >= 80;
-        p->memory_bytes = view.total_bytes;
         card_fit(&s, p, c);
         log_note("calibrated: %u nodes in %d classes; a replay takes %.3f of its nodes' time and %+.2f us a node", s.list.n, c->classes, s.speed, 1e6 * s.gap);
     }

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda/cuda.h"
 #include "io/file.h"
 #include "run/calibration.h"
 #include "train/run.h"
@@ -20,29 +19,27 @@ static void find_profile(const struct run *r, char *path, size_t room)
 }
 
 /* A card's profile: the given one, by name or as a file; else of the card that is here, its own measurement, or the one
- * that comes with the program; else the H200's. */
+ * that comes with the program, or its ceilings; else the H200's. */
 static int open_card(struct run *r, struct error *e)
 {
-    const char *given = r->config->device_profile;
+    const char *given = r->config->device_profile, *name = given;
     struct profile *p = &r->device.profile;
     struct calibration *c = bump_alloc(&r->memory, sizeof *c);
-    char model[256] = "", name[256] = "h200", path[4200] = "";
+    const bool here = !given && p->name[0]; /* run_choose_device has looked */
+    char path[4200] = "";
     if (given && !strcmp(given, "default")) {
-        profile_default(p, DEVICE_CUDA, 0);
+        if (!p->name[0]) profile_default(p, DEVICE_CUDA, 0);
         return PL_OK;
     }
-    if (given) snprintf(name, sizeof name, "%s", given);
+    if (!given) name = here ? p->name : "h200";
     if (given && !profile_is_card(given) && file_exists(given)) snprintf(path, sizeof path, "%s", given);
-    if (!given && cuda_card(model, sizeof model)) {
-        profile_card_name(model, name, sizeof name);
-        if (!profile_card_path(name, path, sizeof path) || !file_exists(path)) path[0] = '\0';
-        if (!path[0] && !profile_is_card(name)) {
-            log_warn("%s was never measured here, and no profile of it comes with the program: it is planned for as an H200; run "
-                     "plimsoll bench --calibrate --set device=cuda", model);
-            snprintf(name, sizeof name, "h200");
-        }
+    if (here && (!profile_card_path(name, path, sizeof path) || !file_exists(path))) path[0] = '\0';
+    if (here && !path[0] && !profile_is_stored(name)) return PL_OK;
+    if (!path[0]) {
+        char own[sizeof p->name]; /* the name may lie in the profile that is filled */
+        snprintf(own, sizeof own, "%s", name);
+        return profile_card(p, c, own, e);
     }
-    if (!path[0]) return profile_card(p, c, name, e);
     int rc = profile_read(path, p, c, e);
     if (!rc && p->kind != DEVICE_CUDA) rc = error_set(e, PL_USAGE, "%s is of a processor, not of a card; set device.kind to cpu", path);
     return rc;
@@ -52,7 +49,7 @@ int run_open_profile(struct run *r, struct error *e)
 {
     const struct config *c = r->config;
     char path[4200];
-    r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
+    run_choose_device(r);
     bool named = c->device_profile && strcmp(c->device_profile, "default");
     if (r->device.kind == DEVICE_CUDA) return open_card(r, e) ? error_prepend(e, "device.profile") : PL_OK;
     if (named && profile_is_card(c->device_profile))
