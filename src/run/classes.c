@@ -44,6 +44,13 @@ static void of_attention(const struct query *q, int first, double at[EXTENTS])
     at[2] = last(q->in[first]);
 }
 
+/* Squares of a grid: the square counts, not how many there are. */
+static void of_windows(const struct query *q, int first, double at[EXTENTS])
+{
+    at[0] = at[1] = (double)q->attr->windowed.window * q->attr->windowed.window;
+    at[2] = last(q->in[first]);
+}
+
 /* A kernel [O,C/groups,kh,kw]. */
 static void of_convolution(const struct tensor *w, double at[EXTENTS])
 {
@@ -58,6 +65,8 @@ static void find_extents(const struct query *q, enum op op, double at[EXTENTS])
     case OP_LINEAR: case OP_LINEAR_ACT: case OP_MATMUL: case OP_BMM: of_product(q, op, at); break;
     case OP_ATTENTION: case OP_ATTENTION_REL: case OP_ATTENTION_BIAS: of_attention(q, 0, at); break;
     case OP_ATTENTION_BWD: case OP_ATTENTION_REL_BWD: case OP_ATTENTION_BIAS_BWD: of_attention(q, 1, at); break;
+    case OP_ATTENTION_WINDOW: of_windows(q, 0, at); break;
+    case OP_ATTENTION_WINDOW_BWD: of_windows(q, 1, at); break;
     case OP_CONV: case OP_CONV_DX: of_convolution(q->in[1], at); break;
     case OP_CONV_DW: of_convolution(q->out[0], at); break;
     case OP_SUM_TO: at[0] = last(q->in[0]); at[1] = elements(q->out[0]); break;
