@@ -2,7 +2,7 @@
  * cuda_ops.c: every row of ops.def on the CUDA device against the reference: the cases of
  * opcases.h, forward and through their gradients, in f32, bf16 and f16.
  *
- *     cuda_ops [--device cpu] [--jobs N] [--cover] [--list] [--bench] [--time [--grow N]] [OP...]
+ *     cuda_ops [--device cpu] [--jobs N] [--cover] [--list] [--bench] [--time [--grow N] [--shape N,...]] [OP...]
  *
  * The oracle is the reference in f64, the tolerances are those of test_ops.c. A case runs twice
  * from the same bytes, everything that is not persistent being NaN, and must give the same bits.
@@ -22,7 +22,10 @@
  *
  * --time takes the same size (its first dimension times N with --grow), and
  * times launches of the row's own nodes, REPEATS to a recorded tape.
+ *
+ * cuda_ops --real [OP...] times what moves bytes at the shapes of training (cuda_real.inc).
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -59,9 +62,14 @@ static struct result *results;
 
 /* --- which cases --------------------------------------------------------------------------- */
 
-enum { SMALL = 8, SLOTS = 10 }; /* shapes of a row: the small ones, then the large ones */
+/* Shapes of a row: the small ones, the large ones, those that a card alone needs. */
+enum { SMALL = 8, CARD = 10, SLOTS = SMALL + LARGE + CARD };
 
-static const int64_t *shape_at(const struct row *row, int slot) { return slot < SMALL ? row->c->small[slot] : row->c->large[slot - SMALL]; }
+static const int64_t *shape_at(const struct row *row, int slot)
+{
+    if (slot < SMALL) return row->c->small[slot];
+    return slot < SMALL + LARGE ? row->c->large[slot - SMALL] : row->c->card[slot - SMALL - LARGE];
+}
 
 /* With --cover: which cases are kept; all, else. */
 static bool kept[OP_COUNT][SLOTS][2][TYPES];
@@ -404,6 +412,7 @@ static void run_row(const struct row *row, struct result *result)
 /* --- timing ----------------------------------------------------------------------------------- */
 
 static int64_t grow = 1; /* --grow */
+static int64_t shape[8];  /* --shape, as the op's case counts dimensions */
 
 /* The tape keeps the row's own launches, each REPEATS times. */
 static double keep_row(struct side *s, enum op op, struct cost *sum, const char **kernel)
@@ -448,7 +457,7 @@ static int time_tape(struct side *s, double *best, struct error *e)
 static void time_row(const struct row *row, enum dtype f, struct result *result)
 {
     int64_t n[8];
-    memcpy(n, row->c->bench, sizeof n);
+    memcpy(n, shape[0] ? shape : row->c->bench, sizeof n);
     n[0] *= grow;
     struct trial t = {row, n, true, f, result};
     struct scene s = scene_of(row, n, f, true);
@@ -548,8 +557,11 @@ static int summarise(void)
     return all.failed ? 1 : 0;
 }
 
+#include "cuda_real.inc"
+
 int main(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "--real")) return real_main(argc - 2, argv + 2);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int jobs = cores >= 8 ? 6 : 2, count = 0;
     bool timing = false, listing = false;
@@ -563,9 +575,12 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--device") && i + 1 < argc && !strcmp(argv[i + 1], "cpu")) subject = DEVICE_CPU, i++;
         else if (!strcmp(argv[i], "--jobs") && i + 1 < argc) jobs = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--grow") && i + 1 < argc) grow = atoll(argv[++i]);
+        else if (!strcmp(argv[i], "--shape") && i + 1 < argc)
+            sscanf(argv[++i], "%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64, &shape[0],
+                   &shape[1], &shape[2], &shape[3], &shape[4], &shape[5], &shape[6], &shape[7]);
         else if (argv[i][0] != '-') names[count++] = argv[i];
         else {
-            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--cover] [--list] [--bench] [--time [--grow N]] [OP...]; found '%s'\n", argv[i]);
+            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--cover] [--list] [--bench] [--time [--grow N] [--shape N,...]] [OP...]; found '%s'\n", argv[i]);
             return 2;
         }
     }
