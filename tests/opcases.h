@@ -281,7 +281,7 @@ static id build_attention(struct scene *s, const int64_t *n)
     .bench = {1, 512, 512, 12, 12, 64, 1}, \
     .card = {{2, 64, 64, 2, 2, 64, 0}, {1, 197, 197, 2, 1, 64, 1}, {1, 130, 200, 4, 2, 80, 1}, {2, 300, 300, 2, 2, 128, 1, 100}, \
              {1, 256, 256, 1, 1, 64, 0}, {1, 320, 320, 2, 2, 80, 0}, {1, 129, 129, 3, 3, 128, 0}, \
-             {3, 100, 260, 8, 2, 64, 0}}
+             {3, 100, 260, 8, 2, 64, 0}, {2, 7, 70, 8, 8, 16, 0}, {1, 90, 7, 2, 2, 32, 2}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)
