@@ -62,8 +62,7 @@ static struct result *results;
 
 /* --- which cases --------------------------------------------------------------------------- */
 
-/* Shapes of a row: the small ones, the large ones, those that a card alone needs. */
-enum { SMALL = 8, CARD = 10, SLOTS = SMALL + LARGE + CARD };
+enum { SMALL = 8, CARD = 10, SLOTS = SMALL + LARGE + CARD }; /* shapes of a row: the small ones, the large ones, those for cards */
 
 static const int64_t *shape_at(const struct row *row, int slot)
 {
