@@ -23,11 +23,13 @@ struct scene {
     int watched;
 };
 
+enum { LARGE = 4 }; /* shapes of a case, at most */
+
 struct opcase {
     /* Emits the op; returns what the loss weighs (0: there is no gradient). */
     id (*build)(struct scene *s, const int64_t *n);
     bool no_gradient;
-    int64_t small[8][8], large[2][8]; /* shapes; a row of 0 ends */
+    int64_t small[8][8], large[LARGE][8]; /* shapes; a row of 0 ends */
     int64_t bench[8];                 /* a view has none: nothing runs */
     int64_t card[10][8];              /* for the kernels of a card alone */
 };
@@ -195,7 +197,7 @@ static id build_bmm(struct scene *s, const int64_t *n)
 static const struct opcase case_BMM = {
     build_bmm,
     .small = {{1, 1, 1, 1}, {2, 3, 5, 7, 0, 1}, {1, 4, 2, 9, 1}, {2, 5, 3, 2, 2, 3}, {3, 2, 4, 3, 3, 1}, {1, 3, 4, 5, 3, 2, 1}, {2, 3, 2, 4, 0, 0, 2}},
-    .large = {{3, 65, 33, 70, 1, 3}, {1, 33, 70, 150, 2, 0, 3}}, .bench = {6, 512, 512, 64, 2}};
+    .large = {{3, 65, 33, 70, 1, 3}, {1, 33, 70, 150, 2, 0, 3}, {1, 3, 1300, 32, 2, 2}, {1, 1, 257, 64, 2, 1}}, .bench = {6, 512, 512, 64, 2}};
 
 /* --- norms, position, activation ------------------------------------------------------------ */
 
@@ -323,7 +325,7 @@ static id build_conv(struct scene *s, const int64_t *n)
 #define CONV_SHAPES                                                                                                \
     .small = {{1, 1, 1, 1, 1, 1, 10, 1}, {2, 3, 2, 3, 5, 1, 10, 0}, {1, 4, 6, 3, 2, 2, 20, 1}, {1, 5, 4, 2, 3, 3, 11, 0}, \
               {2, 5, 3, 2, 2, 3, 21, 1}, {1, 4, 4, 3, 2, 4, 21, 1}, {1, 4, 5, 3, 3, 3, 11, 3}, {1, 5, 4, 5, 5, 3, 21, 2}}, \
-    .large = {{2, 13, 10, 33, 20, 3, 11, 1}, {1, 15, 18, 20, 20, 3, 21, 3}}, \
+    .large = {{2, 13, 10, 33, 20, 3, 11, 1}, {1, 15, 18, 20, 20, 3, 21, 3}, {1, 25, 40, 136, 136, 3, 11, 2}, {2, 6, 64, 16, 24, 2, 20, 1}}, \
     .bench = {1, 64, 64, 256, 256, 3, 11, 1}
 static const struct opcase case_CONV = {build_conv, CONV_SHAPES};
 

@@ -404,3 +404,11 @@ extern "C" cudaError_t cuda_probe(void)
     cudaFuncAttributes attributes;
     return cudaFuncGetAttributes(&attributes, fill_kernel);
 }
+
+/* The compiler lists what it was asked for in ascending order. What comes after the least can be
+ * run too: by code of its own major version, or by the PTX. */
+extern "C" int cuda_least(void)
+{
+    static const int list[] = {__CUDA_ARCH_LIST__};
+    return list[0] / 10;
+}
