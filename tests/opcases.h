@@ -211,7 +211,7 @@ static id build_rmsnorm(struct scene *s, const int64_t *n)
     return out_of(s, node, 0);
 }
 #define NORM_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}}, .large = {{3, 43, 129}, {1, 9, 296}}, \
-    .bench = {2, 512, 768}
+    .card = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}}, .bench = {2, 512, 768}
 static const struct opcase case_RMSNORM = {build_rmsnorm, NORM_SHAPES};
 
 static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
