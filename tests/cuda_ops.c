@@ -313,8 +313,8 @@ static void run_row(const struct row *row, struct result *result)
         if (!forward && c->no_gradient) continue;
         if (at_bench && c->bench[0]) run_case(row, c->bench, forward, result);
         if (at_bench) continue;
-        for (int i = 0; i < 8 && c->small[i][0] && !result->broken; i++) run_case(row, c->small[i], forward, result);
-        for (int i = 0; i < 2 && c->large[i][0] && !result->broken; i++) run_case(row, c->large[i], forward, result);
+        for (int i = 0; i < SMALL && c->small[i][0] && !result->broken; i++) run_case(row, c->small[i], forward, result);
+        for (int i = 0; i < LARGE && c->large[i][0] && !result->broken; i++) run_case(row, c->large[i], forward, result);
     }
 }
 

@@ -23,11 +23,12 @@ struct scene {
     int watched;
 };
 
+enum { SMALL = 8, LARGE = 8 };
 struct opcase {
     /* Emits the op; returns what the loss weighs (0: there is no gradient). */
     id (*build)(struct scene *s, const int64_t *n);
     bool no_gradient;
-    int64_t small[8][8], large[2][8]; /* shapes; a row of 0 ends */
+    int64_t small[SMALL][8], large[LARGE][8]; /* shapes; a row of 0 ends */
     int64_t bench[8];                 /* a view has none: nothing runs */
 };
 
@@ -274,7 +275,10 @@ static id build_attention(struct scene *s, const int64_t *n)
 #define HEAD_SHAPES                                                                                               \
     .small = {{1, 1, 1, 1, 1, 2, 1}, {2, 3, 3, 2, 1, 4, 1}, {1, 2, 5, 4, 2, 2, 1}, {1, 3, 4, 1, 1, 6, 0},         \
               {1, 5, 3, 2, 2, 2, 0}, {1, 6, 6, 2, 1, 2, 1, 2}, {2, 3, 4, 2, 2, 2, 2}, {1, 4, 5, 1, 1, 4, 3, 3}},  \
-    .large = {{1, 65, 65, 4, 2, 16, 3, 30}, {1, 17, 70, 2, 1, 32, 0}}, \
+    .large = {{1, 65, 65, 4, 2, 16, 3, 30}, {1, 17, 70, 2, 1, 32, 0},                                             \
+              /* as SAM's decoder: tokens among themselves, of the image, to it; prompts of one image at once */    \
+              {2, 7, 7, 8, 8, 32, 2}, {1, 150, 7, 8, 8, 16, 2}, {2, 7, 300, 8, 8, 16, 0}, {1, 42, 130, 8, 8, 16, 0}, \
+              {1, 90, 13, 9, 9, 16, 2}, {1, 13, 90, 3, 3, 24, 2}},                                                    \
     .bench = {1, 512, 512, 12, 12, 64, 1}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
