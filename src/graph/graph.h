@@ -34,7 +34,7 @@
 
 typedef uint32_t id; /* storage, tensor, node, scope or loop; 0 is invalid */
 
-enum { MAX_RANK = 6, MAX_IN = 8, MAX_OUT = 5 };
+enum { MAX_RANK = 6, MAX_IN = 9, MAX_OUT = 6 };
 
 enum space { SPACE_DEVICE, SPACE_HOST, SPACE_COUNT };
 
@@ -122,6 +122,7 @@ union attr {
     struct { uint8_t ta, tb, dtype; } matmul; /* BMM too; dtype of the result */
     struct { float scale; uint8_t causal; int64_t window; } attention; /* window 0: none */
     struct { float scale; int32_t height, width; } relative; /* ATTENTION_REL and ATTENTION_BIAS: the grid */
+    struct { float scale; int32_t height, width, window; } windowed; /* ATTENTION_WINDOW: the grid, and a window's side */
     struct { float scale; uint8_t inverse; } rope;
     struct { uint8_t rank; int64_t dim[MAX_RANK]; } reshape;
     struct { uint8_t axis; int64_t start, length; } slice;

@@ -190,15 +190,16 @@ id op_dense(struct graph *g, id x)
     return op_copy(g, x, storage_of(g, x)->space);
 }
 
-/* A node takes MAX_IN inputs; more of them are joined in groups. */
+/* A node takes so many inputs as its row says; more of them are joined in groups. */
 id op_concat(struct graph *g, const id *x, int n, int axis)
 {
     union attr a = {.concat = {(uint8_t)axis}};
     id part[MAX_IN];
+    const int most = op_table[OP_CONCAT].max_in;
     int parts = 0, each = 1;
     for (int i = 0; i < n; i++)
         if (!x[i]) return 0;
-    while (each * MAX_IN < n) each *= MAX_IN;
+    while (each * most < n) each *= most;
     if (each == 1) return op_apply(g, OP_CONCAT, &a, x, n);
     for (int i = 0; i < n; i += each) part[parts++] = op_concat(g, x + i, n - i < each ? n - i : each, axis);
     return op_concat(g, part, parts, axis);

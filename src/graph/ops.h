@@ -96,6 +96,13 @@ struct attention_options {
 id op_attention_with(struct graph *g, id q, id k, id v, id mask, struct attention_options o);
 /* Over a grid: q, k and v [B,height*width,H,D]; tables [2*height-1,D] and [2*width-1,D]. */
 id op_attention_rel(struct graph *g, id q, id k, id v, id table_h, id table_w, int height, int width, float scale);
+/* The same within the squares of a grid: tables [2*window-1,D]; pad [2,H,D] is the key and the value of
+ * places beyond the grid (0: zeros). */
+struct window_options {
+    int height, width, window;
+    float scale;
+};
+id op_attention_window(struct graph *g, id q, id k, id v, id table_h, id table_w, id pad, struct window_options o);
 /* Over a square window, with a bias by distance: table [H,window*window]. */
 id op_attention_bias(struct graph *g, id q, id k, id v, id table, int window, float scale);
 /* Maps are [B,H,W,C]; a bias of 0 is none. x [B,H,W,C], w [O,C/groups,kh,kw]; groups is 1 or C. */

@@ -8,8 +8,8 @@
  *     neck:        norm(conv 3x3(norm(conv 1x1(x))))
  *
  * Most layers attend within windows, some over the whole image. A grid that windows do not
- * fill is filled up with zeros behind the norm, and these take part: their queries, keys
- * and values are the biases, nothing hides them. Scores carry a term for how far apart two places
+ * fill is thought to go on with zeros behind the norm, and these take part: their keys and
+ * values are the biases, nothing hides them. Scores carry a term for how far apart two places
  * are, in rows and in columns, from the query as it is before it is scaled.
  *
  * An image of another size than the configuration's has another grid. Its places are the
@@ -49,38 +49,44 @@ static id third(const struct sam_build *b, id x, id w, id bias, int i)
                       (int64_t[]){in.dim[0], in.dim[1] * in.dim[2], c->heads, c->hidden / c->heads});
 }
 
-/* x [n,size,size,C]: each of the n squares attends within itself. */
-static id attend(const struct sam_build *b, id x, const char *layer, int64_t trained, int64_t size)
+/* x [B,grid,grid,C]: all places attend to each other, or (window) within squares of so many by so many.
+ * A grid that squares do not fill is thought to go on with zeros, whose keys and values are the bias. */
+static id attend(const struct sam_build *b, id x, const char *layer, int64_t window)
 {
     const struct sam_vision *c = &b->c->vision;
-    const int64_t wide = 3 * c->hidden;
-    const float scale = (float)(1 / sqrt((double)(c->hidden / c->heads)));
+    const int64_t wide = 3 * c->hidden, D = c->hidden / c->heads, trained = window ? window : c->image / c->patch;
+    const int64_t size = window ? window : b->grid;
+    const float scale = (float)(1 / sqrt((double)D));
     if (!x) return 0;
+    const int64_t B = tensor_at(b->g, x)->dim[0], side = tensor_at(b->g, x)->dim[1];
     id w = layer_param(b->g, layer, "attn.qkv.weight", 2, (int64_t[]){wide, c->hidden}, sqrt(1 / (3.0 * (double)c->hidden)));
     id bias = c->qkv_bias ? layer_param(b->g, layer, "attn.qkv.bias", 1, &wide, 0) : 0;
     id q = third(b, x, w, bias, 0), k = third(b, x, w, bias, 1), v = third(b, x, w, bias, 2);
     id o;
-    if (c->relative) {
+    if (!c->relative) {
+        o = op_attention(b->g, q, k, v, scale, false);
+    } else {
         id rows = distances(b, layer, "attn.rel_pos_h", trained, size);
         id columns = distances(b, layer, "attn.rel_pos_w", trained, size);
-        o = op_attention_rel(b->g, q, k, v, rows, columns, (int)size, (int)size, scale);
-    } else {
-        o = op_attention(b->g, q, k, v, scale, false);
+        id pad = window && bias ? op_reshape(b->g, op_slice(b->g, bias, 0, c->hidden, 2 * c->hidden), 3, (int64_t[]){2, c->heads, D}) : 0;
+        o = window ? op_attention_window(b->g, q, k, v, rows, columns, pad, (struct window_options){(int)side, (int)side, (int)window, scale})
+                   : op_attention_rel(b->g, q, k, v, rows, columns, (int)size, (int)size, scale);
     }
-    return op_reshape(b->g, o, 4, (int64_t[]){tensor_at(b->g, x)->dim[0], size, size, c->hidden});
+    return op_reshape(b->g, o, 4, (int64_t[]){B, side, side, c->hidden});
 }
 
-/* The projection behind works place by place, so the windows are joined before it, and what
- * filled them up is gone. */
+/* Without distances squares are maps of their own. */
+static id attend_apart(const struct sam_build *b, id x, const char *layer)
+{
+    x = attend(b, op_window(b->g, x, (int)b->c->vision.window), layer, 0);
+    return op_unwindow(b->g, x, b->grid, b->grid);
+}
+
 static id attention(const struct sam_build *b, id x, const char *layer, bool global)
 {
     const struct sam_vision *c = &b->c->vision;
-    if (global || !c->window) {
-        x = attend(b, x, layer, c->image / c->patch, b->grid);
-    } else {
-        x = attend(b, op_window(b->g, x, (int)c->window), layer, c->window, c->window);
-        x = op_unwindow(b->g, x, b->grid, b->grid);
-    }
+    if (global || !c->window) x = attend(b, x, layer, 0);
+    else x = c->relative ? attend(b, x, layer, c->window) : attend_apart(b, x, layer);
     return layer_linear(b->g, x, layer, "attn.proj", c->hidden);
 }
 

@@ -1,0 +1,81 @@
+/*
+ * attention_window.c: the running half of attention within squares: an entry's operands and
+ * workspace become a struct window_attention (launch_attention_window.h).
+ */
+#include "cuda/host.h"
+#include "cuda/launch_attention_window.h"
+
+static struct head_rows rows_of(const struct operand *x)
+{
+    return (struct head_rows){x->data, x->stride[0], x->stride[1], x->stride[2]};
+}
+
+/* q, k and v are inputs from `q` on, tables and pad from `table` on. */
+static struct window_attention window_of(const struct launch *l, int q, int table, const struct operand *lse)
+{
+    const struct operand *x = &l->in[q];
+    struct window_attention a = {
+        .q = rows_of(x), .k = rows_of(x + 1), .v = rows_of(x + 2), .lse = lse->data, .lse_sample = lse->stride[0],
+        .lse_head = lse->stride[1], .lse_token = lse->stride[2], .type = store_of(x->dtype), .B = (int)x->dim[0], .T = (int)x->dim[1],
+        .H = (int)x->dim[2], .D = (int)x->dim[3], .height = l->attr->windowed.height, .width = l->attr->windowed.width,
+        .window = l->attr->windowed.window, .scale = l->attr->windowed.scale,
+    };
+    a.across = (a.width + a.window - 1) / a.window, a.down = (a.height + a.window - 1) / a.window;
+    for (int i = 0; i < 2; i++) {
+        const struct operand *t = &l->in[table + i];
+        a.table[i] = (struct head_table){t->data, store_of(t->dtype), t->stride[0], t->stride[1]};
+    }
+    if (has(l, table + 2)) {
+        const struct operand *pad = &l->in[table + 2];
+        a.pad = pad->data, a.pad_type = store_of(pad->dtype);
+        a.pad_which = pad->stride[0], a.pad_head = pad->stride[1], a.pad_element = pad->stride[2];
+    }
+    return a;
+}
+
+/* Whether the card's tensor cores know bf16 and its shared memory holds a square: what a plan must not ask. */
+static bool card_is_fit(const struct window_attention *a, int backward)
+{
+    int card = 0, major = 0, room = 0;
+    if (cudaGetDevice(&card) != cudaSuccess) return false;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) != cudaSuccess) return false;
+    if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess) return false;
+    return major >= 8 && (size_t)room >= cuda_window_shared(a, backward);
+}
+
+static int forward(const struct launch *l, bool fast, struct error *e)
+{
+    struct window_attention a = window_of(l, 0, 3, &l->out[1]);
+    a.o = rows_of(&l->out[0]);
+    if (fast && card_is_fit(&a, 0)) TRY_CUDA(cuda_window_fast(&a, l->stream));
+    else TRY_CUDA(cuda_window_plain(&a, l->stream));
+    return PL_OK;
+}
+
+static int backward(const struct launch *l, bool fast, struct error *e)
+{
+    struct window_attention a = window_of(l, 1, 6, &l->in[5]);
+    const struct window_work w = window_work_of((int64_t)a.B * a.across * a.down * a.H, a.window, a.D);
+    CHECK(w.total <= l->work_bytes, "%llu bytes of workspace", (unsigned long long)l->work_bytes);
+    a.dout = rows_of(&l->in[0]), a.o = rows_of(&l->in[4]);
+    a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
+    a.dtable[0] = l->out[3].data, a.dtable[1] = l->out[4].data, a.dpad = l->out[5].data;
+    a.tables = (float *)(void *)((char *)l->work + w.tables), a.pads = (float *)(void *)((char *)l->work + w.pads);
+    if (fast && card_is_fit(&a, 1)) TRY_CUDA(cuda_window_fast_bwd(&a, l->stream));
+    else TRY_CUDA(cuda_window_plain_bwd(&a, l->stream));
+    TRY_CUDA(cuda_window_sums(&a, l->stream));
+    return PL_OK;
+}
+
+static int launch_forward(const struct launch *l, struct error *e) { return forward(l, false, e); }
+static int launch_backward(const struct launch *l, struct error *e) { return backward(l, false, e); }
+static int launch_fast(const struct launch *l, struct error *e) { return forward(l, true, e); }
+static int launch_fast_bwd(const struct launch *l, struct error *e) { return backward(l, true, e); }
+
+const struct cuda_kernel cuda_run_attention_window[] = {
+    {"cuda_attention_window", NULL, launch_forward, NULL},
+    {"cuda_attention_window_bwd", NULL, launch_backward, NULL},
+    {"cuda_attention_window_fast", NULL, launch_fast, NULL},
+    {"cuda_attention_window_fast_bwd", NULL, launch_fast_bwd, NULL},
+    {0},
+};

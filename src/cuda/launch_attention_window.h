@@ -1,0 +1,48 @@
+/*
+ * launch_attention_window.h: the seam between attention_window.c and attention_window*.cu
+ * (launch.h).
+ */
+#ifndef LAUNCH_ATTENTION_WINDOW_H
+#define LAUNCH_ATTENTION_WINDOW_H
+
+#include "cuda/attention_window_work.h"
+#include "cuda/launch_attention.h"
+
+/* One ATTENTION_WINDOW: its operands and its shape. As ops.def names them. */
+struct window_attention {
+    struct head_rows q, k, v, o, dout, dq, dk, dv;
+    float *lse;                  /* forward writes it, backward reads it */
+    int64_t lse_sample, lse_head, lse_token;
+    enum store type;
+    int B, T, H, D, height, width, window;
+    int across, down;            /* squares of a map */
+    float scale;
+    struct head_table table[2];
+    const void *pad;             /* NULL: zeros */
+    enum store pad_type;
+    int64_t pad_which, pad_head, pad_element;
+    float *dtable[2], *dpad;     /* dense */
+    float *tables, *pads;        /* workspace */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Without tensor cores. */
+cudaError_t cuda_window_plain(const struct window_attention *a, cudaStream_t stream);
+cudaError_t cuda_window_plain_bwd(const struct window_attention *a, cudaStream_t stream);
+/* After either backward: the workspace's sums, over all squares in order. */
+cudaError_t cuda_window_sums(const struct window_attention *a, cudaStream_t stream);
+
+/* With them: bf16 or f16, tables and pad too, D of 32, 64 or 80, rows at multiples of 16 bytes, a window
+ * up to WINDOW_FAST, compute capability 8.0 or more, and so many bytes of shared memory to a block. */
+size_t cuda_window_shared(const struct window_attention *a, int backward);
+cudaError_t cuda_window_fast(const struct window_attention *a, cudaStream_t stream);
+cudaError_t cuda_window_fast_bwd(const struct window_attention *a, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
