@@ -270,22 +270,24 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     float *tables = reinterpret_cast<float *>(shared + layout<D>::tables);
     int *place = reinterpret_cast<int *>(shared + layout<D>::place), *token = reinterpret_cast<int *>(shared + layout<D>::token);
 
-    /* Before the first tile all queries stand where ds will. */
+    /* Before the first tile all queries stand where ds will. Positions are made while keys are on their way. */
     copy_queries<T, D>(ds, a, s, a.q, 0, (queries + 15) / 16 * 16, threadIdx.x, blockDim.x);
-    copy_places<T, D>(k, a, s, a.k, 0);
     copy_tables<T, D>(k + PLACES * ROW, a);
+    copy_commit();
+    copy_places<T, D>(k, a, s, a.k, 0);
     copy_places<T, D>(reinterpret_cast<T *>(shared + layout<D>::v), a, s, a.v, 1);
     copy_queries<T, D>(q, a, s, a.q, 0, TILE, threadIdx.x, blockDim.x);
     copy_queries<T, D>(dout, a, s, a.dout, 0, TILE, threadIdx.x, blockDim.x);
     copy_commit();
     note_queries<T, D>(reinterpret_cast<float *>(shared + layout<D>::lse), reinterpret_cast<float *>(shared + layout<D>::delta), place, token, a, s);
     for (int i = threadIdx.x; i < BOTH * D; i += blockDim.x) tables[i] = 0;
-    copy_wait<0>();
+    copy_wait<1>();
     __syncthreads();
     make_positions<T, D>(reinterpret_cast<float *>(shared + layout<D>::rel), ds, k + PLACES * ROW, a, s);
     __syncthreads();
     for (int i = threadIdx.x; i < TILE * BOTH / 8; i += blockDim.x)
         *reinterpret_cast<uint4 *>(ds + i / (BOTH / 8) * DS_ROW + PLACES + i % (BOTH / 8) * 8) = uint4{0, 0, 0, 0};
+    copy_wait<0>();
     __syncthreads();
 
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};

@@ -8,7 +8,7 @@
  */
 #include "cuda/attention_window_mma.cuh"
 
-constexpr int FORWARD_WARPS = 7, FORWARD = FORWARD_WARPS * 32, REL = 33, ROWS = 4;
+constexpr int FORWARD_WARPS = 7, FORWARD = FORWARD_WARPS * 32, REL = 33;
 
 /* Elements of a warp's own part: 16 queries, then 16 rows of positions. */
 template <int D> constexpr int own_elements = 16 * (D + 8) > 16 * REL * 2 ? 16 * (D + 8) : 16 * REL * 2;
@@ -16,6 +16,8 @@ template <int D> constexpr int own_elements = 16 * (D + 8) > 16 * REL * 2 ? 16 *
 template <int D> constexpr size_t forward_bytes = sizeof(uint16_t) * ((2 * PLACES + BOTH) * (D + 8) + FORWARD_WARPS * own_elements<D>);
 
 #if HAS_MMA
+
+constexpr int ROWS = 4; /* of keys to a softmax */
 
 /* Positions of 16 queries from r0 on, in powers of two, to the warp's own part. */
 template <typename T, int D>
