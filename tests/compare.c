@@ -1,7 +1,8 @@
 /*
  * compare.c: is what `plimsoll step` wrote what the reference framework computed?
  *
- *   compare EXPECT.safetensors GOT.safetensors [--logits 1e-4] [--grad 1e-3] [--verbose]
+ *   compare EXPECT.safetensors GOT.safetensors [--logits 1e-4] [--grad 1e-3]
+ *           [--rounding FILE bf16] [--verbose]
  *
  * Every tensor of EXPECT has to be in GOT with the same shape. The measure is the
  * relative L2 error |got - expect| / |expect| of a whole tensor, summed in double;
@@ -10,6 +11,10 @@
  * A gradient far below the others is rounding noise in both files, and relative to itself
  * it would compare noise with noise. So below TINY of the norm of all expected gradients
  * together, the error counts relative to that total.
+ *
+ * --rounding is for what was computed in bf16 or f16: FILE says how far rounding takes each
+ * tensor, as a standard deviation (tests/golden/README.md), and DEVIATIONS of them are allowed
+ * on top of the bound. A tensor that FILE does not name fails.
  *
  * GOT may hold further outputs, but no further gradient: a tied weight has one. A NaN
  * anywhere fails, because no comparison with it is true.
@@ -25,7 +30,7 @@
 
 #include "io/safetensors.h"
 
-static const double TINY = 1e-7;
+static const double TINY = 1e-7, DEVIATIONS = 4;
 
 enum { CLASS_OUTPUT, CLASS_GRAD, CLASS_COUNT };
 static const char *const class_names[CLASS_COUNT] = {"output", "gradient"};
@@ -33,7 +38,14 @@ static const char *const class_names[CLASS_COUNT] = {"output", "gradient"};
 struct options {
     const char *expect, *got;
     double bound[CLASS_COUNT];
+    const char *rounding, *type; /* NULL: computed in f32 */
     bool verbose;
+};
+
+/* A line of the file of roundings. */
+struct spread {
+    char name[160];
+    double deviation;
 };
 
 /* The worst error of a class so far. It starts below every error, so that the first
@@ -48,7 +60,8 @@ struct comparison {
     struct st_file expect, got;
     double total;                       /* L2 norm of all expected gradients */
     struct worst worst[CLASS_COUNT];
-    int compared, failed;
+    VEC(struct spread) spreads;
+    int compared, failed, loose; /* loose: allowed more than the tensor's own size */
 };
 
 static int class_of(const char *name)
@@ -129,10 +142,21 @@ static double relative_error(const struct comparison *c, int class, const double
     return scale > 0 ? sqrt(sum) / scale : sqrt(sum);
 }
 
+/* The class's bound, and room for rounding. NaN, which nothing is below, for an unknown tensor. */
+static double bound_of(const struct comparison *c, int class, const char *name)
+{
+    double bound = c->options->bound[class];
+    if (!c->options->rounding) return bound;
+    for (uint32_t i = 0; i < c->spreads.n; i++)
+        if (!strcmp(c->spreads.at[i].name, name)) return bound + DEVIATIONS * c->spreads.at[i].deviation;
+    return NAN;
+}
+
 /* Books one error: the table's row, the worst of its class, a failure. */
 static void record(struct comparison *c, int class, const char *name, double error, double norm)
 {
-    double bound = c->options->bound[class];
+    double bound = bound_of(c, class, name);
+    c->loose += bound >= 1;
     bool ok = error <= bound; /* false for NaN */
     struct worst *w = &c->worst[class];
     if (!isnan(w->error) && !(error <= w->error)) *w = (struct worst){error, name};
@@ -201,6 +225,7 @@ static void print_summary(const struct comparison *c)
     for (int k = 0; k < CLASS_COUNT; k++)
         if (c->worst[k].name)
             printf(", worst %s %.1e (%s)", class_names[k], c->worst[k].error, c->worst[k].name);
+    if (c->loose) printf(", %d lost to rounding", c->loose);
     printf("\n");
 }
 
@@ -220,6 +245,10 @@ static int parse_arguments(int argc, char **argv, struct options *o, struct erro
         int class = !strcmp(a, "--logits") ? CLASS_OUTPUT : CLASS_GRAD;
         if (!strcmp(a, "--verbose")) {
             o->verbose = true;
+        } else if (!strcmp(a, "--rounding")) {
+            if (i + 2 >= argc) return error_set(e, PL_USAGE, "--rounding takes a file and bf16 or f16");
+            o->rounding = argv[++i];
+            o->type = argv[++i];
         } else if (!strcmp(a, "--logits") || !strcmp(a, "--grad")) {
             const char *value = i + 1 < argc ? argv[++i] : NULL;
             if (!parse_bound(value, &o->bound[class]))
@@ -237,14 +266,34 @@ static int parse_arguments(int argc, char **argv, struct options *o, struct erro
     }
     if (o->got) return PL_OK;
     return error_set(e, PL_USAGE, "usage: compare EXPECT.safetensors GOT.safetensors "
-                                  "[--logits BOUND] [--grad BOUND] [--verbose]");
+                                  "[--logits BOUND] [--grad BOUND] [--rounding FILE TYPE] [--verbose]");
+}
+
+/* "NAME bf16 f16" a line. */
+static int read_spreads(struct comparison *c, struct error *e)
+{
+    const struct options *o = c->options;
+    const bool half = o->type && !strcmp(o->type, "f16");
+    if (!o->rounding) return PL_OK;
+    if (!half && strcmp(o->type, "bf16")) return error_set(e, PL_USAGE, "--rounding knows bf16 and f16, found '%s'", o->type);
+    FILE *f = fopen(o->rounding, "r");
+    if (!f) return error_set(e, PL_USAGE, "%s: cannot be opened; tests/golden/make_rounding.py makes it", o->rounding);
+    struct spread s;
+    double brain, ieee;
+    while (fscanf(f, "%159s %lf %lf", s.name, &brain, &ieee) == 3) {
+        s.deviation = half ? ieee : brain;
+        vec_push(&c->spreads, s);
+    }
+    fclose(f);
+    return PL_OK;
 }
 
 /* Opens both, compares, closes. The worst names point into the files, so the summary
  * comes before they are closed. */
 static int run(struct comparison *c, struct error *e)
 {
-    int code = st_open(c->options->expect, &c->expect, e);
+    int code = read_spreads(c, e);
+    if (code == PL_OK) code = st_open(c->options->expect, &c->expect, e);
     if (code != PL_OK) return code;
     code = st_open(c->options->got, &c->got, e);
     if (code == PL_OK) {
@@ -265,5 +314,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "compare: %s\n", e.text);
         return 2; /* apart from 1: the files were not compared */
     }
+    vec_free(&c.spreads);
     return c.failed ? 1 : 0;
 }

@@ -2,7 +2,7 @@
  * cuda_ops.c: every row of ops.def on the CUDA device against the reference: the cases of
  * opcases.h, forward and through their gradients, in f32, bf16 and f16.
  *
- *     cuda_ops [--device cpu] [--jobs N] [--bench] [--time [--grow N]] [OP...]
+ *     cuda_ops [--device cpu] [--jobs N] [--cover] [--list] [--bench] [--time [--grow N] [--shape N,...]] [OP...]
  *
  * The oracle is the reference in f64, the tolerances are those of test_ops.c. A case runs twice
  * from the same bytes, everything that is not persistent being NaN, and must give the same bits.
@@ -11,13 +11,21 @@
  * summary; a failure exits with 1.
  *
  * Each row runs in a process of its own: a kernel that breaks the card's context breaks one row.
+ * --jobs 0 runs all in one process, which a memory checker follows faster.
+ *
+ * --cover leaves out every case that no kernel needs: it keeps, small ones first, those that bring a
+ * kernel in a dtype (of attention also: a length of heads) that none before brought, and names the
+ * kernels that no case brings. --list only prints the rows that have cases left.
  *
  * --bench takes the size that a case names to be timed at, which has many blocks; there the
  * oracle is the CPU in f32, and twice the difference is allowed.
  *
  * --time takes the same size (its first dimension times N with --grow), and
  * times launches of the row's own nodes, REPEATS to a recorded tape.
+ *
+ * cuda_ops --real [OP...] times what moves bytes at the shapes of training (cuda_real.inc).
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -40,6 +48,7 @@ enum { SHOWN = 4, REPEATS = 20, TYPES = 3 };
 static const enum dtype types[TYPES] = {DT_F32, DT_BF16, DT_F16};
 static enum device_kind subject = DEVICE_CUDA;
 static bool at_bench; /* --bench */
+static bool covering; /* --cover */
 static bool can_run; /* there is a device to run on; else everything is planned only */
 
 /* Of one row, written by its process, read by the first one. */
@@ -50,6 +59,85 @@ struct result {
     bool done;
 };
 static struct result *results;
+
+/* --- which cases --------------------------------------------------------------------------- */
+
+enum { SMALL = 8, CARD = 10, SLOTS = SMALL + LARGE + CARD }; /* shapes of a row: the small ones, the large ones, those for cards */
+
+static const int64_t *shape_at(const struct row *row, int slot)
+{
+    if (slot < SMALL) return row->c->small[slot];
+    return slot < SMALL + LARGE ? row->c->large[slot - SMALL] : row->c->card[slot - SMALL - LARGE];
+}
+
+/* With --cover: which cases are kept; all, else. */
+static bool kept[OP_COUNT][SLOTS][2][TYPES];
+struct key {
+    const char *kernel;
+    int type;
+    int64_t heads;
+};
+static VEC(struct key) brought;
+
+static bool is_new(const struct key *k)
+{
+    for (uint32_t i = 0; i < brought.n; i++)
+        if (!strcmp(brought.at[i].kernel, k->kernel) && brought.at[i].type == k->type && brought.at[i].heads == k->heads) return false;
+    return true;
+}
+
+/* Whether the case runs a kernel on the card, in this dtype, that none before did. */
+static bool brings(const struct row *row, int slot, bool forward, int type)
+{
+    struct scene s = scene_of(row, shape_at(row, slot), types[type], forward);
+    struct profile profile;
+    const uint32_t before = brought.n;
+    profile_default(&profile, DEVICE_CUDA, 2);
+    if (!forward) pass_reuse(&s.g, NULL);
+    for (uint32_t k = 0; k < s.g.order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *x = node_at(&s.g, s.g.order[PROGRAM_STEP].nodes.at[k]);
+        struct query q;
+        if (op_table[x->op].flags & OPF_VIEW) continue;
+        query_fill(&q, &s.g, x, &profile);
+        const struct kernel *found = kernel_find(DEVICE_CUDA, x->op, &q);
+        if (!found) continue;
+        const bool attends = strstr(found->name, "attention") && q.in[0]->rank == 4;
+        const struct key key = {found->name, type, attends ? q.in[0]->dim[3] : 0};
+        if (is_new(&key)) vec_push(&brought, key);
+    }
+    graph_free(&s.g);
+    return brought.n > before;
+}
+
+static void name_missing(void)
+{
+    for (const struct kernel *const *f = cuda_kernels; *f; f++)
+        for (const struct kernel *k = *f; k->op != OP_NONE; k++) {
+            bool any = false;
+            for (uint32_t i = 0; i < brought.n; i++) any |= !strcmp(brought.at[i].kernel, k->name);
+            if (!any) printf("no case brings the kernel %s\n", k->name);
+        }
+}
+
+/* All small shapes come before the first large one. */
+static void choose_cases(void)
+{
+    for (int slot = 0; slot < SLOTS; slot++)
+        for (size_t i = 1; i < COUNT(rows); i++)
+            for (int forward = 1; forward >= 0; forward--)
+                for (int type = 0; type < TYPES; type++)
+                    if (shape_at(&rows[i], slot)[0] && (forward || !rows[i].c->no_gradient)) kept[i][slot][forward][type] = brings(&rows[i], slot, forward, type);
+    name_missing();
+    vec_free(&brought);
+}
+
+static bool row_kept(size_t row)
+{
+    bool any = !covering;
+    for (int slot = 0; slot < SLOTS; slot++)
+        for (int k = 0; k < 2 * TYPES; k++) any |= kept[row][slot][k / TYPES][k % TYPES];
+    return any;
+}
 
 /* --- one case ------------------------------------------------------------------------------ */
 
@@ -289,7 +377,7 @@ static bool wants_reference(const struct row *row, const int64_t *n, bool forwar
     return any;
 }
 
-static void run_case(const struct row *row, const int64_t *n, bool forward, struct result *result)
+static void run_case(const struct row *row, const int64_t *n, bool forward, const bool wanted[TYPES], struct result *result)
 {
     struct rig reference = {0};
     const bool needed = wants_reference(row, n, forward);
@@ -300,6 +388,7 @@ static void run_case(const struct row *row, const int64_t *n, bool forward, stru
         rig_run(&reference);
     }
     for (int i = 0; i < TYPES && !result->broken; i++) {
+        if (!wanted[i]) continue;
         struct trial t = {row, n, forward, types[i], result};
         run_trial(&t, &reference);
     }
@@ -308,19 +397,21 @@ static void run_case(const struct row *row, const int64_t *n, bool forward, stru
 
 static void run_row(const struct row *row, struct result *result)
 {
-    const struct opcase *c = row->c;
+    static const bool every[TYPES] = {true, true, true};
     for (int forward = 1; forward >= 0; forward--) {
-        if (!forward && c->no_gradient) continue;
-        if (at_bench && c->bench[0]) run_case(row, c->bench, forward, result);
-        if (at_bench) continue;
-        for (int i = 0; i < 8 && c->small[i][0] && !result->broken; i++) run_case(row, c->small[i], forward, result);
-        for (int i = 0; i < 2 && c->large[i][0] && !result->broken; i++) run_case(row, c->large[i], forward, result);
+        if (!forward && row->c->no_gradient) continue;
+        if (at_bench && row->c->bench[0]) run_case(row, row->c->bench, forward, every, result);
+        for (int slot = 0; slot < SLOTS && !at_bench && !result->broken; slot++) {
+            const bool *wanted = covering ? kept[row->op][slot][forward] : every;
+            if (shape_at(row, slot)[0] && (wanted[0] || wanted[1] || wanted[2])) run_case(row, shape_at(row, slot), forward, wanted, result);
+        }
     }
 }
 
 /* --- timing ----------------------------------------------------------------------------------- */
 
 static int64_t grow = 1; /* --grow */
+static int64_t shape[8];  /* --shape, as the op's case counts dimensions */
 
 /* The tape keeps the row's own launches, each REPEATS times. */
 static double keep_row(struct side *s, enum op op, struct cost *sum, const char **kernel)
@@ -365,7 +456,7 @@ static int time_tape(struct side *s, double *best, struct error *e)
 static void time_row(const struct row *row, enum dtype f, struct result *result)
 {
     int64_t n[8];
-    memcpy(n, row->c->bench, sizeof n);
+    memcpy(n, shape[0] ? shape : row->c->bench, sizeof n);
     n[0] *= grow;
     struct trial t = {row, n, true, f, result};
     struct scene s = scene_of(row, n, f, true);
@@ -425,8 +516,13 @@ static void run_all(bool timing, int jobs, char **names, int count)
     for (size_t i = 1; i < COUNT(rows); i++) {
         bool wanted = !count;
         for (int k = 0; k < count; k++) wanted |= !strcasecmp(names[k], op_table[i].name);
+        wanted &= row_kept(i);
         results[i].done = !wanted;
         if (!wanted) continue;
+        if (!jobs) {
+            work(&rows[i], &results[i], timing);
+            continue;
+        }
         if (active == jobs) wait_one(&active);
         fflush(stdout);
         pid_t child = fork();
@@ -460,22 +556,30 @@ static int summarise(void)
     return all.failed ? 1 : 0;
 }
 
+#include "cuda_real.inc"
+
 int main(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "--real")) return real_main(argc - 2, argv + 2);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int jobs = cores >= 8 ? 6 : 2, count = 0;
-    bool timing = false;
+    bool timing = false, listing = false;
     char **names = calloc((size_t)argc, sizeof *names);
     CHECK(names, "no memory");
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--time")) timing = true;
         else if (!strcmp(argv[i], "--bench")) at_bench = true;
+        else if (!strcmp(argv[i], "--cover")) covering = true;
+        else if (!strcmp(argv[i], "--list")) listing = true;
         else if (!strcmp(argv[i], "--device") && i + 1 < argc && !strcmp(argv[i + 1], "cpu")) subject = DEVICE_CPU, i++;
         else if (!strcmp(argv[i], "--jobs") && i + 1 < argc) jobs = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--grow") && i + 1 < argc) grow = atoll(argv[++i]);
+        else if (!strcmp(argv[i], "--shape") && i + 1 < argc)
+            sscanf(argv[++i], "%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64, &shape[0],
+                   &shape[1], &shape[2], &shape[3], &shape[4], &shape[5], &shape[6], &shape[7]);
         else if (argv[i][0] != '-') names[count++] = argv[i];
         else {
-            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--bench] [--time [--grow N]] [OP...]; found '%s'\n", argv[i]);
+            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--cover] [--list] [--bench] [--time [--grow N] [--shape N,...]] [OP...]; found '%s'\n", argv[i]);
             return 2;
         }
     }
@@ -483,7 +587,11 @@ int main(int argc, char **argv)
     results = mmap(NULL, sizeof *results * COUNT(rows), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(results != MAP_FAILED, "no memory");
     can_run = subject == DEVICE_CPU || find_card();
-    if (timing || jobs < 1) jobs = 1;
+    if (timing || jobs < 0) jobs = 1;
+    if (covering) choose_cases();
+    for (size_t i = 1; i < COUNT(rows) && listing; i++)
+        if (row_kept(i)) printf("row %s\n", op_table[i].name);
+    if (listing) return 0;
     printf("device %s: %s; seed %llu\n", subject == DEVICE_CPU ? "cpu" : "cuda", can_run ? "running" : "no card, the cases are planned only",
            (unsigned long long)seed);
     run_all(timing, jobs, names, count);

@@ -14,6 +14,8 @@
 #   BUILD=build           the build folder
 #   GOLDEN=tests/golden   the cases; for those of make_llama.py --random K --out DIR
 #   MICRO="8 2"           micro-batch sizes of the training cases
+#   PRECISION=f32         bf16 or f16: computed in that, and held to bounds that follow from rounding.txt
+#                         (tests/golden/README.md)
 #   FLAGS=                further arguments of the binary, such as --set device=cuda
 set -u
 LC_ALL=C
@@ -21,7 +23,14 @@ export LC_ALL
 BUILD=${BUILD:-build}
 GOLDEN=${GOLDEN:-tests/golden}
 MICRO=${MICRO:-8 2}
+PRECISION=${PRECISION:-f32}
 FLAGS=${FLAGS:-}
+case $PRECISION in
+    f32) column=0 FLAGS="--set memory.precision=f32 $FLAGS" ;;
+    bf16) column=2 FLAGS="--set memory.precision=bf16 $FLAGS" ;;
+    f16) column=3 FLAGS="--set memory.precision=f16 $FLAGS" ;;
+    *) echo "golden: PRECISION is $PRECISION, expected f32, bf16 or f16" >&2; exit 2 ;;
+esac
 
 binary=$BUILD/plimsoll
 compare=$BUILD/tests/compare
@@ -62,13 +71,20 @@ check_step() {
     "$binary" step --model "$1" --batch "$1/batch.safetensors" \
         --out "$tmp/got.safetensors" $(cat "$1/flags" 2>/dev/null) $FLAGS
     ran $? step || return 1
-    "$compare" "$1/expect.safetensors" "$tmp/got.safetensors" --logits 1e-4 --grad 1e-3
+    set -- "$1" "$1/expect.safetensors" "$tmp/got.safetensors" --logits 1e-4 --grad 1e-3
+    [ "$PRECISION" = f32 ] || set -- "$@" --rounding "$1/rounding.txt" "$PRECISION"
+    shift
+    "$compare" "$@"
 }
 
-# losses EXPECTED METRICS: both have one step per line. Evaluation lines are passed over.
-# A number that is missing or not finite does not look like one and so fails.
+# losses EXPECTED METRICS ROUNDING: the first two have one step per line. Evaluation lines are passed
+# over. A number that is missing or not finite does not look like one and so fails. Four of
+# the deviations in ROUNDING are allowed on top of the bound, in 16 bits.
 losses() {
-    awk '
+    awk -v rounding="$3" -v column=$column '
+    BEGIN {
+        while (column && (getline entry < rounding) > 0) { split(entry, word, " "); room[word[1]] = 4 * word[column] }
+    }
     function number(line, key,    at) {
         if (!match(line, "\"" key "\"[ ]*:[ ]*[-+0-9.][-+0-9.eE]*")) return "none"
         at = substr(line, RSTART, RLENGTH)
@@ -81,6 +97,7 @@ losses() {
             return bad++
         }
         want += 0  # a number from here on, not its text
+        bound += room[key "." step]
         off = got - want
         if (off < 0) off = -off
         if (want != 0) off /= want < 0 ? -want : want
@@ -122,7 +139,7 @@ check_train() {
         echo "plimsoll train succeeded and left no metrics.jsonl in train.out"
         return 1
     fi
-    losses "$1/losses.json" "$out/metrics.jsonl"
+    losses "$1/losses.json" "$out/metrics.jsonl" "$1/rounding.txt"
 }
 
 wanted=" $* "

@@ -23,12 +23,15 @@ struct scene {
     int watched;
 };
 
+enum { LARGE = 4 }; /* shapes of a case, at most */
+
 struct opcase {
     /* Emits the op; returns what the loss weighs (0: there is no gradient). */
     id (*build)(struct scene *s, const int64_t *n);
     bool no_gradient;
-    int64_t small[8][8], large[2][8]; /* shapes; a row of 0 ends */
+    int64_t small[8][8], large[LARGE][8]; /* shapes; a row of 0 ends */
     int64_t bench[8];                 /* a view has none: nothing runs */
+    int64_t card[10][8];              /* for the kernels of a card alone */
 };
 
 struct row {
@@ -194,7 +197,7 @@ static id build_bmm(struct scene *s, const int64_t *n)
 static const struct opcase case_BMM = {
     build_bmm,
     .small = {{1, 1, 1, 1}, {2, 3, 5, 7, 0, 1}, {1, 4, 2, 9, 1}, {2, 5, 3, 2, 2, 3}, {3, 2, 4, 3, 3, 1}, {1, 3, 4, 5, 3, 2, 1}, {2, 3, 2, 4, 0, 0, 2}},
-    .large = {{3, 65, 33, 70, 1, 3}, {1, 33, 70, 150, 2, 0, 3}}, .bench = {6, 512, 512, 64, 2}};
+    .large = {{3, 65, 33, 70, 1, 3}, {1, 33, 70, 150, 2, 0, 3}, {1, 3, 1300, 32, 2, 2}, {1, 1, 257, 64, 2, 1}}, .bench = {6, 512, 512, 64, 2}};
 
 /* --- norms, position, activation ------------------------------------------------------------ */
 
@@ -207,7 +210,7 @@ static id build_rmsnorm(struct scene *s, const int64_t *n)
     watch_all(s, node);
     return out_of(s, node, 0);
 }
-#define NORM_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}}, .large = {{3, 43, 129}, {1, 9, 300}}, \
+#define NORM_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}}, .large = {{3, 43, 129}, {1, 9, 296}}, \
     .bench = {2, 512, 768}
 static const struct opcase case_RMSNORM = {build_rmsnorm, NORM_SHAPES};
 
@@ -275,7 +278,10 @@ static id build_attention(struct scene *s, const int64_t *n)
     .small = {{1, 1, 1, 1, 1, 2, 1}, {2, 3, 3, 2, 1, 4, 1}, {1, 2, 5, 4, 2, 2, 1}, {1, 3, 4, 1, 1, 6, 0},         \
               {1, 5, 3, 2, 2, 2, 0}, {1, 6, 6, 2, 1, 2, 1, 2}, {2, 3, 4, 2, 2, 2, 2}, {1, 4, 5, 1, 1, 4, 3, 3}},  \
     .large = {{1, 65, 65, 4, 2, 16, 3, 30}, {1, 17, 70, 2, 1, 32, 0}}, \
-    .bench = {1, 512, 512, 12, 12, 64, 1}
+    .bench = {1, 512, 512, 12, 12, 64, 1}, \
+    .card = {{2, 64, 64, 2, 2, 64, 0}, {1, 197, 197, 2, 1, 64, 1}, {1, 130, 200, 4, 2, 80, 1}, {2, 300, 300, 2, 2, 128, 1, 100}, \
+             {1, 256, 256, 1, 1, 64, 0}, {1, 320, 320, 2, 2, 80, 0}, {1, 129, 129, 3, 3, 128, 0}, \
+             {3, 100, 260, 8, 2, 64, 0}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)
@@ -319,7 +325,7 @@ static id build_conv(struct scene *s, const int64_t *n)
 #define CONV_SHAPES                                                                                                \
     .small = {{1, 1, 1, 1, 1, 1, 10, 1}, {2, 3, 2, 3, 5, 1, 10, 0}, {1, 4, 6, 3, 2, 2, 20, 1}, {1, 5, 4, 2, 3, 3, 11, 0}, \
               {2, 5, 3, 2, 2, 3, 21, 1}, {1, 4, 4, 3, 2, 4, 21, 1}, {1, 4, 5, 3, 3, 3, 11, 3}, {1, 5, 4, 5, 5, 3, 21, 2}}, \
-    .large = {{2, 13, 10, 33, 20, 3, 11, 1}, {1, 15, 18, 20, 20, 3, 21, 3}}, \
+    .large = {{2, 13, 10, 33, 20, 3, 11, 1}, {1, 15, 18, 20, 20, 3, 21, 3}, {1, 25, 40, 136, 136, 3, 11, 2}, {2, 6, 64, 16, 24, 2, 20, 1}}, \
     .bench = {1, 64, 64, 256, 256, 3, 11, 1}
 static const struct opcase case_CONV = {build_conv, CONV_SHAPES};
 

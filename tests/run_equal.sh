@@ -6,7 +6,8 @@
 #   bash tests/run_equal.sh       from the repository's root, after make; see run_lib.sh
 #
 # Bit-equal: recompute (all, selective), offload, both, threads, a second run, and NaN in every dead byte
-# (PLIMSOLL_POISON). Within 1e-6 in f32: the split into micro-batches and head chunks.
+# (PLIMSOLL_POISON). Within 1e-6 in f32: the split into micro-batches and head chunks; on a card within 4 eps sqrt(128),
+# for the 128 tokens that are summed, because its products sum in another order for another shape.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 tool compare
@@ -14,6 +15,8 @@ preload fault
 # Nothing is synced to the disk here: most of the time would go there.
 sanitized || export LD_PRELOAD=$tools/fault.so
 
+near=1e-6
+[ "$DEVICE" = cpu ] || near=5e-6
 arena() { json "$1/plan.json" arena_bytes; }
 
 # --- bit-equal -----------------------------------------------------------------------------
@@ -39,6 +42,7 @@ again() { expect 0 '' train "$tmp/again" --set memory.recompute=none --set memor
 check 'a second run: same bytes' again
 
 threads() {
+    needs_cpu device.threads || return
     for n in 1 2 3; do
         expect 0 '' train "$tmp/threads$n" --set "device.threads=$n" "$@" || return 1
         same_run "$tmp/threads1" "$tmp/threads$n" 10 || return 1
@@ -75,19 +79,20 @@ split() {
     expect 0 '' train "$tmp/$name" --set train.steps=1 --set train.warmup_steps=0 --set train.clip_norm=0 --set memory.precision=f32 \
         --set "memory.micro_batch=$1" --set "memory.head_chunks=$2" || return 1
     [ "$name" != split-8-1 ] || return 0
-    "$tools/compare" "$tmp/split-8-1/checkpoints/step-1/state.safetensors" "$tmp/$name/checkpoints/step-1/state.safetensors" --logits 1e-6 &&
-        "$tools/compare" "$tmp/split-8-1/model/model.safetensors" "$tmp/$name/model/model.safetensors" --logits 1e-6
+    "$tools/compare" "$tmp/split-8-1/checkpoints/step-1/state.safetensors" "$tmp/$name/checkpoints/step-1/state.safetensors" --logits $near &&
+        "$tools/compare" "$tmp/split-8-1/model/model.safetensors" "$tmp/$name/model/model.safetensors" --logits $near
 }
 check 'micro-batch 8, one chunk' split 8 1
-for micro in 4 2 1 3 5 7; do check "micro-batch $micro: within 1e-6" split $micro 1; done
-for chunks in 2 3 5 8; do check "head chunks $chunks: within 1e-6" split 8 $chunks; done
-check 'micro-batch 3, head chunks 3: within 1e-6' split 3 3
+for micro in 4 2 1 3 5 7; do check "micro-batch $micro: within $near" split $micro 1; done
+for chunks in 2 3 5 8; do check "head chunks $chunks: within $near" split 8 $chunks; done
+check 'micro-batch 3, head chunks 3: the same gradient' split 3 3
 
 # --- dead bytes --------------------------------------------------------------------------------
 
 # Each combination twice, the second time with every byte that no live tensor owns set to
 # NaN: a read of a dead one would show in the weights.
 poison() {
+    needs_cpu PLIMSOLL_POISON || return
     local sets=(--set train.steps=3 --set memory.recompute="$1" --set memory.offload="$2" --set memory.head_chunks="$3"
         --set memory.micro_batch="$4" --set memory.precision="$5")
     rm -rf "$tmp/clean" "$tmp/poisoned"

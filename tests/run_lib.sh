@@ -2,7 +2,8 @@
 #
 #   BUILD=build          the build folder
 #   TMPDIR=/tmp          runs and forged files go into a folder of their own below
-#   FLAGS=               further arguments of every run, such as --set device=cuda
+#   DEVICE=cpu           what runs run on: cpu or cuda; tests/cuda.sh runs some of the scripts with cuda
+#   FLAGS=               further arguments of every run, such as --set device.threads=1
 #
 # A check is a function that prints what it saw and returns 0, 1, or 77 when this machine
 # cannot do it. `check` prints one line of it, and all of it on failure.
@@ -11,6 +12,7 @@ set -u
 export LC_ALL=C
 BUILD=${BUILD:-build}
 FLAGS=${FLAGS:-}
+DEVICE=${DEVICE:-cpu}
 binary=$BUILD/plimsoll
 tools=$BUILD/tests
 golden=tests/golden/train_untied
@@ -80,6 +82,13 @@ needs_preload() {
     return 77
 }
 
+# needs_cpu WHAT: a check of something that other devices do not have.
+needs_cpu() {
+    [ "$DEVICE" != cpu ] || return 0
+    echo "$1: of the CPU device alone"
+    return 77
+}
+
 # expect STATUS PATTERN COMMAND...: the command ends with STATUS and its standard error
 # matches the extended PATTERN ('' for any). Outputs stay in $tmp/out and $tmp/err.
 expect() {
@@ -105,7 +114,7 @@ train() {
     shift
     # FLAGS is a list of words.
     # shellcheck disable=SC2086
-    "$binary" train "$golden/run.yaml" --set "train.out=$out" $FLAGS "$@"
+    "$binary" train "$golden/run.yaml" --set "train.out=$out" --set "device.kind=$DEVICE" $FLAGS "$@"
 }
 # train_tiny OUT [ARGUMENT...]: the llama-tiny preset on the bytes of this folder's texts.
 train_tiny() {
@@ -119,7 +128,7 @@ model: {preset: llama-tiny}
 data: {train: "tests/golden/*.py", sequence: 64}
 train: {steps: 10, effective_batch: 8, learning_rate: 0.001, out: "$tmp/unused"}
 memory: {micro_batch: 8, precision: f32}
-device: cpu
+device: $DEVICE
 EOF
 
 # json FILE PATH: one number of a JSON file.

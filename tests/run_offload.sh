@@ -20,7 +20,7 @@ model: {preset: $model-tiny}
 data: {format: sa1b, train: "$tmp/set/*.tar", holdout: 0.2, max_masks: 4, image_size: 64}
 train: {steps: 5, effective_batch: 4, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
 memory: {micro_batch: 4, precision: f32, recompute: none, head_chunks: 1, offload: none}
-device: {kind: cpu, threads: 1}
+device: {kind: $DEVICE, threads: 1}
 YAML
 done
 cat >"$tmp/llama.yaml" <<YAML
@@ -28,7 +28,7 @@ model: {preset: llama-tiny}
 data: {train: "tests/golden/*.py", validation: "tests/golden/make_rle.py", sequence: 64}
 train: {steps: 5, effective_batch: 8, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
 memory: {micro_batch: 8, precision: f32, recompute: none, head_chunks: 1, offload: none}
-device: {kind: cpu, threads: 1}
+device: {kind: $DEVICE, threads: 1}
 YAML
 
 # go MODEL OUT [ARGUMENT...]: five steps; what --json says is in $tmp/OUT.json.
@@ -95,6 +95,7 @@ check 'tinysam: statistics over two images, offload all' with tinysam group --se
 
 # poisoned MODEL ARGUMENT...: NaN in every byte that is dead; the bits stay.
 poisoned() {
+    needs_cpu PLIMSOLL_POISON || return
     local model=$1
     shift
     rm -rf "$tmp/poison"
@@ -160,6 +161,7 @@ check 'memory.host_budget: stated, exact, refused with its name' budget
 
 # A small disk: the default budget refuses before anything is made, and without a budget the file is refused.
 full() {
+    needs_cpu 'a second space on disk' || return
     mkdir -p "$tmp/disk"
     mount -t tmpfs -o size=8m tmpfs "$tmp/disk" 2>/dev/null || { echo 'this user cannot mount a tmpfs'; return 77; }
     mounts=$tmp/disk

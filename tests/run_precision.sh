@@ -20,7 +20,7 @@ model: {preset: $m}
 data: {format: sa1b, train: "$tmp/set/*.tar", max_masks: 4, image_size: 64}
 train: {steps: 4, effective_batch: 4, learning_rate: 0.001, clip_norm: 1, out: "$tmp/unused"}
 memory: {micro_batch: 2}
-device: cpu
+device: $DEVICE
 YAML
 done
 
@@ -99,6 +99,7 @@ pure=("${small[@]}" --set memory.precision=bf16-pure)
 check 'bf16-pure: killed twice, taken up: same bytes' resumed pure "${pure[@]}"
 
 threads() {
+    needs_cpu device.threads || return
     for n in 1 3; do expect 0 '' train_tiny "$tmp/threads$n" "$@" --set "device.threads=$n" --set train.steps=5 || return 1; done
     same_run "$tmp/threads1" "$tmp/threads3" 5
     local rc=$?

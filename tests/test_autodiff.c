@@ -363,6 +363,7 @@ static void make(struct rig *r, const struct making *m, enum device_kind kind)
     if (m->fuse) run_pass(g, "fuse", pass_fuse, &all);
     run_pass(g, "chunk", pass_chunk, &s);
     run_pass(g, "differentiate", pass_differentiate, &s);
+    run_pass(g, "join", pass_join, &s);
     run_pass(g, "accumulate", pass_accumulate, &s);
     run_pass(g, "recompute", pass_recompute, &s);
     run_pass(g, "selective", pass_selective, &s);

@@ -74,7 +74,7 @@ static void for_small(const struct row *row, void (*check)(const struct row *, c
 
 static void for_large(const struct row *row, void (*check)(const struct row *, const int64_t *))
 {
-    for_shapes(row, row->c->large, 2, check);
+    for_shapes(row, row->c->large, LARGE, check);
 }
 
 /* --- forward -------------------------------------------------------------------------------------------------- */

@@ -195,12 +195,66 @@ static void test_place(void **state)
     assert_false(profile_path(3, path, sizeof path));
 }
 
+/* --- cards that are here ----------------------------------------------------------------- */
+
+static struct profile here(const char *name, int capability, double gib)
+{
+    struct card c = {.capability = capability, .multiprocessors = 46, .clock = 1.725e9, .memory_bandwidth = 448e9, .memory_bytes = (uint64_t)(gib * (double)(1u << 30))};
+    struct profile p;
+    snprintf(c.name, sizeof c.name, "%s", name);
+    profile_here(&p, &c);
+    return p;
+}
+
+/* By the driver's name, whatever it says around the model; the memory is the card's own. */
+static void test_card_here(void **state)
+{
+    (void)state;
+    static const struct { const char *driver; int capability; double gib; const char *profile; bool bf16; } known[] = {
+        {"Tesla T4", 75, 14.6, "t4", false},
+        {"NVIDIA GeForce RTX 4090", 89, 23.6, "rtx-4090", true},
+        {"NVIDIA A100-SXM4-80GB", 80, 79.2, "a100-80", true},
+        {"NVIDIA A100-SXM4-40GB", 80, 39.4, "a100-40", true},
+        {"NVIDIA H100 80GB HBM3", 90, 79.1, "h100", true},
+        {"NVIDIA GeForce RTX 3070", 86, 7.8, "geforce-rtx-3070", true},
+        {"NVIDIA GeForce RTX 4070 Ti", 89, 11.7, "geforce-rtx-4070-ti", true},
+        {"NVIDIA GeForce GTX 1660", 75, 5.8, "geforce-gtx-1660", false},
+        {"NVIDIA A100-PCIE-40GB", 80, 39.4, "a100-pcie-40gb", true},
+        {"NVIDIA H200 NVL", 90, 139.8, "h200-nvl", true},
+    };
+    for (size_t i = 0; i < COUNT(known); i++) {
+        struct profile p = here(known[i].driver, known[i].capability, known[i].gib);
+        assert_string_equal(p.name, known[i].profile);
+        assert_int_equal(p.native_bf16, known[i].bf16);
+        assert_int_equal(p.memory_bytes, (uint64_t)(known[i].gib * (double)(1u << 30)));
+        assert_true(p.flops_f32 > 1e12 && p.flops_bf16 > p.flops_f32 && p.memory_bandwidth > 1e11 && p.library_workspace > 0);
+    }
+}
+
+/* A plan made elsewhere is the plan made on the card: nothing of the profile is the card's. */
+static void test_h200_here(void **state)
+{
+    (void)state;
+    struct profile p = here("NVIDIA H200", 90, 139.7), stored;
+    profile_default(&stored, DEVICE_CUDA, 0);
+    assert_memory_equal(&p, &stored, sizeof p);
+}
+
+/* What the driver says, for a card that nobody listed: an RTX 3070 has 20.3 and 40.6 TFLOP/s. */
+static void test_unlisted_card(void **state)
+{
+    (void)state;
+    struct profile p = here("NVIDIA GeForce RTX 3070", 86, 7.8);
+    assert_true(fabs(p.flops_f32 - 20.3e12) < 0.1e12 && fabs(p.flops_bf16 - 40.6e12) < 0.1e12);
+    assert_true(p.memory_bandwidth == 448e9 && p.published);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_damaged), cmocka_unit_test(test_cut_short),
         cmocka_unit_test(test_curve), cmocka_unit_test(test_corrections_are_used), cmocka_unit_test(test_cached_bytes_are_faster),
-        cmocka_unit_test(test_place),
+        cmocka_unit_test(test_place), cmocka_unit_test(test_card_here), cmocka_unit_test(test_h200_here), cmocka_unit_test(test_unlisted_card),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,6 +22,9 @@ log=$(mktemp) || exit 2
 XDG_DATA_HOME=$(mktemp -d) || exit 2
 export XDG_DATA_HOME
 trap 'rm -rf "$log" "$XDG_DATA_HOME"' EXIT
+# `device: auto` would take a card that is here; the tests' numbers are the CPU's but for the seam.
+cards=${CUDA_VISIBLE_DEVICES-unset}
+export CUDA_VISIBLE_DEVICES=
 passed=0 failed=0 skipped=0
 
 # Sums what a log counts: cmocka's "[  PASSED  ] 7 test(s).", "7 passed, 0 failed[, 0 skipped]",
@@ -74,8 +77,10 @@ run_replay() {
 }
 
 run_seam() {
-    run cuda_seam "$BUILD/tests/cuda_seam"
-    run cuda_ops "$BUILD/tests/cuda_ops"
+    local with=(env "CUDA_VISIBLE_DEVICES=$cards")
+    if [[ $cards == unset ]]; then with=(env -u CUDA_VISIBLE_DEVICES); fi
+    run cuda_seam "${with[@]}" "$BUILD/tests/cuda_seam"
+    run cuda_ops "${with[@]}" "$BUILD/tests/cuda_ops"
 }
 run_docs() { run docs tools/docs.sh --check; }
 run_golden() { run golden.sh sh tests/golden.sh; }

@@ -13,7 +13,7 @@
 #include "train/bench.h"
 #include "train/calibrate.h"
 
-enum { OPS_SHOWN = 16 };
+enum { OPS_SHOWN = 16, KERNELS_TOLD = 40 };
 
 /* The arena at its peak in four parts, and the padding with the last. */
 struct parts {
@@ -71,6 +71,7 @@ static void print_text(const struct bench *b, struct text *out)
     text_printf(out, "  %-22s %12s  (%" PRIu64 " bytes)\n", "arena", size_print(arena, a), arena);
     if (p->placement.arena[SPACE_HOST])
         text_printf(out, "  %-22s %12s\n", "second space", size_print(p->placement.arena[SPACE_HOST], a));
+    if (b->device_total) text_printf(out, "  %-22s %12s\n", "used on the card", size_print(b->device_used, a));
     text_printf(out, "  %-22s %12s\n", "peak resident", size_print(bench_peak_resident(), a));
     print_ops(b, out);
 }
@@ -96,6 +97,38 @@ static void put_ops(const struct bench *b, struct json_writer *w)
     json_end(w);
 }
 
+/* "4x4096x1280" */
+static void put_shape(struct json_writer *w, const char *key, const struct tensor *t)
+{
+    char shape[160] = "";
+    int at = 0;
+    for (int i = 0; t && i < t->rank; i++) at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64, i ? "x" : "", t->dim[i]);
+    json_put_string(w, key, shape);
+}
+
+static void put_kernels(const struct bench *b, struct json_writer *w)
+{
+    struct bench_kernel lines[KERNELS_TOLD];
+    uint32_t n = bench_kernels(b, lines, KERNELS_TOLD);
+    json_begin_list(w, "kernels");
+    for (uint32_t i = 0; i < n; i++) {
+        const struct bench_kernel *x = &lines[i];
+        json_begin_map(w, NULL);
+        json_put_string(w, "op", op_table[x->op].name);
+        json_put_string(w, "kernel", x->kernel ? x->kernel->name : "");
+        put_shape(w, "in", x->in);
+        put_shape(w, "out", x->out);
+        json_put_string(w, "dtype", x->in ? dtype_name(x->in->dtype) : "");
+        json_put_uint(w, "calls", x->calls);
+        json_put_number(w, "seconds", x->seconds);
+        json_put_number(w, "ideal_seconds", x->ideal);
+        json_put_number(w, "flops", x->flops);
+        json_put_number(w, "bytes", x->bytes);
+        json_end(w);
+    }
+    json_end(w);
+}
+
 static void print_json(const struct bench *b, struct text *out)
 {
     const struct plan *p = &b->run.plan;
@@ -113,6 +146,11 @@ static void print_json(const struct bench *b, struct text *out)
     json_put_int(&w, "micro_batch", p->settings.micro_batch);
     json_put_int(&w, "accumulation", p->settings.accumulation);
     json_put_string(&w, "precision", precision_print(&p->settings));
+    json_put_string(&w, "recompute", rebuild_print(&p->settings.recompute, (char[SETTING_ROOM]){0}));
+    json_put_string(&w, "optimizer", optimizer_print(&p->settings));
+    json_put_bool(&w, "fused_step", p->settings.fused_step);
+    json_put_string(&w, "offload", away_print(p->settings.offload, (char[SETTING_ROOM]){0}));
+    json_put_int(&w, "head_chunks", p->settings.head_chunks);
     json_put_int(&w, "threads", b->run.device.profile.threads);
     json_put_uint(&w, "arena_bytes", plan_arena(p));
     json_put_uint(&w, "host_arena_bytes", p->placement.arena[SPACE_HOST]);
@@ -123,7 +161,12 @@ static void print_json(const struct bench *b, struct text *out)
     json_put_uint(&w, "activations_and_rest", x.rest);
     json_end(&w);
     json_put_uint(&w, "peak_resident_bytes", bench_peak_resident());
+    if (b->device_total) {
+        json_put_uint(&w, "device_used_bytes", b->device_used);
+        json_put_uint(&w, "device_total_bytes", b->device_total);
+    }
     put_ops(b, &w);
+    put_kernels(b, &w);
     json_end(&w);
     text_printf(out, "\n");
 }

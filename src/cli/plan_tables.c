@@ -144,10 +144,11 @@ enum { RUNG_SETS = 8 };
 static const struct rung {
     const char *name;
     const char *sets[RUNG_SETS];
+    const char *else_name, *else_set; /* on a card that refuses the last of them */
 } ladder[] = {
     {"nothing", {"memory.precision=f32", "memory.recompute=none", "memory.offload=none", "memory.optimizer=adamw", "memory.fused_step=off",
                  "memory.head_chunks=1", "memory.micro_batch=%d"}},
-    {"+ bf16", {"memory.precision=bf16"}},
+    {"+ bf16", {"memory.precision=bf16"}, "+ f16", "memory.precision=f16"},
     {"+ 8-bit optimizer state", {"memory.optimizer=adamw-8bit"}},
     {"+ selective recompute", {"memory.recompute=selective"}},
     {"+ recompute of every block", {"memory.recompute=all"}},
@@ -181,6 +182,11 @@ static int climb(const struct options *o, struct rows *rows, struct error *e)
         snprintf(row.label, sizeof row.label, "%s", ladder[i].name);
         for (int k = 0; k < RUNG_SETS && ladder[i].sets[k]; k++) sets[n++] = strchr(ladder[i].sets[k], '%') ? whole : ladder[i].sets[k];
         rc = plan_row(o, sets, n, 0, &row, e);
+        if (rc == PL_USAGE && ladder[i].else_set) {
+            snprintf(row.label, sizeof row.label, "%s", ladder[i].else_name);
+            sets[n - 1] = ladder[i].else_set;
+            rc = plan_row(o, sets, n, 0, &row, e);
+        }
         if (!rc) vec_push(&rows->list, row);
     }
     return rc;

@@ -134,7 +134,7 @@ template <typename P> static __global__ void adamw_8bit_kernel(update u, uint8_t
     static_assert(sizeof(maps) % 4 == 0, "copied by words");
     for (unsigned i = threadIdx.x; i < sizeof(maps) / 4; i += BLOCK)
         reinterpret_cast<uint32_t *>(&both)[i] = reinterpret_cast<const uint32_t *>(&card_maps)[i];
-    if (threadIdx.x == 0) s = adam_of(u);
+    fill_scalars(s, u);
     __syncthreads();
 
     const int64_t blocks = (u.n + STATE - 1) / STATE, warps = (int64_t)gridDim.x * (BLOCK / WARP);

@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include "cuda/attention_hopper.h"
 #include "cuda/host.h"
 #include "cuda/launch_attention.h"
 
@@ -26,7 +27,7 @@ static void set_work(struct attention *a, const struct launch *l, int backward)
     const struct attention_work w = attention_work_of(&n);
     CHECK(w.total <= l->work_bytes, "%llu bytes of workspace", (unsigned long long)l->work_bytes);
     char *work = l->work;
-    a->delta = (float *)(work + w.delta), a->tables = (float *)(work + w.tables);
+    a->delta = (float *)(work + w.delta), a->lse2 = (float *)(work + w.lse2), a->tables = (float *)(work + w.tables);
     a->rel = (float *)(work + w.rel), a->drel = (float *)(work + w.drel);
     a->bias = (float *)(work + w.bias), a->partial = (float *)(work + w.partial);
 }
@@ -105,6 +106,7 @@ static bool card_is_fit(const struct attention *a, bool backward)
 static int forward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
 {
     struct attention a = forward_of(l, mode);
+    if (fast && hopper_takes(&a, false)) return hopper_attention(&a, l->stream, e);
     fast = fast && card_is_fit(&a, false);
     if (fast) a.unit = (float)M_LOG2E;
     TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
@@ -116,6 +118,7 @@ static int forward(const struct launch *l, enum attention_mode mode, bool fast, 
 static int backward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
 {
     struct attention a = backward_of(l, mode);
+    if (fast && hopper_takes(&a, true)) return hopper_attention_bwd(&a, l->stream, e);
     fast = fast && card_is_fit(&a, true);
     if (fast) a.unit = (float)M_LOG2E;
     TRY_CUDA(cuda_attention_before(&a, 1, l->stream));

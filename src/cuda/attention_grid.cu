@@ -99,13 +99,21 @@ static unsigned threads_for(int64_t items)
     return (unsigned)(threads > BLOCK ? BLOCK : threads);
 }
 
+extern "C" cudaError_t cuda_attention_tables(const struct attention *a, cudaStream_t stream)
+{
+    const int64_t J = 2 * (a->height + a->width) - 2;
+    tables_kernel<<<grid_for(J * a->D), BLOCK, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
 template <typename T> static cudaError_t before(const attention *a, int backward, cudaStream_t stream)
 {
     const int64_t heads = (int64_t)a->B * a->H, J = 2 * (a->height + a->width) - 2;
     if (a->mode == ATTENTION_BY_TABLES) {
         const int64_t blocks = heads * ((a->T + QUERIES - 1) / QUERIES);
         if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
-        tables_kernel<<<grid_for(J * a->D), BLOCK, 0, stream>>>(*a);
+        const cudaError_t rc = cuda_attention_tables(a, stream);
+        if (rc != cudaSuccess) return rc;
         rel_kernel<T><<<(unsigned)blocks, threads_for(J), QUERIES * sizeof(float) * (size_t)a->D, stream>>>(*a);
     }
     if (a->mode == ATTENTION_BY_BIAS) bias_kernel<<<grid_for((int64_t)a->H * a->T), BLOCK, 0, stream>>>(*a);
@@ -204,15 +212,21 @@ static cudaError_t sum_rows(float *to, const float *from, int64_t count, int64_t
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t after_tables(const attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t stream)
 {
-    const int64_t groups = attention_groups((int64_t)a->B * a->H), J = 2 * (a->height + a->width) - 2;
-    const int64_t chunks = (2 * a->height - 1 + ROWS - 1) / ROWS + (2 * a->width - 1 + ROWS - 1) / ROWS;
+    const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width), J = 2 * (a->height + a->width) - 2;
     const int64_t rows = (int64_t)(2 * a->height - 1) * a->D, columns = (int64_t)(2 * a->width - 1) * a->D;
-    dtable_kernel<T><<<(unsigned)(groups * chunks), BLOCK, 0, stream>>>(*a, (int)groups);
     const cudaError_t rc = sum_rows(a->dtable[0], a->partial, groups, rows, J * a->D, stream);
     if (rc != cudaSuccess) return rc;
     return sum_rows(a->dtable[1], a->partial + rows, groups, columns, J * a->D, stream);
+}
+
+template <typename T> static cudaError_t after_tables(const attention *a, cudaStream_t stream)
+{
+    const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
+    const int64_t chunks = (2 * a->height - 1 + ROWS - 1) / ROWS + (2 * a->width - 1 + ROWS - 1) / ROWS;
+    dtable_kernel<T><<<(unsigned)(groups * chunks), BLOCK, 0, stream>>>(*a, (int)groups);
+    return cuda_attention_sum_tables(a, stream);
 }
 
 static cudaError_t after_bias(const attention *a, int tile, cudaStream_t stream)

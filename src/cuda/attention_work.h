@@ -2,9 +2,11 @@
  * attention_work.h: the workspace of the CUDA attention kernels, cut up once for the
  * planning half, which asks for it, and the running half, which uses it.
  *
- *     delta    [B,H,T]                 rowsum(do * o)                             backward
+ *     delta    [B,H,T up to 64s]       rowsum(do * o)                             backward
+ *     lse2     the same                lse in powers of two                       backward, Hopper
  *     tables   [J,D], then [D,J]       both tables in f32, J = 2 height + 2 width - 2      REL
  *     rel      [B,H,T,height+width]    what a query adds to a key's row and column         REL
+ *              (Hopper: [B,H,height+width,T])
  *     drel     the same                sums of ds by a key's row and column       backward, REL
  *     bias     [H,T]                   the table in f32                                    BIAS
  *     partial  REL  [groups,J,D]       gradients of the tables, by groups of heads  backward
@@ -17,8 +19,9 @@
 
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
 
-/* Heads go into at most so many groups, each with a partial sum of the tables' gradients. */
-enum { ATTENTION_GROUPS = 64 };
+/* Heads go into at most so many groups, each with a partial sum of the tables' gradients; where the grid has 64 columns,
+ * its rows do, and into more (attention_hopper_grid.cu). */
+enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 
 struct attention_sizes {
     int64_t B, T, H, D, height, width;
@@ -28,13 +31,17 @@ struct attention_sizes {
 
 /* Offsets in bytes. */
 struct attention_work {
-    uint64_t delta, tables, rel, drel, bias, partial, total;
+    uint64_t delta, lse2, tables, rel, drel, bias, partial, total;
 };
 
 /* Queries to a block of the kernels without tensor cores in backward: the smallest tile there is. */
 static inline int64_t attention_small_tile(int64_t D) { return D <= 64 ? 32 : 16; }
 
-static inline int64_t attention_groups(int64_t heads) { return heads < (int64_t)ATTENTION_GROUPS ? heads : (int64_t)ATTENTION_GROUPS; }
+static inline int64_t attention_groups(int64_t heads, int64_t height, int64_t width)
+{
+    const int64_t n = width == 64 ? heads * height : heads, most = width == 64 ? ATTENTION_ROW_GROUPS : ATTENTION_GROUPS;
+    return n < most ? n : most;
+}
 
 static inline uint64_t attention_take(uint64_t *at, int64_t floats)
 {
@@ -45,16 +52,17 @@ static inline uint64_t attention_take(uint64_t *at, int64_t floats)
 
 static inline struct attention_work attention_work_of(const struct attention_sizes *n)
 {
-    struct attention_work w = {0, 0, 0, 0, 0, 0, 0};
+    struct attention_work w = {0, 0, 0, 0, 0, 0, 0, 0};
     uint64_t at = 0;
     const int64_t heads = n->B * n->H, rows = heads * n->T, R = n->height + n->width, J = 2 * R - 2;
     const int64_t tile = attention_small_tile(n->D), tiles = (n->T + tile - 1) / tile;
-    if (n->backward) w.delta = attention_take(&at, rows);
+    const int64_t padded = heads * ((n->T + 63) / 64 * 64);
+    if (n->backward) w.delta = attention_take(&at, padded), w.lse2 = attention_take(&at, padded);
     if (n->mode == ATTENTION_BY_TABLES) {
         w.tables = attention_take(&at, 2 * J * n->D);
         w.rel = attention_take(&at, rows * R);
         if (n->backward) w.drel = attention_take(&at, rows * R);
-        if (n->backward) w.partial = attention_take(&at, attention_groups(heads) * J * n->D);
+        if (n->backward) w.partial = attention_take(&at, attention_groups(heads, n->height, n->width) * J * n->D);
     }
     if (n->mode == ATTENTION_BY_BIAS) {
         w.bias = attention_take(&at, n->H * n->T);

@@ -5,13 +5,20 @@
  *     CONV     y [P,O]          = patches(x) [P,K] by_tap [O,K]^T        K = taps C
  *     CONV_DW  by_tap [O,K]     = dy [P,O]^T patches(x) [P,K]
  *     CONV_DX  tiles: [P,K]     = dy [P,O] by_tap [O,K]
+ *              lines: line a of every row of tiles, [W2, side C] = dy [W2,O] by_tap_a [O, side C]
  *              phases: [P,C]    = patches(dy) [P,taps O] by_tap [taps O,C]
+ *
+ * Lines are tiles without the copy: of each row of tiles, line a is one matrix, W2 pixels of dy by
+ * `side` pixels of dx, lying in dx as it is; the rows of tiles are the library's batch, and `side`
+ * products make them all. dy is read `side` times, so it pays for small ones.
  *
  * Rows of patches are made and multiplied so many at a time. Only the last time they may be
  * fewer, so that a sweep has at most two products prepared, a full one and a rest. Of CONV_DW
  * the pieces are added up in f32, in order.
  */
 #include "cuda/plan_conv.h"
+
+#include <string.h>
 
 #include "cuda/launch_conv.h"
 #include "cuda/product.h"
@@ -23,6 +30,7 @@ struct pair {
 struct convolution {
     struct conv_layout at;
     int sweeps;          /* stride^2 of phases, else 1 */
+    bool lines;          /* tiles are made line by line; the product is pair[0].full */
     struct pair pair[];  /* of each sweep */
 };
 
@@ -124,6 +132,39 @@ static struct product_shape shape_phase(const struct entry *entry, const struct 
     return s;
 }
 
+enum { LINES_SIDE = 2, LINES_PIXELS = 32, LINES_BATCH = 65535 };
+
+/* Tiles by lines: the same products for line 0 and the others, which begin a line further on. */
+static struct product_shape shape_lines(const struct entry *entry, const struct conv_layout *at)
+{
+    const struct conv *n = &at->n;
+    const int64_t N = n->stride * n->C, size = dtype_size(entry->launch.in[0].dtype);
+    struct product_shape s = {.M = n->W2, .N = N, .K = n->O, .batches = n->B * n->H2, .a = view_rows(entry, 0, n->W2, n->O, 1),
+                              .b = view_work(entry->launch.in[0].dtype, n->stride * N, 1),
+                              .c = view_rows(entry, MAX_IN, n->W2, N, 1)};
+    s.b.align = product_align((uint64_t)(N * size));
+    s.a.batch = n->W2 * n->O;
+    s.c.batch = n->stride * n->W2 * N;
+    want_bias(&s, entry);
+    s.bias_align = 256; /* repeated in the workspace */
+    return s;
+}
+
+/* Sets c->lines where the library takes them; else nothing is left of it. */
+static int lines_begin(struct convolution *c, const struct cuda_state *s, const struct entry *entry, struct error *e)
+{
+    const struct conv *n = &c->at.n;
+    struct product *p = &c->pair[0].full;
+    if (n->stride > LINES_SIDE || n->W2 < LINES_PIXELS || n->B * n->H2 > LINES_BATCH) return PL_OK;
+    const struct product_shape shape = shape_lines(entry, &c->at);
+    TRY(product_begin(p, s, &shape, c->at.library, e));
+    c->lines = p->library;
+    if (c->lines) return PL_OK;
+    product_end(p);
+    memset(p, 0, sizeof *p);
+    return PL_OK;
+}
+
 /* The dimension that is `results` long is M, or K of CONV_DW; it is cut into pieces of at->rows,
  * 0: it is not cut. */
 static int pair_begin(struct pair *p, const struct cuda_state *s, struct product_shape shape, const struct conv_layout *at,
@@ -160,6 +201,8 @@ static int begin(const struct cuda_state *s, struct entry *entry, enum op op, st
         TRY(pair_begin(&c->pair[r], s, shape_phase(entry, &at, &phase), &at, sweep_results(&phase), e));
     }
     if (at.way == CONV_PHASES) return PL_OK;
+    if (at.way == CONV_TILES) TRY(lines_begin(c, s, entry, e));
+    if (c->lines) return PL_OK;
     const struct product_shape shape = op == OP_CONV      ? shape_conv(entry, &at)
                                        : op == OP_CONV_DX ? shape_dx(entry, &at)
                                                           : shape_dw(entry, &at);
@@ -238,6 +281,20 @@ static int conv_launch(const struct launch *l, struct error *e)
 
 /* --- CONV_DX ---------------------------------------------------------------------------------------------- */
 
+static int dx_lines(const struct launch *l, const struct convolution *c, struct error *e)
+{
+    const struct conv_layout *at = &c->at;
+    const struct conv *n = &at->n;
+    const int64_t N = n->stride * n->C;
+    for (int64_t a = 0; a < n->stride; a++) {
+        const struct product_at line = {row_at(&l->out[0], a * n->W2, N), l->in[0].data,
+                                        work_at(l, at->weights + (uint64_t)(a * N * size_of(l))),
+                                        has(l, 2) ? work_at(l, at->stage) : NULL, false};
+        TRY(product_run(&c->pair[0].full, &line, l->work, at->library, l->stream, e));
+    }
+    return PL_OK;
+}
+
 static int dx_tiles(const struct launch *l, const struct convolution *c, struct error *e)
 {
     const struct conv_layout *at = &c->at;
@@ -245,6 +302,7 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
     const struct sweep s = sweep_forward(n);
     TRY(lay_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
     if (has(l, 2)) TRY_CUDA(cuda_conv_repeat(work_at(l, at->stage), l->in[2].data, conv_taps(n), n->C, size_of(l), l->stream));
+    if (c->lines) return dx_lines(l, c, e);
     for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct product_at some = {work_at(l, at->patches), row_at(&l->in[0], p, n->O), work_at(l, at->weights),

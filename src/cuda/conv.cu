@@ -3,8 +3,9 @@
  * that are not neighbours. All of it copies elements and makes none.
  *
  * An element here is a word: 2 or 4 bytes, or 16 where runs and addresses allow it, when C
- * counts sixteens. Places within a launch are counted in 32 bits (plan_conv.c sees to it):
- * these kernels are divisions and a copy.
+ * counts sixteens. Places within a launch are counted in 31 bits (plan_conv.c sees to it):
+ * these kernels are divisions and a copy, and the divisions are multiplications by what the host
+ * worked out.
  */
 #include "cuda/device.cuh"
 #include "cuda/launch_conv.h"
@@ -30,23 +31,48 @@ static int word_for(const void *a, const void *b, int64_t n, int size)
 
 static bool fits(int64_t n) { return n >= 0 && n <= INT32_MAX; }
 
+/* n / by for n < 2^31: by <= 2^shift < 2 by, and n + n (2^shift - by) / by = n 2^shift / by, of which
+ * `more` has the second fraction in 32 bits, rounded up. */
+struct divisor {
+    place by, more, shift;
+};
+
+static divisor divisor_of(int64_t by)
+{
+    place shift = 0;
+    while (((int64_t)1 << shift) < by) shift++;
+    return {(place)by, (place)((((uint64_t)1 << shift) - (uint64_t)by) * ((uint64_t)1 << 32) / (uint64_t)by + 1), shift};
+}
+
+__device__ static inline place operator/(place n, const divisor &d) { return (__umulhi(n, d.more) + n) >> d.shift; }
+
+/* Leaves n / d in n and gives n mod d. */
+__device__ static inline place split(place &n, const divisor &d)
+{
+    const place all = n;
+    n = all / d;
+    return all - n * d.by;
+}
+
 /* --- patches ---------------------------------------------------------------------------- */
 
 struct patches {
-    int H, W, ny, nx, step, y0, x0, kx;
-    place tap, row;          /* words of one tap, and of one patch */
-    int64_t line, hop;       /* words of a line of the map, and from patch to patch */
+    int H, W, step, y0, x0;
+    divisor ny, nx, kx, tap, row; /* tap, row: words of one tap, and of one patch */
+    int64_t line, hop;            /* words of a line of the map, and from patch to patch */
 };
 
 template <typename T> __global__ void patches_kernel(T *to, const T *map, patches g, place first, place n)
 {
     EACH(k, n) {
-        const place r = k / g.row, in = k % g.row, t = in / g.tap, c = in % g.tap, p = first + r;
-        const int j = p % g.nx, i = p / g.nx % g.ny, b = p / g.nx / g.ny, v = g.x0 + (int)(t % g.kx);
-        const int y = g.y0 + i * g.step + (int)(t / g.kx), x = j * g.step + v;
+        place b = k, t = split(b, g.row); /* of patch b, word t */
+        const place c = split(t, g.tap);
+        b += first;
+        const int j = split(b, g.nx), i = split(b, g.ny), v = g.x0 + (int)split(t, g.kx);
+        const int y = g.y0 + i * g.step + (int)t, x = j * g.step + v;
         T word = {};
         if (y >= 0 && y < g.H && x >= 0 && x < g.W)
-            word = map[((int64_t)b * g.H + y) * g.line + j * g.hop + (int64_t)v * g.tap + c];
+            word = map[((int64_t)b * g.H + y) * g.line + j * g.hop + (int64_t)v * g.tap.by + c];
         to[k] = word;
     }
 }
@@ -67,8 +93,9 @@ extern "C" cudaError_t cuda_conv_patches(void *to, const void *map, const struct
     const int bytes = word_for(to, map, C, size);
     const int64_t tap = C * size / bytes, n = rows * g->ky * kx * tap;
     if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
-    const patches at = {(int)g->H, (int)g->W, (int)g->ny, (int)g->nx, (int)g->step, (int)g->y0, (int)g->x0, (int)kx, (place)tap,
-                        (place)(g->ky * kx * tap), g->W * g->C * size / bytes, g->step * g->C * size / bytes};
+    const patches at = {(int)g->H, (int)g->W, (int)g->step, (int)g->y0, (int)g->x0, divisor_of(g->ny), divisor_of(g->nx),
+                        divisor_of(kx), divisor_of(tap), divisor_of(g->ky * kx * tap), g->W * g->C * size / bytes,
+                        g->step * g->C * size / bytes};
     BY_WORD(bytes, (patches_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)map, at, (place)first,
                                                                              (place)n)));
     return cudaGetLastError();
@@ -115,18 +142,21 @@ extern "C" cudaError_t cuda_conv_weights_back(float *dw, const float *from, int6
 /* --- results that are not neighbours ---------------------------------------------------------- */
 
 struct pixels {
-    int H, W, C, ny, nx, step, oy, ox;
+    int H, W, step, oy, ox;
+    divisor C, ny, nx;
 };
 
 template <typename T> __global__ void place_kernel(T *to, const T *from, pixels g, place first, bool same, place n)
 {
     EACH(k, n) {
-        const place c = k % g.C, p = first + k / g.C;
-        const int j = p % g.nx, i = p / g.nx % g.ny, b = p / g.nx / g.ny;
+        place b = k;
+        const place c = split(b, g.C);
+        b += first;
+        const int j = split(b, g.nx), i = split(b, g.ny);
         const int y = g.oy + i * g.step, x = g.ox + j * g.step;
         T word = {};
         if (from) word = from[same ? c : k];
-        to[(((int64_t)b * g.H + y) * g.W + x) * g.C + c] = word;
+        to[(((int64_t)b * g.H + y) * g.W + x) * g.C.by + c] = word;
     }
 }
 
@@ -136,7 +166,7 @@ extern "C" cudaError_t cuda_conv_place(void *to, const void *from, const struct 
     const int bytes = word_for(to, from, g->C, size);
     const int64_t C = g->C * size / bytes, n = rows * C;
     if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
-    const pixels at = {(int)g->H, (int)g->W, (int)C, (int)g->ny, (int)g->nx, (int)g->step, (int)g->oy, (int)g->ox};
+    const pixels at = {(int)g->H, (int)g->W, (int)g->step, (int)g->oy, (int)g->ox, divisor_of(C), divisor_of(g->ny), divisor_of(g->nx)};
     BY_WORD(bytes, (place_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)from, at, (place)first, same,
                                                                            (place)n)));
     return cudaGetLastError();
@@ -144,12 +174,18 @@ extern "C" cudaError_t cuda_conv_place(void *to, const void *from, const struct 
 
 /* A patch is `side` runs, one in each of its lines; patch p is j = p mod W2 of the line of
  * patches p / W2, and a line of patches is `side` lines of W2 runs. */
-template <typename T> __global__ void untile_kernel(T *to, const T *from, place W2, place side, place run, place first, place n)
+struct tiles {
+    divisor W2, side, run;
+};
+
+template <typename T> __global__ void untile_kernel(T *to, const T *from, tiles g, place first, place n)
 {
     EACH(k, n) {
-        const place in = k % (side * run), p = first + k / (side * run), a = in / run, off = in % run;
-        const int64_t line = (int64_t)(p / W2) * side + a;
-        to[(line * W2 + p % W2) * run + off] = from[k];
+        place p = k;
+        const place off = split(p, g.run), a = split(p, g.side);
+        p += first;
+        const place j = split(p, g.W2);
+        to[(((int64_t)p * g.side.by + a) * g.W2.by + j) * g.run.by + off] = from[k];
     }
 }
 
@@ -159,8 +195,8 @@ extern "C" cudaError_t cuda_conv_untile(void *to, const void *from, int64_t W2, 
     const int bytes = word_for(to, from, side * C, size);
     const int64_t run = side * C * size / bytes, n = rows * side * run;
     if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
-    BY_WORD(bytes, (untile_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)from, (place)W2,
-                                                                            (place)side, (place)run, (place)first, (place)n)));
+    const tiles at = {divisor_of(W2), divisor_of(side), divisor_of(run)};
+    BY_WORD(bytes, (untile_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)from, at, (place)first, (place)n)));
     return cudaGetLastError();
 }
 

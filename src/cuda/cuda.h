@@ -30,6 +30,7 @@ struct cuda_plugin {
     const struct device_ops *ops;
     int (*cards)(void);
     bool (*look)(const struct device *d, struct cuda_view *out);
+    int (*card)(struct card *c, struct error *e);
 };
 extern const struct cuda_plugin plimsoll_cuda_plugin __attribute__((visibility("default")));
 

@@ -6,8 +6,10 @@
  * neighbours read too, out of the cache. The weights, which lie by channel, are first laid out by
  * tap as f32, so that they are read as the map is.
  *
- * The gradient of the weights is summed over fixed runs of pixels, one block each, in fixed
- * order; then the runs are added in order. The same bits every time.
+ * The gradient of the weights is summed over fixed runs of pixels, in fixed order; then the runs
+ * are added in order. The same bits every time. Of 3 x 3 taps a thread has all nine of four channels,
+ * so that dy is read once, and x once from memory and again from the cache; of other sizes each
+ * tap is a sweep of its own.
  */
 #include "cuda/device.cuh"
 #include "cuda/launch_conv.h"
@@ -120,6 +122,7 @@ extern "C" cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, 
 /* --- the gradient of the weights ---------------------------------------------------------------- */
 
 constexpr int LANES = 32, LINES = 8; /* channels, and pixels at a time */
+static_assert(LANES * LINES == BLOCK, "blocks are cut into lanes and lines");
 
 /* Block (c, run, t): tap t of LANES channels, over a run of pixels. partial [runs,taps,C]. */
 template <typename T> __global__ void dw_kernel(float *partial, const T *dy, const T *x, shape n, place results, place pixels)
@@ -141,14 +144,90 @@ template <typename T> __global__ void dw_kernel(float *partial, const T *dy, con
     partial[((int64_t)blockIdx.y * gridDim.z + t) * n.C + c] = sum;
 }
 
+/* A warp has a piece of the block's run of pixels and 32 times GROUP channels: whether a tap lies
+ * within the map is the same for all its lanes. Away from the border its nine reads are under way
+ * together. partial [runs,9,C]. */
+constexpr int GROUP = 4, SIDE = 3;
+
+template <typename T> using channels = pack<T, GROUP>;
+
+template <typename T> __device__ static channels<T> read(const T *x) { return *reinterpret_cast<const channels<T> *>(x); }
+
+template <typename T> __device__ static void add_tap(float (&sum)[GROUP], const channels<T> &dy, const channels<T> &x)
+{
+#pragma unroll
+    for (int q = 0; q < GROUP; q++) sum[q] = fmaf(to_float(dy.at[q]), to_float(x.at[q]), sum[q]);
+}
+
+/* One pixel of dy: its nine products. x0 is where its first tap lies, or would. */
+template <typename T>
+__device__ static void add_pixel(float (&sum)[SIDE * SIDE][GROUP], const T *dy, const T *x, int64_t x0, int y, int column, const shape &n)
+{
+    const channels<T> d = read(dy);
+    const int64_t line = (int64_t)n.W * n.C;
+    if (y >= 0 && y + SIDE <= n.H && column >= 0 && column + SIDE <= n.W) {
+        channels<T> c[SIDE * SIDE];
+#pragma unroll
+        for (int t = 0; t < SIDE * SIDE; t++) c[t] = read(x + x0 + t / SIDE * line + (int64_t)(t % SIDE) * n.C);
+#pragma unroll
+        for (int t = 0; t < SIDE * SIDE; t++) add_tap(sum[t], d, c[t]);
+        return;
+    }
+#pragma unroll
+    for (int t = 0; t < SIDE * SIDE; t++) {
+        const int u = y + t / SIDE, v = column + t % SIDE;
+        if (u >= 0 && u < n.H && v >= 0 && v < n.W) add_tap(sum[t], d, read(x + x0 + t / SIDE * line + (int64_t)(t % SIDE) * n.C));
+    }
+}
+
+template <typename T>
+__global__ void dw_nine_kernel(float *partial, const T *dy, const T *x, shape n, place results, place pixels, place groups)
+{
+    __shared__ float sums[LINES][LANES * GROUP];
+    const place lane = threadIdx.x % LANES, line = threadIdx.x / LANES, run = blockIdx.x / groups;
+    const place first = blockIdx.x % groups * LANES * GROUP, c = first + lane * GROUP, each = (pixels + LINES - 1) / LINES;
+    const place stop = min((run + 1) * pixels, results), from = min(run * pixels + line * each, stop), end = min(from + each, stop);
+    float sum[SIDE * SIDE][GROUP] = {};
+    int j = from % n.W2, i = from / n.W2 % n.H2, b = from / n.W2 / n.H2;
+    for (place p = from; p < end && c < n.C; p++) {
+        const int y = i * n.stride - n.pad, column = j * n.stride - n.pad;
+        add_pixel(sum, dy + (int64_t)p * n.C + c, x, (((int64_t)b * n.H + y) * n.W + column) * n.C + c, y, column, n);
+        if (++j < n.W2) continue;
+        j = 0;
+        if (++i == n.H2) i = 0, b++;
+    }
+#pragma unroll
+    for (int t = 0; t < SIDE * SIDE; t++) {
+        __syncthreads();
+#pragma unroll
+        for (int q = 0; q < GROUP; q++) sums[line][lane * GROUP + q] = sum[t][q];
+        __syncthreads();
+        const place k = threadIdx.x;
+        if (k >= LANES * GROUP || first + k >= n.C) continue;
+        float all = sums[0][k];
+        for (int m = 1; m < LINES; m++) all += sums[m][k];
+        partial[((int64_t)run * SIDE * SIDE + t) * n.C + first + k] = all;
+    }
+}
+
+/* dw [C,taps] of partial [runs,taps,C]: LANES sums to a block, each in LINES parts. */
 __global__ void dw_sum_kernel(float *dw, const float *partial, place C, place taps, int runs, bool add)
 {
-    for (place k = blockIdx.x * BLOCK + threadIdx.x; k < C * taps; k += gridDim.x * BLOCK) {
-        const place t = k % taps, c = k / taps;
-        float sum = 0;
-        for (int r = 0; r < runs; r++) sum += partial[((int64_t)r * taps + t) * C + c];
-        dw[k] = add ? dw[k] + sum : sum;
-    }
+    __shared__ float sums[LINES][LANES];
+    const place lane = threadIdx.x % LANES, line = threadIdx.x / LANES, k = blockIdx.x * LANES + lane, n = C * taps;
+    float sum = 0;
+    for (int r = (int)line; r < runs && k < n; r += LINES) sum += partial[(int64_t)r * n + k];
+    sums[line][lane] = sum;
+    __syncthreads();
+    if (line || k >= n) return;
+    for (int m = 1; m < LINES; m++) sum += sums[m][lane];
+    float *to = dw + (int64_t)(k % C) * taps + k / C;
+    *to = add ? *to + sum : sum;
+}
+
+template <typename T> static bool is_nine(const void *dy, const void *x, const struct depthwise *n)
+{
+    return n->kh == SIDE && n->kw == SIDE && n->C % GROUP == 0 && is_aligned(dy, sizeof(channels<T>)) && is_aligned(x, sizeof(channels<T>));
 }
 
 template <typename T>
@@ -157,10 +236,18 @@ static cudaError_t launch_dw(float *dw, const void *dy, const void *x, float *sc
 {
     const int64_t results = n->B * n->H2 * n->W2, runs = (results + pixels - 1) / pixels, taps = n->kh * n->kw;
     if (!fits(results + pixels) || runs > 65535 || taps > 65535 || !fits(n->C * taps)) return cudaErrorInvalidValue;
-    const dim3 grid((unsigned)((n->C + LANES - 1) / LANES), (unsigned)runs, (unsigned)taps);
-    dw_kernel<T><<<grid, dim3(LANES, LINES), 0, stream>>>(scratch, static_cast<const T *>(dy), static_cast<const T *>(x),
-                                                          shape_of(n), (place)results, (place)pixels);
-    dw_sum_kernel<<<grid_for(n->C * taps), BLOCK, 0, stream>>>(dw, scratch, (place)n->C, (place)taps, (int)runs, add);
+    const T *from = static_cast<const T *>(dy), *map = static_cast<const T *>(x);
+    if (is_nine<T>(dy, x, n)) {
+        const int64_t groups = (n->C + LANES * GROUP - 1) / (LANES * GROUP);
+        const unsigned blocks = (unsigned)(groups * runs);
+        if (!fits(groups * runs)) return cudaErrorInvalidValue;
+        dw_nine_kernel<T><<<blocks, BLOCK, 0, stream>>>(scratch, from, map, shape_of(n), (place)results, (place)pixels, (place)groups);
+    } else {
+        const dim3 grid((unsigned)((n->C + LANES - 1) / LANES), (unsigned)runs, (unsigned)taps);
+        dw_kernel<T><<<grid, dim3(LANES, LINES), 0, stream>>>(scratch, from, map, shape_of(n), (place)results, (place)pixels);
+    }
+    const unsigned ends = (unsigned)((n->C * taps + LANES - 1) / LANES);
+    dw_sum_kernel<<<ends, BLOCK, 0, stream>>>(dw, scratch, (place)n->C, (place)taps, (int)runs, add);
     return cudaGetLastError();
 }
 

@@ -5,11 +5,12 @@
  *     space host     one pinned cudaHostAlloc of the planned size
  *     lanes          one stream each; programs are launched on the compute lane
  *
- * Invariant: everything the host asks for goes through the compute lane in order,
- * so a read sees what every earlier run and write did. Only read and write wait.
+ * Invariant: everything the host asks for goes through the compute lane in order, but for the next
+ * batch, so a read sees what every earlier run and write did. Only read, write and settle wait.
  * No managed memory, and nothing is taken from the card after recording.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cuda/cuda.h"
@@ -46,26 +47,52 @@ static int check_driver(struct error *e)
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     if (rc == cudaErrorInsufficientDriver)
-        return error_set(e, PL_FAIL, "the NVIDIA driver supports CUDA %d.%d (0.0: no driver), this build needs %d.%d: "
-                         "update the driver or set device: cpu", driver / 1000, driver % 1000 / 10, runtime / 1000,
-                         runtime % 1000 / 10);
-    if (rc == cudaErrorNoDevice || rc == cudaSuccess)
-        return error_set(e, PL_FAIL, "no NVIDIA card is visible (CUDA_VISIBLE_DEVICES?): set device: cpu");
+        return error_set(e, PL_FAIL, "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d: update the driver, or set device: cpu",
+                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    if (rc == cudaErrorNoDevice || rc == cudaSuccess) {
+        const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+        return error_set(e, PL_FAIL, "no NVIDIA card is visible%s%.80s%s: nvidia-smi lists those that are here; or set device: cpu",
+                         visible ? " (CUDA_VISIBLE_DEVICES is \"" : "", visible ? visible : "", visible ? "\")" : "");
+    }
     return cuda_failed(e, rc, "cudaGetDeviceCount");
 }
 
-/* The card, and whether this build's kernels run on it. */
-static int check_card(struct cuda_state *s, struct error *e)
+/* Numbers that CUDA keeps for display; 0 where a card does not say. */
+static double attribute_of(enum cudaDeviceAttr of)
+{
+    int x = 0;
+    return cudaDeviceGetAttribute(&x, of, 0) == cudaSuccess ? x : 0;
+}
+
+/* Asks the driver alone: without a context nothing is taken from the card. */
+static int describe_card(struct card *c, struct error *e)
 {
     struct cudaDeviceProp card;
-    TRY_CUDA(cudaSetDevice(0));
+    TRY(check_driver(e));
     TRY_CUDA(cudaGetDeviceProperties(&card, 0));
+    snprintf(c->name, sizeof c->name, "%.127s", card.name);
+    c->capability = card.major * 10 + card.minor;
+    c->multiprocessors = card.multiProcessorCount;
+    c->memory_bytes = card.totalGlobalMem;
+    c->clock = 1e3 * attribute_of(cudaDevAttrClockRate);
+    c->memory_bandwidth = 2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
+    if (c->capability >= cuda_least()) return PL_OK;
+    return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build's kernels begin at %d.%d: rebuild with make CUDA_ARCH=sm_%d, if "
+                     "nvcc knows it, or set device: cpu", card.name, card.major, card.minor, cuda_least() / 10, cuda_least() % 10, c->capability);
+}
+
+/* The card is opened, and kernels loaded: what the driver says of itself may be wrong. */
+static int check_card(struct cuda_state *s, struct error *e)
+{
+    struct card card;
+    TRY(describe_card(&card, e));
+    TRY_CUDA(cudaSetDevice(0));
     snprintf(s->card, sizeof s->card, "%s", card.name);
     cudaError_t rc = cuda_probe();
-    if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction) {
+    if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction || rc == cudaErrorUnsupportedPtxVersion) {
         cudaGetLastError();
-        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, for which this build has no kernels: rebuild with "
-                         "make CUDA_ARCH=sm_%d%d", card.name, card.major, card.minor, card.major, card.minor);
+        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, for which this build has no kernels that its driver takes (%s): rebuild with "
+                         "make CUDA_ARCH=sm_%d, or update the driver", card.name, card.capability / 10, card.capability % 10, cudaGetErrorName(rc), card.capability);
     }
     if (rc != cudaSuccess) return cuda_failed(e, rc, "loading the kernels");
     return PL_OK;
@@ -76,6 +103,9 @@ static int make_lanes(struct cuda_state *s, struct error *e)
 {
     for (int lane = 0; lane < LANE_COUNT; lane++)
         TRY_CUDA(cudaStreamCreateWithFlags(&s->lane[lane], cudaStreamNonBlocking));
+    TRY_CUDA(cudaStreamCreateWithFlags(&s->ahead, cudaStreamNonBlocking));
+    TRY_CUDA(cudaEventCreateWithFlags(&s->asked, cudaEventDisableTiming));
+    TRY_CUDA(cudaEventCreateWithFlags(&s->arrived, cudaEventDisableTiming));
     TRY_BLAS(cublasLtCreate(&s->blas));
     return PL_OK;
 }
@@ -87,6 +117,9 @@ static void free_state(struct device *d)
     if (s->blas) cublasLtDestroy(s->blas);
     for (int lane = 0; lane < LANE_COUNT; lane++)
         if (s->lane[lane]) cudaStreamDestroy(s->lane[lane]);
+    if (s->ahead) cudaStreamDestroy(s->ahead);
+    if (s->asked) cudaEventDestroy(s->asked);
+    if (s->arrived) cudaEventDestroy(s->arrived);
     mem_free(s);
     d->state = NULL;
 }
@@ -95,7 +128,6 @@ static int cuda_open(struct device *d, struct error *e)
 {
     for (const struct kernel *const *f = cuda_kernels; *f; f++)
         for (const struct kernel *k = *f; k->op != OP_NONE; k++) CHECK(cuda_kernel_named(k->name), "kernel %s is planned but has no running half", k->name);
-    TRY(check_driver(e));
     struct cuda_state *s = d->state = mem_alloc(sizeof *s);
     int rc = check_card(s, e);
     if (!rc) rc = make_lanes(s, e);
@@ -105,15 +137,15 @@ static int cuda_open(struct device *d, struct error *e)
 
 /* --- memory ------------------------------------------------------------------------ */
 
-static int out_of_memory(struct error *e, uint64_t bytes, const char *what)
+static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t bytes, const char *what)
 {
     size_t free_bytes = 0, total = 0;
     char asked[32], have[32], all[32];
     cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
-    return error_set(e, PL_FAIL, "cannot allocate %s (%llu bytes) of %s: %s of the card's %s are free; lower memory.budget or end "
-                     "what else uses the card", size_print(bytes, asked), (unsigned long long)bytes, what,
-                     size_print(free_bytes, have), size_print(total, all));
+    return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free: see in nvidia-smi what else uses the card and end it, or "
+                     "give a smaller --memory (%llu at most)", s->card, what, size_print(bytes, asked), (unsigned long long)bytes,
+                     size_print(free_bytes, have), size_print(total, all), (unsigned long long)free_bytes);
 }
 
 /* Both spaces begin as zeros, as the CPU's mappings do. */
@@ -123,7 +155,7 @@ static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], st
     const uint64_t device = bytes[SPACE_DEVICE], host = bytes[SPACE_HOST];
     if (device) {
         cudaError_t rc = cudaMalloc((void **)&d->arena[SPACE_DEVICE], device);
-        if (rc == cudaErrorMemoryAllocation) return out_of_memory(e, device, "the arena");
+        if (rc == cudaErrorMemoryAllocation) return out_of_memory(s, e, device, "the arena");
         if (rc != cudaSuccess) return cuda_failed(e, rc, "cudaMalloc of the arena");
         TRY_CUDA(cudaMemsetAsync(d->arena[SPACE_DEVICE], 0, device, s->lane[LANE_COMPUTE]));
         TRY_CUDA(cudaStreamSynchronize(s->lane[LANE_COMPUTE]));
@@ -149,11 +181,55 @@ static int cuda_copy(struct device *d, void *to, const void *from, uint64_t byte
     return PL_OK;
 }
 
+/* The host's own bytes come behind what is on its way to the same place. */
+static int cuda_write(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    TRY(cuda_join_ahead(d->state, e));
+    return cuda_copy(d, to, from, bytes, e);
+}
+
+/* --- a batch ahead ------------------------------------------------------------------
+ *
+ *     compute   [ step n ]o asked [update n]    o wait for arrived  [ step n+1 ]
+ *     ahead               [copy][copy]..........o
+ *
+ * The first copy follows everything that was launched before it, the rest follow the first. A read
+ * does not wait for them, and no update reads the batch. */
+
+static int cuda_write_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    struct cuda_state *s = d->state;
+    if (!s->coming) {
+        TRY_CUDA(cudaEventRecord(s->asked, s->lane[LANE_COMPUTE]));
+        TRY_CUDA(cudaStreamWaitEvent(s->ahead, s->asked, 0));
+        s->coming = true;
+    }
+    TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, s->ahead));
+    return PL_OK;
+}
+
+int cuda_join_ahead(struct cuda_state *s, struct error *e)
+{
+    if (!s->coming) return PL_OK;
+    s->coming = false;
+    TRY_CUDA(cudaEventRecord(s->arrived, s->ahead));
+    TRY_CUDA(cudaStreamWaitEvent(s->lane[LANE_COMPUTE], s->arrived, 0));
+    return PL_OK;
+}
+
+static int cuda_settle(struct device *d, struct error *e)
+{
+    const struct cuda_state *s = d->state;
+    TRY_CUDA(cudaStreamSynchronize(s->ahead));
+    return PL_OK;
+}
+
 static void cuda_close(struct device *d, struct tape *t)
 {
     const struct cuda_state *s = d->state;
     if (!s) return;
     cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
+    cudaStreamSynchronize(s->ahead);
     if (t) cuda_forget(t);
     if (d->arena[SPACE_DEVICE]) cudaFree(d->arena[SPACE_DEVICE]);
     if (d->arena[SPACE_HOST]) cudaFreeHost(d->arena[SPACE_HOST]);
@@ -182,6 +258,6 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
     *total = all;
 }
 
-static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_copy, cuda_copy, cuda_close, cuda_memory};
+static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look};
+const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look, describe_card};

@@ -118,9 +118,10 @@ static int launch_sum(const struct launch *l, struct error *e)
 static int launch_sum_to(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
-    const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim);
+    const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype));
+    const struct typed to = {y->data, store_of(y->dtype)};
     CHECK(!has(l, 1) || l->in[1].data == y->data, "the accumulator is updated in place");
-    TRY_CUDA(cuda_sum_to(y->data, l->work, x->data, any_of(y->dtype), store_of(x->dtype), s, operand_elements(y), has(l, 1), l->stream));
+    TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), has(l, 1), l->stream));
     return PL_OK;
 }
 

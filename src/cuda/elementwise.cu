@@ -1,34 +1,46 @@
 /*
  * elementwise.cu: dense operands: every element from the elements at its own place, 16 bytes
- * at a time where the wider of the types allows; fills; dropout.
+ * at a time where the wider of the types allows, and several such reads on their way at once;
+ * fills; dropout.
  *
  * Invariant: the thread that writes element i is the one that read it, so the
  * result may take an input's bytes.
  */
+#include <type_traits>
+
 #include "cuda/elements.cuh"
 
 /* --- two inputs of one type ---------------------------------------------------- */
 
+/* What is behind the last whole pack, fewer than V elements, is the first block's. */
 template <typename F, typename T> __global__ void pair_kernel(T *y, const T *a, const T *b, int64_t n)
 {
     constexpr int V = 16 / sizeof(T);
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
-    const int64_t packs = n / V;
-    for (int64_t k = first; k < packs; k += step) {
-        const pack<T, V> x = reinterpret_cast<const pack<T, V> *>(a)[k];
-        const pack<T, V> z = reinterpret_cast<const pack<T, V> *>(b)[k];
+    const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x, packs = n / V;
+    pack<T, V> x[TURN], z[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= packs) continue;
+        x[u] = reinterpret_cast<const pack<T, V> *>(a)[first + u * BLOCK];
+        z[u] = reinterpret_cast<const pack<T, V> *>(b)[first + u * BLOCK];
+    }
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= packs) continue;
         pack<T, V> out;
 #pragma unroll
-        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::of(to_float(x.at[i]), to_float(z.at[i])));
-        reinterpret_cast<pack<T, V> *>(y)[k] = out;
+        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::template of<T>(to_float(x[u].at[i]), to_float(z[u].at[i])));
+        reinterpret_cast<pack<T, V> *>(y)[first + u * BLOCK] = out;
     }
-    for (int64_t i = packs * V + first; i < n; i += step) y[i] = from_float<T>(F::of(to_float(a[i]), to_float(b[i])));
+    const int64_t rest = packs * V + first;
+    if (blockIdx.x == 0 && rest < n) y[rest] = from_float<T>(F::template of<T>(to_float(a[rest]), to_float(b[rest])));
 }
 
 template <typename F>
 static cudaError_t launch_pair(void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream)
 {
-    const unsigned grid = grid_for(n / (type == STORE_F32 ? 4 : 8));
+    if (!is_one_grid(n)) return cudaErrorInvalidValue;
+    const unsigned grid = grid_of_packs(n / (type == STORE_F32 ? 4 : 8));
     switch (type) {
     case STORE_F32: pair_kernel<F, float><<<grid, BLOCK, 0, stream>>>((float *)y, (const float *)a, (const float *)b, n); break;
     case STORE_BF16:
@@ -58,25 +70,36 @@ extern "C" cudaError_t cuda_pair(enum function f, void *y, const void *a, const 
 
 /* --- one input ------------------------------------------------------------------- */
 
+/* The narrower type's bits are what a result has. */
+template <typename X, typename Y> using narrower = std::conditional_t<sizeof(X) < sizeof(Y), X, Y>;
+template <typename X, typename Y> constexpr int PACK = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
+
 template <typename F, typename X, typename Y> __global__ void map_kernel(Y *y, const X *a, int64_t n, F f)
 {
-    constexpr int V = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
-    const int64_t packs = n / V;
-    for (int64_t k = first; k < packs; k += step) {
-        const pack<X, V> x = reinterpret_cast<const pack<X, V> *>(a)[k];
+    constexpr int V = PACK<X, Y>;
+    using T = narrower<X, Y>;
+    const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x, packs = n / V;
+    pack<X, V> x[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++)
+        if (first + u * BLOCK < packs) x[u] = reinterpret_cast<const pack<X, V> *>(a)[first + u * BLOCK];
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= packs) continue;
         pack<Y, V> out;
 #pragma unroll
-        for (int i = 0; i < V; i++) out.at[i] = from_float<Y>(f(to_float(x.at[i])));
-        reinterpret_cast<pack<Y, V> *>(y)[k] = out;
+        for (int i = 0; i < V; i++) out.at[i] = from_float<Y>(f.template of<T>(to_float(x[u].at[i])));
+        reinterpret_cast<pack<Y, V> *>(y)[first + u * BLOCK] = out;
     }
-    for (int64_t i = packs * V + first; i < n; i += step) y[i] = from_float<Y>(f(to_float(a[i])));
+    const int64_t rest = packs * V + first;
+    if (blockIdx.x == 0 && rest < n) y[rest] = from_float<Y>(f.template of<T>(to_float(a[rest])));
 }
 
 template <typename F, typename X, typename Y>
 static cudaError_t launch_map(void *y, const void *a, int64_t n, F f, cudaStream_t stream)
 {
-    map_kernel<F, X, Y><<<grid_for(n / 4), BLOCK, 0, stream>>>(static_cast<Y *>(y), static_cast<const X *>(a), n, f);
+    if (!is_one_grid(n)) return cudaErrorInvalidValue;
+    map_kernel<F, X, Y><<<grid_of_packs(n / PACK<X, Y>), BLOCK, 0, stream>>>(static_cast<Y *>(y), static_cast<const X *>(a), n, f);
     return cudaGetLastError();
 }
 
@@ -106,7 +129,7 @@ extern "C" cudaError_t cuda_map(enum function f, void *y, const void *a, enum st
 }
 
 struct f_self {
-    __device__ float operator()(float x) const { return x; }
+    template <typename T> __device__ float of(float x) const { return x; }
 };
 
 template <typename X> static cudaError_t launch_cast(void *y, const void *a, enum store to, int64_t n, cudaStream_t stream)
@@ -133,29 +156,42 @@ extern "C" cudaError_t cuda_cast(void *y, const void *a, enum store to, enum sto
 
 template <typename X, typename A> __global__ void accumulate_kernel(A *acc, const X *a, int64_t n)
 {
-    constexpr int V = 16 / (sizeof(X) > sizeof(A) ? sizeof(X) : sizeof(A));
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
-    const int64_t packs = n / V;
-    for (int64_t k = first; k < packs; k += step) {
-        const pack<X, V> x = reinterpret_cast<const pack<X, V> *>(a)[k];
-        pack<A, V> sum = reinterpret_cast<const pack<A, V> *>(acc)[k];
+    constexpr int V = PACK<X, A>;
+    const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x, packs = n / V;
+    pack<X, V> x[TURN];
+    pack<A, V> sum[TURN];
 #pragma unroll
-        for (int i = 0; i < V; i++) sum.at[i] = from_float<A>(to_float(sum.at[i]) + to_float(x.at[i]));
-        reinterpret_cast<pack<A, V> *>(acc)[k] = sum;
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= packs) continue;
+        x[u] = reinterpret_cast<const pack<X, V> *>(a)[first + u * BLOCK];
+        sum[u] = reinterpret_cast<const pack<A, V> *>(acc)[first + u * BLOCK];
     }
-    for (int64_t i = packs * V + first; i < n; i += step) acc[i] = from_float<A>(to_float(acc[i]) + to_float(a[i]));
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= packs) continue;
+#pragma unroll
+        for (int i = 0; i < V; i++) sum[u].at[i] = from_float<A>(to_float(sum[u].at[i]) + to_float(x[u].at[i]));
+        reinterpret_cast<pack<A, V> *>(acc)[first + u * BLOCK] = sum[u];
+    }
+    const int64_t rest = packs * V + first;
+    if (blockIdx.x == 0 && rest < n) acc[rest] = from_float<A>(to_float(acc[rest]) + to_float(a[rest]));
+}
+
+template <typename X, typename A> static cudaError_t launch_onto(void *acc, const void *x, int64_t n, cudaStream_t stream)
+{
+    if (!is_one_grid(n)) return cudaErrorInvalidValue;
+    accumulate_kernel<X, A><<<grid_of_packs(n / PACK<X, A>), BLOCK, 0, stream>>>(static_cast<A *>(acc), static_cast<const X *>(x), n);
+    return cudaGetLastError();
 }
 
 template <typename X> static cudaError_t launch_accumulate(void *acc, const void *x, enum store to, int64_t n, cudaStream_t stream)
 {
-    const unsigned grid = grid_for(n / 4);
-    const X *a = static_cast<const X *>(x);
     switch (to) {
-    case STORE_F32: accumulate_kernel<X, float><<<grid, BLOCK, 0, stream>>>((float *)acc, a, n); break;
-    case STORE_BF16: accumulate_kernel<X, __nv_bfloat16><<<grid, BLOCK, 0, stream>>>((__nv_bfloat16 *)acc, a, n); break;
-    case STORE_F16: accumulate_kernel<X, __half><<<grid, BLOCK, 0, stream>>>((__half *)acc, a, n); break;
+    case STORE_F32: return launch_onto<X, float>(acc, x, n, stream);
+    case STORE_BF16: return launch_onto<X, __nv_bfloat16>(acc, x, n, stream);
+    case STORE_F16: return launch_onto<X, __half>(acc, x, n, stream);
     }
-    return cudaGetLastError();
+    return cudaErrorInvalidValue;
 }
 
 extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, enum store from, int64_t n, cudaStream_t stream)
@@ -170,47 +206,56 @@ extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, 
 
 /* --- the gate's gradients: with s = sigmoid(g), dgate = dy up s (1 + g (1 - s)), dup = dy g s -------- */
 
+constexpr int GATES = 2; /* packs of three inputs that a thread reads at once */
+
 template <typename T, int V> __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, const T *dy, const T *gate, const T *up, int64_t n)
 {
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
-    const int64_t packs = n / V;
+    const int64_t first = (int64_t)blockIdx.x * BLOCK * GATES + threadIdx.x, packs = n / V;
     auto one = [](float d, float g, float u, float &dg, float &du) {
-        const float s = logistic(g);
+        const float s = maths<T>::logistic(g);
         dg = d * u * s * (1.0f + g * (1.0f - s));
         du = d * g * s;
     };
-    for (int64_t k = first; k < packs; k += step) {
-        const pack<T, V> d = reinterpret_cast<const pack<T, V> *>(dy)[k];
-        const pack<T, V> g = reinterpret_cast<const pack<T, V> *>(gate)[k];
-        const pack<T, V> u = reinterpret_cast<const pack<T, V> *>(up)[k];
+    pack<T, V> d[GATES], g[GATES], u[GATES];
+#pragma unroll
+    for (int j = 0; j < GATES; j++) {
+        if (first + j * BLOCK >= packs) continue;
+        d[j] = reinterpret_cast<const pack<T, V> *>(dy)[first + j * BLOCK];
+        g[j] = reinterpret_cast<const pack<T, V> *>(gate)[first + j * BLOCK];
+        u[j] = reinterpret_cast<const pack<T, V> *>(up)[first + j * BLOCK];
+    }
+#pragma unroll
+    for (int j = 0; j < GATES; j++) {
+        if (first + j * BLOCK >= packs) continue;
         pack<T, V> to_gate, to_up;
 #pragma unroll
         for (int i = 0; i < V; i++) {
             float dg, du;
-            one(to_float(d.at[i]), to_float(g.at[i]), to_float(u.at[i]), dg, du);
+            one(to_float(d[j].at[i]), to_float(g[j].at[i]), to_float(u[j].at[i]), dg, du);
             to_gate.at[i] = from_float<T>(dg);
             to_up.at[i] = from_float<T>(du);
         }
-        reinterpret_cast<pack<T, V> *>(dgate)[k] = to_gate;
-        reinterpret_cast<pack<T, V> *>(dup)[k] = to_up;
+        reinterpret_cast<pack<T, V> *>(dgate)[first + j * BLOCK] = to_gate;
+        reinterpret_cast<pack<T, V> *>(dup)[first + j * BLOCK] = to_up;
     }
-    for (int64_t i = packs * V + first; i < n; i += step) {
-        float dg, du;
-        one(to_float(dy[i]), to_float(gate[i]), to_float(up[i]), dg, du);
-        dgate[i] = from_float<T>(dg);
-        dup[i] = from_float<T>(du);
-    }
+    const int64_t rest = packs * V + first;
+    if (blockIdx.x || rest >= n) return;
+    float dg, du;
+    one(to_float(dy[rest]), to_float(gate[rest]), to_float(up[rest]), dg, du);
+    dgate[rest] = from_float<T>(dg);
+    dup[rest] = from_float<T>(du);
 }
 
 template <typename T>
 static cudaError_t launch_silu_gate_bwd(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
+    if (!is_one_grid(n)) return cudaErrorInvalidValue;
     const bool wide = is_aligned(dgate, 16) && is_aligned(dup, 16) && is_aligned(dy, 16) && is_aligned(gate, 16) && is_aligned(up, 16);
     if (wide)
-        silu_gate_bwd_kernel<T, V><<<grid_for(n / V), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (const T *)dy, (const T *)gate, (const T *)up, n);
+        silu_gate_bwd_kernel<T, V><<<grid_of_packs(TURN / GATES * (n / V)), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (const T *)dy, (const T *)gate, (const T *)up, n);
     else
-        silu_gate_bwd_kernel<T, 1><<<grid_for(n), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (const T *)dy, (const T *)gate, (const T *)up, n);
+        silu_gate_bwd_kernel<T, 1><<<grid_of_packs(TURN / GATES * n), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (const T *)dy, (const T *)gate, (const T *)up, n);
     return cudaGetLastError();
 }
 
@@ -358,4 +403,12 @@ extern "C" cudaError_t cuda_probe(void)
 {
     cudaFuncAttributes attributes;
     return cudaFuncGetAttributes(&attributes, fill_kernel);
+}
+
+/* The compiler lists what it was asked for in ascending order. What comes after the least can be
+ * run too: by code of its own major version, or by the PTX. */
+extern "C" int cuda_least(void)
+{
+    static const int list[] = {__CUDA_ARCH_LIST__};
+    return list[0] / 10;
 }

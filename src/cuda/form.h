@@ -55,7 +55,11 @@ static inline int64_t form_elements(const struct form *f)
  *     rows    the innermost loop is kept: C results side by side, summed over S positions
  *     else    it is summed: a result stands alone (C = 1), the innermost loop in `summed`
  *
- * The S positions are cut into `blocks` of `each`, whose sums lie in the workspace, [blocks,N]. */
+ * The S positions are cut into `blocks` of `each`, whose sums lie in the workspace, [blocks,N]; a
+ * single one's are the results, and there is no workspace.
+ *
+ * A block's threads stand `across` columns, each with a pack of them where strides allow, and in
+ * SUM_THREADS / across lines, each with every so many positions. */
 struct axes {
     int n;
     int64_t size[FORM_LOOPS], stride[FORM_LOOPS];
@@ -66,9 +70,12 @@ struct summing {
     int rows;
     int64_t C, stride; /* of the innermost kept loop */
     int64_t blocks, each;
+    int across;
 };
 
-enum { SUM_BLOCKS = 256, SUM_GRID = 2048, SUM_COLUMNS = 128 };
+/* Blocks in all: four for each of a large card's processors. A line has at least SUM_LEAST positions
+ * where there are as many, SUM_TURN of them at a time. */
+enum { SUM_THREADS = 256, SUM_GRID = 528, SUM_LEAST = 16, SUM_TURN = 4 };
 
 static inline void axes_push(struct axes *x, int64_t size, int64_t stride)
 {
@@ -77,8 +84,32 @@ static inline void axes_push(struct axes *x, int64_t size, int64_t stride)
     x->count *= size;
 }
 
-/* A function of the shapes alone, so that the workspace and the order of additions are. */
-static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank, const int64_t *to)
+static inline int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* The threads that stand across, wide enough for a row of so many packs. More than a warp's width
+ * only where rows of them fill the card, or columns are short. */
+static inline int across_of(int64_t packs, int64_t kept, int64_t positions)
+{
+    int across = 1;
+    while (across < packs && across < 32) across *= 2;
+    while (across < packs && across < SUM_THREADS &&
+           (packs / (2 * across) * kept >= SUM_GRID || positions * across / SUM_THREADS < SUM_LEAST))
+        across *= 2;
+    return across;
+}
+
+/* Whether rows can be read by V columns at once, as far as strides say. */
+static inline int summing_fits(const struct summing *s, int V)
+{
+    int fits = s->rows && s->C % V == 0 && s->stride == 1;
+    for (int k = 0; k < s->kept.n; k++) fits &= s->kept.stride[k] % V == 0;
+    for (int k = 0; k < s->summed.n; k++) fits &= s->summed.stride[k] % V == 0;
+    return fits;
+}
+
+/* A function of shapes, strides and the element's size, so that the workspace and the order of
+ * additions are. */
+static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank, const int64_t *to, int size)
 {
     struct form f;
     struct summing s;
@@ -95,13 +126,15 @@ static inline struct summing summing_of(int rank, const int64_t *dim, const int6
     s.rows = f.y[0] != 0;
     if (s.rows) s.C = f.size[0], s.stride = f.a[0];
     for (int k = s.rows; k < f.loops; k++) axes_push(f.y[k] ? &s.kept : &s.summed, f.size[k], f.a[k]);
-    const int64_t tiles = s.rows ? (s.C + SUM_COLUMNS - 1) / SUM_COLUMNS * s.kept.count : s.kept.count, least = s.rows ? 32 : 2048;
-    int64_t blocks = SUM_GRID / tiles, most = (s.summed.count + least - 1) / least;
+    const int64_t packs = s.C / (summing_fits(&s, 16 / size) ? 16 / size : 1);
+    s.across = s.rows ? across_of(packs, s.kept.count, s.summed.count) : 1;
+    const int64_t lines = SUM_THREADS / s.across, turn = s.rows ? lines * SUM_TURN : 1;
+    const int64_t tiles = s.kept.count * ceiling(packs, s.across), least = s.rows ? lines * SUM_LEAST : 2048;
+    int64_t blocks = SUM_GRID / tiles, most = ceiling(s.summed.count, least);
     if (blocks > most) blocks = most;
-    if (blocks > SUM_BLOCKS) blocks = SUM_BLOCKS;
     if (blocks < 1) blocks = 1;
-    s.each = (s.summed.count + blocks - 1) / blocks;
-    s.blocks = (s.summed.count + s.each - 1) / s.each;
+    s.each = ceiling(ceiling(s.summed.count, blocks), turn) * turn;
+    s.blocks = ceiling(s.summed.count, s.each);
     return s;
 }
 

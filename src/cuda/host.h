@@ -19,6 +19,9 @@
 struct cuda_state {
     char card[256];
     cudaStream_t lane[LANE_COUNT];
+    cudaStream_t ahead;                 /* the next batch's lane */
+    cudaEvent_t asked, arrived;         /* behind what was asked for before it came; behind it */
+    bool coming;                        /* copies that no program waits for yet */
     cublasLtHandle_t blas;
     uint64_t captures, nodes, launches; /* see struct cuda_view */
 };
@@ -37,7 +40,7 @@ struct cuda_kernel {
 const struct cuda_kernel *cuda_kernel_named(const char *name);
 
 /* The families, each ended by a kernel without a name. */
-extern const struct cuda_kernel cuda_run_products[], cuda_run_conv[], cuda_run_attention[], cuda_run_attention_window[], cuda_run_elementwise[], cuda_run_shuffle[], cuda_run_norms[], cuda_run_tokens[], cuda_run_masks[], cuda_run_update[];
+extern const struct cuda_kernel cuda_run_thin[], cuda_run_products[], cuda_run_conv[], cuda_run_attention_few[], cuda_run_attention_window[], cuda_run_attention[], cuda_run_elementwise[], cuda_run_shuffle[], cuda_run_norms[], cuda_run_tokens[], cuda_run_masks[], cuda_run_update[];
 
 static inline bool has(const struct launch *l, int i) { return i < l->nin && l->in[i].data; }
 enum store store_of(enum dtype t);
@@ -51,6 +54,8 @@ void cuda_forget(struct tape *t);
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 /* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
 int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e);
+/* device.c: what comes next on the compute lane follows the copies in the next batch's. */
+int cuda_join_ahead(struct cuda_state *s, struct error *e);
 /* nodes.c: returns when the program has ended. */
 int cuda_run_nodes(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 

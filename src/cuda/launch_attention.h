@@ -39,7 +39,7 @@ struct attention {
     float unit;                  /* rel and bias come times this: log2(e) for kernels that count in powers of two */
     struct head_table table[2];  /* height's and width's, or the bias */
     float *dtable[2];            /* dense */
-    float *delta, *tables, *rel, *drel, *bias, *partial; /* attention_work.h */
+    float *delta, *lse2, *tables, *rel, *drel, *bias, *partial; /* attention_work.h */
 };
 
 #ifdef __cplusplus
@@ -51,6 +51,9 @@ extern "C" {
  * the partial sums of a bias. */
 cudaError_t cuda_attention_before(const struct attention *a, int backward, cudaStream_t stream);
 cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream);
+/* The first and the last of these alone: tables to f32; the tables' gradients out of the groups' sums. */
+cudaError_t cuda_attention_tables(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t stream);
 
 /* Without tensor cores (attention_plain.cu). */
 cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);

@@ -5,7 +5,7 @@
 #define LAUNCH_ELEMENTWISE_H
 
 #include "cuda/form.h"
-#include "cuda/launch.h"
+#include "cuda/typed.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -44,7 +44,8 @@ cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, str
 
 /* partial: sum_blocks floats; `dense`: x is one loop of stride 1. */
 cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct form form, cudaStream_t stream);
-cudaError_t cuda_sum_to(void *y, float *partial, const void *x, enum any to, enum store type, struct summing s, int64_t N, int accumulate,
+/* partial: s.blocks * N floats; none where that is one block. */
+cudaError_t cuda_sum_to(struct typed y, float *partial, const void *x, enum store type, struct summing s, int64_t N, int accumulate,
                         cudaStream_t stream);
 
 #ifdef __cplusplus

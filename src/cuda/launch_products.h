@@ -28,11 +28,6 @@ struct own_product {
 cudaError_t cuda_product(void *c, const void *a, const void *b, const void *bias, const struct own_product *p,
                          cudaStream_t stream);
 
-/* enum act_kind in its order: graph.h is no C++. products.c checks that the two agree. */
-enum follow { FOLLOW_GELU, FOLLOW_GELU_TANH, FOLLOW_QUICK_GELU, FOLLOW_RELU, FOLLOW_SIGMOID, FOLLOW_SILU, FOLLOW_TANH };
-/* y = f(z), n elements; y may be z. */
-cudaError_t cuda_product_act(void *y, const void *z, enum follow kind, enum store type, int64_t n, cudaStream_t stream);
-
 #ifdef __cplusplus
 }
 #endif

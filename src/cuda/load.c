@@ -11,7 +11,7 @@
 
 static const char *const places[] = {"plimsoll-cuda.so", "../plimsoll-cuda.so", "../lib/plimsoll-cuda.so"};
 
-static const struct cuda_plugin *plugin(char *why, size_t room);
+static const struct cuda_plugin *plugin(struct error *e);
 
 /* The folder of the program, or of the library that this code is in. */
 static bool folder_of(bool library, char out[3000])
@@ -27,38 +27,66 @@ static bool folder_of(bool library, char out[3000])
     return slash;
 }
 
+/* A card's driver brings this library, nothing else does. Asked first: the plug-in brings hundreds of
+ * megabytes of CUDA's own, which a machine without a card need not load to be told so. */
+static bool driver_is_here(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver) dlclose(driver);
+    return driver;
+}
+
+/* Opens one candidate. A file that is there and cannot be opened is the answer, with why. */
+static const struct cuda_plugin *open_at(const char *path, struct error *e)
+{
+    if (!driver_is_here()) {
+        error_set(e, PL_FAIL, "there is no NVIDIA driver (libcuda.so.1 is not found): install it, or set device: cpu");
+        return NULL;
+    }
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const struct cuda_plugin *p = handle ? dlsym(handle, "plimsoll_cuda_plugin") : NULL;
+    if (!p) error_set(e, PL_FAIL, "%s; install what is missing, or set device: cpu", dlerror());
+    return p;
+}
+
 /* Looks beside the program, in the lib folder of an installation, and beside the library.
- * The first answer is kept; `why` is what the last attempt said. */
-static const struct cuda_plugin *plugin(char *why, size_t room)
+ * What was found is kept; else `e` is what the last attempt said. */
+static const struct cuda_plugin *plugin(struct error *e)
 {
     static const struct cuda_plugin *found;
     char folder[3000], path[3100];
-    if (why) snprintf(why, room, "this build has no CUDA device");
+    error_set(e, PL_USAGE, "this build has no CUDA device (plimsoll-cuda.so); build with nvcc, or set device: cpu");
     for (size_t i = 0; i < 2 * COUNT(places) && !found; i++) {
         if (!folder_of(i >= COUNT(places), folder)) continue;
         snprintf(path, sizeof path, "%s/%s", folder, places[i % COUNT(places)]);
-        if (access(path, R_OK)) continue;
-        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (handle) found = dlsym(handle, "plimsoll_cuda_plugin");
-        if (!found && why) snprintf(why, room, "%s", dlerror());
+        if (!access(path, R_OK)) found = open_at(path, e);
     }
+    if (found) *e = (struct error){0};
     return found;
 }
 
-const struct device_ops *cuda_device(char *why, size_t room)
+const struct device_ops *cuda_device(struct error *e)
 {
-    const struct cuda_plugin *p = plugin(why, room);
+    const struct cuda_plugin *p = plugin(e);
     return p ? p->ops : NULL;
+}
+
+int cuda_card(struct card *c, struct error *e)
+{
+    const struct cuda_plugin *p = plugin(e);
+    return p ? p->card(c, e) : e->code;
 }
 
 int cuda_cards(void)
 {
-    const struct cuda_plugin *p = plugin(NULL, 0);
+    struct error e;
+    const struct cuda_plugin *p = plugin(&e);
     return p ? p->cards() : 0;
 }
 
 bool cuda_look(const struct device *d, struct cuda_view *out)
 {
-    const struct cuda_plugin *p = plugin(NULL, 0);
+    struct error e;
+    const struct cuda_plugin *p = plugin(&e);
     return p && p->look(d, out);
 }

@@ -1,5 +1,6 @@
 /*
- * nodes.c: the diagnostic switch: a program is launched node by node, not replayed.
+ * nodes.c: the diagnostic switch: a program is launched node by node, not replayed, so that each
+ * can be timed, or looked at by an observer.
  *
  *     entry by entry, as the CPU's runner walks, all lanes on the compute lane's stream:
  *
@@ -97,6 +98,11 @@ static int run_entry(struct watch *w, struct tape *t, enum program p, const stru
     int rc = t->timing ? launch_timed(w, kernel, &l, &v, e) : launch_alone(w->stream, kernel, &l, e);
     if (rc) return cuda_name_entry(t, p, entry, e);
     if (t->timing) timing_add(t->timing, &v);
+    if (t->observe) {
+        struct entry now = *entry; /* with the addresses of this iteration */
+        now.launch = l;
+        t->observe(t->observer, &now);
+    }
     return PL_OK;
 }
 

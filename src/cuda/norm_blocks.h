@@ -8,12 +8,21 @@
 
 #include <stdint.h>
 
-/* Enough blocks of 512 threads for two on each of a large card's processors. */
-enum { NORM_BLOCKS = 264 };
+/* Rows of so many packs of 16 bytes (norm_packs.cu): threads to a block. Longer rows, and those that
+ * are not packs, are norms.cu's. */
+enum { NORM_PACKS = 1024 };
+static inline int norm_threads(int64_t packs) { return packs <= 32 ? 256 : (int)((packs + 31) / 32 * 32); }
+static inline int norm_in_packs(int64_t C, int size) { return C * size % 16 == 0 && C * size / 16 <= NORM_PACKS; }
 
-static inline int64_t norm_blocks(int64_t rows) { return rows < 1 ? 1 : rows < NORM_BLOCKS ? rows : (int64_t)NORM_BLOCKS; }
+/* Blocks of a gradient: as many as a large card's processors hold at 512 threads each, or with
+ * norms.cu two of 512. */
+static inline int64_t norm_blocks(int64_t rows, int64_t C, int size)
+{
+    const int64_t threads = norm_in_packs(C, size) ? norm_threads(C * size / 16) : 256, blocks = 132 * (threads < 512 ? 512 / threads : 1);
+    return rows < 1 ? 1 : rows < blocks ? rows : blocks;
+}
 /* Floats of so many sums of C by block. */
-static inline int64_t norm_partial(int64_t rows, int64_t C, int sums) { return norm_blocks(rows) * C * sums; }
+static inline int64_t norm_partial(int64_t rows, int64_t C, int size, int sums) { return norm_blocks(rows, C, size) * C * sums; }
 
 /* Chunks of a group of n rows: at least 64 rows each, and few where channels or groups are many. */
 static inline int64_t batch_chunks(int64_t G, int64_t n, int64_t C)

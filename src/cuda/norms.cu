@@ -1,6 +1,6 @@
 /*
  * norms.cu: RMSNORM, LAYERNORM, L2NORM, SOFTMAX and their gradients: one group of threads to
- * a row (rows.cuh).
+ * a row (rows.cuh). The first two are norm_packs.cu's where rows are packs of 16 bytes.
  *
  *     x[r] --read--> sums along the row --> x[r] --read again, from cache--> y[r]
  *
@@ -80,6 +80,8 @@ static void launch_norm(void *y, norm_stats stats, const void *x, typed w, typed
 extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed w, typed b, enum store type, int64_t rows,
                                  int64_t C, float eps, cudaStream_t stream)
 {
+    if (norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && (!b.data || b.type == type) && are_aligned(y, x, w.data, b.data))
+        return cuda_norm_packs(y, stats, x, w.data, b.data, type, rows, C, eps, stream);
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
@@ -171,7 +173,7 @@ static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, cons
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     const int size = group_size(C / V, BWD_BLOCK), each = BWD_BLOCK / size;
-    const unsigned grid = grid_of_rows(rows, each, norm_blocks(rows));
+    const unsigned grid = grid_of_rows(rows, each, norm_blocks(rows, C, sizeof(T)));
     const int64_t bytes = each * SUMS * C * (int64_t)sizeof(float);
     const bool in_shared = bytes <= SHARED_MAX; /* where it is not, each is 1 */
     norm_bwd_kernel<CENTRED, T, V><<<grid, BWD_BLOCK, in_shared ? (size_t)bytes : 0, stream>>>(
@@ -183,6 +185,8 @@ static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, cons
 extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed w,
                                      norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
 {
+    if (norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && are_aligned(dx, dy, x, w.data, partial))
+        return cuda_norm_packs_bwd(dx, dw, db, partial, dy, x, w.data, stats, type, rows, C, stream);
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);

@@ -19,7 +19,7 @@ template <typename T, int V> static __global__ void sumsq_kernel(double *work, c
 {
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = n / V;
     double sum = 0;
-#pragma unroll 2
+#pragma unroll 4
     for (int64_t k = first; k < packs; k += stride) {
         float a[V];
         load<V>(a, x + k * V);
@@ -29,6 +29,23 @@ template <typename T, int V> static __global__ void sumsq_kernel(double *work, c
     for (int64_t i = packs * V + first; i < n; i += stride) sum += (double)to_float(x[i]) * (double)to_float(x[i]);
     sum = block_sum_double(sum);
     if (threadIdx.x == 0) work[blockIdx.x] = sum;
+}
+
+/* Few elements: one block has them all, and its sum is the sum. */
+template <typename T, int V> static __global__ void __launch_bounds__(1024) sumsq_alone_kernel(double *acc, const T *x, int64_t n)
+{
+    const int64_t packs = n / V;
+    double sum = 0;
+#pragma unroll 4
+    for (int64_t k = threadIdx.x; k < packs; k += blockDim.x) {
+        float a[V];
+        load<V>(a, x + k * V);
+#pragma unroll
+        for (int i = 0; i < V; i++) sum += (double)a[i] * (double)a[i];
+    }
+    for (int64_t i = packs * V + threadIdx.x; i < n; i += blockDim.x) sum += (double)to_float(x[i]) * (double)to_float(x[i]);
+    sum = block_sum_double(sum);
+    if (threadIdx.x == 0) *acc += sum;
 }
 
 static __global__ void sumsq_finish_kernel(double *acc, const double *work, int blocks)
@@ -41,16 +58,19 @@ static __global__ void sumsq_finish_kernel(double *acc, const double *work, int 
 
 extern "C" cudaError_t cuda_sumsq(double *acc, double *work, const void *x, enum store type, int64_t n, cudaStream_t stream)
 {
+    constexpr int64_t FEW = 32768;
     unsigned grid = 1;
     const cudaError_t rc = by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
         const T *from = static_cast<const T *>(x);
+        if (n <= FEW && is_aligned(x, 16)) sumsq_alone_kernel<T, V><<<1, 1024, 0, stream>>>(acc, from, n);
+        if (n <= FEW && is_aligned(x, 16)) return;
         grid = grid_of_rows(n, 4 * V * BLOCK, UPDATE_BLOCKS);
         if (is_aligned(x, 16)) sumsq_kernel<T, V><<<grid, BLOCK, 0, stream>>>(work, from, n);
         else sumsq_kernel<T, 1><<<grid, BLOCK, 0, stream>>>(work, from, n);
     });
-    if (rc != cudaSuccess) return rc;
+    if (rc != cudaSuccess || (n <= FEW && is_aligned(x, 16))) return rc;
     sumsq_finish_kernel<<<1, BLOCK, 0, stream>>>(acc, work, (int)grid);
     return cudaGetLastError();
 }
@@ -96,36 +116,57 @@ extern "C" cudaError_t cuda_scaler(step_block *step, const double *sum, typed lo
 
 /* --- ADAMW --------------------------------------------------------------------------------------- */
 
-template <typename P, typename M, typename G, int V>
-static __device__ void adamw_at(const update &u, M *m, M *v, int64_t at, const adam_scalars &s)
-{
+/* V elements of everything. */
+template <int V> struct adam_pack {
     float p[V], g[V], mean[V], square[V];
-    load<V>(p, static_cast<const P *>(u.p.data) + at);
-    load<V>(g, static_cast<const G *>(u.g.data) + at);
-    load<V>(mean, m + at);
-    load<V>(square, v + at);
-#pragma unroll
-    for (int i = 0; i < V; i++) adam(p[i], mean[i], square[i], g[i], s);
-    store<V>(m + at, mean);
-    store<V>(v + at, square);
-    store_weight<P, V>(u, at, p, s.key);
+};
+
+template <typename P, typename M, typename G, int V>
+static __device__ void adamw_read(adam_pack<V> &a, const update &u, const M *m, const M *v, int64_t at)
+{
+    load<V>(a.p, static_cast<const P *>(u.p.data) + at);
+    load<V>(a.g, static_cast<const G *>(u.g.data) + at);
+    load<V>(a.mean, m + at);
+    load<V>(a.square, v + at);
 }
 
-template <typename P, typename M, typename G, int V> static __global__ void adamw_kernel(update u, M *m, M *v)
+template <typename P, typename M, int V>
+static __device__ void adamw_write(adam_pack<V> &a, const update &u, M *m, M *v, int64_t at, const adam_scalars &s)
+{
+#pragma unroll
+    for (int i = 0; i < V; i++) adam(a.p[i], a.mean[i], a.square[i], a.g[i], s);
+    store<V>(m + at, a.mean);
+    store<V>(v + at, a.square);
+    store_weight<P, V>(u, at, a.p, s.key);
+}
+
+/* A pack is on its way while the one before it is worked on, the first while the scalars are made. */
+template <typename P, typename M, typename G, int V>
+static __global__ void __launch_bounds__(BLOCK, 4) adamw_kernel(update u, M *m, M *v)
 {
     __shared__ adam_scalars s;
-    if (is_off(u)) return;
-    if (threadIdx.x == 0) s = adam_of(u);
-    __syncthreads();
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
-    for (int64_t k = first; k < packs; k += stride) adamw_at<P, M, G, V>(u, m, v, k * V, s);
-    for (int64_t i = packs * V + first; i < u.n; i += stride) adamw_at<P, M, G, 1>(u, m, v, i, s);
+    adam_pack<V> now, next;
+    if (first < packs) adamw_read<P, M, G, V>(now, u, m, v, first * V);
+    if (is_off(u)) return;
+    fill_scalars(s, u);
+    __syncthreads();
+    for (int64_t k = first; k < packs; k += stride) {
+        if (k + stride < packs) adamw_read<P, M, G, V>(next, u, m, v, (k + stride) * V);
+        adamw_write<P, M, V>(now, u, m, v, k * V, s);
+        now = next;
+    }
+    for (int64_t i = packs * V + first; i < u.n; i += stride) {
+        adam_pack<1> one;
+        adamw_read<P, M, G, 1>(one, u, m, v, i);
+        adamw_write<P, M, 1>(one, u, m, v, i, s);
+    }
 }
 
 extern "C" cudaError_t cuda_adamw(update u, typed m, typed v, cudaStream_t stream)
 {
     const bool wide = are_aligned(u.p.data, u.g.data, u.w.data, m.data, v.data);
-    const unsigned grid = update_grid(wide ? u.n / 4 : u.n);
+    const unsigned grid = grid_of_rows(wide ? u.n / 4 : u.n, BLOCK, UPDATE_BLOCKS / 2); /* as many as run at once */
     return by_weight(u.p.type, [&](auto p) {
         by_weight(m.type, [&](auto state) {
             by_type(u.g.type, [&](auto gradient) {

@@ -8,7 +8,7 @@
 enum {
     PATCH_BYTES = 32 << 20, /* of patches at a time: they stay in the cache between their two uses */
     PATCH_ROWS = 128,       /* but no fewer than one tile of the product */
-    PARTIAL_PIXELS = 1024, PARTIALS_MAX = 128,
+    PARTIAL_PIXELS = 512, PARTIALS_MAX = 256,
 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

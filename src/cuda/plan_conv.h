@@ -6,7 +6,8 @@
  *     patches    CONV, CONV_DW: the matrix of patches [results, taps C] is laid out, so many
  *                rows at a time, and multiplied; the library reads it out of the cache
  *     tiles      CONV_DX of patches that neither overlap nor leave gaps: one product whose rows
- *                are whole patches, then dealt out to their pixels
+ *                are whole patches, then dealt out to their pixels; or straight to them, where
+ *                the library takes it (conv.c, lines)
  *     phases     CONV_DX otherwise: stride x stride sweeps (cpu/conv.h), each a product of patches
  *                of dy; with a stride, results are dealt out to their pixels
  *     depthwise  a kernel of its own for every channel: direct sums

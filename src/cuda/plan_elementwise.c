@@ -45,7 +45,8 @@ static bool match_sum_to(const struct query *q)
 static uint64_t workspace_sum_to(const struct query *q)
 {
     const struct tensor *x = q->in[0], *y = q->out[0];
-    return (uint64_t)(summing_of(x->rank, x->dim, x->stride, y->rank, y->dim).blocks * tensor_elements(y)) * sizeof(float);
+    const int64_t blocks = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype)).blocks;
+    return blocks > 1 ? (uint64_t)(blocks * tensor_elements(y)) * sizeof(float) : 0;
 }
 
 const struct kernel cuda_plan_elementwise[] = {

@@ -32,7 +32,8 @@ static bool match_norm_bwd(const struct query *q)
 
 static uint64_t work_rmsnorm_bwd(const struct query *q)
 {
-    return (uint64_t)norm_partial(tensor_rows(q->in[1]), tensor_last(q->in[1]), 1) * sizeof(float);
+    const struct tensor *x = q->in[1];
+    return (uint64_t)norm_partial(tensor_rows(x), tensor_last(x), (int)dtype_size(x->dtype), 1) * sizeof(float);
 }
 static uint64_t work_layernorm_bwd(const struct query *q) { return 2 * work_rmsnorm_bwd(q); }
 

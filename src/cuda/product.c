@@ -14,9 +14,10 @@
  *
  * Invariants. f32 is true f32: sums, products and inputs; an algorithm that
  * rounds inputs to TF32 is refused. bf16 and f16 inputs are summed in f32, split
- * sums included, and rounded once at the end. The algorithm is chosen once per
- * entry, within the planned workspace, and is then part of the captured graph:
- * the same bits at every launch.
+ * sums included, and rounded once at the end. The algorithm is the library's first
+ * that keeps this and fits the planned workspace, chosen once per entry and then part of the
+ * captured graph: the same bits at every launch. It is not chosen by timing, which would
+ * differ from run to run, and the bits with it.
  *
  * What the library cannot do (two input dtypes, strides in both dimensions, a result that is narrower
  * than its f32 inputs, a bias that is not at a multiple of 16) our own kernel does, slowly.
@@ -142,7 +143,7 @@ static int choose(struct product *p, cublasLtMatmulPreference_t preference, uint
     TRY(prefer(preference, &p->shape, workspace, e));
     cublasStatus_t rc =
         cublasLtMatmulAlgoGetHeuristic(p->blas, p->product, p->b, p->a, p->c, p->c, preference, CANDIDATES, found, &n);
-    if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE) n = 0;
+    if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE || rc == CUBLAS_STATUS_ARCH_MISMATCH) n = 0;
     else if (rc != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc, "cublasLtMatmulAlgoGetHeuristic");
     for (int i = 0; i < n && !p->library; i++)
         if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) {

@@ -1,15 +1,12 @@
 /*
- * product.cu: the product for operands that the library does not take, and the functions
- * that follow a product (LINEAR_ACT).
+ * product.cu: the product for operands that the library does not take.
  *
- * The product: a block makes TILE x TILE results, a thread one of them; both operands pass
+ * A block makes TILE x TILE results, a thread one of them; both operands pass
  * through shared memory in tiles of TILE x TILE, as f32. Its sum runs over k upwards, in one
  * thread: the same bits every time.
  */
 #include "cuda/device.cuh"
 #include "cuda/launch_products.h"
-
-/* --- product ------------------------------------------------------------------------- */
 
 constexpr int TILE = 16;
 
@@ -70,67 +67,4 @@ extern "C" cudaError_t cuda_product(void *c, const void *a, const void *b, const
     const dim3 grid((unsigned)across, (unsigned)(down < most ? down : most), (unsigned)(p->batches < most ? p->batches : most));
     product_kernel<<<grid, dim3(TILE, TILE), 0, stream>>>(c, a, b, bias, *p);
     return cudaGetLastError();
-}
-
-/* --- what follows a product --------------------------------------------------------------- */
-
-__device__ static float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-template <int KIND> __device__ float act_of(float x)
-{
-    if (KIND == FOLLOW_GELU) return 0.5f * x * (1.0f + erff(x * 0.70710678118654752440f));
-    if (KIND == FOLLOW_GELU_TANH) return 0.5f * x * (1.0f + tanhf(0.79788456080286535588f * (x + 0.044715f * x * x * x)));
-    if (KIND == FOLLOW_QUICK_GELU) return x * logistic(1.702f * x);
-    if (KIND == FOLLOW_RELU) return x < 0.0f ? 0.0f : x;
-    if (KIND == FOLLOW_SIGMOID) return logistic(x);
-    if (KIND == FOLLOW_SILU) return x * logistic(x);
-    return tanhf(x);
-}
-
-template <int KIND, typename T, int V> __global__ void act_kernel(T *y, const T *z, int64_t n)
-{
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK, packs = n / V;
-    for (int64_t k = first; k < packs; k += step) {
-        const pack<T, V> x = reinterpret_cast<const pack<T, V> *>(z)[k];
-        pack<T, V> out;
-#pragma unroll
-        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(act_of<KIND>(to_float(x.at[i])));
-        reinterpret_cast<pack<T, V> *>(y)[k] = out;
-    }
-    for (int64_t i = packs * V + first; i < n; i += step) y[i] = from_float<T>(act_of<KIND>(to_float(z[i])));
-}
-
-template <int KIND, typename T> static cudaError_t launch_act(void *y, const void *z, int64_t n, cudaStream_t stream)
-{
-    constexpr int V = 16 / sizeof(T);
-    T *to = static_cast<T *>(y);
-    const T *from = static_cast<const T *>(z);
-    if (is_aligned(y, 16) && is_aligned(z, 16)) act_kernel<KIND, T, V><<<grid_for(n / V), BLOCK, 0, stream>>>(to, from, n);
-    else act_kernel<KIND, T, 1><<<grid_for(n), BLOCK, 0, stream>>>(to, from, n);
-    return cudaGetLastError();
-}
-
-template <int KIND> static cudaError_t launch_act_of(void *y, const void *z, enum store type, int64_t n, cudaStream_t stream)
-{
-    switch (type) {
-    case STORE_F32: return launch_act<KIND, float>(y, z, n, stream);
-    case STORE_BF16: return launch_act<KIND, __nv_bfloat16>(y, z, n, stream);
-    case STORE_F16: return launch_act<KIND, __half>(y, z, n, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t cuda_product_act(void *y, const void *z, enum follow kind, enum store type, int64_t n,
-                                        cudaStream_t stream)
-{
-    switch (kind) {
-    case FOLLOW_GELU: return launch_act_of<FOLLOW_GELU>(y, z, type, n, stream);
-    case FOLLOW_GELU_TANH: return launch_act_of<FOLLOW_GELU_TANH>(y, z, type, n, stream);
-    case FOLLOW_QUICK_GELU: return launch_act_of<FOLLOW_QUICK_GELU>(y, z, type, n, stream);
-    case FOLLOW_RELU: return launch_act_of<FOLLOW_RELU>(y, z, type, n, stream);
-    case FOLLOW_SIGMOID: return launch_act_of<FOLLOW_SIGMOID>(y, z, type, n, stream);
-    case FOLLOW_SILU: return launch_act_of<FOLLOW_SILU>(y, z, type, n, stream);
-    case FOLLOW_TANH: return launch_act_of<FOLLOW_TANH>(y, z, type, n, stream);
-    default: return cudaErrorInvalidValue;
-    }
 }

@@ -10,14 +10,11 @@
  * BMM's leading dimensions become one where their strides allow. Of what remains the
  * largest is the library's batch, and the others are so many launches.
  */
+#include "cuda/forms.h"
 #include "cuda/launch_products.h"
 #include "cuda/product.h"
 #include "cuda/strides.h"
 
-_Static_assert((int)FOLLOW_GELU == ACT_GELU && (int)FOLLOW_GELU_TANH == ACT_GELU_TANH && (int)FOLLOW_QUICK_GELU == ACT_QUICK_GELU &&
-                   (int)FOLLOW_RELU == ACT_RELU && (int)FOLLOW_SIGMOID == ACT_SIGMOID && (int)FOLLOW_SILU == ACT_SILU &&
-                   (int)FOLLOW_TANH == ACT_TANH && ACT_KINDS == 7,
-               "launch_products.h repeats enum act_kind");
 
 struct step {
     int64_t count, a, b, c; /* in elements */
@@ -106,11 +103,15 @@ static int linear_act_prepare(const struct cuda_state *s, struct entry *entry, s
     return product_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
 }
 
+/* ACT's own kernels: its bits are promised. */
 static int linear_act_launch(const struct launch *l, struct error *e)
 {
-    const struct operand *z = &l->out[stored(l)];
+    const struct operand *z = &l->out[stored(l)], *y = &l->out[0];
+    const enum function f = (enum function)(FUNCTION_ACT + l->attr->act.kind);
+    const struct any_types types = {any_of(y->dtype), any_of(z->dtype), ANY_F32};
     TRY(linear_into(l, z->data, e));
-    TRY_CUDA(cuda_product_act(l->out[0].data, z->data, (enum follow)l->attr->act.kind, store_of(z->dtype), operand_elements(z), l->stream));
+    if (is_wide(y) && is_wide(z)) TRY_CUDA(cuda_map(f, y->data, z->data, store_of(z->dtype), operand_elements(z), 0, l->stream));
+    else TRY_CUDA(cuda_any(f, y->data, z->data, NULL, types, form_of(y, z, NULL), 0, l->stream));
     return PL_OK;
 }
 

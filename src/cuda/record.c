@@ -298,12 +298,11 @@ void cuda_forget(struct tape *t)
 
 /* --- running ---------------------------------------------------------------------------- */
 
-/* Inner loops are unrolled by their planned trip; poison and observers need a host
- * that comes by after every launch. */
+/* Inner loops are unrolled by their planned trip; poison needs a host that writes into the arena. */
 static void check_asked(const struct tape *t, enum program p)
 {
     CHECK(t->device_state, "%s was not recorded", program_name(p));
-    CHECK(!t->poison && !t->observe, "poison and observers are diagnostics of the CPU device");
+    CHECK(!t->poison, "poison is a diagnostic of the CPU device");
     for (id l = 1; l < t->graph->loops.n; l++) {
         const struct loop *loop = &t->graph->loops.at[l];
         if (loop->program != p) continue;
@@ -318,7 +317,8 @@ int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     struct cuda_state *s = d->state;
     check_asked(t, p);
-    if (t->nodes || t->timing) return cuda_run_nodes(s, t, p, e);
+    if (p != PROGRAM_UPDATE) TRY(cuda_join_ahead(s, e));
+    if (t->nodes || t->timing || t->observe) return cuda_run_nodes(s, t, p, e);
     const struct recording *r = t->device_state;
     for (uint32_t k = 0; k < r->pieces[p].n; k++) {
         const struct piece *x = &r->pieces[p].at[k];

@@ -125,14 +125,37 @@ extern "C" cudaError_t cuda_move(void *y, const void *a, struct form form, int s
     return rc;
 }
 
-/* --- rows by index, rows repeated ------------------------------------------------------ */
-
 template <typename U> static __device__ U zero_of(void)
 {
     U zero;
     memset(&zero, 0, sizeof zero);
     return zero;
 }
+
+/* In units of 16 bytes. */
+__global__ void pad_kernel(uint4 *y, const uint4 *x, int64_t before, int64_t count, int64_t all)
+{
+    const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
+    uint4 units[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        const int64_t i = first + u * BLOCK - before;
+        units[u] = zero_of<uint4>();
+        if (i >= 0 && i < count) units[u] = x[i];
+    }
+#pragma unroll
+    for (int u = 0; u < TURN; u++)
+        if (first + u * BLOCK < all) y[first + u * BLOCK] = units[u];
+}
+
+extern "C" cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t count, int64_t bytes, cudaStream_t stream)
+{
+    if (!is_one_grid(bytes / 16)) return cudaErrorInvalidValue;
+    pad_kernel<<<grid_of_packs(bytes / 16), BLOCK, 0, stream>>>((uint4 *)y, (const uint4 *)x, before / 16, count / 16, bytes / 16);
+    return cudaGetLastError();
+}
+
+/* --- rows by index, rows repeated ------------------------------------------------------ */
 
 template <typename U> __global__ void gather_kernel(U *y, const U *x, const int32_t *index, int64_t rows, int64_t N, int64_t M, int64_t each)
 {
@@ -191,12 +214,43 @@ template <typename U> __global__ void window_kernel(U *y, const U *x, windows g,
     }
 }
 
+constexpr int PIXEL_TURN = 6;
+
+/* A warp to a pixel, whose place is computed once, and all of its units on their way at once. */
+template <typename U> __global__ void window_pixels_kernel(U *y, const U *x, windows g, int64_t pixels, int back)
+{
+    const int lane = threadIdx.x % 32;
+    const int64_t warps = (int64_t)gridDim.x * (BLOCK / 32);
+    for (int64_t pixel = (int64_t)blockIdx.x * (BLOCK / 32) + threadIdx.x / 32; pixel < pixels; pixel += warps) {
+        const int64_t at = map_place(g, pixel, 0);
+        if (back && at < 0) continue;
+        const U *from = back ? x + pixel * g.each : x + at;
+        U *to = back ? y + at : y + pixel * g.each;
+        for (int64_t c = lane; c < g.each; c += 32 * PIXEL_TURN) {
+            U units[PIXEL_TURN];
+#pragma unroll
+            for (int k = 0; k < PIXEL_TURN; k++) {
+                units[k] = zero_of<U>();
+                if (at >= 0 && c + 32 * k < g.each) units[k] = from[c + 32 * k];
+            }
+#pragma unroll
+            for (int k = 0; k < PIXEL_TURN; k++)
+                if (c + 32 * k < g.each) to[c + 32 * k] = units[k];
+        }
+    }
+}
+
 extern "C" cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W, int64_t pixel, int64_t size, int back,
                                    cudaStream_t stream)
 {
     const int unit = unit_of(bits_of(y, x) | (uint64_t)pixel);
     const windows g = {H, W, pixel / unit, size, (W + size - 1) / size, (H + size - 1) / size};
-    const int64_t n = B * g.across * g.down * size * size * g.each;
+    const int64_t pixels = B * g.across * g.down * size * size, n = pixels * g.each;
+    if (g.each >= 32) {
+        const unsigned grid = grid_for(pixels * 32);
+        WITH_UNIT(unit, (window_pixels_kernel<U><<<grid, BLOCK, 0, stream>>>((U *)y, (const U *)x, g, pixels, back)));
+        return cudaGetLastError();
+    }
     WITH_UNIT(unit, (window_kernel<U><<<grid_for(n), BLOCK, 0, stream>>>((U *)y, (const U *)x, g, n, back)));
     return cudaGetLastError();
 }

@@ -17,17 +17,28 @@ template <typename T, int V> static __device__ pack<T, V> load_or_repeat(const T
 }
 
 /* V divides the innermost loop. */
-template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, const T *a, const T *b, form f, int64_t n)
+template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, const T *a, const T *b, form f, int64_t packs)
 {
-    const int64_t step = (int64_t)gridDim.x * BLOCK, each = f.size[0] / V;
-    for (int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x; k < n / V; k += step) {
+    const int64_t each = f.size[0] / V, first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
+    pack<T, V> x[TURN], z[TURN];
+    int64_t to[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        const int64_t k = first + u * BLOCK;
+        if (k >= packs) continue;
         const int64_t row = quotient(k, each);
         const place p = place_of(f, row, (k - row * each) * V);
-        const pack<T, V> x = load_or_repeat<T, V>(a + p.a, f.a[0]), z = load_or_repeat<T, V>(b + p.b, f.b[0]);
+        x[u] = load_or_repeat<T, V>(a + p.a, f.a[0]);
+        z[u] = load_or_repeat<T, V>(b + p.b, f.b[0]);
+        to[u] = p.y;
+    }
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= packs) continue;
         pack<T, V> out;
 #pragma unroll
-        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::of(to_float(x.at[i]), to_float(z.at[i])));
-        *reinterpret_cast<pack<T, V> *>(y + p.y) = out;
+        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::template of<T>(to_float(x[u].at[i]), to_float(z[u].at[i])));
+        *reinterpret_cast<pack<T, V> *>(y + to[u]) = out;
     }
 }
 
@@ -46,11 +57,12 @@ static cudaError_t launch_pair_form(void *y, const void *a, const void *b, const
 {
     constexpr int V = 16 / sizeof(T);
     const int64_t n = form_elements(&f);
+    if (!is_one_grid(n)) return cudaErrorInvalidValue;
     T *to = static_cast<T *>(y);
     const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
     const bool wide = f.size[0] % V == 0 && f.y[0] == 1 && fits(y, f.y, f.loops, V) && fits(a, f.a, f.loops, V) && fits(b, f.b, f.loops, V);
-    if (wide) pair_form_kernel<F, T, V><<<grid_for(n / V), BLOCK, 0, stream>>>(to, x, z, f, n);
-    else pair_form_kernel<F, T, 1><<<grid_for(n), BLOCK, 0, stream>>>(to, x, z, f, n);
+    if (wide) pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V);
+    else pair_form_kernel<F, T, 1><<<grid_of_packs(n), BLOCK, 0, stream>>>(to, x, z, f, n);
     return cudaGetLastError();
 }
 
@@ -74,6 +86,13 @@ extern "C" cudaError_t cuda_pair_form(enum function f, void *y, const void *a, c
 
 /* --- everything ----------------------------------------------------------------------- */
 
+/* As dense operands of this type have it. */
+template <typename T> static __device__ float function_of(int f, float x, float z)
+{
+    if (f == FUNCTION_SILU_GATE) return f_silu_gate::of<T>(x, z);
+    return f < FUNCTION_SLOPE ? act_value<T>(f - FUNCTION_ACT, x) : x * act_slope<T>(f - FUNCTION_SLOPE, z);
+}
+
 __global__ void any_kernel(int f, void *y, const void *a, const void *b, any_types types, form form, int64_t n, float value)
 {
     const int64_t step = (int64_t)gridDim.x * BLOCK;
@@ -87,9 +106,8 @@ __global__ void any_kernel(int f, void *y, const void *a, const void *b, any_typ
         else if (f == FUNCTION_SCALE) out = x * value;
         else if (f == FUNCTION_ADD) out = x + z;
         else if (f == FUNCTION_MUL) out = x * z;
-        else if (f == FUNCTION_SILU_GATE) out = f_silu_gate::of(x, z);
-        else if (f < FUNCTION_SLOPE) out = act_value(f - FUNCTION_ACT, x);
-        else out = x * act_slope(f - FUNCTION_SLOPE, z);
+        else if (types.a == ANY_BF16 || types.a == ANY_F16) out = function_of<__nv_bfloat16>(f, x, z);
+        else out = function_of<float>(f, x, z);
         any_store(y, types.y, p.y, out);
     }
 }

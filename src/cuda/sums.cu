@@ -1,10 +1,10 @@
 /*
  * sums.cu: SUM and SUM_TO in two stages: blocks leave their sums in the workspace, and a second
- * kernel adds those in order. How many blocks there are is a function of the shapes (form.h).
+ * kernel adds those in order. How many blocks there are is a function of the shapes (form.h);
+ * where one block has all of a result, it writes that itself.
  */
+#include "cuda/columns.cuh"
 #include "cuda/elements.cuh"
-
-constexpr int WARP = 32;
 
 template <typename S> static __device__ S warp_sum(S x)
 {
@@ -98,102 +98,127 @@ static __device__ int64_t axes_at(const axes &x, int64_t i)
     return at;
 }
 
-constexpr int LINES = BLOCK / WARP;
+static_assert(BLOCK == SUM_THREADS, "form.h counts in blocks of this size");
 
-/* Rows of C results: a warp has WARP * V columns, the LINES warps of a block share the summed
- * positions. Blocks: column tiles, innermost, then kept positions, then blocks of positions. */
-template <typename T, int V> __global__ void sum_rows_kernel(float *partial, const T *x, summing s, int64_t tiles, int64_t N)
+/* Where a block's sums go: the workspace, [blocks,N], or with a single block the result itself. */
+struct sum_target {
+    typed y;
+    float *partial;
+    int64_t N;
+    int accumulate;
+};
+
+template <int V> static __device__ void put_sums(const sum_target &to, int64_t blocks, int64_t block, int64_t at, float (&sum)[V])
 {
-    __shared__ float lines[LINES][WARP * V];
+    if (blocks > 1) return store<V>(to.partial + block * to.N + at, sum);
+    if (to.accumulate) {
+        float before[V];
+        load<V>(before, to.y, at);
+#pragma unroll
+        for (int i = 0; i < V; i++) sum[i] += before[i];
+    }
+    store<V>(to.y, at, sum);
+}
+
+/* Rows of C results, V to a thread. Blocks: column tiles, innermost, then kept positions, then
+ * blocks of positions. EVEN: the positions are one loop. */
+template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK, EVEN ? 4 : 3)
+    sum_rows_kernel(sum_target to, const T *x, summing s, int64_t tiles)
+{
+    __shared__ float meet[BLOCK * V];
     const int64_t rest = quotient(blockIdx.x, tiles), tile = blockIdx.x - rest * tiles;
     const int64_t block = quotient(rest, s.kept.count), kept = rest - block * s.kept.count;
-    const int lane = threadIdx.x % WARP, line = threadIdx.x / WARP;
-    const int64_t c = (tile * WARP + lane) * V, end = (block + 1) * s.each < s.summed.count ? (block + 1) * s.each : s.summed.count;
+    const int across = s.across, lane = threadIdx.x & (across - 1), line = (int)threadIdx.x / across, lines = BLOCK / across;
+    const int64_t c = (tile * across + lane) * V, begin = block * s.each;
+    const int64_t end = begin + s.each < s.summed.count ? begin + s.each : s.summed.count;
     const T *from = x + axes_at(s.kept, kept) + c * s.stride;
+    const int64_t pitch = EVEN && s.summed.n ? s.summed.stride[0] : 0;
+    auto row = [&](int64_t r) { return *reinterpret_cast<const pack<T, V> *>(from + (EVEN ? r * pitch : axes_at(s.summed, r))); };
     float sum[V];
 #pragma unroll
     for (int i = 0; i < V; i++) sum[i] = 0;
-    for (int64_t r = block * s.each + line; r < end && c < s.C; r += LINES) {
-        const pack<T, V> a = *reinterpret_cast<const pack<T, V> *>(from + axes_at(s.summed, r));
+    if (c < s.C) {
+        int64_t r = begin + line;
+        for (; r + (SUM_TURN - 1) * lines < end; r += SUM_TURN * lines) {
+            pack<T, V> a[SUM_TURN];
 #pragma unroll
-        for (int i = 0; i < V; i++) sum[i] += to_float(a.at[i]);
+            for (int k = 0; k < SUM_TURN; k++) a[k] = row(r + k * lines);
+#pragma unroll
+            for (int k = 0; k < SUM_TURN; k++)
+#pragma unroll
+                for (int i = 0; i < V; i++) sum[i] += to_float(a[k].at[i]);
+        }
+        for (; r < end; r += lines) {
+            const pack<T, V> a = row(r);
+#pragma unroll
+            for (int i = 0; i < V; i++) sum[i] += to_float(a.at[i]);
+        }
     }
+    if (lines == 1) {
+        if (c < s.C) put_sums<V>(to, s.blocks, block, kept * s.C + c, sum);
+        return;
+    }
+    /* Column i of a thread's V lies at i * across + lane of its line. */
 #pragma unroll
-    for (int i = 0; i < V; i++) lines[line][lane * V + i] = sum[i];
+    for (int i = 0; i < V; i++) meet[line * across * V + i * across + lane] = sum[i];
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < WARP * V && tile * WARP * V + i < s.C; i += BLOCK) {
-        float total = 0;
-        for (int w = 0; w < LINES; w++) total += lines[w][i];
-        partial[block * N + kept * s.C + tile * WARP * V + i] = total;
+    for (int j = threadIdx.x; j < across * V; j += BLOCK) {
+        const int64_t column = (tile * across + (j & (across - 1))) * V + j / across;
+        float total[1] = {0};
+        for (int l = 0; l < lines; l++) total[0] += meet[l * across * V + j];
+        if (column < s.C) put_sums<1>(to, s.blocks, block, kept * s.C + column, total);
     }
 }
 
 /* Results alone: G threads, a warp or a block, for each kept position and block of positions. */
-template <typename T, int G> __global__ void sum_alone_kernel(float *partial, const T *x, summing s, int64_t N)
+template <typename T, int G> __global__ void sum_alone_kernel(sum_target to, const T *x, summing s)
 {
     const int64_t task = (int64_t)blockIdx.x * (BLOCK / G) + threadIdx.x / G;
     const bool works = task < s.kept.count * s.blocks;
     const int64_t block = quotient(task, s.kept.count), kept = task - block * s.kept.count;
     const int64_t end = (block + 1) * s.each < s.summed.count ? (block + 1) * s.each : s.summed.count;
-    float sum = 0;
+    float sum[1] = {0};
     if (works) {
         const T *from = x + axes_at(s.kept, kept);
-        for (int64_t r = block * s.each + threadIdx.x % G; r < end; r += G) sum += to_float(from[axes_at(s.summed, r)]);
+        for (int64_t r = block * s.each + threadIdx.x % G; r < end; r += G) sum[0] += to_float(from[axes_at(s.summed, r)]);
     }
-    sum = G == WARP ? warp_sum(sum) : block_total(sum);
-    if (works && threadIdx.x % G == 0) partial[block * N + kept] = sum;
+    sum[0] = G == WARP ? warp_sum(sum[0]) : block_total(sum[0]);
+    if (works && threadIdx.x % G == 0) put_sums<1>(to, s.blocks, block, kept, sum);
 }
 
-/* The blocks' sums in order, onto what y holds where it is the accumulator. */
-__global__ void sum_to_end_kernel(void *y, enum any to, const float *partial, int64_t blocks, int64_t N, int accumulate)
+template <typename T, int V> static cudaError_t launch_sum_rows(const sum_target &to, const T *x, const summing &s, cudaStream_t stream)
 {
-    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < N; i += (int64_t)gridDim.x * BLOCK) {
-        double sum = accumulate ? any_load(y, to, i) : 0;
-        for (int64_t b = 0; b < blocks; b++) sum += partial[b * N + i];
-        any_store(y, to, i, sum);
-    }
-}
-
-/* Whether V columns can be read at once wherever a row begins. */
-static bool rows_fit(const void *x, const summing &s, int V)
-{
-    bool fit = s.C % V == 0 && s.stride == 1 && is_aligned(x, 16);
-    for (int k = 0; k < s.kept.n; k++) fit &= s.kept.stride[k] % V == 0;
-    for (int k = 0; k < s.summed.n; k++) fit &= s.summed.stride[k] % V == 0;
-    return fit;
-}
-
-template <typename T> static cudaError_t launch_sum_to(float *partial, const void *x, const summing &s, int64_t N, cudaStream_t stream)
-{
-    constexpr int V = 16 / sizeof(T);
-    const T *from = static_cast<const T *>(x);
-    const int64_t tasks = s.kept.count * s.blocks;
-    if (s.rows) {
-        const bool wide = rows_fit(x, s, V);
-        const int64_t columns = WARP * (wide ? V : 1), tiles = (s.C + columns - 1) / columns;
-        if (tiles * tasks > INT32_MAX) return cudaErrorInvalidValue;
-        const unsigned grid = (unsigned)(tiles * tasks);
-        if (wide) sum_rows_kernel<T, V><<<grid, BLOCK, 0, stream>>>(partial, from, s, tiles, N);
-        else sum_rows_kernel<T, 1><<<grid, BLOCK, 0, stream>>>(partial, from, s, tiles, N);
-    } else {
-        if (tasks > INT32_MAX) return cudaErrorInvalidValue;
-        constexpr int LANES = BLOCK / WARP;
-        if (s.each <= 1024) sum_alone_kernel<T, WARP><<<(unsigned)((tasks + LANES - 1) / LANES), BLOCK, 0, stream>>>(partial, from, s, N);
-        else sum_alone_kernel<T, BLOCK><<<(unsigned)tasks, BLOCK, 0, stream>>>(partial, from, s, N);
-    }
+    const int64_t tiles = ceiling(s.C, (int64_t)s.across * V), grid = tiles * s.kept.count * s.blocks;
+    if (grid > INT32_MAX) return cudaErrorInvalidValue;
+    if (s.summed.n <= 1) sum_rows_kernel<T, V, true><<<(unsigned)grid, BLOCK, 0, stream>>>(to, x, s, tiles);
+    else sum_rows_kernel<T, V, false><<<(unsigned)grid, BLOCK, 0, stream>>>(to, x, s, tiles);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_sum_to(void *y, float *partial, const void *x, enum any to, enum store type, struct summing s, int64_t N,
-                                   int accumulate, cudaStream_t stream)
+template <typename T> static cudaError_t launch_sum_to(const sum_target &to, const void *x, const summing &s, cudaStream_t stream)
 {
+    constexpr int V = 16 / sizeof(T), WARPS = BLOCK / WARP;
+    const T *from = static_cast<const T *>(x);
+    const int64_t tasks = s.kept.count * s.blocks;
+    if (s.rows && summing_fits(&s, V) && are_aligned(x, to.y.data, to.partial)) return launch_sum_rows<T, V>(to, from, s, stream);
+    if (s.rows) return launch_sum_rows<T, 1>(to, from, s, stream);
+    if (tasks > INT32_MAX) return cudaErrorInvalidValue;
+    if (s.each <= 1024) sum_alone_kernel<T, WARP><<<(unsigned)ceiling(tasks, WARPS), BLOCK, 0, stream>>>(to, from, s);
+    else sum_alone_kernel<T, BLOCK><<<(unsigned)tasks, BLOCK, 0, stream>>>(to, from, s);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_sum_to(typed y, float *partial, const void *x, enum store type, struct summing s, int64_t N, int accumulate,
+                                   cudaStream_t stream)
+{
+    const sum_target to = {y, partial, N, accumulate};
     cudaError_t rc = cudaErrorInvalidValue;
     switch (type) {
-    case STORE_F32: rc = launch_sum_to<float>(partial, x, s, N, stream); break;
-    case STORE_BF16: rc = launch_sum_to<__nv_bfloat16>(partial, x, s, N, stream); break;
-    case STORE_F16: rc = launch_sum_to<__half>(partial, x, s, N, stream); break;
+    case STORE_F32: rc = launch_sum_to<float>(to, x, s, stream); break;
+    case STORE_BF16: rc = launch_sum_to<__nv_bfloat16>(to, x, s, stream); break;
+    case STORE_F16: rc = launch_sum_to<__half>(to, x, s, stream); break;
     }
-    if (rc != cudaSuccess) return rc;
-    sum_to_end_kernel<<<grid_for(N), BLOCK, 0, stream>>>(y, to, partial, s.blocks, N, accumulate);
+    if (rc != cudaSuccess || s.blocks == 1) return rc;
+    launch_columns_end({y, y, N, accumulate}, partial, s.blocks, N, stream);
     return cudaGetLastError();
 }

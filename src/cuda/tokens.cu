@@ -8,6 +8,7 @@
  */
 #include "cuda/launch_tokens.h"
 #include "cuda/rows.cuh"
+#include "cuda/streams.cuh"
 
 constexpr int32_t IGNORED = -100;
 
@@ -221,14 +222,22 @@ static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *lab
     const int64_t row = blockIdx.x, packs = C / V;
     const int32_t label = labels[row];
     const float factor = step->inv_count * *dloss, shift = lse[row];
-    for (int64_t k = threadIdx.x; k < packs; k += BLOCK) {
-        float a[V] = {};
-        if (label != IGNORED) {
-            load<V>(a, logits + row * C + k * V);
+    /* The gradient may lie on the logits, so what is to be read at once is read first. */
+    for (int64_t k = threadIdx.x; k < packs; k += BLOCK * TURN) {
+        piece<T, V> x[TURN];
 #pragma unroll
-            for (int i = 0; i < V; i++) a[i] = (exp_of<T>(a[i] - shift) - (k * V + i == label ? 1.0f : 0.0f)) * factor;
+        for (int u = 0; u < TURN; u++)
+            if (label != IGNORED && k + u * BLOCK < packs) x[u] = *reinterpret_cast<const piece<T, V> *>(logits + row * C + (k + u * BLOCK) * V);
+#pragma unroll
+        for (int u = 0; u < TURN; u++) {
+            const int64_t at = (k + u * BLOCK) * V;
+            float a[V] = {};
+            if (k + u * BLOCK >= packs) continue;
+#pragma unroll
+            for (int i = 0; i < V && label != IGNORED; i++)
+                a[i] = (exp_of<T>(to_float(x[u].at[i]) - shift) - (at + i == label ? 1.0f : 0.0f)) * factor;
+            store<V>(d + row * C + at, a);
         }
-        store<V>(d + row * C + k * V, a);
     }
 }
 

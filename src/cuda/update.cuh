@@ -47,20 +47,24 @@ struct adam_scalars {
     uint64_t key;
 };
 
-static __device__ inline adam_scalars adam_of(const update &u)
+/* For a block, whose barrier follows: two powers in double take longer than a pack takes to arrive,
+ * so two warps have one each. */
+static __device__ inline void fill_scalars(adam_scalars &s, const update &u)
 {
-    const double lr = rate_of(u), t = u.step->adam_t;
-    adam_scalars s;
-    s.keep = (float)(1 - lr * u.weight_decay);
-    s.rate1 = (float)(1 - u.beta1);
-    s.b2 = (float)u.beta2;
-    s.rate2 = (float)(1 - u.beta2);
-    s.root = (float)sqrt(1 - pow(u.beta2, t));
-    s.eps = (float)u.eps;
-    s.size = (float)(lr / (1 - pow(u.beta1, t)));
-    s.clip = clip_of(u);
-    s.key = keyed_round(u.step, u.key);
-    return s;
+    const double t = u.step->adam_t;
+    if (threadIdx.x == 0) {
+        const double lr = rate_of(u);
+        s.keep = (float)(1 - lr * u.weight_decay);
+        s.rate1 = (float)(1 - u.beta1);
+        s.eps = (float)u.eps;
+        s.clip = clip_of(u);
+        s.size = (float)(lr / (1 - pow(u.beta1, t)));
+    } else if (threadIdx.x == WARP) {
+        s.b2 = (float)u.beta2;
+        s.rate2 = (float)(1 - u.beta2);
+        s.key = keyed_round(u.step, u.key);
+        s.root = (float)sqrt(1 - pow(u.beta2, t));
+    }
 }
 
 static __device__ inline void adam(float &p, float &m, float &v, float g, const adam_scalars &s)

@@ -90,8 +90,10 @@ void vjp_fourier(struct vjp *v)
     const int64_t F = tensor_at(g, gauss)->dim[1];
     const enum dtype t = tensor_at(g, coords)->dtype;
     const double pi = 3.14159265358979323846;
-    id rise = op_mul(g, columns_of(g, dy, 0, F), columns_of(g, y, F, F));
-    id fall = op_mul(g, columns_of(g, dy, F, F), columns_of(g, y, 0, F));
+    /* Each in a statement of its own: compilers differ in which argument they evaluate first. */
+    id dsin = columns_of(g, dy, 0, F), cosine = columns_of(g, y, F, F);
+    id dcos = columns_of(g, dy, F, F), sine = columns_of(g, y, 0, F);
+    id rise = op_mul(g, dsin, cosine), fall = op_mul(g, dcos, sine);
     id angle = op_add(g, rise, op_scale(g, fall, -1));
     if (angle && tensor_at(g, angle)->dtype != t) angle = op_cast(g, angle, t);
     if (v->need[0]) v->din[0] = op_scale(g, op_matmul(g, angle, gauss, false, true, t), 4 * pi);
@@ -99,7 +101,8 @@ void vjp_fourier(struct vjp *v)
     union attr a = {.sum_to = {.dtype = t, .rank = 1, .dim = {F}}};
     id sum = emit_first(g, OP_SUM_TO, &a, &angle, 1);
     id product = op_matmul(g, coords, angle, true, false, t);
-    v->din[1] = op_add(g, op_scale(g, product, 4 * pi), op_scale(g, sum, -2 * pi));
+    id left = op_scale(g, product, 4 * pi), right = op_scale(g, sum, -2 * pi);
+    v->din[1] = op_add(g, left, right);
 }
 
 /* --- the loss of masks ---------------------------------------------------------------------- */

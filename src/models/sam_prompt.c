@@ -76,8 +76,8 @@ static id point_tokens(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
     const int64_t P = b->asked.points, C = b->c->prompts.hidden;
-    id both = op_add(g, point_places(b, gauss), point_meanings(b));
-    id tokens = op_reshape(g, both, 3, (int64_t[]){b->B * b->M, P, C});
+    id places = point_places(b, gauss), meanings = point_meanings(b); /* in this order with every compiler */
+    id tokens = op_reshape(g, op_add(g, places, meanings), 3, (int64_t[]){b->B * b->M, P, C});
     if (b->asked.boxes || b->asked.slots) return tokens;
     id last = op_pad(g, filler_embedding(b), (int64_t[]){P, 0}, (int64_t[]){0, 0});
     return op_add(g, op_pad(g, tokens, (int64_t[]){0, 0, 0}, (int64_t[]){0, 1, 0}), last);

@@ -2,7 +2,7 @@
  * passes.h: the memory techniques. One file each, one signature; each rewrites
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
- *     precision -> fuse -> chunk -> differentiate -> accumulate -> recompute
+ *     precision -> fuse -> chunk -> differentiate -> join -> accumulate -> recompute
  *               -> selective -> trim -> optimizer -> loss_scale -> fused_step -> offload
  *               -> handover -> reuse
  */
@@ -94,6 +94,7 @@ struct settings {
     bool forward;           /* nothing is differentiated (`plimsoll predict`, `eval`) */
     uint64_t loader_bytes;  /* of the staging buffer "loader", where samples are made ready; 0: none */
     bool host_staging;      /* the host cannot touch the compute space: staging lies in the second */
+    bool inputs_ahead;      /* the staging buffer "next" holds a batch that is on its way while a step runs */
 };
 
 /* Takes over what the planner decides; the recipe stays. */
@@ -119,7 +120,7 @@ const char *optimizer_print(const struct settings *s);
 bool optimizer_parse(const char *text, struct settings *out);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
-pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_accumulate, pass_recompute, pass_selective, pass_trim,
+pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_join, pass_accumulate, pass_recompute, pass_selective, pass_trim,
     pass_optimizer, pass_loss_scale, pass_fused_step, pass_offload, pass_handover, pass_reuse;
 
 /* Something is computed in f16, so the loss is scaled (loss_scale.c). */

@@ -10,12 +10,22 @@ static const struct {
     pass_fn *run;
 } pipeline[] = {
     {"precision", pass_precision},         {"fuse", pass_fuse},             {"chunk", pass_chunk},
-    {"differentiate", pass_differentiate}, {"accumulate", pass_accumulate}, {"recompute", pass_recompute},
+    {"differentiate", pass_differentiate}, {"join", pass_join},             {"accumulate", pass_accumulate},
+    {"recompute", pass_recompute},
     {"selective", pass_selective},         {"trim", pass_trim},             {"optimizer", pass_optimizer},
     {"loss_scale", pass_loss_scale},       {"fused step", pass_fused_step}, {"offload", pass_offload},
     {"handover", pass_handover},
     {"reuse", pass_reuse},
 };
+
+/* As many bytes as the step's batch has, when its storages are as large as they become. */
+static void add_next(struct graph *g)
+{
+    uint64_t bytes = 0;
+    for (id s = 1; s < g->storages.n; s++)
+        if (g->storages.at[s].kind == KIND_INPUT) bytes += g->storages.at[s].bytes;
+    if (bytes) graph_storage(g, "next", KIND_STAGING, SPACE_HOST, bytes);
+}
 
 static int compile(struct graph *g, const struct source *source, const struct settings *s, bool verify, struct error *e)
 {
@@ -38,6 +48,7 @@ static int compile(struct graph *g, const struct source *source, const struct se
         pipeline[i].run(g, s);
         if (verify) graph_verify(g, pipeline[i].name);
     }
+    if (s->inputs_ahead && !g->error.code) add_next(g);
     int rc = graph_error(g, e);
     if (rc) graph_free(g);
     return rc;

@@ -4,6 +4,7 @@
 #include "plan/file.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,9 @@ static void write_missing(struct json_writer *w, const struct plan *p)
     text_free(&missing);
 }
 
+/* In whole nanoseconds: a plan's bytes do not depend on the last bits of a machine's logarithm. */
+static void put_seconds(struct json_writer *w, const char *key, double seconds) { json_put_number(w, key, round(seconds * 1e9) / 1e9 + 0.0); }
+
 static void write_techniques(struct json_writer *w, const struct plan *p)
 {
     json_begin_list(w, "techniques");
@@ -166,7 +170,7 @@ static void write_techniques(struct json_writer *w, const struct plan *p)
         json_put_string(w, "name", p->techniques[i].name);
         json_put_int(w, "saved_bytes", p->techniques[i].saved);
         json_put_int(w, "host_bytes", p->techniques[i].host);
-        json_put_number(w, "seconds", p->techniques[i].seconds);
+        put_seconds(w, "seconds", p->techniques[i].seconds);
         json_end(w);
     }
     json_end(w);
@@ -175,7 +179,7 @@ static void write_techniques(struct json_writer *w, const struct plan *p)
     json_begin_map(w, "next_gib");
     json_put_uint(w, "budget_bytes", p->more.budget);
     json_put_uint(w, "arena_bytes", p->more.arena);
-    json_put_number(w, "predicted_seconds", p->more.seconds);
+    put_seconds(w, "predicted_seconds", p->more.seconds);
     json_put_int(w, "micro_batch", p->more.settings.micro_batch);
     json_put_string(w, "recompute", rebuild_print(&p->more.settings.recompute, again));
     json_end(w);
@@ -215,7 +219,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
         if (p->peak.by_kind[k]) json_put_uint(&w, kind_name(k), p->peak.by_kind[k]);
     json_end(&w);
     write_settings(&w, p, note->effective_batch);
-    json_put_number(&w, "predicted_step_seconds", p->seconds);
+    put_seconds(&w, "predicted_step_seconds", p->seconds);
     json_put_string(&w, "profile", note->profile->name);
     json_put_int(&w, "threads", note->profile->threads);
     write_ceilings(&w, note->profile);

@@ -1,13 +1,17 @@
 /*
- * cards.c: profiles of cards that are not here (cards.def). A plan for one is made from its
- * published ceilings alone, the same everywhere.
+ * cards.c: profiles of cards. A plan for one that is not here is made from its published
+ * ceilings alone (cards.def), the same everywhere. One that is here gets the same, found by
+ * the name that its driver gives, and its memory as the driver counts it; a card that nobody
+ * listed gets ceilings from its clocks and what its generation does in a cycle.
  */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "run/device.h"
 
-static const struct card {
+static const struct card_row {
     const char *name, *model;
     int sm;
     double gib, f32, half;
@@ -20,7 +24,7 @@ static const struct card {
 #undef CARD
 };
 
-static const struct card *find(const char *name)
+static const struct card_row *find(const char *name)
 {
     for (size_t i = 0; i < COUNT(cards); i++)
         if (!strcmp(cards[i].name, name)) return &cards[i];
@@ -29,18 +33,8 @@ static const struct card *find(const char *name)
 
 bool profile_is_card(const char *name) { return !strcmp(name, "h200") || find(name); }
 
-int profile_card(struct profile *p, const char *name, struct error *e)
+static void use(struct profile *p, const struct card_row *c)
 {
-    profile_default(p, DEVICE_CUDA, 0);
-    if (!strcmp(name, "h200")) return PL_OK;
-    const struct card *c = find(name);
-    if (!c) {
-        struct text known = {0};
-        for (size_t i = 0; i < COUNT(cards); i++) text_printf(&known, "%s, ", cards[i].name);
-        int rc = error_set(e, PL_USAGE, "no profile of a card \"%s\"; there are %sh200", name, known.at);
-        text_free(&known);
-        return rc;
-    }
     snprintf(p->name, sizeof p->name, "%s", c->name);
     p->native_bf16 = c->bf16;
     p->flops_f32 = c->f32 * 1e12;
@@ -49,5 +43,105 @@ int profile_card(struct profile *p, const char *name, struct error *e)
     p->copy_bandwidth = c->copy * 1e9;
     p->memory_bytes = (uint64_t)(c->gib * (double)(1u << 30));
     p->published = c->source;
+}
+
+int profile_card(struct profile *p, const char *name, struct error *e)
+{
+    profile_default(p, DEVICE_CUDA, 0);
+    if (!strcmp(name, "h200")) return PL_OK;
+    const struct card_row *c = find(name);
+    if (!c) {
+        struct text known = {0};
+        for (size_t i = 0; i < COUNT(cards); i++) text_printf(&known, "%s, ", cards[i].name);
+        int rc = error_set(e, PL_USAGE, "no profile of a card \"%s\"; there are %sh200", name, known.at);
+        text_free(&known);
+        return rc;
+    }
+    use(p, c);
     return PL_OK;
+}
+
+/* --- a card that is here ---------------------------------------------------------------------- */
+
+/* Words that do not tell models apart: the maker, families, and sizes of memory. */
+static bool says_nothing(const char *word, int n)
+{
+    static const char *const idle[] = {"NVIDIA", "GeForce", "Tesla", "SXM", "SXM2", "SXM4", "SXM5", "HBM2", "HBM2e", "HBM3", "HBM3e", "GPU"};
+    for (size_t i = 0; i < COUNT(idle); i++)
+        if ((int)strlen(idle[i]) == n && !strncasecmp(idle[i], word, (size_t)n)) return true;
+    return isdigit((unsigned char)word[0]) && n > 2 && !strncasecmp(word + n - 2, "GB", 2);
+}
+
+/* The next word that says something; its length, 0 at the end. */
+static int next_word(const char **at)
+{
+    for (;;) {
+        *at += strspn(*at, " -");
+        int n = (int)strcspn(*at, " -");
+        if (!n || !says_nothing(*at, n)) return n;
+        *at += n;
+    }
+}
+
+/* "NVIDIA A100-SXM4-80GB" and "A100 SXM 80GB" are one model; "RTX 4070" and "RTX 4070 Ti" are not. */
+static bool same_model(const char *a, const char *b)
+{
+    for (;;) {
+        int n = next_word(&a), m = next_word(&b);
+        if (n != m || strncasecmp(a, b, (size_t)n)) return false;
+        if (!n) return true;
+        a += n, b += m;
+    }
+}
+
+/* Makers round: 24 GiB are 23.6 or 22.5 with error correction. */
+static bool is_row(const struct card_row *row, const struct card *c)
+{
+    double gib = (double)c->memory_bytes / (double)(1u << 30);
+    return row->sm == c->capability && gib > 0.85 * row->gib && gib < 1.05 * row->gib && same_model(row->model, c->name);
+}
+
+/* Operations that a multiprocessor ends in a cycle: in f32, and in products of 16 bits summed in f32.
+ * Of a generation the consumers' cards, unless it has none. */
+static const struct { int capability; double f32, half; } cycle[] = {
+    {75, 128, 1024}, {80, 128, 2048}, {86, 256, 512}, {89, 256, 512}, {90, 256, 4096}, {100, 256, 8192}, {120, 256, 512},
+};
+
+/* "NVIDIA GeForce RTX 3070" becomes "geforce-rtx-3070": the name that a plan remembers. */
+static void plain_name(const char *name, char *out, size_t room)
+{
+    size_t n = 0;
+    if (!strncasecmp(name, "NVIDIA ", 7)) name += 7;
+    for (; *name && n + 1 < room; name++) {
+        if (isalnum((unsigned char)*name)) out[n++] = (char)tolower((unsigned char)*name);
+        else if (n && out[n - 1] != '-') out[n++] = '-';
+    }
+    out[n] = '\0';
+}
+
+static void derive(struct profile *p, const struct card *c)
+{
+    size_t k = 0;
+    while (k + 1 < COUNT(cycle) && cycle[k + 1].capability <= c->capability) k++;
+    const double turns = c->multiprocessors * (c->clock > 0 ? c->clock : 1.5e9);
+    plain_name(c->name, p->name, sizeof p->name);
+    p->native_bf16 = c->capability >= 80;
+    p->flops_f32 = turns * cycle[k].f32;
+    p->flops_bf16 = turns * cycle[k].half;
+    p->memory_bandwidth = c->memory_bandwidth > 0 ? c->memory_bandwidth : 300e9;
+    p->copy_bandwidth = 12e9;
+    p->published = "clocks and widths as the driver says";
+}
+
+/* The H200's own figures were measured, its memory with them: a plan made elsewhere is the plan made here. */
+void profile_here(struct profile *p, const struct card *c)
+{
+    profile_default(p, DEVICE_CUDA, 0);
+    if (c->capability == 90 && same_model("H200", c->name)) return;
+    const struct card_row *row = NULL;
+    for (size_t i = 0; i < COUNT(cards) && !row; i++)
+        if (is_row(&cards[i], c)) row = &cards[i];
+    if (row) use(p, row);
+    else derive(p, c);
+    p->memory_bytes = c->memory_bytes;
 }

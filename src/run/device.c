@@ -10,10 +10,9 @@ int device_open(struct device *d, enum device_kind kind, int threads, struct err
     memset(d, 0, sizeof *d);
     d->kind = kind;
     profile_default(&d->profile, kind, threads);
-    char why[512] = "";
-    d->ops = kind == DEVICE_CUDA ? cuda_device(why, sizeof why) : kind == DEVICE_CPU ? &cpu_device : &ref_device;
-    if (!d->ops) return error_set(e, PL_USAGE, "device: cuda was asked for, but: %s; set device: cpu", why);
-    return d->ops->open(d, e);
+    d->ops = kind == DEVICE_CUDA ? cuda_device(e) : kind == DEVICE_CPU ? &cpu_device : &ref_device;
+    int rc = d->ops ? d->ops->open(d, e) : e->code;
+    return rc && kind == DEVICE_CUDA ? error_prepend(e, "device: cuda") : rc;
 }
 
 int device_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e)

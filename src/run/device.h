@@ -32,11 +32,29 @@ struct device_ops {
     void (*close)(struct device *, struct tape *);
     /* Bytes of its memory that are free, and all; NULL: it is the host's. */
     void (*memory)(const struct device *, uint64_t *free, uint64_t *total);
+    /* Both NULL where programs run while the host waits. write_later copies from the second space in a
+     * lane of its own, without waiting: behind every program that was asked for, before the next
+     * one that is not the update. settle returns when what was so written need not be kept any more. */
+    int (*write_later)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
+    int (*settle)(struct device *, struct error *);
 };
 extern const struct device_ops ref_device, cpu_device;
 
-/* The CUDA device; NULL when there is none, and `why` says so. */
-const struct device_ops *cuda_device(char *why, size_t room);
+/* The CUDA device; NULL when there is none: `e` says why. */
+const struct device_ops *cuda_device(struct error *e);
+
+/* A card that is in this machine, as its driver describes it. */
+struct card {
+    char name[128];
+    int capability;            /* 90: compute capability 9.0 */
+    int multiprocessors;
+    double clock;              /* theirs, Hz */
+    double memory_bandwidth;   /* bytes per second */
+    uint64_t memory_bytes;
+};
+/* The card that device: cuda would open, the first that is visible; else `e` says what is missing.
+ * Takes nothing from the card, so that a plan may ask. */
+int cuda_card(struct card *c, struct error *e);
 
 /* Fills kind, ops and a default profile; no memory is taken yet. threads 0: all. */
 int device_open(struct device *d, enum device_kind kind, int threads, struct error *e);
@@ -60,6 +78,8 @@ void profile_default(struct profile *p, enum device_kind kind, int threads);
 /* The published ceilings of a card that need not be here, by name (cards.c). */
 int profile_card(struct profile *p, const char *name, struct error *e);
 bool profile_is_card(const char *name);
+/* The same of a card that is here: by its name, or else by what its driver says. */
+void profile_here(struct profile *p, const struct card *c);
 /* With or without oneDNN, which its name tells: a plan is followed only under the same name. */
 void profile_onednn(struct profile *p, bool takes_part);
 

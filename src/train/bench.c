@@ -140,6 +140,16 @@ static int take_step(struct bench *b, double *seconds, struct error *e)
     return rc;
 }
 
+static void read_memory(struct bench *b)
+{
+    const struct device *d = &b->run.device;
+    uint64_t left = 0, all = 0;
+    if (!d->ops->memory) return;
+    d->ops->memory(d, &left, &all);
+    b->device_used = all - left;
+    b->device_total = all;
+}
+
 int bench_run(struct bench *b, int64_t steps, struct error *e)
 {
     int rc = PL_OK;
@@ -155,6 +165,7 @@ int bench_run(struct bench *b, int64_t steps, struct error *e)
         if (b->run.tape.timing && (!b->steps || seconds < bench_least(b))) timing_copy(&b->fastest, &b->now);
         b->seconds[b->steps++] = seconds;
     }
+    if (!rc) read_memory(b);
     return rc;
 }
 

@@ -19,6 +19,7 @@ struct bench {
     double *seconds;           /* of each measured step */
     uint32_t steps, room;      /* room: of `seconds`, in steps */
     struct timing now, fastest; /* by node; of the fastest step that was timed so */
+    uint64_t device_used, device_total; /* of the device's own memory after the measured steps, whoever uses it; 0: it has none */
 };
 
 /* What all nodes of one op took in the fastest step. */
@@ -27,6 +28,15 @@ struct bench_op {
     enum dtype dtype;          /* of its first operand */
     uint64_t calls;
     double seconds, predicted, ideal, flops, bytes;
+};
+
+/* What one kernel took there at one shape (bench_kernels.c). */
+struct bench_kernel {
+    enum op op;
+    const struct kernel *kernel;
+    const struct tensor *in, *out; /* the first ones; NULL: there is none */
+    uint64_t calls;
+    double seconds, ideal, flops, bytes;
 };
 
 /* Plans and starts; the first step has been taken when this returns. PL_NOFIT as run_plan. */
@@ -46,6 +56,8 @@ double bench_least(const struct bench *b);
 double bench_median(const struct bench *b);
 /* Ops by time, the largest first; returns how many. `out` has room for 2 * OP_COUNT. */
 uint32_t bench_ops(const struct bench *b, struct bench_op *out);
+/* Kernels by time, the largest first, `most` of them; returns how many. */
+uint32_t bench_kernels(const struct bench *b, struct bench_kernel *out, uint32_t most);
 
 /* The peak of this process's resident memory; 0 where the system does not say. */
 uint64_t bench_peak_resident(void);

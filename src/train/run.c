@@ -3,7 +3,6 @@
  */
 #include "train/run.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,12 +67,13 @@ static int open_profile(struct run *r, struct error *e)
 {
     const struct config *c = r->config;
     char path[4200];
-    r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
     bool named = c->device_profile && strcmp(c->device_profile, "default");
+    run_choose_device(r);
     if (named && r->device.kind == DEVICE_CUDA) {
         int rc = profile_card(&r->device.profile, c->device_profile, e);
         return rc ? error_prepend(e, "device.profile") : PL_OK;
     }
+    if (r->device.kind == DEVICE_CUDA && r->device.profile.name[0]) return PL_OK; /* of a card that is here */
     if (named && profile_is_card(c->device_profile))
         return error_set(e, PL_USAGE, "device.profile: %s is a card; set device.kind to cuda to plan for it", c->device_profile);
     profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
@@ -117,10 +117,11 @@ static int check_recipe(struct run *r, bool train, struct error *e)
     return rc;
 }
 
-/* A function of the configuration and the device, never of the budget. */
+/* A function of the configuration and the device, never of the budget. Cards without bf16
+ * multiply f16, with a scaled loss; processors without it multiply neither. */
 static void set_precision(struct settings *s, enum config_precision p, const struct profile *device)
 {
-    if (p == PRECISION_AUTO) p = device->native_bf16 ? PRECISION_BF16 : PRECISION_F32;
+    if (p == PRECISION_AUTO) p = device->native_bf16 ? PRECISION_BF16 : device->kind == DEVICE_CUDA ? PRECISION_F16 : PRECISION_F32;
     s->precision = p == PRECISION_F32 ? DT_F32 : p == PRECISION_F16 ? DT_F16 : DT_BF16;
     s->pure = p == PRECISION_PURE;
 }
@@ -129,6 +130,7 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
     struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .host_staging = r->device.kind == DEVICE_CUDA};
+    s.inputs_ahead = s.host_staging && o->train && c->data_train.n;
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
@@ -139,6 +141,20 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     CHECK(optimizer_parse(config_word_at(config_rows[KEY_memory_optimizer].allowed, c->memory_optimizer, optimizer), &s), "%s", optimizer);
     set_precision(&s, (enum config_precision)c->memory_precision, &r->device.profile);
     return s;
+}
+
+/* A card older than bf16 would take it apart in f32, many times slower than f16: nobody wants that unasked. */
+static int check_precision(const struct run *r, const struct settings *s, struct error *e)
+{
+    const char *card = r->device.profile.name;
+    if (r->device.kind != DEVICE_CUDA || r->device.profile.native_bf16) return PL_OK;
+    if (s->precision == DT_BF16)
+        return error_set(e, PL_USAGE, "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); take f16, which scales the loss, "
+                         "or f32, or auto, which is f16 there", precision_print(s), card);
+    for (int i = 0; i < (int)s->n_modules; i++)
+        if (s->modules[i].has_precision && s->modules[i].precision == DT_BF16)
+            return error_set(e, PL_USAGE, "memory.modules[%d].precision bf16: %s has no bf16 arithmetic; take f16 or f32", i, card);
+    return PL_OK;
 }
 
 static int follow_plan(struct run *r, const struct source *source, struct settings s, const char *path, struct error *e)
@@ -285,6 +301,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     struct source source = {r, build_forward, .alone = o->define};
     struct settings s = base_settings(r, o);
     struct run_input ids;
+    if ((rc = check_precision(r, &s, e))) return rc;
     rc = o->plan ? follow_plan(r, &source, s, o->plan, e) : search_plan(r, &source, s, o, e);
     if (rc == PL_NOFIT && !o->plan) run_remedies(r, o, e);
     /* What a family reads in config.json, a definition says by its layers. */
@@ -406,78 +423,44 @@ int run_read(struct run *r, id tensor, void *to, struct error *e)
     return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), tensor_bytes(tensor_at(&r->graph, tensor)), e);
 }
 
+/* --- a batch ahead ----------------------------------------------------------------------------- */
+
+bool run_can_go_ahead(const struct run *r) { return r->device.ops->write_later && staging_named(r, "next"); }
+
+/* What the batch before left in the staging buffer has arrived long ago, as a rule. */
+int run_ahead_begin(struct run *r, struct error *e)
+{
+    int rc = r->device.ops->settle(&r->device, e);
+    r->ahead = !rc;
+    r->ahead_ready = false;
+    return rc;
+}
+
+void run_ahead_end(struct run *r, bool ready)
+{
+    r->ahead = false;
+    r->ahead_ready = ready;
+}
+
+/* Through the staging buffer, in which the inputs lie one behind the other: the caller's bytes are the
+ * caller's again when this returns. */
+static int write_ahead(struct run *r, id storage, uint64_t from, char *to, const void *data, uint64_t bytes, struct error *e)
+{
+    char *next = staging_named(r, "next");
+    for (id s = 1; s < storage; s++)
+        if (r->graph.storages.at[s].kind == KIND_INPUT) next += r->graph.storages.at[s].bytes;
+    memcpy(next + from, data, bytes);
+    return r->device.ops->write_later(&r->device, to, next + from, bytes, e);
+}
+
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e)
 {
     struct run_input x;
     CHECK(run_input(r, input, &x), "no input %s", input);
     uint64_t from = (uint64_t)at * x.sample;
     CHECK(from + bytes <= r->graph.storages.at[x.storage].bytes, "input %s is too small", input);
-    return r->device.ops->write(&r->device, r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage] + from, data, bytes, e);
-}
-
-/* --- finding what broke ---------------------------------------------------------------------- */
-
-static bool operand_finite(const struct operand *x)
-{
-    if (!x->data || !dtype_is_float(x->dtype)) return true;
-    int64_t n = operand_elements(x);
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(dtype_load(x->data, x->dtype, i))) return false;
-    return true;
-}
-
-struct probe {
-    struct run *run;
-    char *out;
-    size_t room;
-};
-
-static void probe_entry(void *context, const struct entry *e)
-{
-    struct probe *p = context;
-    if (p->out[0]) return;
-    const struct graph *g = &p->run->graph;
-    const struct node *n = node_at(g, e->node);
-    for (int i = 0; i < n->nin; i++)
-        if (n->in[i] && !tensor_at(g, n->in[i])->node && !operand_finite(&e->launch.in[i])) {
-            snprintf(p->out, p->room, "%s", graph_name(g, tensor_at(g, n->in[i])->name));
-            return;
-        }
-    for (int o = 0; o < n->nout; o++)
-        if (!operand_finite(&e->launch.out[o])) {
-            snprintf(p->out, p->room, "%s (%s)", graph_name(g, tensor_at(g, n->out[o])->name), phase_name(n->phase));
-            return;
-        }
-}
-
-/* Parameters stand in forward order, so the last one is the first that backward reaches. After
- * a fused step no gradient is left: the step runs once more. */
-void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
-{
-    const struct graph *g = &r->graph;
-    out[0] = '\0';
-    if (r->device.kind == DEVICE_CUDA) return;
-    for (uint32_t i = g->params.n; i-- > 0 && !out[0];) {
-        const struct param *p = &g->params.at[i];
-        if (!p->grad || storage_of(g, p->grad)->kind != KIND_GRAD) continue;
-        const struct tensor *t = tensor_at(g, p->grad);
-        const char *data = tape_address(&r->tape, p->grad);
-        int64_t n = tensor_elements(t), bad = 0;
-        for (int64_t k = 0; k < n; k++) bad += !isfinite(dtype_load(data, t->dtype, k));
-        if (bad) snprintf(out, room, "the gradient of %s (%lld of %lld elements)", graph_name(g, tensor_at(g, p->tensor)->name), (long long)bad, (long long)n);
-    }
-    if (!out[0] && !g->order[PROGRAM_UPDATE].nodes.n) run_find_nonfinite(r, out, room);
-}
-
-void run_find_nonfinite(struct run *r, char *out, size_t room)
-{
-    struct probe p = {r, out, room};
-    out[0] = '\0';
-    if (r->device.kind == DEVICE_CUDA) return;
-    /* A step that updates weights must not do it again. */
-    ((struct step_block *)tape_address(&r->tape, r->graph.step))->found_inf = 1;
-    r->tape.observe = probe_entry;
-    r->tape.observer = &p;
-    tape_run(&r->tape, PROGRAM_STEP);
-    r->tape.observe = NULL;
+    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage] + from;
+    if (r->ahead) return write_ahead(r, x.storage, from, to, data, bytes, e);
+    r->ahead_ready = false;
+    return r->device.ops->write(&r->device, to, data, bytes, e);
 }

@@ -35,6 +35,8 @@ struct run {
     struct packed_embeddings embeddings; /* that the data bring in the place of pictures; type 0: they do not */
     uint64_t encoder;            /* hash of the encoder's weights, where that was asked for (embed.h); 0: not yet */
     bool has_graph, has_tape, has_device, has_weights;
+    bool ahead;                  /* run_write_input writes the batch of the step to come... */
+    bool ahead_ready;            /* ...which is there, or on its way, and nothing was written over it */
     bool away_auto;              /* memory.offload is the planner's to choose */
     unsigned away;               /* enum away, where it is not */
     bool defined;                /* by run_options.define */
@@ -65,6 +67,9 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
+/* Sets the device's kind and, of a card that is here, its profile; says which and why (choose.c). */
+void run_choose_device(struct run *r);
+
 /* Sets the memory keys to a plan's techniques; the budget stays (pin.c). */
 int run_pin(struct config *c, const struct settings *s, struct error *e);
 
@@ -89,6 +94,13 @@ int run_read(struct run *r, id tensor, void *to, struct error *e);
 /* Writes samples of an input, from sample `at` of the step's batch on. There is such an input
  * and they are within it: run_input tells. */
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e);
+
+/* The next batch while a step runs: between the two, after the step's program was asked for and
+ * before anything of it is read, run_write_input brings samples of the step to come. False: this
+ * device does nothing while the host waits. */
+bool run_can_go_ahead(const struct run *r);
+int run_ahead_begin(struct run *r, struct error *e);
+void run_ahead_end(struct run *r, bool ready);
 
 /* Runs the step again, node by node, and names the first tensor that is not finite;
  * "" when there is none. */

@@ -56,18 +56,85 @@ struct trainer {
     bool running;            /* the step moves running statistics */
     bool has_folder, has_run, has_pool, has_scores;
     bool stopped;            /* by on_step */
+    struct {                 /* the batch of the step to come, where the run has it (run.ahead_ready) */
+        uint64_t position, broken;
+        int64_t samples;
+        struct feed_batch batch;
+        struct error failed; /* what is wrong with it, to be said when its step comes */
+    } next;
 };
 
-/* --- one step --------------------------------------------------------------------- */
+/* --- a step's batch ------------------------------------------------------------------ */
 
-/* Samples of the next step: the effective batch, and at the end of the last epoch what is
- * left. Borders of other epochs pass within a batch. */
-static int64_t batch_samples(const struct trainer *t)
+/* Samples of the step at a position: the effective batch, and at the end of the last epoch what
+ * is left. Borders of other epochs pass within a batch. */
+static int64_t samples_at(const struct trainer *t, uint64_t position)
 {
     if (!t->data.ops) return t->run.effective_batch;
-    uint64_t left = t->end - min_u64(t->end, t->state.position);
+    uint64_t left = t->end - min_u64(t->end, position);
     return (int64_t)min_u64(left, (uint64_t)t->run.effective_batch);
 }
+static int64_t batch_samples(const struct trainer *t) { return samples_at(t, t->state.position); }
+
+/* After the last step, and every train.eval_every before it. */
+static bool evaluation_due_at(const struct trainer *t, uint64_t step)
+{
+    int64_t every = t->c->train_eval_every;
+    return t->validation.ops && (step == t->total || (every && (int64_t)step % every == 0));
+}
+static bool evaluation_due(const struct trainer *t) { return evaluation_due_at(t, t->state.step); }
+
+/* The batch of the step to come is put together while this one runs, and copied behind it:
+ *
+ *     host    put next   wait            put next   wait
+ *     card    [ step n ........][update][ step n+1 .......][update]
+ *     lane                      [copy]                     [copy]
+ *
+ * An evaluation would write over it, so before one nothing is put ahead. */
+static int put_next(struct trainer *t, int64_t samples, struct error *e)
+{
+    const uint64_t position = t->state.position + (uint64_t)samples, done = t->state.step + 1;
+    const int64_t n = samples_at(t, position);
+    if (!t->data.ops || done >= t->total || !n || evaluation_due_at(t, done) || !run_can_go_ahead(&t->run)) return PL_OK;
+    int rc = run_ahead_begin(&t->run, e);
+    if (rc) return rc;
+    t->next.position = position;
+    t->next.samples = n;
+    t->next.failed.code = PL_OK;
+    rc = feed_put(&t->data, &t->run, position, n, run_samples(&t->run), &t->next.batch, &t->next.failed);
+    t->next.broken = t->data.broken;
+    run_ahead_end(&t->run, !rc);
+    return PL_OK;
+}
+
+/* This step's batch: put ahead, or put now. */
+static int take_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, struct error *e)
+{
+    if (!t->data.ops) return PL_OK;
+    const bool asked = t->next.samples && t->next.position == t->state.position;
+    if (asked && t->next.failed.code) {
+        *e = t->next.failed;
+        return e->code;
+    }
+    if (asked && t->run.ahead_ready && t->next.samples == samples) {
+        *batch = t->next.batch;
+        t->state.broken = t->next.broken;
+        return PL_OK;
+    }
+    int rc = feed_put(&t->data, &t->run, t->state.position, samples, run_samples(&t->run), batch, e);
+    t->state.broken = t->data.broken;
+    return rc;
+}
+
+/* For a step that is looked at again: its batch may have made way for the next one. */
+static void put_again(struct trainer *t)
+{
+    struct feed_batch batch;
+    struct error ignored;
+    if (t->data.ops && t->run.ahead_ready) feed_put(&t->data, &t->run, t->state.position, batch_samples(t), run_samples(&t->run), &batch, &ignored);
+}
+
+/* --- one step --------------------------------------------------------------------- */
 
 /* What losses are divided by where a program brings its own batches: samples, or tokens
  * where the model has a family. */
@@ -98,6 +165,7 @@ static int complain_nonfinite(struct trainer *t, bool updated, double x, struct 
 {
     char name[256];
     const char *what = updated ? "gradient norm" : "loss";
+    put_again(t);
     if (updated) run_find_nonfinite_gradient(&t->run, name, sizeof name);
     else run_find_nonfinite(&t->run, name, sizeof name);
     return error_set(e, PL_FAIL, "step %" PRId64 ": the %s is %g%s%s; lower train.learning_rate, set train.clip_norm, or resume from an earlier checkpoint",
@@ -137,17 +205,17 @@ int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
     struct feed_batch batch = {.count = own_count(t)};
     int64_t samples = batch_samples(t);
     float l = 0, clip[2] = {0};
-    int rc = t->data.ops ? feed_put(&t->data, &t->run, t->state.position, samples, run_samples(&t->run), &batch, e) : PL_OK;
+    int rc = take_batch(t, samples, &batch, e);
     struct step_block b = step_block(t, t->count ? t->count : batch.count);
     if (!rc) rc = run_put_step(&t->run, &b, e);
     if (!rc) rc = run_program(&t->run, PROGRAM_STEP, e);
+    if (!rc) rc = put_next(t, samples, e);
     if (!rc) rc = run_read(&t->run, t->loss, &l, e);
     if (!rc) rc = check_loss(t, l, e);
     if (!rc) rc = update(t, &b, clip, e);
     if (rc) return rc;
     t->state.step++;
     t->state.position += (uint64_t)samples;
-    t->state.broken = t->data.broken;
     *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, l, b.learning_rate, clip[0], clock_seconds() - from,
                                 batch.units, t->scaled ? b.loss_scale : 0, b.found_inf};
     t->units += out->units;
@@ -241,13 +309,6 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "}", v->step, v->loss, more,
                             v->samples);
     return rc ? rc : events_write(&t->events, v->step, scalars, n_scalars, e);
-}
-
-/* After the last step, and every train.eval_every before it. */
-static bool evaluation_due(const struct trainer *t)
-{
-    int64_t every = t->c->train_eval_every;
-    return t->validation.ops && (t->state.step == t->total || (every && (int64_t)t->state.step % every == 0));
 }
 
 static bool keeps_best(const struct config *c)

@@ -1,0 +1,37 @@
+#!/bin/bash
+# A Llama shape of 1.1 B on a card, all in bf16: weights, gradients, AdamW's moments; B=8, T=2048.
+#
+#   RECOMPUTE='none selective all' WAYS=eager,eager+checkpoint,compile,compile+checkpoint PEERS=1 OURS=1 bench/cuda_lm.sh FOLDER
+#   BYBLOCK=1: PyTorch compiles a layer and the head instead of the whole model, which is faster to compile
+#
+# Ours: memory.precision bf16-pure (no f32 masters) and memory.optimizer adamw-bf16.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=bench/cuda_common.sh
+. bench/cuda_common.sh
+open_rows "${1:-}" lm
+PRESET=${PRESET:-llama-1b}
+B=${B:-8}
+T=${T:-2048}
+RECOMPUTE=${RECOMPUTE:-none selective all}
+WAYS=${WAYS:-eager,eager+checkpoint,compile,compile+checkpoint}
+more=()
+[[ ${BYBLOCK:-0} == 0 ]] || more=(--by-block)
+[[ $DEVICE == cuda ]] || more+=(--tiny --warm 1)
+# 6 a weight and token, and 6 a layer, channel and pair of attention, of which half are looked at
+FLOPS=0
+[[ $PRESET != llama-1b ]] || FLOPS=$((6 * 1100048384 * B * T + 6 * 22 * 2048 * T * T * B))
+
+cat >"$tmp/run.yaml" <<YAML
+model: {preset: $PRESET}
+data: {sequence: $T}
+train: {effective_batch: $B, learning_rate: 1e-5}
+memory: {precision: bf16-pure, optimizer: adamw-bf16, micro_batch: $B, offload: none}
+YAML
+if [[ $OURS == 1 ]]; then
+    for how in $RECOMPUTE; do
+        bench_ours "$tmp/run.yaml" what=lm "way=recompute $how" "tokens=$T" "model_flops=$FLOPS" "name=$PRESET B=$B T=$T $how" -- --set "memory.recompute=$how"
+    done
+fi
+[[ $PEERS == 0 ]] || peer peer_lm.py --steps "$STEPS" --ways "$WAYS" --batch "$B" --length "$T" "${more[@]}"
+finish

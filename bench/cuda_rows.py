@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Rows of the card's benchmarks: takes them from our program's JSON, and makes tables of them.
+
+    cuda_rows.py bench ROWS.jsonl BENCH.json KEY=VALUE...   a row of what `plimsoll bench --json` printed; KEY=VALUE: more members
+    cuda_rows.py train ROWS.jsonl RUN_DIR KEY=VALUE...      a row of a run's plan.json and metrics.jsonl
+    cuda_rows.py failed ROWS.jsonl LOG KEY=VALUE...         a row of what did not work, with the end of its log
+    cuda_rows.py table KIND ROWS.jsonl...                   KIND: sam, lm, attention, frontier, kernels; rows of several runs add up
+
+Needs Python alone. A later row of the same thing takes the place of an earlier one."""
+import json
+import os
+import statistics
+import sys
+
+GIB = 2 ** 30
+
+
+def tags(words):
+    def value(text):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return {key: value(text) for key, text in (w.split("=", 1) for w in words)}
+
+
+def add(path, row):
+    with open(path, "a") as f:
+        f.write(json.dumps(row) + "\n")
+
+
+def read(paths):
+    rows = []
+    for path in paths:
+        with open(path) as f:
+            rows += [json.loads(line) for line in f if line.strip()]
+    return rows
+
+
+# --- rows of our program ----------------------------------------------------------------------------------
+
+def from_bench(path, more):
+    with open(path) as f:
+        b = json.load(f)
+    state = sum(b["breakdown"][k] for k in ("weights", "gradients", "optimizer"))
+    row = {"side": "ours", "median_ms": 1e3 * b["measured_median_seconds"], "least_ms": 1e3 * b["measured_min_seconds"],
+           "predicted_ms": 1e3 * b["predicted_step_seconds"], "peak_bytes": b["arena_bytes"], "used_bytes": b.get("device_used_bytes", 0),
+           "host_bytes": b["host_arena_bytes"], "state_bytes": state, "kernels": b.get("kernels", []), "ops": b["ops"],
+           "per_second": b["effective_batch"] / b["measured_median_seconds"]}
+    row |= {k: b.get(k) for k in ("precision", "optimizer", "recompute", "micro_batch", "accumulation", "fused_step", "offload", "head_chunks")}
+    row |= more
+    if "tokens" in row:  # per second: of tokens
+        row["per_second"] *= row["tokens"]
+    return row
+
+
+def from_train(path, more):
+    """The first step is warm-up: it pays for what is loaded late."""
+    with open(os.path.join(path, "plan.json")) as f:
+        plan = json.load(f)
+    with open(os.path.join(path, "metrics.jsonl")) as f:
+        steps = [json.loads(line) for line in f if line.endswith("}\n")]
+    steps = [s for s in steps if "seconds" in s]
+    if len(steps) < 2:
+        return {"side": "ours", "error": f"{len(steps)} steps were taken"} | more
+    s = plan["settings"]
+    seconds = statistics.median(x["seconds"] for x in steps[1:])
+    used = [x["memory_total"] - x["memory_free"] for x in steps if "memory_free" in x]
+    return {"side": "ours", "steps": len(steps), "predicted_ms": 1e3 * plan["predicted_step_seconds"], "median_ms": 1e3 * seconds,
+            "per_second": s["effective_batch"] / seconds, "predicted_per_second": s["effective_batch"] / plan["predicted_step_seconds"],
+            "plan_bytes": plan["arena_bytes"], "allocated_bytes": max(x.get("memory_reserved", 0) for x in steps), "used_bytes": max(used, default=0),
+            "used_least_bytes": min(used[1:] or used, default=0), "host_bytes": plan["arenas"].get("host", 0), "settings": s} | more
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+
+def gib(n):
+    return f"{n / GIB:.1f}" if n else "-"
+
+
+def table(head, lines):
+    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for line in lines:
+        print("| " + " | ".join(str(x) for x in line) + " |")
+    print()
+
+
+def ratio(a, b):
+    return f"{a / b:.2f}" if a and b else ""
+
+
+def short(row):
+    return row["error"].split("\n")[0][:100]
+
+
+def cell(row, digits=1):
+    """images/s, peak, on the card."""
+    if not row:
+        return ""
+    if "error" in row:
+        return short(row)
+    return f"{row['per_second']:.{digits}f} / {gib(row['peak_bytes'])} / {gib(row['used_bytes'])}"
+
+
+def good(row, key):
+    return row.get(key) if row and "error" not in row else None
+
+
+def table_sam(rows):
+    seen = {(r["side"], r["what"], r["model"], r["batch"], r["recompute"]): r for r in rows if r.get("what") in ("sam", "encoder") and not r.get("budget")}
+    places = sorted({(k[2], k[3]) for k in seen})
+    print("img/s / peak GiB (arena; PyTorch: allocated) / GiB used on the card (with context and code)\n")
+    lines = []
+    for model, B in places:
+        def get(*key):
+            return seen.get((key[0], key[1], model, B, key[2]))
+        none, encoder, ours, selective = get("peer", "sam", "none"), get("peer", "encoder", "none"), get("ours", "sam", "none"), get("ours", "sam", "selective")
+        lines.append((f"ViT-{model.upper()}", B, cell(none), cell(get("peer", "sam", "checkpoint")), cell(encoder), cell(get("peer", "encoder", "checkpoint")),
+                      cell(ours), cell(selective), ratio(good(ours, "per_second"), good(none, "per_second")), ratio(good(ours, "peak_bytes"), good(none, "peak_bytes")),
+                      ratio(good(selective, "peak_bytes"), good(none, "peak_bytes")), ratio(good(ours, "per_second"), good(encoder, "per_second")), gib(good(ours, "state_bytes"))))
+    table(("", "B", "SamModel", "checkpointing", "encoder by hand", "checkpointing", "ours", "ours, selective", "times SamModel", "of its memory", "selective", "times the encoder", "state GiB"), lines)
+
+
+def table_lm(rows):
+    rows = [r for r in rows if r.get("what") == "lm"]
+    seen = {(r["side"], r["way"]): r for r in rows}
+    target = next((r for (side, way), r in seen.items() if side == "peer" and way.startswith("compile") and "checkpoint" not in way and "error" not in r), None)
+    lines = []
+    for (side, way), r in seen.items():
+        name = "PyTorch" if side == "peer" else "ours"
+        if "error" in r:
+            lines.append((name, way, short(r), "", "", "", "", ""))
+            continue
+        flops = r.get("tflops") or (1e-9 * r["model_flops"] / r["median_ms"] if r.get("model_flops") else 0)
+        lines.append((name, way, f"{r['per_second']:,.0f}", f"{flops:.0f}", gib(r["peak_bytes"]), gib(r["used_bytes"]), ratio(r["per_second"], good(target, "per_second")), ratio(r["peak_bytes"], good(target, "peak_bytes"))))
+    table(("", "", "tok/s", "model TFLOP/s", "peak GiB", "on the card", "times compile", "of its memory"), lines)
+
+
+def rate(case, ms, forward):
+    """TFLOP/s: four multiply-adds' worth of a pair and channel forward, two and a half times that backward."""
+    kind, B, H, *rest = case.split(",")
+    rest = [int(x) for x in rest]
+    T, D = (rest[0], rest[1]) if kind == "dense" else (rest[0] * rest[1], rest[2])
+    flops = 4 * int(B) * int(H) * T * T * D * (0.5 if kind == "dense" and rest[2] else 1)
+    return 1e-9 * flops * (1 if forward else 3.5) / ms
+
+
+def table_attention(rows):
+    rows = [r for r in rows if "case" in r]
+    seen = {(r["case"], r["route"]): r for r in rows}
+    for kind, title in (("dense", "dense,B,H,T,D,causal"), ("rel", "rel,B,H,height,width,D")):
+        lines = []
+        for (case, route), r in sorted(seen.items(), key=lambda x: (list(dict.fromkeys(k[0] for k in seen)).index(x[0][0]), x[0][1] != "ours")):
+            if not case.startswith(kind):
+                continue
+            if "error" in r:
+                lines.append((case, route, short(r), "", "", "", "", ""))
+                continue
+            ours = seen.get((case, "ours"))
+            lines.append((case, route, f"{r['forward_ms']:.3f}", f"{rate(case, r['forward_ms'], True):.0f}", f"{r['both_ms']:.3f}", f"{rate(case, r['both_ms'], False):.0f}",
+                          f"{r['peak_bytes'] / 2 ** 20:.0f}", f"{r['extra_bytes'] / 2 ** 20:.0f}", ratio(r["both_ms"], good(ours, "both_ms"))))
+        if lines:
+            table((title, "", "forward ms", "TFLOP/s", "and backward ms", "TFLOP/s", "peak MiB", "beside operands", "ours is so many times as fast"), lines)
+
+
+def table_frontier(rows):
+    rows = [r for r in rows if r.get("budget")]
+    ours = {r["budget"]: r for r in rows if r["side"] == "ours"}
+    lines = []
+    for budget, r in sorted(ours.items()):
+        if "error" in r:
+            lines.append((f"{budget} GiB", short(r)) + ("",) * 8)
+            continue
+        s = r["settings"]
+        how = f"{s['micro_batch']} x {s['accumulation']}, recompute {s['recompute']}, offload {s['offload']}, head in {s['head_chunks']}{', fused' if s['fused_step'] else ''}"
+        same = "equal" if r["plan_bytes"] == r["allocated_bytes"] else f"{r['allocated_bytes'] - r['plan_bytes']:+d} B"
+        lines.append((f"{budget} GiB", f"{r['predicted_per_second']:.2f}", f"{r['per_second']:.2f}", f"{100 * (r['predicted_ms'] / r['median_ms'] - 1):+.1f} %", f"{r['plan_bytes'] / GIB:.2f}", same,
+                      f"{r['used_bytes'] / GIB:.2f}", f"{r['used_bytes'] - r['used_least_bytes']} B", f"{r['host_bytes'] / GIB:.1f}", how))
+    table(("budget", "img/s predicted", "measured", "time's error", "plan GiB", "allocated", "on the card GiB", "moved over steps", "host GiB", "how"), lines)
+    peers = [r for r in rows if r["side"] == "peer"]
+    if peers:
+        table(("SamModel within", "B", "recompute", "img/s", "peak GiB", "reserved GiB"),
+              [(f"{r['budget']:g} GiB", r["batch"], r["recompute"], short(r) if "error" in r else f"{r['per_second']:.2f}", gib(good(r, "peak_bytes")), gib(good(r, "reserved_bytes"))) for r in peers])
+        best = max((r["per_second"] for r in peers if "error" not in r), default=0)
+        mine = good(ours.get(int(peers[0]["budget"])), "per_second")
+        if best and mine:
+            print(f"ours {mine:.2f} img/s within {peers[0]['budget']:g} GiB: {mine / best:.2f} times the best of these\n")
+
+
+def table_kernels(rows, count=10):
+    for r in rows:
+        if not r.get("kernels"):
+            continue
+        whole = sum(k["seconds"] for k in r["ops"])
+        print(f"{r['name']}: a step of {r['median_ms']:.1f} ms; node by node {1e3 * whole:.1f} ms, of which\n")
+        lines = []
+        for k in r["kernels"][:count]:
+            left = k["seconds"] - k["ideal_seconds"]
+            lines.append((k["op"], k["kernel"].removeprefix("cuda_"), f"{k['in']} -> {k['out']}", k["dtype"], k["calls"], f"{1e3 * k['seconds']:.2f}", f"{100 * k['seconds'] / whole:.1f} %",
+                          f"{1e-12 * k['flops'] / k['seconds']:.1f}", f"{1e-12 * k['bytes'] / k['seconds']:.2f}", f"{100 * k['ideal_seconds'] / k['seconds']:.0f} %", f"{1e3 * left:.2f}"))
+        rest = whole - sum(k["seconds"] for k in r["kernels"][:count])
+        lines.append(("others", "", "", "", "", f"{1e3 * rest:.2f}", f"{100 * rest / whole:.1f} %", "", "", "", ""))
+        table(("op", "kernel", "shapes", "", "calls", "ms", "of all", "TFLOP/s", "TB/s", "of the roofline", "left, ms"), lines)
+        by_op = sorted(r["ops"], key=lambda o: -o["seconds"])[:count]
+        table(("by op", "", "calls", "ms", "of the roofline"), [(o["op"], o["dtype"], o["calls"], f"{1e3 * o['seconds']:.2f}", f"{100 * o['share_of_ceiling']:.0f} %") for o in by_op])
+
+
+TABLES = {"sam": table_sam, "lm": table_lm, "attention": table_attention, "frontier": table_frontier, "kernels": table_kernels}
+
+
+def main(argv):
+    verb = argv[0] if argv else ""
+    if verb == "bench":
+        add(argv[1], from_bench(argv[2], tags(argv[3:])))
+    elif verb == "train":
+        add(argv[1], from_train(argv[2], tags(argv[3:])))
+    elif verb == "failed":
+        with open(argv[2], errors="replace") as f:
+            text = f.read().strip()
+        text = text[max(text.rfind("plimsoll"), 0):][:300]  # what it said last
+        add(argv[1], {"side": "ours", "error": text or "no words"} | tags(argv[3:]))
+    elif verb == "table" and len(argv) > 2 and argv[1] in TABLES:
+        TABLES[argv[1]](read(argv[2:]))
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

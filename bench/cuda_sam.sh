@@ -1,0 +1,44 @@
+#!/bin/bash
+# Segment Anything's step on a card, ours and PyTorch's: 1024 x 1024, 32 prompts an image, bf16 over f32 weights, AdamW.
+#
+#   MODELS='b h' BATCHES='1 2 4 8' RECOMPUTE='none selective' ENCODERS=h:4,h:4:checkpoint,h:8,b:8 PEERS=1 OURS=1 bench/cuda_sam.sh FOLDER
+#
+# Ours is `plimsoll bench` with one micro-batch of B images and nothing offloaded. PyTorch's are transformers' SamModel (sdpa;
+# without and with checkpointing) and the encoder alone, written by hand (bench/peer_sam.py).
+# Rows of several calls go together: bench/cuda_rows.py table sam A/sam.jsonl B/sam.jsonl
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=bench/cuda_common.sh
+. bench/cuda_common.sh
+open_rows "${1:-}" sam
+MODELS=${MODELS:-b h}
+BATCHES=${BATCHES:-1 2 4 8}
+RECOMPUTE=${RECOMPUTE:-none selective}
+ENCODERS=${ENCODERS-h:4,h:4:checkpoint,h:8,b:8}
+MASKS=${MASKS:-32}
+small=()
+[[ $DEVICE == cuda ]] || small=(--tiny --warm 1)
+
+preset() { case $1 in b) echo sam-vit-b ;; h) echo sam-vit-h ;; *) echo "sam-$1" ;; esac; }
+ours() { # MODEL B RECOMPUTE
+    cat >"$tmp/run.yaml" <<YAML
+model: {preset: $(preset "$1")}
+data: {format: sa1b, max_masks: $MASKS}
+prompts: {iterations: 1}
+train: {effective_batch: $2, learning_rate: 1e-5}
+memory: {precision: bf16, optimizer: adamw, micro_batch: $2, recompute: $3, offload: none}
+YAML
+    bench_ours "$tmp/run.yaml" what=sam "model=$1" "batch=$2" "recompute=$3" "name=SAM ViT-${1^^} B=$2 $3" --
+}
+if [[ $OURS == 1 ]]; then
+    for model in $MODELS; do
+        for B in $BATCHES; do
+            for how in $RECOMPUTE; do ours "$model" "$B" "$how"; done
+        done
+    done
+fi
+if [[ $PEERS == 1 ]]; then
+    peer peer_sam.py --steps "$STEPS" --models "${MODELS// /,}" --batches "${BATCHES// /,}" --masks "$MASKS" "${small[@]}"
+    [[ -z $ENCODERS ]] || peer peer_sam.py --steps "$STEPS" --encoders "$ENCODERS" "${small[@]}"
+fi
+finish

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""A Llama shape's training step in PyTorch on a card, all bf16 (weights, gradients, AdamW's moments), fused AdamW.
+
+    peer_lm.py --rows FILE --ways eager,eager+checkpoint,compile,compile+checkpoint
+
+The shape is our preset llama-1b's (TinyLlama: 22 layers of 2048, 32 heads on 4, 5632, 32000 tokens). Compiled is the
+whole model with its loss, or with --by-block a layer, once for all, and the head: faster to compile. Logits are
+f32 in the loss. --tiny: a small shape, for trying it on a CPU."""
+import argparse
+import functools
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from peer import CARD, DEVICE, Rows, clean, measure
+
+SHAPES = {"1b": dict(tokens=32000, width=2048, inner=5632, layers=22, heads=32, groups=4), "tiny": dict(tokens=256, width=64, inner=176, layers=2, heads=4, groups=2)}
+
+
+class Layer(nn.Module):
+    def __init__(self, width, inner, heads, groups):
+        super().__init__()
+        self.size = width // heads
+        narrow = groups * self.size
+        linear = lambda i, o: nn.Linear(i, o, bias=False)  # noqa: E731
+        self.norm1, self.norm2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        self.q, self.k, self.v, self.o = linear(width, width), linear(width, narrow), linear(width, narrow), linear(width, width)
+        self.gate, self.up, self.down = linear(width, inner), linear(width, inner), linear(inner, width)
+
+    def forward(self, x, cosine, sine):
+        B, T, _ = x.shape
+        y = self.norm1(x)
+        q, k, v = (p(y).view(B, T, -1, self.size).transpose(1, 2) for p in (self.q, self.k, self.v))
+        q, k = (t * cosine + torch.cat((-t[..., self.size // 2:], t[..., : self.size // 2]), -1) * sine for t in (q, k))
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(o.transpose(1, 2).reshape(B, T, -1))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Head(nn.Module):
+    def __init__(self, width, tokens):
+        super().__init__()
+        self.norm, self.out = nn.RMSNorm(width, eps=1e-5), nn.Linear(width, tokens, bias=False)
+
+    def forward(self, x, labels):
+        return F.cross_entropy(self.out(self.norm(x)).float().flatten(0, 1), labels.flatten())
+
+
+@functools.cache
+def compiled():
+    """One function for all layers: what is compiled for one serves the others."""
+    def take(module, *inputs):
+        return module(*inputs)
+    return torch.compile(take, dynamic=False)
+
+
+class Model(nn.Module):
+    def __init__(self, tokens, width, inner, layers, heads, groups):
+        super().__init__()
+        self.embedding = nn.Embedding(tokens, width)
+        self.layers = nn.ModuleList([Layer(width, inner, heads, groups) for _ in range(layers)])
+        self.head = Head(width, tokens)
+        self.recompute = self.by_block = False
+
+    def take(self, module):
+        return functools.partial(compiled(), module) if self.by_block else module
+
+    def forward(self, ids, labels):
+        T, size = ids.shape[1], self.layers[0].size
+        rate = 10000.0 ** (-torch.arange(0, size, 2, device=ids.device) / size)
+        angle = torch.outer(torch.arange(T, device=ids.device), rate).repeat(1, 2)
+        x = self.embedding(ids)
+        cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        for layer in self.layers:
+            take = self.take(layer)
+            x = checkpoint(take, x, cosine, sine, use_reentrant=False) if self.recompute else take(x, cosine, sine)
+        return self.take(self.head)(x, labels)
+
+
+def run(way, shape, a):
+    with torch.device(DEVICE):
+        model = Model(**shape).bfloat16()
+    model.recompute = "checkpoint" in way
+    call = model
+    if "compile" in way and a.by_block:
+        model.by_block = True
+    elif "compile" in way:
+        call = torch.compile(model, dynamic=False, backend=a.backend)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    ids, labels = (torch.randint(0, shape["tokens"], (a.batch, a.length), device=DEVICE) for _ in range(2))
+
+    def step():
+        call(ids, labels).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    seen = measure(step, a.warm, a.steps)
+    count = sum(p.numel() for p in model.parameters())
+    tokens = a.batch * a.length
+    flops = 6 * count * tokens + 6 * shape["layers"] * shape["width"] * a.length * tokens  # half of all pairs in attention
+    return seen | {"parameters": count, "per_second": 1e3 * tokens / seen["median_ms"], "tflops": 1e-9 * flops / seen["median_ms"]}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--rows", required=True, help="file that rows are added to")
+    p.add_argument("--ways", default="eager,eager+checkpoint,compile,compile+checkpoint")
+    p.add_argument("--batch", type=int, default=8)
+    p.add_argument("--length", type=int, default=2048)
+    p.add_argument("--by-block", action="store_true")
+    p.add_argument("--backend", default="inductor", help="of torch.compile; aot_eager: for trying it on a CPU")
+    p.add_argument("--warm", type=int, default=3)
+    p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--tiny", action="store_true")
+    a = p.parse_args()
+    rows = Rows(a.rows)
+    torch._dynamo.config.cache_size_limit = 64
+    for way in a.ways.split(","):
+        if not CARD and "compile" in way and a.backend == "inductor":
+            continue
+        rows.attempt(lambda: run(way, SHAPES["tiny" if a.tiny else "1b"], a), side="peer", what="lm", way=way + (", by block" if "compile" in way and a.by_block else ""))
+        clean(compiled=True)
+
+
+if __name__ == "__main__":
+    main()

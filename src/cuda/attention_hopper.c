@@ -1,0 +1,134 @@
+/*
+ * attention_hopper.c: attention on cards of compute capability 9.0: which shapes its kernels take, how the copy
+ * engine finds their tiles, what runs before and after (launch_hopper.h).
+ *
+ * The choice is the card's and the shape's, made when the tape is recorded; the workspace is the same either way, so a
+ * plan does not depend on it.
+ */
+#include "cuda/attention_hopper.h"
+
+#include "cuda/host.h"
+#include "cuda/launch_hopper.h"
+
+/* --- what fits ------------------------------------------------------------------------------------- */
+
+static bool is_hopper(void)
+{
+    int card = 0, major = 0;
+    if (cudaGetDevice(&card) != cudaSuccess) return false;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess && major == 9;
+}
+
+/* The copy engine steps over samples, tokens and heads; it does not stand still. */
+static bool has_steps(const struct head_rows *x, int64_t B, int64_t T, int64_t H)
+{
+    return (B == 1 || x->sample > 0) && (T == 1 || x->token > 0) && (H == 1 || x->head > 0);
+}
+
+bool hopper_takes(const struct attention *a, bool backward)
+{
+    if (a->type == STORE_F32 || (a->D != 64 && a->D != 80 && a->D != 128) || a->mask || a->scale <= 0) return false;
+    if (a->mode == ATTENTION_BY_BIAS) return false;
+    if (a->mode == ATTENTION_BY_TABLES && (a->width != HOPPER_WIDTH || a->height > HOPPER_WIDTH)) return false;
+    if (a->T < HOPPER_WALKED || a->S < HOPPER_WALKED) return false; /* tiles that are mostly empty */
+    if (!has_steps(&a->q, a->B, a->T, a->H) || !has_steps(&a->k, a->B, a->S, a->G) || !has_steps(&a->v, a->B, a->S, a->G)) return false;
+    return (!backward || has_steps(&a->dout, a->B, a->T, a->H)) && is_hopper();
+}
+
+/* --- maps ------------------------------------------------------------------------------------------ */
+
+typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
+                           const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                           CUtensorMapFloatOOBfill);
+
+/* The driver's own function, without linking the driver. */
+static int find_encode(encode_fn **encode, struct error *e)
+{
+    enum { SINCE = 12000 };
+    enum cudaDriverEntryPointQueryResult found;
+    void *p = NULL;
+    TRY_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, SINCE, cudaEnableDefault, &found));
+    if (!p || found != cudaDriverEntryPointSuccess) return error_set(e, PL_FAIL, "CUDA: the driver has no cuTensorMapEncodeTiled");
+    *(void **)encode = p;
+    return PL_OK;
+}
+
+static int encoded(CUresult rc, struct error *e)
+{
+    return rc == CUDA_SUCCESS ? PL_OK : error_set(e, PL_FAIL, "CUDA: cuTensorMapEncodeTiled failed with %d", (int)rc);
+}
+
+/* Tiles of `rows` rows of a head, 64 columns at a time. */
+static int map_heads(CUtensorMap *map, const struct attention *a, const struct head_rows *x, int T, int H, int rows, struct error *e)
+{
+    encode_fn *encode = NULL;
+    TRY(find_encode(&encode, e));
+    const CUtensorMapDataType type = a->type == STORE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const cuuint64_t dim[4] = {(cuuint64_t)a->D, (cuuint64_t)H, (cuuint64_t)T, (cuuint64_t)a->B};
+    const int64_t step[3] = {x->head, x->token, x->sample};
+    cuuint64_t stride[3];
+    /* a stride that is never taken may be anything: the engine wants multiples of 16 bytes */
+    for (int i = 0; i < 3; i++) stride[i] = dim[i + 1] > 1 ? (cuuint64_t)step[i] * 2 : 16;
+    const cuuint32_t box[4] = {64, 1, (cuuint32_t)rows, 1}, one[4] = {1, 1, 1, 1};
+    return encoded(encode(map, type, 4, x->data, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE), e);
+}
+
+/* Half a tile of queries by the columns of the grid: 32 floats side by side. */
+static int map_positions(CUtensorMap *map, const struct attention *a, struct error *e)
+{
+    encode_fn *encode = NULL;
+    TRY(find_encode(&encode, e));
+    const cuuint64_t dim[2] = {(cuuint64_t)a->T, (cuuint64_t)a->B * (cuuint64_t)a->H * (cuuint64_t)(a->height + a->width)};
+    const cuuint64_t stride[1] = {(cuuint64_t)a->T * sizeof(float)};
+    const cuuint32_t box[2] = {HOPPER_WALKED / 2, HOPPER_WIDTH}, one[2] = {1, 1};
+    return encoded(encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, a->rel, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE), e);
+}
+
+/* --- launching ---------------------------------------------------------------------------------------- */
+
+static int lay_positions(const struct attention *a, cudaStream_t stream, struct error *e)
+{
+    TRY_CUDA(cuda_attention_tables(a, stream));
+    TRY_CUDA(cuda_hopper_rel(a, stream));
+    return PL_OK;
+}
+
+int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e)
+{
+    const bool grid = a->mode == ATTENTION_BY_TABLES;
+    struct attention_maps m = {0};
+    if (grid) TRY(lay_positions(a, stream, e));
+    TRY(map_heads(&m.q, a, &a->q, a->T, a->H, 64 * HOPPER_GROUPS(a->D, grid), e));
+    TRY(map_heads(&m.k, a, &a->k, a->S, a->G, HOPPER_KEYS(a->D, grid), e));
+    TRY(map_heads(&m.v, a, &a->v, a->S, a->G, HOPPER_KEYS(a->D, grid), e));
+    TRY_CUDA(cuda_hopper_forward(a, &m, stream));
+    return PL_OK;
+}
+
+/* Each kernel holds tiles of the one side and walks along the other. */
+static int map_all(struct attention_maps *m, const struct attention *a, int queries, int keys, struct error *e)
+{
+    TRY(map_heads(&m->q, a, &a->q, a->T, a->H, queries, e));
+    TRY(map_heads(&m->dout, a, &a->dout, a->T, a->H, queries, e));
+    TRY(map_heads(&m->k, a, &a->k, a->S, a->G, keys, e));
+    return map_heads(&m->v, a, &a->v, a->S, a->G, keys, e);
+}
+
+int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e)
+{
+    const bool grid = a->mode == ATTENTION_BY_TABLES;
+    struct attention_maps m = {0};
+    TRY_CUDA(cuda_hopper_notes(a, stream));
+    if (grid) TRY(lay_positions(a, stream, e));
+    if (grid) TRY(map_positions(&m.rel, a, e));
+    TRY(map_all(&m, a, HOPPER_WALKED, HOPPER_HELD, e));
+    TRY_CUDA(cuda_hopper_dkv(a, &m, stream));
+    TRY(map_all(&m, a, HOPPER_HELD, HOPPER_WALKED, e));
+    TRY_CUDA(cuda_hopper_dq(a, &m, stream));
+    if (!grid) return PL_OK;
+    TRY_CUDA(cuda_hopper_dtables(a, stream));
+    TRY_CUDA(cuda_attention_sum_tables(a, stream));
+    return PL_OK;
+}

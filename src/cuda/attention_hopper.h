@@ -1,0 +1,18 @@
+/*
+ * attention_hopper.h: attention on cards of compute capability 9.0, for attention.c.
+ */
+#ifndef ATTENTION_HOPPER_H
+#define ATTENTION_HOPPER_H
+
+#include <stdbool.h>
+
+#include "base/base.h"
+#include "cuda/launch_attention.h"
+
+/* Whether the card in use and the shape are theirs. */
+bool hopper_takes(const struct attention *a, bool backward);
+
+int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e);
+int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e);
+
+#endif

@@ -1,0 +1,272 @@
+/*
+ * attention_hopper_dkv.cu: attention's gradient by keys on Hopper, bf16 and f16.
+ *
+ * Two warpgroups hold 64 keys and their values each and walk the queries, of all the heads that read these keys, in
+ * tiles of 64. Everything stands on its side, keys as rows, so that what is computed is an operand as it lies:
+ *
+ *     s^T = k q^T,  dp^T = v do^T   ->   p^T, ds^T   ->   dv += p^T do,  dk += ds^T q
+ *
+ * A tile of queries comes with its lse, delta and, on a grid, positions: 64 keys are one of its rows, so a query adds one
+ * number for the row and, for the columns, [64][queries], with which s^T begins.
+ */
+#include "cuda/launch_hopper.h"
+#include "cuda/wgmma_hopper.cuh"
+
+constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD, QUERIES = HOPPER_WALKED;
+
+template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
+template <int D> constexpr int held_bytes = KEYS * panels_of<D> * 128;
+template <int D> constexpr int tile_bytes = QUERIES * panels_of<D> * 128;
+template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
+/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
+#ifndef HOPPER_AHEAD
+#define HOPPER_AHEAD 1
+#endif
+template <int D> constexpr bool is_ahead = HOPPER_AHEAD && D <= 80;
+
+/* What comes with a tile of queries, behind q and do. */
+struct side {
+    float columns[2][HOPPER_WIDTH][QUERIES / 2]; /* as the copy engine exchanges pieces of 16 bytes */
+};
+struct notes {
+    float lse[QUERIES], delta[QUERIES], level[2][QUERIES];
+};
+template <int D, bool GRID> constexpr int slot_bytes = 2 * tile_bytes<D> + (GRID ? (int)sizeof(side) : 0) + 1024;
+static_assert(sizeof(notes) == 1024 && sizeof(side) == 16384, "tiles begin at multiples of 1024");
+
+template <int SLOTS> struct gates {
+    uint64_t held, full[SLOTS], free[SLOTS];
+};
+
+#if HAS_WGMMA
+
+/* What 64 queries add for the columns of the grid, as s^T begins. */
+static __device__ void begin_with(float (&s)[QUERIES / 2], const side *from)
+{
+    const int lane = threadIdx.x % 32, row = threadIdx.x % GROUP / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int piece = (n % 4 * 2 + lane % 4 / 2) ^ (lane / 4);
+            const float2 two = *reinterpret_cast<const float2 *>(&from->columns[n / 4][row + 8 * half][piece * 4 + lane % 2 * 2]);
+            s[4 * n + 2 * half] = two.x, s[4 * n + 2 * half + 1] = two.y;
+        }
+}
+
+/* A tile of queries has come: s^T begins. Behind the last none comes; what is multiplied then is nobody's. */
+template <bool GRID>
+static __device__ void begin(float (&s)[QUERIES / 2], const char *ring, uint64_t *full, turn at, int slot_bytes, int offset, bool comes)
+{
+    if (comes) barrier_wait(&full[at.slot], at.phase);
+    if (GRID) begin_with(s, reinterpret_cast<const side *>(ring + at.slot * slot_bytes + offset));
+}
+
+/* Scores become probabilities. */
+template <bool GRID> static __device__ void soften(float (&s)[QUERIES / 2], const notes *of, int group, float factor)
+{
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
+        const float2 lse = *reinterpret_cast<const float2 *>(&of->lse[8 * n + column]);
+        float2 off = {-lse.x, -lse.y};
+        if (GRID) {
+            const float2 level = *reinterpret_cast<const float2 *>(&of->level[group][8 * n + column]);
+            off.x = fmaf(level.x, factor, off.x), off.y = fmaf(level.y, factor, off.y);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            s[4 * n + 2 * half] = power_of_two(fmaf(s[4 * n + 2 * half], factor, off.x));
+            s[4 * n + 2 * half + 1] = power_of_two(fmaf(s[4 * n + 2 * half + 1], factor, off.y));
+        }
+    }
+}
+
+/* Probabilities of keys that a query does not see. */
+static __device__ void cover(float (&p)[QUERIES / 2], const attention &a, int t0, int first)
+{
+    const int lane = threadIdx.x % 32, column = lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < QUERIES / 2; i++)
+        if (!key_seen(a, t0 + i / 4 * 8 + column + i % 2, first + lane / 4 + i / 2 % 2 * 8)) p[i] = 0;
+}
+
+/* dp becomes ds, not yet scaled. */
+static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIES / 2], const notes *of)
+{
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
+        const float2 delta = *reinterpret_cast<const float2 *>(&of->delta[8 * n + column]);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int i = 4 * n + 2 * half;
+            dp[i] = p[i] * (dp[i] - delta.x), dp[i + 1] = p[i + 1] * (dp[i + 1] - delta.y);
+        }
+    }
+}
+
+#endif
+
+template <typename T, int D, bool GRID>
+__global__ void __launch_bounds__(THREADS, 1)
+    hopper_dkv(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
+{
+#if HAS_WGMMA
+    extern __shared__ char memory[];
+    constexpr int HELD_BYTES = held_bytes<D>, TILE = tile_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
+    constexpr bool AHEAD = is_ahead<D>;
+    char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
+    gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(ring + SLOTS * SLOT);
+    const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
+    const int s0 = (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS; /* the longest first */
+    const int64_t pair = a.causal ? blockIdx.x % pairs : blockIdx.x / tiles;
+    const int b = (int)(pair / a.G), g = (int)(pair % a.G), each = a.H / a.G, group = threadIdx.x / GROUP;
+    span queries = queries_of(a, s0, KEYS);
+    queries.begin = queries.begin / QUERIES * QUERIES;
+
+    if (threadIdx.x == 0) {
+        barrier_make(&gate->held, 1);
+        for (int i = 0; i < SLOTS; i++) barrier_make(&gate->full[i], 1), barrier_make(&gate->free[i], WORKERS / 32);
+        barriers_made();
+    }
+    __syncthreads();
+
+    if (group == WORKERS / GROUP) {
+        registers_fewer<24>();
+        if (threadIdx.x == WORKERS) {
+            const int64_t padded = (a.T + 63) / 64 * 64;
+            barrier_expect(&gate->held, 2 * HELD_BYTES);
+            fetch_rows<KEYS, PANELS>(k, &m.k, b, g, s0, &gate->held);
+            fetch_rows<KEYS, PANELS>(v, &m.v, b, g, s0, &gate->held);
+            turn at = {0, 1};
+            for (int h = g * each; h < (g + 1) * each; h++)
+                for (int t0 = queries.begin; t0 < queries.end; t0 += QUERIES, next<SLOTS>(at)) {
+                    char *slot = ring + at.slot * SLOT;
+                    const int64_t head = (int64_t)b * a.H + h;
+                    notes *with = reinterpret_cast<notes *>(slot + SLOT - sizeof(notes));
+                    uint64_t *full = &gate->full[at.slot];
+                    barrier_wait(&gate->free[at.slot], at.phase);
+                    barrier_expect(full, GRID ? SLOT : SLOT - (int)sizeof with->level);
+                    fetch_rows<QUERIES, PANELS>(slot, &m.q, b, h, t0, full);
+                    fetch_rows<QUERIES, PANELS>(slot + TILE, &m.dout, b, h, t0, full);
+                    fetch_bytes(with->lse, a.lse2 + head * padded + t0, sizeof with->lse, full);
+                    fetch_bytes(with->delta, a.delta + head * padded + t0, sizeof with->delta, full);
+                    if (GRID) {
+                        side *columns = reinterpret_cast<side *>(slot + 2 * TILE);
+                        const int64_t first = head * positions(a);
+                        for (int i = 0; i < 2; i++)
+                            fetch2(columns->columns[i], &m.rel, t0 + i * QUERIES / 2, (int)(first + a.height), full);
+                        for (int i = 0; i < 2; i++) {
+                            const int row = min(s0 / HOPPER_WIDTH + i, a.height - 1);
+                            fetch_bytes(with->level[i], a.rel + (first + row) * a.T + t0, sizeof with->level[i], full);
+                        }
+                    }
+                }
+        }
+    } else {
+        registers_more<240>();
+        const int lane = threadIdx.x % 32, first = s0 + threadIdx.x / 32 * 16;
+        const float factor = a.scale * LOG2E;
+        const uint64_t k_at = operand_at(k + group * 64 * 128, 16), v_at = operand_at(v + group * 64 * 128, 16);
+        const uint64_t along = operand_at(ring, 16), across = operand_at(ring, QUERIES * 128);
+        float dk[D / 2], dv[D / 2], s[QUERIES / 2], ahead[QUERIES / 2], dp[QUERIES / 2];
+        unsigned p[QUERIES / 4], ds[QUERIES / 4];
+        const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = each * span_tiles;
+        turn at = {0, 0}, soon = {0, 0};
+        int t0 = queries.begin;
+#pragma unroll
+        for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
+        barrier_wait(&gate->held, 0);
+        if (AHEAD && count > 0) {
+            begin<GRID>(ahead, ring, gate->full, soon, SLOT, 2 * TILE, true);
+            hold(ahead);
+            product_open();
+            product_along<T, D, KEYS, QUERIES>(ahead, k_at, along, GRID);
+            product_close();
+            product_wait<0>();
+            hold(ahead);
+            next<SLOTS>(soon);
+        }
+        for (int i = 0; i < count; i++) {
+            const int offset = at.slot * (SLOT >> 4);
+            const notes *with = reinterpret_cast<const notes *>(ring + (at.slot + 1) * SLOT - sizeof(notes));
+            if (AHEAD) {
+#pragma unroll
+                for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
+                begin<GRID>(ahead, ring, gate->full, soon, SLOT, 2 * TILE, i + 1 < count);
+                hold(dp), hold(ahead);
+                product_open();
+                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
+                product_close();
+                product_along<T, D, KEYS, QUERIES>(ahead, k_at, along + soon.slot * (SLOT >> 4), GRID);
+                product_close();
+                next<SLOTS>(soon);
+            } else {
+                begin<GRID>(s, ring, gate->full, at, SLOT, 2 * TILE, true);
+                hold(s), hold(dp);
+                product_open();
+                product_along<T, D, KEYS, QUERIES>(s, k_at, along + offset, GRID);
+                product_close();
+                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
+                product_close();
+                product_wait<1>();
+                hold(s);
+            }
+            soften<GRID>(s, with, group, factor);
+            if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) cover(s, a, t0, first);
+            round_all<T>(p, s);
+            if (AHEAD) product_wait<1>();
+            hold(p), hold(dv), hold(dp);
+            product_open();
+            product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
+            product_close();
+            if (!AHEAD) product_wait<1>();
+            hold(dp);
+            make_ds(dp, s, with);
+            round_all<T>(ds, dp);
+            hold(ds), hold(dk);
+            product_open();
+            product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
+            product_close();
+            product_wait<0>();
+            hold(dk), hold(dv), hold(p), hold(ds), hold(ahead);
+            if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+            next<SLOTS>(at);
+            t0 += QUERIES;
+            if (t0 >= queries.end) t0 = queries.begin; /* of the next head */
+        }
+        store_block<T>(a.dk, b, g, first, a.S, dk, a.scale, a.scale);
+        store_block<T>(a.dv, b, g, first, a.S, dv, 1.0f, 1.0f);
+    }
+#endif
+}
+
+/* --- launching -------------------------------------------------------------------------------- */
+
+template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
+{
+    const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
+    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(gates<slots_of<D>>);
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    const cudaError_t rc = allow_shared(hopper_dkv<T, D, GRID>, bytes);
+    if (rc != cudaSuccess) return rc;
+    hopper_dkv<T, D, GRID><<<(unsigned)blocks, THREADS, bytes, stream>>>(*a, *m);
+    return cudaGetLastError();
+}
+
+template <typename T> static cudaError_t run(const attention *a, const attention_maps *m, cudaStream_t stream)
+{
+    const bool grid = a->mode == ATTENTION_BY_TABLES;
+    switch (a->D) {
+    case 64: return grid ? start<T, 64, true>(a, m, stream) : start<T, 64, false>(a, m, stream);
+    case 80: return grid ? start<T, 80, true>(a, m, stream) : start<T, 80, false>(a, m, stream);
+    case 128: return grid ? start<T, 128, true>(a, m, stream) : start<T, 128, false>(a, m, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_hopper_dkv(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
+{
+    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, m, stream) : run<__half>(a, m, stream);
+}

@@ -1,0 +1,304 @@
+/*
+ * attention_hopper_dq.cu: attention's gradient by queries on Hopper, bf16 and f16.
+ *
+ * Two warpgroups hold 64 queries and their do each and walk the keys in tiles of 64:
+ *
+ *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
+ *
+ * On a grid a tile of keys is one of its rows, and 64 queries are one too: ds of all tiles, added up, is drel of the
+ * columns; its row sums, tile by tile, are drel of the rows. At the end both go back through the tables,
+ *
+ *     dq += drel_rows th + g tw       th [row] of the table by the key's row; g [query][row of table_w],
+ *                                     drel_columns where a query's place and a column meet
+ *
+ * by mma out of the memory where the tiles were, and out to the tables' gradients.
+ */
+#include "cuda/launch_hopper.h"
+#include "cuda/wgmma_hopper.cuh"
+
+constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, QUERIES = HOPPER_HELD, KEYS = HOPPER_WALKED;
+
+template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
+template <int D> constexpr int held_bytes = QUERIES * panels_of<D> * 128;
+template <int D> constexpr int tile_bytes = KEYS * panels_of<D> * 128;
+template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
+/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
+#ifndef HOPPER_AHEAD
+#define HOPPER_AHEAD 1
+#endif
+template <int D, bool GRID> constexpr bool is_ahead = HOPPER_AHEAD && (D <= 80 || !GRID);
+
+/* For the end: rows of table_w, and by warpgroup rows of table_h, and g. Rows lie an odd number of 16 bytes apart. */
+constexpr int LEVELS = 64, LEVEL_ROW = LEVELS + 8, SHEAR = 128, SHEAR_ROW = SHEAR + 8;
+template <int D> struct ending {
+    uint16_t tw[SHEAR][D + 8];
+    struct {
+        uint16_t th[LEVELS][D + 8], g[64][SHEAR_ROW];
+    } of[2];
+};
+/* During the walk, by warpgroup: drel of the rows. */
+struct levels {
+    uint16_t drel[2][64][LEVEL_ROW];
+};
+template <int D> constexpr int walk_bytes = slots_of<D> * 2 * tile_bytes<D>;
+template <int D> constexpr int end_bytes = ((int)sizeof(ending<D>) + 1023) / 1024 * 1024;
+template <int D, bool GRID> constexpr int ring_bytes = GRID && end_bytes<D> > walk_bytes<D> ? end_bytes<D> : walk_bytes<D>;
+
+template <int SLOTS> struct gates {
+    uint64_t held, full[SLOTS], free[SLOTS];
+};
+
+#if HAS_WGMMA
+
+/* dp becomes ds, not yet scaled; s are products. */
+static __device__ void make_ds(float (&dp)[KEYS / 2], const float (&s)[KEYS / 2], const float (&delta)[2])
+{
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) dp[i] = s[i] * (dp[i] - delta[i / 2 % 2]);
+}
+
+/* c += x y: 16 rows of x, 16 K long, by mma; y [16 K][D]. */
+template <typename T, int D, int K>
+static __device__ void add_product(float (&c)[D / 2], const uint16_t *x, int x_row, const uint16_t *y)
+{
+    const int lane = threadIdx.x % 32;
+    const uint16_t *left = x + lane % 16 * x_row + lane / 16 * 8, *right = y + lane % 16 * (D + 8) + lane / 16 * 8;
+#pragma unroll 2
+    for (int k = 0; k < K; k++) {
+        unsigned p[4];
+        load4(p, left + 16 * k);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            unsigned r[4];
+            load4_across(r, right + 16 * k * (D + 8) + 8 * n);
+            mma(*reinterpret_cast<float(*)[4]>(&c[4 * n]), p, r[0], r[1], T());
+            mma(*reinterpret_cast<float(*)[4]>(&c[4 * n + 4]), p, r[2], r[3], T());
+        }
+    }
+}
+
+template <typename T> __device__ inline uint16_t bits_of(float x)
+{
+    const T y = from_float<T>(x);
+    return *reinterpret_cast<const uint16_t *>(&y);
+}
+
+/* Through the tables: the warpgroup's 64 queries are row y of the grid. */
+template <typename T, int D>
+static __device__ void end_grid(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, ending<D> *end, const levels *rows,
+                                int group, int y)
+{
+    const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
+    meet<WORKERS>(1); /* nobody reads the tiles any more */
+    for (int i = threadIdx.x; i < SHEAR * D; i += WORKERS) {
+        const int j = i / D, d = i % D;
+        end->tw[j][d] = bits_of<T>(j < 2 * HOPPER_WIDTH - 1 ? a.tables[(int64_t)(split + j) * D + d] : 0.0f);
+    }
+    for (int i = threadIdx.x % GROUP; i < LEVELS * D; i += GROUP) {
+        const int c = i / D, d = i % D;
+        end->of[group].th[c][d] = bits_of<T>(c < a.height && y < a.height ? a.tables[(int64_t)(y - c + a.height - 1) * D + d] : 0.0f);
+    }
+    uint32_t *zero = reinterpret_cast<uint32_t *>(end->of[group].g);
+    for (int i = threadIdx.x % GROUP; i < 64 * SHEAR_ROW / 2; i += GROUP) zero[i] = 0;
+    meet<WORKERS>(1);
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        const int x = own + lane / 4 + i / 2 % 2 * 8, c = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        end->of[group].g[x][x - c + HOPPER_WIDTH - 1] = bits_of<T>(dcolumns[i]);
+    }
+    __syncwarp();
+    add_product<T, D, LEVELS / 16>(dq, &rows->drel[group][own][0], LEVEL_ROW, &end->of[group].th[0][0]);
+    add_product<T, D, SHEAR / 16>(dq, &end->of[group].g[own][0], SHEAR_ROW, &end->tw[0][0]);
+}
+
+#endif
+
+template <typename T, int D, bool GRID>
+__global__ void __launch_bounds__(THREADS, 1)
+    hopper_dq(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
+{
+#if HAS_WGMMA
+    extern __shared__ char memory[];
+    constexpr int HELD_BYTES = held_bytes<D>, TILE = tile_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
+    constexpr bool AHEAD = is_ahead<D, GRID>;
+    char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
+    levels *rows = reinterpret_cast<levels *>(ring + ring_bytes<D, GRID>);
+    gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(levels) : 0));
+    const int tiles = (a.T + QUERIES - 1) / QUERIES, heads = a.B * a.H;
+    const int t0 = (a.causal ? tiles - 1 - (int)(blockIdx.x / heads) : (int)(blockIdx.x % tiles)) * QUERIES; /* the longest first */
+    const int64_t head = a.causal ? blockIdx.x % heads : blockIdx.x / tiles;
+    const int b = (int)(head / a.H), h = (int)(head % a.H), g = h / (a.H / a.G), group = threadIdx.x / GROUP;
+    const span keys = keys_of(a, t0, QUERIES);
+
+    if (threadIdx.x == 0) {
+        barrier_make(&gate->held, 1);
+        for (int i = 0; i < SLOTS; i++) barrier_make(&gate->full[i], 1), barrier_make(&gate->free[i], WORKERS / 32);
+        barriers_made();
+    }
+    if (GRID)
+        for (int i = threadIdx.x; i < (int)(sizeof(levels) / 4); i += THREADS) reinterpret_cast<uint32_t *>(rows)[i] = 0;
+    __syncthreads();
+
+    if (group == WORKERS / GROUP) {
+        registers_fewer<24>();
+        if (threadIdx.x == WORKERS) {
+            barrier_expect(&gate->held, 2 * HELD_BYTES);
+            fetch_rows<QUERIES, PANELS>(q, &m.q, b, h, t0, &gate->held);
+            fetch_rows<QUERIES, PANELS>(dout, &m.dout, b, h, t0, &gate->held);
+            turn at = {0, 1};
+            for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS, next<SLOTS>(at)) {
+                char *slot = ring + at.slot * 2 * TILE;
+                barrier_wait(&gate->free[at.slot], at.phase);
+                barrier_expect(&gate->full[at.slot], 2 * TILE);
+                fetch_rows<KEYS, PANELS>(slot, &m.k, b, g, s0, &gate->full[at.slot]);
+                fetch_rows<KEYS, PANELS>(slot + TILE, &m.v, b, g, s0, &gate->full[at.slot]);
+            }
+        }
+    } else {
+        registers_more<240>();
+        const int lane = threadIdx.x % 32, first = t0 + threadIdx.x / 32 * 16;
+        const float factor = a.scale * LOG2E;
+        const uint64_t q_at = operand_at(q + group * 64 * 128, 16), do_at = operand_at(dout + group * 64 * 128, 16);
+        const uint64_t along = operand_at(ring, 16), across = operand_at(ring, KEYS * 128);
+        const int64_t padded = (a.T + 63) / 64 * 64;
+        const float *rel = GRID ? a.rel + head * positions(a) * a.T : nullptr;
+        float *drel = GRID ? a.drel + head * positions(a) * a.T : nullptr;
+        float dq[D / 2], s[KEYS / 2], ahead[KEYS / 2], dp[KEYS / 2], lse[2], delta[2], columns[32], dcolumns[32];
+        unsigned ds[KEYS / 4];
+        int query[2];
+        turn at = {0, 0}, soon = {0, 0};
+#pragma unroll
+        for (int i = 0; i < D / 2; i++) dq[i] = 0;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int t = first + lane / 4 + 8 * half;
+            query[half] = min(t, a.T - 1);
+            lse[half] = t < a.T ? a.lse2[head * padded + t] : CUDART_INF_F;
+            delta[half] = t < a.T ? a.delta[head * padded + t] : 0.0f;
+        }
+        if (GRID)
+#pragma unroll
+            for (int i = 0; i < 32; i++) {
+                const int c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                columns[i] = rel[(int64_t)c * a.T + query[i / 2 % 2]] * factor - lse[i / 2 % 2];
+                dcolumns[i] = 0;
+            }
+        barrier_wait(&gate->held, 0);
+        if (AHEAD && keys.begin < keys.end) {
+            barrier_wait(&gate->full[0], 0);
+            hold(ahead);
+            product_open();
+            product_along<T, D, QUERIES, KEYS>(ahead, q_at, along, 0);
+            product_close();
+            product_wait<0>();
+            hold(ahead);
+            next<SLOTS>(soon);
+        }
+        for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS) {
+            const int offset = at.slot * (2 * TILE >> 4);
+            float level[2] = {0, 0};
+            if (GRID)
+#pragma unroll
+                for (int half = 0; half < 2; half++) level[half] = rel[(int64_t)(s0 / HOPPER_WIDTH) * a.T + query[half]] * factor;
+            if (AHEAD) {
+#pragma unroll
+                for (int i = 0; i < KEYS / 2; i++) s[i] = ahead[i];
+                /* behind the last tile none comes; what is multiplied then is nobody's */
+                if (s0 + KEYS < keys.end) barrier_wait(&gate->full[soon.slot], soon.phase);
+                hold(dp), hold(ahead);
+                product_open();
+                product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                product_close();
+                product_along<T, D, QUERIES, KEYS>(ahead, q_at, along + soon.slot * (2 * TILE >> 4), 0);
+                product_close();
+                next<SLOTS>(soon);
+            } else {
+                barrier_wait(&gate->full[at.slot], at.phase);
+                hold(s), hold(dp);
+                product_open();
+                product_along<T, D, QUERIES, KEYS>(s, q_at, along + offset, 0);
+                product_close();
+                product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                product_close();
+                product_wait<1>();
+                hold(s);
+            }
+#pragma unroll
+            for (int i = 0; i < KEYS / 2; i++)
+                s[i] = power_of_two(GRID ? fmaf(s[i], factor, columns[i]) + level[i / 2 % 2] : fmaf(s[i], factor, -lse[i / 2 % 2]));
+            if (!GRID && (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)))
+#pragma unroll
+                for (int i = 0; i < KEYS / 2; i++)
+                    if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
+            if (AHEAD) product_wait<1>();
+            else product_wait<0>();
+            hold(dp);
+            make_ds(dp, s, delta);
+            round_all<T>(ds, dp);
+            hold(ds), hold(dq);
+            product_open();
+            product_across<T, KEYS / 16>(dq, ds, across + offset, 1);
+            product_close();
+            if (GRID) {
+                float sum[2] = {0, 0};
+#pragma unroll
+                for (int i = 0; i < KEYS / 2; i++) dcolumns[i] += dp[i], sum[i / 2 % 2] += dp[i];
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
+                    sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
+                    const int t = first + lane / 4 + 8 * half;
+                    if (lane % 4 == 0) {
+                        rows->drel[group][t % 64][s0 / HOPPER_WIDTH] = bits_of<T>(sum[half]);
+                        if (t < a.T) drel[(int64_t)(s0 / HOPPER_WIDTH) * a.T + t] = sum[half];
+                    }
+                }
+            }
+            product_wait<0>();
+            hold(dq), hold(ds), hold(ahead);
+            if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+            next<SLOTS>(at);
+        }
+        if (GRID) {
+#pragma unroll
+            for (int i = 0; i < 32; i++) {
+                const int t = first + lane / 4 + i / 2 % 2 * 8, c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                if (t < a.T) drel[(int64_t)c * a.T + t] = dcolumns[i];
+            }
+#pragma unroll
+            for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
+            end_grid<T, D>(dq, dcolumns, a, reinterpret_cast<ending<D> *>(ring), rows, group, t0 / HOPPER_WIDTH + group);
+        }
+        store_block<T>(a.dq, b, h, first, a.T, dq, GRID ? 1.0f : a.scale, GRID ? 1.0f : a.scale);
+    }
+#endif
+}
+
+/* --- launching -------------------------------------------------------------------------------- */
+
+template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
+{
+    const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
+    const size_t bytes = 1024 + 2 * held_bytes<D> + ring_bytes<D, GRID> + (GRID ? sizeof(levels) : 0) + sizeof(gates<slots_of<D>>);
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    const cudaError_t rc = allow_shared(hopper_dq<T, D, GRID>, bytes);
+    if (rc != cudaSuccess) return rc;
+    hopper_dq<T, D, GRID><<<(unsigned)blocks, THREADS, bytes, stream>>>(*a, *m);
+    return cudaGetLastError();
+}
+
+template <typename T> static cudaError_t run(const attention *a, const attention_maps *m, cudaStream_t stream)
+{
+    const bool grid = a->mode == ATTENTION_BY_TABLES;
+    switch (a->D) {
+    case 64: return grid ? start<T, 64, true>(a, m, stream) : start<T, 64, false>(a, m, stream);
+    case 80: return grid ? start<T, 80, true>(a, m, stream) : start<T, 80, false>(a, m, stream);
+    case 128: return grid ? start<T, 128, true>(a, m, stream) : start<T, 128, false>(a, m, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
+{
+    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, m, stream) : run<__half>(a, m, stream);
+}

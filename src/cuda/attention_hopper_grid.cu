@@ -1,0 +1,213 @@
+/*
+ * attention_hopper_grid.cu: the passes before and after the attention kernels of Hopper.
+ *
+ *     notes     delta = rowsum(do * o), and lse in powers of two, [B,H,T rounded up to 64]; beyond T lse is infinite, so
+ *               that nothing comes of those queries
+ *     rel       q . the table rows of a query's positions / scale, [B,H,height+width,T]
+ *     dtables   dtable[j] = sum of drel q over the positions made with row j, by groups of heads
+ *
+ * On a grid of 64 columns 64 queries are one of its rows. What they add for the key rows c is a product with rows y - c
+ * of table_h; for the columns, a product with all rows of table_w, of which a query takes the 64 that begin at its place.
+ * The tables' gradients are the same products turned around.
+ */
+#include "cuda/launch_hopper.h"
+#include "cuda/wgmma_hopper.cuh"
+
+constexpr int WIDTH = HOPPER_WIDTH, TABLE = 2 * WIDTH; /* rows of a table, and one of zeros */
+
+/* --- before ------------------------------------------------------------------------------------ */
+
+/* 16 threads to a query. */
+template <typename T> __global__ void __launch_bounds__(BLOCK) notes_kernel(const attention a)
+{
+    const int part = threadIdx.x % 16;
+    const int64_t padded = (a.T + 63) / 64 * 64, rows = (int64_t)a.B * a.H * padded, stride = (int64_t)gridDim.x * (BLOCK / 16);
+    for (int64_t row = (int64_t)blockIdx.x * (BLOCK / 16) + threadIdx.x / 16; row < (rows + 1) / 2 * 2; row += stride) {
+        const int64_t h = row % a.H, t = row / a.H % padded, b = row / a.H / padded; /* as the rows lie */
+        const bool there = row < rows && t < a.T;
+        float sum = 0;
+        if (there && 8 * part < a.D) {
+            const uint4 x = *reinterpret_cast<const uint4 *>(row_at<T>(a.dout, b, t, h) + 8 * part);
+            const uint4 y = *reinterpret_cast<const uint4 *>(row_at<T>(a.o, b, t, h) + 8 * part);
+            const T *left = reinterpret_cast<const T *>(&x), *right = reinterpret_cast<const T *>(&y);
+#pragma unroll
+            for (int i = 0; i < 8; i++) sum += to_float(left[i]) * to_float(right[i]);
+        }
+        for (int m = 8; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+        if (part != 0 || row >= rows) continue;
+        const float lse = there ? *lse_at(a, b, h, t) : CUDART_INF_F;
+        a.delta[(b * a.H + h) * padded + t] = there ? sum : 0.0f;
+        a.lse2[(b * a.H + h) * padded + t] = lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E; /* 2^(s - inf) = 0 */
+    }
+}
+
+/* Rows of a table, in f32 from `from` on, by `step` of them from j on; zeros where it has none. */
+template <typename T, int D> static __device__ void bring_table(T *to, const float *from, int j, int step, int rows, int count, int threads)
+{
+    for (int i = threadIdx.x; i < count * (D / 2); i += threads) {
+        const int r = i / (D / 2), d = i % (D / 2) * 2, row = j + r * step;
+        float2 x = {0, 0};
+        if (row >= 0 && row < rows) x = *reinterpret_cast<const float2 *>(from + (int64_t)row * D + d);
+        *reinterpret_cast<unsigned *>(to + r * (D + 8) + d) = both(x.x, x.y, T());
+    }
+}
+
+/* Four warps take 64 queries, which are row y of the grid. */
+template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_kernel(const attention a)
+{
+    extern __shared__ uint4 shared[];
+    constexpr int ROW = D + 8, PITCH = WIDTH + 1;
+    T *q = reinterpret_cast<T *>(shared), *table = q + WIDTH * ROW;
+    float *out = reinterpret_cast<float *>(table + WIDTH * ROW); /* [position][query] */
+    const int y = (int)(blockIdx.x % a.height), t0 = y * WIDTH, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
+    const int64_t head = blockIdx.x / a.height, b = head / a.H, h = head % a.H;
+    const float unit = 1 / a.scale, *th = a.tables, *tw = a.tables + (int64_t)(2 * a.height - 1) * D;
+    float *to = a.rel + head * positions(a) * a.T + t0;
+    copy_rows<T, D, WIDTH>(q, a.q, b, h, t0, a.T);
+    copy_commit();
+    copy_wait<0>();
+    for (int c0 = 0; c0 < a.height; c0 += WIDTH) {
+        __syncthreads();
+        bring_table<T, D>(table, th, y - c0 + a.height - 1, -1, 2 * a.height - 1, WIDTH, FAST_BLOCK);
+        __syncthreads();
+        float x[WIDTH / 8][4];
+        product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) out[(8 * n + lane % 4 * 2 + i % 2) * PITCH + own + lane / 4 + i / 2 * 8] = x[n][i] * unit;
+        __syncthreads();
+        for (int i = threadIdx.x; i < min(WIDTH, a.height - c0) * WIDTH; i += FAST_BLOCK)
+            to[(int64_t)(c0 + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
+    }
+    for (int j0 = 0; j0 < TABLE; j0 += WIDTH) {
+        __syncthreads();
+        bring_table<T, D>(table, tw, j0, 1, TABLE - 1, WIDTH, FAST_BLOCK);
+        __syncthreads();
+        float x[WIDTH / 8][4];
+        product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int r = own + lane / 4 + i / 2 * 8, c = r - (j0 + 8 * n + lane % 4 * 2 + i % 2) + WIDTH - 1;
+                if (c >= 0 && c < WIDTH) out[c * PITCH + r] = x[n][i] * unit;
+            }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < WIDTH * WIDTH; i += FAST_BLOCK)
+        to[(int64_t)(a.height + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
+}
+
+/* --- after --------------------------------------------------------------------------------------- */
+
+/* Eight warps hold the 128 rows of a table's gradient, 16 each, and walk the rows of the heads' grids that are their
+ * group's: dtable += f q, f [row of the table][query]. */
+constexpr int TURNERS = 8 * 32, TURN_ROW = WIDTH + 8;
+template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_kernel(const attention a, int groups)
+{
+    extern __shared__ uint4 shared[];
+    constexpr int ROW = D + 8;
+    T *f = reinterpret_cast<T *>(shared), *q = f + TABLE * TURN_ROW;
+    const bool by_row = blockIdx.x % 2 == 0;
+    const int64_t group = blockIdx.x / 2, units = (int64_t)a.B * a.H * a.height, J = table_rows(a);
+    const int side = by_row ? a.height : WIDTH, rows = 2 * side - 1, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
+    float sum[D / 8][4];
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0;
+    for (int i = threadIdx.x; i < TABLE * TURN_ROW / 2; i += TURNERS) reinterpret_cast<unsigned *>(f)[i] = 0;
+    for (int64_t u = group * units / groups; u < (group + 1) * units / groups; u++) {
+        const int64_t head = u / a.height;
+        const int y = (int)(u % a.height);
+        const float *drel = a.drel + head * positions(a) * a.T + (by_row ? 0 : (int64_t)a.height * a.T);
+        __syncthreads();
+        for (int i = threadIdx.x; i < WIDTH * (D / 8); i += TURNERS)
+            copy16(q + i / (D / 8) * ROW + i % (D / 8) * 8, row_at<T>(a.q, head / a.H, y * WIDTH + i / (D / 8), head % a.H) + i % (D / 8) * 8,
+                   true);
+        copy_commit();
+        if (by_row) /* row j has the queries' numbers for key row y - j + height - 1 */
+            for (int i = threadIdx.x; i < TABLE * WIDTH; i += TURNERS) {
+                const int j = i / WIDTH, x = i % WIDTH, c = y - j + side - 1;
+                f[j * TURN_ROW + x] = from_float<T>(c >= 0 && c < side ? drel[(int64_t)c * a.T + y * WIDTH + x] : 0.0f);
+            }
+        else /* elsewhere there are zeros, always */
+            for (int i = threadIdx.x; i < WIDTH * WIDTH; i += TURNERS) {
+                const int c = i / WIDTH, x = i % WIDTH;
+                f[(x - c + WIDTH - 1) * TURN_ROW + x] = from_float<T>(drel[(int64_t)c * a.T + y * WIDTH + x]);
+            }
+        copy_wait<0>();
+        __syncthreads();
+        const T *left = f + (own + lane % 16) * TURN_ROW + lane / 16 * 8, *right = q + lane % 16 * ROW + lane / 16 * 8;
+#pragma unroll
+        for (int k = 0; k < WIDTH; k += 16) {
+            unsigned p[4];
+            load4(p, left + k);
+#pragma unroll
+            for (int n = 0; n < D / 8; n += 2) {
+                unsigned r[4];
+                load4_across(r, right + k * ROW + n * 8);
+                mma(sum[n], p, r[0], r[1], T());
+                mma(sum[n + 1], p, r[2], r[3], T());
+            }
+        }
+    }
+    float *to = a.partial + group * J * D + (by_row ? 0 : (int64_t)(2 * a.height - 1) * D);
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int j = own + lane / 4 + i / 2 * 8;
+            if (j < rows) to[(int64_t)j * D + 8 * n + lane % 4 * 2 + i % 2] = sum[n][i];
+        }
+}
+
+/* --- launching ------------------------------------------------------------------------------------- */
+
+extern "C" cudaError_t cuda_hopper_notes(const struct attention *a, cudaStream_t stream)
+{
+    const int64_t rows = (int64_t)a->B * a->H * ((a->T + 63) / 64 * 64);
+    if (a->type == STORE_BF16) notes_kernel<__nv_bfloat16><<<grid_for(rows * 16), BLOCK, 0, stream>>>(*a);
+    else notes_kernel<__half><<<grid_for(rows * 16), BLOCK, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+template <typename T, int D> static cudaError_t rel(const attention *a, cudaStream_t stream)
+{
+    const int64_t blocks = (int64_t)a->B * a->H * a->height;
+    const size_t bytes = 2 * WIDTH * (D + 8) * sizeof(T) + WIDTH * (WIDTH + 1) * sizeof(float);
+    if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    const cudaError_t rc = allow_shared(rel_kernel<T, D>, bytes);
+    if (rc != cudaSuccess) return rc;
+    rel_kernel<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+template <typename T, int D> static cudaError_t dtables(const attention *a, cudaStream_t stream)
+{
+    const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
+    const size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(T);
+    const cudaError_t rc = allow_shared(dtables_kernel<T, D>, bytes);
+    if (rc != cudaSuccess) return rc;
+    dtables_kernel<T, D><<<(unsigned)(2 * groups), TURNERS, bytes, stream>>>(*a, (int)groups);
+    return cudaGetLastError();
+}
+
+template <typename T> static cudaError_t either(const attention *a, bool after, cudaStream_t stream)
+{
+    switch (a->D) {
+    case 64: return after ? dtables<T, 64>(a, stream) : rel<T, 64>(a, stream);
+    case 80: return after ? dtables<T, 80>(a, stream) : rel<T, 80>(a, stream);
+    case 128: return after ? dtables<T, 128>(a, stream) : rel<T, 128>(a, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_hopper_rel(const struct attention *a, cudaStream_t stream)
+{
+    return a->type == STORE_BF16 ? either<__nv_bfloat16>(a, false, stream) : either<__half>(a, false, stream);
+}
+
+extern "C" cudaError_t cuda_hopper_dtables(const struct attention *a, cudaStream_t stream)
+{
+    return a->type == STORE_BF16 ? either<__nv_bfloat16>(a, true, stream) : either<__half>(a, true, stream);
+}

@@ -1,0 +1,48 @@
+/*
+ * launch_hopper.h: the seam between attention_hopper.c and the attention_hopper*.cu files: attention on cards of
+ * compute capability 9.0, whose warpgroups multiply out of shared memory and whose engine copies tiles.
+ *
+ * On a grid its rows have 64 columns, so that 64 keys are one row of it; positions lie sideways, rel and drel
+ * [B,H,height+width,T], rel divided by the scale.
+ */
+#ifndef LAUNCH_HOPPER_H
+#define LAUNCH_HOPPER_H
+
+#include <cuda.h>
+
+#include "cuda/launch_attention.h"
+
+/* Rows to a tile of the gradients: what a block holds, and what it walks along. */
+enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = 64 };
+
+/* Of the forward: warpgroups of 64 queries to a block, keys to a tile. Three warpgroups hide more of each other's
+ * latency, but have two thirds of the registers. */
+#ifndef HOPPER_TRY
+#define HOPPER_TRY 0
+#endif
+#define HOPPER_GROUPS(D, GRID) ((D) > 64 ? 2 : (GRID) ? (HOPPER_TRY & 2 ? 3 : 2) : HOPPER_TRY & 1 ? 3 : 2)
+#define HOPPER_KEYS(D, GRID) ((GRID) && HOPPER_GROUPS(D, GRID) == 3 ? 64 : 128)
+
+/* How the copy engine finds tiles. */
+struct attention_maps {
+    CUtensorMap q, k, v, dout, rel;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* rel before; delta and lse in powers of two before the gradients; the tables' partial gradients after. */
+cudaError_t cuda_hopper_rel(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_hopper_notes(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_hopper_dtables(const struct attention *a, cudaStream_t stream);
+
+cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);
+cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);
+cudaError_t cuda_hopper_dkv(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,22 @@
+/*
+ * launch_thin.h: the launcher of thin.cu (see launch.h).
+ */
+#ifndef LAUNCH_THIN_H
+#define LAUNCH_THIN_H
+
+#include "cuda/thin.h"
+#include "cuda/typed.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Whichever is the result is written. x lies at a multiple of 16 bytes. partial: of THIN_ACROSS,
+ * batches x blocks x m x K floats. */
+cudaError_t cuda_thin(struct typed s, struct typed x, struct typed y, float *partial, struct thin t, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

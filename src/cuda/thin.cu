@@ -1,0 +1,249 @@
+/*
+ * thin.cu: products of a few rows with a long matrix (thin.h).
+ *
+ * A warp has 32 places at a time. A lane holds 16 bytes of a place, V channels; so L = K / V lanes
+ * hold a place, R = 32 / L places are one access of 512 neighbouring bytes, and L accesses are the 32:
+ *
+ *     access u, lane (group, sub)      place u R + group, channels sub V .. sub V + V - 1
+ *     results of the 32 places         lane i has that of place i, read or written side by side
+ *
+ * Filters lie in registers, as f32; of fewer than M the others are 0. Sums have one order: a lane's
+ * channels, or its places, upwards; then lanes, warps and pieces as the shapes say.
+ */
+#include "cuda/launch_thin.h"
+#include "cuda/rows.cuh"
+
+constexpr int WARPS = BLOCK / WARP;
+static_assert(THIN_STEP == BLOCK, "a block has as many places at a time as threads");
+
+template <typename T, int K> struct lanes {
+    static constexpr int V = 16 / (int)sizeof(T), L = K / V, R = WARP / L;
+    int sub, group;
+    __device__ lanes() : sub((int)threadIdx.x % WARP % L), group((int)threadIdx.x % WARP / L) {}
+};
+
+/* The piece of a batch that this block has. */
+struct span {
+    int64_t batch, first, end; /* this warp's first place; the piece's end */
+};
+
+static __device__ span span_of(const thin &t)
+{
+    const int64_t batch = blockIdx.x / t.blocks, from = blockIdx.x % t.blocks * t.each;
+    const int64_t end = from + t.each < t.N ? from + t.each : t.N;
+    return {batch, from + (int64_t)(threadIdx.x / WARP) * WARP, end};
+}
+
+template <int M, int V> static __device__ void load_filters(float (&f)[M][V], typed s, const thin &t, int64_t batch, int channel)
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int v = 0; v < V; v++) f[i][v] = i < t.m ? element(s, (batch * t.m + i) * t.K + channel + v) : 0.0f;
+}
+
+/* Of the place that is this lane's among the 32 from `first` on. */
+template <int M> static __device__ void load_results(float (&r)[M], typed y, const thin &t, const span &p, int64_t first)
+{
+    const int64_t n = first + threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < M; i++) r[i] = i < t.m && n < p.end ? element(y, (p.batch * t.m + i) * t.N + n) : 0.0f;
+}
+
+/* All of a lane's bytes of 32 places; zeros beyond the end. */
+template <typename T, int K, int L, int V>
+static __device__ void load_places(pack<T, V> (&c)[L], const T *x, const lanes<T, K> &at, const thin &t, const span &p, int64_t first)
+{
+    constexpr int R = WARP / L;
+#pragma unroll
+    for (int u = 0; u < L; u++) {
+        const int64_t n = first + u * R + at.group;
+        if (n < p.end) c[u] = *reinterpret_cast<const pack<T, V> *>(x + (p.batch * t.N + n) * K + at.sub * V);
+        else
+#pragma unroll
+            for (int v = 0; v < V; v++) c[u].at[v] = from_float<T>(0.0f);
+    }
+}
+
+/* L lanes have each a part of L sums: lane i gets the whole of sum i. */
+template <int L> static __device__ float gather(float (&part)[L], int sub)
+{
+#pragma unroll
+    for (int w = L / 2; w > 0; w /= 2)
+#pragma unroll
+        for (int i = 0; i < L / 2; i++) {
+            if (i >= w) continue; /* a bound that unrolls */
+            const bool upper = sub & w;
+            const float keep = upper ? part[i + w] : part[i], give = upper ? part[i] : part[i + w];
+            part[i] = keep + __shfl_xor_sync(ALL_LANES, give, w);
+        }
+    return part[0];
+}
+
+/* --- down: y = s x^T ---------------------------------------------------------------- */
+
+template <typename T, int K, int M> static __global__ void down_kernel(typed y, typed s, const T *x, thin t)
+{
+    constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
+    const lanes<T, K> at;
+    const span p = span_of(t);
+    float f[M][V];
+    load_filters(f, s, t, p.batch, at.sub * V);
+    for (int64_t first = p.first; first < p.end; first += BLOCK) {
+        pack<T, V> c[L];
+        float part[M][L] = {};
+        load_places(c, x, at, t, p, first);
+#pragma unroll
+        for (int u = 0; u < L; u++)
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const float channel = to_float(c[u].at[v]);
+#pragma unroll
+                for (int i = 0; i < M; i++) part[i][u] = fmaf(f[i][v], channel, part[i][u]);
+            }
+        const int64_t n = first + at.sub * R + at.group;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            float sum[1] = {gather(part[i], at.sub)};
+            const int64_t to = (p.batch * t.m + i) * t.N + n;
+            if (i >= t.m || n >= p.end) continue;
+            if (t.add) sum[0] += element(y, to);
+            store<1>(y, to, sum);
+        }
+    }
+}
+
+/* --- up: x = y^T s ---------------------------------------------------------------------- */
+
+template <typename T, int K, int M> static __global__ void up_kernel(T *x, typed y, typed s, thin t)
+{
+    constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
+    const lanes<T, K> at;
+    const span p = span_of(t);
+    float f[M][V];
+    load_filters(f, s, t, p.batch, at.sub * V);
+    for (int64_t first = p.first; first < p.end; first += BLOCK) {
+        float r[M];
+        load_results(r, y, t, p, first);
+#pragma unroll
+        for (int u = 0; u < L; u++) {
+            const int64_t n = first + u * R + at.group;
+            T *to = x + (p.batch * t.N + n) * K + at.sub * V;
+            float sum[V] = {};
+#pragma unroll
+            for (int i = 0; i < M; i++) {
+                const float factor = __shfl_sync(ALL_LANES, r[i], u * R + at.group);
+#pragma unroll
+                for (int v = 0; v < V; v++) sum[v] = fmaf(factor, f[i][v], sum[v]);
+            }
+            if (n >= p.end) continue;
+            if (t.add) {
+                float have[V];
+                load<V>(have, to);
+#pragma unroll
+                for (int v = 0; v < V; v++) sum[v] += have[v];
+            }
+            store<V>(to, sum);
+        }
+    }
+}
+
+/* --- across: s = y x -------------------------------------------------------------------- */
+
+/* A piece's sums, [batches, blocks, m, K]. */
+template <typename T, int K, int M> static __global__ void across_kernel(float *partial, typed y, const T *x, thin t)
+{
+    constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
+    __shared__ float of_warp[WARPS][M * K];
+    static_assert(M * K <= BLOCK, "a thread adds one sum");
+    const lanes<T, K> at;
+    const span p = span_of(t);
+    float sum[M][V] = {};
+    for (int64_t first = p.first; first < p.end; first += BLOCK) {
+        pack<T, V> c[L];
+        float r[M];
+        load_places(c, x, at, t, p, first);
+        load_results(r, y, t, p, first);
+#pragma unroll
+        for (int u = 0; u < L; u++) {
+            float factor[M];
+#pragma unroll
+            for (int i = 0; i < M; i++) factor[i] = __shfl_sync(ALL_LANES, r[i], u * R + at.group);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const float channel = to_float(c[u].at[v]);
+#pragma unroll
+                for (int i = 0; i < M; i++) sum[i][v] = fmaf(factor[i], channel, sum[i][v]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+#pragma unroll
+            for (int mask = L; mask < WARP; mask *= 2) sum[i][v] += __shfl_xor_sync(ALL_LANES, sum[i][v], mask);
+            if (at.group == 0) of_warp[threadIdx.x / WARP][i * K + at.sub * V + v] = sum[i][v];
+        }
+    __syncthreads();
+    const int k = (int)threadIdx.x;
+    if (k >= t.m * K) return;
+    float all = 0;
+    for (int w = 0; w < WARPS; w++) all += of_warp[w][k];
+    partial[(int64_t)blockIdx.x * t.m * K + k] = all;
+}
+
+static __global__ void across_end_kernel(typed s, const float *partial, thin t)
+{
+    const int64_t size = t.m * t.K, n = t.batches * size;
+    const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= n) return;
+    const float *at = partial + i / size * t.blocks * size + i % size;
+    float sum[1] = {0};
+    for (int64_t b = 0; b < t.blocks; b++) sum[0] += at[b * size];
+    if (t.add) sum[0] += element(s, i);
+    store<1>(s, i, sum);
+}
+
+/* --- launching ------------------------------------------------------------------------------- */
+
+template <typename T, int K, int M> static void launch(typed s, typed x, typed y, float *partial, const thin &t, cudaStream_t stream)
+{
+    const unsigned grid = (unsigned)(t.batches * t.blocks);
+    T *places = static_cast<T *>(x.data);
+    if (t.way == THIN_DOWN) down_kernel<T, K, M><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
+    else if (t.way == THIN_UP) up_kernel<T, K, M><<<grid, BLOCK, 0, stream>>>(places, y, s, t);
+    else {
+        across_kernel<T, K, M><<<grid, BLOCK, 0, stream>>>(partial, y, places, t);
+        const unsigned ends = (unsigned)((t.batches * t.m * t.K + BLOCK - 1) / BLOCK);
+        across_end_kernel<<<ends, BLOCK, 0, stream>>>(s, partial, t);
+    }
+}
+
+template <typename T, int K> static void launch_rows(typed s, typed x, typed y, float *partial, const thin &t, cudaStream_t stream)
+{
+    if (t.m == 1) launch<T, K, 1>(s, x, y, partial, t, stream);
+    else launch<T, K, THIN_ROWS>(s, x, y, partial, t, stream);
+}
+
+template <typename T> static cudaError_t launch_depth(typed s, typed x, typed y, float *partial, const thin &t, cudaStream_t stream)
+{
+    switch (t.K) {
+    case 16: launch_rows<T, 16>(s, x, y, partial, t, stream); break;
+    case 32: launch_rows<T, 32>(s, x, y, partial, t, stream); break;
+    case 64: launch_rows<T, 64>(s, x, y, partial, t, stream); break;
+    default: return cudaErrorInvalidValue;
+    }
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_thin(struct typed s, struct typed x, struct typed y, float *partial, struct thin t, cudaStream_t stream)
+{
+    if (t.way == THIN_NONE || !is_aligned(x.data, 16)) return cudaErrorInvalidValue;
+    switch (x.type) {
+    case STORE_F32: return launch_depth<float>(s, x, y, partial, t, stream);
+    case STORE_BF16: return launch_depth<__nv_bfloat16>(s, x, y, partial, t, stream);
+    case STORE_F16: return launch_depth<__half>(s, x, y, partial, t, stream);
+    }
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,92 @@
+/*
+ * nonfinite.c: after a loss or a norm that is not finite: which tensor was the first.
+ *
+ * The step runs again, node by node, and every node's results are looked at, through the staging
+ * buffer a piece at a time where the host cannot touch them. That takes its time, and a run that
+ * comes here is over.
+ */
+#include "train/run.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "train/transfer.h"
+
+/* Elements of n, from `data` on, that are NaN or infinite; with `first` the search ends at one. What
+ * cannot be read has none: the device's own error ends the run then. */
+static int64_t count_nonfinite(struct run *r, const void *data, enum dtype t, int64_t n, bool first)
+{
+    const struct device_ops *ops = r->device.ops;
+    const int64_t room = PLAN_STAGING / (int64_t)dtype_size(t);
+    char *buffer = run_staging(r);
+    struct error e;
+    int64_t bad = 0;
+    for (int64_t at = 0; at < n && !(first && bad); at += room) {
+        int64_t k = min_i64(room, n - at);
+        if (ops->read(&r->device, buffer, (const char *)data + (uint64_t)at * dtype_size(t), (uint64_t)k * dtype_size(t), &e)) return 0;
+        if (transfer_nonfinite(buffer, t, k) < 0) continue;
+        for (int64_t i = 0; i < k; i++) bad += !isfinite(dtype_load(buffer, t, i));
+    }
+    return bad;
+}
+
+static bool operand_finite(struct run *r, const struct operand *x)
+{
+    return !x->data || !dtype_is_float(x->dtype) || !count_nonfinite(r, x->data, x->dtype, operand_elements(x), true);
+}
+
+struct probe {
+    struct run *run;
+    char *out;
+    size_t room;
+};
+
+static void probe_entry(void *context, const struct entry *e)
+{
+    struct probe *p = context;
+    if (p->out[0]) return;
+    const struct graph *g = &p->run->graph;
+    const struct node *n = node_at(g, e->node);
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i] && !tensor_at(g, n->in[i])->node && !operand_finite(p->run, &e->launch.in[i])) {
+            snprintf(p->out, p->room, "%s", graph_name(g, tensor_at(g, n->in[i])->name));
+            return;
+        }
+    for (int o = 0; o < n->nout; o++)
+        if (!operand_finite(p->run, &e->launch.out[o])) {
+            snprintf(p->out, p->room, "%s (%s)", graph_name(g, tensor_at(g, n->out[o])->name), phase_name(n->phase));
+            return;
+        }
+}
+
+/* Parameters stand in forward order, so the last one is the first that backward reaches. After
+ * a fused step no gradient is left: the step runs once more. */
+void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
+{
+    const struct graph *g = &r->graph;
+    out[0] = '\0';
+    for (uint32_t i = g->params.n; i-- > 0 && !out[0];) {
+        const struct param *p = &g->params.at[i];
+        if (!p->grad || storage_of(g, p->grad)->kind != KIND_GRAD) continue;
+        const struct tensor *t = tensor_at(g, p->grad);
+        int64_t n = tensor_elements(t), bad = count_nonfinite(r, tape_address(&r->tape, p->grad), t->dtype, n, false);
+        if (bad) snprintf(out, room, "the gradient of %s (%lld of %lld elements)", graph_name(g, tensor_at(g, p->tensor)->name), (long long)bad, (long long)n);
+    }
+    if (!out[0] && !g->order[PROGRAM_UPDATE].nodes.n) run_find_nonfinite(r, out, room);
+}
+
+void run_find_nonfinite(struct run *r, char *out, size_t room)
+{
+    struct probe p = {r, out, room};
+    struct step_block b;
+    struct error e;
+    out[0] = '\0';
+    if (run_get_step(r, &b, &e)) return;
+    b.found_inf = 1; /* a step that updates weights must not do it again */
+    if (run_put_step(r, &b, &e)) return;
+    r->tape.observe = probe_entry;
+    r->tape.observer = &p;
+    int rc = run_program(r, PROGRAM_STEP, &e);
+    r->tape.observe = NULL;
+    if (rc && !out[0]) snprintf(out, room, "nothing: the step could not be run again (%.120s)", e.text);
+}

@@ -1,0 +1,180 @@
+#!/bin/bash
+# cuda.sh: all that is checked of the CUDA device, on one card, in one call.
+#
+#   bash tests/cuda.sh [PART...]                        from the repository's root, after make all tests; default: all parts
+#   bash tests/cuda.sh sanitize [memcheck] [racecheck]  the op tests under compute-sanitizer
+#
+#   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; alone on the card
+#   ops      every op and the seam against the reference kernels
+#   golden   every family against PyTorch in f32, bf16 and f16
+#   matrix   every technique: the runs that the CPU is tested with (run_curves, run_offload, run_optim, run_precision, run_equal)
+#   plans    plans for this card are those that were stored without it
+#
+#   BUILD=build      the build folder
+#   DEVICE=cuda      cpu: the same checks without a card, to try the scripts
+#   JOBS=            programs at a time; unset: all of them on 8 cores and more, else one for each core
+#   LIMIT=330        seconds that each may take
+#   LOGS=            folder for what the programs print; unset: shown for those that fail
+#
+# Without a card the ops are planned, and everything is counted as skipped. A table of counts comes last.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+export LC_ALL=C BUILD=${BUILD:-build} DEVICE=${DEVICE:-cuda}
+LIMIT=${LIMIT:-330}
+cores=$(nproc)
+JOBS=${JOBS:-$((cores >= 8 ? 32 : cores))}
+tools=$BUILD/tests
+for program in "$BUILD/plimsoll" "$tools/cuda_ops" "$tools/cuda_seam" "$tools/compare" "$tools/json_get"; do
+    [ -x "$program" ] || { echo "cuda.sh: no $program: run make all tests first" >&2; exit 2; }
+done
+logs=${LOGS:-$(mktemp -d)} || exit 2
+mkdir -p "$logs" || exit 2
+[ -n "${LOGS:-}" ] || trap 'rm -rf "$logs"' EXIT
+on=()
+[ "$DEVICE" = cuda ] || on=(--device "$DEVICE")
+
+# No row has this name: nothing runs, and the first line says whether there is a card.
+has_card() { [ "$DEVICE" = cpu ] || "$tools/cuda_ops" no_row | grep -q 'device cuda: running'; }
+
+# --- programs beside each other -----------------------------------------------------------------
+
+names=()
+running=0
+# start NAME COMMAND...: waits for a free place, not for the program.
+start() {
+    local name=$1
+    shift
+    if ((running >= JOBS)); then wait -n; running=$((running - 1)); fi
+    names+=("$name")
+    running=$((running + 1))
+    {
+        local from=$SECONDS status=0
+        timeout "$LIMIT" "$@" >"$logs/$name.log" 2>&1 || status=$?
+        echo "$status $((SECONDS - from))" >"$logs/$name.status"
+    } &
+}
+finish() { wait; running=0; }
+
+# A program counts in its last line, 'N passed, M failed[, K skipped]'; one that fails and counts no failure is one.
+passed=0 failed=0 skipped=0
+row() {
+    local name=$1 status=1 seconds=0 p=0 f=0 s=0
+    [ ! -f "$logs/$name.status" ] || read -r status seconds <"$logs/$name.status"
+    read -r p f s < <(awk '/^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/ { p = $1; f = $3; s = $5 } END { print p + 0, f + 0, s + 0 }' "$logs/$name.log")
+    if ((f == 0)) && ((status != 0 || p + s == 0)); then f=1; fi
+    if ((status == 124)); then echo "stopped after $LIMIT seconds" >>"$logs/$name.log"; fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    ((f == 0)) || failing+=("$name")
+    table+=$(printf '%-4s %-26s %5d passed %4d failed %5d skipped %4d s' "$( ((f)) && echo FAIL || echo ok)" "$name" "$p" "$f" "$s" "$seconds")$'\n'
+}
+failing=()
+table=
+report() {
+    local name
+    for name in "${names[@]}"; do row "$name"; done
+    for name in ${failing[@]+"${failing[@]}"}; do
+        echo "--- $name: what failed"
+        grep -A 6 -E '^FAIL|FAILED|Error|ERROR SUMMARY: [1-9]|hazards displayed|CHECK|stopped after' "$logs/$name.log" | head -n 40 | cut -c 1-220
+    done
+    printf '%s' "$table"
+    echo "$passed passed, $failed failed, $skipped skipped"
+    ((failed == 0))
+}
+
+# --- parts -------------------------------------------------------------------------------------------
+
+part_steady() { start cuda_steady bash tests/cuda_steady.sh; finish; }
+part_ops() {
+    start cuda_seam "$tools/cuda_seam" ${on[@]+"${on[@]}"}
+    start cuda_ops "$tools/cuda_ops" ${on[@]+"${on[@]}"}
+}
+part_golden() {
+    local p
+    for p in f32 bf16 f16; do start "golden-$p" env PRECISION=$p FLAGS="--set device.kind=$DEVICE" sh tests/golden.sh; done
+}
+part_matrix() {
+    local s
+    for s in offload curves optim precision equal; do start "run_$s" bash tests/run_$s.sh; done
+}
+part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
+
+# --- compute-sanitizer -------------------------------------------------------------------------------
+
+# Cases that bring every kernel once, dealt to programs of one process each. A program passes when its
+# cases pass and the tool's every summary has nothing.
+judge() {
+    awk '
+        /ERROR SUMMARY:/ { n++; if ($0 !~ /ERROR SUMMARY: 0 errors/) bad++ }
+        /RACECHECK SUMMARY:/ { n++; if ($0 !~ /SUMMARY: 0 hazards/) bad++ }
+        /^[0-9]+ passed, [0-9]+ failed/ { cases = $1; wrong = $3 }
+        END {
+            if (!n) print "FAIL  no summary of the tool"
+            if (bad) print "FAIL  " bad " of " n " processes have errors or hazards"
+            if (bad || !n || wrong || !cases) { print cases + 0 " passed, " wrong + bad + !n " failed"; exit 1 }
+            print cases " passed, 0 failed" }' "$1" >"$1.end"
+    local status=$?
+    cat "$1.end" >>"$1"
+    rm -f "$1.end"
+    return $status
+}
+checked() { # TOOL COMMAND...
+    local tool=$1 out
+    out=$(mktemp) || return 2
+    shift
+    compute-sanitizer --tool "$tool" --print-limit 20 "$@" >"$out" 2>&1
+    judge "$out"
+    local status=$?
+    cat "$out"
+    rm -f "$out"
+    return $status
+}
+if [ "${1:-}" = checked ]; then shift; checked "$@"; exit; fi # one of our own programs, below
+
+sanitize() {
+    local tool g groups=12 all row
+    command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+    command -v compute-sanitizer >/dev/null || { echo 'cuda.sh: no compute-sanitizer on the PATH' >&2; return 2; }
+    mapfile -t all < <("$tools/cuda_ops" --cover --list | sed -n 's/^row //p')
+    for tool; do
+        for ((g = 0; g < groups; g++)); do
+            local mine=()
+            for ((row = g; row < ${#all[@]}; row += groups)); do mine+=("${all[row]}"); done
+            start "$tool-$g" bash tests/cuda.sh checked "$tool" "$tools/cuda_ops" ${on[@]+"${on[@]}"} --cover --jobs 0 "${mine[@]}"
+        done
+        start "$tool-seam" bash tests/cuda.sh checked "$tool" "$tools/cuda_seam" --small ${on[@]+"${on[@]}"}
+        finish
+    done
+}
+
+# --- what was asked for ------------------------------------------------------------------------------
+
+if [ "${1:-}" = sanitize ]; then
+    shift
+    has_card || { echo 'skip: no CUDA card'; echo '0 passed, 0 failed, 1 skipped'; exit 0; }
+    (($#)) || set -- memcheck racecheck
+    LIMIT=${LIMIT_EACH:-240}
+    sanitize "$@" || exit 2
+    report
+    exit
+fi
+(($#)) || set -- steady ops golden matrix plans
+for part; do
+    case $part in
+        steady | ops | golden | matrix | plans) ;;
+        *) echo "cuda.sh: no part $part: steady ops golden matrix plans, or sanitize" >&2; exit 2 ;;
+    esac
+done
+if ! has_card; then
+    echo 'skip: no CUDA card here; ops are planned, DEVICE=cpu tries the rest'
+    part_ops
+    finish
+    part_plans
+    finish
+    report
+    exit
+fi
+# Made once, before programs beside each other would make it.
+bash -c '. tests/run_lib.sh; preload fault' || exit 2
+for part; do "part_$part"; done
+finish
+report

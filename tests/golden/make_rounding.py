@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""How far 16-bit arithmetic takes each golden case from its float32 numbers: rounding.txt.
+
+    python tests/golden/make_rounding.py [--only CASE]... [--seeds K]
+
+Run it from the repository's root, after the scripts that make the cases. Tolerances for bf16 and
+f16 cannot be one number: a logit sees a few roundings, a gradient behind a saturated softmax is mostly
+rounding. So each case is asked itself, by random rounding: the reference runs in float32, and every
+result of an op (forward and backward; weights and float inputs as well) gets a relative error drawn
+uniformly from [-u, u], where u is the unit roundoff of the type, 2^-8 for bf16 and 2^-11 for f16. What is
+below the smallest normal of f16 gets the absolute error of its grid, 2^-25. That is
+what rounding to nearest does to a result of no special value, without its luck: a number whose rounding
+happens to be small here is large for the next seed.
+
+Over K seeds the root of the mean square of a tensor's error, relative as tests/compare.c counts it, is
+what one standard deviation is for a number; the tests allow 4 of them on top of the float32 bound. No
+implementation of ours takes part. A fused kernel rounds less often than these ops do, with one exception
+that is put in: the gradient of a softmax inside attention takes the sum over keys of P dP as the product of the
+output o, which is stored in 16 bits, with its gradient. That sum over a head's numbers walks at random
+by u times its terms, and is of their products' size, dP, itself; so it gets an error of u times the largest dP.
+
+    rounding.txt     NAME bf16 f16, one tensor a line; `loss.N` and `grad_norm.N` for step N of a run
+"""
+import argparse
+import json
+import math
+import os
+import sys
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
+
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+from transformers.utils import logging
+
+import make_llama
+import make_sam
+import make_tinyvit
+import make_towers
+import make_train
+
+TYPES = {"bf16": (2.0 ** -8, 0.0), "f16": (2.0 ** -11, 2.0 ** -25)}  # unit roundoff, half of the smallest step
+TINY = 1e-7  # as in tests/compare.c
+HERE = make_llama.HERE
+
+
+class Rounding(TorchDispatchMode):
+    """Every op's floating results, unless they only view or move what was rounded before, or come
+    from constants alone: places of a grid are exact."""
+
+    MOVES = {"t", "transpose", "view", "_unsafe_view", "permute", "expand", "slice", "select", "unsqueeze", "squeeze", "cat", "stack",
+             "clone", "detach", "copy", "alias", "_to_copy", "split", "split_with_sizes", "unbind", "as_strided", "index", "gather",
+             "repeat", "roll", "zeros_like", "ones_like", "empty_like", "new_zeros", "new_empty", "full", "full_like", "scalar_tensor",
+             "zeros", "ones", "arange", "rand", "randn", "empty", "constant_pad_nd", "masked_fill", "where", "neg", "embedding",
+             "slice_backward", "select_backward", "unfold", "reshape", "narrow", "relu", "threshold_backward", "max", "amax", "index_select"}
+
+    def __init__(self, kind, seed):
+        super().__init__()
+        self.unit, self.step = TYPES[kind]
+        self.generator = torch.Generator().manual_seed(seed)
+        self.seen = WeakTensorKeyDictionary()  # what follows from weights and pictures
+
+    def noise(self, x):
+        with torch.no_grad():
+            r = torch.rand(x.shape, generator=self.generator, dtype=torch.float32) * 2 - 1
+            y = x + r * (x.abs() * self.unit).clamp_min(self.step) * (x != 0)
+        self.seen[y] = True
+        return y
+
+    def follow(self, x, moved):
+        if not isinstance(x, torch.Tensor) or x.dtype != torch.float32 or not x.numel():
+            return x
+        if not moved:
+            return self.noise(x)
+        self.seen[x] = True
+        return x
+
+    def softmax_backward(self, grad, output, dim, dtype=None):
+        r = torch.rand(grad.sum(dim, keepdim=True).shape, generator=self.generator) * 2 - 1
+        inner = (grad * output).sum(dim, keepdim=True) + r * self.unit * grad.abs().amax(dim, keepdim=True)
+        return output * (grad - inner)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ == "_softmax_backward_data":
+            return self.noise(self.softmax_backward(*args, **(kwargs or {})))
+        out = func(*args, **(kwargs or {}))
+        if not any(isinstance(x, torch.Tensor) and x in self.seen for x in tree_leaves((args, kwargs))):
+            return out
+        name = func.overloadpacket.__name__
+        moved = name in self.MOVES or name.endswith("_") and not name.endswith("__")  # in place: running statistics, sums of gradients
+        if isinstance(out, (tuple, list)):
+            return type(out)(self.follow(x, moved) for x in out)
+        return self.follow(out, moved)
+
+
+def rounded_weights(mode, model):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.data = mode.noise(p.data)
+            mode.seen[p] = True
+    return model
+
+
+def with_weights(module, mode, run):
+    """run(), with the weights rounded behind module.load_model and every op's result."""
+    load = module.load_model
+
+    def load_rounded(*arguments):
+        with torch.utils._python_dispatch._disable_current_modes():
+            return rounded_weights(mode, load(*arguments))
+    module.load_model = load_rounded
+    try:
+        with mode:
+            return run()
+    finally:
+        module.load_model = load
+
+
+def numbers(folder, name, mode):
+    """The case's reference, computed with rounding; mode None: without."""
+    batch = load_file(os.path.join(folder, "batch.safetensors"))
+    off = mode or Rounding("bf16", 0)
+    if not mode:
+        off.unit = off.step = 0.0
+    batch = {n: off.noise(t.float()) if t.is_floating_point() and n == "pixel_values" else t for n, t in batch.items()}
+    if name in make_towers.CASES:
+        c = make_towers.CASES[name]
+        return with_weights(make_towers, off, lambda: make_towers.reference(folder, c, batch["pixel_values"]))
+    if name in make_sam.CASES:
+        return with_weights(make_sam, off, lambda: make_sam.reference(folder, make_sam.CASES[name], batch))
+    if name in make_tinyvit.CASES:
+        weights = load_file(os.path.join(folder, "model.safetensors"))
+        statistics = (".running_mean", ".running_var")  # stay in float32
+        weights = {n: off.noise(t.float()) if t.is_floating_point() and not n.endswith(statistics) else t for n, t in weights.items()}
+        with off:
+            return make_tinyvit.reference(make_tinyvit.CASES[name], weights, batch)[0]
+    return with_weights(make_llama, off, lambda: make_llama.reference(folder, batch))
+
+
+def distances(got, expect):
+    total = math.sqrt(sum(float(t.double().norm()) ** 2 for n, t in expect.items() if n.startswith("grad.")))
+    out = {}
+    for name, want in expect.items():
+        norm = float(want.double().norm())
+        scale = total if name.startswith("grad.") and norm < TINY * total else norm
+        error = float((got[name].double() - want.double()).norm())
+        out[name] = error / scale if scale > 0 else error
+    return out
+
+
+def run_distances(folder, mode):
+    """Of ten steps: weights are rounded for forward and backward, masters and the update are float32."""
+    with open(os.path.join(folder, "run.yaml")) as f:
+        run = yaml.safe_load(f)
+    load = make_train.load_model
+
+    def load_hooked(*arguments):
+        model = load(*arguments)
+        forward, masters = model.forward, {}
+
+        def rounded_forward(**inputs):
+            for p in model.parameters():
+                masters[p] = p.data
+                p.data = mode.noise(p.data)
+                mode.seen[p] = True
+            with mode:
+                out = forward(**inputs)
+            return Loss(out.loss, mode, masters)
+        model.forward = rounded_forward
+        return model
+    make_train.load_model = load_hooked
+    try:
+        records = make_train.train(run)
+    finally:
+        make_train.load_model = load
+    with open(os.path.join(folder, "losses.json")) as f:
+        steps = json.load(f)["steps"]
+    return {f"{key}.{s['step']}": abs(r[key] - s[key]) / abs(s[key]) for s, r in zip(steps, records) for key in ("loss", "grad_norm")}
+
+
+class Loss:
+    """What train() asks of a model's output: a loss whose backward rounds and brings the masters back."""
+
+    def __init__(self, loss, mode, masters):
+        self.loss, self.value, self.mode, self.masters = self, loss, mode, masters
+
+    def backward(self):
+        with self.mode:
+            self.value.backward()
+        for p, master in self.masters.items():
+            p.data = master
+
+    def detach(self):
+        return self.value.detach()
+
+
+def measure(folder, name, kind, seed):
+    mode = Rounding(kind, seed)
+    if os.path.exists(os.path.join(folder, "losses.json")):
+        return run_distances(folder, mode)
+    return distances(numbers(folder, name, mode), load_file(os.path.join(folder, "expect.safetensors")))
+
+
+def make_case(folder, name, seeds):
+    table = {}
+    for kind in TYPES:
+        for seed in range(seeds):
+            for tensor, error in measure(folder, name, kind, seed).items():
+                table.setdefault(tensor, dict.fromkeys(TYPES, 0.0))[kind] += error * error / seeds
+    with open(os.path.join(folder, "rounding.txt"), "w") as f:
+        for tensor, sums in table.items():
+            f.write(f"{tensor} {math.sqrt(sums['bf16']):.2g} {math.sqrt(sums['f16']):.2g}\n")
+    worst = [max((math.sqrt(s[k]), n) for n, s in table.items()) for k in TYPES]
+    print(f"{name:14} {len(table):4}  bf16 {worst[0][0]:8.1e} {worst[0][1]:70} f16 {worst[1][0]:8.1e}", flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--only", action="append", metavar="CASE")
+    p.add_argument("--seeds", type=int, default=12, metavar="K")
+    a = p.parse_args()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    for name in sorted(os.listdir(HERE)):
+        folder = os.path.join(HERE, name)
+        if not any(os.path.exists(os.path.join(folder, f)) for f in ("expect.safetensors", "losses.json")) or (a.only and name not in a.only):
+            continue
+        make_case(folder, name, a.seeds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

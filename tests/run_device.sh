@@ -1,0 +1,68 @@
+#!/bin/bash
+# Which device a run takes, and what is said where there is no driver, an old one, or no card. A stub
+# in the driver's place (stub_driver.c) shows the latter two without either.
+# shellcheck source-path=SCRIPTDIR
+. tests/run_lib.sh
+
+plug_in=$BUILD/plimsoll-cuda.so
+sed 's/^device:.*//' "$golden/run.yaml" >"$tmp/auto.yaml" # a path in it is from here
+grep -q 'device' "$tmp/auto.yaml" && { echo 'run.yaml names a device in another way'; exit 2; }
+
+# with_stub COMMAND...: the driver is the stub.
+with_stub() { env LD_LIBRARY_PATH="$tmp/driver:${LD_LIBRARY_PATH:-}" "$@"; }
+needs_plug_in() {
+    if [ ! -e "$plug_in" ]; then echo 'the build has no CUDA'; return 77; fi
+    [ -e "$tmp/driver/libcuda.so.1" ] && return 0
+    mkdir -p "$tmp/driver" && ${CC:-cc} -std=c11 -Wall -Wextra -Werror -O2 -fPIC -shared tests/stub_driver.c -o "$tmp/driver/libcuda.so.1"
+}
+# A card may be here; to these checks it is not.
+export CUDA_VISIBLE_DEVICES=
+has_driver() { ldconfig -p 2>/dev/null | grep -q libcuda.so.1; }
+
+auto_is_cpu() { expect 0 '^device auto: the CPU: (this build has no CUDA|there is no NVIDIA driver|no NVIDIA card is visible)' "$binary" plan "$tmp/auto.yaml"; cat "$tmp/err"; }
+check 'auto without a card is the CPU, and says why' auto_is_cpu
+auto_trains() { expect 0 '^device auto: the CPU' "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/run" && [ "$(grep -c '^device' "$tmp/err")" = 1 ]; }
+check 'auto trains there, and says so once' auto_trains
+cpu_is_silent() { expect 0 '' "$binary" plan "$tmp/auto.yaml" --set device=cpu && ! grep '^device' "$tmp/err"; }
+check 'device: cpu asks for no card' cpu_is_silent
+
+cuda_plans() { expect 0 '^device cuda: planned for an h200: ' "$binary" plan "$tmp/auto.yaml" --set device=cuda --json && grep -q '"h200"' "$tmp/out"; }
+check 'device: cuda can be planned without a card' cuda_plans
+absent_card() {
+    local rc=1
+    [ -e "$plug_in" ] || rc=2
+    expect "$rc" 'device: cuda: .*set device: cpu' "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
+}
+check 'device: cuda does not start without one' absent_card
+
+no_driver() {
+    needs_plug_in || return
+    if has_driver; then echo 'there is a driver'; return 77; fi
+    expect 1 'device: cuda: there is no NVIDIA driver \(libcuda.so.1 is not found\)' "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
+}
+check 'no driver' no_driver
+old_driver() {
+    needs_plug_in || return
+    STUB_DRIVER=11040 expect 1 'device: cuda: the NVIDIA driver supports CUDA 11.4, this build needs [0-9]+.[0-9]+: update the driver' \
+        with_stub "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
+}
+check 'a driver that is too old' old_driver
+no_card() {
+    needs_plug_in || return
+    expect 1 'device: cuda: no NVIDIA card is visible \(CUDA_VISIBLE_DEVICES is ""\): nvidia-smi' \
+        with_stub "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
+}
+check 'a driver and no card that is visible' no_card
+auto_no_card() { needs_plug_in || return; expect 0 '^device auto: the CPU: no NVIDIA card is visible' with_stub "$binary" plan "$tmp/auto.yaml"; }
+check 'auto with a driver and no card is the CPU' auto_no_card
+
+old_card() {
+    local card=(--set device.kind=cuda --set device.profile=t4 --set memory.precision=auto)
+    expect 2 'memory.precision bf16: t4 has no bf16 arithmetic.*f16' "$binary" plan "$tmp/auto.yaml" "${card[@]}" --set memory.precision=bf16 || return 1
+    expect 0 '' "$binary" plan "$tmp/auto.yaml" "${card[@]}" --json && grep -q '"precision": "f16"' "$tmp/out" || { echo 'auto is not f16'; return 1; }
+    expect 0 '' "$binary" plan "$tmp/auto.yaml" "${card[@]}" --compare && grep -q '^+ f16' "$tmp/out" || { echo 'no f16 in --compare'; return 1; }
+    expect 0 '' "$binary" plan "$tmp/auto.yaml" --set device.kind=cuda --set device.profile=l4 --set memory.precision=auto --json && grep -q '"precision": "bf16"' "$tmp/out"
+}
+check 'a card without bf16: auto is f16, bf16 is refused' old_card
+
+summary

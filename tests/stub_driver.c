@@ -1,0 +1,41 @@
+/*
+ * stub_driver.c: a libcuda.so.1 with no card behind it, so that a machine that has neither can show
+ * what is said about drivers and cards (run_device.sh). It answers what CUDA's runtime asks first and
+ * fails from there on as a driver without a card does.
+ *
+ *     STUB_DRIVER=13000   the CUDA version it claims
+ */
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, NO_DEVICE = 100 }; /* cuda.h's numbers */
+
+int cuInit(unsigned flags);
+int cuDriverGetVersion(int *version);
+int cuGetProcAddress_v2(const char *symbol, void **out, int version, unsigned long long flags, int *status);
+
+int cuInit(unsigned flags)
+{
+    (void)flags;
+    return NO_DEVICE;
+}
+
+int cuDriverGetVersion(int *version)
+{
+    const char *claimed = getenv("STUB_DRIVER");
+    *version = claimed && *claimed ? atoi(claimed) : 13000;
+    return SUCCESS;
+}
+
+static int fail(void) { return NO_DEVICE; }
+
+int cuGetProcAddress_v2(const char *symbol, void **out, int version, unsigned long long flags, int *status)
+{
+    (void)version, (void)flags;
+    *out = !strcmp(symbol, "cuInit")               ? (void *)cuInit
+         : !strcmp(symbol, "cuDriverGetVersion")   ? (void *)cuDriverGetVersion
+         : !strcmp(symbol, "cuGetProcAddress")     ? (void *)cuGetProcAddress_v2
+                                                   : (void *)fail;
+    if (status) *status = 0;
+    return SUCCESS;
+}

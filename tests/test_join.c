@@ -1,0 +1,84 @@
+/*
+ * test_join.c: gradients of slices that make up the whole are joined, and the bits stay; those of
+ * slices that overlap, leave gaps or are read elsewhere are summed as before.
+ */
+#include "optest.h"
+
+#include "passes/passes.h"
+
+enum { WIDE = 12, DEEP = 4 };
+
+struct cutting {
+    const char *what;
+    int64_t from[4], length[4];
+    int axis;
+    bool joined;
+};
+
+static const struct cutting cuts[] = {
+    {"three thirds", {0, 4, 8}, {4, 4, 4}, 0, true},
+    {"out of order, unequal", {7, 0, 3}, {5, 3, 4}, 0, true},
+    {"four, the other axis", {0, 1, 2, 3}, {1, 1, 1, 1}, 1, true},
+    {"a gap", {0, 8}, {4, 4}, 0, false},
+    {"the end is missing", {0, 4}, {4, 4}, 0, false},
+    {"an overlap", {0, 4, 6}, {6, 4, 6}, 0, false},
+};
+
+/* The loss has each slice times itself, so that gradients differ from place to place. */
+static void build(struct rig *r, const struct cutting *c, bool join)
+{
+    struct graph *g = &r->graph;
+    memset(r, 0, sizeof *r);
+    graph_init(g);
+    g->at.program = PROGRAM_STEP;
+    id w = graph_param(g, "w", DT_F32, 2, (int64_t[]){WIDE, DEEP}, (struct init){INIT_NORMAL, 1, 0}), loss = 0;
+    for (int i = 0; i < 4 && c->length[i]; i++) {
+        id part = op_dense(g, op_slice(g, w, c->axis, c->from[i], c->length[i]));
+        id term = op_sum(g, op_mul(g, part, part));
+        loss = loss ? op_add(g, loss, term) : term;
+    }
+    graph_output(g, "loss", loss);
+    const struct settings s = {.micro_batch = 1, .accumulation = 1, .precision = DT_F32, .head_chunks = 1};
+    pass_differentiate(g, &s);
+    graph_verify(g, "differentiate");
+    if (join) pass_join(g, &s);
+    graph_verify(g, "join");
+    rig_open(r, DEVICE_REF);
+    rig_run(r);
+}
+
+static int count(const struct graph *g, enum op op)
+{
+    int n = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op == op;
+    return n;
+}
+
+static void test_cuts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(cuts); i++) {
+        const struct cutting *c = &cuts[i];
+        struct rig a, b;
+        build(&a, c, false);
+        build(&b, c, true);
+        const int pads = count(&a.graph, OP_PAD);
+        if (pads < 2) fail_msg("%s: %d PADs before", c->what, pads);
+        if (count(&b.graph, OP_CONCAT) != c->joined || count(&b.graph, OP_PAD) != (c->joined ? 0 : pads))
+            fail_msg("%s: %d CONCATs and %d PADs", c->what, count(&b.graph, OP_CONCAT), count(&b.graph, OP_PAD));
+        double *x = rig_read(&a, rig_param(&a, "w")->grad), *y = rig_read(&b, rig_param(&b, "w")->grad);
+        for (int k = 0; k < WIDE * DEEP; k++)
+            if (x[k] != y[k]) fail_msg("%s: [%d] is %g, the sum says %g", c->what, k, y[k], x[k]);
+        mem_free(x);
+        mem_free(y);
+        rig_close(&a);
+        rig_close(&b);
+    }
+}
+
+int main(void)
+{
+    seed_begin();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
