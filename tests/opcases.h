@@ -201,12 +201,19 @@ static const struct opcase case_BMM = {
 
 /* --- norms, position, activation ------------------------------------------------------------ */
 
+/* n[3]: what is normalised is no parameter itself, so its gradient may be anywhere. */
+static id norm_input(struct scene *s, const int64_t *n)
+{
+    id x = param(s, "x", DIM(n[0], n[1], n[2]));
+    return n[3] ? op_scale(&s->g, x, 1) : x;
+}
+
 static id build_rmsnorm(struct scene *s, const int64_t *n)
 {
     union attr a = {.rmsnorm = {1e-3f}};
     s->length = (double)max_i64(n[0] * n[1], n[2]);
     s->unit = 1; /* with one column y is x / |x|: the terms of dx cancel */
-    id node = graph_emit(&s->g, OP_RMSNORM, &a, (id[]){param(s, "x", DIM(n[0], n[1], n[2])), param(s, "w", DIM(n[2]))}, 2);
+    id node = graph_emit(&s->g, OP_RMSNORM, &a, (id[]){norm_input(s, n), param(s, "w", DIM(n[2]))}, 2);
     watch_all(s, node);
     return out_of(s, node, 0);
 }
@@ -214,13 +221,31 @@ static id build_rmsnorm(struct scene *s, const int64_t *n)
     .card = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}}, .bench = {2, 512, 768}
 static const struct opcase case_RMSNORM = {build_rmsnorm, NORM_SHAPES};
 
+/* n[3]: a gradient is added to the norm's. In the forward test it is given; in the others x goes past the
+ * norm, too, and pass_residual puts there what comes back. */
+static id build_norm_bwd(struct scene *s, const int64_t *n, id (*build)(struct scene *, const int64_t *))
+{
+    id y = build_backward(s, n, build), x = y ? node_at(&s->g, tensor_at(&s->g, y)->node)->in[0] : 0;
+    if (!n[3]) return y;
+    s->roundings = 4; /* y and the sum, and their gradients */
+    if (y) return op_add(&s->g, y, x);
+    id add = param(s, "add", DIM(n[0], n[1], n[2]));
+    struct node *last = node_at(&s->g, s->g.nodes.n - 1);
+    last->in[last->nin++] = add;
+    return 0;
+}
+#define NORM_BWD_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}, {2, 3, 5, 1}, {1, 2, 64, 1}, {3, 1, 1, 1}}, \
+    .large = {{3, 43, 129}, {1, 9, 296}, {3, 43, 129, 1}, {1, 9, 296, 1}}, \
+    .card = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}, {1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, \
+             {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}}, .bench = {2, 512, 768}
+
 static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
 {
-    id y = build_backward(s, n, build_rmsnorm);
+    id y = build_norm_bwd(s, n, build_rmsnorm);
     if (s->forward) s->unit = 4 / sqrt((double)n[2]);
     return y;
 }
-static const struct opcase case_RMSNORM_BWD = {build_rmsnorm_bwd, NORM_SHAPES};
+static const struct opcase case_RMSNORM_BWD = {build_rmsnorm_bwd, NORM_BWD_SHAPES};
 
 static id build_rope(struct scene *s, const int64_t *n)
 {
@@ -545,6 +570,7 @@ static struct scene scene_of(const struct row *row, const int64_t *n, enum dtype
         graph_output(&s.g, "loss", loss);
         graph_verify(&s.g, "build");
         graph_differentiate(&s.g, PROGRAM_STEP, loss);
+        pass_residual(&s.g, NULL);
     }
     graph_verify(&s.g, "differentiate");
     return s;

@@ -74,7 +74,8 @@ static void layernorm_run(const struct launch *l)
 /* --- backward -----------------------------------------------------------------
  *
  * With h = (x - mean) r and g = dy w (derivation beside vjp_layernorm):
- *     dx = r (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,  db = of dy.
+ *     dx = r (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,  db = of dy,
+ * and to dx is added what reaches x past the norm.
  */
 
 static bool layernorm_bwd_match(const struct query *q)
@@ -120,10 +121,10 @@ static void layernorm_row_sums(const struct launch *l, struct norm_row *row, flo
     }
 }
 
-/* Second pass: dx, which may lie on dy. */
+/* Second pass: dx, which may lie on any of what it is made from. */
 static void layernorm_row_dx(const struct launch *l, const struct norm_row *row)
 {
-    float ds[TILE], xs[TILE], ws[TILE];
+    float ds[TILE], xs[TILE], ws[TILE], as[TILE];
     const float mean = row->mean, rstd = row->rstd;
     const float g = (float)(row->g / (double)row->C), gh = (float)(row->gh / (double)row->C);
     for (int64_t c = 0; c < row->C; c += TILE) {
@@ -131,9 +132,15 @@ static void layernorm_row_dx(const struct launch *l, const struct norm_row *row)
         const float *d = row_view(&l->in[0], row->at + c, n, ds);
         const float *x = row_view(&l->in[1], row->at + c, n, xs);
         const float *w = row_view(&l->in[2], c, n, ws);
+        const float *add = launch_has(l, 5) ? row_view(&l->in[5], row->at + c, n, as) : NULL;
         float *dx = row_place(&l->out[0], row->at + c, ds);
+        if (add) {
 #pragma omp simd
-        for (int i = 0; i < n; i++) dx[i] = rstd * (d[i] * w[i] - g - (x[i] - mean) * rstd * gh);
+            for (int i = 0; i < n; i++) dx[i] = rstd * (d[i] * w[i] - g - (x[i] - mean) * rstd * gh) + add[i];
+        } else {
+#pragma omp simd
+            for (int i = 0; i < n; i++) dx[i] = rstd * (d[i] * w[i] - g - (x[i] - mean) * rstd * gh);
+        }
         row_store(&l->out[0], row->at + c, n, dx);
     }
 }

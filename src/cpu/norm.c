@@ -61,6 +61,7 @@ static void rmsnorm_run(const struct launch *l)
  * With r = rstd and y_i = x_i r w_i:  dr/dx_j = -r^3 x_j / C, so
  *     dx_j = r w_j dy_j - x_j r^3 / C * sum_i(w_i dy_i x_i)
  *     dw_i = sum over rows of dy_i x_i r
+ * and to dx is added what reaches x past the norm.
  */
 
 static bool rmsnorm_bwd_match(const struct query *q)
@@ -96,18 +97,24 @@ static double rmsnorm_row_sums(const struct launch *l, int64_t r, int64_t C, flo
     return total;
 }
 
-/* Second pass: dx = rstd w dy - x k. */
+/* Second pass: dx = rstd w dy - x k, + add; it may lie on any of them. */
 static void rmsnorm_row_dx(const struct launch *l, int64_t r, int64_t C, float rstd, float k)
 {
-    float ds[TILE], xs[TILE], ws[TILE];
+    float ds[TILE], xs[TILE], ws[TILE], as[TILE];
     for (int64_t c = 0; c < C; c += TILE) {
         int n = row_tile(C - c);
         const float *d = row_view(&l->in[0], r * C + c, n, ds);
         const float *x = row_view(&l->in[1], r * C + c, n, xs);
         const float *w = row_view(&l->in[2], c, n, ws);
+        const float *add = launch_has(l, 4) ? row_view(&l->in[4], r * C + c, n, as) : NULL;
         float *dx = row_place(&l->out[0], r * C + c, ds);
+        if (add) {
 #pragma omp simd
-        for (int i = 0; i < n; i++) dx[i] = rstd * w[i] * d[i] - x[i] * k;
+            for (int i = 0; i < n; i++) dx[i] = rstd * w[i] * d[i] - x[i] * k + add[i];
+        } else {
+#pragma omp simd
+            for (int i = 0; i < n; i++) dx[i] = rstd * w[i] * d[i] - x[i] * k;
+        }
         row_store(&l->out[0], r * C + c, n, dx);
     }
 }

@@ -85,7 +85,8 @@ static void ref_layernorm_bwd(const struct launch *l)
         }
         for (int64_t c = 0; c < C; c++)
             ref_put(&l->out[0], r * C + c,
-                    ref_get(&l->in[4], r) * (ref_get(dy, r * C + c) * ref_get(w, c) - g - ref_normal(l, r * C + c, C) * gh));
+                    ref_get(&l->in[4], r) * (ref_get(dy, r * C + c) * ref_get(w, c) - g - ref_normal(l, r * C + c, C) * gh) +
+                        ref_get_acc(l, 5, r * C + c));
     }
 }
 

@@ -88,7 +88,7 @@ static void ref_rmsnorm_bwd(const struct launch *l)
         for (int64_t c = 0; c < C; c++)
             ref_put(&l->out[0], r * C + c,
                     inv * ref_get(w, c) * ref_get(dy, r * C + c) -
-                        ref_get(x, r * C + c) * inv * inv * inv / (double)C * sum);
+                        ref_get(x, r * C + c) * inv * inv * inv / (double)C * sum + ref_get_acc(l, 4, r * C + c));
     }
 }
 

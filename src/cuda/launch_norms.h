@@ -18,15 +18,15 @@ struct norm_stats {
 };
 cudaError_t cuda_norm(void *y, struct norm_stats stats, const void *x, struct typed w, struct typed b, enum store type,
                       int64_t rows, int64_t C, float eps, cudaStream_t stream);
-/* dx may be dy; db NULL with mean NULL. partial: norm_partial floats. */
-cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, struct typed w,
+/* add, of the rows' type or NULL, is added to dx, which may be any of the inputs; db NULL with mean NULL. partial: norm_partial floats. */
+cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, struct typed w, const void *add,
                           struct norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
 
 /* norm_packs.cu: the two above where norm_in_packs, all is aligned, and w and b have the rows' type. */
 cudaError_t cuda_norm_packs(void *y, struct norm_stats stats, const void *x, const void *w, const void *b, enum store type, int64_t rows,
                             int64_t C, float eps, cudaStream_t stream);
 cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,
-                                struct norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
+                                const void *add, struct norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
 
 /* Results may lie on inputs. */
 cudaError_t cuda_l2norm(void *y, const void *x, enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream);

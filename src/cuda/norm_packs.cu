@@ -196,11 +196,13 @@ template <int V> static __device__ inline void put_columns(float *partial, const
     store<V>(partial + c, total);
 }
 
-template <bool CENTRED, typename T, int THREADS>
+template <bool CENTRED, bool ADD, typename T, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
-    norm_packs_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, const T *w, norm_stats stats, int64_t rows, int64_t C, int lanes)
+    norm_packs_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, const T *w, const T *add, norm_stats stats, int64_t rows, int64_t C,
+                          int lanes)
 {
     constexpr int V = PACK<T>, SUMS = CENTRED ? 2 : 1, ROWS = rows_at_once(THREADS);
+    constexpr bool EARLY = ADD && THREADS <= MOST; /* `add` comes with the rest, where there are registers for it */
     __shared__ meeting<SUMS * ROWS> meet;
     const int group = lanes ? (int)threadIdx.x / lanes : 0, groups = lanes ? (int)blockDim.x / lanes : 1;
     const int64_t c = (int64_t)(lanes ? (int)threadIdx.x & (lanes - 1) : (int)threadIdx.x) * V;
@@ -211,7 +213,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (live) load<V>(s, w + c);
     for (int64_t base = (int64_t)blockIdx.x * groups * ROWS; base < rows; base += (int64_t)gridDim.x * groups * ROWS) {
         const int64_t row = base + group * ROWS;
-        uint4 d[ROWS], a[ROWS];
+        uint4 d[ROWS], a[ROWS], more[EARLY ? ROWS : 1];
         float mean[ROWS], rstd[ROWS], sums[SUMS * ROWS];
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
@@ -219,6 +221,8 @@ static __global__ void __launch_bounds__(THREADS)
             d[j] = a[j] = make_uint4(0, 0, 0, 0);
             if (there) d[j] = *reinterpret_cast<const uint4 *>(dy + (row + j) * C + c);
             if (there) a[j] = *reinterpret_cast<const uint4 *>(x + (row + j) * C + c);
+            if (EARLY) more[j] = make_uint4(0, 0, 0, 0);
+            if (EARLY && there) more[j] = *reinterpret_cast<const uint4 *>(add + (row + j) * C + c);
             mean[j] = CENTRED && there ? stats.mean[row + j] : 0.0f;
             rstd[j] = there ? stats.rstd[row + j] : 0.0f;
         }
@@ -232,6 +236,7 @@ static __global__ void __launch_bounds__(THREADS)
         sum_together<SUMS * ROWS>(sums, lanes, meet, turn);
         forget(d);
         forget(a);
+        if (EARLY) forget(more);
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             if (!live || row + j >= rows) continue;
@@ -241,6 +246,11 @@ static __global__ void __launch_bounds__(THREADS)
             unpack<T>(h, a[j]);
 #pragma unroll
             for (int i = 0; i < V; i++) e[i] = rstd[j] * (e[i] * s[i] - g - (h[i] - mean[j]) * rstd[j] * gh);
+            if (ADD) {
+                unpack<T>(h, EARLY ? more[j] : *reinterpret_cast<const uint4 *>(add + (row + j) * C + c));
+#pragma unroll
+                for (int i = 0; i < V; i++) e[i] = __fadd_rn(e[i], h[i]); /* after it, as a sum of its own would be */
+            }
             store<V>(dx + (row + j) * C + c, e);
         }
     }
@@ -284,28 +294,30 @@ extern "C" cudaError_t cuda_norm_packs(void *y, norm_stats stats, const void *x,
     });
 }
 
-template <bool CENTRED, typename T>
-static void launch_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w, norm_stats stats,
-                       int64_t rows, int64_t C, cudaStream_t stream)
+template <bool CENTRED, bool ADD, typename T>
+static void launch_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w, const void *add,
+                       norm_stats stats, int64_t rows, int64_t C, cudaStream_t stream)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     const shape f = shape_of(C / PACK<T>);
     const unsigned grid = grid_of_rows(rows, f.each, norm_blocks(rows, C, sizeof(T)));
     const size_t shared = f.lanes ? (size_t)f.threads * PACK<T> * sizeof(float) : 0;
     T *to = static_cast<T *>(dx);
-    const T *d = static_cast<const T *>(dy), *a = static_cast<const T *>(x), *s = static_cast<const T *>(w);
+    const T *d = static_cast<const T *>(dy), *a = static_cast<const T *>(x), *s = static_cast<const T *>(w), *m = static_cast<const T *>(add);
     if (f.threads <= MOST)
-        norm_packs_bwd_kernel<CENTRED, T, MOST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, stats, rows, C, f.lanes);
-    else norm_packs_bwd_kernel<CENTRED, T, WIDEST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, stats, rows, C, f.lanes);
+        norm_packs_bwd_kernel<CENTRED, ADD, T, MOST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
+    else norm_packs_bwd_kernel<CENTRED, ADD, T, WIDEST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
     launch_columns_end({{dw, STORE_F32}, {db, STORE_F32}, C, 0}, partial, grid, SUMS * C, stream);
 }
 
 extern "C" cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,
-                                           norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
+                                           const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
 {
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
-        if (stats.mean) launch_bwd<true, T>(dx, dw, db, partial, dy, x, w, stats, rows, C, stream);
-        else launch_bwd<false, T>(dx, dw, db, partial, dy, x, w, stats, rows, C, stream);
+        if (stats.mean && add) launch_bwd<true, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
+        else if (stats.mean) launch_bwd<true, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
+        else if (add) launch_bwd<false, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
+        else launch_bwd<false, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
     });
 }

@@ -6,6 +6,8 @@
 
 static const struct typed none = {NULL, STORE_F32};
 
+static const void *optional(const struct launch *l, int i) { return i < l->nin ? l->in[i].data : NULL; }
+
 /* --- rows ------------------------------------------------------------------------------ */
 
 static int launch_rmsnorm(const struct launch *l, struct error *e)
@@ -20,7 +22,8 @@ static int launch_rmsnorm_bwd(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[1];
     TRY_CUDA(cuda_norm_bwd(l->out[0].data, l->out[1].data, NULL, l->work, l->in[0].data, x->data, typed_of(&l->in[2]),
-                           (struct norm_stats){NULL, l->in[3].data}, store_of(x->dtype), operand_rows(x), operand_last(x), l->stream));
+                           optional(l, 4), (struct norm_stats){NULL, l->in[3].data}, store_of(x->dtype), operand_rows(x), operand_last(x),
+                           l->stream));
     return PL_OK;
 }
 
@@ -36,7 +39,7 @@ static int launch_layernorm_bwd(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[1];
     TRY_CUDA(cuda_norm_bwd(l->out[0].data, l->out[1].data, l->out[2].data, l->work, l->in[0].data, x->data, typed_of(&l->in[2]),
-                           (struct norm_stats){l->in[3].data, l->in[4].data}, store_of(x->dtype), operand_rows(x), operand_last(x),
+                           optional(l, 5), (struct norm_stats){l->in[3].data, l->in[4].data}, store_of(x->dtype), operand_rows(x), operand_last(x),
                            l->stream));
     return PL_OK;
 }

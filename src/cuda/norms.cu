@@ -94,13 +94,14 @@ extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed
  *
  * With h = (x - mean) r and g = dy w:
  *     dx = r (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,  db = of dy
- * and without a mean the terms of it and of b fall away.
+ * and without a mean the terms of it and of b fall away. To dx is added what reaches x past the norm,
+ * where that is given.
  */
 
 template <bool CENTRED, typename T, int V>
 static __global__ void __launch_bounds__(BWD_BLOCK, 2)
-    norm_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, typed w, norm_stats stats, int64_t rows, int64_t C, int size,
-                    bool in_shared)
+    norm_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, typed w, const T *add, norm_stats stats, int64_t rows, int64_t C,
+                    int size, bool in_shared)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     extern __shared__ float shared[];
@@ -138,6 +139,11 @@ static __global__ void __launch_bounds__(BWD_BLOCK, 2)
             load<V>(s, w, k * V);
 #pragma unroll
             for (int i = 0; i < V; i++) d[i] = rstd * (d[i] * s[i] - g - (a[i] - mean) * rstd * gh);
+            if (add) {
+                load<V>(a, add + row * C + k * V);
+#pragma unroll
+                for (int i = 0; i < V; i++) d[i] = __fadd_rn(d[i], a[i]);
+            }
             store<V>(dx + row * C + k * V, d);
         }
     }
@@ -169,7 +175,7 @@ static __global__ void combine_kernel(float *dw, float *db, const float *partial
 
 template <bool CENTRED, typename T, int V>
 static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed w,
-                            norm_stats stats, int64_t rows, int64_t C, cudaStream_t stream)
+                            const void *add, norm_stats stats, int64_t rows, int64_t C, cudaStream_t stream)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     const int size = group_size(C / V, BWD_BLOCK), each = BWD_BLOCK / size;
@@ -177,24 +183,25 @@ static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, cons
     const int64_t bytes = each * SUMS * C * (int64_t)sizeof(float);
     const bool in_shared = bytes <= SHARED_MAX; /* where it is not, each is 1 */
     norm_bwd_kernel<CENTRED, T, V><<<grid, BWD_BLOCK, in_shared ? (size_t)bytes : 0, stream>>>(
-        static_cast<T *>(dx), partial, static_cast<const T *>(dy), static_cast<const T *>(x), w, stats, rows, C, size, in_shared);
+        static_cast<T *>(dx), partial, static_cast<const T *>(dy), static_cast<const T *>(x), w, static_cast<const T *>(add), stats, rows, C, size,
+        in_shared);
     combine_kernel<<<dim3((unsigned)((C + COLUMNS - 1) / COLUMNS), SUMS), dim3(COLUMNS, SLICES), 0, stream>>>(dw, db, partial,
                                                                                                              (int)grid, C, V);
 }
 
 extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed w,
-                                     norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
+                                     const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
 {
-    if (norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && are_aligned(dx, dy, x, w.data, partial))
-        return cuda_norm_packs_bwd(dx, dw, db, partial, dy, x, w.data, stats, type, rows, C, stream);
+    if (norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && are_aligned(dx, dy, x, w.data, add, partial))
+        return cuda_norm_packs_bwd(dx, dw, db, partial, dy, x, w.data, add, stats, type, rows, C, stream);
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
-        const bool wide = C % V == 0 && are_aligned(dx, dy, x, w.data);
-        if (stats.mean && wide) launch_norm_bwd<true, T, V>(dx, dw, db, partial, dy, x, w, stats, rows, C, stream);
-        else if (stats.mean) launch_norm_bwd<true, T, 1>(dx, dw, db, partial, dy, x, w, stats, rows, C, stream);
-        else if (wide) launch_norm_bwd<false, T, V>(dx, dw, db, partial, dy, x, w, stats, rows, C, stream);
-        else launch_norm_bwd<false, T, 1>(dx, dw, db, partial, dy, x, w, stats, rows, C, stream);
+        const bool wide = C % V == 0 && are_aligned(dx, dy, x, w.data, add);
+        if (stats.mean && wide) launch_norm_bwd<true, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
+        else if (stats.mean) launch_norm_bwd<true, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
+        else if (wide) launch_norm_bwd<false, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
+        else launch_norm_bwd<false, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
     });
 }
 

@@ -23,12 +23,14 @@ static bool fits(const struct query *q, int main)
 static bool match_forward(const struct query *q) { return fits(q, 1); }
 static bool match_backward(const struct query *q) { return fits(q, 2); }
 
-static bool match_norm_bwd(const struct query *q)
+static bool match_norm_bwd(const struct query *q, int statistics)
 {
-    for (int i = 3; i < q->nin; i++)
+    for (int i = 3; i < 3 + statistics; i++)
         if (!is_dense(q->in[i], DT_F32)) return false;
-    return fits(q, 2);
+    return fits(q, 2) && (q->nin <= 3 + statistics || !q->in[3 + statistics] || is_dense(q->in[3 + statistics], q->in[0]->dtype));
 }
+static bool match_rmsnorm_bwd(const struct query *q) { return match_norm_bwd(q, 1); }
+static bool match_layernorm_bwd(const struct query *q) { return match_norm_bwd(q, 2); }
 
 static uint64_t work_rmsnorm_bwd(const struct query *q)
 {
@@ -40,7 +42,7 @@ static uint64_t work_layernorm_bwd(const struct query *q) { return 2 * work_rmsn
 /* --- maps ------------------------------------------------------------------------------- */
 
 static bool match_batchnorm(const struct query *q) { return fits(q, 1) && q->out[1]->dim[0] <= GROUPS_MAX; }
-static bool match_batchnorm_bwd(const struct query *q) { return match_norm_bwd(q) && q->in[3]->dim[0] <= GROUPS_MAX; }
+static bool match_batchnorm_bwd(const struct query *q) { return match_norm_bwd(q, 2) && q->in[3]->dim[0] <= GROUPS_MAX; }
 
 static bool match_batchnorm_update(const struct query *q)
 {
@@ -63,9 +65,9 @@ static uint64_t work_batchnorm_frozen_bwd(const struct query *q) { return work_m
 
 const struct kernel cuda_plan_norms[] = {
     {OP_RMSNORM, "cuda_rmsnorm", match_forward, NULL, NULL},
-    {OP_RMSNORM_BWD, "cuda_rmsnorm_bwd", match_norm_bwd, work_rmsnorm_bwd, NULL},
+    {OP_RMSNORM_BWD, "cuda_rmsnorm_bwd", match_rmsnorm_bwd, work_rmsnorm_bwd, NULL},
     {OP_LAYERNORM, "cuda_layernorm", match_forward, NULL, NULL},
-    {OP_LAYERNORM_BWD, "cuda_layernorm_bwd", match_norm_bwd, work_layernorm_bwd, NULL},
+    {OP_LAYERNORM_BWD, "cuda_layernorm_bwd", match_layernorm_bwd, work_layernorm_bwd, NULL},
     {OP_L2NORM, "cuda_l2norm", match_forward, NULL, NULL},
     {OP_L2NORM_BWD, "cuda_l2norm_bwd", match_backward, NULL, NULL},
     {OP_SOFTMAX, "cuda_softmax", match_forward, NULL, NULL},

@@ -8,7 +8,8 @@
  * `reads` names: inputs in order, then outputs in order. Its outputs are the gradients of
  * NAME's inputs, from the first on; inputs behind the last output have none. An input that
  * the gradient does not read has the shape of the one before it (a bias that of its
- * weight), the first one that of dy.
+ * weight), the first one that of dy. One input more, where its row has one and it is given, is
+ * added to the first gradient and has its shape.
  *
  * So a backward's inputs tell what its forward's were, and the forward's own shape rule is
  * their check: a kernel of NAME_BWD may rely on what NAME's may.
@@ -56,6 +57,9 @@ static bool forward_inputs(struct infer *f, struct infer *fw)
     for (int o = 0; o < row->outs && agree && !fw->error[0]; o++)
         if (row->reads >> (16 + o) & 1) agree = tensor_elements(f->in[at++]) == tensor_elements(&fw->out[o]);
     if (!agree) snprintf(fw->error, sizeof fw->error, "dy or a result of %s has not its shape", row->name);
+    const struct tensor *add = agree && !fw->error[0] && at < op_table[f->op].max_in ? f->in[at] : NULL;
+    if (add && (!same(add, fw->in[0]) || add->dtype != fw->in[0]->dtype))
+        snprintf(fw->error, sizeof fw->error, "what is added to a gradient is not like it");
     memcpy(f->error, fw->error, sizeof f->error);
     return !f->error[0];
 }

@@ -2,8 +2,8 @@
  * passes.h: the memory techniques. One file each, one signature; each rewrites
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
- *     precision -> fuse -> chunk -> differentiate -> join -> accumulate -> recompute
- *               -> selective -> trim -> optimizer -> loss_scale -> fused_step -> offload
+ *     precision -> fuse -> chunk -> differentiate -> join -> residual -> accumulate
+ *               -> recompute -> selective -> trim -> optimizer -> loss_scale -> fused_step -> offload
  *               -> handover -> reuse
  */
 #ifndef PASSES_H
@@ -120,8 +120,8 @@ const char *optimizer_print(const struct settings *s);
 bool optimizer_parse(const char *text, struct settings *out);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
-pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_join, pass_accumulate, pass_recompute, pass_selective, pass_trim,
-    pass_optimizer, pass_loss_scale, pass_fused_step, pass_offload, pass_handover, pass_reuse;
+pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_join, pass_residual, pass_accumulate, pass_recompute, pass_selective,
+    pass_trim, pass_optimizer, pass_loss_scale, pass_fused_step, pass_offload, pass_handover, pass_reuse;
 
 /* Something is computed in f16, so the loss is scaled (loss_scale.c). */
 bool settings_scale_loss(const struct settings *s);

@@ -10,8 +10,8 @@ static const struct {
     pass_fn *run;
 } pipeline[] = {
     {"precision", pass_precision},         {"fuse", pass_fuse},             {"chunk", pass_chunk},
-    {"differentiate", pass_differentiate}, {"join", pass_join},             {"accumulate", pass_accumulate},
-    {"recompute", pass_recompute},
+    {"differentiate", pass_differentiate}, {"join", pass_join},             {"residual", pass_residual},
+    {"accumulate", pass_accumulate},       {"recompute", pass_recompute},
     {"selective", pass_selective},         {"trim", pass_trim},             {"optimizer", pass_optimizer},
     {"loss_scale", pass_loss_scale},       {"fused step", pass_fused_step}, {"offload", pass_offload},
     {"handover", pass_handover},

@@ -1,0 +1,106 @@
+/*
+ * residual.c: where a residual leaves before a norm, the gradient that comes back past the norm is
+ * added by the norm's own gradient.
+ *
+ *     forward   x --------------------> +        before   d = NORM_BWD(dy, x, ...)
+ *               `--> NORM --> ... -----'                  dx = ACCUMULATE(dr, d)
+ *                                                after    dx = NORM_BWD(dy, x, ..., dr)
+ *
+ * Two passes over a tensor of the block's width less. Nothing is decided and there is no switch:
+ * in f32 the bits are those of the two ops; in less, dx is rounded once where d was rounded before.
+ * It runs before the passes that move nodes or make them again, so that whatever they do, the
+ * same sums are made in the same way.
+ */
+#include "graph/ops.h"
+#include "passes/passes.h"
+
+struct residual {
+    struct graph *g;
+    uint32_t *readers;  /* by tensor: how often it is read, by the host too */
+    uint32_t *position; /* by node: its place in the order, from 1; 0: it has none */
+};
+
+static void look(struct residual *r, const struct order *order)
+{
+    const struct graph *g = r->g;
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        for (int i = 0; i < n->nin; i++) r->readers[n->in[i]]++;
+        r->position[order->nodes.at[k]] = k + 1;
+    }
+    for (uint32_t i = 0; i < g->outputs.n; i++) r->readers[g->outputs.at[i].tensor]++;
+    for (uint32_t i = 0; i < g->params.n; i++) r->readers[g->params.at[i].grad]++;
+}
+
+/* Which input of a norm's gradient is added to it; 0: it is no such op. */
+static int slot_of(enum op op) { return op == OP_RMSNORM_BWD || op == OP_LAYERNORM_BWD ? op_table[op].max_in - 1 : 0; }
+
+/* Between the norm's gradient and the sum nobody writes what is added, nor, where the result lies on
+ * it, reads it. */
+static bool undisturbed(const struct residual *r, id norm, id sum, id add, bool written)
+{
+    const struct graph *g = r->g;
+    const id s = tensor_at(g, add)->storage, *nodes = g->order[PROGRAM_STEP].nodes.at;
+    for (uint32_t k = r->position[norm]; k + 1 < r->position[sum]; k++) {
+        const struct node *n = node_at(g, nodes[k]);
+        for (int i = 0; i < n->nin; i++)
+            if (written && n->in[i] && tensor_at(g, n->in[i])->storage == s) return false;
+        for (int o = 0; o < n->nout; o++)
+            if (n->out[o] && !(op_table[n->op].flags & OPF_VIEW) && tensor_at(g, n->out[o])->storage == s) return false;
+    }
+    const struct node *n = node_at(g, norm);
+    for (int i = 0; i < n->nin; i++)
+        if (written && n->in[i] && tensor_at(g, n->in[i])->storage == s) return false;
+    return true;
+}
+
+/* The norm's gradient that makes input `i` of the sum and can add the other one itself; 0: none can. */
+static id norm_of(const struct residual *r, id sum, int i)
+{
+    const struct graph *g = r->g;
+    const struct node *n = node_at(g, sum);
+    const id d = n->in[i], add = n->in[1 - i], norm = tensor_at(g, d)->node, before = tensor_at(g, add)->node;
+    const struct node *m = node_at(g, norm);
+    const int slot = norm ? slot_of(m->op) : 0;
+    if (!slot || m->out[0] != d || m->nin > slot || m->loop != n->loop || r->readers[d] != 1) return 0;
+    if (!r->position[norm] || (before && r->position[before] >= r->position[norm])) return 0;
+    if (tensor_at(g, add)->dtype != tensor_at(g, d)->dtype || !tensor_is_dense(tensor_at(g, add))) return 0;
+    return undisturbed(r, norm, sum, add, i == 0) ? norm : 0;
+}
+
+static bool join(struct residual *r, id sum)
+{
+    for (int i = 1; i >= 0; i--) {
+        const id norm = norm_of(r, sum, i);
+        if (!norm) continue;
+        const struct node *n = node_at(r->g, sum);
+        struct node *m = node_at(r->g, norm);
+        while (m->nin < slot_of(m->op)) m->in[m->nin++] = 0;
+        m->in[m->nin++] = n->in[1 - i];
+        m->out[0] = n->out[0];
+        m->made_by = graph_intern(r->g, "residual");
+        tensor_at(r->g, m->out[0])->node = norm;
+        return true;
+    }
+    return false;
+}
+
+void pass_residual(struct graph *g, const struct settings *s)
+{
+    struct order *order = &g->order[PROGRAM_STEP];
+    struct residual r = {g, mem_alloc(g->tensors.n * sizeof *r.readers), mem_alloc(g->nodes.n * sizeof *r.position)};
+    bool *gone = mem_alloc(g->nodes.n);
+    uint32_t kept = 0;
+    (void)s;
+    look(&r, order);
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const id node = order->nodes.at[k];
+        gone[node] = node_at(g, node)->op == OP_ACCUMULATE && join(&r, node);
+    }
+    for (uint32_t k = 0; k < order->nodes.n; k++)
+        if (!gone[order->nodes.at[k]]) order->nodes.at[kept++] = order->nodes.at[k];
+    order->nodes.n = kept;
+    mem_free(r.readers);
+    mem_free(r.position);
+    mem_free(gone);
+}
