@@ -58,7 +58,7 @@ static void CUDART_CB hold(void *watch)
 static int launch_between(struct watch *w, const struct cuda_kernel *kernel, const struct launch *l, struct error *e)
 {
     TRY_CUDA(cudaEventRecord(w->from, w->stream));
-    TRY(kernel->launch(l, e));
+    TRY(cuda_launch(kernel, l, e));
     TRY_CUDA(cudaEventRecord(w->to, w->stream));
     return PL_OK;
 }
@@ -83,7 +83,7 @@ static int launch_timed(struct watch *w, const struct cuda_kernel *kernel, const
 
 static int launch_alone(cudaStream_t stream, const struct cuda_kernel *kernel, const struct launch *l, struct error *e)
 {
-    TRY(kernel->launch(l, e));
+    TRY(cuda_launch(kernel, l, e));
     TRY_CUDA(cudaStreamSynchronize(stream));
     return PL_OK;
 }
