@@ -55,9 +55,8 @@ static bool spares(const struct launch *a, const struct launch *b, bool chain)
 
 bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l)
 {
-    if (!kernel->batch) return false;
     if (!b->launches.n) return true;
-    if (kernel != b->kernel || b->launches.n == WAIT_MOST || l->stream != b->launches.at[0].stream) return false;
+    if (!kernel->batch || kernel != b->kernel || b->launches.n == WAIT_MOST || l->stream != b->launches.at[0].stream) return false;
     for (uint32_t i = 0; i < b->launches.n; i++) {
         const struct launch *x = &b->launches.at[i];
         const bool chain = kernel->chains && x->out[0].data == l->out[0].data;
@@ -76,15 +75,10 @@ int batch_flush(struct batch *b, uint32_t *at, struct error *e)
 {
     const uint32_t n = b->launches.n;
     b->launches.n = 0;
-    for (uint32_t taken = 0; *at < n; *at += taken) {
-        TRY(b->kernel->batch(&b->launches.at[*at], n - *at, &taken, e));
+    for (uint32_t taken = 1; *at < n; *at += taken) {
+        const struct launch *l = &b->launches.at[*at];
+        TRY(b->kernel->batch ? b->kernel->batch(l, n - *at, &taken, e) : b->kernel->launch(l, e));
         CHECK(taken >= 1 && taken <= n - *at, "%s took %u of %u launches", b->kernel->name, taken, n - *at);
     }
     return PL_OK;
-}
-
-int cuda_launch(const struct cuda_kernel *kernel, const struct launch *l, struct error *e)
-{
-    uint32_t taken = 0;
-    return kernel->batch ? kernel->batch(l, 1, &taken, e) : kernel->launch(l, e);
 }

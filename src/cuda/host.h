@@ -53,18 +53,17 @@ static inline bool has(const struct launch *l, int i) { return i < l->nin && l->
 enum store store_of(enum dtype t);
 
 /* batch.c: launches of one kernel, one behind the other on one stream, that are enqueued
- * together. `kernel` NULL: none wait. */
+ * together. */
 struct batch {
     const struct cuda_kernel *kernel;
     VEC(struct launch) launches;
 };
-/* Whether a launch may join those that wait; the first always may, of a kernel with `batch`. */
+/* Whether a launch may join those that wait; the first always may. */
 bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
 void batch_add(struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
-/* Enqueues all, by as few launches as the kernel can; `*at` is the one at fault. */
+/* Enqueues all, by as few launches as the kernel can; from 0 `*at` becomes the one at fault.
+ * None waits then, but their launches are still there to be read. */
 int batch_flush(struct batch *b, uint32_t *at, struct error *e);
-/* One launch, by whichever function its kernel has. */
-int cuda_launch(const struct cuda_kernel *kernel, const struct launch *l, struct error *e);
 
 /* record.c: fills t->device_state; on failure leaves nothing behind. */
 int cuda_record(struct device *d, struct tape *t, struct error *e);

@@ -24,7 +24,7 @@ struct update {
     uint64_t key;         /* of the random numbers that a bf16 p is rounded by */
 };
 
-/* Tensors of one type, the squares of which go to one sum: sum_blocks of all together at most UPDATE_BLOCKS. */
+/* Tensors of one type, the squares of which go to one sum: square_blocks of all together at most UPDATE_BLOCKS. */
 #define SUM_MOST 128
 struct sum_batch {
     double *acc, *work;              /* work: UPDATE_BLOCKS doubles */

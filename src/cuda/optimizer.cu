@@ -49,7 +49,7 @@ template <typename T, int V> static __device__ inline double add_squares(double 
 
 /* A tensor's blocks take turns at its packs. A block that is alone has the sum. */
 template <typename T, int V>
-static __global__ void __launch_bounds__(SUM_BLOCK, 3) sumsq_kernel(const __grid_constant__ sum_batch b, bool alone)
+static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid_constant__ sum_batch b, bool alone)
 {
     const int at = tensor_of(b.first, b.count, blockIdx.x);
     const T *x = static_cast<const T *>(b.x[at]);
@@ -98,7 +98,7 @@ extern "C" cudaError_t cuda_sumsq(sum_batch b, cudaStream_t stream)
     b.first[0] = 0;
     for (int i = 0; i < b.count; i++) {
         wide = wide && is_aligned(b.x[i], 16);
-        b.first[i + 1] = b.first[i] + (uint32_t)sum_blocks(b.n[i]);
+        b.first[i + 1] = b.first[i] + (uint32_t)square_blocks(b.n[i]);
     }
     const uint32_t grid = b.first[b.count];
     const cudaError_t rc = by_type(b.type, [&](auto zero) {

@@ -168,13 +168,9 @@ static int capture_entry(struct capture *c, uint32_t k, struct error *e)
     const struct launch l = launch_now(c, entry);
     if (entry->nwait || !batch_joins(&c->batch, kernel, &l)) TRY(flush_batch(c, e));
     TRY(wait_for_others(c, entry, e));
-    if (kernel->batch) {
-        if (!c->batch.launches.n) c->first = k;
-        batch_add(&c->batch, kernel, &l);
-        return PL_OK;
-    }
-    if (kernel->launch(&l, e)) return cuda_name_entry(c->t, c->program, entry, e);
-    return mark_done(c, k, e);
+    if (!c->batch.launches.n) c->first = k;
+    batch_add(&c->batch, kernel, &l);
+    return kernel->batch ? PL_OK : flush_batch(c, e);
 }
 
 /* Index of the entry that closes the loop opened at k. */

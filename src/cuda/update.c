@@ -20,7 +20,7 @@ static int batch_sumsq(const struct launch *l, uint32_t n, uint32_t *taken, stru
     uint32_t blocks = 0;
     for (uint32_t i = 0; i < n; i++) {
         const int64_t elements = operand_elements(&l[i].in[0]);
-        blocks += (uint32_t)sum_blocks(elements);
+        blocks += (uint32_t)square_blocks(elements);
         CHECK(l[i].in[1].data == l[i].out[0].data, "the accumulator is updated in place");
         if (!sum_joins(&b, blocks, &l[i])) break;
         b.x[b.count] = l[i].in[0].data;

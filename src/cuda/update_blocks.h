@@ -12,7 +12,7 @@
 
 /* Blocks of 512 threads that add up the squares of n elements: 16384 to a block, and no more blocks
  * than a large card has processors; eight such tensors have UPDATE_BLOCKS partial sums. */
-static inline int64_t sum_blocks(int64_t n)
+static inline int64_t square_blocks(int64_t n)
 {
     const int64_t blocks = (n + 16383) / 16384;
     return blocks < 1 ? 1 : blocks > UPDATE_BLOCKS / 8 ? UPDATE_BLOCKS / 8 : blocks;
