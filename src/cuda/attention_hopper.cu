@@ -13,7 +13,7 @@
 #include "cuda/launch_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
 
-constexpr int SLOTS = 2;
+constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
 
 /* The barriers behind the tiles. */
 struct gates {
@@ -26,7 +26,7 @@ template <int D, bool GRID> constexpr int workers_of = HOPPER_GROUPS(D, GRID) * 
 #if HAS_WGMMA
 
 /* Scores of keys that a query does not see. */
-template <int KEYS> static __device__ void cover(float (&s)[KEYS / 2], const attention &a, int first, int s0)
+static __device__ void cover(float (&s)[KEYS / 2], const attention &a, int first, int s0)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
 #pragma unroll
@@ -40,10 +40,9 @@ struct running {
 };
 
 /* Scores to probabilities against the running maximum of a row of either half. */
-template <bool GRID, int KEYS>
+template <bool GRID>
 static __device__ void soften(float (&s)[KEYS / 2], running &r, float factor, const float (&columns)[32], const float (&level)[2][2])
 {
-    constexpr int ROWS = KEYS / HOPPER_WIDTH;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float most[2] = {-CUDART_INF_F, -CUDART_INF_F}, here, part = 0;
@@ -54,7 +53,7 @@ static __device__ void soften(float (&s)[KEYS / 2], running &r, float factor, co
                 if (GRID) s[i] = fmaf(s[i], factor, columns[i % 32]);
                 most[n / 8] = fmaxf(most[n / 8], s[i]);
             }
-        here = GRID ? fmaxf(most[0] + level[half][0], most[ROWS - 1] + level[half][ROWS - 1]) : fmaxf(most[0], most[1]) * factor;
+        here = GRID ? fmaxf(most[0] + level[half][0], most[1] + level[half][1]) : fmaxf(most[0], most[1]) * factor;
         here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
         here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2));
         here = fmaxf(here, r.top[half]);
@@ -72,14 +71,14 @@ static __device__ void soften(float (&s)[KEYS / 2], running &r, float factor, co
 }
 
 /* What the thread's two queries add for the rows of the grid that a tile of keys lies in. */
-static __device__ void look_up(float (&level)[2][2], const attention &a, const float *rel, int first, int s0, float factor)
+static __device__ void look_up(float (&level)[2][2], const attention &a, const float *rel, int first, int s0)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int row = min(s0 / HOPPER_WIDTH + r, a.height - 1), t = min(first + (int)threadIdx.x % 32 / 4 + 8 * half, a.T - 1);
-            level[half][r] = rel[(int64_t)row * a.T + t] * factor;
+            level[half][r] = rel[(int64_t)row * a.T + t];
         }
 }
 
@@ -91,7 +90,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2, KEYS = HOPPER_KEYS(D, GRID), PANELS = panels_of<D>;
+    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2, PANELS = panels_of<D>;
     constexpr int HELD_BYTES = tile_bytes<D, QUERIES>, TILE = tile_bytes<D, KEYS>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *k = q + HELD_BYTES, *v = k + SLOTS * TILE;
     gates *gate = reinterpret_cast<gates *>(v + SLOTS * TILE);
@@ -144,9 +143,14 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 const int t = min(first + lane / 4 + i / 2 % 2 * 8, a.T - 1), c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
                 columns[i] = rel[(int64_t)c * a.T + t] * factor;
             }
+        float soon[2][2]; /* the next tile's level, on its way */
+        if (GRID) look_up(soon, a, rel, first, keys.begin);
         barrier_wait(&gate->q, 0);
         for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS) {
-            if (GRID) look_up(level, a, rel, first, s0, factor);
+            if (GRID) {
+                for (int i = 0; i < 4; i++) level[i / 2][i % 2] = soon[i / 2][i % 2] * factor;
+                look_up(soon, a, rel, first, s0 + KEYS);
+            }
             barrier_wait(&gate->k[at.slot], at.phase);
             hold(s), hold(o), hold(p);
             product_open();
@@ -163,8 +167,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             }
             hold(s);
             if (lane == 0) barrier_arrive(&gate->k_free[at.slot]);
-            if (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)) cover<KEYS>(s, a, first, s0);
-            soften<GRID, KEYS>(s, r, factor, columns, level);
+            if (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)) cover(s, a, first, s0);
+            soften<GRID>(s, r, factor, columns, level);
             product_wait<0>();
             hold(o), hold(p);
             if (s0 > keys.begin && lane == 0) barrier_arrive(&gate->v_free[last.slot]);
@@ -202,7 +206,7 @@ template <typename T, int D, bool GRID> static cudaError_t start(const attention
 {
     constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, HOPPER_KEYS(D, GRID)> + sizeof(gates);
+    const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(gates);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(hopper_forward<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;

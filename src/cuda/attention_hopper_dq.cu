@@ -30,7 +30,7 @@ template <int D, bool GRID> constexpr bool is_ahead = HOPPER_AHEAD && (D <= 80 |
 
 /* For the end: rows of table_w, and by warpgroup rows of table_h, and g. Rows lie an odd number of 16 bytes apart. */
 constexpr int LEVELS = 64, LEVEL_ROW = LEVELS + 8, SHEAR = 128, SHEAR_ROW = SHEAR + 8;
-template <int D> struct ending {
+template <int D> struct alignas(16) ending {
     uint16_t tw[SHEAR][D + 8];
     struct {
         uint16_t th[LEVELS][D + 8], g[64][SHEAR_ROW];
@@ -83,6 +83,13 @@ template <typename T> __device__ inline uint16_t bits_of(float x)
     return *reinterpret_cast<const uint16_t *>(&y);
 }
 
+/* Four numbers of a table, rounded; zeros from nowhere. */
+template <typename T> __device__ inline void put4(uint16_t *to, const float *from)
+{
+    const float4 x = from ? *reinterpret_cast<const float4 *>(from) : float4{0, 0, 0, 0};
+    *reinterpret_cast<uint2 *>(to) = uint2{both(x.x, x.y, T()), both(x.z, x.w, T())};
+}
+
 /* Through the tables: the warpgroup's 64 queries are row y of the grid. */
 template <typename T, int D>
 static __device__ void end_grid(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, ending<D> *end, const levels *rows,
@@ -90,16 +97,16 @@ static __device__ void end_grid(float (&dq)[D / 2], const float (&dcolumns)[32],
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
     meet<WORKERS>(1); /* nobody reads the tiles any more */
-    for (int i = threadIdx.x; i < SHEAR * D; i += WORKERS) {
-        const int j = i / D, d = i % D;
-        end->tw[j][d] = bits_of<T>(j < 2 * HOPPER_WIDTH - 1 ? a.tables[(int64_t)(split + j) * D + d] : 0.0f);
+    for (int i = threadIdx.x; i < SHEAR * (D / 4); i += WORKERS) {
+        const int j = i / (D / 4), d = i % (D / 4) * 4;
+        put4<T>(&end->tw[j][d], j < 2 * HOPPER_WIDTH - 1 ? a.tables + (int64_t)(split + j) * D + d : nullptr);
     }
-    for (int i = threadIdx.x % GROUP; i < LEVELS * D; i += GROUP) {
-        const int c = i / D, d = i % D;
-        end->of[group].th[c][d] = bits_of<T>(c < a.height && y < a.height ? a.tables[(int64_t)(y - c + a.height - 1) * D + d] : 0.0f);
+    for (int i = threadIdx.x % GROUP; i < LEVELS * (D / 4); i += GROUP) {
+        const int c = i / (D / 4), d = i % (D / 4) * 4;
+        put4<T>(&end->of[group].th[c][d], c < a.height && y < a.height ? a.tables + (int64_t)(y - c + a.height - 1) * D + d : nullptr);
     }
-    uint32_t *zero = reinterpret_cast<uint32_t *>(end->of[group].g);
-    for (int i = threadIdx.x % GROUP; i < 64 * SHEAR_ROW / 2; i += GROUP) zero[i] = 0;
+    uint4 *zero = reinterpret_cast<uint4 *>(end->of[group].g);
+    for (int i = threadIdx.x % GROUP; i < 64 * SHEAR_ROW / 8; i += GROUP) zero[i] = uint4{0, 0, 0, 0};
     meet<WORKERS>(1);
 #pragma unroll
     for (int i = 0; i < 32; i++) {
@@ -183,6 +190,10 @@ __global__ void __launch_bounds__(THREADS, 1)
                 columns[i] = rel[(int64_t)c * a.T + query[i / 2 % 2]] * factor - lse[i / 2 % 2];
                 dcolumns[i] = 0;
             }
+        float next_level[2] = {0, 0}; /* for the next row of the grid, on its way */
+        if (GRID)
+#pragma unroll
+            for (int half = 0; half < 2; half++) next_level[half] = rel[query[half]];
         barrier_wait(&gate->held, 0);
         if (AHEAD && keys.begin < keys.end) {
             barrier_wait(&gate->full[0], 0);
@@ -196,10 +207,11 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS) {
             const int offset = at.slot * (2 * TILE >> 4);
-            float level[2] = {0, 0};
+            const float level[2] = {GRID ? next_level[0] * factor : 0, GRID ? next_level[1] * factor : 0};
             if (GRID)
 #pragma unroll
-                for (int half = 0; half < 2; half++) level[half] = rel[(int64_t)(s0 / HOPPER_WIDTH) * a.T + query[half]] * factor;
+                for (int half = 0; half < 2; half++)
+                    next_level[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
             if (AHEAD) {
 #pragma unroll
                 for (int i = 0; i < KEYS / 2; i++) s[i] = ahead[i];
