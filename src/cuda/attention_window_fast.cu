@@ -188,7 +188,9 @@ template <typename T, int D> __global__ void __launch_bounds__(FORWARD, 2) windo
 template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
     constexpr size_t bytes = forward_bytes<D>;
-    const cudaError_t rc = allow_shared(window_forward<T, D>, bytes);
+    cudaError_t rc = allow_shared(window_forward<T, D>, bytes);
+    /* All of it for shared memory: two blocks fit then. */
+    if (rc == cudaSuccess) rc = cudaFuncSetAttribute(window_forward<T, D>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (rc != cudaSuccess) return rc;
     window_forward<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), FORWARD, bytes, stream>>>(*a);
     return cudaGetLastError();

@@ -129,7 +129,9 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     text_printf(out, "Plan\n");
     print_techniques(&p->settings, out);
     text_printf(out, "  predicted step %.3g s", p->seconds);
-    if (profile->measured)
+    if (profile->measured && profile->kind == DEVICE_CUDA)
+        text_printf(out, ", by the profile of %s, measured %s\n", profile->measured->cpu, profile->measured->date);
+    else if (profile->measured)
         text_printf(out, ", by the profile of %s with %d threads, measured %s\n", profile->measured->cpu, profile->threads, profile->measured->date);
     else if (profile->published)
         text_printf(out, ", unmeasured: by the published ceilings of %s (%s)\n", profile->name, profile->published);
