@@ -153,7 +153,8 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
 
 template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
-    const cudaError_t rc = allow_shared(window_hopper<T, D>, layout<D>::total);
+    cudaError_t rc = allow_shared(window_hopper<T, D>, layout<D>::total);
+    if (rc == cudaSuccess) rc = cudaFuncSetAttribute(window_hopper<T, D>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (rc != cudaSuccess) return rc;
     window_hopper<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), GROUP, layout<D>::total, stream>>>(*a);
     return cudaGetLastError();
