@@ -15,7 +15,7 @@ constexpr int TILE = 64, REL_ROW = TILE + 8;
 constexpr int BLOCKS = 2;
 
 /* Shared memory, in order: bytes from its beginning. */
-template <int D> struct layout {
+template <int D> struct forward_layout {
     static constexpr int k = 0, v = k + KEYS * D * 2, tables = v + KEYS * D * 2, rel = tables + BOTH * D * 2, total = rel + 4 * 2 * WINDOW * REL_ROW;
 };
 
@@ -80,7 +80,7 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared_pieces[];
-    using at = layout<D>;
+    using at = forward_layout<D>;
     char *shared = reinterpret_cast<char *>(shared_pieces);
     float *rel = reinterpret_cast<float *>(shared + at::rel);
     const square s = square_of(a, (int)blockIdx.x);
@@ -138,14 +138,10 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int r = t0 + threadIdx.x / 32 * 16 + lane / 4 + 8 * half;
-            if (r >= queries) continue;
-            const int t = token_of(a, s, n, r);
-            const float inverse = 1.0f / sum[half];
-            T *to = row_at<T>(a.o, s.b, t, s.h) + lane % 4 * 2;
-#pragma unroll
-            for (int i = 0; i < D / 8; i++)
-                *reinterpret_cast<unsigned *>(to + 8 * i) = both(o[4 * i + 2 * half] * inverse, o[4 * i + 2 * half + 1] * inverse, T());
-            if (lane % 4 == 0) *window_lse_at(a, s, t) = (most[half] + log2f(sum[half])) * LN2;
+            const bool is_there = r < queries;
+            const int t = token_of(a, s, n, is_there ? r : 0);
+            store_row<T>(row_at<T>(a.o, s.b, t, s.h), o, half, 1.0f / sum[half], is_there);
+            if (is_there && lane % 4 == 0) *window_lse_at(a, s, t) = (most[half] + log2f(sum[half])) * LN2;
         }
     }
 #endif
@@ -153,10 +149,11 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
 
 template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
-    cudaError_t rc = allow_shared(window_hopper<T, D>, layout<D>::total);
-    if (rc == cudaSuccess) rc = cudaFuncSetAttribute(window_hopper<T, D>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    cudaError_t rc = allow_shared(window_hopper<T, D>, forward_layout<D>::total);
+    if (rc == cudaSuccess) /* all of it for shared memory: two blocks fit then */
+        rc = cudaFuncSetAttribute(window_hopper<T, D>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (rc != cudaSuccess) return rc;
-    window_hopper<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), GROUP, layout<D>::total, stream>>>(*a);
+    window_hopper<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), GROUP, forward_layout<D>::total, stream>>>(*a);
     return cudaGetLastError();
 }
 

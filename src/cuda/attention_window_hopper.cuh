@@ -71,7 +71,8 @@ __device__ inline void lay_queries(char *to, const window_attention &a, const sq
 
 /* Positions of 64 queries out of their products with both tables, in powers of two: rel [14 rows, 16 columns][distance], the first
  * query's in column 0. Queries from `end` on have no place in it. */
-__device__ inline void lay_positions(float *rel, int distance, const float (&g)[BOTH / 2], const window_attention &a, const numbering &n, int t0, int end)
+__device__ inline void lay_positions(float *rel, int distance, const float (&g)[BOTH / 2], const window_attention &a, const numbering &n,
+                                     int t0, int end)
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16 + lane / 4, column = lane % 4 * 2;
 #pragma unroll
@@ -85,6 +86,21 @@ __device__ inline void lay_positions(float *rel, int distance, const float (&g)[
             const int c = position_of(a, y, x, i / 2 * 8 + column + i % 2);
             if (c >= 0) rel[(c < SIDE ? c : WINDOW + c - SIDE) * distance + r] = g[i / 2 * 4 + 2 * half + i % 2] * LOG2E;
         }
+    }
+}
+
+/* What the quad's threads have of a row of an accumulator, times `factor`: 32 bytes at a time, 8 to a thread, so that no piece of
+ * memory is written by halves. All threads of the warp come here; those that are not `there` store nothing. */
+template <typename T, int N> __device__ inline void store_row(T *row, const float (&d)[N], int half, float factor, bool there)
+{
+    const int lane = threadIdx.x % 32, odd = lane % 2;
+    row += 8 * odd + lane % 4 / 2 * 4;
+#pragma unroll
+    for (int n = 0; n < N / 4; n += 2) {
+        const unsigned left = both(d[4 * n + 2 * half] * factor, d[4 * n + 2 * half + 1] * factor, T());
+        const unsigned right = both(d[4 * n + 4 + 2 * half] * factor, d[4 * n + 5 + 2 * half] * factor, T());
+        const unsigned other = __shfl_xor_sync(0xffffffffu, odd ? left : right, 1);
+        if (there) *reinterpret_cast<uint2 *>(row + 8 * n) = odd ? uint2{other, right} : uint2{left, other};
     }
 }
 

@@ -23,7 +23,7 @@ static_assert(REL_ROW % 32 == 24 && QUERIES % 64 == 16, "few rows meet in a bank
 
 /* Shared memory, in order: bytes from its beginning. A product takes 64 rows from a tile's last, and reads on behind it: what
  * comes of those rows goes nowhere. */
-template <int D> struct layout {
+template <int D> struct gradient_layout {
     static constexpr int k = 0, v = k + KEYS * D * 2, q = v + KEYS * D * 2, dout = q + QUERIES * D * 2, g = dout + QUERIES * D * 2;
     static constexpr int tables = g + QUERIES * BOTH * 2, rel = tables + BOTH * D * 2, pads = rel + 4 * (WINDOW + SIDE) * REL_ROW;
     static constexpr int lse = pads + 4 * WINDOW * 2 * D, delta = lse + 4 * QUERIES, token = delta + 4 * QUERIES, total = token + 4 * QUERIES;
@@ -43,8 +43,8 @@ template <typename T> static __device__ float dot8(const T *x, const T *y)
 /* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its probabilities are 0. */
 template <typename T, int D> static __device__ void note_queries(char *shared, const window_attention &a, const square &s, const numbering &n)
 {
-    float *lse = reinterpret_cast<float *>(shared + layout<D>::lse), *delta = reinterpret_cast<float *>(shared + layout<D>::delta);
-    int *token = reinterpret_cast<int *>(shared + layout<D>::token);
+    float *lse = reinterpret_cast<float *>(shared + gradient_layout<D>::lse), *delta = reinterpret_cast<float *>(shared + gradient_layout<D>::delta);
+    int *token = reinterpret_cast<int *>(shared + gradient_layout<D>::token);
     const int queries = s.rows * s.columns;
     for (int first = 0; first < QUERIES; first += THREADS / 2) {
         const int r = first + threadIdx.x / 2, t = token_of(a, s, n, r < queries ? r : 0);
@@ -65,12 +65,13 @@ template <typename T, int D> static __device__ void note_queries(char *shared, c
 
 template <typename T, int D> static __device__ void make_positions(char *shared, const window_attention &a, const numbering &n, int queries)
 {
-    float *rel = reinterpret_cast<float *>(shared + layout<D>::rel);
+    const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), tables = cores_along<BOTH>(shared + gradient_layout<D>::tables);
+    float *rel = reinterpret_cast<float *>(shared + gradient_layout<D>::rel);
     for (int t0 = threadIdx.x / GROUP * 64; t0 < queries; t0 += GROUPS * 64) {
         float g[BOTH / 2];
         hold(g);
         product_open();
-        cores_product<T, D, QUERIES, BOTH>(g, cores_along<QUERIES>(shared + layout<D>::q + t0 * 16), cores_along<BOTH>(shared + layout<D>::tables), 0);
+        cores_product<T, D, QUERIES, BOTH>(g, q + t0, tables, 0);
         product_close();
         product_wait<0>();
         hold(g);
@@ -86,7 +87,7 @@ template <typename T> static __device__ void put(char *at, float x) { *reinterpr
 template <typename T, int D>
 static __device__ void take_queries(const window_attention &a, const square &s, const numbering &n, char *shared, int t0)
 {
-    using at = layout<D>;
+    using at = gradient_layout<D>;
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, first = t0 + threadIdx.x % GROUP / 32 * 16 + lane / 4;
     const float *rel = reinterpret_cast<const float *>(shared + at::rel), factor = a.scale * LOG2E;
     const uint64_t q = cores_along<QUERIES>(shared + at::q + t0 * 16), dout = cores_along<QUERIES>(shared + at::dout + t0 * 16);
@@ -100,7 +101,10 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
         lse[half] = reinterpret_cast<const float *>(shared + at::lse)[r[half]];
         delta[half] = reinterpret_cast<const float *>(shared + at::delta)[r[half]];
 #pragma unroll
-        for (int i = 0; i < 4; i++) columns[half][i] = rel[(WINDOW + i / 2 * 8 + column + i % 2) * REL_ROW + r[half]] - lse[half], dcolumns[half][i] = 0;
+        for (int i = 0; i < 4; i++) {
+            columns[half][i] = rel[(WINDOW + i / 2 * 8 + column + i % 2) * REL_ROW + r[half]] - lse[half];
+            dcolumns[half][i] = 0;
+        }
     }
 #pragma unroll
     for (int part = 0; part < 2; part++) {
@@ -158,7 +162,8 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int c = i / 2 * 8 + column + i % 2;
-            if (c < WINDOW && first + 8 * half < QUERIES) put<T>(shared + at::g + core_at<QUERIES>(r[half], ROWS + x - c + WINDOW - 1), dcolumns[half][i]);
+            if (c < WINDOW && first + 8 * half < QUERIES)
+                put<T>(shared + at::g + core_at<QUERIES>(r[half], ROWS + x - c + WINDOW - 1), dcolumns[half][i]);
         }
     }
 #pragma unroll
@@ -177,32 +182,21 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int t = reinterpret_cast<const int *>(shared + at::token)[r[half]];
-        if (t < 0 || first + 8 * half >= QUERIES) continue;
-        T *to = row_at<T>(a.dq, s.b, t, s.h) + column;
-#pragma unroll
-        for (int i = 0; i < D / 8; i++) *reinterpret_cast<unsigned *>(to + 8 * i) = both(dq[4 * i + 2 * half], dq[4 * i + 2 * half + 1], T());
+        store_row<T>(row_at<T>(a.dq, s.b, max(t, 0), s.h), dq, half, 1.0f, t >= 0 && first + 8 * half < QUERIES);
     }
 }
 
-/* What N queries from t0 on add to dk and dv of 64 places: those of k and v, of which the warp's are row y of the square. */
-template <int N, typename T, int D>
-static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int t0, float factor)
+/* Whether the next queries' scores are multiplied while these become probabilities: it takes registers. */
+#ifndef WINDOW_AHEAD
+#define WINDOW_AHEAD 1
+#endif
+
+/* Products of 64 places with N queries from t0 on become p^T. The warp's places are row y of the square. */
+template <int N, int D> static __device__ void soften(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
 {
-    using at = layout<D>;
     const int lane = threadIdx.x % 32;
-    const float *rel = reinterpret_cast<const float *>(shared + at::rel) + t0 + lane % 4 * 2;
-    const float *lse = reinterpret_cast<const float *>(shared + at::lse) + t0 + lane % 4 * 2;
-    const float *delta = reinterpret_cast<const float *>(shared + at::delta) + t0 + lane % 4 * 2;
-    float p[N / 2], dp[N / 2];
-    unsigned pt[N / 4], ds[N / 4];
-    hold(p), hold(dp);
-    product_open();
-    cores_product<T, D, KEYS, QUERIES>(p, k, cores_along<QUERIES>(shared + at::q + t0 * 16), 0);
-    product_close();
-    cores_product<T, D, KEYS, QUERIES>(dp, v, cores_along<QUERIES>(shared + at::dout + t0 * 16), 0);
-    product_close();
-    product_wait<1>();
-    hold(p);
+    const float *rel = reinterpret_cast<const float *>(shared + gradient_layout<D>::rel) + t0 + lane % 4 * 2;
+    const float *lse = reinterpret_cast<const float *>(shared + gradient_layout<D>::lse) + t0 + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
         const float2 level = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * i), last = *reinterpret_cast<const float2 *>(lse + 8 * i);
@@ -214,9 +208,17 @@ static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char 
             x[1] = power_of_two(fmaf(x[1], factor, column.y + (level.y - last.y)));
         }
     }
+}
+
+/* dv += p^T do, ds^T = p^T (dp^T - delta), dk += ds^T q: dp is there. */
+template <int N, typename T, int D>
+static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const float (&p)[N / 2], float (&dp)[N / 2], char *shared, int t0)
+{
+    using at = gradient_layout<D>;
+    const float *delta = reinterpret_cast<const float *>(shared + at::delta) + t0 + threadIdx.x % 4 * 2;
+    unsigned pt[N / 4], ds[N / 4];
     round_all<T>(pt, p);
-    product_wait<0>();
-    hold(dp), hold(pt), hold(dv);
+    hold(pt), hold(dv);
     product_open();
     cores_add<T, N / 16>(dv, pt, cores_across<QUERIES>(shared + at::dout + t0 * 16), t0);
     product_close();
@@ -235,9 +237,60 @@ static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char 
     hold(dk), hold(dv), hold(pt), hold(ds);
 }
 
+/* What N queries from t0 on add to dk and dv of 64 places: those of k and v. */
+template <int N, typename T, int D>
+static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int t0, float factor)
+{
+    float p[N / 2], dp[N / 2];
+    hold(p), hold(dp);
+    product_open();
+    cores_product<T, D, KEYS, QUERIES>(p, k, cores_along<QUERIES>(shared + gradient_layout<D>::q + t0 * 16), 0);
+    product_close();
+    cores_product<T, D, KEYS, QUERIES>(dp, v, cores_along<QUERIES>(shared + gradient_layout<D>::dout + t0 * 16), 0);
+    product_close();
+    product_wait<1>();
+    hold(p);
+    soften<N, D>(p, shared, y, t0, factor);
+    product_wait<0>();
+    hold(dp);
+    add_both<N, T, D>(dk, dv, p, dp, shared, t0);
+}
+
+/* The same for 64 queries after 64, up to `end`, the next ones' scores always under way. Behind the last none are wanted: what is
+ * multiplied then is nobody's. */
+template <typename T, int D>
+static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int end, float factor)
+{
+    const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), dout = cores_along<QUERIES>(shared + gradient_layout<D>::dout);
+    float p[32], dp[32], ahead[32];
+    hold(ahead);
+    product_open();
+    cores_product<T, D, KEYS, QUERIES>(ahead, k, q, 0);
+    product_close();
+    product_wait<0>();
+    hold(ahead);
+#pragma unroll 1
+    for (int t0 = 0; t0 < end; t0 += 64) {
+#pragma unroll
+        for (int i = 0; i < 32; i++) p[i] = ahead[i];
+        hold(dp), hold(ahead);
+        product_open();
+        cores_product<T, D, KEYS, QUERIES>(dp, v, dout + t0, 0);
+        product_close();
+        cores_product<T, D, KEYS, QUERIES>(ahead, k, q + t0 + 64, 0);
+        product_close();
+        soften<64, D>(p, shared, y, t0, factor);
+        product_wait<1>();
+        hold(dp);
+        add_both<64, T, D>(dk, dv, p, dp, shared, t0);
+        hold(ahead);
+    }
+}
+
 /* The warp's row of dk or dv: places on the grid are stored, those beyond it add up in `pads` [D]. */
 template <typename T, int D>
-static __device__ void store_places(const window_attention &a, const square &s, const head_rows &to, const float (&sum)[D / 2], float factor, int y, float *pads)
+static __device__ void store_places(const window_attention &a, const square &s, const head_rows &to, const float (&sum)[D / 2], float factor,
+                                    int y, float *pads)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     float take[2];
@@ -246,11 +299,7 @@ static __device__ void store_places(const window_attention &a, const square &s, 
         const int x = row + 8 * half;
         const bool is_there = y < s.rows && x < s.columns;
         take[half] = !is_there && x < WINDOW ? factor : 0.0f;
-        if (!is_there) continue;
-        T *at = row_at<T>(to, s.b, token_at(a, s, y, x), s.h) + column;
-#pragma unroll
-        for (int n = 0; n < D / 8; n++)
-            *reinterpret_cast<unsigned *>(at + 8 * n) = both(sum[4 * n + 2 * half] * factor, sum[4 * n + 2 * half + 1] * factor, T());
+        store_row<T>(row_at<T>(to, s.b, is_there ? token_at(a, s, y, x) : 0, s.h), sum, half, factor, is_there);
     }
     if (s.rows == WINDOW && s.columns == WINDOW) return;
 #pragma unroll
@@ -266,14 +315,18 @@ static __device__ void store_places(const window_attention &a, const square &s, 
 /* dk and dv of the 64 places from k0 on. */
 template <typename T, int D> static __device__ void take_places(const window_attention &a, const square &s, char *shared, int k0)
 {
-    using at = layout<D>;
+    using at = gradient_layout<D>;
     const uint64_t k = cores_along<KEYS>(shared + at::k + k0 * 16), v = cores_along<KEYS>(shared + at::v + k0 * 16);
     const int y = k0 / SIDE + (int)threadIdx.x % GROUP / 32, queries = s.rows * s.columns;
     const float factor = a.scale * LOG2E;
     float dk[D / 2], dv[D / 2];
+    if (WINDOW_AHEAD) {
+        add_ahead<T, D>(dk, dv, shared, k, v, min(y, WINDOW - 1), min(queries, QUERIES / 64 * 64), factor);
+    } else {
 #pragma unroll 1
-    for (int t0 = 0; t0 < min(queries, QUERIES / 64 * 64); t0 += 64)
-        add_queries<64, T, D>(dk, dv, shared, k, v, min(y, WINDOW - 1), t0, factor);
+        for (int t0 = 0; t0 < min(queries, QUERIES / 64 * 64); t0 += 64)
+            add_queries<64, T, D>(dk, dv, shared, k, v, min(y, WINDOW - 1), t0, factor);
+    }
     if (queries > QUERIES / 64 * 64) add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, min(y, WINDOW - 1), QUERIES / 64 * 64, factor);
     if (y >= WINDOW) return;
     float *pads = reinterpret_cast<float *>(shared + at::pads) + y * 2 * D;
@@ -284,7 +337,7 @@ template <typename T, int D> static __device__ void take_places(const window_att
 /* The square's part of the tables' gradients, g^T q. */
 template <typename T, int D> static __device__ void make_tables(const window_attention &a, const square &s, char *shared)
 {
-    const uint64_t g = cores_across<QUERIES>(shared + layout<D>::g), q = cores_across<QUERIES>(shared + layout<D>::q);
+    const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g), q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     float sum[D / 2];
     hold(sum);
@@ -309,7 +362,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
 {
 #if HAS_WGMMA
     extern __shared__ uint4 shared_pieces[];
-    using at = layout<D>;
+    using at = gradient_layout<D>;
     char *shared = reinterpret_cast<char *>(shared_pieces);
     const square s = square_of(a, (int)blockIdx.x);
     const numbering n = numbering_of(s);
@@ -324,11 +377,11 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     lay_queries<T, D>(shared + at::dout, a, s, n, a.dout);
     copy_commit();
     for (int i = threadIdx.x; i < QUERIES * BOTH / 8; i += THREADS) reinterpret_cast<uint4 *>(shared + at::g)[i] = uint4{0, 0, 0, 0};
+    note_queries<T, D>(shared, a, s, n);
     copy_wait<1>();
     stores_seen();
     __syncthreads();
     make_positions<T, D>(shared, a, n, queries);
-    note_queries<T, D>(shared, a, s, n);
     copy_wait<0>();
     stores_seen();
     __syncthreads();
@@ -354,9 +407,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
 
 template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
-    const cudaError_t rc = allow_shared(window_hopper_bwd<T, D>, layout<D>::total);
+    const cudaError_t rc = allow_shared(window_hopper_bwd<T, D>, gradient_layout<D>::total);
     if (rc != cudaSuccess) return rc;
-    window_hopper_bwd<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), THREADS, layout<D>::total, stream>>>(*a);
+    window_hopper_bwd<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), THREADS, gradient_layout<D>::total, stream>>>(*a);
     return cudaGetLastError();
 }
 
