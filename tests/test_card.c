@@ -222,9 +222,9 @@ static void test_lanes(void **state)
             double taped = by_tape(&t, p, seconds);
             for (uint32_t k = 0; k < t.program[p].n; k++)
                 if (t.program[p].at[k].kind == ENTRY_LAUNCH) lane[t.program[p].at[k].lane] += seconds[t.program[p].at[k].node];
-            print_message("%s, %s: lanes %.4f and %.4f; %.4f at least, %.4f placed, %.4f by the tape\n", away[i % COUNT(away)], program_name(p), lane[0], lane[1],
+            print_message("%s, %s: lanes %.4f, %.4f and %.4f; %.4f at least, %.4f placed, %.4f by the tape\n", away[i % COUNT(away)], program_name(p), lane[0], lane[1], lane[2],
                           least, placed, taped);
-            assert_true(least >= fmax(lane[0], lane[1]) * (1 - 1e-9) && placed >= least * (1 - 1e-9) && placed <= (lane[0] + lane[1]) * (1 + 1e-9));
+            assert_true(least >= fmax(fmax(lane[0], lane[1]), lane[2]) * (1 - 1e-9) && placed >= least * (1 - 1e-9) && placed <= (lane[0] + lane[1] + lane[2]) * (1 + 1e-9));
             assert_true(fabs(placed - taped) <= 0.002 * taped);
             whole += placed;
         }

@@ -45,7 +45,7 @@ static void stretch_handed(struct plan *p, const struct graph *g)
 static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
 {
     for (int program = 0; program < PROGRAM_COUNT; program++) {
-        double lane[LANE_COUNT] = {0};
+        double one_after_the_other = 0;
         for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
             id n = g->order[program].nodes.at[k];
             const struct node *x = node_at(g, n);
@@ -65,10 +65,10 @@ static int bind_kernels(struct plan *p, const struct graph *g, const struct prof
             double times = 1;
             for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
             double takes = program != PROGRAM_EVAL ? times * kernel_seconds(&q, x->op) : 0;
-            lane[x->lane] += takes;
+            one_after_the_other += takes;
             seconds[n] = takes;
         }
-        p->takes[program] = profile->kind != DEVICE_CUDA ? lane[LANE_COMPUTE] + lane[LANE_COPY] : lanes_seconds(g, program, seconds, NULL);
+        p->takes[program] = profile->kind != DEVICE_CUDA ? one_after_the_other : lanes_seconds(g, program, seconds, NULL);
         p->seconds += p->takes[program];
     }
     return PL_OK;

@@ -32,31 +32,39 @@ static double iterations(const struct graph *g, id loop)
     return times;
 }
 
-static enum lane other(enum lane lane) { return lane == LANE_COMPUTE ? LANE_COPY : LANE_COMPUTE; }
+/* The latest of what the other lanes have. */
+static double others(const double of[LANE_COUNT], enum lane lane)
+{
+    double when = 0;
+    for (int i = 0; i < LANE_COUNT; i++)
+        if (i != (int)lane) when = fmax(when, of[i]);
+    return when;
+}
 
 /* All lanes are through; the stretch counts as often as its loop turns. */
 static void join(struct walk *w, id next)
 {
-    double now = fmax(w->free[LANE_COMPUTE], w->free[LANE_COPY]);
+    double now = fmax(w->free[LANE_COMPUTE], others(w->free, LANE_COMPUTE));
     w->total += iterations(w->g, w->loop) * (now - w->begun);
-    w->free[LANE_COMPUTE] = w->free[LANE_COPY] = w->begun = now;
+    for (int lane = 0; lane < LANE_COUNT; lane++) w->free[lane] = now;
+    w->begun = now;
     w->loop = next;
     w->work.n = 0;
 }
 
-/* When the other lane is through with whatever had these bytes of the compute space and is
+/* When the other lanes are through with whatever had these bytes of the compute space and is
  * dead at instant k. */
 static double bytes_free(const struct walk *w, enum lane lane, uint64_t from, uint64_t bytes, uint32_t k)
 {
     double when = 0;
-    const enum lane busy = other(lane);
-    for (uint32_t i = 0; i < w->touched[busy].n; i++) {
-        id s = w->touched[busy].at[i];
-        uint64_t at = w->placed->offset[s];
-        if (w->life[s].end >= k || at >= from + bytes || from >= at + w->g->storages.at[s].bytes) continue;
-        when = fmax(when, w->until[s][busy]);
-    }
-    for (uint32_t i = 0; i < w->work.n && busy == LANE_COMPUTE; i++) {
+    for (int busy = 0; busy < LANE_COUNT; busy++)
+        for (uint32_t i = 0; i < w->touched[busy].n && busy != (int)lane; i++) {
+            id s = w->touched[busy].at[i];
+            uint64_t at = w->placed->offset[s];
+            if (w->life[s].end >= k || at >= from + bytes || from >= at + w->g->storages.at[s].bytes) continue;
+            when = fmax(when, w->until[s][busy]);
+        }
+    for (uint32_t i = 0; i < w->work.n && lane != LANE_COMPUTE; i++) {
         const struct used *x = &w->work.at[i];
         if (x->at < from + bytes && from < x->at + x->bytes) when = fmax(when, x->until);
     }
@@ -73,7 +81,7 @@ static double begins(const struct walk *w, const struct node *x, id node, uint32
         if (!t) continue;
         id s = tensor_at(w->g, t)->storage;
         const struct storage *st = &w->g->storages.at[s];
-        when = fmax(when, (i < x->nin ? w->written : w->until)[s][other(lane)]);
+        when = fmax(when, others((i < x->nin ? w->written : w->until)[s], lane));
         if (w->placed && w->life[s].start == k && !storage_lasts(st) && st->space == SPACE_DEVICE)
             when = fmax(when, bytes_free(w, lane, w->placed->offset[s], st->bytes, k));
     }
@@ -104,7 +112,7 @@ static void ends(struct walk *w, const struct node *x, id node, double when)
 static bool copies(const struct graph *g, enum program program)
 {
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++)
-        if (node_at(g, g->order[program].nodes.at[k])->lane == LANE_COPY) return true;
+        if (node_at(g, g->order[program].nodes.at[k])->lane != LANE_COMPUTE) return true;
     return false;
 }
 

@@ -1,15 +1,16 @@
 /*
- * lanes.h: how long a program takes on a card, which copies while it computes.
+ * lanes.h: how long a program takes on a card, which copies both ways while it computes.
  *
  *     compute   [ block 1 ][ block 2 ]....[ block 3 ]      waits for its weights
- *     copy      [ w2 ][  a1 out  ][   w3     ]             which wait for the place of w1
+ *     in        [ w2 ]     [   w3     ]                    which wait for the place of w1
+ *     out                  [  a1  ]
  *
  * The lanes are run through on paper, node by node in the program's order. A node begins when
- * its lane is free and what it reads, or writes over, is through with the other lane; loops' ends
+ * its lane is free and the other lanes are through with what it reads, or writes over; loops' ends
  * join the lanes, as record.c captures them. Two answers:
  *
  *     before placing   waits for data alone: no placement takes less, which is what a search needs
- *     after placing    and for bytes: who is given the place of a storage that the other lane was
+ *     after placing    and for bytes: who is given the place of a storage that another lane was
  *                      busy with waits for it, as tape.c makes it wait
  */
 #ifndef LANES_H

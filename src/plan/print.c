@@ -167,7 +167,7 @@ void plan_explain(const struct plan *p, const struct graph *g, struct text *out)
             const struct binding *b = &p->placement.binding[n];
             if (b->kernel)
                 text_printf(out, "  %5u node %-5u %-7s %-24s %llu\n", k, n,
-                            node_at(g, n)->lane == LANE_COPY ? "copy" : "compute", b->kernel->name, (unsigned long long)b->work_bytes);
+                            lane_name(node_at(g, n)->lane), b->kernel->name, (unsigned long long)b->work_bytes);
         }
         text_printf(out, "placement of %s: offset, bytes, lifetime\n", program_name(program));
         explain_placement(p, g, program, true, rows, out);

@@ -38,7 +38,7 @@ void card_take(struct card_samples *s, const char *name, const struct run *r, co
         vec_push(&s->list, one);
         whole.nodes += t->seconds[n];
         whole.launches += t->calls[n];
-        whole.lanes |= x->lane == LANE_COPY;
+        whole.lanes |= x->lane != LANE_COMPUTE;
     }
     vec_push(&s->wholes, whole);
 }
