@@ -24,10 +24,7 @@ template <int D> constexpr int held_bytes = QUERIES * panels_of<D> * 128;
 template <int D> constexpr int tile_bytes = KEYS * panels_of<D> * 128;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
-#ifndef HOPPER_AHEAD
-#define HOPPER_AHEAD 1
-#endif
-template <int D, bool GRID> constexpr bool is_ahead = HOPPER_AHEAD && (D <= 80 || !GRID);
+template <int D, bool GRID> constexpr bool is_ahead = D <= 80 || !GRID;
 
 /* For the end: rows of table_w, and by warpgroup rows of table_h, and g. Rows lie an odd number of 16 bytes apart. */
 constexpr int LEVELS = 64, LEVEL_ROW = LEVELS + 8, SHEAR = 128, SHEAR_ROW = SHEAR + 8;
