@@ -1,0 +1,109 @@
+/*
+ * test_residual.c: a norm's gradient takes the gradient that comes back past the norm, and in f32 the
+ * bits stay, whether the results lie on their own bytes or on those of inputs; where what is to be
+ * added does not exist yet, or the norm's own gradient is wanted, the sum stays.
+ */
+#include "optest.h"
+
+#include "passes/passes.h"
+
+enum { ROWS = 5, WIDE = 37 };
+
+enum use { USE_PAST, USE_SCALE, USE_SQUARE, USE_NORM };
+
+/* What is done with x, in the forward's order; the backward goes through it from the end. */
+struct uses {
+    const char *what;
+    int n;
+    enum use at[3];
+    int joined; /* how many sums of gradients of x norms take */
+};
+
+static const struct uses all[] = {
+    {"a residual", 2, {USE_NORM, USE_PAST}, 1},
+    {"onto a sum", 2, {USE_NORM, USE_SQUARE}, 1},
+    {"two norms", 2, {USE_NORM, USE_NORM}, 1},
+    {"two norms and a residual", 3, {USE_NORM, USE_NORM, USE_PAST}, 2},
+    {"the norm comes first", 2, {USE_SCALE, USE_NORM}, 0},
+    {"no sum", 1, {USE_NORM}, 0},
+};
+
+static id norm_of(struct graph *g, id x, id w, bool centred)
+{
+    return centred ? op_layernorm(g, x, w, graph_param(g, "b", DT_F32, 1, (int64_t[]){WIDE}, (struct init){INIT_NORMAL, 0}), 1e-3f)
+                   : op_rmsnorm(g, x, w, 1e-3f);
+}
+
+static int count(const struct graph *g, enum op op)
+{
+    int n = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op == op;
+    return n;
+}
+
+/* The loss is the sum of squares of all that is made of x. */
+static void build(struct rig *r, const struct uses *u, bool centred, bool join, enum device_kind device)
+{
+    struct graph *g = &r->graph;
+    char name[] = "w0";
+    memset(r, 0, sizeof *r);
+    graph_init(g);
+    g->at.program = PROGRAM_STEP;
+    id x = op_scale(g, graph_param(g, "x", DT_F32, 2, (int64_t[]){ROWS, WIDE}, (struct init){INIT_NORMAL, 0}), 0.5), total = 0;
+    for (int i = 0; i < u->n; i++) {
+        id y = x;
+        name[1] = (char)('0' + i);
+        if (u->at[i] == USE_SCALE) y = op_scale(g, x, 3);
+        if (u->at[i] == USE_SQUARE) y = op_mul(g, x, x);
+        if (u->at[i] == USE_NORM)
+            y = norm_of(g, x, graph_param(g, name, DT_F32, 1, (int64_t[]){WIDE}, (struct init){INIT_NORMAL, 0}), centred && !i);
+        total = total ? op_add(g, total, y) : y;
+    }
+    id loss = op_sum(g, op_mul(g, total, total));
+    graph_output(g, "loss", loss);
+    const struct settings s = {.micro_batch = 1, .accumulation = 1, .precision = DT_F32, .head_chunks = 1};
+    pass_differentiate(g, &s);
+    graph_verify(g, "differentiate");
+    const int before = count(g, OP_ACCUMULATE);
+    if (join) pass_residual(g, &s);
+    graph_verify(g, "residual");
+    if (join && before - count(g, OP_ACCUMULATE) != u->joined)
+        fail_msg("%s: of %d sums %d are joined, expected %d", u->what, before, before - count(g, OP_ACCUMULATE), u->joined);
+    if (join) pass_reuse(g, &s);
+    graph_verify(g, "reuse");
+    rig_open(r, device);
+    rig_run(r);
+}
+
+static void same_gradients(const struct rig *a, const struct rig *b, const char *what)
+{
+    for (uint32_t i = 0; i < a->graph.params.n; i++) {
+        const id d = a->graph.params.at[i].grad, e = b->graph.params.at[i].grad;
+        double *x = rig_read(a, d), *y = rig_read(b, e);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&a->graph, d)); k++)
+            if (x[k] != y[k]) fail_msg("%s: parameter %u [%d] is %g, the two ops say %g", what, i, (int)k, y[k], x[k]);
+        mem_free(x);
+        mem_free(y);
+    }
+}
+
+static void test_uses(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(all); i++)
+        for (int centred = 0; centred < 2; centred++) {
+            struct rig a, b;
+            build(&a, &all[i], centred, false, DEVICE_CPU);
+            build(&b, &all[i], centred, true, DEVICE_CPU);
+            same_gradients(&a, &b, all[i].what);
+            rig_close(&a);
+            rig_close(&b);
+        }
+}
+
+int main(void)
+{
+    seed_begin();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_uses)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
