@@ -221,6 +221,24 @@ static id build_rmsnorm(struct scene *s, const int64_t *n)
     .card = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}}, .bench = {2, 512, 768}
 static const struct opcase case_RMSNORM = {build_rmsnorm, NORM_SHAPES};
 
+/* n[3]: LAYERNORM. */
+static id build_add_norm(struct scene *s, const int64_t *n)
+{
+    union attr a = {0};
+    id in[4] = {param(s, "a", DIM(n[0], n[1], n[2])), param(s, "b", DIM(n[0], n[1], n[2])), param(s, "w", DIM(n[2]))};
+    if (n[3]) a.layernorm.eps = 1e-1f, in[3] = param(s, "c", DIM(n[2]));
+    else a.rmsnorm.eps = 1e-3f;
+    s->length = (double)n[2];
+    s->unit = 4;
+    s->roundings = 2; /* the sum is kept in f */
+    watch_all(s, graph_emit(&s->g, n[3] ? OP_ADD_LAYERNORM : OP_ADD_RMSNORM, &a, in, n[3] ? 4 : 3));
+    return 0;
+}
+static const struct opcase case_ADD_RMSNORM = {build_add_norm, .no_gradient = true, .small = {{1, 1, 1}, {2, 3, 5}, {2, 3, 64}}, .large = {{3, 43, 129}, {1, 9, 296}},
+    .card = {{1, 37, 256}, {3, 50, 1280}, {1, 6, 4160}, {64, 33, 64}, {1, 5, 9000}, {1, 600, 2048}}, .bench = {2, 512, 768}};
+static const struct opcase case_ADD_LAYERNORM = {build_add_norm, .no_gradient = true, .small = {{1, 1, 1, 1}, {2, 3, 5, 1}, {2, 3, 64, 1}}, .large = {{3, 43, 129, 1}, {1, 9, 296, 1}},
+    .card = {{1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}}, .bench = {2, 512, 768, 1}};
+
 /* n[3]: a gradient is added to the norm's. In the forward test it is given; in the others x goes past the
  * norm, too, and pass_residual puts there what comes back. */
 static id build_norm_bwd(struct scene *s, const int64_t *n, id (*build)(struct scene *, const int64_t *))

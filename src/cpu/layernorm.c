@@ -49,15 +49,17 @@ static double row_variance(const struct operand *x, int64_t at, int64_t C, float
     return total / (double)C;
 }
 
-static void layernorm_run(const struct launch *l)
+/* Of x, which is made of two others first where there are any; w, and behind it b. */
+static void layernorm_rows(const struct launch *l, const struct operand *x, const struct operand *two, const struct operand *w)
 {
-    const struct operand *x = &l->in[0], *w = &l->in[1], *b = &l->in[2], *y = &l->out[0];
+    const struct operand *b = w + 1, *y = &l->out[0];
     float *means = l->out[1].data, *rstds = l->out[2].data;
     const int64_t rows = operand_rows(x), C = operand_last(x);
     const double eps = l->attr->layernorm.eps;
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
     for (int64_t r = 0; r < rows; r++) {
         float xs[TILE], ws[TILE], bs[TILE];
+        if (two) row_sum(x, &two[0], &two[1], r * C, C);
         const float mean = means[r] = (float)row_mean(x, r * C, C);
         const float rstd = rstds[r] = (float)(1.0 / sqrt(row_variance(x, r * C, C, mean) + eps));
         for (int64_t c = 0; c < C; c += TILE) {
@@ -70,6 +72,11 @@ static void layernorm_run(const struct launch *l)
         }
     }
 }
+
+static void layernorm_run(const struct launch *l) { layernorm_rows(l, &l->in[0], NULL, &l->in[1]); }
+
+static bool add_layernorm_match(const struct query *q) { return layernorm_match(q); }
+static void add_layernorm_run(const struct launch *l) { layernorm_rows(l, &l->out[3], l->in, &l->in[2]); }
 
 /* --- backward -----------------------------------------------------------------
  *
@@ -167,4 +174,5 @@ static void layernorm_bwd_run(const struct launch *l)
 }
 
 CPU_KERNEL(LAYERNORM, layernorm);
+CPU_KERNEL(ADD_LAYERNORM, add_layernorm);
 CPU_KERNEL_WORK(LAYERNORM_BWD, layernorm_bwd);

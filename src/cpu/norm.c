@@ -34,15 +34,17 @@ static double row_sum_of_squares(const struct operand *x, int64_t at, int64_t C)
     return total;
 }
 
-static void rmsnorm_run(const struct launch *l)
+/* Of x, which is made of two others first where there are any. */
+static void rmsnorm_rows(const struct launch *l, const struct operand *x, const struct operand *two, const struct operand *w)
 {
-    const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0];
+    const struct operand *y = &l->out[0];
     float *rstd = l->out[1].data;
     const int64_t rows = operand_rows(x), C = operand_last(x);
     const double eps = l->attr->rmsnorm.eps;
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * C > 8192)
     for (int64_t r = 0; r < rows; r++) {
         float xs[TILE], ws[TILE];
+        if (two) row_sum(x, &two[0], &two[1], r * C, C);
         float inv = (float)(1.0 / sqrt(row_sum_of_squares(x, r * C, C) / (double)C + eps));
         rstd[r] = inv;
         for (int64_t c = 0; c < C; c += TILE) {
@@ -55,6 +57,11 @@ static void rmsnorm_run(const struct launch *l)
         }
     }
 }
+
+static void rmsnorm_run(const struct launch *l) { rmsnorm_rows(l, &l->in[0], NULL, &l->in[1]); }
+
+static bool add_rmsnorm_match(const struct query *q) { return rmsnorm_match(q); }
+static void add_rmsnorm_run(const struct launch *l) { rmsnorm_rows(l, &l->out[2], l->in, &l->in[2]); }
 
 /* --- rmsnorm backward ----------------------------------------------------------
  *
@@ -139,4 +146,5 @@ static void rmsnorm_bwd_run(const struct launch *l)
 }
 
 CPU_KERNEL(RMSNORM, rmsnorm);
+CPU_KERNEL(ADD_RMSNORM, add_rmsnorm);
 CPU_KERNEL_WORK(RMSNORM_BWD, rmsnorm_bwd);

@@ -18,6 +18,8 @@ void ref_put(const struct operand *x, int64_t i, double value);
 double ref_get_acc(const struct launch *l, int input, int64_t i);
 /* An optional input is given. */
 bool ref_has(const struct launch *l, int input);
+/* An ADD_ op: its sum is made, and `rest` is the launch of the op on it. */
+void ref_add_first(const struct launch *l, struct launch *rest);
 
 /* Says that ref_NAME is the reference kernel of an op; with _WORK it needs the scratch that
  * ref_NAME_workspace tells. It matches everything. The table in ref.c is made from ops.def. */

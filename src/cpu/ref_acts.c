@@ -52,6 +52,13 @@ static void ref_layernorm(const struct launch *l)
     }
 }
 
+static void ref_add_layernorm(const struct launch *l)
+{
+    struct launch rest;
+    ref_add_first(l, &rest);
+    ref_layernorm(&rest);
+}
+
 /* h of element i, which is of row i / C. */
 static double ref_normal(const struct launch *l, int64_t i, int64_t C)
 {
@@ -203,6 +210,7 @@ static void ref_dropout(const struct launch *l)
 REF_KERNEL(SUM_TO, sum_to);
 REF_KERNEL(LAYERNORM, layernorm);
 REF_KERNEL(LAYERNORM_BWD, layernorm_bwd);
+REF_KERNEL(ADD_LAYERNORM, add_layernorm);
 REF_KERNEL(ACT, act);
 REF_KERNEL(LINEAR_ACT, linear_act);
 REF_KERNEL(ACT_BWD, act_bwd);

@@ -68,6 +68,24 @@ static void ref_rmsnorm(const struct launch *l)
     }
 }
 
+void ref_add_first(const struct launch *l, struct launch *rest)
+{
+    const struct operand *r = &l->out[l->nout - 1];
+    for (int64_t i = 0; i < operand_elements(r); i++) ref_put(r, i, ref_get(&l->in[0], i) + ref_get(&l->in[1], i));
+    *rest = *l;
+    rest->in[0] = *r;
+    for (int i = 1; i + 1 < l->nin; i++) rest->in[i] = l->in[i + 1];
+    rest->nin = l->nin - 1;
+    rest->nout = l->nout - 1;
+}
+
+static void ref_add_rmsnorm(const struct launch *l)
+{
+    struct launch rest;
+    ref_add_first(l, &rest);
+    ref_rmsnorm(&rest);
+}
+
 /* y = x r w with r = (mean(x^2) + eps)^-1/2, h = x r:
  *   dw = sum over rows of dy h
  *   dx = r (dy w - h mean(dy w h))          since dr/dx = -r^3 x / C */
@@ -143,6 +161,7 @@ REF_KERNEL(MATMUL, matmul);
 REF_KERNEL(BMM, bmm);
 REF_KERNEL(RMSNORM, rmsnorm);
 REF_KERNEL(RMSNORM_BWD, rmsnorm_bwd);
+REF_KERNEL(ADD_RMSNORM, add_rmsnorm);
 REF_KERNEL(ROPE, rope);
 REF_KERNEL(SILU_GATE, silu_gate);
 REF_KERNEL(SILU_GATE_BWD, silu_gate_bwd);

@@ -29,6 +29,19 @@ void row_store(const struct operand *x, int64_t at, int n, const float *from)
     if (row_at(x, at) != (const void *)from) dtype_convert(row_at(x, at), x->dtype, from, DT_F32, n);
 }
 
+void row_sum(const struct operand *r, const struct operand *a, const struct operand *b, int64_t at, int64_t n)
+{
+    float as[TILE], bs[TILE];
+    for (int64_t c = 0; c < n; c += TILE) {
+        const int m = row_tile(n - c);
+        const float *av = row_view(a, at + c, m, as), *bv = row_view(b, at + c, m, bs);
+        float *to = row_place(r, at + c, as);
+#pragma omp simd
+        for (int i = 0; i < m; i++) to[i] = av[i] + bv[i];
+        row_store(r, at + c, m, to);
+    }
+}
+
 /* At least 32 rows a block, so that combining is cheap beside the rows; at most
  * 64 blocks, so that the partial sums stay small beside the tensor. */
 struct row_blocks row_blocks(int64_t rows)

@@ -33,6 +33,9 @@ float *row_place(const struct operand *x, int64_t at, float scratch[TILE]);
 /* Brings a written tile home: converts, or does nothing when it is there already. */
 void row_store(const struct operand *x, int64_t at, int n, const float *from);
 
+/* r = a + b, n elements from `at` on; r may be one of them. */
+void row_sum(const struct operand *r, const struct operand *a, const struct operand *b, int64_t at, int64_t n);
+
 /* Rows cut into n blocks of `each` rows (the last may be shorter). */
 struct row_blocks {
     int64_t n, each;

@@ -18,13 +18,20 @@ struct norm_stats {
 };
 cudaError_t cuda_norm(void *y, struct norm_stats stats, const void *x, struct typed w, struct typed b, enum store type,
                       int64_t rows, int64_t C, float eps, cudaStream_t stream);
+/* The same of r = x + more; r may be one of the two. */
+struct norm_sum {
+    void *r;
+    const void *more;
+};
+cudaError_t cuda_add_norm(void *y, struct norm_stats stats, const void *x, struct norm_sum sum, struct typed w, struct typed b,
+                          enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream);
 /* add, of the rows' type or NULL, is added to dx, which may be any of the inputs; db NULL with mean NULL. partial: norm_partial floats. */
 cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, struct typed w, const void *add,
                           struct norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
 
-/* norm_packs.cu: the two above where norm_in_packs, all is aligned, and w and b have the rows' type. */
-cudaError_t cuda_norm_packs(void *y, struct norm_stats stats, const void *x, const void *w, const void *b, enum store type, int64_t rows,
-                            int64_t C, float eps, cudaStream_t stream);
+/* norm_packs.cu: those above where norm_in_packs, all is aligned, and w and b have the rows' type. */
+cudaError_t cuda_norm_packs(void *y, struct norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b,
+                            enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream);
 cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,
                                 const void *add, struct norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
 

@@ -34,6 +34,13 @@ template <typename T> static __device__ inline void unpack(float (&to)[PACK<T>],
     for (int i = 0; i < PACK<T>; i++) to[i] = to_float(p.at[i]);
 }
 
+template <typename T> static __device__ inline uint4 packed(const float (&from)[PACK<T>])
+{
+    uint4 to;
+    store<PACK<T>>(reinterpret_cast<T *>(&to), from);
+    return to;
+}
+
 /* From here on a pack is unknown to the compiler, which would else keep its floats, twice the registers. */
 template <int N> static __device__ inline void forget(uint4 (&pack)[N])
 {
@@ -90,9 +97,11 @@ template <int N> static __device__ inline void sum_together(float (&v)[N], int l
 
 /* --- forward --------------------------------------------------------------------------------- */
 
-template <bool CENTRED, typename T, int THREADS>
-static __global__ void __launch_bounds__(THREADS, WIDEST / THREADS)
-    norm_packs_kernel(T *y, norm_stats stats, const T *x, const T *w, const T *b, int64_t rows, int64_t C, float eps, int lanes)
+/* ADD: of x + more, which is written to r, and rounded as it is there. */
+template <bool CENTRED, bool ADD, typename T, int THREADS>
+static __global__ void __launch_bounds__(THREADS, CENTRED && ADD ? 1 : WIDEST / THREADS)
+    norm_packs_kernel(T *y, norm_stats stats, const T *x, T *r, const T *more, const T *w, const T *b, int64_t rows, int64_t C, float eps,
+                      int lanes)
 {
     constexpr int V = PACK<T>, ROWS = rows_at_once(THREADS);
     __shared__ meeting<ROWS> meet;
@@ -113,6 +122,25 @@ static __global__ void __launch_bounds__(THREADS, WIDEST / THREADS)
         for (int j = 0; j < ROWS; j++) {
             raw[j] = make_uint4(0, 0, 0, 0);
             if (live && row + j < rows) raw[j] = *reinterpret_cast<const uint4 *>(x + (row + j) * C + c);
+        }
+        if (ADD) {
+            uint4 other[ROWS];
+#pragma unroll
+            for (int j = 0; j < ROWS; j++) {
+                other[j] = make_uint4(0, 0, 0, 0);
+                if (live && row + j < rows) other[j] = *reinterpret_cast<const uint4 *>(more + (row + j) * C + c);
+            }
+#pragma unroll
+            for (int j = 0; j < ROWS; j++) {
+                float o[V];
+                unpack<T>(a, raw[j]);
+                unpack<T>(o, other[j]);
+#pragma unroll
+                for (int i = 0; i < V; i++) a[i] += o[i];
+                raw[j] = packed<T>(a);
+                if (live && row + j < rows) *reinterpret_cast<uint4 *>(r + (row + j) * C + c) = raw[j];
+            }
+            forget(raw);
         }
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
@@ -276,21 +304,28 @@ static shape shape_of(int64_t packs)
     return {threads, lanes, (int64_t)threads / lanes * rows_at_once(threads)};
 }
 
-extern "C" cudaError_t cuda_norm_packs(void *y, norm_stats stats, const void *x, const void *w, const void *b, enum store type, int64_t rows,
-                                       int64_t C, float eps, cudaStream_t stream)
+template <bool CENTRED, bool ADD, typename T>
+static void launch_forward(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b, int64_t rows, int64_t C,
+                           float eps, cudaStream_t stream)
+{
+    const shape f = shape_of(C / PACK<T>);
+    const unsigned grid = grid_of_rows(rows, f.each, GRID_MAX);
+    T *to = static_cast<T *>(y), *r = static_cast<T *>(sum.r);
+    const T *from = static_cast<const T *>(x), *m = static_cast<const T *>(sum.more), *s = static_cast<const T *>(w), *t = static_cast<const T *>(b);
+    if (f.threads <= MOST)
+        norm_packs_kernel<CENTRED, ADD, T, MOST><<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
+    else norm_packs_kernel<CENTRED, ADD, T, WIDEST><<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
+}
+
+extern "C" cudaError_t cuda_norm_packs(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b,
+                                       enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream)
 {
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
-        const shape f = shape_of(C / PACK<T>);
-        const unsigned grid = grid_of_rows(rows, f.each, GRID_MAX);
-        T *to = static_cast<T *>(y);
-        const T *from = static_cast<const T *>(x), *s = static_cast<const T *>(w), *t = static_cast<const T *>(b);
-        if (stats.mean && f.threads <= MOST)
-            norm_packs_kernel<true, T, MOST><<<grid, f.threads, 0, stream>>>(to, stats, from, s, t, rows, C, eps, f.lanes);
-        else if (stats.mean) norm_packs_kernel<true, T, WIDEST><<<grid, f.threads, 0, stream>>>(to, stats, from, s, t, rows, C, eps, f.lanes);
-        else if (f.threads <= MOST)
-            norm_packs_kernel<false, T, MOST><<<grid, f.threads, 0, stream>>>(to, stats, from, s, t, rows, C, eps, f.lanes);
-        else norm_packs_kernel<false, T, WIDEST><<<grid, f.threads, 0, stream>>>(to, stats, from, s, t, rows, C, eps, f.lanes);
+        if (stats.mean && sum.r) launch_forward<true, true, T>(y, stats, x, sum, w, b, rows, C, eps, stream);
+        else if (stats.mean) launch_forward<true, false, T>(y, stats, x, sum, w, b, rows, C, eps, stream);
+        else if (sum.r) launch_forward<false, true, T>(y, stats, x, sum, w, b, rows, C, eps, stream);
+        else launch_forward<false, false, T>(y, stats, x, sum, w, b, rows, C, eps, stream);
     });
 }
 

@@ -44,6 +44,24 @@ static int launch_layernorm_bwd(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
+static int launch_add_rmsnorm(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    TRY_CUDA(cuda_add_norm(l->out[0].data, (struct norm_stats){NULL, l->out[1].data}, x->data,
+                           (struct norm_sum){l->out[2].data, l->in[1].data}, typed_of(&l->in[2]), none, store_of(x->dtype),
+                           operand_rows(x), operand_last(x), l->attr->rmsnorm.eps, l->stream));
+    return PL_OK;
+}
+
+static int launch_add_layernorm(const struct launch *l, struct error *e)
+{
+    const struct operand *x = &l->in[0];
+    TRY_CUDA(cuda_add_norm(l->out[0].data, (struct norm_stats){l->out[1].data, l->out[2].data}, x->data,
+                           (struct norm_sum){l->out[3].data, l->in[1].data}, typed_of(&l->in[2]), typed_of(&l->in[3]),
+                           store_of(x->dtype), operand_rows(x), operand_last(x), l->attr->layernorm.eps, l->stream));
+    return PL_OK;
+}
+
 static int launch_l2norm(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
@@ -130,6 +148,8 @@ const struct cuda_kernel cuda_run_norms[] = {
     {"cuda_rmsnorm_bwd", NULL, launch_rmsnorm_bwd, NULL},
     {"cuda_layernorm", NULL, launch_layernorm, NULL},
     {"cuda_layernorm_bwd", NULL, launch_layernorm_bwd, NULL},
+    {"cuda_add_rmsnorm", NULL, launch_add_rmsnorm, NULL},
+    {"cuda_add_layernorm", NULL, launch_add_layernorm, NULL},
     {"cuda_l2norm", NULL, launch_l2norm, NULL},
     {"cuda_l2norm_bwd", NULL, launch_l2norm_bwd, NULL},
     {"cuda_softmax", NULL, launch_softmax, NULL},

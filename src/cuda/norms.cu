@@ -16,6 +16,7 @@
  * Column c = k V + i, element i of pack k, has place i packs + k there, so that neighbouring
  * threads have neighbouring places.
  */
+#include "cuda/launch_elementwise.h"
 #include "cuda/launch_norms.h"
 #include "cuda/rows.cuh"
 
@@ -77,11 +78,27 @@ static void launch_norm(void *y, norm_stats stats, const void *x, typed w, typed
     else norm_kernel<false, T, V><<<grid, BLOCK, 0, stream>>>(to, stats, from, w, b, rows, C, eps, size);
 }
 
+static bool in_packs(const void *y, const void *x, typed w, typed b, enum store type, int64_t C)
+{
+    return norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && (!b.data || b.type == type) && are_aligned(y, x, w.data, b.data);
+}
+
+extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, struct norm_sum sum, typed w, typed b, enum store type,
+                                     int64_t rows, int64_t C, float eps, cudaStream_t stream)
+{
+    if (in_packs(y, x, w, b, type, C) && are_aligned(sum.r, sum.more))
+        return cuda_norm_packs(y, stats, x, sum, w.data, b.data, type, rows, C, eps, stream);
+    form f = {};
+    form_push(&f, rows * C, 1, 1, 1);
+    form_end(&f);
+    const cudaError_t e = cuda_pair_form(FUNCTION_ADD, sum.r, x, sum.more, type, f, stream);
+    return e != cudaSuccess ? e : cuda_norm(y, stats, sum.r, w, b, type, rows, C, eps, stream);
+}
+
 extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed w, typed b, enum store type, int64_t rows,
                                  int64_t C, float eps, cudaStream_t stream)
 {
-    if (norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && (!b.data || b.type == type) && are_aligned(y, x, w.data, b.data))
-        return cuda_norm_packs(y, stats, x, w.data, b.data, type, rows, C, eps, stream);
+    if (in_packs(y, x, w, b, type, C)) return cuda_norm_packs(y, stats, x, {NULL, NULL}, w.data, b.data, type, rows, C, eps, stream);
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);

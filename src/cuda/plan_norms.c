@@ -32,6 +32,16 @@ static bool match_norm_bwd(const struct query *q, int statistics)
 static bool match_rmsnorm_bwd(const struct query *q) { return match_norm_bwd(q, 1); }
 static bool match_layernorm_bwd(const struct query *q) { return match_norm_bwd(q, 2); }
 
+static bool match_add_norm(const struct query *q)
+{
+    for (int i = 0; i < q->nin; i++)
+        if (!is_storable(q->in[i])) return false;
+    for (int o = 1; o < q->nout - 1; o++)
+        if (!is_dense(q->out[o], DT_F32)) return false;
+    const enum dtype t = q->in[0]->dtype;
+    return q->in[1]->dtype == t && is_dense(q->out[0], t) && is_dense(q->out[q->nout - 1], t);
+}
+
 static uint64_t work_rmsnorm_bwd(const struct query *q)
 {
     const struct tensor *x = q->in[1];
@@ -68,6 +78,8 @@ const struct kernel cuda_plan_norms[] = {
     {OP_RMSNORM_BWD, "cuda_rmsnorm_bwd", match_rmsnorm_bwd, work_rmsnorm_bwd, NULL},
     {OP_LAYERNORM, "cuda_layernorm", match_forward, NULL, NULL},
     {OP_LAYERNORM_BWD, "cuda_layernorm_bwd", match_layernorm_bwd, work_layernorm_bwd, NULL},
+    {OP_ADD_RMSNORM, "cuda_add_rmsnorm", match_add_norm, NULL, NULL},
+    {OP_ADD_LAYERNORM, "cuda_add_layernorm", match_add_norm, NULL, NULL},
     {OP_L2NORM, "cuda_l2norm", match_forward, NULL, NULL},
     {OP_L2NORM_BWD, "cuda_l2norm_bwd", match_backward, NULL, NULL},
     {OP_SOFTMAX, "cuda_softmax", match_forward, NULL, NULL},

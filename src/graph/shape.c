@@ -144,6 +144,17 @@ void infer_layernorm(struct infer *f)
     for (int o = 1; o < 3; o++) set(&f->out[o], statistic(x), x->rank - 1, x->dim);
 }
 
+/* a, b and vectors: y, statistics, and a + b. As many results as inputs. */
+void infer_add_norm(struct infer *f)
+{
+    const struct tensor *a = f->in[0];
+    REQUIRE(a->rank >= 1 && same(a, f->in[1]) && a->dtype == f->in[1]->dtype, "a and b differ");
+    for (int i = 2; i < f->nin; i++) REQUIRE(is_vector(f->in[i], tensor_last(a)), "a weight must have %lld elements", (long long)tensor_last(a));
+    for (int o = 1; o < f->nin - 1; o++) set(&f->out[o], statistic(a), a->rank - 1, a->dim);
+    like(&f->out[0], a);
+    like(&f->out[f->nin - 1], a);
+}
+
 void infer_rope(struct infer *f)
 {
     const struct tensor *x = f->in[0], *freq = f->in[1];

@@ -1,0 +1,76 @@
+/*
+ * add_norm.c: a sum and the norm that follows it are one op: the sum is normalised before it leaves.
+ *
+ *     before   r = ADD(a, b)    y = NORM(r, ...)
+ *     after    y, r = ADD_NORM(a, b, ...)
+ *
+ * One pass over the tensor less, and the bits of the two: r is rounded before it is normalised. Nothing
+ * but a neighbour is changed, so this comes last, when it is known what is kept, made again and copied.
+ *
+ * y then exists while a and b do. So the two stay apart where one of these ends with the sum and does not
+ * become r: y could have had its bytes.
+ */
+#include "graph/lifetime.h"
+#include "graph/ops.h"
+#include "passes/passes.h"
+
+static enum op joined(enum op norm)
+{
+    return norm == OP_RMSNORM ? OP_ADD_RMSNORM : norm == OP_LAYERNORM ? OP_ADD_LAYERNORM : OP_NONE;
+}
+
+/* Alike, and dense. */
+static bool alike(const struct graph *g, id a, id b)
+{
+    const struct tensor *x = tensor_at(g, a), *y = tensor_at(g, b);
+    if (x->rank != y->rank || x->dtype != y->dtype || !tensor_is_dense(x) || !tensor_is_dense(y)) return false;
+    for (int d = 0; d < x->rank; d++)
+        if (x->dim[d] != y->dim[d]) return false;
+    return true;
+}
+
+/* The sum at position k, and the norm behind it. */
+static bool fits(const struct graph *g, const struct life *life, uint32_t k, const struct node *sum, const struct node *norm)
+{
+    const id r = sum->out[0];
+    if (sum->op != OP_ADD || !joined(norm->op) || norm->in[0] != r || sum->loop != norm->loop || sum->lane != norm->lane) return false;
+    for (int i = 0; i < 2; i++) {
+        const id s = tensor_at(g, sum->in[i])->storage;
+        if (!alike(g, sum->in[i], r)) return false;
+        if (s == tensor_at(g, r)->storage) {
+            if (tensor_at(g, sum->in[i])->offset != tensor_at(g, r)->offset) return false;
+        } else if (life[s].used && life[s].end <= k && g->storages.at[s].kind == KIND_ACT) return false;
+    }
+    return true;
+}
+
+static void join(struct graph *g, const struct node *sum, id node)
+{
+    struct node *n = node_at(g, node);
+    n->op = joined(n->op);
+    for (int i = n->nin; i > 1; i--) n->in[i] = n->in[i - 1];
+    n->in[0] = sum->in[0];
+    n->in[1] = sum->in[1];
+    n->nin++;
+    n->out[n->nout++] = sum->out[0];
+    tensor_at(g, sum->out[0])->node = node;
+    n->made_by = graph_intern(g, "add_norm");
+}
+
+void pass_add_norm(struct graph *g, const struct settings *s)
+{
+    struct life *life = mem_alloc(g->storages.n * sizeof *life);
+    (void)s;
+    for (enum program p = 0; p < PROGRAM_COUNT; p++) {
+        struct order *order = &g->order[p];
+        uint32_t kept = 0;
+        graph_lifetimes(g, p, life);
+        for (uint32_t k = 0; k < order->nodes.n; k++) {
+            const id node = order->nodes.at[k], next = k + 1 < order->nodes.n ? order->nodes.at[k + 1] : 0;
+            if (next && fits(g, life, k, node_at(g, node), node_at(g, next))) join(g, node_at(g, node), next);
+            else order->nodes.at[kept++] = node;
+        }
+        order->nodes.n = kept;
+    }
+    mem_free(life);
+}
