@@ -138,20 +138,21 @@ void act_all(enum act_kind kind, const struct operand *y, const struct operand *
 
 static void act_run(const struct launch *l) { act_all(l->attr->act.kind, &l->out[0], &l->in[0], l->threads); }
 
-static void act_bwd_run(const struct launch *l)
+void act_bwd_all(enum act_kind kind, const struct operand *dx, const struct operand *dy, const struct operand *x, int threads)
 {
-    const struct operand *dx = &l->out[0];
     const int64_t n = operand_elements(dx);
-#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > SERIAL)
     for (int64_t at = 0; at < n; at += TILE) {
         float ds[TILE], xs[TILE];
         int width = row_tile(n - at);
-        const float *dy = row_view(&l->in[0], at, width, ds), *xv = row_view(&l->in[1], at, width, xs);
+        const float *dv = row_view(dy, at, width, ds), *xv = row_view(x, at, width, xs);
         float *to = row_place(dx, at, ds);
-        tiles[l->attr->act.kind].slope(to, dy, xv, width);
+        tiles[kind].slope(to, dv, xv, width);
         row_store(dx, at, width, to);
     }
 }
+
+static void act_bwd_run(const struct launch *l) { act_bwd_all(l->attr->act.kind, &l->out[0], &l->in[0], &l->in[1], l->threads); }
 
 CPU_KERNEL(ACT, act);
 CPU_KERNEL(ACT_BWD, act_bwd);

@@ -212,7 +212,7 @@ static id filters(const struct sam_build *b, id tokens, int64_t first, int64_t c
     return joined;
 }
 
-/* Four times as many places each way, an eighth of the channels. */
+/* Four times as many places each way, an eighth of the channels; the last activation is the filters' matter. */
 static id upscale(const struct sam_build *b, id keys)
 {
     const int64_t C = b->c->decoder.hidden;
@@ -221,17 +221,17 @@ static id upscale(const struct sam_build *b, id keys)
     id x = op_reshape(g, keys, 4, (int64_t[]){rows(g, keys), b->grid, b->grid, C});
     x = layer_upscale(g, x, ROOT, "upscale_conv1", C / 4, 2);
     x = op_act(g, layer_norm(g, x, ROOT, "upscale_layer_norm", UPSCALE_EPS), ACT_GELU);
-    return op_act(g, layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2), ACT_GELU);
+    return layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2);
 }
 
-/* filters [rows,K,c] . maps [rows,h,h,c] = [rows,K,h,h]. */
+/* filters [rows,K,c] . gelu(maps [rows,h,h,c]) = [rows,K,h,h]. */
 static id apply(struct graph *g, id filters, id maps)
 {
     if (!filters || !maps) return 0;
     const struct tensor m = *tensor_at(g, maps);
     const int64_t K = length(g, filters);
     maps = op_reshape(g, maps, 3, (int64_t[]){m.dim[0], m.dim[1] * m.dim[2], m.dim[3]});
-    id logits = op_bmm(g, filters, maps, false, true, m.dtype);
+    id logits = op_apply(g, OP_BMM_ACT, &(union attr){.act = {ACT_GELU}}, (id[]){filters, maps}, 2);
     return op_reshape(g, logits, 4, (int64_t[]){m.dim[0], K, m.dim[1], m.dim[2]});
 }
 
