@@ -12,9 +12,6 @@
  * is made twice, and the same kernels on the same bytes give the same bits. What LINEAR_ACT
  * made in one pass (fuse.c) is made again by ACT alone, from z.
  *
- * REPEAT is the exception: the few rows that it writes down many times are kept for it where they
- * are not kept anyway, and it is made again whatever the settings say.
- *
  * Only what units.c allows is made again so: everything (selective), or what no block
  * rebuilds (+selective). What a rebuilt block will read is kept for it and serves here too.
  */
@@ -88,7 +85,7 @@ static id made_again(struct selective *s, id t, uint32_t position, id loop)
     for (int o = 0; o < n->nout; o++) output |= n->out[o] == t;
     /* A view of what is kept is kept; of what is made again it is another view. */
     bool view = op_table[n->op].flags & OPF_VIEW;
-    for (int i = 0; i < n->nin && can && output && n->op != OP_REPEAT; i++)
+    for (int i = 0; i < n->nin && can && output; i++)
         can = view ? s->copy[n->in[i]] || made_again(s, n->in[i], position, loop) : is_there(s, n->in[i], position, loop);
     s->asked[t] = position + 1;
     s->answer[t] = can && output;

@@ -13,15 +13,13 @@
  *     segments:3          [0   1] [2   3] [4   5   6]     when the others have freed theirs
  *
  * Parts are the scopes within a block. What stands in the block between two of them goes
- * with the one before. What only repeats rows (REPEAT) is never kept for the backward outside of a unit: it is
- * written down again. Chains do not count each other's blocks: a vision tower and a language
+ * with the one before. Chains do not count each other's blocks: a vision tower and a language
  * model, the stages of a pyramid, an encoder and the decoder behind it.
  */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
 
-#include "graph/ops.h"
 #include "passes/rebuild.h"
 
 struct chain {
@@ -159,9 +157,6 @@ static uint32_t unit_of(struct units *u, struct finder *f, id scope, id *last, u
     return numbered(u, &f->unit[part ? part : block]);
 }
 
-/* Nothing is computed by it: a small tensor's rows are written down many times, or seen in another shape. */
-static bool is_spread(enum op op) { return op == OP_REPEAT || op_table[op].flags & OPF_VIEW; }
-
 static void assign(struct units *u, struct finder *f)
 {
     const struct graph *g = f->g;
@@ -174,10 +169,8 @@ static void assign(struct units *u, struct finder *f)
         if (node_at(g, node)->phase != PHASE_FORWARD) continue;
         if (f->block[scope]) u->of[node] = unit_of(u, f, scope, last, runs);
         struct rebuild r = rebuild_of(f, f->rule[scope]);
-        const enum op op = node_at(g, node)->op;
-        const bool asked = r.kind == REBUILD_SELECTIVE || (r.selective && !u->of[node]);
-        u->selective[node] = asked || (is_spread(op) && !u->of[node]);
-        u->any |= asked || (op == OP_REPEAT && !u->of[node]);
+        u->selective[node] = r.kind == REBUILD_SELECTIVE || (r.selective && !u->of[node]);
+        u->any |= u->selective[node];
     }
     for (uint32_t c = 0; c < f->chains.n; c++) mem_free(runs[c]);
     mem_free(runs);
