@@ -102,6 +102,12 @@ $(BUILD)/objects: always
 $(BUILD)/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -c $< -o $@
+# Measured profiles of cards, as C's text.
+$(BUILD)/profiles/%.inc: src/run/profiles/%.json
+	@mkdir -p $(@D)
+	sed 's/["\\]/\\&/g; s/^/"/; s/$$/\\n"/' $< >$@
+$(BUILD)/run/profile_stored.o: CFLAGS += -I$(BUILD)
+$(BUILD)/run/profile_stored.o: $(patsubst src/run/%.json,$(BUILD)/%.inc,$(wildcard src/run/profiles/*.json))
 # A chain as long as exp_fast's leaves a processor idle; several turns at once fill the gaps.
 UNROLL := activations attention elementwise softmax tokens
 $(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops

@@ -4,7 +4,8 @@
  *     bench_cuda_attention [--device cpu] [--repeats 20] CASE...
  *
  *     dense,B,H,T,D,CAUSAL      CAUSAL is 0 or 1
- *     rel,B,H,HEIGHT,WIDTH,D    SAM's decomposed positions over a grid; B: of windows, for windows
+ *     rel,B,H,HEIGHT,WIDTH,D    SAM's decomposed positions over a grid. Small square ones, 25 or a multiple, are
+ *                               windows: B / 25 grids of 5 x 5 of them, as ATTENTION_WINDOW takes them
  *
  * All in bf16, operands as [B,T,H,D]. The two nodes are a program of their own, placed as any
  * is, and launched node by node: on a card each is timed by events on the stream
@@ -25,7 +26,9 @@ enum { WARM = 3, REPEATS_MOST = 1000, PATTERN = 1000003, CHUNK = 1 << 20 };
 struct shape {
     bool relative, causal;
     int64_t B, H, T, D, height, width;
+    int64_t window; /* 0: none */
 };
+enum { ACROSS = 5 };
 
 struct bench {
     struct shape shape;
@@ -46,6 +49,10 @@ static bool read_shape(const char *text, struct shape *s)
     *s = (struct shape){.relative = !strcmp(kind, "rel"), .B = n[0], .H = n[1]};
     if (s->relative) s->height = n[2], s->width = n[3], s->T = n[2] * n[3], s->D = n[4];
     else s->T = n[2], s->D = n[3], s->causal = n[4] != 0;
+    if (s->relative && s->height == s->width && s->height < 32 && s->B % (ACROSS * ACROSS) == 0) {
+        s->window = s->height, s->B /= ACROSS * ACROSS;
+        s->height = s->width = ACROSS * s->window, s->T = s->height * s->width;
+    }
     return (s->relative || !strcmp(kind, "dense")) && s->B > 0 && s->H > 0 && s->T > 0 && s->D > 0;
 }
 
@@ -64,9 +71,10 @@ static void build(struct bench *b)
     id q = make_param(b, "q", 4, heads, 1), k = make_param(b, "k", 4, heads, 1), v = make_param(b, "v", 4, heads, 1), o, in[8];
     int nin = 6;
     if (s->relative) {
-        id h = make_param(b, "table_h", 2, (int64_t[]){2 * s->height - 1, s->D}, 0.02);
-        id w = make_param(b, "table_w", 2, (int64_t[]){2 * s->width - 1, s->D}, 0.02);
-        o = op_attention_rel(g, q, k, v, h, w, (int)s->height, (int)s->width, scale);
+        id h = make_param(b, "table_h", 2, (int64_t[]){2 * (s->window ? s->window : s->height) - 1, s->D}, 0.02);
+        id w = make_param(b, "table_w", 2, (int64_t[]){2 * (s->window ? s->window : s->width) - 1, s->D}, 0.02);
+        if (s->window) o = op_attention_window(g, q, k, v, h, w, 0, (struct window_options){(int)s->height, (int)s->width, (int)s->window, scale});
+        else o = op_attention_rel(g, q, k, v, h, w, (int)s->height, (int)s->width, scale);
         in[nin++] = h;
         in[nin++] = w;
     } else {
@@ -77,7 +85,7 @@ static void build(struct bench *b)
     const struct node f = *node_at(g, b->forward);
     id first[6] = {make_param(b, "do", 4, heads, 1), q, k, v, f.out[0], f.out[1]};
     memcpy(in, first, sizeof first);
-    b->backward = graph_emit(g, s->relative ? OP_ATTENTION_REL_BWD : OP_ATTENTION_BWD, &f.attr, in, nin);
+    b->backward = graph_emit(g, s->window ? OP_ATTENTION_WINDOW_BWD : s->relative ? OP_ATTENTION_REL_BWD : OP_ATTENTION_BWD, &f.attr, in, nin);
     graph_output(g, "o", o);
     for (int i = 0; b->backward && i < node_at(g, b->backward)->nout; i++) {
         char name[16];

@@ -211,7 +211,12 @@ static uint64_t count_launches(const struct tape *t)
     return n;
 }
 
-/* Node by node, without and with a timing, which sees every launch; then a graph again. */
+static void count_entry(void *n, const struct entry *entry)
+{
+    if (entry->launch.out[0].data) ++*(uint64_t *)n;
+}
+
+/* Node by node, without and with a timing and an observer, which see every launch; then a graph again. */
 static void check_nodes(const char *name, struct side *s, id tensor)
 {
     struct timing timing = {0};
@@ -233,6 +238,13 @@ static void check_nodes(const char *name, struct side *s, id tensor)
     snprintf(detail, sizeof detail, "%llu of %llu launches, %.1f us", (unsigned long long)calls, (unsigned long long)launches, 1e6 * seconds);
     report(name, "timed", calls == launches && ordered && seconds > 0, detail);
     timing_free(&timing);
+    calls = 0;
+    s->tape.observe = count_entry;
+    s->tape.observer = &calls;
+    check_again(name, "observed bit-equal", s, tensor, true);
+    s->tape.observe = NULL;
+    snprintf(detail, sizeof detail, "%llu of %llu launches", (unsigned long long)calls, (unsigned long long)launches);
+    report(name, "observed", calls == launches, detail);
     check_again(name, "graph behind nodes", s, tensor, true);
 }
 
@@ -656,6 +668,70 @@ static void test_update(bool run)
     graph_free(&g);
 }
 
+/* --- a batch ahead --------------------------------------------------------------------------
+ *
+ *     y = x + x;  what is written later is read by the next run and not by this one
+ */
+
+enum { AHEAD = 1 << 20, ROUNDS = 20 };
+
+static void fill_with(float *x, int value)
+{
+    for (int i = 0; i < AHEAD; i++) x[i] = (float)(value + i % 7);
+}
+
+/* The element at which y is not twice what fill_with wrote; -1: none. */
+static int first_wrong(struct side *s, id y, float *buffer, int value, const char *name)
+{
+    if (!side_read(s, y, buffer, AHEAD * sizeof *buffer, name)) return 0;
+    for (int i = 0; i < AHEAD; i++)
+        if (buffer[i] != 2 * (float)(value + i % 7)) return i;
+    return -1;
+}
+
+static void run_ahead(const char *name, struct side *s, id x, id y, float *next, float *buffer)
+{
+    const struct device_ops *ops = s->device.ops;
+    char *to = tape_address(&s->tape, x);
+    struct error e = {0};
+    int wrong = -1;
+    fill_with(buffer, 0);
+    if (!side_write(s, x, buffer, AHEAD * sizeof *buffer, name)) return;
+    for (int round = 0; round < ROUNDS && wrong < 0; round++) {
+        if (!side_run(s, PROGRAM_STEP, name) || !report_call(name, "settle", ops->settle(&s->device, &e), &e)) return;
+        fill_with(next, 10 * (round + 1));
+        for (int half = 0; half < 2; half++)
+            if (!report_call(name, "write later", ops->write_later(&s->device, to + half * (AHEAD * 2), next + half * (AHEAD / 2), AHEAD * 2, &e), &e)) return;
+        wrong = first_wrong(s, y, buffer, 10 * round, name);
+    }
+    report(name, "not before its run", wrong < 0, wrong < 0 ? "" : "an element of the batch before is wrong");
+    fill_with(buffer, 5); /* over what is still on its way */
+    if (!side_write(s, x, buffer, AHEAD * sizeof *buffer, name) || !side_run(s, PROGRAM_STEP, name)) return;
+    wrong = first_wrong(s, y, buffer, 5, name);
+    report(name, "a write comes behind", wrong < 0, "");
+}
+
+static void test_ahead(bool run)
+{
+    const char *name = "a batch ahead";
+    struct graph g;
+    struct side s = {0};
+    struct error e = {0};
+    graph_init(&g);
+    id x = graph_input(&g, "x", DT_F32, 1, (int64_t[]){AHEAD}), y = op_add(&g, x, x);
+    graph_output(&g, "y", y);
+    id next = graph_storage(&g, "next", KIND_STAGING, SPACE_HOST, AHEAD * sizeof(float));
+    float *buffer = mem_alloc(AHEAD * sizeof *buffer);
+    if (!report_call(name, "build", graph_error(&g, &e), &e)) return;
+    check_planned(name, &g);
+    if (!run || subject != DEVICE_CUDA) report_skip(name, "no card");
+    else if (side_open(&s, &g, subject, name))
+        run_ahead(name, &s, x, y, (float *)(void *)(s.device.arena[SPACE_HOST] + s.plan.placement.offset[next]), buffer);
+    side_close(&s);
+    mem_free(buffer);
+    graph_free(&g);
+}
+
 /* --- all ------------------------------------------------------------------------------------ */
 
 static const struct block_case blocks[] = {
@@ -706,6 +782,7 @@ int main(int argc, char **argv)
     test_loop(run);
     test_lanes(run);
     test_update(run);
+    test_ahead(run);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : 0;
 }

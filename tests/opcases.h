@@ -31,7 +31,7 @@ struct opcase {
     bool no_gradient;
     int64_t small[8][8], large[LARGE][8]; /* shapes; a row of 0 ends */
     int64_t bench[8];                 /* a view has none: nothing runs */
-    int64_t card[10][8];              /* for the kernels of a card alone */
+    int64_t card[14][8];              /* for the kernels of a card alone */
 };
 
 struct row {
@@ -211,7 +211,7 @@ static id build_rmsnorm(struct scene *s, const int64_t *n)
     return out_of(s, node, 0);
 }
 #define NORM_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}}, .large = {{3, 43, 129}, {1, 9, 296}}, \
-    .bench = {2, 512, 768}
+    .card = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}}, .bench = {2, 512, 768}
 static const struct opcase case_RMSNORM = {build_rmsnorm, NORM_SHAPES};
 
 static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
@@ -281,7 +281,8 @@ static id build_attention(struct scene *s, const int64_t *n)
     .bench = {1, 512, 512, 12, 12, 64, 1}, \
     .card = {{2, 64, 64, 2, 2, 64, 0}, {1, 197, 197, 2, 1, 64, 1}, {1, 130, 200, 4, 2, 80, 1}, {2, 300, 300, 2, 2, 128, 1, 100}, \
              {1, 256, 256, 1, 1, 64, 0}, {1, 320, 320, 2, 2, 80, 0}, {1, 129, 129, 3, 3, 128, 0}, \
-             {3, 100, 260, 8, 2, 64, 0}, {2, 7, 70, 8, 8, 16, 0}, {1, 90, 7, 2, 2, 32, 2}}
+             {3, 100, 260, 8, 2, 64, 0}, {2, 7, 70, 8, 8, 16, 0}, {1, 90, 7, 2, 2, 32, 2}, \
+             {1, 42, 130, 8, 8, 16, 0}, {1, 150, 7, 8, 8, 16, 2}, {1, 90, 13, 9, 9, 16, 2}, {1, 13, 90, 9, 9, 16, 2}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)

@@ -633,7 +633,7 @@ int main(void)
         cmocka_unit_test(test_conv),
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_maps),
-        cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_grid), cmocka_unit_test(test_squares),
         cmocka_unit_test(test_masks),
         cmocka_unit_test(test_prompt_next),
     };

@@ -252,7 +252,7 @@ static void test_bytes(void **state)
 
 /* --- copies ------------------------------------------------------------------------------------ */
 
-/* Every copy between the spaces is in the copy lane and at the level of the micro-batches' body; a block's weights
+/* Every copy between the spaces is in the lane of its direction and at the level of the micro-batches' body; a block's weights
  * are fetched before the block in front of it has begun. */
 static void test_order(void **state)
 {
@@ -273,7 +273,7 @@ static void test_order(void **state)
                 continue;
             }
             copies++;
-            assert_int_equal(n->lane, LANE_COPY);
+            assert_int_equal(n->lane, storage_of(g, n->out[0])->space == SPACE_DEVICE ? LANE_IN : LANE_OUT);
             assert_true(n->loop && !g->loops.at[n->loop].parent);
             ahead += n->phase == PHASE_FORWARD && graph_block_of(g, n->scope) && last != graph_block_of(g, n->scope);
         }

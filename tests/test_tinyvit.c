@@ -264,7 +264,7 @@ static void test_groups(void **state)
 
 static void drop(const char *dir)
 {
-    static const char *const names[] = {"model.safetensors", "config.json", "flags", "state.safetensors", "state.json"};
+    static const char *const names[] = {"model.safetensors", "config.json", "flags", "state.safetensors", "state.json", "rounding.txt"};
     char path[256];
     for (size_t i = 0; i < COUNT(names); i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);

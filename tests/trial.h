@@ -91,7 +91,7 @@ static inline size_t operand_bytes(const struct operand *x)
 
 static inline struct trial trial_of(enum op op)
 {
-    return (struct trial){.op = op, .alias = {-1, -1, -1, -1, -1}, .length = 1};
+    return (struct trial){.op = op, .alias = {-1, -1, -1, -1, -1, -1}, .length = 1};
 }
 
 /* Adds an input without values; returns it. */

@@ -3,6 +3,7 @@
  * and where its time goes. Needs no data and writes nothing.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,9 @@
 #include "io/json.h"
 #include "train/bench.h"
 #include "train/calibrate.h"
+#include "train/calibrate_card.h"
 
-enum { OPS_SHOWN = 16, KERNELS_TOLD = 40 };
+enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_TOLD = 40 };
 
 /* The arena at its peak in four parts, and the padding with the last. */
 struct parts {
@@ -51,6 +53,34 @@ static void print_ops(const struct bench *b, struct text *out)
     if (n > OPS_SHOWN) text_printf(out, "  %-34s %10.3f %10.3f\n", "others", 1e3 * rest, 1e3 * predicted);
 }
 
+/* "4096 x 4096 x 80": what the class has of extents, to a factor of 1.2. */
+static const char *print_extents(const struct op_class *x, char out[64])
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (int i = 0; i < EXTENTS && x->extent[i]; i++) n += (size_t)snprintf(out + n, 64 - n, "%s%.0f", i ? " x " : "", exp2(x->extent[i] / 2.));
+    return out;
+}
+
+/* Of a card: which kernels were predicted worst, by what they add to the step. */
+static void print_errors(const struct bench *b, struct text *out)
+{
+    struct bench_class *all;
+    char extents[64];
+    double seconds = 0, predicted = 0;
+    uint32_t n = bench_classes(b, &all);
+    for (uint32_t i = 0; i < n; i++) seconds += all[i].seconds, predicted += all[i].predicted;
+    text_printf(out, "Predictions that are furthest off, node by node\n  %-28s %-24s %7s %10s %10s %10s\n", "kernel", "extents, about", "calls", "ms", "predicted", "off");
+    for (uint32_t i = 0; i < n && i < CLASSES_SHOWN; i++) {
+        const struct bench_class *x = &all[i];
+        const char *variant = op_variant_name(x->of.op, x->of.variant);
+        text_printf(out, "  %-28.28s %-6s %-17s %7" PRIu64 " %10.3f %10.3f %+10.3f\n", x->of.kernel, variant ? variant : "", print_extents(&x->of, extents), x->calls,
+                    1e3 * x->seconds, 1e3 * x->predicted, 1e3 * (x->predicted - x->seconds));
+    }
+    text_printf(out, "  %-61s %10.3f %10.3f %+10.3f\n", "all", 1e3 * seconds, 1e3 * predicted, 1e3 * (predicted - seconds));
+    mem_free(all);
+}
+
 static void print_text(const struct bench *b, struct text *out)
 {
     const struct plan *p = &b->run.plan;
@@ -74,6 +104,7 @@ static void print_text(const struct bench *b, struct text *out)
     if (b->device_total) text_printf(out, "  %-22s %12s\n", "used on the card", size_print(b->device_used, a));
     text_printf(out, "  %-22s %12s\n", "peak resident", size_print(bench_peak_resident(), a));
     print_ops(b, out);
+    if (bench_replays(b)) print_errors(b, out);
 }
 
 static void put_ops(const struct bench *b, struct json_writer *w)
@@ -95,6 +126,25 @@ static void put_ops(const struct bench *b, struct json_writer *w)
         json_end(w);
     }
     json_end(w);
+}
+
+static void put_classes(const struct bench *b, struct json_writer *w)
+{
+    struct bench_class *all;
+    uint32_t n = bench_classes(b, &all);
+    json_begin_list(w, "classes");
+    for (uint32_t i = 0; i < n; i++) {
+        char extents[64];
+        json_begin_map(w, NULL);
+        json_put_string(w, "kernel", all[i].of.kernel);
+        json_put_string(w, "extents", print_extents(&all[i].of, extents));
+        json_put_uint(w, "calls", all[i].calls);
+        json_put_number(w, "seconds", all[i].seconds);
+        json_put_number(w, "predicted_seconds", all[i].predicted);
+        json_end(w);
+    }
+    json_end(w);
+    mem_free(all);
 }
 
 /* "4x4096x1280" */
@@ -166,6 +216,7 @@ static void print_json(const struct bench *b, struct text *out)
         json_put_uint(&w, "device_total_bytes", b->device_total);
     }
     put_ops(b, &w);
+    if (bench_replays(b)) put_classes(b, &w);
     put_kernels(b, &w);
     json_end(&w);
     text_printf(out, "\n");
@@ -197,6 +248,14 @@ static int bench_model(const struct options *o, struct error *e)
     return rc;
 }
 
+static void print_card(const struct profile *p, const char *path)
+{
+    const struct calibration *c = p->measured;
+    printf("%s, %s, %s\n  copies          %8.1f GB/s\n  launch          %8.2f us\n  classes         %8d\n", c->cpu, c->isa, c->date, 1e-9 * p->copy_bandwidth,
+           1e6 * p->launch_seconds, c->classes);
+    printf("the profile is in %s\n", path);
+}
+
 static void print_profile(const struct profile *p, const char *path)
 {
     const struct calibration *c = p->measured;
@@ -211,15 +270,30 @@ static void print_profile(const struct profile *p, const char *path)
     printf("the profile is in %s\n", path);
 }
 
-/* Where the profile goes; its folder is made. */
-static int output_path(const struct options *o, int threads, char *path, size_t room, struct error *e)
+/* Where the profile goes, unless -o says so: `stored`, which is "" where there is no such place. Its folder is made. */
+static int output_path(const struct options *o, const char *stored, char *path, size_t room, struct error *e)
 {
     char dir[4200];
     if (o->output) return snprintf(path, room, "%s", o->output) < (int)room ? PL_OK : error_set(e, PL_USAGE, "-o: the path is too long");
-    if (!profile_path(threads, path, room))
-        return error_set(e, PL_USAGE, "neither XDG_DATA_HOME nor HOME says where to keep a profile; give -o FILE");
+    if (!stored[0]) return error_set(e, PL_USAGE, "neither XDG_DATA_HOME nor HOME says where to keep a profile; give -o FILE");
+    snprintf(path, room, "%s", stored);
     int rc = path_dir(path, dir, sizeof dir, e);
     return rc ? rc : dir_make(dir, e);
+}
+
+/* --set says which device is measured, and nothing else. */
+static int calibrated_device(const struct options *o, bool *card, struct error *e)
+{
+    struct config c;
+    *card = false;
+    for (int i = 0; i < o->n_set; i++)
+        if (strncmp(o->set[i], "device=", 7) && strncmp(o->set[i], "device.kind=", 12))
+            return error_set(e, PL_USAGE, "--calibrate goes with --set device=cuda, -o and --threads alone, not with --set %s", o->set[i]);
+    int rc = options_config(o, &c, e);
+    if (rc) return rc;
+    *card = c.device_kind == ON_CUDA;
+    config_free(&c);
+    return *card && o->threads ? error_set(e, PL_USAGE, "--threads is for processors, not for a card") : PL_OK;
 }
 
 static int calibrate_machine(const struct options *o, struct error *e)
@@ -227,22 +301,29 @@ static int calibrate_machine(const struct options *o, struct error *e)
     struct profile p;
     struct calibration *c = mem_alloc(sizeof *c);
     struct text out = {0};
-    char path[4200];
+    char path[4200], stored[4200] = "";
     int64_t threads = 0;
+    bool card = false;
     int rc = options_count("--threads", o->threads, 1, 4096, &threads, e);
-    if (!rc && (o->run || o->n_set || o->memory || o->plan || o->steps || o->json))
-        rc = error_set(e, PL_USAGE, "--calibrate goes with -o and --threads alone");
-    if (!rc) {
+    if (!rc && (o->run || o->memory || o->plan || o->steps || o->json))
+        rc = error_set(e, PL_USAGE, "--calibrate goes with --set device=cuda, -o and --threads alone");
+    if (!rc) rc = calibrated_device(o, &card, e);
+    if (!rc && !card) {
         profile_default(&p, DEVICE_CPU, (int)threads);
-        rc = output_path(o, p.threads, path, sizeof path, e);
+        if (!profile_path(p.threads, stored, sizeof stored)) stored[0] = '\0';
+        rc = output_path(o, stored, path, sizeof path, e);
     }
-    if (!rc) rc = calibrate(&p, c, (int)threads, e);
+    if (!rc) rc = card ? calibrate_card(&p, c, e) : calibrate(&p, c, (int)threads, e);
+    if (!rc && card) { /* which card it is was found out now */
+        if (!profile_card_path(p.name, stored, sizeof stored)) stored[0] = '\0';
+        rc = output_path(o, stored, path, sizeof path, e);
+    }
     if (!rc) {
         profile_write(&p, &out);
         rc = file_write_atomic(path, out.at, out.n, e);
         text_free(&out);
     }
-    if (!rc) print_profile(&p, path);
+    if (!rc) (card ? print_card : print_profile)(&p, path);
     mem_free(c);
     return rc;
 }
@@ -262,6 +343,6 @@ static int bench(int argc, char **argv, struct error *e)
 
 const struct command command_bench = {
     "bench", "bench RUN.yaml [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json]\n"
-    "       plimsoll bench --calibrate [-o PROFILE.json] [--threads N]",
+    "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N]",
     "Takes training steps on made-up inputs: predicted and measured time, memory, and time by op. Needs no data, writes nothing.\n"
     "With --calibrate: measures this machine's ceilings and ops, a minute and 2 GiB, and keeps the profile that plans predict times by.", bench};

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "io/json.h"
+#include "run/calibration.h"
 #include "train/run.h"
 
 /* Kept for a CUDA context and its code on a card: what a budget leaves out. */
@@ -281,7 +282,10 @@ static int card_row(const struct options *o, const char *card, struct row *row, 
     bool named = !*card || *end;
     if (named) {
         struct profile p;
-        if (profile_card(&p, card, e)) return error_prepend(e, "--devices: %s is not a number of GiB", card);
+        struct calibration *c = mem_alloc(sizeof *c);
+        int rc = profile_card(&p, c, card, e);
+        mem_free(c);
+        if (rc) return error_prepend(e, "--devices: %s is not a number of GiB", card);
         gib = (double)p.memory_bytes / (double)GIB;
         snprintf(profile, sizeof profile, "device.profile=%s", card);
         snprintf(row->label, sizeof row->label, "%.40s", card);

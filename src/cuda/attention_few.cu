@@ -655,7 +655,8 @@ template <typename T, int N, int V> static cudaError_t run_tiles(const few_atten
 template <typename T, int N, int V> static cudaError_t run_backward(const few_attention *a, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
-    if (a->cut.tiles > 1) return run_tiles<T, N, V>(a, stream);
+    if constexpr (N == FEW_TILE)
+        if (a->cut.tiles > 1) return run_tiles<T, N, V>(a, stream);
     if (a->cut.side == FEW_KEYS) keys_backward<T, N, V, 1><<<blocks, THREADS, 0, stream>>>(*a);
     else queries_backward<T, N, V, 2, true, true><<<blocks, THREADS, 0, stream>>>(*a, a->cut.splits, a->cut.split_rows);
     return cudaGetLastError();

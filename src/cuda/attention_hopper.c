@@ -101,8 +101,8 @@ int hopper_attention(const struct attention *a, cudaStream_t stream, struct erro
     struct attention_maps m = {0};
     if (grid) TRY(lay_positions(a, stream, e));
     TRY(map_heads(&m.q, a, &a->q, a->T, a->H, 64 * HOPPER_GROUPS(a->D, grid), e));
-    TRY(map_heads(&m.k, a, &a->k, a->S, a->G, HOPPER_KEYS(a->D, grid), e));
-    TRY(map_heads(&m.v, a, &a->v, a->S, a->G, HOPPER_KEYS(a->D, grid), e));
+    TRY(map_heads(&m.k, a, &a->k, a->S, a->G, HOPPER_KEYS, e));
+    TRY(map_heads(&m.v, a, &a->v, a->S, a->G, HOPPER_KEYS, e));
     TRY_CUDA(cuda_hopper_forward(a, &m, stream));
     return PL_OK;
 }

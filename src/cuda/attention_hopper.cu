@@ -1,23 +1,24 @@
 /*
  * attention_hopper.cu: attention's forward on Hopper, bf16 and f16.
  *
- * One thread of the third warpgroup sends the copy engine for tiles; two warpgroups hold 64 queries each and walk the
- * keys. A warpgroup multiplies ahead: while it turns this tile's scores into probabilities, the tensor cores add the
+ * One thread of the last warpgroup sends the copy engine for tiles; two or three warpgroups hold 64 queries each and walk
+ * the keys. A block stays on its multiprocessor and takes tile after tile of queries, the next one's rows on their way while
+ * this one's are stored. A warpgroup multiplies ahead: while it turns this tile's scores into probabilities, the tensor cores add the
  * last tile's to o,
  *
  *     s = q k(j)^T   |   o += p(j-1) v(j-1)   |   p(j) = 2^(s - running maximum)   ->   o *= shrink
  *
- * and the two warpgroups fill each other's gaps. On a grid of 64 columns a tile of 64 keys is one row: what a
+ * and the warpgroups fill each other's gaps. On a grid of 64 columns a tile of 64 keys is one row: what a
  * query adds for the columns stays in registers, the same for every row, and for the row it is one number.
  */
 #include "cuda/launch_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
 
-constexpr int SLOTS = 2;
+constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
 
 /* The barriers behind the tiles. */
 struct gates {
-    uint64_t q, k[SLOTS], k_free[SLOTS], v[SLOTS], v_free[SLOTS];
+    uint64_t q, q_free, k[SLOTS], k_free[SLOTS], v[SLOTS], v_free[SLOTS];
 };
 template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
 template <int D, int ROWS> constexpr int tile_bytes = ROWS * panels_of<D> * 128;
@@ -26,7 +27,7 @@ template <int D, bool GRID> constexpr int workers_of = HOPPER_GROUPS(D, GRID) * 
 #if HAS_WGMMA
 
 /* Scores of keys that a query does not see. */
-template <int KEYS> static __device__ void cover(float (&s)[KEYS / 2], const attention &a, int first, int s0)
+static __device__ void cover(float (&s)[KEYS / 2], const attention &a, int first, int s0)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
 #pragma unroll
@@ -40,10 +41,9 @@ struct running {
 };
 
 /* Scores to probabilities against the running maximum of a row of either half. */
-template <bool GRID, int KEYS>
+template <bool GRID>
 static __device__ void soften(float (&s)[KEYS / 2], running &r, float factor, const float (&columns)[32], const float (&level)[2][2])
 {
-    constexpr int ROWS = KEYS / HOPPER_WIDTH;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float most[2] = {-CUDART_INF_F, -CUDART_INF_F}, here, part = 0;
@@ -54,7 +54,7 @@ static __device__ void soften(float (&s)[KEYS / 2], running &r, float factor, co
                 if (GRID) s[i] = fmaf(s[i], factor, columns[i % 32]);
                 most[n / 8] = fmaxf(most[n / 8], s[i]);
             }
-        here = GRID ? fmaxf(most[0] + level[half][0], most[ROWS - 1] + level[half][ROWS - 1]) : fmaxf(most[0], most[1]) * factor;
+        here = GRID ? fmaxf(most[0] + level[half][0], most[1] + level[half][1]) : fmaxf(most[0], most[1]) * factor;
         here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
         here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2));
         here = fmaxf(here, r.top[half]);
@@ -72,14 +72,14 @@ static __device__ void soften(float (&s)[KEYS / 2], running &r, float factor, co
 }
 
 /* What the thread's two queries add for the rows of the grid that a tile of keys lies in. */
-static __device__ void look_up(float (&level)[2][2], const attention &a, const float *rel, int first, int s0, float factor)
+static __device__ void look_up(float (&level)[2][2], const attention &a, const float *rel, int first, int s0)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int row = min(s0 / HOPPER_WIDTH + r, a.height - 1), t = min(first + (int)threadIdx.x % 32 / 4 + 8 * half, a.T - 1);
-            level[half][r] = rel[(int64_t)row * a.T + t] * factor;
+            level[half][r] = rel[(int64_t)row * a.T + t];
         }
 }
 
@@ -91,18 +91,14 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2, KEYS = HOPPER_KEYS(D, GRID), PANELS = panels_of<D>;
+    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2, PANELS = panels_of<D>;
     constexpr int HELD_BYTES = tile_bytes<D, QUERIES>, TILE = tile_bytes<D, KEYS>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *k = q + HELD_BYTES, *v = k + SLOTS * TILE;
     gates *gate = reinterpret_cast<gates *>(v + SLOTS * TILE);
-    const int tiles = (a.T + QUERIES - 1) / QUERIES, heads = a.B * a.H;
-    const int t0 = (a.causal ? tiles - 1 - (int)(blockIdx.x / heads) : (int)(blockIdx.x % tiles)) * QUERIES; /* the longest first */
-    const int64_t head = a.causal ? blockIdx.x % heads : blockIdx.x / tiles;
-    const int b = (int)(head / a.H), h = (int)(head % a.H), g = h / (a.H / a.G), group = threadIdx.x / GROUP;
-    const span keys = keys_of(a, t0, QUERIES);
+    const int items = a.B * a.H * ((a.T + QUERIES - 1) / QUERIES), group = threadIdx.x / GROUP;
 
     if (threadIdx.x == 0) {
-        barrier_make(&gate->q, 1);
+        barrier_make(&gate->q, 1), barrier_make(&gate->q_free, WORKERS / 32);
         for (int i = 0; i < SLOTS; i++) {
             barrier_make(&gate->k[i], 1), barrier_make(&gate->v[i], 1);
             barrier_make(&gate->k_free[i], WORKERS / 32), barrier_make(&gate->v_free[i], WORKERS / 32);
@@ -114,84 +110,102 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
     if (group == WORKERS / GROUP) {
         registers_fewer<WORKERS == 2 * GROUP ? 24 : 32>();
         if (threadIdx.x == WORKERS) {
-            barrier_expect(&gate->q, HELD_BYTES);
-            fetch_rows<QUERIES, PANELS>(q, &m.q, b, h, t0, &gate->q);
             turn at = {0, 1};
-            for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS, next<SLOTS>(at)) {
-                barrier_wait(&gate->k_free[at.slot], at.phase);
-                barrier_expect(&gate->k[at.slot], TILE);
-                fetch_rows<KEYS, PANELS>(k + at.slot * TILE, &m.k, b, g, s0, &gate->k[at.slot]);
-                barrier_wait(&gate->v_free[at.slot], at.phase);
-                barrier_expect(&gate->v[at.slot], TILE);
-                fetch_rows<KEYS, PANELS>(v + at.slot * TILE, &m.v, b, g, s0, &gate->v[at.slot]);
+            for (int n = 0; n * gridDim.x < items; n++) {
+                const task x = task_of<QUERIES>(a, n, items);
+                if (x.head < 0) continue;
+                barrier_wait(&gate->q_free, n % 2 ^ 1);
+                barrier_expect(&gate->q, HELD_BYTES);
+                fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &gate->q);
+                for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
+                    barrier_wait(&gate->k_free[at.slot], at.phase);
+                    barrier_expect(&gate->k[at.slot], TILE);
+                    fetch_rows<KEYS, PANELS>(k + at.slot * TILE, &m.k, x.b, x.g, s0, &gate->k[at.slot]);
+                    barrier_wait(&gate->v_free[at.slot], at.phase);
+                    barrier_expect(&gate->v[at.slot], TILE);
+                    fetch_rows<KEYS, PANELS>(v + at.slot * TILE, &m.v, x.b, x.g, s0, &gate->v[at.slot]);
+                }
             }
         }
     } else {
         registers_more<WORKERS == 2 * GROUP ? 240 : 160>();
-        const int lane = threadIdx.x % 32, first = t0 + threadIdx.x / 32 * 16;
+        const int lane = threadIdx.x % 32;
         const float factor = a.scale * LOG2E;
         const uint64_t mine = operand_at(q + group * 64 * 128, 16), k_at = operand_at(k, 16), v_at = operand_at(v, KEYS * 128);
-        const float *rel = GRID ? a.rel + head * positions(a) * a.T : nullptr;
-        float o[D / 2], s[KEYS / 2], columns[32], level[2][2] = {{0, 0}, {0, 0}};
-        unsigned p[KEYS / 4];
-        running r = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}, {0, 0}};
-        turn at = {0, 0}, last = {0, 0};
+        turn at = {0, 0};
+        for (int n = 0; n * gridDim.x < items; n++) {
+            const task x = task_of<QUERIES>(a, n, items);
+            if (x.head < 0) continue;
+            const int first = x.t0 + threadIdx.x / 32 * 16;
+            const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
+            float o[D / 2], s[KEYS / 2], columns[32], level[2][2] = {{0, 0}, {0, 0}}, soon[2][2]; /* soon: the next tile's level, on its way */
+            unsigned p[KEYS / 4];
+            running r = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}, {0, 0}};
+            turn last = at;
 #pragma unroll
-        for (int i = 0; i < D / 2; i++) o[i] = 0;
-        if (GRID)
+            for (int i = 0; i < D / 2; i++) o[i] = 0;
+            if (GRID) {
+                look_up(soon, a, rel, first, x.keys.begin);
 #pragma unroll
-            for (int i = 0; i < 32; i++) {
-                const int t = min(first + lane / 4 + i / 2 % 2 * 8, a.T - 1), c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
-                columns[i] = rel[(int64_t)c * a.T + t] * factor;
+                for (int i = 0; i < 32; i++) {
+                    const int t = min(first + lane / 4 + i / 2 % 2 * 8, a.T - 1), c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                    columns[i] = rel[(int64_t)c * a.T + t] * factor;
+                }
             }
-        barrier_wait(&gate->q, 0);
-        for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS) {
-            if (GRID) look_up(level, a, rel, first, s0, factor);
-            barrier_wait(&gate->k[at.slot], at.phase);
-            hold(s), hold(o), hold(p);
-            product_open();
-            product_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0);
-            product_close();
-            if (s0 > keys.begin) {
+            barrier_wait(&gate->q, n % 2);
+            for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS) {
+                if (GRID) {
+                    for (int i = 0; i < 4; i++) level[i / 2][i % 2] = soon[i / 2][i % 2] * factor;
+                    look_up(soon, a, rel, first, s0 + KEYS);
+                }
+                barrier_wait(&gate->k[at.slot], at.phase);
+                hold(s), hold(o), hold(p);
+                product_open();
+                product_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0);
+                product_close();
+                if (s0 > x.keys.begin) {
+                    barrier_wait(&gate->v[last.slot], last.phase);
+                    product_open();
+                    product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
+                    product_close();
+                    product_wait<1>();
+                } else {
+                    product_wait<0>();
+                }
+                hold(s);
+                if (lane == 0) barrier_arrive(&gate->k_free[at.slot]);
+                if (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)) cover(s, a, first, s0);
+                soften<GRID>(s, r, factor, columns, level);
+                product_wait<0>();
+                hold(o), hold(p);
+                if (s0 > x.keys.begin && lane == 0) barrier_arrive(&gate->v_free[last.slot]);
+#pragma unroll
+                for (int i = 0; i < D / 2; i++) o[i] *= r.shrink[i / 2 % 2];
+                round_all<T>(p, s);
+                last = at;
+                next<SLOTS>(at);
+            }
+            if (lane == 0) barrier_arrive(&gate->q_free);
+            if (x.keys.begin < x.keys.end) {
                 barrier_wait(&gate->v[last.slot], last.phase);
+                hold(o), hold(p);
                 product_open();
                 product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
                 product_close();
-                product_wait<1>();
-            } else {
                 product_wait<0>();
+                hold(o);
+                if (lane == 0) barrier_arrive(&gate->v_free[last.slot]);
             }
-            hold(s);
-            if (lane == 0) barrier_arrive(&gate->k_free[at.slot]);
-            if (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)) cover<KEYS>(s, a, first, s0);
-            soften<GRID, KEYS>(s, r, factor, columns, level);
-            product_wait<0>();
-            hold(o), hold(p);
-            if (s0 > keys.begin && lane == 0) barrier_arrive(&gate->v_free[last.slot]);
 #pragma unroll
-            for (int i = 0; i < D / 2; i++) o[i] *= r.shrink[i / 2 % 2];
-            round_all<T>(p, s);
-            last = at;
-            next<SLOTS>(at);
+            for (int half = 0; half < 2; half++) {
+                r.sum[half] += __shfl_xor_sync(0xffffffffu, r.sum[half], 1);
+                r.sum[half] += __shfl_xor_sync(0xffffffffu, r.sum[half], 2);
+                const int t = first + lane / 4 + 8 * half;
+                if (lane % 4 == 0 && t < a.T)
+                    *lse_at(a, x.b, x.h, t) = r.sum[half] == 0 ? -CUDART_INF_F : r.top[half] * LN2 + logf(r.sum[half]);
+            }
+            store_block<T>(a.o, x.b, x.h, first, a.T, o, r.sum[0] == 0 ? 0.0f : 1 / r.sum[0], r.sum[1] == 0 ? 0.0f : 1 / r.sum[1]);
         }
-        if (keys.begin < keys.end) {
-            barrier_wait(&gate->v[last.slot], last.phase);
-            hold(o), hold(p);
-            product_open();
-            product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
-            product_close();
-            product_wait<0>();
-            hold(o);
-        }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            r.sum[half] += __shfl_xor_sync(0xffffffffu, r.sum[half], 1);
-            r.sum[half] += __shfl_xor_sync(0xffffffffu, r.sum[half], 2);
-            const int t = first + lane / 4 + 8 * half;
-            if (lane % 4 == 0 && t < a.T)
-                *lse_at(a, b, h, t) = r.sum[half] == 0 ? -CUDART_INF_F : r.top[half] * LN2 + logf(r.sum[half]);
-        }
-        store_block<T>(a.o, b, h, first, a.T, o, r.sum[0] == 0 ? 0.0f : 1 / r.sum[0], r.sum[1] == 0 ? 0.0f : 1 / r.sum[1]);
     }
 #endif
 }
@@ -201,12 +215,12 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
 template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
     constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
-    const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, HOPPER_KEYS(D, GRID)> + sizeof(gates);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
+    const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(gates);
+    if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* counted in int */
     const cudaError_t rc = allow_shared(hopper_forward<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
-    hopper_forward<T, D, GRID><<<(unsigned)blocks, WORKERS + GROUP, bytes, stream>>>(*a, *m);
+    hopper_forward<T, D, GRID><<<blocks_that_stay(items), WORKERS + GROUP, bytes, stream>>>(*a, *m);
     return cudaGetLastError();
 }
 

@@ -7,7 +7,7 @@
  *     s^T = k q^T,  dp^T = v do^T   ->   p^T, ds^T   ->   dv += p^T do,  dk += ds^T q
  *
  * A tile of queries comes with its lse, delta and, on a grid, positions: 64 keys are one of its rows, so a query adds one
- * number for the row and, for the columns, [64][queries], with which s^T begins.
+ * number for the row and, for the columns, [64][queries].
  */
 #include "cuda/launch_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
@@ -19,10 +19,7 @@ template <int D> constexpr int held_bytes = KEYS * panels_of<D> * 128;
 template <int D> constexpr int tile_bytes = QUERIES * panels_of<D> * 128;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
-#ifndef HOPPER_AHEAD
-#define HOPPER_AHEAD 1
-#endif
-template <int D> constexpr bool is_ahead = HOPPER_AHEAD && D <= 80;
+template <int D> constexpr bool is_ahead = D <= 80;
 
 /* What comes with a tile of queries, behind q and do. */
 struct side {
@@ -40,44 +37,27 @@ template <int SLOTS> struct gates {
 
 #if HAS_WGMMA
 
-/* What 64 queries add for the columns of the grid, as s^T begins. */
-static __device__ void begin_with(float (&s)[QUERIES / 2], const side *from)
+/* Products become probabilities. */
+template <bool GRID> static __device__ void soften(float (&s)[QUERIES / 2], const notes *of, const side *from, int group, float factor)
 {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % GROUP / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int n = 0; n < QUERIES / 8; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int piece = (n % 4 * 2 + lane % 4 / 2) ^ (lane / 4);
-            const float2 two = *reinterpret_cast<const float2 *>(&from->columns[n / 4][row + 8 * half][piece * 4 + lane % 2 * 2]);
-            s[4 * n + 2 * half] = two.x, s[4 * n + 2 * half + 1] = two.y;
-        }
-}
-
-/* A tile of queries has come: s^T begins. Behind the last none comes; what is multiplied then is nobody's. */
-template <bool GRID>
-static __device__ void begin(float (&s)[QUERIES / 2], const char *ring, uint64_t *full, turn at, int slot_bytes, int offset, bool comes)
-{
-    if (comes) barrier_wait(&full[at.slot], at.phase);
-    if (GRID) begin_with(s, reinterpret_cast<const side *>(ring + at.slot * slot_bytes + offset));
-}
-
-/* Scores become probabilities. */
-template <bool GRID> static __device__ void soften(float (&s)[QUERIES / 2], const notes *of, int group, float factor)
-{
-    const int column = threadIdx.x % 4 * 2;
+    const int lane = threadIdx.x % 32, column = lane % 4 * 2, row = threadIdx.x % GROUP / 32 * 16 + lane / 4;
 #pragma unroll
     for (int n = 0; n < QUERIES / 8; n++) {
         const float2 lse = *reinterpret_cast<const float2 *>(&of->lse[8 * n + column]);
-        float2 off = {-lse.x, -lse.y};
+        float2 off = {-lse.x, -lse.y}, more[2] = {{0, 0}, {0, 0}};
         if (GRID) {
             const float2 level = *reinterpret_cast<const float2 *>(&of->level[group][8 * n + column]);
+            const int piece = (n % 4 * 2 + lane % 4 / 2) ^ (lane / 4);
             off.x = fmaf(level.x, factor, off.x), off.y = fmaf(level.y, factor, off.y);
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                more[half] = *reinterpret_cast<const float2 *>(&from->columns[n / 4][row + 8 * half][piece * 4 + lane % 2 * 2]);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            s[4 * n + 2 * half] = power_of_two(fmaf(s[4 * n + 2 * half], factor, off.x));
-            s[4 * n + 2 * half + 1] = power_of_two(fmaf(s[4 * n + 2 * half + 1], factor, off.y));
+            const float2 base = GRID ? float2{fmaf(more[half].x, factor, off.x), fmaf(more[half].y, factor, off.y)} : off;
+            s[4 * n + 2 * half] = power_of_two(fmaf(s[4 * n + 2 * half], factor, base.x));
+            s[4 * n + 2 * half + 1] = power_of_two(fmaf(s[4 * n + 2 * half + 1], factor, base.y));
         }
     }
 }
@@ -179,10 +159,10 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
         barrier_wait(&gate->held, 0);
         if (AHEAD && count > 0) {
-            begin<GRID>(ahead, ring, gate->full, soon, SLOT, 2 * TILE, true);
+            barrier_wait(&gate->full[soon.slot], soon.phase);
             hold(ahead);
             product_open();
-            product_along<T, D, KEYS, QUERIES>(ahead, k_at, along, GRID);
+            product_along<T, D, KEYS, QUERIES>(ahead, k_at, along, 0);
             product_close();
             product_wait<0>();
             hold(ahead);
@@ -194,26 +174,27 @@ __global__ void __launch_bounds__(THREADS, 1)
             if (AHEAD) {
 #pragma unroll
                 for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
-                begin<GRID>(ahead, ring, gate->full, soon, SLOT, 2 * TILE, i + 1 < count);
+                /* behind the last tile none comes; what is multiplied then is nobody's */
+                if (i + 1 < count) barrier_wait(&gate->full[soon.slot], soon.phase);
                 hold(dp), hold(ahead);
                 product_open();
                 product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
                 product_close();
-                product_along<T, D, KEYS, QUERIES>(ahead, k_at, along + soon.slot * (SLOT >> 4), GRID);
+                product_along<T, D, KEYS, QUERIES>(ahead, k_at, along + soon.slot * (SLOT >> 4), 0);
                 product_close();
                 next<SLOTS>(soon);
             } else {
-                begin<GRID>(s, ring, gate->full, at, SLOT, 2 * TILE, true);
+                barrier_wait(&gate->full[at.slot], at.phase);
                 hold(s), hold(dp);
                 product_open();
-                product_along<T, D, KEYS, QUERIES>(s, k_at, along + offset, GRID);
+                product_along<T, D, KEYS, QUERIES>(s, k_at, along + offset, 0);
                 product_close();
                 product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
                 product_close();
                 product_wait<1>();
                 hold(s);
             }
-            soften<GRID>(s, with, group, factor);
+            soften<GRID>(s, with, reinterpret_cast<const side *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
             if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) cover(s, a, t0, first);
             round_all<T>(p, s);
             if (AHEAD) product_wait<1>();

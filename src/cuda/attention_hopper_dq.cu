@@ -1,7 +1,8 @@
 /*
  * attention_hopper_dq.cu: attention's gradient by queries on Hopper, bf16 and f16.
  *
- * Two warpgroups hold 64 queries and their do each and walk the keys in tiles of 64:
+ * Two warpgroups hold 64 queries and their do each and walk the keys in tiles of 64; a block takes tile after tile of
+ * queries, but on a grid one, since at its end it needs the memory of the keys:
  *
  *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
  *
@@ -23,14 +24,11 @@ template <int D> constexpr int held_bytes = QUERIES * panels_of<D> * 128;
 template <int D> constexpr int tile_bytes = KEYS * panels_of<D> * 128;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
-#ifndef HOPPER_AHEAD
-#define HOPPER_AHEAD 1
-#endif
-template <int D, bool GRID> constexpr bool is_ahead = HOPPER_AHEAD && (D <= 80 || !GRID);
+template <int D, bool GRID> constexpr bool is_ahead = D <= 80 || !GRID;
 
 /* For the end: rows of table_w, and by warpgroup rows of table_h, and g. Rows lie an odd number of 16 bytes apart. */
 constexpr int LEVELS = 64, LEVEL_ROW = LEVELS + 8, SHEAR = 128, SHEAR_ROW = SHEAR + 8;
-template <int D> struct ending {
+template <int D> struct alignas(16) ending {
     uint16_t tw[SHEAR][D + 8];
     struct {
         uint16_t th[LEVELS][D + 8], g[64][SHEAR_ROW];
@@ -45,7 +43,7 @@ template <int D> constexpr int end_bytes = ((int)sizeof(ending<D>) + 1023) / 102
 template <int D, bool GRID> constexpr int ring_bytes = GRID && end_bytes<D> > walk_bytes<D> ? end_bytes<D> : walk_bytes<D>;
 
 template <int SLOTS> struct gates {
-    uint64_t held, full[SLOTS], free[SLOTS];
+    uint64_t held, held_free, full[SLOTS], free[SLOTS];
 };
 
 #if HAS_WGMMA
@@ -83,6 +81,13 @@ template <typename T> __device__ inline uint16_t bits_of(float x)
     return *reinterpret_cast<const uint16_t *>(&y);
 }
 
+/* Four numbers of a table, rounded; zeros from nowhere. */
+template <typename T> __device__ inline void put4(uint16_t *to, const float *from)
+{
+    const float4 x = from ? *reinterpret_cast<const float4 *>(from) : float4{0, 0, 0, 0};
+    *reinterpret_cast<uint2 *>(to) = uint2{both(x.x, x.y, T()), both(x.z, x.w, T())};
+}
+
 /* Through the tables: the warpgroup's 64 queries are row y of the grid. */
 template <typename T, int D>
 static __device__ void end_grid(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, ending<D> *end, const levels *rows,
@@ -90,16 +95,16 @@ static __device__ void end_grid(float (&dq)[D / 2], const float (&dcolumns)[32],
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
     meet<WORKERS>(1); /* nobody reads the tiles any more */
-    for (int i = threadIdx.x; i < SHEAR * D; i += WORKERS) {
-        const int j = i / D, d = i % D;
-        end->tw[j][d] = bits_of<T>(j < 2 * HOPPER_WIDTH - 1 ? a.tables[(int64_t)(split + j) * D + d] : 0.0f);
+    for (int i = threadIdx.x; i < SHEAR * (D / 4); i += WORKERS) {
+        const int j = i / (D / 4), d = i % (D / 4) * 4;
+        put4<T>(&end->tw[j][d], j < 2 * HOPPER_WIDTH - 1 ? a.tables + (int64_t)(split + j) * D + d : nullptr);
     }
-    for (int i = threadIdx.x % GROUP; i < LEVELS * D; i += GROUP) {
-        const int c = i / D, d = i % D;
-        end->of[group].th[c][d] = bits_of<T>(c < a.height && y < a.height ? a.tables[(int64_t)(y - c + a.height - 1) * D + d] : 0.0f);
+    for (int i = threadIdx.x % GROUP; i < LEVELS * (D / 4); i += GROUP) {
+        const int c = i / (D / 4), d = i % (D / 4) * 4;
+        put4<T>(&end->of[group].th[c][d], c < a.height && y < a.height ? a.tables + (int64_t)(y - c + a.height - 1) * D + d : nullptr);
     }
-    uint32_t *zero = reinterpret_cast<uint32_t *>(end->of[group].g);
-    for (int i = threadIdx.x % GROUP; i < 64 * SHEAR_ROW / 2; i += GROUP) zero[i] = 0;
+    uint4 *zero = reinterpret_cast<uint4 *>(end->of[group].g);
+    for (int i = threadIdx.x % GROUP; i < 64 * SHEAR_ROW / 8; i += GROUP) zero[i] = uint4{0, 0, 0, 0};
     meet<WORKERS>(1);
 #pragma unroll
     for (int i = 0; i < 32; i++) {
@@ -124,14 +129,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
     levels *rows = reinterpret_cast<levels *>(ring + ring_bytes<D, GRID>);
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(levels) : 0));
-    const int tiles = (a.T + QUERIES - 1) / QUERIES, heads = a.B * a.H;
-    const int t0 = (a.causal ? tiles - 1 - (int)(blockIdx.x / heads) : (int)(blockIdx.x % tiles)) * QUERIES; /* the longest first */
-    const int64_t head = a.causal ? blockIdx.x % heads : blockIdx.x / tiles;
-    const int b = (int)(head / a.H), h = (int)(head % a.H), g = h / (a.H / a.G), group = threadIdx.x / GROUP;
-    const span keys = keys_of(a, t0, QUERIES);
+    const int items = a.B * a.H * ((a.T + QUERIES - 1) / QUERIES), group = threadIdx.x / GROUP;
 
     if (threadIdx.x == 0) {
-        barrier_make(&gate->held, 1);
+        barrier_make(&gate->held, 1), barrier_make(&gate->held_free, WORKERS / 32);
         for (int i = 0; i < SLOTS; i++) barrier_make(&gate->full[i], 1), barrier_make(&gate->free[i], WORKERS / 32);
         barriers_made();
     }
@@ -142,134 +143,152 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (group == WORKERS / GROUP) {
         registers_fewer<24>();
         if (threadIdx.x == WORKERS) {
-            barrier_expect(&gate->held, 2 * HELD_BYTES);
-            fetch_rows<QUERIES, PANELS>(q, &m.q, b, h, t0, &gate->held);
-            fetch_rows<QUERIES, PANELS>(dout, &m.dout, b, h, t0, &gate->held);
             turn at = {0, 1};
-            for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS, next<SLOTS>(at)) {
-                char *slot = ring + at.slot * 2 * TILE;
-                barrier_wait(&gate->free[at.slot], at.phase);
-                barrier_expect(&gate->full[at.slot], 2 * TILE);
-                fetch_rows<KEYS, PANELS>(slot, &m.k, b, g, s0, &gate->full[at.slot]);
-                fetch_rows<KEYS, PANELS>(slot + TILE, &m.v, b, g, s0, &gate->full[at.slot]);
+            for (int n = 0; GRID ? n == 0 : n * gridDim.x < items; n++) {
+                const task x = task_of<QUERIES>(a, n, items);
+                if (x.head < 0) continue;
+                barrier_wait(&gate->held_free, n % 2 ^ 1);
+                barrier_expect(&gate->held, 2 * HELD_BYTES);
+                fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &gate->held);
+                fetch_rows<QUERIES, PANELS>(dout, &m.dout, x.b, x.h, x.t0, &gate->held);
+                for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
+                    char *slot = ring + at.slot * 2 * TILE;
+                    barrier_wait(&gate->free[at.slot], at.phase);
+                    barrier_expect(&gate->full[at.slot], 2 * TILE);
+                    fetch_rows<KEYS, PANELS>(slot, &m.k, x.b, x.g, s0, &gate->full[at.slot]);
+                    fetch_rows<KEYS, PANELS>(slot + TILE, &m.v, x.b, x.g, s0, &gate->full[at.slot]);
+                }
             }
         }
     } else {
         registers_more<240>();
-        const int lane = threadIdx.x % 32, first = t0 + threadIdx.x / 32 * 16;
+        const int lane = threadIdx.x % 32;
         const float factor = a.scale * LOG2E;
         const uint64_t q_at = operand_at(q + group * 64 * 128, 16), do_at = operand_at(dout + group * 64 * 128, 16);
         const uint64_t along = operand_at(ring, 16), across = operand_at(ring, KEYS * 128);
         const int64_t padded = (a.T + 63) / 64 * 64;
-        const float *rel = GRID ? a.rel + head * positions(a) * a.T : nullptr;
-        float *drel = GRID ? a.drel + head * positions(a) * a.T : nullptr;
-        float dq[D / 2], s[KEYS / 2], ahead[KEYS / 2], dp[KEYS / 2], lse[2], delta[2], columns[32], dcolumns[32];
-        unsigned ds[KEYS / 4];
-        int query[2];
-        turn at = {0, 0}, soon = {0, 0};
+        turn at = {0, 0};
+        for (int n = 0; GRID ? n == 0 : n * gridDim.x < items; n++) {
+            const task x = task_of<QUERIES>(a, n, items);
+            if (x.head < 0) continue;
+            const span keys = x.keys;
+            const int first = x.t0 + threadIdx.x / 32 * 16;
+            const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
+            float *drel = GRID ? a.drel + (int64_t)x.head * positions(a) * a.T : nullptr;
+            float dq[D / 2], s[KEYS / 2], ahead[KEYS / 2], dp[KEYS / 2], lse[2], delta[2], columns[32], dcolumns[32];
+            unsigned ds[KEYS / 4];
+            int query[2];
+            turn soon = at;
 #pragma unroll
-        for (int i = 0; i < D / 2; i++) dq[i] = 0;
+            for (int i = 0; i < D / 2; i++) dq[i] = 0;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int t = first + lane / 4 + 8 * half;
-            query[half] = min(t, a.T - 1);
-            lse[half] = t < a.T ? a.lse2[head * padded + t] : CUDART_INF_F;
-            delta[half] = t < a.T ? a.delta[head * padded + t] : 0.0f;
-        }
-        if (GRID)
-#pragma unroll
-            for (int i = 0; i < 32; i++) {
-                const int c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
-                columns[i] = rel[(int64_t)c * a.T + query[i / 2 % 2]] * factor - lse[i / 2 % 2];
-                dcolumns[i] = 0;
+            for (int half = 0; half < 2; half++) {
+                const int t = first + lane / 4 + 8 * half;
+                query[half] = min(t, a.T - 1);
+                lse[half] = t < a.T ? a.lse2[x.head * padded + t] : CUDART_INF_F;
+                delta[half] = t < a.T ? a.delta[x.head * padded + t] : 0.0f;
             }
-        barrier_wait(&gate->held, 0);
-        if (AHEAD && keys.begin < keys.end) {
-            barrier_wait(&gate->full[0], 0);
-            hold(ahead);
-            product_open();
-            product_along<T, D, QUERIES, KEYS>(ahead, q_at, along, 0);
-            product_close();
-            product_wait<0>();
-            hold(ahead);
-            next<SLOTS>(soon);
-        }
-        for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS) {
-            const int offset = at.slot * (2 * TILE >> 4);
-            float level[2] = {0, 0};
             if (GRID)
 #pragma unroll
-                for (int half = 0; half < 2; half++) level[half] = rel[(int64_t)(s0 / HOPPER_WIDTH) * a.T + query[half]] * factor;
-            if (AHEAD) {
+                for (int i = 0; i < 32; i++) {
+                    const int c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                    columns[i] = rel[(int64_t)c * a.T + query[i / 2 % 2]] * factor - lse[i / 2 % 2];
+                    dcolumns[i] = 0;
+                }
+            float next_level[2] = {0, 0}; /* for the next row of the grid, on its way */
+            if (GRID)
 #pragma unroll
-                for (int i = 0; i < KEYS / 2; i++) s[i] = ahead[i];
-                /* behind the last tile none comes; what is multiplied then is nobody's */
-                if (s0 + KEYS < keys.end) barrier_wait(&gate->full[soon.slot], soon.phase);
-                hold(dp), hold(ahead);
-                product_open();
-                product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
-                product_close();
-                product_along<T, D, QUERIES, KEYS>(ahead, q_at, along + soon.slot * (2 * TILE >> 4), 0);
-                product_close();
-                next<SLOTS>(soon);
-            } else {
+                for (int half = 0; half < 2; half++) next_level[half] = rel[query[half]];
+            barrier_wait(&gate->held, n % 2);
+            if (AHEAD && keys.begin < keys.end) {
                 barrier_wait(&gate->full[at.slot], at.phase);
-                hold(s), hold(dp);
+                hold(ahead);
                 product_open();
-                product_along<T, D, QUERIES, KEYS>(s, q_at, along + offset, 0);
+                product_along<T, D, QUERIES, KEYS>(ahead, q_at, along + at.slot * (2 * TILE >> 4), 0);
                 product_close();
-                product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
-                product_close();
-                product_wait<1>();
-                hold(s);
+                product_wait<0>();
+                hold(ahead);
+                next<SLOTS>(soon);
             }
+            for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS) {
+                const int offset = at.slot * (2 * TILE >> 4);
+                const float level[2] = {GRID ? next_level[0] * factor : 0, GRID ? next_level[1] * factor : 0};
+                if (GRID)
 #pragma unroll
-            for (int i = 0; i < KEYS / 2; i++)
-                s[i] = power_of_two(GRID ? fmaf(s[i], factor, columns[i]) + level[i / 2 % 2] : fmaf(s[i], factor, -lse[i / 2 % 2]));
-            if (!GRID && (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)))
+                    for (int half = 0; half < 2; half++)
+                        next_level[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
+                if (AHEAD) {
+#pragma unroll
+                    for (int i = 0; i < KEYS / 2; i++) s[i] = ahead[i];
+                    /* behind the last tile none comes; what is multiplied then is nobody's */
+                    if (s0 + KEYS < keys.end) barrier_wait(&gate->full[soon.slot], soon.phase);
+                    hold(dp), hold(ahead);
+                    product_open();
+                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                    product_close();
+                    product_along<T, D, QUERIES, KEYS>(ahead, q_at, along + soon.slot * (2 * TILE >> 4), 0);
+                    product_close();
+                    next<SLOTS>(soon);
+                } else {
+                    barrier_wait(&gate->full[at.slot], at.phase);
+                    hold(s), hold(dp);
+                    product_open();
+                    product_along<T, D, QUERIES, KEYS>(s, q_at, along + offset, 0);
+                    product_close();
+                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                    product_close();
+                    product_wait<1>();
+                    hold(s);
+                }
 #pragma unroll
                 for (int i = 0; i < KEYS / 2; i++)
-                    if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
-            if (AHEAD) product_wait<1>();
-            else product_wait<0>();
-            hold(dp);
-            make_ds(dp, s, delta);
-            round_all<T>(ds, dp);
-            hold(ds), hold(dq);
-            product_open();
-            product_across<T, KEYS / 16>(dq, ds, across + offset, 1);
-            product_close();
-            if (GRID) {
-                float sum[2] = {0, 0};
+                    s[i] = power_of_two(GRID ? fmaf(s[i], factor, columns[i]) + level[i / 2 % 2] : fmaf(s[i], factor, -lse[i / 2 % 2]));
+                if (!GRID && (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)))
 #pragma unroll
-                for (int i = 0; i < KEYS / 2; i++) dcolumns[i] += dp[i], sum[i / 2 % 2] += dp[i];
+                    for (int i = 0; i < KEYS / 2; i++)
+                        if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
+                if (AHEAD) product_wait<1>();
+                else product_wait<0>();
+                hold(dp);
+                make_ds(dp, s, delta);
+                round_all<T>(ds, dp);
+                hold(ds), hold(dq);
+                product_open();
+                product_across<T, KEYS / 16>(dq, ds, across + offset, 1);
+                product_close();
+                if (GRID) {
+                    float sum[2] = {0, 0};
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
-                    sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
-                    const int t = first + lane / 4 + 8 * half;
-                    if (lane % 4 == 0) {
-                        rows->drel[group][t % 64][s0 / HOPPER_WIDTH] = bits_of<T>(sum[half]);
-                        if (t < a.T) drel[(int64_t)(s0 / HOPPER_WIDTH) * a.T + t] = sum[half];
+                    for (int i = 0; i < KEYS / 2; i++) dcolumns[i] += dp[i], sum[i / 2 % 2] += dp[i];
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
+                        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
+                        const int t = first + lane / 4 + 8 * half;
+                        if (lane % 4 == 0) {
+                            rows->drel[group][t % 64][s0 / HOPPER_WIDTH] = bits_of<T>(sum[half]);
+                            if (t < a.T) drel[(int64_t)(s0 / HOPPER_WIDTH) * a.T + t] = sum[half];
+                        }
                     }
                 }
+                product_wait<0>();
+                hold(dq), hold(ds), hold(ahead);
+                if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+                next<SLOTS>(at);
             }
-            product_wait<0>();
-            hold(dq), hold(ds), hold(ahead);
-            if (lane == 0) barrier_arrive(&gate->free[at.slot]);
-            next<SLOTS>(at);
-        }
-        if (GRID) {
+            if (lane == 0) barrier_arrive(&gate->held_free);
+            if (GRID) {
 #pragma unroll
-            for (int i = 0; i < 32; i++) {
-                const int t = first + lane / 4 + i / 2 % 2 * 8, c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
-                if (t < a.T) drel[(int64_t)c * a.T + t] = dcolumns[i];
+                for (int i = 0; i < 32; i++) {
+                    const int t = first + lane / 4 + i / 2 % 2 * 8, c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                    if (t < a.T) drel[(int64_t)c * a.T + t] = dcolumns[i];
+                }
+#pragma unroll
+                for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
+                end_grid<T, D>(dq, dcolumns, a, reinterpret_cast<ending<D> *>(ring), rows, group, x.t0 / HOPPER_WIDTH + group);
             }
-#pragma unroll
-            for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
-            end_grid<T, D>(dq, dcolumns, a, reinterpret_cast<ending<D> *>(ring), rows, group, t0 / HOPPER_WIDTH + group);
+            store_block<T>(a.dq, x.b, x.h, first, a.T, dq, GRID ? 1.0f : a.scale, GRID ? 1.0f : a.scale);
         }
-        store_block<T>(a.dq, b, h, first, a.T, dq, GRID ? 1.0f : a.scale, GRID ? 1.0f : a.scale);
     }
 #endif
 }
@@ -278,12 +297,12 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
-    const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
+    const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     const size_t bytes = 1024 + 2 * held_bytes<D> + ring_bytes<D, GRID> + (GRID ? sizeof(levels) : 0) + sizeof(gates<slots_of<D>>);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* counted in int */
     const cudaError_t rc = allow_shared(hopper_dq<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
-    hopper_dq<T, D, GRID><<<(unsigned)blocks, THREADS, bytes, stream>>>(*a, *m);
+    hopper_dq<T, D, GRID><<<GRID ? (unsigned)items : blocks_that_stay(items), THREADS, bytes, stream>>>(*a, *m);
     return cudaGetLastError();
 }
 

@@ -17,12 +17,14 @@ constexpr int WIDTH = HOPPER_WIDTH, TABLE = 2 * WIDTH; /* rows of a table, and o
 
 /* --- before ------------------------------------------------------------------------------------ */
 
-/* 16 threads to a query. */
-template <typename T> __global__ void __launch_bounds__(BLOCK) notes_kernel(const attention a)
+/* PARTS threads to a query, 8 elements each. */
+template <typename T, int PARTS> __global__ void __launch_bounds__(BLOCK) notes_kernel(const attention a)
 {
-    const int part = threadIdx.x % 16;
-    const int64_t padded = (a.T + 63) / 64 * 64, rows = (int64_t)a.B * a.H * padded, stride = (int64_t)gridDim.x * (BLOCK / 16);
-    for (int64_t row = (int64_t)blockIdx.x * (BLOCK / 16) + threadIdx.x / 16; row < (rows + 1) / 2 * 2; row += stride) {
+    constexpr int WARP_ROWS = 32 / PARTS;
+    const int part = threadIdx.x % PARTS;
+    const int64_t padded = (a.T + 63) / 64 * 64, rows = (int64_t)a.B * a.H * padded, stride = (int64_t)gridDim.x * (BLOCK / PARTS);
+    const int64_t end = (rows + WARP_ROWS - 1) / WARP_ROWS * WARP_ROWS; /* a warp's queries stay together */
+    for (int64_t row = (int64_t)blockIdx.x * (BLOCK / PARTS) + threadIdx.x / PARTS; row < end; row += stride) {
         const int64_t h = row % a.H, t = row / a.H % padded, b = row / a.H / padded; /* as the rows lie */
         const bool there = row < rows && t < a.T;
         float sum = 0;
@@ -33,7 +35,7 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) notes_kernel(cons
 #pragma unroll
             for (int i = 0; i < 8; i++) sum += to_float(left[i]) * to_float(right[i]);
         }
-        for (int m = 8; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+        for (int m = PARTS / 2; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
         if (part != 0 || row >= rows) continue;
         const float lse = there ? *lse_at(a, b, h, t) : CUDART_INF_F;
         a.delta[(b * a.H + h) * padded + t] = there ? sum : 0.0f;
@@ -163,11 +165,17 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
 
 /* --- launching ------------------------------------------------------------------------------------- */
 
-extern "C" cudaError_t cuda_hopper_notes(const struct attention *a, cudaStream_t stream)
+template <typename T> static void start_notes(const attention *a, cudaStream_t stream)
 {
     const int64_t rows = (int64_t)a->B * a->H * ((a->T + 63) / 64 * 64);
-    if (a->type == STORE_BF16) notes_kernel<__nv_bfloat16><<<grid_for(rows * 16), BLOCK, 0, stream>>>(*a);
-    else notes_kernel<__half><<<grid_for(rows * 16), BLOCK, 0, stream>>>(*a);
+    if (a->D <= 64) notes_kernel<T, 8><<<grid_for(rows * 8), BLOCK, 0, stream>>>(*a);
+    else notes_kernel<T, 16><<<grid_for(rows * 16), BLOCK, 0, stream>>>(*a);
+}
+
+extern "C" cudaError_t cuda_hopper_notes(const struct attention *a, cudaStream_t stream)
+{
+    if (a->type == STORE_BF16) start_notes<__nv_bfloat16>(a, stream);
+    else start_notes<__half>(a, stream);
     return cudaGetLastError();
 }
 

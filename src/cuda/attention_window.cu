@@ -8,7 +8,8 @@
  *     dk, dv    a block has a square, a warp one place after the other; places beyond the grid add up
  *               in the warp's own rows, which meet in order
  *
- * Rows of keys are read where they lie; what a place beyond the grid has comes from pad.
+ * Rows of keys are read where they lie, 16 bytes at a time where they begin so; what a place beyond the
+ * grid has comes from pad.
  */
 #include "cuda/attention_window.cuh"
 
@@ -28,12 +29,65 @@ static __device__ float table_at(const window_attention &a, int axis, int row, i
     return stored(a.table[axis].data, a.table[axis].type, row * a.table[axis].row + d * a.table[axis].column);
 }
 
-/* Element d of what stands at place (y,x): x's row, or pad's. */
-template <typename T>
-static __device__ float place_value(const window_attention &a, const square &s, const head_rows &x, int which, int y, int c, int d)
+/* The table row that position c of a query at (y,x) is made with: c counts the rows of a square, then its columns. */
+static __device__ int row_of(const window_attention &a, int y, int x, int c)
 {
-    if (y < s.rows && c < s.columns) return to_float(row_at<T>(x, s.b, token_at(a, s, y, c), s.h)[d]);
-    return a.pad ? stored(a.pad, a.pad_type, which * a.pad_which + s.h * a.pad_head + d * a.pad_element) : 0.0f;
+    return (c < a.window ? y - c : x - (c - a.window)) + a.window - 1;
+}
+
+/* A row by pieces of 16 bytes where all rows begin at such, else by elements. */
+template <typename T> struct wide {
+    static constexpr int V = 16 / sizeof(T);
+};
+
+/* x . row, x being f32 in shared memory. */
+template <typename T> static __device__ float dot(const float *x, const T *row, int D, bool is_even)
+{
+    constexpr int V = wide<T>::V;
+    float sum = 0;
+    int d = 0;
+    for (; is_even && d < D; d += V) {
+        const pack<T, V> piece = *reinterpret_cast<const pack<T, V> *>(row + d);
+#pragma unroll
+        for (int i = 0; i < V; i++) sum += x[d + i] * to_float(piece.at[i]);
+    }
+    for (; d < D; d++) sum += x[d] * to_float(row[d]);
+    return sum;
+}
+static __device__ float dot_shared(const float *x, const float *y, int D)
+{
+    float sum = 0;
+    for (int d = 0; d < D; d++) sum += x[d] * y[d];
+    return sum;
+}
+
+/* Pad's key and value in shared memory, [2][D]. */
+static __device__ void note_pad(float *pad, const window_attention &a, const square &s)
+{
+    for (int i = threadIdx.x; i < 2 * a.D; i += blockDim.x)
+        pad[i] = a.pad ? stored(a.pad, a.pad_type, i / a.D * a.pad_which + s.h * a.pad_head + i % a.D * a.pad_element) : 0.0f;
+}
+
+/* x . what stands at place (y,c) of the square: a row of `of`, or pad's. */
+template <typename T>
+static __device__ float dot_place(const float *x, const window_attention &a, const square &s, const head_rows &of, const float *pad, int y, int c, bool is_even)
+{
+    if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a.D, is_even);
+    return a.pad ? dot_shared(x, pad, a.D) : 0.0f;
+}
+
+/* Element d of the sum over all places of p [window][window] times what stands there. */
+template <typename T>
+static __device__ float sum_places(const float *p, const window_attention &a, const square &s, const head_rows &of, const float *pad, int d)
+{
+    const T *row = row_at<T>(of, s.b, token_at(a, s, 0, 0), s.h) + d;
+    float sum = 0, beyond = 0;
+    for (int y = 0; y < a.window; y++, p += a.window) {
+        const int there = y < s.rows ? s.columns : 0;
+        for (int x = 0; x < there; x++) sum += p[x] * to_float(row[(int64_t)(y * a.width + x) * of.token]);
+        for (int x = there; x < a.window; x++) beyond += p[x];
+    }
+    return a.pad ? sum + beyond * pad[d] : sum;
 }
 
 static __device__ float warp_sum(float x)
@@ -47,23 +101,24 @@ static __device__ float warp_max(float x)
     return x;
 }
 
-/* Position c of a query at (y,x): c counts the rows of a square, then its columns. */
 static __device__ float position(const window_attention &a, const float *q, int y, int x, int c)
 {
-    const int axis = c >= a.window, row = (axis ? x - (c - a.window) : y - c) + a.window - 1;
+    const int row = row_of(a, y, x, c);
     float sum = 0;
-    for (int d = 0; d < a.D; d++) sum += q[d] * table_at(a, axis, row, d);
+    for (int d = 0; d < a.D; d++) sum += q[d] * table_at(a, c >= a.window, row, d);
     return sum;
 }
 
 /* --- forward ---------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const window_attention a)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const window_attention a, bool is_even)
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
-    float *q = reinterpret_cast<float *>(shared) + warp * (D + 2 * W + keys), *rel = q + D, *p = rel + 2 * W;
+    float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D + warp * (D + 2 * W + keys), *rel = q + D, *p = rel + 2 * W;
     const square s = square_of(a, (int)blockIdx.x);
+    note_pad(pad, a, s);
+    __syncthreads();
     for (int r = warp; r < s.rows * s.columns; r += PLAIN_WARPS) {
         const int y = r / s.columns, x = r % s.columns;
         const int t = token_at(a, s, y, x);
@@ -74,34 +129,30 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
         __syncwarp();
         float most = -CUDART_INF_F, sum = 0;
         for (int k = lane; k < keys; k += 32) {
-            float score = 0;
-            for (int d = 0; d < D; d++) score += q[d] * place_value<T>(a, s, a.k, 0, k / W, k % W, d);
-            p[k] = score * a.scale + rel[k / W] + rel[W + k % W];
+            p[k] = dot_place<T>(q, a, s, a.k, pad, k / W, k % W, is_even) * a.scale + rel[k / W] + rel[W + k % W];
             most = fmaxf(most, p[k]);
         }
         most = warp_max(most);
         for (int k = lane; k < keys; k += 32) sum += p[k] = expf(p[k] - most);
         sum = warp_sum(sum);
         __syncwarp();
-        for (int d = lane; d < D; d += 32) {
-            float o = 0;
-            for (int k = 0; k < keys; k++) o += p[k] * place_value<T>(a, s, a.v, 1, k / W, k % W, d);
-            row_at<T>(a.o, s.b, t, s.h)[d] = from_float<T>(o / sum);
-        }
+        for (int d = lane; d < D; d += 32)
+            row_at<T>(a.o, s.b, t, s.h)[d] = from_float<T>(sum_places<T>(p, a, s, a.v, pad + D, d) / sum);
         if (lane == 0) *window_lse_at(a, s, t) = most + logf(sum);
     }
 }
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const window_attention a)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const window_attention a, bool is_even)
 {
     extern __shared__ float4 shared[];
     const int tid = threadIdx.x, W = a.window, keys = W * W, D = a.D, J = 2 * W - 1;
-    float *q = reinterpret_cast<float *>(shared), *dout = q + D, *rel = dout + D, *drel = rel + 2 * W, *ds = drel + 2 * W;
+    float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D, *dout = q + D, *rel = dout + D, *drel = rel + 2 * W, *ds = drel + 2 * W;
     float *meet = ds + keys; /* [PLAIN_WARPS] */
     const square s = square_of(a, (int)blockIdx.x);
     float *tables = a.tables + (int64_t)s.index * 2 * J * D;
+    note_pad(pad, a, s);
     for (int i = tid; i < 2 * J * D; i += PLAIN) tables[i] = 0;
     for (int r = 0; r < s.rows * s.columns; r++) {
         const int y = r / s.columns, x = r % s.columns;
@@ -121,11 +172,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
         __syncthreads();
         const float lse = *window_lse_at(a, s, t);
         for (int k = tid; k < keys; k += PLAIN) {
-            float score = 0, dp = 0;
-            for (int d = 0; d < D; d++) {
-                score += q[d] * place_value<T>(a, s, a.k, 0, k / W, k % W, d);
-                dp += dout[d] * place_value<T>(a, s, a.v, 1, k / W, k % W, d);
-            }
+            const float score = dot_place<T>(q, a, s, a.k, pad, k / W, k % W, is_even);
+            const float dp = dot_place<T>(dout, a, s, a.v, pad + D, k / W, k % W, is_even);
             ds[k] = expf(score * a.scale + rel[k / W] + rel[W + k % W] - lse) * (dp - delta);
         }
         __syncthreads();
@@ -136,28 +184,49 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
         }
         __syncthreads();
         for (int d = tid; d < D; d += PLAIN) {
-            float sum = 0, positions = 0;
-            for (int k = 0; k < keys; k++) sum += ds[k] * place_value<T>(a, s, a.k, 0, k / W, k % W, d);
+            const float sum = sum_places<T>(ds, a, s, a.k, pad, d);
+            float positions = 0;
             for (int c = 0; c < W; c++)
                 positions += drel[c] * table_at(a, 0, y - c + W - 1, d) + drel[W + c] * table_at(a, 1, x - c + W - 1, d);
             row_at<T>(a.dq, s.b, t, s.h)[d] = from_float<T>(sum * a.scale + positions);
         }
         /* The rows of a query's positions are all different: no two threads meet. */
         for (int i = tid; i < 2 * W * D; i += PLAIN) {
-            const int c = i / D, d = i % D, row = c < W ? y - c + W - 1 : J + x - (c - W) + W - 1;
-            tables[row * D + d] += drel[c] * q[d];
+            const int c = i / D, d = i % D;
+            tables[((c < W ? 0 : J) + row_of(a, y, x, c)) * D + d] += drel[c] * q[d];
         }
     }
 }
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const window_attention a)
+/* A place's key against a query: scale k and the rows of both tables, in pieces where all of them lie so. */
+template <typename T>
+static __device__ float score_of(const float *k, const T *q, const window_attention &a, int h, int w, bool tables_too, bool is_even)
+{
+    constexpr int V = wide<T>::V;
+    float sum = 0;
+    if (!tables_too || !is_even) {
+        for (int d = 0; d < a.D; d++) sum += to_float(q[d]) * (k[d] + table_at(a, 0, h, d) + table_at(a, 1, w, d));
+        return sum;
+    }
+    const T *down = static_cast<const T *>(a.table[0].data) + h * a.table[0].row, *across = static_cast<const T *>(a.table[1].data) + w * a.table[1].row;
+    for (int d = 0; d < a.D; d += V) {
+        const pack<T, V> x = *reinterpret_cast<const pack<T, V> *>(q + d);
+        const pack<T, V> y = *reinterpret_cast<const pack<T, V> *>(down + d), z = *reinterpret_cast<const pack<T, V> *>(across + d);
+#pragma unroll
+        for (int i = 0; i < V; i++) sum += to_float(x.at[i]) * (k[d + i] + to_float(y.at[i]) + to_float(z.at[i]));
+    }
+    return sum;
+}
+
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const window_attention a, bool is_even, bool tables_too)
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
     const square s = square_of(a, (int)blockIdx.x);
     const int queries = s.rows * s.columns;
-    float *delta = reinterpret_cast<float *>(shared), *lse = delta + keys, *pads = lse + keys; /* [warps][2][D] */
+    float *pad = reinterpret_cast<float *>(shared), *delta = pad + 2 * D, *lse = delta + keys, *pads = lse + keys; /* [warps][2][D] */
     float *p = pads + PLAIN_WARPS * 2 * D + warp * (2 * keys + 2 * D), *ds = p + keys, *k = ds + keys, *v = k + D;
+    note_pad(pad, a, s);
     for (int r = threadIdx.x; r < queries; r += PLAIN) {
         const int t = query_at(a, s, r);
         float sum = 0;
@@ -169,36 +238,33 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
     for (int place = warp; place < keys; place += PLAIN_WARPS) {
         const int ky = place / W, kx = place % W;
         const bool is_there = ky < s.rows && kx < s.columns;
+        const int token = is_there ? token_at(a, s, ky, kx) : 0;
         __syncwarp();
         for (int d = lane; d < D; d += 32) {
-            k[d] = place_value<T>(a, s, a.k, 0, ky, kx, d) * a.scale;
-            v[d] = place_value<T>(a, s, a.v, 1, ky, kx, d);
+            k[d] = (is_there ? to_float(row_at<T>(a.k, s.b, token, s.h)[d]) : pad[d]) * a.scale;
+            v[d] = is_there ? to_float(row_at<T>(a.v, s.b, token, s.h)[d]) : pad[D + d];
         }
         __syncwarp();
         for (int r = lane; r < queries; r += 32) {
-            const int y = r / s.columns, x = r % s.columns;
-            const int t = token_at(a, s, y, x);
-            float score = 0, dp = 0;
-            for (int d = 0; d < D; d++) {
-                score += to_float(row_at<T>(a.q, s.b, t, s.h)[d]) *
-                         (k[d] + table_at(a, 0, y - ky + W - 1, d) + table_at(a, 1, x - kx + W - 1, d));
-                dp += to_float(row_at<T>(a.dout, s.b, t, s.h)[d]) * v[d];
-            }
+            const int y = r / s.columns, x = r % s.columns, t = token_at(a, s, y, x);
+            const float score = score_of<T>(k, row_at<T>(a.q, s.b, t, s.h), a, y - ky + W - 1, x - kx + W - 1, tables_too, is_even);
             p[r] = expf(score - lse[r]);
-            ds[r] = p[r] * (dp - delta[r]);
+            ds[r] = p[r] * (dot<T>(v, row_at<T>(a.dout, s.b, t, s.h), D, is_even) - delta[r]);
         }
         __syncwarp();
         for (int d = lane; d < D; d += 32) {
+            const int first = token_at(a, s, 0, 0);
+            const T *q = row_at<T>(a.q, s.b, first, s.h) + d, *dout = row_at<T>(a.dout, s.b, first, s.h) + d;
             float dk = 0, dv = 0;
-            for (int r = 0; r < queries; r++) {
-                const int t = query_at(a, s, r);
-                dk += ds[r] * to_float(row_at<T>(a.q, s.b, t, s.h)[d]);
-                dv += p[r] * to_float(row_at<T>(a.dout, s.b, t, s.h)[d]);
-            }
+            for (int y = 0; y < s.rows; y++)
+                for (int x = 0; x < s.columns; x++) {
+                    const int64_t t = y * a.width + x;
+                    dk += ds[y * s.columns + x] * to_float(q[t * a.q.token]);
+                    dv += p[y * s.columns + x] * to_float(dout[t * a.dout.token]);
+                }
             if (is_there) {
-                const int t = token_at(a, s, ky, kx);
-                row_at<T>(a.dk, s.b, t, s.h)[d] = from_float<T>(dk * a.scale);
-                row_at<T>(a.dv, s.b, t, s.h)[d] = from_float<T>(dv);
+                row_at<T>(a.dk, s.b, token, s.h)[d] = from_float<T>(dk * a.scale);
+                row_at<T>(a.dv, s.b, token, s.h)[d] = from_float<T>(dv);
             } else {
                 pads[(warp * 2) * D + d] += dk * a.scale;
                 pads[(warp * 2 + 1) * D + d] += dv;
@@ -246,27 +312,39 @@ extern "C" cudaError_t cuda_window_sums(const struct window_attention *a, cudaSt
 
 /* --- launching ------------------------------------------------------------------------------------- */
 
+/* Whether rows begin at multiples of 16 bytes. */
+template <typename T> static bool are_even(const window_attention *a, const head_rows &x)
+{
+    constexpr int V = wide<T>::V;
+    return a->D % V == 0 && is_aligned(x.data, 16) && x.sample % V == 0 && x.token % V == 0 && x.head % V == 0;
+}
+template <typename T> static bool table_is_even(const head_table &x, enum store type)
+{
+    return x.type == type && x.column == 1 && x.row % wide<T>::V == 0 && is_aligned(x.data, 16);
+}
+
 static unsigned blocks_of(const window_attention *a) { return (unsigned)((int64_t)a->B * a->across * a->down * a->H); }
 
 template <typename T> static cudaError_t forward(const window_attention *a, cudaStream_t stream)
 {
-    const size_t bytes = PLAIN_WARPS * sizeof(float) * (size_t)(a->D + 2 * a->window + a->window * a->window);
+    const size_t bytes = sizeof(float) * (size_t)(2 * a->D + PLAIN_WARPS * (a->D + 2 * a->window + a->window * a->window));
     const cudaError_t rc = allow_shared(plain_forward<T>, bytes);
     if (rc != cudaSuccess) return rc;
-    plain_forward<T><<<blocks_of(a), PLAIN, bytes, stream>>>(*a);
+    plain_forward<T><<<blocks_of(a), PLAIN, bytes, stream>>>(*a, are_even<T>(a, a->k));
     return cudaGetLastError();
 }
 
 template <typename T> static cudaError_t backward(const window_attention *a, cudaStream_t stream)
 {
     const size_t keys = (size_t)a->window * (size_t)a->window, D = (size_t)a->D;
-    const size_t by_query = sizeof(float) * (2 * D + 4 * (size_t)a->window + keys + PLAIN_WARPS);
-    const size_t by_key = sizeof(float) * (2 * keys + PLAIN_WARPS * 2 * D + PLAIN_WARPS * (2 * keys + 2 * D));
+    const size_t by_query = sizeof(float) * (4 * D + 4 * (size_t)a->window + keys + PLAIN_WARPS);
+    const size_t by_key = sizeof(float) * (2 * D + 2 * keys + PLAIN_WARPS * 2 * D + PLAIN_WARPS * (2 * keys + 2 * D));
     cudaError_t rc = allow_shared(plain_dq<T>, by_query);
     if (rc == cudaSuccess) rc = allow_shared(plain_dkv<T>, by_key);
     if (rc != cudaSuccess) return rc;
-    plain_dq<T><<<blocks_of(a), PLAIN, by_query, stream>>>(*a);
-    plain_dkv<T><<<blocks_of(a), PLAIN, by_key, stream>>>(*a);
+    const bool tables_too = table_is_even<T>(a->table[0], a->type) && table_is_even<T>(a->table[1], a->type);
+    plain_dq<T><<<blocks_of(a), PLAIN, by_query, stream>>>(*a, are_even<T>(a, a->k) && are_even<T>(a, a->v));
+    plain_dkv<T><<<blocks_of(a), PLAIN, by_key, stream>>>(*a, are_even<T>(a, a->q) && are_even<T>(a, a->dout), tables_too);
     return cudaGetLastError();
 }
 

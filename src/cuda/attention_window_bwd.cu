@@ -97,15 +97,18 @@ static __device__ void make_positions(float *rel, const T *q, const T *tables, c
         rel[(WINDOW_FAST + a.window + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
 }
 
-/* What the warp's row of places does with 32 queries. */
+/* Queries that a warp takes at once: longer rows leave fewer registers. */
+template <int D> constexpr int at_once = D <= 64 ? 32 : 16;
+
+/* What the warp's row of places does with so many queries, from t0 on, which lie `from` on in their stage. */
 template <typename T, int D>
 static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const window_attention &a, char *shared,
-                                    int t0, int stage, T *ds)
+                                    int t0, int from, T *ds)
 {
-    constexpr int ROW = D + 8, N = TILE / 8;
+    constexpr int ROW = D + 8, N = at_once<D> / 8;
     const int lane = threadIdx.x % 32, y = threadIdx.x / 32, row = lane / 4, column = lane % 4 * 2;
     const T *k = reinterpret_cast<const T *>(shared + layout<D>::k) + y * SIDE * ROW, *v = reinterpret_cast<const T *>(shared + layout<D>::v) + y * SIDE * ROW;
-    const T *q = reinterpret_cast<const T *>(shared + layout<D>::q) + stage * TILE * ROW, *dout = reinterpret_cast<const T *>(shared + layout<D>::dout) + stage * TILE * ROW;
+    const T *q = reinterpret_cast<const T *>(shared + layout<D>::q) + from * ROW, *dout = reinterpret_cast<const T *>(shared + layout<D>::dout) + from * ROW;
     const float *rel = reinterpret_cast<const float *>(shared + layout<D>::rel) + t0 + column;
     const float *lse = reinterpret_cast<const float *>(shared + layout<D>::lse) + t0 + column, *delta = reinterpret_cast<const float *>(shared + layout<D>::delta) + t0 + column;
     const int *place = reinterpret_cast<const int *>(shared + layout<D>::place) + t0 + column;
@@ -201,8 +204,8 @@ static __device__ void make_dq(const window_attention &a, const square &s, const
     }
 }
 
-/* Rows 16 m .. of the tables' gradients += g^T q. */
-template <typename T, int D> static __device__ void add_tables(float *tables, const T *ds, const T *q, int m)
+/* Rows 16 m .. of the tables' gradients += g^T q, over the tile's first 16 queries or all. */
+template <typename T, int D> static __device__ void add_tables(float *tables, const T *ds, const T *q, int m, bool both_halves)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32;
@@ -218,6 +221,7 @@ template <typename T, int D> static __device__ void add_tables(float *tables, co
         for (int i = 0; i < 8; i++) c[i / 4][i % 4] = to[i / 2 % 2 * 8 * D + (n + i / 4) * 8 + i % 2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
+            if (half && !both_halves) continue;
             load4_across(y, right + half * 16 * ROW + n * 8);
             mma(c[0], x[half], y[0], y[1], T());
             mma(c[1], x[half], y[2], y[3], T());
@@ -270,22 +274,24 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     float *tables = reinterpret_cast<float *>(shared + layout<D>::tables);
     int *place = reinterpret_cast<int *>(shared + layout<D>::place), *token = reinterpret_cast<int *>(shared + layout<D>::token);
 
-    /* Before the first tile all queries stand where ds will. */
+    /* Before the first tile all queries stand where ds will. Positions are made while keys are on their way. */
     copy_queries<T, D>(ds, a, s, a.q, 0, (queries + 15) / 16 * 16, threadIdx.x, blockDim.x);
-    copy_places<T, D>(k, a, s, a.k, 0);
     copy_tables<T, D>(k + PLACES * ROW, a);
+    copy_commit();
+    copy_places<T, D>(k, a, s, a.k, 0);
     copy_places<T, D>(reinterpret_cast<T *>(shared + layout<D>::v), a, s, a.v, 1);
     copy_queries<T, D>(q, a, s, a.q, 0, TILE, threadIdx.x, blockDim.x);
     copy_queries<T, D>(dout, a, s, a.dout, 0, TILE, threadIdx.x, blockDim.x);
     copy_commit();
     note_queries<T, D>(reinterpret_cast<float *>(shared + layout<D>::lse), reinterpret_cast<float *>(shared + layout<D>::delta), place, token, a, s);
     for (int i = threadIdx.x; i < BOTH * D; i += blockDim.x) tables[i] = 0;
-    copy_wait<0>();
+    copy_wait<1>();
     __syncthreads();
     make_positions<T, D>(reinterpret_cast<float *>(shared + layout<D>::rel), ds, k + PLACES * ROW, a, s);
     __syncthreads();
     for (int i = threadIdx.x; i < TILE * BOTH / 8; i += blockDim.x)
         *reinterpret_cast<uint4 *>(ds + i / (BOTH / 8) * DS_ROW + PLACES + i % (BOTH / 8) * 8) = uint4{0, 0, 0, 0};
+    copy_wait<0>();
     __syncthreads();
 
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};
@@ -295,14 +301,16 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
         /* The stage after this one: nobody reads it. The one before may still be read for the tables. */
         if (t0 + TILE < queries) copy_tile<T, D>(q + next * TILE * ROW, dout + next * TILE * ROW, a, s, token + t0 + TILE);
         copy_commit();
-        take_queries<T, D>(dk, dv, a, shared, t0, stage, here);
+#pragma unroll 1
+        for (int r = 0; r < TILE; r += at_once<D>)
+            if (t0 + r < queries) take_queries<T, D>(dk, dv, a, shared, t0 + r, stage * TILE + r, here + r * DS_ROW);
         __syncthreads();
         gather_columns<T, D>(a, place + t0, here, other);
         copy_wait<0>();
         __syncthreads();
         for (int unit = warp; unit < 2 * (D / 16) + BOTH / 16; unit += warps) {
             const int m = unit / (D / 16);
-            if (m >= 2) add_tables<T, D>(tables, here, q + stage * TILE * ROW, unit - 2 * (D / 16));
+            if (m >= 2) add_tables<T, D>(tables, here, q + stage * TILE * ROW, unit - 2 * (D / 16), t0 + 16 < queries);
             else if (t0 + m * 16 < queries) make_dq<T, D>(a, s, k, here, token + t0, m, unit % (D / 16));
         }
     }

@@ -8,7 +8,7 @@
  */
 #include "cuda/attention_window_mma.cuh"
 
-constexpr int FORWARD_WARPS = 7, FORWARD = FORWARD_WARPS * 32, REL = 33, ROWS = 4;
+constexpr int FORWARD_WARPS = 7, FORWARD = FORWARD_WARPS * 32, REL = 33;
 
 /* Elements of a warp's own part: 16 queries, then 16 rows of positions. */
 template <int D> constexpr int own_elements = 16 * (D + 8) > 16 * REL * 2 ? 16 * (D + 8) : 16 * REL * 2;
@@ -16,6 +16,8 @@ template <int D> constexpr int own_elements = 16 * (D + 8) > 16 * REL * 2 ? 16 *
 template <int D> constexpr size_t forward_bytes = sizeof(uint16_t) * ((2 * PLACES + BOTH) * (D + 8) + FORWARD_WARPS * own_elements<D>);
 
 #if HAS_MMA
+
+constexpr int ROWS = 4; /* of keys to a softmax */
 
 /* Positions of 16 queries from r0 on, in powers of two, to the warp's own part. */
 template <typename T, int D>
@@ -186,7 +188,9 @@ template <typename T, int D> __global__ void __launch_bounds__(FORWARD, 2) windo
 template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
     constexpr size_t bytes = forward_bytes<D>;
-    const cudaError_t rc = allow_shared(window_forward<T, D>, bytes);
+    cudaError_t rc = allow_shared(window_forward<T, D>, bytes);
+    /* All of it for shared memory: two blocks fit then. */
+    if (rc == cudaSuccess) rc = cudaFuncSetAttribute(window_forward<T, D>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (rc != cudaSuccess) return rc;
     window_forward<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), FORWARD, bytes, stream>>>(*a);
     return cudaGetLastError();

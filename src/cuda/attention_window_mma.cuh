@@ -63,12 +63,14 @@ __device__ inline void copy_queries(T *to, const window_attention &a, const squa
 __device__ inline int query_y(const window_attention &a, const square &s, int r) { return min(r / s.columns, a.window - 1); }
 __device__ inline int query_x(const square &s, int r) { return r % s.columns; }
 
-/* Which position of a query at (y,x) has row j of both tables: c < 16 counts rows, from 16 on columns; -1: none. */
+/* Which position of a query at (y,x) has row j of both tables: c < 16 counts rows, from 16 on columns; -1: none.
+ * Rows behind the tables' last have none: x + window-1 is less than the length of one. */
 __device__ inline int position_of(const window_attention &a, int y, int x, int j)
 {
-    const int rows = 2 * a.window - 1, c = j < rows ? y - j + a.window - 1 : x - (j - rows) + a.window - 1;
-    if (c < 0 || c >= a.window || j >= 2 * rows) return -1;
-    return j < rows ? c : SIDE + c;
+    const int rows = 2 * a.window - 1;
+    const bool by_row = j < rows;
+    const int c = (by_row ? y : x + rows) + a.window - 1 - j;
+    return (unsigned)c < (unsigned)a.window ? c + (by_row ? 0 : SIDE) : -1;
 }
 
 #endif

@@ -15,13 +15,10 @@
 /* Rows to a tile of the gradients: what a block holds, and what it walks along. */
 enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = 64 };
 
-/* Of the forward: warpgroups of 64 queries to a block, keys to a tile. Three warpgroups hide more of each other's
- * latency, but have two thirds of the registers. */
-#ifndef HOPPER_TRY
-#define HOPPER_TRY 0
-#endif
-#define HOPPER_GROUPS(D, GRID) ((D) > 64 ? 2 : (GRID) ? (HOPPER_TRY & 2 ? 3 : 2) : HOPPER_TRY & 1 ? 3 : 2)
-#define HOPPER_KEYS(D, GRID) ((GRID) && HOPPER_GROUPS(D, GRID) == 3 ? 64 : 128)
+/* Of the forward: warpgroups of 64 queries to a block. Three hide more of each other's latency, where two thirds of the
+ * registers are enough. */
+#define HOPPER_GROUPS(D, GRID) ((D) > 64 || (GRID) ? 2 : 3)
+enum { HOPPER_KEYS = 128 };
 
 /* How the copy engine finds tiles. */
 struct attention_maps {

@@ -249,6 +249,24 @@ template <typename T, int K, int N> __device__ inline void product_across(float 
     for (int k = 0; k < K; k++) multiply<1>(d, p + 4 * k, y + k * ACROSS_STEP, add || k, T());
 }
 
+/* --- work ------------------------------------------------------------------------------------------ */
+
+/* A tile of queries of a head, and the keys that it sees; head < 0: none. */
+struct task {
+    int head, b, h, g, t0;
+    span keys;
+};
+/* The n-th of this block. Causal: the longest first over all heads, and every other round backwards, so that
+ * blocks end together. Otherwise tiles of one head stand side by side: they share its keys. */
+template <int QUERIES> __device__ inline task task_of(const attention &a, int n, int items)
+{
+    const int tiles = (a.T + QUERIES - 1) / QUERIES, heads = a.B * a.H;
+    const int i = n * (int)gridDim.x + (a.causal && n % 2 ? (int)gridDim.x - 1 - (int)blockIdx.x : (int)blockIdx.x);
+    if (i >= items) return {-1, 0, 0, 0, 0, {0, 0}};
+    const int head = a.causal ? i % heads : i / tiles, t0 = (a.causal ? tiles - 1 - i / heads : i % tiles) * QUERIES, h = head % a.H;
+    return {head, head / a.H, h, h / (a.H / a.G), t0, keys_of(a, t0, QUERIES)};
+}
+
 /* --- numbers ------------------------------------------------------------------------------------- */
 
 __device__ inline float power_of_two(float x)
@@ -283,4 +301,13 @@ __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int
 template <int THREADS> __device__ inline void meet(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
 
 #endif
+
+/* One block to a multiprocessor. */
+static inline unsigned blocks_that_stay(int64_t items)
+{
+    int card = 0, count = 0;
+    if (cudaGetDevice(&card) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, card) != cudaSuccess) count = 1;
+    return (unsigned)(items < count ? items : count);
+}
+
 #endif

@@ -31,6 +31,12 @@ const char *phase_name(enum phase p)
     return names[p];
 }
 
+const char *lane_name(enum lane lane)
+{
+    static const char *const names[LANE_COUNT] = {"compute", "copy in", "copy out"};
+    return names[lane];
+}
+
 const char *program_name(enum program p)
 {
     static const char *const names[PROGRAM_COUNT] = {"step", "update", "evaluation"};
@@ -403,7 +409,7 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
     if (attr) n.attr = *attr;
     for (int i = 0; i < nin; i++) n.in[i] = in[i];
     n.stable = g->at.phase == PHASE_FORWARD ? ++g->next_stable : g->at.origin ? node_at(g, g->at.origin)->stable : 0;
-    if (op == OP_COPY && storage_of(g, in[0])->space != n.attr.copy.space) n.lane = LANE_COPY;
+    if (op == OP_COPY && storage_of(g, in[0])->space != n.attr.copy.space) n.lane = n.attr.copy.space == SPACE_DEVICE ? LANE_IN : LANE_OUT;
 
     struct infer f = {.op = op, .attr = &n.attr, .nin = nin};
     for (int i = 0; i < nin; i++) f.in[i] = in[i] ? tensor_at(g, in[i]) : NULL;

@@ -63,8 +63,9 @@ const char *phase_name(enum phase p);
 enum program { PROGRAM_STEP, PROGRAM_UPDATE, PROGRAM_EVAL, PROGRAM_COUNT };
 const char *program_name(enum program p);
 
-/* Copies between spaces run in a lane of their own; waits join the lanes. */
-enum lane { LANE_COMPUTE, LANE_COPY, LANE_COUNT };
+/* Copies between spaces run in lanes of their own, one each way, since a bus carries both at once; waits join the lanes. */
+enum lane { LANE_COMPUTE, LANE_IN, LANE_OUT, LANE_COUNT };
+const char *lane_name(enum lane lane);
 
 struct storage {
     uint64_t bytes;

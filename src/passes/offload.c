@@ -80,6 +80,7 @@ void pass_offload(struct graph *g, const struct settings *s)
         bool *of = mem_alloc(g->storages.n);
         for (id h = 1; h < homes; h++) of[h] = away[h];
         visits_begin(&v, g, p, p == PROGRAM_STEP && s->accumulation > 1, "offload");
+        v.beside = s->host_staging;
         for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
         if (p == PROGRAM_STEP && s->offload & AWAY_ACTIVATIONS) offload_activations(&v);
         visits_end(&v);

@@ -66,14 +66,15 @@ static void cut_units(struct visits *v)
 
 const struct node *visit_node(const struct visits *v, uint32_t position) { return node_at(v->g, v->nodes[position]); }
 
-/* A weight's update has nobody to hide its copies behind: there is one lane for copies, and
- * the arithmetic of an update is small beside them. */
+/* The arithmetic of a weight's update is small beside its copies. What the next one needs can come while the last one's
+ * goes, on a bus that carries both ways; on one that does not, fetching early would only take memory. */
 uint32_t visit_from(const struct visits *v, uint32_t u)
 {
     const struct node *n = visit_node(v, v->first[u]);
     const id outer = place_of(v, n).outer;
     uint32_t at = u;
-    if (n->phase == PHASE_UPDATE) return v->first[u];
+    if (n->phase == PHASE_UPDATE && (!v->beside || !at || place_of(v, visit_node(v, v->first[at - 1])).outer != outer)) return v->first[u];
+    if (n->phase == PHASE_UPDATE) return v->first[at - 1];
     do {
         if (!at || place_of(v, visit_node(v, v->first[at - 1])).outer != outer) return v->first[u];
         at--;

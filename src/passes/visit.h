@@ -33,6 +33,7 @@ struct visits {
     struct graph *g;
     enum program program;
     id level;               /* the loop whose body copies may stand in; 0: none */
+    bool beside;            /* copies run beside arithmetic, and both ways at once; else they only take their time */
     uint32_t count;         /* nodes of the program, and themselves, before anything is put in */
     id *nodes;
     uint32_t units, *unit;  /* their number; by position */
@@ -58,7 +59,8 @@ void visits_end(struct visits *v);
 /* The node at a position, and the loop in which a copy beside it stands. */
 const struct node *visit_node(const struct visits *v, uint32_t position);
 /* Where a fetch for unit `u` stands: before the unit in front of it, updates in between not counted, where both
- * are in the level's body or both outside of it; else, and for an update, before `u` itself. */
+ * are in the level's body or both outside of it; else before `u` itself. For an update: before the unit in front of
+ * it, whatever that is, where copies run beside; else before `u`. */
 uint32_t visit_from(const struct visits *v, uint32_t u);
 
 /* All tensors of a home storage as one dense tensor: the leaf where there is one. */

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "plan/lanes.h"
 #include "plan/plan.h"
 
 bool *plan_mark_reached(const struct graph *g)
@@ -38,21 +39,13 @@ static void stretch_handed(struct plan *p, const struct graph *g)
     }
 }
 
-/* The time of a program whose nodes take so long in each lane. A CPU does one thing after the
- * other. A CUDA card copies while it computes: the longer lane decides, except in the update,
- * where each weight's copies wait for its arithmetic and the other way round. */
-static double lanes_together(const struct profile *profile, enum program program, const double lane[LANE_COUNT])
-{
-    double sum = lane[LANE_COMPUTE] + lane[LANE_COPY], longer = lane[LANE_COMPUTE] > lane[LANE_COPY] ? lane[LANE_COMPUTE] : lane[LANE_COPY];
-    return profile->kind == DEVICE_CUDA && program != PROGRAM_UPDATE ? longer : sum;
-}
-
-/* Chooses kernels and adds up predicted time; loops multiply. What a card has no kernel for yet
+/* Chooses kernels and adds up predicted time; loops multiply. A CPU does one thing after the
+ * other; of a card see lanes.h. What a card has no kernel for yet
  * is planned by the reference's planning half, and noted: such a plan is not run. */
 static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
 {
     for (int program = 0; program < PROGRAM_COUNT; program++) {
-        double lane[LANE_COUNT] = {0};
+        double one_after_the_other = 0;
         for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
             id n = g->order[program].nodes.at[k];
             const struct node *x = node_at(g, n);
@@ -68,13 +61,15 @@ static int bind_kernels(struct plan *p, const struct graph *g, const struct prof
                 return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
                                  q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
             p->placement.binding[n] = (struct binding){kernel, 0, kernel->workspace ? kernel->workspace(&q) : 0};
+            q.kernel = kernel;
             double times = 1;
             for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
             double takes = program != PROGRAM_EVAL ? times * kernel_seconds(&q, x->op) : 0;
-            lane[x->lane] += takes;
-            if (seconds) seconds[n] = takes;
+            one_after_the_other += takes;
+            seconds[n] = takes;
         }
-        p->seconds += lanes_together(profile, program, lane);
+        p->takes[program] = profile->kind != DEVICE_CUDA ? one_after_the_other : lanes_seconds(g, program, seconds, NULL);
+        p->seconds += p->takes[program];
     }
     return PL_OK;
 }
@@ -165,7 +160,9 @@ int plan_bind(struct plan *p, const struct graph *g, const struct profile *profi
         graph_lifetimes(g, program, p->placement.life[program]);
     }
     stretch_handed(p, g);
-    int rc = bind_kernels(p, g, profile, seconds, e);
+    double *own = seconds ? NULL : mem_alloc(g->nodes.n * sizeof *own);
+    int rc = bind_kernels(p, g, profile, seconds ? seconds : own, e);
+    mem_free(own);
     if (rc) {
         placement_free(&p->placement);
         return rc;

@@ -146,7 +146,7 @@ static void write_ceilings(struct json_writer *w, const struct profile *p)
     json_put_bool(w, "measured", c);
     if (p->published) json_put_string(w, "prediction", "unmeasured");
     if (p->published) json_put_string(w, "source", p->published);
-    if (c) json_put_string(w, "cpu", c->cpu);
+    if (c) json_put_string(w, p->kind == DEVICE_CUDA ? "card" : "cpu", c->cpu);
     if (c) json_put_string(w, "date", c->date);
     json_end(w);
 }

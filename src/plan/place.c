@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/lanes.h"
 #include "plan/plan.h"
 
 struct item {
@@ -254,15 +255,29 @@ static void place_space(struct plan *p, const struct graph *g, enum space space,
     }
 }
 
+/* A card's lanes wait for bytes too, which are known now. */
+static void time_placed(struct plan *p, const struct graph *g, const double *seconds)
+{
+    p->seconds = 0;
+    for (int program = 0; program < PROGRAM_COUNT; program++) {
+        p->takes[program] = lanes_seconds(g, program, seconds, &p->placement);
+        p->seconds += p->takes[program];
+    }
+}
+
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)
 {
-    int rc = plan_bind(p, g, profile, NULL, e);
-    if (rc) return rc;
-    bool *reached = plan_mark_reached(g);
-    for (int space = 0; space < SPACE_COUNT; space++) place_space(p, g, space, reached);
-    plan_find_peak(p, g, reached);
-    mem_free(reached);
-    return PL_OK;
+    double *seconds = mem_alloc(g->nodes.n * sizeof *seconds);
+    int rc = plan_bind(p, g, profile, seconds, e);
+    if (!rc) {
+        bool *reached = plan_mark_reached(g);
+        for (int space = 0; space < SPACE_COUNT; space++) place_space(p, g, space, reached);
+        plan_find_peak(p, g, reached);
+        mem_free(reached);
+        if (profile->kind == DEVICE_CUDA) time_placed(p, g, seconds);
+    }
+    mem_free(seconds);
+    return rc;
 }
 
 int plan_place(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)

@@ -41,6 +41,7 @@ struct plan {
     struct peak peak;                 /* of the compute space */
     uint64_t persistent[SPACE_COUNT];
     double seconds;                   /* predicted, one step: accumulation and update */
+    double takes[PROGRAM_COUNT];      /* of it, by program */
     uint64_t smallest;                /* the smallest budget that some choice fits */
     uint64_t missing[(OP_COUNT + 63) / 64]; /* bits by op: planned for, but the device has no kernel for it yet */
     struct technique techniques[PLAN_TECHNIQUES];

@@ -129,7 +129,9 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     text_printf(out, "Plan\n");
     print_techniques(&p->settings, out);
     text_printf(out, "  predicted step %.3g s", p->seconds);
-    if (profile->measured)
+    if (profile->measured && profile->kind == DEVICE_CUDA)
+        text_printf(out, ", by the profile of %s, measured %s\n", profile->measured->cpu, profile->measured->date);
+    else if (profile->measured)
         text_printf(out, ", by the profile of %s with %d threads, measured %s\n", profile->measured->cpu, profile->threads, profile->measured->date);
     else if (profile->published)
         text_printf(out, ", unmeasured: by the published ceilings of %s (%s)\n", profile->name, profile->published);
@@ -165,7 +167,7 @@ void plan_explain(const struct plan *p, const struct graph *g, struct text *out)
             const struct binding *b = &p->placement.binding[n];
             if (b->kernel)
                 text_printf(out, "  %5u node %-5u %-7s %-24s %llu\n", k, n,
-                            node_at(g, n)->lane == LANE_COPY ? "copy" : "compute", b->kernel->name, (unsigned long long)b->work_bytes);
+                            lane_name(node_at(g, n)->lane), b->kernel->name, (unsigned long long)b->work_bytes);
         }
         text_printf(out, "placement of %s: offset, bytes, lifetime\n", program_name(program));
         explain_placement(p, g, program, true, rows, out);

@@ -97,17 +97,19 @@ static void put_down(struct survey *v, const struct apart *a)
     }
 }
 
-static void add_seconds(struct survey *v, const struct apart *a, const double *seconds)
+static void add_seconds(struct survey *v, const struct apart *a, const double *seconds, bool cuda)
 {
     const struct graph *g = a->g;
     for (uint32_t k = 0; k < a->n; k++) {
         double takes = seconds[g->order[PROGRAM_STEP].nodes.at[k]];
         v->block[a->owner[k]].seconds += takes;
     }
-    for (uint32_t k = 0; k < g->order[PROGRAM_UPDATE].nodes.n; k++) v->update_seconds += seconds[g->order[PROGRAM_UPDATE].nodes.at[k]];
+    if (cuda) v->update_seconds = a->p->takes[PROGRAM_UPDATE];
+    else
+        for (uint32_t k = 0; k < g->order[PROGRAM_UPDATE].nodes.n; k++) v->update_seconds += seconds[g->order[PROGRAM_UPDATE].nodes.at[k]];
 }
 
-static void survey_step(struct survey *v, const struct plan *p, const struct graph *g, const double *seconds)
+static void survey_step(struct survey *v, const struct plan *p, const struct graph *g, const double *seconds, bool cuda)
 {
     uint32_t *number = mem_alloc(g->scopes.n * sizeof *number);
     v->blocks = number_blocks(g, number);
@@ -119,7 +121,7 @@ static void survey_step(struct survey *v, const struct plan *p, const struct gra
     find_brackets(&a, number);
     find_moments(v, &a);
     put_down(v, &a);
-    add_seconds(v, &a, seconds);
+    add_seconds(v, &a, seconds, cuda);
     mem_free(a.owner);
     mem_free(a.opens);
     mem_free(a.closes);
@@ -162,7 +164,7 @@ int survey_make(struct survey *v, const struct source *source, const struct sett
     rc = plan_bind(&p, &g, profile, seconds, e);
     if (!rc) {
         memcpy(v->persistent, p.persistent, sizeof v->persistent);
-        survey_step(v, &p, &g, seconds);
+        survey_step(v, &p, &g, seconds, profile->kind == DEVICE_CUDA);
         v->total_seconds = p.seconds;
         v->step = fullest(&p, &g, PROGRAM_STEP);
         v->update = fullest(&p, &g, PROGRAM_UPDATE);

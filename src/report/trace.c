@@ -80,8 +80,7 @@ void trace_write(const struct plan *p, const struct graph *g, const struct lives
     json_end(&w);
     json_begin_list(&w, "traceEvents");
     put_name(&w, "process_name", 0, "plimsoll");
-    put_name(&w, "thread_name", LANE_COMPUTE, "compute");
-    put_name(&w, "thread_name", LANE_COPY, "copy");
+    for (int lane = 0; lane < LANE_COUNT; lane++) put_name(&w, "thread_name", lane, lane_name((enum lane)lane));
     for (uint32_t i = 0; i < t->n_events; i++) {
         const struct timing_event *v = &t->events[i];
         const uint64_t *now = alive[v->program] + v->position * KIND_COUNT;

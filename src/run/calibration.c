@@ -13,6 +13,7 @@ static const char *const act_names[] = {"gelu", "gelu_tanh", "quick_gelu", "relu
 static const char *const product_names[] = {"nn", "tn", "nt", "tt"};
 static const char *const conv_names[] = {"dense", "depthwise"};
 static const char *const attention_names[] = {"full", "causal"};
+static const char *const copy_names[] = {"", "out", "in"}; /* of the card's memory, into it; both at a card only */
 static const char *const no_names[] = {""};
 _Static_assert(COUNT(act_names) == ACT_KINDS && (int)ACT_KINDS <= (int)OP_VARIANTS, "a name for each activation");
 
@@ -37,6 +38,7 @@ const char *op_variant_name(enum op op, int variant)
     case OP_MATMUL: case OP_BMM: NAMES(product_names); break;
     case OP_CONV: case OP_CONV_DX: case OP_CONV_DW: NAMES(conv_names); break;
     case OP_ATTENTION: case OP_ATTENTION_BWD: NAMES(attention_names); break;
+    case OP_COPY: NAMES(copy_names); break;
     default: break;
     }
 #undef NAMES
@@ -77,8 +79,18 @@ static const struct curve *of_op(const struct calibration *c, enum op op, int va
     return NULL;
 }
 
+/* Far beyond what was measured nothing is faster than its ceiling: caches that made it so are too small there. */
+static double by_class(const struct curve *c, double ideal)
+{
+    double factor = curve_factor(c, ideal);
+    return ideal * (ideal > 4 * c->at[c->n - 1].ideal ? fmax(factor, 1) : factor);
+}
+
 double calibration_apply(const struct calibration *c, const struct query *q, enum op op, double ideal)
 {
+    const struct op_class *x = c->classes ? class_find(c, q, op, fmax(ideal, IDEAL_LEAST)) : NULL;
+    if (x) return by_class(&x->curve, fmax(ideal, IDEAL_LEAST));
+    if (q->crosses) return ideal;
     enum dtype_class half = query_class(q);
     const struct curve *curve = of_op(c, op, op_variant(op, q->attr), half);
     struct cost cost = op_table[op].cost(q->in, q->out, q->attr);

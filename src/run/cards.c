@@ -2,13 +2,15 @@
  * cards.c: profiles of cards. A plan for one that is not here is made from its published
  * ceilings alone (cards.def), the same everywhere. One that is here gets the same, found by
  * the name that its driver gives, and its memory as the driver counts it; a card that nobody
- * listed gets ceilings from its clocks and what its generation does in a cycle.
+ * listed gets ceilings from its clocks and what its generation does in a cycle. A card that was
+ * measured has more than ceilings (profile_stored.c).
  */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
+#include "run/calibration.h"
 #include "run/device.h"
 
 static const struct card_row {
@@ -31,7 +33,7 @@ static const struct card_row *find(const char *name)
     return NULL;
 }
 
-bool profile_is_card(const char *name) { return !strcmp(name, "h200") || find(name); }
+bool profile_is_card(const char *name) { return profile_is_stored(name) || find(name); }
 
 static void use(struct profile *p, const struct card_row *c)
 {
@@ -45,10 +47,10 @@ static void use(struct profile *p, const struct card_row *c)
     p->published = c->source;
 }
 
-int profile_card(struct profile *p, const char *name, struct error *e)
+int profile_card(struct profile *p, struct calibration *calibration, const char *name, struct error *e)
 {
+    if (profile_is_stored(name)) return profile_stored(p, calibration, name, e);
     profile_default(p, DEVICE_CUDA, 0);
-    if (!strcmp(name, "h200")) return PL_OK;
     const struct card_row *c = find(name);
     if (!c) {
         struct text known = {0};

@@ -75,9 +75,13 @@ bool cpu_has_onednn(void), cpu_prefers_onednn(void);
 
 /* The profile a plan uses when nobody measured this machine (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);
-/* The published ceilings of a card that need not be here, by name (cards.c). */
-int profile_card(struct profile *p, const char *name, struct error *e);
+/* A card that need not be here, by name: as it was measured, else its published ceilings
+ * (cards.c). `c` must live as long as the profile. */
+int profile_card(struct profile *p, struct calibration *c, const char *name, struct error *e);
 bool profile_is_card(const char *name);
+/* Measured profiles that come with the program (profile_stored.c). */
+bool profile_is_stored(const char *name);
+int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e);
 /* The same of a card that is here: by its name, or else by what its driver says. */
 void profile_here(struct profile *p, const struct card *c);
 /* With or without oneDNN, which its name tells: a plan is followed only under the same name. */

@@ -16,6 +16,7 @@
 enum device_kind { DEVICE_REF, DEVICE_CPU, DEVICE_CUDA, DEVICE_COUNT };
 
 struct calibration; /* run/calibration.h */
+struct kernel;
 
 /* What is known of a device: measured or published ceilings, never a live query. */
 struct profile {
@@ -43,6 +44,7 @@ struct query {
     int nin, nout;
     bool crosses;              /* input and output lie in different spaces */
     const struct profile *profile;
+    const struct kernel *kernel; /* that takes it; NULL: not known, or not chosen yet */
 };
 
 /* One tensor as the running half sees it. data NULL: not given. */

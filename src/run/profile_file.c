@@ -5,6 +5,11 @@
  *     ceilings        flops_f32, flops_bf16, memory_bandwidth, ...
  *     corrections     a list of {op, variant?, dtype, points: [[ideal, factor], ...]}
  *
+ * Of a card (device cuda): name, card, sm, memory_bytes, library_workspace instead of cpu, isa,
+ * threads and onednn, no caches, and
+ *
+ *     classes         a list of {op, kernel, variant?, dtype, extents: [a, b, c], points}
+ *
  * A plan is a function of these numbers, so they are written with all their digits: the
  * same file gives the same plan anywhere. A reader takes nothing for granted: a number out of
  * its range, an op that is not known or a curve that does not ascend refuses the file.
@@ -27,25 +32,23 @@ static const struct ceiling {
     const char *name;
     size_t offset;
     double least, most;
+    bool cpu_only;
 } ceilings[] = {
-    {"flops_f32", offsetof(struct profile, flops_f32), 1e6, 1e18},
-    {"flops_bf16", offsetof(struct profile, flops_bf16), 1e6, 1e18},
-    {"memory_bandwidth", offsetof(struct profile, memory_bandwidth), 1e6, 1e15},
-    {"cache_bandwidth", offsetof(struct profile, cache_bandwidth), 1e6, 1e16},
-    {"cache_bytes", offsetof(struct profile, cache_bytes), 1, 1e12},
-    {"copy_bandwidth", offsetof(struct profile, copy_bandwidth), 1e3, 1e15},
-    {"launch_seconds", offsetof(struct profile, launch_seconds), 0, 1},
+    {"flops_f32", offsetof(struct profile, flops_f32), 1e6, 1e18, false},
+    {"flops_bf16", offsetof(struct profile, flops_bf16), 1e6, 1e18, false},
+    {"memory_bandwidth", offsetof(struct profile, memory_bandwidth), 1e6, 1e15, false},
+    {"cache_bandwidth", offsetof(struct profile, cache_bandwidth), 1e6, 1e16, true},
+    {"cache_bytes", offsetof(struct profile, cache_bytes), 1, 1e12, true},
+    {"copy_bandwidth", offsetof(struct profile, copy_bandwidth), 1e3, 1e15, false},
+    {"launch_seconds", offsetof(struct profile, launch_seconds), 0, 1, false},
 };
+enum { EXTENT_MOST = 126 }; /* of 2^63 */
 static const char *const classes[CLASS_COUNT] = {"f32", "bf16"};
 
 /* --- writing ---------------------------------------------------------------------- */
 
-static void write_curve(struct json_writer *w, enum op op, int variant, int half, const struct curve *c)
+static void write_points(struct json_writer *w, const struct curve *c)
 {
-    json_begin_map(w, NULL);
-    json_put_string(w, "op", op_table[op].name);
-    if (*op_variant_name(op, variant)) json_put_string(w, "variant", op_variant_name(op, variant));
-    json_put_string(w, "dtype", classes[half]);
     json_begin_list(w, "points");
     for (int i = 0; i < c->n; i++) {
         json_begin_list(w, NULL);
@@ -54,7 +57,58 @@ static void write_curve(struct json_writer *w, enum op op, int variant, int half
         json_end(w);
     }
     json_end(w);
+}
+
+/* A curve is one line. */
+static void begin_line(struct json_writer *w)
+{
+    json_begin_map(w, NULL);
+    w->indent = 0;
+}
+
+static void end_line(struct json_writer *w)
+{
     json_end(w);
+    w->indent = 1;
+}
+
+static void write_curve(struct json_writer *w, enum op op, int variant, int half, const struct curve *c)
+{
+    begin_line(w);
+    json_put_string(w, "op", op_table[op].name);
+    if (*op_variant_name(op, variant)) json_put_string(w, "variant", op_variant_name(op, variant));
+    json_put_string(w, "dtype", classes[half]);
+    write_points(w, c);
+    end_line(w);
+}
+
+static void write_class(struct json_writer *w, const struct op_class *x)
+{
+    begin_line(w);
+    json_put_string(w, "op", op_table[x->op].name);
+    json_put_string(w, "kernel", x->kernel);
+    if (*op_variant_name(x->op, x->variant)) json_put_string(w, "variant", op_variant_name(x->op, x->variant));
+    json_put_string(w, "dtype", classes[x->half]);
+    json_begin_list(w, "extents");
+    for (int i = 0; i < EXTENTS; i++) json_put_int(w, NULL, x->extent[i]);
+    json_end(w);
+    write_points(w, &x->curve);
+    end_line(w);
+}
+
+static void write_machine(struct json_writer *w, const struct profile *p, const struct calibration *c)
+{
+    const bool card = p->kind == DEVICE_CUDA;
+    json_put_string(w, "device", card ? "cuda" : "cpu");
+    if (card) json_put_string(w, "name", p->name);
+    json_put_string(w, card ? "card" : "cpu", c->cpu);
+    json_put_string(w, card ? "sm" : "isa", c->isa);
+    json_put_string(w, "date", c->date);
+    if (!card) json_put_int(w, "threads", p->threads);
+    json_put_bool(w, "native_bf16", p->native_bf16);
+    if (!card) json_put_bool(w, "onednn", p->onednn);
+    if (card) json_put_uint(w, "memory_bytes", p->memory_bytes);
+    if (card) json_put_uint(w, "library_workspace", p->library_workspace);
 }
 
 void profile_write(const struct profile *p, struct text *out)
@@ -63,20 +117,21 @@ void profile_write(const struct profile *p, struct text *out)
     const struct calibration *c = p->measured;
     json_begin_map(&w, NULL);
     json_put_int(&w, "profile_format", 1);
-    json_put_string(&w, "device", "cpu");
-    json_put_string(&w, "cpu", c->cpu);
-    json_put_string(&w, "isa", c->isa);
-    json_put_string(&w, "date", c->date);
-    json_put_int(&w, "threads", p->threads);
-    json_put_bool(&w, "native_bf16", p->native_bf16);
-    json_put_bool(&w, "onednn", p->onednn);
-    for (size_t i = 0; i < COUNT(ceilings); i++) json_put_number(&w, ceilings[i].name, *(const double *)((const char *)p + ceilings[i].offset));
+    write_machine(&w, p, c);
+    for (size_t i = 0; i < COUNT(ceilings); i++)
+        if (p->kind == DEVICE_CPU || !ceilings[i].cpu_only)
+            json_put_number(&w, ceilings[i].name, *(const double *)((const char *)p + ceilings[i].offset));
     json_begin_list(&w, "corrections");
     for (int op = 1; op < OP_COUNT; op++)
         for (int v = 0; v < OP_VARIANTS; v++)
             for (int half = 0; half < CLASS_COUNT; half++)
                 if (c->curve[op][v][half].n) write_curve(&w, op, v, half, &c->curve[op][v][half]);
     json_end(&w);
+    if (p->kind == DEVICE_CUDA) {
+        json_begin_list(&w, "classes");
+        for (int i = 0; i < c->classes; i++) write_class(&w, &c->class[i]);
+        json_end(&w);
+    }
     json_end(&w);
     text_printf(out, "\n");
 }
@@ -131,11 +186,10 @@ static int find_variant(enum op op, const char *name)
     return -1;
 }
 
-static int read_correction(const struct value *v, uint32_t i, struct calibration *c, struct error *e)
+/* What a curve is of. */
+static int read_key(const struct value *v, const char *where, struct op_class *x, struct error *e)
 {
-    char where[64];
     const char *op = NULL, *dtype = NULL, *variant = "";
-    snprintf(where, sizeof where, "corrections[%u]", i);
     int rc = value_as_map(v, where, e);
     if (!rc) rc = value_as_string(value_get(v, "op"), "op", &op, e);
     if (!rc) rc = value_as_string(value_get(v, "dtype"), "dtype", &dtype, e);
@@ -145,36 +199,108 @@ static int read_correction(const struct value *v, uint32_t i, struct calibration
     int which = found ? find_variant(found, variant) : -1, half = !strcmp(dtype, classes[CLASS_HALF]);
     if (which < 0) return error_set(e, PL_USAGE, "%s: no op \"%.40s\" with a variant \"%.40s\"", where, op, variant);
     if (!half && strcmp(dtype, classes[CLASS_FULL])) return error_set(e, PL_USAGE, "%s: dtype \"%.40s\" is not f32 or bf16", where, dtype);
-    struct curve *curve = &c->curve[found][which][half];
-    if (curve->n) return error_set(e, PL_USAGE, "%s: %s is there twice", where, op);
+    x->op = found;
+    x->variant = which;
+    x->half = half;
+    return PL_OK;
+}
+
+static int read_correction(const struct value *v, uint32_t i, struct calibration *c, struct error *e)
+{
+    char where[64];
+    struct op_class x = {0};
+    snprintf(where, sizeof where, "corrections[%u]", i);
+    if (read_key(v, where, &x, e)) return e->code;
+    struct curve *curve = &c->curve[x.op][x.variant][x.half];
+    if (curve->n) return error_set(e, PL_USAGE, "%s: %s is there twice", where, op_table[x.op].name);
     return read_points(value_get(v, "points"), where, curve, e);
+}
+
+static int read_class(const struct value *v, uint32_t i, struct calibration *c, struct error *e)
+{
+    char where[64];
+    struct op_class *x = &c->class[c->classes++];
+    snprintf(where, sizeof where, "classes[%u]", i);
+    if (read_key(v, where, x, e)) return e->code;
+    const struct value *extents = value_get(v, "extents");
+    int rc = read_name(v, "kernel", x->kernel, sizeof x->kernel, e);
+    if (!rc) rc = value_as_list(extents, "extents", e);
+    if (!rc && extents->count != EXTENTS) rc = error_set(e, PL_USAGE, "%u extents, expected %d", extents->count, EXTENTS);
+    for (uint32_t k = 0; k < EXTENTS && !rc; k++) {
+        int64_t at = 0;
+        rc = value_as_int(value_at(extents, k), "extents", &at, e);
+        if (!rc && (at < 0 || at > EXTENT_MOST)) rc = error_set(e, PL_USAGE, "an extent of %lld, expected 0 to %d", (long long)at, EXTENT_MOST);
+        x->extent[k] = (int)at;
+    }
+    if (rc) return error_prepend(e, "%s", where);
+    return read_points(value_get(v, "points"), where, &x->curve, e);
+}
+
+static int read_classes(const struct value *list, struct calibration *c, struct error *e)
+{
+    int rc = value_as_list(list, "classes", e);
+    if (!rc && list->count > CLASSES_MOST) rc = error_set(e, PL_USAGE, "classes has %u entries, expected %d at most", list->count, CLASSES_MOST);
+    for (uint32_t i = 0; !rc && i < list->count; i++) rc = read_class(value_at(list, i), i, c, e);
+    if (rc) return rc;
+    calibration_sort(c);
+    for (int i = 1; i < c->classes; i++)
+        if (!class_order(&c->class[i - 1], &c->class[i]))
+            return error_set(e, PL_USAGE, "classes: one of %s by %s is there twice", op_table[c->class[i].op].name, c->class[i].kernel);
+    return PL_OK;
+}
+
+static int read_bytes(const struct value *v, const char *key, uint64_t *out, struct error *e)
+{
+    int64_t n = 0;
+    int rc = value_as_int(value_get(v, key), key, &n, e);
+    if (!rc && (n < 0 || n > (int64_t)1 << 50)) rc = error_set(e, PL_USAGE, "%s is %lld, expected 0 to 2^50", key, (long long)n);
+    *out = (uint64_t)n;
+    return rc;
+}
+
+/* What is written of a CPU, and of a card. */
+static int read_cpu(const struct value *v, struct profile *p, struct calibration *c, bool *library, struct error *e)
+{
+    int64_t threads = 0;
+    int rc = read_name(v, "cpu", c->cpu, sizeof c->cpu, e);
+    if (!rc) rc = read_name(v, "isa", c->isa, sizeof c->isa, e);
+    if (!rc) rc = value_as_int(value_get(v, "threads"), "threads", &threads, e);
+    if (!rc && (threads < 1 || threads > 4096)) rc = error_set(e, PL_USAGE, "threads is %lld, expected 1 to 4096", (long long)threads);
+    p->threads = (int)threads;
+    return rc ? rc : value_opt_bool(v, "onednn", library, e);
+}
+
+static int read_card(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
+{
+    int rc = read_name(v, "name", p->name, sizeof p->name, e);
+    if (!rc) rc = read_name(v, "card", c->cpu, sizeof c->cpu, e);
+    if (!rc) rc = read_name(v, "sm", c->isa, sizeof c->isa, e);
+    if (!rc) rc = read_bytes(v, "memory_bytes", &p->memory_bytes, e);
+    p->threads = 1;
+    return rc ? rc : read_bytes(v, "library_workspace", &p->library_workspace, e);
 }
 
 static int read_profile(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
 {
-    int64_t format = 0, threads = 0;
+    int64_t format = 0;
     bool library = false;
-    char device[16];
+    char device[16] = "";
     const struct value *list = value_get(v, "corrections");
     int rc = value_as_int(value_get(v, "profile_format"), "profile_format", &format, e);
     if (!rc && format != 1) rc = error_set(e, PL_USAGE, "profile_format %lld is not 1", (long long)format);
     if (!rc) rc = read_name(v, "device", device, sizeof device, e);
-    if (!rc && strcmp(device, "cpu")) rc = error_set(e, PL_USAGE, "device is \"%s\", expected cpu", device);
-    if (!rc) rc = read_name(v, "cpu", c->cpu, sizeof c->cpu, e);
-    if (!rc) rc = read_name(v, "isa", c->isa, sizeof c->isa, e);
+    p->kind = strcmp(device, "cuda") ? DEVICE_CPU : DEVICE_CUDA;
+    if (!rc && p->kind == DEVICE_CPU && strcmp(device, "cpu")) rc = error_set(e, PL_USAGE, "device is \"%s\", expected cpu or cuda", device);
+    if (!rc) rc = p->kind == DEVICE_CUDA ? read_card(v, p, c, e) : read_cpu(v, p, c, &library, e);
     if (!rc) rc = read_name(v, "date", c->date, sizeof c->date, e);
-    if (!rc) rc = value_as_int(value_get(v, "threads"), "threads", &threads, e);
-    if (!rc && (threads < 1 || threads > 4096)) rc = error_set(e, PL_USAGE, "threads is %lld, expected 1 to 4096", (long long)threads);
     if (!rc) rc = value_as_bool(value_get(v, "native_bf16"), "native_bf16", &p->native_bf16, e);
-    if (!rc) rc = value_opt_bool(v, "onednn", &library, e);
     for (size_t i = 0; i < COUNT(ceilings) && !rc; i++)
-        rc = read_number(value_get(v, ceilings[i].name), ceilings[i].name, ceilings[i].least, ceilings[i].most,
+        if (p->kind == DEVICE_CPU || !ceilings[i].cpu_only) rc = read_number(value_get(v, ceilings[i].name), ceilings[i].name, ceilings[i].least, ceilings[i].most,
                          (double *)((char *)p + ceilings[i].offset), e);
     if (!rc) rc = value_as_list(list, "corrections", e);
     for (uint32_t i = 0; !rc && i < list->count; i++) rc = read_correction(value_at(list, i), i, c, e);
+    if (!rc && p->kind == DEVICE_CUDA) rc = read_classes(value_get(v, "classes"), c, e);
     if (rc) return rc;
-    p->kind = DEVICE_CPU;
-    p->threads = (int)threads;
     p->measured = c;
     profile_onednn(p, library && cpu_has_onednn()); /* another build, without it, has its own kernels */
     return PL_OK;
@@ -209,15 +335,25 @@ int profile_read(const char *path, struct profile *p, struct calibration *c, str
 
 /* --- the place ---------------------------------------------------------------------------- */
 
-bool profile_path(int threads, char *out, size_t room)
+/* `name` in the folder of profiles. */
+static bool find_place(const char *name, char *out, size_t room)
 {
-    struct cpu_identity cpu;
     const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
     bool own = data && data[0] == '/'; /* a relative one is to be ignored, the specification says */
     if (!own && !(home && home[0])) return false;
+    int n = snprintf(out, room, "%s%s/plimsoll/%s.json", own ? data : home, own ? "" : "/.local/share", name);
+    return n > 0 && (size_t)n < room;
+}
+
+bool profile_path(int threads, char *out, size_t room)
+{
+    struct cpu_identity cpu;
+    char name[128];
     cpu_identity(&cpu);
     for (char *c = cpu.name; *c; c++)
         if (!isalnum((unsigned char)*c) && *c != '.') *c = '-';
-    int n = snprintf(out, room, "%s%s/plimsoll/%s-%d.json", own ? data : home, own ? "" : "/.local/share", cpu.name, threads);
-    return n > 0 && (size_t)n < room;
+    snprintf(name, sizeof name, "%s-%d", cpu.name, threads);
+    return find_place(name, out, room);
 }
+
+bool profile_card_path(const char *name, char *out, size_t room) { return find_place(name, out, room); }

@@ -251,6 +251,7 @@ uint32_t bench_ops(const struct bench *b, struct bench_op *out)
         if (!b->fastest.calls[n]) continue;
         struct query q;
         query_fill(&q, g, x, &b->run.device.profile);
+        q.kernel = b->run.plan.placement.binding[n].kernel;
         const struct tensor *first = q.in[0] ? q.in[0] : q.out[0];
         struct bench_op *s = &sums[2 * x->op + is_half(first->dtype)];
         struct cost c = op_table[x->op].cost(q.in, q.out, q.attr);
@@ -268,6 +269,46 @@ uint32_t bench_ops(const struct bench *b, struct bench_op *out)
     for (size_t i = 0; i < COUNT(sums); i++)
         if (sums[i].calls) out[n++] = sums[i];
     qsort(out, n, sizeof *out, by_seconds);
+    return n;
+}
+
+static int by_class(const void *a, const void *b) { return class_order(&((const struct bench_class *)a)->of, &((const struct bench_class *)b)->of); }
+
+static int by_error(const void *a, const void *b)
+{
+    const struct bench_class *x = a, *y = b;
+    double dx = fabs(x->seconds - x->predicted), dy = fabs(y->seconds - y->predicted);
+    return dx != dy ? (dx > dy ? -1 : 1) : by_class(a, b);
+}
+
+uint32_t bench_classes(const struct bench *b, struct bench_class **out)
+{
+    const struct graph *g = &b->run.graph;
+    struct bench_class *all = mem_alloc(g->nodes.n * sizeof *all);
+    uint32_t nodes = 0, n = 0;
+    for (id k = 1; k < g->nodes.n; k++) {
+        const struct node *x = node_at(g, k);
+        struct query q;
+        if (!b->fastest.calls[k]) continue;
+        query_fill(&q, g, x, &b->run.device.profile);
+        q.kernel = b->run.plan.placement.binding[k].kernel;
+        class_of(&all[nodes].of, &q, x->op);
+        all[nodes].calls = b->fastest.calls[k];
+        all[nodes].seconds = b->fastest.seconds[k];
+        all[nodes++].predicted = b->fastest.calls[k] * kernel_seconds(&q, x->op);
+    }
+    qsort(all, nodes, sizeof *all, by_class);
+    for (uint32_t i = 0; i < nodes; i++) {
+        if (n && !by_class(&all[n - 1], &all[i])) {
+            all[n - 1].calls += all[i].calls;
+            all[n - 1].seconds += all[i].seconds;
+            all[n - 1].predicted += all[i].predicted;
+        } else {
+            all[n++] = all[i];
+        }
+    }
+    qsort(all, n, sizeof *all, by_error);
+    *out = all;
     return n;
 }
 

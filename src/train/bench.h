@@ -9,6 +9,7 @@
 #ifndef BENCH_H
 #define BENCH_H
 
+#include "run/calibration.h"
 #include "train/run.h"
 
 enum { BENCH_STEPS_MOST = 10000 };
@@ -28,6 +29,13 @@ struct bench_op {
     enum dtype dtype;          /* of its first operand */
     uint64_t calls;
     double seconds, predicted, ideal, flops, bytes;
+};
+
+/* The same of nodes that are alike to a card (run/calibration.h). */
+struct bench_class {
+    struct op_class of;        /* its curve is not filled */
+    uint64_t calls;
+    double seconds, predicted;
 };
 
 /* What one kernel took there at one shape (bench_kernels.c). */
@@ -58,6 +66,9 @@ double bench_median(const struct bench *b);
 uint32_t bench_ops(const struct bench *b, struct bench_op *out);
 /* Kernels by time, the largest first, `most` of them; returns how many. */
 uint32_t bench_kernels(const struct bench *b, struct bench_kernel *out, uint32_t most);
+
+/* Classes by how many seconds the prediction is off, the largest first; returns how many. The caller frees them. */
+uint32_t bench_classes(const struct bench *b, struct bench_class **out);
 
 /* The peak of this process's resident memory; 0 where the system does not say. */
 uint64_t bench_peak_resident(void);

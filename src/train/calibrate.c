@@ -19,6 +19,7 @@
 
 #include "cpu/peak.h"
 #include "train/bench.h"
+#include "train/curve_fit.h"
 
 #define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads)                                                           \
     "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner \
@@ -167,32 +168,14 @@ static double find_launch(const struct samples *s)
     return least;
 }
 
-struct bucket {
-    double n, ideal, seconds;
-};
-enum { BUCKETS = CURVE_POINTS };
-
-/* From 1e-7 seconds up, a factor of four each. */
-static int bucket_of(double ideal)
-{
-    int k = ideal > 1e-7 ? (int)floor(log2(ideal / 1e-7) / 2) : 0;
-    return k < BUCKETS ? k : BUCKETS - 1;
-}
-
 static void make_curve(struct curve *c, const struct samples *s, enum op op, int variant, enum dtype_class half, double launch)
 {
-    struct bucket all[BUCKETS] = {0};
+    struct curve_fit fit = {0};
     for (uint32_t i = 0; i < s->list.n; i++) {
         const struct sample *x = &s->list.at[i];
-        if (x->op != op || x->variant != variant || x->half != half) continue;
-        struct bucket *b = &all[bucket_of(x->ideal)];
-        b->n++;
-        b->ideal += fmax(x->ideal, 1e-7);
-        b->seconds += fmax(x->seconds - launch, 0);
+        if (x->op == op && x->variant == variant && x->half == half) curve_fit_add(&fit, x->ideal, x->seconds - launch);
     }
-    c->n = 0;
-    for (int k = 0; k < BUCKETS; k++)
-        if (all[k].n) c->at[c->n++] = (struct curve_point){all[k].ideal / all[k].n, fmin(fmax(all[k].seconds / all[k].ideal, 0.01), 1e5)};
+    curve_fit_end(&fit, c);
 }
 
 static void make_curves(struct calibration *c, const struct samples *s, double launch)

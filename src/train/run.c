@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 #include "base/system.h"
-#include "io/file.h"
-#include "run/calibration.h"
 #include "train/config_rows.h"
 #include "train/feed.h"
 #include "train/recipe.h"
@@ -47,44 +45,6 @@ static int resolve_budget(struct run *r, struct error *e)
     r->budget = free - BUDGET_RESERVE;
     log_note("memory.budget auto: %s free, %s kept in reserve", size_print(free, have), size_print(BUDGET_RESERVE, keep));
     return PL_OK;
-}
-
-/* --- the profile ------------------------------------------------------------------ */
-
-/* The file that times are predicted by; "": the built-in ceilings. */
-static void find_profile(const struct run *r, char *path, size_t room)
-{
-    const char *given = r->config->device_profile;
-    path[0] = '\0';
-    if (given && strcmp(given, "default")) snprintf(path, room, "%s", given);
-    if (given || r->device.kind != DEVICE_CPU) return;
-    if (!profile_path(r->device.profile.threads, path, room) || !file_exists(path)) path[0] = '\0';
-}
-
-/* A plan needs a profile, not the device: a given file decides for how many threads, unless
- * the configuration says so too. */
-static int open_profile(struct run *r, struct error *e)
-{
-    const struct config *c = r->config;
-    char path[4200];
-    bool named = c->device_profile && strcmp(c->device_profile, "default");
-    run_choose_device(r);
-    if (named && r->device.kind == DEVICE_CUDA) {
-        int rc = profile_card(&r->device.profile, c->device_profile, e);
-        return rc ? error_prepend(e, "device.profile") : PL_OK;
-    }
-    if (r->device.kind == DEVICE_CUDA && r->device.profile.name[0]) return PL_OK; /* of a card that is here */
-    if (named && profile_is_card(c->device_profile))
-        return error_set(e, PL_USAGE, "device.profile: %s is a card; set device.kind to cuda to plan for it", c->device_profile);
-    profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
-    find_profile(r, path, sizeof path);
-    if (c->device_deterministic) profile_onednn(&r->device.profile, false);
-    if (!path[0]) return PL_OK;
-    int rc = profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e);
-    if (!rc && c->device_threads && c->device_threads != r->device.profile.threads)
-        rc = error_set(e, PL_USAGE, "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out", path,
-                       r->device.profile.threads, (int)c->device_threads, (int)c->device_threads);
-    return rc ? error_prepend(e, "device.profile") : PL_OK;
 }
 
 /* --- planning ------------------------------------------------------------------------ */
@@ -294,7 +254,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = check_groups(r, o->train, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
-    if ((rc = open_profile(r, e)) || (rc = resolve_budget(r, e))) return rc;
+    if ((rc = run_open_profile(r, e)) || (rc = resolve_budget(r, e))) return rc;
     if ((rc = second_wanted(c, &r->away_auto, &r->away, e))) return rc;
     if ((rc = second_budget(c, r->device.kind, free_memory(), &r->host_budget, e))) return rc;
 

@@ -73,6 +73,10 @@ void run_choose_device(struct run *r);
 /* Sets the memory keys to a plan's techniques; the budget stays (pin.c). */
 int run_pin(struct config *c, const struct settings *s, struct error *e);
 
+/* Fills the device's kind and profile; no device is opened (run_profile.c). A given file decides
+ * for how many threads, unless the configuration says so too. */
+int run_open_profile(struct run *r, struct error *e);
+
 /* Looks for changes of the configuration that would fit, and adds them to the refusal (remedies.c). */
 void run_remedies(struct run *r, const struct run_options *o, struct error *e);
 

@@ -11,17 +11,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct calibration once, again;
 
+static void check_curve(const struct curve *x, enum op op)
+{
+    for (double ideal = 1e-9; x->n && ideal < 100; ideal *= 7) {
+        double t = ideal * curve_factor(x, ideal);
+        CHECK(isfinite(t) && t > 0, "%s: %g", op_table[op].name, t);
+    }
+}
+
 static void check_curves(const struct calibration *c)
 {
+    for (int i = 0; i < c->classes; i++) check_curve(&c->class[i].curve, c->class[i].op);
     for (int op = 1; op < OP_COUNT; op++)
         for (int v = 0; v < OP_VARIANTS; v++)
-            for (int half = 0; half < CLASS_COUNT; half++) {
-                const struct curve *x = &c->curve[op][v][half];
-                for (double ideal = 1e-9; x->n && ideal < 100; ideal *= 7) {
-                    double t = ideal * curve_factor(x, ideal);
-                    CHECK(isfinite(t) && t > 0, "%s: %g", op_table[op].name, t);
-                }
-            }
+            for (int half = 0; half < CLASS_COUNT; half++) check_curve(&c->curve[op][v][half], op);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,0 +1,147 @@
+/*
+ * lanes.c: see lanes.h.
+ */
+#include "plan/lanes.h"
+
+#include <math.h>
+
+/* A workspace that was used. */
+struct used {
+    uint64_t at, bytes;
+    double until;
+};
+
+struct walk {
+    const struct graph *g;
+    const struct placement *placed;
+    const struct life *life;      /* of the program; with a placement only */
+    double free[LANE_COUNT];      /* when each lane is through with what it has so far */
+    double (*until)[LANE_COUNT];  /* by storage: when each lane is through with it... */
+    double (*written)[LANE_COUNT]; /* ...and with what it writes there: two may read at once */
+    VEC(id) touched[LANE_COUNT];  /* storages that die, of the compute space, that a lane was busy with */
+    bool (*noted)[LANE_COUNT];    /* by storage: it is among those */
+    VEC(struct used) work;        /* of the compute lane, since the last join */
+    double total, begun;          /* of the stretch since the last join */
+    id loop;                      /* of that stretch */
+};
+
+static double iterations(const struct graph *g, id loop)
+{
+    double times = 1;
+    for (; loop; loop = g->loops.at[loop].parent) times *= g->loops.at[loop].trip;
+    return times;
+}
+
+/* The latest of what the other lanes have. */
+static double others(const double of[LANE_COUNT], enum lane lane)
+{
+    double when = 0;
+    for (int i = 0; i < LANE_COUNT; i++)
+        if (i != (int)lane) when = fmax(when, of[i]);
+    return when;
+}
+
+/* All lanes are through; the stretch counts as often as its loop turns. */
+static void join(struct walk *w, id next)
+{
+    double now = fmax(w->free[LANE_COMPUTE], others(w->free, LANE_COMPUTE));
+    w->total += iterations(w->g, w->loop) * (now - w->begun);
+    for (int lane = 0; lane < LANE_COUNT; lane++) w->free[lane] = now;
+    w->begun = now;
+    w->loop = next;
+    w->work.n = 0;
+}
+
+/* When the other lanes are through with whatever had these bytes of the compute space and is
+ * dead at instant k. */
+static double bytes_free(const struct walk *w, enum lane lane, uint64_t from, uint64_t bytes, uint32_t k)
+{
+    double when = 0;
+    for (int busy = 0; busy < LANE_COUNT; busy++)
+        for (uint32_t i = 0; i < w->touched[busy].n && busy != (int)lane; i++) {
+            id s = w->touched[busy].at[i];
+            uint64_t at = w->placed->offset[s];
+            if (w->life[s].end >= k || at >= from + bytes || from >= at + w->g->storages.at[s].bytes) continue;
+            when = fmax(when, w->until[s][busy]);
+        }
+    for (uint32_t i = 0; i < w->work.n && lane != LANE_COMPUTE; i++) {
+        const struct used *x = &w->work.at[i];
+        if (x->at < from + bytes && from < x->at + x->bytes) when = fmax(when, x->until);
+    }
+    return when;
+}
+
+/* When node x at instant k may begin. */
+static double begins(const struct walk *w, const struct node *x, id node, uint32_t k)
+{
+    const enum lane lane = x->lane;
+    double when = w->free[lane];
+    for (int i = 0; i < x->nin + x->nout; i++) {
+        id t = i < x->nin ? x->in[i] : x->out[i - x->nin];
+        if (!t) continue;
+        id s = tensor_at(w->g, t)->storage;
+        const struct storage *st = &w->g->storages.at[s];
+        when = fmax(when, others((i < x->nin ? w->written : w->until)[s], lane));
+        if (w->placed && w->life[s].start == k && !storage_lasts(st) && st->space == SPACE_DEVICE)
+            when = fmax(when, bytes_free(w, lane, w->placed->offset[s], st->bytes, k));
+    }
+    const struct binding *b = w->placed ? &w->placed->binding[node] : NULL;
+    if (b && b->work_bytes) when = fmax(when, bytes_free(w, lane, b->work_offset, b->work_bytes, k));
+    return when;
+}
+
+static void ends(struct walk *w, const struct node *x, id node, double when)
+{
+    const struct binding *b = w->placed ? &w->placed->binding[node] : NULL;
+    w->free[x->lane] = when;
+    if (b && b->work_bytes && x->lane == LANE_COMPUTE) vec_push(&w->work, ((struct used){b->work_offset, b->work_bytes, when}));
+    for (int i = 0; i < x->nin + x->nout; i++) {
+        id t = i < x->nin ? x->in[i] : x->out[i - x->nin];
+        if (!t) continue;
+        id s = tensor_at(w->g, t)->storage;
+        const struct storage *st = &w->g->storages.at[s];
+        w->until[s][x->lane] = when;
+        if (i >= x->nin) w->written[s][x->lane] = when;
+        if (!w->placed || w->noted[s][x->lane] || storage_lasts(st) || st->space != SPACE_DEVICE) continue;
+        w->noted[s][x->lane] = true;
+        vec_push(&w->touched[x->lane], s);
+    }
+}
+
+/* Without copies there is nothing to wait for. */
+static bool copies(const struct graph *g, enum program program)
+{
+    for (uint32_t k = 0; k < g->order[program].nodes.n; k++)
+        if (node_at(g, g->order[program].nodes.at[k])->lane != LANE_COMPUTE) return true;
+    return false;
+}
+
+static double add_up(const struct graph *g, enum program program, const double *seconds)
+{
+    double sum = 0;
+    for (uint32_t k = 0; k < g->order[program].nodes.n; k++) sum += seconds[g->order[program].nodes.at[k]];
+    return sum;
+}
+
+double lanes_seconds(const struct graph *g, enum program program, const double *seconds, const struct placement *placed)
+{
+    if (!copies(g, program)) return add_up(g, program, seconds);
+    struct walk w = {.g = g, .placed = placed, .life = placed ? placed->life[program] : NULL};
+    w.until = mem_alloc(g->storages.n * sizeof *w.until);
+    w.written = mem_alloc(g->storages.n * sizeof *w.written);
+    w.noted = mem_alloc(g->storages.n * sizeof *w.noted);
+    for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
+        id n = g->order[program].nodes.at[k];
+        const struct node *x = node_at(g, n);
+        if (op_table[x->op].flags & OPF_VIEW) continue;
+        if (x->loop != w.loop) join(&w, x->loop);
+        ends(&w, x, n, begins(&w, x, n, k) + seconds[n] / iterations(g, x->loop));
+    }
+    join(&w, 0);
+    for (int lane = 0; lane < LANE_COUNT; lane++) vec_free(&w.touched[lane]);
+    vec_free(&w.work);
+    mem_free(w.until);
+    mem_free(w.written);
+    mem_free(w.noted);
+    return w.total;
+}

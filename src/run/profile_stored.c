@@ -1,0 +1,35 @@
+/*
+ * profile_stored.c: profiles of cards that were measured and come with the program, so that a
+ * plan for one is the same wherever it is made. Each is a file as `plimsoll bench --calibrate`
+ * writes it, src/run/profiles/NAME.json, which the Makefile turns into text for a compiler.
+ */
+#include "run/calibration.h"
+
+#include <string.h>
+
+#include "run/device.h"
+
+static const struct stored {
+    const char *name, *text;
+} stored[] = {
+    {"h200",
+#include "profiles/h200.inc"
+    },
+};
+
+static const struct stored *find(const char *name)
+{
+    for (size_t i = 0; i < COUNT(stored); i++)
+        if (!strcmp(stored[i].name, name)) return &stored[i];
+    return NULL;
+}
+
+bool profile_is_stored(const char *name) { return find(name); }
+
+int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e)
+{
+    const struct stored *s = find(name);
+    CHECK(s, "no profile of %s is in the program", name);
+    int rc = profile_parse(s->text, strlen(s->text), p, c, e);
+    return rc ? error_prepend(e, "the program's own profile of %s", name) : PL_OK;
+}

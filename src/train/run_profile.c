@@ -1,0 +1,67 @@
+/*
+ * run_profile.c: which profile a run is planned by. A plan needs a profile, not the device.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "io/file.h"
+#include "run/calibration.h"
+#include "train/run.h"
+
+/* The file that times are predicted by; "": the built-in ceilings. */
+static void find_profile(const struct run *r, char *path, size_t room)
+{
+    const char *given = r->config->device_profile;
+    path[0] = '\0';
+    if (given && strcmp(given, "default")) snprintf(path, room, "%s", given);
+    if (given) return;
+    if (!profile_path(r->device.profile.threads, path, room) || !file_exists(path)) path[0] = '\0';
+}
+
+/* A card's profile: the given one, by name or as a file; else of the card that is here, its own measurement, or the one
+ * that comes with the program, or its ceilings; else the H200's. */
+static int open_card(struct run *r, struct error *e)
+{
+    const char *given = r->config->device_profile, *name = given;
+    struct profile *p = &r->device.profile;
+    struct calibration *c = bump_alloc(&r->memory, sizeof *c);
+    const bool here = !given && p->name[0]; /* run_choose_device has looked */
+    char path[4200] = "";
+    if (given && !strcmp(given, "default")) {
+        if (!p->name[0]) profile_default(p, DEVICE_CUDA, 0);
+        return PL_OK;
+    }
+    if (!given) name = here ? p->name : "h200";
+    if (given && !profile_is_card(given) && file_exists(given)) snprintf(path, sizeof path, "%s", given);
+    if (here && (!profile_card_path(name, path, sizeof path) || !file_exists(path))) path[0] = '\0';
+    if (here && !path[0] && !profile_is_stored(name)) return PL_OK;
+    if (!path[0]) {
+        char own[sizeof p->name]; /* the name may lie in the profile that is filled */
+        snprintf(own, sizeof own, "%s", name);
+        return profile_card(p, c, own, e);
+    }
+    int rc = profile_read(path, p, c, e);
+    if (!rc && p->kind != DEVICE_CUDA) rc = error_set(e, PL_USAGE, "%s is of a processor, not of a card; set device.kind to cpu", path);
+    return rc;
+}
+
+int run_open_profile(struct run *r, struct error *e)
+{
+    const struct config *c = r->config;
+    char path[4200];
+    run_choose_device(r);
+    bool named = c->device_profile && strcmp(c->device_profile, "default");
+    if (r->device.kind == DEVICE_CUDA) return open_card(r, e) ? error_prepend(e, "device.profile") : PL_OK;
+    if (named && profile_is_card(c->device_profile))
+        return error_set(e, PL_USAGE, "device.profile: %s is a card; set device.kind to cuda to plan for it", c->device_profile);
+    profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
+    find_profile(r, path, sizeof path);
+    if (c->device_deterministic) profile_onednn(&r->device.profile, false);
+    if (!path[0]) return PL_OK;
+    int rc = profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e);
+    if (!rc && r->device.profile.kind != DEVICE_CPU) rc = error_set(e, PL_USAGE, "%s is of a card; set device.kind to cuda", path);
+    if (!rc && c->device_threads && c->device_threads != r->device.profile.threads)
+        rc = error_set(e, PL_USAGE, "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out", path,
+                       r->device.profile.threads, (int)c->device_threads, (int)c->device_threads);
+    return rc ? error_prepend(e, "device.profile") : PL_OK;
+}

@@ -1,0 +1,331 @@
+/*
+ * test_card.c: profiles of cards: what `bench --calibrate --set device=cuda` makes of times
+ * that a made-up card takes predicts that card; lanes; the profile that comes with the program.
+ *
+ * The made-up card has an efficiency of its own for each kernel and extents, slower for short
+ * nodes; between events a node takes EVENT more than it should, and in a replay everything takes LOADED
+ * times as long, and GAP more for each node.
+ */
+#include "optest.h"
+
+#include <unistd.h>
+
+#include "io/file.h"
+#include "plan/lanes.h"
+#include "run/calibration.h"
+#include "run/device.h"
+#include "train/calibrate_card.h"
+
+#define EVENT 1.5e-6
+#define GAP 0.8e-6
+#define LOADED 1.04
+
+static struct calibration given, taken;
+
+/* What the card's kernel takes of itself. */
+static double truth(const struct query *q, enum op op)
+{
+    struct op_class x;
+    class_of(&x, q, op);
+    uint64_t h = hash_bytes(x.kernel, strlen(x.kernel), 7) % 40 + (uint64_t)(x.extent[0] + 2 * x.extent[2]) % 8;
+    return 1e-6 + kernel_ideal(q, op) * (1 + (double)h / 8);
+}
+
+/* The sum over a program's nodes, and how many there are; into `t` as node-by-node timing has them. */
+static double walk(const struct run *r, const struct profile *p, struct timing *t, double *launches)
+{
+    double sum = 0;
+    *launches = 0;
+    for (int program = 0; program < PROGRAM_COUNT; program++)
+        for (uint32_t k = 0; program != PROGRAM_EVAL && k < r->graph.order[program].nodes.n; k++) {
+            id n = r->graph.order[program].nodes.at[k];
+            const struct node *x = node_at(&r->graph, n);
+            struct query q;
+            if (op_table[x->op].flags & OPF_VIEW) continue;
+            query_fill(&q, &r->graph, x, p);
+            q.kernel = r->plan.placement.binding[n].kernel;
+            double times = 1, one = truth(&q, x->op);
+            for (id l = x->loop; l; l = r->graph.loops.at[l].parent) times *= r->graph.loops.at[l].trip;
+            sum += times * one;
+            *launches += times;
+            if (t) t->calls[n] = (uint32_t)times, t->seconds[n] = times * (one + EVENT);
+        }
+    return sum;
+}
+
+static double replayed(double sum, double launches) { return LOADED * sum + GAP * launches; }
+
+static void test_fit(void **state)
+{
+    (void)state;
+    struct card_samples s = {0};
+    struct profile ideal, p, again;
+    struct error e = {0};
+    struct config c;
+    struct run_options o;
+    const char *name;
+    profile_default(&ideal, DEVICE_CUDA, 0);
+    for (int i = 0; card_workload(i, DT_BF16, &c, &o, &name, &e); i++) {
+        struct run r;
+        struct timing t;
+        double launches;
+        if (e.code || run_plan(&r, &c, &o, &e)) fail_msg("%s: %s", name, e.text);
+        assert_true(!r.plan.missing[0] && !r.plan.missing[1]);
+        timing_init(&t, &r.graph);
+        double sum = walk(&r, &ideal, &t, &launches);
+        card_take(&s, name, &r, &t, replayed(sum, launches), &ideal);
+        timing_free(&t);
+        run_close(&r);
+        config_free(&c);
+    }
+    p = ideal;
+    memset(&given, 0, sizeof given);
+    snprintf(given.cpu, sizeof given.cpu, "A card");
+    snprintf(given.isa, sizeof given.isa, "sm_90");
+    snprintf(given.date, sizeof given.date, "2026-01-02");
+    card_fit(&s, &p, &given);
+    /* EVENT is seen with every node and is gone from a replay's. */
+    assert_true(fabs(s.speed - LOADED) < 0.01 && fabs(s.gap + LOADED * EVENT - GAP) < 0.2e-6);
+    assert_true(given.classes < CLASSES_MOST);
+    struct text out = {0}, twice = {0};
+    profile_write(&p, &out);
+    print_message("%u nodes, %d classes, %zu bytes\n", s.list.n, given.classes, out.n);
+    if (profile_parse(out.at, out.n, &again, &taken, &e)) fail_msg("%s", e.text);
+    assert_memory_equal(&given, &taken, sizeof given);
+    profile_write(&again, &twice);
+    assert_string_equal(out.at, twice.at);
+    text_free(&out);
+    text_free(&twice);
+    card_free(&s);
+}
+
+/* Models and batches that were not measured. */
+static const struct asked {
+    const char *preset;
+    int batch, micro, sequence, pieces;
+    const char *recompute;
+    double within;
+} asked[] = {
+    {"sam-vit-h", 4, 4, 2, 1, "none", 0.05},    {"sam-vit-h", 8, 8, 2, 8, "all", 0.05},   {"sam-vit-h", 6, 1, 2, 2, "none", 0.05},
+    {"sam-vit-b", 3, 3, 2, 1, "none", 0.05},    {"sam-vit-l", 4, 2, 2, 1, "selective", 0.1}, {"llama-1b", 6, 6, 2048, 2, "none", 0.05},
+    {"llama-1b", 8, 4, 1024, 2, "none", 0.1},   {"tinysam", 4, 4, 2, 1, "none", 0.1},     {"llama-7b", 2, 2, 2048, 8, "all", 0.1},
+};
+
+static void test_predicts(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/plimsoll-card-XXXXXX";
+    struct profile ideal, p;
+    struct error e = {0};
+    struct text out = {0};
+    profile_default(&p, DEVICE_CUDA, 0);
+    profile_default(&ideal, DEVICE_CUDA, 0);
+    if (!given.classes) skip();
+    close(mkstemp(path));
+    p.measured = &given;
+    p.launch_seconds = LOADED * 1e-6 + GAP;
+    profile_write(&p, &out);
+    assert_int_equal(file_write_atomic(path, out.at, out.n, &e), PL_OK);
+    for (size_t i = 0; i < COUNT(asked); i++) {
+        struct config c;
+        struct run r;
+        char sets[8][96];
+        double launches;
+        int n = 0;
+        config_init(&c);
+        snprintf(sets[n++], 96, "model.preset=%s", asked[i].preset);
+        snprintf(sets[n++], 96, "data.sequence=%d", asked[i].sequence);
+        snprintf(sets[n++], 96, "train.effective_batch=%d", asked[i].batch);
+        snprintf(sets[n++], 96, "memory.micro_batch=%d", asked[i].micro);
+        snprintf(sets[n++], 96, "memory.head_chunks=%d", asked[i].pieces);
+        snprintf(sets[n++], 96, "memory.recompute=%s", asked[i].recompute);
+        snprintf(sets[n++], 96, "device.profile=%s", path);
+        snprintf(sets[n++], 96, "device=cuda");
+        for (int k = 0; k < n; k++)
+            if (config_set(&c, sets[k], &e)) fail_msg("%s", e.text);
+        if (config_set(&c, "memory.offload=none", &e) || config_set(&c, "train.clip_norm=1", &e)) fail_msg("%s", e.text);
+        if (run_plan(&r, &c, &(struct run_options){.train = true}, &e)) fail_msg("%s", e.text);
+        double sum = walk(&r, &ideal, NULL, &launches), takes = replayed(sum, launches);
+        print_message("%s, %d of %d: %.4f s, predicted %.4f s: %+.1f %%\n", asked[i].preset, asked[i].micro, asked[i].batch, takes, r.plan.seconds,
+                      100 * (r.plan.seconds / takes - 1));
+        assert_true(fabs(r.plan.seconds / takes - 1) < asked[i].within);
+        run_close(&r);
+        config_free(&c);
+    }
+    unlink(path);
+    text_free(&out);
+}
+
+/* A program by the waits that the tape has, which a card is given. */
+static double by_tape(const struct tape *t, enum program p, const double *seconds)
+{
+    double free[LANE_COUNT] = {0}, total = 0, begun = 0, *done = mem_alloc((t->program[p].n + 1) * sizeof *done);
+    id loop = 0;
+    for (uint32_t k = 0; k <= t->program[p].n; k++) {
+        const struct entry *x = &t->program[p].at[k];
+        if (k < t->program[p].n && x->kind != ENTRY_LAUNCH) continue;
+        double times = 1;
+        for (id l = loop; l; l = t->graph->loops.at[l].parent) times *= t->graph->loops.at[l].trip;
+        if (k == t->program[p].n || x->loop != loop) {
+            double now = fmax(free[0], free[1]);
+            total += times * (now - begun);
+            free[0] = free[1] = begun = now;
+            if (k == t->program[p].n) break;
+            loop = x->loop;
+            times = 1;
+            for (id l = loop; l; l = t->graph->loops.at[l].parent) times *= t->graph->loops.at[l].trip;
+        }
+        double when = free[x->lane];
+        for (int i = 0; i < x->nwait; i++) when = fmax(when, done[x->wait[i]]);
+        free[x->lane] = done[k] = when + seconds[x->node] / times;
+    }
+    mem_free(done);
+    return total;
+}
+
+static const char *const away[] = {"optimizer", "[optimizer, masters]", "weights", "activations", "[optimizer, masters, weights, activations]"};
+
+/* Copies beside arithmetic: as the tape's waits have it, never less than the longer lane, never more than both. */
+static void test_lanes(void **state)
+{
+    (void)state;
+    struct profile ideal;
+    profile_default(&ideal, DEVICE_CUDA, 0);
+    for (size_t i = 0; i < 3 * COUNT(away); i++) {
+        const bool fused = i >= 2 * COUNT(away);
+        struct config c;
+        struct run r;
+        struct error e = {0};
+        struct tape t;
+        char set[96];
+        const char *const sets[] = {"model.preset=sam-vit-b", "train.effective_batch=4", "memory.head_chunks=2", "device=cuda", "device.profile=h200", "memory.host_budget=none",
+                                    fused ? "memory.micro_batch=4" : "memory.micro_batch=2", fused ? "memory.fused_step=on" : "memory.fused_step=off"};
+        config_init(&c);
+        for (size_t k = 0; k < COUNT(sets); k++)
+            if (config_set(&c, sets[k], &e)) fail_msg("%s", e.text);
+        snprintf(set, sizeof set, "memory.offload=%s", away[i % COUNT(away)]);
+        if (config_set(&c, set, &e) || config_set(&c, i < COUNT(away) ? "memory.recompute=none" : "memory.recompute=all", &e)) fail_msg("%s", e.text);
+        if (run_plan(&r, &c, &(struct run_options){.train = true}, &e)) fail_msg("%s", e.text);
+        double *seconds = mem_alloc(r.graph.nodes.n * sizeof *seconds), whole = 0;
+        char *const arena[SPACE_COUNT] = {0};
+        for (id n = 1; n < r.graph.nodes.n; n++) {
+            const struct node *x = node_at(&r.graph, n);
+            struct query q;
+            query_fill(&q, &r.graph, x, &r.device.profile);
+            q.kernel = r.plan.placement.binding[n].kernel;
+            seconds[n] = kernel_seconds(&q, x->op);
+            for (id l = x->loop; l; l = r.graph.loops.at[l].parent) seconds[n] *= r.graph.loops.at[l].trip;
+        }
+        tape_build(&t, &r.graph, &r.plan.placement, arena, 1);
+        for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
+            double lane[LANE_COUNT] = {0}, least = lanes_seconds(&r.graph, p, seconds, NULL), placed = lanes_seconds(&r.graph, p, seconds, &r.plan.placement);
+            double taped = by_tape(&t, p, seconds);
+            for (uint32_t k = 0; k < t.program[p].n; k++)
+                if (t.program[p].at[k].kind == ENTRY_LAUNCH) lane[t.program[p].at[k].lane] += seconds[t.program[p].at[k].node];
+            print_message("%s, %s: lanes %.4f, %.4f and %.4f; %.4f at least, %.4f placed, %.4f by the tape\n", away[i % COUNT(away)], program_name(p), lane[0], lane[1], lane[2],
+                          least, placed, taped);
+            assert_true(least >= fmax(fmax(lane[0], lane[1]), lane[2]) * (1 - 1e-9) && placed >= least * (1 - 1e-9) && placed <= (lane[0] + lane[1] + lane[2]) * (1 + 1e-9));
+            assert_true(fabs(placed - taped) <= 0.002 * taped);
+            whole += placed;
+        }
+        assert_true(fabs(whole / r.plan.seconds - 1) < 1e-9);
+        tape_free(&t);
+        mem_free(seconds);
+        run_close(&r);
+        config_free(&c);
+    }
+}
+
+/* `from` replaced by `to` is refused, and the message has `word`. */
+static void refuses(const struct text *t, const char *from, const char *to, const char *word)
+{
+    struct profile p;
+    struct text bad = {0};
+    struct error e = {0};
+    char *at = strstr(t->at, from);
+    if (!at) fail_msg("no %s in the profile", from);
+    text_printf(&bad, "%.*s%s%s", (int)(at - t->at), t->at, to, at + strlen(from));
+    int rc = profile_parse(bad.at, bad.n, &p, &taken, &e);
+    if (rc != PL_USAGE || !strstr(e.text, word)) fail_msg("%s -> %s: code %d, \"%s\", expected the word %s", from, to, rc, e.text, word);
+    text_free(&bad);
+}
+
+static void test_damaged(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct text t = {0};
+    profile_default(&p, DEVICE_CUDA, 0);
+    memset(&given, 0, sizeof given);
+    snprintf(given.cpu, sizeof given.cpu, "A card");
+    snprintf(given.isa, sizeof given.isa, "sm_90");
+    snprintf(given.date, sizeof given.date, "2026-01-02");
+    for (int i = 0; i < 2; i++) {
+        struct op_class *x = &given.class[given.classes++];
+        x->op = OP_ADD, x->half = CLASS_HALF, x->extent[0] = 4 + i;
+        snprintf(x->kernel, sizeof x->kernel, "cuda_add");
+        x->curve.n = 1, x->curve.at[0].ideal = 1e-5, x->curve.at[0].factor = 2;
+    }
+    p.measured = &given;
+    profile_write(&p, &t);
+    refuses(&t, "\"classes\": [", "\"classes\": 7, \"rest\": [", "classes");
+    refuses(&t, "\"extents\": [", "\"extents\": [1, ", "extents");
+    refuses(&t, "[4,", "[500,", "extent");
+    refuses(&t, "[4,", "[5,", "twice");
+    refuses(&t, "\"kernel\": \"cuda_add\"", "\"kernel\": \"\"", "kernel");
+    refuses(&t, "\"memory_bytes\": ", "\"memory_bytes\": -", "memory_bytes");
+    refuses(&t, "\"name\": \"h200\"", "\"name\": 3", "name");
+    text_free(&t);
+}
+
+/* Another kernel is further than other extents, and a copy within the card is none between the spaces. */
+static void test_nearest(void **state)
+{
+    (void)state;
+    struct calibration *c = &given;
+    memset(c, 0, sizeof *c);
+    for (int i = 0; i < 3; i++) {
+        struct op_class *x = &c->class[c->classes++];
+        x->op = OP_LINEAR, x->half = CLASS_FULL, x->extent[0] = 4 + 8 * i, x->extent[1] = 20;
+        snprintf(x->kernel, sizeof x->kernel, i < 2 ? "ours" : "theirs");
+        x->curve.n = 1, x->curve.at[0].ideal = 1e-5, x->curve.at[0].factor = 2 + i;
+    }
+    calibration_sort(c);
+    struct graph g;
+    struct query q;
+    struct profile p;
+    struct kernel ours = {.op = OP_LINEAR, .name = "ours"}, theirs = {.op = OP_LINEAR, .name = "theirs"}, others = {.op = OP_LINEAR, .name = "others"};
+    profile_default(&p, DEVICE_CUDA, 0);
+    graph_init(&g);
+    id x = graph_param(&g, "x", DT_F32, DIM(1024, 1024), (struct init){0}), w = graph_param(&g, "w", DT_F32, DIM(1024, 1024), (struct init){0});
+    query_fill(&q, &g, node_at(&g, tensor_at(&g, op_linear(&g, x, w, 0))->node), &p);
+    q.kernel = &ours;
+    assert_true(class_find(c, &q, OP_LINEAR, 1e-5)->curve.at[0].factor == 3);
+    assert_true(class_find(c, &q, OP_LINEAR, 10)->curve.at[0].factor == 3); /* both are as far from that */
+    q.kernel = &theirs;
+    assert_true(class_find(c, &q, OP_LINEAR, 1e-5)->curve.at[0].factor == 4);
+    q.kernel = &others;
+    assert_true(class_find(c, &q, OP_LINEAR, 1e-5)->curve.at[0].factor == 4);
+    assert_null(class_find(c, &q, OP_ADD, 1e-5));
+    graph_free(&g);
+}
+
+static void test_stored(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct error e = {0};
+    assert_true(profile_is_stored("h200") && !profile_is_stored("rtx-4090"));
+    if (profile_card(&p, &taken, "h200", &e)) fail_msg("%s", e.text);
+    assert_true(p.kind == DEVICE_CUDA && p.measured == &taken && p.memory_bytes > (uint64_t)130 << 30 && p.library_workspace);
+    assert_string_equal(p.name, "h200");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fit), cmocka_unit_test(test_predicts), cmocka_unit_test(test_damaged), cmocka_unit_test(test_nearest), cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_stored),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
