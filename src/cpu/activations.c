@@ -104,14 +104,24 @@ static inline float tanh_slope(float x)
             const float x = in[i];                                                 \
             dx[i] = dy[i] * (SLOPE);                                               \
         }                                                                          \
+    }                                                                              \
+    static void both_##KIND(float *y, float *slope, const float *in, int n)        \
+    {                                                                              \
+        _Pragma("omp simd") for (int i = 0; i < n; i++)                            \
+        {                                                                          \
+            const float x = in[i];                                                 \
+            y[i] = VALUE;                                                          \
+            slope[i] = SLOPE;                                                      \
+        }                                                                          \
     }
 ACTIVATIONS(LOOPS)
 
 static const struct {
     void (*value)(float *, const float *, int);
     void (*slope)(float *, const float *, const float *, int);
+    void (*both)(float *, float *, const float *, int);
 } tiles[ACT_KINDS] = {
-#define TILES(KIND, VALUE, SLOPE) [ACT_##KIND] = {value_##KIND, slope_##KIND},
+#define TILES(KIND, VALUE, SLOPE) [ACT_##KIND] = {value_##KIND, slope_##KIND, both_##KIND},
     ACTIVATIONS(TILES)
 };
 
@@ -138,21 +148,34 @@ void act_all(enum act_kind kind, const struct operand *y, const struct operand *
 
 static void act_run(const struct launch *l) { act_all(l->attr->act.kind, &l->out[0], &l->in[0], l->threads); }
 
-void act_bwd_all(enum act_kind kind, const struct operand *dx, const struct operand *dy, const struct operand *x, int threads)
+void act_both(enum act_kind kind, const struct operand *y, float *slope, const struct operand *x, int threads)
 {
-    const int64_t n = operand_elements(dx);
+    const int64_t n = operand_elements(y);
 #pragma omp parallel for num_threads(threads) schedule(static) if (n > SERIAL)
     for (int64_t at = 0; at < n; at += TILE) {
-        float ds[TILE], xs[TILE];
-        int width = row_tile(n - at);
-        const float *dv = row_view(dy, at, width, ds), *xv = row_view(x, at, width, xs);
-        float *to = row_place(dx, at, ds);
-        tiles[kind].slope(to, dv, xv, width);
-        row_store(dx, at, width, to);
+        float xs[TILE], ys[TILE];
+        const int width = row_tile(n - at);
+        const float *xv = row_view(x, at, width, xs);
+        float *yv = row_place(y, at, ys);
+        tiles[kind].both(yv, slope + at, xv, width);
+        row_store(y, at, width, yv);
     }
 }
 
-static void act_bwd_run(const struct launch *l) { act_bwd_all(l->attr->act.kind, &l->out[0], &l->in[0], &l->in[1], l->threads); }
+static void act_bwd_run(const struct launch *l)
+{
+    const struct operand *dx = &l->out[0];
+    const int64_t n = operand_elements(dx);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float ds[TILE], xs[TILE];
+        int width = row_tile(n - at);
+        const float *dy = row_view(&l->in[0], at, width, ds), *xv = row_view(&l->in[1], at, width, xs);
+        float *to = row_place(dx, at, ds);
+        tiles[l->attr->act.kind].slope(to, dy, xv, width);
+        row_store(dx, at, width, to);
+    }
+}
 
 CPU_KERNEL(ACT, act);
 CPU_KERNEL(ACT_BWD, act_bwd);

@@ -11,7 +11,7 @@
  * be one; and for all of them. */
 void act_tile(enum act_kind kind, const struct operand *y, const struct operand *x, int64_t at, int n);
 void act_all(enum act_kind kind, const struct operand *y, const struct operand *x, int threads);
-/* dx = dy f'(x) for all of them; dx may be one of the others. */
-void act_bwd_all(enum act_kind kind, const struct operand *dx, const struct operand *dy, const struct operand *x, int threads);
+/* y = f(x) and slope = f'(x) in one go: they share most of their work. The same bits as apart. */
+void act_both(enum act_kind kind, const struct operand *y, float *slope, const struct operand *x, int threads);
 
 #endif

@@ -3,14 +3,15 @@
  *
  *     y = a f(z)^T          da = dy f(z)          dz = (dy^T a) f'(z)
  *
- * Of one batch at a time f(z) lies in scratch, in z's type, and later the gradient before its slope
- * in the same place: the bits are those of ACT, BMM and their gradients, one after the other.
+ * Of one batch at a time f(z) lies in scratch, in z's type; in the backward f'(z), made with it, beside it, and
+ * later the gradient before its slope in f(z)'s place. The bits are those of ACT, BMM and their gradients,
+ * one after the other, and the time is theirs: value and slope together cost what the slope does.
  *
  * Many batches are shared out among the threads, few run one after the other on all of them, as in
  * bmm.c, and for the same reason the bits do not depend on which.
  *
- *     work: many batches   thread 0 [f(z) | a product's] thread 1 [f(z) | a product's] ...
- *           few batches    [f(z) | a product's on all threads]
+ *     work: many batches   thread 0 [f(z) | f'(z) | a product's] thread 1 [f(z) | f'(z) | a product's] ...
+ *           few batches    [f(z) | f'(z) | a product's on all threads]
  */
 #include <omp.h>
 
@@ -23,7 +24,7 @@ struct filters {
     int64_t n, M, N, K;
     enum dtype type; /* of z */
     int workers, each; /* batches at a time, and threads to a batch */
-    uint64_t scratch, product; /* bytes of a worker's two parts */
+    uint64_t values, scratch, product; /* bytes of a worker's f(z), of that and f'(z), and of a product's */
 };
 
 static uint64_t product_bytes(const struct filters *x, enum dtype y, bool backward)
@@ -40,7 +41,8 @@ static struct filters filters_of(int rank, const int64_t *a, const int64_t *z, e
     for (int i = 0; i + 2 < rank; i++) x.n *= a[i];
     const bool many = x.n % threads == 0 || x.n >= 4 * (int64_t)threads;
     x.workers = many ? threads : 1, x.each = many ? 1 : threads;
-    x.scratch = align_up((uint64_t)(x.N * x.K) * dtype_size(type), 64);
+    x.values = align_up((uint64_t)(x.N * x.K) * dtype_size(type), 64);
+    x.scratch = x.values + (backward ? align_up((uint64_t)(x.N * x.K) * sizeof(float), 64) : 0);
     x.product = product_bytes(&x, to, backward);
     return x;
 }
@@ -82,19 +84,35 @@ static void forward_batch(const struct launch *l, const struct filters *x, int64
     gemm_run(&g, work + x->scratch, x->product, x->each);
 }
 
-/* da from f(z) before dz, which may take z's bytes. */
+/* dz = f slope. */
+static void times_slope(const struct operand *dz, const struct operand *f, const float *slope, int threads)
+{
+    const int64_t n = operand_elements(dz);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float own[TILE], made[TILE];
+        const int width = row_tile(n - at);
+        const float *from = row_view(f, at, width, own);
+        float *to = row_place(dz, at, made);
+        for (int i = 0; i < width; i++) to[i] = from[i] * slope[at + i];
+        row_store(dz, at, width, to);
+    }
+}
+
+/* z is read before dz, which may take its bytes, is written. */
 static void backward_batch(const struct launch *l, const struct filters *x, int64_t b, char *work)
 {
     const struct operand dy = batch_of(&l->in[0], b, x->M, x->N), a = batch_of(&l->in[1], b, x->M, x->K), z = batch_of(&l->in[2], b, x->N, x->K);
     const struct operand da = batch_of(&l->out[0], b, x->M, x->K), dz = batch_of(&l->out[1], b, x->N, x->K);
     struct operand f = z;
+    float *slope = (float *)(work + x->values);
     f.data = work;
-    act_all(l->attr->act.kind, &f, &z, x->each);
+    act_both(l->attr->act.kind, &f, slope, &z, x->each);
     const struct gemm first = {.M = x->M, .N = x->K, .K = x->N, .a = matrix_of(&dy, false), .b = matrix_of(&f, false), .c = matrix_of(&da, false)};
     gemm_run(&first, work + x->scratch, x->product, x->each);
     const struct gemm second = {.M = x->N, .N = x->K, .K = x->M, .a = matrix_of(&dy, true), .b = matrix_of(&a, false), .c = matrix_of(&f, false)};
     gemm_run(&second, work + x->scratch, x->product, x->each);
-    act_bwd_all(l->attr->act.kind, &dz, &f, &z, x->each);
+    times_slope(&dz, &f, slope, x->each);
 }
 
 static void run_batches(const struct launch *l, bool backward)
