@@ -3,6 +3,7 @@
  *
  *     device.c   the card: open, memory, copies, running, close
  *     record.c   a tape becomes captured graphs
+ *     batch.c    runs of small launches become one
  *     nodes.c    the diagnostic: a tape is launched node by node, and timed
  *     bind.c     running halves of the kernels, by name
  *     products.c, conv.c, attention.c, elementwise.c ...   those, family by family (plan.h)
@@ -35,6 +36,12 @@ struct cuda_kernel {
     int (*prepare)(const struct cuda_state *s, struct entry *entry, struct error *e);
     int (*launch)(const struct launch *l, struct error *e);
     void (*release)(void *state);
+    /* Instead of `launch`, for kernels that take many launches at once: enqueues the first
+     * of n, and those behind it that go along; says how many, at least 1. They are
+     * independent of each other (batch.c), and may use the first one's workspace for all.
+     * What each of them leaves has the same bits, whoever goes along. */
+    int (*batch)(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e);
+    bool chains; /* launches of a batch may have one output 0, to which they add in order */
 };
 /* By the planning half's name; NULL: there is none. */
 const struct cuda_kernel *cuda_kernel_named(const char *name);
@@ -44,6 +51,19 @@ extern const struct cuda_kernel cuda_run_thin[], cuda_run_filters[], cuda_run_pr
 
 static inline bool has(const struct launch *l, int i) { return i < l->nin && l->in[i].data; }
 enum store store_of(enum dtype t);
+
+/* batch.c: launches of one kernel, one behind the other on one stream, that are enqueued
+ * together. */
+struct batch {
+    const struct cuda_kernel *kernel;
+    VEC(struct launch) launches;
+};
+/* Whether a launch may join those that wait; the first always may. */
+bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
+void batch_add(struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
+/* Enqueues all, by as few launches as the kernel can; from 0 `*at` becomes the one at fault.
+ * None waits then, but their launches are still there to be read. */
+int batch_flush(struct batch *b, uint32_t *at, struct error *e);
 
 /* record.c: fills t->device_state; on failure leaves nothing behind. */
 int cuda_record(struct device *d, struct tape *t, struct error *e);

@@ -16,6 +16,14 @@ extern "C" {
 cudaError_t cuda_move(void *y, const void *a, struct form form, int size, cudaStream_t stream);
 /* x, `count` bytes, from byte `before` of y on, and zeros around it; all multiples of 16 and so aligned. */
 cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t count, int64_t bytes, cudaStream_t stream);
+/* y [outer,sum of rows] = all x [outer,row bytes], side by side. */
+#define JOIN_MOST 9
+struct join {
+    const void *x[JOIN_MOST];
+    int64_t row[JOIN_MOST];
+    int count;
+};
+cudaError_t cuda_join(void *y, struct join j, int64_t outer, cudaStream_t stream);
 /* x [B,N,row bytes], index [B,M]: y [B,M,row bytes]; zeros where an index is outside. */
 cudaError_t cuda_gather(void *y, const void *x, const int32_t *index, int64_t B, int64_t N, int64_t M, int64_t row, cudaStream_t stream);
 /* x [rows of `row` bytes]: each of them n times. */

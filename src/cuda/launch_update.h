@@ -24,13 +24,45 @@ struct update {
     uint64_t key;         /* of the random numbers that a bf16 p is rounded by */
 };
 
-/* acc f64 [1] += the sum of squares of n elements; work: UPDATE_BLOCKS doubles. */
-cudaError_t cuda_sumsq(double *acc, double *work, const void *x, enum store type, int64_t n, cudaStream_t stream);
+/* Tensors of one type, the squares of which go to one sum: square_blocks of all together at most UPDATE_BLOCKS. */
+#define SUM_MOST 128
+struct sum_batch {
+    double *acc, *work;              /* work: UPDATE_BLOCKS doubles */
+    const void *x[SUM_MOST];
+    int64_t n[SUM_MOST];
+    uint32_t first[SUM_MOST + 1];    /* block of each, and behind the last: the launcher's */
+    int count;
+    enum store type;
+};
+/* acc f64 [1] += the sum of squares of the first tensor, += that of the next... */
+cudaError_t cuda_sumsq(struct sum_batch b, cudaStream_t stream);
 cudaError_t cuda_clip(float *out, const double *sum, const struct step_block *step, cudaStream_t stream);
 cudaError_t cuda_scaler(struct step_block *step, const double *sum, struct typed loss, cudaStream_t stream);
 
-/* m and v: both f32 or both bf16. */
-cudaError_t cuda_adamw(struct update u, struct typed m, struct typed v, cudaStream_t stream);
+/* Weights that ADAMW updates by one launch. They share the types, the step, the clip and what the
+ * attributes say but for the rate, the decay and the key. As many as a launch's 4 KB of parameters hold. */
+struct adam_weight {
+    void *p, *g, *m, *v, *w;         /* w: may not be given */
+    int64_t n;
+    double weight_decay, lr_scale;
+    uint64_t key;
+};
+#define ADAM_MOST 52
+struct adam_batch {
+    struct adam_weight at[ADAM_MOST];
+    uint32_t first[ADAM_MOST + 1];   /* block of each, and behind the last: the launcher's */
+    int count;
+    enum store p, g, m, w;           /* p and m, which is v's too: f32 or bf16 */
+    const struct step_block *step;
+    const float *clip;               /* {norm, factor}, or NULL */
+    double beta1, beta2, eps;
+};
+/* Whether 16 bytes of all operands may be accessed at once: the same for all of a batch. */
+static inline int adam_is_wide(const struct adam_weight *x)
+{
+    return (((uintptr_t)x->p | (uintptr_t)x->g | (uintptr_t)x->m | (uintptr_t)x->v | (uintptr_t)x->w) & 15) == 0;
+}
+cudaError_t cuda_adamw(struct adam_batch b, cudaStream_t stream);
 cudaError_t cuda_sgd(struct update u, float *m, cudaStream_t stream);
 
 /* The maps of codes, to the current card; before any capture. */

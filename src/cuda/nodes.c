@@ -17,6 +17,8 @@
  * The hold ends by itself after HELD_MOST: a launch that has to wait for the card (a full
  * queue, a kernel that is loaded now) would otherwise wait for ever, for us.
  *
+ * Small launches that a captured graph has as one (batch.c) are timed as one.
+ *
  * Descriptors that record.c gave up after the capture are made again, from the same
  * operands, at the first such run, and kept for the next.
  */
@@ -55,64 +57,121 @@ static void CUDART_CB hold(void *watch)
     }
 }
 
-static int launch_between(struct watch *w, const struct cuda_kernel *kernel, const struct launch *l, struct error *e)
+static int launch_between(struct watch *w, struct batch *b, uint32_t *at, struct error *e)
 {
     TRY_CUDA(cudaEventRecord(w->from, w->stream));
-    TRY(kernel->launch(l, e));
+    TRY(batch_flush(b, at, e));
     TRY_CUDA(cudaEventRecord(w->to, w->stream));
     return PL_OK;
 }
 
 /* Whatever happens the stream is released, and nobody holds the watch any more when this
- * returns. The card's clock is not the host's: the node is noted as ending now. */
-static int launch_timed(struct watch *w, const struct cuda_kernel *kernel, const struct launch *l, struct timing_event *v, struct error *e)
+ * returns, with what the card's clock says. */
+static int launch_timed(struct watch *w, struct batch *b, uint32_t *at, double *seconds, struct error *e)
 {
     float ms = 0;
     atomic_store(&w->released, false);
     TRY_CUDA(cudaLaunchHostFunc(w->stream, hold, w));
-    int rc = launch_between(w, kernel, l, e);
+    int rc = launch_between(w, b, at, e);
     atomic_store(&w->released, true);
     cudaError_t done = cudaStreamSynchronize(w->stream);
-    v->to = clock_seconds();
     if (rc) return rc;
     if (done != cudaSuccess) return cuda_failed(e, done, "cudaStreamSynchronize behind the node");
     TRY_CUDA(cudaEventElapsedTime(&ms, w->from, w->to));
-    v->from = v->to - 1e-3 * (double)ms;
+    *seconds = 1e-3 * (double)ms;
     return PL_OK;
 }
 
-static int launch_alone(cudaStream_t stream, const struct cuda_kernel *kernel, const struct launch *l, struct error *e)
+static int launch_alone(cudaStream_t stream, struct batch *b, uint32_t *at, struct error *e)
 {
-    TRY(kernel->launch(l, e));
+    TRY(batch_flush(b, at, e));
     TRY_CUDA(cudaStreamSynchronize(stream));
     return PL_OK;
 }
 
-static int run_entry(struct watch *w, struct tape *t, enum program p, const struct entry *entry, struct error *e)
+/* --- what goes together ---------------------------------------------------------------- */
+
+/* A walk over a program: entries first, first + 1 ... wait in `batch`. */
+struct walk {
+    struct watch watch;
+    struct tape *t;
+    enum program p;
+    struct batch batch;
+    uint32_t first;
+};
+
+static double bytes_of(const struct launch *l)
 {
-    const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
-    struct timing_event v = {.node = entry->node, .position = entry->position, .program = (uint8_t)p, .lane = entry->lane};
-    struct launch l = entry->launch;
-    l.stream = w->stream;
-    tape_advance(t, entry, &l);
-    int rc = t->timing ? launch_timed(w, kernel, &l, &v, e) : launch_alone(w->stream, kernel, &l, e);
-    if (rc) return cuda_name_entry(t, p, entry, e);
-    if (t->timing) timing_add(t->timing, &v);
-    if (t->observe) {
-        struct entry now = *entry; /* with the addresses of this iteration */
-        now.launch = l;
-        t->observe(t->observer, &now);
+    double bytes = 1;
+    for (int i = 0; i < l->nin; i++) bytes += (double)operand_elements(&l->in[i]) * dtype_size(l->in[i].dtype);
+    for (int o = 0; o < l->nout; o++) bytes += (double)operand_elements(&l->out[o]) * dtype_size(l->out[o].dtype);
+    return bytes;
+}
+
+/* The card's clock is not the host's: the last node is noted as ending now, and each has a
+ * share of the time as it has of the bytes. */
+static void note_times(struct walk *w, uint32_t n, double seconds)
+{
+    const struct launch *l = w->batch.launches.at;
+    double all = 0, at = clock_seconds() - seconds;
+    for (uint32_t i = 0; i < n; i++) all += bytes_of(&l[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct entry *entry = &w->t->program[w->p].at[w->first + i];
+        struct timing_event v = {.node = entry->node, .position = entry->position, .program = (uint8_t)w->p, .lane = entry->lane};
+        v.from = at;
+        v.to = at += seconds * (bytes_of(&l[i]) / all);
+        timing_add(w->t->timing, &v);
+    }
+}
+
+static int flush(struct walk *w, struct error *e)
+{
+    const uint32_t n = w->batch.launches.n;
+    uint32_t at = 0;
+    double seconds = 0;
+    if (!n) return PL_OK;
+    int rc = w->t->timing ? launch_timed(&w->watch, &w->batch, &at, &seconds, e) : launch_alone(w->watch.stream, &w->batch, &at, e);
+    if (rc) return cuda_name_entry(w->t, w->p, &w->t->program[w->p].at[w->first + (at < n ? at : 0)], e);
+    if (w->t->timing) note_times(w, n, seconds);
+    for (uint32_t i = 0; w->t->observe && i < n; i++) {
+        struct entry now = w->t->program[w->p].at[w->first + i]; /* with the addresses of this iteration */
+        now.launch = w->batch.launches.at[i];
+        w->t->observe(w->t->observer, &now);
     }
     return PL_OK;
 }
 
+/* Where only times are asked for, launches go together as in a captured graph: those are the
+ * times that a step is made of. Else each node is for itself. */
+static int run_entry(struct walk *w, uint32_t k, struct error *e)
+{
+    const struct entry *entry = &w->t->program[w->p].at[k];
+    const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
+    struct launch l = entry->launch;
+    l.stream = w->watch.stream;
+    tape_advance(w->t, entry, &l);
+    if (w->t->nodes || w->t->observe || !batch_joins(&w->batch, kernel, &l)) TRY(flush(w, e));
+    if (!w->batch.launches.n) w->first = k;
+    batch_add(&w->batch, kernel, &l);
+    return PL_OK;
+}
+
+static int walk_program(struct walk *w, struct error *e)
+{
+    TRY(watch_open(&w->watch, e));
+    for (uint32_t k = 0; k < w->t->program[w->p].n; k = tape_follow(w->t, w->p, k)) {
+        if (w->t->program[w->p].at[k].kind == ENTRY_LAUNCH) TRY(run_entry(w, k, e));
+        else TRY(flush(w, e));
+    }
+    return flush(w, e);
+}
+
 int cuda_run_nodes(const struct cuda_state *s, struct tape *t, enum program p, struct error *e)
 {
-    struct watch w = {.stream = s->lane[LANE_COMPUTE]};
+    struct walk w = {.watch.stream = s->lane[LANE_COMPUTE], .t = t, .p = p};
     TRY(cuda_prepare(s, t, p, e));
-    int rc = watch_open(&w, e);
-    for (uint32_t k = 0; k < t->program[p].n && !rc; k = tape_follow(t, p, k))
-        if (t->program[p].at[k].kind == ENTRY_LAUNCH) rc = run_entry(&w, t, p, &t->program[p].at[k], e);
-    watch_close(&w);
+    int rc = walk_program(&w, e);
+    watch_close(&w.watch);
+    vec_free(&w.batch.launches);
     return rc;
 }

@@ -9,69 +9,105 @@
  *
  * What varies by step is read from the step block on the card, so that one captured graph
  * serves every step.
+ *
+ * A model has hundreds of weights, most of them vectors that one block is too many for. So SUMSQ and
+ * ADAMW take many tensors by one launch: a table of them stands in the parameters, and a block finds
+ * its tensor there. An element's arithmetic and a sum's order are the tensor's own: what a tensor
+ * gets does not depend on who goes along.
+ *
+ *     blocks   0 1 2 3 4 5 6 7 8       first   0 5 6 9
+ *     tensor   0 0 0 0 0 1 2 2 2
  */
 #include "cuda/update.cuh"
 
+/* --- batches --------------------------------------------------------------------------------- */
+
+/* Which of a batch's tensors a block works on: the last whose first block is not behind it. Where the
+ * table stands in the parameters, all threads read the same word of it at a time. */
+static __device__ inline int tensor_of(const uint32_t *first, int count, uint32_t block)
+{
+    int low = 0, high = count - 1;
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (first[middle] <= block) low = middle;
+        else high = middle - 1;
+    }
+    return low;
+}
+
 /* --- the norm -------------------------------------------------------------------------------- */
 
+constexpr int SUM_BLOCK = 512, SUM_AHEAD = 4; /* packs that are on their way before the first is added */
+
 /* In double from the square on: a square of f32 may be beyond f32. */
-template <typename T, int V> static __global__ void sumsq_kernel(double *work, const T *x, int64_t n)
+template <typename T, int V> static __device__ inline double add_squares(double sum, const piece<T, V> &x)
 {
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = n / V;
-    double sum = 0;
-#pragma unroll 4
-    for (int64_t k = first; k < packs; k += stride) {
-        float a[V];
-        load<V>(a, x + k * V);
 #pragma unroll
-        for (int i = 0; i < V; i++) sum += (double)a[i] * (double)a[i];
+    for (int i = 0; i < V; i++) sum += (double)to_float(x.at[i]) * (double)to_float(x.at[i]);
+    return sum;
+}
+
+/* A tensor's blocks take turns at its packs. A block that is alone has the sum. */
+template <typename T, int V>
+static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid_constant__ sum_batch b, bool alone)
+{
+    const int at = tensor_of(b.first, b.count, blockIdx.x);
+    const T *x = static_cast<const T *>(b.x[at]);
+    const auto *from = reinterpret_cast<const piece<T, V> *>(x);
+    const int64_t n = b.n[at], packs = n / V, stride = (int64_t)(b.first[at + 1] - b.first[at]) * SUM_BLOCK;
+    const int64_t first = (int64_t)(blockIdx.x - b.first[at]) * SUM_BLOCK + threadIdx.x;
+    int64_t k = first;
+    double sum = 0;
+    for (; k + (SUM_AHEAD - 1) * stride < packs; k += SUM_AHEAD * stride) {
+        piece<T, V> ahead[SUM_AHEAD];
+#pragma unroll
+        for (int i = 0; i < SUM_AHEAD; i++) ahead[i] = from[k + i * stride];
+#pragma unroll
+        for (int i = 0; i < SUM_AHEAD; i++) sum = add_squares(sum, ahead[i]);
     }
+    for (; k < packs; k += stride) sum = add_squares(sum, from[k]);
     for (int64_t i = packs * V + first; i < n; i += stride) sum += (double)to_float(x[i]) * (double)to_float(x[i]);
     sum = block_sum_double(sum);
-    if (threadIdx.x == 0) work[blockIdx.x] = sum;
+    if (threadIdx.x != 0) return;
+    if (alone) *b.acc += sum;
+    else b.work[blockIdx.x] = sum;
 }
 
-/* Few elements: one block has them all, and its sum is the sum. */
-template <typename T, int V> static __global__ void __launch_bounds__(1024) sumsq_alone_kernel(double *acc, const T *x, int64_t n)
+/* A warp has a tensor's partial sums; the tensors' sums are added one after the other, in the order
+ * that single launches would have. */
+static __global__ void __launch_bounds__(SUM_BLOCK) sumsq_finish_kernel(const __grid_constant__ sum_batch b)
 {
-    const int64_t packs = n / V;
-    double sum = 0;
-#pragma unroll 4
-    for (int64_t k = threadIdx.x; k < packs; k += blockDim.x) {
-        float a[V];
-        load<V>(a, x + k * V);
-#pragma unroll
-        for (int i = 0; i < V; i++) sum += (double)a[i] * (double)a[i];
+    __shared__ double sums[SUM_MOST];
+    const int lane = threadIdx.x % WARP;
+    for (int at = threadIdx.x / WARP; at < b.count; at += SUM_BLOCK / WARP) {
+        double sum = 0;
+        for (uint32_t k = b.first[at] + lane; k < b.first[at + 1]; k += WARP) sum += b.work[k];
+        for (int mask = WARP / 2; mask > 0; mask /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, mask);
+        if (lane == 0) sums[at] = sum;
     }
-    for (int64_t i = packs * V + threadIdx.x; i < n; i += blockDim.x) sum += (double)to_float(x[i]) * (double)to_float(x[i]);
-    sum = block_sum_double(sum);
-    if (threadIdx.x == 0) *acc += sum;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    double acc = *b.acc;
+    for (int at = 0; at < b.count; at++) acc += sums[at];
+    *b.acc = acc;
 }
 
-static __global__ void sumsq_finish_kernel(double *acc, const double *work, int blocks)
+extern "C" cudaError_t cuda_sumsq(sum_batch b, cudaStream_t stream)
 {
-    double sum = 0;
-    for (int b = threadIdx.x; b < blocks; b += BLOCK) sum += work[b];
-    sum = block_sum_double(sum);
-    if (threadIdx.x == 0) *acc += sum;
-}
-
-extern "C" cudaError_t cuda_sumsq(double *acc, double *work, const void *x, enum store type, int64_t n, cudaStream_t stream)
-{
-    constexpr int64_t FEW = 32768;
-    unsigned grid = 1;
-    const cudaError_t rc = by_type(type, [&](auto zero) {
+    bool wide = true;
+    b.first[0] = 0;
+    for (int i = 0; i < b.count; i++) {
+        wide = wide && is_aligned(b.x[i], 16);
+        b.first[i + 1] = b.first[i] + (uint32_t)square_blocks(b.n[i]);
+    }
+    const uint32_t grid = b.first[b.count];
+    const cudaError_t rc = by_type(b.type, [&](auto zero) {
         using T = decltype(zero);
-        constexpr int V = 16 / sizeof(T);
-        const T *from = static_cast<const T *>(x);
-        if (n <= FEW && is_aligned(x, 16)) sumsq_alone_kernel<T, V><<<1, 1024, 0, stream>>>(acc, from, n);
-        if (n <= FEW && is_aligned(x, 16)) return;
-        grid = grid_of_rows(n, 4 * V * BLOCK, UPDATE_BLOCKS);
-        if (is_aligned(x, 16)) sumsq_kernel<T, V><<<grid, BLOCK, 0, stream>>>(work, from, n);
-        else sumsq_kernel<T, 1><<<grid, BLOCK, 0, stream>>>(work, from, n);
+        if (wide) sumsq_kernel<T, 16 / sizeof(T)><<<grid, SUM_BLOCK, 0, stream>>>(b, grid == 1);
+        else sumsq_kernel<T, 1><<<grid, SUM_BLOCK, 0, stream>>>(b, grid == 1);
     });
-    if (rc != cudaSuccess || (n <= FEW && is_aligned(x, 16))) return rc;
-    sumsq_finish_kernel<<<1, BLOCK, 0, stream>>>(acc, work, (int)grid);
+    if (rc != cudaSuccess || grid == 1) return rc;
+    sumsq_finish_kernel<<<1, SUM_BLOCK, 0, stream>>>(b);
     return cudaGetLastError();
 }
 
@@ -140,12 +176,23 @@ static __device__ void adamw_write(adam_pack<V> &a, const update &u, M *m, M *v,
     store_weight<P, V>(u, at, a.p, s.key);
 }
 
-/* A pack is on its way while the one before it is worked on, the first while the scalars are made. */
+static __device__ inline update update_at(const adam_batch &b, int at)
+{
+    const adam_weight &x = b.at[at];
+    return {{x.p, b.p}, {x.g, b.g}, {x.w, b.w}, b.step, b.clip, x.n, b.beta1, b.beta2, b.eps, x.weight_decay, x.lr_scale, x.key};
+}
+
+/* A tensor's blocks take turns at its packs. A pack is on its way while the one before it is worked
+ * on, the first while the scalars are made. */
 template <typename P, typename M, typename G, int V>
-static __global__ void __launch_bounds__(BLOCK, 4) adamw_kernel(update u, M *m, M *v)
+static __global__ void __launch_bounds__(BLOCK, 4) adamw_kernel(const __grid_constant__ adam_batch b)
 {
     __shared__ adam_scalars s;
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
+    const int at = tensor_of(b.first, b.count, blockIdx.x);
+    const update u = update_at(b, at);
+    M *m = static_cast<M *>(b.at[at].m), *v = static_cast<M *>(b.at[at].v);
+    const int64_t first = (int64_t)(blockIdx.x - b.first[at]) * BLOCK + threadIdx.x, packs = u.n / V;
+    const int64_t stride = (int64_t)(b.first[at + 1] - b.first[at]) * BLOCK;
     adam_pack<V> now, next;
     if (first < packs) adamw_read<P, M, G, V>(now, u, m, v, first * V);
     if (is_off(u)) return;
@@ -163,19 +210,32 @@ static __global__ void __launch_bounds__(BLOCK, 4) adamw_kernel(update u, M *m, 
     }
 }
 
-extern "C" cudaError_t cuda_adamw(update u, typed m, typed v, cudaStream_t stream)
+/* Gives each tensor a block for so many turns of a block's threads at its packs; returns how many. */
+static uint32_t deal_blocks(adam_batch &b, int64_t turns, int V)
 {
-    const bool wide = are_aligned(u.p.data, u.g.data, u.w.data, m.data, v.data);
-    const unsigned grid = grid_of_rows(wide ? u.n / 4 : u.n, BLOCK, UPDATE_BLOCKS / 2); /* as many as run at once */
-    return by_weight(u.p.type, [&](auto p) {
-        by_weight(m.type, [&](auto state) {
-            by_type(u.g.type, [&](auto gradient) {
+    b.first[0] = 0;
+    for (int i = 0; i < b.count; i++) b.first[i + 1] = b.first[i] + grid_of_rows(b.at[i].n / V, BLOCK * turns, INT32_MAX);
+    return b.first[b.count];
+}
+
+/* As many blocks as run at once, so that all end together: as few turns as that allows. */
+extern "C" cudaError_t cuda_adamw(adam_batch b, cudaStream_t stream)
+{
+    static_assert(sizeof b <= 4096, "the parameters of a launch");
+    const bool wide = adam_is_wide(&b.at[0]);
+    int64_t turns = 0;
+    for (int i = 0; i < b.count; i++) turns += b.at[i].n / (wide ? 4 : 1);
+    turns = turns / (BLOCK * UPDATE_BLOCKS / 2) + 1;
+    while (deal_blocks(b, turns, wide ? 4 : 1) > UPDATE_BLOCKS / 2) turns++;
+    const uint32_t grid = b.first[b.count];
+    return by_weight(b.p, [&](auto p) {
+        by_weight(b.m, [&](auto state) {
+            by_type(b.g, [&](auto gradient) {
                 using P = decltype(p);
                 using M = decltype(state);
                 using G = decltype(gradient);
-                M *mean = static_cast<M *>(m.data), *square = static_cast<M *>(v.data);
-                if (wide) adamw_kernel<P, M, G, 4><<<grid, BLOCK, 0, stream>>>(u, mean, square);
-                else adamw_kernel<P, M, G, 1><<<grid, BLOCK, 0, stream>>>(u, mean, square);
+                if (wide) adamw_kernel<P, M, G, 4><<<grid, BLOCK, 0, stream>>>(b);
+                else adamw_kernel<P, M, G, 1><<<grid, BLOCK, 0, stream>>>(b);
             });
         });
     });

@@ -11,6 +11,7 @@
  *     lane copy            --o---+---- o ---    and joined to it
  *
  * A lane is a stream, a wait is an event; both dissolve into the graph's edges.
+ * Small launches of one kernel that follow each other become one (batch.c).
  * An iteration ends with a join of all lanes, as the tape's wait lists assume, and
  * graphs follow each other on one stream; so a wait for an entry of an earlier
  * graph is always met and is not recorded.
@@ -48,6 +49,8 @@ struct capture {
     uint32_t piece;         /* number of the one being captured, from 1 */
     id loop;                /* of that piece, with its iteration */
     uint32_t iteration, launches;
+    struct batch batch;     /* entries first, first + 1 ... wait to be launched together */
+    uint32_t first;
     bool open;
 };
 
@@ -128,20 +131,46 @@ int cuda_name_entry(const struct tape *t, enum program p, const struct entry *en
                          graph_name(t->graph, t->graph->scopes.at[n->scope].name), entry->kernel->name);
 }
 
+static int wait_for_others(struct capture *c, const struct entry *entry, struct error *e)
+{
+    for (int i = 0; i < entry->nwait; i++)
+        if (c->seen[entry->wait[i]] == c->piece)
+            TRY_CUDA(cudaStreamWaitEvent(c->s->lane[entry->lane], c->done[entry->wait[i]], 0));
+    return PL_OK;
+}
+
+/* Entry k is on its stream: whoever waits for it may. */
+static int mark_done(struct capture *c, uint32_t k, struct error *e)
+{
+    c->launches++;
+    if (!c->done[k]) return PL_OK;
+    TRY_CUDA(cudaEventRecord(c->done[k], c->s->lane[c->t->program[c->program].at[k].lane]));
+    c->seen[k] = c->piece;
+    return PL_OK;
+}
+
+/* What waits to be launched together is launched. */
+static int flush_batch(struct capture *c, struct error *e)
+{
+    const uint32_t n = c->batch.launches.n;
+    uint32_t at = 0;
+    if (batch_flush(&c->batch, &at, e))
+        return cuda_name_entry(c->t, c->program, &c->t->program[c->program].at[c->first + at], e);
+    for (uint32_t i = 0; i < n; i++) TRY(mark_done(c, c->first + i, e));
+    return PL_OK;
+}
+
+/* One that waits for another lane does not make those before it wait. */
 static int capture_entry(struct capture *c, uint32_t k, struct error *e)
 {
     const struct entry *entry = &c->t->program[c->program].at[k];
-    cudaStream_t stream = c->s->lane[entry->lane];
-    for (int i = 0; i < entry->nwait; i++)
-        if (c->seen[entry->wait[i]] == c->piece) TRY_CUDA(cudaStreamWaitEvent(stream, c->done[entry->wait[i]], 0));
+    const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
     const struct launch l = launch_now(c, entry);
-    if (cuda_kernel_named(entry->kernel->name)->launch(&l, e)) return cuda_name_entry(c->t, c->program, entry, e);
-    c->launches++;
-    if (c->done[k]) {
-        TRY_CUDA(cudaEventRecord(c->done[k], stream));
-        c->seen[k] = c->piece;
-    }
-    return PL_OK;
+    if (entry->nwait || !batch_joins(&c->batch, kernel, &l)) TRY(flush_batch(c, e));
+    TRY(wait_for_others(c, entry, e));
+    if (!c->batch.launches.n) c->first = k;
+    batch_add(&c->batch, kernel, &l);
+    return kernel->batch ? PL_OK : flush_batch(c, e);
 }
 
 /* Index of the entry that closes the loop opened at k. */
@@ -185,11 +214,12 @@ static int capture_range(struct capture *c, uint32_t from, uint32_t to, int dept
             TRY(capture_entry(c, k, e));
         } else {
             uint32_t end = find_end(c, k);
+            TRY(flush_batch(c, e));
             TRY(capture_loop(c, k, end, depth, e));
             k = end;
         }
     }
-    return PL_OK;
+    return flush_batch(c, e);
 }
 
 /* --- a program ----------------------------------------------------------------------- */
@@ -228,6 +258,7 @@ static void close_capture(struct capture *c)
         if (c->done[k]) cudaEventDestroy(c->done[k]);
     for (int lane = 0; lane < LANE_COUNT; lane++)
         if (c->meet[lane]) cudaEventDestroy(c->meet[lane]);
+    vec_free(&c->batch.launches);
     mem_free(c->done);
     mem_free(c->seen);
 }

@@ -155,6 +155,55 @@ extern "C" cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t 
     return cudaGetLastError();
 }
 
+/* --- side by side ------------------------------------------------------------------------ */
+
+/* All sizes in units; `first`: where each begins in a row of y. */
+struct joined {
+    const void *x[JOIN_MOST];
+    int64_t row[JOIN_MOST], first[JOIN_MOST + 1];
+    int count;
+};
+
+template <typename U> static __device__ inline U joined_at(const joined &j, int64_t i)
+{
+    const int64_t all = j.first[j.count], outer = quotient(i, all), c = i - outer * all;
+    int k = 0;
+    while (k + 1 < j.count && c >= j.first[k + 1]) k++;
+    return static_cast<const U *>(j.x[k])[outer * j.row[k] + c - j.first[k]];
+}
+
+template <typename U> __global__ void join_kernel(U *y, const __grid_constant__ joined j, int64_t n)
+{
+    const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
+    U units[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++)
+        if (first + u * BLOCK < n) units[u] = joined_at<U>(j, first + u * BLOCK);
+#pragma unroll
+    for (int u = 0; u < TURN; u++)
+        if (first + u * BLOCK < n) y[first + u * BLOCK] = units[u];
+}
+
+extern "C" cudaError_t cuda_join(void *y, join j, int64_t outer, cudaStream_t stream)
+{
+    uint64_t bits = (uint64_t)(uintptr_t)y;
+    for (int k = 0; k < j.count; k++) bits |= (uint64_t)(uintptr_t)j.x[k] | (uint64_t)j.row[k];
+    const int unit = unit_of(bits);
+    joined to;
+    memset(&to, 0, sizeof to);
+    to.count = j.count;
+    for (int k = 0; k < j.count; k++) {
+        to.x[k] = j.x[k];
+        to.row[k] = j.row[k] / unit;
+        to.first[k + 1] = to.first[k] + to.row[k];
+    }
+    const int64_t n = outer * to.first[j.count];
+    if (n == 0) return cudaSuccess;
+    if (!is_one_grid(n)) return cudaErrorInvalidValue;
+    WITH_UNIT(unit, (join_kernel<U><<<grid_of_packs(n), BLOCK, 0, stream>>>((U *)y, to, n)));
+    return cudaGetLastError();
+}
+
 /* --- rows by index, rows repeated ------------------------------------------------------ */
 
 template <typename U> __global__ void gather_kernel(U *y, const U *x, const int32_t *index, int64_t rows, int64_t N, int64_t M, int64_t each)

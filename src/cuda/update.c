@@ -5,11 +5,29 @@
 #include "cuda/launch_update.h"
 #include "cuda/operands.h"
 
-static int launch_sumsq(const struct launch *l, struct error *e)
+/* Alignment decides the order of a sum: tensors of one batch have the same. */
+static bool sum_joins(const struct sum_batch *b, uint32_t blocks, const struct launch *l)
 {
     const struct operand *x = &l->in[0];
-    CHECK(l->in[1].data == l->out[0].data, "the accumulator is updated in place");
-    TRY_CUDA(cuda_sumsq(l->out[0].data, l->work, x->data, store_of(x->dtype), operand_elements(x), l->stream));
+    return b->count < SUM_MOST && l->out[0].data == b->acc && store_of(x->dtype) == b->type &&
+           ((uintptr_t)x->data % 16 == 0) == ((uintptr_t)b->x[0] % 16 == 0) && blocks <= UPDATE_BLOCKS;
+}
+
+/* The partial sums of all go to the first one's workspace. */
+static int batch_sumsq(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
+{
+    struct sum_batch b = {.acc = l->out[0].data, .work = l->work, .type = store_of(l->in[0].dtype), .x = {l->in[0].data}};
+    uint32_t blocks = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const int64_t elements = operand_elements(&l[i].in[0]);
+        blocks += (uint32_t)square_blocks(elements);
+        CHECK(l[i].in[1].data == l[i].out[0].data, "the accumulator is updated in place");
+        if (!sum_joins(&b, blocks, &l[i])) break;
+        b.x[b.count] = l[i].in[0].data;
+        b.n[b.count++] = elements;
+    }
+    *taken = (uint32_t)b.count;
+    TRY_CUDA(cuda_sumsq(b, l->stream));
     return PL_OK;
 }
 
@@ -39,9 +57,49 @@ static struct update update_of(const struct launch *l, int step, int clip, int w
     };
 }
 
-static int launch_adamw(const struct launch *l, struct error *e)
+static struct adam_weight adam_weight_of(const struct launch *l)
 {
-    TRY_CUDA(cuda_adamw(update_of(l, 4, 5, 6), typed_of(&l->in[2]), typed_of(&l->in[3]), l->stream));
+    const union attr *a = l->attr;
+    return (struct adam_weight){
+        .p = l->in[0].data, .g = l->in[1].data, .m = l->in[2].data, .v = l->in[3].data, .w = data_in(l, 6),
+        .n = operand_elements(&l->in[0]), .weight_decay = a->adamw.weight_decay, .lr_scale = a->adamw.lr_scale, .key = a->adamw.key,
+    };
+}
+
+/* A batch of none that a launch would begin. */
+static struct adam_batch adam_batch_of(const struct launch *l)
+{
+    const union attr *a = l->attr;
+    return (struct adam_batch){
+        .p = store_of(l->in[0].dtype), .g = store_of(l->in[1].dtype), .m = store_of(l->in[2].dtype), .w = typed_in(l, 6).type,
+        .step = l->in[4].data, .clip = data_in(l, 5), .beta1 = a->adamw.beta1, .beta2 = a->adamw.beta2, .eps = a->adamw.eps,
+    };
+}
+
+/* Where a weight has no w it has no type either; the first that has one says it for all. */
+static bool adam_joins(struct adam_batch *b, bool *typed, const struct launch *l, const struct adam_weight *x)
+{
+    const struct adam_batch a = adam_batch_of(l);
+    if (b->count == ADAM_MOST || a.p != b->p || a.g != b->g || a.m != b->m || a.step != b->step || a.clip != b->clip ||
+        a.beta1 != b->beta1 || a.beta2 != b->beta2 || a.eps != b->eps || (*typed && x->w && a.w != b->w))
+        return false;
+    if (b->count && adam_is_wide(x) != adam_is_wide(&b->at[0])) return false;
+    if (x->w) b->w = a.w;
+    *typed |= x->w != NULL;
+    return true;
+}
+
+static int batch_adamw(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
+{
+    struct adam_batch b = adam_batch_of(l);
+    bool typed = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct adam_weight x = adam_weight_of(&l[i]);
+        if (!adam_joins(&b, &typed, &l[i], &x)) break;
+        b.at[b.count++] = x;
+    }
+    *taken = (uint32_t)b.count;
+    TRY_CUDA(cuda_adamw(b, l->stream));
     return PL_OK;
 }
 
@@ -73,10 +131,10 @@ static int launch_adafactor(const struct launch *l, struct error *e)
 }
 
 const struct cuda_kernel cuda_run_update[] = {
-    {"cuda_sumsq", NULL, launch_sumsq, NULL},
+    {"cuda_sumsq", .batch = batch_sumsq, .chains = true},
     {"cuda_clip", NULL, launch_clip, NULL},
     {"cuda_scaler", NULL, launch_scaler, NULL},
-    {"cuda_adamw", NULL, launch_adamw, NULL},
+    {"cuda_adamw", .batch = batch_adamw},
     {"cuda_adamw_8bit", prepare_adamw_8bit, launch_adamw_8bit, NULL},
     {"cuda_sgd", NULL, launch_sgd, NULL},
     {"cuda_adafactor", NULL, launch_adafactor, NULL},

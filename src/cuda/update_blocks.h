@@ -10,6 +10,14 @@
 /* At most so many blocks, eight of 256 threads for each of a large card's processors. */
 #define UPDATE_BLOCKS ((int64_t)1056)
 
+/* Blocks of 512 threads that add up the squares of n elements: 16384 to a block, and no more blocks
+ * than a large card has processors; eight such tensors have UPDATE_BLOCKS partial sums. */
+static inline int64_t square_blocks(int64_t n)
+{
+    const int64_t blocks = (n + 16383) / 16384;
+    return blocks < 1 ? 1 : blocks > UPDATE_BLOCKS / 8 ? UPDATE_BLOCKS / 8 : blocks;
+}
+
 /* Rows of a matrix whose squares are added together, column by column. */
 #define FACTOR_ROWS ((int64_t)128)
 static inline int64_t factor_chunks(int64_t R) { return (R + FACTOR_ROWS - 1) / FACTOR_ROWS; }

@@ -1,0 +1,84 @@
+/*
+ * batch.c: launches that wait, so that many of a kernel become one.
+ *
+ *     tape      SUMSQ SUMSQ SUMSQ ... CLIP ADAMW ADAMW ADAMW ...
+ *     capture   [ one launch, two  ] CLIP [ one, two, six  ]
+ *
+ * A launch costs a captured graph 2 us and more, one behind the other, and most weights of
+ * a model are vectors that the card is done with in less. A kernel that has `batch` takes
+ * tensors by a table; the recorder hands it what follows each other on the tape.
+ *
+ * Invariant: those that wait could run at the same time: none writes a byte that another
+ * reads or writes, as addresses say, so bytes that were given to a second storage are
+ * covered too. An output that all add to, in order, is the kernel's own business. Workspaces
+ * may lie on each other, since only the first one's is used for a batch, whichever launch
+ * is the first of one; so each counts as written to the operands of all others.
+ */
+#include "cuda/host.h"
+
+enum { WAIT_MOST = 256 }; /* each is compared with all before it */
+
+struct span {
+    const char *from, *to;
+};
+
+static struct span span_of(const struct operand *x)
+{
+    int64_t last = 0;
+    if (!x->data) return (struct span){0};
+    for (int i = 0; i < x->rank; i++) {
+        if (x->dim[i] == 0) return (struct span){0};
+        last += x->stride[i] * (x->dim[i] - 1);
+    }
+    return (struct span){x->data, (const char *)x->data + (uint64_t)(last + 1) * dtype_size(x->dtype)};
+}
+
+static bool meet(struct span a, struct span b) { return a.from < b.to && b.from < a.to; }
+
+/* Whether what `a` writes, its workspace too, is nothing that `b` reads or writes; with `chain`,
+ * output 0 of both and the input that it was may be the same. */
+static bool spares(const struct launch *a, const struct launch *b, bool chain)
+{
+    struct span written[MAX_OUT + 1];
+    int n = 0;
+    written[n++] = (struct span){a->work, (const char *)a->work + a->work_bytes};
+    for (int o = 0; o < a->nout; o++) written[n++] = span_of(&a->out[o]);
+    for (int k = 0; k < b->nin + b->nout; k++) {
+        const struct operand *x = k < b->nin ? &b->in[k] : &b->out[k - b->nin];
+        if (chain && x->data == a->out[0].data) continue;
+        const struct span touched = span_of(x);
+        for (int i = 0; i < n; i++)
+            if (meet(written[i], touched)) return false;
+    }
+    return true;
+}
+
+bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l)
+{
+    if (!b->launches.n) return true;
+    if (!kernel->batch || kernel != b->kernel || b->launches.n == WAIT_MOST || l->stream != b->launches.at[0].stream) return false;
+    for (uint32_t i = 0; i < b->launches.n; i++) {
+        const struct launch *x = &b->launches.at[i];
+        const bool chain = kernel->chains && x->out[0].data == l->out[0].data;
+        if (!spares(x, l, chain) || !spares(l, x, chain)) return false;
+    }
+    return true;
+}
+
+void batch_add(struct batch *b, const struct cuda_kernel *kernel, const struct launch *l)
+{
+    b->kernel = kernel;
+    vec_push(&b->launches, *l);
+}
+
+int batch_flush(struct batch *b, uint32_t *at, struct error *e)
+{
+    const uint32_t n = b->launches.n;
+    b->launches.n = 0;
+    for (uint32_t taken = 1; *at < n; *at += taken) {
+        const struct launch *l = &b->launches.at[*at];
+        TRY(b->kernel->batch ? b->kernel->batch(l, n - *at, &taken, e) : b->kernel->launch(l, e));
+        CHECK(taken >= 1 && taken <= n - *at, "%s took %u of %u launches", b->kernel->name, taken, n - *at);
+    }
+    return PL_OK;
+}
