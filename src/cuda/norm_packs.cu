@@ -97,9 +97,12 @@ template <int N> static __device__ inline void sum_together(float (&v)[N], int l
 
 /* --- forward --------------------------------------------------------------------------------- */
 
+/* Threads to a processor that the registers are to suffice for: with a sum and a mean those of 1024 do not. */
+static constexpr int resident(bool centred, bool add, int threads) { return centred && add && threads == MOST ? 768 : WIDEST; }
+
 /* ADD: of x + more, which is written to r, and rounded as it is there. */
 template <bool CENTRED, bool ADD, typename T, int THREADS>
-static __global__ void __launch_bounds__(THREADS, CENTRED && ADD ? 1 : WIDEST / THREADS)
+static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
     norm_packs_kernel(T *y, norm_stats stats, const T *x, T *r, const T *more, const T *w, const T *b, int64_t rows, int64_t C, float eps,
                       int lanes)
 {

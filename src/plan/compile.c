@@ -14,8 +14,8 @@ static const struct {
     {"accumulate", pass_accumulate},       {"recompute", pass_recompute},
     {"selective", pass_selective},         {"trim", pass_trim},             {"optimizer", pass_optimizer},
     {"loss_scale", pass_loss_scale},       {"fused step", pass_fused_step}, {"offload", pass_offload},
-    {"handover", pass_handover},
-    {"reuse", pass_reuse},                 {"add_norm", pass_add_norm},
+    {"handover", pass_handover},           {"inlay", pass_inlay},           {"reuse", pass_reuse},
+    {"add_norm", pass_add_norm},
 };
 
 /* As many bytes as the step's batch has, when its storages are as large as they become. */
