@@ -167,9 +167,11 @@ static double by_tape(const struct tape *t, enum program p, const double *second
         double times = 1;
         for (id l = loop; l; l = t->graph->loops.at[l].parent) times *= t->graph->loops.at[l].trip;
         if (k == t->program[p].n || x->loop != loop) {
-            double now = fmax(free[0], free[1]);
+            double now = 0;
+            for (int i = 0; i < LANE_COUNT; i++) now = fmax(now, free[i]);
             total += times * (now - begun);
-            free[0] = free[1] = begun = now;
+            for (int i = 0; i < LANE_COUNT; i++) free[i] = now;
+            begun = now;
             if (k == t->program[p].n) break;
             loop = x->loop;
             times = 1;
