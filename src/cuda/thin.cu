@@ -10,6 +10,8 @@
  * Filters lie in registers, as f32; of fewer than M the others are 0. Sums have one order: a lane's
  * channels, or its places, upwards; then lanes, warps and pieces as the shapes say.
  */
+#include <type_traits>
+
 #include "cuda/launch_thin.h"
 #include "cuda/rows.cuh"
 
@@ -220,10 +222,13 @@ template <typename T, int K, int M> static void launch(typed s, typed x, typed y
     }
 }
 
+/* One row has kernels of its own where SAM's mask decoder has it: depth 32, bf16 or f32. Elsewhere it is the
+ * first of THIN_ROWS, the others 0 and not written: the same sums by a third of the code. */
 template <typename T, int K> static void launch_rows(typed s, typed x, typed y, float *partial, const thin &t, cudaStream_t stream)
 {
-    if (t.m == 1) launch<T, K, 1>(s, x, y, partial, t, stream);
-    else launch<T, K, THIN_ROWS>(s, x, y, partial, t, stream);
+    if constexpr (K == 32 && !std::is_same_v<T, __half>)
+        if (t.m == 1) return launch<T, K, 1>(s, x, y, partial, t, stream);
+    launch<T, K, THIN_ROWS>(s, x, y, partial, t, stream);
 }
 
 template <typename T> static cudaError_t launch_depth(typed s, typed x, typed y, float *partial, const thin &t, cudaStream_t stream)
