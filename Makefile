@@ -29,16 +29,21 @@ SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)
 
 # CUDA: on where nvcc is found, `make CUDA=0` forces it off. The device is a plug-in
 # beside the program (src/cuda/cuda.h); the planning half, plan*.c, is in every build.
-# Machine code for the cards that people have and PTX for the rest, of compute_90 and not of a
-# newer one: 10.0 and 10.3 read it as well as what comes after 12.0. Cards that have the same
-# instructions share one PTX, which saves the compiler half its work.
-# `make CUDA_ARCH=sm_90`, or a list, is for one's own cards, in a third of the time.
+# Machine code for the cards that people have and PTX for the rest: what comes after 9.0 and is not
+# 12.0 reads it. Cards that have the same instructions share one PTX, which saves the compiler half
+# its work, and 8.9 runs what 8.6 does, which the compiler gives the same bytes. The files of
+# CUDA_BF16, where bf16 is read at the speed of memory, have a PTX for 9.0 and later, which know it.
+# `make CUDA_ARCH=sm_90`, or a list, is for one's own cards, in a third of the time and with lines
+# for a profiler.
+CUDA_PACKED   := -Xfatbin=-compress-all --compress-mode=balance
 CUDA_CODE_all := -gencode=arch=compute_75,code=sm_75 \
-                 -gencode=arch=compute_80,code=[sm_80,sm_86,sm_89] \
-                 -gencode=arch=compute_90,code=[sm_90,sm_120,compute_90] --compress-mode=size
+                 -gencode=arch=compute_80,code=[sm_80,sm_86,sm_90,sm_120,compute_80] $(CUDA_PACKED)
+CUDA_CODE_two_all := -gencode=arch=compute_75,code=sm_75 -gencode=arch=compute_80,code=[sm_80,sm_86] \
+                 -gencode=arch=compute_90,code=[sm_90,sm_120,compute_90] $(CUDA_PACKED)
+CUDA_BF16     := attention_few_mma.cu elementwise.cu norm_packs.cu norms.cu sums.cu thin.cu
 CUDA_CODE      = $(or $(CUDA_CODE_$(CUDA_ARCH)),$(foreach a,$(CUDA_ARCH),-gencode=arch=$(a:sm_%=compute_%),code=[$(a),$(a:sm_%=compute_%)]))
 # Instructions that no other card has, later ones included: *hopper*.cu is for 9.0 alone.
-CUDA_CODE_OF   = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90a$(comma)code=sm_90a,$(CUDA_CODE))
+CUDA_CODE_OF   = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90a$(comma)code=sm_90a,$(or $(if $(filter $(CUDA_BF16),$(notdir $1)),$(CUDA_CODE_two_$(CUDA_ARCH))),$(CUDA_CODE)))
 comma         := ,
 NVCC      ?= $(shell command -v nvcc)
 CUDA      ?= $(if $(NVCC),1,0)
@@ -52,7 +57,7 @@ ifeq ($(CUDA),1)
   endif
   CUDA_OBJS := $(CUDA_CS:src/%.c=$(BUILD)/%.o) $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(wildcard src/cuda/*.cu))
   CUDA_LIBS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lstdc++
-  NVFLAGS   := -O3 -std=c++17 -lineinfo -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
+  NVFLAGS   := -O3 -std=c++17 $(if $(filter all,$(CUDA_ARCH)),,-lineinfo) -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
 

@@ -36,12 +36,33 @@ static __device__ span span_of(const thin &t)
     return {batch, from + (int64_t)(threadIdx.x / WARP) * WARP, end};
 }
 
-template <int M, int V> static __device__ void load_filters(float (&f)[M][V], typed s, const thin &t, int64_t batch, int channel)
+/* What SAM's mask decoder has: depth 32, bf16 or f32. These kernels were tuned one by one; the others are made to be
+ * short for the compiler: they ask for the filters' type once, and have one row as the first of THIN_ROWS. */
+template <typename T, int K> constexpr bool common = K == 32 && !std::is_same_v<T, __half>;
+
+template <typename S, int M, int V> static __device__ void load_filters_as(float (&f)[M][V], const S *s, const thin &t)
 {
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
-        for (int v = 0; v < V; v++) f[i][v] = i < t.m ? element(s, (batch * t.m + i) * t.K + channel + v) : 0.0f;
+        for (int v = 0; v < V; v++) f[i][v] = i < t.m ? to_float(s[i * t.K + v]) : 0.0f;
+}
+
+template <typename T, int K, int M, int V>
+static __device__ void load_filters(float (&f)[M][V], typed s, const lanes<T, K> &at, const thin &t, int64_t batch)
+{
+    const int channel = at.sub * V;
+    if constexpr (common<T, K>) {
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int v = 0; v < V; v++) f[i][v] = i < t.m ? element(s, (batch * t.m + i) * t.K + channel + v) : 0.0f;
+    } else {
+        const int64_t first = batch * t.m * t.K + channel;
+        if (s.type == STORE_F32) load_filters_as(f, static_cast<const float *>(s.data) + first, t);
+        else if (s.type == STORE_BF16) load_filters_as(f, static_cast<const __nv_bfloat16 *>(s.data) + first, t);
+        else load_filters_as(f, static_cast<const __half *>(s.data) + first, t);
+    }
 }
 
 /* Of the place that is this lane's among the 32 from `first` on. */
@@ -90,7 +111,7 @@ template <typename T, int K, int M> static __global__ void down_kernel(typed y, 
     const lanes<T, K> at;
     const span p = span_of(t);
     float f[M][V];
-    load_filters(f, s, t, p.batch, at.sub * V);
+    load_filters(f, s, at, t, p.batch);
     for (int64_t first = p.first; first < p.end; first += BLOCK) {
         pack<T, V> c[L];
         float part[M][L] = {};
@@ -123,7 +144,7 @@ template <typename T, int K, int M> static __global__ void up_kernel(T *x, typed
     const lanes<T, K> at;
     const span p = span_of(t);
     float f[M][V];
-    load_filters(f, s, t, p.batch, at.sub * V);
+    load_filters(f, s, at, t, p.batch);
     for (int64_t first = p.first; first < p.end; first += BLOCK) {
         float r[M];
         load_results(r, y, t, p, first);
@@ -222,11 +243,10 @@ template <typename T, int K, int M> static void launch(typed s, typed x, typed y
     }
 }
 
-/* One row has kernels of its own where SAM's mask decoder has it: depth 32, bf16 or f32. Elsewhere it is the
- * first of THIN_ROWS, the others 0 and not written: the same sums by a third of the code. */
+/* The rows beyond the first are 0 and not written: the same sums. */
 template <typename T, int K> static void launch_rows(typed s, typed x, typed y, float *partial, const thin &t, cudaStream_t stream)
 {
-    if constexpr (K == 32 && !std::is_same_v<T, __half>)
+    if constexpr (common<T, K>)
         if (t.m == 1) return launch<T, K, 1>(s, x, y, partial, t, stream);
     launch<T, K, THIN_ROWS>(s, x, y, partial, t, stream);
 }
