@@ -1,7 +1,7 @@
 #!/bin/bash
 # Segment Anything's step on a card, ours and PyTorch's: 1024 x 1024, 32 prompts an image, bf16 over f32 weights, AdamW.
 #
-#   MODELS='b h' BATCHES='1 2 4 8' RECOMPUTE='none selective' ENCODERS=h:4,h:4:checkpoint,h:8,b:8 PEERS=1 OURS=1 bench/cuda_sam.sh FOLDER
+#   MODELS='b h' BATCHES='1 2 4 8' RECOMPUTE='none selective' THEIRS=none,checkpoint ENCODERS=h:4,h:4:checkpoint,h:8,b:8 PEERS=1 OURS=1 bench/cuda_sam.sh FOLDER
 #
 # Ours is `plimsoll bench` with one micro-batch of B images and nothing offloaded. PyTorch's are transformers' SamModel (sdpa;
 # without and with checkpointing) and the encoder alone, written by hand (bench/peer_sam.py).
@@ -14,6 +14,7 @@ open_rows "${1:-}" sam
 MODELS=${MODELS:-b h}
 BATCHES=${BATCHES:-1 2 4 8}
 RECOMPUTE=${RECOMPUTE:-none selective}
+THEIRS=${THEIRS:-none,checkpoint}
 ENCODERS=${ENCODERS-h:4,h:4:checkpoint,h:8,b:8}
 MASKS=${MASKS:-32}
 small=()
@@ -38,7 +39,7 @@ if [[ $OURS == 1 ]]; then
     done
 fi
 if [[ $PEERS == 1 ]]; then
-    peer peer_sam.py --steps "$STEPS" --models "${MODELS// /,}" --batches "${BATCHES// /,}" --masks "$MASKS" "${small[@]}"
+    peer peer_sam.py --steps "$STEPS" --models "${MODELS// /,}" --batches "${BATCHES// /,}" --recompute "$THEIRS" --masks "$MASKS" "${small[@]}"
     [[ -z $ENCODERS ]] || peer peer_sam.py --steps "$STEPS" --encoders "$ENCODERS" "${small[@]}"
 fi
 finish

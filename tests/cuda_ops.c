@@ -86,6 +86,14 @@ static bool is_new(const struct key *k)
     return true;
 }
 
+/* Gradients of slices side by side, and outputs in inputs' bytes: kernels have to write them so. */
+static void finish(struct graph *g)
+{
+    pass_join(g, NULL);
+    pass_inlay(g, NULL);
+    pass_reuse(g, NULL);
+}
+
 /* Whether the case runs a kernel on the card, in this dtype, that none before did. */
 static bool brings(const struct row *row, int slot, bool forward, int type)
 {
@@ -93,7 +101,7 @@ static bool brings(const struct row *row, int slot, bool forward, int type)
     struct profile profile;
     const uint32_t before = brought.n;
     profile_default(&profile, DEVICE_CUDA, 2);
-    if (!forward) pass_reuse(&s.g, NULL);
+    if (!forward) finish(&s.g);
     for (uint32_t k = 0; k < s.g.order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *x = node_at(&s.g, s.g.order[PROGRAM_STEP].nodes.at[k]);
         struct query q;
@@ -342,7 +350,7 @@ static void run_trial(const struct trial *t, const struct rig *reference)
     struct scene s = scene_of(t->row, t->n, t->f, t->forward);
     struct side got = {0};
     struct error e = {0};
-    if (!t->forward) pass_reuse(&s.g, NULL);
+    if (!t->forward) finish(&s.g);
     got.copy.graph = s.g;
     bool taken = all_taken(t, &s.g);
     if (!taken) t->result->lacking++;

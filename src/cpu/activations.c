@@ -104,14 +104,24 @@ static inline float tanh_slope(float x)
             const float x = in[i];                                                 \
             dx[i] = dy[i] * (SLOPE);                                               \
         }                                                                          \
+    }                                                                              \
+    static void both_##KIND(float *y, float *slope, const float *in, int n)        \
+    {                                                                              \
+        _Pragma("omp simd") for (int i = 0; i < n; i++)                            \
+        {                                                                          \
+            const float x = in[i];                                                 \
+            y[i] = VALUE;                                                          \
+            slope[i] = SLOPE;                                                      \
+        }                                                                          \
     }
 ACTIVATIONS(LOOPS)
 
 static const struct {
     void (*value)(float *, const float *, int);
     void (*slope)(float *, const float *, const float *, int);
+    void (*both)(float *, float *, const float *, int);
 } tiles[ACT_KINDS] = {
-#define TILES(KIND, VALUE, SLOPE) [ACT_##KIND] = {value_##KIND, slope_##KIND},
+#define TILES(KIND, VALUE, SLOPE) [ACT_##KIND] = {value_##KIND, slope_##KIND, both_##KIND},
     ACTIVATIONS(TILES)
 };
 
@@ -137,6 +147,20 @@ void act_all(enum act_kind kind, const struct operand *y, const struct operand *
 }
 
 static void act_run(const struct launch *l) { act_all(l->attr->act.kind, &l->out[0], &l->in[0], l->threads); }
+
+void act_both(enum act_kind kind, const struct operand *y, float *slope, const struct operand *x, int threads)
+{
+    const int64_t n = operand_elements(y);
+#pragma omp parallel for num_threads(threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float xs[TILE], ys[TILE];
+        const int width = row_tile(n - at);
+        const float *xv = row_view(x, at, width, xs);
+        float *yv = row_place(y, at, ys);
+        tiles[kind].both(yv, slope + at, xv, width);
+        row_store(y, at, width, yv);
+    }
+}
 
 static void act_bwd_run(const struct launch *l)
 {

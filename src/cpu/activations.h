@@ -11,5 +11,7 @@
  * be one; and for all of them. */
 void act_tile(enum act_kind kind, const struct operand *y, const struct operand *x, int64_t at, int n);
 void act_all(enum act_kind kind, const struct operand *y, const struct operand *x, int threads);
+/* y = f(x) and slope = f'(x) in one go: they share most of their work. The same bits as apart. */
+void act_both(enum act_kind kind, const struct operand *y, float *slope, const struct operand *x, int threads);
 
 #endif

@@ -157,6 +157,53 @@ static void ref_act_bwd(const struct launch *l)
         ref_put(&l->out[0], i, ref_get(&l->in[0], i) * act_slope(l->attr->act.kind, ref_get(&l->in[1], i)));
 }
 
+/* y = a f(z)^T, for each batch. */
+struct ref_filter {
+    int64_t batches, M, N, K;
+};
+
+static struct ref_filter ref_filter_of(const struct operand *a, const struct operand *z)
+{
+    struct ref_filter n = {1, a->dim[a->rank - 2], z->dim[z->rank - 2], operand_last(a)};
+    for (int i = 0; i + 2 < a->rank; i++) n.batches *= a->dim[i];
+    return n;
+}
+
+static void ref_bmm_act(const struct launch *l)
+{
+    const struct ref_filter x = ref_filter_of(&l->in[0], &l->in[1]);
+    for (int64_t b = 0; b < x.batches; b++)
+        for (int64_t m = 0; m < x.M; m++)
+            for (int64_t n = 0; n < x.N; n++) {
+                double sum = 0;
+                for (int64_t k = 0; k < x.K; k++)
+                    sum += ref_get(&l->in[0], (b * x.M + m) * x.K + k) * act_value(l->attr->act.kind, ref_get(&l->in[1], (b * x.N + n) * x.K + k));
+                ref_put(&l->out[0], (b * x.M + m) * x.N + n, sum);
+            }
+}
+
+/* da = dy f(z),  dz = (dy^T a) f'(z). All of da first: dz may take z's bytes. */
+static void ref_bmm_act_bwd(const struct launch *l)
+{
+    const struct operand *dy = &l->in[0], *a = &l->in[1], *z = &l->in[2];
+    const struct ref_filter x = ref_filter_of(a, z);
+    const enum act_kind kind = l->attr->act.kind;
+    for (int64_t b = 0; b < x.batches; b++)
+        for (int64_t i = 0; i < x.M * x.K; i++) {
+            const int64_t m = i / x.K, k = i % x.K;
+            double sum = 0;
+            for (int64_t n = 0; n < x.N; n++) sum += ref_get(dy, (b * x.M + m) * x.N + n) * act_value(kind, ref_get(z, (b * x.N + n) * x.K + k));
+            ref_put(&l->out[0], (b * x.M + m) * x.K + k, sum);
+        }
+    for (int64_t b = 0; b < x.batches; b++)
+        for (int64_t i = 0; i < x.N * x.K; i++) {
+            const int64_t n = i / x.K, k = i % x.K, at = (b * x.N + n) * x.K + k;
+            double sum = 0;
+            for (int64_t m = 0; m < x.M; m++) sum += ref_get(dy, (b * x.M + m) * x.N + n) * ref_get(a, (b * x.M + m) * x.K + k);
+            ref_put(&l->out[1], at, sum * act_slope(kind, ref_get(z, at)));
+        }
+}
+
 /* --- softmax --------------------------------------------------------------------------------- */
 
 static void ref_softmax(const struct launch *l)
@@ -205,6 +252,8 @@ REF_KERNEL(LAYERNORM_BWD, layernorm_bwd);
 REF_KERNEL(ACT, act);
 REF_KERNEL(LINEAR_ACT, linear_act);
 REF_KERNEL(ACT_BWD, act_bwd);
+REF_KERNEL(BMM_ACT, bmm_act);
+REF_KERNEL(BMM_ACT_BWD, bmm_act_bwd);
 REF_KERNEL(SOFTMAX, softmax);
 REF_KERNEL(SOFTMAX_BWD, softmax_bwd);
 REF_KERNEL(DROPOUT, dropout);

@@ -8,7 +8,7 @@
 #include "cuda/host.h"
 
 static const struct cuda_kernel *const families[] = {
-    cuda_run_thin, cuda_run_products, cuda_run_conv, cuda_run_attention_few, cuda_run_attention_window, cuda_run_attention, cuda_run_elementwise, cuda_run_shuffle, cuda_run_norms, cuda_run_tokens, cuda_run_masks, cuda_run_update,
+    cuda_run_thin, cuda_run_filters, cuda_run_products, cuda_run_conv, cuda_run_attention_few, cuda_run_attention_window, cuda_run_attention, cuda_run_elementwise, cuda_run_shuffle, cuda_run_norms, cuda_run_tokens, cuda_run_masks, cuda_run_update,
 };
 
 const struct cuda_kernel *cuda_kernel_named(const char *name)

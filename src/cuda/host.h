@@ -47,7 +47,7 @@ struct cuda_kernel {
 const struct cuda_kernel *cuda_kernel_named(const char *name);
 
 /* The families, each ended by a kernel without a name. */
-extern const struct cuda_kernel cuda_run_thin[], cuda_run_products[], cuda_run_conv[], cuda_run_attention_few[], cuda_run_attention_window[], cuda_run_attention[], cuda_run_elementwise[], cuda_run_shuffle[], cuda_run_norms[], cuda_run_tokens[], cuda_run_masks[], cuda_run_update[];
+extern const struct cuda_kernel cuda_run_thin[], cuda_run_filters[], cuda_run_products[], cuda_run_conv[], cuda_run_attention_few[], cuda_run_attention_window[], cuda_run_attention[], cuda_run_elementwise[], cuda_run_shuffle[], cuda_run_norms[], cuda_run_tokens[], cuda_run_masks[], cuda_run_update[];
 
 static inline bool has(const struct launch *l, int i) { return i < l->nin && l->in[i].data; }
 enum store store_of(enum dtype t);

@@ -12,8 +12,9 @@ extern "C" {
 #endif
 
 /* Whichever is the result is written. x lies at a multiple of 16 bytes. partial: of THIN_ACROSS,
- * batches x blocks x m x K floats. */
-cudaError_t cuda_thin(struct typed s, struct typed x, struct typed y, float *partial, struct thin t, cudaStream_t stream);
+ * batches x blocks x m x K floats. z, where t.gelu says so and the way is up: the argument, of x's type and at such a
+ * multiple; it may be x. */
+cudaError_t cuda_thin(struct typed s, struct typed x, struct typed y, const void *z, float *partial, struct thin t, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "cuda/launch_thin.h"
+#include "cuda/elements.cuh"
 #include "cuda/rows.cuh"
 
 constexpr int WARPS = BLOCK / WARP;
@@ -88,6 +89,9 @@ static __device__ void load_places(pack<T, V> (&c)[L], const T *x, const lanes<T
     }
 }
 
+/* The element that a place's stands for. */
+template <typename T, bool GELU> static __device__ float channel_of(T x) { return GELU ? act_value<T>(0, to_float(x)) : to_float(x); }
+
 /* L lanes have each a part of L sums: lane i gets the whole of sum i. */
 template <int L> static __device__ float gather(float (&part)[L], int sub)
 {
@@ -105,7 +109,7 @@ template <int L> static __device__ float gather(float (&part)[L], int sub)
 
 /* --- down: y = s x^T ---------------------------------------------------------------- */
 
-template <typename T, int K, int M> static __global__ void down_kernel(typed y, typed s, const T *x, thin t)
+template <typename T, int K, int M, bool GELU> static __global__ void down_kernel(typed y, typed s, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     const lanes<T, K> at;
@@ -120,7 +124,7 @@ template <typename T, int K, int M> static __global__ void down_kernel(typed y, 
         for (int u = 0; u < L; u++)
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                const float channel = to_float(c[u].at[v]);
+                const float channel = channel_of<T, GELU>(c[u].at[v]);
 #pragma unroll
                 for (int i = 0; i < M; i++) part[i][u] = fmaf(f[i][v], channel, part[i][u]);
             }
@@ -138,7 +142,7 @@ template <typename T, int K, int M> static __global__ void down_kernel(typed y, 
 
 /* --- up: x = y^T s ---------------------------------------------------------------------- */
 
-template <typename T, int K, int M> static __global__ void up_kernel(T *x, typed y, typed s, thin t)
+template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(T *x, typed y, typed s, const T *z, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     const lanes<T, K> at;
@@ -160,6 +164,12 @@ template <typename T, int K, int M> static __global__ void up_kernel(T *x, typed
                 for (int v = 0; v < V; v++) sum[v] = fmaf(factor, f[i][v], sum[v]);
             }
             if (n >= p.end) continue;
+            if (GELU) {
+                float argument[V];
+                load<V>(argument, z + (p.batch * t.N + n) * K + at.sub * V);
+#pragma unroll
+                for (int v = 0; v < V; v++) sum[v] *= act_slope<T>(0, argument[v]);
+            }
             if (t.add) {
                 float have[V];
                 load<V>(have, to);
@@ -174,7 +184,7 @@ template <typename T, int K, int M> static __global__ void up_kernel(T *x, typed
 /* --- across: s = y x -------------------------------------------------------------------- */
 
 /* A piece's sums, [batches, blocks, m, K]. */
-template <typename T, int K, int M> static __global__ void across_kernel(float *partial, typed y, const T *x, thin t)
+template <typename T, int K, int M, bool GELU> static __global__ void across_kernel(float *partial, typed y, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     __shared__ float of_warp[WARPS][M * K];
@@ -194,7 +204,7 @@ template <typename T, int K, int M> static __global__ void across_kernel(float *
             for (int i = 0; i < M; i++) factor[i] = __shfl_sync(ALL_LANES, r[i], u * R + at.group);
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                const float channel = to_float(c[u].at[v]);
+                const float channel = channel_of<T, GELU>(c[u].at[v]);
 #pragma unroll
                 for (int i = 0; i < M; i++) sum[i][v] = fmaf(factor[i], channel, sum[i][v]);
             }
@@ -230,45 +240,55 @@ static __global__ void across_end_kernel(typed s, const float *partial, thin t)
 
 /* --- launching ------------------------------------------------------------------------------- */
 
-template <typename T, int K, int M> static void launch(typed s, typed x, typed y, float *partial, const thin &t, cudaStream_t stream)
+template <typename T, int K, int M, bool GELU>
+static void launch(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     const unsigned grid = (unsigned)(t.batches * t.blocks);
     T *places = static_cast<T *>(x.data);
-    if (t.way == THIN_DOWN) down_kernel<T, K, M><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
-    else if (t.way == THIN_UP) up_kernel<T, K, M><<<grid, BLOCK, 0, stream>>>(places, y, s, t);
+    if (t.way == THIN_DOWN) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
+    else if (t.way == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(places, y, s, static_cast<const T *>(z), t);
     else {
-        across_kernel<T, K, M><<<grid, BLOCK, 0, stream>>>(partial, y, places, t);
+        across_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(partial, y, places, t);
         const unsigned ends = (unsigned)((t.batches * t.m * t.K + BLOCK - 1) / BLOCK);
         across_end_kernel<<<ends, BLOCK, 0, stream>>>(s, partial, t);
     }
 }
 
 /* The rows beyond the first are 0 and not written: the same sums. */
-template <typename T, int K> static void launch_rows(typed s, typed x, typed y, float *partial, const thin &t, cudaStream_t stream)
+template <typename T, int K, bool GELU>
+static void launch_rows(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     if constexpr (common<T, K>)
-        if (t.m == 1) return launch<T, K, 1>(s, x, y, partial, t, stream);
-    launch<T, K, THIN_ROWS>(s, x, y, partial, t, stream);
+        if (t.m == 1) return launch<T, K, 1, GELU>(s, x, y, z, partial, t, stream);
+    launch<T, K, THIN_ROWS, GELU>(s, x, y, z, partial, t, stream);
 }
 
-template <typename T> static cudaError_t launch_depth(typed s, typed x, typed y, float *partial, const thin &t, cudaStream_t stream)
+template <typename T, bool GELU>
+static cudaError_t launch_depth(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
-    switch (t.K) {
-    case 16: launch_rows<T, 16>(s, x, y, partial, t, stream); break;
-    case 32: launch_rows<T, 32>(s, x, y, partial, t, stream); break;
-    case 64: launch_rows<T, 64>(s, x, y, partial, t, stream); break;
-    default: return cudaErrorInvalidValue;
-    }
+    if (t.K == THIN_GELU) launch_rows<T, THIN_GELU, GELU>(s, x, y, z, partial, t, stream);
+    else if (GELU) return cudaErrorInvalidValue;
+    else if (t.K == 16) launch_rows<T, 16, false>(s, x, y, z, partial, t, stream);
+    else if (t.K == 64) launch_rows<T, 64, false>(s, x, y, z, partial, t, stream);
+    else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_thin(struct typed s, struct typed x, struct typed y, float *partial, struct thin t, cudaStream_t stream)
+template <bool GELU>
+static cudaError_t launch_type(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
-    if (t.way == THIN_NONE || !is_aligned(x.data, 16)) return cudaErrorInvalidValue;
     switch (x.type) {
-    case STORE_F32: return launch_depth<float>(s, x, y, partial, t, stream);
-    case STORE_BF16: return launch_depth<__nv_bfloat16>(s, x, y, partial, t, stream);
-    case STORE_F16: return launch_depth<__half>(s, x, y, partial, t, stream);
+    case STORE_F32: return launch_depth<float, GELU>(s, x, y, z, partial, t, stream);
+    case STORE_BF16: return launch_depth<__nv_bfloat16, GELU>(s, x, y, z, partial, t, stream);
+    case STORE_F16: return launch_depth<__half, GELU>(s, x, y, z, partial, t, stream);
     }
     return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_thin(struct typed s, struct typed x, struct typed y, const void *z, float *partial, struct thin t,
+                                 cudaStream_t stream)
+{
+    if (t.way == THIN_NONE || !is_aligned(x.data, 16)) return cudaErrorInvalidValue;
+    if (t.gelu && t.way == THIN_UP && (!z || !is_aligned(z, 16))) return cudaErrorInvalidValue;
+    return t.gelu ? launch_type<true>(s, x, y, z, partial, t, stream) : launch_type<false>(s, x, y, z, partial, t, stream);
 }

@@ -8,7 +8,8 @@
  *     up        x = y^T s       the gradient of the map
  *     across    s = y x         the gradient of the filters
  *
- * Whichever way, all time goes into moving x once.
+ * Whichever way, all time goes into moving x once. Where x is an activation (BMM_ACT), its argument is what
+ * is moved, and GELU is applied to what was read.
  */
 #ifndef CUDA_THIN_H
 #define CUDA_THIN_H
@@ -17,13 +18,14 @@
 #include <stdint.h>
 
 enum thin_way { THIN_NONE, THIN_DOWN, THIN_UP, THIN_ACROSS };
-enum { THIN_ROWS = 4, THIN_LEAST = 256 /* places */, THIN_STEP = 256 /* places of a block at a time */ };
+enum { THIN_GELU = 32 /* the one depth that has an activation */, THIN_ROWS = 4, THIN_LEAST = 256 /* places */, THIN_STEP = 256 /* places of a block at a time */ };
 
 struct thin {
     enum thin_way way;
     int64_t batches, N, m, K;
     int64_t each, blocks; /* a batch is cut into so many pieces of so many places */
     bool add;             /* the result is added to */
+    bool gelu;            /* x is GELU's argument: it stands for gelu(x), and up makes the argument's gradient */
 };
 
 /* The batch's pieces. Across, each leaves a partial sum: some 2000 of them in all; the other ways
@@ -41,7 +43,7 @@ static inline void thin_cut(struct thin *t)
 /* Dense a [...,.,.], b and c of a BMM; way THIN_NONE: it is none of these. */
 static inline struct thin thin_of(bool ta, bool tb, int rank, const int64_t *a, const int64_t *b, const int64_t *c)
 {
-    struct thin t = {THIN_NONE, 1, 0, 0, 0, 0, 0, false};
+    struct thin t = {THIN_NONE, 1, 0, 0, 0, 0, 0, false, false};
     if (ta && tb) return t;
     t.way = tb ? THIN_DOWN : ta ? THIN_UP : THIN_ACROSS;
     for (int d = 0; d + 2 < rank; d++) t.batches *= c[d];

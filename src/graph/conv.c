@@ -129,14 +129,15 @@ static union attr full_attr(struct vjp *v, id x, id w)
     return a;
 }
 
-/* y = dF/d dy at (x, w), so <dy, y> = F(dy, x, w): dx = dF/dx and dw = dF/dw at dy. */
+/* y = dF/d dy at (x, w), so <dy, y> = F(dy, x, w): dx = dF/dx and dw = dF/dw at dy. dx comes last, as in
+ * vjp_linear: x may be dead by then. */
 void vjp_conv(struct vjp *v)
 {
     id dy = v->dout[0], x = v->in[0], w = v->in[1];
     const union attr a = full_attr(v, x, w);
-    if (v->need[0]) v->din[0] = emit(v, OP_CONV_DX, &a, dy, w);
     if (v->need[1]) v->din[1] = emit(v, OP_CONV_DW, &a, dy, x);
     if (v->need[2]) v->din[2] = vjp_sum_to(v, dy, v->in[2]);
+    if (v->need[0]) v->din[0] = emit(v, OP_CONV_DX, &a, dy, w);
 }
 
 /* Here the result is F's x and the input its dy: with the result's gradient g,
@@ -145,9 +146,9 @@ void vjp_conv_dx(struct vjp *v)
 {
     id g = v->dout[0], in = v->in[0], w = v->in[1];
     const union attr a = full_attr(v, g, w);
-    if (v->need[0]) v->din[0] = emit(v, OP_CONV, &a, g, w);
     if (v->need[1]) v->din[1] = emit(v, OP_CONV_DW, &a, in, g);
     if (v->need[2]) v->din[2] = vjp_sum_to(v, g, v->in[2]);
+    if (v->need[0]) v->din[0] = emit(v, OP_CONV, &a, g, w);
 }
 
 /* --- costs -------------------------------------------------------------------------------- */

@@ -76,6 +76,21 @@ struct cost cost_bmm(const struct tensor *const *in, const struct tensor *const 
     return (struct cost){2.0 * (double)tensor_elements(out[0]) * k, bytes_of(in, 3) + bytes_of(out, 1)};
 }
 
+/* An activation takes about ten, its slope too. */
+struct cost cost_bmm_act(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    (void)attr;
+    return (struct cost){2.0 * (double)tensor_elements(out[0]) * (double)tensor_last(in[0]) + 10.0 * (double)tensor_elements(in[1]),
+                         bytes_of(in, 2) + bytes_of(out, 1)};
+}
+
+struct cost cost_bmm_act_bwd(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+{
+    (void)attr;
+    return (struct cost){4.0 * (double)tensor_elements(in[0]) * (double)tensor_last(in[1]) + 20.0 * (double)tensor_elements(in[2]),
+                         bytes_of(in, 3) + bytes_of(out, 2) + bytes_of(in + 2, 1)};
+}
+
 /* 1 + 2 + .. + n; 0 for a negative n. */
 static double triangle(double n) { return n > 0 ? n * (n + 1) / 2 : 0; }
 

@@ -109,6 +109,18 @@ void infer_bmm(struct infer *f)
     REQUIRE(takes_sum(acc, &f->out[0]), "the accumulator does not fit the product");
 }
 
+void infer_bmm_act(struct infer *f)
+{
+    const struct tensor *a = f->in[0], *z = f->in[1];
+    const int rank = a->rank;
+    REQUIRE(rank >= 2 && z->rank == rank, "both need two dimensions or more, and equally many; they have %d and %d", rank, z->rank);
+    REQUIRE(f->attr->act.kind < ACT_KINDS, "activation %d", f->attr->act.kind);
+    for (int i = 0; i < rank; i++)
+        REQUIRE(i == rank - 2 || a->dim[i] == z->dim[i], "dimension %d is %lld in a and %lld in z", i, (long long)a->dim[i], (long long)z->dim[i]);
+    set(&f->out[0], statistic(a), rank, a->dim);
+    f->out[0].dim[rank - 1] = z->dim[rank - 2];
+}
+
 /* The target's dimensions, from the last one on, are x's or 1. */
 void infer_sum_to(struct infer *f)
 {

@@ -65,9 +65,20 @@ static id add_rows(struct graph *g, id a, id b)
 /* Who looks (q) at what (k, v), each [rows,length,C] and not yet projected. */
 struct look {
     id q, k, v;
+    id q_places, k_places; /* added to q, and to k; 0: nothing */
     id mask;            /* f32 [rows of k,length of k]; 0: none */
     int64_t downsample; /* of the width within */
 };
+
+/* (x + places) w^T + bias. A projection is linear, so places, the same for all rows, are projected by
+ * themselves and added behind it: the sum, as large as x, need not exist. */
+static id project(struct graph *g, id x, id places, const char *prefix, const char *name, int64_t inner)
+{
+    id y = layer_linear(g, x, prefix, name, inner);
+    if (!y || !places) return y;
+    const struct node *n = node_at(g, tensor_at(g, y)->node);
+    return op_add(g, y, op_linear(g, places, n->in[1], 0));
+}
 
 static id attend(const struct sam_build *b, const char *layer, const char *name, struct look l)
 {
@@ -76,8 +87,8 @@ static id attend(const struct sam_build *b, const char *layer, const char *name,
     const int64_t inner = c->hidden / l.downsample, D = inner / c->heads;
     char prefix[112];
     snprintf(prefix, sizeof prefix, "%s%s.", layer, name);
-    id q = layer_linear(g, l.q, prefix, "q_proj", inner);
-    id k = layer_linear(g, l.k, prefix, "k_proj", inner);
+    id q = project(g, l.q, l.q_places, prefix, "q_proj", inner);
+    id k = project(g, l.k, l.k_places, prefix, "k_proj", inner);
     id v = layer_linear(g, l.v, prefix, "v_proj", inner);
     if (!q || !k || !v) return 0;
     if (rows(g, q) < rows(g, k)) q = op_repeat(g, q, k);
@@ -101,7 +112,7 @@ static void look_at_itself(const struct sam_build *b, const char *layer, struct 
 {
     struct graph *g = b->g;
     id x = first ? t->tokens : op_add(g, t->tokens, t->first);
-    id o = attend(b, layer, "self_attn", (struct look){x, x, t->tokens, t->mask, 1});
+    id o = attend(b, layer, "self_attn", (struct look){.q = x, .k = x, .v = t->tokens, .mask = t->mask, .downsample = 1});
     t->tokens = layer_norm(g, first ? o : op_add(g, t->tokens, o), layer, "layer_norm1", b->c->decoder.eps);
 }
 
@@ -117,9 +128,8 @@ static void decoder_layer(const struct sam_build *b, struct two_way *t, int64_t 
     look_at_itself(b, layer, t, i == 0);
     graph_scope_pop(g, part);
     part = graph_scope_push(g, "cross_attn_token_to_image", 0);
-    id placed = op_add(g, t->keys, t->places);
-    id o = attend(b, layer, "cross_attn_token_to_image",
-                  (struct look){op_add(g, t->tokens, t->first), placed, t->keys, 0, LAYER_DOWNSAMPLE});
+    struct look look = {.q = op_add(g, t->tokens, t->first), .k = t->keys, .v = t->keys, .k_places = t->places, .downsample = LAYER_DOWNSAMPLE};
+    id o = attend(b, layer, "cross_attn_token_to_image", look);
     t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm2", c->eps);
     graph_scope_pop(g, part);
     part = graph_scope_push(g, "mlp", 0);
@@ -128,8 +138,9 @@ static void decoder_layer(const struct sam_build *b, struct two_way *t, int64_t 
     t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm3", c->eps);
     graph_scope_pop(g, part);
     part = graph_scope_push(g, "cross_attn_image_to_token", 0);
-    o = attend(b, layer, "cross_attn_image_to_token",
-               (struct look){placed, op_add(g, t->tokens, t->first), t->tokens, t->mask, LAYER_DOWNSAMPLE});
+    look = (struct look){.q = t->keys, .k = op_add(g, t->tokens, t->first), .v = t->tokens, .q_places = t->places, .mask = t->mask,
+                         .downsample = LAYER_DOWNSAMPLE};
+    o = attend(b, layer, "cross_attn_image_to_token", look);
     t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
     graph_scope_pop(g, part);
     graph_scope_pop(g, outer);
@@ -140,7 +151,8 @@ static void transform(const struct sam_build *b, struct two_way *t)
     struct graph *g = b->g;
     for (int64_t i = 0; i < b->c->decoder.layers; i++) decoder_layer(b, t, i);
     id outer = graph_scope_push(g, ROOT "transformer", 0);
-    struct look last = {op_add(g, t->tokens, t->first), op_add(g, t->keys, t->places), t->keys, 0, b->c->decoder.downsample};
+    struct look last = {.q = op_add(g, t->tokens, t->first), .k = t->keys, .v = t->keys, .k_places = t->places,
+                        .downsample = b->c->decoder.downsample};
     id o = attend(b, ROOT "transformer.", "final_attn_token_to_image", last);
     t->tokens = layer_norm(g, op_add(g, t->tokens, o), ROOT "transformer.", "layer_norm_final_attn", FINAL_EPS);
     graph_scope_pop(g, outer);
@@ -200,7 +212,7 @@ static id filters(const struct sam_build *b, id tokens, int64_t first, int64_t c
     return joined;
 }
 
-/* Four times as many places each way, an eighth of the channels. */
+/* Four times as many places each way, an eighth of the channels; the last activation is the filters' matter. */
 static id upscale(const struct sam_build *b, id keys)
 {
     const int64_t C = b->c->decoder.hidden;
@@ -209,17 +221,17 @@ static id upscale(const struct sam_build *b, id keys)
     id x = op_reshape(g, keys, 4, (int64_t[]){rows(g, keys), b->grid, b->grid, C});
     x = layer_upscale(g, x, ROOT, "upscale_conv1", C / 4, 2);
     x = op_act(g, layer_norm(g, x, ROOT, "upscale_layer_norm", UPSCALE_EPS), ACT_GELU);
-    return op_act(g, layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2), ACT_GELU);
+    return layer_upscale(g, x, ROOT, "upscale_conv2", C / 8, 2);
 }
 
-/* filters [rows,K,c] . maps [rows,h,h,c] = [rows,K,h,h]. */
+/* filters [rows,K,c] . gelu(maps [rows,h,h,c]) = [rows,K,h,h]. */
 static id apply(struct graph *g, id filters, id maps)
 {
     if (!filters || !maps) return 0;
     const struct tensor m = *tensor_at(g, maps);
     const int64_t K = length(g, filters);
     maps = op_reshape(g, maps, 3, (int64_t[]){m.dim[0], m.dim[1] * m.dim[2], m.dim[3]});
-    id logits = op_bmm(g, filters, maps, false, true, m.dtype);
+    id logits = op_apply(g, OP_BMM_ACT, &(union attr){.act = {ACT_GELU}}, (id[]){filters, maps}, 2);
     return op_reshape(g, logits, 4, (int64_t[]){m.dim[0], K, m.dim[1], m.dim[2]});
 }
 

@@ -38,16 +38,8 @@ static id distances(const struct sam_build *b, const char *layer, const char *na
     return op_reshape(b->g, line, 2, (int64_t[]){2 * size - 1, D});
 }
 
-/* Queries, keys or values: one third of a matrix that is published as a whole. */
-static id third(const struct sam_build *b, id x, id w, id bias, int i)
-{
-    const struct sam_vision *c = &b->c->vision;
-    const struct tensor in = *tensor_at(b->g, x);
-    id part = op_slice(b->g, w, 0, i * c->hidden, c->hidden);
-    id shift = bias ? op_slice(b->g, bias, 0, i * c->hidden, c->hidden) : 0;
-    return op_reshape(b->g, op_linear(b->g, x, part, shift), 4,
-                      (int64_t[]){in.dim[0], in.dim[1] * in.dim[2], c->heads, c->hidden / c->heads});
-}
+/* Queries, keys or values, [B,T,heads,D]: one third of what one product by a matrix published as a whole made. */
+static id third(const struct sam_build *b, id qkv, int i) { return op_slice(b->g, qkv, 2, i * b->c->vision.heads, b->c->vision.heads); }
 
 /* x [B,grid,grid,C]: all places attend to each other, or (window) within squares of so many by so many.
  * A grid that squares do not fill is thought to go on with zeros, whose keys and values are the bias. */
@@ -61,7 +53,8 @@ static id attend(const struct sam_build *b, id x, const char *layer, int64_t win
     const int64_t B = tensor_at(b->g, x)->dim[0], side = tensor_at(b->g, x)->dim[1];
     id w = layer_param(b->g, layer, "attn.qkv.weight", 2, (int64_t[]){wide, c->hidden}, sqrt(1 / (3.0 * (double)c->hidden)));
     id bias = c->qkv_bias ? layer_param(b->g, layer, "attn.qkv.bias", 1, &wide, 0) : 0;
-    id q = third(b, x, w, bias, 0), k = third(b, x, w, bias, 1), v = third(b, x, w, bias, 2);
+    id qkv = op_reshape(b->g, op_linear(b->g, x, w, bias), 4, (int64_t[]){B, side * side, 3 * c->heads, D});
+    id q = third(b, qkv, 0), k = third(b, qkv, 1), v = third(b, qkv, 2);
     id o;
     if (!c->relative) {
         o = op_attention(b->g, q, k, v, scale, false);

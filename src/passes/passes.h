@@ -4,7 +4,7 @@
  *
  *     precision -> fuse -> chunk -> differentiate -> join -> accumulate -> recompute
  *               -> selective -> trim -> optimizer -> loss_scale -> fused_step -> offload
- *               -> handover -> reuse
+ *               -> handover -> inlay -> reuse
  */
 #ifndef PASSES_H
 #define PASSES_H
@@ -121,7 +121,7 @@ bool optimizer_parse(const char *text, struct settings *out);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
 pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_join, pass_accumulate, pass_recompute, pass_selective, pass_trim,
-    pass_optimizer, pass_loss_scale, pass_fused_step, pass_offload, pass_handover, pass_reuse;
+    pass_optimizer, pass_loss_scale, pass_fused_step, pass_offload, pass_handover, pass_inlay, pass_reuse;
 
 /* Something is computed in f16, so the loss is scaled (loss_scale.c). */
 bool settings_scale_loss(const struct settings *s);

@@ -15,7 +15,7 @@ static const struct {
     {"selective", pass_selective},         {"trim", pass_trim},             {"optimizer", pass_optimizer},
     {"loss_scale", pass_loss_scale},       {"fused step", pass_fused_step}, {"offload", pass_offload},
     {"handover", pass_handover},
-    {"reuse", pass_reuse},
+    {"inlay", pass_inlay},                 {"reuse", pass_reuse},
 };
 
 /* As many bytes as the step's batch has, when its storages are as large as they become. */
