@@ -57,7 +57,7 @@ ifeq ($(CUDA),1)
   endif
   CUDA_OBJS := $(CUDA_CS:src/%.c=$(BUILD)/%.o) $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(wildcard src/cuda/*.cu))
   CUDA_LIBS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lstdc++
-  NVFLAGS   := -O3 -std=c++17 $(if $(filter all,$(CUDA_ARCH)),,-lineinfo) -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
+  NVFLAGS   := -O1 -std=c++17 $(if $(filter all,$(CUDA_ARCH)),,-lineinfo) -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
 

@@ -49,6 +49,13 @@ template <typename S, int M, int V> static __device__ void load_filters_as(float
         for (int v = 0; v < V; v++) f[i][v] = i < t.m ? to_float(s[i * t.K + v]) : 0.0f;
 }
 
+template <int M, int V> static __device__ void load_once(float (&f)[M][V], typed s, const thin &t, int64_t at)
+{
+    if (s.type == STORE_F32) load_filters_as(f, static_cast<const float *>(s.data) + at, t);
+    else if (s.type == STORE_BF16) load_filters_as(f, static_cast<const __nv_bfloat16 *>(s.data) + at, t);
+    else load_filters_as(f, static_cast<const __half *>(s.data) + at, t);
+}
+
 template <typename T, int K, int M, int V>
 static __device__ void load_filters(float (&f)[M][V], typed s, const lanes<T, K> &at, const thin &t, int64_t batch)
 {
@@ -59,10 +66,7 @@ static __device__ void load_filters(float (&f)[M][V], typed s, const lanes<T, K>
 #pragma unroll
             for (int v = 0; v < V; v++) f[i][v] = i < t.m ? element(s, (batch * t.m + i) * t.K + channel + v) : 0.0f;
     } else {
-        const int64_t first = batch * t.m * t.K + channel;
-        if (s.type == STORE_F32) load_filters_as(f, static_cast<const float *>(s.data) + first, t);
-        else if (s.type == STORE_BF16) load_filters_as(f, static_cast<const __nv_bfloat16 *>(s.data) + first, t);
-        else load_filters_as(f, static_cast<const __half *>(s.data) + first, t);
+        load_once(f, s, t, batch * t.m * t.K + channel);
     }
 }
 
@@ -136,6 +140,32 @@ template <typename T, int K, int M, bool GELU> static __global__ void down_kerne
             if (i >= t.m || n >= p.end) continue;
             if (t.add) sum[0] += element(y, to);
             store<1>(y, to, sum);
+        }
+    }
+}
+
+/* The same at other depths, row by row. */
+template <typename T, int K> static __global__ void down_any_kernel(typed y, typed s, const T *x, thin t)
+{
+    constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
+    const lanes<T, K> at;
+    const span p = span_of(t);
+    for (int64_t first = p.first; first < p.end; first += BLOCK) {
+        pack<T, V> c[L];
+        load_places(c, x, at, t, p, first);
+        const int64_t n = first + at.sub * R + at.group;
+#pragma unroll 1
+        for (int64_t row = p.batch * t.m; row < (p.batch + 1) * t.m; row++) {
+            float f[1][V], part[L] = {};
+            load_once(f, s, t, row * K + at.sub * V);
+#pragma unroll
+            for (int u = 0; u < L; u++)
+#pragma unroll
+                for (int v = 0; v < V; v++) part[u] = fmaf(f[0][v], to_float(c[u].at[v]), part[u]);
+            float sum[1] = {gather(part, at.sub)};
+            if (n >= p.end) continue;
+            if (t.add) sum[0] += element(y, row * t.N + n);
+            store<1>(y, row * t.N + n, sum);
         }
     }
 }
@@ -245,8 +275,10 @@ static void launch(typed s, typed x, typed y, const void *z, float *partial, con
 {
     const unsigned grid = (unsigned)(t.batches * t.blocks);
     T *places = static_cast<T *>(x.data);
-    if (t.way == THIN_DOWN) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
-    else if (t.way == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(places, y, s, static_cast<const T *>(z), t);
+    if (t.way == THIN_DOWN) {
+        if constexpr (K == THIN_GELU) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
+        else down_any_kernel<T, K><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
+    } else if (t.way == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(places, y, s, static_cast<const T *>(z), t);
     else {
         across_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(partial, y, places, t);
         const unsigned ends = (unsigned)((t.batches * t.m * t.K + BLOCK - 1) / BLOCK);
