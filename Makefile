@@ -29,16 +29,24 @@ SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)
 
 # CUDA: on where nvcc is found, `make CUDA=0` forces it off. The device is a plug-in
 # beside the program (src/cuda/cuda.h); the planning half, plan*.c, is in every build.
-# Machine code for the cards that people have and PTX for the rest, of compute_90 and not of a
-# newer one: 10.0 and 10.3 read it as well as what comes after 12.0. Cards that have the same
-# instructions share one PTX, which saves the compiler half its work.
-# `make CUDA_ARCH=sm_90`, or a list, is for one's own cards, in a third of the time.
-CUDA_CODE_all := -gencode=arch=compute_75,code=sm_75 \
-                 -gencode=arch=compute_80,code=[sm_80,sm_86,sm_89] \
-                 -gencode=arch=compute_90,code=[sm_90,sm_120,compute_90] --compress-mode=size
-CUDA_CODE      = $(or $(CUDA_CODE_$(CUDA_ARCH)),$(foreach a,$(CUDA_ARCH),-gencode=arch=$(a:sm_%=compute_%),code=[$(a),$(a:sm_%=compute_%)]))
+# Machine code for the cards that people have and PTX for the rest: what comes after 9.0 and is not
+# 12.0 reads it. What the compiler need not do twice it does once:
+#   - cards that have the same instructions share one PTX. Only in CUDA_BF16, where bf16 is read at the
+#     speed of memory, do 9.0 and later, which have an instruction for it, have their own;
+#   - 8.6 runs the machine code of 8.0 except in CUDA_TENSOR, and 8.9 that of 8.6, whose bytes are the same.
+# `make CUDA_ARCH=sm_90`, or a list, is for one's own cards, in a third of the time and with lines
+# for a profiler.
+CUDA_BF16     := attention_few_mma.cu elementwise.cu norm_packs.cu sums.cu thin.cu
+CUDA_TENSOR   := attention_fast%.cu attention_few_mma.cu attention_window_bwd.cu attention_window_fast.cu
+CUDA_OF_8      = sm_80$(if $(filter $(CUDA_TENSOR),$(notdir $1)),$(comma)sm_86)
+CUDA_FAT       = -gencode=arch=compute_75,code=sm_75 $(if $(filter $(CUDA_BF16),$(notdir $1)), \
+                   -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)] -gencode=arch=compute_90$(comma)code=[sm_90$(comma)sm_120$(comma)compute_90], \
+                   -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)$(comma)sm_90$(comma)sm_120$(comma)compute_80]) \
+                   -Xfatbin=-compress-all --compress-mode=balance
+CUDA_OWN       = $(foreach a,$(CUDA_ARCH),-gencode=arch=$(a:sm_%=compute_%),code=[$(a),$(a:sm_%=compute_%)])
 # Instructions that no other card has, later ones included: *hopper*.cu is for 9.0 alone.
-CUDA_CODE_OF   = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90a$(comma)code=sm_90a,$(CUDA_CODE))
+CUDA_HOPPER    = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90a$(comma)code=sm_90a)
+CUDA_CODE_OF   = $(or $(CUDA_HOPPER),$(if $(filter all,$(CUDA_ARCH)),$(CUDA_FAT),$(CUDA_OWN)))
 comma         := ,
 NVCC      ?= $(shell command -v nvcc)
 CUDA      ?= $(if $(NVCC),1,0)
@@ -52,7 +60,7 @@ ifeq ($(CUDA),1)
   endif
   CUDA_OBJS := $(CUDA_CS:src/%.c=$(BUILD)/%.o) $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(wildcard src/cuda/*.cu))
   CUDA_LIBS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lstdc++
-  NVFLAGS   := -O3 -std=c++17 -lineinfo -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
+  NVFLAGS   := -O1 -std=c++17 $(if $(filter all,$(CUDA_ARCH)),,-lineinfo) -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
 
@@ -120,7 +128,7 @@ $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
 	$(NVCC) $(call CUDA_CODE_OF,$<) $(NVFLAGS) -c $< -o $@
 # Changes when CUDA_ARCH does: objects for other cards are others.
 $(BUILD)/cuda-code: always
-	@mkdir -p $(@D) && echo '$(CUDA_CODE) $(NVFLAGS)' | cmp -s - $@ || echo '$(CUDA_CODE) $(NVFLAGS)' >$@
+	@mkdir -p $(@D) && echo '$(call CUDA_CODE_OF,) $(NVFLAGS)' | cmp -s - $@ || echo '$(call CUDA_CODE_OF,) $(NVFLAGS)' >$@
 
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 $(BUILD)/tests/%: tests/%.c $(LIB)

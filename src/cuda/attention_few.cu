@@ -37,18 +37,12 @@ template <typename T, int V> struct piece {
     pack<T, WIDE> at[COUNT];
 };
 
-template <typename T, int V> static __device__ void read(piece<T, V> &x, const T *from, bool live)
+template <typename T, int V> static __device__ void read_as(float (&to)[V], const T *from)
 {
     using P = pack<T, piece<T, V>::WIDE>;
+    piece<T, V> x;
 #pragma unroll
-    for (int i = 0; i < x.COUNT; i++) {
-        if (live) x.at[i] = reinterpret_cast<const P *>(from)[i];
-        else x.at[i] = P{};
-    }
-}
-
-template <typename T, int V> static __device__ void spread(float (&to)[V], const piece<T, V> &x)
-{
+    for (int i = 0; i < x.COUNT; i++) x.at[i] = reinterpret_cast<const P *>(from)[i];
 #pragma unroll
     for (int i = 0; i < V; i++) to[i] = to_float(x.at[i / x.WIDE].at[i % x.WIDE]);
 }
@@ -61,6 +55,27 @@ template <typename T, int V> static __device__ void write(T *to, const float (&x
     for (int i = 0; i < V; i++) y.at[i / y.WIDE].at[i % y.WIDE] = from_float<T>(x[i] * factor);
 #pragma unroll
     for (int i = 0; i < y.COUNT; i++) reinterpret_cast<P *>(to)[i] = y.at[i];
+}
+
+/* The type is asked at each access, the same for all threads: what is between accesses is f32 anyway, and a
+ * kernel for each type would be three times the code. From element `from` of row t of head h on. */
+template <int V>
+static __device__ void read(float (&to)[V], enum store type, const few_rows &x, int64_t b, int64_t t, int64_t h, int from, bool live)
+{
+#pragma unroll
+    for (int i = 0; i < V; i++) to[i] = 0;
+    if (!live) return;
+    if (type == STORE_F32) read_as(to, row_at<float>(x, b, t, h) + from);
+    else if (type == STORE_BF16) read_as(to, row_at<__nv_bfloat16>(x, b, t, h) + from);
+    else read_as(to, row_at<__half>(x, b, t, h) + from);
+}
+
+template <int V>
+static __device__ void write(enum store type, const few_rows &to, int64_t b, int64_t t, int64_t h, int from, const float (&x)[V], float factor)
+{
+    if (type == STORE_F32) write(row_at<float>(to, b, t, h) + from, x, factor);
+    else if (type == STORE_BF16) write(row_at<__nv_bfloat16>(to, b, t, h) + from, x, factor);
+    else write(row_at<__half>(to, b, t, h) + from, x, factor);
 }
 
 /* --- who does what --------------------------------------------------------------------------- */
@@ -130,17 +145,15 @@ template <int V> static __device__ void take(float (&x)[V], const float4 *tile, 
 }
 
 /* Items first .. first+count of x, times factor. */
-template <typename T, int N, int V>
+template <int N, int V>
 static __device__ void fill(float4 *tile, const few_rows &x, const few_attention &a, const share &w, int first, int count, float factor)
 {
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
         const int n = i / WARP, c = i % WARP;
         const place p = place_of<V>(a, w.group, c);
         const bool live = p.live && p.row == 0 && n < count;
-        piece<T, V> y;
         float e[V];
-        read(y, row_at<T>(x, w.b, first + n, p.head) + p.from, live);
-        spread(e, y);
+        read(e, a.type, x, w.b, first + n, p.head, p.from, live);
         put(tile, n, c, e, factor);
     }
 }
@@ -215,7 +228,7 @@ template <typename F> static __device__ float4 met(const few_attention &a, const
 
 /* The block's sum of x, [N,V] to a lane, goes out: into the split's part of `partial` [splits,B,count of all,H,D]
  * or, with one split, into `to`. The block's items are first .. first+count of `all`. */
-template <typename T, int N, int V>
+template <int N, int V>
 static __device__ void give(float (&x)[N * V], float4 *room, const few_attention &a, const share &w, const few_rows &to, float *partial,
                             int splits, int first, int count, int all, float factor)
 {
@@ -228,7 +241,7 @@ static __device__ void give(float (&x)[N * V], float4 *room, const few_attention
         if (c >= pieces || !p.live || n >= count) continue;
         const float4 y = met<adding>(a, room, j, c);
         const float four[4] = {y.x * factor, y.y * factor, y.z * factor, y.w * factor};
-        if (splits == 1) write(row_at<T>(to, w.b, first + n, p.head) + from, four, 1.0f);
+        if (splits == 1) write(a.type, to, w.b, first + n, p.head, from, four, 1.0f);
         else write(partial + (((w.split * (int64_t)a.B + w.b) * all + first + n) * a.H + p.head) * a.D + from, four, 1.0f);
     }
 }
@@ -270,14 +283,14 @@ template <int N> static __device__ row_sum soften(float (&s)[N])
     return x;
 }
 
-template <typename T, int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_forward(const few_attention a)
+template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_forward(const few_attention a)
 {
     __shared__ float4 keys[N * V / 4 * WARP], values[N * V / 4 * WARP];
     const share w = share_of(a, 1, a.cut.splits, a.cut.split_rows);
     const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
     float bias[N];
-    fill<T, N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
-    fill<T, N, V>(values, a.v, a, w, 0, a.S, 1.0f);
+    fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
+    fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
 #pragma unroll
     for (int n = 0; n < N; n++) bias[n] = score_bias(a, w.b, n);
     __syncthreads();
@@ -286,9 +299,7 @@ template <typename T, int N, int V, int R> __global__ void __launch_bounds__(THR
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int t = row_of(a, p, base, r);
-            piece<T, V> x;
-            read(x, row_at<T>(a.q, w.b, t, p.head) + p.from, p.live && t < w.end);
-            spread(q[r], x);
+            read(q[r], a.type, a.q, w.b, t, p.head, p.from, p.live && t < w.end);
 #pragma unroll
             for (int i = 0; i < V; i++) o[r][i] = 0;
         }
@@ -321,7 +332,7 @@ template <typename T, int N, int V, int R> __global__ void __launch_bounds__(THR
             const int t = row_of(a, p, base, r);
             if (!p.live || t >= w.end) continue;
             const bool empty = sums[r].sum == 0;
-            write(row_at<T>(a.o, w.b, t, p.head) + p.from, o[r], empty ? 0.0f : 1 / sums[r].sum);
+            write(a.type, a.o, w.b, t, p.head, p.from, o[r], empty ? 0.0f : 1 / sums[r].sum);
             if (p.from == 0)
                 a.lse[w.b * a.lse_sample + p.head * a.lse_head + t * a.lse_token] =
                     empty ? -CUDART_INF_F : (sums[r].top + log2f(sums[r].sum)) * LN2;
@@ -330,15 +341,15 @@ template <typename T, int N, int V, int R> __global__ void __launch_bounds__(THR
 }
 
 /* All keys are here, so p comes from the scores and rowsum(do * o) from p: neither lse nor o is read. */
-template <typename T, int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_backward(const few_attention a)
+template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_backward(const few_attention a)
 {
     __shared__ float4 room[FEW_WARPS / 2 * N * V / 4 * WARP];
     float4 *keys = room, *values = room + N * V / 4 * WARP;
     const share w = share_of(a, 1, a.cut.splits, a.cut.split_rows);
     const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
     float dk[N * V], dv[N * V];
-    fill<T, N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
-    fill<T, N, V>(values, a.v, a, w, 0, a.S, 1.0f);
+    fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
+    fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
 #pragma unroll
     for (int i = 0; i < N * V; i++) dk[i] = dv[i] = 0;
     __syncthreads();
@@ -348,11 +359,8 @@ template <typename T, int N, int V, int R> __global__ void __launch_bounds__(THR
         for (int r = 0; r < R; r++) {
             const int t = row_of(a, p, base, r);
             const bool live = p.live && t < w.end;
-            piece<T, V> x, y;
-            read(x, row_at<T>(a.q, w.b, t, p.head) + p.from, live);
-            read(y, row_at<T>(a.dout, w.b, t, p.head) + p.from, live);
-            spread(q[r], x);
-            spread(dout[r], y);
+            read(q[r], a.type, a.q, w.b, t, p.head, p.from, live);
+            read(dout[r], a.type, a.dout, w.b, t, p.head, p.from, live);
 #pragma unroll
             for (int i = 0; i < V; i++) dq[r][i] = 0;
         }
@@ -394,11 +402,11 @@ template <typename T, int N, int V, int R> __global__ void __launch_bounds__(THR
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int t = row_of(a, p, base, r);
-            if (p.live && t < w.end) write(row_at<T>(a.dq, w.b, t, p.head) + p.from, dq[r], LN2); /* k has log2(e) */
+            if (p.live && t < w.end) write(a.type, a.dq, w.b, t, p.head, p.from, dq[r], LN2); /* k has log2(e) */
         }
     }
-    give<T, N, V>(dk, room, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.S, a.scale);
-    give<T, N, V>(dv, room, a, w, a.dv, a.other, a.cut.splits, 0, a.S, a.S, 1.0f);
+    give<N, V>(dk, room, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.S, a.scale);
+    give<N, V>(dv, room, a, w, a.dv, a.other, a.cut.splits, 0, a.S, a.S, 1.0f);
 }
 
 /* --- few queries -------------------------------------------------------------------------------- */
@@ -445,30 +453,27 @@ static __device__ void queries_meet(const few_attention &a, const share &w, cons
         }
 }
 
-template <typename T, int N, int V, int R> __global__ void __launch_bounds__(THREADS) queries_forward(const few_attention a)
+template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) queries_forward(const few_attention a)
 {
     __shared__ float4 room[FEW_WARPS / 2 * N * V / 4 * WARP];
     const share w = share_of(a, a.cut.tiles, a.cut.splits, a.cut.split_rows);
     const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
     const int first = w.tile * N, count = min(N, a.T - first);
     float top[N], sum[N], o[N * V];
-    fill<T, N, V>(room, a.q, a, w, first, count, a.scale * LOG2E);
+    fill<N, V>(room, a.q, a, w, first, count, a.scale * LOG2E);
 #pragma unroll
     for (int n = 0; n < N; n++) top[n] = -CUDART_INF_F, sum[n] = 0;
 #pragma unroll
     for (int i = 0; i < N * V; i++) o[i] = 0;
     __syncthreads();
     for (int base = w.begin; base < w.end; base += turn_of<R>(a)) {
-        piece<T, V> keys[R], values[R];
-        float k[R][V], s[R][N];
+        float k[R][V], v[R][V], s[R][N];
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int row = row_of(a, p, base, r);
-            read(keys[r], row_at<T>(a.k, w.b, row, p.head) + p.from, p.live && row < w.end);
-            read(values[r], row_at<T>(a.v, w.b, row, p.head) + p.from, p.live && row < w.end);
+            read(k[r], a.type, a.k, w.b, row, p.head, p.from, p.live && row < w.end);
+            read(v[r], a.type, a.v, w.b, row, p.head, p.from, p.live && row < w.end);
         }
-#pragma unroll
-        for (int r = 0; r < R; r++) spread(k[r], keys[r]);
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float q[V];
@@ -497,17 +502,14 @@ template <typename T, int N, int V, int R> __global__ void __launch_bounds__(THR
             for (int i = 0; i < V; i++) o[n * V + i] *= shrink;
         }
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            float v[V];
-            spread(v, values[r]);
+        for (int r = 0; r < R; r++)
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
-                for (int i = 0; i < V; i++) o[n * V + i] += s[r][n] * v[i];
-        }
+                for (int i = 0; i < V; i++) o[n * V + i] += s[r][n] * v[r][i];
     }
     queries_meet<N, V>(a, w, p, room, top, sum, o, first, count);
-    give<float, N, V>(o, room, a, w, few_rows{}, a.partial, 0, first, count, a.T, 1.0f);
+    give<N, V>(o, room, a, w, few_rows{}, a.partial, 0, first, count, a.T, 1.0f);
 }
 
 /* o and lse from those of the splits. */
@@ -535,20 +537,17 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(cons
 
 /* A tile of queries and their gradients; lse in powers of two and rowsum(do * o). A query that sees nothing, or
  * that is not there, has an lse of inf: p is 0. */
-template <typename T, int N, int V>
+template <int N, int V>
 static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const few_attention &a, const share &w, int first, int count)
 {
-    fill<T, N, V>(queries, a.q, a, w, first, count, a.scale * LOG2E);
+    fill<N, V>(queries, a.q, a, w, first, count, a.scale * LOG2E);
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
         const int n = i / WARP, c = i % WARP;
         const place p = place_of<V>(a, w.group, c);
         const bool live = p.live && p.row == 0 && n < count;
-        piece<T, V> x, y;
         float dout[V], o[V];
-        read(x, row_at<T>(a.dout, w.b, first + n, p.head) + p.from, live);
-        read(y, row_at<T>(a.o, w.b, first + n, p.head) + p.from, live);
-        spread(dout, x);
-        spread(o, y);
+        read(dout, a.type, a.dout, w.b, first + n, p.head, p.from, live);
+        read(o, a.type, a.o, w.b, first + n, p.head, p.from, live);
         put(douts, n, c, dout, 1.0f);
         float delta[1] = {dot(dout, o)};
         across(delta, a.cut.lanes);
@@ -559,7 +558,7 @@ static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums
 }
 
 /* With DQ a block has one tile of queries; without, it goes through all of them. */
-template <typename T, int N, int V, int R, bool DQ, bool DKV>
+template <int N, int V, int R, bool DQ, bool DKV>
 __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention a, int splits, int64_t split_rows)
 {
     constexpr int TILE = N * V / 4 * WARP, MEETING = FEW_WARPS / 2 * TILE;
@@ -572,18 +571,15 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
     float dq[N * V];
 #pragma unroll
     for (int i = 0; i < N * V; i++) dq[i] = 0;
-    if (DQ) fill_queries<T, N, V>(queries, douts, sums, a, w, w.tile * N, min(N, a.T - w.tile * N));
+    if (DQ) fill_queries<N, V>(queries, douts, sums, a, w, w.tile * N, min(N, a.T - w.tile * N));
     __syncthreads();
     for (int base = w.begin; base < w.end; base += turn_of<R>(a)) {
         float k[R][V], v[R][V], dk[R][V], dv[R][V], bias[R];
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int row = row_of(a, p, base, r);
-            piece<T, V> x, y;
-            read(x, row_at<T>(a.k, w.b, row, p.head) + p.from, p.live && row < w.end);
-            read(y, row_at<T>(a.v, w.b, row, p.head) + p.from, p.live && row < w.end);
-            spread(k[r], x);
-            spread(v[r], y);
+            read(k[r], a.type, a.k, w.b, row, p.head, p.from, p.live && row < w.end);
+            read(v[r], a.type, a.v, w.b, row, p.head, p.from, p.live && row < w.end);
             bias[r] = row < w.end ? score_bias(a, w.b, row) : -CUDART_INF_F;
 #pragma unroll
             for (int i = 0; i < V; i++) dk[r][i] = dv[r][i] = 0;
@@ -591,7 +587,7 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
         for (int tile = w.tile; tile < last; tile++) {
             if (!DQ) {
                 __syncthreads();
-                fill_queries<T, N, V>(queries, douts, sums, a, w, tile * N, min(N, a.T - tile * N));
+                fill_queries<N, V>(queries, douts, sums, a, w, tile * N, min(N, a.T - tile * N));
                 __syncthreads();
             }
 #pragma unroll
@@ -618,11 +614,11 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
         for (int r = 0; r < R; r++) {
             const int row = row_of(a, p, base, r);
             if (!DKV || !p.live || row >= w.end) continue;
-            write(row_at<T>(a.dk, w.b, row, p.head) + p.from, dk[r], LN2); /* q has log2(e) */
-            write(row_at<T>(a.dv, w.b, row, p.head) + p.from, dv[r], 1.0f);
+            write(a.type, a.dk, w.b, row, p.head, p.from, dk[r], LN2); /* q has log2(e) */
+            write(a.type, a.dv, w.b, row, p.head, p.from, dv[r], 1.0f);
         }
     }
-    if (DQ) give<T, N, V>(dq, room, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T, a.scale);
+    if (DQ) give<N, V>(dq, room, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T, a.scale);
 }
 
 /* --- launching ------------------------------------------------------------------------------------ */
@@ -632,50 +628,40 @@ static unsigned blocks_of(const few_attention *a, int tiles, int splits)
     return (unsigned)((int64_t)a->B * a->cut.groups * tiles * splits);
 }
 
-template <typename T, int N, int V> static cudaError_t run_forward(const few_attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_forward(const few_attention *a, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
-    if (a->cut.side == FEW_KEYS) keys_forward<T, N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
-    else queries_forward<T, N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
+    if (a->cut.side == FEW_KEYS) keys_forward<N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
+    else queries_forward<N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
 /* Several tiles: each block has as many keys as its lanes hold at once. */
-template <typename T, int N, int V> static cudaError_t run_tiles(const few_attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_tiles(const few_attention *a, cudaStream_t stream)
 {
     constexpr int R = 2;
     const int rows = R * FEW_WARPS * (WARP / (a->cut.heads * a->cut.lanes)), splits = (int)few_ceil(a->cut.rows, rows);
-    queries_backward<T, N, V, R, false, true><<<blocks_of(a, 1, splits), THREADS, 0, stream>>>(*a, splits, rows);
+    queries_backward<N, V, R, false, true><<<blocks_of(a, 1, splits), THREADS, 0, stream>>>(*a, splits, rows);
     const cudaError_t rc = cudaGetLastError();
     if (rc != cudaSuccess) return rc;
-    queries_backward<T, N, V, R, true, false><<<blocks_of(a, a->cut.tiles, a->cut.splits), THREADS, 0, stream>>>(*a, a->cut.splits, a->cut.split_rows);
+    queries_backward<N, V, R, true, false><<<blocks_of(a, a->cut.tiles, a->cut.splits), THREADS, 0, stream>>>(*a, a->cut.splits, a->cut.split_rows);
     return cudaGetLastError();
 }
 
-template <typename T, int N, int V> static cudaError_t run_backward(const few_attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_backward(const few_attention *a, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
     if constexpr (N == FEW_TILE)
-        if (a->cut.tiles > 1) return run_tiles<T, N, V>(a, stream);
-    if (a->cut.side == FEW_KEYS) keys_backward<T, N, V, 1><<<blocks, THREADS, 0, stream>>>(*a);
-    else queries_backward<T, N, V, 2, true, true><<<blocks, THREADS, 0, stream>>>(*a, a->cut.splits, a->cut.split_rows);
+        if (a->cut.tiles > 1) return run_tiles<N, V>(a, stream);
+    if (a->cut.side == FEW_KEYS) keys_backward<N, V, 1><<<blocks, THREADS, 0, stream>>>(*a);
+    else queries_backward<N, V, 2, true, true><<<blocks, THREADS, 0, stream>>>(*a, a->cut.splits, a->cut.split_rows);
     return cudaGetLastError();
-}
-
-template <typename T> static cudaError_t run(const few_attention *a, bool backward, cudaStream_t stream)
-{
-    if (a->cut.N == 8) return backward ? run_backward<T, 8, 8>(a, stream) : run_forward<T, 8, 8>(a, stream);
-    return backward ? run_backward<T, 16, 4>(a, stream) : run_forward<T, 16, 4>(a, stream);
 }
 
 extern "C" cudaError_t cuda_attention_few(const struct few_attention *a, int backward, cudaStream_t stream)
 {
-    switch (a->type) {
-    case STORE_F32: return run<float>(a, backward, stream);
-    case STORE_BF16: return run<__nv_bfloat16>(a, backward, stream);
-    case STORE_F16: return run<__half>(a, backward, stream);
-    }
-    return cudaErrorInvalidValue;
+    if (a->cut.N == 8) return backward ? run_backward<8, 8>(a, stream) : run_forward<8, 8>(a, stream);
+    return backward ? run_backward<16, 4>(a, stream) : run_forward<16, 4>(a, stream);
 }
 
 /* --- joining ------------------------------------------------------------------------------------- */

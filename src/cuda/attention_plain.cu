@@ -18,15 +18,38 @@
 
 constexpr int SIDE = 16, PLAIN_BLOCK = SIDE * SIDE;
 
-/* Rows first .. first+rows of a head to shared memory; zeros beyond `count`. */
+/* The type is asked where rows are read and written, the same for all threads: what is between is f32
+ * anyway, and a kernel for each type would be three times the code. */
+
+/* Rows first .. first+rows to shared memory; zeros beyond `count`. */
 template <typename T>
-static __device__ void load_rows(float *to, int stride, const head_rows &x, int64_t b, int64_t h, int first, int rows,
-                                 int count, int D)
+static __device__ void load_rows_as(float *to, int stride, const T *x, int64_t token, int first, int rows, int count, int D)
 {
     for (int i = threadIdx.x; i < rows * D; i += PLAIN_BLOCK) {
         const int r = i / D, d = i - r * D;
-        to[r * stride + d] = first + r < count ? to_float(row_at<T>(x, b, first + r, h)[d]) : 0.0f;
+        to[r * stride + d] = first + r < count ? to_float(x[(first + r) * token + d]) : 0.0f;
     }
+}
+/* Not inline: nobody waits for a call here, but the compiler for its many copies. Nothing by reference, which
+ * would lay the kernel's arguments out in memory. */
+static __device__ __noinline__ void load_head(enum store type, float *to, int stride, const void *x, int64_t at, int64_t token, int first,
+                                              int rows, int count, int D)
+{
+    if (type == STORE_F32) load_rows_as(to, stride, static_cast<const float *>(x) + at, token, first, rows, count, D);
+    else if (type == STORE_BF16) load_rows_as(to, stride, static_cast<const __nv_bfloat16 *>(x) + at, token, first, rows, count, D);
+    else load_rows_as(to, stride, static_cast<const __half *>(x) + at, token, first, rows, count, D);
+}
+static __device__ void load_rows(const attention &a, float *to, int stride, const head_rows &x, int64_t b, int64_t h, int first,
+                                 int rows, int count)
+{
+    load_head(a.type, to, stride, x.data, b * x.sample + h * x.head, x.token, first, rows, count, a.D);
+}
+
+static __device__ void store_element(const attention &a, const head_rows &to, int64_t b, int64_t t, int64_t h, int d, float x)
+{
+    if (a.type == STORE_F32) row_at<float>(to, b, t, h)[d] = x;
+    else if (a.type == STORE_BF16) row_at<__nv_bfloat16>(to, b, t, h)[d] = from_float<__nv_bfloat16>(x);
+    else row_at<__half>(to, b, t, h)[d] = from_float<__half>(x);
 }
 
 /* to[i][j] = row y+16i of x . row x+16j of y. */
@@ -77,7 +100,7 @@ static __device__ float across_sum(float x)
 }
 
 /* Queries M x 16, keys N x 16, D up to C x 16. */
-template <typename T, int M, int N, int C>
+template <int M, int N, int C>
 __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
 {
     extern __shared__ float shared[];
@@ -92,11 +115,11 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
         top[i] = -CUDART_INF_F, sum[i] = 0;
         for (int c = 0; c < C; c++) o[i][c] = 0;
     }
-    load_rows<T>(q, stride, a.q, b, h, t0, BM, a.T, a.D);
+    load_rows(a, q, stride, a.q, b, h, t0, BM, a.T);
     const span keys = keys_of(a, t0, BM);
     for (int s0 = keys.begin; s0 < keys.end; s0 += BN) {
         __syncthreads();
-        load_rows<T>(kv, stride, a.k, b, g, s0, BN, a.S, a.D);
+        load_rows(a, kv, stride, a.k, b, g, s0, BN, a.S);
         __syncthreads();
         float x[M][N];
         dots<M, N>(x, q, kv, stride, a.D);
@@ -124,7 +147,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
             for (int c = 0; c < C; c++) o[i][c] *= shrink;
         }
         __syncthreads();
-        load_rows<T>(kv, stride, a.v, b, g, s0, BN, a.S, a.D);
+        load_rows(a, kv, stride, a.v, b, g, s0, BN, a.S);
         __syncthreads();
 #pragma unroll 2
         for (int s = 0; s < BN; s++) {
@@ -146,10 +169,9 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
         const int t = t0 + ty + SIDE * i;
         if (t >= a.T) continue;
         const float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
-        T *to = row_at<T>(a.o, b, t, h);
 #pragma unroll
         for (int c = 0; c < C; c++)
-            if (tx + SIDE * c < a.D) to[tx + SIDE * c] = from_float<T>(o[i][c] * factor);
+            if (tx + SIDE * c < a.D) store_element(a, a.o, b, t, h, tx + SIDE * c, o[i][c] * factor);
         if (tx == 0) *lse_at(a, b, h, t) = sum[i] == 0 ? -CUDART_INF_F : top[i] + logf(sum[i]);
     }
 }
@@ -223,7 +245,7 @@ static __device__ void add_biases(const attention &a, float *dbias, const float 
     }
 }
 
-template <typename T, int M, int N, int C>
+template <int M, int N, int C>
 __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
 {
     extern __shared__ float shared[];
@@ -239,8 +261,8 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
     for (int i = 0; i < M; i++)
         for (int c = 0; c < C; c++) dq[i][c] = 0;
     load_statistics<M>(a, b, h, t0, lse, delta);
-    load_rows<T>(q, stride, a.q, b, h, t0, BM, a.T, a.D);
-    load_rows<T>(dout, stride, a.dout, b, h, t0, BM, a.T, a.D);
+    load_rows(a, q, stride, a.q, b, h, t0, BM, a.T);
+    load_rows(a, dout, stride, a.dout, b, h, t0, BM, a.T);
     if (a.mode == ATTENTION_BY_TABLES)
         for (int i = threadIdx.x; i < min(BM, a.T - t0) * positions(a); i += PLAIN_BLOCK) drel[i] = 0;
     if (a.mode == ATTENTION_BY_BIAS)
@@ -249,8 +271,8 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
     const span keys = keys_of(a, t0, BM);
     for (int s0 = keys.begin; s0 < keys.end; s0 += BN) {
         __syncthreads();
-        load_rows<T>(k, stride, a.k, b, g, s0, BN, a.S, a.D);
-        load_rows<T>(v, stride, a.v, b, g, s0, BN, a.S, a.D);
+        load_rows(a, k, stride, a.k, b, g, s0, BN, a.S);
+        load_rows(a, v, stride, a.v, b, g, s0, BN, a.S);
         __syncthreads();
         float x[M][N], dp[M][N];
         dots<M, N>(x, q, k, stride, a.D);
@@ -294,14 +316,14 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
 #pragma unroll 1
                 for (int n = 0; n < positions(a); n++)
                     sum += drel[r * positions(a) + n] * a.tables[(int64_t)table_row(a, t, n) * a.D + d];
-            row_at<T>(a.dq, b, t, h)[d] = from_float<T>(sum);
+            store_element(a, a.dq, b, t, h, d, sum);
         }
     }
 }
 
 /* --- backward: dk and dv -------------------------------------------------------------------- */
 
-template <typename T, int M, int N, int C>
+template <int M, int N, int C>
 __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
 {
     extern __shared__ float shared[];
@@ -315,14 +337,14 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
     float dk[N][C], dv[N][C];
     for (int j = 0; j < N; j++)
         for (int c = 0; c < C; c++) dk[j][c] = dv[j][c] = 0;
-    load_rows<T>(k, stride, a.k, b, g, s0, BN, a.S, a.D);
-    load_rows<T>(v, stride, a.v, b, g, s0, BN, a.S, a.D);
+    load_rows(a, k, stride, a.k, b, g, s0, BN, a.S);
+    load_rows(a, v, stride, a.v, b, g, s0, BN, a.S);
     const span queries = queries_of(a, s0, BN);
     for (int64_t h = g * group; h < (g + 1) * group; h++)
         for (int t0 = queries.begin; t0 < queries.end; t0 += BM) {
             __syncthreads();
-            load_rows<T>(q, stride, a.q, b, h, t0, BM, a.T, a.D);
-            load_rows<T>(dout, stride, a.dout, b, h, t0, BM, a.T, a.D);
+            load_rows(a, q, stride, a.q, b, h, t0, BM, a.T);
+            load_rows(a, dout, stride, a.dout, b, h, t0, BM, a.T);
             __syncthreads();
             float x[M][N], dp[M][N], lse[M], delta[M];
             load_statistics<M>(a, b, h, t0, lse, delta);
@@ -360,8 +382,8 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
         for (int c = 0; c < C; c++) {
             const int d = tx + SIDE * c;
             if (d >= a.D) break;
-            row_at<T>(a.dk, b, s, g)[d] = from_float<T>(dk[j][c] * a.scale);
-            row_at<T>(a.dv, b, s, g)[d] = from_float<T>(dv[j][c]);
+            store_element(a, a.dk, b, s, g, d, dk[j][c] * a.scale);
+            store_element(a, a.dv, b, s, g, d, dv[j][c]);
         }
     }
 }
@@ -380,46 +402,27 @@ template <typename F> static cudaError_t start(F *kernel, const attention *a, in
     return cudaGetLastError();
 }
 
-template <typename T, int M, int N, int C> static cudaError_t start_forward(const attention *a, cudaStream_t stream)
+template <int M, int N, int C> static cudaError_t start_forward(const attention *a, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), floats = (M + N) * SIDE * row + (size_t)(M * SIDE) * (N * SIDE + 1);
-    return start(plain_forward<T, M, N, C>, a, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), floats, stream);
+    return start(plain_forward<M, N, C>, a, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), floats, stream);
 }
 
 /* The queries to a block of dq are attention_small_tile(D). */
-template <typename T, int M, int N, int C> static cudaError_t start_backward(const attention *a, cudaStream_t stream)
+template <int M, int N, int C> static cudaError_t start_backward(const attention *a, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), scores = (size_t)(M * SIDE) * (N * SIDE + 1), rows = 2 * (M + N) * SIDE * row;
-    cudaError_t rc = start(plain_dkv<T, M, N, C>, a, (int64_t)a->B * a->G * tiles_of(a->S, N * SIDE), rows + 2 * scores, stream);
+    cudaError_t rc = start(plain_dkv<M, N, C>, a, (int64_t)a->B * a->G * tiles_of(a->S, N * SIDE), rows + 2 * scores, stream);
     if (rc != cudaSuccess) return rc;
-    return start(plain_dq<T, M, N, C>, a, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), rows + scores, stream);
-}
-
-template <typename T> static cudaError_t run_forward(const attention *a, cudaStream_t stream)
-{
-    return a->D <= 64 ? start_forward<T, 4, 4, 4>(a, stream) : start_forward<T, 2, 2, 16>(a, stream);
-}
-template <typename T> static cudaError_t run_backward(const attention *a, cudaStream_t stream)
-{
-    return a->D <= 64 ? start_backward<T, 2, 2, 4>(a, stream) : start_backward<T, 1, 1, 16>(a, stream);
+    return start(plain_dq<M, N, C>, a, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), rows + scores, stream);
 }
 
 extern "C" cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream)
 {
-    switch (a->type) {
-    case STORE_F32: return run_forward<float>(a, stream);
-    case STORE_BF16: return run_forward<__nv_bfloat16>(a, stream);
-    case STORE_F16: return run_forward<__half>(a, stream);
-    }
-    return cudaErrorInvalidValue;
+    return a->D <= 64 ? start_forward<4, 4, 4>(a, stream) : start_forward<2, 2, 16>(a, stream);
 }
 
 extern "C" cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream)
 {
-    switch (a->type) {
-    case STORE_F32: return run_backward<float>(a, stream);
-    case STORE_BF16: return run_backward<__nv_bfloat16>(a, stream);
-    case STORE_F16: return run_backward<__half>(a, stream);
-    }
-    return cudaErrorInvalidValue;
+    return a->D <= 64 ? start_backward<2, 2, 4>(a, stream) : start_backward<1, 1, 16>(a, stream);
 }

@@ -8,6 +8,7 @@
  */
 #include "cuda/elements.cuh"
 #include "cuda/launch_shuffle.h"
+#include "cuda/rows.cuh"
 
 /* The widest unit that divides all of these bytes. */
 static int unit_of(uint64_t bits)
@@ -323,17 +324,16 @@ extern "C" cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B
  * rows that are meant are listed in order, and then added in that order, column by column.
  */
 
-template <typename T, typename X>
-__global__ void scatter_add_kernel(T *y, const X *x, const int32_t *index, int64_t N, int64_t M, int64_t C, int accumulate)
+__global__ void scatter_add_kernel(typed y, typed x, const int32_t *index, int64_t N, int64_t M, int64_t C, int accumulate)
 {
     __shared__ int32_t list[BLOCK];
     __shared__ int32_t before[BLOCK / 32];
     const int64_t b = blockIdx.x / N, n = blockIdx.x - b * N;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    T *to = y + (b * N + n) * C;
+    const int64_t to = (b * N + n) * C;
     for (int64_t from = 0; from < C; from += BLOCK) { /* columns of this thread: one at a time */
         const int64_t c = from + threadIdx.x;
-        float sum = accumulate && c < C ? to_float(to[c]) : 0.0f;
+        float sum = accumulate && c < C ? element(y, to + c) : 0.0f;
         for (int64_t m0 = 0; m0 < M; m0 += BLOCK) {
             const int64_t m = m0 + threadIdx.x;
             const bool meant = m < M && index[b * M + m] == n;
@@ -347,35 +347,19 @@ __global__ void scatter_add_kernel(T *y, const X *x, const int32_t *index, int64
             }
             if (meant) list[at] = threadIdx.x;
             __syncthreads();
-            for (int k = 0; k < count && c < C; k++) sum += to_float(x[(b * M + m0 + list[k]) * C + c]);
+            for (int k = 0; k < count && c < C; k++) sum += element(x, (b * M + m0 + list[k]) * C + c);
             __syncthreads(); /* before the list is written again */
         }
-        if (c < C) to[c] = from_float<T>(sum);
+        const float one[1] = {sum};
+        if (c < C) store<1>(y, to + c, one);
     }
-}
-
-template <typename T>
-static cudaError_t launch_scatter_add(void *y, const void *x, const int32_t *index, enum store from, int64_t B, int64_t N, int64_t M, int64_t C,
-                                      int accumulate, cudaStream_t stream)
-{
-    const unsigned grid = (unsigned)(B * N);
-    T *to = static_cast<T *>(y);
-    switch (from) {
-    case STORE_F32: scatter_add_kernel<T, float><<<grid, BLOCK, 0, stream>>>(to, (const float *)x, index, N, M, C, accumulate); break;
-    case STORE_BF16: scatter_add_kernel<T, __nv_bfloat16><<<grid, BLOCK, 0, stream>>>(to, (const __nv_bfloat16 *)x, index, N, M, C, accumulate); break;
-    case STORE_F16: scatter_add_kernel<T, __half><<<grid, BLOCK, 0, stream>>>(to, (const __half *)x, index, N, M, C, accumulate); break;
-    }
-    return cudaGetLastError();
 }
 
 extern "C" cudaError_t cuda_scatter_add(void *y, const void *x, const int32_t *index, enum store type, enum store from, int64_t B, int64_t N,
                                         int64_t M, int64_t C, int accumulate, cudaStream_t stream)
 {
     if (B * N > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
-    switch (type) {
-    case STORE_F32: return launch_scatter_add<float>(y, x, index, from, B, N, M, C, accumulate, stream);
-    case STORE_BF16: return launch_scatter_add<__nv_bfloat16>(y, x, index, from, B, N, M, C, accumulate, stream);
-    case STORE_F16: return launch_scatter_add<__half>(y, x, index, from, B, N, M, C, accumulate, stream);
-    }
-    return cudaErrorInvalidValue;
+    const typed to = {y, type}, rows = {const_cast<void *>(x), from};
+    scatter_add_kernel<<<(unsigned)(B * N), BLOCK, 0, stream>>>(to, rows, index, N, M, C, accumulate);
+    return cudaGetLastError();
 }

@@ -2,6 +2,8 @@
  * strided.cu: operands with strides of their own, repeated ones among them. ADD and MUL by 16
  * bytes where the innermost loop allows it; everything else, in any dtypes, one by one.
  */
+#include <type_traits>
+
 #include "cuda/elements.cuh"
 
 /* --- ADD and MUL ------------------------------------------------------------------ */
@@ -42,6 +44,38 @@ template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, 
     }
 }
 
+/* One by one, whichever the function and the type: each is asked at its access. */
+static __device__ float element_at(const void *x, enum store type, int64_t i)
+{
+    if (type == STORE_F32) return static_cast<const float *>(x)[i];
+    return type == STORE_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(x)[i]) : to_float(static_cast<const __half *>(x)[i]);
+}
+
+__global__ void single_form_kernel(void *y, const void *a, const void *b, enum store type, bool product, form f, int64_t n)
+{
+    const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
+    float x[TURN], z[TURN];
+    int64_t to[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        const int64_t k = first + u * BLOCK;
+        if (k >= n) continue;
+        const int64_t row = quotient(k, f.size[0]);
+        const place p = place_of(f, row, k - row * f.size[0]);
+        x[u] = element_at(a, type, p.a);
+        z[u] = element_at(b, type, p.b);
+        to[u] = p.y;
+    }
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= n) continue;
+        const float out = product ? x[u] * z[u] : x[u] + z[u];
+        if (type == STORE_F32) static_cast<float *>(y)[to[u]] = out;
+        else if (type == STORE_BF16) static_cast<__nv_bfloat16 *>(y)[to[u]] = from_float<__nv_bfloat16>(out);
+        else static_cast<__half *>(y)[to[u]] = from_float<__half>(out);
+    }
+}
+
 /* Whether V elements of an operand with these strides can be read at once; repeated: one is. */
 static bool fits(const void *p, const int64_t *stride, int loops, int V)
 {
@@ -53,7 +87,7 @@ static bool fits(const void *p, const int64_t *stride, int loops, int V)
 }
 
 template <typename F, typename T>
-static cudaError_t launch_pair_form(void *y, const void *a, const void *b, const form &f, cudaStream_t stream)
+static cudaError_t launch_pair_form(void *y, const void *a, const void *b, enum store type, const form &f, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
     const int64_t n = form_elements(&f);
@@ -62,7 +96,7 @@ static cudaError_t launch_pair_form(void *y, const void *a, const void *b, const
     const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
     const bool wide = f.size[0] % V == 0 && f.y[0] == 1 && fits(y, f.y, f.loops, V) && fits(a, f.a, f.loops, V) && fits(b, f.b, f.loops, V);
     if (wide) pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V);
-    else pair_form_kernel<F, T, 1><<<grid_of_packs(n), BLOCK, 0, stream>>>(to, x, z, f, n);
+    else single_form_kernel<<<grid_of_packs(n), BLOCK, 0, stream>>>(y, a, b, type, std::is_same_v<F, f_mul>, f, n);
     return cudaGetLastError();
 }
 
@@ -70,9 +104,9 @@ template <typename F>
 static cudaError_t launch_pair_forms(void *y, const void *a, const void *b, enum store type, const form &f, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_pair_form<F, float>(y, a, b, f, stream);
-    case STORE_BF16: return launch_pair_form<F, __nv_bfloat16>(y, a, b, f, stream);
-    case STORE_F16: return launch_pair_form<F, __half>(y, a, b, f, stream);
+    case STORE_F32: return launch_pair_form<F, float>(y, a, b, type, f, stream);
+    case STORE_BF16: return launch_pair_form<F, __nv_bfloat16>(y, a, b, type, f, stream);
+    case STORE_F16: return launch_pair_form<F, __half>(y, a, b, type, f, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -10,6 +10,8 @@
  * Filters lie in registers, as f32; of fewer than M the others are 0. Sums have one order: a lane's
  * channels, or its places, upwards; then lanes, warps and pieces as the shapes say.
  */
+#include <type_traits>
+
 #include "cuda/launch_thin.h"
 #include "cuda/elements.cuh"
 #include "cuda/rows.cuh"
@@ -35,12 +37,37 @@ static __device__ span span_of(const thin &t)
     return {batch, from + (int64_t)(threadIdx.x / WARP) * WARP, end};
 }
 
-template <int M, int V> static __device__ void load_filters(float (&f)[M][V], typed s, const thin &t, int64_t batch, int channel)
+/* What SAM's mask decoder has: depth 32, bf16 or f32. These kernels were tuned one by one; the others are made to be
+ * short for the compiler: they ask for the filters' type once, and have one row as the first of THIN_ROWS. */
+template <typename T, int K> constexpr bool common = K == 32 && !std::is_same_v<T, __half>;
+
+template <typename S, int M, int V> static __device__ void load_filters_as(float (&f)[M][V], const S *s, const thin &t)
 {
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
-        for (int v = 0; v < V; v++) f[i][v] = i < t.m ? element(s, (batch * t.m + i) * t.K + channel + v) : 0.0f;
+        for (int v = 0; v < V; v++) f[i][v] = i < t.m ? to_float(s[i * t.K + v]) : 0.0f;
+}
+
+template <int M, int V> static __device__ void load_once(float (&f)[M][V], typed s, const thin &t, int64_t at)
+{
+    if (s.type == STORE_F32) load_filters_as(f, static_cast<const float *>(s.data) + at, t);
+    else if (s.type == STORE_BF16) load_filters_as(f, static_cast<const __nv_bfloat16 *>(s.data) + at, t);
+    else load_filters_as(f, static_cast<const __half *>(s.data) + at, t);
+}
+
+template <typename T, int K, int M, int V>
+static __device__ void load_filters(float (&f)[M][V], typed s, const lanes<T, K> &at, const thin &t, int64_t batch)
+{
+    const int channel = at.sub * V;
+    if constexpr (common<T, K>) {
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int v = 0; v < V; v++) f[i][v] = i < t.m ? element(s, (batch * t.m + i) * t.K + channel + v) : 0.0f;
+    } else {
+        load_once(f, s, t, batch * t.m * t.K + channel);
+    }
 }
 
 /* Of the place that is this lane's among the 32 from `first` on. */
@@ -92,7 +119,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void down_kerne
     const lanes<T, K> at;
     const span p = span_of(t);
     float f[M][V];
-    load_filters(f, s, t, p.batch, at.sub * V);
+    load_filters(f, s, at, t, p.batch);
     for (int64_t first = p.first; first < p.end; first += BLOCK) {
         pack<T, V> c[L];
         float part[M][L] = {};
@@ -117,6 +144,32 @@ template <typename T, int K, int M, bool GELU> static __global__ void down_kerne
     }
 }
 
+/* The same at other depths, row by row. */
+template <typename T, int K> static __global__ void down_any_kernel(typed y, typed s, const T *x, thin t)
+{
+    constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
+    const lanes<T, K> at;
+    const span p = span_of(t);
+    for (int64_t first = p.first; first < p.end; first += BLOCK) {
+        pack<T, V> c[L];
+        load_places(c, x, at, t, p, first);
+        const int64_t n = first + at.sub * R + at.group;
+#pragma unroll 1
+        for (int64_t row = p.batch * t.m; row < (p.batch + 1) * t.m; row++) {
+            float f[1][V], part[L] = {};
+            load_once(f, s, t, row * K + at.sub * V);
+#pragma unroll
+            for (int u = 0; u < L; u++)
+#pragma unroll
+                for (int v = 0; v < V; v++) part[u] = fmaf(f[0][v], to_float(c[u].at[v]), part[u]);
+            float sum[1] = {gather(part, at.sub)};
+            if (n >= p.end) continue;
+            if (t.add) sum[0] += element(y, row * t.N + n);
+            store<1>(y, row * t.N + n, sum);
+        }
+    }
+}
+
 /* --- up: x = y^T s ---------------------------------------------------------------------- */
 
 template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(T *x, typed y, typed s, const T *z, thin t)
@@ -125,7 +178,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(
     const lanes<T, K> at;
     const span p = span_of(t);
     float f[M][V];
-    load_filters(f, s, t, p.batch, at.sub * V);
+    load_filters(f, s, at, t, p.batch);
     for (int64_t first = p.first; first < p.end; first += BLOCK) {
         float r[M];
         load_results(r, y, t, p, first);
@@ -222,8 +275,10 @@ static void launch(typed s, typed x, typed y, const void *z, float *partial, con
 {
     const unsigned grid = (unsigned)(t.batches * t.blocks);
     T *places = static_cast<T *>(x.data);
-    if (t.way == THIN_DOWN) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
-    else if (t.way == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(places, y, s, static_cast<const T *>(z), t);
+    if (t.way == THIN_DOWN) {
+        if constexpr (K == THIN_GELU) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
+        else down_any_kernel<T, K><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
+    } else if (t.way == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(places, y, s, static_cast<const T *>(z), t);
     else {
         across_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(partial, y, places, t);
         const unsigned ends = (unsigned)((t.batches * t.m * t.K + BLOCK - 1) / BLOCK);
@@ -231,22 +286,23 @@ static void launch(typed s, typed x, typed y, const void *z, float *partial, con
     }
 }
 
+/* The rows beyond the first are 0 and not written: the same sums. */
 template <typename T, int K, bool GELU>
 static void launch_rows(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
-    if (t.m == 1) launch<T, K, 1, GELU>(s, x, y, z, partial, t, stream);
-    else launch<T, K, THIN_ROWS, GELU>(s, x, y, z, partial, t, stream);
+    if constexpr (common<T, K>)
+        if (t.m == 1) return launch<T, K, 1, GELU>(s, x, y, z, partial, t, stream);
+    launch<T, K, THIN_ROWS, GELU>(s, x, y, z, partial, t, stream);
 }
 
 template <typename T, bool GELU>
 static cudaError_t launch_depth(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
-    switch (t.K) {
-    case 16: launch_rows<T, 16, GELU>(s, x, y, z, partial, t, stream); break;
-    case 32: launch_rows<T, 32, GELU>(s, x, y, z, partial, t, stream); break;
-    case 64: launch_rows<T, 64, GELU>(s, x, y, z, partial, t, stream); break;
-    default: return cudaErrorInvalidValue;
-    }
+    if (t.K == THIN_GELU) launch_rows<T, THIN_GELU, GELU>(s, x, y, z, partial, t, stream);
+    else if (GELU) return cudaErrorInvalidValue;
+    else if (t.K == 16) launch_rows<T, 16, false>(s, x, y, z, partial, t, stream);
+    else if (t.K == 64) launch_rows<T, 64, false>(s, x, y, z, partial, t, stream);
+    else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
 

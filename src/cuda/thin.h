@@ -19,6 +19,7 @@
 
 enum thin_way { THIN_NONE, THIN_DOWN, THIN_UP, THIN_ACROSS };
 enum { THIN_ROWS = 4, THIN_LEAST = 256 /* places */, THIN_STEP = 256 /* places of a block at a time */ };
+enum { THIN_GELU = 32 /* the one depth that has an activation */ };
 
 struct thin {
     enum thin_way way;
