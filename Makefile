@@ -30,15 +30,12 @@ SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)
 # CUDA: on where nvcc is found, `make CUDA=0` forces it off. The device is a plug-in
 # beside the program (src/cuda/cuda.h); the planning half, plan*.c, is in every build.
 # Machine code for the cards that people have and PTX for the rest: what comes after 9.0 and is not
-# 12.0 reads it. What the compiler need not do twice it does once:
-#   - cards that have the same instructions share one PTX. Only in CUDA_BF16, where bf16 is read at the
-#     speed of memory, do 9.0 and later, which have an instruction for it, have their own;
-#   - 8.6 runs the machine code of 8.0 except in CUDA_TENSOR, and 8.9 that of 8.6, whose bytes are the same.
+# 12.0 reads it. Cards that have the same instructions share one PTX, which the compiler then makes once; only in
+# CUDA_BF16, where bf16 is read at the speed of memory, do 9.0 and later, which have an instruction for it, have their own.
 # `make CUDA_ARCH=sm_90`, or a list, is for one's own cards, in a third of the time and with lines
 # for a profiler.
 CUDA_BF16     := attention_few_mma.cu elementwise.cu norm_packs.cu sums.cu thin.cu
-CUDA_TENSOR   := attention_fast%.cu attention_few_mma.cu attention_window_bwd.cu attention_window_fast.cu
-CUDA_OF_8      = sm_80$(if $(filter $(CUDA_TENSOR),$(notdir $1)),$(comma)sm_86)
+CUDA_OF_8      = sm_80,sm_86,sm_89
 CUDA_FAT       = -gencode=arch=compute_75,code=sm_75 $(if $(filter $(CUDA_BF16),$(notdir $1)), \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)] -gencode=arch=compute_90$(comma)code=[sm_90$(comma)sm_120$(comma)compute_90], \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)$(comma)sm_90$(comma)sm_120$(comma)compute_80]) \
