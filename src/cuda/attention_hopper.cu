@@ -20,8 +20,6 @@ constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
 struct gates {
     uint64_t q, q_free, k[SLOTS], k_free[SLOTS], v[SLOTS], v_free[SLOTS];
 };
-template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
-template <int D, int ROWS> constexpr int tile_bytes = ROWS * panels_of<D> * 128;
 template <int D, bool GRID> constexpr int workers_of = HOPPER_GROUPS(D, GRID) * GROUP;
 
 #if HAS_WGMMA
@@ -224,18 +222,7 @@ template <typename T, int D, bool GRID> static cudaError_t start(const attention
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t run(const attention *a, const attention_maps *m, cudaStream_t stream)
-{
-    const bool grid = a->mode == ATTENTION_BY_TABLES;
-    switch (a->D) {
-    case 64: return grid ? start<T, 64, true>(a, m, stream) : start<T, 64, false>(a, m, stream);
-    case 80: return grid ? start<T, 80, true>(a, m, stream) : start<T, 80, false>(a, m, stream);
-    case 128: return grid ? start<T, 128, true>(a, m, stream) : start<T, 128, false>(a, m, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
 extern "C" cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, m, stream) : run<__half>(a, m, stream);
+    return by_shape(a, [&](auto t, auto d, auto grid) { return start<decltype(t), decltype(d)::value, decltype(grid)::value>(a, m, stream); });
 }

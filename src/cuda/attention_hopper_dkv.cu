@@ -14,9 +14,8 @@
 
 constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD, QUERIES = HOPPER_WALKED;
 
-template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
-template <int D> constexpr int held_bytes = KEYS * panels_of<D> * 128;
-template <int D> constexpr int tile_bytes = QUERIES * panels_of<D> * 128;
+template <int D> constexpr int held_bytes = tile_bytes<D, KEYS>;
+template <int D> constexpr int walked_bytes = tile_bytes<D, QUERIES>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
 template <int D> constexpr bool is_ahead = D <= 80;
@@ -28,7 +27,7 @@ struct side {
 struct notes {
     float lse[QUERIES], delta[QUERIES], level[2][QUERIES];
 };
-template <int D, bool GRID> constexpr int slot_bytes = 2 * tile_bytes<D> + (GRID ? (int)sizeof(side) : 0) + 1024;
+template <int D, bool GRID> constexpr int slot_bytes = 2 * walked_bytes<D> + (GRID ? (int)sizeof(side) : 0) + 1024;
 static_assert(sizeof(notes) == 1024 && sizeof(side) == 16384, "tiles begin at multiples of 1024");
 
 template <int SLOTS> struct gates {
@@ -94,7 +93,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int HELD_BYTES = held_bytes<D>, TILE = tile_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
+    constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
     constexpr bool AHEAD = is_ahead<D>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(ring + SLOTS * SLOT);
@@ -236,18 +235,7 @@ template <typename T, int D, bool GRID> static cudaError_t start(const attention
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t run(const attention *a, const attention_maps *m, cudaStream_t stream)
-{
-    const bool grid = a->mode == ATTENTION_BY_TABLES;
-    switch (a->D) {
-    case 64: return grid ? start<T, 64, true>(a, m, stream) : start<T, 64, false>(a, m, stream);
-    case 80: return grid ? start<T, 80, true>(a, m, stream) : start<T, 80, false>(a, m, stream);
-    case 128: return grid ? start<T, 128, true>(a, m, stream) : start<T, 128, false>(a, m, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
 extern "C" cudaError_t cuda_hopper_dkv(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, m, stream) : run<__half>(a, m, stream);
+    return by_shape(a, [&](auto t, auto d, auto grid) { return start<decltype(t), decltype(d)::value, decltype(grid)::value>(a, m, stream); });
 }

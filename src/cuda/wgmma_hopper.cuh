@@ -17,6 +17,7 @@
 #define WGMMA_HOPPER_CUH
 
 #include <cuda.h>
+#include <type_traits>
 
 #include "cuda/attention_mma.cuh"
 
@@ -28,6 +29,8 @@
 
 constexpr int PANEL = 64;             /* columns of a panel */
 constexpr int GROUP = 128;            /* threads of a warpgroup */
+template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
+template <int D, int ROWS> constexpr int tile_bytes = ROWS * panels_of<D> * 128;
 
 #if HAS_WGMMA
 
@@ -301,6 +304,24 @@ __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int
 template <int THREADS> __device__ inline void meet(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
 
 #endif
+
+/* f(T, D, whether there is a grid), as types, for an attention's own. */
+template <typename T, typename F> static cudaError_t by_head(const attention *a, F f)
+{
+    const bool grid = a->mode == ATTENTION_BY_TABLES;
+    const std::true_type yes;
+    const std::false_type no;
+    switch (a->D) {
+    case 64: return grid ? f(T(), std::integral_constant<int, 64>(), yes) : f(T(), std::integral_constant<int, 64>(), no);
+    case 80: return grid ? f(T(), std::integral_constant<int, 80>(), yes) : f(T(), std::integral_constant<int, 80>(), no);
+    case 128: return grid ? f(T(), std::integral_constant<int, 128>(), yes) : f(T(), std::integral_constant<int, 128>(), no);
+    }
+    return cudaErrorInvalidValue;
+}
+template <typename F> static cudaError_t by_shape(const attention *a, F f)
+{
+    return a->type == STORE_BF16 ? by_head<__nv_bfloat16>(a, f) : by_head<__half>(a, f);
+}
 
 /* One block to a multiprocessor. */
 static inline unsigned blocks_that_stay(int64_t items)
