@@ -190,19 +190,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t run(const attention *a, cudaStream_t stream)
-{
-    switch (a->D) {
-    case 32: return start<T, 32>(a, stream);
-    case 64: return start<T, 64>(a, stream);
-    case 80: return start<T, 80>(a, stream);
-    case 96: return start<T, 96>(a, stream);
-    case 128: return start<T, 128>(a, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
 extern "C" cudaError_t cuda_attention_fast(const struct attention *a, cudaStream_t stream)
 {
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, stream) : run<__half>(a, stream);
+    return by_type_and_length(a, [&](auto t, auto d) { return start<decltype(t), decltype(d)::value>(a, stream); });
 }

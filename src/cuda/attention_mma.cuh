@@ -14,6 +14,8 @@
 #ifndef ATTENTION_MMA_CUH
 #define ATTENTION_MMA_CUH
 
+#include <type_traits>
+
 #include "cuda/attention.cuh"
 
 constexpr int WARPS = 4, FAST_BLOCK = WARPS * 32, HELD = WARPS * 16; /* rows that a block holds */
@@ -184,5 +186,22 @@ __device__ inline int bias_between(const attention &a, int x, int y)
 __host__ __device__ inline int position_stride(int numbers) { return (numbers + 11) / 16 * 16 + 4; }
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+
+/* f(T, D), as types, for an attention's own. */
+template <typename T, typename F> static cudaError_t by_length(const attention *a, F f)
+{
+    switch (a->D) {
+    case 32: return f(T(), std::integral_constant<int, 32>());
+    case 64: return f(T(), std::integral_constant<int, 64>());
+    case 80: return f(T(), std::integral_constant<int, 80>());
+    case 96: return f(T(), std::integral_constant<int, 96>());
+    case 128: return f(T(), std::integral_constant<int, 128>());
+    }
+    return cudaErrorInvalidValue;
+}
+template <typename F> static cudaError_t by_type_and_length(const attention *a, F f)
+{
+    return a->type == STORE_BF16 ? by_length<__nv_bfloat16>(a, f) : by_length<__half>(a, f);
+}
 
 #endif
