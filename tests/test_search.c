@@ -129,14 +129,13 @@ static void close_whole(struct whole *w)
     mem_free(w->seconds);
 }
 
-/* Composed figures are the graph's own: the bound below the arena, seconds within 0.2 %: a block's last sum is joined with the
- * next block's norm or not (add_norm.c), as either of them is made again, and composition knows one block at a time. */
+/* Composed figures are the graph's own: seconds to rounding, the bound below the arena. */
 static void check_predictions(const struct whole *w, const char *name)
 {
     for (uint32_t i = 0; i < w->space.choices.n; i++) {
         const struct plan_choice *c = &w->space.choices.at[i];
         char again[SETTING_ROOM];
-        if (fabs(c->seconds / w->seconds[i] - 1) > 2e-3 || c->bound[SPACE_DEVICE] > w->arena[i])
+        if (fabs(c->seconds / w->seconds[i] - 1) > 1e-9 || c->bound[SPACE_DEVICE] > w->arena[i])
             fail_msg("%s, %d x %d, recompute %s, head in %d, offload %u: predicted %.9g s and %llu bytes, it takes %.9g s and %llu", name,
                      c->settings.micro_batch, c->settings.accumulation, rebuild_print(&c->settings.recompute, again), c->settings.head_chunks,
                      c->settings.offload, c->seconds, (unsigned long long)c->bound[SPACE_DEVICE], w->seconds[i], (unsigned long long)w->arena[i]);

@@ -8,7 +8,8 @@
  * but a neighbour is changed, so this comes last, when it is known what is kept, made again and copied.
  *
  * y then exists while a and b do. So the two stay apart where one of these ends with the sum and does not
- * become r: y could have had its bytes.
+ * become r: y could have had its bytes. And they stay apart where the norm begins the next block: the search
+ * puts a plan's time together block by block (plan/survey.c), and whether such a pair is joined would hang on two.
  */
 #include "graph/lifetime.h"
 #include "graph/ops.h"
@@ -34,6 +35,7 @@ static bool fits(const struct graph *g, const struct life *life, uint32_t k, con
 {
     const id r = sum->out[0];
     if (sum->op != OP_ADD || !joined(norm->op) || norm->in[0] != r || sum->loop != norm->loop || sum->lane != norm->lane) return false;
+    if (graph_block_of(g, sum->scope) != graph_block_of(g, norm->scope)) return false;
     for (int i = 0; i < 2; i++) {
         const id s = tensor_at(g, sum->in[i])->storage;
         if (!alike(g, sum->in[i], r)) return false;
