@@ -10,6 +10,8 @@
  * cases are planned and counted as skipped. A line per failure, at most SHOWN per row, then a
  * summary; a failure exits with 1.
  *
+ * Attention's rows run twice, the second time with the kernels of cards that have no WGMMA.
+ *
  * Each row runs in a process of its own: a kernel that breaks the card's context breaks one row.
  * --jobs 0 runs all in one process, which a memory checker follows faster.
  *
@@ -49,6 +51,7 @@ static const enum dtype types[TYPES] = {DT_F32, DT_BF16, DT_F16};
 static enum device_kind subject = DEVICE_CUDA;
 static bool at_bench; /* --bench */
 static bool covering; /* --cover */
+static bool elsewhere; /* with the kernels of cards that have no WGMMA */
 static bool can_run; /* there is a device to run on; else everything is planned only */
 
 /* Of one row, written by its process, read by the first one. */
@@ -167,7 +170,8 @@ __attribute__((format(printf, 2, 3))) static bool complain(const struct trial *t
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
     for (int i = 0; i < 8; i++) at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? " " : "", (long long)t->n[i]);
-    printf("FAILED %s %s %s (%s): %s\n", op_table[t->row->op].name, t->forward ? "forward" : "gradient", dtype_name(t->f), shape, text);
+    printf("FAILED %s %s %s (%s)%s: %s\n", op_table[t->row->op].name, t->forward ? "forward" : "gradient", dtype_name(t->f), shape,
+           elsewhere ? " without WGMMA" : "", text);
     fflush(stdout);
     return false;
 }
@@ -371,6 +375,16 @@ static void run_trial(const struct trial *t, const struct rig *reference)
     side_close(&got);
 }
 
+/* Attention has kernels for cards with WGMMA and others; a card that has it runs both. */
+static bool has_others(const struct row *row) { return !strncmp(op_table[row->op].name, "ATTENTION", 9); }
+
+static void run_elsewhere(const struct trial *t, const struct rig *reference)
+{
+    cuda_without_wgmma(elsewhere = true);
+    if (!t->result->broken) run_trial(t, reference);
+    cuda_without_wgmma(elsewhere = false);
+}
+
 /* Some type runs: the reference is worth its time. */
 static bool wants_reference(const struct row *row, const int64_t *n, bool forward)
 {
@@ -399,6 +413,7 @@ static void run_case(const struct row *row, const int64_t *n, bool forward, cons
         if (!wanted[i]) continue;
         struct trial t = {row, n, forward, types[i], result};
         run_trial(&t, &reference);
+        if (can_run && subject == DEVICE_CUDA && has_others(row)) run_elsewhere(&t, &reference);
     }
     if (needed) rig_close(&reference);
 }

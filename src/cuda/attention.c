@@ -103,11 +103,26 @@ static bool card_is_fit(const struct attention *a, bool backward)
     return major >= 8 && (room >= PLENTY || a->mode == ATTENTION_PLAIN || (!backward && a->D <= 64));
 }
 
+/* Whether scores are products and nothing else. */
+static bool is_bare(const struct attention *a) { return a->mode == ATTENTION_PLAIN && !a->mask && a->scale > 0; }
+
+static int dense_bwd(const struct attention *a, cudaStream_t stream, struct error *e)
+{
+    TRY_CUDA(cuda_attention_notes(a, stream));
+    TRY_CUDA(cuda_attention_dense_dkv(a, stream));
+    TRY_CUDA(cuda_attention_dense_dq(a, stream));
+    return PL_OK;
+}
+
 static int forward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
 {
     struct attention a = forward_of(l, mode);
     if (fast && hopper_takes(&a, false)) return hopper_attention(&a, l->stream, e);
     fast = fast && card_is_fit(&a, false);
+    if (fast && is_bare(&a)) {
+        TRY_CUDA(cuda_attention_dense(&a, l->stream));
+        return PL_OK;
+    }
     if (fast) a.unit = (float)M_LOG2E;
     TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
     if (fast) TRY_CUDA(cuda_attention_fast(&a, l->stream));
@@ -120,6 +135,7 @@ static int backward(const struct launch *l, enum attention_mode mode, bool fast,
     struct attention a = backward_of(l, mode);
     if (fast && hopper_takes(&a, true)) return hopper_attention_bwd(&a, l->stream, e);
     fast = fast && card_is_fit(&a, true);
+    if (fast && is_bare(&a)) return dense_bwd(&a, l->stream, e);
     if (fast) a.unit = (float)M_LOG2E;
     TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
     if (fast) {

@@ -12,10 +12,13 @@
 
 /* --- what fits ------------------------------------------------------------------------------------- */
 
+static bool is_off;
+void hopper_switch_off(bool off) { is_off = off; }
+
 static bool is_hopper(void)
 {
     int card = 0, major = 0;
-    if (cudaGetDevice(&card) != cudaSuccess) return false;
+    if (is_off || cudaGetDevice(&card) != cudaSuccess) return false;
     return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess && major == 9;
 }
 
@@ -120,7 +123,7 @@ int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct 
 {
     const bool grid = a->mode == ATTENTION_BY_TABLES;
     struct attention_maps m = {0};
-    TRY_CUDA(cuda_hopper_notes(a, stream));
+    TRY_CUDA(cuda_attention_notes(a, stream));
     if (grid) TRY(lay_positions(a, stream, e));
     if (grid) TRY(map_positions(&m.rel, a, e));
     TRY(map_all(&m, a, HOPPER_WALKED, HOPPER_HELD, e));

@@ -11,6 +11,8 @@
 
 /* Whether the card in use and the shape are theirs. */
 bool hopper_takes(const struct attention *a, bool backward);
+/* For tests: none is, and other cards' kernels run on this one. */
+void hopper_switch_off(bool off);
 
 int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e);
 int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e);

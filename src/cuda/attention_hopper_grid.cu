@@ -1,8 +1,6 @@
 /*
  * attention_hopper_grid.cu: the passes before and after the attention kernels of Hopper.
  *
- *     notes     delta = rowsum(do * o), and lse in powers of two, [B,H,T rounded up to 64]; beyond T lse is infinite, so
- *               that nothing comes of those queries
  *     rel       q . the table rows of a query's positions / scale, [B,H,height+width,T]
  *     dtables   dtable[j] = sum of drel q over the positions made with row j, by groups of heads
  *
@@ -16,32 +14,6 @@
 constexpr int WIDTH = HOPPER_WIDTH, TABLE = 2 * WIDTH; /* rows of a table, and one of zeros */
 
 /* --- before ------------------------------------------------------------------------------------ */
-
-/* PARTS threads to a query, 8 elements each. */
-template <typename T, int PARTS> __global__ void __launch_bounds__(BLOCK) notes_kernel(const attention a)
-{
-    constexpr int WARP_ROWS = 32 / PARTS;
-    const int part = threadIdx.x % PARTS;
-    const int64_t padded = (a.T + 63) / 64 * 64, rows = (int64_t)a.B * a.H * padded, stride = (int64_t)gridDim.x * (BLOCK / PARTS);
-    const int64_t end = (rows + WARP_ROWS - 1) / WARP_ROWS * WARP_ROWS; /* a warp's queries stay together */
-    for (int64_t row = (int64_t)blockIdx.x * (BLOCK / PARTS) + threadIdx.x / PARTS; row < end; row += stride) {
-        const int64_t h = row % a.H, t = row / a.H % padded, b = row / a.H / padded; /* as the rows lie */
-        const bool there = row < rows && t < a.T;
-        float sum = 0;
-        if (there && 8 * part < a.D) {
-            const uint4 x = *reinterpret_cast<const uint4 *>(row_at<T>(a.dout, b, t, h) + 8 * part);
-            const uint4 y = *reinterpret_cast<const uint4 *>(row_at<T>(a.o, b, t, h) + 8 * part);
-            const T *left = reinterpret_cast<const T *>(&x), *right = reinterpret_cast<const T *>(&y);
-#pragma unroll
-            for (int i = 0; i < 8; i++) sum += to_float(left[i]) * to_float(right[i]);
-        }
-        for (int m = PARTS / 2; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
-        if (part != 0 || row >= rows) continue;
-        const float lse = there ? *lse_at(a, b, h, t) : CUDART_INF_F;
-        a.delta[(b * a.H + h) * padded + t] = there ? sum : 0.0f;
-        a.lse2[(b * a.H + h) * padded + t] = lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E; /* 2^(s - inf) = 0 */
-    }
-}
 
 /* Rows of a table, in f32 from `from` on, by `step` of them from j on; zeros where it has none. */
 template <typename T, int D> static __device__ void bring_table(T *to, const float *from, int j, int step, int rows, int count, int threads)
@@ -164,20 +136,6 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
 }
 
 /* --- launching ------------------------------------------------------------------------------------- */
-
-template <typename T> static void start_notes(const attention *a, cudaStream_t stream)
-{
-    const int64_t rows = (int64_t)a->B * a->H * ((a->T + 63) / 64 * 64);
-    if (a->D <= 64) notes_kernel<T, 8><<<grid_for(rows * 8), BLOCK, 0, stream>>>(*a);
-    else notes_kernel<T, 16><<<grid_for(rows * 16), BLOCK, 0, stream>>>(*a);
-}
-
-extern "C" cudaError_t cuda_hopper_notes(const struct attention *a, cudaStream_t stream)
-{
-    if (a->type == STORE_BF16) start_notes<__nv_bfloat16>(a, stream);
-    else start_notes<__half>(a, stream);
-    return cudaGetLastError();
-}
 
 template <typename T, int D> static cudaError_t rel(const attention *a, cudaStream_t stream)
 {

@@ -3,7 +3,7 @@
  * planning half, which asks for it, and the running half, which uses it.
  *
  *     delta    [B,H,T up to 64s]       rowsum(do * o)                             backward
- *     lse2     the same                lse in powers of two                       backward, Hopper
+ *     lse2     the same                lse in powers of two                       backward
  *     tables   [J,D], then [D,J]       both tables in f32, J = 2 height + 2 width - 2      REL
  *     rel      [B,H,T,height+width]    what a query adds to a key's row and column         REL
  *              (Hopper: [B,H,height+width,T])

@@ -25,12 +25,16 @@ struct cuda_view {
 /* False without the plug-in, or when the card does not answer. */
 bool cuda_look(const struct device *d, struct cuda_view *out);
 
+/* For tests: what is recorded from now on runs, or no longer runs, the kernels of cards that have no WGMMA. */
+void cuda_without_wgmma(bool on);
+
 /* What the plug-in exports, by the name plimsoll_cuda_plugin. */
 struct cuda_plugin {
     const struct device_ops *ops;
     int (*cards)(void);
     bool (*look)(const struct device *d, struct cuda_view *out);
     int (*card)(struct card *c, struct error *e);
+    void (*without_wgmma)(bool on);
 };
 extern const struct cuda_plugin plimsoll_cuda_plugin __attribute__((visibility("default")));
 

@@ -66,6 +66,14 @@ cudaError_t cuda_attention_fast(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
 
+/* The same where nothing is added to the scores and the scale is positive: no mask, no grid (attention_dense.cu,
+ * attention_dense_dq.cu, attention_dense_dkv.cu). The gradients' kernels follow cuda_attention_notes. */
+cudaError_t cuda_attention_dense(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_dense_dq(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_dense_dkv(const struct attention *a, cudaStream_t stream);
+/* delta = rowsum(do * o) and lse in powers of two, [B,H,T rounded up to 64] (attention_notes.cu). */
+cudaError_t cuda_attention_notes(const struct attention *a, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -29,9 +29,8 @@ struct attention_maps {
 extern "C" {
 #endif
 
-/* rel before; delta and lse in powers of two before the gradients; the tables' partial gradients after. */
+/* rel before; the tables' partial gradients after. */
 cudaError_t cuda_hopper_rel(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_hopper_notes(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_hopper_dtables(const struct attention *a, cudaStream_t stream);
 
 cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);

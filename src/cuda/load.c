@@ -90,3 +90,10 @@ bool cuda_look(const struct device *d, struct cuda_view *out)
     const struct cuda_plugin *p = plugin(&e);
     return p && p->look(d, out);
 }
+
+void cuda_without_wgmma(bool on)
+{
+    struct error e;
+    const struct cuda_plugin *p = plugin(&e);
+    if (p) p->without_wgmma(on);
+}

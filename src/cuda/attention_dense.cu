@@ -1,0 +1,149 @@
+/*
+ * attention_dense.cu: attention's forward on tensor cores, bf16 and f16, where nothing is added to the scores: dense,
+ * causal, sliding, grouped.
+ *
+ * Four warps hold 128 queries, 32 each, and walk the keys in tiles of 64. Keys and values have one place each in shared
+ * memory; while the one is multiplied, the other is on its way:
+ *
+ *     s = q k^T   ->   p = 2^(s - maximum)   ->   o += p v
+ *     values' copy     next keys' copy
+ *
+ * s and p live in registers, p rounded to the storage's type for its product; sums are f32. The maximum that a row's
+ * powers are taken against follows the row's own, but only when that has grown by more than 2^8: until then o and the
+ * sum keep their scale, and nothing has to be multiplied again. Masks are looked at in tiles at an edge alone.
+ */
+#include "cuda/attention_tiles.cuh"
+
+constexpr int M = 2, QUERIES = WARPS * 16 * M, KEYS = 64;
+/* Rows so short stay in registers. */
+template <int D> constexpr bool is_held = D <= 64;
+
+#if HAS_MMA
+
+/* Products to powers; o and sum shrink where a maximum has grown. */
+template <int D>
+static __device__ void soften(float (&x)[M][KEYS / 8][4], float (&o)[M][D / 8][4], float (&top)[M][2], float (&sum)[M][2], float factor)
+{
+    constexpr float SLACK = 8;
+    float now[M][2];
+    bool grown = false;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float here = x[m][0][2 * half];
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) here = fmaxf(here, fmaxf(x[m][n][2 * half], x[m][n][2 * half + 1]));
+            here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
+            here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2)) * factor;
+            now[m][half] = fmaxf(here, top[m][half]);
+            grown |= here > top[m][half] + SLACK;
+        }
+    if (__any_sync(0xffffffffu, grown)) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                /* nothing seen so far: 2^-inf = 0 */
+                const float shrink = now[m][half] == -CUDART_INF_F ? 0.0f : power_of_two(top[m][half] - now[m][half]);
+                top[m][half] = now[m][half];
+                sum[m][half] *= shrink;
+#pragma unroll
+                for (int n = 0; n < D / 8; n++) o[m][n][2 * half] *= shrink, o[m][n][2 * half + 1] *= shrink;
+            }
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float base = top[m][half] == -CUDART_INF_F ? 0.0f : top[m][half];
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++)
+                    sum[m][half] += x[m][n][i] = power_of_two(fmaf(x[m][n][i], factor, -base));
+        }
+}
+
+#endif
+
+template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) dense_forward(const attention a)
+{
+#if HAS_MMA
+    extern __shared__ __align__(128) uint4 shared[];
+    const unsigned q = shared_address(shared), k = q + QUERIES * D * 2, v = k + KEYS * D * 2;
+    const int tiles = (a.T + QUERIES - 1) / QUERIES, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16 * M;
+    const block_of block = block_in_order((int64_t)a.B * a.H, tiles, a.causal, true);
+    const int64_t b = block.head / a.H, h = block.head % a.H, g = h / (a.H / a.G);
+    const int t0 = block.tile * QUERIES;
+    const span keys = keys_of(a, t0, QUERIES);
+    const int begin = keys.begin / KEYS * KEYS;
+    const T *from_k = row_at<T>(a.k, b, 0, g), *from_v = row_at<T>(a.v, b, 0, g);
+    const float factor = a.scale * LOG2E;
+
+    float o[M][D / 8][4], top[M][2], sum[M][2] = {};
+    clear(o);
+#pragma unroll
+    for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -CUDART_INF_F;
+    copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q.token, t0, a.T);
+    if (begin < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, begin, a.S);
+    copy_commit();
+
+    const unsigned own_q = q + own * 2 * D + place_down<D>(lane), read_k = k + place_across<D>(lane), read_v = v + place_down<D>(lane);
+    unsigned held[is_held<D> ? D / 16 : 1][M][4];
+    if constexpr (is_held<D>) {
+        copy_wait<0>();
+        __syncthreads();
+        hold<D, M>(held, own_q);
+    }
+    for (int s0 = begin; s0 < keys.end; s0 += KEYS) {
+        copy_wait<0>();
+        __syncthreads(); /* keys are here, values no longer read */
+        copy_tile<T, D, KEYS>(v, from_v, a.v.token, s0, a.S);
+        copy_commit();
+        float x[M][KEYS / 8][4];
+        if constexpr (is_held<D>) multiply_held<T, D, M, KEYS / 8>(x, held, read_k);
+        else multiply<T, D, M, KEYS / 8>(x, own_q, read_k);
+        copy_wait<0>();
+        __syncthreads(); /* values are here, keys no longer read */
+        if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, s0 + KEYS, a.S);
+        copy_commit();
+        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<M, KEYS / 8>(x, a, t0 + own, s0);
+        soften<D>(x, o, top, sum, factor);
+        multiply_add<T, D, M, KEYS / 8>(o, x, read_v);
+    }
+    copy_wait<0>();
+
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        const int first = t0 + own + 16 * m;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float &all = sum[m][half];
+            all += __shfl_xor_sync(0xffffffffu, all, 1);
+            all += __shfl_xor_sync(0xffffffffu, all, 2);
+            const int t = first + lane / 4 + 8 * half;
+            if (lane % 4 == 0 && t < a.T) *lse_at(a, b, h, t) = all == 0 ? -CUDART_INF_F : top[m][half] * LN2 + logf(all);
+        }
+        store_rows<T, D>(a.o, b, h, first, a.T, o[m], sum[m][0] == 0 ? 0.0f : 1 / sum[m][0], sum[m][1] == 0 ? 0.0f : 1 / sum[m][1]);
+    }
+#endif
+}
+
+/* --- launching -------------------------------------------------------------------------------- */
+
+template <typename T, int D> static cudaError_t start(const attention *a, cudaStream_t stream)
+{
+    const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
+    const size_t bytes = (QUERIES + 2 * KEYS) * D * sizeof(T);
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    const cudaError_t rc = allow_shared(dense_forward<T, D>, bytes);
+    if (rc != cudaSuccess) return rc;
+    dense_forward<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t cuda_attention_dense(const struct attention *a, cudaStream_t stream)
+{
+    return by_type_and_length(a, [&](auto t, auto d) { return start<decltype(t), decltype(d)::value>(a, stream); });
+}

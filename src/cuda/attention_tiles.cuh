@@ -1,0 +1,216 @@
+/*
+ * attention_tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for the attention_dense*.cu
+ * files.
+ *
+ * A warp owns M times 16 rows of what its block holds, so that each piece of the tile that they are multiplied with is
+ * read once for all of them. Rows lie D elements apart without padding; the 16-byte pieces of a row change places by
+ * the row's number, so that the eight rows which one ldmatrix reads lie in different banks:
+ *
+ *     row's bytes      64, 192         128, 256       160
+ *     piece p lies at  p ^ (r / 2 % 4) p ^ (r % 8)    p ^ (r / 4 % 2)
+ *
+ * The place of a fragment's 16 columns is then its first one's, exclusive-ored with a constant (tile_column). Fragments
+ * are those of attention_mma.cuh. Tiles begin at multiples of 128 bytes; addresses are those of shared memory.
+ */
+#ifndef ATTENTION_TILES_CUH
+#define ATTENTION_TILES_CUH
+
+#include "cuda/attention_mma.cuh"
+
+#if HAS_MMA
+
+/* Fragments of 16 columns that share one line of 8, 4 or 2 pieces. */
+template <int D> constexpr int line_of = D % 64 == 0 ? 4 : D % 32 == 0 ? 2 : 1;
+
+template <int D> __device__ inline unsigned piece_place(unsigned row, unsigned piece)
+{
+    const unsigned turn = line_of<D> == 4 ? row % 8 : line_of<D> == 2 ? row / 2 % 4 : row / 4 % 2;
+    return row * (2 * D) + (piece ^ turn) * 16;
+}
+
+/* From the place of a row's first columns to that of columns 16 k .. . */
+template <int D> __device__ inline unsigned tile_column(unsigned at, int k)
+{
+    constexpr int LINE = line_of<D>;
+    return (at ^ (k % LINE * 32)) + k / LINE * LINE * 32;
+}
+
+/* Where a lane's ldmatrix reads: the left operand and the right one of columns by 16 rows down; the right one of 16 rows. */
+template <int D> __device__ inline unsigned place_down(int lane) { return piece_place<D>(lane % 16, lane / 16); }
+template <int D> __device__ inline unsigned place_across(int lane) { return piece_place<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2); }
+
+__device__ inline void read4(unsigned (&r)[4], unsigned at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
+}
+__device__ inline void read4_turned(unsigned (&r)[4], unsigned at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
+}
+__device__ inline float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* --- copies ------------------------------------------------------------------------------------ */
+
+__device__ inline void copy_to(unsigned to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+/* Pieces FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` on. */
+template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void copy_band(unsigned to, const T *from, int64_t token, int left)
+{
+    constexpr int STEP = FAST_BLOCK / WIDE; /* a multiple of 8: a thread's rows turn alike */
+    const int row = threadIdx.x / WIDE, piece = FIRST + threadIdx.x % WIDE;
+    if (STEP > N && row >= N) return;
+    from += row * token + piece * 8;
+    to += piece_place<D>(row, piece);
+#pragma unroll
+    for (int i = 0; i < (N + STEP - 1) / STEP; i++) {
+        copy_to(to + i * STEP * 2 * D, from, row + i * STEP < left);
+        from += STEP * token;
+    }
+}
+
+/* Rows first .. first+N of a head, whose row 0 is `from`; zeros beyond `count`. */
+template <typename T, int D, int N> __device__ inline void copy_tile(unsigned to, const T *from, int64_t token, int first, int count)
+{
+    from += first * token;
+    if constexpr (D == 32) copy_band<T, D, N, 0, 4>(to, from, token, count - first);
+    else if constexpr (D == 128) copy_band<T, D, N, 0, 16>(to, from, token, count - first);
+    else copy_band<T, D, N, 0, 8>(to, from, token, count - first);
+    if constexpr (D == 80) copy_band<T, D, N, 8, 2>(to, from, token, count - first);
+    if constexpr (D == 96) copy_band<T, D, N, 8, 4>(to, from, token, count - first);
+}
+
+/* --- products ------------------------------------------------------------------------------------- */
+
+/* c [16 M][8 N] = the warp's rows times rows of y, over D. `x`, `y`: places of the lane. */
+template <typename T, int D, int M, int N> __device__ inline void multiply(float (&c)[M][N][4], unsigned x, unsigned y)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        unsigned a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) read4(a[m], tile_column<D>(x, k) + m * 16 * 2 * D);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            unsigned b[4];
+            read4(b, tile_column<D>(y, k) + n * 8 * 2 * D);
+#pragma unroll
+            for (int m = 0; m < M; m++) mma(c[m][n], a[m], b[0], b[1], T()), mma(c[m][n + 1], a[m], b[2], b[3], T());
+        }
+    }
+}
+
+/* The same with the warp's rows in registers. */
+template <typename T, int D, int M, int N>
+__device__ inline void multiply_held(float (&c)[M][N][4], const unsigned (&x)[D / 16][M][4], unsigned y)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            unsigned b[4];
+            read4(b, tile_column<D>(y, k) + n * 8 * 2 * D);
+#pragma unroll
+            for (int m = 0; m < M; m++) mma(c[m][n], x[k][m], b[0], b[1], T()), mma(c[m][n + 1], x[k][m], b[2], b[3], T());
+        }
+}
+template <int D, int M> __device__ inline void hold(unsigned (&x)[D / 16][M][4], unsigned at)
+{
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int m = 0; m < M; m++) read4(x[k][m], tile_column<D>(at, k) + m * 16 * 2 * D);
+}
+
+/* c [16 M][D] += p [16 M][8 N], rounded, times rows of y [8 N][D]. */
+template <typename T, int D, int M, int N>
+__device__ inline void multiply_add(float (&c)[M][D / 8][4], const float (&p)[M][N][4], unsigned y)
+{
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        unsigned a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) round_to<T, N>(a[m], p[m], k);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            unsigned b[4];
+            read4_turned(b, tile_column<D>(y, n / 2) + k * 16 * 2 * D);
+#pragma unroll
+            for (int m = 0; m < M; m++) mma(c[m][n], a[m], b[0], b[1], T()), mma(c[m][n + 1], a[m], b[2], b[3], T());
+        }
+    }
+}
+
+template <int M, int N> __device__ inline void clear(float (&c)[M][N][4])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
+}
+
+/* --- scores ----------------------------------------------------------------------------------------- */
+
+/* Products of what a query does not see become -inf: rows are queries from t0 on, columns keys from s0 on; or the other
+ * way round. */
+template <int M, int N> __device__ inline void hide(float (&x)[M][N][4], const attention &a, int t0, int s0)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (!key_seen(a, t0 + m * 16 + row + i / 2 * 8, s0 + n * 8 + column + i % 2)) x[m][n][i] = -CUDART_INF_F;
+}
+template <int M, int N> __device__ inline void hide_turned(float (&x)[M][N][4], const attention &a, int t0, int s0)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (!key_seen(a, t0 + n * 8 + column + i % 2, s0 + m * 16 + row + i / 2 * 8)) x[m][n][i] = -CUDART_INF_F;
+}
+
+#endif /* HAS_MMA */
+
+/* --- blocks ------------------------------------------------------------------------------------------ */
+
+/* A block's tile and head. Where a triangle is walked, tiles with most to do come first, over a group of heads whose
+ * keys stay in the cache meanwhile. */
+struct block_of {
+    int tile;
+    int64_t head;
+};
+__device__ inline block_of block_in_order(int64_t heads, int tiles, bool triangle, bool last_first)
+{
+    constexpr int TOGETHER = 16;
+    if (!triangle) return {(int)(blockIdx.x % tiles), blockIdx.x / tiles};
+    const int64_t first = blockIdx.x / (TOGETHER * tiles) * TOGETHER;
+    const int together = (int)min((int64_t)TOGETHER, heads - first), at = (int)(blockIdx.x - first * tiles);
+    const int tile = at / together;
+    return {last_first ? tiles - 1 - tile : tile, first + at % together};
+}
+
+#endif
