@@ -108,7 +108,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
         __syncthreads(); /* values are here, keys no longer read */
         if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, s0 + KEYS, a.S);
         copy_commit();
-        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<M, KEYS / 8>(x, a, t0 + own, s0);
+        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<false, M, KEYS / 8>(x, a, t0 + own, s0);
         soften<D>(x, o, top, sum, factor);
         multiply_add<T, D, M, KEYS / 8>(o, x, read_v);
     }

@@ -85,7 +85,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
         float p[M][N][4], ds[M][N][4];
         multiply<T, D, M, N>(p, own_k, here_q + place_across<D>(lane));
         multiply<T, D, M, N>(ds, own_v, here_dout + place_across<D>(lane));
-        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide_turned<M, N>(p, a, t0, s0 + own);
+        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<true, M, N>(p, a, s0 + own, t0);
         make_pair<M, N>(p, ds, reinterpret_cast<const float *>(reinterpret_cast<const char *>(shared) + BEFORE + slot * NOTES), factor);
         multiply_add<T, D, M, N>(dv, p, here_dout + place_down<D>(lane));
         multiply_add<T, D, M, N>(dk, ds, here_q + place_down<D>(lane));

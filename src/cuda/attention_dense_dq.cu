@@ -61,7 +61,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
         float x[M][N][4], ds[M][N][4];
         multiply<T, D, M, N>(x, own_q, k + slot + place_across<D>(lane));
         multiply<T, D, M, N>(ds, own_dout, v + slot + place_across<D>(lane));
-        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<M, N>(x, a, t0 + own, s0);
+        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<false, M, N>(x, a, t0 + own, s0);
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll

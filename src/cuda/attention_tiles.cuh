@@ -168,29 +168,30 @@ template <int M, int N> __device__ inline void clear(float (&c)[M][N][4])
 
 /* --- scores ----------------------------------------------------------------------------------------- */
 
-/* Products of what a query does not see become -inf: rows are queries from t0 on, columns keys from s0 on; or the other
- * way round. */
-template <int M, int N> __device__ inline void hide(float (&x)[M][N][4], const attention &a, int t0, int s0)
+/* Products of what a query does not see become -inf. Rows are queries from t0 on, columns keys from s0 on; turned, rows
+ * are keys and columns queries. What a row sees is one stretch of columns. */
+template <bool TURNED> __device__ inline span seen_of(const attention &a, int row)
 {
-    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (!key_seen(a, t0 + m * 16 + row + i / 2 * 8, s0 + n * 8 + column + i % 2)) x[m][n][i] = -CUDART_INF_F;
+    if (row >= (TURNED ? a.S : a.T)) return {0, 0};
+    const span x = TURNED ? queries_of(a, row, 1) : keys_of(a, row, 1);
+    return {x.begin, max(x.begin, x.end)};
 }
-template <int M, int N> __device__ inline void hide_turned(float (&x)[M][N][4], const attention &a, int t0, int s0)
+template <bool TURNED, int M, int N> __device__ inline void hide(float (&x)[M][N][4], const attention &a, int row0, int column0)
 {
-    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int n = 0; n < N; n++)
+        for (int half = 0; half < 2; half++) {
+            const span seen = seen_of<TURNED>(a, row0 + m * 16 + half * 8 + lane / 4);
+            const int first = column0 + lane % 4 * 2 - seen.begin;
+            const unsigned length = (unsigned)(seen.end - seen.begin);
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (!key_seen(a, t0 + n * 8 + column + i % 2, s0 + m * 16 + row + i / 2 * 8)) x[m][n][i] = -CUDART_INF_F;
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    if ((unsigned)(first + 8 * n + i) >= length) x[m][n][2 * half + i] = -CUDART_INF_F;
+        }
 }
 
 #endif /* HAS_MMA */
