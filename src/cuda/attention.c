@@ -137,8 +137,9 @@ static int backward(const struct launch *l, enum attention_mode mode, bool fast,
     fast = fast && card_is_fit(&a, true);
     if (fast && is_bare(&a)) return dense_bwd(&a, l->stream, e);
     if (fast) a.unit = (float)M_LOG2E;
-    TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
+    TRY_CUDA(cuda_attention_before(&a, !fast, l->stream));
     if (fast) {
+        TRY_CUDA(cuda_attention_notes(&a, l->stream));
         TRY_CUDA(cuda_attention_fast_dkv(&a, l->stream));
         TRY_CUDA(cuda_attention_fast_dq(&a, l->stream));
     } else {

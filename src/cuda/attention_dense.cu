@@ -8,64 +8,14 @@
  *     s = q k^T   ->   p = 2^(s - maximum)   ->   o += p v
  *     values' copy     next keys' copy
  *
- * s and p live in registers, p rounded to the storage's type for its product; sums are f32. The maximum that a row's
- * powers are taken against follows the row's own, but only when that has grown by more than 2^8: until then o and the
- * sum keep their scale, and nothing has to be multiplied again. Masks are looked at in tiles at an edge alone.
+ * s and p live in registers, p rounded to the storage's type for its product; sums are f32. Masks are
+ * looked at in tiles at an edge alone.
  */
 #include "cuda/attention_tiles.cuh"
 
 constexpr int M = 2, QUERIES = WARPS * 16 * M, KEYS = 64;
 /* Rows so short stay in registers. */
 template <int D> constexpr bool is_held = D <= 64;
-
-#if HAS_MMA
-
-/* Products to powers; o and sum shrink where a maximum has grown. */
-template <int D>
-static __device__ void soften(float (&x)[M][KEYS / 8][4], float (&o)[M][D / 8][4], float (&top)[M][2], float (&sum)[M][2], float factor)
-{
-    constexpr float SLACK = 8;
-    float now[M][2];
-    bool grown = false;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float here = x[m][0][2 * half];
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) here = fmaxf(here, fmaxf(x[m][n][2 * half], x[m][n][2 * half + 1]));
-            here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
-            here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2)) * factor;
-            now[m][half] = fmaxf(here, top[m][half]);
-            grown |= here > top[m][half] + SLACK;
-        }
-    if (__any_sync(0xffffffffu, grown)) {
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                /* nothing seen so far: 2^-inf = 0 */
-                const float shrink = now[m][half] == -CUDART_INF_F ? 0.0f : power_of_two(top[m][half] - now[m][half]);
-                top[m][half] = now[m][half];
-                sum[m][half] *= shrink;
-#pragma unroll
-                for (int n = 0; n < D / 8; n++) o[m][n][2 * half] *= shrink, o[m][n][2 * half + 1] *= shrink;
-            }
-    }
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float base = top[m][half] == -CUDART_INF_F ? 0.0f : top[m][half];
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++)
-                    sum[m][half] += x[m][n][i] = power_of_two(fmaf(x[m][n][i], factor, -base));
-        }
-}
-
-#endif
 
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) dense_forward(const attention a)
 {
@@ -109,24 +59,12 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
         if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, s0 + KEYS, a.S);
         copy_commit();
         if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<false, M, KEYS / 8>(x, a, t0 + own, s0);
-        soften<D>(x, o, top, sum, factor);
+        soften<D, M, KEYS / 8>(x, o, top, sum, factor);
         multiply_add<T, D, M, KEYS / 8>(o, x, read_v);
     }
     copy_wait<0>();
 
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        const int first = t0 + own + 16 * m;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float &all = sum[m][half];
-            all += __shfl_xor_sync(0xffffffffu, all, 1);
-            all += __shfl_xor_sync(0xffffffffu, all, 2);
-            const int t = first + lane / 4 + 8 * half;
-            if (lane % 4 == 0 && t < a.T) *lse_at(a, b, h, t) = all == 0 ? -CUDART_INF_F : top[m][half] * LN2 + logf(all);
-        }
-        store_rows<T, D>(a.o, b, h, first, a.T, o[m], sum[m][0] == 0 ? 0.0f : 1 / sum[m][0], sum[m][1] == 0 ? 0.0f : 1 / sum[m][1]);
-    }
+    store_softened<T, D, M>(a, b, h, t0 + own, o, top, sum);
 #endif
 }
 

@@ -1,30 +1,26 @@
 /*
- * attention_fast_dkv.cu: attention's gradient by keys on tensor cores, bf16 and f16.
+ * attention_fast_dkv.cu: attention's gradient by keys on tensor cores, bf16 and f16, where something is added to the
+ * scores: a mask, a grid's positions, a bias by distance.
  *
- * Four warps hold 64 keys and their values, 16 each, and walk the queries, of all the heads that
- * read these keys, in tiles. Everything stands on its side, keys as rows:
+ * Four warps hold 64 keys and their values, 16 each, in registers, and walk the queries, of all the heads that read these
+ * keys, in tiles of 32, the next one on its way. Everything stands on its side, keys as rows:
  *
  *     s^T = k q^T,  dp^T = v do^T   ->   p^T, ds^T   ->   dv += p^T do,  dk += ds^T q
  *
- * By tables, a tile of queries brings its positions: those of the grid's rows that the keys lie
- * in, and of all columns. A bias lies in their place.
+ * By tables, a tile of queries brings its positions: those of the grid's rows that the keys lie in, and of all columns.
+ * Biases lie in their place. A tile's notes are lse, delta and place of its queries.
  */
-#include "cuda/attention_mma.cuh"
+#include "cuda/attention_added.cuh"
 
-/* Queries to a tile: longer rows leave fewer registers. */
-template <int D> constexpr int queries_to_tile = D <= 64 ? 64 : 32;
+constexpr int QUERIES = 32, N = QUERIES / 8, NOTES = 3 * QUERIES;
 
-struct query_notes {
-    float lse[2][64], delta[2][64];
-    int place[2][64];
-};
-
-/* Rows of the grid that 64 keys may lie in. */
+/* Rows of the grid that 64 keys may lie in; where a query's columns begin behind them. */
 __host__ __device__ inline int rows_of_keys(const attention &a)
 {
     const int rows = (HELD - 1) / a.width + 2;
     return rows < a.height ? rows : a.height;
 }
+__host__ __device__ inline int columns_behind(const attention &a) { return (rows_of_keys(a) + 3) / 4 * 4; }
 
 #if HAS_MMA
 
@@ -33,7 +29,7 @@ struct key_notes {
     float add[2];
     int row[2], column[2], place[2];
 };
-static __device__ key_notes note_keys(const attention &a, int64_t b, int s0)
+static __device__ key_notes note_own_keys(const attention &a, int64_t b, int s0)
 {
     key_notes notes;
     const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
@@ -42,129 +38,161 @@ static __device__ key_notes note_keys(const attention &a, int64_t b, int s0)
         const int s = min(s0 + own + lane / 4 + 8 * half, a.S - 1);
         notes.add[half] = a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
         notes.row[half] = s / a.width - s0 / a.width;
-        notes.column[half] = rows_of_keys(a) + s % a.width;
+        notes.column[half] = columns_behind(a) + s % a.width;
         notes.place[half] = place_of(a, s);
     }
     return notes;
 }
 
-/* A tile of queries: rows, statistics, positions. */
-template <typename T, int D, int QUERIES>
-static __device__ void bring(T *q, T *dout, query_notes *notes, float *rel, int slot, const attention &a, int64_t b, int64_t h,
-                             int t0, int s0, int stride)
+/* The positions of a tile of queries: in pieces of 16 bytes where they lie so. */
+static __device__ void bring_own_positions(float *to, int stride, const attention &a, int64_t head, int t0, int s0)
 {
-    copy_rows<T, D, QUERIES>(q, a.q, b, h, t0, a.T);
-    copy_rows<T, D, QUERIES>(dout, a.dout, b, h, t0, a.T);
-    for (int i = threadIdx.x; i < QUERIES; i += FAST_BLOCK) {
-        const int t = t0 + i;
-        const float lse = t < a.T ? *lse_at(a, b, h, t) : CUDART_INF_F;
-        notes->lse[slot][i] = lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E; /* 2^(s - inf) = 0 */
-        notes->delta[slot][i] = t < a.T ? a.delta[(b * a.H + h) * a.T + t] : 0.0f;
-        notes->place[slot][i] = place_of(a, min(t, a.T - 1));
-    }
-    if (a.mode != ATTENTION_BY_TABLES) return;
-    const int rows = rows_of_keys(a), wide = rows + a.width, top = s0 / a.width;
-    const float *from = a.rel + (b * a.H + h) * a.T * positions(a);
-    for (int i = threadIdx.x; i < QUERIES * wide; i += FAST_BLOCK) {
-        const int r = i / wide, c = i % wide, place = c < rows ? top + c : a.height + c - rows;
-        const bool there = t0 + r < a.T && (c >= rows || top + c < a.height);
-        copy4(rel + r * stride + c, from + (there ? (int64_t)(t0 + r) * positions(a) + place : 0), there);
+    const int rows = rows_of_keys(a), behind = columns_behind(a), top = s0 / a.width, R = positions(a);
+    const float *from = a.rel + (head * a.T + t0) * R;
+    const bool whole = a.height % 4 == 0 && a.width % 4 == 0;
+    for (int r = threadIdx.x / 32; r < QUERIES; r += WARPS) {
+        const float *row = from + (t0 + r < a.T ? r * R : 0);
+        for (int c = threadIdx.x % 32; c < rows; c += 32) copy4(to + r * stride + c, row + min(top + c, a.height - 1), true);
+        if (whole)
+            for (int c = threadIdx.x % 32 * 4; c < a.width; c += 128) copy16(to + r * stride + behind + c, row + a.height + c, true);
+        else
+            for (int c = threadIdx.x % 32; c < a.width; c += 32) copy4(to + r * stride + behind + c, row + a.height + c, true);
     }
 }
 
-/* Products become p and ds, the latter not yet scaled. */
-template <int QUERIES>
-static __device__ void make_pair(float (&x)[QUERIES / 8][4], float (&dp)[QUERIES / 8][4], const attention &a,
-                                 const key_notes &of, const query_notes *notes, const float *rel, int slot, int t0, int s0,
-                                 int stride)
+/* A tile of queries: rows, notes, positions. */
+template <typename T, int D, attention_mode MODE>
+static __device__ void bring(unsigned q, unsigned dout, float *notes, float *rel, const attention &a, int64_t b, int64_t h, int t0, int s0, int stride)
 {
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
-    const bool whole = all_seen(a, t0, QUERIES, s0, HELD);
+    constexpr int PIECES = QUERIES / 4;
+    const int64_t head = b * a.H + h;
+    copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q.token, t0, a.T);
+    copy_tile<T, D, QUERIES>(dout, row_at<T>(a.dout, b, 0, h), a.dout.token, t0, a.T);
+    if (threadIdx.x < 2 * PIECES)
+        copy16(notes + threadIdx.x * 4, (threadIdx.x < PIECES ? a.lse2 : a.delta) + head * ((a.T + 63) / 64 * 64) + t0 + threadIdx.x % PIECES * 4, true);
+    if (MODE == ATTENTION_BY_BIAS && threadIdx.x < QUERIES)
+        reinterpret_cast<int *>(notes)[2 * QUERIES + threadIdx.x] = place_of(a, min(t0 + (int)threadIdx.x, a.T - 1));
+    if (MODE == ATTENTION_BY_TABLES) bring_own_positions(rel, stride, a, head, t0, s0);
+}
+
+/* Products become scores. */
+template <attention_mode MODE>
+static __device__ void add_turned(float (&x)[N][4], const attention &a, const key_notes &of, const float *notes, const float *rel, int stride, bool level)
+{
+    const int column = threadIdx.x % 4 * 2;
     const float factor = a.scale * LOG2E;
 #pragma unroll
-    for (int n = 0; n < QUERIES / 8; n++)
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            const int c = 8 * n + column + side;
+            float add[2] = {of.add[0], of.add[1]};
+            if (MODE == ATTENTION_BY_TABLES) {
+                const float *from = rel + c * stride, upper = from[of.row[0]], lower = level ? upper : from[of.row[1]];
+                add[0] = upper + from[of.column[0]], add[1] = lower + from[of.column[1]];
+            }
+            if (MODE == ATTENTION_BY_BIAS) {
+                const int place = reinterpret_cast<const int *>(notes)[2 * QUERIES + c];
+                add[0] = rel[bias_between(a, of.place[0], place)], add[1] = rel[bias_between(a, of.place[1], place)];
+            }
+            x[n][side] = fmaf(x[n][side], factor, add[0]), x[n][2 + side] = fmaf(x[n][2 + side], factor, add[1]);
+        }
+}
+
+/* Scores and dp become p and ds, the latter not yet scaled. */
+static __device__ void make_pair(float (&x)[N][4], float (&dp)[N][4], const float *notes)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const float2 lse = *reinterpret_cast<const float2 *>(notes + 8 * n + threadIdx.x % 4 * 2);
+        const float2 delta = *reinterpret_cast<const float2 *>(notes + QUERIES + 8 * n + threadIdx.x % 4 * 2);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int c = 8 * n + column + i % 2, half = i / 2;
-            float score = x[n][i] * factor + of.add[half];
-            if (a.mode == ATTENTION_BY_TABLES) score += rel[c * stride + of.row[half]] + rel[c * stride + of.column[half]];
-            if (a.mode == ATTENTION_BY_BIAS) score += rel[bias_between(a, of.place[half], notes->place[slot][c])];
-            if (!whole && !key_seen(a, t0 + c, s0 + row + 8 * half)) score = -CUDART_INF_F;
-            x[n][i] = exp2f(score - notes->lse[slot][c]);
-            dp[n][i] = x[n][i] * (dp[n][i] - notes->delta[slot][c]);
+            x[n][i] = power_of_two(x[n][i] - (i % 2 ? lse.y : lse.x));
+            dp[n][i] = x[n][i] * (dp[n][i] - (i % 2 ? delta.y : delta.x));
         }
+    }
 }
 
 #endif
 
-template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) fast_dkv(const attention a, int stride)
+template <typename T, int D, attention_mode MODE>
+__global__ void __launch_bounds__(FAST_BLOCK, D > 64 ? 2 : 3) fast_dkv(const attention a, int stride)
 {
 #if HAS_MMA
-    extern __shared__ uint4 shared[];
-    constexpr int QUERIES = queries_to_tile<D>, TILE = QUERIES * (D + 8);
-    T *k = reinterpret_cast<T *>(shared), *v = k + HELD * (D + 8), *q = v + HELD * (D + 8), *dout = q + 2 * TILE;
-    query_notes *notes = reinterpret_cast<query_notes *>(dout + 2 * TILE);
-    float *rel = reinterpret_cast<float *>(notes + 1);
-    const int tiles = (a.S + HELD - 1) / HELD, s0 = (int)(blockIdx.x % tiles) * HELD, own = threadIdx.x / 32 * 16;
-    const int group = a.H / a.G, room = a.mode == ATTENTION_BY_TABLES ? QUERIES * stride : 0;
-    const int64_t head = blockIdx.x / tiles, b = head / a.G, g = head % a.G;
+    extern __shared__ __align__(128) uint4 shared[];
+    constexpr int TILE = QUERIES * D * 2;
+    static_assert(2 * HELD == 4 * QUERIES, "keys and values pass through the tiles' place");
+    const unsigned q = shared_address(shared), dout = q + 2 * TILE;
+    float *notes = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + 4 * TILE), *rel = notes + 2 * NOTES;
+    const int tiles = (a.S + HELD - 1) / HELD, group = a.H / a.G, room = MODE == ATTENTION_BY_TABLES ? QUERIES * stride : 0;
+    const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
+    const block_of block = block_in_order((int64_t)a.B * a.G, tiles, a.causal, false);
+    const int64_t b = block.head / a.G, g = block.head % a.G;
+    const int s0 = block.tile * HELD;
     const span queries = queries_of(a, s0, HELD);
-    const int length = queries.end > queries.begin ? (queries.end - queries.begin + QUERIES - 1) / QUERIES : 0;
-    const int steps = length * group; /* head by head, tile by tile */
+    const int begin = queries.begin / QUERIES * QUERIES;
+    const bool any = begin < queries.end, level = s0 / a.width == (min(s0 + HELD, a.S) - 1) / a.width;
 
-    copy_rows<T, D, HELD>(k, a.k, b, g, s0, a.S);
-    copy_rows<T, D, HELD>(v, a.v, b, g, s0, a.S);
-    if (steps) bring<T, D, QUERIES>(q, dout, notes, rel, 0, a, b, g * group, queries.begin, s0, stride);
-    if (a.mode == ATTENTION_BY_BIAS) /* a group is one head */
-        for (int i = threadIdx.x; i < a.T; i += FAST_BLOCK) rel[i] = a.bias[g * a.T + i];
+    copy_tile<T, D, HELD>(q, row_at<T>(a.k, b, 0, g), a.k.token, s0, a.S);
+    copy_tile<T, D, HELD>(dout, row_at<T>(a.v, b, 0, g), a.v.token, s0, a.S);
     copy_commit();
-    const key_notes of = note_keys(a, b, s0);
+    const key_notes of = note_own_keys(a, b, s0);
+    if (MODE == ATTENTION_BY_BIAS) /* a group is one head */
+        for (int i = threadIdx.x; i < a.T; i += FAST_BLOCK) rel[i] = a.bias[g * a.T + i];
+    unsigned k[D / 16][1][4], v[D / 16][1][4];
+    copy_wait<0>();
+    __syncthreads();
+    hold<D, 1>(k, q + own * 2 * D + place_down<D>(lane));
+    hold<D, 1>(v, dout + own * 2 * D + place_down<D>(lane));
+    __syncthreads();
+    if (any) bring<T, D, MODE>(q, dout, notes, rel, a, b, g * group, begin, s0, stride);
+    copy_commit();
 
-    float dk[D / 8][4], dv[D / 8][4];
-#pragma unroll
-    for (int n = 0; n < D / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) dk[n][i] = dv[n][i] = 0;
-    for (int step = 0; step < steps; step++) {
-        const int slot = step & 1, other = slot ^ 1, next = step + 1;
-        if (next < steps)
-            bring<T, D, QUERIES>(q + other * TILE, dout + other * TILE, notes, rel + other * room, other, a, b,
-                                 g * group + next / length, queries.begin + next % length * QUERIES, s0, stride);
+    float dk[1][D / 8][4], dv[1][D / 8][4];
+    clear(dk), clear(dv);
+    int slot = 0, h = 0, t0 = begin; /* head by head, tile by tile */
+    while (any && h < group) {
+        const int next = t0 + QUERIES < queries.end ? t0 + QUERIES : begin, next_h = next == begin ? h + 1 : h, other = slot ^ 1;
+        copy_wait<0>();
+        __syncthreads(); /* this tile is here, the one before no longer read */
+        if (next_h < group)
+            bring<T, D, MODE>(q + other * TILE, dout + other * TILE, notes + other * NOTES, rel + other * room, a, b, g * group + next_h, next, s0, stride);
         copy_commit();
-        copy_wait<1>();
-        __syncthreads();
-        float p[QUERIES / 8][4], ds[QUERIES / 8][4];
-        product_rows<T, D, QUERIES / 8>(p, k + own * (D + 8), q + slot * TILE);
-        product_rows<T, D, QUERIES / 8>(ds, v + own * (D + 8), dout + slot * TILE);
-        make_pair<QUERIES>(p, ds, a, of, notes, rel + slot * room, slot, queries.begin + step % length * QUERIES, s0, stride);
-        product_add<T, D, QUERIES / 8>(dv, p, dout + slot * TILE);
-        product_add<T, D, QUERIES / 8>(dk, ds, q + slot * TILE);
-        __syncthreads();
+        const unsigned here_q = q + slot * TILE, here_dout = dout + slot * TILE;
+        float p[1][N][4], ds[1][N][4];
+        multiply_held<T, D, 1, N>(p, k, here_q + place_across<D>(lane));
+        multiply_held<T, D, 1, N>(ds, v, here_dout + place_across<D>(lane));
+        add_turned<MODE>(p[0], a, of, notes + slot * NOTES, rel + slot * room, stride, level);
+        if (s0 + HELD > a.S || !all_seen(a, t0, QUERIES, s0, HELD)) hide<true, 1, N>(p, a, s0 + own, t0);
+        make_pair(p[0], ds[0], notes + slot * NOTES);
+        multiply_add<T, D, 1, N>(dv, p, here_dout + place_down<D>(lane));
+        multiply_add<T, D, 1, N>(dk, ds, here_q + place_down<D>(lane));
+        slot = other, h = next_h, t0 = next;
     }
     copy_wait<0>();
-    store_rows<T, D>(a.dk, b, g, s0 + own, a.S, dk, a.scale, a.scale);
-    store_rows<T, D>(a.dv, b, g, s0 + own, a.S, dv, 1.0f, 1.0f);
+    store_rows<T, D>(a.dk, b, g, s0 + own, a.S, dk[0], a.scale, a.scale);
+    store_rows<T, D>(a.dv, b, g, s0 + own, a.S, dv[0], 1.0f, 1.0f);
 #endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D> static cudaError_t start(const attention *a, cudaStream_t stream)
+template <typename T, int D, attention_mode MODE> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
-    constexpr int QUERIES = queries_to_tile<D>;
-    const int stride = position_stride(rows_of_keys(*a) + a->width);
+    const int stride = position_stride(columns_behind(*a) + a->width);
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + HELD - 1) / HELD);
-    size_t bytes = (2 * HELD + 4 * QUERIES) * (D + 8) * sizeof(T) + sizeof(query_notes);
-    if (a->mode == ATTENTION_BY_TABLES) bytes += (size_t)(2 * QUERIES * stride) * sizeof(float);
-    if (a->mode == ATTENTION_BY_BIAS) bytes += (size_t)a->T * sizeof(float);
+    size_t bytes = 4 * QUERIES * D * sizeof(T) + 2 * NOTES * sizeof(float);
+    if (MODE == ATTENTION_BY_TABLES) bytes += (size_t)(2 * QUERIES * stride) * sizeof(float);
+    if (MODE == ATTENTION_BY_BIAS) bytes += (size_t)a->T * sizeof(float);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
-    const cudaError_t rc = allow_shared(fast_dkv<T, D>, bytes);
+    const cudaError_t rc = allow_shared(fast_dkv<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;
-    fast_dkv<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, stride);
+    fast_dkv<T, D, MODE><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, stride);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream)
 {
-    return by_type_and_length(a, [&](auto t, auto d) { return start<decltype(t), decltype(d)::value>(a, stream); });
+    return by_type_length_and_mode(a, [&](auto t, auto d, auto mode) { return start<decltype(t), decltype(d)::value, decltype(mode)::value>(a, stream); });
 }

@@ -106,7 +106,7 @@ extern "C" cudaError_t cuda_attention_tables(const struct attention *a, cudaStre
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t before(const attention *a, int backward, cudaStream_t stream)
+template <typename T> static cudaError_t before(const attention *a, int with_delta, cudaStream_t stream)
 {
     const int64_t heads = (int64_t)a->B * a->H, J = 2 * (a->height + a->width) - 2;
     if (a->mode == ATTENTION_BY_TABLES) {
@@ -117,16 +117,16 @@ template <typename T> static cudaError_t before(const attention *a, int backward
         rel_kernel<T><<<(unsigned)blocks, threads_for(J), QUERIES * sizeof(float) * (size_t)a->D, stream>>>(*a);
     }
     if (a->mode == ATTENTION_BY_BIAS) bias_kernel<<<grid_for((int64_t)a->H * a->T), BLOCK, 0, stream>>>(*a);
-    if (backward) delta_kernel<T><<<grid_for(heads * a->T * 32), BLOCK, 0, stream>>>(*a);
+    if (with_delta) delta_kernel<T><<<grid_for(heads * a->T * 32), BLOCK, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_attention_before(const struct attention *a, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream)
 {
     switch (a->type) {
-    case STORE_F32: return before<float>(a, backward, stream);
-    case STORE_BF16: return before<__nv_bfloat16>(a, backward, stream);
-    case STORE_F16: return before<__half>(a, backward, stream);
+    case STORE_F32: return before<float>(a, with_delta, stream);
+    case STORE_BF16: return before<__nv_bfloat16>(a, with_delta, stream);
+    case STORE_F16: return before<__half>(a, with_delta, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -1,6 +1,6 @@
 /*
  * attention_tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for the attention_dense*.cu
- * files.
+ * and attention_fast*.cu files.
  *
  * A warp owns M times 16 rows of what its block holds, so that each piece of the tile that they are multiplied with is
  * read once for all of them. Rows lie D elements apart without padding; the 16-byte pieces of a row change places by
@@ -192,6 +192,76 @@ template <bool TURNED, int M, int N> __device__ inline void hide(float (&x)[M][N
                 for (int i = 0; i < 2; i++)
                     if ((unsigned)(first + 8 * n + i) >= length) x[m][n][2 * half + i] = -CUDART_INF_F;
         }
+}
+
+/* --- softmax ------------------------------------------------------------------------------------------ */
+
+/* Products times `factor` to powers of two against a maximum of each row; o and sum shrink where it has grown. It follows
+ * the row's own maximum only when that has grown by more than 2^8: until then o and sum keep their scale, and nothing
+ * has to be multiplied again. */
+template <int D, int M, int N>
+__device__ inline void soften(float (&x)[M][N][4], float (&o)[M][D / 8][4], float (&top)[M][2], float (&sum)[M][2], float factor)
+{
+    constexpr float SLACK = 8;
+    float now[M][2];
+    bool grown = false;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float here = x[m][0][2 * half];
+#pragma unroll
+            for (int n = 0; n < N; n++) here = fmaxf(here, fmaxf(x[m][n][2 * half], x[m][n][2 * half + 1]));
+            here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
+            here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2)) * factor;
+            now[m][half] = fmaxf(here, top[m][half]);
+            grown |= here > top[m][half] + SLACK;
+        }
+    if (__any_sync(0xffffffffu, grown)) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                /* nothing seen so far: 2^-inf = 0 */
+                const float shrink = now[m][half] == -CUDART_INF_F ? 0.0f : power_of_two(top[m][half] - now[m][half]);
+                top[m][half] = now[m][half];
+                sum[m][half] *= shrink;
+#pragma unroll
+                for (int n = 0; n < D / 8; n++) o[m][n][2 * half] *= shrink, o[m][n][2 * half + 1] *= shrink;
+            }
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float base = top[m][half] == -CUDART_INF_F ? 0.0f : top[m][half];
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++)
+                    sum[m][half] += x[m][n][i] = power_of_two(fmaf(x[m][n][i], factor, -base));
+        }
+}
+
+/* o over the sums, and lse, of the warp's queries from `first` on. */
+template <typename T, int D, int M>
+__device__ inline void store_softened(const attention &a, int64_t b, int64_t h, int first, const float (&o)[M][D / 8][4],
+                                      const float (&top)[M][2], const float (&sum)[M][2])
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float all[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            all[half] = sum[m][half] + __shfl_xor_sync(0xffffffffu, sum[m][half], 1);
+            all[half] += __shfl_xor_sync(0xffffffffu, all[half], 2);
+            const int t = first + 16 * m + lane / 4 + 8 * half;
+            if (lane % 4 == 0 && t < a.T)
+                *lse_at(a, b, h, t) = all[half] == 0 ? -CUDART_INF_F : top[m][half] * LN2 + logf(all[half]);
+        }
+        store_rows<T, D>(a.o, b, h, first + 16 * m, a.T, o[m], all[0] == 0 ? 0.0f : 1 / all[0], all[1] == 0 ? 0.0f : 1 / all[1]);
+    }
 }
 
 #endif /* HAS_MMA */

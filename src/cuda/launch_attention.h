@@ -46,10 +46,10 @@ struct attention {
 extern "C" {
 #endif
 
-/* The passes around the kernels (attention_grid.cu): tables to f32, rel, delta before;
- * sums of the partial gradients after. `tile` is the queries to a block of the kernel that wrote
+/* The passes around the kernels (attention_grid.cu): tables to f32, rel before, and delta for kernels that do not follow
+ * cuda_attention_notes; sums of the partial gradients after. `tile` is the queries to a block of the kernel that wrote
  * the partial sums of a bias. */
-cudaError_t cuda_attention_before(const struct attention *a, int backward, cudaStream_t stream);
+cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream);
 cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream);
 /* The first and the last of these alone: tables to f32; the tables' gradients out of the groups' sums. */
 cudaError_t cuda_attention_tables(const struct attention *a, cudaStream_t stream);
@@ -61,13 +61,13 @@ cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t str
 
 /* With them (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16, D of 32, 64,
  * 80, 96 or 128, rows at multiples of 16 bytes, a card of compute capability 8.0 or more; unit is log2(e).
- * The gradient of a bias leaves partial sums of ATTENTION_FAST_TILE queries. */
+ * The gradients' kernels follow cuda_attention_notes. The gradient of a bias leaves partial sums of ATTENTION_FAST_TILE queries. */
 cudaError_t cuda_attention_fast(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
 
 /* The same where nothing is added to the scores and the scale is positive: no mask, no grid (attention_dense.cu,
- * attention_dense_dq.cu, attention_dense_dkv.cu). The gradients' kernels follow cuda_attention_notes. */
+ * attention_dense_dq.cu, attention_dense_dkv.cu). */
 cudaError_t cuda_attention_dense(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_dense_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_dense_dkv(const struct attention *a, cudaStream_t stream);
