@@ -14,6 +14,9 @@
 /* Sixteens of keys to a warp, and queries to a tile: as registers and shared memory allow. */
 template <int D> constexpr int sixteens = D <= 64 ? 2 : 1;
 template <int D> constexpr int queries_to_tile = D <= 64 || D > 96 ? 32 : 64;
+/* 16 keys and values of a warp are in registers, and pass through the tiles' place. */
+template <int D> constexpr bool is_held = sixteens<D> == 1;
+template <int D> constexpr int tiles_begin = is_held<D> ? 0 : 2 * WARPS * 16 * sixteens<D> * D * 2;
 
 #if HAS_MMA
 
@@ -55,8 +58,9 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
 #if HAS_MMA
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int M = sixteens<D>, KEYS = WARPS * 16 * M, QUERIES = queries_to_tile<D>, N = QUERIES / 8, TILE = QUERIES * D * 2;
-    constexpr int NOTES = 2 * QUERIES * 4, BEFORE = 2 * KEYS * D * 2 + 4 * TILE;
-    const unsigned k = shared_address(shared), v = k + KEYS * D * 2, q = v + KEYS * D * 2, dout = q + 2 * TILE, notes = k + BEFORE;
+    constexpr int NOTES = 2 * QUERIES * 4, BEFORE = tiles_begin<D> + 4 * TILE;
+    static_assert(!is_held<D> || 2 * KEYS <= 4 * QUERIES, "keys and values fit the tiles' place");
+    const unsigned k = shared_address(shared), v = k + KEYS * D * 2, q = k + tiles_begin<D>, dout = q + 2 * TILE, notes = k + BEFORE;
     const int tiles = (a.S + KEYS - 1) / KEYS, group = a.H / a.G, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16 * M;
     const block_of block = block_in_order((int64_t)a.B * a.G, tiles, a.causal, false);
     const int64_t b = block.head / a.G, g = block.head % a.G;
@@ -67,13 +71,21 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
 
     copy_tile<T, D, KEYS>(k, row_at<T>(a.k, b, 0, g), a.k.token, s0, a.S);
     copy_tile<T, D, KEYS>(v, row_at<T>(a.v, b, 0, g), a.v.token, s0, a.S);
+    const unsigned own_k = k + own * 2 * D + place_down<D>(lane), own_v = own_k + (v - k);
+    unsigned held_k[is_held<D> ? D / 16 : 1][M][4], held_v[is_held<D> ? D / 16 : 1][M][4];
+    if constexpr (is_held<D>) {
+        copy_commit();
+        copy_wait<0>();
+        __syncthreads();
+        hold<D, M>(held_k, own_k), hold<D, M>(held_v, own_v);
+        __syncthreads();
+    }
     const bool any = begin < queries.end;
     if (any) bring<T, D, QUERIES>(q, dout, notes, a, b, g * group, begin);
     copy_commit();
 
     float dk[M][D / 8][4], dv[M][D / 8][4];
     clear(dk), clear(dv);
-    const unsigned own_k = k + own * 2 * D + place_down<D>(lane), own_v = own_k + (v - k);
     int slot = 0, h = 0, t0 = begin; /* head by head, tile by tile */
     while (any && h < group) {
         const int next = t0 + QUERIES < queries.end ? t0 + QUERIES : begin, next_h = next == begin ? h + 1 : h, other = slot ^ 1;
@@ -83,8 +95,13 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
         copy_commit();
         const unsigned here_q = q + slot * TILE, here_dout = dout + slot * TILE;
         float p[M][N][4], ds[M][N][4];
-        multiply<T, D, M, N>(p, own_k, here_q + place_across<D>(lane));
-        multiply<T, D, M, N>(ds, own_v, here_dout + place_across<D>(lane));
+        if constexpr (is_held<D>) {
+            multiply_held<T, D, M, N>(p, held_k, here_q + place_across<D>(lane));
+            multiply_held<T, D, M, N>(ds, held_v, here_dout + place_across<D>(lane));
+        } else {
+            multiply<T, D, M, N>(p, own_k, here_q + place_across<D>(lane));
+            multiply<T, D, M, N>(ds, own_v, here_dout + place_across<D>(lane));
+        }
         if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<true, M, N>(p, a, s0 + own, t0);
         make_pair<M, N>(p, ds, reinterpret_cast<const float *>(reinterpret_cast<const char *>(shared) + BEFORE + slot * NOTES), factor);
         multiply_add<T, D, M, N>(dv, p, here_dout + place_down<D>(lane));
@@ -106,7 +123,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
 {
     constexpr int KEYS = WARPS * 16 * sixteens<D>, QUERIES = queries_to_tile<D>;
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
-    const size_t bytes = (2 * KEYS + 4 * QUERIES) * D * sizeof(T) + 4 * QUERIES * sizeof(float);
+    const size_t bytes = tiles_begin<D> + 4 * QUERIES * D * sizeof(T) + 4 * QUERIES * sizeof(float);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(dense_dkv<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
