@@ -106,6 +106,9 @@ static bool card_is_fit(const struct attention *a, bool backward)
 /* Whether scores are products and nothing else. */
 static bool is_bare(const struct attention *a) { return a->mode == ATTENTION_PLAIN && !a->mask && a->scale > 0; }
 
+/* Whether a tile of keys is a row of the grid. */
+static bool is_level(const struct attention *a) { return a->mode == ATTENTION_BY_TABLES && a->width == 64; }
+
 static int dense_bwd(const struct attention *a, cudaStream_t stream, struct error *e)
 {
     TRY_CUDA(cuda_attention_notes(a, stream));
@@ -141,7 +144,7 @@ static int backward(const struct launch *l, enum attention_mode mode, bool fast,
     if (fast) {
         TRY_CUDA(cuda_attention_notes(&a, l->stream));
         TRY_CUDA(cuda_attention_fast_dkv(&a, l->stream));
-        TRY_CUDA(cuda_attention_fast_dq(&a, l->stream));
+        TRY_CUDA(is_level(&a) ? cuda_attention_level_dq(&a, l->stream) : cuda_attention_fast_dq(&a, l->stream));
     } else {
         TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
     }

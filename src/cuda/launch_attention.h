@@ -66,6 +66,9 @@ cudaError_t cuda_attention_fast(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
 
+/* Instead of the second, over a grid of 64 columns (attention_level_dq.cu). */
+cudaError_t cuda_attention_level_dq(const struct attention *a, cudaStream_t stream);
+
 /* The same where nothing is added to the scores and the scale is positive: no mask, no grid (attention_dense.cu,
  * attention_dense_dq.cu, attention_dense_dkv.cu). */
 cudaError_t cuda_attention_dense(const struct attention *a, cudaStream_t stream);
