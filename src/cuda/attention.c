@@ -91,29 +91,67 @@ static struct attention backward_of(const struct launch *l, enum attention_mode 
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Whether the card's tensor cores know bf16 and its shared memory holds the tiles: what a plan must
- * not ask. Data-centre cards have the room for all of them. */
-static bool card_is_fit(const struct attention *a, bool backward)
+/* Whether the card's tensor cores know bf16: what a plan must not ask. The tiles fit the 99 KiB of shared memory that all
+ * such cards have. */
+static bool card_is_fit(void)
 {
-    enum { PLENTY = 160 * 1024 };
-    int card = 0, major = 0, room = 0;
+    int card = 0, major = 0;
     if (cudaGetDevice(&card) != cudaSuccess) return false;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) != cudaSuccess) return false;
-    if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess) return false;
-    return major >= 8 && (room >= PLENTY || a->mode == ATTENTION_PLAIN || (!backward && a->D <= 64));
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess && major >= 8;
 }
 
 /* Whether scores are products and nothing else. */
 static bool is_bare(const struct attention *a) { return a->mode == ATTENTION_PLAIN && !a->mask && a->scale > 0; }
 
 /* Whether a tile of keys is a row of the grid. */
-static bool is_level(const struct attention *a) { return a->mode == ATTENTION_BY_TABLES && a->width == 64; }
+static bool is_level(const struct attention *a)
+{
+    return a->mode == ATTENTION_BY_TABLES && a->width == ATTENTION_LEVEL && a->height <= ATTENTION_LEVEL && a->table[0].type == a->type &&
+           a->table[1].type == a->type;
+}
 
-static int dense_bwd(const struct attention *a, cudaStream_t stream, struct error *e)
+/* What the kernels on tensor cores need to know of the grid. */
+static int fast_before(struct attention *a, cudaStream_t stream, struct error *e)
+{
+    a->unit = (float)M_LOG2E;
+    if (!is_level(a)) TRY_CUDA(cuda_attention_before(a, 0, stream));
+    else {
+        TRY_CUDA(cuda_attention_tables(a, stream));
+        TRY_CUDA(cuda_level_rel(a, a->unit, stream));
+    }
+    return PL_OK;
+}
+
+static int fast_forward(struct attention *a, cudaStream_t stream, struct error *e)
+{
+    if (is_bare(a)) {
+        TRY_CUDA(cuda_attention_dense(a, stream));
+        return PL_OK;
+    }
+    TRY(fast_before(a, stream, e));
+    TRY_CUDA(cuda_attention_fast(a, is_level(a), stream));
+    return PL_OK;
+}
+
+static int fast_backward(struct attention *a, cudaStream_t stream, struct error *e)
 {
     TRY_CUDA(cuda_attention_notes(a, stream));
-    TRY_CUDA(cuda_attention_dense_dkv(a, stream));
-    TRY_CUDA(cuda_attention_dense_dq(a, stream));
+    if (is_bare(a)) {
+        TRY_CUDA(cuda_attention_dense_dkv(a, stream));
+        TRY_CUDA(cuda_attention_dense_dq(a, stream));
+        return PL_OK;
+    }
+    TRY(fast_before(a, stream, e));
+    if (!is_level(a)) {
+        TRY_CUDA(cuda_attention_fast_dkv(a, stream));
+        TRY_CUDA(cuda_attention_fast_dq(a, stream));
+        TRY_CUDA(cuda_attention_after(a, ATTENTION_FAST_TILE, stream));
+    } else {
+        TRY_CUDA(cuda_attention_level_dkv(a, stream));
+        TRY_CUDA(cuda_attention_level_dq(a, stream));
+        TRY_CUDA(cuda_level_dtables(a, stream));
+        TRY_CUDA(cuda_attention_sum_tables(a, stream));
+    }
     return PL_OK;
 }
 
@@ -121,15 +159,9 @@ static int forward(const struct launch *l, enum attention_mode mode, bool fast, 
 {
     struct attention a = forward_of(l, mode);
     if (fast && hopper_takes(&a, false)) return hopper_attention(&a, l->stream, e);
-    fast = fast && card_is_fit(&a, false);
-    if (fast && is_bare(&a)) {
-        TRY_CUDA(cuda_attention_dense(&a, l->stream));
-        return PL_OK;
-    }
-    if (fast) a.unit = (float)M_LOG2E;
+    if (fast && card_is_fit()) return fast_forward(&a, l->stream, e);
     TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
-    if (fast) TRY_CUDA(cuda_attention_fast(&a, l->stream));
-    else TRY_CUDA(cuda_attention_plain(&a, l->stream));
+    TRY_CUDA(cuda_attention_plain(&a, l->stream));
     return PL_OK;
 }
 
@@ -137,18 +169,10 @@ static int backward(const struct launch *l, enum attention_mode mode, bool fast,
 {
     struct attention a = backward_of(l, mode);
     if (fast && hopper_takes(&a, true)) return hopper_attention_bwd(&a, l->stream, e);
-    fast = fast && card_is_fit(&a, true);
-    if (fast && is_bare(&a)) return dense_bwd(&a, l->stream, e);
-    if (fast) a.unit = (float)M_LOG2E;
-    TRY_CUDA(cuda_attention_before(&a, !fast, l->stream));
-    if (fast) {
-        TRY_CUDA(cuda_attention_notes(&a, l->stream));
-        TRY_CUDA(cuda_attention_fast_dkv(&a, l->stream));
-        TRY_CUDA(is_level(&a) ? cuda_attention_level_dq(&a, l->stream) : cuda_attention_fast_dq(&a, l->stream));
-    } else {
-        TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
-    }
-    TRY_CUDA(cuda_attention_after(&a, fast ? ATTENTION_FAST_TILE : (int)attention_small_tile(a.D), l->stream));
+    if (fast && card_is_fit()) return fast_backward(&a, l->stream, e);
+    TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
+    TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
+    TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
     return PL_OK;
 }
 

@@ -24,13 +24,15 @@ template <attention_mode MODE, int KEYS> __device__ inline void note_keys(float 
     }
 }
 
-/* The positions of a tile of queries. */
-__device__ inline void bring_positions(float *to, int stride, const attention &a, int64_t head, int t0)
+/* The positions of a tile of queries; sideways: as they lie over a grid of 64 columns. */
+__device__ inline void bring_positions(float *to, int stride, const attention &a, int64_t head, int t0, bool sideways)
 {
     const int R = positions(a), gap = columns_begin(a) - a.height;
-    for (int r = threadIdx.x / 32; r < HELD; r += WARPS)
-        for (int c = threadIdx.x % 32; c < R; c += 32)
-            to[r * stride + c + (c < a.height ? 0 : gap)] = t0 + r < a.T ? a.rel[(head * a.T + t0 + r) * R + c] : 0.0f;
+    const float *from = a.rel + head * a.T * R;
+    for (int i = threadIdx.x; i < HELD * R; i += FAST_BLOCK) {
+        const int r = sideways ? i % HELD : i / R, c = sideways ? i / HELD : i % R, t = min(t0 + r, a.T - 1);
+        to[r * stride + c + (c < a.height ? 0 : gap)] = from[sideways ? (int64_t)c * a.T + t : (int64_t)t * R + c];
+    }
 }
 
 template <int N> __device__ inline void add_mask(float (&x)[N][4], const float *notes, float factor)

@@ -2,7 +2,7 @@
  * attention_dense.cu: attention's forward on tensor cores, bf16 and f16, where nothing is added to the scores: dense,
  * causal, sliding, grouped.
  *
- * Four warps hold 128 queries, 32 each, and walk the keys in tiles of 64. Keys and values have one place each in shared
+ * Four warps hold 128 queries, 32 each, and walk the keys in tiles. Keys and values have one place each in shared
  * memory; while the one is multiplied, the other is on its way:
  *
  *     s = q k^T   ->   p = 2^(s - maximum)   ->   o += p v
@@ -13,14 +13,15 @@
  */
 #include "cuda/attention_tiles.cuh"
 
-constexpr int M = 2, QUERIES = WARPS * 16 * M, KEYS = 64;
-/* Rows so short stay in registers. */
-template <int D> constexpr bool is_held = D <= 64;
+constexpr int M = 2, QUERIES = WARPS * 16 * M;
+/* Keys to a tile: longer rows leave fewer registers. */
+template <int D> constexpr int keys_to_tile = D <= 64 ? 128 : 64;
 
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) dense_forward(const attention a)
 {
 #if HAS_MMA
     extern __shared__ __align__(128) uint4 shared[];
+    constexpr int KEYS = keys_to_tile<D>;
     const unsigned q = shared_address(shared), k = q + QUERIES * D * 2, v = k + KEYS * D * 2;
     const int tiles = (a.T + QUERIES - 1) / QUERIES, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16 * M;
     const block_of block = block_in_order((int64_t)a.B * a.H, tiles, a.causal, true);
@@ -40,20 +41,13 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
     copy_commit();
 
     const unsigned own_q = q + own * 2 * D + place_down<D>(lane), read_k = k + place_across<D>(lane), read_v = v + place_down<D>(lane);
-    unsigned held[is_held<D> ? D / 16 : 1][M][4];
-    if constexpr (is_held<D>) {
-        copy_wait<0>();
-        __syncthreads();
-        hold<D, M>(held, own_q);
-    }
     for (int s0 = begin; s0 < keys.end; s0 += KEYS) {
         copy_wait<0>();
         __syncthreads(); /* keys are here, values no longer read */
         copy_tile<T, D, KEYS>(v, from_v, a.v.token, s0, a.S);
         copy_commit();
         float x[M][KEYS / 8][4];
-        if constexpr (is_held<D>) multiply_held<T, D, M, KEYS / 8>(x, held, read_k);
-        else multiply<T, D, M, KEYS / 8>(x, own_q, read_k);
+        multiply<T, D, M, KEYS / 8>(x, own_q, read_k);
         copy_wait<0>();
         __syncthreads(); /* values are here, keys no longer read */
         if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, s0 + KEYS, a.S);
@@ -73,7 +67,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
 template <typename T, int D> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = (QUERIES + 2 * KEYS) * D * sizeof(T);
+    const size_t bytes = (QUERIES + 2 * keys_to_tile<D>) * D * sizeof(T);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(dense_forward<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

@@ -12,8 +12,8 @@
 #include "cuda/attention_tiles.cuh"
 
 /* Sixteens of keys to a warp, and queries to a tile: as registers and shared memory allow. */
-template <int D> constexpr int sixteens = D <= 64 ? 2 : 1;
-template <int D> constexpr int queries_to_tile = D <= 64 || D > 96 ? 32 : 64;
+template <int D> constexpr int sixteens = D <= 80 ? 2 : 1;
+template <int D> constexpr int queries_to_tile = D == 96 ? 64 : 32;
 /* 16 keys and values of a warp are in registers, and pass through the tiles' place. */
 template <int D> constexpr bool is_held = sixteens<D> == 1;
 template <int D> constexpr int tiles_begin = is_held<D> ? 0 : 2 * WARPS * 16 * sixteens<D> * D * 2;

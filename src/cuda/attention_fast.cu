@@ -10,7 +10,7 @@
 
 constexpr int KEYS = 64;
 
-template <typename T, int D, attention_mode MODE> __global__ void __launch_bounds__(FAST_BLOCK, D > 96 ? 2 : 3) fast_forward(const attention a, int stride)
+template <typename T, int D, attention_mode MODE> __global__ void __launch_bounds__(FAST_BLOCK, D > 96 ? 2 : 3) fast_forward(const attention a, int stride, bool level)
 {
 #if HAS_MMA
     extern __shared__ __align__(128) uint4 shared[];
@@ -29,7 +29,7 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
     copy_tile<T, D, HELD>(q, row_at<T>(a.q, b, 0, h), a.q.token, t0, a.T);
     if (begin < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, begin, a.S);
     copy_commit();
-    if (MODE == ATTENTION_BY_TABLES) bring_positions(extra, stride, a, block.head, t0);
+    if (MODE == ATTENTION_BY_TABLES) bring_positions(extra, stride, a, block.head, t0, level);
     if (MODE == ATTENTION_BY_BIAS)
         for (int i = threadIdx.x; i < a.T; i += FAST_BLOCK) extra[i] = a.bias[h * a.T + i];
 
@@ -66,7 +66,7 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, attention_mode MODE> static cudaError_t start(const attention *a, cudaStream_t stream)
+template <typename T, int D, attention_mode MODE> static cudaError_t start(const attention *a, bool level, cudaStream_t stream)
 {
     const int stride = position_stride(columns_begin(*a) + a->width);
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + HELD - 1) / HELD);
@@ -76,11 +76,11 @@ template <typename T, int D, attention_mode MODE> static cudaError_t start(const
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(fast_forward<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;
-    fast_forward<T, D, MODE><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, stride);
+    fast_forward<T, D, MODE><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, stride, level);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_attention_fast(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_fast(const struct attention *a, int level, cudaStream_t stream)
 {
-    return by_type_length_and_mode(a, [&](auto t, auto d, auto mode) { return start<decltype(t), decltype(d)::value, decltype(mode)::value>(a, stream); });
+    return by_type_length_and_mode(a, [&](auto t, auto d, auto mode) { return start<decltype(t), decltype(d)::value, decltype(mode)::value>(a, level, stream); });
 }

@@ -94,7 +94,7 @@ static int map_positions(CUtensorMap *map, const struct attention *a, struct err
 static int lay_positions(const struct attention *a, cudaStream_t stream, struct error *e)
 {
     TRY_CUDA(cuda_attention_tables(a, stream));
-    TRY_CUDA(cuda_hopper_rel(a, stream));
+    TRY_CUDA(cuda_level_rel(a, 1 / a->scale, stream));
     return PL_OK;
 }
 
@@ -131,7 +131,7 @@ int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct 
     TRY(map_all(&m, a, HOPPER_HELD, HOPPER_WALKED, e));
     TRY_CUDA(cuda_hopper_dq(a, &m, stream));
     if (!grid) return PL_OK;
-    TRY_CUDA(cuda_hopper_dtables(a, stream));
+    TRY_CUDA(cuda_level_dtables(a, stream));
     TRY_CUDA(cuda_attention_sum_tables(a, stream));
     return PL_OK;
 }

@@ -55,16 +55,16 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) le
     copy_commit();
     float lse[2], delta[2], level[2], across[N][4], columns[1][N][4], dq[1][D / 8][4];
     clear(dq), clear(columns);
-    const int64_t first = head * a.T + t0 + own + lane / 4; /* of the thread's two queries */
-    const float *const rel[2] = {a.rel + first * R, a.rel + (first + 8) * R};
-    float *const drel[2] = {a.drel + first * R, a.drel + (first + 8) * R};
+    const int64_t first = t0 + own + lane / 4; /* of the thread's two queries */
+    const float *rel = a.rel + head * R * a.T + first;
+    float *drel = a.drel + head * R * a.T + first;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        lse[half] = a.lse2[first + 8 * half], delta[half] = a.delta[first + 8 * half], level[half] = rel[half][0];
+        lse[half] = a.lse2[head * a.T + first + 8 * half], delta[half] = a.delta[head * a.T + first + 8 * half], level[half] = rel[8 * half];
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) across[n][2 * half + i] = rel[half][a.height + 8 * n + lane % 4 * 2 + i];
+            for (int i = 0; i < 2; i++) across[n][2 * half + i] = rel[(int64_t)(a.height + 8 * n + lane % 4 * 2 + i) * a.T + 8 * half];
     }
 
     const unsigned own_q = q + own * 2 * D + place_down<D>(lane), own_dout = own_q + (dout - q);
@@ -79,13 +79,13 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) le
         }
         copy_commit();
         const float before[2] = {level[0] - lse[0], level[1] - lse[1]};
-        const int next = min(y + 1, a.height - 1);
-        level[0] = rel[0][next], level[1] = rel[1][next];
+        const float *next = rel + (int64_t)min(y + 1, a.height - 1) * a.T;
+        level[0] = next[0], level[1] = next[8];
         float x[1][N][4], ds[1][N][4], row[2];
         multiply<T, D, 1, N>(x, own_q, k + slot + place_across<D>(lane));
         multiply<T, D, 1, N>(ds, own_dout, v + slot + place_across<D>(lane));
         make_ds(ds[0], x[0], across, columns[0], row, before, delta, factor);
-        if (lane % 4 == 0) drel[0][y] = row[0], drel[1][y] = row[1];
+        if (lane % 4 == 0) drel[(int64_t)y * a.T] = row[0], drel[(int64_t)y * a.T + 8] = row[1];
         multiply_add<T, D, 1, N>(dq, ds, k + slot + place_down<D>(lane));
     }
     copy_wait<0>();
@@ -98,10 +98,10 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) le
         for (int i = 0; i < 4; i++) {
             const int c = a.height + 8 * n + lane % 4 * 2 + i % 2;
             sums[(own + lane / 4 + i / 2 * 8) * stride + c] = columns[0][n][i];
-            drel[i / 2][c] = columns[0][n][i];
+            drel[(int64_t)c * a.T + i / 2 * 8] = columns[0][n][i];
         }
-    for (int r = own; r < own + 16; r++) /* the warp's own */
-        for (int c = lane; c < a.height; c += 32) sums[r * stride + c] = a.drel[(head * a.T + t0 + r) * R + c];
+    for (int i = threadIdx.x; i < HELD * a.height; i += FAST_BLOCK)
+        sums[i % HELD * stride + i / HELD] = a.drel[(head * R + i / HELD) * a.T + t0 + i % HELD];
 #pragma unroll
     for (int n = 0; n < D / 8; n++)
 #pragma unroll

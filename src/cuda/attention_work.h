@@ -6,7 +6,7 @@
  *     lse2     the same                lse in powers of two                       backward
  *     tables   [J,D], then [D,J]       both tables in f32, J = 2 height + 2 width - 2      REL
  *     rel      [B,H,T,height+width]    what a query adds to a key's row and column         REL
- *              (Hopper: [B,H,height+width,T])
+ *              (of 64 columns: [B,H,height+width,T])
  *     drel     the same                sums of ds by a key's row and column       backward, REL
  *     bias     [H,T]                   the table in f32                                    BIAS
  *     partial  REL  [groups,J,D]       gradients of the tables, by groups of heads  backward
@@ -20,7 +20,7 @@
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
 
 /* Heads go into at most so many groups, each with a partial sum of the tables' gradients; where the grid has 64 columns,
- * its rows do, and into more (attention_hopper_grid.cu). */
+ * its rows do, and into more (attention_level.cu). */
 enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 
 struct attention_sizes {

@@ -15,6 +15,8 @@ struct head_rows {
 
 /* Queries to a block of the kernels on tensor cores. */
 enum { ATTENTION_FAST_TILE = 64 };
+/* Columns of a grid whose rows are tiles. */
+enum { ATTENTION_LEVEL = 64 };
 
 /* [rows,columns] of any type and strides. */
 struct head_table {
@@ -62,12 +64,17 @@ cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t str
 /* With them (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16, D of 32, 64,
  * 80, 96 or 128, rows at multiples of 16 bytes, a card of compute capability 8.0 or more; unit is log2(e).
  * The gradients' kernels follow cuda_attention_notes. The gradient of a bias leaves partial sums of ATTENTION_FAST_TILE queries. */
-cudaError_t cuda_attention_fast(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_fast(const struct attention *a, int level, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
 
-/* Instead of the second, over a grid of 64 columns (attention_level_dq.cu). */
+/* Over a grid of 64 columns, up to 64 rows, tables of the heads' type: rel, times `unit`, and drel lie sideways,
+ * [B,H,height+width,T]. rel before, the tables' partial gradients after (attention_level.cu); of the kernels above the first
+ * one knows by `level`, the others have their own (attention_level_dq.cu, attention_level_dkv.cu). */
+cudaError_t cuda_level_rel(const struct attention *a, float unit, cudaStream_t stream);
+cudaError_t cuda_level_dtables(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_level_dq(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_level_dkv(const struct attention *a, cudaStream_t stream);
 
 /* The same where nothing is added to the scores and the scale is positive: no mask, no grid (attention_dense.cu,
  * attention_dense_dq.cu, attention_dense_dkv.cu). */

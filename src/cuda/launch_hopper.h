@@ -13,7 +13,7 @@
 #include "cuda/launch_attention.h"
 
 /* Rows to a tile of the gradients: what a block holds, and what it walks along. */
-enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = 64 };
+enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = ATTENTION_LEVEL };
 
 /* Of the forward: warpgroups of 64 queries to a block. Three hide more of each other's latency, where two thirds of the
  * registers are enough. */
@@ -28,10 +28,6 @@ struct attention_maps {
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* rel before; the tables' partial gradients after. */
-cudaError_t cuda_hopper_rel(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_hopper_dtables(const struct attention *a, cudaStream_t stream);
 
 cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);
 cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream);

@@ -1,19 +1,23 @@
 /*
- * attention_hopper_grid.cu: the passes before and after the attention kernels of Hopper.
+ * attention_level.cu: the passes before and after the attention kernels over a grid of 64 columns, up to 64 rows:
  *
- *     rel       q . the table rows of a query's positions / scale, [B,H,height+width,T]
+ *     rel       q . the table rows of a query's positions
  *     dtables   dtable[j] = sum of drel q over the positions made with row j, by groups of heads
  *
- * On a grid of 64 columns 64 queries are one of its rows. What they add for the key rows c is a product with rows y - c
- * of table_h; for the columns, a product with all rows of table_w, of which a query takes the 64 that begin at its place.
- * The tables' gradients are the same products turned around.
+ * 64 queries are one of the grid's rows. What they add for the key rows c is a product with rows y - c of table_h; for the
+ * columns, a product with all rows of table_w, of which a query takes the 64 that begin at its place. The tables'
+ * gradients are the same products turned around. All on tensor cores, the tables rounded to the queries' type.
+ *
+ * rel, which comes times `unit`, and drel lie sideways: [B,H,height+width,T].
  */
-#include "cuda/launch_hopper.h"
-#include "cuda/wgmma_hopper.cuh"
+#include "cuda/attention_mma.cuh"
 
-constexpr int WIDTH = HOPPER_WIDTH, TABLE = 2 * WIDTH; /* rows of a table, and one of zeros */
+constexpr int WIDTH = ATTENTION_LEVEL, TABLE = 2 * WIDTH; /* rows of a table, and one of zeros */
+static_assert(HELD == WIDTH, "a block takes a row of the grid");
 
 /* --- before ------------------------------------------------------------------------------------ */
+
+#if HAS_MMA
 
 /* Rows of a table, in f32 from `from` on, by `step` of them from j on; zeros where it has none. */
 template <typename T, int D> static __device__ void bring_table(T *to, const float *from, int j, int step, int rows, int count, int threads)
@@ -26,16 +30,19 @@ template <typename T, int D> static __device__ void bring_table(T *to, const flo
     }
 }
 
+#endif
+
 /* Four warps take 64 queries, which are row y of the grid. */
-template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_kernel(const attention a)
+template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_kernel(const attention a, float unit)
 {
+#if HAS_MMA
     extern __shared__ uint4 shared[];
     constexpr int ROW = D + 8, PITCH = WIDTH + 1;
     T *q = reinterpret_cast<T *>(shared), *table = q + WIDTH * ROW;
     float *out = reinterpret_cast<float *>(table + WIDTH * ROW); /* [position][query] */
     const int y = (int)(blockIdx.x % a.height), t0 = y * WIDTH, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
     const int64_t head = blockIdx.x / a.height, b = head / a.H, h = head % a.H;
-    const float unit = 1 / a.scale, *th = a.tables, *tw = a.tables + (int64_t)(2 * a.height - 1) * D;
+    const float *th = a.tables, *tw = a.tables + (int64_t)(2 * a.height - 1) * D;
     float *to = a.rel + head * positions(a) * a.T + t0;
     copy_rows<T, D, WIDTH>(q, a.q, b, h, t0, a.T);
     copy_commit();
@@ -71,6 +78,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
     __syncthreads();
     for (int i = threadIdx.x; i < WIDTH * WIDTH; i += FAST_BLOCK)
         to[(int64_t)(a.height + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
+#endif
 }
 
 /* --- after --------------------------------------------------------------------------------------- */
@@ -80,6 +88,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
 constexpr int TURNERS = 8 * 32, TURN_ROW = WIDTH + 8;
 template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_kernel(const attention a, int groups)
 {
+#if HAS_MMA
     extern __shared__ uint4 shared[];
     constexpr int ROW = D + 8;
     T *f = reinterpret_cast<T *>(shared), *q = f + TABLE * TURN_ROW;
@@ -133,18 +142,19 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
             const int j = own + lane / 4 + i / 2 * 8;
             if (j < rows) to[(int64_t)j * D + 8 * n + lane % 4 * 2 + i % 2] = sum[n][i];
         }
+#endif
 }
 
 /* --- launching ------------------------------------------------------------------------------------- */
 
-template <typename T, int D> static cudaError_t rel(const attention *a, cudaStream_t stream)
+template <typename T, int D> static cudaError_t rel(const attention *a, float unit, cudaStream_t stream)
 {
     const int64_t blocks = (int64_t)a->B * a->H * a->height;
     const size_t bytes = 2 * WIDTH * (D + 8) * sizeof(T) + WIDTH * (WIDTH + 1) * sizeof(float);
     if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(rel_kernel<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
-    rel_kernel<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a);
+    rel_kernel<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, unit);
     return cudaGetLastError();
 }
 
@@ -158,22 +168,12 @@ template <typename T, int D> static cudaError_t dtables(const attention *a, cuda
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t either(const attention *a, bool after, cudaStream_t stream)
+extern "C" cudaError_t cuda_level_rel(const struct attention *a, float unit, cudaStream_t stream)
 {
-    switch (a->D) {
-    case 64: return after ? dtables<T, 64>(a, stream) : rel<T, 64>(a, stream);
-    case 80: return after ? dtables<T, 80>(a, stream) : rel<T, 80>(a, stream);
-    case 128: return after ? dtables<T, 128>(a, stream) : rel<T, 128>(a, stream);
-    }
-    return cudaErrorInvalidValue;
+    return by_type_and_length(a, [&](auto t, auto d) { return rel<decltype(t), decltype(d)::value>(a, unit, stream); });
 }
 
-extern "C" cudaError_t cuda_hopper_rel(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_level_dtables(const struct attention *a, cudaStream_t stream)
 {
-    return a->type == STORE_BF16 ? either<__nv_bfloat16>(a, false, stream) : either<__half>(a, false, stream);
-}
-
-extern "C" cudaError_t cuda_hopper_dtables(const struct attention *a, cudaStream_t stream)
-{
-    return a->type == STORE_BF16 ? either<__nv_bfloat16>(a, true, stream) : either<__half>(a, true, stream);
+    return by_type_and_length(a, [&](auto t, auto d) { return dtables<decltype(t), decltype(d)::value>(a, stream); });
 }
