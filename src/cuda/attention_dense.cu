@@ -67,7 +67,8 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
 template <typename T, int D> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = (QUERIES + 2 * keys_to_tile<D>) * D * sizeof(T);
+    constexpr size_t bytes = (QUERIES + 2 * keys_to_tile<D>) * D * sizeof(T);
+    static_assert(bytes <= ATTENTION_ROOM, "it fits");
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(dense_forward<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

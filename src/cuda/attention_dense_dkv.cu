@@ -123,7 +123,8 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
 {
     constexpr int KEYS = WARPS * 16 * sixteens<D>, QUERIES = queries_to_tile<D>;
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
-    const size_t bytes = tiles_begin<D> + 4 * QUERIES * D * sizeof(T) + 4 * QUERIES * sizeof(float);
+    constexpr size_t bytes = tiles_begin<D> + 4 * QUERIES * D * sizeof(T) + 4 * QUERIES * sizeof(float);
+    static_assert(bytes <= ATTENTION_ROOM, "it fits");
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(dense_dkv<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

@@ -66,13 +66,17 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
 
 /* --- launching -------------------------------------------------------------------------------- */
 
+template <int D, attention_mode MODE> constexpr size_t room_for(int stride, int biases)
+{
+    return (HELD + 2 * KEYS) * D * 2 + (KEYS + (MODE == ATTENTION_BY_TABLES ? HELD * stride : MODE == ATTENTION_BY_BIAS ? biases : 0)) * sizeof(float);
+}
+
 template <typename T, int D, attention_mode MODE> static cudaError_t start(const attention *a, bool level, cudaStream_t stream)
 {
     const int stride = position_stride(columns_begin(*a) + a->width);
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + HELD - 1) / HELD);
-    size_t bytes = (HELD + 2 * KEYS) * D * sizeof(T) + KEYS * sizeof(float);
-    if (MODE == ATTENTION_BY_TABLES) bytes += (size_t)(HELD * stride) * sizeof(float);
-    if (MODE == ATTENTION_BY_BIAS) bytes += (size_t)a->T * sizeof(float);
+    static_assert(room_for<D, MODE>(position_stride(ATTENTION_GRID + 1), ATTENTION_GRID * ATTENTION_GRID / 4) <= ATTENTION_ROOM, "it fits");
+    const size_t bytes = room_for<D, MODE>(stride, a->T);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(fast_forward<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;

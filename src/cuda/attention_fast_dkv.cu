@@ -12,7 +12,7 @@
  */
 #include "cuda/attention_added.cuh"
 
-constexpr int QUERIES = 32, N = QUERIES / 8, NOTES = 3 * QUERIES;
+constexpr int QUERIES = 32, NOTES = 3 * QUERIES;
 
 /* Rows of the grid that 64 keys may lie in; where a query's columns begin behind them. */
 __host__ __device__ inline int rows_of_keys(const attention &a)
@@ -23,6 +23,8 @@ __host__ __device__ inline int rows_of_keys(const attention &a)
 __host__ __device__ inline int columns_behind(const attention &a) { return (rows_of_keys(a) + 3) / 4 * 4; }
 
 #if HAS_MMA
+
+constexpr int N = QUERIES / 8; /* fragments across a tile */
 
 /* What a thread knows of its two keys: the mask, and the places of their positions in a query's row. */
 struct key_notes {
@@ -178,13 +180,17 @@ __global__ void __launch_bounds__(FAST_BLOCK, D > 64 ? 2 : 3) fast_dkv(const att
 
 /* --- launching -------------------------------------------------------------------------------- */
 
+template <int D, attention_mode MODE> constexpr size_t room_for(int stride, int biases)
+{
+    return 4 * QUERIES * D * 2 + (2 * NOTES + (MODE == ATTENTION_BY_TABLES ? 2 * QUERIES * stride : MODE == ATTENTION_BY_BIAS ? biases : 0)) * sizeof(float);
+}
+
 template <typename T, int D, attention_mode MODE> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
     const int stride = position_stride(columns_behind(*a) + a->width);
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + HELD - 1) / HELD);
-    size_t bytes = 4 * QUERIES * D * sizeof(T) + 2 * NOTES * sizeof(float);
-    if (MODE == ATTENTION_BY_TABLES) bytes += (size_t)(2 * QUERIES * stride) * sizeof(float);
-    if (MODE == ATTENTION_BY_BIAS) bytes += (size_t)a->T * sizeof(float);
+    static_assert(room_for<D, MODE>(position_stride(ATTENTION_GRID + 3), ATTENTION_BIASES) <= ATTENTION_ROOM, "it fits");
+    const size_t bytes = room_for<D, MODE>(stride, a->T);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(fast_dkv<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;

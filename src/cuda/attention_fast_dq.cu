@@ -191,16 +191,20 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
 
 /* --- launching -------------------------------------------------------------------------------- */
 
+template <int D, attention_mode MODE> constexpr size_t tiles_room = (2 * HELD + 2 * slots<MODE> * keys_to_tile<D>) * D * 2;
+template <int D, attention_mode MODE> constexpr size_t room_for(int stride, int biases)
+{
+    const int sums = MODE == ATTENTION_BY_TABLES ? HELD * stride : (WARPS + 1) * biases;
+    return tiles_room<D, MODE> + (slots<MODE> * keys_to_tile<D> + (MODE == ATTENTION_PLAIN ? 0 : HELD * (keys_to_tile<D> + 4) + sums)) * sizeof(float);
+}
+
 template <typename T, int D, attention_mode MODE> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
-    constexpr int KEYS = keys_to_tile<D>;
-    constexpr size_t tiles = (2 * HELD + 2 * slots<MODE> * KEYS) * D * sizeof(T);
-    static_assert(MODE != ATTENTION_BY_TABLES || spread_bytes<D> <= tiles, "add_tables finds room in the tiles' place");
+    static_assert(MODE != ATTENTION_BY_TABLES || spread_bytes<D> <= tiles_room<D, MODE>, "add_tables finds room in the tiles' place");
+    static_assert(room_for<D, MODE>(position_stride(ATTENTION_GRID), ATTENTION_BIASES) <= ATTENTION_ROOM, "it fits");
     const int stride = position_stride(a->height + a->width);
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + HELD - 1) / HELD);
-    size_t bytes = tiles + slots<MODE> * KEYS * sizeof(float);
-    if (MODE == ATTENTION_BY_TABLES) bytes += (size_t)(HELD * (KEYS + 4) + HELD * stride) * sizeof(float);
-    if (MODE == ATTENTION_BY_BIAS) bytes += (size_t)(HELD * (KEYS + 4) + (WARPS + 1) * a->T) * sizeof(float);
+    const size_t bytes = room_for<D, MODE>(stride, a->T);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(fast_dq<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;

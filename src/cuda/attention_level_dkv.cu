@@ -7,12 +7,14 @@
  */
 #include "cuda/attention_tiles.cuh"
 
-constexpr int QUERIES = 32, N = QUERIES / 8;
+constexpr int QUERIES = 32;
 /* Of a tile's queries: lse, delta, numbers for the row, and by column, which lie so far apart that a warp's pairs meet no
  * bank twice. */
 constexpr int PITCH = QUERIES + 8, NOTES = 3 * QUERIES + HELD * PITCH;
 
 #if HAS_MMA
+
+constexpr int N = QUERIES / 8; /* fragments across a tile */
 
 template <typename T, int D>
 static __device__ void bring(unsigned q, unsigned dout, unsigned notes, const attention &a, int64_t b, int64_t h, int t0, int y)
@@ -111,7 +113,8 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, D > 6
 template <typename T, int D> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
     const int64_t blocks = (int64_t)a->B * a->G * a->height;
-    const size_t bytes = 4 * QUERIES * D * sizeof(T) + 2 * NOTES * sizeof(float);
+    constexpr size_t bytes = 4 * QUERIES * D * sizeof(T) + 2 * NOTES * sizeof(float);
+    static_assert(bytes <= ATTENTION_ROOM, "it fits");
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(level_dkv<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

@@ -10,9 +10,11 @@
 #include "cuda/attention_spread.cuh"
 #include "cuda/attention_tiles.cuh"
 
-constexpr int KEYS = 64, N = KEYS / 8;
+constexpr int KEYS = 64;
 
 #if HAS_MMA
+
+constexpr int N = KEYS / 8; /* fragments across a tile */
 
 /* Products become ds, not yet scaled, and its sums. `before`: of each query, its number for the grid's row less lse. */
 static __device__ void make_ds(float (&ds)[N][4], const float (&x)[N][4], const float (&across)[N][4], float (&columns)[N][4],
@@ -117,8 +119,9 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
 {
     const int stride = position_stride(a->height + a->width);
     const int64_t blocks = (int64_t)a->B * a->H * a->height;
-    const size_t tiles = (2 * HELD + 4 * KEYS) * D * sizeof(T), after = HELD * (size_t)stride * sizeof(float) + spread_bytes<D>;
-    const size_t bytes = tiles > after ? tiles : after;
+    constexpr size_t tiles = (2 * HELD + 4 * KEYS) * D * sizeof(T), most = HELD * position_stride(2 * ATTENTION_LEVEL) * sizeof(float) + spread_bytes<D>;
+    static_assert(tiles <= ATTENTION_ROOM && most <= ATTENTION_ROOM, "it fits");
+    const size_t after = HELD * (size_t)stride * sizeof(float) + spread_bytes<D>, bytes = tiles > after ? tiles : after;
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(level_dq<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

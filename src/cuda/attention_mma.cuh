@@ -183,7 +183,7 @@ __device__ inline int bias_between(const attention &a, int x, int y)
 #endif /* HAS_MMA */
 
 /* Floats between the rows of a tile of positions: pairs of them meet few banks twice. */
-__host__ __device__ inline int position_stride(int numbers) { return (numbers + 11) / 16 * 16 + 4; }
+__host__ __device__ constexpr int position_stride(int numbers) { return (numbers + 11) / 16 * 16 + 4; }
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 

@@ -23,6 +23,10 @@ enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
  * its rows do, and into more (attention_level.cu). */
 enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 
+/* What the kernels on tensor cores take of a grid: rows and columns together; places, in the gradient of a bias. Their
+ * tiles then fit the shared memory that a block may have on any card from 8.0 on. */
+enum { ATTENTION_GRID = 160, ATTENTION_BIASES = 1024, ATTENTION_ROOM = 99 * 1024 };
+
 struct attention_sizes {
     int64_t B, T, H, D, height, width;
     enum attention_mode mode;

@@ -10,7 +10,7 @@
 #include "cuda/attention_work.h"
 #include "cuda/plan.h"
 
-enum { HEAD_MAX = 256, GRID_FAST = 160, WINDOW_FAST = 1024 };
+enum { HEAD_MAX = 256 };
 
 /* --- what fits ------------------------------------------------------------------------- */
 
@@ -75,7 +75,7 @@ static bool backward_match(const struct query *q, bool fast)
 static bool grid_match(const struct query *q, bool backward, bool fast)
 {
     const int first = backward ? 6 : 3;
-    if (fast && (!is_fast(q) || q->attr->relative.height + q->attr->relative.width > GRID_FAST)) return false;
+    if (fast && (!is_fast(q) || q->attr->relative.height + q->attr->relative.width > ATTENTION_GRID)) return false;
     if (!heads_match(q, backward ? 5 : 3, backward ? 3 : 1, fast)) return false;
     if (!is_countable(q->in[0], q->in[0])) return false;
     if ((backward ? q->in[5] : q->out[1])->dtype != DT_F32) return false;
@@ -98,7 +98,7 @@ static bool match_fast_rel_bwd(const struct query *q)
     return grid_match(q, true, true) && q->in[6]->dtype == q->in[0]->dtype && q->in[7]->dtype == q->in[0]->dtype;
 }
 /* Five rows of biases lie in shared memory. */
-static bool match_fast_bias_bwd(const struct query *q) { return grid_match(q, true, true) && q->in[0]->dim[1] <= WINDOW_FAST; }
+static bool match_fast_bias_bwd(const struct query *q) { return grid_match(q, true, true) && q->in[0]->dim[1] <= ATTENTION_BIASES; }
 
 /* --- workspace -------------------------------------------------------------------------- */
 
