@@ -2,7 +2,7 @@
 # shellcheck disable=SC2015
 # run_curves.sh: ten steps with every technique, against a plain run and against the CPU in f32.
 #
-#   bash tests/run_curves.sh      from the repository's root, after make; see run_lib.sh
+#   bash tests/run_curves.sh      from the repository's root, after make; MODELS: see run_lib.sh
 #
 # What a device computes is compared step by step, loss and gradient norm:
 #
@@ -68,7 +68,7 @@ rounded() { go "$DEVICE" "$1" "$1-$2" --set "memory.precision=$2" && curve "$1-$
 # remembered MODEL OPTIMIZER LOSS NORM
 remembered() { go cpu "$1" "$1-$2-cpu" --set "memory.optimizer=$2" && go "$DEVICE" "$1" "$1-$2" --set "memory.optimizer=$2" && curve "$1-$2" "$1-$2-cpu" "$3" "$4"; }
 
-for model in llama sam tinysam; do
+for model in $(models llama sam tinysam); do
     check "$model: ten steps on the CPU, f32" go cpu $model $model-cpu
     check "$model: plain, near the CPU" plain $model
     [ "$DEVICE" = cpu ] || for rule in all selective every:2 segments:2 first:1 ratio:0.5 all+halves ratio:0.5+selective; do check "$model: recompute $rule, same bytes" again $model $rule; done
