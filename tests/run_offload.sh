@@ -61,12 +61,12 @@ away() {
 all=optimizer+masters+weights+activations
 for model in $(models llama sam tinysam); do
     part bits around || continue
-    check "$model: a plain run" go $model $model
+    check "$model: a plain run" go "$model" "$model"
     part bits || continue
-    for flags in optimizer weights activations $all; do check "$model: $flags, same bits" away $model $model "$flags"; done
-    check "$model bf16: a plain run" go $model $model-bf16 --set memory.precision=bf16
+    for flags in optimizer weights activations $all; do check "$model: $flags, same bits" away "$model" "$model" "$flags"; done
+    check "$model bf16: a plain run" go "$model" "$model-bf16" --set memory.precision=bf16
     for flags in optimizer masters weights activations $all; do
-        check "$model bf16: $flags, same bits" away $model $model-bf16 "$flags" --set memory.precision=bf16
+        check "$model bf16: $flags, same bits" away "$model" "$model-bf16" "$flags" --set memory.precision=bf16
     done
 done
 
@@ -79,16 +79,16 @@ with() {
     go "$model" "$name" "$@" && away "$model" "$name" $all "$@"
 }
 for model in $(part with && models llama sam tinysam); do
-    check "$model: recompute all, offload all" with $model again --set memory.recompute=all
-    check "$model: recompute selective, offload all" with $model selective --set memory.recompute=selective
-    check "$model: micro-batches and pieces, offload all" with $model split --set memory.micro_batch=2 --set memory.head_chunks=2
+    check "$model: recompute all, offload all" with "$model" again --set memory.recompute=all
+    check "$model: recompute selective, offload all" with "$model" selective --set memory.recompute=selective
+    check "$model: micro-batches and pieces, offload all" with "$model" split --set memory.micro_batch=2 --set memory.head_chunks=2
 done
 for rule in every:2 segments:2 all+halves ratio:0.5+selective; do for model in $(part with && models llama sam); do
-    check "$model: recompute $rule, offload all" with $model "again-$rule" --set memory.recompute=$rule
+    check "$model: recompute $rule, offload all" with "$model" "again-$rule" --set memory.recompute=$rule
 done; done
 for model in $(part with && models llama sam); do
-    check "$model f16 with a loss scale, offload all" with $model f16 --set memory.precision=f16
-    check "$model bf16 without masters, offload all" with $model pure --set memory.precision=bf16-pure
+    check "$model f16 with a loss scale, offload all" with "$model" f16 --set memory.precision=f16
+    check "$model bf16 without masters, offload all" with "$model" pure --set memory.precision=bf16-pure
 done
 wanted sam with && check 'sam: three rounds of prompts in pieces, offload all' with sam rounds --set prompts.iterations=3 --set memory.head_chunks=2 --set memory.micro_batch=2
 wanted sam with && check 'sam: a frozen encoder, offload all' with sam frozen --set 'model.freeze=vision_encoder.*'
@@ -103,8 +103,8 @@ poisoned() {
     PLIMSOLL_POISON=1 go "$model" poison "$@" --set memory.offload=$all && alike "$model" poison
 }
 for model in $(part around && models llama sam tinysam); do
-    check "$model: poisoned" poisoned $model
-    check "$model: poisoned, recompute all" poisoned $model --set memory.recompute=all
+    check "$model: poisoned" poisoned "$model"
+    check "$model: poisoned, recompute all" poisoned "$model" --set memory.recompute=all
 done
 
 # --- the run around it ------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ resumed() {
     done
     go "$1" cut --set memory.offload=$all --resume && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
 }
-for model in $(part around && models llama sam); do check "$model: killed and resumed with all away" resumed $model; done
+for model in $(part around && models llama sam); do check "$model: killed and resumed with all away" resumed "$model"; done
 
 # A checkpoint knows nothing of where its bytes lived.
 moved() {

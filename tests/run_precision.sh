@@ -47,7 +47,7 @@ model() {
 }
 tried=$(part models && models llama sam tinysam | sed 's/$/-tiny/')
 for m in $tried; do for p in f32 bf16 f16 bf16-pure; do
-    check "$m in $p: finite, falling, near f32" model $m $p
+    check "$m in $p: finite, falling, near f32" model "$m" $p
 done; done
 
 # f16 has one storage less: the loss's own gradient is a 1 that is filled in with bf16, and with f16 the loss scale, which is
@@ -60,7 +60,7 @@ smaller() {
     [ "$h" -le "$b" ] && [ $((b - h)) -le $one ] && [ "$c" -lt "$h" ] && [ "$b" -lt "$a" ] && echo "$a -> $b -> $c bytes" ||
         { echo "f32 $a, bf16 $b, f16 $h, bf16-pure $c; f16 may have $one less than bf16"; return 1; }
 }
-for m in $tried; do check "$m: f32 > bf16 = f16 > pure, in bytes" smaller $m; done
+for m in $tried; do check "$m: f32 > bf16 = f16 > pure, in bytes" smaller "$m"; done
 
 part runs || { summary; exit; }
 
