@@ -103,10 +103,10 @@ part_matrix() {
     local m p
     for m in sam llama tinysam; do
         start "run_curves-$m" env MODELS=$m bash tests/run_curves.sh
-        for p in with bits around; do start "run_offload-$m-$p" env MODELS=$m PARTS=$p bash tests/run_offload.sh; done
-        start "run_precision-$m" env MODELS=$m PARTS=models bash tests/run_precision.sh
+        for p in with bits around; do start "run_offload-$m-$p" env MODELS=$m SECTIONS=$p bash tests/run_offload.sh; done
+        start "run_precision-$m" env MODELS=$m SECTIONS=models bash tests/run_precision.sh
     done
-    start run_precision-runs env PARTS=runs bash tests/run_precision.sh
+    start run_precision-runs env SECTIONS=runs bash tests/run_precision.sh
     start run_optim bash tests/run_optim.sh
     start run_equal bash tests/run_equal.sh
 }

@@ -5,7 +5,7 @@
 #   DEVICE=cpu           what runs run on: cpu or cuda; tests/cuda.sh runs some of the scripts with cuda
 #   FLAGS=               further arguments of every run, such as --set device.threads=1
 #   MODELS=              those of llama, sam and tinysam that a script shall run; unset: all that it has
-#   PARTS=               parts of a script that names some in its opening; unset: all. tests/cuda.sh runs them beside each other
+#   SECTIONS=            parts of a script that names some in its opening; unset: all. tests/cuda.sh runs them beside each other
 #
 # A check is a function that prints what it saw and returns 0, 1, or 77 when this machine
 # cannot do it. `check` prints one line of it, and all of it on failure.
@@ -79,7 +79,7 @@ models() {
     for m; do case " ${MODELS:-$m} " in *" $m "*) echo "$m" ;; esac; done
 }
 part() {
-    for p; do case " ${PARTS:-$p} " in *" $p "*) return 0 ;; esac; done
+    for p; do case " ${SECTIONS:-$p} " in *" $p "*) return 0 ;; esac; done
     return 1
 }
 wanted() { [ -n "$(models "$1")" ] && part "$2"; }

@@ -3,7 +3,7 @@
 # run_offload.sh: what lives in the second space comes back with the same bits, and the bytes
 # that leave the arena are those that were promised.
 #
-#   bash tests/run_offload.sh     from the repository's root, after make; MODELS and PARTS (bits with around): see run_lib.sh
+#   bash tests/run_offload.sh     from the repository's root, after make; MODELS and SECTIONS (bits with around): see run_lib.sh
 #
 # llama-tiny, sam-tiny and tinysam-tiny: five steps with evaluation, each flag of memory.offload and all of them, in
 # f32 and bf16, in micro-batches, with recomputation, killed and resumed, and with NaN in every dead byte.

@@ -2,7 +2,7 @@
 # shellcheck disable=SC2015
 # run_precision.sh: whole runs in f16 and in bf16 without masters.
 #
-#   bash tests/run_precision.sh   from the repository's root, after make; MODELS and PARTS (models runs): see run_lib.sh
+#   bash tests/run_precision.sh   from the repository's root, after make; MODELS and SECTIONS (models runs): see run_lib.sh
 #
 # Losses fall and stay near f32's; the loss scale falls, grows again and is told; a skipped step,
 # a kill and another number of threads change no bit of what follows; what cannot be trained
