@@ -30,7 +30,7 @@ enum { SETS = 3, ALIGN = 256, FINALISTS = 5, ROUNDS = 5, RUNS_MOST = 8, PROPOSAL
 static const double MATTERS = 1e10; /* operations: what takes 10 us on the fastest card cannot be timed one by one, and is no matter */
 static const double MARGIN = 0.015;
 static const double SPAN = 1;       /* ms that a proposal runs at a time, more or less */
-static const double PATIENCE = 60;  /* s, for another process that measures */
+static const double PATIENCE = 120;  /* s, for another process that measures */
 
 struct fastest {
     struct choices kept;
