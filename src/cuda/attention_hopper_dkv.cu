@@ -19,6 +19,11 @@ template <int D> constexpr int walked_bytes = tile_bytes<D, QUERIES>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
 template <int D> constexpr bool is_ahead = D <= 80;
+/* How many of k and v stay in registers as operands. */
+#ifndef KEPT_DKV
+#define KEPT_DKV (D <= 64 && !GRID ? 2 : 0)
+#endif
+template <int D, bool GRID> constexpr int kept_of = KEPT_DKV;
 
 /* What comes with a tile of queries, behind q and do. */
 struct side {
@@ -95,6 +100,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ char memory[];
     constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
     constexpr bool AHEAD = is_ahead<D>;
+    constexpr int KEPT = kept_of<D, GRID>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(ring + SLOTS * SLOT);
     const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
@@ -149,59 +155,72 @@ __global__ void __launch_bounds__(THREADS, 1)
         const float factor = a.scale * LOG2E;
         const uint64_t k_at = operand_at(k + group * 64 * 128, 16), v_at = operand_at(v + group * 64 * 128, 16);
         const uint64_t along = operand_at(ring, 16), across = operand_at(ring, QUERIES * 128);
-        float dk[D / 2], dv[D / 2], s[QUERIES / 2], ahead[QUERIES / 2], dp[QUERIES / 2];
-        unsigned p[QUERIES / 4], ds[QUERIES / 4];
+        float dk[D / 2], dv[D / 2], even[QUERIES / 2], odd[QUERIES / 2], dp[QUERIES / 2];
+        unsigned p[QUERIES / 4], ds[QUERIES / 4], k_rows[KEPT > 0 ? D / 4 : 1], v_rows[KEPT > 1 ? D / 4 : 1];
+        const auto times_k = [&](float(&to)[QUERIES / 2], uint64_t y) {
+            if constexpr (KEPT > 0) product_along<T, D, QUERIES>(to, k_rows, y, 0);
+            else product_along<T, D, KEYS, QUERIES>(to, k_at, y, 0);
+        };
+        const auto times_v = [&](float(&to)[QUERIES / 2], uint64_t y) {
+            if constexpr (KEPT > 1) product_along<T, D, QUERIES>(to, v_rows, y, 0);
+            else product_along<T, D, KEYS, QUERIES>(to, v_at, y, 0);
+        };
         const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = each * span_tiles;
-        turn at = {0, 0}, soon = {0, 0};
+        turn at = {0, 0}, before = {0, 0}, soon = {0, 0};
         int t0 = queries.begin;
 #pragma unroll
         for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
         barrier_wait(&gate->held, 0);
+        if constexpr (KEPT > 0) load_rows<D, KEYS>(k_rows, k, threadIdx.x / 32 * 16);
+        if constexpr (KEPT > 1) load_rows<D, KEYS>(v_rows, v, threadIdx.x / 32 * 16);
         if (AHEAD && count > 0) {
             barrier_wait(&gate->full[soon.slot], soon.phase);
-            hold(ahead);
+            hold(even);
             product_open();
-            product_along<T, D, KEYS, QUERIES>(ahead, k_at, along, 0);
+            times_k(even, along);
             product_close();
             product_wait<0>();
-            hold(ahead);
+            hold(even);
             next<SLOTS>(soon);
         }
-        for (int i = 0; i < count; i++) {
+        /* A tile of queries. s are its products with k, made a tile ago or here; `ahead` takes the next tile's. What is added to dk and dv is
+         * waited for when the next tile needs its operands' registers. */
+        const auto step = [&](float(&s)[QUERIES / 2], float(&ahead)[QUERIES / 2], int i) {
             const int offset = at.slot * (SLOT >> 4);
             const notes *with = reinterpret_cast<const notes *>(ring + (at.slot + 1) * SLOT - sizeof(notes));
             if (AHEAD) {
-#pragma unroll
-                for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
+                product_wait<2>();
                 /* behind the last tile none comes; what is multiplied then is nobody's */
                 if (i + 1 < count) barrier_wait(&gate->full[soon.slot], soon.phase);
-                hold(dp), hold(ahead);
+                hold(s), hold(dp), hold(ahead);
                 product_open();
-                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
+                times_v(dp, along + offset + (TILE >> 4));
                 product_close();
-                product_along<T, D, KEYS, QUERIES>(ahead, k_at, along + soon.slot * (SLOT >> 4), 0);
+                times_k(ahead, along + soon.slot * (SLOT >> 4));
                 product_close();
                 next<SLOTS>(soon);
             } else {
                 barrier_wait(&gate->full[at.slot], at.phase);
                 hold(s), hold(dp);
                 product_open();
-                product_along<T, D, KEYS, QUERIES>(s, k_at, along + offset, 0);
+                times_k(s, along + offset);
                 product_close();
-                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
+                times_v(dp, along + offset + (TILE >> 4));
                 product_close();
                 product_wait<1>();
                 hold(s);
             }
             soften<GRID>(s, with, reinterpret_cast<const side *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
             if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) cover(s, a, t0, first);
+            if (AHEAD) product_wait<2>();
+            hold(dk), hold(dv), hold(p), hold(ds);
+            if (i > 0 && lane == 0) barrier_arrive(&gate->free[before.slot]);
             round_all<T>(p, s);
-            if (AHEAD) product_wait<1>();
-            hold(p), hold(dv), hold(dp);
+            hold(p), hold(dv);
             product_open();
             product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
             product_close();
-            if (!AHEAD) product_wait<1>();
+            product_wait<AHEAD ? 2 : 1>();
             hold(dp);
             make_ds(dp, s, with);
             round_all<T>(ds, dp);
@@ -209,13 +228,17 @@ __global__ void __launch_bounds__(THREADS, 1)
             product_open();
             product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
             product_close();
-            product_wait<0>();
-            hold(dk), hold(dv), hold(p), hold(ds), hold(ahead);
-            if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+            before = at;
             next<SLOTS>(at);
             t0 += QUERIES;
             if (t0 >= queries.end) t0 = queries.begin; /* of the next head */
+        };
+        for (int i = 0; i < count; i += 2) {
+            step(even, odd, i);
+            if (i + 1 < count) step(odd, even, i + 1);
         }
+        product_wait<0>();
+        hold(dk), hold(dv), hold(p), hold(ds), hold(even), hold(odd);
         store_block<T>(a.dk, b, g, first, a.S, dk, a.scale, a.scale);
         store_block<T>(a.dv, b, g, first, a.S, dv, 1.0f, 1.0f);
     }

@@ -24,6 +24,11 @@ template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
 template <int D, bool GRID> constexpr bool is_ahead = D <= 80 || !GRID;
+/* How many of q and do stay in registers as operands. */
+#ifndef KEPT_DQ
+#define KEPT_DQ (D <= 64 && !GRID ? 2 : 0)
+#endif
+template <int D, bool GRID> constexpr int kept_of = KEPT_DQ;
 
 /* For the end: rows of table_w, and by warpgroup rows of table_h, and g. Rows lie an odd number of 16 bytes apart. */
 constexpr int LEVELS = 64, LEVEL_ROW = LEVELS + 8, SHEAR = 128, SHEAR_ROW = SHEAR + 8;
@@ -125,6 +130,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ char memory[];
     constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
     constexpr bool AHEAD = is_ahead<D, GRID>;
+    constexpr int KEPT = kept_of<D, GRID>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
     levels *rows = reinterpret_cast<levels *>(ring + ring_bytes<D, GRID>);
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(levels) : 0));
@@ -174,10 +180,18 @@ __global__ void __launch_bounds__(THREADS, 1)
             const int first = x.t0 + threadIdx.x / 32 * 16;
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
             float *drel = GRID ? a.drel + (int64_t)x.head * positions(a) * a.T : nullptr;
-            float dq[D / 2], s[KEYS / 2], ahead[KEYS / 2], dp[KEYS / 2], lse[2], delta[2], columns[32], dcolumns[32];
-            unsigned ds[KEYS / 4];
+            float dq[D / 2], even[KEYS / 2], odd[KEYS / 2], dp[KEYS / 2], lse[2], delta[2], columns[32], dcolumns[32];
+            unsigned ds[KEYS / 4], q_rows[KEPT > 0 ? D / 4 : 1], do_rows[KEPT > 1 ? D / 4 : 1];
+            const auto times_q = [&](float(&to)[KEYS / 2], uint64_t y) {
+                if constexpr (KEPT > 0) product_along<T, D, KEYS>(to, q_rows, y, 0);
+                else product_along<T, D, QUERIES, KEYS>(to, q_at, y, 0);
+            };
+            const auto times_do = [&](float(&to)[KEYS / 2], uint64_t y) {
+                if constexpr (KEPT > 1) product_along<T, D, KEYS>(to, do_rows, y, 0);
+                else product_along<T, D, QUERIES, KEYS>(to, do_at, y, 0);
+            };
             int query[2];
-            turn soon = at;
+            turn soon = at, before = at;
 #pragma unroll
             for (int i = 0; i < D / 2; i++) dq[i] = 0;
 #pragma unroll
@@ -199,17 +213,21 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                 for (int half = 0; half < 2; half++) next_level[half] = rel[query[half]];
             barrier_wait(&gate->held, n % 2);
+            if constexpr (KEPT > 0) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
+            if constexpr (KEPT > 1) load_rows<D, QUERIES>(do_rows, dout, threadIdx.x / 32 * 16);
             if (AHEAD && keys.begin < keys.end) {
                 barrier_wait(&gate->full[at.slot], at.phase);
-                hold(ahead);
+                hold(even);
                 product_open();
-                product_along<T, D, QUERIES, KEYS>(ahead, q_at, along + at.slot * (2 * TILE >> 4), 0);
+                times_q(even, along + at.slot * (2 * TILE >> 4));
                 product_close();
                 product_wait<0>();
-                hold(ahead);
+                hold(even);
                 next<SLOTS>(soon);
             }
-            for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS) {
+            /* A tile of keys. s are its products with q, made a tile ago or here; `ahead` takes the next tile's. What is added to dq is waited
+             * for when the next tile needs its operand's registers. */
+            const auto step = [&](float(&s)[KEYS / 2], float(&ahead)[KEYS / 2], int s0) {
                 const int offset = at.slot * (2 * TILE >> 4);
                 const float level[2] = {GRID ? next_level[0] * factor : 0, GRID ? next_level[1] * factor : 0};
                 if (GRID)
@@ -217,24 +235,23 @@ __global__ void __launch_bounds__(THREADS, 1)
                     for (int half = 0; half < 2; half++)
                         next_level[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
                 if (AHEAD) {
-#pragma unroll
-                    for (int i = 0; i < KEYS / 2; i++) s[i] = ahead[i];
+                    product_wait<1>();
                     /* behind the last tile none comes; what is multiplied then is nobody's */
                     if (s0 + KEYS < keys.end) barrier_wait(&gate->full[soon.slot], soon.phase);
-                    hold(dp), hold(ahead);
+                    hold(s), hold(dp), hold(ahead);
                     product_open();
-                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                    times_do(dp, along + offset + (TILE >> 4));
                     product_close();
-                    product_along<T, D, QUERIES, KEYS>(ahead, q_at, along + soon.slot * (2 * TILE >> 4), 0);
+                    times_q(ahead, along + soon.slot * (2 * TILE >> 4));
                     product_close();
                     next<SLOTS>(soon);
                 } else {
                     barrier_wait(&gate->full[at.slot], at.phase);
                     hold(s), hold(dp);
                     product_open();
-                    product_along<T, D, QUERIES, KEYS>(s, q_at, along + offset, 0);
+                    times_q(s, along + offset);
                     product_close();
-                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                    times_do(dp, along + offset + (TILE >> 4));
                     product_close();
                     product_wait<1>();
                     hold(s);
@@ -246,9 +263,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                     for (int i = 0; i < KEYS / 2; i++)
                         if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
-                if (AHEAD) product_wait<1>();
-                else product_wait<0>();
-                hold(dp);
+                product_wait<AHEAD ? 1 : 0>();
+                hold(dp), hold(dq), hold(ds);
+                if (s0 > keys.begin && lane == 0) barrier_arrive(&gate->free[before.slot]);
                 make_ds(dp, s, delta);
                 round_all<T>(ds, dp);
                 hold(ds), hold(dq);
@@ -270,11 +287,16 @@ __global__ void __launch_bounds__(THREADS, 1)
                         }
                     }
                 }
-                product_wait<0>();
-                hold(dq), hold(ds), hold(ahead);
-                if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+                before = at;
                 next<SLOTS>(at);
+            };
+            for (int s0 = keys.begin; s0 < keys.end; s0 += 2 * KEYS) {
+                step(even, odd, s0);
+                if (s0 + KEYS < keys.end) step(odd, even, s0 + KEYS);
             }
+            product_wait<0>();
+            hold(dq), hold(ds), hold(even), hold(odd);
+            if (keys.begin < keys.end && lane == 0) barrier_arrive(&gate->free[before.slot]);
             if (lane == 0) barrier_arrive(&gate->held_free);
             if (GRID) {
 #pragma unroll
