@@ -16,7 +16,13 @@ constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD
 
 template <int D> constexpr int held_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, QUERIES>;
-template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
+#ifndef SLOTS_DKV
+#define SLOTS_DKV 4
+#endif
+#ifndef LATE
+#define LATE 0
+#endif
+template <int D, bool GRID> constexpr int slots_of = D <= 64 ? (GRID && SLOTS_DKV > 5 ? 5 : SLOTS_DKV) : SLOTS_DKV > 4 && !GRID ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
 template <int D> constexpr bool is_ahead = D <= 80;
 /* How many of k and v stay in registers as operands. */
@@ -98,7 +104,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
+    constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D, GRID>, SLOT = slot_bytes<D, GRID>;
     constexpr bool AHEAD = is_ahead<D>;
     constexpr int KEPT = kept_of<D, GRID>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
@@ -212,9 +218,11 @@ __global__ void __launch_bounds__(THREADS, 1)
             }
             soften<GRID>(s, with, reinterpret_cast<const side *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
             if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) cover(s, a, t0, first);
-            if (AHEAD) product_wait<2>();
-            hold(dk), hold(dv), hold(p), hold(ds);
-            if (i > 0 && lane == 0) barrier_arrive(&gate->free[before.slot]);
+            if (LATE) {
+                if (AHEAD) product_wait<2>();
+                hold(dk), hold(dv), hold(p), hold(ds);
+                if (i > 0 && lane == 0) barrier_arrive(&gate->free[before.slot]);
+            }
             round_all<T>(p, s);
             hold(p), hold(dv);
             product_open();
@@ -228,6 +236,11 @@ __global__ void __launch_bounds__(THREADS, 1)
             product_open();
             product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
             product_close();
+            if (!LATE) {
+                product_wait<0>();
+                hold(dk), hold(dv), hold(p), hold(ds), hold(ahead);
+                if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+            }
             before = at;
             next<SLOTS>(at);
             t0 += QUERIES;
@@ -250,7 +263,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
-    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(gates<slots_of<D>>);
+    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D, GRID> * slot_bytes<D, GRID> + sizeof(gates<slots_of<D, GRID>>);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(hopper_dkv<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;

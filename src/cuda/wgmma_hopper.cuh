@@ -286,6 +286,15 @@ template <int QUERIES> __device__ inline task task_of(const attention &a, int n,
     return {head, head / a.H, h, h / (a.H / a.G), t0, keys_of(a, t0, QUERIES)};
 }
 
+/* Of those keys, in tiles of KEYS, what the warpgroup's own 64 queries see: it passes by the others. */
+template <int KEYS> __device__ inline span own_keys(const attention &a, const task &x)
+{
+    const int t0 = x.t0 + (int)threadIdx.x / GROUP * 64;
+    if (t0 >= a.T) return {x.keys.end, x.keys.end};
+    const span own = keys_of(a, t0, 64);
+    return {x.keys.begin + max(0, own.begin - x.keys.begin) / KEYS * KEYS, own.end};
+}
+
 /* --- numbers ------------------------------------------------------------------------------------- */
 
 __device__ inline float power_of_two(float x)
