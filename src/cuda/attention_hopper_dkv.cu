@@ -12,9 +12,10 @@
 #include "cuda/launch_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
 
-constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD, QUERIES = HOPPER_WALKED;
+constexpr int QUERIES = HOPPER_WALKED;
+template <int D, bool GRID> constexpr int workers_of = HOPPER_DKV_GROUPS(D, GRID) * GROUP;
 
-template <int D> constexpr int held_bytes = tile_bytes<D, KEYS>;
+template <int D, bool GRID> constexpr int held_bytes = tile_bytes<D, workers_of<D, GRID> / 2>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, QUERIES>;
 #ifndef SLOTS_DKV
 #define SLOTS_DKV 4
@@ -24,7 +25,7 @@ template <int D> constexpr int walked_bytes = tile_bytes<D, QUERIES>;
 #endif
 template <int D, bool GRID> constexpr int slots_of = D <= 64 ? (GRID && SLOTS_DKV > 5 ? 5 : SLOTS_DKV) : SLOTS_DKV > 4 && !GRID ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
-template <int D> constexpr bool is_ahead = D <= 80;
+template <int D, bool GRID> constexpr bool is_ahead = D <= 80 && HOPPER_DKV_GROUPS(D, GRID) == 2;
 /* How many of k and v stay in registers as operands. */
 #ifndef KEPT_DKV
 #define KEPT_DKV (D <= 64 && !GRID ? 2 : 0)
@@ -99,13 +100,13 @@ static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIE
 #endif
 
 template <typename T, int D, bool GRID>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
     hopper_dkv(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D, GRID>, SLOT = slot_bytes<D, GRID>;
-    constexpr bool AHEAD = is_ahead<D>;
+    constexpr int WORKERS = workers_of<D, GRID>, KEYS = WORKERS / 2, HELD_BYTES = held_bytes<D, GRID>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D, GRID>, SLOT = slot_bytes<D, GRID>;
+    constexpr bool AHEAD = is_ahead<D, GRID>;
     constexpr int KEPT = kept_of<D, GRID>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(ring + SLOTS * SLOT);
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_fewer<24>();
+        registers_fewer<WORKERS == 2 * GROUP ? 24 : 32>();
         if (threadIdx.x == WORKERS) {
             const int64_t padded = (a.T + 63) / 64 * 64;
             barrier_expect(&gate->held, 2 * HELD_BYTES);
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 }
         }
     } else {
-        registers_more<240>();
+        registers_more<WORKERS == 2 * GROUP ? 240 : 160>();
         const int lane = threadIdx.x % 32, first = s0 + threadIdx.x / 32 * 16;
         const float factor = a.scale * LOG2E;
         const uint64_t k_at = operand_at(k + group * 64 * 128, 16), v_at = operand_at(v + group * 64 * 128, 16);
@@ -207,6 +208,13 @@ __global__ void __launch_bounds__(THREADS, 1)
                 next<SLOTS>(soon);
             } else {
                 barrier_wait(&gate->full[at.slot], at.phase);
+                if (!LATE && !GRID && none_seen(a, t0, QUERIES, s0 + group * 64, 64)) {
+                    if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+                    next<SLOTS>(at);
+                    t0 += QUERIES;
+                    if (t0 >= queries.end) t0 = queries.begin;
+                    return;
+                }
                 hold(s), hold(dp);
                 product_open();
                 times_k(s, along + offset);
@@ -262,12 +270,13 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
+    constexpr int WORKERS = workers_of<D, GRID>, KEYS = WORKERS / 2;
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
-    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D, GRID> * slot_bytes<D, GRID> + sizeof(gates<slots_of<D, GRID>>);
+    const size_t bytes = 1024 + 2 * held_bytes<D, GRID> + slots_of<D, GRID> * slot_bytes<D, GRID> + sizeof(gates<slots_of<D, GRID>>);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(hopper_dkv<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
-    hopper_dkv<T, D, GRID><<<(unsigned)blocks, THREADS, bytes, stream>>>(*a, *m);
+    hopper_dkv<T, D, GRID><<<(unsigned)blocks, WORKERS + GROUP, bytes, stream>>>(*a, *m);
     return cudaGetLastError();
 }
 

@@ -23,6 +23,10 @@ enum { HOPPER_KEYS = 128 };
 #ifndef DQ3
 #define DQ3 0
 #endif
+#ifndef DKV3
+#define DKV3 0
+#endif
+#define HOPPER_DKV_GROUPS(D, GRID) (DKV3 && (D) <= 64 && !(GRID) ? 3 : 2)
 #define HOPPER_DQ_GROUPS(D, GRID) (DQ3 && (D) <= 64 && !(GRID) ? 3 : 2)
 
 /* How the copy engine finds tiles. */
