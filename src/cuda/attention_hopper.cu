@@ -6,7 +6,7 @@
  * this one's are stored. A warpgroup multiplies ahead: while it turns this tile's scores into probabilities, the tensor cores add the
  * last tile's to o,
  *
- *     s = q k(j)^T   |   o += p(j-1) v(j-1)   |   p(j) = 2^(s - running maximum)   ->   o *= shrink, where one grew
+ *     s = q k(j)^T   |   o += p(j-1) v(j-1)   |   p(j) = 2^(s - running maximum)   ->   o *= shrink
  *
  * and the warpgroups fill each other's gaps. On a grid of 64 columns a tile of 64 keys is one row: what a
  * query adds for the columns stays in registers, the same for every row, and for the row it is one number.
@@ -33,21 +33,18 @@ static __device__ void cover(float (&s)[KEYS / 2], const attention &a, int first
         if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + column + i % 2)) s[i] = -CUDART_INF_F;
 }
 
-/* What a row has come to, counted from `top`: a maximum, but not always the latest. */
+/* What a row has come to. */
 struct running {
     float top[2], sum[2], shrink[2];
-    bool grown;
 };
-constexpr float SLACK = 8; /* a power of two: so far probabilities may exceed 1 before o is brought to a new maximum */
 
-/* Scores to probabilities against the running maximum of a row of either half. A warp brings its rows to a new one together. */
+/* Scores to probabilities against the running maximum of a row of either half. */
 template <bool GRID>
 static __device__ void soften(float (&s)[KEYS / 2], running &r, float factor, const float (&columns)[32], const float (&level)[2][2])
 {
-    float here[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float most[2] = {-CUDART_INF_F, -CUDART_INF_F};
+        float most[2] = {-CUDART_INF_F, -CUDART_INF_F}, here, part = 0;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -55,32 +52,20 @@ static __device__ void soften(float (&s)[KEYS / 2], running &r, float factor, co
                 if (GRID) s[i] = fmaf(s[i], factor, columns[i % 32]);
                 most[n / 8] = fmaxf(most[n / 8], s[i]);
             }
-        here[half] = GRID ? fmaxf(most[0] + level[half][0], most[1] + level[half][1]) : fmaxf(most[0], most[1]) * factor;
-        here[half] = fmaxf(here[half], __shfl_xor_sync(0xffffffffu, here[half], 1));
-        here[half] = fmaxf(here[half], __shfl_xor_sync(0xffffffffu, here[half], 2));
-    }
-#ifdef EAGER
-    r.grown = true;
-#else
-    r.grown = __any_sync(0xffffffffu, here[0] > r.top[0] + SLACK || here[1] > r.top[1] + SLACK);
-#endif
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float part = 0;
-        if (r.grown) {
-            const float top = fmaxf(here[half], r.top[half]);
-            r.shrink[half] = top == -CUDART_INF_F ? 1.0f : power_of_two(r.top[half] - top);
-            r.top[half] = top;
-            r.sum[half] *= r.shrink[half];
-        }
-        const float base = r.top[half] == -CUDART_INF_F ? 0.0f : r.top[half]; /* nothing seen so far: 2^-inf = 0 */
+        here = GRID ? fmaxf(most[0] + level[half][0], most[1] + level[half][1]) : fmaxf(most[0], most[1]) * factor;
+        here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
+        here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2));
+        here = fmaxf(here, r.top[half]);
+        const float base = here == -CUDART_INF_F ? 0.0f : here; /* nothing seen so far: 2^-inf = 0 */
+        r.shrink[half] = power_of_two(r.top[half] - base);
+        r.top[half] = here;
         const float off[2] = {base - level[half][0], base - level[half][1]};
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int i = 4 * n + 2 * half; i < 4 * n + 2 * half + 2; i++)
                 part += s[i] = power_of_two(GRID ? s[i] - off[n / 8] : fmaf(s[i], factor, -base));
-        r.sum[half] += part; /* of this thread's columns */
+        r.sum[half] = r.sum[half] * r.shrink[half] + part; /* of this thread's columns */
     }
 }
 
@@ -153,20 +138,12 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
             float o[D / 2], s[KEYS / 2], columns[32], level[2][2] = {{0, 0}, {0, 0}}, soon[2][2]; /* soon: the next tile's level, on its way */
             unsigned p[KEYS / 4];
-            running r = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}, {0, 0}, false};
-            const span keys = GRID ? x.keys : own_keys<KEYS>(a, x);
-            const auto pass_by = [&](int from, int to) {
-                for (int s0 = from; s0 < to; s0 += KEYS, next<SLOTS>(at)) {
-                    barrier_wait(&gate->k[at.slot], at.phase);
-                    if (lane == 0) barrier_arrive(&gate->k_free[at.slot]);
-                    barrier_wait(&gate->v[at.slot], at.phase);
-                    if (lane == 0) barrier_arrive(&gate->v_free[at.slot]);
-                }
-            };
+            running r = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}, {0, 0}};
+            turn last = at;
 #pragma unroll
             for (int i = 0; i < D / 2; i++) o[i] = 0;
             if (GRID) {
-                look_up(soon, a, rel, first, keys.begin);
+                look_up(soon, a, rel, first, x.keys.begin);
 #pragma unroll
                 for (int i = 0; i < 32; i++) {
                     const int t = min(first + lane / 4 + i / 2 % 2 * 8, a.T - 1), c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -174,10 +151,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 }
             }
             barrier_wait(&gate->q, n % 2);
-            if (!GRID) pass_by(x.keys.begin, keys.begin);
-            turn last = at;
-            int s0 = keys.begin;
-            for (; s0 < keys.end; s0 += KEYS) {
+            for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS) {
                 if (GRID) {
                     for (int i = 0; i < 4; i++) level[i / 2][i % 2] = soon[i / 2][i % 2] * factor;
                     look_up(soon, a, rel, first, s0 + KEYS);
@@ -187,7 +161,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 product_open();
                 product_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0);
                 product_close();
-                if (s0 > keys.begin) {
+                if (s0 > x.keys.begin) {
                     barrier_wait(&gate->v[last.slot], last.phase);
                     product_open();
                     product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
@@ -202,16 +176,15 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 soften<GRID>(s, r, factor, columns, level);
                 product_wait<0>();
                 hold(o), hold(p);
-                if (s0 > keys.begin && lane == 0) barrier_arrive(&gate->v_free[last.slot]);
-                if (r.grown)
+                if (s0 > x.keys.begin && lane == 0) barrier_arrive(&gate->v_free[last.slot]);
 #pragma unroll
-                    for (int i = 0; i < D / 2; i++) o[i] *= r.shrink[i / 2 % 2];
+                for (int i = 0; i < D / 2; i++) o[i] *= r.shrink[i / 2 % 2];
                 round_all<T>(p, s);
                 last = at;
                 next<SLOTS>(at);
             }
             if (lane == 0) barrier_arrive(&gate->q_free);
-            if (keys.begin < keys.end) {
+            if (x.keys.begin < x.keys.end) {
                 barrier_wait(&gate->v[last.slot], last.phase);
                 hold(o), hold(p);
                 product_open();
@@ -221,7 +194,6 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 hold(o);
                 if (lane == 0) barrier_arrive(&gate->v_free[last.slot]);
             }
-            if (!GRID) pass_by(s0, x.keys.end);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 r.sum[half] += __shfl_xor_sync(0xffffffffu, r.sum[half], 1);

@@ -12,25 +12,18 @@
 #include "cuda/launch_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
 
-constexpr int QUERIES = HOPPER_WALKED;
-template <int D, bool GRID> constexpr int workers_of = HOPPER_DKV_GROUPS(D, GRID) * GROUP;
+constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD, QUERIES = HOPPER_WALKED;
 
-template <int D, bool GRID> constexpr int held_bytes = tile_bytes<D, workers_of<D, GRID> / 2>;
+template <int D> constexpr int held_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, QUERIES>;
-#ifndef SLOTS_DKV
-#define SLOTS_DKV 4
-#endif
-#ifndef LATE
-#define LATE 0
-#endif
-template <int D, bool GRID> constexpr int slots_of = D <= 64 ? (GRID && SLOTS_DKV > 5 ? 5 : SLOTS_DKV) : SLOTS_DKV > 4 && !GRID ? 4 : 3;
+template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
-template <int D, bool GRID> constexpr bool is_ahead = D <= 80 && HOPPER_DKV_GROUPS(D, GRID) == 2;
-/* How many of k and v stay in registers as operands. */
+template <int D> constexpr bool is_ahead = D <= 80;
+/* How many of k and v stay in registers as operands, which then are not read from shared memory for each tile. */
 #ifndef KEPT_DKV
-#define KEPT_DKV (D <= 64 && !GRID ? 2 : 0)
+#define KEPT_DKV (D <= 64 ? 2 : 0)
 #endif
-template <int D, bool GRID> constexpr int kept_of = KEPT_DKV;
+template <int D> constexpr int kept_of = KEPT_DKV;
 
 /* What comes with a tile of queries, behind q and do. */
 struct side {
@@ -100,14 +93,14 @@ static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIE
 #endif
 
 template <typename T, int D, bool GRID>
-__global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
+__global__ void __launch_bounds__(THREADS, 1)
     hopper_dkv(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int WORKERS = workers_of<D, GRID>, KEYS = WORKERS / 2, HELD_BYTES = held_bytes<D, GRID>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D, GRID>, SLOT = slot_bytes<D, GRID>;
-    constexpr bool AHEAD = is_ahead<D, GRID>;
-    constexpr int KEPT = kept_of<D, GRID>;
+    constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
+    constexpr bool AHEAD = is_ahead<D>;
+    constexpr int KEPT = kept_of<D>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(ring + SLOTS * SLOT);
     const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
@@ -125,7 +118,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_fewer<WORKERS == 2 * GROUP ? 24 : 32>();
+        registers_fewer<24>();
         if (threadIdx.x == WORKERS) {
             const int64_t padded = (a.T + 63) / 64 * 64;
             barrier_expect(&gate->held, 2 * HELD_BYTES);
@@ -157,12 +150,12 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 }
         }
     } else {
-        registers_more<WORKERS == 2 * GROUP ? 240 : 160>();
+        registers_more<240>();
         const int lane = threadIdx.x % 32, first = s0 + threadIdx.x / 32 * 16;
         const float factor = a.scale * LOG2E;
         const uint64_t k_at = operand_at(k + group * 64 * 128, 16), v_at = operand_at(v + group * 64 * 128, 16);
         const uint64_t along = operand_at(ring, 16), across = operand_at(ring, QUERIES * 128);
-        float dk[D / 2], dv[D / 2], even[QUERIES / 2], odd[QUERIES / 2], dp[QUERIES / 2];
+        float dk[D / 2], dv[D / 2], s[QUERIES / 2], ahead[QUERIES / 2], dp[QUERIES / 2];
         unsigned p[QUERIES / 4], ds[QUERIES / 4], k_rows[KEPT > 0 ? D / 4 : 1], v_rows[KEPT > 1 ? D / 4 : 1];
         const auto times_k = [&](float(&to)[QUERIES / 2], uint64_t y) {
             if constexpr (KEPT > 0) product_along<T, D, QUERIES>(to, k_rows, y, 0);
@@ -173,7 +166,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             else product_along<T, D, KEYS, QUERIES>(to, v_at, y, 0);
         };
         const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = each * span_tiles;
-        turn at = {0, 0}, before = {0, 0}, soon = {0, 0};
+        turn at = {0, 0}, soon = {0, 0};
         int t0 = queries.begin;
 #pragma unroll
         for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
@@ -182,24 +175,23 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
         if constexpr (KEPT > 1) load_rows<D, KEYS>(v_rows, v, threadIdx.x / 32 * 16);
         if (AHEAD && count > 0) {
             barrier_wait(&gate->full[soon.slot], soon.phase);
-            hold(even);
+            hold(ahead);
             product_open();
-            times_k(even, along);
+            times_k(ahead, along);
             product_close();
             product_wait<0>();
-            hold(even);
+            hold(ahead);
             next<SLOTS>(soon);
         }
-        /* A tile of queries. s are its products with k, made a tile ago or here; `ahead` takes the next tile's. What is added to dk and dv is
-         * waited for when the next tile needs its operands' registers. */
-        const auto step = [&](float(&s)[QUERIES / 2], float(&ahead)[QUERIES / 2], int i) {
+        for (int i = 0; i < count; i++) {
             const int offset = at.slot * (SLOT >> 4);
             const notes *with = reinterpret_cast<const notes *>(ring + (at.slot + 1) * SLOT - sizeof(notes));
             if (AHEAD) {
-                product_wait<2>();
+#pragma unroll
+                for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
                 /* behind the last tile none comes; what is multiplied then is nobody's */
                 if (i + 1 < count) barrier_wait(&gate->full[soon.slot], soon.phase);
-                hold(s), hold(dp), hold(ahead);
+                hold(dp), hold(ahead);
                 product_open();
                 times_v(dp, along + offset + (TILE >> 4));
                 product_close();
@@ -208,13 +200,6 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 next<SLOTS>(soon);
             } else {
                 barrier_wait(&gate->full[at.slot], at.phase);
-                if (!LATE && !GRID && none_seen(a, t0, QUERIES, s0 + group * 64, 64)) {
-                    if (lane == 0) barrier_arrive(&gate->free[at.slot]);
-                    next<SLOTS>(at);
-                    t0 += QUERIES;
-                    if (t0 >= queries.end) t0 = queries.begin;
-                    return;
-                }
                 hold(s), hold(dp);
                 product_open();
                 times_k(s, along + offset);
@@ -226,17 +211,13 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             }
             soften<GRID>(s, with, reinterpret_cast<const side *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
             if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) cover(s, a, t0, first);
-            if (LATE) {
-                if (AHEAD) product_wait<2>();
-                hold(dk), hold(dv), hold(p), hold(ds);
-                if (i > 0 && lane == 0) barrier_arrive(&gate->free[before.slot]);
-            }
             round_all<T>(p, s);
-            hold(p), hold(dv);
+            if (AHEAD) product_wait<1>();
+            hold(p), hold(dv), hold(dp);
             product_open();
             product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
             product_close();
-            product_wait<AHEAD ? 2 : 1>();
+            if (!AHEAD) product_wait<1>();
             hold(dp);
             make_ds(dp, s, with);
             round_all<T>(ds, dp);
@@ -244,22 +225,13 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             product_open();
             product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
             product_close();
-            if (!LATE) {
-                product_wait<0>();
-                hold(dk), hold(dv), hold(p), hold(ds), hold(ahead);
-                if (lane == 0) barrier_arrive(&gate->free[at.slot]);
-            }
-            before = at;
+            product_wait<0>();
+            hold(dk), hold(dv), hold(p), hold(ds), hold(ahead);
+            if (lane == 0) barrier_arrive(&gate->free[at.slot]);
             next<SLOTS>(at);
             t0 += QUERIES;
             if (t0 >= queries.end) t0 = queries.begin; /* of the next head */
-        };
-        for (int i = 0; i < count; i += 2) {
-            step(even, odd, i);
-            if (i + 1 < count) step(odd, even, i + 1);
         }
-        product_wait<0>();
-        hold(dk), hold(dv), hold(p), hold(ds), hold(even), hold(odd);
         store_block<T>(a.dk, b, g, first, a.S, dk, a.scale, a.scale);
         store_block<T>(a.dv, b, g, first, a.S, dv, 1.0f, 1.0f);
     }
@@ -270,13 +242,12 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
 
 template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
-    constexpr int WORKERS = workers_of<D, GRID>, KEYS = WORKERS / 2;
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
-    const size_t bytes = 1024 + 2 * held_bytes<D, GRID> + slots_of<D, GRID> * slot_bytes<D, GRID> + sizeof(gates<slots_of<D, GRID>>);
+    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(gates<slots_of<D>>);
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(hopper_dkv<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
-    hopper_dkv<T, D, GRID><<<(unsigned)blocks, WORKERS + GROUP, bytes, stream>>>(*a, *m);
+    hopper_dkv<T, D, GRID><<<(unsigned)blocks, THREADS, bytes, stream>>>(*a, *m);
     return cudaGetLastError();
 }
 

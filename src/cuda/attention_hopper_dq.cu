@@ -22,13 +22,7 @@ template <int D, bool GRID> constexpr int workers_of = HOPPER_DQ_GROUPS(D, GRID)
 
 template <int D, bool GRID> constexpr int held_bytes = tile_bytes<D, workers_of<D, GRID> / 2>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
-#ifndef SLOTS_DQ
-#define SLOTS_DQ 4
-#endif
-#ifndef LATE
-#define LATE 0
-#endif
-template <int D> constexpr int slots_of = D <= 64 ? SLOTS_DQ : SLOTS_DQ > 4 ? 4 : 3;
+template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
 template <int D, bool GRID> constexpr bool is_ahead = (D <= 80 || !GRID) && HOPPER_DQ_GROUPS(D, GRID) == 2;
 /* How many of q and do stay in registers as operands. */
@@ -226,7 +220,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             };
             barrier_wait(&gate->held, n % 2);
             if (!GRID) pass_by(x.keys.begin, keys.begin);
-            turn soon = at, before = at;
+            turn soon = at;
             if constexpr (KEPT > 0) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
             if constexpr (KEPT > 1) load_rows<D, QUERIES>(do_rows, dout, threadIdx.x / 32 * 16);
             if (AHEAD && keys.begin < keys.end) {
@@ -239,8 +233,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 hold(even);
                 next<SLOTS>(soon);
             }
-            /* A tile of keys. s are its products with q, made a tile ago or here; `ahead` takes the next tile's. What is added to dq is waited
-             * for when the next tile needs its operand's registers. */
+            /* A tile of keys. s are its products with q, made a tile ago or here; `ahead` takes the next tile's. */
             const auto step = [&](float(&s)[KEYS / 2], float(&ahead)[KEYS / 2], int s0) {
                 const int offset = at.slot * (2 * TILE >> 4);
                 const float level[2] = {GRID ? next_level[0] * factor : 0, GRID ? next_level[1] * factor : 0};
@@ -249,7 +242,6 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     for (int half = 0; half < 2; half++)
                         next_level[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
                 if (AHEAD) {
-                    product_wait<1>();
                     /* behind the last tile none comes; what is multiplied then is nobody's */
                     if (s0 + KEYS < keys.end) barrier_wait(&gate->full[soon.slot], soon.phase);
                     hold(s), hold(dp), hold(ahead);
@@ -278,8 +270,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     for (int i = 0; i < KEYS / 2; i++)
                         if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
                 product_wait<AHEAD ? 1 : 0>();
-                hold(dp), hold(dq), hold(ds);
-                if (LATE && s0 > keys.begin && lane == 0) barrier_arrive(&gate->free[before.slot]);
+                hold(dp);
                 make_ds(dp, s, delta);
                 round_all<T>(ds, dp);
                 hold(ds), hold(dq);
@@ -301,12 +292,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                         }
                     }
                 }
-                if (!LATE) {
-                    product_wait<0>();
-                    hold(dq), hold(ds), hold(ahead);
-                    if (lane == 0) barrier_arrive(&gate->free[at.slot]);
-                }
-                before = at;
+                product_wait<0>();
+                hold(dq), hold(ds), hold(ahead);
+                if (lane == 0) barrier_arrive(&gate->free[at.slot]);
                 next<SLOTS>(at);
             };
             int s0 = keys.begin;
@@ -316,9 +304,6 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 step(odd, even, s0);
                 s0 += KEYS;
             }
-            product_wait<0>();
-            hold(dq), hold(ds), hold(even), hold(odd);
-            if (LATE && keys.begin < keys.end && lane == 0) barrier_arrive(&gate->free[before.slot]);
             if (!GRID) pass_by(s0, x.keys.end);
             if (lane == 0) barrier_arrive(&gate->held_free);
             if (GRID) {

@@ -286,13 +286,6 @@ template <int QUERIES> __device__ inline task task_of(const attention &a, int n,
     return {head, head / a.H, h, h / (a.H / a.G), t0, keys_of(a, t0, QUERIES)};
 }
 
-/* Whether no query of t0 .. t0+tn sees a key of s0 .. s0+sn. */
-__device__ inline bool none_seen(const attention &a, int t0, int tn, int s0, int sn)
-{
-    const span x = queries_of(a, s0, sn);
-    return s0 >= a.S || t0 + tn <= x.begin || t0 >= x.end;
-}
-
 /* Of those keys, in tiles of KEYS, what the warpgroup's own 64 queries see: it passes by the others. */
 template <int KEYS> __device__ inline span own_keys(const attention &a, const task &x)
 {
