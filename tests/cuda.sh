@@ -17,6 +17,7 @@
 #   JOBS=            programs at a time; unset: 32 on 8 cores and more, else one for each core; under compute-sanitizer one for each core
 #   LIMIT=330        seconds that each may take
 #   GROUPS_OF=40     processes that the op tests are dealt to under compute-sanitizer
+#   SANITIZER=       further options of compute-sanitizer, such as --racecheck-indirect-barrier-dependency
 #   LOGS=            folder for what the programs print; unset: shown for those that fail
 #
 # Without a card the ops are planned, and everything is counted as skipped. A table of counts comes last.
@@ -139,7 +140,9 @@ checked() { # TOOL COMMAND...
     shift
     # Each in an option of its own: names in one option have to hold together.
     [ "$tool" != racecheck ] || for name in nvjet cutlass gemm splitK cublas; do theirs+=(--kernel-name-exclude "kns=$name"); done
-    compute-sanitizer --tool "$tool" --print-limit 20 ${theirs[@]+"${theirs[@]}"} "$@" >"$out" 2>&1
+    # SANITIZER is a list of words.
+    # shellcheck disable=SC2086
+    compute-sanitizer --tool "$tool" --print-limit 20 ${SANITIZER:-} ${theirs[@]+"${theirs[@]}"} "$@" >"$out" 2>&1
     judge "$out"
     local status=$?
     cat "$out"
