@@ -210,9 +210,9 @@ asan: deps
 	+@$(AGAIN) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' EXTRA='$(SANITIZE)' PARTS='unit replay golden' check
 
 FUZZ_SECONDS ?= 60
-FUZZ_SRCS    := $(foreach d,base io data,$(wildcard src/$(d)/*.c)) src/cuda/choices.c
+FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/run/,profile_file.c calibration.c classes.c) src/cuda/choices.c tests/fuzz/machine.c
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h) src/cuda/choices.h
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h src/graph/*.h src/run/*.h) src/cuda/choices.h
 	@mkdir -p $(@D)
 	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -ljpeg -lpng -lz -lm -o $@
 fuzz: deps
