@@ -173,6 +173,7 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *parti
     typedef part_form<DOWN, ACROSS, AHEAD> form;
     constexpr int STEP = form::STEP, MI = form::HIGH / 16, NI = form::LONG / 8, ROW = DOWN + PAD, LINE = ACROSS + PAD, BESIDE = K / ACROSS;
     extern __shared__ uint4 shared[];
+    columns_may_come();
     T *buffer = reinterpret_cast<T *>(shared);
     const map_rows<const T, false, O> left = {coarse, W2};
     const map_rows<const T, true, K> right = {fine, W2};
