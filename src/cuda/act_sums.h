@@ -26,7 +26,7 @@ static inline struct act_sums act_sums_of(int64_t rows, int64_t C, int size)
     return (struct act_sums){rows, C, tiles, blocks, each};
 }
 
-/* Whether rows are packs. */
-static inline int act_sums_fit(int64_t C, int size) { return C * size % 16 == 0; }
+/* Whether rows are packs, and so many that few threads of a tile have none. */
+static inline int act_sums_fit(int64_t C, int size) { return C * size % 16 == 0 && C * size >= 2 * 16 * ACT_ACROSS; }
 
 #endif

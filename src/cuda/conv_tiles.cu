@@ -23,6 +23,15 @@
 
 constexpr int TILE_BLOCK = 256, PAD = 8, GROUPS = TILE_BLOCK / 32;
 
+/* BACK: CONV_DX. DEEP is summed over, WIDE results to a pixel, ROWS pixels at a time. A warp has 32 of them. */
+template <bool BACK, int O, int K, int ROWS> struct sweep_form {
+    static constexpr int DEEP = BACK ? O : K, WIDE = BACK ? K : O, LONGER = O > K ? O : K;
+    static constexpr int DOWN = ROWS / 32, ACROSS = GROUPS / DOWN, COLUMNS = WIDE / ACROSS;
+    static constexpr int BUFFER = ROWS * (LONGER + PAD), WEIGHTS = O * (K + PAD);
+    static constexpr size_t BYTES = 2 * (size_t)(WEIGHTS + 2 * BUFFER);
+    static_assert(DOWN * ACROSS == GROUPS && COLUMNS % 16 == 0, "warps cover the tile");
+};
+
 #if HAS_MMA
 
 /* A matrix of pixels in memory: of the coarse map, or the tiles of the fine one. */
@@ -56,15 +65,6 @@ template <int COUNT, int WIDTH, typename T, typename M> __device__ inline void f
 }
 
 /* --- CONV, CONV_DX ------------------------------------------------------------------------- */
-
-/* BACK: CONV_DX. DEEP is summed over, WIDE results to a pixel, ROWS pixels at a time. A warp has 32 of them. */
-template <bool BACK, int O, int K, int ROWS> struct sweep_form {
-    static constexpr int DEEP = BACK ? O : K, WIDE = BACK ? K : O, LONGER = O > K ? O : K;
-    static constexpr int DOWN = ROWS / 32, ACROSS = GROUPS / DOWN, COLUMNS = WIDE / ACROSS;
-    static constexpr int BUFFER = ROWS * (LONGER + PAD), WEIGHTS = O * (K + PAD);
-    static constexpr size_t BYTES = 2 * (size_t)(WEIGHTS + 2 * BUFFER);
-    static_assert(DOWN * ACROSS == GROUPS && COLUMNS % 16 == 0, "warps cover the tile");
-};
 
 /* c [32][COLUMNS] of the warp. The weights lie as [O][K]: by rows of results, or, with BACK, by rows of what is
  * summed over. */

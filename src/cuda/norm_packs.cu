@@ -6,9 +6,8 @@
  *     a longer one                the whole block is the group
  *
  * So what belongs to a column never leaves the thread: its weights, and the sums over rows that
- * become their gradients. Four rows are read at once, by way of shared memory where the card has
- * room for the next four while these are worked on, and their sums meet together: one exchange
- * halves how many sums a lane has left.
+ * become their gradients. Four rows are read at once, which keeps enough bytes on their way, and
+ * their sums meet together: one exchange halves how many sums a lane has left.
  *
  *     lane    0          1                      sums a b c d of four rows
  *           a b c d    a b c d
@@ -47,39 +46,6 @@ template <int N> static __device__ inline void forget(uint4 (&pack)[N])
 {
 #pragma unroll
     for (int j = 0; j < N; j++) asm volatile("" : "+r"(pack[j].x), "+r"(pack[j].y), "+r"(pack[j].z), "+r"(pack[j].w));
-}
-
-/* --- rows on their way --------------------------------------------------------------------------- */
-
-/* Where the card has room, rows come through shared memory: while some are worked on, the next are on their way.
- * A thread's packs lie in places of its own, so that it waits for nobody else's: [turn][tensor, row][thread]. */
-template <int N> struct staging {
-    uint4 *places;
-    __device__ uint4 *at(int turn, int k) const { return places + ((turn * N + k) * blockDim.x + threadIdx.x); }
-};
-
-static __device__ inline void stage_pack(uint4 *to, const void *from, bool there)
-{
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
-#else
-    *to = there ? *static_cast<const uint4 *>(from) : make_uint4(0, 0, 0, 0);
-#endif
-}
-
-static __device__ inline void stage_commit()
-{
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-/* All but the latest n have arrived. */
-template <int n> static __device__ inline void stage_wait()
-{
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
-#endif
 }
 
 /* --- sums of several rows at once ---------------------------------------------------------- */
@@ -135,13 +101,12 @@ template <int N> static __device__ inline void sum_together(float (&v)[N], int l
 static constexpr int resident(bool centred, bool add, int threads) { return centred && add && threads == MOST ? 768 : WIDEST; }
 
 /* ADD: of x + more, which is written to r, and rounded as it is there. */
-template <bool CENTRED, bool ADD, typename T, int THREADS, bool STAGED>
+template <bool CENTRED, bool ADD, typename T, int THREADS>
 static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
     norm_packs_kernel(T *y, norm_stats stats, const T *x, T *r, const T *more, const T *w, const T *b, int64_t rows, int64_t C, float eps,
                       int lanes)
 {
     constexpr int V = PACK<T>, ROWS = rows_at_once(THREADS);
-    extern __shared__ uint4 staged[];
     __shared__ meeting<ROWS> meet;
     const int group = lanes ? (int)threadIdx.x / lanes : 0, groups = lanes ? (int)blockDim.x / lanes : 1;
     const int pack = lanes ? (int)threadIdx.x & (lanes - 1) : (int)threadIdx.x;
@@ -152,43 +117,21 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
     uint4 weight = make_uint4(0, 0, 0, 0), shift = weight;
     if (live) weight = *reinterpret_cast<const uint4 *>(w + c);
     if (live && CENTRED) shift = *reinterpret_cast<const uint4 *>(b + c);
-    const staging<(ADD ? 2 : 1) * ROWS> stage = {staged};
-    auto fetch = [&](int64_t base, int now) {
-        const int64_t row = base + group * ROWS;
-#pragma unroll
-        for (int j = 0; j < ROWS; j++) {
-            const bool there = live && row + j < rows;
-            const int64_t at = there ? (row + j) * C + c : 0;
-            stage_pack(stage.at(now, j), x + at, there);
-            if (ADD) stage_pack(stage.at(now, ROWS + j), more + at, there);
-        }
-    };
-    const int64_t hop = (int64_t)gridDim.x * groups * ROWS;
-    int64_t base = (int64_t)blockIdx.x * groups * ROWS;
-    if (STAGED && base < rows) fetch(base, 0);
-    if (STAGED) stage_commit();
-    for (int now = 0; base < rows; base += hop, now ^= 1) {
+    for (int64_t base = (int64_t)blockIdx.x * groups * ROWS; base < rows; base += (int64_t)gridDim.x * groups * ROWS) {
         const int64_t row = base + group * ROWS;
         uint4 raw[ROWS];
         float mean[ROWS], rstd[ROWS], a[V];
-        if (STAGED) {
-            if (base + hop < rows) fetch(base + hop, now ^ 1);
-            stage_commit();
-            stage_wait<1>();
-        }
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             raw[j] = make_uint4(0, 0, 0, 0);
-            if (STAGED) raw[j] = *stage.at(now, j);
-            else if (live && row + j < rows) raw[j] = *reinterpret_cast<const uint4 *>(x + (row + j) * C + c);
+            if (live && row + j < rows) raw[j] = *reinterpret_cast<const uint4 *>(x + (row + j) * C + c);
         }
         if (ADD) {
             uint4 other[ROWS];
 #pragma unroll
             for (int j = 0; j < ROWS; j++) {
                 other[j] = make_uint4(0, 0, 0, 0);
-                if (STAGED) other[j] = *stage.at(now, ROWS + j);
-                else if (live && row + j < rows) other[j] = *reinterpret_cast<const uint4 *>(more + (row + j) * C + c);
+                if (live && row + j < rows) other[j] = *reinterpret_cast<const uint4 *>(more + (row + j) * C + c);
             }
 #pragma unroll
             for (int j = 0; j < ROWS; j++) {
@@ -284,14 +227,13 @@ template <int V> static __device__ inline void put_columns(float *partial, const
     store<V>(partial + c, total);
 }
 
-template <bool CENTRED, bool ADD, typename T, int THREADS, bool STAGED>
+template <bool CENTRED, bool ADD, typename T, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     norm_packs_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, const T *w, const T *add, norm_stats stats, int64_t rows, int64_t C,
                           int lanes)
 {
     constexpr int V = PACK<T>, SUMS = CENTRED ? 2 : 1, ROWS = rows_at_once(THREADS);
-    constexpr bool EARLY = ADD && !STAGED && THREADS <= MOST; /* `add` comes with the rest, where there are registers for it */
-    extern __shared__ uint4 staged[];
+    constexpr bool EARLY = ADD && THREADS <= MOST; /* `add` comes with the rest, where there are registers for it */
     __shared__ meeting<SUMS * ROWS> meet;
     columns_may_come();
     const int group = lanes ? (int)threadIdx.x / lanes : 0, groups = lanes ? (int)blockDim.x / lanes : 1;
@@ -301,71 +243,43 @@ static __global__ void __launch_bounds__(THREADS)
     int turn = 0;
     float s[V] = {}, dw[V] = {}, db[V] = {};
     if (live) load<V>(s, w + c);
-    const staging<(ADD ? 3 : 2) * ROWS> stage = {staged};
-    float next_mean[ROWS], next_rstd[ROWS];
-    auto fetch = [&](int64_t base, int now) {
+    for (int64_t base = (int64_t)blockIdx.x * groups * ROWS; base < rows; base += (int64_t)gridDim.x * groups * ROWS) {
         const int64_t row = base + group * ROWS;
+        uint4 d[ROWS], a[ROWS], more[EARLY ? ROWS : 1];
+        float mean[ROWS], rstd[ROWS], sums[SUMS * ROWS];
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             const bool there = live && row + j < rows;
-            const int64_t at = there ? (row + j) * C + c : 0;
-            stage_pack(stage.at(now, j), dy + at, there);
-            stage_pack(stage.at(now, ROWS + j), x + at, there);
-            if (ADD) stage_pack(stage.at(now, 2 * ROWS + j), add + at, there);
-            next_mean[j] = CENTRED && there ? stats.mean[row + j] : 0.0f;
-            next_rstd[j] = there ? stats.rstd[row + j] : 0.0f;
-        }
-    };
-    const int64_t hop = (int64_t)gridDim.x * groups * ROWS;
-    int64_t base = (int64_t)blockIdx.x * groups * ROWS;
-    if (STAGED && base < rows) fetch(base, 0);
-    if (STAGED) stage_commit();
-    for (int now = 0; base < rows; base += hop, now ^= 1) {
-        const int64_t row = base + group * ROWS;
-        uint4 d[STAGED ? 1 : ROWS] = {}, a[STAGED ? 1 : ROWS] = {}, more[EARLY ? ROWS : 1] = {};
-        float mean[ROWS], rstd[ROWS], sums[SUMS * ROWS];
-        auto dy_of = [&](int j) { return STAGED ? *stage.at(now, j) : d[STAGED ? 0 : j]; };
-        auto x_of = [&](int j) { return STAGED ? *stage.at(now, ROWS + j) : a[STAGED ? 0 : j]; };
-        auto more_of = [&](int j) {
-            return STAGED ? *stage.at(now, 2 * ROWS + j) : EARLY ? more[EARLY ? j : 0] : *reinterpret_cast<const uint4 *>(add + (row + j) * C + c);
-        };
-        if (STAGED) {
-#pragma unroll
-            for (int j = 0; j < ROWS; j++) mean[j] = next_mean[j], rstd[j] = next_rstd[j];
-            if (base + hop < rows) fetch(base + hop, now ^ 1);
-            stage_commit();
-            stage_wait<1>();
-        }
-#pragma unroll
-        for (int j = 0; j < ROWS && !STAGED; j++) {
-            const bool there = live && row + j < rows;
-            if (there) d[STAGED ? 0 : j] = *reinterpret_cast<const uint4 *>(dy + (row + j) * C + c);
-            if (there) a[STAGED ? 0 : j] = *reinterpret_cast<const uint4 *>(x + (row + j) * C + c);
-            if (EARLY && there) more[EARLY ? j : 0] = *reinterpret_cast<const uint4 *>(add + (row + j) * C + c);
+            d[j] = a[j] = make_uint4(0, 0, 0, 0);
+            if (there) d[j] = *reinterpret_cast<const uint4 *>(dy + (row + j) * C + c);
+            if (there) a[j] = *reinterpret_cast<const uint4 *>(x + (row + j) * C + c);
+            if (EARLY) more[j] = make_uint4(0, 0, 0, 0);
+            if (EARLY && there) more[j] = *reinterpret_cast<const uint4 *>(add + (row + j) * C + c);
             mean[j] = CENTRED && there ? stats.mean[row + j] : 0.0f;
             rstd[j] = there ? stats.rstd[row + j] : 0.0f;
         }
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             float g = 0, gh = 0;
-            add_row<CENTRED, T>(dw, db, g, gh, dy_of(j), x_of(j), s, mean[j], rstd[j]);
+            add_row<CENTRED, T>(dw, db, g, gh, d[j], a[j], s, mean[j], rstd[j]);
             sums[j] = gh;
             if (CENTRED) sums[(SUMS - 1) * ROWS + j] = g;
         }
         sum_together<SUMS * ROWS>(sums, lanes, meet, turn);
-        if (!STAGED) forget(d), forget(a);
+        forget(d);
+        forget(a);
         if (EARLY) forget(more);
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             if (!live || row + j >= rows) continue;
             const float gh = sums[j] * inverse, g = CENTRED ? sums[(SUMS - 1) * ROWS + j] * inverse : 0.0f;
             float e[V], h[V];
-            unpack<T>(e, dy_of(j));
-            unpack<T>(h, x_of(j));
+            unpack<T>(e, d[j]);
+            unpack<T>(h, a[j]);
 #pragma unroll
             for (int i = 0; i < V; i++) e[i] = rstd[j] * (e[i] * s[i] - g - (h[i] - mean[j]) * rstd[j] * gh);
             if (ADD) {
-                unpack<T>(h, more_of(j));
+                unpack<T>(h, EARLY ? more[j] : *reinterpret_cast<const uint4 *>(add + (row + j) * C + c));
 #pragma unroll
                 for (int i = 0; i < V; i++) e[i] = __fadd_rn(e[i], h[i]); /* after it, as a sum of its own would be */
             }
@@ -394,23 +308,6 @@ static shape shape_of(int64_t packs)
     return {threads, lanes, (int64_t)threads / lanes * rows_at_once(threads)};
 }
 
-/* Bytes of `tensors` rows on their way, two turns of them, by thread; and those of a processor that holds STAGE_THREADS. */
-enum { STAGE_THREADS = 768, STAGE_PLENTY = 200 << 10 };
-static size_t stage_bytes(int threads, int tensors) { return (size_t)threads * tensors * 2 * rows_at_once(threads) * sizeof(uint4); }
-
-/* Whether they have room, as many blocks to a processor as run there. */
-static bool has_room(int threads, size_t bytes)
-{
-    int card = 0, room = 0;
-    return threads <= MOST && bytes <= STAGE_PLENTY && cudaGetDevice(&card) == cudaSuccess &&
-           cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerMultiprocessor, card) == cudaSuccess && room >= STAGE_PLENTY + (16 << 10);
-}
-
-template <typename F> static bool allow_stage(F *kernel, size_t bytes)
-{
-    return bytes <= 48 << 10 || cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess;
-}
-
 template <bool CENTRED, bool ADD, typename T>
 static void launch_forward(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b, int64_t rows, int64_t C,
                            float eps, cudaStream_t stream)
@@ -419,13 +316,9 @@ static void launch_forward(void *y, norm_stats stats, const void *x, struct norm
     const unsigned grid = grid_of_rows(rows, f.each, GRID_MAX);
     T *to = static_cast<T *>(y), *r = static_cast<T *>(sum.r);
     const T *from = static_cast<const T *>(x), *m = static_cast<const T *>(sum.more), *s = static_cast<const T *>(w), *t = static_cast<const T *>(b);
-    const size_t bytes = stage_bytes(f.threads, ADD ? 2 : 1);
-    const unsigned fewer = grid_of_rows(rows, f.each, 132 * (STAGE_THREADS / f.threads > 1 ? STAGE_THREADS / f.threads : 1));
-    if (has_room(f.threads, bytes) && allow_stage(norm_packs_kernel<CENTRED, ADD, T, MOST, true>, bytes))
-        norm_packs_kernel<CENTRED, ADD, T, MOST, true><<<fewer, f.threads, bytes, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
-    else if (f.threads <= MOST)
-        norm_packs_kernel<CENTRED, ADD, T, MOST, false><<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
-    else norm_packs_kernel<CENTRED, ADD, T, WIDEST, false><<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
+    if (f.threads <= MOST)
+        norm_packs_kernel<CENTRED, ADD, T, MOST><<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
+    else norm_packs_kernel<CENTRED, ADD, T, WIDEST><<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
 }
 
 extern "C" cudaError_t cuda_norm_packs(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b,
@@ -447,15 +340,12 @@ static void launch_bwd(void *dx, float *dw, float *db, float *partial, const voi
     constexpr int SUMS = CENTRED ? 2 : 1;
     const shape f = shape_of(C / PACK<T>);
     const unsigned grid = grid_of_rows(rows, f.each, norm_blocks(rows, C, sizeof(T)));
-    const size_t shared = f.lanes ? (size_t)f.threads * PACK<T> * sizeof(float) : 0; /* less than is staged */
-    const size_t bytes = stage_bytes(f.threads, ADD ? 3 : 2);
+    const size_t shared = f.lanes ? (size_t)f.threads * PACK<T> * sizeof(float) : 0;
     T *to = static_cast<T *>(dx);
     const T *d = static_cast<const T *>(dy), *a = static_cast<const T *>(x), *s = static_cast<const T *>(w), *m = static_cast<const T *>(add);
-    if (has_room(f.threads, bytes) && allow_stage(norm_packs_bwd_kernel<CENTRED, ADD, T, MOST, true>, bytes))
-        norm_packs_bwd_kernel<CENTRED, ADD, T, MOST, true><<<grid, f.threads, bytes, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
-    else if (f.threads <= MOST)
-        norm_packs_bwd_kernel<CENTRED, ADD, T, MOST, false><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
-    else norm_packs_bwd_kernel<CENTRED, ADD, T, WIDEST, false><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
+    if (f.threads <= MOST)
+        norm_packs_bwd_kernel<CENTRED, ADD, T, MOST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
+    else norm_packs_bwd_kernel<CENTRED, ADD, T, WIDEST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
     launch_columns_end({{dw, STORE_F32}, {db, STORE_F32}, C, 0}, partial, grid, SUMS * C, stream);
 }
 

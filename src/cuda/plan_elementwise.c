@@ -50,7 +50,7 @@ static uint64_t workspace_sum_to(const struct query *q)
     return blocks > 1 ? (uint64_t)(blocks * tensor_elements(y)) * sizeof(float) : 0;
 }
 
-/* By its own kernel, or by ACT_BWD's and SUM_TO's: which one is seen at the addresses. */
+/* By its own kernel, or where rows are short by ACT_BWD's and SUM_TO's. */
 static bool match_act_bwd_sum(const struct query *q)
 {
     return match_alike(q) && is_storable(q->out[0]) && is_dense(q->in[0], q->out[0]->dtype) && is_dense(q->in[1], q->out[0]->dtype) && is_dense(q->out[1], DT_F32);
