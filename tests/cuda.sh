@@ -30,6 +30,7 @@ done
 logs=${LOGS:-$(mktemp -d)} || exit 2
 mkdir -p "$logs" || exit 2
 [ -n "${LOGS:-}" ] || trap 'rm -rf "$logs"' EXIT
+export XDG_DATA_HOME=$logs/data # neither a profile that somebody measured here nor choices by timing
 on=()
 [ "$DEVICE" = cuda ] || on=(--device "$DEVICE")
 
