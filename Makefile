@@ -34,7 +34,7 @@ SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)
 # CUDA_BF16, where bf16 is read at the speed of memory, do 9.0 and later, which have an instruction for it, have their own.
 # `make CUDA_ARCH=sm_90`, or a list, is for one's own cards, in a third of the time and with lines
 # for a profiler.
-CUDA_BF16     := attention_few_mma.cu elementwise.cu norm_packs.cu sums.cu thin.cu
+CUDA_BF16     := act_sums.cu attention_few_mma.cu elementwise.cu norm_packs.cu strided.cu sums.cu thin.cu
 CUDA_OF_8      = sm_80,sm_86,sm_89
 CUDA_FAT       = -gencode=arch=compute_75,code=sm_75 $(if $(filter $(CUDA_BF16),$(notdir $1)), \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)] -gencode=arch=compute_90$(comma)code=[sm_90$(comma)sm_120$(comma)compute_90], \
