@@ -103,7 +103,7 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             product_wait<1>();
             hold(g);
             __syncwarp(); /* nobody of the warp reads the positions before these any more */
-            lay_positions<REL_ROW>(rel, g, n, t0, INT32_MAX);
+            lay_positions<REL_ROW>(rel, g, {0, 0}, n, t0, INT32_MAX);
             __syncwarp();
             product_wait<0>();
             hold(x);

@@ -82,8 +82,9 @@ __device__ inline void lay_queries(char *to, const window_attention &a, const sq
 }
 
 /* Positions of 64 queries out of their products with both tables, in powers of two: rel [14 rows, 16 columns][DISTANCE], the first
- * query's in column 0. Queries from `end` on have no place in it. */
-template <int DISTANCE> __device__ inline void lay_positions(float *rel, const float (&g)[BOTH / 2], const numbering &n, int t0, int end)
+ * query's in column 0; those of rows less what the thread's two queries are `less`. Queries from `end` on have no place in it. */
+template <int DISTANCE>
+__device__ inline void lay_positions(float *rel, const float (&g)[BOTH / 2], const float (&less)[2], const numbering &n, int t0, int end)
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16 + lane / 4, column = lane % 4 * 2;
 #pragma unroll
@@ -97,11 +98,11 @@ template <int DISTANCE> __device__ inline void lay_positions(float *rel, const f
 #pragma unroll
         for (int i = 0; i < BOTH / 4; i++) {
             const int j = i / 2 * 8 + i % 2;
-            const float x = g[i / 2 * 4 + 2 * half + i % 2] * LOG2E;
+            const float x = g[i / 2 * 4 + 2 * half + i % 2];
             if (j + 6 < ROWS || (j < ROWS && j + column < ROWS)) {
-                if ((unsigned)(down - j) < (unsigned)WINDOW) to[-j * DISTANCE] = x;
+                if ((unsigned)(down - j) < (unsigned)WINDOW) to[-j * DISTANCE] = fmaf(x, LOG2E, -less[half]);
             } else {
-                if ((unsigned)(right - j) < (unsigned)WINDOW) then[-j * DISTANCE] = x;
+                if ((unsigned)(right - j) < (unsigned)WINDOW) then[-j * DISTANCE] = x * LOG2E;
             }
         }
     }

@@ -63,10 +63,12 @@ template <typename T, int D> static __device__ void note_queries(char *shared, c
     }
 }
 
+/* Positions, those of rows less lse: p = 2^(s + row + column). */
 template <typename T, int D> static __device__ void make_positions(char *shared, const window_attention &a, const numbering &n, int queries)
 {
     const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), tables = cores_along<BOTH>(shared + gradient_layout<D>::tables);
     float *rel = reinterpret_cast<float *>(shared + gradient_layout<D>::rel);
+    const float *lse = reinterpret_cast<const float *>(shared + gradient_layout<D>::lse);
     for (int t0 = threadIdx.x / GROUP * 64; t0 < queries; t0 += GROUPS * 64) {
         float g[BOTH / 2];
         hold(g);
@@ -75,10 +77,21 @@ template <typename T, int D> static __device__ void make_positions(char *shared,
         product_close();
         product_wait<0>();
         hold(g);
-        lay_positions<REL_ROW>(rel + t0, g, n, t0, QUERIES);
+        const int first = t0 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
+        lay_positions<REL_ROW>(rel + t0, g, {lse[min(first, QUERIES - 1)], lse[min(first + 8, QUERIES - 1)]}, n, t0, QUERIES);
     }
     for (int i = threadIdx.x; i < (SIDE - WINDOW) * QUERIES; i += THREADS)
         rel[(2 * WINDOW + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
+}
+
+/* Four sums over the quad's threads: each has the one of its number. */
+static __device__ float quad_sums(const float (&x)[4])
+{
+    const bool odd = threadIdx.x & 1, later = threadIdx.x & 2;
+    float left = odd ? x[1] : x[0], right = odd ? x[3] : x[2];
+    left += __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1);
+    right += __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 1);
+    return (later ? right : left) + __shfl_xor_sync(0xffffffffu, later ? left : right, 2);
 }
 
 template <typename T> static __device__ void put(char *at, float x) { *reinterpret_cast<T *>(at) = from_float<T>(x); }
@@ -92,17 +105,17 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
     const float *rel = reinterpret_cast<const float *>(shared + at::rel), factor = a.scale * LOG2E;
     const uint64_t q = cores_along<QUERIES>(shared + at::q + t0 * 16), dout = cores_along<QUERIES>(shared + at::dout + t0 * 16);
     const uint64_t k = cores_along<KEYS>(shared + at::k), v = cores_along<KEYS>(shared + at::v), keys = cores_across<KEYS>(shared + at::k);
-    float dq[D / 2], columns[2][4], dcolumns[2][4], lse[2], delta[2];
+    float dq[D / 2], columns[2][4], dcolumns[2][4], delta[2];
     int r[2], y[2];
+    const bool is_any = first - lane / 4 < s.rows * s.columns; /* of the warp's queries; the others' rows of g are zeros already */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         r[half] = min(first + 8 * half, QUERIES - 1); /* a row behind the last does as it does, and is not written */
         y[half] = min(row_of(n, r[half]), WINDOW - 1);
-        lse[half] = reinterpret_cast<const float *>(shared + at::lse)[r[half]];
         delta[half] = reinterpret_cast<const float *>(shared + at::delta)[r[half]];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            columns[half][i] = rel[(WINDOW + i / 2 * 8 + column + i % 2) * REL_ROW + r[half]] - lse[half];
+            columns[half][i] = rel[(WINDOW + i / 2 * 8 + column + i % 2) * REL_ROW + r[half]];
             dcolumns[half][i] = 0;
         }
     }
@@ -118,41 +131,46 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
         product_close();
         product_wait<1>();
         hold(p);
+        if (is_any)
 #pragma unroll
-        for (int i = 0; i < HALF_ROWS; i++)
+            for (int i = 0; i < HALF_ROWS; i++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const float level = rel[(part * HALF_ROWS + i) * REL_ROW + r[half]];
+                for (int half = 0; half < 2; half++) {
+                    const float level = rel[(part * HALF_ROWS + i) * REL_ROW + r[half]];
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    float &x = p[8 * i + j / 2 * 4 + 2 * half + j % 2];
-                    x = power_of_two(fmaf(x, factor, columns[half][j] + level));
+                    for (int j = 0; j < 4; j++) {
+                        float &x = p[8 * i + j / 2 * 4 + 2 * half + j % 2];
+                        x = power_of_two(fmaf(x, factor, columns[half][j] + level));
+                    }
                 }
-            }
         product_wait<0>();
         hold(dp);
+        if (is_any) {
 #pragma unroll
-        for (int i = 0; i < HALF / 2; i++) dp[i] = p[i] * (dp[i] - delta[i / 2 % 2]);
-        round_all<T>(ds, dp);
+            for (int i = 0; i < HALF / 2; i++) dp[i] = p[i] * (dp[i] - delta[i / 2 % 2]);
+            round_all<T>(ds, dp);
+        }
         hold(ds), hold(dq);
         product_open();
         cores_add<T, HALF / 16>(dq, ds, keys + part * (HALF * 16 >> 4), part);
         product_close();
+        if (is_any)
 #pragma unroll
-        for (int i = 0; i < HALF_ROWS; i++)
+            for (int half = 0; half < 2; half++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float sum = 0;
+                for (int i = 0; i < HALF_ROWS; i += 4) {
+                    float sum[4] = {0, 0, 0, 0};
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const float x = dp[8 * i + j / 2 * 4 + 2 * half + j % 2];
-                    dcolumns[half][j] += x, sum += x;
+                    for (int m = 0; m < 4 && i + m < HALF_ROWS; m++)
+#pragma unroll
+                        for (int j = 0; j < 4; j++) {
+                            const float x = dp[8 * (i + m) + j / 2 * 4 + 2 * half + j % 2];
+                            dcolumns[half][j] += x, sum[m] += x;
+                        }
+                    const float mine = quad_sums(sum);
+                    if (i + lane % 4 < HALF_ROWS && first + 8 * half < QUERIES)
+                        put<T>(shared + at::g + core_at<QUERIES>(r[half], y[half] - (part * HALF_ROWS + i + lane % 4) + WINDOW - 1), mine);
                 }
-                sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-                sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-                if (lane % 4 == i % 4 && first + 8 * half < QUERIES)
-                    put<T>(shared + at::g + core_at<QUERIES>(r[half], y[half] - (part * HALF_ROWS + i) + WINDOW - 1), sum);
-            }
         product_wait<0>();
         hold(dq), hold(ds);
     }
@@ -162,7 +180,7 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int c = i / 2 * 8 + column + i % 2;
-            if (c < WINDOW && first + 8 * half < QUERIES)
+            if (is_any && c < WINDOW && first + 8 * half < QUERIES)
                 put<T>(shared + at::g + core_at<QUERIES>(r[half], ROWS + x - c + WINDOW - 1), dcolumns[half][i]);
         }
     }
@@ -191,21 +209,22 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
 #define WINDOW_AHEAD 1
 #endif
 
-/* Products of 64 places with N queries from t0 on become p^T. The warp's places are row y of the square. */
+/* Products of 64 places with N queries from t0 on become p^T. The warp's places are row y of the square; what
+ * is behind its last goes nowhere. */
 template <int N, int D> static __device__ void soften(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
 {
+    if (y >= WINDOW) return;
     const int lane = threadIdx.x % 32;
     const float *rel = reinterpret_cast<const float *>(shared + gradient_layout<D>::rel) + t0 + lane % 4 * 2;
-    const float *lse = reinterpret_cast<const float *>(shared + gradient_layout<D>::lse) + t0 + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
-        const float2 level = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * i), last = *reinterpret_cast<const float2 *>(lse + 8 * i);
+        const float2 level = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * i);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float2 column = *reinterpret_cast<const float2 *>(rel + (WINDOW + lane / 4 + 8 * half) * REL_ROW + 8 * i);
             float *x = &p[4 * i + 2 * half];
-            x[0] = power_of_two(fmaf(x[0], factor, column.x + (level.x - last.x)));
-            x[1] = power_of_two(fmaf(x[1], factor, column.y + (level.y - last.y)));
+            x[0] = power_of_two(fmaf(x[0], factor, column.x + level.x));
+            x[1] = power_of_two(fmaf(x[1], factor, column.y + level.y));
         }
     }
 }
@@ -321,13 +340,13 @@ template <typename T, int D> static __device__ void take_places(const window_att
     const float factor = a.scale * LOG2E;
     float dk[D / 2], dv[D / 2];
     if (WINDOW_AHEAD) {
-        add_ahead<T, D>(dk, dv, shared, k, v, min(y, WINDOW - 1), min(queries, QUERIES / 64 * 64), factor);
+        add_ahead<T, D>(dk, dv, shared, k, v, y, min(queries, QUERIES / 64 * 64), factor);
     } else {
 #pragma unroll 1
         for (int t0 = 0; t0 < min(queries, QUERIES / 64 * 64); t0 += 64)
-            add_queries<64, T, D>(dk, dv, shared, k, v, min(y, WINDOW - 1), t0, factor);
+            add_queries<64, T, D>(dk, dv, shared, k, v, y, t0, factor);
     }
-    if (queries > QUERIES / 64 * 64) add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, min(y, WINDOW - 1), QUERIES / 64 * 64, factor);
+    if (queries > QUERIES / 64 * 64) add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, y, QUERIES / 64 * 64, factor);
     if (y >= WINDOW) return;
     float *pads = reinterpret_cast<float *>(shared + at::pads) + y * 2 * D;
     store_places<T, D>(a, s, a.dk, dk, a.scale, y, pads);
@@ -389,7 +408,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
 #pragma unroll 1
     for (int t0 = group * 64; t0 < queries; t0 += GROUPS * 64) take_queries<T, D>(a, s, n, shared, t0);
 #pragma unroll 1
-    for (int k0 = group * 64; k0 < KEYS; k0 += GROUPS * 64) take_places<T, D>(a, s, shared, k0);
+    for (int k0 = (GROUPS - 1 - group) * 64; k0 < KEYS; k0 += GROUPS * 64) take_places<T, D>(a, s, shared, k0);
     __syncthreads();
     if (group == 0) {
         make_tables<T, D>(a, s, shared);
