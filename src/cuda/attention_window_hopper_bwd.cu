@@ -204,11 +204,6 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
     }
 }
 
-/* Whether the next queries' scores are multiplied while these become probabilities: it takes registers. */
-#ifndef WINDOW_AHEAD
-#define WINDOW_AHEAD 1
-#endif
-
 /* Products of 64 places with N queries from t0 on become p^T. The warp's places are row y of the square; what
  * is behind its last goes nowhere. */
 template <int N, int D> static __device__ void soften(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
@@ -339,13 +334,7 @@ template <typename T, int D> static __device__ void take_places(const window_att
     const int y = k0 / SIDE + (int)threadIdx.x % GROUP / 32, queries = s.rows * s.columns;
     const float factor = a.scale * LOG2E;
     float dk[D / 2], dv[D / 2];
-    if (WINDOW_AHEAD) {
-        add_ahead<T, D>(dk, dv, shared, k, v, y, min(queries, QUERIES / 64 * 64), factor);
-    } else {
-#pragma unroll 1
-        for (int t0 = 0; t0 < min(queries, QUERIES / 64 * 64); t0 += 64)
-            add_queries<64, T, D>(dk, dv, shared, k, v, y, t0, factor);
-    }
+    add_ahead<T, D>(dk, dv, shared, k, v, y, min(queries, QUERIES / 64 * 64), factor);
     if (queries > QUERIES / 64 * 64) add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, y, QUERIES / 64 * 64, factor);
     if (y >= WINDOW) return;
     float *pads = reinterpret_cast<float *>(shared + at::pads) + y * 2 * D;

@@ -138,7 +138,8 @@ template <typename T, int D, int XR, int YR, int N> __device__ inline void cores
 #pragma unroll
     for (int k = 0; k < D / 16; k++) multiply_cores<0, 0>(d, x + k * along_step<XR>, y + k * along_step<YR>, add || k, T());
 }
-/* d (+)= p y: p in registers, 64 x 16 K; y has 16 K rows, and as many columns as d. */
+/* d (+)= p y: p in registers, 64 x 16 K; y has 16 K rows, and as many columns as d. Until the wait p is not to be replaced, not even by way
+ * of a copy: ptxas (13.0) takes the copy for the same and writes where a product still reads. */
 template <typename T, int K, int N> __device__ inline void cores_add(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
 {
 #pragma unroll
