@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
             product_close();
             product_wait<0>();
-            hold(dk), hold(dv), hold(p), hold(ds), hold(ahead);
+            hold(dk), hold(dv), hold(p), hold(ds), hold(ahead), hold(k_rows), hold(v_rows);
             if (lane == 0) barrier_arrive(&gate->free[at.slot]);
             next<SLOTS>(at);
             t0 += QUERIES;

@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     }
                 }
                 product_wait<0>();
-                hold(dq), hold(ds), hold(ahead);
+                hold(dq), hold(ds), hold(ahead), hold(q_rows), hold(do_rows);
                 if (lane == 0) barrier_arrive(&gate->free[at.slot]);
                 next<SLOTS>(at);
             };

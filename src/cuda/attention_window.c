@@ -33,22 +33,30 @@ static struct window_attention window_of(const struct launch *l, int q, int tabl
     return a;
 }
 
-/* Whether the card's tensor cores know bf16 and its shared memory holds a square: what a plan must not ask. */
-static bool card_is_fit(const struct window_attention *a, int backward)
+/* Without tensor cores, with them, with warpgroups. */
+enum way { PLAIN, FAST, HOPPER };
+
+/* The card's tensor cores must know bf16 and its shared memory hold a square: what a plan must not ask. All that have
+ * warpgroups have the shared memory. */
+static enum way way_of(const struct window_attention *a, int backward)
 {
     int card = 0, major = 0, room = 0;
-    if (cudaGetDevice(&card) != cudaSuccess) return false;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) != cudaSuccess) return false;
-    if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess) return false;
-    return major >= 8 && (size_t)room >= cuda_window_shared(a, backward);
+    if (cudaGetDevice(&card) != cudaSuccess) return PLAIN;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) != cudaSuccess) return PLAIN;
+    if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess) return PLAIN;
+    if (major == 9 && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
+    return major >= 8 && (size_t)room >= cuda_window_shared(a, backward) ? FAST : PLAIN;
 }
 
 static int forward(const struct launch *l, bool fast, struct error *e)
 {
     struct window_attention a = window_of(l, 0, 3, &l->out[1]);
     a.o = rows_of(&l->out[0]);
-    if (fast && card_is_fit(&a, 0)) TRY_CUDA(cuda_window_fast(&a, l->stream));
-    else TRY_CUDA(cuda_window_plain(&a, l->stream));
+    switch (fast ? way_of(&a, 0) : PLAIN) {
+    case PLAIN: TRY_CUDA(cuda_window_plain(&a, l->stream)); break;
+    case FAST: TRY_CUDA(cuda_window_fast(&a, l->stream)); break;
+    case HOPPER: TRY_CUDA(cuda_window_hopper(&a, l->stream)); break;
+    }
     return PL_OK;
 }
 
@@ -61,8 +69,11 @@ static int backward(const struct launch *l, bool fast, struct error *e)
     a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
     a.dtable[0] = l->out[3].data, a.dtable[1] = l->out[4].data, a.dpad = l->out[5].data;
     a.tables = (float *)(void *)((char *)l->work + w.tables), a.pads = (float *)(void *)((char *)l->work + w.pads);
-    if (fast && card_is_fit(&a, 1)) TRY_CUDA(cuda_window_fast_bwd(&a, l->stream));
-    else TRY_CUDA(cuda_window_plain_bwd(&a, l->stream));
+    switch (fast ? way_of(&a, 1) : PLAIN) {
+    case PLAIN: TRY_CUDA(cuda_window_plain_bwd(&a, l->stream)); break;
+    case FAST: TRY_CUDA(cuda_window_fast_bwd(&a, l->stream)); break;
+    case HOPPER: TRY_CUDA(cuda_window_hopper_bwd(&a, l->stream)); break;
+    }
     TRY_CUDA(cuda_window_sums(&a, l->stream));
     return PL_OK;
 }

@@ -41,6 +41,10 @@ size_t cuda_window_shared(const struct window_attention *a, int backward);
 cudaError_t cuda_window_fast(const struct window_attention *a, cudaStream_t stream);
 cudaError_t cuda_window_fast_bwd(const struct window_attention *a, cudaStream_t stream);
 
+/* Of these, compute capability 9.0 alone: D of 64 or 80, and a window of WINDOW_FAST. */
+cudaError_t cuda_window_hopper(const struct window_attention *a, cudaStream_t stream);
+cudaError_t cuda_window_hopper_bwd(const struct window_attention *a, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

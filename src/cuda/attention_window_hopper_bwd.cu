@@ -1,0 +1,436 @@
+/*
+ * attention_window_hopper_bwd.cu: the gradient of attention within squares of 14 x 14 on Hopper, bf16 and f16.
+ *
+ * A block has a square of a head, all of it in shared memory, and two warpgroups that go their own ways: each takes 64
+ * queries at a time and makes their dq, then 64 places at a time and makes their dk and dv.
+ *
+ *     64 queries   s = q k^T,  dp = do v^T,  by halves of the keys   ->   p, ds     dq += ds k
+ *                  sums of ds over the square's rows and columns go to g; dq = scale dq + g tables
+ *     64 places    s^T = k q^T,  dp^T = v do^T,  64 queries at a time   ->   p^T, ds^T     dv += p^T do,  dk += ds^T q
+ *     in the end   the tables' gradients = g^T q
+ *
+ * These are seven products where attention_window_bwd.cu has five, but what is computed never leaves the registers: as it lies,
+ * it is the next product's operand. g [208][64] has what a query's positions gather in the places of the tables' rows they
+ * were made with. Nothing is added across blocks (cuda_window_sums).
+ */
+#include "cuda/attention_window_hopper.cuh"
+
+constexpr int GROUPS = 2, THREADS = GROUPS * GROUP, HALF = KEYS / 2, HALF_ROWS = WINDOW / 2;
+
+/* Floats from one row of positions to the next: 16 threads' pairs lie in different banks. */
+constexpr int REL_ROW = QUERIES + 8;
+static_assert(REL_ROW % 32 == 24 && QUERIES % 64 == 16, "few rows meet in a bank; three steps of 64 queries, one of 16");
+
+/* Shared memory, in order: bytes from its beginning. A product takes 64 rows from a tile's last, and reads on behind it: what
+ * comes of those rows goes nowhere. */
+template <int D> struct gradient_layout {
+    static constexpr int k = 0, v = k + KEYS * D * 2, q = v + KEYS * D * 2, dout = q + QUERIES * D * 2, g = dout + QUERIES * D * 2;
+    static constexpr int tables = g + QUERIES * BOTH * 2, rel = tables + BOTH * D * 2, pads = rel + 4 * (WINDOW + SIDE) * REL_ROW;
+    static constexpr int lse = pads + 4 * WINDOW * 2 * D, delta = lse + 4 * QUERIES, token = delta + 4 * QUERIES, total = token + 4 * QUERIES;
+};
+
+#if HAS_WGMMA
+
+template <typename T> static __device__ float dot8(const T *x, const T *y)
+{
+    const pack<T, 8> a = *reinterpret_cast<const pack<T, 8> *>(x), b = *reinterpret_cast<const pack<T, 8> *>(y);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum += to_float(a.at[i]) * to_float(b.at[i]);
+    return sum;
+}
+
+/* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its probabilities are 0. */
+template <typename T, int D> static __device__ void note_queries(char *shared, const window_attention &a, const square &s, const numbering &n)
+{
+    float *lse = reinterpret_cast<float *>(shared + gradient_layout<D>::lse), *delta = reinterpret_cast<float *>(shared + gradient_layout<D>::delta);
+    int *token = reinterpret_cast<int *>(shared + gradient_layout<D>::token);
+    const int queries = s.rows * s.columns;
+    for (int first = 0; first < QUERIES; first += THREADS / 2) {
+        const int r = first + threadIdx.x / 2, t = token_of(a, s, n, r < queries ? r : 0);
+        float sum = 0;
+        if (r < queries)
+#pragma unroll
+            for (int d = 0; d < D; d += 16) {
+                const int at = d + threadIdx.x % 2 * 8;
+                sum += dot8(row_at<T>(a.dout, s.b, t, s.h) + at, row_at<T>(a.o, s.b, t, s.h) + at);
+            }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        if (r >= QUERIES || threadIdx.x % 2) continue;
+        lse[r] = r < queries ? *window_lse_at(a, s, t) * LOG2E : CUDART_INF_F;
+        delta[r] = sum;
+        token[r] = r < queries ? t : -1;
+    }
+}
+
+/* Positions, those of rows less lse: p = 2^(s + row + column). */
+template <typename T, int D> static __device__ void make_positions(char *shared, const window_attention &a, const numbering &n, int queries)
+{
+    const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), tables = cores_along<BOTH>(shared + gradient_layout<D>::tables);
+    float *rel = reinterpret_cast<float *>(shared + gradient_layout<D>::rel);
+    const float *lse = reinterpret_cast<const float *>(shared + gradient_layout<D>::lse);
+    for (int t0 = threadIdx.x / GROUP * 64; t0 < queries; t0 += GROUPS * 64) {
+        float g[BOTH / 2];
+        hold(g);
+        product_open();
+        cores_product<T, D, QUERIES, BOTH>(g, q + t0, tables, 0);
+        product_close();
+        product_wait<0>();
+        hold(g);
+        const int first = t0 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
+        lay_positions<REL_ROW>(rel + t0, g, {lse[min(first, QUERIES - 1)], lse[min(first + 8, QUERIES - 1)]}, n, t0, QUERIES);
+    }
+    for (int i = threadIdx.x; i < (SIDE - WINDOW) * QUERIES; i += THREADS)
+        rel[(2 * WINDOW + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
+}
+
+/* Four sums over the quad's threads: each has the one of its number. */
+static __device__ float quad_sums(const float (&x)[4])
+{
+    const bool odd = threadIdx.x & 1, later = threadIdx.x & 2;
+    float left = odd ? x[1] : x[0], right = odd ? x[3] : x[2];
+    left += __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1);
+    right += __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 1);
+    return (later ? right : left) + __shfl_xor_sync(0xffffffffu, later ? left : right, 2);
+}
+
+template <typename T> static __device__ void put(char *at, float x) { *reinterpret_cast<T *>(at) = from_float<T>(x); }
+
+/* dq of the 64 queries from t0 on, and their rows of g. */
+template <typename T, int D>
+static __device__ void take_queries(const window_attention &a, const square &s, const numbering &n, char *shared, int t0)
+{
+    using at = gradient_layout<D>;
+    const int lane = threadIdx.x % 32, column = lane % 4 * 2, first = t0 + threadIdx.x % GROUP / 32 * 16 + lane / 4;
+    const float *rel = reinterpret_cast<const float *>(shared + at::rel), factor = a.scale * LOG2E;
+    const uint64_t q = cores_along<QUERIES>(shared + at::q + t0 * 16), dout = cores_along<QUERIES>(shared + at::dout + t0 * 16);
+    const uint64_t k = cores_along<KEYS>(shared + at::k), v = cores_along<KEYS>(shared + at::v), keys = cores_across<KEYS>(shared + at::k);
+    float dq[D / 2], columns[2][4], dcolumns[2][4], delta[2];
+    int r[2], y[2];
+    const bool is_any = first - lane / 4 < s.rows * s.columns; /* of the warp's queries; the others' rows of g are zeros already */
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        r[half] = min(first + 8 * half, QUERIES - 1); /* a row behind the last does as it does, and is not written */
+        y[half] = min(row_of(n, r[half]), WINDOW - 1);
+        delta[half] = reinterpret_cast<const float *>(shared + at::delta)[r[half]];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            columns[half][i] = rel[(WINDOW + i / 2 * 8 + column + i % 2) * REL_ROW + r[half]];
+            dcolumns[half][i] = 0;
+        }
+    }
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+        float p[HALF / 2], dp[HALF / 2];
+        unsigned ds[HALF / 4];
+        hold(p), hold(dp);
+        product_open();
+        cores_product<T, D, QUERIES, KEYS>(p, q, k + part * HALF, 0);
+        product_close();
+        cores_product<T, D, QUERIES, KEYS>(dp, dout, v + part * HALF, 0);
+        product_close();
+        product_wait<1>();
+        hold(p);
+        if (is_any)
+#pragma unroll
+            for (int i = 0; i < HALF_ROWS; i++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const float level = rel[(part * HALF_ROWS + i) * REL_ROW + r[half]];
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        float &x = p[8 * i + j / 2 * 4 + 2 * half + j % 2];
+                        x = power_of_two(fmaf(x, factor, columns[half][j] + level));
+                    }
+                }
+        product_wait<0>();
+        hold(dp);
+        if (is_any) {
+#pragma unroll
+            for (int i = 0; i < HALF / 2; i++) dp[i] = p[i] * (dp[i] - delta[i / 2 % 2]);
+            round_all<T>(ds, dp);
+        }
+        hold(ds), hold(dq);
+        product_open();
+        cores_add<T, HALF / 16>(dq, ds, keys + part * (HALF * 16 >> 4), part);
+        product_close();
+        if (is_any)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+#pragma unroll
+                for (int i = 0; i < HALF_ROWS; i += 4) {
+                    float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+                    for (int m = 0; m < 4 && i + m < HALF_ROWS; m++)
+#pragma unroll
+                        for (int j = 0; j < 4; j++) {
+                            const float x = dp[8 * (i + m) + j / 2 * 4 + 2 * half + j % 2];
+                            dcolumns[half][j] += x, sum[m] += x;
+                        }
+                    const float mine = quad_sums(sum);
+                    if (i + lane % 4 < HALF_ROWS && first + 8 * half < QUERIES)
+                        put<T>(shared + at::g + core_at<QUERIES>(r[half], y[half] - (part * HALF_ROWS + i + lane % 4) + WINDOW - 1), mine);
+                }
+        product_wait<0>();
+        hold(dq), hold(ds);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int x = column_of(n, r[half]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int c = i / 2 * 8 + column + i % 2;
+            if (is_any && c < WINDOW && first + 8 * half < QUERIES)
+                put<T>(shared + at::g + core_at<QUERIES>(r[half], ROWS + x - c + WINDOW - 1), dcolumns[half][i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
+    stores_seen();
+    meet<GROUP>(1 + (int)threadIdx.x / GROUP);
+    hold(dq);
+    product_open();
+#pragma unroll
+    for (int i = 0; i < BOTH / 16; i++)
+        multiply_cores<0, 1>(dq, cores_along<QUERIES>(shared + at::g + t0 * 16) + i * along_step<QUERIES>,
+                             cores_across<BOTH>(shared + at::tables) + i * across_step, 1, T());
+    product_close();
+    product_wait<0>();
+    hold(dq);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int t = reinterpret_cast<const int *>(shared + at::token)[r[half]];
+        store_row<T>(row_at<T>(a.dq, s.b, max(t, 0), s.h), dq, half, 1.0f, t >= 0 && first + 8 * half < QUERIES);
+    }
+}
+
+/* Products of 64 places with N queries from t0 on become p^T. The warp's places are row y of the square; what
+ * is behind its last goes nowhere. */
+template <int N, int D> static __device__ void soften(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
+{
+    if (y >= WINDOW) return;
+    const int lane = threadIdx.x % 32;
+    const float *rel = reinterpret_cast<const float *>(shared + gradient_layout<D>::rel) + t0 + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        const float2 level = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * i);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float2 column = *reinterpret_cast<const float2 *>(rel + (WINDOW + lane / 4 + 8 * half) * REL_ROW + 8 * i);
+            float *x = &p[4 * i + 2 * half];
+            x[0] = power_of_two(fmaf(x[0], factor, column.x + level.x));
+            x[1] = power_of_two(fmaf(x[1], factor, column.y + level.y));
+        }
+    }
+}
+
+/* dv += p^T do, ds^T = p^T (dp^T - delta), dk += ds^T q: dp is there. */
+template <int N, typename T, int D>
+static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const float (&p)[N / 2], float (&dp)[N / 2], char *shared, int t0)
+{
+    using at = gradient_layout<D>;
+    const float *delta = reinterpret_cast<const float *>(shared + at::delta) + t0 + threadIdx.x % 4 * 2;
+    unsigned pt[N / 4], ds[N / 4];
+    round_all<T>(pt, p);
+    hold(pt), hold(dv);
+    product_open();
+    cores_add<T, N / 16>(dv, pt, cores_across<QUERIES>(shared + at::dout + t0 * 16), t0);
+    product_close();
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        const float2 mean = *reinterpret_cast<const float2 *>(delta + 8 * i);
+#pragma unroll
+        for (int j = 0; j < 4; j++) dp[4 * i + j] = p[4 * i + j] * (dp[4 * i + j] - (j % 2 ? mean.y : mean.x));
+    }
+    round_all<T>(ds, dp);
+    hold(ds), hold(dk);
+    product_open();
+    cores_add<T, N / 16>(dk, ds, cores_across<QUERIES>(shared + at::q + t0 * 16), t0);
+    product_close();
+    product_wait<0>();
+    hold(dk), hold(dv), hold(pt), hold(ds);
+}
+
+/* What N queries from t0 on add to dk and dv of 64 places: those of k and v. */
+template <int N, typename T, int D>
+static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int t0, float factor)
+{
+    float p[N / 2], dp[N / 2];
+    hold(p), hold(dp);
+    product_open();
+    cores_product<T, D, KEYS, QUERIES>(p, k, cores_along<QUERIES>(shared + gradient_layout<D>::q + t0 * 16), 0);
+    product_close();
+    cores_product<T, D, KEYS, QUERIES>(dp, v, cores_along<QUERIES>(shared + gradient_layout<D>::dout + t0 * 16), 0);
+    product_close();
+    product_wait<1>();
+    hold(p);
+    soften<N, D>(p, shared, y, t0, factor);
+    product_wait<0>();
+    hold(dp);
+    add_both<N, T, D>(dk, dv, p, dp, shared, t0);
+}
+
+/* The same for 64 queries after 64, up to `end`, the next ones' scores always under way. Behind the last none are wanted: what is
+ * multiplied then is nobody's. */
+template <typename T, int D>
+static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int end, float factor)
+{
+    const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), dout = cores_along<QUERIES>(shared + gradient_layout<D>::dout);
+    float p[32], dp[32], ahead[32];
+    hold(ahead);
+    product_open();
+    cores_product<T, D, KEYS, QUERIES>(ahead, k, q, 0);
+    product_close();
+    product_wait<0>();
+    hold(ahead);
+#pragma unroll 1
+    for (int t0 = 0; t0 < end; t0 += 64) {
+#pragma unroll
+        for (int i = 0; i < 32; i++) p[i] = ahead[i];
+        hold(dp), hold(ahead);
+        product_open();
+        cores_product<T, D, KEYS, QUERIES>(dp, v, dout + t0, 0);
+        product_close();
+        cores_product<T, D, KEYS, QUERIES>(ahead, k, q + t0 + 64, 0);
+        product_close();
+        soften<64, D>(p, shared, y, t0, factor);
+        product_wait<1>();
+        hold(dp);
+        add_both<64, T, D>(dk, dv, p, dp, shared, t0);
+        hold(ahead);
+    }
+}
+
+/* The warp's row of dk or dv: places on the grid are stored, those beyond it add up in `pads` [D]. */
+template <typename T, int D>
+static __device__ void store_places(const window_attention &a, const square &s, const head_rows &to, const float (&sum)[D / 2], float factor,
+                                    int y, float *pads)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    float take[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int x = row + 8 * half;
+        const bool is_there = y < s.rows && x < s.columns;
+        take[half] = !is_there && x < WINDOW ? factor : 0.0f;
+        store_row<T>(row_at<T>(to, s.b, is_there ? token_at(a, s, y, x) : 0, s.h), sum, half, factor, is_there);
+    }
+    if (s.rows == WINDOW && s.columns == WINDOW) return;
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float total = sum[4 * n + i] * take[0] + sum[4 * n + 2 + i] * take[1];
+            for (int m = 4; m < 32; m *= 2) total += __shfl_xor_sync(0xffffffffu, total, m);
+            if (row == 0) pads[8 * n + column + i] = total;
+        }
+}
+
+/* dk and dv of the 64 places from k0 on. */
+template <typename T, int D> static __device__ void take_places(const window_attention &a, const square &s, char *shared, int k0)
+{
+    using at = gradient_layout<D>;
+    const uint64_t k = cores_along<KEYS>(shared + at::k + k0 * 16), v = cores_along<KEYS>(shared + at::v + k0 * 16);
+    const int y = k0 / SIDE + (int)threadIdx.x % GROUP / 32, queries = s.rows * s.columns;
+    const float factor = a.scale * LOG2E;
+    float dk[D / 2], dv[D / 2];
+    add_ahead<T, D>(dk, dv, shared, k, v, y, min(queries, QUERIES / 64 * 64), factor);
+    if (queries > QUERIES / 64 * 64) add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, y, QUERIES / 64 * 64, factor);
+    if (y >= WINDOW) return;
+    float *pads = reinterpret_cast<float *>(shared + at::pads) + y * 2 * D;
+    store_places<T, D>(a, s, a.dk, dk, a.scale, y, pads);
+    store_places<T, D>(a, s, a.dv, dv, 1.0f, y, pads + D);
+}
+
+/* The square's part of the tables' gradients, g^T q. */
+template <typename T, int D> static __device__ void make_tables(const window_attention &a, const square &s, char *shared)
+{
+    const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g), q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    float sum[D / 2];
+    hold(sum);
+    product_open();
+#pragma unroll
+    for (int i = 0; i < QUERIES / 16; i++) multiply_cores<1, 1>(sum, g + i * across_step, q + i * across_step, i, T());
+    product_close();
+    product_wait<0>();
+    hold(sum);
+    float *to = a.tables + (int64_t)s.index * 2 * ROWS * D + lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            if (row + 8 * half < 2 * ROWS)
+                *reinterpret_cast<float2 *>(to + (row + 8 * half) * D + 8 * n) = float2{sum[4 * n + 2 * half], sum[4 * n + 2 * half + 1]};
+}
+
+#endif
+
+template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) window_hopper_bwd(const __grid_constant__ window_attention a)
+{
+#if HAS_WGMMA
+    extern __shared__ uint4 shared_pieces[];
+    using at = gradient_layout<D>;
+    char *shared = reinterpret_cast<char *>(shared_pieces);
+    const square s = square_of(a, (int)blockIdx.x);
+    const numbering n = numbering_of(s);
+    const int group = threadIdx.x / GROUP, queries = s.rows * s.columns;
+
+    /* Positions are made while keys are on their way. */
+    lay_queries<T, D, QUERIES, THREADS>(shared + at::q, a, s, n, a.q, 0);
+    lay_tables<T, D, THREADS>(shared + at::tables, a);
+    copy_commit();
+    lay_places<T, D, THREADS>(shared + at::k, a, s, a.k, 0);
+    lay_places<T, D, THREADS>(shared + at::v, a, s, a.v, 1);
+    lay_queries<T, D, QUERIES, THREADS>(shared + at::dout, a, s, n, a.dout, 0);
+    copy_commit();
+    for (int i = threadIdx.x; i < QUERIES * BOTH / 8; i += THREADS) reinterpret_cast<uint4 *>(shared + at::g)[i] = uint4{0, 0, 0, 0};
+    note_queries<T, D>(shared, a, s, n);
+    copy_wait<1>();
+    stores_seen();
+    __syncthreads();
+    make_positions<T, D>(shared, a, n, queries);
+    copy_wait<0>();
+    stores_seen();
+    __syncthreads();
+
+#pragma unroll 1
+    for (int t0 = group * 64; t0 < queries; t0 += GROUPS * 64) take_queries<T, D>(a, s, n, shared, t0);
+#pragma unroll 1
+    for (int k0 = (GROUPS - 1 - group) * 64; k0 < KEYS; k0 += GROUPS * 64) take_places<T, D>(a, s, shared, k0);
+    __syncthreads();
+    if (group == 0) {
+        make_tables<T, D>(a, s, shared);
+    } else {
+        const bool is_whole = s.rows == WINDOW && s.columns == WINDOW;
+        const float *pads = reinterpret_cast<const float *>(shared + at::pads);
+        for (int i = threadIdx.x - GROUP; i < 2 * D; i += GROUP) {
+            float sum = 0;
+            for (int y = 0; y < WINDOW && !is_whole; y++) sum += pads[y * 2 * D + i];
+            a.pads[(int64_t)s.index * 2 * D + i] = sum;
+        }
+    }
+#endif
+}
+
+template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+{
+    const cudaError_t rc = allow_shared(window_hopper_bwd<T, D>, gradient_layout<D>::total);
+    if (rc != cudaSuccess) return rc;
+    window_hopper_bwd<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), THREADS, gradient_layout<D>::total, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+template <typename T> static cudaError_t run(const window_attention *a, cudaStream_t stream)
+{
+    switch (a->D) {
+    case 64: return start<T, 64>(a, stream);
+    case 80: return start<T, 80>(a, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_window_hopper_bwd(const struct window_attention *a, cudaStream_t stream)
+{
+    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, stream) : run<__half>(a, stream);
+}
