@@ -15,7 +15,7 @@
 static bool is_off;
 void hopper_switch_off(bool off) { is_off = off; }
 
-static bool is_hopper(void)
+bool hopper_is_here(void)
 {
     int card = 0, major = 0;
     if (is_off || cudaGetDevice(&card) != cudaSuccess) return false;
@@ -35,7 +35,7 @@ bool hopper_takes(const struct attention *a, bool backward)
     if (a->mode == ATTENTION_BY_TABLES && (a->width != HOPPER_WIDTH || a->height > HOPPER_WIDTH)) return false;
     if (a->T < HOPPER_WALKED || a->S < HOPPER_WALKED) return false; /* tiles that are mostly empty */
     if (!has_steps(&a->q, a->B, a->T, a->H) || !has_steps(&a->k, a->B, a->S, a->G) || !has_steps(&a->v, a->B, a->S, a->G)) return false;
-    return (!backward || has_steps(&a->dout, a->B, a->T, a->H)) && is_hopper();
+    return (!backward || has_steps(&a->dout, a->B, a->T, a->H)) && hopper_is_here();
 }
 
 /* --- maps ------------------------------------------------------------------------------------------ */

@@ -9,7 +9,8 @@
 #include "base/base.h"
 #include "cuda/launch_attention.h"
 
-/* Whether the card in use and the shape are theirs. */
+/* Whether the card in use is one; whether it and the shape are these kernels'. */
+bool hopper_is_here(void);
 bool hopper_takes(const struct attention *a, bool backward);
 /* For tests: none is, and other cards' kernels run on this one. */
 void hopper_switch_off(bool off);

@@ -2,6 +2,7 @@
  * attention_window.c: the running half of attention within squares: an entry's operands and
  * workspace become a struct window_attention (launch_attention_window.h).
  */
+#include "cuda/attention_hopper.h"
 #include "cuda/host.h"
 #include "cuda/launch_attention_window.h"
 
@@ -44,7 +45,7 @@ static enum way way_of(const struct window_attention *a, int backward)
     if (cudaGetDevice(&card) != cudaSuccess) return PLAIN;
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) != cudaSuccess) return PLAIN;
     if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess) return PLAIN;
-    if (major == 9 && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
+    if (hopper_is_here() && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
     return major >= 8 && (size_t)room >= cuda_window_shared(a, backward) ? FAST : PLAIN;
 }
 
