@@ -7,7 +7,7 @@
 #   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; alone on the card
 #   ops      every op and the seam against the reference kernels
 #   golden   every family against PyTorch in f32, bf16 and f16
-#   matrix   every technique: the runs that the CPU is tested with (run_curves, run_offload, run_optim, run_precision, run_equal)
+#   matrix   every technique: the runs that the CPU is tested with (run_curves, run_offload, run_optim, run_precision, run_equal, run_late)
 #   plans    plans for this card are those that were stored without it
 #
 #   BUILD=build      the build folder
@@ -94,7 +94,7 @@ part_golden() {
 }
 part_matrix() {
     local s
-    for s in offload curves optim precision equal; do start "run_$s" bash tests/run_$s.sh; done
+    for s in offload curves optim precision equal late; do start "run_$s" bash tests/run_$s.sh; done
 }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 

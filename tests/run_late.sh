@@ -5,16 +5,15 @@
 #   bash tests/run_late.sh                  from the repository's root, after make; see run_lib.sh
 #   DEVICE=cuda bash tests/run_late.sh      on a card
 #
-# A card runs ahead of the host (src/train/ticket.h). PLIMSOLL_NODES=1 has it wait behind every node, and so take every step
-# before the next. The CPU takes every step at once; PLIMSOLL_LATE=1 has it put batches and read results as
-# for a card. Both ways: the same weights, the same training state, the same lines in metrics.jsonl but for the
-# clock, the same last words.
+# A card runs ahead of the host (src/train/ticket.h); with PLIMSOLL_LATE=0 every step is waited for before the next. The CPU
+# takes every step at once; with PLIMSOLL_LATE=1 it puts batches and reads results as for a card. Both ways:
+# the same weights, the same training state, the same lines in metrics.jsonl but for the clock, the same last words.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
 # Nothing is synced to the disk here.
 sanitized || export LD_PRELOAD=$tools/fault.so
-if [ "$DEVICE" = cpu ]; then late=(env PLIMSOLL_LATE=1) waits=(env); else late=(env) waits=(env PLIMSOLL_NODES=1); fi
+if [ "$DEVICE" = cpu ]; then late=(env PLIMSOLL_LATE=1) waits=(env); else late=(env) waits=(env PLIMSOLL_LATE=0); fi
 
 "$binary" data make "$tmp/set" --images 13 --shards 1 --size 96x80 --masks 5 >/dev/null || exit 2
 cat >"$tmp/llama.yaml" <<YAML

@@ -36,6 +36,7 @@ struct tickets {
     id loss, clip;           /* tensors */
     bool scaled;             /* f16: a step whose loss is not finite is skipped... */
     bool running;            /* ...unless it moved running statistics */
+    bool alone;              /* PLIMSOLL_LATE=0: one step at a time */
     struct ticket *at;       /* [TICKETS], in the plan's buffer or here */
     struct ticket own[TICKETS];
     uint64_t asked, taken;
@@ -44,8 +45,8 @@ struct tickets {
 /* Finds the run's outputs. `t` stays where it is. */
 void tickets_begin(struct tickets *t, struct run *r);
 /* Whether a step may be asked for before the one before it was taken: the plan has room for it, and nobody looks
- * at single nodes. Steps that move running statistics are taken one by one: what a bad one did
- * to them must not be mixed with what the next one does when the search runs it again. */
+ * at single nodes or steps. Those that move running statistics are taken one by one: what a bad one did to
+ * them must not be mixed with what the next one does when the search runs it again. */
 bool tickets_overlap(const struct tickets *t);
 /* Steps that were asked for and not taken. */
 uint32_t tickets_pending(const struct tickets *t);
