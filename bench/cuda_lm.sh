@@ -2,6 +2,7 @@
 # A Llama shape of 1.1 B on a card, all in bf16: weights, gradients, AdamW's moments; B=8, T=2048.
 #
 #   RECOMPUTE='none selective all' WAYS=eager,eager+checkpoint,compile,compile+checkpoint PEERS=1 OURS=1 bench/cuda_lm.sh FOLDER
+#   WITHIN='21.9GiB': and what the planner makes of these budgets, in micro-batches of its choice
 #   BYBLOCK=1: PyTorch compiles a layer and the head instead of the whole model, which is faster to compile
 #
 # Ours: memory.precision bf16-pure (no f32 masters) and memory.optimizer adamw-bf16.
@@ -26,11 +27,14 @@ cat >"$tmp/run.yaml" <<YAML
 model: {preset: $PRESET}
 data: {sequence: $T}
 train: {effective_batch: $B, learning_rate: 1e-5}
-memory: {precision: bf16-pure, optimizer: adamw-bf16, micro_batch: $B, offload: none}
+memory: {precision: bf16-pure, optimizer: adamw-bf16, offload: none}
 YAML
 if [[ $OURS == 1 ]]; then
     for how in $RECOMPUTE; do
-        bench_ours "$tmp/run.yaml" what=lm "way=recompute $how" "tokens=$T" "model_flops=$FLOPS" "name=$PRESET B=$B T=$T $how" -- --set "memory.recompute=$how"
+        bench_ours "$tmp/run.yaml" what=lm "way=recompute $how" "tokens=$T" "model_flops=$FLOPS" "name=$PRESET B=$B T=$T $how" -- --set "memory.micro_batch=$B" --set "memory.recompute=$how"
+    done
+    for most in ${WITHIN-21.9GiB}; do
+        bench_ours "$tmp/run.yaml" what=lm "way=within $most" "tokens=$T" "model_flops=$FLOPS" "name=$PRESET B=$B T=$T within $most" -- --memory "$most"
     done
 fi
 [[ $PEERS == 0 ]] || peer peer_lm.py --steps "$STEPS" --ways "$WAYS" --batch "$B" --length "$T" "${more[@]}"

@@ -131,6 +131,8 @@ def table_lm(rows):
         if "error" in r:
             lines.append((name, way, short(r), "", "", "", "", ""))
             continue
+        if way.startswith("within"):
+            way += f": {r['micro_batch']} x {r['accumulation']}, recompute {r['recompute']}, head in {r['head_chunks']}"
         flops = r.get("tflops") or (1e-9 * r["model_flops"] / r["median_ms"] if r.get("model_flops") else 0)
         lines.append((name, way, f"{r['per_second']:,.0f}", f"{flops:.0f}", gib(r["peak_bytes"]), gib(r["used_bytes"]), ratio(r["per_second"], good(target, "per_second")), ratio(r["peak_bytes"], good(target, "peak_bytes"))))
     table(("", "", "tok/s", "model TFLOP/s", "peak GiB", "on the card", "times compile", "of its memory"), lines)
