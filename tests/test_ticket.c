@@ -2,6 +2,7 @@
  * test_ticket.c: steps that are asked for before the one before was taken (train/ticket.h).
  *
  *   a row of steps     asked for two at a time: every number, weight and moment as one by one
+ *   a lazy device      the same, where everything is done as late as it may be, each step with a batch of its own, put ahead
  *   a bad one in it    neither it nor what was asked for behind it changes a weight or a moment
  *   one after it       what begins with nothing open begins anew
  *
@@ -38,12 +39,13 @@ struct rig {
     struct tickets t;
 };
 
-static void put_batch(struct rig *g)
+/* The batch of step n. */
+static void put_batch(struct rig *g, int n)
 {
     int32_t row[TOKENS];
     struct error e = {0};
     for (int at = 0; at < ROWS; at++) {
-        for (int i = 0; i < TOKENS; i++) row[i] = (at * 31 + i * 7) % 251;
+        for (int i = 0; i < TOKENS; i++) row[i] = (n * 17 + at * 31 + i * 7) % 251;
         must(run_write_input(&g->r, "input_ids", at, row, sizeof row, &e), &e);
         must(run_write_input(&g->r, "labels", at, row, sizeof row, &e), &e);
     }
@@ -52,7 +54,7 @@ static void put_batch(struct rig *g)
 static void rig_open(struct rig *g, const struct way *w)
 {
     static const char *const base[] = {"model.preset=llama-tiny", "memory.recompute=none", "memory.offload=none", "train.effective_batch=2",
-                                       "memory.micro_batch=2", "data.sequence=16", "device.threads=1", "device.kind=cpu"};
+                                       "memory.micro_batch=2", "data.sequence=16", "device.threads=1", "device.kind=cpu", "data.train=nowhere"};
     struct error e = {0};
     char text[64];
     memset(g, 0, sizeof *g);
@@ -69,7 +71,7 @@ static void rig_open(struct rig *g, const struct way *w)
     must(state_reset(&g->r.graph, &g->r.device, &g->r.tape, run_staging(&g->r), PLAN_STAGING, &e), &e);
     tickets_begin(&g->t, &g->r);
     assert_int_equal(tickets_overlap(&g->t), w->late);
-    put_batch(g);
+    put_batch(g, 0);
 }
 
 static void rig_close(struct rig *g)
@@ -152,6 +154,133 @@ static void test_row(void **state)
     compare_row("f16", "off", 0x1p22f);
 }
 
+/* --- a lazy device ------------------------------------------------------------------------------
+ *
+ * Notes what it is asked for and does it when somebody must be shown the result: what the host changes too early, or
+ * reads before it was told, is wrong then. A copy ahead is done when it has to be, behind the last step, so
+ * that what lies in the batch's place until then is the batch of before. */
+
+enum { NOTES = 64 };
+static struct note {
+    enum { NOTE_RUN, NOTE_SEND, NOTE_AHEAD, NOTE_MARK } what;
+    struct tape *tape;
+    enum program program;
+    void *to;
+    const void *from;
+    uint64_t bytes;
+    int number;
+} notes[NOTES];
+static int noted;
+
+static int note(struct note n)
+{
+    assert_true(noted < NOTES);
+    notes[noted++] = n;
+    return PL_OK;
+}
+
+/* Does the first n. */
+static void do_notes(int n)
+{
+    struct error e;
+    for (int i = 0; i < n; i++) {
+        if (notes[i].what == NOTE_RUN) must(cpu_device.run(NULL, notes[i].tape, notes[i].program, &e), &e);
+        else if (notes[i].what != NOTE_MARK) memcpy(notes[i].to, notes[i].from, notes[i].bytes);
+    }
+    noted -= n;
+    memmove(notes, notes + n, (size_t)noted * sizeof *notes);
+}
+
+/* Behind the last note of a kind. */
+static int behind(int what, int number)
+{
+    int n = 0;
+    for (int i = 0; i < noted; i++)
+        if ((int)notes[i].what == what && notes[i].number == number) n = i + 1;
+    return n;
+}
+
+static int lazy_run(struct device *d, struct tape *t, enum program p, struct error *e)
+{
+    (void)d, (void)e;
+    return note((struct note){NOTE_RUN, .tape = t, .program = p});
+}
+static int lazy_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    (void)d, (void)e;
+    return note((struct note){NOTE_SEND, .to = to, .from = from, .bytes = bytes});
+}
+static int lazy_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    (void)d, (void)e;
+    return note((struct note){NOTE_AHEAD, .to = to, .from = from, .bytes = bytes});
+}
+static int lazy_mark(struct device *d, int number, struct error *e)
+{
+    (void)d, (void)e;
+    return note((struct note){NOTE_MARK, .number = number});
+}
+static int lazy_await(struct device *d, int number, struct error *e)
+{
+    (void)d, (void)e;
+    do_notes(behind(NOTE_MARK, number));
+    return PL_OK;
+}
+static int lazy_settle(struct device *d, struct error *e)
+{
+    (void)d, (void)e;
+    do_notes(behind(NOTE_AHEAD, 0));
+    return PL_OK;
+}
+
+/* As train.c goes: ask n, put n+1, take n-1. */
+static uint64_t run_ahead(const struct way *w, float scale, bool lazy, struct ticket out[STEPS])
+{
+    static struct device_ops ops;
+    struct rig g;
+    struct error e = {0};
+    int taken = 0, updates = 0;
+    rig_open(&g, w);
+    ops = cpu_device;
+    ops.run = lazy_run, ops.send = lazy_send, ops.write_later = lazy_later, ops.mark = lazy_mark, ops.await = lazy_await, ops.settle = lazy_settle;
+    if (lazy) g.r.device.ops = &ops;
+    for (int n = 0; n < STEPS; n++) {
+        ask(&g, n, g.t.scaled ? updates : n, scale, false);
+        if (lazy) must(run_ahead_begin(&g.r, &e), &e);
+        put_batch(&g, n + 1);
+        if (lazy) run_ahead_end(&g.r, true);
+        while (tickets_pending(&g.t) > (uint32_t)(lazy && n + 1 < STEPS)) {
+            out[taken] = take(&g);
+            updates = out[taken].block.adam_t;
+            scale = out[taken++].block.next_scale;
+        }
+    }
+    do_notes(noted);
+    uint64_t hash = hash_lasting(&g);
+    g.r.device.ops = &cpu_device;
+    rig_close(&g);
+    return hash;
+}
+
+static void compare_lazy(const char *precision, const char *fused, float scale)
+{
+    struct ticket one[STEPS], two[STEPS];
+    const struct way late = {precision, fused, true}, now = {precision, fused, false};
+    assert_true(run_ahead(&now, scale, false, one) == run_ahead(&late, scale, true, two));
+    for (int n = 0; n < STEPS; n++) {
+        assert_true(two[n].loss == one[n].loss && !memcmp(two[n].clip, one[n].clip, sizeof one[n].clip));
+        assert_memory_equal(&two[n].block, &one[n].block, sizeof one[n].block);
+    }
+}
+
+static void test_lazy(void **state)
+{
+    (void)state;
+    compare_lazy("f32", "off", 1);
+    compare_lazy("f32", "on", 1);
+    compare_lazy("f16", "off", 0x1p22f);
+}
+
 /* --- a bad one ------------------------------------------------------------------------------ */
 
 static void stay(const struct way *w)
@@ -182,6 +311,6 @@ static void test_bad(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_row), cmocka_unit_test(test_bad)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_row), cmocka_unit_test(test_lazy), cmocka_unit_test(test_bad)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
