@@ -123,11 +123,12 @@ check 'f16: nothing but skipped steps' fails hopeless 'the loss scale fell below
 # A kill in the middle of the metrics, twice: as the undisturbed run.
 killed() {
     needs_preload || return
-    local name=$1 yaml=$2 n
+    local name=$1 yaml=$2 n again=()
     shift 2
     rm -rf "$tmp/cut"
     for n in 6 5; do
-        FAULT=kill:$n FAULT_PATH=$tmp/cut/metrics.jsonl expect 137 '' "${late[@]}" "$binary" train "$tmp/$yaml.yaml" --set "train.out=$tmp/cut" "$@" $([ $n = 6 ] || echo --resume) || return 1
+        FAULT=kill:$n FAULT_PATH=$tmp/cut/metrics.jsonl expect 137 '' "${late[@]}" "$binary" train "$tmp/$yaml.yaml" --set "train.out=$tmp/cut" "$@" ${again[@]+"${again[@]}"} || return 1
+        again=(--resume)
     done
     expect 0 'resuming after step' "${late[@]}" "$binary" train "$tmp/$yaml.yaml" --set "train.out=$tmp/cut" "$@" --resume || return 1
     same_run "$tmp/$name-one" "$tmp/cut" "$(json "$tmp/$name-one.json" steps)" && alike "$tmp/$name-one" "$tmp/cut"
