@@ -156,9 +156,12 @@ def table_attention(rows):
             if not case.startswith(kind):
                 continue
             if "error" in r:
-                lines.append((case, route, short(r), "", "", "", "", ""))
+                lines.append((case, route, short(r), "", "", "", "", "", ""))
                 continue
             ours = seen.get((case, "ours"))
+            if r["both_ms"] is None:  # forward alone: what refused the rest
+                lines.append((case, route, f"{r['forward_ms']:.3f}", f"{rate(case, r['forward_ms'], True):.0f}", r["refused"].split("\n")[0][:100], "", f"{r['peak_bytes'] / 2 ** 20:.0f}", "", ""))
+                continue
             lines.append((case, route, f"{r['forward_ms']:.3f}", f"{rate(case, r['forward_ms'], True):.0f}", f"{r['both_ms']:.3f}", f"{rate(case, r['both_ms'], False):.0f}",
                           f"{r['peak_bytes'] / 2 ** 20:.0f}", f"{r['extra_bytes'] / 2 ** 20:.0f}", ratio(r["both_ms"], good(ours, "both_ms"))))
         if lines:

@@ -10,8 +10,11 @@
         widened    SDPA with a wider head: q with its products with the tables, k with ones at its row and column (compiled)
         flex       FlexAttention that adds the two products in its score (compiled)
 
-All from q, k, v and the two tables, and back to their five gradients."""
+All from q, k, v and the two tables, and back to their five gradients. FlexAttention sums those of what its score adds
+by atomics in f32; where it refuses the backward, the row has the forward alone and says why. A route that would take
+longer than --limit seconds for all shapes, compiling included, leaves out the rest."""
 import argparse
+import time
 
 import torch
 import torch.nn.functional as F
@@ -77,8 +80,18 @@ def heads(B, H, T, D):
 def time_both(forward, inputs, steps):
     """Forward alone, then with its gradients; bytes are of both."""
     upstream = torch.randn_like(inputs[0])
-    first = measure(forward, warm=3, steps=steps, held=True)
-    both = measure(lambda: torch.autograd.grad(forward(), inputs, upstream), warm=3, steps=steps, held=True)
+    try:
+        first = measure(forward, warm=3, steps=steps, held=True)
+        both = measure(lambda: torch.autograd.grad(forward(), inputs, upstream), warm=3, steps=steps, held=True)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as e:  # a compiler that has no backward for it
+        clean(compiled=True)
+        for t in inputs:
+            t.requires_grad_(False)
+        first = measure(forward, warm=3, steps=steps, held=True)
+        return {"forward_ms": first["median_ms"], "both_ms": None, "refused": f"backward: {type(e).__name__}: {e}"[:300],
+                "peak_bytes": first["peak_bytes"], "warm_seconds": first["warm_seconds"]}
     operands = sum(2 * t.numel() * t.element_size() for t in inputs) + 2 * upstream.numel() * upstream.element_size()
     return {"forward_ms": first["median_ms"], "both_ms": both["median_ms"], "peak_bytes": both["peak_bytes"],
             "extra_bytes": max(0, both["peak_bytes"] - operands), "warm_seconds": first["warm_seconds"] + both["warm_seconds"]}
@@ -97,9 +110,16 @@ def dense(case, rows, steps):
         clean()
 
 
-def relative(case, rows, steps, routes):
+def relative(case, rows, steps, routes, limit, spent):
+    """spent: by route, seconds of each shape so far."""
     B, H, height, width, D = case
     for name in routes:
+        before = spent.setdefault(name, [])
+        if before and sum(before) + max(before) > limit:
+            rows.add(side="peer", route=name, case=f"rel,{B},{H},{height},{width},{D}", error=f"left out: {len(before)} shapes took {sum(before):.0f} s")
+            continue
+        begun = time.perf_counter()
+
         def run():
             inputs = heads(B, H, height * width, D)
             inputs += [(0.02 * torch.randn(2 * side - 1, D, device=DEVICE)).bfloat16().requires_grad_() for side in (height, width)]
@@ -108,6 +128,7 @@ def relative(case, rows, steps, routes):
                 return ROUTES[name](*inputs, height, width)
             return time_both(torch.compile(route, dynamic=False, backend=BACKEND) if name in COMPILED else route, inputs, steps)
         rows.attempt(run, side="peer", route=name, case=f"rel,{B},{H},{height},{width},{D}")
+        before.append(time.perf_counter() - begun)
         clean(compiled=True)
 
 
@@ -116,16 +137,17 @@ def main():
     p.add_argument("--rows", required=True, help="file that rows are added to")
     p.add_argument("--steps", type=int, default=10)
     p.add_argument("--routes", default=",".join(ROUTES))
+    p.add_argument("--limit", type=float, default=60, help="seconds for all shapes of one route")
     p.add_argument("cases", nargs="+")
     a = p.parse_args()
-    rows = Rows(a.rows)
+    rows, spent = Rows(a.rows), {}
     for case in a.cases:
         kind, *numbers = case.split(",")
         numbers = [int(n) for n in numbers]
         if kind == "dense":
             dense(numbers, rows, a.steps)
         else:
-            relative(numbers, rows, a.steps, a.routes.split(","))
+            relative(numbers, rows, a.steps, a.routes.split(","), a.limit, spent)
 
 
 if __name__ == "__main__":

@@ -2,26 +2,34 @@
 # cuda.sh: all that is checked of the CUDA device, on one card, in one call.
 #
 #   bash tests/cuda.sh [PART...]                        from the repository's root, after make all tests; default: all parts
-#   bash tests/cuda.sh sanitize [memcheck] [racecheck]  the op tests under compute-sanitizer
+#   bash tests/cuda.sh sanitize [memcheck] [racecheck] [ROW...]   the op tests and the seam under compute-sanitizer; of
+#                                                       rows that are named, such as ATTENTION, the op tests alone
 #
 #   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; alone on the card
 #   ops      every op and the seam against the reference kernels
 #   golden   every family against PyTorch in f32, bf16 and f16
-#   matrix   every technique: the runs that the CPU is tested with (run_curves, run_offload, run_optim, run_precision, run_equal, run_late)
+#   matrix   every technique: the runs that the CPU is tested with (run_curves, run_offload, run_optim, run_precision, run_equal, run_late),
+#            each model and part in a process of its own: opening the card takes most of their time
 #   plans    plans for this card are those that were stored without it
 #
 #   BUILD=build      the build folder
 #   DEVICE=cuda      cpu: the same checks without a card, to try the scripts
-#   JOBS=            programs at a time; unset: all of them on 8 cores and more, else one for each core
+#   JOBS=            programs at a time; unset: 32 on 8 cores and more, else one for each core; under compute-sanitizer one for each core
 #   LIMIT=330        seconds that each may take
+#   GROUPS_OF=40     processes that the op tests are dealt to under compute-sanitizer
+#   SANITIZER=       further options of compute-sanitizer, such as --racecheck-indirect-barrier-dependency
 #   LOGS=            folder for what the programs print; unset: shown for those that fail
 #
 # Without a card the ops are planned, and everything is counted as skipped. A table of counts comes last.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C BUILD=${BUILD:-build} DEVICE=${DEVICE:-cuda}
+# The CPU's side of a comparison has a thread for each core, and so have the programs beside it: threads that
+# wait by spinning would take the cores from those that work.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 LIMIT=${LIMIT:-330}
 cores=$(nproc)
+asked_jobs=${JOBS:-$cores}
 JOBS=${JOBS:-$((cores >= 8 ? 32 : cores))}
 tools=$BUILD/tests
 for program in "$BUILD/plimsoll" "$tools/cuda_ops" "$tools/cuda_seam" "$tools/compare" "$tools/json_get"; do
@@ -30,6 +38,7 @@ done
 logs=${LOGS:-$(mktemp -d)} || exit 2
 mkdir -p "$logs" || exit 2
 [ -n "${LOGS:-}" ] || trap 'rm -rf "$logs"' EXIT
+export XDG_DATA_HOME=$logs/data # neither a profile that somebody measured here nor choices by timing
 on=()
 [ "$DEVICE" = cuda ] || on=(--device "$DEVICE")
 
@@ -93,15 +102,24 @@ part_golden() {
     for p in f32 bf16 f16; do start "golden-$p" env PRECISION=$p FLAGS="--set device.kind=$DEVICE" sh tests/golden.sh; done
 }
 part_matrix() {
-    local s
-    for s in offload curves optim precision equal late; do start "run_$s" bash tests/run_$s.sh; done
+    local m p
+    for m in sam llama tinysam; do
+        start "run_curves-$m" env MODELS=$m bash tests/run_curves.sh
+        for p in with bits around; do start "run_offload-$m-$p" env MODELS=$m SECTIONS=$p bash tests/run_offload.sh; done
+        start "run_precision-$m" env MODELS=$m SECTIONS=models bash tests/run_precision.sh
+    done
+    start run_precision-runs env SECTIONS=runs bash tests/run_precision.sh
+    start run_optim bash tests/run_optim.sh
+    start run_equal bash tests/run_equal.sh
+    start run_late bash tests/run_late.sh
 }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 
 # --- compute-sanitizer -------------------------------------------------------------------------------
 
 # Cases that bring every kernel once, dealt to programs of one process each. A program passes when its
-# cases pass and the tool's every summary has nothing.
+# cases pass and the tool's every summary has nothing. Races are not looked for in cuBLASLt's kernels, which
+# are not ours and take longer than all else.
 judge() {
     awk '
         /ERROR SUMMARY:/ { n++; if ($0 !~ /ERROR SUMMARY: 0 errors/) bad++ }
@@ -118,10 +136,14 @@ judge() {
     return $status
 }
 checked() { # TOOL COMMAND...
-    local tool=$1 out
+    local tool=$1 out name theirs=()
     out=$(mktemp) || return 2
     shift
-    compute-sanitizer --tool "$tool" --print-limit 20 "$@" >"$out" 2>&1
+    # Each in an option of its own: names in one option have to hold together.
+    [ "$tool" != racecheck ] || for name in nvjet cutlass gemm splitK cublas; do theirs+=(--kernel-name-exclude "kns=$name"); done
+    # SANITIZER is a list of words.
+    # shellcheck disable=SC2086
+    compute-sanitizer --tool "$tool" --print-limit 20 ${SANITIZER:-} ${theirs[@]+"${theirs[@]}"} "$@" >"$out" 2>&1
     judge "$out"
     local status=$?
     cat "$out"
@@ -130,18 +152,37 @@ checked() { # TOOL COMMAND...
 }
 if [ "${1:-}" = checked ]; then shift; checked "$@"; exit; fi # one of our own programs, below
 
+# deal COUNT FOLDER: cases to files 0.cases, 1.cases ..., the dearest first, each to the file with the least so far. Attention's
+# are dealt type by type: one under racecheck takes seconds, and its gradient more than anything else.
+deal() {
+    awk '$1 == "case" && $2 ~ /^ATTENTION/ { w = $4 ? 5 : 15
+             for (i = 1; i <= 3; i++) if (substr($5, i, 1) == 1) print w, $1, $2, $3, $4, substr("000", 1, i - 1) "1" substr("000", i + 1)
+             next }
+         $1 == "case" { print gsub(/1/, "1", $5), $0 }' | sort -s -k 1,1nr |
+        awk -v files="$1" -v folder="$2" '
+            { for (i = g = 0; i < files; i++) if (load[i] < load[g]) g = i
+              load[g] += $1; sub(/^[0-9]+ /, ""); print >(folder "/" g ".cases") }'
+}
 sanitize() {
-    local tool g groups=12 all row
+    local tool g file rows=() tools_asked=() cases
+    for tool; do
+        case $tool in memcheck | racecheck | initcheck | synccheck) tools_asked+=("$tool") ;; *) rows+=("$tool") ;; esac
+    done
+    ((${#tools_asked[@]})) || tools_asked=(memcheck racecheck)
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo 'cuda.sh: no compute-sanitizer on the PATH' >&2; return 2; }
-    mapfile -t all < <("$tools/cuda_ops" --cover --list | sed -n 's/^row //p')
-    for tool; do
-        for ((g = 0; g < groups; g++)); do
-            local mine=()
-            for ((row = g; row < ${#all[@]}; row += groups)); do mine+=("${all[row]}"); done
-            start "$tool-$g" bash tests/cuda.sh checked "$tool" "$tools/cuda_ops" ${on[@]+"${on[@]}"} --cover --jobs 0 "${mine[@]}"
+    cases=$logs/cases
+    rm -rf "$cases"
+    mkdir -p "$cases" || return 2
+    for tool in "${tools_asked[@]}"; do
+        # The longest first, also of them all.
+        ((${#rows[@]})) || start "$tool-seam" bash tests/cuda.sh checked "$tool" "$tools/cuda_seam" --small ${on[@]+"${on[@]}"}
+        [ -f "$cases/0.cases" ] || "$tools/cuda_ops" --cover --list ${rows[@]+"${rows[@]}"} | deal "${GROUPS_OF:-40}" "$cases"
+        [ -f "$cases/0.cases" ] || { echo "cuda.sh: no case of ${rows[*]}" >&2; return 2; }
+        for ((g = 0; g < ${GROUPS_OF:-40}; g++)); do
+            file=$cases/$g.cases
+            [ ! -f "$file" ] || start "$tool-$g" bash tests/cuda.sh checked "$tool" "$tools/cuda_ops" ${on[@]+"${on[@]}"} --jobs 0 --cases "$file"
         done
-        start "$tool-seam" bash tests/cuda.sh checked "$tool" "$tools/cuda_seam" --small ${on[@]+"${on[@]}"}
         finish
     done
 }
@@ -151,8 +192,8 @@ sanitize() {
 if [ "${1:-}" = sanitize ]; then
     shift
     has_card || { echo 'skip: no CUDA card'; echo '0 passed, 0 failed, 1 skipped'; exit 0; }
-    (($#)) || set -- memcheck racecheck
     LIMIT=${LIMIT_EACH:-240}
+    JOBS=$asked_jobs
     sanitize "$@" || exit 2
     report
     exit

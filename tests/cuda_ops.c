@@ -2,7 +2,7 @@
  * cuda_ops.c: every row of ops.def on the CUDA device against the reference: the cases of
  * opcases.h, forward and through their gradients, in f32, bf16 and f16.
  *
- *     cuda_ops [--device cpu] [--jobs N] [--cover] [--list] [--bench] [--time [--grow N] [--shape N,...]] [OP...]
+ *     cuda_ops [--device cpu] [--jobs N] [--cover [--list] | --cases FILE] [--bench] [--time [--grow N] [--shape N,...]] [OP...]
  *
  * The oracle is the reference in f64, the tolerances are those of test_ops.c. A case runs twice
  * from the same bytes, everything that is not persistent being NaN, and must give the same bits.
@@ -15,7 +15,8 @@
  *
  * --cover leaves out every case that no kernel needs: it keeps, small ones first, those that bring a
  * kernel in a dtype (of attention also: a length of heads) that none before brought, and names the
- * kernels that no case brings. --list only prints the rows that have cases left.
+ * kernels that no case brings. --list only prints the cases that are left; to choose takes seconds, so
+ * programs beside each other get lines of it in files of their own (--cases).
  *
  * --bench takes the size that a case names to be timed at, which has many blocks; there the
  * oracle is the CPU in f32, and twice the difference is allowed.
@@ -137,6 +138,38 @@ static void choose_cases(void)
                     if (shape_at(&rows[i], slot)[0] && (forward || !rows[i].c->no_gradient)) kept[i][slot][forward][type] = brings(&rows[i], slot, forward, type);
     name_missing();
     vec_free(&brought);
+}
+
+/* As --list prints them: case ROW SHAPE FORWARD TYPES, with a 0 or 1 for each type. */
+static void print_cases(size_t row)
+{
+    for (int slot = 0; slot < SLOTS; slot++)
+        for (int forward = 1; forward >= 0; forward--) {
+            const bool *k = kept[row][slot][forward];
+            if (k[0] || k[1] || k[2]) printf("case %s %d %d %d%d%d\n", op_table[row].name, slot, forward, k[0], k[1], k[2]);
+        }
+}
+
+static size_t row_named(const char *name)
+{
+    size_t i = 1;
+    while (i < COUNT(rows) && strcasecmp(op_table[i].name, name)) i++;
+    return i;
+}
+
+static void read_cases(const char *path)
+{
+    char line[200], name[64], types_of[4];
+    unsigned slot, forward;
+    FILE *f = fopen(path, "r");
+    if (!f) fail_msg("cannot read %s", path);
+    while (fgets(line, sizeof line, f)) {
+        const bool whole = sscanf(line, "case %63s %u %u %3s", name, &slot, &forward, types_of) == 4 && slot < SLOTS && forward < 2 && strlen(types_of) == TYPES;
+        const size_t row = whole ? row_named(name) : COUNT(rows);
+        if (row == COUNT(rows) || !shape_at(&rows[row], (int)slot)[0]) fail_msg("%s: no case: %s", path, line);
+        for (int i = 0; i < TYPES; i++) kept[row][slot][forward][i] = types_of[i] == '1';
+    }
+    fclose(f);
 }
 
 static bool row_kept(size_t row)
@@ -518,15 +551,19 @@ static void wait_one(int *active)
     else *active = 0;
 }
 
+static bool wanted(size_t row, char **names, int count)
+{
+    bool any = !count;
+    for (int k = 0; k < count; k++) any |= !strcasecmp(names[k], op_table[row].name);
+    return any && row_kept(row);
+}
+
 static void run_all(bool timing, int jobs, char **names, int count)
 {
     int active = 0;
     for (size_t i = 1; i < COUNT(rows); i++) {
-        bool wanted = !count;
-        for (int k = 0; k < count; k++) wanted |= !strcasecmp(names[k], op_table[i].name);
-        wanted &= row_kept(i);
-        results[i].done = !wanted;
-        if (!wanted) continue;
+        results[i].done = !wanted(i, names, count);
+        if (results[i].done) continue;
         if (!jobs) {
             work(&rows[i], &results[i], timing);
             continue;
@@ -572,6 +609,7 @@ int main(int argc, char **argv)
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int jobs = cores >= 8 ? 6 : 2, count = 0;
     bool timing = false, listing = false;
+    const char *cases = NULL;
     char **names = calloc((size_t)argc, sizeof *names);
     CHECK(names, "no memory");
     for (int i = 1; i < argc; i++) {
@@ -580,6 +618,7 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--cover")) covering = true;
         else if (!strcmp(argv[i], "--list")) listing = true;
         else if (!strcmp(argv[i], "--device") && i + 1 < argc && !strcmp(argv[i + 1], "cpu")) subject = DEVICE_CPU, i++;
+        else if (!strcmp(argv[i], "--cases") && i + 1 < argc) cases = argv[++i], covering = true;
         else if (!strcmp(argv[i], "--jobs") && i + 1 < argc) jobs = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--grow") && i + 1 < argc) grow = atoll(argv[++i]);
         else if (!strcmp(argv[i], "--shape") && i + 1 < argc)
@@ -587,7 +626,7 @@ int main(int argc, char **argv)
                    &shape[1], &shape[2], &shape[3], &shape[4], &shape[5], &shape[6], &shape[7]);
         else if (argv[i][0] != '-') names[count++] = argv[i];
         else {
-            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--cover] [--list] [--bench] [--time [--grow N] [--shape N,...]] [OP...]; found '%s'\n", argv[i]);
+            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--cover [--list] | --cases FILE] [--bench] [--time [--grow N] [--shape N,...]] [OP...]; found '%s'\n", argv[i]);
             return 2;
         }
     }
@@ -596,9 +635,10 @@ int main(int argc, char **argv)
     CHECK(results != MAP_FAILED, "no memory");
     can_run = subject == DEVICE_CPU || find_card();
     if (timing || jobs < 0) jobs = 1;
-    if (covering) choose_cases();
+    if (cases) read_cases(cases);
+    else if (covering) choose_cases();
     for (size_t i = 1; i < COUNT(rows) && listing; i++)
-        if (row_kept(i)) printf("row %s\n", op_table[i].name);
+        if (wanted(i, names, count)) print_cases(i);
     if (listing) return 0;
     printf("device %s: %s; seed %llu\n", subject == DEVICE_CPU ? "cpu" : "cuda", can_run ? "running" : "no card, the cases are planned only",
            (unsigned long long)seed);

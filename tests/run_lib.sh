@@ -4,6 +4,8 @@
 #   TMPDIR=/tmp          runs and forged files go into a folder of their own below
 #   DEVICE=cpu           what runs run on: cpu or cuda; tests/cuda.sh runs some of the scripts with cuda
 #   FLAGS=               further arguments of every run, such as --set device.threads=1
+#   MODELS=              those of llama, sam and tinysam that a script shall run; unset: all that it has
+#   SECTIONS=            parts of a script that names some in its opening; unset: all. tests/cuda.sh runs them beside each other
 #
 # A check is a function that prints what it saw and returns 0, 1, or 77 when this machine
 # cannot do it. `check` prints one line of it, and all of it on failure.
@@ -71,6 +73,19 @@ summary() {
     echo "$passed passed, $failed failed$more"
     [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
 }
+
+# models NAME...: those of them that were asked for. part NAME...: whether one of them was. wanted MODEL PART: both.
+models() {
+    for m; do case " ${MODELS:-$m} " in *" $m "*) echo "$m" ;; esac; done
+}
+part() {
+    for p; do case " ${SECTIONS:-$p} " in *" $p "*) return 0 ;; esac; done
+    return 1
+}
+wanted() { [ -n "$(models "$1")" ] && part "$2"; }
+for m in ${MODELS:-}; do
+    case $m in llama | sam | tinysam) ;; *) echo "$0: MODELS has $m, expected llama, sam or tinysam" >&2; exit 2 ;; esac
+done
 
 # A sanitizer's library has to be first in a process, so nothing can be preloaded there.
 sanitized() {

@@ -3,7 +3,7 @@
 # run_offload.sh: what lives in the second space comes back with the same bits, and the bytes
 # that leave the arena are those that were promised.
 #
-#   bash tests/run_offload.sh     from the repository's root, after make; see run_lib.sh
+#   bash tests/run_offload.sh     from the repository's root, after make; MODELS and SECTIONS (bits with around): see run_lib.sh
 #
 # llama-tiny, sam-tiny and tinysam-tiny: five steps with evaluation, each flag of memory.offload and all of them, in
 # f32 and bf16, in micro-batches, with recomputation, killed and resumed, and with NaN in every dead byte.
@@ -59,12 +59,14 @@ away() {
     no_debris "$tmp/$out" && echo "device $(arena "$base" device) -> $(arena "$out" device), host $(arena "$out" host)"
 }
 all=optimizer+masters+weights+activations
-for model in llama sam tinysam; do
-    check "$model: a plain run" go $model $model
-    for flags in optimizer weights activations $all; do check "$model: $flags, same bits" away $model $model "$flags"; done
-    check "$model bf16: a plain run" go $model $model-bf16 --set memory.precision=bf16
+for model in $(models llama sam tinysam); do
+    part bits around || continue
+    check "$model: a plain run" go "$model" "$model"
+    part bits || continue
+    for flags in optimizer weights activations $all; do check "$model: $flags, same bits" away "$model" "$model" "$flags"; done
+    check "$model bf16: a plain run" go "$model" "$model-bf16" --set memory.precision=bf16
     for flags in optimizer masters weights activations $all; do
-        check "$model bf16: $flags, same bits" away $model $model-bf16 "$flags" --set memory.precision=bf16
+        check "$model bf16: $flags, same bits" away "$model" "$model-bf16" "$flags" --set memory.precision=bf16
     done
 done
 
@@ -76,22 +78,21 @@ with() {
     shift 2
     go "$model" "$name" "$@" && away "$model" "$name" $all "$@"
 }
-for model in llama sam tinysam; do
-    check "$model: recompute all, offload all" with $model again --set memory.recompute=all
-    check "$model: recompute selective, offload all" with $model selective --set memory.recompute=selective
-    check "$model: micro-batches and pieces, offload all" with $model split --set memory.micro_batch=2 --set memory.head_chunks=2
+for model in $(part with && models llama sam tinysam); do
+    check "$model: recompute all, offload all" with "$model" again --set memory.recompute=all
+    check "$model: recompute selective, offload all" with "$model" selective --set memory.recompute=selective
+    check "$model: micro-batches and pieces, offload all" with "$model" split --set memory.micro_batch=2 --set memory.head_chunks=2
 done
-for rule in every:2 segments:2 all+halves ratio:0.5+selective; do
-    check "llama: recompute $rule, offload all" with llama "again-$rule" --set memory.recompute=$rule
-    check "sam: recompute $rule, offload all" with sam "again-$rule" --set memory.recompute=$rule
+for rule in every:2 segments:2 all+halves ratio:0.5+selective; do for model in $(part with && models llama sam); do
+    check "$model: recompute $rule, offload all" with "$model" "again-$rule" --set memory.recompute=$rule
+done; done
+for model in $(part with && models llama sam); do
+    check "$model f16 with a loss scale, offload all" with "$model" f16 --set memory.precision=f16
+    check "$model bf16 without masters, offload all" with "$model" pure --set memory.precision=bf16-pure
 done
-for model in llama sam; do
-    check "$model f16 with a loss scale, offload all" with $model f16 --set memory.precision=f16
-    check "$model bf16 without masters, offload all" with $model pure --set memory.precision=bf16-pure
-done
-check 'sam: three rounds of prompts in pieces, offload all' with sam rounds --set prompts.iterations=3 --set memory.head_chunks=2 --set memory.micro_batch=2
-check 'sam: a frozen encoder, offload all' with sam frozen --set 'model.freeze=vision_encoder.*'
-check 'tinysam: statistics over two images, offload all' with tinysam group --set model.bn_group=2 --set memory.micro_batch=2
+wanted sam with && check 'sam: three rounds of prompts in pieces, offload all' with sam rounds --set prompts.iterations=3 --set memory.head_chunks=2 --set memory.micro_batch=2
+wanted sam with && check 'sam: a frozen encoder, offload all' with sam frozen --set 'model.freeze=vision_encoder.*'
+wanted tinysam with && check 'tinysam: statistics over two images, offload all' with tinysam group --set model.bn_group=2 --set memory.micro_batch=2
 
 # poisoned MODEL ARGUMENT...: NaN in every byte that is dead; the bits stay.
 poisoned() {
@@ -101,9 +102,9 @@ poisoned() {
     rm -rf "$tmp/poison"
     PLIMSOLL_POISON=1 go "$model" poison "$@" --set memory.offload=$all && alike "$model" poison
 }
-for model in llama sam tinysam; do
-    check "$model: poisoned" poisoned $model
-    check "$model: poisoned, recompute all" poisoned $model --set memory.recompute=all
+for model in $(part around && models llama sam tinysam); do
+    check "$model: poisoned" poisoned "$model"
+    check "$model: poisoned, recompute all" poisoned "$model" --set memory.recompute=all
 done
 
 # --- the run around it ------------------------------------------------------------------------------
@@ -120,20 +121,20 @@ resumed() {
     done
     go "$1" cut --set memory.offload=$all --resume && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
 }
-for model in llama sam; do check "$model: killed and resumed with all away" resumed $model; done
+for model in $(part around && models llama sam); do check "$model: killed and resumed with all away" resumed "$model"; done
 
 # A checkpoint knows nothing of where its bytes lived.
 moved() {
     go llama moved --set train.steps=2 --set memory.offload=$all && go llama moved --set memory.offload=none --resume && alike llama moved
 }
-check 'llama: begun with all away, ended with none' moved
+wanted llama around && check 'llama: begun with all away, ended with none' moved
 
 follows() {
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set "memory.offload=[weights, activations]" -o "$tmp/plan.json" || return 1
     [ "$(json "$tmp/plan.json" settings.offload)" = weights+activations ] || { json "$tmp/plan.json" settings.offload; return 1; }
     go llama follows --plan "$tmp/plan.json" && alike llama follows
 }
-check 'a list of words, and a plan that is followed' follows
+wanted llama around && check 'a list of words, and a plan that is followed' follows
 
 # Evaluation alone streams its weights too.
 evaluated() {
@@ -144,7 +145,7 @@ evaluated() {
     done
     same "$tmp/eval-none" "$tmp/eval-weights"
 }
-check 'eval with streamed weights: the same scores' evaluated
+wanted sam around && check 'eval with streamed weights: the same scores' evaluated
 
 # The second space has a budget of its own.
 budget() {
@@ -157,7 +158,7 @@ budget() {
         --set "memory.host_budget=$((need - 1))" || return 1
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=auto --set "memory.host_budget=$((need - 1))"
 }
-check 'memory.host_budget: stated, exact, refused with its name' budget
+wanted llama around && check 'memory.host_budget: stated, exact, refused with its name' budget
 
 # A small disk: the default budget refuses before anything is made, and without a budget the file is refused.
 full() {
@@ -170,7 +171,7 @@ full() {
     grep -q 'lies in memory itself' "$tmp/err" || { echo 'no word of a file system that lies in memory'; return 1; }
     [ ! -s "$tmp/disk/run/metrics.jsonl" ] && umount "$tmp/disk"
 }
-check 'a disk without room shows before the first step' full
+wanted llama around && check 'a disk without room shows before the first step' full
 
 # The search goes down the ladder when the budget asks for it.
 searched() {
@@ -179,6 +180,6 @@ searched() {
     small=$(json "$tmp/plan.json" smallest_budget_bytes)
     go llama searched --set memory.offload=auto --memory "$small" && alike llama searched && json "$tmp/searched/plan.json" settings.offload
 }
-check 'auto: the smallest budget runs, same bits' searched
+wanted llama around && check 'auto: the smallest budget runs, same bits' searched
 
 summary

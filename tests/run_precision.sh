@@ -2,7 +2,7 @@
 # shellcheck disable=SC2015
 # run_precision.sh: whole runs in f16 and in bf16 without masters.
 #
-#   bash tests/run_precision.sh   from the repository's root, after make; see run_lib.sh
+#   bash tests/run_precision.sh   from the repository's root, after make; MODELS and SECTIONS (models runs): see run_lib.sh
 #
 # Losses fall and stay near f32's; the loss scale falls, grows again and is told; a skipped step,
 # a kill and another number of threads change no bit of what follows; what cannot be trained
@@ -45,16 +45,24 @@ model() {
     esac
     falls "$out" && near "$out" "$tmp/$1-f32" 0.03
 }
-for m in llama-tiny sam-tiny tinysam-tiny; do for p in f32 bf16 f16 bf16-pure; do
-    check "$m in $p: finite, falling, near f32" model $m $p
+tried=$(part models && models llama sam tinysam | sed 's/$/-tiny/')
+for m in $tried; do for p in f32 bf16 f16 bf16-pure; do
+    check "$m in $p: finite, falling, near f32" model "$m" $p
 done; done
 
+# f16 has one storage less: the loss's own gradient is a 1 that is filled in with bf16, and with f16 the loss scale, which is
+# in the step's block anyway. One number takes a unit of a plan, 256 bytes. On the CPU the peak is elsewhere, and it does not
+# show; on a card, where workspaces move the peak, it does: among what is alive then, or in how the rest packs.
 smaller() {
-    local a b c
-    a=$(bytes "$tmp/$1-f32") b=$(bytes "$tmp/$1-bf16") c=$(bytes "$tmp/$1-bf16-pure")
-    [ "$b" = "$(bytes "$tmp/$1-f16")" ] && [ "$c" -lt "$b" ] && [ "$b" -lt "$a" ] && echo "$a -> $b -> $c bytes" || { echo "$a, $b, $c"; return 1; }
+    local a b h c one=256
+    [ "$DEVICE" != cpu ] || one=0
+    a=$(bytes "$tmp/$1-f32") b=$(bytes "$tmp/$1-bf16") h=$(bytes "$tmp/$1-f16") c=$(bytes "$tmp/$1-bf16-pure")
+    [ "$h" -le "$b" ] && [ $((b - h)) -le $one ] && [ "$c" -lt "$h" ] && [ "$b" -lt "$a" ] && echo "$a -> $b -> $c bytes" ||
+        { echo "f32 $a, bf16 $b, f16 $h, bf16-pure $c; f16 may have $one less than bf16"; return 1; }
 }
-for m in llama-tiny sam-tiny tinysam-tiny; do check "$m: f32 > bf16 = f16 > pure, in bytes" smaller $m; done
+for m in $tried; do check "$m: f32 > bf16 = f16 > pure, in bytes" smaller "$m"; done
+
+part runs || { summary; exit; }
 
 # --- the loss scale ------------------------------------------------------------------------------------
 

@@ -62,17 +62,25 @@ static inline void normal_pair(uint64_t key, uint64_t k, double pair[2])
     pair[1] = radius * sin(two_pi * v);
 }
 
+/* Pair k of all. An odd start or end uses one half only. */
+static inline void put_pair(float *to, uint64_t key, uint64_t first, int64_t n, float std, int64_t k)
+{
+    double pair[2];
+    normal_pair(key, first / 2 + (uint64_t)k, pair);
+    int64_t at = (int64_t)(2 * (first / 2 + (uint64_t)k) - first);
+    if (at >= 0) to[at] = (float)(std * pair[0]);
+    if (at + 1 < n) to[at + 1] = (float)(std * pair[1]);
+}
+
+/* A few are made here: a parallel region costs an allocation and a system call even where it has one thread. */
 void random_normal(float *to, uint64_t key, uint64_t first, int64_t n, float std)
 {
     if (n <= 0) return;
     int64_t pairs = (int64_t)((first + (uint64_t)n - 1) / 2 - first / 2) + 1;
-#pragma omp parallel for schedule(static) if (pairs > 4096)
-    for (int64_t k = 0; k < pairs; k++) {
-        double pair[2];
-        normal_pair(key, first / 2 + (uint64_t)k, pair);
-        /* An odd start or end uses one half only. */
-        int64_t at = (int64_t)(2 * (first / 2 + (uint64_t)k) - first);
-        if (at >= 0) to[at] = (float)(std * pair[0]);
-        if (at + 1 < n) to[at + 1] = (float)(std * pair[1]);
+    if (pairs <= 4096) {
+        for (int64_t k = 0; k < pairs; k++) put_pair(to, key, first, n, std, k);
+        return;
     }
+#pragma omp parallel for schedule(static)
+    for (int64_t k = 0; k < pairs; k++) put_pair(to, key, first, n, std, k);
 }

@@ -179,3 +179,26 @@ static void act_bwd_run(const struct launch *l)
 
 CPU_KERNEL(ACT, act);
 CPU_KERNEL(ACT_BWD, act_bwd);
+
+/* --- ACT_BWD_SUM: ACT_BWD, then SUM_TO of what it left ------------------------------------------------ */
+
+static bool act_bwd_sum_match(const struct query *q) { return query_is_fast(q); }
+
+static uint64_t act_bwd_sum_workspace(const struct query *q)
+{
+    struct query sum = *q;
+    sum.in[0] = q->out[0], sum.nin = 1;
+    sum.out[0] = q->out[1], sum.nout = 1;
+    return cpu_SUM_TO->workspace(&sum);
+}
+
+static void act_bwd_sum_run(const struct launch *l)
+{
+    struct launch sum = *l;
+    sum.in[0] = l->out[0], sum.nin = 1;
+    sum.out[0] = l->out[1], sum.nout = 1;
+    act_bwd_run(l);
+    cpu_SUM_TO->run(&sum);
+}
+
+CPU_KERNEL_WORK(ACT_BWD_SUM, act_bwd_sum);

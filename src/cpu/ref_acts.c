@@ -165,6 +165,19 @@ static void ref_act_bwd(const struct launch *l)
         ref_put(&l->out[0], i, ref_get(&l->in[0], i) * act_slope(l->attr->act.kind, ref_get(&l->in[1], i)));
 }
 
+/* The sum is that of what was stored. */
+static void ref_act_bwd_sum(const struct launch *l)
+{
+    const struct operand *dx = &l->out[0];
+    const int64_t rows = operand_rows(dx), C = operand_last(dx);
+    ref_act_bwd(l);
+    for (int64_t c = 0; c < C; c++) {
+        double sum = 0;
+        for (int64_t r = 0; r < rows; r++) sum += ref_get(dx, r * C + c);
+        ref_put(&l->out[1], c, sum);
+    }
+}
+
 /* y = a f(z)^T, for each batch. */
 struct ref_filter {
     int64_t batches, M, N, K;
@@ -261,6 +274,7 @@ REF_KERNEL(ADD_LAYERNORM, add_layernorm);
 REF_KERNEL(ACT, act);
 REF_KERNEL(LINEAR_ACT, linear_act);
 REF_KERNEL(ACT_BWD, act_bwd);
+REF_KERNEL(ACT_BWD_SUM, act_bwd_sum);
 REF_KERNEL(BMM_ACT, bmm_act);
 REF_KERNEL(BMM_ACT_BWD, bmm_act_bwd);
 REF_KERNEL(SOFTMAX, softmax);

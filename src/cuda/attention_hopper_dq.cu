@@ -17,13 +17,19 @@
 #include "cuda/launch_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
 
-constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, QUERIES = HOPPER_HELD, KEYS = HOPPER_WALKED;
+constexpr int KEYS = HOPPER_WALKED;
+template <int D, bool GRID> constexpr int workers_of = HOPPER_DQ_GROUPS(D, GRID) * GROUP;
 
-template <int D> constexpr int held_bytes = tile_bytes<D, QUERIES>;
+template <int D, bool GRID> constexpr int held_bytes = tile_bytes<D, workers_of<D, GRID> / 2>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
-template <int D, bool GRID> constexpr bool is_ahead = D <= 80 || !GRID;
+template <int D, bool GRID> constexpr bool is_ahead = (D <= 80 || !GRID) && HOPPER_DQ_GROUPS(D, GRID) == 2;
+/* How many of q and do stay in registers as operands. */
+#ifndef KEPT_DQ
+#define KEPT_DQ (D <= 64 && !GRID ? 2 : 0)
+#endif
+template <int D, bool GRID> constexpr int kept_of = KEPT_DQ;
 
 /* For the end: rows of table_w, and by warpgroup rows of table_h, and g. Rows lie an odd number of 16 bytes apart. */
 constexpr int LEVELS = 64, LEVEL_ROW = LEVELS + 8, SHEAR = 128, SHEAR_ROW = SHEAR + 8;
@@ -93,8 +99,8 @@ static __device__ void end_grid(float (&dq)[D / 2], const float (&dcolumns)[32],
                                 int group, int y)
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
-    meet<WORKERS>(1); /* nobody reads the tiles any more */
-    for (int i = threadIdx.x; i < SHEAR * (D / 4); i += WORKERS) {
+    meet<2 * GROUP>(1); /* nobody reads the tiles any more */
+    for (int i = threadIdx.x; i < SHEAR * (D / 4); i += 2 * GROUP) {
         const int j = i / (D / 4), d = i % (D / 4) * 4;
         put4<T>(&end->tw[j][d], j < 2 * HOPPER_WIDTH - 1 ? a.tables + (int64_t)(split + j) * D + d : nullptr);
     }
@@ -104,7 +110,7 @@ static __device__ void end_grid(float (&dq)[D / 2], const float (&dcolumns)[32],
     }
     uint4 *zero = reinterpret_cast<uint4 *>(end->of[group].g);
     for (int i = threadIdx.x % GROUP; i < 64 * SHEAR_ROW / 8; i += GROUP) zero[i] = uint4{0, 0, 0, 0};
-    meet<WORKERS>(1);
+    meet<2 * GROUP>(1);
 #pragma unroll
     for (int i = 0; i < 32; i++) {
         const int x = own + lane / 4 + i / 2 % 2 * 8, c = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -118,13 +124,14 @@ static __device__ void end_grid(float (&dq)[D / 2], const float (&dcolumns)[32],
 #endif
 
 template <typename T, int D, bool GRID>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
     hopper_dq(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
+    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2, HELD_BYTES = held_bytes<D, GRID>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
     constexpr bool AHEAD = is_ahead<D, GRID>;
+    constexpr int KEPT = kept_of<D, GRID>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
     levels *rows = reinterpret_cast<levels *>(ring + ring_bytes<D, GRID>);
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(levels) : 0));
@@ -136,11 +143,11 @@ __global__ void __launch_bounds__(THREADS, 1)
         barriers_made();
     }
     if (GRID)
-        for (int i = threadIdx.x; i < (int)(sizeof(levels) / 4); i += THREADS) reinterpret_cast<uint32_t *>(rows)[i] = 0;
+        for (int i = threadIdx.x; i < (int)(sizeof(levels) / 4); i += WORKERS + GROUP) reinterpret_cast<uint32_t *>(rows)[i] = 0;
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_fewer<24>();
+        registers_fewer<WORKERS == 2 * GROUP ? 24 : 32>();
         if (threadIdx.x == WORKERS) {
             turn at = {0, 1};
             for (int n = 0; GRID ? n == 0 : n * gridDim.x < items; n++) {
@@ -160,7 +167,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             }
         }
     } else {
-        registers_more<240>();
+        registers_more<WORKERS == 2 * GROUP ? 240 : 160>();
         const int lane = threadIdx.x % 32;
         const float factor = a.scale * LOG2E;
         const uint64_t q_at = operand_at(q + group * 64 * 128, 16), do_at = operand_at(dout + group * 64 * 128, 16);
@@ -170,14 +177,21 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int n = 0; GRID ? n == 0 : n * gridDim.x < items; n++) {
             const task x = task_of<QUERIES>(a, n, items);
             if (x.head < 0) continue;
-            const span keys = x.keys;
+            const span keys = GRID ? x.keys : own_keys<KEYS>(a, x);
             const int first = x.t0 + threadIdx.x / 32 * 16;
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
             float *drel = GRID ? a.drel + (int64_t)x.head * positions(a) * a.T : nullptr;
-            float dq[D / 2], s[KEYS / 2], ahead[KEYS / 2], dp[KEYS / 2], lse[2], delta[2], columns[32], dcolumns[32];
-            unsigned ds[KEYS / 4];
+            float dq[D / 2], even[KEYS / 2], odd[KEYS / 2], dp[KEYS / 2], lse[2], delta[2], columns[32], dcolumns[32];
+            unsigned ds[KEYS / 4], q_rows[KEPT > 0 ? D / 4 : 1], do_rows[KEPT > 1 ? D / 4 : 1];
+            const auto times_q = [&](float(&to)[KEYS / 2], uint64_t y) {
+                if constexpr (KEPT > 0) product_along<T, D, KEYS>(to, q_rows, y, 0);
+                else product_along<T, D, QUERIES, KEYS>(to, q_at, y, 0);
+            };
+            const auto times_do = [&](float(&to)[KEYS / 2], uint64_t y) {
+                if constexpr (KEPT > 1) product_along<T, D, KEYS>(to, do_rows, y, 0);
+                else product_along<T, D, QUERIES, KEYS>(to, do_at, y, 0);
+            };
             int query[2];
-            turn soon = at;
 #pragma unroll
             for (int i = 0; i < D / 2; i++) dq[i] = 0;
 #pragma unroll
@@ -198,18 +212,29 @@ __global__ void __launch_bounds__(THREADS, 1)
             if (GRID)
 #pragma unroll
                 for (int half = 0; half < 2; half++) next_level[half] = rel[query[half]];
+            const auto pass_by = [&](int from, int to) {
+                for (int s0 = from; s0 < to; s0 += KEYS, next<SLOTS>(at)) {
+                    barrier_wait(&gate->full[at.slot], at.phase);
+                    if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+                }
+            };
             barrier_wait(&gate->held, n % 2);
+            if (!GRID) pass_by(x.keys.begin, keys.begin);
+            turn soon = at;
+            if constexpr (KEPT > 0) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
+            if constexpr (KEPT > 1) load_rows<D, QUERIES>(do_rows, dout, threadIdx.x / 32 * 16);
             if (AHEAD && keys.begin < keys.end) {
                 barrier_wait(&gate->full[at.slot], at.phase);
-                hold(ahead);
+                hold(even);
                 product_open();
-                product_along<T, D, QUERIES, KEYS>(ahead, q_at, along + at.slot * (2 * TILE >> 4), 0);
+                times_q(even, along + at.slot * (2 * TILE >> 4));
                 product_close();
                 product_wait<0>();
-                hold(ahead);
+                hold(even);
                 next<SLOTS>(soon);
             }
-            for (int s0 = keys.begin; s0 < keys.end; s0 += KEYS) {
+            /* A tile of keys. s are its products with q, made a tile ago or here; `ahead` takes the next tile's. */
+            const auto step = [&](float(&s)[KEYS / 2], float(&ahead)[KEYS / 2], int s0) {
                 const int offset = at.slot * (2 * TILE >> 4);
                 const float level[2] = {GRID ? next_level[0] * factor : 0, GRID ? next_level[1] * factor : 0};
                 if (GRID)
@@ -217,24 +242,22 @@ __global__ void __launch_bounds__(THREADS, 1)
                     for (int half = 0; half < 2; half++)
                         next_level[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
                 if (AHEAD) {
-#pragma unroll
-                    for (int i = 0; i < KEYS / 2; i++) s[i] = ahead[i];
                     /* behind the last tile none comes; what is multiplied then is nobody's */
                     if (s0 + KEYS < keys.end) barrier_wait(&gate->full[soon.slot], soon.phase);
-                    hold(dp), hold(ahead);
+                    hold(s), hold(dp), hold(ahead);
                     product_open();
-                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                    times_do(dp, along + offset + (TILE >> 4));
                     product_close();
-                    product_along<T, D, QUERIES, KEYS>(ahead, q_at, along + soon.slot * (2 * TILE >> 4), 0);
+                    times_q(ahead, along + soon.slot * (2 * TILE >> 4));
                     product_close();
                     next<SLOTS>(soon);
                 } else {
                     barrier_wait(&gate->full[at.slot], at.phase);
                     hold(s), hold(dp);
                     product_open();
-                    product_along<T, D, QUERIES, KEYS>(s, q_at, along + offset, 0);
+                    times_q(s, along + offset);
                     product_close();
-                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                    times_do(dp, along + offset + (TILE >> 4));
                     product_close();
                     product_wait<1>();
                     hold(s);
@@ -246,8 +269,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                     for (int i = 0; i < KEYS / 2; i++)
                         if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
-                if (AHEAD) product_wait<1>();
-                else product_wait<0>();
+                product_wait<AHEAD ? 1 : 0>();
                 hold(dp);
                 make_ds(dp, s, delta);
                 round_all<T>(ds, dp);
@@ -274,7 +296,15 @@ __global__ void __launch_bounds__(THREADS, 1)
                 hold(dq), hold(ds), hold(ahead);
                 if (lane == 0) barrier_arrive(&gate->free[at.slot]);
                 next<SLOTS>(at);
+            };
+            int s0 = keys.begin;
+            while (s0 < keys.end) {
+                step(even, odd, s0);
+                if ((s0 += KEYS) >= keys.end) break;
+                step(odd, even, s0);
+                s0 += KEYS;
             }
+            if (!GRID) pass_by(s0, x.keys.end);
             if (lane == 0) barrier_arrive(&gate->held_free);
             if (GRID) {
 #pragma unroll
@@ -296,12 +326,13 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
+    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
     const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + 2 * held_bytes<D> + ring_bytes<D, GRID> + (GRID ? sizeof(levels) : 0) + sizeof(gates<slots_of<D>>);
+    const size_t bytes = 1024 + 2 * held_bytes<D, GRID> + ring_bytes<D, GRID> + (GRID ? sizeof(levels) : 0) + sizeof(gates<slots_of<D>>);
     if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* counted in int */
     const cudaError_t rc = allow_shared(hopper_dq<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
-    hopper_dq<T, D, GRID><<<GRID ? (unsigned)items : blocks_that_stay(items), THREADS, bytes, stream>>>(*a, *m);
+    hopper_dq<T, D, GRID><<<GRID ? (unsigned)items : blocks_that_stay(items), WORKERS + GROUP, bytes, stream>>>(*a, *m);
     return cudaGetLastError();
 }
 

@@ -5,6 +5,9 @@
  * A column is one of 32 neighbours of a block and has up to 32 threads, each of which adds every
  * so many parts; several of its loads are on their way at once. Many threads to few columns: the
  * parts are few bytes, and waiting for them one by one would take longer than all the rows did.
+ *
+ * From 9.0 on the second stage's blocks come while the first stage works, and wait for its end
+ * there: the first says when (columns_may_come), which is as soon as it has begun.
  */
 #ifndef COLUMNS_CUH
 #define COLUMNS_CUH
@@ -18,11 +21,26 @@ struct column_ends {
     int accumulate;
 };
 
+static __device__ inline void columns_may_come()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+static __device__ inline void columns_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 static __global__ void columns_end_kernel(column_ends to, const float *partial, int64_t blocks, int64_t N)
 {
     __shared__ double sums[WARP][WARP];
     const int64_t i = (int64_t)blockIdx.x * WARP + threadIdx.x;
     double sum = 0;
+    columns_wait();
     if (i < N) {
 #pragma unroll 8
         for (int64_t b = threadIdx.y; b < blocks; b += blockDim.y) sum += (double)partial[b * N + i];
@@ -38,11 +56,28 @@ static __global__ void columns_end_kernel(column_ends to, const float *partial, 
     store<1>(y, at, value);
 }
 
+/* Whether the kernel's code waits by itself: it does where it was made for 9.0, not for less and run there. */
+static inline bool columns_come_early()
+{
+    cudaFuncAttributes code;
+    return cudaFuncGetAttributes(&code, columns_end_kernel) == cudaSuccess && code.ptxVersion >= 90 && code.binaryVersion >= 90;
+}
+
+/* Behind the first stage, on its stream. */
 static inline void launch_columns_end(const column_ends &to, const float *partial, int64_t blocks, int64_t N, cudaStream_t stream)
 {
     unsigned slices = 1;
     while (slices < WARP && slices < blocks) slices *= 2;
-    columns_end_kernel<<<(unsigned)((N + WARP - 1) / WARP), dim3(WARP, slices), 0, stream>>>(to, partial, blocks, N);
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = dim3((unsigned)((N + WARP - 1) / WARP));
+    config.blockDim = dim3(WARP, slices);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = columns_come_early() ? 1 : 0;
+    cudaLaunchKernelEx(&config, columns_end_kernel, to, partial, blocks, N); /* the caller asks for the last error */
 }
 
 #endif

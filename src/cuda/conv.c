@@ -1,6 +1,6 @@
 /*
  * conv.c: the running half of CONV, CONV_DX and CONV_DW: the ways of plan_conv.h, as products
- * (product.h) between the copies of conv.cu, or the direct sums of depthwise.cu.
+ * (product.h) between the copies of conv.cu, the direct sums of depthwise.cu, or conv_tiles.cu.
  *
  *     CONV     y [P,O]          = patches(x) [P,K] by_tap [O,K]^T        K = taps C
  *     CONV_DW  by_tap [O,K]     = dy [P,O]^T patches(x) [P,K]
@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "cuda/launch_conv.h"
+#include "cuda/launch_conv_tiles.h"
 #include "cuda/product.h"
 
 struct pair {
@@ -31,6 +32,8 @@ struct convolution {
     struct conv_layout at;
     int sweeps;          /* stride^2 of phases, else 1 */
     bool lines;          /* tiles are made line by line; the product is pair[0].full */
+    bool own;            /* conv_tiles.cu's kernels; there are no products */
+    int64_t parts;       /* theirs, of CONV_DW */
     struct pair pair[];  /* of each sweep */
 };
 
@@ -185,6 +188,36 @@ static int pair_run(const struct pair *p, const struct launch *l, const struct c
     return product_run(rows == at->rows ? &p->full : &p->rest, operands, l->work, at->library, l->stream, e);
 }
 
+/* --- kernels without patches --------------------------------------------------------------------------- */
+
+static struct conv_tiles tiles_of(const struct conv *n)
+{
+    return (struct conv_tiles){.P = conv_results(n), .O = (int)n->O, .K = (int)(conv_taps(n) * n->C), .W2 = (int)n->W2};
+}
+
+/* Every address is a multiple of 16, in every iteration. */
+static bool are_wide(const struct entry *entry)
+{
+    const struct launch *l = &entry->launch;
+    bool wide = true;
+    for (int i = 0; i < l->nin; i++) wide &= !has(l, i) || product_align_operand(entry, i) >= 16;
+    return wide && product_align_operand(entry, MAX_IN) >= 16;
+}
+
+/* Parts of CONV_DW lie where the patches would. */
+static void own_begin(struct convolution *c, const struct entry *entry, enum op op)
+{
+    const struct conv *n = &c->at.n;
+    const struct launch *l = &entry->launch;
+    const bool narrow = l->in[0].dtype == DT_BF16 || l->in[0].dtype == DT_F16;
+    if (!narrow || n->stride != 2 || !conv_is_tiling(n) || !are_wide(entry)) return;
+    const struct conv_tiles t = tiles_of(n);
+    c->own = cuda_conv_tiles_fit(&t);
+    if (!c->own || op != OP_CONV_DW) return;
+    c->parts = cuda_conv_tiles_parts(&t, l->work_bytes - c->at.patches);
+    c->own = c->parts > 0;
+}
+
 static int begin(const struct cuda_state *s, struct entry *entry, enum op op, struct error *e)
 {
     CHECK((uintptr_t)entry->launch.work % 256 == 0, "the library wants its workspace aligned to 256");
@@ -195,6 +228,8 @@ static int begin(const struct cuda_state *s, struct entry *entry, enum op op, st
     c->at = at;
     c->sweeps = (int)sweeps;
     if (at.way == CONV_DEPTHWISE) return PL_OK;
+    if (at.way == CONV_PATCHES || at.way == CONV_TILES) own_begin(c, entry, op);
+    if (c->own) return PL_OK;
     for (int64_t r = 0; at.way == CONV_PHASES && r < sweeps; r++) {
         const struct sweep phase = sweep_backward(&at.n, r / at.n.stride, r % at.n.stride);
         if (!phase.ky || !phase.kx || !sweep_results(&phase)) continue;
@@ -269,6 +304,11 @@ static int conv_launch(const struct launch *l, struct error *e)
     }
     const struct sweep s = sweep_forward(n);
     TRY(lay_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
+    if (c->own) {
+        const struct conv_tiles t = tiles_of(n);
+        TRY_CUDA(cuda_conv_tiles(l->out[0].data, l->in[0].data, work_at(l, at->weights), bias_of(l), &t, store_of(l->in[0].dtype), l->stream));
+        return PL_OK;
+    }
     for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct product_at some = {row_at(&l->out[0], p, n->O), work_at(l, at->patches), work_at(l, at->weights), bias_of(l),
@@ -302,6 +342,12 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
     const struct sweep s = sweep_forward(n);
     TRY(lay_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
     if (has(l, 2)) TRY_CUDA(cuda_conv_repeat(work_at(l, at->stage), l->in[2].data, conv_taps(n), n->C, size_of(l), l->stream));
+    if (c->own) {
+        const struct conv_tiles t = tiles_of(n);
+        TRY_CUDA(cuda_conv_tiles_dx(l->out[0].data, l->in[0].data, work_at(l, at->weights), has(l, 2) ? work_at(l, at->stage) : NULL, &t,
+                                    store_of(l->in[0].dtype), l->stream));
+        return PL_OK;
+    }
     if (c->lines) return dx_lines(l, c, e);
     for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
@@ -364,7 +410,11 @@ static int dw_patches(const struct launch *l, const struct convolution *c, struc
     const struct conv_layout *at = &c->at;
     const struct conv *n = &at->n;
     const struct sweep s = sweep_forward(n);
-    for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
+    const struct conv_tiles t = tiles_of(n);
+    if (c->own)
+        TRY_CUDA(cuda_conv_tiles_dw(work_at(l, at->weights), l->in[0].data, l->in[1].data, work_at(l, at->patches), c->parts, &t,
+                                    store_of(l->in[0].dtype), l->stream));
+    for (int64_t p = 0, rows; !c->own && p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct product_at some = {work_at(l, at->weights), row_at(&l->in[0], p, n->O), work_at(l, at->patches), NULL, p > 0};
         TRY(lay_patches(l, at, &l->in[1], &s, p, rows, e));

@@ -8,6 +8,7 @@
  * worked out.
  */
 #include "cuda/device.cuh"
+#include "cuda/divisor.cuh"
 #include "cuda/launch_conv.h"
 
 typedef uint32_t place;
@@ -30,21 +31,6 @@ static int word_for(const void *a, const void *b, int64_t n, int size)
     } while (0)
 
 static bool fits(int64_t n) { return n >= 0 && n <= INT32_MAX; }
-
-/* n / by for n < 2^31: by <= 2^shift < 2 by, and n + n (2^shift - by) / by = n 2^shift / by, of which
- * `more` has the second fraction in 32 bits, rounded up. */
-struct divisor {
-    place by, more, shift;
-};
-
-static divisor divisor_of(int64_t by)
-{
-    place shift = 0;
-    while (((int64_t)1 << shift) < by) shift++;
-    return {(place)by, (place)((((uint64_t)1 << shift) - (uint64_t)by) * ((uint64_t)1 << 32) / (uint64_t)by + 1), shift};
-}
-
-__device__ static inline place operator/(place n, const divisor &d) { return (__umulhi(n, d.more) + n) >> d.shift; }
 
 /* Leaves n / d in n and gives n mod d. */
 __device__ static inline place split(place &n, const divisor &d)

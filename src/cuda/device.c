@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "cuda/cuda.h"
+#include "cuda/fastest.h"
 #include "cuda/host.h"
 
 int cuda_failed(struct error *e, cudaError_t rc, const char *call)
@@ -115,6 +116,7 @@ static void free_state(struct device *d)
 {
     struct cuda_state *s = d->state;
     if (!s) return;
+    fastest_free(s);
     if (s->blas) cublasLtDestroy(s->blas);
     for (int lane = 0; lane < LANE_COUNT; lane++)
         if (s->lane[lane]) cudaStreamDestroy(s->lane[lane]);
@@ -187,7 +189,9 @@ static int cuda_copy(struct device *d, void *to, const void *from, uint64_t byte
 /* The host's own bytes come behind what is on its way to the same place. */
 static int cuda_write(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
-    TRY(cuda_join_ahead(d->state, e));
+    struct cuda_state *s = d->state;
+    s->written = true;
+    TRY(cuda_join_ahead(s, e));
     return cuda_copy(d, to, from, bytes, e);
 }
 
@@ -202,6 +206,7 @@ static int cuda_write(struct device *d, void *to, const void *from, uint64_t byt
 static int cuda_write_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     struct cuda_state *s = d->state;
+    s->written = true;
     if (!s->coming) {
         TRY_CUDA(cudaStreamWaitEvent(s->ahead, s->asked, 0));
         s->coming = true;
@@ -232,7 +237,8 @@ static int cuda_settle(struct device *d, struct error *e)
 
 static int cuda_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
-    const struct cuda_state *s = d->state;
+    struct cuda_state *s = d->state;
+    s->written = true;
     TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->lane[LANE_COMPUTE]));
     return PL_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * elementwise.c: the running half of what elementwise.cu, strided.cu and sums.cu do.
+ * elementwise.c: the running half of what elementwise.cu, act_sums.cu, strided.cu and sums.cu do.
  *
  * Operands that are dense, of one shape and aligned go to elementwise.cu; ADD and MUL with
  * strides, and everything else in whatever layout and types, to strided.cu.
@@ -115,14 +115,31 @@ static int launch_sum(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-static int launch_sum_to(const struct launch *l, struct error *e)
+static int sum_columns(const struct launch *l, const struct operand *x, const struct operand *y, bool add, struct error *e)
 {
-    const struct operand *x = &l->in[0], *y = &l->out[0];
     const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype));
     const struct typed to = {y->data, store_of(y->dtype)};
-    CHECK(!has(l, 1) || l->in[1].data == y->data, "the accumulator is updated in place");
-    TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), has(l, 1), l->stream));
+    TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), add, l->stream));
     return PL_OK;
+}
+
+static int launch_sum_to(const struct launch *l, struct error *e)
+{
+    CHECK(!has(l, 1) || l->in[1].data == l->out[0].data, "the accumulator is updated in place");
+    return sum_columns(l, &l->in[0], &l->out[0], has(l, 1), e);
+}
+
+static int launch_act_bwd_sum(const struct launch *l, struct error *e)
+{
+    const struct operand *dx = &l->out[0], *dy = &l->in[0], *x = &l->in[1];
+    const int size = (int)dtype_size(dx->dtype);
+    const struct act_sums s = act_sums_of(operand_rows(dx), operand_last(dx), size);
+    if (act_sums_fit(s.C, size) && is_wide(dx) && is_wide(dy) && is_wide(x)) {
+        TRY_CUDA(cuda_act_sums(l->attr->act.kind, dx->data, l->out[1].data, l->work, dy->data, x->data, store_of(dx->dtype), s, l->stream));
+        return PL_OK;
+    }
+    TRY(launch_act_bwd(l, e));
+    return sum_columns(l, dx, &l->out[1], false, e);
 }
 
 const struct cuda_kernel cuda_run_elementwise[] = {
@@ -134,6 +151,7 @@ const struct cuda_kernel cuda_run_elementwise[] = {
     {"cuda_cast", NULL, launch_cast, NULL},
     {"cuda_act", NULL, launch_act, NULL},
     {"cuda_act_bwd", NULL, launch_act_bwd, NULL},
+    {"cuda_act_bwd_sum", NULL, launch_act_bwd_sum, NULL},
     {"cuda_accumulate", NULL, launch_accumulate, NULL},
     {"cuda_fill", NULL, launch_fill, NULL},
     {"cuda_spread", NULL, launch_spread, NULL},

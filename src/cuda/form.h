@@ -73,9 +73,9 @@ struct summing {
     int across;
 };
 
-/* Blocks in all: four for each of a large card's processors. A line has at least SUM_LEAST positions
+/* Blocks in all: two for each of a large card's processors. A line has at least SUM_LEAST positions
  * where there are as many, SUM_TURN of them at a time. */
-enum { SUM_THREADS = 256, SUM_GRID = 528, SUM_LEAST = 16, SUM_TURN = 4 };
+enum { SUM_THREADS = 256, SUM_GRID = 264, SUM_LEAST = 16, SUM_TURN = 8 };
 
 static inline void axes_push(struct axes *x, int64_t size, int64_t stride)
 {

@@ -5,6 +5,7 @@
  *     record.c   a tape becomes captured graphs
  *     batch.c    runs of small launches become one
  *     nodes.c    the diagnostic: a tape is launched node by node, and timed
+ *     fastest.c  which of cuBLASLt's algorithms is taken; choices.c keeps it
  *     bind.c     running halves of the kernels, by name
  *     products.c, conv.c, attention.c, elementwise.c ...   those, family by family (plan.h)
  */
@@ -25,6 +26,8 @@ struct cuda_state {
     bool coming;                        /* copies that no program waits for yet */
     cudaEvent_t marks[DEVICE_MARKS];
     cublasLtHandle_t blas;
+    bool written;                       /* the arena may hold something: no place to try things any more */
+    struct fastest *fastest;            /* what was chosen by timing (fastest.h); NULL: nothing is */
     uint64_t captures, nodes, launches; /* see struct cuda_view */
 };
 

@@ -1,9 +1,10 @@
 /*
- * launch_elementwise.h: launchers of elementwise.cu, strided.cu and sums.cu (see launch.h).
+ * launch_elementwise.h: launchers of elementwise.cu, act_sums.cu, strided.cu and sums.cu (see launch.h).
  */
 #ifndef LAUNCH_ELEMENTWISE_H
 #define LAUNCH_ELEMENTWISE_H
 
+#include "cuda/act_sums.h"
 #include "cuda/form.h"
 #include "cuda/typed.h"
 
@@ -25,6 +26,9 @@ enum function {
 cudaError_t cuda_pair(enum function f, void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream);
 cudaError_t cuda_map(enum function f, void *y, const void *a, enum store type, int64_t n, float value, cudaStream_t stream);
 cudaError_t cuda_cast(void *y, const void *a, enum store to, enum store from, int64_t n, cudaStream_t stream);
+/* dx [rows,C] = dy times the slope of `kind` at x, and sums [C] of its columns, where act_sums_fit; partial: [blocks,C]. */
+cudaError_t cuda_act_sums(int kind, void *dx, float *sums, float *partial, const void *dy, const void *x, enum store type, struct act_sums s,
+                          cudaStream_t stream);
 /* acc + x in acc's type, onto acc. */
 cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, enum store from, int64_t n, cudaStream_t stream);
 

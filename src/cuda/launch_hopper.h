@@ -19,6 +19,11 @@ enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = 64 };
  * registers are enough. */
 #define HOPPER_GROUPS(D, GRID) ((D) > 64 || (GRID) ? 2 : 3)
 enum { HOPPER_KEYS = 128 };
+/* The same of the gradient by queries. */
+#ifndef DQ3
+#define DQ3 1
+#endif
+#define HOPPER_DQ_GROUPS(D, GRID) (DQ3 && (D) <= 64 && !(GRID) ? 3 : 2)
 
 /* How the copy engine finds tiles. */
 struct attention_maps {

@@ -235,6 +235,7 @@ static __global__ void __launch_bounds__(THREADS)
     constexpr int V = PACK<T>, SUMS = CENTRED ? 2 : 1, ROWS = rows_at_once(THREADS);
     constexpr bool EARLY = ADD && THREADS <= MOST; /* `add` comes with the rest, where there are registers for it */
     __shared__ meeting<SUMS * ROWS> meet;
+    columns_may_come();
     const int group = lanes ? (int)threadIdx.x / lanes : 0, groups = lanes ? (int)blockDim.x / lanes : 1;
     const int64_t c = (int64_t)(lanes ? (int)threadIdx.x & (lanes - 1) : (int)threadIdx.x) * V;
     const bool live = c < C;

@@ -17,18 +17,12 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static bool is_plain(const struct conv *n) { return n->kh == 1 && n->kw == 1 && n->stride == 1 && n->pad == 0; }
 
-/* Patches cover x without gaps or overlap. */
-static bool is_tiling(const struct conv *n)
-{
-    return n->kh == n->stride && n->kw == n->stride && n->pad == 0 && n->H == n->H2 * n->stride && n->W == n->W2 * n->stride;
-}
-
 static enum conv_way way_of(enum op op, const struct conv *n)
 {
     if (conv_is_depthwise(n)) return CONV_DEPTHWISE;
     if (is_plain(n)) return CONV_PLAIN;
     if (op != OP_CONV_DX) return CONV_PATCHES;
-    return is_tiling(n) ? CONV_TILES : CONV_PHASES;
+    return conv_is_tiling(n) ? CONV_TILES : CONV_PHASES;
 }
 
 /* --- workspace ----------------------------------------------------------------------------- */

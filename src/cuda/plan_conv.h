@@ -12,6 +12,9 @@
  *                of dy; with a stride, results are dealt out to their pixels
  *     depthwise  a kernel of its own for every channel: direct sums
  *
+ * Tiles of 2 x 2 in 16 bits have kernels without patches (conv_tiles.cu), where the card has room for them; the
+ * workspace is the same then, and mostly idle.
+ *
  *     work: [the library's | weights by tap | patches | stage], each at a multiple of 256
  */
 #ifndef PLAN_CONV_H
@@ -33,6 +36,12 @@ struct conv_layout {
 /* Of CONV, CONV_DX or CONV_DW, from the dimensions of its x, y and w sides. */
 struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t *x, const int64_t *y, const int64_t *w,
                                enum dtype type, uint64_t library);
+
+/* Patches cover x without gaps or overlap. */
+static inline bool conv_is_tiling(const struct conv *n)
+{
+    return n->kh == n->stride && n->kw == n->stride && n->pad == 0 && n->H == n->H2 * n->stride && n->W == n->W2 * n->stride;
+}
 
 static inline int64_t conv_taps(const struct conv *n) { return n->kh * n->kw; }
 static inline int64_t conv_results(const struct conv *n) { return n->B * n->H2 * n->W2; }

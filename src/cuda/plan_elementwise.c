@@ -1,6 +1,7 @@
 /*
  * plan_elementwise.c: every element from the elements at its own place, fills, and sums.
  */
+#include "cuda/act_sums.h"
 #include "cuda/form.h"
 #include "cuda/plan.h"
 
@@ -49,6 +50,20 @@ static uint64_t workspace_sum_to(const struct query *q)
     return blocks > 1 ? (uint64_t)(blocks * tensor_elements(y)) * sizeof(float) : 0;
 }
 
+/* By its own kernel, or where rows are short by ACT_BWD's and SUM_TO's. */
+static bool match_act_bwd_sum(const struct query *q)
+{
+    return match_alike(q) && is_storable(q->out[0]) && is_dense(q->in[0], q->out[0]->dtype) && is_dense(q->in[1], q->out[0]->dtype) && is_dense(q->out[1], DT_F32);
+}
+
+static uint64_t workspace_act_bwd_sum(const struct query *q)
+{
+    const struct tensor *x = q->out[0], *y = q->out[1];
+    const int size = (int)dtype_size(x->dtype);
+    const int64_t apart = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, size).blocks, C = tensor_last(x);
+    return (uint64_t)(max_i64(apart, act_sums_of(tensor_rows(x), C, size).blocks) * C) * sizeof(float);
+}
+
 const struct kernel cuda_plan_elementwise[] = {
     {OP_ADD, "cuda_add", match_alike, NULL, NULL},
     {OP_MUL, "cuda_mul", match_alike, NULL, NULL},
@@ -58,6 +73,7 @@ const struct kernel cuda_plan_elementwise[] = {
     {OP_CAST, "cuda_cast", match_cast, NULL, NULL},
     {OP_ACT, "cuda_act", match_alike, NULL, NULL},
     {OP_ACT_BWD, "cuda_act_bwd", match_alike, NULL, NULL},
+    {OP_ACT_BWD_SUM, "cuda_act_bwd_sum", match_act_bwd_sum, workspace_act_bwd_sum, NULL},
     {OP_ACCUMULATE, "cuda_accumulate", match_accumulate, NULL, NULL},
     {OP_FILL, "cuda_fill", match_fill, NULL, NULL},
     {OP_SPREAD, "cuda_spread", match_spread, NULL, NULL},

@@ -14,19 +14,21 @@
  *
  * Invariants. f32 is true f32: sums, products and inputs; an algorithm that
  * rounds inputs to TF32 is refused. bf16 and f16 inputs are summed in f32, split
- * sums included, and rounded once at the end. The algorithm is the library's first
- * that keeps this and fits the planned workspace, chosen once per entry and then part of the
- * captured graph: the same bits at every launch. It is not chosen by timing, which would
- * differ from run to run, and the bits with it.
+ * sums included, and rounded once at the end. The algorithm is one that
+ * keeps this and fits the planned workspace, chosen once per entry and then part of the
+ * captured graph: the same bits at every launch. Of a small product it is the library's first; of a large
+ * one the fastest, which is measured once on a machine and then remembered (fastest.c): a choice by timing
+ * at every start would differ from run to run, and the bits with it.
  *
  * What the library cannot do (two input dtypes, strides in both dimensions, a result that is narrower
  * than its f32 inputs, a bias that is not at a multiple of 16) our own kernel does, slowly.
  */
 #include "cuda/product.h"
 
+#include "cuda/fastest.h"
 #include "cuda/launch_products.h"
 
-enum { CANDIDATES = 8, ALIGN_MAX = 256, BIAS_ALIGN = 16 };
+enum { CANDIDATES = 8, CANDIDATES_TIMED = 24, ALIGN_MAX = 256, BIAS_ALIGN = 16 };
 
 /* --- what the library takes ---------------------------------------------------------- */
 
@@ -129,28 +131,39 @@ static bool rounds_inputs(const cublasLtMatmulAlgo_t *a)
            (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32);
 }
 
-/* Whether a candidate may be used: it runs, fits, and reads f32 as f32. */
+/* Partial sums that meet in the output itself; the preference excludes these too. */
+static bool races(const cublasLtMatmulAlgo_t *a)
+{
+    uint32_t scheme = 0;
+    size_t written = 0;
+    return cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written) ==
+               CUBLAS_STATUS_SUCCESS &&
+           (scheme & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+}
+
+/* Whether a candidate may be used: it runs, fits, adds in order, and reads f32 as f32. */
 static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
 {
-    return r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && rounds_inputs(&r->algo));
+    return !races(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && rounds_inputs(&r->algo));
 }
 
 /* Without an acceptable candidate the product is left to our own kernel. */
-static int choose(struct product *p, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
+static int choose(struct product *p, const struct cuda_state *s, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
 {
-    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    int n = 0;
+    const bool timed = fastest_matters(&p->shape);
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES_TIMED];
+    int n = 0, good = 0;
     TRY(prefer(preference, &p->shape, workspace, e));
     cublasStatus_t rc =
-        cublasLtMatmulAlgoGetHeuristic(p->blas, p->product, p->b, p->a, p->c, p->c, preference, CANDIDATES, found, &n);
+        cublasLtMatmulAlgoGetHeuristic(p->blas, p->product, p->b, p->a, p->c, p->c, preference, timed ? CANDIDATES_TIMED : CANDIDATES,
+                                       found, &n);
     if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE || rc == CUBLAS_STATUS_ARCH_MISMATCH) n = 0;
     else if (rc != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc, "cublasLtMatmulAlgoGetHeuristic");
-    for (int i = 0; i < n && !p->library; i++)
-        if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) {
-            p->algorithm = found[i].algo;
-            p->library = true;
-        }
-    return PL_OK;
+    for (int i = 0; i < n; i++)
+        if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) found[good++] = found[i];
+    p->library = good > 0;
+    if (good) p->algorithm = found[0].algo;
+    return good > 1 && timed ? fastest_of(p, s, found, good, workspace, e) : PL_OK;
 }
 
 int product_begin(struct product *p, const struct cuda_state *s, const struct product_shape *shape, uint64_t workspace,
@@ -163,7 +176,7 @@ int product_begin(struct product *p, const struct cuda_state *s, const struct pr
     TRY(describe(p, &a, &b, &c, e));
     cublasLtMatmulPreference_t preference = NULL;
     TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
-    int rc = choose(p, preference, workspace, e);
+    int rc = choose(p, s, preference, workspace, e);
     cublasLtMatmulPreferenceDestroy(preference);
     return rc;
 }

@@ -18,11 +18,12 @@
  *
  * Invariant: after cuda_record nothing is created or allocated any more; a launch
  * reads the same addresses at every step. The diagnostic that launches node by node
- * (nodes.c) is the exception.
+ * (nodes.c) is the exception. While it records the arena is a place to try products in (fastest.c);
+ * then it is zero again, as it was allocated.
  */
 #include <string.h>
 
-#include "cuda/host.h"
+#include "cuda/fastest.h"
 
 enum { UNROLL_MAX = 64 };
 
@@ -300,13 +301,23 @@ static int record_program(struct cuda_state *s, struct tape *t, enum program p, 
     return rc;
 }
 
-int cuda_record(struct device *d, struct tape *t, struct error *e)
+/* Into an arena in which nothing lies yet products may be tried. */
+static int record_programs(struct device *d, struct tape *t, struct error *e)
 {
     struct cuda_state *s = d->state;
-    t->device_state = mem_alloc(sizeof(struct recording));
+    struct error also = {0};
     int rc = PL_OK;
+    if (!d->deterministic && !s->written && !s->fastest) rc = fastest_begin(s, d->arena[SPACE_DEVICE], d->bytes[SPACE_DEVICE], e);
     for (int p = 0; p < PROGRAM_COUNT && !rc; p++)
         if (t->program[p].n) rc = record_program(s, t, p, e);
+    return rc ? (fastest_end(s, &also), rc) : fastest_end(s, e);
+}
+
+int cuda_record(struct device *d, struct tape *t, struct error *e)
+{
+    const struct cuda_state *s = d->state;
+    t->device_state = mem_alloc(sizeof(struct recording));
+    int rc = record_programs(d, t, e);
     /* The uploads end here, so that the first step waits for nothing. */
     cudaError_t done = rc ? cudaSuccess : cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
     if (done != cudaSuccess) rc = cuda_failed(e, done, "cudaStreamSynchronize after recording");
@@ -361,6 +372,7 @@ int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
     struct cuda_state *s = d->state;
     const bool reads = p != PROGRAM_UPDATE;
     check_asked(t, p);
+    s->written = true;
     if (reads) TRY(cuda_join_ahead(s, e));
     if (t->nodes || t->timing || t->observe) TRY(cuda_run_nodes(s, t, p, e));
     else TRY(replay(s, t, p, e));

@@ -4,6 +4,7 @@
  */
 #include <type_traits>
 
+#include "cuda/divisor.cuh"
 #include "cuda/elements.cuh"
 
 /* --- ADD and MUL ------------------------------------------------------------------ */
@@ -42,6 +43,63 @@ template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, 
         for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::template of<T>(to_float(x[u].at[i]), to_float(z[u].at[i])));
         *reinterpret_cast<pack<T, V> *>(y + to[u]) = out;
     }
+}
+
+/* The same of up to three loops that all operands walk by packs, y from its first to its last: places fit 32 bits, so
+ * that a pack costs less to find than to move. Strides are in packs. */
+struct repeats {
+    divisor size[2];
+    uint32_t a[2], b[2]; /* of the second loop and the third */
+};
+
+template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, const T *a, const T *b, repeats r, uint32_t packs)
+{
+    constexpr int V = 16 / sizeof(T);
+    const uint32_t first = blockIdx.x * BLOCK * TURN + threadIdx.x;
+    uint4 x[TURN], z[TURN];
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        const uint32_t k = first + u * BLOCK, row = k / r.size[0], in = k - row * r.size[0].by, up = row / r.size[1], mid = row - up * r.size[1].by;
+        if (k >= packs) continue;
+        x[u] = reinterpret_cast<const uint4 *>(a)[in + mid * r.a[0] + up * r.a[1]];
+        z[u] = reinterpret_cast<const uint4 *>(b)[in + mid * r.b[0] + up * r.b[1]];
+    }
+#pragma unroll
+    for (int u = 0; u < TURN; u++) {
+        if (first + u * BLOCK >= packs) continue;
+        const pack<T, V> p = *reinterpret_cast<const pack<T, V> *>(&x[u]), q = *reinterpret_cast<const pack<T, V> *>(&z[u]);
+        pack<T, V> out;
+#pragma unroll
+        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::template of<T>(to_float(p.at[i]), to_float(q.at[i])));
+        reinterpret_cast<pack<T, V> *>(y)[first + u * BLOCK] = out;
+    }
+}
+
+/* Whether an operand's places, in packs, are numbers of 31 bits. */
+static bool is_near(const int64_t *stride, const form &f, int V)
+{
+    int64_t last = f.size[0] / V;
+    for (int k = 1; k < f.loops; k++) {
+        if (stride[k] < 0) return false;
+        last += (f.size[k] - 1) * (stride[k] / V);
+    }
+    return stride[0] == 1 && last <= INT32_MAX;
+}
+
+/* Whether y is dense, that is, its loops would be one. */
+static bool is_whole(const form &f)
+{
+    int64_t next = 1;
+    for (int k = 0; k < f.loops; next *= f.size[k++])
+        if (f.y[k] != next) return false;
+    return true;
+}
+
+static repeats repeats_of(const form &f, int V)
+{
+    repeats r = {{divisor_of(f.size[0] / V), divisor_of(f.loops > 1 ? f.size[1] : 1)}, {0, 0}, {0, 0}};
+    for (int k = 1; k < f.loops; k++) r.a[k - 1] = (uint32_t)(f.a[k] / V), r.b[k - 1] = (uint32_t)(f.b[k] / V);
+    return r;
 }
 
 /* One by one, whichever the function and the type: each is asked at its access. */
@@ -95,7 +153,10 @@ static cudaError_t launch_pair_form(void *y, const void *a, const void *b, enum 
     T *to = static_cast<T *>(y);
     const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
     const bool wide = f.size[0] % V == 0 && f.y[0] == 1 && fits(y, f.y, f.loops, V) && fits(a, f.a, f.loops, V) && fits(b, f.b, f.loops, V);
-    if (wide) pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V);
+    const bool near = wide && f.loops <= 3 && n / V <= INT32_MAX / 2 && is_whole(f) && is_near(f.a, f, V) && is_near(f.b, f, V);
+    if (near)
+        pair_repeats_kernel<F, T><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, repeats_of(f, V), (uint32_t)(n / V));
+    else if (wide) pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V);
     else single_form_kernel<<<grid_of_packs(n), BLOCK, 0, stream>>>(y, a, b, type, std::is_same_v<F, f_mul>, f, n);
     return cudaGetLastError();
 }

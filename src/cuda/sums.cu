@@ -122,10 +122,11 @@ template <int V> static __device__ void put_sums(const sum_target &to, int64_t b
 
 /* Rows of C results, V to a thread. Blocks: column tiles, innermost, then kept positions, then
  * blocks of positions. EVEN: the positions are one loop. */
-template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK, EVEN ? 4 : 3)
+template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK, EVEN ? 4 : 2)
     sum_rows_kernel(sum_target to, const T *x, summing s, int64_t tiles)
 {
     __shared__ float meet[BLOCK * V];
+    columns_may_come();
     const int64_t rest = quotient(blockIdx.x, tiles), tile = blockIdx.x - rest * tiles;
     const int64_t block = quotient(rest, s.kept.count), kept = rest - block * s.kept.count;
     const int across = s.across, lane = threadIdx.x & (across - 1), line = (int)threadIdx.x / across, lines = BLOCK / across;
@@ -173,6 +174,7 @@ template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK,
 /* Results alone: G threads, a warp or a block, for each kept position and block of positions. */
 template <typename T, int G> __global__ void sum_alone_kernel(sum_target to, const T *x, summing s)
 {
+    columns_may_come();
     const int64_t task = (int64_t)blockIdx.x * (BLOCK / G) + threadIdx.x / G;
     const bool works = task < s.kept.count * s.blocks;
     const int64_t block = quotient(task, s.kept.count), kept = task - block * s.kept.count;

@@ -245,6 +245,22 @@ __device__ inline void product_along(float (&d)[N], uint64_t x, uint64_t y, int 
         multiply<0>(d, x + in + panel * XROWS, y + in + panel * YROWS, add || k, T());
     }
 }
+/* The same with x in registers: one operand less to read from shared memory, which at 64 columns of d is what limits a product. */
+template <typename T, int D, int YROWS, int N> __device__ inline void product_along(float (&d)[N], const unsigned (&x)[D / 4], uint64_t y, int add)
+{
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) multiply<0>(d, x + 4 * k, y + k % 4 * ALONG_STEP + k / 4 * (128 >> 4) * YROWS, add || k, T());
+}
+/* The warp's 16 rows of a tile, as operand A. */
+template <int D, int ROWS> __device__ inline void load_rows(unsigned (&x)[D / 4], const char *tile, int first)
+{
+    const int lane = threadIdx.x % 32, row = first + lane % 16;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        const int piece = k % 4 * 2 + lane / 16;
+        load4(*reinterpret_cast<unsigned(*)[4]>(&x[4 * k]), tile + k / 4 * ROWS * 128 + row * 128 + (piece ^ row % 8) * 16);
+    }
+}
 /* d += p y: p in registers, 64 x 16 K; y has 16 K rows, and as many columns as d. */
 template <typename T, int K, int N> __device__ inline void product_across(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
 {
@@ -268,6 +284,15 @@ template <int QUERIES> __device__ inline task task_of(const attention &a, int n,
     if (i >= items) return {-1, 0, 0, 0, 0, {0, 0}};
     const int head = a.causal ? i % heads : i / tiles, t0 = (a.causal ? tiles - 1 - i / heads : i % tiles) * QUERIES, h = head % a.H;
     return {head, head / a.H, h, h / (a.H / a.G), t0, keys_of(a, t0, QUERIES)};
+}
+
+/* Of those keys, in tiles of KEYS, what the warpgroup's own 64 queries see: it passes by the others. */
+template <int KEYS> __device__ inline span own_keys(const attention &a, const task &x)
+{
+    const int t0 = x.t0 + (int)threadIdx.x / GROUP * 64;
+    if (t0 >= a.T) return {x.keys.end, x.keys.end};
+    const span own = keys_of(a, t0, 64);
+    return {x.keys.begin + max(0, own.begin - x.keys.begin) / KEYS * KEYS, own.end};
 }
 
 /* --- numbers ------------------------------------------------------------------------------------- */

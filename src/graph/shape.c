@@ -167,6 +167,15 @@ void infer_add_norm(struct infer *f)
     like(&f->out[f->nin - 1], a);
 }
 
+/* dx, and the sum of its rows. */
+void infer_act_bwd_sum(struct infer *f)
+{
+    const struct tensor *dy = f->in[0];
+    REQUIRE(dy->rank >= 1 && same(dy, f->in[1]) && dy->dtype == f->in[1]->dtype, "dy and x differ");
+    like(&f->out[0], dy);
+    set(&f->out[1], statistic(dy), 1, &dy->dim[dy->rank - 1]);
+}
+
 void infer_rope(struct infer *f)
 {
     const struct tensor *x = f->in[0], *freq = f->in[1];

@@ -56,6 +56,15 @@ int file_error(const char *path, const char *doing, struct error *e)
                      strerror(code), errno_hint(code));
 }
 
+bool data_path(const char *name, char *out, size_t room)
+{
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    bool own = data && data[0] == '/'; /* a relative one is to be ignored, the specification says */
+    if (!own && !(home && home[0])) return false;
+    int n = snprintf(out, room, "%s%s/plimsoll/%s", own ? data : home, own ? "" : "/.local/share", name);
+    return n > 0 && (size_t)n < room;
+}
+
 int path_dir(const char *path, char *out, size_t room, struct error *e)
 {
     size_t n = strlen(path);

@@ -48,6 +48,9 @@ int file_glob(const char *pattern, struct names *out, struct error *e);
  * its nearest existing parent is. */
 int disk_free(const char *path, uint64_t *bytes, struct error *e);
 
+/* `name` among this user's own data: in $XDG_DATA_HOME/plimsoll or ~/.local/share/plimsoll, which
+ * need not be there yet. False: there is no such place, or no room. */
+bool data_path(const char *name, char *out, size_t room);
 /* The folder part of a path ("." when it has none), in a caller's buffer. */
 int path_dir(const char *path, char *out, size_t room, struct error *e);
 /* Writes all n bytes at the descriptor's position; 0, or -1 with errno. */

@@ -11,7 +11,7 @@ static const struct {
 } pipeline[] = {
     {"precision", pass_precision},         {"fuse", pass_fuse},             {"chunk", pass_chunk},
     {"differentiate", pass_differentiate}, {"join", pass_join},             {"residual", pass_residual},
-    {"accumulate", pass_accumulate},       {"recompute", pass_recompute},
+    {"bias_grad", pass_bias_grad},         {"accumulate", pass_accumulate}, {"recompute", pass_recompute},
     {"selective", pass_selective},         {"trim", pass_trim},             {"optimizer", pass_optimizer},
     {"loss_scale", pass_loss_scale},       {"fused step", pass_fused_step}, {"guard", pass_guard},
     {"offload", pass_offload},             {"handover", pass_handover},     {"inlay", pass_inlay},

@@ -20,7 +20,7 @@ _Static_assert(COUNT(act_names) == ACT_KINDS && (int)ACT_KINDS <= (int)OP_VARIAN
 int op_variant(enum op op, const union attr *attr)
 {
     switch (op) {
-    case OP_ACT: case OP_ACT_BWD: return attr->act.kind;
+    case OP_ACT: case OP_ACT_BWD: case OP_ACT_BWD_SUM: return attr->act.kind;
     case OP_MATMUL: case OP_BMM: return attr->matmul.ta + 2 * attr->matmul.tb;
     case OP_CONV: case OP_CONV_DX: case OP_CONV_DW: return attr->conv.groups > 1;
     case OP_ATTENTION: case OP_ATTENTION_BWD: return attr->attention.causal;
@@ -34,7 +34,7 @@ const char *op_variant_name(enum op op, int variant)
     int n = 1;
 #define NAMES(x) names = x, n = COUNT(x)
     switch (op) {
-    case OP_ACT: case OP_ACT_BWD: NAMES(act_names); break;
+    case OP_ACT: case OP_ACT_BWD: case OP_ACT_BWD_SUM: NAMES(act_names); break;
     case OP_MATMUL: case OP_BMM: NAMES(product_names); break;
     case OP_CONV: case OP_CONV_DX: case OP_CONV_DW: NAMES(conv_names); break;
     case OP_ATTENTION: case OP_ATTENTION_BWD: NAMES(attention_names); break;
@@ -96,6 +96,7 @@ double calibration_apply(const struct calibration *c, const struct query *q, enu
     struct cost cost = op_table[op].cost(q->in, q->out, q->attr);
     if (!curve && op == OP_LINEAR_ACT) curve = of_op(c, OP_LINEAR, 0, half);
     if (!curve && (op == OP_ADD_RMSNORM || op == OP_ADD_LAYERNORM)) curve = of_op(c, op == OP_ADD_RMSNORM ? OP_RMSNORM : OP_LAYERNORM, 0, half);
+    if (!curve && op == OP_ACT_BWD_SUM) curve = of_op(c, OP_ACT_BWD, q->attr->act.kind, half);
     if (!curve) curve = of_op(c, cost.flops > 20 * cost.bytes ? OP_LINEAR : OP_ADD, 0, half);
     if (ideal < IDEAL_LEAST) ideal = IDEAL_LEAST;
     return curve ? ideal * curve_factor(curve, ideal) : ideal;

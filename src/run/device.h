@@ -16,6 +16,7 @@ struct device {
     struct profile profile;
     char *arena[SPACE_COUNT];
     uint64_t bytes[SPACE_COUNT];
+    bool deterministic;    /* nothing is chosen by timing */
     char spill[512];       /* where the CPU's second space keeps its file */
     void *state;           /* the device's own */
 };

@@ -338,11 +338,8 @@ int profile_read(const char *path, struct profile *p, struct calibration *c, str
 /* `name` in the folder of profiles. */
 static bool find_place(const char *name, char *out, size_t room)
 {
-    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
-    bool own = data && data[0] == '/'; /* a relative one is to be ignored, the specification says */
-    if (!own && !(home && home[0])) return false;
-    int n = snprintf(out, room, "%s%s/plimsoll/%s.json", own ? data : home, own ? "" : "/.local/share", name);
-    return n > 0 && (size_t)n < room;
+    char file[160];
+    return snprintf(file, sizeof file, "%s.json", name) < (int)sizeof file && data_path(file, out, room);
 }
 
 bool profile_path(int threads, char *out, size_t room)

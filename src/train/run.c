@@ -335,6 +335,7 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     if ((rc = device_open(&r->device, planned.kind, planned.threads, e))) return rc;
     r->device.profile = planned;
     r->has_device = true;
+    r->device.deterministic = r->config->device_deterministic;
     snprintf(r->device.spill, sizeof r->device.spill, "%s", spill ? spill : "");
     if ((rc = device_allocate(&r->device, r->plan.placement.arena, e))) return rc;
     tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads);

@@ -1,0 +1,353 @@
+/*
+ * fastest.c: see fastest.h.
+ *
+ * The library sorts its proposals by what it expects of them, and the last of eight is often the
+ * fastest. They are timed where the operands of the run will lie, so that no byte is taken beyond the plan:
+ * the tape is recorded before anything is loaded, and the arena is still empty.
+ *
+ *     arena   [workspace][ a | b | c | bias ][ a | b | c | bias ][ ...      up to SETS, in turn, so that
+ *                                                                           a cache serves them as in a step
+ *
+ * Operands are random numbers: a card is faster on zeros. All proposals run a few times; the best of
+ * them run against the first in several rounds, one after the other in each, since a card's clock moves. One is taken whose median is
+ * MARGIN better than the first's, else the first.
+ *
+ * Invariants. A choice counts when it is in the file, so that the next run has the same bits: where it cannot
+ * be written, nothing is measured and the first is taken. What a proposal is known by are its
+ * attributes, not its rank. After the recording nothing is measured and nothing read, and the arena is
+ * zero as it was.
+ */
+#include "cuda/fastest.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/choices.h"
+
+enum { SETS = 3, ALIGN = 256, FINALISTS = 5, ROUNDS = 5, RUNS_MOST = 8, PROPOSALS_MOST = 64, BLOCK = 256 << 10 };
+static const double MATTERS = 1e10; /* operations: what takes 10 us on the fastest card cannot be timed one by one, and is no matter */
+static const double MARGIN = 0.015;
+static const double SPAN = 1;       /* ms that a proposal runs at a time, more or less */
+static const double PATIENCE = 120;  /* s, for another process that measures */
+
+struct fastest {
+    struct choices kept;
+    const char *card;
+    bool opened, reads;             /* at the first product that matters: looked for, and read, what is kept */
+    bool measures;                  /* between begin and end, as long as it can be kept */
+    char *arena;
+    uint64_t bytes, touched;        /* the first `touched` are not zero any more */
+    cudaStream_t stream;
+    cudaEvent_t from, to;
+};
+
+/* --- keys and identities ------------------------------------------------------------------ */
+
+bool fastest_matters(const struct product_shape *s)
+{
+    return 2.0 * (double)s->M * (double)s->N * (double)s->K * (double)s->batches >= MATTERS;
+}
+
+static int print_view(char *to, size_t room, char name, const struct view *v)
+{
+    return snprintf(to, room, " %c %s %lld %lld %lld %u", name, dtype_name(v->dtype), (long long)v->row, (long long)v->column,
+                    (long long)v->batch, v->align);
+}
+
+/* All that the library's list depends on. False: it has no room. */
+static bool print_key(char key[CHOICE_KEY], const struct product_shape *s, uint64_t workspace)
+{
+    char a[128], b[128], c[128];
+    print_view(a, sizeof a, 'a', &s->a);
+    print_view(b, sizeof b, 'b', &s->b);
+    print_view(c, sizeof c, 'c', &s->c);
+    int n = snprintf(key, CHOICE_KEY, "%lldx%lldx%lld n %lld%s%s%s%s work %llu", (long long)s->M, (long long)s->N, (long long)s->K,
+                     (long long)s->batches, a, b, c, s->bias ? " bias" : "", (unsigned long long)workspace);
+    return n > 0 && n < CHOICE_KEY;
+}
+
+/* The attributes have 4 bytes or 2. */
+static void identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUMBERS])
+{
+    static const struct { cublasLtMatmulAlgoConfigAttributes_t of; bool is_short; } want[CHOICE_NUMBERS] = {
+        {CUBLASLT_ALGO_CONFIG_ID, false}, {CUBLASLT_ALGO_CONFIG_TILE_ID, false}, {CUBLASLT_ALGO_CONFIG_STAGES_ID, false},
+        {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, false}, {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, false},
+        {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, false}, {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, false},
+        {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, true}, {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, true}};
+    for (int i = 0; i < CHOICE_NUMBERS; i++) {
+        uint16_t two = 0;
+        uint32_t four = 0;
+        size_t written = 0;
+        cublasStatus_t rc = want[i].is_short ? cublasLtMatmulAlgoConfigGetAttribute(a, want[i].of, &two, sizeof two, &written)
+                                             : cublasLtMatmulAlgoConfigGetAttribute(a, want[i].of, &four, sizeof four, &written);
+        number[i] = rc != CUBLAS_STATUS_SUCCESS ? 0 : want[i].is_short ? two : four;
+    }
+}
+
+/* The first proposal with such attributes; -1: there is none. */
+static int rank_of(const uint32_t number[CHOICE_NUMBERS], const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+    for (int i = 0; i < n; i++) {
+        uint32_t its[CHOICE_NUMBERS];
+        identify(&found[i].algo, its);
+        if (!memcmp(its, number, sizeof its)) return i;
+    }
+    return -1;
+}
+
+/* --- operands ------------------------------------------------------------------------------ */
+
+/* Where the operands lie: set k begins k `step` further on. */
+struct stage {
+    char *work, *a, *b, *c, *bias;
+    uint64_t step;
+    int sets;
+};
+
+static uint64_t bytes_of(const struct view *v, int64_t rows, int64_t columns, int64_t batches)
+{
+    const int64_t last = (rows - 1) * v->row + (columns - 1) * v->column + (batches - 1) * v->batch;
+    return align_up((uint64_t)(last + 1) * dtype_size(v->dtype), ALIGN);
+}
+
+/* False: the arena has no room for them side by side. */
+static bool lay_out(struct stage *g, const struct fastest *f, const struct product_shape *s, uint64_t workspace)
+{
+    const uint64_t work = align_up(workspace, ALIGN), a = bytes_of(&s->a, s->M, s->K, s->batches), b = bytes_of(&s->b, s->K, s->N, s->batches);
+    const uint64_t c = bytes_of(&s->c, s->M, s->N, s->batches), bias = s->bias ? align_up((uint64_t)s->N * dtype_size(s->bias_dtype), ALIGN) : 0;
+    g->step = a + b + c + bias;
+    if (work > f->bytes || g->step > f->bytes - work) return false;
+    g->sets = (int)min_u64(SETS, (f->bytes - work) / g->step);
+    g->work = f->arena;
+    g->a = g->work + work;
+    g->b = g->a + a;
+    g->c = g->b + b;
+    g->bias = g->c + c;
+    return true;
+}
+
+/* Numbers between 0.5 and 2 of either sign, in bf16; as f16 and f32 these bits are near that too. */
+static void make_block(uint16_t *x, size_t n)
+{
+    uint32_t r = 1;
+    for (size_t i = 0; i < n; i++) {
+        r = r * 1664525u + 1013904223u;
+        x[i] = (uint16_t)((r >> 16 & 0x80ff) | 0x3f00);
+    }
+}
+
+/* A block from the host, and twice as much with every copy. */
+static int fill(struct fastest *f, const struct stage *g, struct error *e)
+{
+    const uint64_t bytes = g->step * (uint64_t)g->sets;
+    uint64_t done = min_u64(bytes, BLOCK);
+    uint16_t *block = mem_alloc(BLOCK);
+    make_block(block, BLOCK / sizeof *block);
+    f->touched = (uint64_t)(g->a - f->arena) + bytes > f->touched ? (uint64_t)(g->a - f->arena) + bytes : f->touched;
+    cudaError_t rc = cudaMemcpyAsync(g->a, block, done, cudaMemcpyHostToDevice, f->stream);
+    for (uint64_t more; rc == cudaSuccess && done < bytes; done += more) {
+        more = min_u64(done, bytes - done);
+        rc = cudaMemcpyAsync(g->a + done, g->a, more, cudaMemcpyDeviceToDevice, f->stream);
+    }
+    if (rc == cudaSuccess) rc = cudaStreamSynchronize(f->stream);
+    mem_free(block);
+    return rc == cudaSuccess ? PL_OK : cuda_failed(e, rc, "filling operands to time products");
+}
+
+/* --- timing ------------------------------------------------------------------------------------ */
+
+/* A product and its proposals while they are timed. */
+struct contest {
+    struct product *p;
+    const cublasLtMatmulHeuristicResult_t *found;
+    int n, runs;
+    uint64_t workspace;
+    struct stage stage;
+    double ms[PROPOSALS_MOST];      /* by proposal; infinite: it does not run */
+};
+
+/* Milliseconds of a launch of proposal k, on the average of so many. One that the library refuses after
+ * all is out of the contest; what the card itself says is an error. */
+static int time_runs(struct fastest *f, struct contest *t, int k, int runs, double *ms, struct error *e)
+{
+    struct error refused = {0};
+    float took = 0;
+    *ms = INFINITY;
+    t->p->algorithm = t->found[k].algo;
+    TRY_CUDA(cudaEventRecord(f->from, f->stream));
+    for (int i = 0; i < runs; i++) {
+        const uint64_t on = (uint64_t)(i % t->stage.sets) * t->stage.step;
+        const struct product_at at = {t->stage.c + on, t->stage.a + on, t->stage.b + on, t->stage.bias + on, false};
+        if (product_run(t->p, &at, t->stage.work, t->workspace, f->stream, &refused)) break;
+    }
+    TRY_CUDA(cudaEventRecord(f->to, f->stream));
+    TRY_CUDA(cudaEventSynchronize(f->to));
+    TRY_CUDA(cudaEventElapsedTime(&took, f->from, f->to));
+    if (!refused.code) *ms = (double)took / runs;
+    return PL_OK;
+}
+
+/* Each once, which loads its kernels, and then a few times. */
+static int run_all(struct fastest *f, struct contest *t, struct error *e)
+{
+    double ms;
+    for (int k = 0; k < t->n; k++) TRY(time_runs(f, t, k, 1, &ms, e));
+    TRY(time_runs(f, t, 0, 2, &ms, e));
+    t->runs = ms < SPAN / RUNS_MOST ? RUNS_MOST : ms < SPAN ? (int)(SPAN / ms + 0.5) : 1;
+    for (int k = 0; k < t->n; k++) TRY(time_runs(f, t, k, t->runs, &t->ms[k], e));
+    return PL_OK;
+}
+
+/* The first proposal, and the best of the others. */
+static int find_finalists(const struct contest *t, int finalist[FINALISTS])
+{
+    int m = 1;
+    finalist[0] = 0;
+    while (m < FINALISTS) {
+        int best = -1;
+        for (int k = 1; k < t->n; k++) {
+            bool in = !isfinite(t->ms[k]);
+            for (int i = 1; i < m; i++) in |= finalist[i] == k;
+            if (!in && (best < 0 || t->ms[k] < t->ms[best])) best = k;
+        }
+        if (best < 0) break;
+        finalist[m++] = best;
+    }
+    return m;
+}
+
+static int by_value(const void *x, const void *y)
+{
+    const double a = *(const double *)x, b = *(const double *)y;
+    return a < b ? -1 : a > b;
+}
+
+/* *taken becomes the rank of the fastest, or 0. */
+static int run_finals(struct fastest *f, struct contest *t, int *taken, struct error *e)
+{
+    double ms[FINALISTS][ROUNDS];
+    int finalist[FINALISTS], m = find_finalists(t, finalist), best = 0;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < m; i++) TRY(time_runs(f, t, finalist[i], t->runs, &ms[i][round], e));
+    for (int i = 0; i < m; i++) {
+        qsort(ms[i], ROUNDS, sizeof ms[i][0], by_value);
+        t->ms[finalist[i]] = ms[i][ROUNDS / 2];
+        if (t->ms[finalist[i]] < t->ms[finalist[best]]) best = i;
+    }
+    *taken = t->ms[finalist[best]] < (1 - MARGIN) * t->ms[0] ? finalist[best] : 0;
+    return PL_OK;
+}
+
+static int measure(struct fastest *f, struct contest *t, const char *key, struct choice *x, struct error *e)
+{
+    int taken = 0;
+    memset(x, 0, sizeof *x);
+    snprintf(x->key, sizeof x->key, "%s", key);
+    TRY(fill(f, &t->stage, e));
+    TRY(run_all(f, t, e));
+    if (!isfinite(t->ms[0])) return PL_OK; /* the run will say why */
+    TRY(run_finals(f, t, &taken, e));
+    identify(&t->found[taken].algo, x->number);
+    x->first = t->ms[0];
+    x->taken = t->ms[taken];
+    return PL_OK;
+}
+
+/* --- choosing ------------------------------------------------------------------------------------- */
+
+/* From here to the end of the recording the first proposals are taken. */
+static void give_up(struct fastest *f, const struct error *why)
+{
+    f->measures = false;
+    log_warn("cuBLASLt's algorithms are not chosen by timing, its first proposals are taken: %s", why->text);
+}
+
+static void read_kept(struct fastest *f)
+{
+    struct error why = {0};
+    f->opened = true;
+    if (!choices_place(f->card, cublasLtGetVersion(), f->kept.path, sizeof f->kept.path))
+        error_set(&why, PL_FAIL, "neither XDG_DATA_HOME nor HOME says where to keep them");
+    else if (!choices_read(&f->kept, &why)) f->reads = true;
+    if (why.code) give_up(f, &why);
+}
+
+/* Where it is missing and may be measured, it is: by us, or by the process that we waited for. NULL: it is not kept. */
+static int look_up(struct fastest *f, struct contest *t, const char *key, const struct choice **kept, struct error *e)
+{
+    struct error why = {0};
+    struct choice x;
+    if (!f->opened) read_kept(f);
+    *kept = f->reads ? choices_find(&f->kept, key) : NULL;
+    if ((*kept && rank_of((*kept)->number, t->found, t->n) >= 0) || !f->measures || !lay_out(&t->stage, f, &t->p->shape, t->workspace)) return PL_OK;
+    if (f->kept.lock < 0) {
+        if (choices_lock(&f->kept, PATIENCE, &why)) return give_up(f, &why), PL_OK;
+        *kept = choices_find(&f->kept, key);
+        if (*kept && rank_of((*kept)->number, t->found, t->n) >= 0) return PL_OK;
+    }
+    *kept = NULL;
+    TRY(measure(f, t, key, &x, e));
+    if (!x.taken) return PL_OK;
+    if (choices_add(&f->kept, &x, &why)) give_up(f, &why);
+    else *kept = choices_find(&f->kept, key);
+    return PL_OK;
+}
+
+int fastest_of(struct product *p, const struct cuda_state *s, const cublasLtMatmulHeuristicResult_t *found, int n, uint64_t workspace,
+               struct error *e)
+{
+    char key[CHOICE_KEY];
+    const struct choice *kept = NULL;
+    struct contest t = {.p = p, .found = found, .n = n, .workspace = workspace};
+    CHECK(n >= 1 && n <= PROPOSALS_MOST, "%d proposals", n);
+    if (s->fastest && n > 1 && print_key(key, &p->shape, workspace)) TRY(look_up(s->fastest, &t, key, &kept, e));
+    const int rank = kept ? rank_of(kept->number, found, n) : 0;
+    p->algorithm = found[rank < 0 ? 0 : rank].algo;
+    return PL_OK;
+}
+
+/* --- recording -------------------------------------------------------------------------------------- */
+
+int fastest_begin(struct cuda_state *s, char *arena, uint64_t bytes, struct error *e)
+{
+    CHECK(!s->fastest, "the arena is not fresh");
+    struct fastest *f = s->fastest = mem_alloc(sizeof *f);
+    f->kept.lock = -1;
+    f->card = s->card;
+    f->arena = arena;
+    f->bytes = bytes;
+    f->stream = s->lane[LANE_COMPUTE];
+    TRY_CUDA(cudaEventCreate(&f->from));
+    TRY_CUDA(cudaEventCreate(&f->to));
+    f->measures = true;
+    return PL_OK;
+}
+
+int fastest_end(struct cuda_state *s, struct error *e)
+{
+    struct fastest *f = s->fastest;
+    if (!f) return PL_OK;
+    f->measures = false;
+    choices_unlock(&f->kept);
+    if (f->from) cudaEventDestroy(f->from);
+    if (f->to) cudaEventDestroy(f->to);
+    f->from = f->to = NULL;
+    const uint64_t touched = f->touched;
+    f->touched = 0;
+    if (!touched) return PL_OK;
+    TRY_CUDA(cudaMemsetAsync(f->arena, 0, touched, f->stream));
+    TRY_CUDA(cudaStreamSynchronize(f->stream));
+    return PL_OK;
+}
+
+void fastest_free(struct cuda_state *s)
+{
+    struct error ignored = {0};
+    if (!s->fastest) return;
+    fastest_end(s, &ignored);
+    choices_free(&s->fastest->kept);
+    mem_free(s->fastest);
+    s->fastest = NULL;
+}

@@ -1,0 +1,99 @@
+/*
+ * test_bias_grad.c: on a card the gradient of a bias before an activation is made by the activation's gradient, and is
+ * the same sum; where there is no activation, no bias, or no card, or the sum is added to another one, it stays.
+ */
+#include "optest.h"
+
+#include "passes/passes.h"
+
+enum { ROWS = 12, DEEP = 5, WIDE = 7 };
+
+/* y = f(x w^T + b), the loss is the sum of its squares. */
+struct layer {
+    const char *what;
+    bool act, bias, twice, card; /* twice: the same weights and bias for two inputs */
+    int accumulation;
+    int joined;
+};
+
+static const struct layer all[] = {
+    {"a layer", true, true, false, true, 1, 1},
+    {"micro-batches", true, true, false, true, 3, 1},
+    {"two inputs, one bias", true, true, true, true, 1, 1}, /* the second sum is added to the first one */
+    {"no activation", false, true, false, true, 1, 0},
+    {"no bias", true, false, false, true, 1, 0},
+    {"a processor", true, true, false, false, 1, 0},
+};
+
+static id param(struct graph *g, const char *name, int rank, int64_t a, int64_t b)
+{
+    return graph_param(g, name, DT_F32, rank, (int64_t[]){a, b}, (struct init){INIT_NORMAL, 0.5});
+}
+
+static int count(const struct graph *g, enum op op)
+{
+    int n = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op == op;
+    return n;
+}
+
+static void build(struct rig *r, const struct layer *l, bool join)
+{
+    struct graph *g = &r->graph;
+    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .host_staging = l->card};
+    memset(r, 0, sizeof *r);
+    graph_init(g);
+    g->at.program = PROGRAM_STEP;
+    id w = param(g, "w", 2, WIDE, DEEP), b = l->bias ? param(g, "b", 1, WIDE, 0) : 0, loss = 0;
+    for (int i = 0; i <= l->twice; i++) {
+        id y = op_linear(g, param(g, i ? "x1" : "x0", 2, ROWS, DEEP), w, b);
+        if (l->act) y = op_act(g, y, ACT_GELU);
+        y = op_sum(g, op_mul(g, y, y));
+        loss = loss ? op_add(g, loss, y) : y;
+    }
+    graph_output(g, "loss", loss);
+    pass_differentiate(g, &s);
+    graph_verify(g, "differentiate");
+    if (join) pass_bias_grad(g, &s);
+    graph_verify(g, "bias_grad");
+    if (join && count(g, OP_ACT_BWD_SUM) != l->joined) fail_msg("%s: %d sums are joined, expected %d", l->what, count(g, OP_ACT_BWD_SUM), l->joined);
+    pass_accumulate(g, &s);
+    graph_verify(g, "accumulate");
+    pass_reuse(g, &s);
+    graph_verify(g, "reuse");
+    rig_open(r, DEVICE_CPU);
+    rig_run(r);
+}
+
+/* In f32 the sums differ by their order alone. */
+static void same_gradients(const struct rig *a, const struct rig *b, const char *what)
+{
+    for (uint32_t i = 0; i < a->graph.params.n; i++) {
+        const id d = a->graph.params.at[i].grad, e = b->graph.params.at[i].grad;
+        double *x = rig_read(a, d), *y = rig_read(b, e);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&a->graph, d)); k++)
+            if (!(fabs(x[k] - y[k]) <= 1e-5 * (1 + fabs(x[k])))) fail_msg("%s: parameter %u [%d] is %g, the two ops say %g", what, i, (int)k, y[k], x[k]);
+        mem_free(x);
+        mem_free(y);
+    }
+}
+
+static void test_layers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(all); i++) {
+        struct rig a, b;
+        build(&a, &all[i], false);
+        build(&b, &all[i], true);
+        same_gradients(&a, &b, all[i].what);
+        rig_close(&a);
+        rig_close(&b);
+    }
+}
+
+int main(void)
+{
+    seed_begin();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
