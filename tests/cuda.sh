@@ -8,7 +8,7 @@
 #   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; alone on the card
 #   ops      every op and the seam against the reference kernels
 #   golden   every family against PyTorch in f32, bf16 and f16
-#   matrix   every technique: the runs that the CPU is tested with (run_curves, run_offload, run_optim, run_precision, run_equal),
+#   matrix   every technique: the runs that the CPU is tested with (run_curves, run_offload, run_optim, run_precision, run_equal, run_late),
 #            each model and part in a process of its own: opening the card takes most of their time
 #   plans    plans for this card are those that were stored without it
 #
@@ -111,6 +111,7 @@ part_matrix() {
     start run_precision-runs env SECTIONS=runs bash tests/run_precision.sh
     start run_optim bash tests/run_optim.sh
     start run_equal bash tests/run_equal.sh
+    start run_late bash tests/run_late.sh
 }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 

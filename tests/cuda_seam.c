@@ -850,6 +850,62 @@ static void test_ahead(bool run)
     graph_free(&g);
 }
 
+/* --- steps without waiting --------------------------------------------------------------------
+ *
+ *     host   send 0, run, send back, mark   the same with 1   await 0, send 2 ...
+ *
+ * Two rounds are under way, each with its own half of the pinned buffer: what comes back is the round's own. */
+
+enum { LATE_ROUNDS = 50 };
+
+static bool ask_round(const char *name, struct side *s, id x, id y, float *in, float *out, int mark)
+{
+    const struct device_ops *ops = s->device.ops;
+    const uint64_t bytes = AHEAD * sizeof *in;
+    struct error e = {0};
+    return report_call(name, "send", ops->send(&s->device, tape_address(&s->tape, x), in, bytes, &e), &e) && side_run(s, PROGRAM_STEP, name) &&
+           report_call(name, "send back", ops->send(&s->device, out, tape_address(&s->tape, y), bytes, &e), &e) &&
+           report_call(name, "mark", ops->mark(&s->device, mark, &e), &e);
+}
+
+static void run_late(const char *name, struct side *s, id x, id y, float *host)
+{
+    struct error e = {0};
+    int wrong = -1, of = 0;
+    for (int round = 0; round < LATE_ROUNDS + DEVICE_MARKS && wrong < 0; round++) {
+        const int mark = round % DEVICE_MARKS;
+        float *in = host + (size_t)mark * 2 * AHEAD, *out = in + AHEAD;
+        if (round >= DEVICE_MARKS) {
+            of = round - DEVICE_MARKS;
+            if (!report_call(name, "await", s->device.ops->await(&s->device, mark, &e), &e)) return;
+            for (int i = 0; i < AHEAD && wrong < 0; i++)
+                if (out[i] != 2 * (float)(3 * of + i % 7)) wrong = i;
+        }
+        if (round >= LATE_ROUNDS) continue;
+        fill_with(in, 3 * round);
+        if (!ask_round(name, s, x, y, in, out, mark)) return;
+    }
+    report(name, "each its own", wrong < 0, wrong < 0 ? "" : "an element is another round's");
+}
+
+static void test_late(bool run)
+{
+    const char *name = "steps without waiting";
+    struct graph g;
+    struct side s = {0};
+    struct error e = {0};
+    graph_init(&g);
+    id x = graph_input(&g, "x", DT_F32, 1, (int64_t[]){AHEAD}), y = op_add(&g, x, x);
+    graph_output(&g, "y", y);
+    id host = graph_storage(&g, "tickets", KIND_STAGING, SPACE_HOST, (uint64_t)DEVICE_MARKS * 2 * AHEAD * sizeof(float));
+    if (!report_call(name, "build", graph_error(&g, &e), &e)) return;
+    check_planned(name, &g);
+    if (!run) report_skip(name, "no card");
+    else if (side_open(&s, &g, subject, name)) run_late(name, &s, x, y, (float *)(void *)(s.device.arena[SPACE_HOST] + s.plan.placement.offset[host]));
+    side_close(&s);
+    graph_free(&g);
+}
+
 /* --- all ------------------------------------------------------------------------------------ */
 
 static const struct block_case blocks[] = {
@@ -904,6 +960,7 @@ int main(int argc, char **argv)
     test_many("many, bf16 moments", DT_F32, DT_BF16, DT_F32, run);
     test_many("many bf16", DT_BF16, DT_BF16, DT_BF16, run);
     test_ahead(run);
+    test_late(run);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : 0;
 }

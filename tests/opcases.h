@@ -554,6 +554,17 @@ static id build_scaler(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_SCALER = {build_scaler, .no_gradient = true, PLANE_SHAPES};
 
+/* The sum is finite: the step is as it was. */
+static id build_guard(struct scene *s, const int64_t *n)
+{
+    id sum = sum_of_squares(s, param(s, "x", DIM(n[0], n[1])));
+    id step = out_of(s, graph_emit(&s->g, OP_GUARD, NULL, (id[]){sum, graph_step(&s->g)}, 2), 0);
+    s->length = (double)(n[0] * n[1]);
+    watch_all(s, graph_emit(&s->g, OP_CLIP, NULL, (id[]){sum, step}, 2));
+    return 0;
+}
+static const struct opcase case_GUARD = {build_guard, .no_gradient = true, PLANE_SHAPES};
+
 #include "ops_acts.inc"
 #include "ops_masks.inc"
 #include "ops_prompts.inc"

@@ -1,7 +1,8 @@
 /*
- * test_scaler.c: the two kernels that precision adds to the update.
+ * test_scaler.c: the kernels that ask whether an update may be, and rounding.
  *
  *   SCALER               follows torch.amp.GradScaler, step by step (golden/scaler.txt)
+ *   GUARD                remembers the first number that is not finite
  *   rounding at random   without bias, to a neighbour, the same for any threads and tiles
  */
 #include "trial.h"
@@ -11,14 +12,15 @@
 
 /* --- the loss scale ------------------------------------------------------------------- */
 
-static void run_scaler(struct step_block *b, double sum, const float *loss)
+static void run_question(enum op op, const char *kernel, struct step_block *b, double sum, const float *loss)
 {
     struct launch l = {.nin = loss ? 3 : 2, .nout = 1, .threads = 1};
     l.in[0] = (struct operand){.data = &sum, .dtype = DT_F64};
     l.in[1] = l.out[0] = (struct operand){.data = b, .dtype = DT_U8, .rank = 1, .dim = {sizeof *b}, .stride = {1}};
     if (loss) l.in[2] = (struct operand){.data = (void *)loss, .dtype = DT_F32};
-    cpu_kernel_named(OP_SCALER, "cpu_scaler")->run(&l);
+    cpu_kernel_named(op, kernel)->run(&l);
 }
+static void run_scaler(struct step_block *b, double sum, const float *loss) { run_question(OP_SCALER, "cpu_scaler", b, sum, loss); }
 
 /* The host's part: each step begins with what the last one left. */
 static void check_run(FILE *f, int window, float scale, int steps)
@@ -30,7 +32,6 @@ static void check_run(FILE *f, int window, float scale, int steps)
         float want;
         assert_int_equal(fscanf(f, "%d %f %d %d", &found, &want, &good, &moved), 4);
         b.loss_scale = b.next_scale;
-        b.adam_t++;
         run_scaler(&b, found ? bad[i % 2] : 4, NULL);
         if (b.next_scale != want || b.good_steps != good || b.found_inf == moved || b.adam_t != done + moved)
             fail_msg("window %d, step %d: scale %g, %d good steps, found_inf %d, t %d; expected %g, %d, %d, %d", window, i + 1, b.next_scale,
@@ -55,9 +56,31 @@ static void test_scaler_loss(void **state)
     (void)state;
     struct step_block b = {.loss_scale = 8, .adam_t = 5, .scale_window = 2};
     run_scaler(&b, 1, &(float){NAN});
-    assert_true(b.found_inf && b.next_scale == 4 && b.adam_t == 4);
+    assert_true(b.found_inf && b.next_scale == 4 && b.adam_t == 5);
     run_scaler(&b, 1, &(float){1});
-    assert_true(!b.found_inf && b.next_scale == 8 && b.good_steps == 1);
+    assert_true(!b.found_inf && b.next_scale == 8 && b.good_steps == 1 && b.adam_t == 6);
+}
+
+/* What it once found stays, and nothing else changes. */
+static void test_guard(void **state)
+{
+    (void)state;
+    const struct step_block before = {.learning_rate = 1, .loss_scale = 1, .step = 9, .adam_t = 7, .good_steps = 3, .next_scale = 2};
+    static const struct {
+        double sum;
+        float loss;
+        int found;
+    } rows[] = {{4, 1, 0}, {INFINITY, 1, 1}, {4, 1, 1}, {4, NAN, 1}};
+    struct step_block b = before;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct step_block want = before;
+        want.found_inf = rows[i].found;
+        run_question(OP_GUARD, "cpu_guard", &b, rows[i].sum, &rows[i].loss);
+        assert_memory_equal(&b, &want, sizeof b);
+    }
+    b = before;
+    run_question(OP_GUARD, "cpu_guard", &b, 1, &(float){-INFINITY});
+    assert_int_equal(b.found_inf, 1);
 }
 
 /* --- rounding at random ------------------------------------------------------------------ */
@@ -141,7 +164,8 @@ static void test_update(void **state)
 int main(void)
 {
     seed_begin();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scaler), cmocka_unit_test(test_scaler_loss), cmocka_unit_test(test_rounding),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scaler), cmocka_unit_test(test_scaler_loss), cmocka_unit_test(test_guard),
+                                       cmocka_unit_test(test_rounding),
                                        cmocka_unit_test(test_update)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,6 +139,19 @@ static int cpu_copy(struct device *d, void *to, const void *from, uint64_t bytes
     return PL_OK;
 }
 
+/* Everything that was asked for is done. */
+static int cpu_settle(struct device *d, struct error *e)
+{
+    (void)d, (void)e;
+    return PL_OK;
+}
+
+static int cpu_mark(struct device *d, int number, struct error *e)
+{
+    (void)d, (void)number, (void)e;
+    return PL_OK;
+}
+
 static void release_launches(struct tape *t)
 {
     for (int p = 0; p < PROGRAM_COUNT; p++)
@@ -161,5 +174,6 @@ static void cpu_close(struct device *d, struct tape *t)
     mem_free(m);
 }
 
-const struct device_ops cpu_device = {"cpu", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_copy, cpu_close};
+const struct device_ops cpu_device = {"cpu", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_copy, cpu_close,
+                                      .write_later = cpu_copy, .settle = cpu_settle, .send = cpu_copy, .mark = cpu_mark, .await = cpu_mark};
 const struct device_ops ref_device = {"ref", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_copy, cpu_close};

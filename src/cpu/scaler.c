@@ -1,11 +1,13 @@
 /*
  * scaler.c: SCALER: what becomes of the loss scale after a step, as torch.amp.GradScaler.
  *
- *     gradients finite   good_steps + 1; after scale_window of them the scale doubles
+ *     gradients finite   Adam's t + 1, good_steps + 1; after scale_window of them the scale doubles
  *     inf or NaN         the update is predicated off (found_inf), the scale halves
  *
  * A scale that would leave f32 stays. A few scalars: there is one version, which is the
  * reference's too; tests/golden/scaler.txt has the other opinion.
+ *
+ * GUARD, of other precisions, only sets found_inf, and what it once found stays (passes/guard.c).
  */
 #include <math.h>
 
@@ -32,10 +34,12 @@ static void scaler_run(const struct launch *l)
     step->found_inf = !all_finite(l);
     step->next_scale = step->loss_scale;
     if (step->found_inf) {
-        step->adam_t--;
         step->next_scale = step->loss_scale * 0.5f;
         step->good_steps = 0;
-    } else if (++step->good_steps == step->scale_window) {
+        return;
+    }
+    step->adam_t++;
+    if (++step->good_steps == step->scale_window) {
         if (isfinite(step->loss_scale * 2)) step->next_scale = step->loss_scale * 2;
         step->good_steps = 0;
     }
@@ -44,3 +48,16 @@ static void ref_scaler(const struct launch *l) { scaler_run(l); }
 
 CPU_KERNEL(SCALER, scaler);
 REF_KERNEL(SCALER, scaler);
+
+static bool guard_match(const struct query *q) { return scaler_match(q); }
+
+static void guard_run(const struct launch *l)
+{
+    CHECK(l->in[1].data == l->out[0].data, "the step is updated in place");
+    struct step_block *step = l->out[0].data;
+    if (!all_finite(l)) step->found_inf = 1;
+}
+static void ref_guard(const struct launch *l) { guard_run(l); }
+
+CPU_KERNEL(GUARD, guard);
+REF_KERNEL(GUARD, guard);

@@ -6,7 +6,7 @@
  *     lanes          one stream each; programs are launched on the compute lane
  *
  * Invariant: everything the host asks for goes through the compute lane in order, but for the next
- * batch, so a read sees what every earlier run and write did. Only read, write and settle wait.
+ * batch, so a read sees what every earlier run and write did. Only read, write, settle and await wait.
  * No managed memory, and nothing is taken from the card after recording.
  */
 #include <stdio.h>
@@ -108,6 +108,7 @@ static int make_lanes(struct cuda_state *s, struct error *e)
     TRY_CUDA(cudaStreamCreateWithFlags(&s->ahead, cudaStreamNonBlocking));
     TRY_CUDA(cudaEventCreateWithFlags(&s->asked, cudaEventDisableTiming));
     TRY_CUDA(cudaEventCreateWithFlags(&s->arrived, cudaEventDisableTiming));
+    for (int i = 0; i < DEVICE_MARKS; i++) TRY_CUDA(cudaEventCreateWithFlags(&s->marks[i], cudaEventDisableTiming));
     TRY_BLAS(cublasLtCreate(&s->blas));
     return PL_OK;
 }
@@ -123,6 +124,8 @@ static void free_state(struct device *d)
     if (s->ahead) cudaStreamDestroy(s->ahead);
     if (s->asked) cudaEventDestroy(s->asked);
     if (s->arrived) cudaEventDestroy(s->arrived);
+    for (int i = 0; i < DEVICE_MARKS; i++)
+        if (s->marks[i]) cudaEventDestroy(s->marks[i]);
     mem_free(s);
     d->state = NULL;
 }
@@ -198,7 +201,7 @@ static int cuda_write(struct device *d, void *to, const void *from, uint64_t byt
  *     compute   [ step n ]o asked [update n]    o wait for arrived  [ step n+1 ]
  *     ahead               [copy][copy]..........o
  *
- * The first copy follows everything that was launched before it, the rest follow the first. A read
+ * The first copy follows the last program that reads a batch (cuda_run), the rest follow the first. A read
  * does not wait for them, and no update reads the batch. */
 
 static int cuda_write_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
@@ -206,7 +209,6 @@ static int cuda_write_later(struct device *d, void *to, const void *from, uint64
     struct cuda_state *s = d->state;
     s->written = true;
     if (!s->coming) {
-        TRY_CUDA(cudaEventRecord(s->asked, s->lane[LANE_COMPUTE]));
         TRY_CUDA(cudaStreamWaitEvent(s->ahead, s->asked, 0));
         s->coming = true;
     }
@@ -227,6 +229,32 @@ static int cuda_settle(struct device *d, struct error *e)
 {
     const struct cuda_state *s = d->state;
     TRY_CUDA(cudaStreamSynchronize(s->ahead));
+    return PL_OK;
+}
+
+/* --- steps without waiting --------------------------------------------------------------
+ *
+ * The second space is pinned, so a copy to or from it returns when it is in the queue. */
+
+static int cuda_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    struct cuda_state *s = d->state;
+    s->written = true;
+    TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->lane[LANE_COMPUTE]));
+    return PL_OK;
+}
+
+static int cuda_mark(struct device *d, int number, struct error *e)
+{
+    const struct cuda_state *s = d->state;
+    TRY_CUDA(cudaEventRecord(s->marks[number], s->lane[LANE_COMPUTE]));
+    return PL_OK;
+}
+
+static int cuda_await(struct device *d, int number, struct error *e)
+{
+    const struct cuda_state *s = d->state;
+    TRY_CUDA(cudaEventSynchronize(s->marks[number]));
     return PL_OK;
 }
 
@@ -264,6 +292,7 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
     *total = all;
 }
 
-static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle};
+static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle,
+                                      cuda_send, cuda_mark, cuda_await};
 
 const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look, describe_card, hopper_switch_off};

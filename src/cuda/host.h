@@ -22,8 +22,9 @@ struct cuda_state {
     char card[256];
     cudaStream_t lane[LANE_COUNT];
     cudaStream_t ahead;                 /* the next batch's lane */
-    cudaEvent_t asked, arrived;         /* behind what was asked for before it came; behind it */
+    cudaEvent_t asked, arrived;         /* behind the last program that reads a batch; behind the next one */
     bool coming;                        /* copies that no program waits for yet */
+    cudaEvent_t marks[DEVICE_MARKS];
     cublasLtHandle_t blas;
     bool written;                       /* the arena may hold something: no place to try things any more */
     struct fastest *fastest;            /* what was chosen by timing (fastest.h); NULL: nothing is */

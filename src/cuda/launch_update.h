@@ -38,6 +38,7 @@ struct sum_batch {
 cudaError_t cuda_sumsq(struct sum_batch b, cudaStream_t stream);
 cudaError_t cuda_clip(float *out, const double *sum, const struct step_block *step, cudaStream_t stream);
 cudaError_t cuda_scaler(struct step_block *step, const double *sum, struct typed loss, cudaStream_t stream);
+cudaError_t cuda_guard(struct step_block *step, const double *sum, struct typed loss, cudaStream_t stream);
 
 /* Weights that ADAMW updates by one launch. They share the types, the step, the clip and what the
  * attributes say but for the rate, the decay and the key. As many as a launch's 4 KB of parameters hold. */

@@ -1,5 +1,5 @@
 /*
- * optimizer.cu: SUMSQ, CLIP, SCALER, ADAMW and SGD.
+ * optimizer.cu: SUMSQ, CLIP, SCALER, GUARD, ADAMW and SGD.
  *
  *     ADAMW, as torch.optim.AdamW             SGD, as torch.optim.SGD
  *     p -= lr wd p                            d = g + wd p
@@ -135,10 +135,12 @@ static __global__ void scaler_kernel(step_block *step, const double *sum, typed 
     step->found_inf = !finite;
     step->next_scale = step->loss_scale;
     if (!finite) {
-        step->adam_t--;
         step->next_scale = step->loss_scale * 0.5f;
         step->good_steps = 0;
-    } else if (++step->good_steps == step->scale_window) {
+        return;
+    }
+    step->adam_t++;
+    if (++step->good_steps == step->scale_window) {
         if (isfinite(step->loss_scale * 2)) step->next_scale = step->loss_scale * 2;
         step->good_steps = 0;
     }
@@ -147,6 +149,17 @@ static __global__ void scaler_kernel(step_block *step, const double *sum, typed 
 extern "C" cudaError_t cuda_scaler(step_block *step, const double *sum, typed loss, cudaStream_t stream)
 {
     scaler_kernel<<<1, 1, 0, stream>>>(step, sum, loss);
+    return cudaGetLastError();
+}
+
+static __global__ void guard_kernel(step_block *step, const double *sum, typed loss)
+{
+    if (!isfinite(*sum) || (loss.data && !isfinite(element(loss, 0)))) step->found_inf = 1;
+}
+
+extern "C" cudaError_t cuda_guard(step_block *step, const double *sum, typed loss, cudaStream_t stream)
+{
+    guard_kernel<<<1, 1, 0, stream>>>(step, sum, loss);
     return cudaGetLastError();
 }
 

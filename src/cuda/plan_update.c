@@ -61,6 +61,7 @@ const struct kernel cuda_plan_update[] = {
     {OP_SUMSQ, "cuda_sumsq", match_sumsq, work_sumsq, NULL},
     {OP_CLIP, "cuda_clip", match_clip, NULL, NULL},
     {OP_SCALER, "cuda_scaler", match_scaler, NULL, NULL},
+    {OP_GUARD, "cuda_guard", match_scaler, NULL, NULL},
     {OP_ADAMW, "cuda_adamw", match_adamw, NULL, NULL},
     {OP_ADAMW_8BIT, "cuda_adamw_8bit", match_adamw_8bit, NULL, NULL},
     {OP_SGD, "cuda_sgd", match_sgd, NULL, NULL},

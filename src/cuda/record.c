@@ -354,14 +354,8 @@ static void check_asked(const struct tape *t, enum program p)
     }
 }
 
-/* Enqueues and returns: reading is what waits. */
-int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
+static int replay(struct cuda_state *s, const struct tape *t, enum program p, struct error *e)
 {
-    struct cuda_state *s = d->state;
-    check_asked(t, p);
-    s->written = true;
-    if (p != PROGRAM_UPDATE) TRY(cuda_join_ahead(s, e));
-    if (t->nodes || t->timing || t->observe) return cuda_run_nodes(s, t, p, e);
     const struct recording *r = t->device_state;
     for (uint32_t k = 0; k < r->pieces[p].n; k++) {
         const struct piece *x = &r->pieces[p].at[k];
@@ -369,5 +363,19 @@ int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
         TRY_CUDA(cudaGraphLaunch(x->graph, s->lane[LANE_COMPUTE]));
         s->launches++;
     }
+    return PL_OK;
+}
+
+/* Enqueues and returns: reading is what waits. The next batch may come behind a program that reads one. */
+int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
+{
+    struct cuda_state *s = d->state;
+    const bool reads = p != PROGRAM_UPDATE;
+    check_asked(t, p);
+    s->written = true;
+    if (reads) TRY(cuda_join_ahead(s, e));
+    if (t->nodes || t->timing || t->observe) TRY(cuda_run_nodes(s, t, p, e));
+    else TRY(replay(s, t, p, e));
+    if (reads) TRY_CUDA(cudaEventRecord(s->asked, s->lane[LANE_COMPUTE]));
     return PL_OK;
 }

@@ -44,6 +44,13 @@ static int launch_scaler(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
+static int launch_guard(const struct launch *l, struct error *e)
+{
+    CHECK(l->in[1].data == l->out[0].data, "the step is updated in place");
+    TRY_CUDA(cuda_guard(l->out[0].data, l->in[0].data, typed_in(l, 2), l->stream));
+    return PL_OK;
+}
+
 /* --- optimizers --------------------------------------------------------------------------- */
 
 /* `step`, `clip` and `w`: where they stand among the inputs. */
@@ -134,6 +141,7 @@ const struct cuda_kernel cuda_run_update[] = {
     {"cuda_sumsq", .batch = batch_sumsq, .chains = true},
     {"cuda_clip", NULL, launch_clip, NULL},
     {"cuda_scaler", NULL, launch_scaler, NULL},
+    {"cuda_guard", NULL, launch_guard, NULL},
     {"cuda_adamw", .batch = batch_adamw},
     {"cuda_adamw_8bit", prepare_adamw_8bit, launch_adamw_8bit, NULL},
     {"cuda_sgd", NULL, launch_sgd, NULL},

@@ -38,23 +38,27 @@ static void move_last_to(struct order *order, uint32_t k)
     order->nodes.at[k] = node;
 }
 
-void pass_loss_scale(struct graph *g, const struct settings *s)
+bool emit_before_clip(struct graph *g, uint16_t op, const char *pass)
 {
-    if (!s->train || !settings_scale_loss(s)) return;
     struct order *order = &g->order[PROGRAM_UPDATE];
     uint32_t at = find_clip(g);
-    if (s->fused_step || at == order->nodes.n) {
-        graph_fail(g, "with f16 an update is skipped when a gradient is not finite, which is known after the last one: weights cannot be "
-                      "updated inside the backward; set memory.fused_step: off, or memory.precision: bf16");
-        return;
-    }
-    struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "loss_scale");
+    if (at == order->nodes.n) return false;
+    struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, pass);
     id step = graph_step(g), sum = node_at(g, order->nodes.at[at])->in[0], loss = graph_find_output(g, PROGRAM_STEP, "loss");
-    id n = graph_emit(g, OP_SCALER, NULL, (id[]){sum, step, loss}, 3);
+    id n = graph_emit(g, op, NULL, (id[]){sum, step, loss}, 3);
     if (n) {
         graph_replace(g, PROGRAM_UPDATE, step, node_at(g, n)->out[0]);
         node_at(g, n)->in[1] = step;
         move_last_to(order, at);
     }
     g->at = before;
+    return true;
+}
+
+void pass_loss_scale(struct graph *g, const struct settings *s)
+{
+    if (!s->train || !settings_scale_loss(s)) return;
+    if (s->fused_step || !emit_before_clip(g, OP_SCALER, "loss_scale"))
+        graph_fail(g, "with f16 an update is skipped when a gradient is not finite, which is known after the last one: weights cannot be "
+                      "updated inside the backward; set memory.fused_step: off, or memory.precision: bf16");
 }

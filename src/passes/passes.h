@@ -3,7 +3,7 @@
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
  *     precision -> fuse -> chunk -> differentiate -> join -> residual -> bias_grad -> accumulate
- *               -> recompute -> selective -> trim -> optimizer -> loss_scale -> fused_step -> offload
+ *               -> recompute -> selective -> trim -> optimizer -> loss_scale -> fused_step -> guard -> offload
  *               -> handover -> inlay -> reuse -> add_norm
  */
 #ifndef PASSES_H
@@ -95,6 +95,7 @@ struct settings {
     uint64_t loader_bytes;  /* of the staging buffer "loader", where samples are made ready; 0: none */
     bool host_staging;      /* the host cannot touch the compute space: staging lies in the second */
     bool inputs_ahead;      /* the staging buffer "next" holds a batch that is on its way while a step runs */
+    bool late;              /* a step is asked for before the one before it was read: the staging buffer "tickets", and GUARD */
 };
 
 /* Takes over what the planner decides; the recipe stays. */
@@ -121,9 +122,12 @@ bool optimizer_parse(const char *text, struct settings *out);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
 pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_join, pass_residual, pass_bias_grad, pass_accumulate, pass_recompute, pass_selective,
-    pass_trim, pass_optimizer, pass_loss_scale, pass_fused_step, pass_offload, pass_handover, pass_inlay, pass_reuse, pass_add_norm;
+    pass_trim, pass_optimizer, pass_loss_scale, pass_fused_step, pass_guard, pass_offload, pass_handover, pass_inlay, pass_reuse, pass_add_norm;
 
 /* Something is computed in f16, so the loss is scaled (loss_scale.c). */
 bool settings_scale_loss(const struct settings *s);
+/* Puts op(sum of squares of all gradients, step, loss) before program update's CLIP: what follows reads the
+ * step that it leaves. False: there is no CLIP. */
+bool emit_before_clip(struct graph *g, uint16_t op, const char *pass);
 
 #endif

@@ -13,18 +13,18 @@ static const struct {
     {"differentiate", pass_differentiate}, {"join", pass_join},             {"residual", pass_residual},
     {"bias_grad", pass_bias_grad},         {"accumulate", pass_accumulate}, {"recompute", pass_recompute},
     {"selective", pass_selective},         {"trim", pass_trim},             {"optimizer", pass_optimizer},
-    {"loss_scale", pass_loss_scale},       {"fused step", pass_fused_step}, {"offload", pass_offload},
-    {"handover", pass_handover},           {"inlay", pass_inlay},           {"reuse", pass_reuse},
-    {"add_norm", pass_add_norm},
+    {"loss_scale", pass_loss_scale},       {"fused step", pass_fused_step}, {"guard", pass_guard},
+    {"offload", pass_offload},             {"handover", pass_handover},     {"inlay", pass_inlay},
+    {"reuse", pass_reuse},                 {"add_norm", pass_add_norm},
 };
 
 /* As many bytes as the step's batch has, when its storages are as large as they become. */
-static void add_next(struct graph *g)
+static void add_next(struct graph *g, enum space staging)
 {
     uint64_t bytes = 0;
     for (id s = 1; s < g->storages.n; s++)
         if (g->storages.at[s].kind == KIND_INPUT) bytes += g->storages.at[s].bytes;
-    if (bytes) graph_storage(g, "next", KIND_STAGING, SPACE_HOST, bytes);
+    if (bytes) graph_storage(g, "next", KIND_STAGING, staging, bytes);
 }
 
 static int compile(struct graph *g, const struct source *source, const struct settings *s, bool verify, struct error *e)
@@ -34,6 +34,7 @@ static int compile(struct graph *g, const struct source *source, const struct se
     enum space staging = s->host_staging ? SPACE_HOST : SPACE_DEVICE;
     graph_storage(g, "staging", KIND_STAGING, staging, PLAN_STAGING);
     if (s->loader_bytes) graph_storage(g, "loader", KIND_STAGING, staging, s->loader_bytes);
+    if (s->late) graph_storage(g, "tickets", KIND_STAGING, staging, PLAN_TICKETS);
     g->at.program = PROGRAM_STEP;
     source->build(source->model, g, s->micro_batch);
     if (s->train) {
@@ -48,7 +49,7 @@ static int compile(struct graph *g, const struct source *source, const struct se
         pipeline[i].run(g, s);
         if (verify) graph_verify(g, pipeline[i].name);
     }
-    if (s->inputs_ahead && !g->error.code) add_next(g);
+    if (s->inputs_ahead && !g->error.code) add_next(g, staging);
     int rc = graph_error(g, e);
     if (rc) graph_free(g);
     return rc;

@@ -18,6 +18,7 @@
 enum {
     PLAN_ALIGN = 256,
     PLAN_STAGING = 256 << 10, /* bytes of the buffer through which weights are read and written */
+    PLAN_TICKETS = 256,       /* of that in which two steps say how they went (train/ticket.h) */
 };
 
 struct peak {

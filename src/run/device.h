@@ -33,12 +33,20 @@ struct device_ops {
     void (*close)(struct device *, struct tape *);
     /* Bytes of its memory that are free, and all; NULL: it is the host's. */
     void (*memory)(const struct device *, uint64_t *free, uint64_t *total);
-    /* Both NULL where programs run while the host waits. write_later copies from the second space in a
-     * lane of its own, without waiting: behind every program that was asked for, before the next
-     * one that is not the update. settle returns when what was so written need not be kept any more. */
+    /* Without waiting; all NULL where a device has no need of it. What is the host's lies in the second
+     * space; on the CPU, where programs run while the host waits, anywhere.
+     *
+     * write_later copies in a lane of its own: behind every program that was asked for but the update, before the
+     * next one that is not the update. settle returns when what was so written need not be kept any more.
+     * send copies, either way or within the device, in order with the programs. mark remembers, under one of
+     * DEVICE_MARKS numbers, what was asked for so far; await returns when that is done. */
     int (*write_later)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     int (*settle)(struct device *, struct error *);
+    int (*send)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
+    int (*mark)(struct device *, int number, struct error *);
+    int (*await)(struct device *, int number, struct error *);
 };
+enum { DEVICE_MARKS = 2 };
 extern const struct device_ops ref_device, cpu_device;
 
 /* The CUDA device; NULL when there is none: `e` says why. */

@@ -113,31 +113,40 @@ static double loss_count(const struct run *r)
     return samples * (double)max_i64(r->batch.T - 1, 1);
 }
 
-static int complain(struct bench *b, double loss, struct error *e)
+static int complain(struct bench *b, const struct ticket *k, struct error *e)
 {
     char name[256];
     run_find_nonfinite(&b->run, name, sizeof name);
-    return error_set(e, PL_FAIL, "step %lld: the loss of made-up inputs is %g%s%s", (long long)b->taken + 1, loss, name[0] ? "; first seen in " : "", name);
+    return error_set(e, PL_FAIL, "step %d: the loss of made-up inputs is %g%s%s", k->begun.step, k->loss, name[0] ? "; first seen in " : "", name);
 }
 
 /* The rate is 0: everything is computed, nothing drifts, however many steps there are. */
-static int take_step(struct bench *b, double *seconds, struct error *e)
+static int ask_step(struct bench *b, struct error *e)
 {
-    struct run *r = &b->run;
+    const struct run *r = &b->run;
+    const uint64_t done = b->tickets.asked;
     struct step_block block = {.inv_count = (float)(1 / loss_count(r)), .clip_norm = (float)r->config->train_clip_norm, .loss_scale = 1,
-                               .step = (int32_t)b->taken + 1, .adam_t = (int32_t)b->taken + 1,
-                               .seed = (uint64_t)r->config->train_seed, .rng_step = (uint64_t)b->taken};
-    float loss = 0, clip[2] = {0};
+                               .step = (int32_t)done + 1, .adam_t = (int32_t)done + 1,
+                               .seed = (uint64_t)r->config->train_seed, .rng_step = done};
+    return ticket_ask(&b->tickets, &block, e);
+}
+
+/* Waits for a step; its time is what passed since `from`, and becomes the next one's `from`. */
+static int take_step(struct bench *b, double *from, double *seconds, struct error *e)
+{
+    struct ticket k;
+    int rc = ticket_take(&b->tickets, &k, e);
+    double now = clock_seconds();
+    *seconds = now - *from;
+    *from = now;
+    return !rc && !isfinite(k.loss) ? complain(b, &k, e) : rc;
+}
+
+static int one_step(struct bench *b, double *seconds, struct error *e)
+{
     double from = clock_seconds();
-    int rc = run_put_step(r, &block, e);
-    if (!rc) rc = run_program(r, PROGRAM_STEP, e);
-    if (!rc) rc = run_read(r, graph_find_output(&r->graph, PROGRAM_STEP, "loss"), &loss, e);
-    if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
-    if (!rc) rc = run_read(r, run_clip(r), clip, e);
-    *seconds = clock_seconds() - from;
-    if (!rc && !isfinite(loss)) rc = complain(b, loss, e);
-    b->taken++;
-    return rc;
+    int rc = ask_step(b, e);
+    return rc ? rc : take_step(b, &from, seconds, e);
 }
 
 static void read_memory(struct bench *b)
@@ -150,20 +159,32 @@ static void read_memory(struct bench *b)
     b->device_total = all;
 }
 
+static void note_step(struct bench *b, double seconds)
+{
+    if (b->steps == b->room) {
+        b->room = 2 * b->room + 16;
+        b->seconds = mem_resize(b->seconds, b->room * sizeof *b->seconds);
+    }
+    if (b->run.tape.timing && (!b->steps || seconds < bench_least(b))) timing_copy(&b->fastest, &b->now);
+    b->seconds[b->steps++] = seconds;
+}
+
+/* As training goes: a card is given a step before the one before it is waited for. The host's time between
+ * two steps is the card's too only where it has nothing left to do. */
 int bench_run(struct bench *b, int64_t steps, struct error *e)
 {
+    double from = clock_seconds();
     int rc = PL_OK;
     for (int64_t i = 0; i < steps && !rc; i++) {
-        double seconds;
+        const uint32_t left = i + 1 < steps && tickets_overlap(&b->tickets) ? 1 : 0;
         timing_clear(&b->now);
-        rc = take_step(b, &seconds, e);
-        if (rc) break;
-        if (b->steps == b->room) {
-            b->room = 2 * b->room + 16;
-            b->seconds = mem_resize(b->seconds, b->room * sizeof *b->seconds);
+        if (!tickets_pending(&b->tickets)) from = clock_seconds();
+        rc = ask_step(b, e);
+        while (!rc && tickets_pending(&b->tickets) > left) {
+            double seconds;
+            rc = take_step(b, &from, &seconds, e);
+            if (!rc) note_step(b, seconds);
         }
-        if (b->run.tape.timing && (!b->steps || seconds < bench_least(b))) timing_copy(&b->fastest, &b->now);
-        b->seconds[b->steps++] = seconds;
     }
     if (!rc) read_memory(b);
     return rc;
@@ -180,8 +201,9 @@ int bench_open(struct bench *b, const struct config *c, const struct run_options
     if (rc) return rc;
     timing_init(&b->now, &b->run.graph);
     timing_init(&b->fastest, &b->run.graph);
+    tickets_begin(&b->tickets, &b->run);
     if (!bench_replays(b)) bench_by_node(b);
-    return take_step(b, &warm, e);
+    return one_step(b, &warm, e);
 }
 
 bool bench_replays(const struct bench *b) { return b->run.device.kind == DEVICE_CUDA; }
@@ -194,7 +216,7 @@ int bench_time_nodes(struct bench *b, struct error *e)
     if (b->run.tape.timing) return PL_OK;
     timing_clear(&b->now);
     bench_by_node(b);
-    int rc = take_step(b, &seconds, e);
+    int rc = one_step(b, &seconds, e);
     b->run.tape.timing = NULL;
     timing_copy(&b->fastest, &b->now);
     return rc;

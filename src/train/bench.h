@@ -10,13 +10,13 @@
 #define BENCH_H
 
 #include "run/calibration.h"
-#include "train/run.h"
+#include "train/ticket.h"
 
 enum { BENCH_STEPS_MOST = 10000 };
 
 struct bench {
     struct run run;
-    int64_t taken;             /* steps, warm-up included */
+    struct tickets tickets;    /* of all steps, warm-up included */
     double *seconds;           /* of each measured step */
     uint32_t steps, room;      /* room: of `seconds`, in steps */
     struct timing now, fastest; /* by node; of the fastest step that was timed so */

@@ -180,7 +180,7 @@ static int replay(struct bench *b, struct error *e)
 {
     double begun = clock_seconds();
     int rc = PL_OK;
-    for (int i = 0; i < STEPS_MOST && !rc && (i < STEPS_LEAST || clock_seconds() - begun < SECONDS_EACH); i++) rc = bench_run(b, 1, e);
+    for (int i = 0; i < STEPS_MOST && !rc && (i < STEPS_LEAST || clock_seconds() - begun < SECONDS_EACH); i += STEPS_LEAST) rc = bench_run(b, STEPS_LEAST, e);
     return rc;
 }
 

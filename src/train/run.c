@@ -90,7 +90,9 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
     struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .host_staging = r->device.kind == DEVICE_CUDA};
-    s.inputs_ahead = s.host_staging && o->train && c->data_train.n;
+    const char *late = getenv("PLIMSOLL_LATE");
+    s.late = o->train && (s.host_staging || (late && strcmp(late, "0") && r->device.kind == DEVICE_CPU));
+    s.inputs_ahead = s.late && c->data_train.n;
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
@@ -291,6 +293,7 @@ static void *staging_named(const struct run *r, const char *name)
 
 void *run_staging(const struct run *r) { return staging_named(r, "staging"); }
 void *run_loader_memory(const struct run *r) { return staging_named(r, "loader"); }
+void *run_tickets(const struct run *r) { return staging_named(r, "tickets"); }
 
 /* The input "samples", where the graph has it: each row's place in the step's batch. It
  * never changes, so it is written once; rows that fill a ragged end count on. */

@@ -86,6 +86,8 @@ struct plan_note run_note(const struct run *r, bool fits);
 void *run_staging(const struct run *r);
 /* The loader's, loader_bytes of it; NULL: none. */
 void *run_loader_memory(const struct run *r);
+/* Where steps say how they went (ticket.h); NULL: the plan has no such place. */
+void *run_tickets(const struct run *r);
 
 /* Host side of a step: puts the step block, and gets it as the update left it; runs a program;
  * reads a scalar output. */
@@ -99,9 +101,9 @@ int run_read(struct run *r, id tensor, void *to, struct error *e);
  * and they are within it: run_input tells. */
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e);
 
-/* The next batch while a step runs: between the two, after the step's program was asked for and
- * before anything of it is read, run_write_input brings samples of the step to come. False: this
- * device does nothing while the host waits. */
+/* The next batch while a step runs: between the two, after the step was asked for and before it is waited
+ * for, run_write_input brings samples of the step to come. False: this device does nothing while
+ * the host waits. */
 bool run_can_go_ahead(const struct run *r);
 int run_ahead_begin(struct run *r, struct error *e);
 void run_ahead_end(struct run *r, bool ready);

@@ -14,6 +14,7 @@ void scaler_begin(struct train_state *s, const struct config *c, bool scaled)
 void scaler_put(const struct train_state *s, const struct config *c, bool scaled, struct step_block *b)
 {
     b->loss_scale = b->next_scale = scaled ? s->scale : 1;
+    if (scaled) b->adam_t = (int32_t)s->adam_t; /* SCALER counts this update, if it is one */
     b->good_steps = (int32_t)s->good_steps;
     b->scale_window = (int32_t)c->train_scale_window;
 }
@@ -28,11 +29,12 @@ bool scaler_take(struct train_state *s, const struct step_block *b)
     return b->found_inf;
 }
 
-int scaler_check(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e)
+bool scaler_hopeless(const struct train_state *s) { return s->scale < 1 || s->in_a_row >= SKIPS_MOST; }
+
+int scaler_complain(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e)
 {
     char name[256];
     bool low = s->scale < 1;
-    if (!low && s->in_a_row < SKIPS_MOST) return PL_OK;
     run_find_nonfinite(r, name, sizeof name);
     if (!name[0]) run_find_nonfinite_gradient(r, name, sizeof name);
     return error_set(e, PL_FAIL,

@@ -20,8 +20,10 @@ void scaler_begin(struct train_state *s, const struct config *c, bool scaled);
 void scaler_put(const struct train_state *s, const struct config *c, bool scaled, struct step_block *b);
 /* What the update made of it; true: the step was skipped. */
 bool scaler_take(struct train_state *s, const struct step_block *b);
-/* PL_FAIL with the tensor's name when no further step can help. The step's inputs and weights are as it
- * found them: it is run again to find where. */
-int scaler_check(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e);
+/* No further step can help. */
+bool scaler_hopeless(const struct train_state *s);
+/* PL_FAIL with the tensor's name. The step's inputs and weights are as it found them: it is run again to
+ * find where. */
+int scaler_complain(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e);
 
 #endif

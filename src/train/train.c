@@ -1,8 +1,12 @@
 /*
  * train.c: the training loop: a batch from the data files to the weight update.
  *
- *     samples at positions p .. p+E-1  ->  input storages  ->  step program
- *     loss checked  ->  update program  ->  metrics line  ->  checkpoint?
+ *     samples at positions p .. p+E-1  ->  input storages  ->  step and update are asked for
+ *     the step before is taken: its loss checked  ->  metrics line  ->  checkpoint?
+ *
+ * A card runs a step while the host looks at the one before (ticket.h): what is `asked` is then one step
+ * ahead of `state`, which is what has been taken. Nothing is asked for beyond a step that is followed by an
+ * evaluation or a checkpoint, so that those see its weights. On the CPU every step is taken at once.
  *
  * Everything a step needs is allocated before the first one. What a resume needs
  * is in the checkpoint: weights and moments to the bit, the step, and the
@@ -29,6 +33,7 @@
 #include "train/scaler.h"
 #include "train/signals.h"
 #include "train/state.h"
+#include "train/ticket.h"
 
 /* Bytes for the lists and headers of a save, taken before the first step. */
 enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
@@ -47,13 +52,19 @@ struct trainer {
     struct schedule schedule;
     int64_t saved;           /* step of the last checkpoint; -1: none */
     double units;            /* trained on in this process: tokens, images */
-    id loss, clip, eval_loss; /* tensors */
+    id eval_loss;            /* tensor */
     double eval;             /* the last evaluation */
     struct mask_scores scores; /* of the last evaluation, where there are masks */
     struct best best;        /* in checkpoints/best */
     double count;            /* what losses are divided by; 0: the default */
-    bool scaled;             /* f16: losses are scaled, and a step may be skipped */
-    bool running;            /* the step moves running statistics */
+    struct tickets tickets;
+    struct {                 /* of a step that was asked for */
+        int64_t samples;
+        uint64_t broken;
+        double units, from;
+    } pending[TICKETS];
+    uint64_t position;       /* in the data, behind all steps that were asked for */
+    double taken_at;         /* when the last step was taken */
     bool has_folder, has_run, has_pool, has_scores;
     bool stopped;            /* by on_step */
     struct {                 /* the batch of the step to come, where the run has it (run.ahead_ready) */
@@ -74,7 +85,9 @@ static int64_t samples_at(const struct trainer *t, uint64_t position)
     uint64_t left = t->end - min_u64(t->end, position);
     return (int64_t)min_u64(left, (uint64_t)t->run.effective_batch);
 }
-static int64_t batch_samples(const struct trainer *t) { return samples_at(t, t->state.position); }
+
+/* Steps done when all that were asked for are. */
+static uint64_t steps_asked(const struct trainer *t) { return t->state.step + tickets_pending(&t->tickets); }
 
 /* After the last step, and every train.eval_every before it. */
 static bool evaluation_due_at(const struct trainer *t, uint64_t step)
@@ -86,14 +99,16 @@ static bool evaluation_due(const struct trainer *t) { return evaluation_due_at(t
 
 /* The batch of the step to come is put together while this one runs, and copied behind it:
  *
- *     host    put next   wait            put next   wait
- *     card    [ step n ........][update][ step n+1 .......][update]
- *     lane                      [copy]                     [copy]
+ *     host    ask n, put n+1, take n-1      ask n+1, put n+2, take n
+ *     card    .. n-1][ step n ............][update n][ step n+1 ..........][update n+1]
+ *     lane                                 [copy n+1]                      [copy n+2]
  *
- * An evaluation would write over it, so before one nothing is put ahead. */
-static int put_next(struct trainer *t, int64_t samples, struct error *e)
+ * It lies in one buffer, which is free when the batch before has been copied: behind the step before, so the
+ * card has the whole of this one left to do. An evaluation would write over the batch, so before one nothing
+ * is put ahead. */
+static int put_next(struct trainer *t, struct error *e)
 {
-    const uint64_t position = t->state.position + (uint64_t)samples, done = t->state.step + 1;
+    const uint64_t position = t->position, done = steps_asked(t);
     const int64_t n = samples_at(t, position);
     if (!t->data.ops || done >= t->total || !n || evaluation_due_at(t, done) || !run_can_go_ahead(&t->run)) return PL_OK;
     int rc = run_ahead_begin(&t->run, e);
@@ -107,31 +122,38 @@ static int put_next(struct trainer *t, int64_t samples, struct error *e)
     return PL_OK;
 }
 
-/* This step's batch: put ahead, or put now. */
-static int take_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, struct error *e)
+/* The batch of the step that is asked for now: put ahead, or put now. `broken`: samples so far. */
+static int take_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, uint64_t *broken, struct error *e)
 {
     if (!t->data.ops) return PL_OK;
-    const bool asked = t->next.samples && t->next.position == t->state.position;
+    const bool asked = t->next.samples && t->next.position == t->position;
     if (asked && t->next.failed.code) {
         *e = t->next.failed;
         return e->code;
     }
     if (asked && t->run.ahead_ready && t->next.samples == samples) {
         *batch = t->next.batch;
-        t->state.broken = t->next.broken;
+        *broken = t->next.broken;
         return PL_OK;
     }
-    int rc = feed_put(&t->data, &t->run, t->state.position, samples, run_samples(&t->run), batch, e);
-    t->state.broken = t->data.broken;
+    int rc = feed_put(&t->data, &t->run, t->position, samples, run_samples(&t->run), batch, e);
+    *broken = t->data.broken;
     return rc;
 }
 
-/* For a step that is looked at again: its batch may have made way for the next one. */
-static void put_again(struct trainer *t)
+/* For the step that was just taken and is looked at again: its batch, its numbers and its gradients
+ * may have made way for those of a step that was asked for since. The weights have not. */
+static void bring_back(struct trainer *t, const struct ticket *k)
 {
     struct feed_batch batch;
     struct error ignored;
-    if (t->data.ops && t->run.ahead_ready) feed_put(&t->data, &t->run, t->state.position, batch_samples(t), run_samples(&t->run), &batch, &ignored);
+    const bool behind = tickets_pending(&t->tickets);
+    if (t->data.ops && (behind || t->run.ahead_ready))
+        feed_put(&t->data, &t->run, t->state.position, samples_at(t, t->state.position), run_samples(&t->run), &batch, &ignored);
+    if (!behind) return;
+    struct step_block b = k->block;
+    b.found_inf = 1; /* a fused step must not update weights again */
+    if (!run_put_step(&t->run, &b, &ignored)) run_program(&t->run, PROGRAM_STEP, &ignored);
 }
 
 /* --- one step --------------------------------------------------------------------- */
@@ -146,80 +168,94 @@ static double own_count(const struct trainer *t)
 
 static struct step_block step_block(const struct trainer *t, double count)
 {
-    int64_t step = (int64_t)t->state.step; /* steps done: this one's index from 0 */
+    int64_t step = (int64_t)steps_asked(t); /* done when this one begins: its index from 0 */
     struct step_block b = {
         .learning_rate = (float)(recipe_rate(t->c) * schedule_factor(&t->schedule, step)),
         .inv_count = (float)(1 / count),
         .clip_norm = (float)t->c->train_clip_norm,
         .step = (int32_t)step + 1,
-        .adam_t = (int32_t)t->state.adam_t + 1,
+        .adam_t = (int32_t)t->state.adam_t + (int32_t)tickets_pending(&t->tickets) + 1,
         .seed = (uint64_t)t->c->train_seed,
         .rng_step = (uint64_t)step,
     };
-    scaler_put(&t->state, t->c, t->scaled, &b);
+    scaler_put(&t->state, t->c, t->tickets.scaled, &b);
     return b;
 }
 
-/* After the update the weights are spoilt too, so only the gradients can still tell. */
-static int complain_nonfinite(struct trainer *t, bool updated, double x, struct error *e)
+/* After an update that was fused the weights are spoilt too, so only the gradients can still tell. */
+static int complain_nonfinite(struct trainer *t, const struct ticket *k, struct error *e)
 {
     char name[256];
+    const bool updated = isfinite(k->loss);
     const char *what = updated ? "gradient norm" : "loss";
-    put_again(t);
+    const double x = updated ? k->clip[0] : k->loss;
+    bring_back(t, k);
     if (updated) run_find_nonfinite_gradient(&t->run, name, sizeof name);
     else run_find_nonfinite(&t->run, name, sizeof name);
     return error_set(e, PL_FAIL, "step %" PRId64 ": the %s is %g%s%s; lower train.learning_rate, set train.clip_norm, or resume from an earlier checkpoint",
                      t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
 }
 
-/* A loss that is not finite ends the run. In f16 the step is skipped instead, unless it moved
- * statistics, which nothing brings back. */
-static int check_loss(struct trainer *t, double loss, struct error *e)
+/* What a step says of itself: its loss, the norm of its gradients, and in f16 the scale to come. */
+static int check_step(struct trainer *t, const struct ticket *k, struct error *e)
 {
-    if (isfinite(loss) || (t->scaled && !t->running)) return PL_OK;
-    return complain_nonfinite(t, false, loss, e);
-}
-
-/* The update and what it says of itself: {norm, factor} of the gradients, and in f16 the scale. */
-static int update(struct trainer *t, struct step_block *b, float clip[2], struct error *e)
-{
-    int rc = run_program(&t->run, PROGRAM_UPDATE, e);
-    if (!rc) rc = run_read(&t->run, t->clip, clip, e);
-    if (!t->scaled) {
-        if (!rc && !isfinite(clip[0])) rc = complain_nonfinite(t, true, clip[0], e);
+    const struct step_block *b = &k->block;
+    if (ticket_fatal(&t->tickets, k->loss)) return complain_nonfinite(t, k, e);
+    if (!t->tickets.scaled) {
         t->state.adam_t++;
-        return rc;
+        return isfinite(k->clip[0]) ? PL_OK : complain_nonfinite(t, k, e);
     }
-    if (!rc) rc = run_get_step(&t->run, b, e);
-    if (rc) return rc;
     if (scaler_take(&t->state, b)) {
         progress_break(&t->progress);
         log_note("step %d: skipped: gradients are not finite at loss scale %g; the next step's is %g", b->step, b->loss_scale, b->next_scale);
     }
-    return scaler_check(&t->state, b, &t->run, e);
+    if (!scaler_hopeless(&t->state)) return PL_OK;
+    bring_back(t, k);
+    return scaler_complain(&t->state, b, &t->run, e);
+}
+
+/* Asks for the step to come, and puts the batch behind it. */
+static int ask_step(struct trainer *t, struct error *e)
+{
+    const int at = (int)(t->tickets.asked % TICKETS);
+    struct feed_batch batch = {.count = own_count(t)};
+    if (!tickets_pending(&t->tickets)) t->position = t->state.position;
+    t->pending[at].from = clock_seconds();
+    t->pending[at].samples = samples_at(t, t->position);
+    t->pending[at].broken = t->state.broken;
+    int rc = take_batch(t, t->pending[at].samples, &batch, &t->pending[at].broken, e);
+    struct step_block b = step_block(t, t->count ? t->count : batch.count);
+    if (!rc) rc = ticket_ask(&t->tickets, &b, e);
+    if (rc) return rc;
+    t->pending[at].units = batch.units;
+    t->position += (uint64_t)t->pending[at].samples;
+    return put_next(t, e);
+}
+
+/* Waits for the oldest step that was asked for. Its time began when it was asked for, or when the one
+ * before it was done. */
+static int take_step(struct trainer *t, struct train_event *out, struct error *e)
+{
+    const int at = (int)(t->tickets.taken % TICKETS);
+    struct ticket k;
+    int rc = ticket_take(&t->tickets, &k, e);
+    if (!rc) rc = check_step(t, &k, e);
+    if (rc) return rc;
+    const double from = fmax(t->pending[at].from, t->taken_at);
+    t->taken_at = clock_seconds();
+    t->state.step++;
+    t->state.position += (uint64_t)t->pending[at].samples;
+    t->state.broken = t->pending[at].broken;
+    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.begun.learning_rate, k.clip[0], t->taken_at - from,
+                                t->pending[at].units, t->tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf};
+    t->units += out->units;
+    return PL_OK;
 }
 
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
 {
-    double from = clock_seconds();
-    struct feed_batch batch = {.count = own_count(t)};
-    int64_t samples = batch_samples(t);
-    float l = 0, clip[2] = {0};
-    int rc = take_batch(t, samples, &batch, e);
-    struct step_block b = step_block(t, t->count ? t->count : batch.count);
-    if (!rc) rc = run_put_step(&t->run, &b, e);
-    if (!rc) rc = run_program(&t->run, PROGRAM_STEP, e);
-    if (!rc) rc = put_next(t, samples, e);
-    if (!rc) rc = run_read(&t->run, t->loss, &l, e);
-    if (!rc) rc = check_loss(t, l, e);
-    if (!rc) rc = update(t, &b, clip, e);
-    if (rc) return rc;
-    t->state.step++;
-    t->state.position += (uint64_t)samples;
-    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, l, b.learning_rate, clip[0], clock_seconds() - from,
-                                batch.units, t->scaled ? b.loss_scale : 0, b.found_inf};
-    t->units += out->units;
-    return PL_OK;
+    int rc = ask_step(t, e);
+    return rc ? rc : take_step(t, out, e);
 }
 
 /* --- evaluation ------------------------------------------------------------------------- */
@@ -513,12 +549,8 @@ static int reset_state(struct trainer *t, struct error *e)
 /* What a step has to look at, and the scale that it begins with. */
 static void find_outputs(struct trainer *t)
 {
-    const struct graph *g = &t->run.graph;
-    t->scaled = settings_scale_loss(&t->run.plan.settings);
-    for (uint32_t i = 0; i < g->params.n; i++) t->running |= g->params.at[i].running;
-    scaler_begin(&t->state, t->c, t->scaled);
-    t->loss = graph_find_output(&t->run.graph, PROGRAM_STEP, "loss");
-    t->clip = run_clip(&t->run);
+    tickets_begin(&t->tickets, &t->run);
+    scaler_begin(&t->state, t->c, t->tickets.scaled);
     t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
 }
 
@@ -589,7 +621,7 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
     const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {per_second, speed},
                                      {"loss_scale", v->loss_scale}};
     char loss[32], norm[32], scale[80] = "";
-    if (t->scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
+    if (t->tickets.scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
     if (t->o->progress) progress_step(&t->progress, (int64_t)t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->units, v->seconds);
     report_memory(t, memory, sizeof memory);
     int rc = folder_metrics(&t->folder, e,
@@ -597,7 +629,7 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
                             "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s}",
                             t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm), v->seconds, per_second,
                             t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), scale, memory);
-    return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->scaled, e);
+    return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->tickets.scaled, e);
 }
 
 /* Of masks the evaluation before the first step too: what training starts from. */
@@ -607,6 +639,11 @@ static int evaluate_first(struct trainer *t, struct error *e)
     if (!t->has_scores || t->state.step || t->o->resume || !t->c->train_eval_every) return PL_OK;
     int rc = evaluate(t, &found, e);
     return rc ? rc : report_evaluation(t, &found, e);
+}
+
+static bool save_due_at(const struct trainer *t, uint64_t step)
+{
+    return t->c->train_save_every && (int64_t)step % t->c->train_save_every == 0;
 }
 
 static int after_step(struct trainer *t, const struct train_event *v, struct error *e)
@@ -619,10 +656,39 @@ static int after_step(struct trainer *t, const struct train_event *v, struct err
         if (!rc && keeps_best(t->c) && found.loss < t->best.loss) rc = save_best(t, &found, e);
     }
     if (!rc && t->o->on_step) t->stopped = t->o->on_step(t->o->user, v) != 0;
-    bool last = t->state.step == t->total, stop = stopping(t);
-    bool due = t->c->train_save_every && (int64_t)t->state.step % t->c->train_save_every == 0;
-    if (!rc && (due || last || stop)) rc = save_checkpoint(t, e);
+    bool last = t->state.step == t->total, stop = stopping(t) && !tickets_pending(&t->tickets);
+    if (!rc && (save_due_at(t, t->state.step) || last || stop)) rc = save_checkpoint(t, e);
     return rc;
+}
+
+/* The next step may be asked for before the last one that was is taken. One that a callback looks at, and may end the run
+ * with, is the last one. */
+static bool may_overlap(const struct trainer *t)
+{
+    const uint64_t step = steps_asked(t);
+    return tickets_overlap(&t->tickets) && !t->o->on_step && step < t->total && !evaluation_due_at(t, step) && !save_due_at(t, step);
+}
+
+/* Takes steps until `left` are open, and does what each is followed by. */
+static int take_steps(struct trainer *t, uint32_t left, struct train_event *v, struct error *e)
+{
+    int rc = PL_OK;
+    while (tickets_pending(&t->tickets) > left && !rc) {
+        rc = take_step(t, v, e);
+        if (!rc) rc = after_step(t, v, e);
+    }
+    return rc;
+}
+
+/* One more step, and what is known by then of those before. What went wrong with an earlier one comes first. */
+static int go_on(struct trainer *t, struct train_event *v, struct error *e)
+{
+    struct error failed;
+    int asked = ask_step(t, &failed);
+    int rc = take_steps(t, !asked && may_overlap(t) ? 1 : 0, v, e);
+    if (rc || !asked) return rc;
+    *e = failed;
+    return asked;
 }
 
 static int interrupted(const struct trainer *t, const char *command, struct error *e)
@@ -645,9 +711,9 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     rc = evaluate_first(t, e);
     while (t->state.step < t->total && !rc && !stopping(t)) {
         if (!allocations) allocations = mem_allocations();
-        rc = trainer_step(t, &v, e);
-        if (!rc) rc = after_step(t, &v, e);
+        rc = go_on(t, &v, e);
     }
+    if (!rc) rc = take_steps(t, 0, &v, e);
     progress_break(&t->progress);
     if (rc) return rc;
     if (t->state.step < t->total) {

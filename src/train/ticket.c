@@ -1,0 +1,105 @@
+/*
+ * ticket.c: see ticket.h.
+ */
+#include "train/ticket.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the plan's buffer holds the tickets");
+
+void tickets_begin(struct tickets *t, struct run *r)
+{
+    *t = (struct tickets){.run = r, .scaled = settings_scale_loss(&r->plan.settings)};
+    t->loss = graph_find_output(&r->graph, PROGRAM_STEP, "loss");
+    t->clip = run_clip(r);
+    for (uint32_t i = 0; i < r->graph.params.n; i++) t->running |= r->graph.params.at[i].running;
+    void *planned = r->device.ops->send ? run_tickets(r) : NULL;
+    t->at = planned ? planned : t->own;
+    const char *late = getenv("PLIMSOLL_LATE");
+    t->alone = late && !strcmp(late, "0");
+}
+
+static bool is_late(const struct tickets *t) { return t->at != t->own; }
+
+bool tickets_overlap(const struct tickets *t)
+{
+    const struct tape *tape = &t->run->tape;
+    return is_late(t) && !t->alone && !t->running && !tape->nodes && !tape->timing && !tape->observe;
+}
+
+uint32_t tickets_pending(const struct tickets *t) { return (uint32_t)(t->asked - t->taken); }
+
+bool ticket_fatal(const struct tickets *t, double loss) { return !isfinite(loss) && !(t->scaled && !t->running); }
+
+/* --- on a device that runs while the host goes on ------------------------------------------ */
+
+static int send(const struct tickets *t, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    struct device *d = &t->run->device;
+    return d->ops->send(d, to, from, bytes, e);
+}
+
+/* Behind another step the members that its update writes stay, and the scale that it left is this one's. */
+static int send_block(const struct tickets *t, const struct ticket *k, struct error *e)
+{
+    const bool behind = tickets_pending(t);
+    struct step_block *to = tape_address(&t->run->tape, t->run->graph.step);
+    const uint64_t known = !behind ? sizeof *to : t->scaled ? offsetof(struct step_block, adam_t) : offsetof(struct step_block, found_inf);
+    int rc = send(t, to, &k->begun, known, e);
+    if (!rc && behind && t->scaled) rc = send(t, &to->loss_scale, &to->next_scale, sizeof to->loss_scale, e);
+    return rc;
+}
+
+/* The loss's bytes may be another tensor's in the update, so they are fetched before it. */
+static int ask_late(struct tickets *t, struct ticket *k, struct error *e)
+{
+    struct run *r = t->run;
+    int rc = send_block(t, k, e);
+    if (!rc) rc = run_program(r, PROGRAM_STEP, e);
+    if (!rc) rc = send(t, &k->loss, tape_address(&r->tape, t->loss), sizeof k->loss, e);
+    if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
+    if (!rc) rc = send(t, k->clip, tape_address(&r->tape, t->clip), sizeof k->clip, e);
+    if (!rc && t->scaled) rc = send(t, &k->block, tape_address(&r->tape, r->graph.step), sizeof k->block, e);
+    return rc ? rc : r->device.ops->mark(&r->device, (int)(t->asked % TICKETS), e);
+}
+
+/* --- on one that does not ------------------------------------------------------------------- */
+
+static int ask_now(struct tickets *t, struct ticket *k, struct error *e)
+{
+    struct run *r = t->run;
+    k->clip[0] = k->clip[1] = NAN;
+    int rc = run_put_step(r, &k->begun, e);
+    if (!rc) rc = run_program(r, PROGRAM_STEP, e);
+    if (!rc) rc = run_read(r, t->loss, &k->loss, e);
+    if (rc || ticket_fatal(t, k->loss)) return rc;
+    rc = run_program(r, PROGRAM_UPDATE, e);
+    if (!rc) rc = run_read(r, t->clip, k->clip, e);
+    return !rc && t->scaled ? run_get_step(r, &k->block, e) : rc;
+}
+
+/* --- either --------------------------------------------------------------------------------- */
+
+int ticket_ask(struct tickets *t, const struct step_block *b, struct error *e)
+{
+    struct ticket *k = &t->at[t->asked % TICKETS];
+    CHECK(tickets_pending(t) < TICKETS && (!tickets_pending(t) || is_late(t)), "%u steps are open", tickets_pending(t));
+    k->begun = k->block = *b;
+    int rc = is_late(t) ? ask_late(t, k, e) : ask_now(t, k, e);
+    t->asked += !rc;
+    return rc;
+}
+
+int ticket_take(struct tickets *t, struct ticket *out, struct error *e)
+{
+    const int number = (int)(t->taken % TICKETS);
+    CHECK(tickets_pending(t), "no step was asked for");
+    int rc = is_late(t) ? t->run->device.ops->await(&t->run->device, number, e) : PL_OK;
+    if (rc) return rc;
+    *out = t->at[number];
+    t->taken++;
+    return PL_OK;
+}

@@ -1,0 +1,170 @@
+#!/bin/bash
+# shellcheck disable=SC2015
+# run_late.sh: steps that are asked for before the one before was read leave what steps one by one leave.
+#
+#   bash tests/run_late.sh                  from the repository's root, after make; see run_lib.sh
+#   DEVICE=cuda bash tests/run_late.sh      on a card
+#
+# A card runs ahead of the host (src/train/ticket.h); with PLIMSOLL_LATE=0 every step is waited for before the next. The CPU
+# takes every step at once; with PLIMSOLL_LATE=1 it puts batches and reads results as for a card. Both ways:
+# the same weights, the same training state, the same lines in metrics.jsonl but for the clock, the same last words.
+# shellcheck source=tests/run_lib.sh
+. tests/run_lib.sh
+preload fault
+# Nothing is synced to the disk here.
+sanitized || export LD_PRELOAD=$tools/fault.so
+if [ "$DEVICE" = cpu ]; then late=(env PLIMSOLL_LATE=1) waits=(env); else late=(env) waits=(env PLIMSOLL_LATE=0); fi
+
+"$binary" data make "$tmp/set" --images 13 --shards 1 --size 96x80 --masks 5 >/dev/null || exit 2
+cat >"$tmp/llama.yaml" <<YAML
+model: {preset: llama-tiny}
+data: {train: "tests/golden/*.py", validation: "tests/golden/make_ll*.py", sequence: 32}
+train: {steps: 11, effective_batch: 5, learning_rate: 0.01, clip_norm: 1, eval_every: 4, save_every: 3, out: "$tmp/unused"}
+memory: {micro_batch: 2, precision: f32}
+device: $DEVICE
+YAML
+cat >"$tmp/sam.yaml" <<YAML
+model: {preset: sam-tiny}
+data: {format: sa1b, train: "$tmp/set/*.tar", max_masks: 3, image_size: 64}
+train: {epochs: 2, effective_batch: 4, learning_rate: 0.001, clip_norm: 1, save_every: 5, out: "$tmp/unused"}
+memory: {micro_batch: 2, precision: f32}
+device: $DEVICE
+YAML
+sed 's/preset: sam-tiny/preset: tinysam-tiny, bn_group: 2/' "$tmp/sam.yaml" >"$tmp/tinysam.yaml"
+
+# lines RUN: its metrics without what the clock and the machine say; on the CPU the buffers are in the arena.
+lines() {
+    sed -E 's/"(seconds|[a-z]+_per_second|memory_free|memory_utilization|host_[a-z_]+)":[0-9.]+,?//g' "$1/metrics.jsonl" |
+        if [ "$DEVICE" = cpu ]; then sed -E 's/"(arena_bytes|memory_(allocated|reserved|peak))":[0-9]+,?//g'; else cat; fi
+}
+alike() {
+    lines "$1" >"$tmp/a.lines" && lines "$2" >"$tmp/b.lines" && diff "$tmp/a.lines" "$tmp/b.lines" || { echo "metrics of $1 and $2 differ"; return 1; }
+}
+# go STATUS OUT YAML ARGUMENT...: one run.
+go() {
+    local status=$1 out=$2 yaml=$3
+    shift 3
+    rm -rf "$out"
+    # FLAGS is a list of words.
+    # shellcheck disable=SC2086
+    expect "$status" '' "${how[@]}" "$binary" train "$tmp/$yaml.yaml" --set "train.out=$out" $FLAGS "$@" --json || return 1
+    cp "$tmp/out" "$out.json"
+    cp "$tmp/err" "$out.err"
+}
+# both NAME YAML ARGUMENT...
+both() {
+    local name=$1 steps
+    shift
+    how=("${waits[@]}")
+    go 0 "$tmp/$name-one" "$@" || return 1
+    how=("${late[@]}")
+    go 0 "$tmp/$name-late" "$@" || return 1
+    steps=$(json "$tmp/$name-one.json" steps)
+    same_run "$tmp/$name-one" "$tmp/$name-late" "$steps" && alike "$tmp/$name-one" "$tmp/$name-late" && no_debris "$tmp/$name-late" || return 1
+    [ "$(json "$tmp/$name-late.json" allocations_in_steps)" -eq 0 ] || { echo "$(json "$tmp/$name-late.json" allocations_in_steps) allocations in steps"; return 1; }
+    echo "$steps steps, loss $(sed -n 's/.*"loss":\([^,]*\),.*/\1/p' "$tmp/$name-late/metrics.jsonl" | tail -n 1)"
+}
+check 'llama: micro-batches, evaluations, checkpoints' both llama llama
+check 'llama: memory in every line' both monitor llama --set train.monitor_every=1 --set train.steps=5
+check 'llama: a fused step' both fused llama --set memory.fused_step=on --set memory.micro_batch=5 --set train.clip_norm=0
+check 'llama: everything offloaded' both away llama --set memory.offload=optimizer+masters+weights+activations --set memory.precision=bf16
+check 'llama: one step' both first llama --set train.steps=1
+check 'llama: a checkpoint at every step' both each llama --set train.save_every=1 --set train.steps=4
+check 'sam: two epochs with a short last step' both sam sam
+check 'sam: one picture at a time, the ring as small as it gets' both ring sam --set data.prefetch=1 --set data.threads=3 --set train.effective_batch=1 --set memory.micro_batch=1
+check 'tinysam: running statistics' both tinysam tinysam
+
+# --- f16 ---------------------------------------------------------------------------------------------
+
+f16=(--set memory.precision=f16 --set train.loss_scale=4194304 --set train.scale_window=3 --set train.steps=16 --set train.learning_rate=0.001)
+scaled() {
+    both f16 llama "${f16[@]}" || return 1
+    grep -c skipped: "$tmp/f16-late.err" | grep -qx "$(json "$tmp/f16-one.json" skipped_steps)" || { echo 'other steps were skipped'; return 1; }
+    [ "$(json "$tmp/f16-one.json" skipped_steps)" -ge 3 ] && echo "$(json "$tmp/f16-late.json" skipped_steps) skipped, scale $(json "$tmp/f16-late.json" loss_scale)"
+}
+check 'f16: the scale halves and grows' scaled
+
+# --- what is not finite ------------------------------------------------------------------------------
+
+# fails NAME PATTERN YAML ARGUMENT...: the same words, of the step that was the first; nothing is saved of it.
+fails() {
+    local name=$1 pattern=$2
+    shift 2
+    how=("${waits[@]}")
+    go 1 "$tmp/$name-one" "$@" || return 1
+    how=("${late[@]}")
+    go 1 "$tmp/$name-late" "$@" || return 1
+    alike "$tmp/$name-one" "$tmp/$name-late" && no_debris "$tmp/$name-late" || return 1
+    tail -n 1 "$tmp/$name-one.err" | sed "s#$tmp/$name-one#OUT#g" >"$tmp/one.err"
+    tail -n 1 "$tmp/$name-late.err" | sed "s#$tmp/$name-late#OUT#g" | diff "$tmp/one.err" - || { echo 'other words'; return 1; }
+    grep -Eq -- "$pattern" "$tmp/one.err" || { cat "$tmp/one.err"; return 1; }
+    diff <(ls "$tmp/$name-one/checkpoints") <(ls "$tmp/$name-late/checkpoints") || { echo 'other checkpoints'; return 1; }
+    for s in "$tmp/$name-one"/checkpoints/*/state.safetensors; do
+        [ ! -f "$s" ] || same "$s" "${s/$name-one/$name-late}" || return 1
+    done
+    cut -c 1-110 "$tmp/one.err"
+}
+# Where numbers end differs between devices.
+loss=loss norm='gradient norm'
+[ "$DEVICE" = cpu ] || loss='(loss|gradient norm)' norm=$loss
+far=(--set train.warmup_steps=0 --set train.clip_norm=0 --set train.eval_every=0 --set train.save_every=100)
+check 'a loss that is not finite' fails loss "step 2: the $loss is -?(nan|inf); first seen in " llama "${far[@]}" --set train.learning_rate=1e15
+check 'a gradient that is not finite' fails norm "step 2: the $norm is -?(nan|inf); first seen in " llama "${far[@]}" --set train.learning_rate=1e20
+fused=(--set memory.fused_step=on --set memory.micro_batch=5)
+check 'a loss that is not finite, fused' fails fused-loss "step 2: the $loss is -?(nan|inf); first seen in " llama "${far[@]}" --set train.learning_rate=1e15 "${fused[@]}"
+check 'a gradient that is not finite, fused' fails fused-norm "step 2: the $norm is -?(nan|inf); first seen in " llama "${far[@]}" --set train.learning_rate=1e20 "${fused[@]}"
+check 'one that is not finite later, in bf16' fails later 'step [3-9]: the (loss|gradient norm) is -?(nan|inf); first seen in ' llama "${far[@]}" --set memory.precision=bf16 --set train.schedule=step --set train.step_size=4 --set train.step_gamma=1e20 --set train.save_every=2
+check 'masks: a loss that is not finite' fails masks 'the (loss|gradient norm) is -?(nan|inf); first seen in ' sam "${far[@]}" --set train.learning_rate=1e20
+check 'running statistics: a loss that is not finite' fails running 'the (loss|gradient norm) is -?(nan|inf); first seen in ' tinysam "${far[@]}" --set train.learning_rate=1e20
+check 'f16: nothing but skipped steps' fails hopeless 'the loss scale fell below 1: [0-9]+ steps in a row' llama "${far[@]}" --set memory.precision=f16 --set train.learning_rate=1e7 --set train.steps=40
+
+# --- ends --------------------------------------------------------------------------------------------
+
+# A kill in the middle of the metrics, twice: as the undisturbed run.
+killed() {
+    needs_preload || return
+    local name=$1 yaml=$2 n again=()
+    shift 2
+    rm -rf "$tmp/cut"
+    for n in 6 5; do
+        FAULT=kill:$n FAULT_PATH=$tmp/cut/metrics.jsonl expect 137 '' "${late[@]}" "$binary" train "$tmp/$yaml.yaml" --set "train.out=$tmp/cut" "$@" ${again[@]+"${again[@]}"} || return 1
+        again=(--resume)
+    done
+    expect 0 'resuming after step' "${late[@]}" "$binary" train "$tmp/$yaml.yaml" --set "train.out=$tmp/cut" "$@" --resume || return 1
+    same_run "$tmp/$name-one" "$tmp/cut" "$(json "$tmp/$name-one.json" steps)" && alike "$tmp/$name-one" "$tmp/cut"
+}
+check 'llama: killed twice, taken up' killed llama llama
+check 'f16: killed twice, taken up' killed f16 llama "${f16[@]}"
+
+# SIGTERM while a step is on its way: the step that is being written is not the last one asked for.
+stopped() {
+    needs_preload || return
+    local pid rc=0
+    rm -rf "$tmp/cut"
+    FAULT=stop:4 FAULT_PATH=$tmp/cut/metrics.jsonl "${late[@]}" "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/cut" 2>"$tmp/err" &
+    pid=$!
+    stopped="$stopped $pid"
+    for _ in $(seq 600); do
+        grep -q '^State:.*T (stopped)' "/proc/$pid/status" 2>/dev/null && break
+        sleep 0.05
+    done
+    kill -TERM "$pid" && kill -CONT "$pid"
+    wait "$pid" || rc=$?
+    [ $rc -eq 1 ] && grep -q 'stopped by SIGTERM after step' "$tmp/err" || { echo "status $rc"; cat "$tmp/err"; return 1; }
+    no_debris "$tmp/cut" || return 1
+    expect 0 'resuming after step' "${late[@]}" "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/cut" --resume || return 1
+    same_run "$tmp/sam-one" "$tmp/cut" "$(json "$tmp/sam-one.json" steps)" && alike "$tmp/sam-one" "$tmp/cut"
+}
+check 'sam: SIGTERM while a step is on its way, taken up' stopped
+
+# Too many broken pictures: told when the step comes that would have them, behind the lines of all before.
+broken() {
+    mkdir -p "$tmp/bad" && cp "$tmp"/set/*.tar "$tmp/bad/" || return 1
+    local tar
+    tar=$(ls "$tmp"/bad/*.tar)
+    # What lies in the middle of the archive is no picture any more.
+    dd if=/dev/zero of="$tar" bs=1 seek=$(($(stat -c %s "$tar") / 2)) count=$(($(stat -c %s "$tar") / 4)) conv=notrunc 2>/dev/null || return 1
+    fails broken '' sam --set "data.train=$tmp/bad/*.tar" --set data.max_bad=0 --set data.shuffle=false --set train.effective_batch=1 --set memory.micro_batch=1
+}
+check 'sam: a picture that is broken' broken
+summary

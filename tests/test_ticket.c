@@ -1,0 +1,316 @@
+/*
+ * test_ticket.c: steps that are asked for before the one before was taken (train/ticket.h).
+ *
+ *   a row of steps     asked for two at a time: every number, weight and moment as one by one
+ *   a lazy device      the same, where everything is done as late as it may be, each step with a batch of its own, put ahead
+ *   a bad one in it    neither it nor what was asked for behind it changes a weight or a moment
+ *   one after it       what begins with nothing open begins anew
+ *
+ * The CPU runs what it is asked for at once; PLIMSOLL_LATE gives its plan the tickets and the GUARD of a card's.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/state.h"
+#include "train/ticket.h"
+
+enum { STEPS = 6, ROWS = 2, TOKENS = 16 };
+
+static void must(int rc, const struct error *e)
+{
+    if (rc) fail_msg("%s", e->text);
+}
+
+struct way {
+    const char *precision, *fused;
+    bool late;
+};
+
+struct rig {
+    struct config c;
+    struct run r;
+    struct tickets t;
+};
+
+/* The batch of step n. */
+static void put_batch(struct rig *g, int n)
+{
+    int32_t row[TOKENS];
+    struct error e = {0};
+    for (int at = 0; at < ROWS; at++) {
+        for (int i = 0; i < TOKENS; i++) row[i] = (n * 17 + at * 31 + i * 7) % 251;
+        must(run_write_input(&g->r, "input_ids", at, row, sizeof row, &e), &e);
+        must(run_write_input(&g->r, "labels", at, row, sizeof row, &e), &e);
+    }
+}
+
+static void rig_open(struct rig *g, const struct way *w)
+{
+    static const char *const base[] = {"model.preset=llama-tiny", "memory.recompute=none", "memory.offload=none", "train.effective_batch=2",
+                                       "memory.micro_batch=2", "data.sequence=16", "device.threads=1", "device.kind=cpu", "data.train=nowhere"};
+    struct error e = {0};
+    char text[64];
+    memset(g, 0, sizeof *g);
+    config_init(&g->c);
+    for (size_t i = 0; i < COUNT(base); i++) must(config_set(&g->c, base[i], &e), &e);
+    snprintf(text, sizeof text, "memory.precision=%s", w->precision);
+    must(config_set(&g->c, text, &e), &e);
+    snprintf(text, sizeof text, "memory.fused_step=%s", w->fused);
+    must(config_set(&g->c, text, &e), &e);
+    if (w->late) setenv("PLIMSOLL_LATE", "1", 1);
+    else unsetenv("PLIMSOLL_LATE");
+    must(run_plan(&g->r, &g->c, &(struct run_options){.train = true}, &e), &e);
+    must(run_start(&g->r, NULL, true, &e), &e);
+    must(state_reset(&g->r.graph, &g->r.device, &g->r.tape, run_staging(&g->r), PLAN_STAGING, &e), &e);
+    tickets_begin(&g->t, &g->r);
+    assert_int_equal(tickets_overlap(&g->t), w->late);
+    put_batch(g, 0);
+}
+
+static void rig_close(struct rig *g)
+{
+    run_close(&g->r);
+    config_free(&g->c);
+}
+
+/* Every byte that lasts and that an update may change. */
+static uint64_t hash_lasting(const struct rig *g)
+{
+    uint64_t hash = 1;
+    for (id s = 1; s < g->r.graph.storages.n; s++) {
+        const struct storage *x = &g->r.graph.storages.at[s];
+        if (x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE)
+            hash = hash_bytes(g->r.device.arena[x->space] + g->r.plan.placement.offset[s], x->bytes, hash);
+    }
+    return hash;
+}
+
+/* Step n, from 0. With f16 Adam's t is the updates before it: `updates`, where nothing is open. */
+static void ask(struct rig *g, int n, int updates, float scale, bool bad)
+{
+    struct step_block b = {.learning_rate = 1e-2f / (float)(n + 1), .inv_count = bad ? INFINITY : 1.0f / (ROWS * (TOKENS - 1)), .clip_norm = 1,
+                           .step = n + 1, .adam_t = updates + !g->t.scaled, .loss_scale = scale, .next_scale = scale, .scale_window = 2};
+    struct error e = {0};
+    must(ticket_ask(&g->t, &b, &e), &e);
+}
+
+static struct ticket take(struct rig *g)
+{
+    struct ticket k;
+    struct error e = {0};
+    must(ticket_take(&g->t, &k, &e), &e);
+    return k;
+}
+
+/* --- a row of steps ------------------------------------------------------------------------ */
+
+/* `scale` is so high that f16 skips some of the steps. */
+static uint64_t run_row(const struct way *w, float scale, struct ticket out[STEPS])
+{
+    struct rig g;
+    int taken = 0, updates = 0;
+    rig_open(&g, w);
+    for (int n = 0; n < STEPS; n++) {
+        ask(&g, n, g.t.scaled ? updates : n, scale, false);
+        while (tickets_pending(&g.t) > (uint32_t)(w->late && n + 1 < STEPS)) {
+            out[taken] = take(&g);
+            updates = out[taken].block.adam_t;
+            scale = out[taken++].block.next_scale;
+        }
+    }
+    assert_int_equal(taken, STEPS);
+    uint64_t hash = hash_lasting(&g);
+    rig_close(&g);
+    return hash;
+}
+
+static void compare_row(const char *precision, const char *fused, float scale)
+{
+    struct ticket one[STEPS], two[STEPS];
+    int skipped = 0;
+    uint64_t a = run_row(&(struct way){precision, fused, false}, scale, one), b = run_row(&(struct way){precision, fused, true}, scale, two);
+    for (int n = 0; n < STEPS; n++) {
+        assert_true(two[n].loss == one[n].loss && !memcmp(two[n].clip, one[n].clip, sizeof one[n].clip));
+        assert_memory_equal(&two[n].block, &one[n].block, sizeof one[n].block);
+        skipped += one[n].block.found_inf;
+    }
+    assert_true(a == b);
+    assert_true(scale > 1 ? skipped > 0 && skipped < STEPS : !skipped);
+}
+
+static void test_row(void **state)
+{
+    (void)state;
+    compare_row("f32", "off", 1);
+    compare_row("bf16", "off", 1);
+    compare_row("f32", "on", 1);
+    compare_row("f16", "off", 0x1p22f);
+}
+
+/* --- a lazy device ------------------------------------------------------------------------------
+ *
+ * Notes what it is asked for and does it when somebody must be shown the result: what the host changes too early, or
+ * reads before it was told, is wrong then. A copy ahead is done when it has to be, behind the last step, so
+ * that what lies in the batch's place until then is the batch of before. */
+
+enum { NOTES = 64 };
+static struct note {
+    enum { NOTE_RUN, NOTE_SEND, NOTE_AHEAD, NOTE_MARK } what;
+    struct tape *tape;
+    enum program program;
+    void *to;
+    const void *from;
+    uint64_t bytes;
+    int number;
+} notes[NOTES];
+static int noted;
+
+static int note(struct note n)
+{
+    assert_true(noted < NOTES);
+    notes[noted++] = n;
+    return PL_OK;
+}
+
+/* Does the first n. */
+static void do_notes(int n)
+{
+    struct error e;
+    for (int i = 0; i < n; i++) {
+        if (notes[i].what == NOTE_RUN) must(cpu_device.run(NULL, notes[i].tape, notes[i].program, &e), &e);
+        else if (notes[i].what != NOTE_MARK) memcpy(notes[i].to, notes[i].from, notes[i].bytes);
+    }
+    noted -= n;
+    memmove(notes, notes + n, (size_t)noted * sizeof *notes);
+}
+
+/* Behind the last note of a kind. */
+static int behind(int what, int number)
+{
+    int n = 0;
+    for (int i = 0; i < noted; i++)
+        if ((int)notes[i].what == what && notes[i].number == number) n = i + 1;
+    return n;
+}
+
+static int lazy_run(struct device *d, struct tape *t, enum program p, struct error *e)
+{
+    (void)d, (void)e;
+    return note((struct note){NOTE_RUN, .tape = t, .program = p});
+}
+static int lazy_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    (void)d, (void)e;
+    return note((struct note){NOTE_SEND, .to = to, .from = from, .bytes = bytes});
+}
+static int lazy_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
+{
+    (void)d, (void)e;
+    return note((struct note){NOTE_AHEAD, .to = to, .from = from, .bytes = bytes});
+}
+static int lazy_mark(struct device *d, int number, struct error *e)
+{
+    (void)d, (void)e;
+    return note((struct note){NOTE_MARK, .number = number});
+}
+static int lazy_await(struct device *d, int number, struct error *e)
+{
+    (void)d, (void)e;
+    do_notes(behind(NOTE_MARK, number));
+    return PL_OK;
+}
+static int lazy_settle(struct device *d, struct error *e)
+{
+    (void)d, (void)e;
+    do_notes(behind(NOTE_AHEAD, 0));
+    return PL_OK;
+}
+
+/* As train.c goes: ask n, put n+1, take n-1. */
+static uint64_t run_ahead(const struct way *w, float scale, bool lazy, struct ticket out[STEPS])
+{
+    static struct device_ops ops;
+    struct rig g;
+    struct error e = {0};
+    int taken = 0, updates = 0;
+    rig_open(&g, w);
+    ops = cpu_device;
+    ops.run = lazy_run, ops.send = lazy_send, ops.write_later = lazy_later, ops.mark = lazy_mark, ops.await = lazy_await, ops.settle = lazy_settle;
+    if (lazy) g.r.device.ops = &ops;
+    for (int n = 0; n < STEPS; n++) {
+        ask(&g, n, g.t.scaled ? updates : n, scale, false);
+        if (lazy) must(run_ahead_begin(&g.r, &e), &e);
+        put_batch(&g, n + 1);
+        if (lazy) run_ahead_end(&g.r, true);
+        while (tickets_pending(&g.t) > (uint32_t)(lazy && n + 1 < STEPS)) {
+            out[taken] = take(&g);
+            updates = out[taken].block.adam_t;
+            scale = out[taken++].block.next_scale;
+        }
+    }
+    do_notes(noted);
+    uint64_t hash = hash_lasting(&g);
+    g.r.device.ops = &cpu_device;
+    rig_close(&g);
+    return hash;
+}
+
+static void compare_lazy(const char *precision, const char *fused, float scale)
+{
+    struct ticket one[STEPS], two[STEPS];
+    const struct way late = {precision, fused, true}, now = {precision, fused, false};
+    assert_true(run_ahead(&now, scale, false, one) == run_ahead(&late, scale, true, two));
+    for (int n = 0; n < STEPS; n++) {
+        assert_true(two[n].loss == one[n].loss && !memcmp(two[n].clip, one[n].clip, sizeof one[n].clip));
+        assert_memory_equal(&two[n].block, &one[n].block, sizeof one[n].block);
+    }
+}
+
+static void test_lazy(void **state)
+{
+    (void)state;
+    compare_lazy("f32", "off", 1);
+    compare_lazy("f32", "on", 1);
+    compare_lazy("f16", "off", 0x1p22f);
+}
+
+/* --- a bad one ------------------------------------------------------------------------------ */
+
+static void stay(const struct way *w)
+{
+    struct rig g;
+    rig_open(&g, w);
+    ask(&g, 0, 0, 1, false);
+    assert_true(isfinite(take(&g).loss));
+    const uint64_t before = hash_lasting(&g);
+    ask(&g, 1, 1, 1, true);
+    ask(&g, 2, 2, 1, false); /* a good one, asked for before anybody knows */
+    const struct ticket bad = take(&g), behind = take(&g);
+    assert_true(ticket_fatal(&g.t, bad.loss) && !ticket_fatal(&g.t, behind.loss) && isfinite(behind.clip[0]));
+    assert_true(hash_lasting(&g) == before);
+    ask(&g, 3, 3, 1, false); /* nothing is open: it counts again */
+    assert_true(isfinite(take(&g).loss));
+    assert_true(hash_lasting(&g) != before);
+    rig_close(&g);
+}
+
+static void test_bad(void **state)
+{
+    (void)state;
+    stay(&(struct way){"f32", "off", true});
+    stay(&(struct way){"bf16", "off", true});
+    stay(&(struct way){"f32", "on", true});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_row), cmocka_unit_test(test_lazy), cmocka_unit_test(test_bad)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
