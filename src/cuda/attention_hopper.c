@@ -128,7 +128,7 @@ int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct 
     if (grid) TRY(map_positions(&m.rel, a, e));
     TRY(map_all(&m, a, HOPPER_WALKED, HOPPER_HELD, e));
     TRY_CUDA(cuda_hopper_dkv(a, &m, stream));
-    TRY(map_all(&m, a, 64 * HOPPER_DQ_GROUPS(a->D, grid), HOPPER_WALKED, e));
+    TRY(map_all(&m, a, 64 * HOPPER_GROUPS(a->D, grid), HOPPER_WALKED, e));
     TRY_CUDA(cuda_hopper_dq(a, &m, stream));
     if (!grid) return PL_OK;
     TRY_CUDA(cuda_level_dtables(a, stream));

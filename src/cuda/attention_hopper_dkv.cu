@@ -19,11 +19,9 @@ template <int D> constexpr int walked_bytes = tile_bytes<D, QUERIES>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
 template <int D> constexpr bool is_ahead = D <= 80;
-/* How many of k and v stay in registers as operands, which then are not read from shared memory for each tile. */
-#ifndef KEPT_DKV
-#define KEPT_DKV (D <= 64 ? 2 : 0)
-#endif
-template <int D> constexpr int kept_of = KEPT_DKV;
+/* Whether k stays in registers as an operand, which then is not read from shared memory for each tile. With v there as well ptxas 13.0 gave
+ * v's registers to ds, at 64 columns and no grid, and dk was wrong. */
+template <int D> constexpr bool is_kept = D <= 80;
 
 /* What comes with a tile of queries, behind q and do. */
 struct side {
@@ -99,8 +97,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #if HAS_WGMMA
     extern __shared__ char memory[];
     constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
-    constexpr bool AHEAD = is_ahead<D>;
-    constexpr int KEPT = kept_of<D>;
+    constexpr bool AHEAD = is_ahead<D>, KEPT = is_kept<D>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(ring + SLOTS * SLOT);
     const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
@@ -156,14 +153,10 @@ __global__ void __launch_bounds__(THREADS, 1)
         const uint64_t k_at = operand_at(k + group * 64 * 128, 16), v_at = operand_at(v + group * 64 * 128, 16);
         const uint64_t along = operand_at(ring, 16), across = operand_at(ring, QUERIES * 128);
         float dk[D / 2], dv[D / 2], s[QUERIES / 2], ahead[QUERIES / 2], dp[QUERIES / 2];
-        unsigned p[QUERIES / 4], ds[QUERIES / 4], k_rows[KEPT > 0 ? D / 4 : 1], v_rows[KEPT > 1 ? D / 4 : 1];
+        unsigned p[QUERIES / 4], ds[QUERIES / 4], k_rows[KEPT ? D / 4 : 1];
         const auto times_k = [&](float(&to)[QUERIES / 2], uint64_t y) {
-            if constexpr (KEPT > 0) product_along<T, D, QUERIES>(to, k_rows, y, 0);
+            if constexpr (KEPT) product_along<T, D, QUERIES>(to, k_rows, y, 0);
             else product_along<T, D, KEYS, QUERIES>(to, k_at, y, 0);
-        };
-        const auto times_v = [&](float(&to)[QUERIES / 2], uint64_t y) {
-            if constexpr (KEPT > 1) product_along<T, D, QUERIES>(to, v_rows, y, 0);
-            else product_along<T, D, KEYS, QUERIES>(to, v_at, y, 0);
         };
         const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = each * span_tiles;
         turn at = {0, 0}, soon = {0, 0};
@@ -171,8 +164,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
         barrier_wait(&gate->held, 0);
-        if constexpr (KEPT > 0) load_rows<D, KEYS>(k_rows, k, threadIdx.x / 32 * 16);
-        if constexpr (KEPT > 1) load_rows<D, KEYS>(v_rows, v, threadIdx.x / 32 * 16);
+        if constexpr (KEPT) load_rows<D, KEYS>(k_rows, k, threadIdx.x / 32 * 16);
         if (AHEAD && count > 0) {
             barrier_wait(&gate->full[soon.slot], soon.phase);
             hold(ahead);
@@ -193,7 +185,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 if (i + 1 < count) barrier_wait(&gate->full[soon.slot], soon.phase);
                 hold(dp), hold(ahead);
                 product_open();
-                times_v(dp, along + offset + (TILE >> 4));
+                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
                 product_close();
                 times_k(ahead, along + soon.slot * (SLOT >> 4));
                 product_close();
@@ -204,7 +196,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 product_open();
                 times_k(s, along + offset);
                 product_close();
-                times_v(dp, along + offset + (TILE >> 4));
+                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
                 product_close();
                 product_wait<1>();
                 hold(s);
@@ -226,7 +218,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
             product_close();
             product_wait<0>();
-            hold(dk), hold(dv), hold(p), hold(ds), hold(ahead), hold(k_rows), hold(v_rows);
+            hold(dk), hold(dv), hold(p), hold(ds), hold(ahead), hold(k_rows);
             if (lane == 0) barrier_arrive(&gate->free[at.slot]);
             next<SLOTS>(at);
             t0 += QUERIES;

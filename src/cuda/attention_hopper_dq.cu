@@ -1,8 +1,8 @@
 /*
  * attention_hopper_dq.cu: attention's gradient by queries on Hopper, bf16 and f16.
  *
- * Two warpgroups hold 64 queries and their do each and walk the keys in tiles of 64; a block takes tile after tile of
- * queries, but on a grid one, since at its end it needs the memory of the keys:
+ * Two or three warpgroups hold 64 queries and their do each and walk the keys in tiles of 64, passing by those that none of their queries
+ * sees; a block takes tile after tile of queries, but on a grid one, since at its end it needs the memory of the keys:
  *
  *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
  *
@@ -18,18 +18,15 @@
 #include "cuda/wgmma_hopper.cuh"
 
 constexpr int KEYS = HOPPER_WALKED;
-template <int D, bool GRID> constexpr int workers_of = HOPPER_DQ_GROUPS(D, GRID) * GROUP;
+template <int D, bool GRID> constexpr int workers_of = HOPPER_GROUPS(D, GRID) * GROUP;
 
 template <int D, bool GRID> constexpr int held_bytes = tile_bytes<D, workers_of<D, GRID> / 2>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
-template <int D, bool GRID> constexpr bool is_ahead = (D <= 80 || !GRID) && HOPPER_DQ_GROUPS(D, GRID) == 2;
-/* How many of q and do stay in registers as operands. */
-#ifndef KEPT_DQ
-#define KEPT_DQ (D <= 64 && !GRID ? 2 : 0)
-#endif
-template <int D, bool GRID> constexpr int kept_of = KEPT_DQ;
+template <int D, bool GRID> constexpr bool is_ahead = (D <= 80 || !GRID) && HOPPER_GROUPS(D, GRID) == 2;
+/* Whether q stays in registers as an operand, which then is not read from shared memory for each tile. */
+template <int D, bool GRID> constexpr bool is_kept = D <= 64 && !GRID;
 
 /* For the end: rows of table_w, and by warpgroup rows of table_h, and g. Rows lie an odd number of 16 bytes apart. */
 constexpr int LEVELS = 64, LEVEL_ROW = LEVELS + 8, SHEAR = 128, SHEAR_ROW = SHEAR + 8;
@@ -129,9 +126,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
 {
 #if HAS_WGMMA
     extern __shared__ char memory[];
-    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2, HELD_BYTES = held_bytes<D, GRID>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
-    constexpr bool AHEAD = is_ahead<D, GRID>;
-    constexpr int KEPT = kept_of<D, GRID>;
+    constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
+    constexpr int HELD_BYTES = held_bytes<D, GRID>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
+    constexpr bool AHEAD = is_ahead<D, GRID>, KEPT = is_kept<D, GRID>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
     levels *rows = reinterpret_cast<levels *>(ring + ring_bytes<D, GRID>);
     gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(levels) : 0));
@@ -182,14 +179,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
             float *drel = GRID ? a.drel + (int64_t)x.head * positions(a) * a.T : nullptr;
             float dq[D / 2], even[KEYS / 2], odd[KEYS / 2], dp[KEYS / 2], lse[2], delta[2], columns[32], dcolumns[32];
-            unsigned ds[KEYS / 4], q_rows[KEPT > 0 ? D / 4 : 1], do_rows[KEPT > 1 ? D / 4 : 1];
+            unsigned ds[KEYS / 4], q_rows[KEPT ? D / 4 : 1];
             const auto times_q = [&](float(&to)[KEYS / 2], uint64_t y) {
-                if constexpr (KEPT > 0) product_along<T, D, KEYS>(to, q_rows, y, 0);
+                if constexpr (KEPT) product_along<T, D, KEYS>(to, q_rows, y, 0);
                 else product_along<T, D, QUERIES, KEYS>(to, q_at, y, 0);
-            };
-            const auto times_do = [&](float(&to)[KEYS / 2], uint64_t y) {
-                if constexpr (KEPT > 1) product_along<T, D, KEYS>(to, do_rows, y, 0);
-                else product_along<T, D, QUERIES, KEYS>(to, do_at, y, 0);
             };
             int query[2];
 #pragma unroll
@@ -221,8 +214,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             barrier_wait(&gate->held, n % 2);
             if (!GRID) pass_by(x.keys.begin, keys.begin);
             turn soon = at;
-            if constexpr (KEPT > 0) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
-            if constexpr (KEPT > 1) load_rows<D, QUERIES>(do_rows, dout, threadIdx.x / 32 * 16);
+            if constexpr (KEPT) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
             if (AHEAD && keys.begin < keys.end) {
                 barrier_wait(&gate->full[at.slot], at.phase);
                 hold(even);
@@ -246,7 +238,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     if (s0 + KEYS < keys.end) barrier_wait(&gate->full[soon.slot], soon.phase);
                     hold(s), hold(dp), hold(ahead);
                     product_open();
-                    times_do(dp, along + offset + (TILE >> 4));
+                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
                     product_close();
                     times_q(ahead, along + soon.slot * (2 * TILE >> 4));
                     product_close();
@@ -257,7 +249,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     product_open();
                     times_q(s, along + offset);
                     product_close();
-                    times_do(dp, along + offset + (TILE >> 4));
+                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
                     product_close();
                     product_wait<1>();
                     hold(s);
@@ -293,7 +285,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     }
                 }
                 product_wait<0>();
-                hold(dq), hold(ds), hold(ahead), hold(q_rows), hold(do_rows);
+                hold(dq), hold(ds), hold(ahead), hold(q_rows);
                 if (lane == 0) barrier_arrive(&gate->free[at.slot]);
                 next<SLOTS>(at);
             };

@@ -15,15 +15,10 @@
 /* Rows to a tile of the gradients: what a block holds, and what it walks along. */
 enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = ATTENTION_LEVEL };
 
-/* Of the forward: warpgroups of 64 queries to a block. Three hide more of each other's latency, where two thirds of the
+/* Of the forward and the gradient by queries: warpgroups of 64 queries to a block. Three hide more of each other's latency, where two thirds of the
  * registers are enough. */
 #define HOPPER_GROUPS(D, GRID) ((D) > 64 || (GRID) ? 2 : 3)
 enum { HOPPER_KEYS = 128 };
-/* The same of the gradient by queries. */
-#ifndef DQ3
-#define DQ3 1
-#endif
-#define HOPPER_DQ_GROUPS(D, GRID) (DQ3 && (D) <= 64 && !(GRID) ? 3 : 2)
 
 /* How the copy engine finds tiles. */
 struct attention_maps {
