@@ -2,8 +2,9 @@
 # cuda.sh: all that is checked of the CUDA device, on one card, in one call.
 #
 #   bash tests/cuda.sh [PART...]                        from the repository's root, after make all tests; default: all parts
-#   bash tests/cuda.sh sanitize [memcheck] [racecheck] [ROW...]   the op tests and the seam under compute-sanitizer; of
-#                                                       rows that are named, such as ATTENTION, the op tests alone
+#   bash tests/cuda.sh sanitize [TOOL...] [ROW...]      the op tests and the seam under compute-sanitizer; of
+#                                                       rows that are named, such as ATTENTION, the op tests alone; tools:
+#                                                       memcheck and racecheck unless said, initcheck, synccheck
 #
 #   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; alone on the card
 #   ops      every op and the seam against the reference kernels
@@ -15,7 +16,7 @@
 #   BUILD=build      the build folder
 #   DEVICE=cuda      cpu: the same checks without a card, to try the scripts
 #   JOBS=            programs at a time; unset: 32 on 8 cores and more, else one for each core; under compute-sanitizer one for each core
-#   LIMIT=330        seconds that each may take
+#   LIMIT=           seconds that each may take; unset: 330, under compute-sanitizer 240
 #   GROUPS_OF=40     processes that the op tests are dealt to under compute-sanitizer
 #   SANITIZER=       further options of compute-sanitizer, such as --racecheck-indirect-barrier-dependency
 #   LOGS=            folder for what the programs print; unset: shown for those that fail
@@ -27,10 +28,12 @@ export LC_ALL=C BUILD=${BUILD:-build} DEVICE=${DEVICE:-cuda}
 # The CPU's side of a comparison has a thread for each core, and so have the programs beside it: threads that
 # wait by spinning would take the cores from those that work.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-LIMIT=${LIMIT:-330}
 cores=$(nproc)
-asked_jobs=${JOBS:-$cores}
-JOBS=${JOBS:-$((cores >= 8 ? 32 : cores))}
+if [ "${1:-}" = sanitize ]; then
+    LIMIT=${LIMIT:-240} JOBS=${JOBS:-$cores}
+else
+    LIMIT=${LIMIT:-330} JOBS=${JOBS:-$((cores >= 8 ? 32 : cores))}
+fi
 tools=$BUILD/tests
 for program in "$BUILD/plimsoll" "$tools/cuda_ops" "$tools/cuda_seam" "$tools/compare" "$tools/json_get"; do
     [ -x "$program" ] || { echo "cuda.sh: no $program: run make all tests first" >&2; exit 2; }
@@ -192,8 +195,6 @@ sanitize() {
 if [ "${1:-}" = sanitize ]; then
     shift
     has_card || { echo 'skip: no CUDA card'; echo '0 passed, 0 failed, 1 skipped'; exit 0; }
-    LIMIT=${LIMIT_EACH:-240}
-    JOBS=$asked_jobs
     sanitize "$@" || exit 2
     report
     exit

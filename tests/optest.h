@@ -1,6 +1,6 @@
 /*
  * optest.h: a graph on a device, from values in to values out. The harness of
- * test_ops.c, test_autodiff.c and test_plan.c, each a program of its own, so these
+ * test_ops.c, test_autodiff.c, test_plan.c and the tests of passes, each a program of its own, so these
  * are static inline functions.
  *
  *     graph -> plan_place -> arenas -> tape -> values -> run -> loss and gradients
@@ -163,6 +163,14 @@ static inline void rig_close(struct rig *r)
     graph_free(&r->graph);
 }
 
+/* Nodes of one op in program step. */
+static inline int count_ops(const struct graph *g, enum op op)
+{
+    int n = 0;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op == op;
+    return n;
+}
+
 static inline void rig_run(struct rig *r)
 {
     struct error e = {0};
@@ -181,6 +189,20 @@ static inline double *rig_read(const struct rig *r, id tensor)
         out[i] = dtype_load(tape_address(&r->tape, tensor), x->dtype, at);
     }
     return out;
+}
+
+/* All parameters' gradients, after one graph was run as it is and another as a pass left it: the same bits, or where
+ * `tolerance` is not 0 as near as that, times 1 + |value|. */
+static inline void rig_same_gradients(const struct rig *a, const struct rig *b, double tolerance, const char *what)
+{
+    for (uint32_t i = 0; i < a->graph.params.n; i++) {
+        const id d = a->graph.params.at[i].grad, e = b->graph.params.at[i].grad;
+        double *x = rig_read(a, d), *y = rig_read(b, e);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&a->graph, d)); k++)
+            if (!(fabs(x[k] - y[k]) <= tolerance * (1 + fabs(x[k])))) fail_msg("%s: parameter %u [%d] is %g, without the pass %g", what, i, (int)k, y[k], x[k]);
+        mem_free(x);
+        mem_free(y);
+    }
 }
 
 static inline id rig_loss_tensor(const struct rig *r) { return graph_find_output(&r->graph, PROGRAM_STEP, "loss"); }

@@ -30,13 +30,6 @@ static id param(struct graph *g, const char *name, int rank, int64_t a, int64_t 
     return graph_param(g, name, DT_F32, rank, (int64_t[]){a, b}, (struct init){INIT_NORMAL, 0.5});
 }
 
-static int count(const struct graph *g, enum op op)
-{
-    int n = 0;
-    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op == op;
-    return n;
-}
-
 static void build(struct rig *r, const struct layer *l, bool join)
 {
     struct graph *g = &r->graph;
@@ -56,26 +49,13 @@ static void build(struct rig *r, const struct layer *l, bool join)
     graph_verify(g, "differentiate");
     if (join) pass_bias_grad(g, &s);
     graph_verify(g, "bias_grad");
-    if (join && count(g, OP_ACT_BWD_SUM) != l->joined) fail_msg("%s: %d sums are joined, expected %d", l->what, count(g, OP_ACT_BWD_SUM), l->joined);
+    if (join && count_ops(g, OP_ACT_BWD_SUM) != l->joined) fail_msg("%s: %d sums are joined, expected %d", l->what, count_ops(g, OP_ACT_BWD_SUM), l->joined);
     pass_accumulate(g, &s);
     graph_verify(g, "accumulate");
     pass_reuse(g, &s);
     graph_verify(g, "reuse");
     rig_open(r, DEVICE_CPU);
     rig_run(r);
-}
-
-/* In f32 the sums differ by their order alone. */
-static void same_gradients(const struct rig *a, const struct rig *b, const char *what)
-{
-    for (uint32_t i = 0; i < a->graph.params.n; i++) {
-        const id d = a->graph.params.at[i].grad, e = b->graph.params.at[i].grad;
-        double *x = rig_read(a, d), *y = rig_read(b, e);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&a->graph, d)); k++)
-            if (!(fabs(x[k] - y[k]) <= 1e-5 * (1 + fabs(x[k])))) fail_msg("%s: parameter %u [%d] is %g, the two ops say %g", what, i, (int)k, y[k], x[k]);
-        mem_free(x);
-        mem_free(y);
-    }
 }
 
 static void test_layers(void **state)
@@ -85,7 +65,7 @@ static void test_layers(void **state)
         struct rig a, b;
         build(&a, &all[i], false);
         build(&b, &all[i], true);
-        same_gradients(&a, &b, all[i].what);
+        rig_same_gradients(&a, &b, 1e-5, all[i].what); /* the sums of f32 differ by their order */
         rig_close(&a);
         rig_close(&b);
     }

@@ -60,13 +60,6 @@ static void build(struct rig *r, const struct shape *s, enum device_kind device,
     rig_run(r);
 }
 
-static int count(const struct graph *g, enum op op)
-{
-    int n = 0;
-    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op == op;
-    return n;
-}
-
 static void compare(struct rig *a, struct rig *b, const char *what, const char *name)
 {
     double *x = rig_read(a, rig_param(a, name)->grad), *y = rig_read(b, rig_param(b, name)->grad);
@@ -86,8 +79,8 @@ static void test_shapes(void **state)
         struct rig a, b;
         build(&a, s, device, false);
         build(&b, s, device, true);
-        if (count(&a.graph, OP_CONCAT) != 1 || count(&b.graph, OP_CONCAT) != !s->laid)
-            fail_msg("%s: %d CONCATs, and %d after the pass", s->what, count(&a.graph, OP_CONCAT), count(&b.graph, OP_CONCAT));
+        if (count_ops(&a.graph, OP_CONCAT) != 1 || count_ops(&b.graph, OP_CONCAT) != !s->laid)
+            fail_msg("%s: %d CONCATs, and %d after the pass", s->what, count_ops(&a.graph, OP_CONCAT), count_ops(&b.graph, OP_CONCAT));
         compare(&a, &b, s->what, "x");
         compare(&a, &b, s->what, "weight");
         rig_close(&a);

@@ -47,13 +47,6 @@ static void build(struct rig *r, const struct cutting *c, bool join)
     rig_run(r);
 }
 
-static int count(const struct graph *g, enum op op)
-{
-    int n = 0;
-    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op == op;
-    return n;
-}
-
 static void test_cuts(void **state)
 {
     (void)state;
@@ -62,10 +55,10 @@ static void test_cuts(void **state)
         struct rig a, b;
         build(&a, c, false);
         build(&b, c, true);
-        const int pads = count(&a.graph, OP_PAD);
+        const int pads = count_ops(&a.graph, OP_PAD);
         if (pads < 2) fail_msg("%s: %d PADs before", c->what, pads);
-        if (count(&b.graph, OP_CONCAT) != c->joined || count(&b.graph, OP_PAD) != (c->joined ? 0 : pads))
-            fail_msg("%s: %d CONCATs and %d PADs", c->what, count(&b.graph, OP_CONCAT), count(&b.graph, OP_PAD));
+        if (count_ops(&b.graph, OP_CONCAT) != c->joined || count_ops(&b.graph, OP_PAD) != (c->joined ? 0 : pads))
+            fail_msg("%s: %d CONCATs and %d PADs", c->what, count_ops(&b.graph, OP_CONCAT), count_ops(&b.graph, OP_PAD));
         double *x = rig_read(&a, rig_param(&a, "w")->grad), *y = rig_read(&b, rig_param(&b, "w")->grad);
         for (int k = 0; k < WIDE * DEEP; k++)
             if (x[k] != y[k]) fail_msg("%s: [%d] is %g, the sum says %g", c->what, k, y[k], x[k]);

@@ -34,13 +34,6 @@ static id norm_of(struct graph *g, id x, id w, bool centred)
                    : op_rmsnorm(g, x, w, 1e-3f);
 }
 
-static int count(const struct graph *g, enum op op)
-{
-    int n = 0;
-    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op == op;
-    return n;
-}
-
 /* The loss is the sum of squares of all that is made of x. */
 static void build(struct rig *r, const struct uses *u, bool centred, bool join, enum device_kind device)
 {
@@ -64,27 +57,15 @@ static void build(struct rig *r, const struct uses *u, bool centred, bool join, 
     const struct settings s = {.micro_batch = 1, .accumulation = 1, .precision = DT_F32, .head_chunks = 1};
     pass_differentiate(g, &s);
     graph_verify(g, "differentiate");
-    const int before = count(g, OP_ACCUMULATE);
+    const int before = count_ops(g, OP_ACCUMULATE);
     if (join) pass_residual(g, &s);
     graph_verify(g, "residual");
-    if (join && before - count(g, OP_ACCUMULATE) != u->joined)
-        fail_msg("%s: of %d sums %d are joined, expected %d", u->what, before, before - count(g, OP_ACCUMULATE), u->joined);
+    if (join && before - count_ops(g, OP_ACCUMULATE) != u->joined)
+        fail_msg("%s: of %d sums %d are joined, expected %d", u->what, before, before - count_ops(g, OP_ACCUMULATE), u->joined);
     if (join) pass_reuse(g, &s);
     graph_verify(g, "reuse");
     rig_open(r, device);
     rig_run(r);
-}
-
-static void same_gradients(const struct rig *a, const struct rig *b, const char *what)
-{
-    for (uint32_t i = 0; i < a->graph.params.n; i++) {
-        const id d = a->graph.params.at[i].grad, e = b->graph.params.at[i].grad;
-        double *x = rig_read(a, d), *y = rig_read(b, e);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&a->graph, d)); k++)
-            if (x[k] != y[k]) fail_msg("%s: parameter %u [%d] is %g, the two ops say %g", what, i, (int)k, y[k], x[k]);
-        mem_free(x);
-        mem_free(y);
-    }
 }
 
 static void test_uses(void **state)
@@ -95,7 +76,7 @@ static void test_uses(void **state)
             struct rig a, b;
             build(&a, &all[i], centred, false, DEVICE_CPU);
             build(&b, &all[i], centred, true, DEVICE_CPU);
-            same_gradients(&a, &b, all[i].what);
+            rig_same_gradients(&a, &b, 0, all[i].what);
             rig_close(&a);
             rig_close(&b);
         }
