@@ -66,7 +66,7 @@ static struct result *results;
 
 /* --- which cases --------------------------------------------------------------------------- */
 
-enum { SMALL = 8, CARD = 18, SLOTS = SMALL + LARGE + CARD }; /* shapes of a row: the small ones, the large ones, those for cards */
+enum { SLOTS = SMALL + LARGE + CARD }; /* shapes of a row */
 
 static const int64_t *shape_at(const struct row *row, int slot)
 {

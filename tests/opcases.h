@@ -23,15 +23,15 @@ struct scene {
     int watched;
 };
 
-enum { LARGE = 4 }; /* shapes of a case, at most */
+enum { SMALL = 8, LARGE = 4, CARD = 18 }; /* shapes of a case, at most: small ones, large ones, those for cards */
 
 struct opcase {
     /* Emits the op; returns what the loss weighs (0: there is no gradient). */
     id (*build)(struct scene *s, const int64_t *n);
     bool no_gradient;
-    int64_t small[8][8], large[LARGE][8]; /* shapes; a row of 0 ends */
+    int64_t small[SMALL][8], large[LARGE][8]; /* shapes; a row of 0 ends */
     int64_t bench[8];                 /* a view has none: nothing runs */
-    int64_t card[18][8];              /* for the kernels of a card alone */
+    int64_t card[CARD][8];            /* for the kernels of a card alone */
 };
 
 struct row {

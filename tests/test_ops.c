@@ -69,7 +69,7 @@ static void for_shapes(const struct row *row, const int64_t (*shapes)[8], int co
 
 static void for_small(const struct row *row, void (*check)(const struct row *, const int64_t *))
 {
-    for_shapes(row, row->c->small, 8, check);
+    for_shapes(row, row->c->small, SMALL, check);
 }
 
 static void for_large(const struct row *row, void (*check)(const struct row *, const int64_t *))
