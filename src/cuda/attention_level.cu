@@ -2,7 +2,7 @@
  * attention_level.cu: the passes before and after the attention kernels over a grid of 64 columns, up to 64 rows:
  *
  *     rel       q . the table rows of a query's positions
- *     dtables   dtable[j] = sum of drel q over the positions made with row j, by groups of heads
+ *     dtables   dtable[j] = sum of drel q over the positions made with row j, by groups of the grids' rows
  *
  * 64 queries are one of the grid's rows. What they add for the key rows c is a product with rows y - c of table_h; for the
  * columns, a product with all rows of table_w, of which a query takes the 64 that begin at its place. The tables'

@@ -1,15 +1,16 @@
 /*
- * attention_mma.cuh: tiles in shared memory and their products on tensor cores, for the
- * attention_fast*.cu files.
+ * attention_mma.cuh: copies into shared memory, fragments and products on tensor cores (cp.async, ldmatrix, mma.sync):
+ * what all kernels of attention that have them share, and conv_tiles.cu.
  *
- * A tile's rows lie D + 8 elements apart, an odd number of 16-byte pieces: the eight rows that one
- * ldmatrix reads lie in different banks. A warp multiplies 16 rows; a fragment's registers hold,
- * with row = lane / 4 and column = 2 (lane % 4):
+ * A warp multiplies 16 rows; a fragment's registers hold, with row = lane / 4 and column = 2 (lane % 4):
  *
  *     A 16x16   {row, column..} {row+8, column..} {row, column+8..} {row+8, column+8..}
  *     C 16x8    {row, column} {row, column+1} {row+8, column} {row+8, column+1}
  *
  * so two C's side by side, rounded, are an A: products chain without shared memory.
+ *
+ * In the tiles of copy_rows, product_rows and product_add rows lie D + 8 elements apart, an odd number of 16-byte pieces:
+ * the eight rows that one ldmatrix reads lie in different banks. attention_tiles.cuh has another order for that.
  */
 #ifndef ATTENTION_MMA_CUH
 #define ATTENTION_MMA_CUH

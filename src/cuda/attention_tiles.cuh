@@ -1,6 +1,6 @@
 /*
- * attention_tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for the attention_dense*.cu
- * and attention_fast*.cu files.
+ * attention_tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for the attention_dense*.cu and
+ * attention_fast*.cu files and attention_level_dq.cu and attention_level_dkv.cu.
  *
  * A warp owns M times 16 rows of what its block holds, so that each piece of the tile that they are multiplied with is
  * read once for all of them. Rows lie D elements apart without padding; the 16-byte pieces of a row change places by

@@ -1,6 +1,6 @@
 /*
  * attention_window.cu: attention within squares without tensor cores, for f32 and whatever
- * attention_window_fast.cu does not take; and the sums over squares after either backward.
+ * attention_window_fast.cu does not take; and the sums over squares after any backward.
  *
  *     forward   a block has a square, a warp one query after the other: a row of scores in shared memory
  *     dq        a block has a square and takes one query after the other: ds, its sums by rows and columns

@@ -1,5 +1,5 @@
 /*
- * attention_window_mma.cuh: a square in shared memory, for the two kernels on tensor cores.
+ * attention_window_mma.cuh: a square in shared memory, for the two kernels by mma.sync; Hopper's have its numbers of places.
  *
  * Keys and values lie 16 to a row of the square, whatever its side is: a row of it is what one
  * product takes, and a key's column is its column in the fragment. Places beyond the square are

@@ -1,8 +1,8 @@
 /*
  * fastest.c: see fastest.h.
  *
- * The library sorts its proposals by what it expects of them, and the last of eight is often the
- * fastest. They are timed where the operands of the run will lie, so that no byte is taken beyond the plan:
+ * The library sorts its proposals by what it expects of them, and a late one is often the fastest.
+ * They are timed where the operands of the run will lie, so that no byte is taken beyond the plan:
  * the tape is recorded before anything is loaded, and the arena is still empty.
  *
  *     arena   [workspace][ a | b | c | bias ][ a | b | c | bias ][ ...      up to SETS, in turn, so that

@@ -13,7 +13,7 @@ struct head_rows {
     int64_t sample, token, head;
 };
 
-/* Queries to a block of the kernels on tensor cores. */
+/* Queries to a block of attention_fast_dq.cu: a bias' gradient is left in partial sums of so many. */
 enum { ATTENTION_FAST_TILE = 64 };
 /* Columns of a grid whose rows are tiles. */
 enum { ATTENTION_LEVEL = 64 };

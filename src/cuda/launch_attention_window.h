@@ -32,7 +32,7 @@ extern "C" {
 /* Without tensor cores. */
 cudaError_t cuda_window_plain(const struct window_attention *a, cudaStream_t stream);
 cudaError_t cuda_window_plain_bwd(const struct window_attention *a, cudaStream_t stream);
-/* After either backward: the workspace's sums, over all squares in order. */
+/* After any backward: the workspace's sums, over all squares in order. */
 cudaError_t cuda_window_sums(const struct window_attention *a, cudaStream_t stream);
 
 /* With them: bf16 or f16, tables and pad too, D of 32, 64 or 80, rows at multiples of 16 bytes, a window

@@ -12,7 +12,7 @@
 
 #include "cuda/launch_attention.h"
 
-/* Rows to a tile of the gradients: what a block holds, and what it walks along. */
+/* Rows to a tile: keys that a block of the gradient by keys holds, and what a block of either gradient walks along. */
 enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = ATTENTION_LEVEL };
 
 /* Of the forward and the gradient by queries: warpgroups of 64 queries to a block. Three hide more of each other's latency, where two thirds of the

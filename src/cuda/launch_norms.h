@@ -1,5 +1,5 @@
 /*
- * launch_norms.h: launchers of the normalisations (norms.cu, batchnorm.cu). Rows are [rows, C],
+ * launch_norms.h: launchers of the normalisations (norms.cu, norm_packs.cu, batchnorm.cu). Rows are [rows, C],
  * in the storage `type`; vectors of C have types of their own.
  */
 #ifndef LAUNCH_NORMS_H

@@ -2,7 +2,7 @@
  * plan_attention.c: attention, plain and over a grid, forward and backward.
  *
  * Two kernels to an op. With tensor cores: bf16 or f16 throughout, the head dimensions that
- * attention_fast.cu was made for, rows that begin at multiples of 16 bytes. Without: any
+ * those kernels were made for, rows that begin at multiples of 16 bytes. Without: any
  * head dimension up to 256, f32 too. Both take strided heads, as a slice of a joint
  * projection is, and the same workspace, so the running half can fall back on a card
  * whose tensor cores do not know bf16.

@@ -1,5 +1,5 @@
 /*
- * wgmma_hopper.cuh: what Hopper alone has, in the words of attention_hopper*.cu: products of a warpgroup out of
+ * wgmma_hopper.cuh: what Hopper alone has, in the words of attention_hopper*.cu and wgmma_cores.cuh: products of a warpgroup out of
  * shared memory (wgmma), copies of tiles by the copy engine (TMA) that end on a barrier (mbarrier), and
  * registers handed from the warps that copy to the warps that multiply.
  *
@@ -129,7 +129,8 @@ __device__ inline uint64_t operand_at(const void *p, int far)
 }
 constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* of an operand, to the next 16 */
 
-/* d (+)= A B: A along its rows, 64 of them; B along its rows (N of them) or across. */
+/* d (+)= A B: A along its rows, 64 of them, in shared memory or in registers; B along its rows (N of them) or across. 80 columns are
+ * only ever those of a head, whose A is in registers. */
 #define WGMMA_TYPES(X) X(__nv_bfloat16, "bf16") X(__half, "f16")
 
 #define WGMMA_64(T, NAME) \
@@ -162,21 +163,6 @@ constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* of an operand, t
 WGMMA_TYPES(WGMMA_64)
 
 #define WGMMA_80(T, NAME) \
-    template <int ACROSS> __device__ inline void multiply(float (&d)[40], uint64_t a, uint64_t b, int add, T) \
-    { \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n80k16.f32." NAME "." NAME " {" \
-                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-                     "%32, %33, %34, %35, %36, %37, %38, %39" \
-                     "}, %40, %41, p, 1, 1, 0, %43;\n}" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-                       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]) \
-                     : "l"(a), "l"(b), "r"(add), "n"(ACROSS)); \
-    } \
     template <int ACROSS> __device__ inline void multiply(float (&d)[40], const unsigned *a, uint64_t b, int add, T) \
     { \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n" \
