@@ -38,6 +38,8 @@ static const struct workload {
     {"ViT-B, 1 image", NULL, VIT_B, 1, 2, 1, NULL, false},
     {"ViT-B, 4 images", NULL, VIT_B, 4, 2, 1, NULL, false},
     {"ViT-B, 8 images", NULL, VIT_B, 8, 2, 2, NULL, false},
+    {"ViT-B, 1 image, 32 masks", NULL, VIT_B, 1, 2, 1, "data.format=sa1b", false},
+    {"ViT-B, 8 images, 32 masks", NULL, VIT_B, 8, 2, 1, "data.format=sa1b", false},
     {"ViT-H, 1 image", NULL, VIT_H, 1, 2, 1, NULL, false},
     {"ViT-H, 1 image, decoder in 8", NULL, VIT_H, 1, 2, 8, NULL, false},
     {"ViT-H, 2 images", NULL, VIT_H, 2, 2, 1, NULL, false},
