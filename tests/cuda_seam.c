@@ -786,125 +786,7 @@ static void test_many(const char *name, enum dtype master, enum dtype moment, en
     graph_free(&g);
 }
 
-/* --- a batch ahead --------------------------------------------------------------------------
- *
- *     y = x + x;  what is written later is read by the next run and not by this one
- */
-
-enum { AHEAD = 1 << 20, ROUNDS = 20 };
-
-static void fill_with(float *x, int value)
-{
-    for (int i = 0; i < AHEAD; i++) x[i] = (float)(value + i % 7);
-}
-
-/* The element at which y is not twice what fill_with wrote; -1: none. */
-static int first_wrong(struct side *s, id y, float *buffer, int value, const char *name)
-{
-    if (!side_read(s, y, buffer, AHEAD * sizeof *buffer, name)) return 0;
-    for (int i = 0; i < AHEAD; i++)
-        if (buffer[i] != 2 * (float)(value + i % 7)) return i;
-    return -1;
-}
-
-static void run_ahead(const char *name, struct side *s, id x, id y, float *next, float *buffer)
-{
-    const struct device_ops *ops = s->device.ops;
-    char *to = tape_address(&s->tape, x);
-    struct error e = {0};
-    int wrong = -1;
-    fill_with(buffer, 0);
-    if (!side_write(s, x, buffer, AHEAD * sizeof *buffer, name)) return;
-    for (int round = 0; round < ROUNDS && wrong < 0; round++) {
-        if (!side_run(s, PROGRAM_STEP, name) || !report_call(name, "settle", ops->settle(&s->device, &e), &e)) return;
-        fill_with(next, 10 * (round + 1));
-        for (int half = 0; half < 2; half++)
-            if (!report_call(name, "write later", ops->write_later(&s->device, to + half * (AHEAD * 2), next + half * (AHEAD / 2), AHEAD * 2, &e), &e)) return;
-        wrong = first_wrong(s, y, buffer, 10 * round, name);
-    }
-    report(name, "not before its run", wrong < 0, wrong < 0 ? "" : "an element of the batch before is wrong");
-    fill_with(buffer, 5); /* over what is still on its way */
-    if (!side_write(s, x, buffer, AHEAD * sizeof *buffer, name) || !side_run(s, PROGRAM_STEP, name)) return;
-    wrong = first_wrong(s, y, buffer, 5, name);
-    report(name, "a write comes behind", wrong < 0, "");
-}
-
-static void test_ahead(bool run)
-{
-    const char *name = "a batch ahead";
-    struct graph g;
-    struct side s = {0};
-    struct error e = {0};
-    graph_init(&g);
-    id x = graph_input(&g, "x", DT_F32, 1, (int64_t[]){AHEAD}), y = op_add(&g, x, x);
-    graph_output(&g, "y", y);
-    id next = graph_storage(&g, "next", KIND_STAGING, SPACE_HOST, AHEAD * sizeof(float));
-    float *buffer = mem_alloc(AHEAD * sizeof *buffer);
-    if (!report_call(name, "build", graph_error(&g, &e), &e)) return;
-    check_planned(name, &g);
-    if (!run || subject != DEVICE_CUDA) report_skip(name, "no card");
-    else if (side_open(&s, &g, subject, name))
-        run_ahead(name, &s, x, y, (float *)(void *)(s.device.arena[SPACE_HOST] + s.plan.placement.offset[next]), buffer);
-    side_close(&s);
-    mem_free(buffer);
-    graph_free(&g);
-}
-
-/* --- steps without waiting --------------------------------------------------------------------
- *
- *     host   send 0, run, send back, mark   the same with 1   await 0, send 2 ...
- *
- * Two rounds are under way, each with its own half of the pinned buffer: what comes back is the round's own. */
-
-enum { LATE_ROUNDS = 50 };
-
-static bool ask_round(const char *name, struct side *s, id x, id y, float *in, float *out, int mark)
-{
-    const struct device_ops *ops = s->device.ops;
-    const uint64_t bytes = AHEAD * sizeof *in;
-    struct error e = {0};
-    return report_call(name, "send", ops->send(&s->device, tape_address(&s->tape, x), in, bytes, &e), &e) && side_run(s, PROGRAM_STEP, name) &&
-           report_call(name, "send back", ops->send(&s->device, out, tape_address(&s->tape, y), bytes, &e), &e) &&
-           report_call(name, "mark", ops->mark(&s->device, mark, &e), &e);
-}
-
-static void run_late(const char *name, struct side *s, id x, id y, float *host)
-{
-    struct error e = {0};
-    int wrong = -1, of = 0;
-    for (int round = 0; round < LATE_ROUNDS + DEVICE_MARKS && wrong < 0; round++) {
-        const int mark = round % DEVICE_MARKS;
-        float *in = host + (size_t)mark * 2 * AHEAD, *out = in + AHEAD;
-        if (round >= DEVICE_MARKS) {
-            of = round - DEVICE_MARKS;
-            if (!report_call(name, "await", s->device.ops->await(&s->device, mark, &e), &e)) return;
-            for (int i = 0; i < AHEAD && wrong < 0; i++)
-                if (out[i] != 2 * (float)(3 * of + i % 7)) wrong = i;
-        }
-        if (round >= LATE_ROUNDS) continue;
-        fill_with(in, 3 * round);
-        if (!ask_round(name, s, x, y, in, out, mark)) return;
-    }
-    report(name, "each its own", wrong < 0, wrong < 0 ? "" : "an element is another round's");
-}
-
-static void test_late(bool run)
-{
-    const char *name = "steps without waiting";
-    struct graph g;
-    struct side s = {0};
-    struct error e = {0};
-    graph_init(&g);
-    id x = graph_input(&g, "x", DT_F32, 1, (int64_t[]){AHEAD}), y = op_add(&g, x, x);
-    graph_output(&g, "y", y);
-    id host = graph_storage(&g, "tickets", KIND_STAGING, SPACE_HOST, (uint64_t)DEVICE_MARKS * 2 * AHEAD * sizeof(float));
-    if (!report_call(name, "build", graph_error(&g, &e), &e)) return;
-    check_planned(name, &g);
-    if (!run) report_skip(name, "no card");
-    else if (side_open(&s, &g, subject, name)) run_late(name, &s, x, y, (float *)(void *)(s.device.arena[SPACE_HOST] + s.plan.placement.offset[host]));
-    side_close(&s);
-    graph_free(&g);
-}
+#include "cuda_late.inc"
 
 /* --- all ------------------------------------------------------------------------------------ */
 
@@ -959,8 +841,8 @@ int main(int argc, char **argv)
     test_many("many f32", DT_F32, DT_F32, DT_F32, run);
     test_many("many, bf16 moments", DT_F32, DT_BF16, DT_F32, run);
     test_many("many bf16", DT_BF16, DT_BF16, DT_BF16, run);
-    test_ahead(run);
-    test_late(run);
+    test_double("a batch ahead", "next", AHEAD, run_ahead, run);
+    test_double("steps without waiting", "tickets", DEVICE_MARKS * 2 * AHEAD, run_late, run);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : 0;
 }
