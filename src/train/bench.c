@@ -120,13 +120,13 @@ static int complain(struct bench *b, const struct ticket *k, struct error *e)
     return error_set(e, PL_FAIL, "step %d: the loss of made-up inputs is %g%s%s", k->begun.step, k->loss, name[0] ? "; first seen in " : "", name);
 }
 
-/* The rate is 0: everything is computed, nothing drifts, however many steps there are. */
+/* The rate is 0: everything is computed, nothing drifts, however many steps there are. With f16 SCALER counts the update. */
 static int ask_step(struct bench *b, struct error *e)
 {
     const struct run *r = &b->run;
     const uint64_t done = b->tickets.asked;
     struct step_block block = {.inv_count = (float)(1 / loss_count(r)), .clip_norm = (float)r->config->train_clip_norm, .loss_scale = 1,
-                               .step = (int32_t)done + 1, .adam_t = (int32_t)done + 1,
+                               .step = (int32_t)done + 1, .adam_t = (int32_t)done + !b->tickets.scaled,
                                .seed = (uint64_t)r->config->train_seed, .rng_step = done};
     return ticket_ask(&b->tickets, &block, e);
 }
