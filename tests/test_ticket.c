@@ -233,7 +233,7 @@ static int lazy_settle(struct device *d, struct error *e)
     return PL_OK;
 }
 
-/* As train.c goes: ask n, put n+1, take n-1. */
+/* As the training loop goes: ask n, put n+1, take n-1. */
 static uint64_t run_ahead(const struct way *w, float scale, bool lazy, struct ticket out[STEPS])
 {
     static struct device_ops ops;

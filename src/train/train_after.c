@@ -1,0 +1,70 @@
+/*
+ * train_after.c: what follows when a step was taken.
+ *
+ *     progress  ->  memory  ->  metrics.jsonl, TensorBoard  ->  evaluation, best model  ->  on_step  ->  checkpoint
+ *
+ * The order is part of what a run promises: a checkpoint is never ahead of the metrics, and the callback sees a
+ * step whose line is written. Nothing here changes what the next step computes.
+ */
+#include "train/trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "train/monitor.h"
+
+/* Memory at this step as members of its metrics, and in the log; "" when it is not due. */
+static void report_memory(struct trainer *t, char *out, size_t room)
+{
+    int64_t every = t->c->train_monitor_every, step = (int64_t)t->state.step;
+    struct memory_state m;
+    out[0] = '\0';
+    if (!every || (step != 1 && step % every)) return;
+    monitor_read(&m, &t->run);
+    monitor_members(&m, out, room);
+    if (!t->o->progress) return;
+    progress_break(&t->progress);
+    monitor_log(&m, &t->run, step);
+}
+
+/* As JSON has them: what is not finite, in a skipped step, is null. */
+static const char *number(double x, char out[32])
+{
+    snprintf(out, 32, isfinite(x) ? "%.9g" : "null", x);
+    return out;
+}
+
+static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
+{
+    char memory[768];
+    double speed = v->units / v->seconds;
+    char per_second[32];
+    snprintf(per_second, sizeof per_second, "%s_per_second", trainer_unit(t));
+    const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {per_second, speed},
+                                     {"loss_scale", v->loss_scale}};
+    char loss[32], norm[32], scale[80] = "";
+    if (t->tickets.scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
+    if (t->o->progress) progress_step(&t->progress, (int64_t)t->state.step, v->loss, v->learning_rate, v->gradient_norm, v->units, v->seconds);
+    report_memory(t, memory, sizeof memory);
+    int rc = folder_metrics(&t->folder, e,
+                            "{\"step\":%" PRId64 ",\"loss\":%s,\"learning_rate\":%.9g,\"grad_norm\":%s,\"seconds\":%.6f,"
+                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s}",
+                            t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm), v->seconds, per_second,
+                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), scale, memory);
+    return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->tickets.scaled, e);
+}
+
+int trainer_after_step(struct trainer *t, const struct train_event *v, struct error *e)
+{
+    int rc = report_step(t, v, e);
+    if (!rc && trainer_evaluation_due(t, t->state.step)) {
+        struct evaluation found;
+        rc = trainer_evaluate(t, &found, e);
+        if (!rc) rc = trainer_keep_best(t, &found, e);
+    }
+    if (!rc && t->o->on_step) t->stopped = t->o->on_step(t->o->user, v) != 0;
+    bool last = t->state.step == t->total, stop = trainer_stopping(t) && !tickets_pending(&t->tickets);
+    if (!rc && (trainer_save_due(t, t->state.step) || last || stop)) rc = trainer_save(t, e);
+    return rc;
+}

@@ -1,0 +1,59 @@
+/*
+ * train_batch.c: a step's batch, and the one that is put together ahead of its step.
+ *
+ * The batch of the step to come is put together while this one runs, and copied behind it:
+ *
+ *     host    ask n, put n+1, take n-1      ask n+1, put n+2, take n
+ *     card    .. n-1][ step n ............][update n][ step n+1 ..........][update n+1]
+ *     lane                                 [copy n+1]                      [copy n+2]
+ *
+ * It lies in one buffer, which is free when the batch before has been copied: behind the step before, so the
+ * card has the whole of this one left to do. An evaluation would write over the batch, so before one nothing
+ * is put ahead. Which samples a batch holds is a matter of its position alone, whoever puts it and when.
+ */
+#include "train/trainer.h"
+
+/* Samples of the step at a position: the effective batch, and at the end of the last epoch what
+ * is left. Borders of other epochs pass within a batch. */
+int64_t trainer_samples_at(const struct trainer *t, uint64_t position)
+{
+    if (!t->data.ops) return t->run.effective_batch;
+    uint64_t left = t->end - min_u64(t->end, position);
+    return (int64_t)min_u64(left, (uint64_t)t->run.effective_batch);
+}
+
+const char *trainer_unit(const struct trainer *t) { return t->data.ops ? t->data.ops->unit : "tokens"; }
+
+int trainer_put_next(struct trainer *t, struct error *e)
+{
+    const uint64_t position = t->position, done = trainer_steps_asked(t);
+    const int64_t n = trainer_samples_at(t, position);
+    if (!t->data.ops || done >= t->total || !n || trainer_evaluation_due(t, done) || !run_can_go_ahead(&t->run)) return PL_OK;
+    int rc = run_ahead_begin(&t->run, e);
+    if (rc) return rc;
+    t->next.position = position;
+    t->next.samples = n;
+    t->next.failed.code = PL_OK;
+    rc = feed_put(&t->data, &t->run, position, n, run_samples(&t->run), &t->next.batch, &t->next.failed);
+    t->next.broken = t->data.broken;
+    run_ahead_end(&t->run, !rc);
+    return PL_OK;
+}
+
+int trainer_take_batch(struct trainer *t, int64_t samples, struct feed_batch *batch, uint64_t *broken, struct error *e)
+{
+    if (!t->data.ops) return PL_OK;
+    const bool asked = t->next.samples && t->next.position == t->position;
+    if (asked && t->next.failed.code) {
+        *e = t->next.failed;
+        return e->code;
+    }
+    if (asked && t->run.ahead_ready && t->next.samples == samples) {
+        *batch = t->next.batch;
+        *broken = t->next.broken;
+        return PL_OK;
+    }
+    int rc = feed_put(&t->data, &t->run, t->position, samples, run_samples(&t->run), batch, e);
+    *broken = t->data.broken;
+    return rc;
+}

@@ -1,0 +1,217 @@
+/*
+ * train_begin.c: a trainer is opened, a run begins or goes on, and all is closed.
+ *
+ *     configuration, against the stored one  ->  plan  ->  data files  ->  folder  ->  memory and weights
+ *       ->  the newest checkpoint, or an empty state  ->  loaders  ->  space on disk  ->  config.yaml, plan.json
+ *
+ * What can be refused without touching anything is refused first: the folder is made when plan and data are
+ * known to be good, and memory is taken after that. Everything a step needs is allocated here or at the head of
+ * the loop, and nothing behind it.
+ */
+#include "train/trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "io/file.h"
+#include "train/scaler.h"
+
+/* --- a run that goes on ------------------------------------------------------------------------------------ */
+
+/* Keys that a resumed run may change; memory and device keys ask for a new plan. */
+static bool may_change(enum config_key k)
+{
+    return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
+           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_train_worst || k == KEY_data_validation ||
+           k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad;
+}
+
+/* Compares with the stored configuration; *plan_again when memory or device changed. */
+static int compare_config(const struct config *c, const char *dir, bool *plan_again, struct error *e)
+{
+    char path[FOLDER_PATH];
+    struct config stored;
+    snprintf(path, sizeof path, "%s/config.yaml", dir);
+    config_init(&stored);
+    int rc = config_read(&stored, path, e);
+    for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
+        if (config_same(c, &stored, k) || may_change(k)) continue;
+        const char *name = config_key_name(k);
+        if (k == KEY_data_train) {
+            log_warn("resume: data.train changed; the run goes on with the new files from its position");
+        } else if (!strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7)) {
+            log_note("resume: %s changed, so the plan is made again", name);
+            *plan_again = true;
+        } else {
+            rc = error_set(e, PL_USAGE, "--resume: %s differs from the run in %s; restore it, or start a new run in another train.out",
+                           name, dir);
+        }
+    }
+    config_free(&stored);
+    return rc;
+}
+
+/* --- the parts of a beginning ------------------------------------------------------------------------------ */
+
+static struct schedule make_schedule(const struct config *c, int64_t total)
+{
+    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = c->train_warmup_steps, .total = total,
+                             .gamma = c->train_step_gamma, .every = c->train_step_size,
+                             .milestones = c->train_milestones.at, .n_milestones = c->train_milestones.n};
+}
+
+/* Steps are given, or follow from the samples that are left from the position on. A run
+ * whose last step was a short one and that is given more epochs goes on behind it. */
+static void measure_run(struct trainer *t)
+{
+    uint64_t E = (uint64_t)t->run.effective_batch;
+    if (t->c->train_steps || !t->data.ops) {
+        t->total = (uint64_t)t->c->train_steps;
+        t->end = UINT64_MAX;
+    } else {
+        t->end = t->data.samples * (uint64_t)t->c->train_epochs;
+        uint64_t left = t->end - min_u64(t->end, t->state.position);
+        t->total = t->state.step + (left + E - 1) / E;
+    }
+    t->schedule = make_schedule(t->c, (int64_t)t->total);
+}
+
+static int open_data(struct trainer *t, struct error *e)
+{
+    int rc = feed_open(&t->data, t->c, &t->run, FEED_TRAIN, e);
+    if (!rc && config_validates(t->c)) rc = feed_open(&t->validation, t->c, &t->run, FEED_VALIDATION, e);
+    return rc;
+}
+
+/* On a resume the stored plan is followed, unless it cannot be: then we say why. */
+static int make_plan(struct trainer *t, const struct train_options *o, bool plan_again, struct error *e)
+{
+    char stored[FOLDER_PATH];
+    struct run_options ro = {.plan = o->plan, .train = true, .define = o->define};
+    snprintf(stored, sizeof stored, "%s/plan.json", t->c->train_out);
+    bool follow = o->resume && !plan_again && !o->plan && file_exists(stored);
+    if (follow) ro.plan = stored;
+    t->has_run = true;
+    int rc = run_plan(&t->run, t->c, &ro, e);
+    if (!rc || !follow) return rc;
+    log_note("resume: the stored plan cannot be followed (%s); planning again", e->text);
+    run_close(&t->run);
+    ro.plan = o->plan;
+    return run_plan(&t->run, t->c, &ro, e);
+}
+
+static int write_run_files(struct trainer *t, struct error *e)
+{
+    struct text text = {0};
+    config_write(t->c, &text);
+    int rc = folder_write(&t->folder, "config.yaml", text.at, text.n, e);
+    text_free(&text);
+    struct plan_note note = run_note(&t->run, true);
+    note.storages = true;
+    plan_write(&t->run.plan, &t->run.graph, &note, &text);
+    if (!rc) rc = folder_write(&t->folder, "plan.json", text.at, text.n, e);
+    text_free(&text);
+    return rc;
+}
+
+static int open_events(struct trainer *t, struct error *e)
+{
+    char path[FOLDER_PATH + 8];
+    snprintf(path, sizeof path, "%s/tb", t->folder.dir);
+    return events_open(&t->events, path, (int64_t)t->state.step, e);
+}
+
+static int reset_state(struct trainer *t, struct error *e)
+{
+    struct run *r = &t->run;
+    t->state = (struct train_state){.seed = (uint64_t)t->c->train_seed};
+    return state_reset(&r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+}
+
+/* What a step has to look at, and the scale that it begins with. */
+static void find_outputs(struct trainer *t)
+{
+    tickets_begin(&t->tickets, &t->run);
+    scaler_begin(&t->state, t->c, t->tickets.scaled);
+    t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
+}
+
+/* Training last: its loader reads ahead of the first step. */
+static int start_data(struct trainer *t, struct error *e)
+{
+    t->state.data = t->data.fingerprint;
+    int rc = t->validation.ops ? feed_start(&t->validation, &t->run, 0, 0, e) : PL_OK;
+    return rc ? rc : feed_start(&t->data, &t->run, t->state.position, t->state.broken, e);
+}
+
+/* --- the whole --------------------------------------------------------------------------------------------- */
+
+int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e)
+{
+    bool plan_again = false, found = false;
+    int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
+    if (!rc && o->resume) rc = compare_config(t->c, t->c->train_out, &plan_again, e);
+    if (!rc) rc = make_plan(t, o, plan_again, e);
+    if (!rc) rc = open_data(t, e);
+    if (!rc) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
+    if (rc) return rc;
+    t->has_folder = true;
+    /* Weights are loaded first in any case: constants, and what no checkpoint holds. */
+    rc = run_start(&t->run, t->c->train_out, true, e);
+    if (!rc && o->resume) rc = trainer_load(t, &found, e);
+    if (!rc && !found) rc = reset_state(t, e);
+    if (!rc) rc = start_data(t, e);
+    if (!rc) measure_run(t);
+    if (!rc) trainer_find_best(t);
+    if (!rc) rc = trainer_require_space(t, e);
+    if (!rc) rc = write_run_files(t, e);
+    if (!rc) rc = open_events(t, e);
+    if (!rc) find_outputs(t);
+    return rc;
+}
+
+/* --- a trainer, for the loop and for a program that brings its own batches --------------------------------- */
+
+struct trainer *trainer_open(const struct config *c, const struct train_options *o)
+{
+    struct trainer *t = mem_alloc(sizeof *t);
+    t->c = c;
+    t->o = o;
+    t->eval = NAN;
+    t->saved = -1;
+    return t;
+}
+
+int trainer_plan(struct trainer *t, struct error *e)
+{
+    if (t->has_run) run_close(&t->run);
+    t->has_run = false;
+    return make_plan(t, t->o, false, e);
+}
+
+int trainer_start(struct trainer *t, struct error *e)
+{
+    int rc = run_start(&t->run, NULL, true, e);
+    if (!rc) rc = reset_state(t, e);
+    if (!rc) measure_run(t);
+    if (!rc) rc = run_fill_ragged(&t->run, e);
+    if (!rc) find_outputs(t);
+    return rc;
+}
+
+struct run *trainer_run(struct trainer *t) { return &t->run; }
+
+void trainer_close(struct trainer *t)
+{
+    if (!t) return;
+    feed_close(&t->data);
+    feed_close(&t->validation);
+    if (t->has_scores) mask_scores_close(&t->scores);
+    if (t->has_run) run_close(&t->run);
+    events_close(&t->events);
+    if (t->has_folder) folder_close(&t->folder);
+    if (t->has_pool) mem_pool_drop();
+    mem_free(t);
+}

@@ -1,0 +1,109 @@
+/*
+ * train_evaluate.c: the evaluation within a training run.
+ *
+ * Mean loss over the whole of data.validation, per token or mask: a line in the log and one in metrics.jsonl. Of
+ * masks IoU and Dice as well, by prompt and category in eval.txt and eval.csv. The program reads weights and writes
+ * its own transients, and the next step puts its own numbers and batch: nothing that training goes on with is touched.
+ */
+#include "train/trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+bool trainer_evaluation_due(const struct trainer *t, uint64_t step)
+{
+    int64_t every = t->c->train_eval_every;
+    return t->validation.ops && (step == t->total || (every && (int64_t)step % every == 0));
+}
+
+/* One pass of an evaluation: its losses and what they count, added up. */
+static int evaluate_pass(struct trainer *t, double *sum, double *count, struct error *e)
+{
+    int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
+    int rc = PL_OK;
+    for (int64_t at = 0; at < n && !rc; at += B) {
+        struct feed_batch batch;
+        float l = 0;
+        rc = feed_put(&t->validation, &t->run, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
+        if (!rc) rc = run_program(&t->run, PROGRAM_EVAL, e);
+        if (!rc) rc = run_read(&t->run, t->eval_loss, &l, e);
+        if (!rc && !isfinite(l))
+            rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
+                           t->state.step, l, at, min_i64(at + B, n) - 1);
+        if (!rc && t->has_scores) rc = mask_scores_add(&t->scores, &t->run, &t->validation, e);
+        *sum += l;
+        *count += batch.count;
+    }
+    return rc;
+}
+
+/* Over the whole validation set and all passes. */
+static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
+{
+    struct step_block b = trainer_step_block(t, 1);
+    double sum = 0, count = 0;
+    b.rng_step = 0; /* points of later rounds are drawn alike in every evaluation */
+    int rc = run_put_step(&t->run, &b, e);
+    if (t->has_scores) scores_reset(&t->scores.scores);
+    for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
+        feed_set_pass(&t->validation, pass);
+        rc = evaluate_pass(t, &sum, &count, e);
+    }
+    *out = (struct evaluation){(int64_t)t->state.step, (int64_t)t->validation.samples, sum / count};
+    return rc;
+}
+
+/* The scores by prompt and category beside the metrics: eval.txt, eval.csv. */
+static int write_scores(struct trainer *t, struct error *e)
+{
+    struct text table = {0}, csv = {0};
+    mem_pool_enter();
+    text_printf(&table, "step %" PRIu64 "\n", t->state.step);
+    scores_print(&t->scores.scores, &table);
+    scores_csv(&t->scores.scores, &csv);
+    int rc = folder_write(&t->folder, "eval.txt", table.at, table.n, e);
+    if (!rc) rc = folder_write(&t->folder, "eval.csv", csv.at, csv.n, e);
+    text_free(&table);
+    text_free(&csv);
+    mem_pool_leave();
+    return rc;
+}
+
+/* Of tokens the perplexity as well, one beyond a double is null; of masks IoU and Dice. */
+static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
+{
+    char number[32] = "null", more[128] = "", said[128] = "";
+    struct scalar scalars[3] = {{"eval_loss", v->loss}};
+    uint32_t n_scalars = 1;
+    double p = perplexity(v->loss);
+    if (isfinite(p)) snprintf(number, sizeof number, "%.9g", p);
+    if (t->validation.ops == &tokens_feed) {
+        snprintf(more, sizeof more, ",\"eval_perplexity\":%s", number);
+        snprintf(said, sizeof said, ", perplexity %.6g", p);
+    } else if (t->has_scores) {
+        struct score all = mask_scores_of(&t->scores, false), last = mask_scores_of(&t->scores, true);
+        int n = snprintf(more, sizeof more, ",\"eval_iou\":%.6f,\"eval_dice\":%.6f", score_iou(&all), score_dice(&all));
+        int k = snprintf(said, sizeof said, ", mean IoU %.4f, mean Dice %.4f", score_iou(&all), score_dice(&all));
+        if (t->scores.last) {
+            snprintf(more + n, sizeof more - (size_t)n, ",\"eval_iou_last\":%.6f", score_iou(&last));
+            snprintf(said + k, sizeof said - (size_t)k, ", after the last round IoU %.4f", score_iou(&last));
+        }
+        scalars[n_scalars++] = (struct scalar){"eval_iou", score_iou(&all)};
+        scalars[n_scalars++] = (struct scalar){"eval_dice", score_dice(&all)};
+        int rc = write_scores(t, e);
+        if (rc) return rc;
+    }
+    t->eval = v->loss;
+    progress_break(&t->progress);
+    log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, said, v->samples);
+    int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "}", v->step, v->loss, more,
+                            v->samples);
+    return rc ? rc : events_write(&t->events, v->step, scalars, n_scalars, e);
+}
+
+int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e)
+{
+    int rc = evaluate(t, out, e);
+    return rc ? rc : report_evaluation(t, out, e);
+}

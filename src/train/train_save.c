@@ -1,0 +1,108 @@
+/*
+ * train_save.c: what a run keeps on disk, and what it finds there again.
+ *
+ *     checkpoints/step-N    weights and state             every train.save_every steps, at the end, when interrupted
+ *     checkpoints/best      a model and its evaluation    when an evaluation is better than all before
+ *     model                 a model                       at the end
+ *
+ * All are written beside their place and then moved to it (folder.c), through the staging buffer in the arena.
+ * Within the loop lists and headers come from the pool that was taken before the first step. What a resume needs
+ * is in the checkpoint: weights and moments to the bit, the step, and the position in the data, which is a number
+ * because the order is a pure function.
+ */
+#include "train/trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static bool keeps_best(const struct config *c)
+{
+    return c->train_keep_best && c->train_eval_every;
+}
+
+bool trainer_save_due(const struct trainer *t, uint64_t step)
+{
+    return t->c->train_save_every && (int64_t)step % t->c->train_save_every == 0;
+}
+
+int trainer_save(struct trainer *t, struct error *e)
+{
+    struct run *r = &t->run;
+    const char *dir;
+    mem_pool_enter();
+    int rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
+    if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
+    if (!rc) rc = state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    if (!rc) rc = events_sync(&t->events, e); /* like the metrics: not behind the checkpoint */
+    if (!rc) rc = folder_checkpoint_commit(&t->folder, t->c->train_keep, e);
+    mem_pool_leave();
+    if (rc) return error_prepend(e, "saving step %" PRId64, t->state.step);
+    t->saved = (int64_t)t->state.step;
+    return PL_OK;
+}
+
+/* A model folder; beside the best one lies its evaluation. */
+static int save_model(struct trainer *t, enum folder_model which, const struct evaluation *v, struct error *e)
+{
+    struct run *r = &t->run;
+    const char *dir;
+    int rc = folder_model_begin(&t->folder, which, &dir, e);
+    if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
+    if (!rc && v) rc = best_write(dir, t->c, v, e);
+    if (!rc) rc = folder_model_publish(&t->folder, which, e);
+    return rc;
+}
+
+int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct error *e)
+{
+    if (!keeps_best(t->c) || !(v->loss < t->best.loss)) return PL_OK;
+    mem_pool_enter();
+    int rc = save_model(t, FOLDER_BEST, v, e);
+    mem_pool_leave();
+    if (rc) return error_prepend(e, "saving the best model, of step %" PRId64, v->step);
+    t->best = (struct best){v->step, v->loss};
+    return PL_OK;
+}
+
+int trainer_publish(struct trainer *t, struct error *e)
+{
+    return save_model(t, FOLDER_FINAL, NULL, e) ? error_prepend(e, "writing the model") : PL_OK;
+}
+
+int trainer_load(struct trainer *t, bool *found, struct error *e)
+{
+    char path[FOLDER_PATH];
+    int64_t step = -1;
+    struct run *r = &t->run;
+    int rc = folder_checkpoint_latest(&t->folder, &step, path, e);
+    *found = !rc && step >= 0;
+    if (!rc) rc = folder_metrics_cut(&t->folder, step < 0 ? 0 : step, e);
+    if (rc || !*found) return rc;
+    rc = state_load(path, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    t->saved = step;
+    if (!rc && t->state.data && t->state.data != t->data.fingerprint && t->data.fingerprint)
+        log_warn("resume: the files of data.train are not those of the checkpoint; the run goes on with these from its position");
+    if (!rc) log_note("resuming after step %" PRId64 " from %s", t->state.step, path);
+    return rc ? error_prepend(e, "checkpoint %s", path) : PL_OK;
+}
+
+void trainer_find_best(struct trainer *t)
+{
+    char path[FOLDER_PATH];
+    t->best = (struct best){-1, INFINITY};
+    if (folder_model_path(&t->folder, FOLDER_BEST, path)) best_read(path, t->c, &t->best);
+}
+
+/* Two checkpoints or more at once, and the model beside an older one; the checkpoints
+ * that are there already will make room. The best model has a place of its own, and one
+ * where the next is written. */
+int trainer_require_space(struct trainer *t, struct error *e)
+{
+    uint64_t model = weights_bytes(&t->run.weights, &t->run.graph), each = model + state_bytes(&t->run.graph);
+    int64_t there = 0;
+    char best[FOLDER_PATH];
+    int rc = folder_checkpoint_count(&t->folder, &there, e);
+    int64_t more = max_i64(1, t->c->train_keep + 1 - there), models = 1;
+    if (keeps_best(t->c)) models += folder_model_path(&t->folder, FOLDER_BEST, best) ? 1 : 2;
+    return rc ? rc : folder_require_space(&t->folder, each * (uint64_t)more + model * (uint64_t)models, e);
+}

@@ -1,0 +1,94 @@
+/*
+ * train_step.c: one step: asked for with its batch and its numbers, and taken.
+ *
+ *     ask    samples at positions p .. p+E-1  ->  input storages;  step block;  step and update are launched
+ *     take   the oldest of them is waited for and checked, and only then counts: step, position, broken
+ *
+ * `state` is what has been taken, and what a checkpoint holds. `position` and trainer_steps_asked are ahead of
+ * it by the steps that are open (ticket.h); what the host knows of each of those waits in `pending`.
+ */
+#include "train/trainer.h"
+
+#include <math.h>
+
+#include "train/recipe.h"
+#include "train/scaler.h"
+
+/* What losses are divided by where a program brings its own batches: samples, or tokens
+ * where the model has a family. */
+static double own_count(const struct trainer *t)
+{
+    if (t->count) return t->count;
+    return (double)t->run.effective_batch * (t->run.defined ? 1 : (double)(t->c->data_sequence - 1));
+}
+
+uint64_t trainer_steps_asked(const struct trainer *t) { return t->state.step + tickets_pending(&t->tickets); }
+
+struct step_block trainer_step_block(const struct trainer *t, double count)
+{
+    int64_t step = (int64_t)trainer_steps_asked(t); /* done when this one begins: its index from 0 */
+    struct step_block b = {
+        .learning_rate = (float)(recipe_rate(t->c) * schedule_factor(&t->schedule, step)),
+        .inv_count = (float)(1 / count),
+        .clip_norm = (float)t->c->train_clip_norm,
+        .step = (int32_t)step + 1,
+        .adam_t = (int32_t)t->state.adam_t + (int32_t)tickets_pending(&t->tickets) + 1,
+        .seed = (uint64_t)t->c->train_seed,
+        .rng_step = (uint64_t)step,
+    };
+    scaler_put(&t->state, t->c, t->tickets.scaled, &b);
+    return b;
+}
+
+int trainer_ask_step(struct trainer *t, struct error *e)
+{
+    const int at = (int)(t->tickets.asked % TICKETS);
+    struct feed_batch batch = {.count = own_count(t)};
+    if (!tickets_pending(&t->tickets)) t->position = t->state.position;
+    t->pending[at].from = clock_seconds();
+    t->pending[at].samples = trainer_samples_at(t, t->position);
+    t->pending[at].broken = t->state.broken;
+    int rc = trainer_take_batch(t, t->pending[at].samples, &batch, &t->pending[at].broken, e);
+    struct step_block b = trainer_step_block(t, t->count ? t->count : batch.count);
+    if (!rc) rc = ticket_ask(&t->tickets, &b, e);
+    if (rc) return rc;
+    t->pending[at].units = batch.units;
+    t->position += (uint64_t)t->pending[at].samples;
+    return trainer_put_next(t, e);
+}
+
+/* Its time began when it was asked for, or when the one before it was done. */
+int trainer_take_step(struct trainer *t, struct train_event *out, struct error *e)
+{
+    const int at = (int)(t->tickets.taken % TICKETS);
+    struct ticket k;
+    int rc = ticket_take(&t->tickets, &k, e);
+    if (!rc) rc = trainer_check_step(t, &k, e);
+    if (rc) return rc;
+    const double from = fmax(t->pending[at].from, t->taken_at);
+    t->taken_at = clock_seconds();
+    t->state.step++;
+    t->state.position += (uint64_t)t->pending[at].samples;
+    t->state.broken = t->pending[at].broken;
+    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.begun.learning_rate, k.clip[0], t->taken_at - from,
+                                t->pending[at].units, t->tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf};
+    t->units += out->units;
+    return PL_OK;
+}
+
+/* --- for a program that brings its own batches ----------------------------------------------------------- */
+
+void trainer_count(struct trainer *t, double count) { t->count = count; }
+
+int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
+{
+    int rc = trainer_ask_step(t, e);
+    return rc ? rc : trainer_take_step(t, out, e);
+}
+
+int trainer_forward(struct trainer *t, id output, void *to, struct error *e)
+{
+    struct step_block b = trainer_step_block(t, own_count(t));
+    int rc = run_put_step(&t->run, &b, e);
+    return rc ? rc : run_forward(&t->run, output, to, e);
+}
