@@ -120,19 +120,7 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
             }
         copy_wait<0>();
         __syncthreads();
-        const T *left = f + (own + lane % 16) * TURN_ROW + lane / 16 * 8, *right = q + lane % 16 * ROW + lane / 16 * 8;
-#pragma unroll
-        for (int k = 0; k < WIDTH; k += 16) {
-            unsigned p[4];
-            load4(p, left + k);
-#pragma unroll
-            for (int n = 0; n < D / 8; n += 2) {
-                unsigned r[4];
-                load4_across(r, right + k * ROW + n * 8);
-                mma(sum[n], p, r[0], r[1], T());
-                mma(sum[n + 1], p, r[2], r[3], T());
-            }
-        }
+        product_add<T, D, WIDTH, TURN_ROW>(sum, f, own, q);
     }
     float *to = a.partial + group * J * D + (by_row ? 0 : (int64_t)(2 * a.height - 1) * D);
 #pragma unroll

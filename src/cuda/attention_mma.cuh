@@ -147,6 +147,26 @@ __device__ inline void product_add(float (&c)[D / 8][4], const float (&p)[N][4],
     }
 }
 
+/* The same with p rounded already: rows of x in shared memory, XROW apart, from `first` on, and K long. */
+template <typename T, int D, int K, int XROW> __device__ inline void product_add(float (&c)[D / 8][4], const T *x, int first, const T *y)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32;
+    const T *left = x + (first + lane % 16) * XROW + lane / 16 * 8, *right = y + lane % 16 * ROW + lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < K; k += 16) {
+        unsigned a[4];
+        load4(a, left + k);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            unsigned b[4];
+            load4_across(b, right + k * ROW + n * 8);
+            mma(c[n], a, b[0], b[1], T());
+            mma(c[n + 1], a, b[2], b[3], T());
+        }
+    }
+}
+
 /* The warp's 16 rows of C's, times `factor` of each half, to rows of x from `first` on. */
 template <typename T, int D>
 __device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int first, int count, const float (&c)[D / 8][4],

@@ -24,7 +24,7 @@ template <typename T, int D>
 __device__ inline void add_tables(float (&dq)[D / 8][4], const attention &a, const float *drel, int stride, T *room, int t0)
 {
     constexpr int ROW = D + 8;
-    const int lane = threadIdx.x % 32, J = table_rows(a), split = 2 * a.height - 1;
+    const int J = table_rows(a), split = 2 * a.height - 1;
     T *g = room, *rows = g + HELD * SPREAD_ROW;
     for (int j0 = 0; j0 < J; j0 += SPREAD) {
         __syncthreads();
@@ -40,20 +40,7 @@ __device__ inline void add_tables(float (&dq)[D / 8][4], const attention &a, con
             g[r * SPREAD_ROW + i % SPREAD] = from_float<T>(there ? drel[r * stride + (j < split ? c : a.height + c)] : 0.0f);
         }
         __syncthreads();
-        const T *left = g + (threadIdx.x / 32 * 16 + lane % 16) * SPREAD_ROW + lane / 16 * 8;
-        const T *right = rows + lane % 16 * ROW + lane / 16 * 8;
-#pragma unroll
-        for (int k = 0; k < SPREAD; k += 16) {
-            unsigned x[4];
-            load4(x, left + k);
-#pragma unroll
-            for (int n = 0; n < D / 8; n += 2) {
-                unsigned y[4];
-                load4_across(y, right + k * ROW + n * 8);
-                mma(dq[n], x, y[0], y[1], T());
-                mma(dq[n + 1], x, y[2], y[3], T());
-            }
-        }
+        product_add<T, D, SPREAD, SPREAD_ROW>(dq, g, threadIdx.x / 32 * 16, rows);
     }
 }
 
