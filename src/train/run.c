@@ -91,7 +91,8 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     const struct config *c = r->config;
     struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .host_staging = r->device.kind == DEVICE_CUDA};
     const char *late = getenv("PLIMSOLL_LATE");
-    s.late = o->train && (s.host_staging || (late && strcmp(late, "0") && r->device.kind == DEVICE_CPU));
+    r->alone = late && !strcmp(late, "0");
+    s.late = o->train && (s.host_staging || (late && !r->alone && r->device.kind == DEVICE_CPU));
     s.inputs_ahead = s.late && c->data_train.n;
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);

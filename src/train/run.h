@@ -40,6 +40,7 @@ struct run {
     bool away_auto;              /* memory.offload is the planner's to choose */
     unsigned away;               /* enum away, where it is not */
     bool defined;                /* by run_options.define */
+    bool alone;                  /* PLIMSOLL_LATE=0: a step is taken before the next is asked for */
     bool forward;                /* run_options.forward */
     struct remedy remedy[REMEDY_MOST]; /* where nothing fits: what would */
     int n_remedies;

@@ -5,8 +5,6 @@
 
 #include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 _Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the plan's buffer holds the tickets");
 
@@ -18,8 +16,6 @@ void tickets_begin(struct tickets *t, struct run *r)
     for (uint32_t i = 0; i < r->graph.params.n; i++) t->running |= r->graph.params.at[i].running;
     void *planned = r->device.ops->send ? run_tickets(r) : NULL;
     t->at = planned ? planned : t->own;
-    const char *late = getenv("PLIMSOLL_LATE");
-    t->alone = late && !strcmp(late, "0");
 }
 
 static bool is_late(const struct tickets *t) { return t->at != t->own; }
@@ -27,7 +23,7 @@ static bool is_late(const struct tickets *t) { return t->at != t->own; }
 bool tickets_overlap(const struct tickets *t)
 {
     const struct tape *tape = &t->run->tape;
-    return is_late(t) && !t->alone && !t->running && !tape->nodes && !tape->timing && !tape->observe;
+    return is_late(t) && !t->run->alone && !t->running && !tape->nodes && !tape->timing && !tape->observe;
 }
 
 uint32_t tickets_pending(const struct tickets *t) { return (uint32_t)(t->asked - t->taken); }

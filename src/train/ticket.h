@@ -36,7 +36,6 @@ struct tickets {
     id loss, clip;           /* tensors */
     bool scaled;             /* f16: a step whose loss is not finite is skipped... */
     bool running;            /* ...unless it moved running statistics */
-    bool alone;              /* PLIMSOLL_LATE=0: one step at a time */
     struct ticket *at;       /* [TICKETS], in the plan's buffer or here */
     struct ticket own[TICKETS];
     uint64_t asked, taken;
