@@ -98,6 +98,14 @@ static void finish(struct graph *g)
     pass_reuse(g, NULL);
 }
 
+/* Attention on tensor cores is compiled for every length of heads, the other for up to 64 and more, windows' for all at once. */
+static int64_t heads_of(const char *kernel, const struct tensor *q)
+{
+    if (!strstr(kernel, "attention") || q->rank != 4) return 0;
+    if (strstr(kernel, "fast") || strstr(kernel, "few")) return q->dim[3];
+    return !strstr(kernel, "window") && q->dim[3] > 64;
+}
+
 /* Whether the case runs a kernel on the card, in this dtype, that none before did. */
 static bool brings(const struct row *row, int slot, bool forward, int type)
 {
@@ -113,8 +121,7 @@ static bool brings(const struct row *row, int slot, bool forward, int type)
         query_fill(&q, &s.g, x, &profile);
         const struct kernel *found = kernel_find(DEVICE_CUDA, x->op, &q);
         if (!found) continue;
-        const bool attends = strstr(found->name, "attention") && q.in[0]->rank == 4;
-        const struct key key = {found->name, type, attends ? q.in[0]->dim[3] : 0};
+        const struct key key = {found->name, type, heads_of(found->name, q.in[0])};
         if (is_new(&key)) vec_push(&brought, key);
     }
     graph_free(&s.g);

@@ -77,16 +77,29 @@ static int map_heads(CUtensorMap *map, const struct attention *a, const struct h
                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE), e);
 }
 
-/* Half a tile of queries by the columns of the grid: 32 floats side by side. */
-static int map_positions(CUtensorMap *map, const struct attention *a, struct error *e)
+/* Boxes of rows of floats. */
+static int map_floats(CUtensorMap *map, float *from, int64_t rows, int64_t columns, int box_rows, int box_columns, CUtensorMapSwizzle swizzle, struct error *e)
 {
     encode_fn *encode = NULL;
     TRY(find_encode(&encode, e));
-    const cuuint64_t dim[2] = {(cuuint64_t)a->T, (cuuint64_t)a->B * (cuuint64_t)a->H * (cuuint64_t)(a->height + a->width)};
-    const cuuint64_t stride[1] = {(cuuint64_t)a->T * sizeof(float)};
-    const cuuint32_t box[2] = {HOPPER_WALKED / 2, HOPPER_WIDTH}, one[2] = {1, 1};
-    return encoded(encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, a->rel, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE), e);
+    const cuuint64_t dim[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)columns * sizeof(float)};
+    const cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, one[2] = {1, 1};
+    return encoded(encode(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, from, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE), e);
+}
+
+static int map_notes(CUtensorMap *map, const struct attention *a, struct error *e)
+{
+    const int64_t heads = (int64_t)a->B * a->H, padded = (int64_t)(a->T + 63) / 64 * 64;
+    CHECK(a->lse2 == a->delta + heads * padded, "lse2 is not behind delta");
+    return map_floats(map, a->delta, 2 * heads, padded, 1, HOPPER_WALKED, CU_TENSOR_MAP_SWIZZLE_NONE, e);
+}
+
+static int map_positions(struct attention_maps *m, const struct attention *a, struct error *e)
+{
+    const int64_t rows = (int64_t)a->B * a->H * (a->height + a->width);
+    TRY(map_floats(&m->columns, a->rel, rows, a->T, HOPPER_WIDTH, HOPPER_WALKED / 2, CU_TENSOR_MAP_SWIZZLE_128B, e));
+    return map_floats(&m->rows, a->rel, rows, a->T, 1, HOPPER_WALKED, CU_TENSOR_MAP_SWIZZLE_NONE, e);
 }
 
 /* --- launching ---------------------------------------------------------------------------------------- */
@@ -125,7 +138,8 @@ int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct 
     struct attention_maps m = {0};
     TRY_CUDA(cuda_attention_notes(a, stream));
     if (grid) TRY(lay_positions(a, stream, e));
-    if (grid) TRY(map_positions(&m.rel, a, e));
+    TRY(map_notes(&m.notes, a, e));
+    if (grid) TRY(map_positions(&m, a, e));
     TRY(map_all(&m, a, HOPPER_WALKED, HOPPER_HELD, e));
     TRY_CUDA(cuda_hopper_dkv(a, &m, stream));
     TRY(map_all(&m, a, 64 * HOPPER_GROUPS(a->D, grid), HOPPER_WALKED, e));

@@ -117,7 +117,6 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (group == WORKERS / GROUP) {
         registers_fewer<24>();
         if (threadIdx.x == WORKERS) {
-            const int64_t padded = (a.T + 63) / 64 * 64;
             barrier_expect(&gate->held, 2 * HELD_BYTES);
             fetch_rows<KEYS, PANELS>(k, &m.k, b, g, s0, &gate->held);
             fetch_rows<KEYS, PANELS>(v, &m.v, b, g, s0, &gate->held);
@@ -125,30 +124,28 @@ __global__ void __launch_bounds__(THREADS, 1)
             for (int h = g * each; h < (g + 1) * each; h++)
                 for (int t0 = queries.begin; t0 < queries.end; t0 += QUERIES, next<SLOTS>(at)) {
                     char *slot = ring + at.slot * SLOT;
-                    const int64_t head = (int64_t)b * a.H + h;
+                    const int head = b * a.H + h;
                     notes *with = reinterpret_cast<notes *>(slot + SLOT - sizeof(notes));
                     uint64_t *full = &gate->full[at.slot];
                     barrier_wait(&gate->free[at.slot], at.phase);
                     barrier_expect(full, GRID ? SLOT : SLOT - (int)sizeof with->level);
                     fetch_rows<QUERIES, PANELS>(slot, &m.q, b, h, t0, full);
                     fetch_rows<QUERIES, PANELS>(slot + TILE, &m.dout, b, h, t0, full);
-                    fetch_bytes(with->lse, a.lse2 + head * padded + t0, sizeof with->lse, full);
-                    fetch_bytes(with->delta, a.delta + head * padded + t0, sizeof with->delta, full);
+                    fetch2(with->delta, &m.notes, t0, head, full);
+                    fetch2(with->lse, &m.notes, t0, a.B * a.H + head, full);
                     if (GRID) {
                         side *columns = reinterpret_cast<side *>(slot + 2 * TILE);
-                        const int64_t first = head * positions(a);
-                        for (int i = 0; i < 2; i++)
-                            fetch2(columns->columns[i], &m.rel, t0 + i * QUERIES / 2, (int)(first + a.height), full);
+                        const int first = head * positions(a);
                         for (int i = 0; i < 2; i++) {
-                            const int row = min(s0 / HOPPER_WIDTH + i, a.height - 1);
-                            fetch_bytes(with->level[i], a.rel + (first + row) * a.T + t0, sizeof with->level[i], full);
+                            fetch2(columns->columns[i], &m.columns, t0 + i * QUERIES / 2, first + a.height, full);
+                            fetch2(with->level[i], &m.rows, t0, first + min(s0 / HOPPER_WIDTH + i, a.height - 1), full);
                         }
                     }
                 }
         }
     } else {
         registers_more<240>();
-        const int lane = threadIdx.x % 32, first = s0 + threadIdx.x / 32 * 16;
+        const int first = s0 + threadIdx.x / 32 * 16;
         const float factor = a.scale * LOG2E;
         const uint64_t k_at = operand_at(k + group * 64 * 128, 16), v_at = operand_at(v + group * 64 * 128, 16);
         const uint64_t along = operand_at(ring, 16), across = operand_at(ring, QUERIES * 128);
@@ -219,7 +216,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             product_close();
             product_wait<0>();
             hold(dk), hold(dv), hold(p), hold(ds), hold(ahead), hold(k_rows);
-            if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+            warp_arrives(&gate->free[at.slot]);
             next<SLOTS>(at);
             t0 += QUERIES;
             if (t0 >= queries.end) t0 = queries.begin; /* of the next head */

@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 s0 += KEYS;
             }
             if (!GRID) pass_by(s0, x.keys.end);
-            if (lane == 0) barrier_arrive(&gate->held_free);
+            warp_arrives(&gate->held_free);
             if (GRID) {
 #pragma unroll
                 for (int i = 0; i < 32; i++) {

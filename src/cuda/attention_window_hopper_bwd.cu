@@ -399,6 +399,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
 #pragma unroll 1
     for (int k0 = (GROUPS - 1 - group) * 64; k0 < KEYS; k0 += GROUPS * 64) take_places<T, D>(a, s, shared, k0);
     __syncthreads();
+    __syncthreads(); /* for racecheck, which now and then takes one warp's first for none */
     if (group == 0) {
         make_tables<T, D>(a, s, shared);
     } else {

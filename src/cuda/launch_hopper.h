@@ -20,9 +20,10 @@ enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = ATTENTION_LEVEL };
 #define HOPPER_GROUPS(D, GRID) ((D) > 64 || (GRID) ? 2 : 3)
 enum { HOPPER_KEYS = 128 };
 
-/* How the copy engine finds tiles. */
+/* How the copy engine finds tiles: of heads; what comes with 64 queries, delta's [B,H] and behind them lse2's; of rel half of them by the
+ * columns of the grid, and one of its rows. */
 struct attention_maps {
-    CUtensorMap q, k, v, dout, rel;
+    CUtensorMap q, k, v, dout, notes, columns, rows;
 };
 
 #ifdef __cplusplus

@@ -45,6 +45,12 @@ __device__ inline void barrier_arrive(uint64_t *bar)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 }
+/* The same for a warp whose threads have read on their own: products, the whole warp has waited for. */
+__device__ inline void warp_arrives(uint64_t *bar)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(bar);
+}
 __device__ inline void barrier_expect(uint64_t *bar, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
@@ -84,13 +90,6 @@ __device__ inline void fetch2(void *to, const CUtensorMap *map, int c0, int c1, 
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3}], [%4];" ::"r"(
                      shared_address(to)),
                  "l"(map), "r"(c0), "r"(c1), "r"(shared_address(bar))
-                 : "memory");
-}
-/* Bytes side by side, a multiple of 16. */
-__device__ inline void fetch_bytes(void *to, const void *from, int bytes, uint64_t *bar)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(bar))
                  : "memory");
 }
 /* Rows of a head into panels of N rows. */
