@@ -215,8 +215,6 @@ if ! has_card; then
     report
     exit
 fi
-# Made once, before programs beside each other would make it.
-bash -c '. tests/run_lib.sh; preload fault' || exit 2
 for part; do "part_$part"; done
 finish
 report

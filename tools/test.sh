@@ -10,18 +10,22 @@
 #   golden   tests/golden.sh: the binary against PyTorch's numbers
 #   run      tests/run_*.sh: whole runs of the binary
 #
-# One line per program with its counts and seconds; everything it printed when it fails. The
-# last line is the sum. A program that counts no failure and yet exits with an error, runs
-# longer than LIMIT seconds, or counts nothing at all, is one failure.
+# Programs run beside each other, JOBS at a time, and are told of in order: one line each with its counts and seconds;
+# everything it printed when it fails. The last line is the sum. A program that counts no failure and yet exits with
+# an error, runs longer than LIMIT seconds, or counts nothing at all, is one failure.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 export BUILD=${BUILD:-build} LC_ALL=C
 LIMIT=${LIMIT:-600}
-log=$(mktemp) || exit 2
+cores=$(nproc)
+JOBS=${JOBS:-$((cores < 4 ? cores : 4))}
+# Threads that wait by spinning would take the cores from the program beside them.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+logs=$(mktemp -d) || exit 2
 # A profile that somebody measured here would change plans.
-XDG_DATA_HOME=$(mktemp -d) || exit 2
-export XDG_DATA_HOME
-trap 'rm -rf "$log" "$XDG_DATA_HOME"' EXIT
+export XDG_DATA_HOME=$logs/data
+trap 'rm -rf "$logs"' EXIT
+trap 'kill $(jobs -p); exit 130' INT TERM
 # `device: auto` would take a card that is here; the tests' numbers are the CPU's but for the seam.
 cards=${CUDA_VISIBLE_DEVICES-unset}
 export CUDA_VISIBLE_DEVICES=
@@ -37,26 +41,51 @@ count() {
     }
     /^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/ { p += $1; f += $3; s += $5 }
     /^[0-9]+ inputs replayed$/ { p += $1 }
-    END { print p + 0, f + 0, s + 0 }' "$log"
+    END { print p + 0, f + 0, s + 0 }' "$1"
 }
 
-# run NAME COMMAND...
-run() {
-    local name=$1 p f s status from=$SECONDS
-    shift
-    timeout "$LIMIT" "$@" >"$log" 2>&1
-    status=$?
-    read -r p f s < <(count)
+# tell NAME LOG STATUS SECONDS
+tell() {
+    local name=$1 log=$2 status=$3 p f s
+    read -r p f s < <(count "$log")
     if ((status == 124)); then echo "$name: stopped after $LIMIT seconds" >>"$log"; fi
     if ((f == 0)) && ((status != 0 || p + s == 0)); then f=1; fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    printf '%-6s %-24s %4d passed, %d failed, %d skipped  %4d s\n' \
-        "$( ((f)) && echo FAIL || echo ok)" "$name" "$p" "$f" "$s" $((SECONDS - from))
+    printf '%-6s %-24s %4d passed, %d failed, %d skipped  %4d s\n' "$( ((f)) && echo FAIL || echo ok)" "$name" "$p" "$f" "$s" "$4"
     if ((s)); then grep -i skip "$log" | awk '!/[0-9] skipped$|test\(s\)|TEST\(S\)/ && !seen[$0]++' | sed -n 's/^ */       /; 1,2p; 3{s/.*/       .../p}'; fi
     if ((f)); then
         echo "       exit status $status; its output:"
         sed 's/^/       /' "$log"
     fi
+}
+
+names=()
+told=0 running=0
+# Of those that have ended, as far as none before them still runs.
+tell_ended() {
+    local status seconds
+    while ((told < ${#names[@]})) && [[ -f $logs/$told.status ]]; do
+        read -r status seconds <"$logs/$told.status"
+        tell "${names[told]}" "$logs/$told.log" "$status" "$seconds"
+        told=$((told + 1))
+    done
+}
+wait_one() { wait -n; running=$((running - 1)); tell_ended; }
+
+# run NAME COMMAND...: waits for a free place, not for the program.
+run() {
+    local at=${#names[@]}
+    if ((running >= JOBS)); then wait_one; fi
+    names+=("$1")
+    shift
+    running=$((running + 1))
+    {
+        from=$SECONDS status=0
+        timeout "$LIMIT" "$@" >"$logs/$at.log" 2>&1 &
+        trap 'kill $!; exit' TERM
+        wait $! || status=$?
+        echo "$status $((SECONDS - from))" >"$logs/$at.part" && mv "$logs/$at.part" "$logs/$at.status"
+    } &
 }
 
 run_unit() {
@@ -99,5 +128,6 @@ for part in "${parts[@]}"; do
         *) echo "test: no part $part: unit replay seam docs golden run" >&2; exit 2 ;;
     esac
 done
+while ((running)); do wait_one; done
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))
