@@ -49,12 +49,6 @@ __device__ inline void read4_turned(unsigned (&r)[4], unsigned at)
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(at));
 }
-__device__ inline float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 /* --- copies ------------------------------------------------------------------------------------ */
 

@@ -31,15 +31,6 @@ template <int D> struct gradient_layout {
 
 #if HAS_WGMMA
 
-template <typename T> static __device__ float dot8(const T *x, const T *y)
-{
-    const pack<T, 8> a = *reinterpret_cast<const pack<T, 8> *>(x), b = *reinterpret_cast<const pack<T, 8> *>(y);
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) sum += to_float(a.at[i]) * to_float(b.at[i]);
-    return sum;
-}
-
 /* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its probabilities are 0. */
 template <typename T, int D> static __device__ void note_queries(char *shared, const window_attention &a, const square &s, const numbering &n)
 {

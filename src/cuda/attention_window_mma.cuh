@@ -22,6 +22,15 @@ static_assert(WINDOW_FAST <= SIDE && 2 * (2 * WINDOW_FAST - 1) <= BOTH, "a squar
 
 #if HAS_MMA
 
+template <typename T> __device__ inline float dot8(const T *x, const T *y)
+{
+    const pack<T, 8> a = *reinterpret_cast<const pack<T, 8> *>(x), b = *reinterpret_cast<const pack<T, 8> *>(y);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum += to_float(a.at[i]) * to_float(b.at[i]);
+    return sum;
+}
+
 /* All rows of x that the square shows, [window][16][D + 8]; which: pad's row. */
 template <typename T, int D> __device__ inline void copy_places(T *to, const window_attention &a, const square &s, const head_rows &x, int which)
 {

@@ -282,12 +282,6 @@ template <int KEYS> __device__ inline span own_keys(const attention &a, const ta
 
 /* --- numbers ------------------------------------------------------------------------------------- */
 
-__device__ inline float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 /* An accumulator, rounded to an operand A. */
 template <typename T, int N> __device__ inline void round_all(unsigned (&a)[N / 2], const float (&d)[N])
 {
