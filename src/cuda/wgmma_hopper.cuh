@@ -45,7 +45,7 @@ __device__ inline void barrier_arrive(uint64_t *bar)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 }
-/* The same for a warp whose threads have read on their own: products, the whole warp has waited for. */
+/* Of a warp whose threads have read by loads, each at its time; for products the warp waits as one. */
 __device__ inline void warp_arrives(uint64_t *bar)
 {
     __syncwarp();
