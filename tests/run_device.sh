@@ -28,6 +28,19 @@ check 'device: cpu asks for no card' cpu_is_silent
 
 cuda_plans() { expect 0 '^device cuda: planned for an h200: ' "$binary" plan "$tmp/auto.yaml" --set device=cuda --json && grep -q '"h200"' "$tmp/out"; }
 check 'device: cuda can be planned without a card' cuda_plans
+# A card records 64 micro-batches of a step and not more; the CPU knows no bound.
+few_trips() {
+    expect 0 '' "$binary" plan "$tmp/auto.yaml" --set device=cuda --set train.effective_batch=300 --frontier --json || return 1
+    grep -oE '"micro_batch": ?[0-9]+' "$tmp/out" | grep -oE '[0-9]+$' | sort -n | head -n 1 >"$tmp/least"
+    [ "$(cat "$tmp/least")" -ge 5 ] && echo "the smallest micro-batch of 300 samples: $(cat "$tmp/least")"
+}
+check 'what the planner chooses a card can record' few_trips
+trips() { expect "$1" "$2" "$binary" plan "$tmp/auto.yaml" --set train.effective_batch=128 "${@:3}"; }
+check 'more micro-batches than that, by hand' trips 2 'makes 128 micro-batches of train.effective_batch 128, a CUDA device takes 64 at most; set memory.micro_batch 2 or more' --set device=cuda --set memory.micro_batch=1
+check 'as many as that' trips 0 '' --set device=cuda --set memory.micro_batch=2
+check 'on the CPU' trips 0 '' --set device=cpu --set memory.micro_batch=1
+check 'pieces of the head' trips 2 'memory.head_chunks 100: a CUDA device takes 64 at most' --set device=cuda --set memory.head_chunks=100
+
 absent_card() {
     local rc=1
     [ -e "$plug_in" ] || rc=2

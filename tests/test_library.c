@@ -323,6 +323,35 @@ static void test_split_changes_nothing(void **state)
     pl_close(s);
 }
 
+/* What nothing reads has no place: writing it, filling its ragged end, and turning micro-batches round leave all else alone. */
+static void with_aside(struct pl_builder *b, int64_t batch, void *user)
+{
+    classifier(b, batch, user);
+    pl_input(b, "aside", PL_F32, PL_SHAPE(batch, 8 * WIDTH));
+}
+
+static void test_input_that_nothing_reads(void **state)
+{
+    (void)state;
+    static float aside[E][8 * WIDTH];
+    double a[4], b[4], x, y;
+    struct batch d;
+    make_batch(&d);
+    for (int i = 0; i < E; i++)
+        for (int k = 0; k < 8 * WIDTH; k++) aside[i][k] = 12345;
+    struct pl_session *s = losses(NULL, "memory.micro_batch", "3", a, 4), *t = open_with(with_aside);
+    ok(t, pl_set(t, "memory.micro_batch", "3"));
+    start_on(t, &d);
+    ok(t, pl_write_input(t, "aside", aside, sizeof aside));
+    for (int i = 0; i < 4; i++) ok(t, pl_step(t, &b[i], NULL));
+    assert_memory_equal(a, b, sizeof a);
+    ok(s, pl_evaluate(s, &x));
+    ok(t, pl_evaluate(t, &y));
+    assert_true(x == y);
+    pl_close(t);
+    pl_close(s);
+}
+
 static void test_bf16(void **state)
 {
     (void)state;
@@ -840,6 +869,7 @@ int main(void)
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
+        cmocka_unit_test(test_input_that_nothing_reads),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -125,13 +125,14 @@ static void test_same_batches(void **state)
     struct dataset *from = open_set("sa1b", tar, 0.25), *to = open_set("packed", store, 0.25);
     assert_int_equal(dataset_count(from), dataset_count(to));
     struct bed a = make_bed(SIDE, CELLS), b = make_bed(SIDE, CELLS);
+    struct loader_source s[COUNT(strategies)], t[COUNT(strategies)]; /* threads read one until the next is sought */
     for (size_t k = 0; k < COUNT(strategies); k++) {
-        struct loader_source s = {.set = from, .seed = 5, .shuffle = true, .interior = true, .max_bad = 0,
-                                  .sampler = {.strategy = strategies[k], .max_masks = M, .min_iou = 0.9f, .max_area = 0.5}};
-        struct loader_source t = s;
-        t.set = to;
-        loader_seek(a.l, &s, 0);
-        loader_seek(b.l, &t, 0);
+        s[k] = (struct loader_source){.set = from, .seed = 5, .shuffle = true, .interior = true, .max_bad = 0,
+                                      .sampler = {.strategy = strategies[k], .max_masks = M, .min_iou = 0.9f, .max_area = 0.5}};
+        t[k] = s[k];
+        t[k].set = to;
+        loader_seek(a.l, &s[k], 0);
+        loader_seek(b.l, &t[k], 0);
         uint64_t before = mem_allocations();
         for (uint64_t i = 0; i < 2 * dataset_count(from); i++) {
             const struct loader_sample *x = take(&a), *y = take(&b);

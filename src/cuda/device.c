@@ -150,8 +150,8 @@ static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t b
     cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
     return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free: see in nvidia-smi what else uses the card and end it, or "
-                     "give a smaller --memory (%llu at most)", s->card, what, size_print(bytes, asked), (unsigned long long)bytes,
-                     size_print(free_bytes, have), size_print(total, all), (unsigned long long)free_bytes);
+                     "give a --memory that leaves half a GiB of what is free", s->card, what, size_print(bytes, asked), (unsigned long long)bytes,
+                     size_print(free_bytes, have), size_print(total, all));
 }
 
 /* Both spaces begin as zeros, as the CPU's mappings do. */
@@ -170,8 +170,8 @@ static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], st
         cudaError_t rc = cudaHostAlloc((void **)&d->arena[SPACE_HOST], host, cudaHostAllocDefault);
         if (rc != cudaSuccess) {
             cudaGetLastError();
-            return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): lower memory.host_budget or set "
-                             "memory.offload: none", (unsigned long long)host, cudaGetErrorString(rc));
+            return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): see ulimit -l; lower memory.host_budget where something is "
+                             "offloaded, else data.prefetch", (unsigned long long)host, cudaGetErrorString(rc));
         }
         memset(d->arena[SPACE_HOST], 0, host);
     }

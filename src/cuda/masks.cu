@@ -43,6 +43,9 @@ template <typename T> static __device__ inline pixel pixel_of(float x, bool g, f
     return y;
 }
 
+/* Rows or columns that are valid, of `most`; masks that only fill a piece up have less than none. */
+static __device__ inline int64_t valid_of(int32_t valid, int64_t most) { return valid < 0 ? 0 : valid < most ? valid : most; }
+
 /* A block's part of a mask: rows from y0 on of candidate k. */
 struct area {
     int64_t n, k, rows, columns; /* rows, columns: valid */
@@ -54,8 +57,8 @@ static __device__ area area_of(const mask_task &t)
     area a;
     a.n = blockIdx.y / t.K;
     a.k = blockIdx.y % t.K;
-    a.rows = t.valid[2 * a.n] < t.h ? t.valid[2 * a.n] : t.h;
-    a.columns = t.valid[2 * a.n + 1] < t.w ? t.valid[2 * a.n + 1] : t.w;
+    a.rows = valid_of(t.valid[2 * a.n], t.h);
+    a.columns = valid_of(t.valid[2 * a.n + 1], t.w);
     a.y0 = blockIdx.x * MASK_ROWS;
     a.y1 = a.y0 + MASK_ROWS < t.h ? a.y0 + MASK_ROWS : (int)t.h;
     return a;
@@ -112,7 +115,7 @@ template <typename T, int V> static __global__ void sums_kernel(double *work, ma
 static __device__ double finish_mask(float *stats, const double *sums, const mask_task &t, int64_t n)
 {
     const int64_t blocks = (t.h + MASK_ROWS - 1) / MASK_ROWS;
-    const int64_t rows = t.valid[2 * n] < t.h ? t.valid[2 * n] : t.h, columns = t.valid[2 * n + 1] < t.w ? t.valid[2 * n + 1] : t.w;
+    const int64_t rows = valid_of(t.valid[2 * n], t.h), columns = valid_of(t.valid[2 * n + 1], t.w);
     double best = 0, A0 = 0, B0 = 0, iou = 0;
     int64_t chosen = -1;
     for (int64_t k = 0; k < t.K && rows * columns > 0; k++) {

@@ -19,6 +19,7 @@ struct session_input {
     const char *name;      /* the graph's */
     struct run_input is;
     bool written;
+    bool idle;             /* no program reads it: it has no place, and what is written goes nowhere */
 };
 
 struct pl_session {

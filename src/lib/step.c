@@ -32,7 +32,8 @@ static int list_inputs(struct pl_session *s)
         struct session_input x = {.name = graph_name(g, g->storages.at[k].name)};
         if (g->storages.at[k].kind != KIND_INPUT || !run_input(r, x.name, &x.is)) continue;
         run_input_ids(r, &x.is);
-        x.written = !strcmp(x.name, "samples"); /* the run numbers them itself */
+        x.idle = !run_input_used(r, &x.is);
+        x.written = x.idle || !strcmp(x.name, "samples"); /* the run numbers samples itself */
         vec_push(&s->inputs, x);
     }
     return PL_OK;
@@ -97,6 +98,7 @@ int pl_write_input(struct pl_session *s, const char *name, const void *data, uin
     if (!name || !data) return error_set(&s->error, PL_USAGE, "pl_write_input: the %s is NULL", name ? "data" : "name");
     struct session_input *x = find_input(s, name);
     if (!x) return s->error.code;
+    if (x->idle) return PL_OK;
     struct run *r = run_of(s);
     uint64_t want = x->is.sample * (uint64_t)r->effective_batch;
     if (bytes != want)

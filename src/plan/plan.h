@@ -101,6 +101,7 @@ struct freedom {
     bool allow_bf16, allow_8bit;      /* forms of AdamW's state that may be chosen besides the given one */
     bool whole;                       /* no split with a ragged end: nothing is known that weighs 0 */
     int multiple;                     /* of which a micro-batch must be one; 0: of nothing */
+    int trips;                        /* micro-batches to a step at most; 0: any number */
     uint64_t budget;                  /* 0: none */
     uint64_t host_budget;             /* 0: none */
     bool tell;                        /* what techniques saved and cost is wanted too */

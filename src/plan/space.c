@@ -130,7 +130,8 @@ static void list_families(struct builder *b)
         s.accumulation = (E + s.micro_batch - 1) / s.micro_batch;
         bool ragged = s.micro_batch * s.accumulation != E, apart = f->multiple && s.micro_batch % f->multiple;
         bool fusable = !s.fused_step || s.accumulation == 1; /* by hand: a step of several gains nothing from it */
-        if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable) vec_push(&b->families, ((struct family){.base = s}));
+        bool many = f->trips && s.accumulation > f->trips;
+        if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable && !many) vec_push(&b->families, ((struct family){.base = s}));
         last = s.micro_batch;
         if (!f->micro_batch || n == E) break;
         n = n < 16 ? n + 1 : n & (n - 1) ? n / 3 * 4 : n / 2 * 3;

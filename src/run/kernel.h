@@ -37,6 +37,9 @@ struct profile {
     const struct calibration *measured; /* NULL: these are the built-in ceilings */
 };
 
+/* Iterations of a loop that a card records: each is a captured graph of its own, or a part of one, and takes memory beside the arena. */
+enum { CARD_TRIPS = 64 };
+
 /* One node as the planning half sees it. Inputs not given are NULL. */
 struct query {
     const union attr *attr;

@@ -21,7 +21,7 @@ void profile_default(struct profile *p, enum device_kind kind, int threads)
         p->flops_bf16 = 770e12;
         p->memory_bandwidth = 4.2e12;
         p->copy_bandwidth = 50e9;
-        p->memory_bytes = (uint64_t)143771 << 20;
+        p->memory_bytes = (uint64_t)143104 << 20; /* 139.75 GiB: what a program sees of it */
         p->launch_seconds = 3e-6;
         p->library_workspace = 32u << 20;
         return;

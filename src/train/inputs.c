@@ -96,7 +96,7 @@ int run_fill_ragged(struct run *r, struct error *e)
     int rc = PL_OK;
     for (id s = 1; s < g->storages.n && at < rows; s++) {
         struct run_input x;
-        if (g->storages.at[s].kind != KIND_INPUT || !run_input(r, graph_name(g, g->storages.at[s].name), &x)) continue;
+        if (g->storages.at[s].kind != KIND_INPUT || !run_input(r, graph_name(g, g->storages.at[s].name), &x) || !run_input_used(r, &x)) continue;
         run_input_ids(r, &x);
         memset(fill, 0, PLAN_STAGING);
         for (int64_t i = 0; x.ignores && i < PLAN_STAGING / 4; i++) ((int32_t *)(void *)fill)[i] = IGNORED;
@@ -131,7 +131,7 @@ static int exchange_inputs(struct run *r, int64_t micro_batch, struct error *e)
     const struct graph *g = &r->graph;
     int rc = PL_OK;
     for (id s = 1; s < g->storages.n && micro_batch && !rc; s++) {
-        if (g->storages.at[s].kind != KIND_INPUT) continue;
+        if (g->storages.at[s].kind != KIND_INPUT || !run_input_used(r, &(struct run_input){.storage = s})) continue;
         uint64_t bytes = g->storages.at[s].bytes / (uint64_t)r->plan.settings.accumulation;
         char *first = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
         rc = exchange(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);

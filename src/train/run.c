@@ -214,6 +214,19 @@ static int check_fused(const struct run *r, const struct settings *s, struct err
     return PL_OK;
 }
 
+/* What is set by hand and a card cannot record; what the planner chooses, it can. */
+static int check_trips(const struct run *r, const struct settings *s, struct error *e)
+{
+    const int step = (r->effective_batch + s->micro_batch - 1) / s->micro_batch, least = (r->effective_batch + CARD_TRIPS - 1) / CARD_TRIPS;
+    if (r->device.kind != DEVICE_CUDA) return PL_OK;
+    if (step > CARD_TRIPS)
+        return error_set(e, PL_USAGE, "memory.micro_batch %d makes %d micro-batches of train.effective_batch %d, a CUDA device takes %d at most; set memory.micro_batch "
+                         "%d or more, or leave it out", s->micro_batch, step, r->effective_batch, CARD_TRIPS, least);
+    if (s->head_chunks > CARD_TRIPS)
+        return error_set(e, PL_USAGE, "memory.head_chunks %d: a CUDA device takes %d at most", s->head_chunks, CARD_TRIPS);
+    return PL_OK;
+}
+
 static int search_plan(struct run *r, const struct source *source, struct settings s, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
@@ -228,9 +241,10 @@ static int search_plan(struct run *r, const struct source *source, struct settin
                         .allow_8bit = o->train && allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
                         .multiple = (int)r->batch.bn_group,
+                        .trips = r->device.kind == DEVICE_CUDA ? CARD_TRIPS : 0,
                         .tell = o->tell};
     if (!o->train) s.micro_batch = r->effective_batch;
-    if (check_fused(r, &s, e)) return e->code;
+    if (check_fused(r, &s, e) || check_trips(r, &s, e)) return e->code;
     if (f.whole && r->effective_batch % s.micro_batch)
         return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d; for a defined model it must",
                          s.micro_batch, r->effective_batch);
@@ -422,6 +436,7 @@ int run_write_input(struct run *r, const char *input, int64_t at, const void *da
 {
     struct run_input x;
     CHECK(run_input(r, input, &x), "no input %s", input);
+    if (!run_input_used(r, &x)) return PL_OK; /* nothing reads it, and it has no place */
     uint64_t from = (uint64_t)at * x.sample;
     CHECK(from + bytes <= r->graph.storages.at[x.storage].bytes, "input %s is too small", input);
     char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x.storage] + from;
