@@ -40,7 +40,8 @@ CUDA_FAT       = -gencode=arch=compute_75,code=sm_75 $(if $(filter $(CUDA_BF16),
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)] -gencode=arch=compute_90$(comma)code=[sm_90$(comma)sm_120$(comma)compute_90], \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)$(comma)sm_90$(comma)sm_120$(comma)compute_80]) \
                    -Xfatbin=-compress-all --compress-mode=balance
-CUDA_OWN       = $(foreach a,$(CUDA_ARCH),-gencode=arch=$(a:sm_%=compute_%),code=[$(a),$(a:sm_%=compute_%)])
+# PTX of before tensor cores for bf16 is not for later cards: their code would be without them, and the host would not know.
+CUDA_OWN       = $(foreach a,$(CUDA_ARCH),-gencode=arch=$(a:sm_%=compute_%),code=[$(a)$(if $(filter sm_7%,$(a)),,$(comma)$(a:sm_%=compute_%))])
 # Instructions that no other card has, later ones included: *hopper*.cu is for 9.0 alone.
 CUDA_HOPPER    = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90a$(comma)code=sm_90a)
 CUDA_CODE_OF   = $(or $(CUDA_HOPPER),$(if $(filter all,$(CUDA_ARCH)),$(CUDA_FAT),$(CUDA_OWN)))
