@@ -305,17 +305,14 @@ static int prepare_shard(struct prepare *p, const char *from, struct error *e)
 /* A folder of shards stands for them; one without is itself a shard, of extracted files. */
 static int add_input(struct names *inputs, const char *path, struct error *e)
 {
-    static const char *const endings[] = {"tar", "tar.gz", "tgz"};
+    static const char *const endings[] = {".tar", ".tar.gz", ".tgz"};
     uint32_t before = inputs->n;
     int rc = PL_OK;
     for (size_t i = 0; i < COUNT(endings) && !rc && dir_exists(path); i++) {
-        struct text pattern = {0};
         struct names found = {0};
-        text_printf(&pattern, "%s/*.%s", path, endings[i]);
-        rc = file_glob(pattern.at, &found, e);
+        rc = dir_list_ending(path, endings[i], &found, e);
         for (uint32_t k = 0; k < found.n && !rc; k++) vec_push(inputs, mem_string(found.at[k]));
         names_free(&found);
-        text_free(&pattern);
     }
     if (!rc && inputs->n == before) vec_push(inputs, mem_string(path));
     return rc;

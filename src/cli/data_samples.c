@@ -53,16 +53,10 @@ const char *samples_format(const char *path)
 static int add_path(struct names *to, const char *path, bool tars_wanted, struct error *e)
 {
     struct names tars = {0};
-    struct text pattern = {0};
-    int rc = PL_OK;
-    if (tars_wanted && dir_exists(path)) {
-        text_printf(&pattern, "%s/*.tar", path);
-        rc = file_glob(pattern.at, &tars, e);
-    }
+    int rc = tars_wanted && dir_exists(path) ? dir_list_ending(path, ".tar", &tars, e) : PL_OK;
     for (uint32_t i = 0; i < tars.n; i++) vec_push(to, mem_string(tars.at[i]));
     if (!rc && !tars.n) vec_push(to, mem_string(path));
     names_free(&tars);
-    text_free(&pattern);
     return rc;
 }
 

@@ -149,25 +149,12 @@ static int write_picture(const struct predict *p, const struct gathered *g, stru
     return rc;
 }
 
-/* A name as it stands between the quotes of JSON. */
-static char *escaped(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    struct text out = {0};
-    struct json_writer w = {.out = &out};
-    json_put_string(&w, NULL, slash ? slash + 1 : path);
-    out.at[out.n - 1] = '\0';
-    char *name = mem_string(out.at + 1);
-    text_free(&out);
-    return name;
-}
-
 static int write_annotations(const struct predict *p, const struct gathered *g, struct error *e)
 {
     const uint32_t w = p->picture.w, h = p->picture.h;
     struct text out = {0};
-    char *name = escaped(p->image);
-    annotation_write_begin(&out, 0, w, h, name);
+    const char *slash = strrchr(p->image, '/');
+    annotation_write_begin(&out, 0, w, h, slash ? slash + 1 : p->image);
     for (uint32_t i = 0; i < g->all.n; i++) {
         const struct found *f = &g->all.at[i];
         annotation_write_mask(&out, i, w, h, &(struct annotation_mask){
@@ -177,7 +164,6 @@ static int write_annotations(const struct predict *p, const struct gathered *g, 
     annotation_write_end(&out);
     text_printf(&out, "\n");
     int rc = file_write_atomic(p->json, out.at, out.n, e);
-    mem_free(name);
     text_free(&out);
     return rc;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "data/rle.h"
+#include "io/json.h"
 
 /* ---- runs ---- */
 
@@ -88,8 +89,11 @@ static void print_counts(struct text *out, const struct traced *t)
 
 void annotation_write_begin(struct text *out, int64_t image_id, uint32_t w, uint32_t h, const char *file_name)
 {
-    text_printf(out, "{\"image\": {\"image_id\": %lld, \"width\": %u, \"height\": %u, \"file_name\": \"%s\"}, \"annotations\": [", (long long)image_id, w, h,
-                file_name);
+    struct text quoted = {0};
+    struct json_writer json = {.out = &quoted};
+    json_put_string(&json, NULL, file_name);
+    text_printf(out, "{\"image\": {\"image_id\": %lld, \"width\": %u, \"height\": %u, \"file_name\": %s}, \"annotations\": [", (long long)image_id, w, h, quoted.at);
+    text_free(&quoted);
 }
 
 void annotation_write_mask(struct text *out, uint32_t number, uint32_t w, uint32_t h, const struct annotation_mask *m)

@@ -269,7 +269,7 @@ static int open_file(struct coco_file *f, const struct dataset_options *o, struc
 {
     struct stat st;
     struct coco_filter filter = {o->categories, o->n_categories, o->crowds};
-    f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f->fd < 0 || fstat(f->fd, &st)) return file_error(f->path, "open it", e);
     if (!S_ISREG(st.st_mode) || !st.st_size) return error_set(e, PL_USAGE, "%s is no file with anything in it", f->path);
     void *text = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, f->fd, 0);

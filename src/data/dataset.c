@@ -52,7 +52,7 @@ int dataset_paths(const struct dataset_options *o, struct names *out, struct err
 enum data_fault dataset_read_file(const char *path, void *to, size_t room, size_t *n, struct error *e)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return file_error(path, "open it", e), FAULT_READ;
     enum data_fault f = FAULT_NONE;
     *n = 0;

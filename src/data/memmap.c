@@ -182,7 +182,7 @@ static int map_masks(struct memmap *m, const char *path, struct error *e)
 {
     struct stat st;
     uint64_t start;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = PL_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = PL_OK;
     if (fd < 0) return file_error(path, "open it", e);
     if (fstat(fd, &st) || !S_ISREG(st.st_mode) || !st.st_size) rc = error_set(e, PL_USAGE, "%s is no file of masks", path);
     if (!rc) {

@@ -83,7 +83,10 @@ int memmap_add(struct memmap_writer *w, const struct memmap_new *s, struct error
     if (fd >= 0 && close(fd) && !rc) rc = file_error(path.at, "be written", e);
     for (uint32_t k = 0; k < s->masks && !rc; k++) rc = put_mask(w, s->bits + k * bytes, e);
     json_begin_map(&w->json, NULL);
-    json_put_format(&w->json, "image_path", "%s/images/%s", w->folder, name.at);
+    struct text image = {0};
+    text_printf(&image, "%s/images/%s", w->folder, name.at);
+    json_put_string(&w->json, "image_path", image.at);
+    text_free(&image);
     json_put_uint(&w->json, "mask_start_idx", w->masks);
     json_put_uint(&w->json, "mask_end_idx", w->masks + s->masks);
     json_put_string(&w->json, "name", s->name);

@@ -130,7 +130,7 @@ int packed_peek(const char *path, struct packed_header *header, struct packed_em
         struct packed_embeddings embeddings;
     } head = {0};
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = PL_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = PL_OK;
     *out = (struct packed_embeddings){0};
     if (fd < 0) return file_error(path, "open it", e);
     if (fstat(fd, &st) || !S_ISREG(st.st_mode) || pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head)
@@ -172,7 +172,7 @@ static void packed_close(struct dataset *d)
 static int open_part(struct packed_part *p, const char *path, struct error *e)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = PL_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = PL_OK;
     if (fd < 0) return file_error(path, "open it", e);
     p->map = MAP_FAILED;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = error_set(e, PL_USAGE, "%s is no regular file, expected a packed store", path);

@@ -31,6 +31,7 @@
 
 enum { FINE = 5 };
 static const double far_away = 1e8;      /* no coordinate is larger: the lattice fits an int */
+static const uint64_t long_merge = 1 << 28; /* runs that are looked at to unite the polygons of a mask: half a second */
 static const uint64_t long_walk = 1 << 23; /* steps of all polygons of a mask: 1.6 million pixels of edge */
 
 struct walk {
@@ -191,6 +192,7 @@ enum rle_status polygons_union(const char *json, size_t length, uint32_t h, uint
     if (status) return status;
     if (!p->room) return RLE_MANY;
     uint32_t held = 1, fresh = 0; /* runs in [0] and in [1] */
+    uint64_t work = 0;
     p->runs[0][0] = h * w;
     for (bool first = scan_enter(&s, '['); scan_element(&s, &first);) {
         uint64_t steps = k.steps;
@@ -198,6 +200,7 @@ enum rle_status polygons_union(const char *json, size_t length, uint32_t h, uint
         k.steps = steps;
         if ((status = scan_polygon(&s, &k, &fresh))) return status;
         struct rle a = {RLE_RUNS, h, w, p->runs[0], held}, b = {RLE_RUNS, h, w, p->runs[1], fresh};
+        if ((work += held + fresh) > long_merge) return RLE_MANY;
         if ((status = rle_merge(&a, &b, false, p->runs[2], p->room, &held))) return status;
         uint32_t *merged = p->runs[2];
         p->runs[2] = p->runs[0];

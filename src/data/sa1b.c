@@ -59,13 +59,10 @@ static int open_folders(struct names *paths, struct error *e)
     int rc = PL_OK;
     for (uint32_t i = 0; i < paths->n && !rc; i++) {
         struct names found = {0};
-        struct text pattern = {0};
-        text_printf(&pattern, "%s/*.tar", paths->at[i]);
-        if (dir_exists(paths->at[i])) rc = file_glob(pattern.at, &found, e);
+        if (dir_exists(paths->at[i])) rc = dir_list_ending(paths->at[i], ".tar", &found, e);
         for (uint32_t k = 0; k < found.n; k++) vec_push(&out, mem_string(found.at[k]));
         if (!found.n) vec_push(&out, mem_string(paths->at[i]));
         names_free(&found);
-        text_free(&pattern);
     }
     names_free(paths);
     *paths = out;

@@ -53,12 +53,18 @@ static double area_of(const struct mask *m)
     return m->area >= 0 ? m->area : (double)m->box[2] * m->box[3];
 }
 
+/* An area that the file does not tell holds nobody off: what turns out to be empty is left out when it is drawn. */
+static bool area_passes(const struct sampler_options *o, const struct mask *m, double pixels)
+{
+    const double share = area_of(m) / pixels, most = o->max_area > 0 ? o->max_area : 1;
+    const bool unknown = m->area < 0 && !(m->box[2] > 0 && m->box[3] > 0);
+    return unknown || (share > 0 && share >= o->min_area && share <= most);
+}
+
 static bool passes(const struct sampler_options *o, const struct mask *m, double pixels)
 {
-    double share = area_of(m) / pixels, most = o->max_area > 0 ? o->max_area : 1;
     if (m->crowd && !o->crowds) return false;
-    return m->predicted_iou >= o->min_iou && m->stability >= o->min_stability && area_of(m) > 0 &&
-           share >= o->min_area && share <= most;
+    return m->predicted_iou >= o->min_iou && m->stability >= o->min_stability && area_passes(o, m, pixels);
 }
 
 /* --- order ------------------------------------------------------------------------------ */

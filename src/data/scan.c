@@ -220,6 +220,7 @@ bool scan_float(struct scan *s, float *out)
 {
     double x;
     if (!number(s, false, &x)) return false;
+    if (!isfinite((float)x)) return scan_fail(s, "a number that a float holds");
     *out = (float)x;
     return true;
 }

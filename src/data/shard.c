@@ -330,7 +330,7 @@ static uint64_t fingerprint(const struct shard *s)
 int shard_open(struct shard *s, const char *path, struct error *e)
 {
     struct stat st;
-    *s = (struct shard){.path = mem_string(path), .fd = open(path, O_RDONLY | O_CLOEXEC)};
+    *s = (struct shard){.path = mem_string(path), .fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     int rc;
     if (s->fd < 0 && errno == EMFILE)
         rc = error_set(e, PL_FAIL, "%s: too many open files: each shard keeps one open; raise the limit with `ulimit -n`", path);
@@ -366,7 +366,7 @@ static int too_small(const char *name, size_t n, size_t room, struct error *e)
 static int read_file(const struct shard *s, const char *name, void *to, size_t room, size_t *n, struct error *e)
 {
     struct stat st;
-    int fd = openat(s->fd, name, O_RDONLY | O_CLOEXEC);
+    int fd = openat(s->fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return error_set(e, PL_FAIL, "%s/%s: cannot open it: %s", s->path, name, strerror(errno));
     int rc = PL_OK;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = error_set(e, PL_FAIL, "%s/%s is no regular file", s->path, name);

@@ -107,7 +107,8 @@ static bool checksum_right(const uint8_t *block)
 static void keep_path(struct tar_pax *p, const char *s, size_t n)
 {
     n = strnlen(s, n);
-    if (!n || n >= TAR_NAME) return; /* such a name cannot be ours: the short one stands */
+    if (!n) return;
+    if (n >= TAR_NAME) s += n - (TAR_NAME - 1), n = TAR_NAME - 1; /* its end tells which picture it is */
     memcpy(p->path, s, n);
     p->path[n] = 0;
     p->has_path = true;

@@ -167,7 +167,7 @@ static int regular_size(int fd, const char *path, uint64_t *size, struct error *
 static int inspect(struct tokens_file *f, enum tokens_dtype wanted, struct error *e)
 {
     uint64_t size = 0;
-    int fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return file_error(f->path, "open it", e);
     int rc = regular_size(fd, f->path, &size, e);
     if (!rc) rc = ends_with(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
@@ -180,15 +180,13 @@ static int inspect(struct tokens_file *f, enum tokens_dtype wanted, struct error
     return PL_OK;
 }
 
-/* A name that exists is that file, even when it has the characters of a glob. */
 static int find_files(struct tokens *t, const struct tokens_options *o, struct error *e)
 {
     VEC(struct tokens_file) files = {0};
     int rc = PL_OK;
     for (uint32_t i = 0; !rc && i < o->n_paths; i++) {
         struct names found = {0};
-        if (file_exists(o->paths[i])) vec_push(&found, mem_string(o->paths[i]));
-        else rc = file_glob(o->paths[i], &found, e);
+        rc = file_glob(o->paths[i], &found, e);
         if (!rc && !found.n)
             rc = error_set(e, PL_USAGE, "%s: no file has this name or matches it as a glob", o->paths[i]);
         for (uint32_t j = 0; j < found.n; j++)
@@ -269,7 +267,7 @@ static int descriptor(struct tokens *t, uint32_t file, int *fd, struct error *e)
     if (t->slots[slot].file != file + 1) {
         if (t->slots[slot].file) close(t->slots[slot].fd);
         t->slots[slot].file = 0;
-        int opened = open(t->files[file].path, O_RDONLY | O_CLOEXEC);
+        int opened = open(t->files[file].path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (opened < 0)
             return error_set(e, PL_FAIL, "%s: cannot open: %s", t->files[file].path, strerror(errno));
         t->slots[slot].fd = opened;

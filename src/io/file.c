@@ -292,10 +292,28 @@ int tree_remove(const char *path, struct error *e)
     return file_error(path, "remove it", e);
 }
 
+int dir_list_ending(const char *path, const char *ending, struct names *out, struct error *e)
+{
+    struct names all;
+    *out = (struct names){0};
+    int rc = dir_list(path, &all, e);
+    for (uint32_t i = 0; i < all.n && !rc; i++) {
+        const size_t n = strlen(all.at[i]), m = strlen(ending);
+        struct text full = {0};
+        if (all.at[i][0] == '.' || n < m || strcmp(all.at[i] + n - m, ending)) continue;
+        text_printf(&full, "%s/%s", path, all.at[i]);
+        vec_push(out, mem_string(full.at));
+        text_free(&full);
+    }
+    names_free(&all);
+    return rc;
+}
+
 int file_glob(const char *pattern, struct names *out, struct error *e)
 {
     glob_t found = {0};
     *out = (struct names){0};
+    if (!access(pattern, F_OK)) return vec_push(out, mem_string(pattern)), PL_OK;
     int rc = glob(pattern, GLOB_BRACE | GLOB_NOSORT, NULL, &found);
     if (rc && rc != GLOB_NOMATCH) {
         globfree(&found);

@@ -41,8 +41,10 @@ int dir_list(const char *path, struct names *out, struct error *e);
  * not there is fine. */
 int tree_remove(const char *path, struct error *e);
 
-/* Paths that match, sorted by byte, each once; {a,b} alternatives are understood. None is
- * not an error: the caller knows what was wanted. */
+/* Paths in a folder that end so, sorted by byte; hidden ones are left out. */
+int dir_list_ending(const char *path, const char *ending, struct names *out, struct error *e);
+/* Paths that match, sorted by byte, each once; {a,b} alternatives are understood. A name that exists is that file,
+ * whatever characters it has. None is not an error: the caller knows what was wanted. */
 int file_glob(const char *pattern, struct names *out, struct error *e);
 /* Bytes that this user may still write where `path` is or, if it is not there yet, where
  * its nearest existing parent is. */

@@ -37,15 +37,16 @@ static double place_y(const struct range *r, double y) { return HEIGHT - BOTTOM 
 
 static void draw_marks(struct text *out, const struct range *x, const struct range *y)
 {
-    double step = mark_step(y);
-    for (double v = ceil(y->low / step) * step; v <= y->high + step * 1e-9; v += step) {
-        double at = place_y(y, v);
+    enum { MOST = 4 * MARKS }; /* of a range as narrow as its numbers' last digit, steps add nothing */
+    double step = mark_step(y), from = ceil(y->low / step) * step;
+    for (int i = 0; i < MOST && from + i * step <= y->high + step * 1e-9; i++) {
+        const double v = from + i * step, at = place_y(y, v);
         text_printf(out, "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' stroke='#ddd'/><text x='%d' y='%.1f' text-anchor='end'>%.4g</text>\n",
                     LEFT, WIDTH - RIGHT, at, at, LEFT - 6, at + 4, fabs(v) < step * 1e-6 ? 0 : v);
     }
-    step = mark_step(x);
-    for (double v = ceil(x->low / step) * step; v <= x->high + step * 1e-9; v += step)
-        text_printf(out, "<text x='%.1f' y='%d' text-anchor='middle'>%.6g</text>\n", place_x(x, v), HEIGHT - BOTTOM + 16, v);
+    step = mark_step(x), from = ceil(x->low / step) * step;
+    for (int i = 0; i < MOST && from + i * step <= x->high + step * 1e-9; i++)
+        text_printf(out, "<text x='%.1f' y='%d' text-anchor='middle'>%.6g</text>\n", place_x(x, from + i * step), HEIGHT - BOTTOM + 16, from + i * step);
 }
 
 /* Segments between gaps; a point alone is a dot. */

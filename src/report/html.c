@@ -106,14 +106,17 @@ static void put_memory(struct text *out, const struct value *plan)
     text_printf(out, "<h2>Memory</h2>\n<p>%s, planned before the first step and allocated once; this is what is alive at its fullest moment.</p>\n",
                 size_print((uint64_t)arena->number, text));
     text_printf(out, "<div class='bar'>");
-    for (uint32_t i = 0; i < parts->count; i++)
-        text_printf(out, "<span style='width:%.3f%%;background:%s' title='%s'></span>", 100 * parts->items[i]->number / total->number,
-                    page_colour(i), parts->items[i]->key);
+    for (uint32_t i = 0; i < parts->count; i++) {
+        text_printf(out, "<span style='width:%.3f%%;background:%s' title='", 100 * parts->items[i]->number / total->number, page_colour(i));
+        page_escaped(out, parts->items[i]->key);
+        text_printf(out, "'></span>");
+    }
     text_printf(out, "</div>\n<table>\n");
     for (uint32_t i = 0; i < parts->count; i++) {
         const struct value *p = parts->items[i];
-        text_printf(out, "<tr><td><i style='background:%s'></i>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", page_colour(i), p->key,
-                    size_print((uint64_t)p->number, text), 100 * p->number / total->number);
+        text_printf(out, "<tr><td><i style='background:%s'></i>", page_colour(i));
+        page_escaped(out, p->key);
+        text_printf(out, "</td><td>%s</td><td>%.1f %%</td></tr>\n", size_print((uint64_t)p->number, text), 100 * p->number / total->number);
     }
     text_printf(out, "</table>\n");
 }

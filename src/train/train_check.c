@@ -22,7 +22,7 @@ static void bring_back(struct trainer *t, const struct ticket *k)
     struct feed_batch batch;
     struct error ignored;
     const bool behind = tickets_pending(&t->tickets);
-    if (t->data.ops && (behind || t->run.ahead_ready))
+    if (t->data.ops && (behind || t->run.ahead_ready || t->next.failed.code))
         feed_put(&t->data, &t->run, t->state.position, trainer_samples_at(t, t->state.position), run_samples(&t->run), &batch, &ignored);
     if (!behind) return;
     struct step_block b = k->block;
