@@ -64,6 +64,25 @@ undrawn() {
     "$binary" train "$tmp/run.yaml" --set train.worst=0 --set "train.out=$tmp/none" $FLAGS >"$tmp/train" 2>&1 && [ ! -e "$tmp/none/worst" ]
 }
 check "or none" undrawn
+# Later rounds draw their points by the picture, and pictures without a mask that counts weigh nothing: the micro-batch does not matter.
+cut() { # ARGUMENT...
+    local n
+    for n in 1 2 6; do run --model $model --json --set "memory.micro_batch=$n" "$@" | sed -n 's/.*"loss": \([0-9.e+-]*\).*/\1/p' || return 1; done >"$tmp/losses"
+    tr '\n' ' ' <"$tmp/losses"
+    awk 'NR == 1 { a = $1 } { d = $1 / a - 1; if (d > 1e-6 || d < -1e-6) bad = 1 } END { exit bad || NR != 3 }' "$tmp/losses"
+}
+check "three rounds, however it is cut" cut --set prompts.iterations=3
+check "pictures without masks that count" cut --set data.area=0.1,1
+# Batch normalisation: the trained statistics, whatever groups training had.
+norms() {
+    sed "s/sam-tiny/tinysam-tiny, bn_group: 1/" "$tmp/run.yaml" >"$tmp/norm.yaml"
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/norm.yaml" --set "train.out=$tmp/norm" $FLAGS >"$tmp/train" 2>&1 && "$binary" eval "$tmp/norm/config.yaml" --model "$tmp/norm/model" --json >"$tmp/json" || { cat "$tmp/train"; return 1; }
+    paste <(sed -n 's/.*"eval_loss":\([0-9.e+-]*\).*/\1/p' "$tmp/norm/metrics.jsonl" | tail -n 1) <(sed -n 's/.*"loss": \([0-9.e+-]*\).*/\1/p' "$tmp/json") >"$tmp/both"
+    cat "$tmp/both"
+    awk '{ d = $1 - $2; exit !($1 > 0 && d < 1e-5 && d > -1e-5) }' "$tmp/both"
+}
+check "statistics of batches" norms
 no_model() { ends 2 "which model" && ends 2 "is not a folder" --model nowhere; }
 check "no model" no_model
 check "a model of another kind" ends 2 "takes pixel_values" --model tests/golden/clip_vision

@@ -102,4 +102,25 @@ check 'a size between patches' expect 2 'data.image_size is 70, expected a multi
 check 'evaluated on what is trained on' expect 2 'data.validation_match is given and data.train_match is not' masks "$tmp/no" --set 'data.validation_match=*1'
 check 'no pictures' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --set "data.train=$tmp/nowhere"
 
+# What loss.preset speaks for is not in config.yaml, and so the run goes on with it.
+preset() {
+    expect 0 '' masks "$tmp/preset" --set loss.preset=seed --set train.steps=4 && cp "$tmp/preset/metrics.jsonl" "$tmp/preset.lines" || return 1
+    rm -rf "$tmp/preset/checkpoints/step-4" "$tmp/preset/model"
+    expect 0 'resuming after step 3' "$binary" train "$tmp/preset/config.yaml" --resume || return 1
+    diff <(grep -o '"loss":[^,]*' "$tmp/preset.lines") <(grep -o '"loss":[^,]*' "$tmp/preset/metrics.jsonl") || return 1
+    expect 2 'loss.focal differs' "$binary" train "$tmp/preset/config.yaml" --resume --set loss.focal=20
+}
+check 'a preset of the loss, taken up' preset
+# Batches with statistics have no short last step: 20 pictures are 2 steps of 8, and without statistics 3.
+whole_steps() {
+    local n
+    for n in sam-tiny tinysam-tiny; do
+        sed "s/steps: $steps/epochs: 1/; s/sam-tiny/$n/; s/effective_batch: 4/effective_batch: 8/" "$tmp/masks.yaml" >"$tmp/steps.yaml"
+        expect 0 '' "$binary" train "$tmp/steps.yaml" --set "train.out=$tmp/steps-$n" || return 1
+        echo "$n $(grep -c '"loss"' "$tmp/steps-$n/metrics.jsonl")"
+    done | tee "$tmp/steps" | tr '\n' ' '
+    diff <(printf 'sam-tiny 3\ntinysam-tiny 2\n') "$tmp/steps"
+}
+check 'whole steps where batches have statistics' whole_steps
+
 summary

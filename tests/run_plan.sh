@@ -67,4 +67,15 @@ rate() {
 check 'the rate of 16 samples, as it stands' rate none 1e-4
 check 'the rate of 16 samples, linear' rate linear 2e-4
 check 'the rate of 16 samples, by the root' rate sqrt 1.41421e-4
+# A stored plan decides what was left open, not what was given, and fuses no step that must not be.
+follows() { expect "$1" "$2" "$binary" plan "$tmp/words.yaml" --plan "$tmp/P.json" --set train.clip_norm=0 "${@:3}"; }
+stored() {
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set memory.precision=f32 --set memory.fused_step=on --set train.clip_norm=0 -o "$tmp/P.json" || return 1
+    follows 0 '' && follows 2 'another memory.precision' --set memory.precision=bf16 && follows 2 'another memory.optimizer' --set memory.optimizer=sgd &&
+        follows 2 'train.clip_norm is set' --set train.clip_norm=1
+}
+check 'a stored plan and keys that were given' stored
+modules() { expect 0 '' "$binary" plan "$tmp/words.yaml" --set train.clip_norm=0 --set memory.precision=f32 --set 'memory.modules=[{match: "model.layers.1", precision: f16}]' --memory 8GiB; }
+check 'a module in f16 where a step could be fused' modules
+
 summary

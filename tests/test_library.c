@@ -366,6 +366,27 @@ static void test_bf16(void **state)
 }
 
 /* d/dw of sum (xw - y)^2 / count at w = 0 is -2 sum x y / count: the count is a divisor. */
+/* A started session: the rate and the clipping may change where the plan has nothing to say of them. */
+static void test_change_while_started(void **state)
+{
+    (void)state;
+    struct batch d;
+    make_batch(&d);
+    struct pl_session *s = open_with(classifier);
+    ok(s, pl_set(s, "train.groups", "[{match: in.weight, learning_rate: 1.0e-4}]"));
+    ok(s, pl_set(s, "memory.fused_step", "on"));
+    ok(s, pl_set(s, "train.clip_norm", "0"));
+    start_on(s, &d);
+    refused(s, pl_set(s, "train.clip_norm", "1"), "fused");
+    refused(s, pl_set(s, "train.learning_rate", "1"), "train.groups[0]");
+    pl_close(s);
+    s = open_with(classifier);
+    start_on(s, &d);
+    ok(s, pl_set(s, "train.clip_norm", "1"));
+    ok(s, pl_set(s, "train.learning_rate", "1e-3"));
+    pl_close(s);
+}
+
 static void test_count(void **state)
 {
     (void)state;
@@ -814,9 +835,22 @@ static void lonely(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_sum(b, x));
 }
 
+/* Ids that are computed: nothing could check them. */
+static void computed_ids(struct pl_builder *b, int64_t batch, void *user)
+{
+    (void)user;
+    pl_tensor ids = pl_input(b, "ids", PL_I32, PL_SHAPE(batch, 4)), table = pl_param(b, "table", PL_SHAPE(10, 8), PL_NORMAL, 1);
+    pl_output(b, "loss", pl_sum(b, pl_embedding(b, pl_add(b, ids, ids), table)));
+}
+
 static void test_odd_models(void **state)
 {
     (void)state;
+    struct pl_session *c = open_f32();
+    ok(c, pl_define(c, computed_ids, NULL, NULL));
+    refused(c, pl_plan(c, NULL), "takes its ids from ADD");
+    pl_close(c);
+
     meddled = open_f32();
     ok(meddled, pl_define(meddled, meddling, NULL, NULL));
     ok(meddled, pl_plan(meddled, NULL));
@@ -869,7 +903,7 @@ int main(void)
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
-        cmocka_unit_test(test_input_that_nothing_reads),
+        cmocka_unit_test(test_input_that_nothing_reads), cmocka_unit_test(test_change_while_started),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -74,7 +74,14 @@ int session_require(struct pl_session *s, enum stage stage, const char *call)
 /* Options other than what a step reads are part of the plan. */
 static int may_change(struct pl_session *s, const char *call, const char *key)
 {
-    if (s->stage < STAGE_STARTED || (key && (!strcmp(key, "train.learning_rate") || !strcmp(key, "train.clip_norm")))) return PL_OK;
+    const bool rate = key && !strcmp(key, "train.learning_rate"), clip = key && !strcmp(key, "train.clip_norm");
+    if (s->stage < STAGE_STARTED) return PL_OK;
+    if (clip && trainer_run(s->trainer)->plan.settings.fused_step)
+        return error_set(&s->error, PL_USAGE, "%s %s: the plan's step is fused, and knows no norm of all gradients; set it before pl_plan", call, key);
+    for (uint32_t i = 0; i < s->config.train_groups.n && rate; i++)
+        if (s->config.train_groups.at[i].given[GROUP_learning_rate])
+            return error_set(&s->error, PL_USAGE, "%s %s: train.groups[%u] has a learning_rate of its own, and the plan their ratio; give it an lr_scale, or use another session", call, key, i);
+    if (rate || clip) return PL_OK;
     return error_set(&s->error, PL_USAGE,
                      "%s%s%s: the session is started, so only train.learning_rate and train.clip_norm can change; use another session", call,
                      key ? " " : "", key ? key : "");

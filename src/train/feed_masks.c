@@ -205,8 +205,9 @@ static void put_prompt(const struct feed *f, const struct loader_sample *s, uint
     else prompt_inside(&m->prompts, s, k, places, kinds);
 }
 
-/* Prompts, validity and facts of row `at`; s NULL: the row fills a ragged end. */
-static void describe_row(const struct feed *f, int64_t at, const struct loader_sample *s)
+/* Prompts, validity and facts of row `at`; s NULL: the row fills a ragged end. `from`: what rows are counted from, for the points that later rounds draw: a
+ * step begins at 0; an evaluation is one however it is cut. */
+static void describe_row(const struct feed *f, int64_t at, uint64_t from, const struct loader_sample *s)
 {
     struct mask_feed *m = f->state;
     uint32_t M = m->o.masks, n = s ? s->n : 0;
@@ -216,7 +217,7 @@ static void describe_row(const struct feed *f, int64_t at, const struct loader_s
     for (uint32_t k = 0; k < M; k++) {
         int32_t *kinds = m->kinds + k * P;
         for (size_t i = 0; i < P; i++) kinds[i] = i < FIRST_SLOTS ? POINT_FILLER : POINT_NOTHING;
-        m->keys[k] = (int32_t)(at * M + k);
+        m->keys[k] = (int32_t)(uint32_t)((from + (uint64_t)at) * M + k);
         m->masks[at * M + k] = (struct feed_mask){0};
         if (k >= n) continue;
         put_prompt(f, s, k, m->places + k * P * 2, kinds);
@@ -228,12 +229,12 @@ static void describe_row(const struct feed *f, int64_t at, const struct loader_s
 
 /* `last`: the sample of the row before, where s is NULL. Bytes of a picture are numbers whatever they are; what
  * lies where an embedding should may be none, and none times nothing is none: it is given again. */
-static int put_row(struct feed *f, struct run *r, int64_t at, const struct loader_sample *s, const struct loader_sample *last, struct error *e)
+static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, const struct loader_sample *s, const struct loader_sample *last, struct error *e)
 {
     struct mask_feed *m = f->state;
     uint64_t M = m->o.masks, P = (uint64_t)m->P, side = m->o.side;
     int32_t size[2] = {s ? (int32_t)s->rows : 0, s ? (int32_t)s->columns : 0};
-    describe_row(f, at, s);
+    describe_row(f, at, from, s);
     const struct {
         const void *at; /* NULL: whatever is there weighs nothing */
         uint64_t bytes;
@@ -263,12 +264,11 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *s = NULL;
         if (i < samples) rc = loader_take(r->loader, &s, e);
-        if (!rc) rc = put_row(f, r, i, s, last, e);
+        if (!rc) rc = put_row(f, r, i, f->role == FEED_TRAIN ? 0 : position, s, last, e);
         if (s) out->count += s->n, last = s;
     }
     f->broken = m->source.counts.broken;
     out->units = (double)samples;
-    if (out->count < 1) out->count = 1; /* a batch of broken samples alone: its loss is 0 */
     return rc;
 }
 

@@ -88,6 +88,22 @@ void run_input_ids(const struct run *r, struct run_input *x)
     mem_free(t.from);
 }
 
+/* What is looked up by numbers that are computed cannot be checked before it runs. */
+int run_check_ids(const struct run *r, struct error *e)
+{
+    const struct graph *g = &r->graph;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        if (n->op != OP_EMBEDDING && n->op != OP_XENT) continue;
+        const struct tensor *x = tensor_at(g, n->in[n->op == OP_XENT]);
+        while (x->node && (op_table[node_at(g, x->node)->op].flags & OPF_VIEW || node_at(g, x->node)->op == OP_SHIFT_LABELS)) x = tensor_at(g, node_at(g, x->node)->in[0]);
+        if (x->node)
+            return error_set(e, PL_USAGE, "%s takes its ids from %s: they must be an input, or a view of one, so that they can be checked", op_table[n->op].name,
+                             op_table[node_at(g, x->node)->op].name);
+    }
+    return PL_OK;
+}
+
 int run_fill_ragged(struct run *r, struct error *e)
 {
     const struct graph *g = &r->graph;

@@ -120,12 +120,55 @@ static int check_precision(const struct run *r, const struct settings *s, struct
     return PL_OK;
 }
 
+/* memory.allow names a form of AdamW's state. */
+static bool allows(const struct config *c, const char *form)
+{
+    for (uint32_t i = 0; i < c->memory_allow.n && c->memory_optimizer == OPTIMIZER_ADAMW; i++)
+        if (!strcmp(c->memory_allow.at[i], form)) return true;
+    return false;
+}
+
+/* Why a step cannot be fused; NULL: it can. The whole norm, and whether a gradient is inf, are
+ * known when the last gradient is: too late for the weights that were updated by then. */
+static const char *unfusable(const struct config *c, const struct settings *s)
+{
+    if (c->train_clip_norm > 0) return "train.clip_norm is set, and the norm of all gradients is known only when the first weights are updated; set train.clip_norm 0";
+    if (settings_scale_loss(s)) return "memory.precision f16 skips steps whose gradients overflow, which is known only when the first weights are updated; take bf16 or f32";
+    return NULL;
+}
+
+static int check_fused(const struct run *r, const struct settings *s, struct error *e)
+{
+    const struct config *c = r->config;
+    const char *why = unfusable(c, s);
+    if (!s->fused_step) return PL_OK;
+    if (why) return error_set(e, PL_USAGE, "memory.fused_step on: %s, or memory.fused_step off", why);
+    if (c->memory_micro_batch && c->memory_micro_batch < r->effective_batch)
+        return error_set(e, PL_USAGE, "memory.fused_step on: memory.micro_batch %lld makes several micro-batches of train.effective_batch %d, and their "
+                         "gradients are complete only at the step's end; set memory.micro_batch %d, or memory.fused_step off",
+                         (long long)c->memory_micro_batch, r->effective_batch, r->effective_batch);
+    return PL_OK;
+}
+
+/* A plan decides what was left open: a key that was given stays as it was given. */
+static int check_plan_keys(const struct run *r, const struct settings *asked, const struct settings *plan, const char *path, struct error *e)
+{
+    const struct config *c = r->config;
+    const char *key = NULL;
+    if (c->memory_precision != PRECISION_AUTO && (asked->precision != plan->precision || asked->pure != plan->pure)) key = "memory.precision";
+    if (config_given(c, KEY_memory_optimizer) && (asked->optimizer != plan->optimizer || asked->state != plan->state) && !allows(c, optimizer_print(plan))) key = "memory.optimizer";
+    if (c->memory_micro_batch && asked->micro_batch != plan->micro_batch) key = "memory.micro_batch";
+    return key ? error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan again", path, key) : PL_OK;
+}
+
 static int follow_plan(struct run *r, const struct source *source, struct settings s, const char *path, struct error *e)
 {
     struct plan_file f;
     int rc = plan_read(path, &f, e);
+    if (!rc) rc = check_plan_keys(r, &s, &f.settings, path, e);
     if (rc) return rc;
     settings_follow(&s, &f.settings);
+    if (check_fused(r, &s, e)) return e->code;
     if (f.effective_batch != r->effective_batch)
         return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,
                          r->effective_batch);
@@ -162,12 +205,12 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
 static int64_t bn_group(const struct run *r, bool train)
 {
     const struct config *c = r->config;
-    if (!r->model.batch_norm) return 0;
+    if (!r->model.batch_norm || r->forward) return 0;
     if (c->model_bn_group) return c->model_bn_group;
     return train && !c->model_path ? 1 : 0;
 }
 
-/* Groups lie within micro-batches, and no filler takes part in them: then the split changes no statistic. */
+/* Groups lie within micro-batches, and no filler takes part in them (measure_run): then the split changes no statistic. */
 static int check_groups(const struct run *r, bool train, struct error *e)
 {
     const int64_t group = r->batch.bn_group, micro = r->config->memory_micro_batch, images = r->effective_batch;
@@ -181,36 +224,6 @@ static int check_groups(const struct run *r, bool train, struct error *e)
                          "memory.micro_batch is %lld; with statistics over groups of %lld images (model.bn_group) it must be a multiple of "
                          "%lld that divides train.effective_batch %lld",
                          (long long)micro, (long long)group, (long long)group, (long long)images);
-    return PL_OK;
-}
-
-/* memory.allow names a form of AdamW's state. */
-static bool allows(const struct config *c, const char *form)
-{
-    for (uint32_t i = 0; i < c->memory_allow.n && c->memory_optimizer == OPTIMIZER_ADAMW; i++)
-        if (!strcmp(c->memory_allow.at[i], form)) return true;
-    return false;
-}
-
-/* Why a step cannot be fused; NULL: it can. The whole norm, and whether a gradient is inf, are
- * known when the last gradient is: too late for the weights that were updated by then. */
-static const char *unfusable(const struct config *c, const struct settings *s)
-{
-    if (c->train_clip_norm > 0) return "train.clip_norm is set, and the norm of all gradients is known only when the first weights are updated; set train.clip_norm 0";
-    if (s->precision == DT_F16) return "memory.precision f16 skips steps whose gradients overflow, which is known only when the first weights are updated; take bf16 or f32";
-    return NULL;
-}
-
-static int check_fused(const struct run *r, const struct settings *s, struct error *e)
-{
-    const struct config *c = r->config;
-    const char *why = unfusable(c, s);
-    if (!s->fused_step) return PL_OK;
-    if (why) return error_set(e, PL_USAGE, "memory.fused_step on: %s, or memory.fused_step off", why);
-    if (c->memory_micro_batch && c->memory_micro_batch < r->effective_batch)
-        return error_set(e, PL_USAGE, "memory.fused_step on: memory.micro_batch %lld makes several micro-batches of train.effective_batch %d, and their "
-                         "gradients are complete only at the step's end; set memory.micro_batch %d, or memory.fused_step off",
-                         (long long)c->memory_micro_batch, r->effective_batch, r->effective_batch);
     return PL_OK;
 }
 
@@ -281,6 +294,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if ((rc = check_precision(r, &s, e))) return rc;
     rc = o->plan ? follow_plan(r, &source, s, o->plan, e) : search_plan(r, &source, s, o, e);
     if (rc == PL_NOFIT && !o->plan) run_remedies(r, o, e);
+    if (!rc && r->defined) rc = run_check_ids(r, e);
     /* What a family reads in config.json, a definition says by its layers. */
     if (!rc && r->defined && run_input(r, "input_ids", &ids)) {
         run_input_ids(r, &ids);

@@ -129,6 +129,8 @@ struct run_input {
 bool run_input(const struct run *r, const char *name, struct run_input *out);
 /* ...and found here, from the layers that read the input. Takes memory: not for a step. */
 void run_input_ids(const struct run *r, struct run_input *x);
+/* For a defined model: ids of tables and classes are inputs, or views of them. */
+int run_check_ids(const struct run *r, struct error *e);
 /* Whether any program reads it: others have no place. */
 bool run_input_used(const struct run *r, const struct run_input *x);
 /* Samples that the step's storages hold: the effective batch and what fills a ragged end. */

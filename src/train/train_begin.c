@@ -63,7 +63,8 @@ static struct schedule make_schedule(const struct config *c, int64_t total)
 }
 
 /* Steps are given, or follow from the samples that are left from the position on. A run
- * whose last step was a short one and that is given more epochs goes on behind it. */
+ * whose last step was a short one and that is given more epochs goes on behind it. Where batches have statistics there is no short step: what
+ * fills it up would move them. */
 static void measure_run(struct trainer *t)
 {
     uint64_t E = (uint64_t)t->run.effective_batch;
@@ -72,6 +73,7 @@ static void measure_run(struct trainer *t)
         t->end = UINT64_MAX;
     } else {
         t->end = t->data.samples * (uint64_t)t->c->train_epochs;
+        if (t->run.batch.bn_group && t->end >= E) t->end -= t->end % E;
         uint64_t left = t->end - min_u64(t->end, t->state.position);
         t->total = t->state.step + (left + E - 1) / E;
     }

@@ -49,7 +49,7 @@ int trainer_ask_step(struct trainer *t, struct error *e)
     t->pending[at].samples = trainer_samples_at(t, t->position);
     t->pending[at].broken = t->state.broken;
     int rc = trainer_take_batch(t, t->pending[at].samples, &batch, &t->pending[at].broken, e);
-    struct step_block b = trainer_step_block(t, t->count ? t->count : batch.count);
+    struct step_block b = trainer_step_block(t, t->count ? t->count : fmax(1, batch.count)); /* of broken samples alone: a loss of 0 */
     if (!rc) rc = ticket_ask(&t->tickets, &b, e);
     if (rc) return rc;
     t->pending[at].units = batch.units;
