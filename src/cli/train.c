@@ -62,12 +62,25 @@ static void print_nofit(const struct train_summary *s)
     text_free(&out);
 }
 
+/* A word of a shell's command. */
+static void put_word(struct text *out, const char *word)
+{
+    if (!word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+-")]) {
+        text_printf(out, " %s", word);
+        return;
+    }
+    text_printf(out, " '");
+    for (; *word; word++) text_printf(out, *word == '\'' ? "'\\''" : "%c", *word);
+    text_printf(out, "'");
+}
+
 /* The command that takes an interrupted run up again, quoted for a shell. */
 static void resume_command(const struct options *o, struct text *out)
 {
-    text_printf(out, "plimsoll train %s", o->run);
-    if (o->memory) text_printf(out, " --memory %s", o->memory);
-    for (int i = 0; i < o->n_set; i++) text_printf(out, " --set '%s'", o->set[i]);
+    text_printf(out, "plimsoll train");
+    put_word(out, o->run);
+    if (o->memory) text_printf(out, " --memory"), put_word(out, o->memory);
+    for (int i = 0; i < o->n_set; i++) text_printf(out, " --set"), put_word(out, o->set[i]);
     text_printf(out, " --resume");
 }
 

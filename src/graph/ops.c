@@ -117,6 +117,7 @@ id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad)
     union attr a = {.conv = {.stride = stride, .pad = pad, .groups = 1}};
     a.conv.H = (map->dim[1] - 1) * stride - 2 * pad + kernel->dim[2];
     a.conv.W = (map->dim[2] - 1) * stride - 2 * pad + kernel->dim[3];
+    if (a.conv.H < 1 || a.conv.W < 1) return graph_fail(g, "a transposed convolution with padding %d leaves %d x %d of the map", pad, (int)a.conv.H, (int)a.conv.W);
     return op_apply(g, OP_CONV_DX, &a, (id[]){x, w, bias}, bias ? 3 : 2);
 }
 

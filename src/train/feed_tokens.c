@@ -27,6 +27,12 @@ static int check_model(const struct run *r, struct error *e)
         if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
             return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
                              "], and an embedding of input_ids; %s is not so", T, names[i]);
+    for (id s = 1; s < r->graph.storages.n && r->defined; s++) {
+        const char *name = graph_name(&r->graph, r->graph.storages.at[s].name);
+        if (r->graph.storages.at[s].kind != KIND_INPUT || !run_input(r, name, &x) || !run_input_used(r, &x)) continue;
+        if (strcmp(name, "input_ids") && strcmp(name, "labels") && strcmp(name, "samples"))
+            return error_set(e, PL_USAGE, "token files give input_ids and labels, and the model reads the input %s too; call pl_step with inputs of your own", name);
+    }
     return PL_OK;
 }
 
