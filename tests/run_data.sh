@@ -87,6 +87,24 @@ folder() {
     ends 2 "would both become" prepare "$tmp/a" "$tmp/b" -o "$tmp/clash"
 }
 check "a folder of shards is prepared" folder
+# A name that exists is that file, though it would match others.
+literal() {
+    mkdir -p "$tmp/l[1]" "$tmp/l1" && cp "$tmp/a/sa_000000.tar" "$tmp/l[1]/q[2].tar" && cp "$tmp"/a/*.tar "$tmp/l1/" && cp "$tmp/a/sa_000001.tar" "$tmp/l[1]/q2.tar" || return 1
+    ends 0 "1 shards, 5 samples" verify "$tmp/l[1]/q[2].tar" && ends 0 "2 shards, 10 samples" verify "$tmp/l[1]"
+}
+check "names with the characters of a pattern" literal
+# Extracted files: one whose name JSON escapes, one with a number that no float holds, one that is a pipe.
+odd_files() {
+    local from=$tmp/x/sa_000000 to=$tmp/odd
+    mkdir -p "$to" && cp "$from/sa_1.jpg" "$to/a\"b.jpg" && cp "$from/sa_1.json" "$to/a\"b.json" && cp "$from/sa_2.jpg" "$to/sa_2.jpg" || return 1
+    sed 's/"predicted_iou": *[0-9.]*/"predicted_iou": 1e39/' "$from/sa_2.json" >"$to/sa_2.json"
+    cp "$from/sa_3.jpg" "$to/sa_3.jpg" && mkfifo "$to/sa_3.json" || return 1
+    timeout 20 "$binary" data verify "$to" >"$tmp/out" 2>&1
+    grep -q 'a number that a float holds' "$tmp/out" && grep -q '2 bad samples' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    timeout 20 "$binary" data prepare "$to" -o "$tmp/odder" --long-side 64 >"$tmp/out" 2>&1
+    ends 0 "1 samples.* 0 bad samples" verify "$tmp/odder"
+}
+check "odd names, numbers and files" odd_files
 check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
 check "an unknown one" ends 2 "data mak: expected make" mak
 check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3
