@@ -89,7 +89,7 @@ folder() {
 check "a folder of shards is prepared" folder
 # A name that exists is that file, though it would match others.
 literal() {
-    mkdir -p "$tmp/l[1]" "$tmp/l1" && cp "$tmp/a/sa_000000.tar" "$tmp/l[1]/q[2].tar" && cp "$tmp"/a/*.tar "$tmp/l1/" && cp "$tmp/a/sa_000001.tar" "$tmp/l[1]/q2.tar" || return 1
+    mkdir -p "$tmp/l[1]" "$tmp/l1" && cp "$tmp/a/sa_000000.tar" "$tmp/l[1]/q[2].tar" && cp "$tmp/a/sa_000000.tar" "$tmp/l1/" && cp "$tmp/a/sa_000001.tar" "$tmp/l[1]/q2.tar" || return 1
     ends 0 "1 shards, 5 samples" verify "$tmp/l[1]/q[2].tar" && ends 0 "2 shards, 10 samples" verify "$tmp/l[1]"
 }
 check "names with the characters of a pattern" literal

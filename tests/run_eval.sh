@@ -65,14 +65,14 @@ undrawn() {
 }
 check "or none" undrawn
 # Later rounds draw their points by the picture, and pictures without a mask that counts weigh nothing: the micro-batch does not matter.
-cut() { # ARGUMENT...
+any_batch() { # ARGUMENT...
     local n
     for n in 1 2 6; do run --model $model --json --set "memory.micro_batch=$n" "$@" | sed -n 's/.*"loss": \([0-9.e+-]*\).*/\1/p' || return 1; done >"$tmp/losses"
     tr '\n' ' ' <"$tmp/losses"
     awk 'NR == 1 { a = $1 } { d = $1 / a - 1; if (d > 1e-6 || d < -1e-6) bad = 1 } END { exit bad || NR != 3 }' "$tmp/losses"
 }
-check "three rounds, however it is cut" cut --set prompts.iterations=3
-check "pictures without masks that count" cut --set data.area=0.1,1
+check "three rounds, however it is cut" any_batch --set prompts.iterations=3
+check "pictures without masks that count" any_batch --set data.area=0.1,1
 # Batch normalisation: the trained statistics, whatever groups training had.
 norms() {
     sed "s/sam-tiny/tinysam-tiny, bn_group: 1/" "$tmp/run.yaml" >"$tmp/norm.yaml"

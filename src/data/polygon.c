@@ -31,7 +31,7 @@
 
 enum { FINE = 5 };
 static const double far_away = 1e8;      /* no coordinate is larger: the lattice fits an int */
-static const uint64_t long_merge = 1 << 28; /* runs that are looked at to unite the polygons of a mask: half a second */
+static const uint64_t long_merge = 1 << 26; /* runs that are looked at to unite the polygons of a mask: half a second */
 static const uint64_t long_walk = 1 << 23; /* steps of all polygons of a mask: 1.6 million pixels of edge */
 
 struct walk {

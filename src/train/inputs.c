@@ -41,11 +41,13 @@ static void choose(struct trace *t, int64_t below, bool ignores)
     if (!x->below || below < x->below) x->below = below;
 }
 
+/* What comes out are ids that went in. */
+static bool moves(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS; }
+
 static void follow(struct trace *t, id node)
 {
     const struct node *n = node_at(t->g, node);
-    bool moves = op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS;
-    if (moves) t->from[node] = traced(t, n->in[0]);
+    if (moves(n)) t->from[node] = traced(t, n->in[0]);
     else if (n->op == OP_EMBEDDING && traced(t, n->in[0])) choose(t, tensor_at(t->g, n->in[1])->dim[0], false);
     else if (n->op == OP_XENT && traced(t, n->in[1])) choose(t, tensor_last(tensor_at(t->g, n->in[0])), true);
 }
@@ -96,7 +98,7 @@ int run_check_ids(const struct run *r, struct error *e)
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         if (n->op != OP_EMBEDDING && n->op != OP_XENT) continue;
         const struct tensor *x = tensor_at(g, n->in[n->op == OP_XENT]);
-        while (x->node && (op_table[node_at(g, x->node)->op].flags & OPF_VIEW || node_at(g, x->node)->op == OP_SHIFT_LABELS)) x = tensor_at(g, node_at(g, x->node)->in[0]);
+        while (x->node && moves(node_at(g, x->node))) x = tensor_at(g, node_at(g, x->node)->in[0]);
         if (x->node)
             return error_set(e, PL_USAGE, "%s takes its ids from %s: they must be an input, or a view of one, so that they can be checked", op_table[n->op].name,
                              op_table[node_at(g, x->node)->op].name);
