@@ -181,7 +181,7 @@ test: deps
 check: all tests
 	+@BUILD=$(BUILD) tools/test.sh $(PARTS)
 test-cuda:
-	+@$(AGAIN) all $(HELPERS)
+	+@$(AGAIN) $(BUILD)/plimsoll $(PLUGIN) $(HELPERS)
 	@BUILD=$(BUILD) tests/cuda.sh $(PARTS)
 demo: deps
 	+@$(AGAIN) all

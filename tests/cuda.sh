@@ -95,9 +95,11 @@ report() {
 
 # --- parts -------------------------------------------------------------------------------------------
 
-part_steady() { start cuda_steady bash tests/cuda_steady.sh; finish; }
+# For those that watch how much of the card is free.
+alone() { finish; start "$@"; finish; }
+part_steady() { alone cuda_steady bash tests/cuda_steady.sh; }
 part_ops() {
-    start cuda_seam "$tools/cuda_seam" ${on[@]+"${on[@]}"}
+    alone cuda_seam "$tools/cuda_seam" ${on[@]+"${on[@]}"}
     start cuda_ops "$tools/cuda_ops" ${on[@]+"${on[@]}"}
 }
 part_golden() {

@@ -103,18 +103,11 @@ static bool card_is_fit(void)
 /* Whether scores are products and nothing else. */
 static bool is_bare(const struct attention *a) { return a->mode == ATTENTION_PLAIN && !a->mask && a->scale > 0; }
 
-/* Whether a tile of keys is a row of the grid. */
-static bool is_level(const struct attention *a)
-{
-    return a->mode == ATTENTION_BY_TABLES && a->width == ATTENTION_LEVEL && a->height <= ATTENTION_LEVEL && a->table[0].type == a->type &&
-           a->table[1].type == a->type;
-}
-
 /* What the kernels on tensor cores need to know of the grid. */
 static int fast_before(struct attention *a, cudaStream_t stream, struct error *e)
 {
     a->unit = (float)M_LOG2E;
-    if (!is_level(a)) TRY_CUDA(cuda_attention_before(a, 0, stream));
+    if (!attention_is_level(a)) TRY_CUDA(cuda_attention_before(a, 0, stream));
     else {
         TRY_CUDA(cuda_attention_tables(a, stream));
         TRY_CUDA(cuda_level_rel(a, a->unit, stream));
@@ -129,7 +122,7 @@ static int fast_forward(struct attention *a, cudaStream_t stream, struct error *
         return PL_OK;
     }
     TRY(fast_before(a, stream, e));
-    TRY_CUDA(cuda_attention_fast(a, is_level(a), stream));
+    TRY_CUDA(cuda_attention_fast(a, attention_is_level(a), stream));
     return PL_OK;
 }
 
@@ -142,7 +135,7 @@ static int fast_backward(struct attention *a, cudaStream_t stream, struct error 
         return PL_OK;
     }
     TRY(fast_before(a, stream, e));
-    if (!is_level(a)) {
+    if (!attention_is_level(a)) {
         TRY_CUDA(cuda_attention_fast_dkv(a, stream));
         TRY_CUDA(cuda_attention_fast_dq(a, stream));
         TRY_CUDA(cuda_attention_after(a, ATTENTION_FAST_TILE, stream));

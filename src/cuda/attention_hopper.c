@@ -32,7 +32,7 @@ bool hopper_takes(const struct attention *a, bool backward)
 {
     if (a->type == STORE_F32 || (a->D != 64 && a->D != 80 && a->D != 128) || a->mask || a->scale <= 0) return false;
     if (a->mode == ATTENTION_BY_BIAS) return false;
-    if (a->mode == ATTENTION_BY_TABLES && (a->width != HOPPER_WIDTH || a->height > HOPPER_WIDTH)) return false;
+    if (a->mode == ATTENTION_BY_TABLES && !attention_is_level(a)) return false;
     if (a->T < HOPPER_WALKED || a->S < HOPPER_WALKED) return false; /* tiles that are mostly empty */
     if (!has_steps(&a->q, a->B, a->T, a->H) || !has_steps(&a->k, a->B, a->S, a->G) || !has_steps(&a->v, a->B, a->S, a->G)) return false;
     return (!backward || has_steps(&a->dout, a->B, a->T, a->H)) && hopper_is_here();

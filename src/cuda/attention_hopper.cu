@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 last = at;
                 next<SLOTS>(at);
             }
-            if (lane == 0) barrier_arrive(&gate->q_free);
+            warp_arrives(&gate->q_free);
             if (x.keys.begin < x.keys.end) {
                 barrier_wait(&gate->v[last.slot], last.phase);
                 hold(o), hold(p);

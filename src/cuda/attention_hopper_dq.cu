@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             const auto pass_by = [&](int from, int to) {
                 for (int s0 = from; s0 < to; s0 += KEYS, next<SLOTS>(at)) {
                     barrier_wait(&gate->full[at.slot], at.phase);
-                    if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+                    warp_arrives(&gate->free[at.slot]);
                 }
             };
             barrier_wait(&gate->held, n % 2);

@@ -71,6 +71,11 @@ cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stre
 /* Over a grid of 64 columns, up to 64 rows, tables of the heads' type: rel, times `unit`, and drel lie sideways,
  * [B,H,height+width,T]. rel before, the tables' partial gradients after (attention_level.cu); of the kernels above the first
  * one knows by `level`, the others have their own (attention_level_dq.cu, attention_level_dkv.cu). */
+static inline bool attention_is_level(const struct attention *a)
+{
+    return a->mode == ATTENTION_BY_TABLES && a->width == ATTENTION_LEVEL && a->height <= ATTENTION_LEVEL && a->table[0].type == a->type &&
+           a->table[1].type == a->type;
+}
 cudaError_t cuda_level_rel(const struct attention *a, float unit, cudaStream_t stream);
 cudaError_t cuda_level_dtables(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_level_dq(const struct attention *a, cudaStream_t stream);
