@@ -290,6 +290,16 @@ static const struct opcase case_SILU_GATE = {build_silu_gate, PLANE_SHAPES};
 static id build_silu_gate_bwd(struct scene *s, const int64_t *n) { return build_backward(s, n, build_silu_gate); }
 static const struct opcase case_SILU_GATE_BWD = {build_silu_gate_bwd, PLANE_SHAPES};
 
+/* dy, gate and up are given. */
+static id build_silu_gate_bwd_y(struct scene *s, const int64_t *n)
+{
+    const id in[3] = {param(s, "dy", DIM(n[0], n[1])), param(s, "gate", DIM(n[0], n[1])), param(s, "up", DIM(n[0], n[1]))};
+    s->unit = 1;
+    watch_all(s, graph_emit(&s->g, OP_SILU_GATE_BWD_Y, NULL, in, 3));
+    return 0;
+}
+static const struct opcase case_SILU_GATE_BWD_Y = {build_silu_gate_bwd_y, .no_gradient = true, PLANE_SHAPES};
+
 /* --- attention ---------------------------------------------------------------------------------- */
 
 /* A bias for each key; the last one is hidden, and in a window of more than one there is

@@ -41,6 +41,11 @@ static void check_elementwise(enum dtype f, int64_t R, int64_t C)
     output(&t, f, DIM(R, C));
     trial_check_in_place(&t, (const int[]){1, 2, -1, -1});
 
+    t = trial_of(OP_SILU_GATE_BWD_Y);
+    for (int i = 0; i < 3; i++) input_normal(&t, f, DIM(R, C));
+    for (int i = 0; i < 3; i++) output(&t, f, DIM(R, C));
+    trial_check_in_place(&t, (const int[]){1, 2, 0, -1});
+
     t = trial_of(OP_SCALE);
     t.attr.scale.value = -0.375;
     input_normal(&t, f, DIM(R, C));

@@ -309,15 +309,15 @@ static void check_canary(const char *what, const struct kernel *k, const void *p
         if (((const unsigned char *)p)[n + i] != CANARY_BYTE) fail_msg("%s: %s writes %zu bytes behind an operand", what, k->name, i + 1);
 }
 
-/* The input whose bytes output o takes: always (MUST), or where that is tried (MAY) and fits. */
-static int alias_of(const struct launch *l, enum op op, int o, bool in_place)
+/* The input whose bytes output o takes: always (MUST), or where that is tried (MAY) and fits and no other output has them. */
+static int alias_of(const struct launch *l, enum op op, int o, bool in_place, const bool *taken)
 {
     const int code = op_table[op].alias[o];
     if (code > 0) return code <= l->nin && l->in[code - 1].data ? code - 1 : -1;
     for (int i = 0; i < l->nin && code && in_place; i++) {
         const struct operand *x = &l->in[i], *y = &l->out[o];
         bool fits = x->data && x->dtype == y->dtype && span_of(x) == span_of(y) && !memcmp(x->stride, y->stride, sizeof x->stride);
-        if (fits && (code == ALIAS_ANY || code == -i - 1)) return i;
+        if (fits && !taken[i] && (code == ALIAS_ANY || code == -i - 1)) return i;
     }
     return -1;
 }
@@ -336,7 +336,7 @@ static void run_guarded(const char *what, const struct kernel *k, const struct l
     for (int o = 0; o < l.nout; o++) {
         out[o] = NULL;
         if (!from->out[o].data) continue;
-        int i = alias_of(from, k->op, o, in_place);
+        int i = alias_of(from, k->op, o, in_place, taken);
         if (i >= 0) taken[i] = true;
         out[o] = l.out[o].data = i >= 0 ? l.in[i].data : guarded(NULL, span_of(&from->out[o]));
     }

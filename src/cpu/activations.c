@@ -180,7 +180,7 @@ static void act_bwd_run(const struct launch *l)
 CPU_KERNEL(ACT, act);
 CPU_KERNEL(ACT_BWD, act_bwd);
 
-/* --- ACT_BWD_SUM: ACT_BWD, then SUM_TO of what it left ------------------------------------------------ */
+/* --- ACT_BWD_SUM: ACT_BWD, then SUM_TO of what it left; and ACT of x, where it is asked for ----------- */
 
 static bool act_bwd_sum_match(const struct query *q) { return query_is_fast(q); }
 
@@ -192,12 +192,31 @@ static uint64_t act_bwd_sum_workspace(const struct query *q)
     return cpu_SUM_TO->workspace(&sum);
 }
 
+/* By the loop that the forward has, for its bits. dx and y may lie on dy and x, either way round. */
+static void act_bwd_y(const struct launch *l)
+{
+    const struct operand *dx = &l->out[0], *y = &l->out[2];
+    const int64_t n = operand_elements(dx);
+#pragma omp parallel for num_threads(l->threads) schedule(static) if (n > SERIAL)
+    for (int64_t at = 0; at < n; at += TILE) {
+        float ds[TILE], xs[TILE], ys[TILE];
+        const int width = row_tile(n - at);
+        const float *dy = row_view(&l->in[0], at, width, ds), *xv = row_view(&l->in[1], at, width, xs);
+        float *to = row_place(dx, at, ds);
+        tiles[l->attr->act.kind].value(ys, xv, width);
+        tiles[l->attr->act.kind].slope(to, dy, xv, width);
+        row_store(dx, at, width, to);
+        row_store(y, at, width, ys);
+    }
+}
+
 static void act_bwd_sum_run(const struct launch *l)
 {
     struct launch sum = *l;
     sum.in[0] = l->out[0], sum.nin = 1;
     sum.out[0] = l->out[1], sum.nout = 1;
-    act_bwd_run(l);
+    if (l->nout > 2) act_bwd_y(l);
+    else act_bwd_run(l);
     cpu_SUM_TO->run(&sum);
 }
 

@@ -75,7 +75,7 @@ static void accumulate_run(const struct launch *l)
 /* --- silu gate backward --------------------------------------------------------
  *
  * With s = sigmoid(g):  silu' = s (1 + g (1 - s)),
- *     dgate = dy up silu',  dup = dy g s.
+ *     dgate = dy up silu',  dup = dy g s,  and where it is asked for again  y = g s up.
  */
 
 static bool silu_gate_bwd_match(const struct query *q) { return query_is_fast(q); }
@@ -91,6 +91,17 @@ static void tile_silu_gate_bwd(float *dgate, float *dup, const float *dy, const 
     }
 }
 
+static void tile_silu_gate_bwd_y(float *dgate, float *dup, float *y, const float *dy, const float *gate, const float *up, int n)
+{
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
+        float d = dy[i], g = gate[i], u = up[i], s = sigmoid_fast(g);
+        dgate[i] = d * u * s * (1.0f + g * (1.0f - s));
+        dup[i] = d * g * s;
+        y[i] = g * s * u;
+    }
+}
+
 static void silu_gate_bwd_run(const struct launch *l)
 {
     const int64_t n = operand_elements(&l->in[0]);
@@ -102,9 +113,12 @@ static void silu_gate_bwd_run(const struct launch *l)
         const float *gate = row_view(&l->in[1], at, width, gs);
         const float *up = row_view(&l->in[2], at, width, us);
         float *dgate = row_place(&l->out[0], at, gs), *dup = row_place(&l->out[1], at, us);
-        tile_silu_gate_bwd(dgate, dup, dy, gate, up, width);
+        float *y = l->nout > 2 ? row_place(&l->out[2], at, ds) : NULL;
+        if (y) tile_silu_gate_bwd_y(dgate, dup, y, dy, gate, up, width);
+        else tile_silu_gate_bwd(dgate, dup, dy, gate, up, width);
         row_store(&l->out[0], at, width, dgate);
         row_store(&l->out[1], at, width, dup);
+        if (y) row_store(&l->out[2], at, width, y);
     }
 }
 
@@ -235,6 +249,7 @@ static void sum_run(const struct launch *l)
 
 CPU_KERNEL(SILU_GATE, silu_gate);
 CPU_KERNEL(SILU_GATE_BWD, silu_gate_bwd);
+CPU_KERNEL(SILU_GATE_BWD_Y, silu_gate_bwd);
 CPU_KERNEL(ADD, add);
 CPU_KERNEL(MUL, mul);
 CPU_KERNEL(SCALE, scale);

@@ -165,12 +165,16 @@ static void ref_act_bwd(const struct launch *l)
         ref_put(&l->out[0], i, ref_get(&l->in[0], i) * act_slope(l->attr->act.kind, ref_get(&l->in[1], i)));
 }
 
-/* The sum is that of what was stored. */
+/* The sum is that of what was stored. dx and y may lie on dy and x. */
 static void ref_act_bwd_sum(const struct launch *l)
 {
     const struct operand *dx = &l->out[0];
     const int64_t rows = operand_rows(dx), C = operand_last(dx);
-    ref_act_bwd(l);
+    for (int64_t i = 0; i < rows * C; i++) {
+        const double dy = ref_get(&l->in[0], i), x = ref_get(&l->in[1], i);
+        ref_put(dx, i, dy * act_slope(l->attr->act.kind, x));
+        if (l->nout > 2) ref_put(&l->out[2], i, act_value(l->attr->act.kind, x));
+    }
     for (int64_t c = 0; c < C; c++) {
         double sum = 0;
         for (int64_t r = 0; r < rows; r++) sum += ref_get(dx, r * C + c);

@@ -153,6 +153,7 @@ static void ref_silu_gate_bwd(const struct launch *l)
         double s = 1 / (1 + exp(-gate));
         ref_put(&l->out[0], i, dy * up * s * (1 + gate * (1 - s)));
         ref_put(&l->out[1], i, dy * gate * s);
+        if (l->nout > 2) ref_put(&l->out[2], i, gate * s * up);
     }
 }
 
@@ -165,3 +166,4 @@ REF_KERNEL(ADD_RMSNORM, add_rmsnorm);
 REF_KERNEL(ROPE, rope);
 REF_KERNEL(SILU_GATE, silu_gate);
 REF_KERNEL(SILU_GATE_BWD, silu_gate_bwd);
+REF_KERNEL(SILU_GATE_BWD_Y, silu_gate_bwd);

@@ -1,16 +1,17 @@
 /*
  * act_sums.cu: ACT_BWD_SUM: dx as ACT_BWD makes it, and the sums of its columns, which are taken of what was
- * stored while it is still in registers. Two stages, as in sums.cu; how rows are dealt out is in act_sums.h.
+ * stored while it is still in registers; and the function's value again, where it is asked for. Two stages, as in sums.cu;
+ * how rows are dealt out is in act_sums.h.
  *
- * The thread that writes a pack is the one that read it: dx may lie on an input.
+ * The thread that writes a pack is the one that read it: dx and y may lie on inputs.
  */
 #include "cuda/columns.cuh"
 #include "cuda/elements.cuh"
 
 static_assert(BLOCK == ACT_THREADS, "act_sums.h counts in blocks of this size");
 
-template <int KIND, typename T>
-static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, float *partial, const T *dy, const T *x, act_sums s)
+template <int KIND, typename T, bool AGAIN>
+static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, float *partial, const T *dy, const T *x, act_sums s)
 {
     constexpr int V = 16 / sizeof(T);
     __shared__ float meet[ACT_LINES][ACT_ACROSS * V];
@@ -33,13 +34,15 @@ static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, float 
         for (int k = 0; k < ACT_TURN; k++) {
             if (r + k * ACT_LINES >= end) continue;
             const pack<T, V> p = *reinterpret_cast<const pack<T, V> *>(&d[k]), q = *reinterpret_cast<const pack<T, V> *>(&a[k]);
-            pack<T, V> out;
+            pack<T, V> out, again;
 #pragma unroll
             for (int i = 0; i < V; i++) {
+                if (AGAIN) again.at[i] = from_float<T>(act_value<T>(KIND, to_float(q.at[i])));
                 out.at[i] = from_float<T>(f_slope<KIND>::template of<T>(to_float(p.at[i]), to_float(q.at[i])));
                 sum[i] += to_float(out.at[i]);
             }
             *reinterpret_cast<pack<T, V> *>(dx + (r + k * ACT_LINES) * s.C + c) = out;
+            if (AGAIN) *reinterpret_cast<pack<T, V> *>(y + (r + k * ACT_LINES) * s.C + c) = again;
         }
     }
     /* Column i of a thread's V lies at i * ACT_ACROSS + lane of its line. */
@@ -54,29 +57,52 @@ static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, float 
     }
 }
 
-template <int KIND> static cudaError_t launch_kind(void *dx, float *partial, const void *dy, const void *x, enum store type, const act_sums &s, cudaStream_t stream)
+/* One after the other: rows that are short, or operands that lie anyhow. */
+template <int KIND, typename T> static __global__ void act_both_kernel(T *dx, T *y, const T *dy, const T *x, int64_t n)
 {
-    const int64_t grid = s.tiles * s.blocks;
-    if (grid > INT32_MAX) return cudaErrorInvalidValue;
-    return by_type(type, [&](auto zero) {
-        using T = decltype(zero);
-        act_sums_kernel<KIND, T><<<(unsigned)grid, BLOCK, 0, stream>>>(static_cast<T *>(dx), partial, static_cast<const T *>(dy), static_cast<const T *>(x), s);
+    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += (int64_t)gridDim.x * BLOCK) {
+        const float d = to_float(dy[i]), a = to_float(x[i]);
+        dx[i] = from_float<T>(f_slope<KIND>::template of<T>(d, a));
+        y[i] = from_float<T>(act_value<T>(KIND, a));
+    }
+}
+
+template <typename F> static cudaError_t by_kind(int kind, F f)
+{
+    switch (kind) {
+    case 0: return f(std::integral_constant<int, 0>());
+    case 1: return f(std::integral_constant<int, 1>());
+    case 2: return f(std::integral_constant<int, 2>());
+    case 3: return f(std::integral_constant<int, 3>());
+    case 4: return f(std::integral_constant<int, 4>());
+    case 5: return f(std::integral_constant<int, 5>());
+    case 6: return f(std::integral_constant<int, 6>());
+    }
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_act_both(int kind, void *dx, void *y, const void *dy, const void *x, enum store type, int64_t n, cudaStream_t stream)
+{
+    return by_kind(kind, [&](auto k) {
+        return by_type(type, [&](auto zero) {
+            using T = decltype(zero);
+            act_both_kernel<decltype(k)::value, T><<<grid_for(n), BLOCK, 0, stream>>>((T *)dx, (T *)y, (const T *)dy, (const T *)x, n);
+        });
     });
 }
 
-extern "C" cudaError_t cuda_act_sums(int kind, void *dx, float *sums, float *partial, const void *dy, const void *x, enum store type,
+extern "C" cudaError_t cuda_act_sums(int kind, void *dx, void *y, float *sums, float *partial, const void *dy, const void *x, enum store type,
                                      struct act_sums s, cudaStream_t stream)
 {
-    cudaError_t rc = cudaErrorInvalidValue;
-    switch (kind) {
-    case 0: rc = launch_kind<0>(dx, partial, dy, x, type, s, stream); break;
-    case 1: rc = launch_kind<1>(dx, partial, dy, x, type, s, stream); break;
-    case 2: rc = launch_kind<2>(dx, partial, dy, x, type, s, stream); break;
-    case 3: rc = launch_kind<3>(dx, partial, dy, x, type, s, stream); break;
-    case 4: rc = launch_kind<4>(dx, partial, dy, x, type, s, stream); break;
-    case 5: rc = launch_kind<5>(dx, partial, dy, x, type, s, stream); break;
-    case 6: rc = launch_kind<6>(dx, partial, dy, x, type, s, stream); break;
-    }
+    const int64_t grid = s.tiles * s.blocks;
+    if (grid > INT32_MAX) return cudaErrorInvalidValue;
+    const cudaError_t rc = by_kind(kind, [&](auto k) {
+        return by_type(type, [&](auto zero) {
+            using T = decltype(zero);
+            const auto kernel = y ? act_sums_kernel<decltype(k)::value, T, true> : act_sums_kernel<decltype(k)::value, T, false>;
+            kernel<<<(unsigned)grid, BLOCK, 0, stream>>>((T *)dx, (T *)y, partial, (const T *)dy, (const T *)x, s);
+        });
+    });
     if (rc != cudaSuccess) return rc;
     typed to;
     to.data = sums, to.type = STORE_F32;

@@ -76,7 +76,8 @@ static int launch_accumulate(const struct launch *l, struct error *e)
 
 static int launch_silu_gate_bwd(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_silu_gate_bwd(l->out[0].data, l->out[1].data, l->in[0].data, l->in[1].data, l->in[2].data, store_of(l->in[0].dtype),
+    void *y = l->nout > 2 ? l->out[2].data : NULL;
+    TRY_CUDA(cuda_silu_gate_bwd(l->out[0].data, l->out[1].data, y, l->in[0].data, l->in[1].data, l->in[2].data, store_of(l->in[0].dtype),
                                 operand_elements(&l->in[0]), l->stream));
     return PL_OK;
 }
@@ -131,14 +132,16 @@ static int launch_sum_to(const struct launch *l, struct error *e)
 
 static int launch_act_bwd_sum(const struct launch *l, struct error *e)
 {
-    const struct operand *dx = &l->out[0], *dy = &l->in[0], *x = &l->in[1];
-    const int size = (int)dtype_size(dx->dtype);
+    const struct operand *dx = &l->out[0], *dy = &l->in[0], *x = &l->in[1], *y = l->nout > 2 ? &l->out[2] : NULL;
+    const int size = (int)dtype_size(dx->dtype), kind = l->attr->act.kind;
+    const enum store type = store_of(dx->dtype);
     const struct act_sums s = act_sums_of(operand_rows(dx), operand_last(dx), size);
-    if (act_sums_fit(s.C, size) && is_wide(dx) && is_wide(dy) && is_wide(x)) {
-        TRY_CUDA(cuda_act_sums(l->attr->act.kind, dx->data, l->out[1].data, l->work, dy->data, x->data, store_of(dx->dtype), s, l->stream));
+    if (act_sums_fit(s.C, size) && is_wide(dx) && is_wide(dy) && is_wide(x) && (!y || is_wide(y))) {
+        TRY_CUDA(cuda_act_sums(kind, dx->data, y ? y->data : NULL, l->out[1].data, l->work, dy->data, x->data, type, s, l->stream));
         return PL_OK;
     }
-    TRY(launch_act_bwd(l, e));
+    if (y) TRY_CUDA(cuda_act_both(kind, dx->data, y->data, dy->data, x->data, type, operand_elements(dx), l->stream));
+    else TRY(launch_act_bwd(l, e));
     return sum_columns(l, dx, &l->out[1], false, e);
 }
 
@@ -147,6 +150,7 @@ const struct cuda_kernel cuda_run_elementwise[] = {
     {"cuda_mul", NULL, launch_mul, NULL},
     {"cuda_silu_gate", NULL, launch_silu_gate, NULL},
     {"cuda_silu_gate_bwd", NULL, launch_silu_gate_bwd, NULL},
+    {"cuda_silu_gate_bwd_y", NULL, launch_silu_gate_bwd, NULL},
     {"cuda_scale", NULL, launch_scale, NULL},
     {"cuda_cast", NULL, launch_cast, NULL},
     {"cuda_act", NULL, launch_act, NULL},

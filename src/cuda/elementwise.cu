@@ -204,18 +204,23 @@ extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, 
     return cudaErrorInvalidValue;
 }
 
-/* --- the gate's gradients: with s = sigmoid(g), dgate = dy up s (1 + g (1 - s)), dup = dy g s -------- */
+/* --- the gate's gradients: with s = sigmoid(g), dgate = dy up s (1 + g (1 - s)), dup = dy g s; and y = g s up again -------- */
 
 constexpr int GATES = 2; /* packs of three inputs that a thread reads at once */
 
-template <typename T, int V> __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, const T *dy, const T *gate, const T *up, int64_t n)
+/* dy, gate and up become y, dgate and dup. */
+template <typename T> static __device__ void turn_gate(T &d, T &g, T &u)
+{
+    const float dy = to_float(d), gate = to_float(g), up = to_float(u), s = maths<T>::logistic(gate);
+    d = from_float<T>(f_silu_gate::of<T>(gate, up));
+    g = from_float<T>(dy * up * s * (1.0f + gate * (1.0f - s)));
+    u = from_float<T>(dy * gate * s);
+}
+
+template <typename T, int V, bool AGAIN>
+__global__ void silu_gate_bwd_kernel(T *dgate, T *dup, T *y, const T *dy, const T *gate, const T *up, int64_t n)
 {
     const int64_t first = (int64_t)blockIdx.x * BLOCK * GATES + threadIdx.x, packs = n / V;
-    auto one = [](float d, float g, float u, float &dg, float &du) {
-        const float s = maths<T>::logistic(g);
-        dg = d * u * s * (1.0f + g * (1.0f - s));
-        du = d * g * s;
-    };
     pack<T, V> d[GATES], g[GATES], u[GATES];
 #pragma unroll
     for (int j = 0; j < GATES; j++) {
@@ -227,45 +232,44 @@ template <typename T, int V> __global__ void silu_gate_bwd_kernel(T *dgate, T *d
 #pragma unroll
     for (int j = 0; j < GATES; j++) {
         if (first + j * BLOCK >= packs) continue;
-        pack<T, V> to_gate, to_up;
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            float dg, du;
-            one(to_float(d[j].at[i]), to_float(g[j].at[i]), to_float(u[j].at[i]), dg, du);
-            to_gate.at[i] = from_float<T>(dg);
-            to_up.at[i] = from_float<T>(du);
-        }
-        reinterpret_cast<pack<T, V> *>(dgate)[first + j * BLOCK] = to_gate;
-        reinterpret_cast<pack<T, V> *>(dup)[first + j * BLOCK] = to_up;
+        for (int i = 0; i < V; i++) turn_gate(d[j].at[i], g[j].at[i], u[j].at[i]);
+        reinterpret_cast<pack<T, V> *>(dgate)[first + j * BLOCK] = g[j];
+        reinterpret_cast<pack<T, V> *>(dup)[first + j * BLOCK] = u[j];
+        if (AGAIN) reinterpret_cast<pack<T, V> *>(y)[first + j * BLOCK] = d[j];
     }
     const int64_t rest = packs * V + first;
     if (blockIdx.x || rest >= n) return;
-    float dg, du;
-    one(to_float(dy[rest]), to_float(gate[rest]), to_float(up[rest]), dg, du);
-    dgate[rest] = from_float<T>(dg);
-    dup[rest] = from_float<T>(du);
+    T a = dy[rest], b = gate[rest], c = up[rest];
+    turn_gate(a, b, c);
+    dgate[rest] = b, dup[rest] = c;
+    if (AGAIN) y[rest] = a;
+}
+
+template <typename T, int V>
+static void launch_gates(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, int64_t n, cudaStream_t stream)
+{
+    const auto kernel = y ? silu_gate_bwd_kernel<T, V, true> : silu_gate_bwd_kernel<T, V, false>;
+    kernel<<<grid_of_packs(TURN / GATES * (n / V)), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (T *)y, (const T *)dy, (const T *)gate, (const T *)up, n);
 }
 
 template <typename T>
-static cudaError_t launch_silu_gate_bwd(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n, cudaStream_t stream)
+static cudaError_t launch_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, int64_t n, cudaStream_t stream)
 {
-    constexpr int V = 16 / sizeof(T);
     if (!is_one_grid(n)) return cudaErrorInvalidValue;
-    const bool wide = is_aligned(dgate, 16) && is_aligned(dup, 16) && is_aligned(dy, 16) && is_aligned(gate, 16) && is_aligned(up, 16);
-    if (wide)
-        silu_gate_bwd_kernel<T, V><<<grid_of_packs(TURN / GATES * (n / V)), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (const T *)dy, (const T *)gate, (const T *)up, n);
-    else
-        silu_gate_bwd_kernel<T, 1><<<grid_of_packs(TURN / GATES * n), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (const T *)dy, (const T *)gate, (const T *)up, n);
+    const bool wide = is_aligned(dgate, 16) && is_aligned(dup, 16) && is_aligned(y, 16) && is_aligned(dy, 16) && is_aligned(gate, 16) && is_aligned(up, 16);
+    if (wide) launch_gates<T, 16 / sizeof(T)>(dgate, dup, y, dy, gate, up, n, stream);
+    else launch_gates<T, 1>(dgate, dup, y, dy, gate, up, n, stream);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, const void *dy, const void *gate, const void *up, enum store type, int64_t n,
+extern "C" cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, enum store type, int64_t n,
                                           cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_silu_gate_bwd<float>(dgate, dup, dy, gate, up, n, stream);
-    case STORE_BF16: return launch_silu_gate_bwd<__nv_bfloat16>(dgate, dup, dy, gate, up, n, stream);
-    case STORE_F16: return launch_silu_gate_bwd<__half>(dgate, dup, dy, gate, up, n, stream);
+    case STORE_F32: return launch_silu_gate_bwd<float>(dgate, dup, y, dy, gate, up, n, stream);
+    case STORE_BF16: return launch_silu_gate_bwd<__nv_bfloat16>(dgate, dup, y, dy, gate, up, n, stream);
+    case STORE_F16: return launch_silu_gate_bwd<__half>(dgate, dup, y, dy, gate, up, n, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -26,14 +26,17 @@ enum function {
 cudaError_t cuda_pair(enum function f, void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream);
 cudaError_t cuda_map(enum function f, void *y, const void *a, enum store type, int64_t n, float value, cudaStream_t stream);
 cudaError_t cuda_cast(void *y, const void *a, enum store to, enum store from, int64_t n, cudaStream_t stream);
-/* dx [rows,C] = dy times the slope of `kind` at x, and sums [C] of its columns, where act_sums_fit; partial: [blocks,C]. */
-cudaError_t cuda_act_sums(int kind, void *dx, float *sums, float *partial, const void *dy, const void *x, enum store type, struct act_sums s,
-                          cudaStream_t stream);
+/* dx [rows,C] = dy times the slope of `kind` at x, y its value unless NULL, and sums [C] of dx's columns, where act_sums_fit;
+ * partial: [blocks,C]. */
+cudaError_t cuda_act_sums(int kind, void *dx, void *y, float *sums, float *partial, const void *dy, const void *x, enum store type,
+                          struct act_sums s, cudaStream_t stream);
 /* acc + x in acc's type, onto acc. */
 cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, enum store from, int64_t n, cudaStream_t stream);
 
-/* Dense, aligned or not. */
-cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, const void *dy, const void *gate, const void *up, enum store type, int64_t n, cudaStream_t stream);
+/* Dense, aligned or not; y of the gate is left out where it is NULL. */
+cudaError_t cuda_act_both(int kind, void *dx, void *y, const void *dy, const void *x, enum store type, int64_t n, cudaStream_t stream);
+cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, enum store type, int64_t n,
+                               cudaStream_t stream);
 cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum store type, int64_t n, cudaStream_t stream);
 /* x [B,each]; see cpu/dropout.h. */
 cudaError_t cuda_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples, enum store type, int64_t B, int64_t each,

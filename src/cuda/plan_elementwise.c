@@ -53,7 +53,8 @@ static uint64_t workspace_sum_to(const struct query *q)
 /* By its own kernel, or where rows are short by ACT_BWD's and SUM_TO's. */
 static bool match_act_bwd_sum(const struct query *q)
 {
-    return match_alike(q) && is_storable(q->out[0]) && is_dense(q->in[0], q->out[0]->dtype) && is_dense(q->in[1], q->out[0]->dtype) && is_dense(q->out[1], DT_F32);
+    return match_alike(q) && is_storable(q->out[0]) && is_dense(q->in[0], q->out[0]->dtype) && is_dense(q->in[1], q->out[0]->dtype) && is_dense(q->out[1], DT_F32) &&
+           (q->nout < 3 || is_dense(q->out[2], q->out[0]->dtype));
 }
 
 static uint64_t workspace_act_bwd_sum(const struct query *q)
@@ -69,6 +70,7 @@ const struct kernel cuda_plan_elementwise[] = {
     {OP_MUL, "cuda_mul", match_alike, NULL, NULL},
     {OP_SILU_GATE, "cuda_silu_gate", match_alike, NULL, NULL},
     {OP_SILU_GATE_BWD, "cuda_silu_gate_bwd", match_silu_gate_bwd, NULL, NULL},
+    {OP_SILU_GATE_BWD_Y, "cuda_silu_gate_bwd_y", match_silu_gate_bwd, NULL, NULL},
     {OP_SCALE, "cuda_scale", match_alike, NULL, NULL},
     {OP_CAST, "cuda_cast", match_cast, NULL, NULL},
     {OP_ACT, "cuda_act", match_alike, NULL, NULL},

@@ -167,13 +167,20 @@ void infer_add_norm(struct infer *f)
     like(&f->out[f->nin - 1], a);
 }
 
-/* dx, and the sum of its rows. */
+/* dx, the sum of its rows, and y. */
 void infer_act_bwd_sum(struct infer *f)
 {
     const struct tensor *dy = f->in[0];
     REQUIRE(dy->rank >= 1 && same(dy, f->in[1]) && dy->dtype == f->in[1]->dtype, "dy and x differ");
     like(&f->out[0], dy);
     set(&f->out[1], statistic(dy), 1, &dy->dim[dy->rank - 1]);
+    like(&f->out[2], dy);
+}
+
+void infer_silu_gate_bwd_y(struct infer *f)
+{
+    for (int i = 1; i < 3; i++) REQUIRE(same(f->in[0], f->in[i]) && f->in[0]->dtype == f->in[i]->dtype, "dy, gate and up differ");
+    for (int o = 0; o < 3; o++) like(&f->out[o], f->in[0]);
 }
 
 void infer_rope(struct infer *f)

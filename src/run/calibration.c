@@ -96,6 +96,7 @@ double calibration_apply(const struct calibration *c, const struct query *q, enu
     struct cost cost = op_table[op].cost(q->in, q->out, q->attr);
     if (!curve && op == OP_LINEAR_ACT) curve = of_op(c, OP_LINEAR, 0, half);
     if (!curve && (op == OP_ADD_RMSNORM || op == OP_ADD_LAYERNORM)) curve = of_op(c, op == OP_ADD_RMSNORM ? OP_RMSNORM : OP_LAYERNORM, 0, half);
+    if (!curve && op == OP_SILU_GATE_BWD_Y) curve = of_op(c, OP_SILU_GATE_BWD, 0, half);
     if (!curve && op == OP_ACT_BWD_SUM) curve = of_op(c, OP_ACT_BWD, q->attr->act.kind, half);
     if (!curve) curve = of_op(c, cost.flops > 20 * cost.bytes ? OP_LINEAR : OP_ADD, 0, half);
     if (ideal < IDEAL_LEAST) ideal = IDEAL_LEAST;

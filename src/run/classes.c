@@ -72,7 +72,7 @@ static void find_extents(const struct query *q, enum op op, double at[EXTENTS])
     case OP_SUM_TO: at[0] = last(q->in[0]); at[1] = elements(q->out[0]); break;
     /* These go over their elements as one long row. */
     case OP_ADAMW: case OP_ADAMW_8BIT: case OP_SGD: case OP_SUMSQ: case OP_CAST: case OP_SCALE: case OP_ACT: case OP_ACT_BWD:
-    case OP_SILU_GATE: case OP_SILU_GATE_BWD: case OP_ACCUMULATE: case OP_FILL: case OP_SUM: break;
+    case OP_SILU_GATE: case OP_SILU_GATE_BWD: case OP_SILU_GATE_BWD_Y: case OP_ACCUMULATE: case OP_FILL: case OP_SUM: break;
     default: at[0] = last(q->in[0] ? q->in[0] : q->out[0]);
     }
 }
