@@ -12,6 +12,9 @@ grep -q 'device' "$tmp/auto.yaml" && { echo 'run.yaml names a device in another 
 with_stub() { env LD_LIBRARY_PATH="$tmp/driver:${LD_LIBRARY_PATH:-}" "$@"; }
 needs_plug_in() {
     if [ ! -e "$plug_in" ]; then echo 'the build has no CUDA'; return 77; fi
+    make_stub
+}
+make_stub() {
     [ -e "$tmp/driver/libcuda.so.1" ] && return 0
     mkdir -p "$tmp/driver" && ${CC:-cc} -std=c11 -Wall -Wextra -Werror -O2 -fPIC -shared tests/stub_driver.c -o "$tmp/driver/libcuda.so.1"
 }
@@ -56,18 +59,33 @@ no_driver() {
 check 'no driver' no_driver
 old_driver() {
     needs_plug_in || return
-    STUB_DRIVER=11040 expect 1 'device: cuda: the NVIDIA driver supports CUDA 11.4, this build needs [0-9]+.[0-9]+: update the driver' \
+    STUB_DRIVER=11040 expect 1 'device: cuda: the NVIDIA driver supports CUDA 11.4, this build needs [0-9]+.[0-9]+; update the driver' \
         with_stub "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
 }
 check 'a driver that is too old' old_driver
 no_card() {
     needs_plug_in || return
-    expect 1 'device: cuda: no NVIDIA card is visible \(CUDA_VISIBLE_DEVICES is ""\): nvidia-smi' \
+    expect 1 'device: cuda: no NVIDIA card is visible \(CUDA_VISIBLE_DEVICES is ""\); nvidia-smi' \
         with_stub "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
 }
 check 'a driver and no card that is visible' no_card
 auto_no_card() { needs_plug_in || return; expect 0 '^device auto: the CPU: no NVIDIA card is visible' with_stub "$binary" plan "$tmp/auto.yaml"; }
 check 'auto with a driver and no card is the CPU' auto_no_card
+failing_driver() { needs_plug_in || return; STUB_FAILS=1 expect 0 '^device auto: the CPU: CUDA: cudaError[A-Za-z]+: ' with_stub "$binary" plan "$tmp/auto.yaml"; }
+check 'auto with a driver that fails says how' failing_driver
+stale() {
+    make_stub || return 1
+    mkdir -p "$tmp/old" && cp "$binary" "$tmp/old/plimsoll" && echo 'const unsigned long plimsoll_cuda_plugin[16];' | ${CC:-cc} -x c -shared -fPIC -o "$tmp/old/plimsoll-cuda.so" - || return 1
+    expect 1 'plimsoll-cuda.so is of another build than this program; build both again' \
+        with_stub "$tmp/old/plimsoll" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
+}
+check 'a plug-in of another build' stale
+large() {
+    printf 'model: {preset: sam-vit-b}\ndata: {format: sa1b}\ntrain: {effective_batch: 32}\n' >"$tmp/large.yaml"
+    expect 0 '' "$binary" plan "$tmp/large.yaml" --set device=cuda --json && grep -q '"micro_batch": 16' "$tmp/out" && ! grep -q ops_without_kernel "$tmp/out" || return 1
+    expect 0 '' "$binary" plan "$tmp/large.yaml" --set device=cuda --set memory.micro_batch=32 --set memory.head_chunks=1 --json && grep -q ops_without_kernel "$tmp/out" || return 1
+}
+check 'tensors that are too large for a card are not planned, unless they are asked for' large
 
 old_card() {
     local card=(--set device.kind=cuda --set device.profile=t4 --set memory.precision=auto)

@@ -4,11 +4,12 @@
  * fails from there on as a driver without a card does.
  *
  *     STUB_DRIVER=13000   the CUDA version it claims
+ *     STUB_FAILS=1        it fails otherwise than for want of a card
  */
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, NO_DEVICE = 100 }; /* cuda.h's numbers */
+enum { SUCCESS = 0, NO_DEVICE = 100, NOT_READY = 802 }; /* cuda.h's numbers */
 
 int cuInit(unsigned flags);
 int cuDriverGetVersion(int *version);
@@ -17,7 +18,7 @@ int cuGetProcAddress_v2(const char *symbol, void **out, int version, unsigned lo
 int cuInit(unsigned flags)
 {
     (void)flags;
-    return NO_DEVICE;
+    return getenv("STUB_FAILS") ? NOT_READY : NO_DEVICE;
 }
 
 int cuDriverGetVersion(int *version)

@@ -43,6 +43,7 @@ _Noreturn void check_failed(const char *file, int line, const char *expr, const 
 void log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_quiet(bool quiet);
+bool log_is_quiet(void);
 
 /* Heap memory. Never returns NULL; mem_alloc zeroes. All of our allocations go
  * through these, so mem_allocations() says whether a step allocated. */

@@ -64,6 +64,8 @@ void log_quiet(bool quiet)
     atomic_store(&quiet_notes, quiet);
 }
 
+bool log_is_quiet(void) { return atomic_load(&quiet_notes); }
+
 /* One write per line, so that lines of several threads do not mix. */
 static void log_line(const char *prefix, const char *fmt, va_list args)
 {

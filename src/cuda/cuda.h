@@ -9,7 +9,9 @@
 #ifndef PLIMSOLL_CUDA_H
 #define PLIMSOLL_CUDA_H
 
+#include "graph/ops.h"
 #include "run/device.h"
+#include "run/tape.h"
 
 /* Cards that can be used: 0 without a driver, a card, or the plug-in. */
 int cuda_cards(void);
@@ -28,8 +30,15 @@ bool cuda_look(const struct device *d, struct cuda_view *out);
 /* For tests: what is recorded from now on runs, or no longer runs, the kernels of cards that have no WGMMA. */
 void cuda_without_wgmma(bool on);
 
+/* What both sides of the plug-in have to agree on: one that was built from other sources is not opened. */
+#define CUDA_PLUGIN_FORM                                                                                                             \
+    ((uint64_t)sizeof(struct device) << 48 ^ (uint64_t)sizeof(struct tape) << 36 ^ (uint64_t)sizeof(struct entry) << 24 ^            \
+     (uint64_t)sizeof(struct cuda_view) << 12 ^ (uint64_t)sizeof(struct device_ops) << 6 ^ (uint64_t)OP_COUNT)
+
 /* What the plug-in exports, by the name plimsoll_cuda_plugin. */
 struct cuda_plugin {
+    uint64_t form;             /* CUDA_PLUGIN_FORM */
+    void (*quiet)(bool quiet); /* its own log_quiet */
     const struct device_ops *ops;
     int (*cards)(void);
     bool (*look)(const struct device *d, struct cuda_view *out);

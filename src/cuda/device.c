@@ -49,11 +49,11 @@ static int check_driver(struct error *e)
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     if (rc == cudaErrorInsufficientDriver)
-        return error_set(e, PL_FAIL, "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d: update the driver, or set device: cpu",
+        return error_set(e, PL_FAIL, "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d; update the driver, or set device: cpu",
                          driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (rc == cudaErrorNoDevice || rc == cudaSuccess) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        return error_set(e, PL_FAIL, "no NVIDIA card is visible%s%.80s%s: nvidia-smi lists those that are here; or set device: cpu",
+        return error_set(e, PL_FAIL, "no NVIDIA card is visible%s%.80s%s; nvidia-smi lists those that are here; or set device: cpu",
                          visible ? " (CUDA_VISIBLE_DEVICES is \"" : "", visible ? visible : "", visible ? "\")" : "");
     }
     return cuda_failed(e, rc, "cudaGetDeviceCount");
@@ -79,7 +79,7 @@ static int describe_card(struct card *c, struct error *e)
     c->clock = 1e3 * attribute_of(cudaDevAttrClockRate);
     c->memory_bandwidth = 2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
     if (c->capability >= cuda_least()) return PL_OK;
-    return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build's kernels begin at %d.%d: rebuild with make CUDA_ARCH=sm_%d, if "
+    return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build's kernels begin at %d.%d; rebuild with make CUDA_ARCH=sm_%d, if "
                      "nvcc knows it, or set device: cpu", card.name, card.major, card.minor, cuda_least() / 10, cuda_least() % 10, c->capability);
 }
 
@@ -93,7 +93,7 @@ static int check_card(struct cuda_state *s, struct error *e)
     cudaError_t rc = cuda_probe();
     if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction || rc == cudaErrorUnsupportedPtxVersion) {
         cudaGetLastError();
-        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, for which this build has no kernels that its driver takes (%s): rebuild with "
+        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, for which this build has no kernels that its driver takes (%s); rebuild with "
                          "make CUDA_ARCH=sm_%d, or update the driver", card.name, card.capability / 10, card.capability % 10, cudaGetErrorName(rc), card.capability);
     }
     if (rc != cudaSuccess) return cuda_failed(e, rc, "loading the kernels");
@@ -295,4 +295,4 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
 static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle,
                                       cuda_send, cuda_mark, cuda_await};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {&ops, count_cards, look, describe_card, hopper_switch_off};
+const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_FORM, log_quiet, &ops, count_cards, look, describe_card, hopper_switch_off};

@@ -40,13 +40,15 @@ static bool driver_is_here(void)
 static const struct cuda_plugin *open_at(const char *path, struct error *e)
 {
     if (!driver_is_here()) {
-        error_set(e, PL_FAIL, "there is no NVIDIA driver (libcuda.so.1 is not found): install it, or set device: cpu");
+        error_set(e, PL_FAIL, "there is no NVIDIA driver (libcuda.so.1 is not found); install it, or set device: cpu");
         return NULL;
     }
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct cuda_plugin *p = handle ? dlsym(handle, "plimsoll_cuda_plugin") : NULL;
     if (!p) error_set(e, PL_FAIL, "%s; install what is missing, or set device: cpu", dlerror());
-    return p;
+    if (!p || p->form == CUDA_PLUGIN_FORM) return p;
+    error_set(e, PL_FAIL, "%s is of another build than this program; build both again, or set device: cpu", path);
+    return NULL;
 }
 
 /* Looks beside the program, in the lib folder of an installation, and beside the library.
@@ -68,6 +70,7 @@ static const struct cuda_plugin *plugin(struct error *e)
 const struct device_ops *cuda_device(struct error *e)
 {
     const struct cuda_plugin *p = plugin(e);
+    if (p) p->quiet(log_is_quiet());
     return p ? p->ops : NULL;
 }
 

@@ -115,7 +115,8 @@ struct plan_choice {
     double seconds;                   /* predicted, from surveys */
     uint64_t bound[SPACE_COUNT];      /* no placement needs less */
     uint32_t number;                  /* in the order of listing */
-    bool known;                       /* compiled and placed: the two below are filled */
+    bool known;                       /* compiled and placed: the rest is filled */
+    bool missing;                     /* the device has no kernel for a part of it, so large a tensor say */
     uint64_t arena[SPACE_COUNT];
     double exact;                     /* seconds of its graph */
 };

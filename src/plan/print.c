@@ -140,7 +140,7 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     struct text missing = {0};
     plan_print_missing(p, &missing);
     if (missing.n)
-        text_printf(out, "  %s has no kernel yet for %s: this can be planned, not run, and their workspaces are not in it\n", profile->name, missing.at);
+        text_printf(out, "  %s has no kernel for %s of these sizes: this can be planned, not run, and their workspaces are not in it\n", profile->name, missing.at);
     text_free(&missing);
     plan_print_techniques(p, out);
 }

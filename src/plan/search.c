@@ -63,6 +63,7 @@ static int hold(struct plan_space *x, uint32_t i, struct error *e)
     x->placed += !c->known;
     c->known = true;
     c->exact = x->plan.seconds;
+    for (size_t k = 0; k < COUNT(x->plan.missing); k++) c->missing |= x->plan.missing[k] != 0;
     memcpy(c->arena, x->plan.placement.arena, sizeof c->arena);
     return PL_OK;
 }
@@ -87,20 +88,35 @@ static bool better(const struct plan_choice *a, const struct plan_choice *b)
     return a->arena[SPACE_DEVICE] < b->arena[SPACE_DEVICE];
 }
 
+/* Its tensors are as large as those of a choice that the device has not all kernels for. */
+static bool is_as_large(const struct plan_space *x, const struct plan_choice *c, uint32_t of)
+{
+    const struct settings *s = &x->choices.at[of].settings;
+    return c->settings.micro_batch == s->micro_batch && c->settings.head_chunks == s->head_chunks;
+}
+
+/* What the device cannot run is taken only if there is nothing else: it can be shown. */
 int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e)
 {
     bool have = false;
+    uint32_t unable = UINT32_MAX, last = UINT32_MAX;
     for (uint32_t i = 0; i < x->choices.n; i++) {
         struct plan_choice *c = &x->choices.at[i];
         if (have && c->seconds > x->choices.at[*choice].exact * (1 + SAME_TIME)) break;
-        if (!within(c, budget)) continue;
+        if (!within(c, budget) || (last != UINT32_MAX && is_as_large(x, c, last))) continue;
         int rc = know(x, i, e);
         if (rc) return rc;
-        if (!within(c, budget) || (have && !better(c, &x->choices.at[*choice]))) continue;
+        if (!within(c, budget)) continue;
+        if (c->missing) {
+            last = i;
+            if (unable == UINT32_MAX) unable = i;
+        }
+        if (c->missing || (have && !better(c, &x->choices.at[*choice]))) continue;
         *choice = i;
         have = true;
     }
-    return have ? PL_OK : PL_NOFIT;
+    if (!have) *choice = unable;
+    return have || unable != UINT32_MAX ? PL_OK : PL_NOFIT;
 }
 
 /* --- the smallest ---------------------------------------------------------------------------- */

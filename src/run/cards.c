@@ -16,12 +16,12 @@
 static const struct card_row {
     const char *name, *model;
     int sm;
-    double gib, f32, half;
+    double gib, share, f32, half;
     bool bf16;
     double memory, copy;
     const char *source;
 } cards[] = {
-#define CARD(name, model, sm, gib, f32, half, bf16, memory, copy, source) {name, model, sm, gib, f32, half, bf16, memory, copy, source},
+#define CARD(name, model, sm, gib, share, f32, half, bf16, memory, copy, source) {name, model, sm, gib, share, f32, half, bf16, memory, copy, source},
 #include "run/cards.def"
 #undef CARD
 };
@@ -43,7 +43,7 @@ static void use(struct profile *p, const struct card_row *c)
     p->flops_bf16 = c->half * 1e12;
     p->memory_bandwidth = c->memory * 1e9;
     p->copy_bandwidth = c->copy * 1e9;
-    p->memory_bytes = (uint64_t)(c->gib * (double)(1u << 30));
+    p->memory_bytes = (uint64_t)(c->gib * c->share * (double)(1u << 30));
     p->published = c->source;
 }
 

@@ -46,8 +46,8 @@ static void say_card(const char *asked, const struct card *c)
 static void say_missing(const char *instead, const struct error *why)
 {
     char line[2200];
-    int n = (int)strcspn(why->text, ";:"); /* the remedy behind it is for those who asked for a card */
-    snprintf(line, sizeof line, "%s: %.*s", instead, n, why->text);
+    const char *remedy = strstr(why->text, "; "); /* for those who asked for a card */
+    snprintf(line, sizeof line, "%s: %.*s", instead, remedy ? (int)(remedy - why->text) : (int)strlen(why->text), why->text);
     say(line);
 }
 

@@ -9,13 +9,40 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "train/transfer.h"
 
-/* Elements of n, from `data` on, that are NaN or infinite; with `first` the search ends at one. What
- * cannot be read has none: the device's own error ends the run then. */
-static int64_t count_nonfinite(struct run *r, const void *data, enum dtype t, int64_t n, bool first)
+/* Is the element that lies so far from the first one of x, or of another tensor in between? */
+static bool is_of(const struct operand *x, int64_t far)
 {
+    int64_t below = INT64_MAX;
+    for (int done = 0; done < x->rank; done++) {
+        int64_t step = 0, count = 1;
+        for (int d = 0; d < x->rank; d++)
+            if (x->dim[d] > 1 && x->stride[d] > step && x->stride[d] < below) step = x->stride[d], count = x->dim[d];
+        if (!step) break;
+        if (far / step >= count) return false;
+        far %= step;
+        below = step;
+    }
+    return far == 0;
+}
+
+static int64_t span_of(const struct operand *x)
+{
+    int64_t last = 0;
+    for (int d = 0; d < x->rank; d++) last += (x->dim[d] - 1) * x->stride[d];
+    return last + 1;
+}
+
+/* Elements of x that are NaN or infinite; with `first` the search ends at one. What
+ * cannot be read has none: the device's own error ends the run then. */
+static int64_t count_nonfinite(struct run *r, const struct operand *x, bool first)
+{
+    const enum dtype t = x->dtype;
+    const int64_t n = span_of(x);
+    const void *data = x->data;
     const struct device_ops *ops = r->device.ops;
     const int64_t room = PLAN_STAGING / (int64_t)dtype_size(t);
     char *buffer = run_staging(r);
@@ -25,14 +52,14 @@ static int64_t count_nonfinite(struct run *r, const void *data, enum dtype t, in
         int64_t k = min_i64(room, n - at);
         if (ops->read(&r->device, buffer, (const char *)data + (uint64_t)at * dtype_size(t), (uint64_t)k * dtype_size(t), &e)) return 0;
         if (transfer_nonfinite(buffer, t, k) < 0) continue;
-        for (int64_t i = 0; i < k; i++) bad += !isfinite(dtype_load(buffer, t, i));
+        for (int64_t i = 0; i < k; i++) bad += !isfinite(dtype_load(buffer, t, i)) && is_of(x, at + i);
     }
     return bad;
 }
 
 static bool operand_finite(struct run *r, const struct operand *x)
 {
-    return !x->data || !dtype_is_float(x->dtype) || !count_nonfinite(r, x->data, x->dtype, operand_elements(x), true);
+    return !x->data || !dtype_is_float(x->dtype) || !count_nonfinite(r, x, true);
 }
 
 struct probe {
@@ -69,7 +96,10 @@ void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
         const struct param *p = &g->params.at[i];
         if (!p->grad || storage_of(g, p->grad)->kind != KIND_GRAD) continue;
         const struct tensor *t = tensor_at(g, p->grad);
-        int64_t n = tensor_elements(t), bad = count_nonfinite(r, tape_address(&r->tape, p->grad), t->dtype, n, false);
+        struct operand x = {.data = tape_address(&r->tape, p->grad), .dtype = t->dtype, .rank = t->rank};
+        memcpy(x.dim, t->dim, sizeof x.dim);
+        memcpy(x.stride, t->stride, sizeof x.stride);
+        int64_t n = tensor_elements(t), bad = count_nonfinite(r, &x, false);
         if (bad) snprintf(out, room, "the gradient of %s (%lld of %lld elements)", graph_name(g, tensor_at(g, p->tensor)->name), (long long)bad, (long long)n);
     }
     if (!out[0] && !g->order[PROGRAM_UPDATE].nodes.n) run_find_nonfinite(r, out, room);

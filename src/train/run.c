@@ -34,6 +34,7 @@ static int resolve_budget(struct run *r, struct error *e)
     r->budget = b->kind == BUDGET_BYTES ? b->bytes : 0;
     if (b->kind != BUDGET_AUTO) return PL_OK;
     if (r->device.kind == DEVICE_CUDA) { /* of the card that is planned for, whether it is here or not */
+        if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile does not say how much memory the card has; give a size");
         r->budget = r->device.profile.memory_bytes - min_u64(CARD_RESERVE, r->device.profile.memory_bytes / 2);
         return PL_OK;
     }
@@ -347,7 +348,8 @@ static int refuse_missing(const struct run *r, struct error *e)
 {
     struct text missing = {0};
     plan_print_missing(&r->plan, &missing);
-    int rc = missing.n ? error_set(e, PL_USAGE, "device %s has no kernel yet for %s: this can be planned, not run; set device.kind to cpu",
+    int rc = missing.n ? error_set(e, PL_USAGE, "device %s has no kernel for %s of these sizes: this can be planned, not run; set a smaller memory.micro_batch or more "
+                                            "memory.head_chunks, or leave them to the planner",
                                    r->device.profile.name, missing.at)
                        : PL_OK;
     text_free(&missing);
@@ -370,7 +372,7 @@ int run_start(struct run *r, const char *spill, bool load, struct error *e)
     tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads);
     r->has_tape = true;
     if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;
-    r->tape.poison = getenv("PLIMSOLL_POISON") != NULL;
+    r->tape.poison = getenv("PLIMSOLL_POISON") != NULL && r->device.kind != DEVICE_CUDA;
     r->tape.nodes = getenv("PLIMSOLL_NODES") != NULL;
     if ((rc = put_samples(r, e))) return rc;
     if (!load) return PL_OK;

@@ -50,8 +50,9 @@ int trainer_check_step(struct trainer *t, const struct ticket *k, struct error *
     const struct step_block *b = &k->block;
     if (ticket_fatal(&t->tickets, k->loss)) return complain_nonfinite(t, k, e);
     if (!t->tickets.scaled) {
+        if (!isfinite(k->clip[0])) return complain_nonfinite(t, k, e);
         t->state.adam_t++;
-        return isfinite(k->clip[0]) ? PL_OK : complain_nonfinite(t, k, e);
+        return PL_OK;
     }
     if (scaler_take(&t->state, b)) {
         progress_break(&t->progress);
