@@ -114,6 +114,38 @@ static void tokens(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_shift_labels(b, labels), PL_SHAPE(-1))));
 }
 
+/* Operands that are views of all kinds, forward and backward: pictures with channels first, a first token, parts of one product, the
+ * ids without their last and the labels without their first. */
+static void views(struct pl_builder *b, int64_t batch, void *user)
+{
+    enum { SIDE = 8, T = 6, C = 16, V = 50 };
+    (void)user;
+    static const float inv_freq[2] = {1, 0.1f};
+    pl_tensor freq = pl_constant(b, "inv_freq", PL_SHAPE(2), inv_freq), table = pl_param(b, "table", PL_SHAPE(V, C), PL_NORMAL, 1);
+    pl_tensor picture = pl_input(b, "picture", PL_F32, PL_SHAPE(batch, 3, SIDE, SIDE)), ids = pl_input(b, "ids", PL_I32, PL_SHAPE(batch, T));
+    pl_tensor map = pl_permute(b, picture, 4, (int[]){0, 2, 3, 1}), ones = pl_param(b, "ones", PL_SHAPE(C), PL_ONES, 0), zeros = pl_param(b, "zeros", PL_SHAPE(C), PL_ZEROS, 0);
+
+    pl_tensor sum = pl_avgpool(b, pl_conv(b, map, pl_param(b, "c0", PL_SHAPE(C, 3, 3, 3), PL_NORMAL, 0.2f), 0, 1, 1, 1), 1, 1);
+    sum = pl_add(b, sum, pl_conv(b, pl_avgpool(b, map, 1, 1), pl_param(b, "c1", PL_SHAPE(C, 3, 1, 1), PL_NORMAL, 0.2f), 0, 1, 0, 1));
+    sum = pl_add(b, sum, pl_conv(b, pl_resize(b, map, 1, 1, 0), pl_param(b, "c2", PL_SHAPE(C, 3, 1, 1), PL_NORMAL, 0.2f), 0, 1, 0, 1));
+    sum = pl_reshape(b, sum, PL_SHAPE(batch, 1, C));
+
+    pl_tensor x = pl_embedding(b, pl_slice(b, ids, 1, 0, T - 1), table);
+    sum = pl_add(b, sum, pl_layernorm(b, pl_slice(b, x, 1, 0, 1), ones, zeros, 1e-5f));
+    pl_tensor qkv = pl_reshape(b, pl_linear(b, x, pl_param(b, "qkv", PL_SHAPE(3 * C, C), PL_NORMAL, 0.2f), 0), PL_SHAPE(batch, T - 1, 12, 4));
+    pl_tensor q = pl_rope(b, pl_slice(b, qkv, 2, 0, 4), freq, 1), k = pl_rope(b, pl_slice(b, qkv, 2, 4, 4), freq, 1);
+    x = pl_add(b, x, pl_reshape(b, pl_attention(b, q, k, pl_slice(b, qkv, 2, 8, 4), 0.5f, 1), PL_SHAPE(batch, T - 1, C)));
+    pl_tensor both = pl_linear(b, x, pl_param(b, "both", PL_SHAPE(4 * C, C), PL_NORMAL, 0.2f), 0);
+    both = pl_silu_gate(b, pl_slice(b, both, 2, 0, 2 * C), pl_slice(b, both, 2, 2 * C, 2 * C));
+    x = pl_add(b, x, pl_linear(b, both, pl_param(b, "down", PL_SHAPE(C, 2 * C), PL_NORMAL, 0.2f), 0));
+    /* Gradients come back through these. */
+    pl_tensor act = pl_activate(b, pl_linear(b, x, pl_param(b, "w", PL_SHAPE(C, C), PL_NORMAL, 0.2f), zeros), PL_GELU);
+    act = pl_permute(b, pl_softmax(b, pl_permute(b, pl_rmsnorm(b, act, ones, 1e-5f), 3, (int[]){0, 2, 1})), 3, (int[]){0, 2, 1});
+    x = pl_add(b, pl_add(b, x, act), pl_dropout(b, pl_slice(b, pl_concat(b, PL_TENSORS(sum, x), 1), 1, 0, T - 1), 0.1f));
+    pl_tensor logits = pl_reshape(b, pl_linear(b, x, table, 0), PL_SHAPE(-1, V));
+    pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_slice(b, ids, 1, 1, T - 1), PL_SHAPE(-1))));
+}
+
 /* Numbers are compared here, so the precision does not follow the processor. */
 static struct pl_session *open_f32(void)
 {
@@ -863,6 +895,22 @@ static void test_odd_models(void **state)
     pl_close(s);
 }
 
+static void test_views_on_a_card(void **state)
+{
+    (void)state;
+    static const char *const precisions[] = {"f32", "bf16", "f16", "bf16-pure"};
+    for (size_t i = 0; i < sizeof precisions / sizeof *precisions; i++) {
+        struct pl_session *s = open_with(views);
+        struct pl_plan_info p;
+        ok(s, pl_set(s, "device", "cuda"));
+        ok(s, pl_set(s, "memory.precision", precisions[i]));
+        ok(s, pl_plan(s, &p));
+        const char *missing = strstr(pl_plan_table(s), "no kernel");
+        if (missing) fail_msg("%s: %.120s", precisions[i], missing);
+        pl_close(s);
+    }
+}
+
 static void test_two_sessions(void **state)
 {
     (void)state;
@@ -903,7 +951,7 @@ int main(void)
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
-        cmocka_unit_test(test_input_that_nothing_reads), cmocka_unit_test(test_change_while_started),
+        cmocka_unit_test(test_input_that_nothing_reads), cmocka_unit_test(test_views_on_a_card), cmocka_unit_test(test_change_while_started),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -42,7 +42,7 @@ static void choose(struct trace *t, int64_t below, bool ignores)
 }
 
 /* What comes out are ids that went in. */
-static bool moves(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS; }
+static bool moves(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_COPY; }
 
 static void follow(struct trace *t, id node)
 {

@@ -1,0 +1,78 @@
+/*
+ * dense.c: on a card, views that no kernel takes as they lie are copied before the node that reads them.
+ *
+ *     before   LAYERNORM(SLICE(x))              after   LAYERNORM(COPY(SLICE(x)))
+ *
+ * A CPU has the reference kernels, which take anything; a card has nothing but its own, and many of them want their
+ * operands dense. Which ones is asked of them. Models that are written here copy where it matters; this is for
+ * others', and for gradients that come back through a view. It runs before the forward is differentiated, so that the
+ * gradient reads the copy too, and once more behind the passes that give nodes other operands.
+ */
+#include "graph/ops.h"
+#include "passes/passes.h"
+#include "run/kernel.h"
+
+/* Input i is not one that the node writes to. */
+static bool is_read(const struct graph *g, const struct node *n, int i)
+{
+    for (int o = 0; o < n->nout; o++)
+        if (op_must_alias(g, n, o) == i) return false;
+    return true;
+}
+
+/* Does the node run on a card only if these of its inputs are dense? 0: it runs, or not even then. */
+static unsigned to_copy(const struct graph *g, const struct node *n)
+{
+    struct tensor dense[MAX_IN];
+    struct query q;
+    unsigned some = 0;
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i] && !tensor_is_dense(tensor_at(g, n->in[i])) && is_read(g, n, i)) some |= 1u << i;
+    if (!some || op_table[n->op].flags & OPF_VIEW) return 0;
+    query_fill(&q, g, n, NULL);
+    if (kernel_find(DEVICE_CUDA, n->op, &q)) return 0;
+    for (int i = 0; i < n->nin; i++) {
+        if (!(some >> i & 1)) continue;
+        dense[i] = *q.in[i];
+        tensor_dense_strides(&dense[i]);
+        q.in[i] = &dense[i];
+    }
+    return kernel_find(DEVICE_CUDA, n->op, &q) ? some : 0;
+}
+
+/* The order again, with the copies in their places; a tensor is copied once in a loop. */
+static void copy_in(struct graph *g, enum program p, id *copy)
+{
+    struct order *order = &g->order[p];
+    const uint32_t count = order->nodes.n, tensors = g->tensors.n;
+    id *old = mem_copy(order->nodes.at, count * sizeof *old);
+    order->nodes.n = 0;
+    for (uint32_t k = 0; k < count; k++) {
+        const struct node n = *node_at(g, old[k]);
+        const unsigned some = to_copy(g, &n);
+        for (int i = 0; i < n.nin && some; i++) {
+            if (!(some >> i & 1) || n.in[i] >= tensors) continue;
+            id *dense = &copy[n.in[i]];
+            graph_move(g, p, n.phase, "dense");
+            g->at.loop = n.loop;
+            g->at.scope = n.scope;
+            g->at.origin = n.origin;
+            if (!*dense || node_at(g, tensor_at(g, *dense)->node)->loop != n.loop) *dense = op_dense(g, n.in[i]);
+            node_at(g, old[k])->in[i] = *dense;
+        }
+        vec_push(&order->nodes, old[k]);
+    }
+    mem_free(old);
+}
+
+void pass_dense(struct graph *g, const struct settings *s)
+{
+    if (!s->host_staging) return; /* not a card's plan */
+    const struct cursor before = g->at;
+    for (enum program p = 0; p < PROGRAM_COUNT; p++) {
+        id *copy = mem_alloc(g->tensors.n * sizeof *copy);
+        copy_in(g, p, copy);
+        mem_free(copy);
+    }
+    g->at = before;
+}
