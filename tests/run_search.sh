@@ -51,4 +51,32 @@ card() {
 }
 check 'a card that is not here' card
 
+# seconds_of YAML ARG...: predicted, for an H200 that need not be here.
+seconds_of() { expect 0 '' "$binary" plan "$@" --set device.kind=cuda --set device.profile=h200 --set memory.host_budget=none --json && json "$tmp/out" predicted_step_seconds; }
+# is_least A B: A is no more than B, but for the last digits.
+is_least() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && b > 0 && a <= b * (1 + 1e-6)) }' || { echo "$1 s, $2 s"; return 1; }; }
+printf 'model: {preset: sam-vit-b}\ndata: {format: sa1b, max_masks: 8}\ntrain: {effective_batch: 8}\nmemory: {offload: activations}\n' >"$tmp/away.yaml"
+never_slower() {
+    local more less
+    less=$(seconds_of "$tmp/away.yaml" --memory 2261394284) || { echo "$less"; return 1; }
+    more=$(seconds_of "$tmp/away.yaml" --memory 2341288117) || { echo "$more"; return 1; }
+    is_least "$more" "$less"
+}
+check 'more budget is not slower where copies run beside the arithmetic' never_slower
+printf 'model: {preset: llama-1b}\ndata: {sequence: 2048}\ntrain: {effective_batch: 64, clip_norm: 1}\n' >"$tmp/streamed.yaml"
+# not_beaten YAML BY_HAND...: what is set by hand is not faster than what the search finds in as many bytes.
+not_beaten() {
+    local found by_hand bytes yaml=$1
+    shift
+    by_hand=$(seconds_of "$yaml" "$@") || { echo "$by_hand"; return 1; }
+    bytes=$(json "$tmp/out" arena_bytes)
+    found=$(seconds_of "$yaml" --memory "$bytes") || { echo "$found"; return 1; }
+    is_least "$found" "$by_hand" && echo "$bytes bytes: $found s, by hand $by_hand s"
+}
+check 'weights that are streamed, by larger micro-batches' not_beaten "$tmp/streamed.yaml" --set memory.micro_batch=4 --set memory.recompute=all --set memory.head_chunks=8 \
+    --set memory.offload=optimizer+masters+weights+activations
+sed 's/64, clip_norm: 1/8/' "$tmp/streamed.yaml" >"$tmp/fused.yaml"
+check 'the fused step with a part of the state away' not_beaten "$tmp/fused.yaml" --set memory.micro_batch=8 --set memory.recompute=all --set memory.head_chunks=8 \
+    --set memory.offload=optimizer --set memory.fused_step=on
+
 summary

@@ -208,41 +208,36 @@ static void list_updates(struct builder *b)
         }
 }
 
-static void add_single(struct builder *b, struct settings s)
+/* With the pieces of the head, every one or every other, and the first `rows` of what recompute may be. */
+static void add_single(struct builder *b, struct settings s, int every, int rows)
 {
-    static const struct rebuild how[] = {{.kind = REBUILD_NONE}, {.kind = REBUILD_ALL}};
-    for (int c = 0; c < b->chunks; c += 2)
-        for (size_t k = 0; k < (b->x->f.recompute && b->blocks ? COUNT(how) : 1); k++) {
+    static const int order[ROWS] = {KEPT, WHOLE, SELECTIVE, HALVES, WHOLE_SELECTIVE};
+    if (!b->x->f.recompute || !b->blocks) rows = 1;
+    for (int c = 0; c < b->chunks; c += every)
+        for (int k = 0; k < rows; k++) {
             s.head_chunks = b->chunk[c];
-            if (b->x->f.recompute) s.recompute = how[k];
+            if (b->x->f.recompute) s.recompute = rebuild_of_row[order[k]];
             vec_push(&b->singles, ((struct single){.s = s}));
         }
 }
 
-/* Weights and activations in the second space, for the smallest micro-batch: who needs them
- * needs that too. The fused step, where a step is one micro-batch, with nothing and with
- * everything in the second space. */
+/* Weights and activations in the second space, which every micro-batch fetches anew: for 1, 2, 4 ... of them, and the
+ * smallest. The fused step, where a step is one micro-batch, with whatever may be there. */
 static void list_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
-    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++) {
-        if (!state_allowed(b, state)) continue;
-        for (int rung = 0; rung < AWAY_RUNGS && f->offload; rung++) {
-            struct settings s = b->families.at[b->families.n - 1].base;
-            s.state = state;
-            s.offload = away_ladder(rung);
-            if (s.offload & AWAY_IN_STEP && !away_repeats(rung, &s)) add_single(b, s);
-        }
-        for (uint32_t i = 0; i < b->families.n && f->fused_step; i++) {
-            struct settings s = b->families.at[i].base;
-            s.state = state;
-            s.fused_step = true;
-            if (s.accumulation != 1) continue;
-            add_single(b, s);
-            s.offload = away_ladder(AWAY_RUNGS - 1);
-            if (f->offload) add_single(b, s);
-        }
-    }
+    for (enum state_form state = STATE_F32; state < STATE_FORMS; state++)
+        for (uint32_t i = 0; i < b->families.n && state_allowed(b, state); i++)
+            for (int rung = 0; rung < (f->offload ? AWAY_RUNGS : 1); rung++) {
+                struct settings s = b->families.at[i].base;
+                s.state = state;
+                if (f->offload) s.offload = away_ladder(rung);
+                if (f->offload && away_repeats(rung, &s)) continue;
+                const bool doubled = !(s.accumulation & (s.accumulation - 1)) || i + 1 == b->families.n;
+                if (f->offload && s.offload & AWAY_IN_STEP && doubled) add_single(b, s, 2, 2);
+                s.fused_step = true;
+                if (f->fused_step && s.accumulation == 1) add_single(b, s, 2, ROWS);
+            }
 }
 
 /* --- composing ------------------------------------------------------------------------------- */
@@ -258,12 +253,17 @@ static const struct moment *same_moment(const struct survey *v, const struct mom
 }
 
 /* The step's transients and seconds with the given blocks as `again` has them. Where blocks of
- * two surveys meet, what one hands the other may be counted by both: a bound must not. */
+ * two surveys meet, what one hands the other may be counted by both: a bound must not. The seconds are those of the
+ * busiest lane, which is all of them where nothing is copied, and never too many where something is. */
 static uint64_t compose(const struct survey *rest, const struct survey *again, const bool *rebuilt, double *seconds)
 {
     uint64_t most = 0;
     *seconds = 0;
-    for (uint32_t i = 0; i <= rest->blocks; i++) *seconds += (rebuilt[i] ? again : rest)->block[i].seconds;
+    for (int lane = 0; lane < LANE_COUNT; lane++) {
+        double busy = 0;
+        for (uint32_t i = 0; i <= rest->blocks; i++) busy += (rebuilt[i] ? again : rest)->block[i].seconds[lane];
+        if (busy > *seconds) *seconds = busy;
+    }
     for (int turn = 0; turn < 2; turn++) {
         const struct survey *v = turn ? again : rest;
         for (uint32_t i = 0; i < v->moments; i++) {

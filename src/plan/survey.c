@@ -101,8 +101,8 @@ static void add_seconds(struct survey *v, const struct apart *a, const double *s
 {
     const struct graph *g = a->g;
     for (uint32_t k = 0; k < a->n; k++) {
-        double takes = seconds[g->order[PROGRAM_STEP].nodes.at[k]];
-        v->block[a->owner[k]].seconds += takes;
+        const id n = g->order[PROGRAM_STEP].nodes.at[k];
+        v->block[a->owner[k]].seconds[cuda ? node_at(g, n)->lane : LANE_COMPUTE] += seconds[n];
     }
     if (cuda) v->update_seconds = a->p->takes[PROGRAM_UPDATE];
     else

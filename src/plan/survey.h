@@ -23,7 +23,7 @@
 struct survey {
     uint32_t blocks;
     struct surveyed {
-        double seconds;      /* of its nodes in a whole step */
+        double seconds[LANE_COUNT]; /* of its nodes in a whole step, by lane; on a CPU, which does one thing after the other, all in the first */
     } *block;                /* by number, from 1 in the order of the forward; 0 is what is in no block */
     struct moment {
         uint32_t owner;
