@@ -10,6 +10,9 @@
  *                          all+halves, all+selective
  *     update               where the optimizer's state is, and its form where others are allowed
  *
+ *     streamed             weights, or weights and activations, in the second space; 1, 2, 4 ... micro-batches
+ *     fused step           where a step is one micro-batch
+ *
  * For each micro-batch a few graphs are compiled and surveyed (survey.h); the rest is
  * arithmetic over their blocks.
  */
