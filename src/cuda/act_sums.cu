@@ -37,8 +37,9 @@ static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, 
             pack<T, V> out, again;
 #pragma unroll
             for (int i = 0; i < V; i++) {
-                if (AGAIN) again.at[i] = from_float<T>(act_value<T>(KIND, to_float(q.at[i])));
-                out.at[i] = from_float<T>(f_slope<KIND>::template of<T>(to_float(p.at[i]), to_float(q.at[i])));
+                float value;
+                out.at[i] = from_float<T>(f_slope<KIND>::template of<T>(to_float(p.at[i]), to_float(q.at[i]), value));
+                if (AGAIN) again.at[i] = from_float<T>(value);
                 sum[i] += to_float(out.at[i]);
             }
             *reinterpret_cast<pack<T, V> *>(dx + (r + k * ACT_LINES) * s.C + c) = out;
@@ -62,8 +63,9 @@ template <int KIND, typename T> static __global__ void act_both_kernel(T *dx, T 
 {
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += (int64_t)gridDim.x * BLOCK) {
         const float d = to_float(dy[i]), a = to_float(x[i]);
-        dx[i] = from_float<T>(f_slope<KIND>::template of<T>(d, a));
-        y[i] = from_float<T>(act_value<T>(KIND, a));
+        float value;
+        dx[i] = from_float<T>(f_slope<KIND>::template of<T>(d, a, value));
+        y[i] = from_float<T>(value);
     }
 }
 

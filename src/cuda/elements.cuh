@@ -70,21 +70,29 @@ template <typename T> __device__ inline float act_value(int kind, float x)
     }
 }
 
-template <typename T> __device__ inline float act_slope(int kind, float x)
+/* The slope, and y, which is act_value's. Where two products are added it is said which one is not rounded: a compiler
+ * chooses by what else a kernel does, and all of them shall give the same bits. */
+template <typename T> __device__ inline float act_slope(int kind, float x, float &y)
 {
     using m = maths<T>;
     float s, t;
     switch (kind) {
-    case 0: s = m::normal(x, t); return s + x * 0.5f * ROOT_TWO_OVER_PI * t;
+    case 0: s = m::normal(x, t); y = x * s; return fmaf(x * (0.5f * ROOT_TWO_OVER_PI), t, s);
     case 1:
         t = m::hyperbolic(gelu_u(x));
-        return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * ROOT_TWO_OVER_PI * (1.0f + 3.0f * 0.044715f * x * x);
-    case 2: s = m::logistic(1.702f * x); return s + 1.702f * x * s * (1.0f - s);
-    case 3: return x > 0.0f ? 1.0f : 0.0f;
-    case 4: s = m::logistic(x); return s * (1.0f - s);
-    case 5: s = m::logistic(x); return s + x * s * (1.0f - s);
-    default: t = tanhf(x); return 1.0f - t * t;
+        y = 0.5f * x * (1.0f + t);
+        return fmaf(0.5f * x * (1.0f - t * t) * ROOT_TWO_OVER_PI, fmaf(3.0f * 0.044715f * x, x, 1.0f), 0.5f * (1.0f + t));
+    case 2: s = m::logistic(1.702f * x); y = x * s; return fmaf(1.702f * x * s, 1.0f - s, s);
+    case 3: y = x < 0.0f ? 0.0f : x; return x > 0.0f ? 1.0f : 0.0f;
+    case 4: y = s = m::logistic(x); return s * (1.0f - s);
+    case 5: s = m::logistic(x); y = x * s; return fmaf(x * s, 1.0f - s, s);
+    default: y = t = tanhf(x); return fmaf(-t, t, 1.0f);
     }
+}
+template <typename T> __device__ inline float act_slope(int kind, float x)
+{
+    float y;
+    return act_slope<T>(kind, x, y);
 }
 
 struct f_add {
@@ -96,8 +104,10 @@ struct f_mul {
 struct f_silu_gate {
     template <typename T> static __device__ float of(float gate, float up) { return gate * maths<T>::logistic(gate) * up; }
 };
+/* Rounded as it is stored, also where it is summed. */
 template <int KIND> struct f_slope {
-    template <typename T> static __device__ float of(float dy, float x) { return dy * act_slope<T>(KIND, x); }
+    template <typename T> static __device__ float of(float dy, float x, float &y) { return __fmul_rn(dy, act_slope<T>(KIND, x, y)); }
+    template <typename T> static __device__ float of(float dy, float x) { return __fmul_rn(dy, act_slope<T>(KIND, x)); }
 };
 template <int KIND> struct f_act {
     template <typename T> __device__ float of(float x) const { return act_value<T>(KIND, x); }

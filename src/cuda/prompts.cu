@@ -96,7 +96,7 @@ static __device__ void put_point(const prompt_task &t, int64_t n, int32_t round,
     t.kinds[slot] = kind;
 }
 
-static __global__ void next_kernel(prompt_task t)
+static __global__ void __launch_bounds__(SEARCH) next_kernel(prompt_task t)
 {
     __shared__ int errors[SEARCHERS], targets[SEARCHERS];
     const int64_t n = blockIdx.x;
