@@ -98,7 +98,12 @@ check 'a resume with other files says so' other_files
 
 check 'a language model' expect 2 'data.format sa1b gives pictures with masks, and a llama takes input_ids' masks "$tmp/no" --set model.preset=llama-tiny
 check 'tokens for SAM' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b' masks "$tmp/no" --set data.format=tokens
-check 'a size between patches' expect 2 'data.image_size is 70, expected a multiple of the model.s patches' masks "$tmp/no" --set data.image_size=70
+for side in 70 20 36; do
+    check "a size between patches: $side" expect 2 "data.image_size is $side, expected a multiple of the model.s patches of 8 pixels" masks "$tmp/no" --set data.image_size=$side
+done
+for side in 255 238 72 36; do
+    check "a size between larger patches: $side" expect 2 "data.image_size is $side, expected a multiple of the model.s patches of 16 pixels" "$binary" plan "$tmp/masks.yaml" --set model.preset=sam-vit-b --set data.image_size=$side
+done
 check 'evaluated on what is trained on' expect 2 'data.validation_match is given and data.train_match is not' masks "$tmp/no" --set 'data.validation_match=*1'
 check 'no pictures' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --set "data.train=$tmp/nowhere"
 

@@ -227,6 +227,8 @@ static int ask_model(const char *name, uint64_t *size, uint64_t *cells, struct e
     struct model m = {0};
     int rc = dir_exists(name) ? model_open(&m, name, e) : model_preset(&m, name, e);
     if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s makes no masks", name, m.family->model_type);
+    if (!rc && *size % (uint64_t)m.patch)
+        rc = error_set(e, PL_USAGE, "%s: pictures of %llu pixels do not divide into its patches of %lld; give another --size", name, (unsigned long long)*size, (long long)m.patch);
     if (!rc && !*size) *size = (uint64_t)m.image;
     if (!rc && !*cells) *cells = (uint64_t)m.mask_side(&m, (int64_t)*size);
     model_close(&m);

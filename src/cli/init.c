@@ -75,9 +75,8 @@ static void look_at_samples(struct plan_of_run *r, const struct dataset *d)
     }
     struct dataset_image image;
     struct error ignored;
-    int64_t patch = 4 * r->model.image / max_i64(1, r->model.mask_side(&r->model, r->model.image));
     r->image = r->model.image;
-    if (!dataset_image(d, 0, scratch, SCRATCH, &image, &ignored) && image.decoded && (int64_t)(image.stride / 3) % patch == 0) r->image = (int64_t)(image.stride / 3);
+    if (!dataset_image(d, 0, scratch, SCRATCH, &image, &ignored) && image.decoded && (int64_t)(image.stride / 3) % r->model.patch == 0) r->image = (int64_t)(image.stride / 3);
     r->masks = min_i64(MOST_MASKS, (int64_t)align_up(most, 4));
     mem_free(scratch);
     mem_free(records);

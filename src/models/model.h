@@ -69,6 +69,7 @@ struct model {
     void *config;           /* the family's own struct */
     int64_t vocabulary;     /* token ids are below this */
     int64_t image;          /* side of the images that it was made for; 0: it has none */
+    int64_t patch;          /* of a model of masks: sides of images are multiples of it */
     double extent;          /* what the coordinates of such an image run to, in pixels */
     bool batch_norm;        /* its step may take statistics over images (batch.bn_group) */
     int64_t (*mask_side)(const struct model *m, int64_t image); /* side of the masks of such images; NULL: it makes none */

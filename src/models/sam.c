@@ -182,6 +182,7 @@ int sam_describe(struct model *m, const struct sam *c, struct error *e)
     model_add_output(m, "iou_scores");
     model_add_output(m, m->loss_output = "pred_masks");
     m->image = c->vision.image;
+    m->patch = c->vision.patch;
     m->extent = (double)c->prompts.image;
     m->mask_side = mask_side;
     return PL_OK;

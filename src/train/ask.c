@@ -67,10 +67,11 @@ static int look_at_model(struct ask *a, const struct config *c, struct pixel_nor
     rc = check_model(&m, e);
     if (rc) error_prepend(e, "%s", c->model_path ? c->model_path : c->model_preset);
     *norm = m.norm;
+    if (!rc && a->shape.side % m.patch)
+        rc = error_set(e, PL_USAGE, "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of the model's patches of %lld",
+                       (long long)a->shape.side, (long long)m.patch);
     if (!rc && !a->shape.side) a->shape.side = m.image;
     if (!rc) a->mask_side = m.mask_side(&m, a->shape.side);
-    if (!rc && a->mask_side < 1)
-        rc = error_set(e, PL_USAGE, "squares of %lld pixels are too small for this model, which was made for %lld", (long long)a->shape.side, (long long)m.image);
     model_close(&m);
     return rc;
 }
