@@ -105,6 +105,7 @@ for side in 255 238 72 36; do
     check "a size between larger patches: $side" expect 2 "data.image_size is $side, expected a multiple of the model.s patches of 16 pixels" "$binary" plan "$tmp/masks.yaml" --set model.preset=sam-vit-b --set data.image_size=$side
 done
 check 'evaluated on what is trained on' expect 2 'data.validation_match is given and data.train_match is not' masks "$tmp/no" --set 'data.validation_match=*1'
+check 'categories that the format does not have' expect 2 'data.categories asks for cat, and this format has no categories .sa1b.' masks "$tmp/no" --set data.categories=cat
 check 'no pictures' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --set "data.train=$tmp/nowhere"
 
 # What loss.preset speaks for is not in config.yaml, and so the run goes on with it.

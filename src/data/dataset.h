@@ -123,6 +123,7 @@ struct dataset_format {
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no sums */
     const void *(*embedding)(const struct dataset *d, uint64_t i);      /* where `embeddings` is set */
+    const char *no_categories; /* what it is that has none to choose by, for a message; NULL: it has some */
 };
 
 struct dataset {
