@@ -58,6 +58,7 @@ static int run_passes(struct eval *v, struct error *e)
         feed_set_pass(&v->feed, pass);
         rc = run_pass(v, &sum, &count, e);
     }
+    if (!rc && !(count > 0)) rc = feed_empty(&v->feed, e);
     v->loss = count > 0 ? sum / count : 0;
     v->seconds = clock_seconds() - from;
     return rc;

@@ -135,6 +135,7 @@ struct dataset {
     uint64_t fingerprint; /* the format sets that of its files; the split is added */
     struct shard_report report;
     const struct packed_embeddings *embeddings; /* of all files alike; NULL: none */
+    bool by_category;     /* only masks of some categories are its masks */
     bool from_embeddings; /* whoever reads wants these and no pictures: a hint for dataset_expect */
 };
 

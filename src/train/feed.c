@@ -32,6 +32,12 @@ int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, 
     return f->ops->put(f, r, position, samples, rows, out, e);
 }
 
+int feed_empty(const struct feed *f, struct error *e)
+{
+    return error_set(e, PL_USAGE, "data.validation: none of its %llu samples has something to predict%s", (unsigned long long)f->samples,
+                     f->masks ? ": no mask passes data.min_iou, data.min_stability, data.area and data.categories" : "");
+}
+
 void feed_close(struct feed *f)
 {
     if (f->ops) f->ops->close(f);

@@ -67,6 +67,8 @@ void feed_set_pass(struct feed *f, int pass);
 /* Puts the samples at positions position .. position + samples - 1 into the first rows of
  * the inputs, and what weighs nothing into the rest of `rows`. Allocates nothing. */
 int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e);
+/* The error of an evaluation that counted nothing. */
+int feed_empty(const struct feed *f, struct error *e);
 void feed_close(struct feed *f);
 
 /* The sample at a position: training goes through epochs, each in its own order;
