@@ -97,7 +97,7 @@ check 'a resume with other files says so' other_files
 # --- what does not fit --------------------------------------------------------------------------
 
 check 'a language model' expect 2 'data.format sa1b gives pictures with masks, and a llama takes input_ids' masks "$tmp/no" --set model.preset=llama-tiny
-check 'tokens for SAM' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b' masks "$tmp/no" --set data.format=tokens
+check 'tokens for SAM' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b, coco, pairs, csv or packed' masks "$tmp/no" --set data.format=tokens
 for side in 70 20 36; do
     check "a size between patches: $side" expect 2 "data.image_size is $side, expected a multiple of the model.s patches of 8 pixels" masks "$tmp/no" --set data.image_size=$side
 done
