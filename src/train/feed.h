@@ -71,6 +71,9 @@ int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, 
 int feed_empty(const struct feed *f, struct error *e);
 void feed_close(struct feed *f);
 
+/* What to do about a model that takes other data, for a message: "set data.format to tokens, ...". */
+const char *feed_advice(const struct model *m);
+
 /* The sample at a position: training goes through epochs, each in its own order;
  * validation goes through once. */
 uint64_t feed_sample(const struct feed *f, uint64_t position);
