@@ -72,6 +72,26 @@ summary_json() {
 }
 check '--json' summary_json
 
+# --- what a checkpoint cannot say -------------------------------------------------------------------
+
+# config KIND EDIT PATTERN: a folder whose config.json was edited by sed is refused, with key and both values.
+config() {
+    rm -rf "$tmp/edited-$1" && cp -r "$tmp/$1" "$tmp/edited-$1" && sed -i "$2" "$tmp/edited-$1/config.json" && ! cmp -s "$tmp/$1/config.json" "$tmp/edited-$1/config.json" || return 1
+    expect 2 "edited-$1/config.json: $3" "$binary" convert "$tmp/edited-$1" -o "$tmp/never.pth" && [ ! -e "$tmp/never.pth" ] && no_leftovers
+}
+decoder='/"mask_decoder_config"/,$'
+check 'another epsilon' config sam "$decoder s/\"layer_norm_eps\": [0-9.e-]*/\"layer_norm_eps\": 1e-6/" 'mask_decoder_config.layer_norm_eps is 1e-06; .*as 1e-05'
+check 'one that is left to its default' config sam "$decoder s/\"layer_norm_eps\"/\"note\"/" 'mask_decoder_config.layer_norm_eps is 1e-06; .*as 1e-05'
+check 'other heads' config sam "$decoder s/\"num_attention_heads\": [0-9]*/\"num_attention_heads\": 1/" 'mask_decoder_config.num_attention_heads is 1; .*as [248],'
+check 'another activation' config sam "s/\"gelu\"/\"relu\"/" 'vision_config.hidden_act is relu; .*as gelu'
+check 'another size of a TinyViT' config tiny 's/"image_size": 1024/"image_size": 512/; s/"image_embedding_size": 64/"image_embedding_size": 32/' 'vision_config.image_size is 512; .*as 1024'
+toned() {
+    cp -r "$tmp/sam" "$tmp/toned" && sed -i 's/0.485/0.5/' "$tmp/toned/preprocessor_config.json" || return 1
+    expect 0 'keep its preprocessor_config.json' "$binary" convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth" || return 1
+    rm "$tmp/toned/config.json" "$tmp/toned.pth" && convert "$tmp/toned" -o "$tmp/toned.pth" && same "$tmp/sam.pth" "$tmp/toned.pth"
+}
+check 'another normalisation is told of; weights alone will do' toned
+
 # --- the real models' names and shapes ----------------------------------------------------------
 
 # real NAME: a checkpoint of exactly these tensors becomes a folder, and the folder a

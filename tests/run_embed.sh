@@ -122,6 +122,27 @@ check 'the trained model is evaluated both ways alike' evaluated
 check 'what comes out has the encoder: trained from again' expect 0 'takes no part' go "$tmp/next" --set "model.path=$tmp/e/model" --set train.steps=1
 none() { expect 0 '' go "$tmp/plain" --set "data.train=$tmp/plain.pack" && same "$tmp/e/model/model.safetensors" "$tmp/plain/model/model.safetensors"; }
 check 'a store without any: pictures' none
+# What preprocessor_config.json says holds for training, evaluation, embeddings and, in run_predict.sh, predict.
+toned() {
+    cp -r "$tmp/sam/model" "$tmp/toned" && cp -r "$tmp/sam/model" "$tmp/bytes" || return 1
+    echo '{"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}' >"$tmp/toned/preprocessor_config.json"
+    echo '{"do_rescale": false, "image_mean": [123.675, 116.28, 103.53], "image_std": [58.395, 57.12, 57.375]}' >"$tmp/bytes/preprocessor_config.json"
+    for m in sam/model toned bytes; do
+        set -- --set data.embeddings=off
+        expect 0 '' go "$tmp/of-$m" --set "model.path=$tmp/$m" --set train.steps=2 "$@" && losses "$tmp/of-$m" >>"$tmp/losses-${m%/*}" || return 1
+        # shellcheck disable=SC2086
+        "$binary" eval "$tmp/run.yaml" --model "$tmp/$m" --csv "$tmp/csv-${m%/*}" $FLAGS "$@" >/dev/null || return 1
+    done
+    same "$tmp/losses-sam" "$tmp/losses-bytes" && same "$tmp/csv-sam" "$tmp/csv-bytes" && ! cmp -s "$tmp/losses-sam" "$tmp/losses-toned" && ! cmp -s "$tmp/csv-sam" "$tmp/csv-toned" || return 1
+    same "$tmp/toned/preprocessor_config.json" "$tmp/of-toned/model/preprocessor_config.json"
+}
+check 'the folder says how pictures are normalised' toned
+toned_store() {
+    expect 2 'other layers, sizes or normalisation' go "$tmp/no" --set "model.path=$tmp/toned" || return 1
+    "$binary" data pack "$tmp/set" -o "$tmp/toned.pack" --embeddings "$tmp/toned" --embeddings-dtype f32 || return 1
+    expect 0 '' go "$tmp/toned-e" --set "model.path=$tmp/toned" --set "data.train=$tmp/toned.pack" --set train.steps=2 && same "$tmp/of-toned/model/model.safetensors" "$tmp/toned-e/model/model.safetensors"
+}
+check 'and so do embeddings' toned_store
 init() {
     "$binary" init --model "$tmp/sam/model" --data "$tmp/sam.pack" >"$tmp/init.yaml" && grep 'embeddings: off' "$tmp/init.yaml" && expect 0 '' "$binary" plan "$tmp/init.yaml" || return 1
     expect 0 '' "$binary" plan "$tmp/init.yaml" --set data.embeddings=auto --set 'model.freeze=vision_encoder.*'
@@ -151,6 +172,7 @@ planned() { expect 0 'no such file or folder, so the plan is for pictures' "$bin
 check 'a plan without the store' planned
 check 'a preset as an encoder' expect 2 'is not a folder' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings sam-tiny
 check 'a size between patches' expect 2 'pictures of 100 pixels do not divide into its patches of 8' pack no.pack sam --size 100
+check 'so is one for a model alone' expect 2 'sam-tiny: pictures of 100 pixels do not divide into its patches of 8' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --model sam-tiny --size 100
 check 'a layout without a place for them' expect 2 '--layout seed has no place for embeddings' pack no sam --layout seed
 check 'a dtype of another kind' expect 2 '--embeddings-dtype f16: expected f32 or bf16' pack no.pack sam --embeddings-dtype f16
 check 'a dtype of nothing' expect 2 'is for --embeddings' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings-dtype f32

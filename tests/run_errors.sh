@@ -128,6 +128,16 @@ vocabulary() {
 }
 check 'an id outside the vocabulary: named, resumable' vocabulary
 
+# The same in the first batch: no step was taken, so nothing is left that would stand in the way of the next try.
+first_batch() {
+    local out=$tmp/first-batch
+    printf '\377\0' | dd of="$tmp/ids.bin" bs=1 seek=10 conv=notrunc status=none
+    expect 2 'ids.bin: token 5 is 255.*61' train "$out" --set "data.train=$tmp/ids.bin" --set data.shuffle=false && [ ! -e "$out" ] || return 1
+    mkdir "$out" && expect 2 'token 5 is 255' train "$out" --set "data.train=$tmp/ids.bin" --set data.shuffle=false && [ -d "$out" ] && [ -z "$(ls -A "$out")" ] || return 1
+    expect 0 '' train "$out" --set train.steps=1
+}
+check 'an id outside the vocabulary in the first batch: begun again' first_batch
+
 batch() {
     local pattern=$1
     shift

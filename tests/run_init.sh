@@ -69,6 +69,16 @@ check "tokens" works llama-tiny "$tmp/tokens" tokens '^  validation: .*b.txt'
 cp -r "$tmp/run/model" "$tmp/trained" # works removes the run
 check "a trained folder" works "$tmp/trained" "$tmp/tokens" tokens '^  path: '
 
+# counts MODEL SAMPLES: the steps that init tells of are those of the run, one evaluation an epoch or about so.
+counts() {
+    rm -rf "$tmp/counted" "$tmp/counts" && "$binary" data make "$tmp/counted" --images "$2" --size 48x40 --masks 2 >/dev/null || return 1
+    "$binary" init --model "$1" --data "$tmp/counted" --out "$tmp/counts" >"$tmp/run.yaml" && grep -Eq "once an epoch" "$tmp/run.yaml" || return 1
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/run.yaml" --set data.image_size=32 --set train.eval_every=0 --set train.save_every=0 --json $FLAGS >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    grep '# [0-9]* steps of' "$tmp/run.yaml" && grep -q "# $(json "$tmp/out" steps) steps of" "$tmp/run.yaml"
+}
+for model in sam-tiny tinysam-tiny; do check "as many steps as it says: $model" counts $model 14; done
+
 # The store at the model's sizes trains as the shards do.
 same_losses() {
     local data

@@ -96,11 +96,43 @@ check 'a resume with other files says so' other_files
 
 # --- what does not fit --------------------------------------------------------------------------
 
-check 'a language model' expect 2 'data.format sa1b gives pictures with masks, and a llama takes input_ids' masks "$tmp/no" --set model.preset=llama-tiny
-check 'tokens for SAM' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b' masks "$tmp/no" --set data.format=tokens
-check 'a size between patches' expect 2 'data.image_size is 70, expected a multiple of the model.s patches' masks "$tmp/no" --set data.image_size=70
+check 'a language model' expect 2 'data.format sa1b gives pictures with masks, and a llama takes input_ids.*set data.format to tokens' masks "$tmp/no" --set model.preset=llama-tiny
+tower() {
+    local format
+    for format in sa1b tokens; do
+        expect 2 "data.format $format gives .* takes pixel_values; vision towers are for .step., .plan. and .bench., .train. does not know them" masks "$tmp/no" --set model.preset=clip-vit-b-16 --set data.format=$format || return 1
+    done
+}
+check 'a vision tower' tower
+check 'tokens for SAM' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b, coco, pairs, csv or packed' masks "$tmp/no" --set data.format=tokens
+for side in 70 20 36; do
+    check "a size between patches: $side" expect 2 "data.image_size is $side, expected a multiple of the model.s patches of 8 pixels" masks "$tmp/no" --set data.image_size=$side
+done
+for side in 255 238 72 36; do
+    check "a size between larger patches: $side" expect 2 "data.image_size is $side, expected a multiple of the model.s patches of 16 pixels" "$binary" plan "$tmp/masks.yaml" --set model.preset=sam-vit-b --set data.image_size=$side
+done
 check 'evaluated on what is trained on' expect 2 'data.validation_match is given and data.train_match is not' masks "$tmp/no" --set 'data.validation_match=*1'
+check 'categories that the format does not have' expect 2 'data.categories asks for cat, and this format has no categories .sa1b.' masks "$tmp/no" --set data.categories=cat
 check 'no pictures' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --set "data.train=$tmp/nowhere"
+
+# Found with the first batch: no step was taken, and the same command with the right key begins.
+begun_again() {
+    local out=$tmp/begun
+    expect 2 'no sample is left: .*the filters leave none.*0 are broken and 1 have no mask that passes the filters .data.min_iou 2, data.area 0.5 to 1.' masks "$out" --set data.min_iou=2 --set data.area=0.5,1 && [ ! -e "$out" ] || return 1
+    expect 2 'data.validation: none of its 4 samples has something to predict: no mask passes data.min_iou' masks "$out" --set data.min_iou=2 --set "data.validation=$tmp/held/sa_*" --set train.eval_every=1 && [ ! -e "$out" ] || return 1
+    # Evaluated before its first step, and then nothing to train on.
+    cp -r "$tmp/whole" "$tmp/none" && truncate -s 100 "$tmp"/none/sa_000000/*.jpg && expect 2 'no sample is left: .*1 are broken and 0 have' masks "$out" --set "data.train=$tmp/none/sa_*" \
+        --set "data.validation=$tmp/held/sa_*" --set train.eval_every=1 && grep -q 'step 0: evaluation loss' "$tmp/err" && [ ! -e "$out" ] || return 1
+    expect 0 '' masks "$out" --set train.steps=1
+}
+check 'nothing to train on: nothing is left, and it is begun again' begun_again
+tables() {
+    printf 'image,mask\na.png,b.png\nc.png,d.png\n' >"$tmp/table.csv"
+    expect 2 'no sample is left: .*cannot be used' masks "$tmp/table" --set data.format=csv --set "data.train=$tmp/table.csv" --set "data.images=$tmp" && [ ! -e "$tmp/table" ]
+}
+check 'a table of pictures that are not there' tables
+scored() { expect 2 'no mask passes data.min_iou' "$binary" eval "$tmp/masks.yaml" --model "$tmp/calm/model" --set data.min_iou=2 --set data.holdout=0.4; }
+check 'an evaluation of nothing' scored
 
 # What loss.preset speaks for is not in config.yaml, and so the run goes on with it.
 preset() {

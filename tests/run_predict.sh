@@ -108,7 +108,8 @@ check "a picture that is not there" refused "nowhere.png" nowhere.png --point 1,
 check "something else" refused "neither a JPEG nor a PNG" tests/run_predict.sh --point 1,1
 check "a damaged picture" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
 check "everything and a point" refused "makes its own points" "$wide" --everything 3 --point 1,1
-check "too small a square" refused "too small for this model" "$wide" --point 1,1 --side 3
+check "too small a square" refused "a side of 3 pixels (--side.*expected a multiple of the model's patches of 8" "$wide" --point 1,1 --side 3
+check "a square between patches" refused "a side of 100 pixels (--side.*expected a multiple of the model's patches of 8" "$wide" --point 1,1 --side 100
 check "a model of another kind" ends 2 "makes no masks" --model tests/golden/clip_vision "$wide" --point 1,1 -o "$tmp/no.png"
 check "a model that is not there" ends 2 "is not a folder" --model nowhere "$wide" --point 1,1 -o "$tmp/no.png"
 check "an option that is none" ends 2 "did you mean --point" --model nowhere --pont 1,1

@@ -186,7 +186,11 @@ static void test_sa1b(void **state)
     assert_int_equal(dataset_count(d), 9);
     dataset_close(d);
     struct error e;
-    o.n_paths = 0;
+    char *dogs[] = {"dog"};
+    o.categories = dogs, o.n_categories = 1;
+    assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "dog, and this format has no categories"));
+    o.n_categories = o.n_paths = 0;
     assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
     char *nothing[] = {path_of(p, "*.nothing")};
     o.paths = nothing, o.n_paths = 1;

@@ -215,7 +215,7 @@ static struct packed_embeddings describe(const char *folder, int64_t side)
 static char *changed(const char *name, const char *file, size_t at, const char *from, const char *to, char path[256])
 {
     struct error e;
-    static const char *const files[] = {"config.json", "model.safetensors"};
+    static const char *const files[] = {"config.json", "model.safetensors", "preprocessor_config.json"};
     snprintf(path, 256, "%s/%s", dir, name);
     if (dir_make(path, &e)) fail_msg("%s", e.text);
     for (size_t i = 0; i < COUNT(files); i++) {
@@ -259,6 +259,8 @@ static void test_hashes(void **state)
 
     struct packed_embeddings eps = describe(changed("eps", "config.json", 0, "\"model_type\": \"sam_vision_model\"", "\"layer_norm_eps\": 0.001         ", path), 64);
     assert_true(eps.weights == x.weights && eps.layers != x.layers);
+    struct packed_embeddings norm = describe(changed("norm", "preprocessor_config.json", 0, "0.4,", "0.3,", path), 64);
+    assert_true(norm.weights == x.weights && norm.layers != x.layers);
     struct packed_embeddings bias = describe(changed("bias", "model.safetensors", place_of("vision_encoder.neck.layer_norm2.bias"), NULL, "\x01\x02", path), 64);
     assert_true(bias.weights != x.weights && bias.layers == x.layers);
     struct packed_embeddings decoder = describe(changed("decoder", "model.safetensors", place_of("mask_decoder.iou_token.weight"), NULL, "\x01\x02", path), 64);

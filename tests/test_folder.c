@@ -135,6 +135,31 @@ static void test_open(void **state)
     assert_int_equal(folder_open(&g, "", false, &e), PL_USAGE);
 }
 
+/* A run that took no step leaves nothing of its own, and everything of others. */
+static void test_abandon(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct error e = {0};
+    const char *path;
+    for (int own = 0; own < 2; own++) {
+        char *dir = in_top(own ? "given" : "gone");
+        if (own) mkdir(dir, 0777);
+        opens(&f, dir, false);
+        assert_int_equal(folder_write(&f, "config.yaml", "x: 1\n", 5, &e), PL_OK);
+        assert_int_equal(folder_write(&f, "eval.txt", "x\n", 2, &e), PL_OK);
+        assert_int_equal(folder_metrics(&f, &e, "{\"step\":0,\"eval_loss\":1}"), PL_OK);
+        assert_int_equal(folder_checkpoint_begin(&f, 0, &path, &e), PL_OK); /* a save that failed */
+        folder_abandon(&f);
+        assert_true(dir_exists(dir) == (own == 1));
+    }
+    opens(&f, in_top("given"), false);
+    put(in_top("given/notes.txt"), "mine");
+    folder_abandon(&f);
+    assert_holds(in_top("given/notes.txt"), "mine");
+    assert_false(file_exists(in_top("given/.lock")) || file_exists(in_top("given/checkpoints")));
+}
+
 static void test_read_only(void **state)
 {
     (void)state;
@@ -389,7 +414,7 @@ static void test_space(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),         cmocka_unit_test(test_read_only),
+        cmocka_unit_test(test_open), cmocka_unit_test(test_abandon),         cmocka_unit_test(test_read_only),
         cmocka_unit_test(test_lock),         cmocka_unit_test(test_checkpoints),
         cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_after_kill),
         cmocka_unit_test(test_stale_staging), cmocka_unit_test(test_model), cmocka_unit_test(test_best),

@@ -318,6 +318,10 @@ static void test_memmap(void **state)
     mem_free(memory);
     dataset_close(from);
     dataset_close(to);
+    struct error e;
+    char *paths[] = {index}, *five[] = {"5"};
+    assert_int_equal(dataset_open(&to, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1, .categories = five, .n_categories = 1}, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "no categories"));
 }
 
 static int open_index(const char *json, size_t mask_bytes, struct error *e)

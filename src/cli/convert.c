@@ -14,6 +14,7 @@
 #include "io/json.h"
 #include "io/pth.h"
 #include "io/safetensors.h"
+#include "models/model.h"
 #include "models/sam_names.h"
 
 enum { PIECE = 4 << 20, PATH_MOST = 4096 }; /* of a tensor at a time; of a folder's path */
@@ -250,6 +251,22 @@ static int write_checkpoint(const struct sam_names *n, const struct shards *s, c
     return rc;
 }
 
+/* A checkpoint is weights alone: a folder that says more than they do would come back as another model. */
+static int check_config(const struct wish *w, struct sam_names *n, struct error *e)
+{
+    struct pixel_norm usual;
+    struct model m;
+    if (!file_exists(bump_format(&n->memory, "%s/config.json", w->in))) return PL_OK;
+    int rc = model_open(&m, w->in, e);
+    if (rc) return rc;
+    rc = sam_config_check(n, &m, e);
+    if (!rc) rc = pixel_norm_read(&usual, "", e);
+    if (!rc && memcmp(&usual, &m.norm, sizeof usual))
+        log_warn("%s: pictures are normalised otherwise than SAM's, which a checkpoint cannot say: keep its preprocessor_config.json", w->in);
+    model_close(&m);
+    return rc;
+}
+
 static int to_checkpoint(const struct wish *w, struct error *e)
 {
     struct shards s = {0};
@@ -261,6 +278,7 @@ static int to_checkpoint(const struct wish *w, struct error *e)
         rc = sam_names_resolve(&n, e);
         if (rc) error_prepend(e, "%s", w->in);
     }
+    if (!rc) rc = check_config(w, &n, e);
     if (!rc) rc = write_checkpoint(&n, &s, w->out, &tensors, e);
     if (!rc) print_summary(w, &n, tensors, 0);
     sam_names_free(&n);

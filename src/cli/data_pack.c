@@ -227,6 +227,8 @@ static int ask_model(const char *name, uint64_t *size, uint64_t *cells, struct e
     struct model m = {0};
     int rc = dir_exists(name) ? model_open(&m, name, e) : model_preset(&m, name, e);
     if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s makes no masks", name, m.family->model_type);
+    if (!rc && *size % (uint64_t)m.patch)
+        rc = error_set(e, PL_USAGE, "%s: pictures of %llu pixels do not divide into its patches of %lld; give another --size", name, (unsigned long long)*size, (long long)m.patch);
     if (!rc && !*size) *size = (uint64_t)m.image;
     if (!rc && !*cells) *cells = (uint64_t)m.mask_side(&m, (int64_t)*size);
     model_close(&m);
@@ -296,7 +298,8 @@ const struct command data_pack = {
     "  -o FILE.pack    it is there when all of it is written\n"
     "  --model MODEL   a folder or a preset: its sizes are taken where they are not given\n"
     "  --size N        side of the pictures: data.image_size of the run (1024)\n"
-    "  --masks-size N  side of the masks: what the loss works at (a quarter of the pictures')\n"
+    "  --masks-size N  side of the masks: what the loss works at, 4 x size / patch (without --model a quarter of\n"
+    "                  the pictures', as for patches of 16; sam-tiny, with patches of 8, works at half)\n"
     "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"
     "  --images DIR    where coco's and csv's pictures are\n"
     "  --masks DIR     where those of pairs have their masks\n"

@@ -58,6 +58,7 @@ static int run_passes(struct eval *v, struct error *e)
         feed_set_pass(&v->feed, pass);
         rc = run_pass(v, &sum, &count, e);
     }
+    if (!rc && !(count > 0)) rc = feed_empty(&v->feed, e);
     v->loss = count > 0 ? sum / count : 0;
     v->seconds = clock_seconds() - from;
     return rc;
@@ -168,7 +169,7 @@ static int read_config(struct eval *v, struct error *e)
     c->model_preset = NULL;
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* patterns for another model's names */
     if (c->data_format == FORMAT_TOKENS)
-        return error_set(e, PL_USAGE, "%s: data.format is tokens; masks are evaluated on pictures: sa1b, coco, pairs or csv", v->paths.at[0]);
+        return error_set(e, PL_USAGE, "%s: data.format is tokens; masks are evaluated on pictures: sa1b, coco, pairs, csv or packed", v->paths.at[0]);
     if (!config_validates(c))
         return error_set(e, PL_USAGE, "%s says nothing of data to evaluate on; give data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
     return PL_OK;

@@ -75,9 +75,8 @@ static void look_at_samples(struct plan_of_run *r, const struct dataset *d)
     }
     struct dataset_image image;
     struct error ignored;
-    int64_t patch = 4 * r->model.image / max_i64(1, r->model.mask_side(&r->model, r->model.image));
     r->image = r->model.image;
-    if (!dataset_image(d, 0, scratch, SCRATCH, &image, &ignored) && image.decoded && (int64_t)(image.stride / 3) % patch == 0) r->image = (int64_t)(image.stride / 3);
+    if (!dataset_image(d, 0, scratch, SCRATCH, &image, &ignored) && image.decoded && (int64_t)(image.stride / 3) % r->model.patch == 0) r->image = (int64_t)(image.stride / 3);
     r->masks = min_i64(MOST_MASKS, (int64_t)align_up(most, 4));
     mem_free(scratch);
     mem_free(records);
@@ -183,18 +182,26 @@ static void put_data(const struct plan_of_run *r, struct text *out)
     text_printf(out, "  # flip: 0.5                    # augmentation: flip, scale, crop\n");
 }
 
+/* As measure_run of train_begin.c counts: epochs follow each other without a gap, and where batches have statistics the last
+ * one is full. */
+static uint64_t count_steps(const struct plan_of_run *r, uint64_t epochs, uint64_t batch)
+{
+    const bool whole = r->preset && r->model.batch_norm;
+    return (epochs * r->samples + (whole ? 0 : batch - 1)) / batch;
+}
+
 /* Fresh weights take a higher rate than trained ones. */
 static void put_train(const struct plan_of_run *r, const char *out_folder, struct text *out)
 {
     bool masks = r->model.mask_side;
-    uint64_t batch = min_u64(8, r->samples), epochs = 10, each = (r->samples + batch - 1) / batch, steps = epochs * each;
+    uint64_t batch = min_u64(8, r->samples), epochs = 10, each = (r->samples + batch - 1) / batch, steps = count_steps(r, epochs, batch);
     text_printf(out, "\ntrain:\n  epochs: %llu                     # %llu steps of %llu, over %llu samples\n", (unsigned long long)epochs, (unsigned long long)steps,
                 (unsigned long long)batch, (unsigned long long)r->samples);
     text_printf(out, "  effective_batch: %llu\n", (unsigned long long)batch);
     text_printf(out, "  learning_rate: %s           # for %s\n", r->preset ? masks ? "8e-4" : "1e-3" : masks ? "1e-4" : "2e-5", r->preset ? "fresh weights" : "weights that are trained already");
     text_printf(out, "  schedule: cosine\n  warmup_steps: %llu\n", (unsigned long long)min_u64(250, steps / 10));
     text_printf(out, "  weight_decay: 0.1\n  no_decay: [%s]\n  clip_norm: 1\n", masks ? "\"*norm*\", \"*.bias\"" : "\"*norm.weight\"");
-    if (r->held_out) text_printf(out, "  eval_every: %llu                # once an epoch; the best model is kept\n", (unsigned long long)each);
+    if (r->held_out) text_printf(out, "  eval_every: %llu                # %s an epoch; the best model is kept\n", (unsigned long long)each, r->samples % batch ? "about once" : "once");
     text_printf(out, "  save_every: %llu\n  out: ", (unsigned long long)each);
     put_string(out, out_folder);
     text_printf(out, "\n");

@@ -225,7 +225,11 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
     }
     raise_file_limit();
     d->fingerprint = hash_bytes(o->format, strlen(o->format), 0);
+    d->by_category = o->n_categories;
     int rc = d->format->open(d, o, e);
+    if (!rc && o->n_categories && d->format->no_categories)
+        rc = error_set(e, PL_USAGE, "data.categories asks for %s, and this format has no categories (%s): leave the key out", o->categories[0],
+                       d->format->no_categories);
     if (!rc) rc = apply_split(d, &o->split, e);
     if (!rc && !d->n)
         rc = error_set(e, PL_USAGE, d->total ? "the split leaves none of %llu samples"

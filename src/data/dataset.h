@@ -123,6 +123,7 @@ struct dataset_format {
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no sums */
     const void *(*embedding)(const struct dataset *d, uint64_t i);      /* where `embeddings` is set */
+    const char *no_categories; /* what it is that has none to choose by, for a message; NULL: it has some */
 };
 
 struct dataset {
@@ -134,6 +135,7 @@ struct dataset {
     uint64_t fingerprint; /* the format sets that of its files; the split is added */
     struct shard_report report;
     const struct packed_embeddings *embeddings; /* of all files alike; NULL: none */
+    bool by_category;     /* only masks of some categories are its masks */
     bool from_embeddings; /* whoever reads wants these and no pictures: a hint for dataset_expect */
 };
 

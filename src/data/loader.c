@@ -199,15 +199,36 @@ static void count(struct loader_source *s, const struct slot *slot)
     }
 }
 
+/* "data.min_iou 0.9, data.categories": those that are set. */
+static const char *filters_print(const struct loader_source *s, char out[160])
+{
+    const struct sampler_options *o = &s->sampler;
+    int n = 0;
+    out[0] = 0;
+    if (o->min_iou > 0) n += snprintf(out + n, 160 - (size_t)n, ", data.min_iou %g", (double)o->min_iou);
+    if (o->min_stability > 0) n += snprintf(out + n, 160 - (size_t)n, ", data.min_stability %g", (double)o->min_stability);
+    if (o->min_area > 0 || (o->max_area > 0 && o->max_area < 1)) n += snprintf(out + n, 160 - (size_t)n, ", data.area %g to %g", o->min_area, o->max_area);
+    if (s->set->by_category) n += snprintf(out + n, 160 - (size_t)n, ", data.categories");
+    return n ? out + 2 : "none is set";
+}
+
+/* No sample could be used. When none ever was, the data or the filters are not what was meant. */
+static int nothing_left(const struct loader_source *s, const struct slot *slot, struct error *e)
+{
+    const struct loader_counts *c = &s->counts;
+    char filters[160];
+    return error_set(e, c->broken + c->empty == c->seen ? PL_USAGE : PL_FAIL,
+                     "no sample is left: %s cannot be used (%s), nor can any that was tried in its place; of %llu samples so far %llu are broken and "
+                     "%llu have no mask that passes the filters (%s); look at them with `plimsoll data verify`",
+                     slot->name, slot->text, (unsigned long long)c->seen, (unsigned long long)c->broken, (unsigned long long)c->empty, filters_print(s, filters));
+}
+
 /* Too many broken samples, or none to put in the place of one. */
 static int judge(const struct loader_source *s, const struct slot *slot, struct error *e)
 {
     const struct loader_counts *c = &s->counts;
     bool whole = (slot->out.position + 1) % dataset_count(s->set) == 0;
-    if (slot->rc)
-        return error_set(e, PL_FAIL, "sample %s cannot be used (%s), nor can any that was tried in its place: %llu of %llu samples so far are broken, "
-                         "%llu have no mask that passes the filters; look at them with `plimsoll data verify`",
-                         slot->name, slot->text, (unsigned long long)c->broken, (unsigned long long)c->seen, (unsigned long long)c->empty);
+    if (slot->rc) return nothing_left(s, slot, e);
     if ((c->broken < LOADER_BAD_FIRST && !whole) || (double)c->broken <= s->max_bad * (double)c->seen) return PL_OK;
     enum data_fault most = FAULT_NONE;
     char why[LOADER_NAMED + 160] = ""; /* nothing when all of them came before a run was resumed: their number alone is known */

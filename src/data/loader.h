@@ -116,7 +116,7 @@ void loader_seek(struct loader *l, struct loader_source *s, uint64_t position);
 bool loader_at(const struct loader *l, const struct loader_source *s, uint64_t position);
 /* The next position; *out is valid until the next call. PL_FAIL when more samples are broken
  * than the source's max_bad allows: checked when LOADER_BAD_FIRST are, and at the end of each
- * epoch. */
+ * epoch. PL_USAGE when none that was asked for so far could be used. */
 int loader_take(struct loader *l, const struct loader_sample **out, struct error *e);
 
 #endif

@@ -287,4 +287,5 @@ const struct dataset_format dataset_memmap = {
     .describe = memmap_describe,
     .image = memmap_image,
     .masks = memmap_masks,
+    .no_categories = "an index with a memory map of masks",
 };

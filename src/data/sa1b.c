@@ -152,4 +152,5 @@ const struct dataset_format dataset_sa1b = {
     .image = sa1b_image,
     .masks = sa1b_masks,
     .expect = sa1b_expect,
+    .no_categories = "sa1b",
 };

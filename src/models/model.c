@@ -39,7 +39,8 @@ static int parse_config(struct model *m, size_t n, const char *where, struct err
         if (!strcmp(families[i]->model_type, type)) {
             m->family = families[i];
             rc = m->family->parse(m, config, e);
-            return rc ? error_prepend(e, "%s", where) : PL_OK;
+            if (rc) return error_prepend(e, "%s", where);
+            return m->mask_side ? pixel_norm_read(&m->norm, m->path, e) : PL_OK;
         }
     return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not one of: %s", where, type, list_families(known));
 }

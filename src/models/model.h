@@ -43,6 +43,14 @@ enum port_values {
  * 0, 1, -1 and -10; corners come as boxes there. */
 enum point_kind { POINT_BESIDE, POINT_ON, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_NOTHING, POINT_KINDS };
 
+/* What the values of a picture become: (value * scale - mean) / std. */
+struct pixel_norm {
+    double scale, mean[3], std[3];
+};
+/* By preprocessor_config.json, or the image_processor of processor_config.json, of a model's
+ * folder where it has one; else, and for the folder "", SAM's. */
+int pixel_norm_read(struct pixel_norm *n, const char *folder, struct error *e);
+
 /* One input. */
 struct port {
     const char *name;
@@ -61,9 +69,11 @@ struct model {
     void *config;           /* the family's own struct */
     int64_t vocabulary;     /* token ids are below this */
     int64_t image;          /* side of the images that it was made for; 0: it has none */
+    int64_t patch;          /* of a model of masks: sides of images are multiples of it */
     double extent;          /* what the coordinates of such an image run to, in pixels */
     bool batch_norm;        /* its step may take statistics over images (batch.bn_group) */
     int64_t (*mask_side)(const struct model *m, int64_t image); /* side of the masks of such images; NULL: it makes none */
+    struct pixel_norm norm; /* of the pictures that such a model takes as bytes */
     struct port ports[MODEL_PORTS];
     int n_ports;
     const char **outputs;   /* in the order of the forward */

@@ -182,6 +182,7 @@ int sam_describe(struct model *m, const struct sam *c, struct error *e)
     model_add_output(m, "iou_scores");
     model_add_output(m, m->loss_output = "pred_masks");
     m->image = c->vision.image;
+    m->patch = c->vision.patch;
     m->extent = (double)c->prompts.image;
     m->mask_side = mask_side;
     return PL_OK;
@@ -220,7 +221,7 @@ static int parse_sam_vision(struct model *m, const struct value *config, struct 
 static struct sam_build begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct sam *c = m->config;
-    struct sam_build b = {.c = c, .g = g, .B = batch->B, .asked = batch->prompts, .bn_group = batch->bn_group};
+    struct sam_build b = {.c = c, .g = g, .B = batch->B, .asked = batch->prompts, .bn_group = batch->bn_group, .norm = &m->norm};
     struct prompting *p = &b.asked;
     if (!p->masks) p->masks = p->points = 1, p->targets = true;
     if (!p->image) p->image = c->vision.image;
@@ -245,7 +246,11 @@ static id pixels(const struct sam_build *b)
 /* The same from bytes, as the loader has them. */
 static id images(const struct sam_build *b)
 {
-    static const float mean[] = {123.675f, 116.28f, 103.53f}, std[] = {58.395f, 57.12f, 57.375f};
+    float mean[3], std[3];
+    for (int k = 0; k < 3; k++) { /* the op's are of values from 0 to 255 */
+        mean[k] = (float)(b->norm->mean[k] / b->norm->scale);
+        std[k] = (float)(b->norm->std[k] / b->norm->scale);
+    }
     id x = graph_input(b->g, "images", DT_U8, 4, (int64_t[]){b->B, b->side, b->side, 3});
     id valid = graph_input(b->g, "image_valid", DT_I32, 2, (int64_t[]){b->B, 2});
     return op_image(b->g, x, valid, mean, std);

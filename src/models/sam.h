@@ -58,6 +58,7 @@ struct sam_build {
      * round. 0: the inputs by their ports' names. */
     id places, kinds, masks;
     int64_t bn_group;          /* as in struct batch */
+    const struct pixel_norm *norm;
 };
 
 /* --- configuration (sam.c) --------------------------------------------------------------- */

@@ -4,9 +4,11 @@
  * TinyViT, eight heads in the decoder, and the epsilons of the original code. Its decoder's
  * normalisations have PyTorch's 1e-5, where transformers' default is 1e-6.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "io/json.h"
+#include "models/sam.h"
 #include "models/sam_names.h"
 
 enum { TINY_IMAGE = 1024, TINY_PATCH = 16, DECODER_HEADS = 8 };
@@ -147,6 +149,60 @@ void sam_config_json(const struct sam_names *n, struct text *out)
     json_end(&w);
     text_append(out, "\n", 1);
 }
+
+/* --- is it what a folder says? -------------------------------------------------------------- */
+
+/* What no shape tells. */
+static const struct field {
+    const char *key;
+    size_t at; /* in struct sam */
+    enum { FIELD_SIZE, FIELD_REAL, FIELD_ACT } kind;
+} untold[] = {
+    {"vision_config.image_size", offsetof(struct sam, vision.image), FIELD_SIZE},
+    {"vision_config.layer_norm_eps", offsetof(struct sam, vision.eps), FIELD_REAL},
+    {"vision_config.hidden_act", offsetof(struct sam, vision.act), FIELD_ACT},
+    {"prompt_encoder_config.image_size", offsetof(struct sam, prompts.image), FIELD_SIZE},
+    {"prompt_encoder_config.layer_norm_eps", offsetof(struct sam, prompts.eps), FIELD_REAL},
+    {"prompt_encoder_config.hidden_act", offsetof(struct sam, prompts.act), FIELD_ACT},
+    {"mask_decoder_config.num_attention_heads", offsetof(struct sam, decoder.heads), FIELD_SIZE},
+    {"mask_decoder_config.layer_norm_eps", offsetof(struct sam, decoder.eps), FIELD_REAL},
+    {"mask_decoder_config.hidden_act", offsetof(struct sam, decoder.act), FIELD_ACT},
+};
+
+static const char *field_print(const struct model *m, const struct field *f, char out[32])
+{
+    static const char *const acts[] = {[ACT_GELU] = "gelu", [ACT_GELU_TANH] = "gelu_pytorch_tanh", [ACT_QUICK_GELU] = "quick_gelu", [ACT_RELU] = "relu",
+                                       [ACT_SIGMOID] = "sigmoid", [ACT_SILU] = "silu", [ACT_TANH] = "tanh"};
+    const char *at = (const char *)m->config + f->at;
+    switch (f->kind) {
+    case FIELD_SIZE: snprintf(out, 32, "%lld", (long long)*(const int64_t *)(const void *)at); break;
+    case FIELD_REAL: number_print(*(const double *)(const void *)at, out); break;
+    case FIELD_ACT: snprintf(out, 32, "%s", acts[*(const enum act_kind *)(const void *)at]); break;
+    }
+    return out;
+}
+
+/* Both as the layer code will have them: a key that is left out has its default. */
+int sam_config_check(const struct sam_names *n, const struct model *m, struct error *e)
+{
+    struct text text = {0};
+    struct model taken;
+    char is[32], as[32];
+    sam_config_json(n, &text);
+    int rc = model_text(&taken, text.at, "what a checkpoint is taken for", e);
+    text_free(&text);
+    if (rc) return rc;
+    if (m->family != taken.family)
+        rc = error_set(e, PL_USAGE, "model_type is %s, and the weights are those of a %s", m->family->model_type, taken.family->model_type);
+    for (size_t i = 0; i < COUNT(untold) && !rc; i++)
+        if (strcmp(field_print(m, &untold[i], is), field_print(&taken, &untold[i], as)))
+            rc = error_set(e, PL_USAGE, "%s is %s; a checkpoint has no place for it and would be read as %s, another model. Set it to that here if the checkpoint is wanted all the same",
+                           untold[i].key, is, as);
+    model_close(&taken);
+    return rc ? error_prepend(e, "%s/config.json", m->path) : PL_OK;
+}
+
+/* --- preprocessor_config.json --------------------------------------------------------------- */
 
 static void square(struct json_writer *w, const char *key, int64_t side)
 {

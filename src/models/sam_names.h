@@ -66,5 +66,9 @@ const char *sam_original_name(const char *name, char *out, size_t room);
 /* The folder's config.json and preprocessor_config.json. */
 void sam_config_json(const struct sam_names *n, struct text *out);
 void sam_preprocessor_json(const struct sam_names *n, struct text *out);
+/* Whether a folder's model is the one that sam_config_json would say: PL_USAGE names the key that is
+ * not so. What it says of the shapes of weights is not looked at. */
+struct model;
+int sam_config_check(const struct sam_names *n, const struct model *m, struct error *e);
 
 #endif

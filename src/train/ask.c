@@ -59,24 +59,25 @@ static int check_model(const struct model *m, struct error *e)
 }
 
 /* The configuration alone: what is wrong with it is said before anything is planned. */
-static int look_at_model(struct ask *a, const struct config *c, struct ask_norm *norm, struct error *e)
+static int look_at_model(struct ask *a, const struct config *c, struct pixel_norm *norm, struct error *e)
 {
     struct model m;
     int rc = c->model_path ? model_open(&m, c->model_path, e) : model_preset(&m, c->model_preset, e);
     if (rc) return rc;
     rc = check_model(&m, e);
     if (rc) error_prepend(e, "%s", c->model_path ? c->model_path : c->model_preset);
-    if (!rc) rc = ask_norm_read(norm, m.path, e);
+    *norm = m.norm;
+    if (!rc && a->shape.side % m.patch)
+        rc = error_set(e, PL_USAGE, "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of the model's patches of %lld",
+                       (long long)a->shape.side, (long long)m.patch);
     if (!rc && !a->shape.side) a->shape.side = m.image;
     if (!rc) a->mask_side = m.mask_side(&m, a->shape.side);
-    if (!rc && a->mask_side < 1)
-        rc = error_set(e, PL_USAGE, "squares of %lld pixels are too small for this model, which was made for %lld", (long long)a->shape.side, (long long)m.image);
     model_close(&m);
     return rc;
 }
 
 /* The picture's embedding, on the heap: all that is kept of this run. */
-static int encode(struct ask *a, const struct config *c, const struct ask_picture *p, const struct ask_norm *norm, float **out, struct error *e)
+static int encode(struct ask *a, const struct config *c, const struct ask_picture *p, const struct pixel_norm *norm, float **out, struct error *e)
 {
     struct run r = {0};
     struct prompting asked = {.image = a->shape.side, .masks = 1, .points = 1, .part = PART_IMAGE};
@@ -115,7 +116,7 @@ static int open_decoder(struct ask *a, const struct config *c, const float *embe
 
 int ask_open(struct ask *a, const struct config *c, const struct ask_picture *p, const struct ask_shape *shape, struct error *e)
 {
-    struct ask_norm norm;
+    struct pixel_norm norm;
     float *embedding = NULL;
     CHECK(shape->prompts > 0 && (shape->points > 0 || shape->box), "a prompt that asks for nothing");
     memset(a, 0, sizeof *a);

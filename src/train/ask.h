@@ -29,16 +29,9 @@ int ask_picture_read(struct ask_picture *p, const char *path, struct error *e);
 int ask_picture_decode(struct ask_picture *p, const void *bytes, size_t n, struct error *e);
 void ask_picture_free(struct ask_picture *p);
 
-/* What the values of a picture become: (value * scale - mean) / std. */
-struct ask_norm {
-    double scale, mean[3], std[3];
-};
-/* By preprocessor_config.json, or the image_processor of processor_config.json, of a model's
- * folder where it has one; else SAM's. */
-int ask_norm_read(struct ask_norm *n, const char *folder, struct error *e);
 /* Fitted into the upper left of a square, to [3][side][side]; zeros beside it. Its size there
  * is given back. */
-void ask_fit(const struct ask_picture *p, const struct ask_norm *n, uint32_t side, float *to, uint32_t *fit_w, uint32_t *fit_h);
+void ask_fit(const struct ask_picture *p, const struct pixel_norm *n, uint32_t side, float *to, uint32_t *fit_w, uint32_t *fit_h);
 
 /* --- asking ------------------------------------------------------------------------------ */
 

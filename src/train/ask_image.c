@@ -5,17 +5,15 @@
  * normalised, and only then is the rest filled with zeros: the padding is the mean colour to
  * nobody but the eye.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "data/jpeg.h"
 #include "data/resize.h"
 #include "io/file.h"
-#include "io/json.h"
 #include "io/png.h"
 #include "train/ask.h"
 
-enum { FILE_MOST = 1 << 30, JSON_MOST = 1 << 20 };
+enum { FILE_MOST = 1 << 30 };
 
 /* --- reading --------------------------------------------------------------------------- */
 
@@ -62,55 +60,6 @@ void ask_picture_free(struct ask_picture *p)
     memset(p, 0, sizeof *p);
 }
 
-/* --- normalising ------------------------------------------------------------------------- */
-
-static int read_three(const struct value *map, const char *key, double out[3], struct error *e)
-{
-    const struct value *list = value_get(map, key);
-    if (!list || list->kind == VALUE_NULL) return PL_OK;
-    if (value_as_list(list, key, e)) return e->code;
-    if (list->count != 3) return error_set(e, PL_USAGE, "%s has %u numbers, expected 3", key, list->count);
-    for (uint32_t i = 0; i < 3; i++)
-        if (value_as_number(value_at(list, i), key, &out[i], e)) return e->code;
-    return PL_OK;
-}
-
-static int read_norm(struct ask_norm *n, const struct value *map, struct error *e)
-{
-    bool scale = true, normalise = true;
-    int rc = value_opt_bool(map, "do_rescale", &scale, e);
-    if (!rc) rc = value_opt_bool(map, "do_normalize", &normalise, e);
-    if (!rc) rc = value_opt_number(map, "rescale_factor", &n->scale, e);
-    if (!rc) rc = read_three(map, "image_mean", n->mean, e);
-    if (!rc) rc = read_three(map, "image_std", n->std, e);
-    if (rc) return rc;
-    if (!scale) n->scale = 1;
-    for (int k = 0; k < 3; k++) {
-        if (!normalise) n->mean[k] = 0, n->std[k] = 1;
-        if (!(n->std[k] > 0)) return error_set(e, PL_USAGE, "image_std is %g, it must be above 0", n->std[k]);
-    }
-    return PL_OK;
-}
-
-int ask_norm_read(struct ask_norm *n, const char *folder, struct error *e)
-{
-    *n = (struct ask_norm){1.0 / 255, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
-    if (!*folder) return PL_OK;
-    struct bump memory = {0};
-    char path[1100];
-    int rc = PL_OK;
-    for (int nested = 0; nested < 2; nested++) {
-        struct value *root;
-        snprintf(path, sizeof path, "%s/%s", folder, nested ? "processor_config.json" : "preprocessor_config.json");
-        if (!file_exists(path)) continue;
-        rc = json_read_file(path, JSON_MOST, &memory, &root, e);
-        if (!rc && read_norm(n, nested ? value_get(root, "image_processor") : root, e)) rc = error_prepend(e, "%s", path);
-        break;
-    }
-    bump_free(&memory);
-    return rc;
-}
-
 /* --- fitting ------------------------------------------------------------------------------- */
 
 static uint8_t *resized(const struct ask_picture *p, uint32_t w, uint32_t h)
@@ -126,7 +75,7 @@ static uint8_t *resized(const struct ask_picture *p, uint32_t w, uint32_t h)
     return to;
 }
 
-void ask_fit(const struct ask_picture *p, const struct ask_norm *n, uint32_t side, float *to, uint32_t *fit_w, uint32_t *fit_h)
+void ask_fit(const struct ask_picture *p, const struct pixel_norm *n, uint32_t side, float *to, uint32_t *fit_w, uint32_t *fit_h)
 {
     resize_longest(p->w, p->h, side, fit_w, fit_h);
     uint8_t *small = resized(p, *fit_w, *fit_h);

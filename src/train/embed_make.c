@@ -25,9 +25,8 @@ static int check_model(const char *folder, int64_t side, struct error *e)
     int rc = model_open(&m, folder, e);
     if (rc) return rc;
     if (!m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s has no image embeddings; expected a model of masks, such as sam", folder, m.family->model_type);
-    int64_t grid = rc ? 1 : m.mask_side(&m, side) / 4;
-    if (!rc && (!grid || side % grid)) rc = error_set(e, PL_USAGE, "%s: pictures of %lld pixels do not divide into its patches of %lld; give another --size", folder, (long long)side,
-                                                      (long long)(4 * m.image / max_i64(4, m.mask_side(&m, m.image))));
+    if (!rc && side % m.patch)
+        rc = error_set(e, PL_USAGE, "%s: pictures of %lld pixels do not divide into its patches of %lld; give another --size", folder, (long long)side, (long long)m.patch);
     model_close(&m);
     return rc;
 }

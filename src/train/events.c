@@ -220,6 +220,12 @@ int events_open(struct events *w, const char *dir, int64_t step, struct error *e
     return cut_folder(dir, step, e);
 }
 
+static char *file_of(const struct events *w, char path[EVENTS_PATH + 64])
+{
+    snprintf(path, EVENTS_PATH + 64, "%s/%s%010lld%s", w->dir, NAME, (long long)w->start, SUFFIX);
+    return path;
+}
+
 /* The file's first events: its version and, behind other files, what it makes void. */
 static int begin_file(struct events *w, struct error *e)
 {
@@ -227,9 +233,8 @@ static int begin_file(struct events *w, struct error *e)
     static const uint8_t start[] = {1 << 3 | WIRE_VARINT, 1};
     char path[EVENTS_PATH + 64];
     struct bytes b;
-    snprintf(path, sizeof path, "%s/%s%010lld%s", w->dir, NAME, (long long)w->start, SUFFIX);
     if (mkdir(w->dir, 0777) && errno != EEXIST) return file_error(w->dir, "make the folder", e);
-    w->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    w->fd = open(file_of(w, path), O_WRONLY | O_APPEND | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (w->fd < 0) return file_error(path, "make it", e);
     begin_event(&b, 0);
     put_bytes(&b, 3, version, strlen(version));
@@ -260,6 +265,16 @@ int events_sync(struct events *w, struct error *e)
 {
     if (w->fd < 0) return PL_OK;
     return fsync(w->fd) ? file_error(w->dir, "sync the event file", e) : dir_sync(w->dir, e);
+}
+
+void events_abandon(struct events *w)
+{
+    char path[EVENTS_PATH + 64];
+    if (*w->dir && w->fd >= 0) {
+        unlink(file_of(w, path));
+        rmdir(w->dir); /* fails, as it should, when something else is in it */
+    }
+    events_close(w);
 }
 
 void events_close(struct events *w)

@@ -35,6 +35,8 @@ int events_open(struct events *w, const char *dir, int64_t step, struct error *e
 int events_write(struct events *w, int64_t step, const struct scalar *scalars, int n, struct error *e);
 /* What was written is on the disk. */
 int events_sync(struct events *w, struct error *e);
+/* Closes, and takes away the file that this process made, and DIR if it was all that is there. */
+void events_abandon(struct events *w);
 /* Harmless on a struct of zeros. */
 void events_close(struct events *w);
 

@@ -32,10 +32,23 @@ int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, 
     return f->ops->put(f, r, position, samples, rows, out, e);
 }
 
+int feed_empty(const struct feed *f, struct error *e)
+{
+    return error_set(e, PL_USAGE, "data.validation: none of its %llu samples has something to predict%s", (unsigned long long)f->samples,
+                     f->masks ? ": no mask passes data.min_iou, data.min_stability, data.area and data.categories" : "");
+}
+
 void feed_close(struct feed *f)
 {
     if (f->ops) f->ops->close(f);
     f->ops = NULL;
+}
+
+const char *feed_advice(const struct model *m)
+{
+    if (m->mask_side) return "set data.format to sa1b, coco, pairs, csv or packed";
+    if (model_port(m, "input_ids")) return "set data.format to tokens, or take a model like sam-tiny";
+    return "vision towers are for `step`, `plan` and `bench`, `train` does not know them: take a model of masks such as sam-tiny, or a language model";
 }
 
 uint64_t feed_sample(const struct feed *f, uint64_t position)

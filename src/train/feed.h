@@ -67,7 +67,12 @@ void feed_set_pass(struct feed *f, int pass);
 /* Puts the samples at positions position .. position + samples - 1 into the first rows of
  * the inputs, and what weighs nothing into the rest of `rows`. Allocates nothing. */
 int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e);
+/* The error of an evaluation that counted nothing. */
+int feed_empty(const struct feed *f, struct error *e);
 void feed_close(struct feed *f);
+
+/* What to do about a model that takes other data, for a message: "set data.format to tokens, ...". */
+const char *feed_advice(const struct model *m);
 
 /* The sample at a position: training goes through epochs, each in its own order;
  * validation goes through once. */

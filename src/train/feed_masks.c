@@ -84,12 +84,11 @@ int feed_plan(const struct config *c, const struct model *m, bool train, struct 
     char takes[256];
     if (c->data_format == FORMAT_TOKENS) return PL_OK;
     if (!m->mask_side)
-        return error_set(e, PL_USAGE, "data.format %s gives pictures with masks, and a %s takes %s; set data.format to tokens, or take a model like sam-tiny",
-                         format_name(c), m->family->model_type, model_list_ports(m, takes));
+        return error_set(e, PL_USAGE, "data.format %s gives pictures with masks, and a %s takes %s; %s",
+                         format_name(c), m->family->model_type, model_list_ports(m, takes), feed_advice(m));
     struct loader_options o = loader_options(c, m, x);
-    uint32_t patches = o.cells / 4;
-    if (!patches || o.side % patches || o.cells > GRID_MAX_CELLS) {
-        error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %u pixels", o.side, patches ? o.side / patches : (uint32_t)m->image);
+    if (o.side % m->patch || o.cells > GRID_MAX_CELLS) {
+        error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %" PRId64 " pixels", o.side, m->patch);
         return config_at_key(c, KEY_data_image_size, e);
     }
     if (embed_choose(c, m, o.side, train, x, e)) return e->code;

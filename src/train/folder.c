@@ -156,6 +156,7 @@ static int prepare(struct folder *f, bool resume, struct error *e)
     char checkpoints[FOLDER_PATH];
     if (resume && !dir_exists(f->dir))
         return error_set(e, PL_USAGE, "%s: nothing to resume: there is no such folder; start without --resume", f->dir);
+    f->made = !file_exists(f->dir);
     if (dir_make(f->dir, e) || look(f->dir, &c, e)) return e->code;
     /* A folder that no run ever used is judged before a lock file is put into it;
      * in any other, "in use" is the better message, and what is there may change
@@ -194,8 +195,11 @@ void folder_close(struct folder *f)
 
 void folder_abandon(struct folder *f)
 {
-    static const char *const ours[] = {"config.yaml", "plan.json", ".lock", "metrics.jsonl"};
+    static const char *const ours[] = {"config.yaml", "plan.json", ".lock", "metrics.jsonl", "eval.txt", "eval.csv"};
     char path[FOLDER_PATH + 16], dir[FOLDER_PATH];
+    const bool made = f->made;
+    struct error ignored;
+    if (*f->staging) tree_remove(f->staging, &ignored);
     for (size_t i = 0; i < COUNT(ours); i++) {
         snprintf(path, sizeof path, "%s/%s", f->dir, ours[i]);
         unlink(path);
@@ -204,7 +208,7 @@ void folder_abandon(struct folder *f)
     rmdir(path);
     memcpy(dir, f->dir, sizeof dir);
     folder_close(f);
-    rmdir(dir); /* fails, as it should, when something else is in it */
+    if (made) rmdir(dir); /* fails, as it should, when something else is in it */
 }
 
 int folder_require_space(struct folder *f, uint64_t bytes, struct error *e)

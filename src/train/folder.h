@@ -33,6 +33,7 @@ struct folder {
     int metrics_fd;            /* -1 until the first line or cut */
     char staging[FOLDER_PATH]; /* the folder begin gave out; empty: none */
     int64_t staging_step;      /* of a checkpoint; -1: it is a model */
+    bool made;                 /* it was not there before */
     char line[FOLDER_LINE];
 };
 
@@ -44,7 +45,8 @@ int folder_open(struct folder *f, const char *dir, bool resume, struct error *e)
  * zeros. */
 void folder_close(struct folder *f);
 
-/* Closes a fresh folder whose run never began, and takes it away again. */
+/* Closes a fresh folder whose run took no step, and takes away what it put there: its files by their
+ * names, checkpoints/ if it is empty, and the folder if it made that and nothing else is in it. */
 void folder_abandon(struct folder *f);
 
 /* Fails with PL_FAIL when the disk has fewer free bytes. Ask before step 0 for

@@ -109,6 +109,16 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     return trainer_publish(t, e);
 }
 
+/* A new run that took no step is as if it had never been: what was wrong with it can be set right, and the same
+ * command given again. */
+static void forget(struct trainer *t)
+{
+    if (!t->has_folder || t->o->resume || t->state.step || t->saved >= 0) return;
+    events_abandon(&t->events);
+    folder_abandon(&t->folder);
+    t->has_folder = false;
+}
+
 int train_run(const struct config *c, const struct train_options *o, struct train_summary *out, struct error *e)
 {
     struct trainer *t = trainer_open(c, o);
@@ -116,10 +126,6 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
     if (o->signals) signals_install();
     int rc = trainer_begin(t, o, e);
     if (rc == PL_NOFIT) out->smallest_budget = t->run.plan.smallest;
-    if (rc && t->has_folder && !o->resume) {
-        folder_abandon(&t->folder);
-        t->has_folder = false;
-    }
     if (!rc) {
         out->arena_bytes = plan_arena(&t->run.plan);
         out->allocated_bytes = t->run.device.bytes[SPACE_DEVICE];
@@ -130,6 +136,7 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
         out->best_step = t->best.step;
         out->best_loss = isfinite(t->best.loss) ? t->best.loss : NAN;
     }
+    if (rc) forget(t);
     trainer_close(t);
     return rc;
 }

@@ -50,7 +50,7 @@ static int evaluate(struct trainer *t, struct evaluation *out, struct error *e)
         feed_set_pass(&t->validation, pass);
         rc = evaluate_pass(t, &sum, &count, e);
     }
-    if (!rc && !(count > 0)) rc = error_set(e, PL_FAIL, "data.validation: none of its %" PRIu64 " samples has something to predict", t->validation.samples);
+    if (!rc && !(count > 0)) rc = feed_empty(&t->validation, e);
     *out = (struct evaluation){(int64_t)t->state.step, (int64_t)t->validation.samples, count > 0 ? sum / count : 0};
     return rc;
 }
