@@ -27,6 +27,13 @@ sorted() { set_of s --order sorted && tar tf "$tmp/s/sa_000000.tar" | head -n 2 
 check "sorted order" sorted
 extracted() { set_of x --extracted && [ -s "$tmp/x/sa_000001/sa_10.jpg" ] && ends 0 "10 samples" verify "$tmp"/x/sa_00000?; }
 check "extracted files" extracted
+# What is there keeps its bytes, and nothing new lies beside it.
+in_the_way() {
+    ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" >"$tmp/before" || return 1
+    ends 2 "a/sa_000000.tar is there already" make "$tmp/a" --images 1 && ends 2 "is there already" make "$tmp/a" --images 1 --extracted || return 1
+    ends 2 "x/sa_000000 is there already" make "$tmp/x" --images 1 --extracted && ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" | same - "$tmp/before"
+}
+check "a set that is in the way" in_the_way
 check "all of it is good" ends 0 "10 samples.* 0 bad samples" verify "$tmp/a"
 
 # --- damage -----------------------------------------------------------------------------------

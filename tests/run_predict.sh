@@ -108,6 +108,16 @@ check "a picture that is not there" refused "nowhere.png" nowhere.png --point 1,
 check "something else" refused "neither a JPEG nor a PNG" tests/run_predict.sh --point 1,1
 check "a damaged picture" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
 check "everything and a point" refused "makes its own points" "$wide" --everything 3 --point 1,1
+# Under its own name, another one, or as one of several candidates.
+over_the_picture() {
+    cp "$wide" "$tmp/own-1.png" && ln -sf own-1.png "$tmp/other.png" || return 1
+    ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/other.png" &&
+        ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --overlay "$tmp/own-1.png" &&
+        ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --json "$tmp/own-1.png" &&
+        ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/own.png" --multimask &&
+        cmp "$wide" "$tmp/own-1.png" && [ ! -e "$tmp/free.png" ]
+}
+check "an output over the picture" over_the_picture
 check "too small a square" refused "too small for this model" "$wide" --point 1,1 --side 3
 check "a model of another kind" ends 2 "makes no masks" --model tests/golden/clip_vision "$wide" --point 1,1 -o "$tmp/no.png"
 check "a model that is not there" ends 2 "is not a folder" --model nowhere "$wide" --point 1,1 -o "$tmp/no.png"
