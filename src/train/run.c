@@ -16,7 +16,6 @@
 
 /* What `memory.budget: auto` leaves to the system and to our own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
-static const uint64_t CARD_RESERVE = (uint64_t)1 << 30; /* the context and code */
 
 /* --- the budget ------------------------------------------------------------------ */
 
@@ -28,13 +27,15 @@ static uint64_t free_memory(void)
     return m.available;
 }
 
+uint64_t run_card_budget(uint64_t memory) { return memory - min_u64(CARD_RESERVE, memory / 2); }
+
 static int resolve_budget(struct run *r, struct error *e)
 {
     const struct config_budget *b = &r->config->memory_budget;
     r->budget = b->kind == BUDGET_BYTES ? b->bytes : 0;
     if (b->kind != BUDGET_AUTO) return PL_OK;
     if (r->device.kind == DEVICE_CUDA) { /* of the card that is planned for, whether it is here or not */
-        r->budget = r->device.profile.memory_bytes - min_u64(CARD_RESERVE, r->device.profile.memory_bytes / 2);
+        r->budget = run_card_budget(r->device.profile.memory_bytes);
         return PL_OK;
     }
     uint64_t free = free_memory();
