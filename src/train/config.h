@@ -178,6 +178,8 @@ void config_write(const struct config *c, struct text *out);
 bool config_same(const struct config *a, const struct config *b, enum config_key key);
 const char *config_key_name(enum config_key key);
 bool config_given(const struct config *c, enum config_key key); /* not a default */
+/* A key's value on one line, for a message; "not given" of one without a value. */
+void config_show(const struct config *c, enum config_key key, struct text *out);
 /* Whether anything is said of data to evaluate on. */
 bool config_validates(const struct config *c);
 

@@ -233,6 +233,19 @@ bool config_same(const struct config *a, const struct config *b, enum config_key
     return same;
 }
 
+void config_show(const struct config *c, enum config_key key, struct text *out)
+{
+    struct bump b = {0};
+    const struct value *v = key_value(c, key, &b);
+    size_t from = out->n;
+    if (v->kind == VALUE_NULL) text_printf(out, "not given\n");
+    else yaml_write(v, out);
+    out->at[--out->n] = 0; /* the last newline; those of a list of maps become blanks */
+    for (char *s = out->at + from; *s; s++)
+        if (*s == '\n') *s = ' ';
+    bump_free(&b);
+}
+
 /* Two lines a row: name, default, doc; what is allowed. tools/docs.sh reads them. */
 static void help_row(const struct config_row *r, struct text *out)
 {
