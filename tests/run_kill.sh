@@ -235,7 +235,10 @@ check '--resume with recompute: planned again, same bytes' replanned memory.reco
 check '--resume with offload: planned again, same bytes' replanned memory.offload optimizer
 check '--resume with one thread: planned again, same bytes' replanned device.threads 1
 
-finished() { expect 0 '' train "$tmp/calm" "${save[@]}" --resume && whole "$tmp/calm"; }
+finished() {
+    expect 0 '' train "$tmp/calm" "${save[@]}" --resume && grep -q '^nothing is left to do: 12 steps' "$tmp/out" && ! grep -q 'nan' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    expect 0 '' train "$tmp/calm" "${save[@]}" --resume --json && [ "$(json "$tmp/out" loss)" = null ] && [ "$(json "$tmp/out" first_step)" = 12 ] && whole "$tmp/calm"
+}
 check '--resume of a finished run: nothing changes' finished
 plan_kept() {
     needs_preload || return
