@@ -34,7 +34,7 @@ says() {
 }
 check '--help' says 'plimsoll train' "$binary" --help
 check '--version' says '^plimsoll [0-9]' "$binary" --version
-for command in plan train step bench; do
+for command in plan train step bench report eval predict init profile doctor convert; do
     check "$command --help" says "usage: plimsoll $command" "$binary" $command --help
     check "$command --version" says '^plimsoll [0-9]' "$binary" $command --version
 done
