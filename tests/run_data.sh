@@ -112,6 +112,17 @@ odd_files() {
     ends 0 "1 samples.* 0 bad samples" verify "$tmp/odder"
 }
 check "odd names, numbers and files" odd_files
+# Zero is a value, not "not given"; and what comes to nothing is no success and leaves nothing.
+check "a size of 0" ends 2 "--size 0: expected a whole number above 0" pack "$tmp/a" -o "$tmp/zero.pack" --size 0
+check "masks of size 0" ends 2 "--masks-size 0: expected" pack "$tmp/a" -o "$tmp/zero.pack" --masks-size 0
+check "a longer side of 0" ends 2 "--long-side 0: expected" prepare "$tmp/a" -o "$tmp/zero" --long-side 0
+empty_input() {
+    mkdir -p "$tmp/empty" "$tmp/useless" "$tmp/mine" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/useless/sa_2.jpg" && cp "$tmp/x/sa_000000/sa_2.json" "$tmp/useless" || return 1
+    ends 2 "empty: no pair" prepare "$tmp/empty" -o "$tmp/zero" && ends 2 "nothere: there is no such file" prepare "$tmp/nothere" -o "$tmp/zero" || return 1
+    sed -i 's/"segmentation"/"x"/' "$tmp/useless/sa_2.json" && ends 2 "useless: no pair" prepare "$tmp/useless" -o "$tmp/zero" && ends 2 "no pair" prepare "$tmp/empty" -o "$tmp/mine" || return 1
+    [ ! -e "$tmp/zero" ] && [ ! -e "$tmp/zero.pack" ] && [ -d "$tmp/mine" ] && ends 0 "written" prepare "$tmp/empty" "$tmp/x/sa_000001" -o "$tmp/zero"
+}
+check "inputs without a pair" empty_input
 check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
 check "an unknown one" ends 2 "data mak: expected make" mak
 check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3

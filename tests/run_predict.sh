@@ -101,6 +101,8 @@ check "a number that is none" refused "expected X,Y or X,Y,LABEL" "$wide" --poin
 check "a box outside" refused "outside of the picture" "$wide" --box 10,10,300,50
 check "an empty box" refused "is empty" "$wide" --box 10,10,10,50
 check "half a box" refused "expected X0,Y0,X1,Y1" "$wide" --box 10,10,10
+check "everything at no point" refused "--everything 0: expected a whole number above 0" "$wide" --everything 0
+check "a side of 0" refused "--side 0: expected a whole number above 0" "$wide" --point 1,1 --side 0
 check "no prompt" refused "what to look for" "$wide"
 check "no picture" refused "which picture" --point 1,1
 check "two pictures" refused "one picture at a time" "$wide" "$wide" --point 1,1
