@@ -123,6 +123,14 @@ empty_input() {
     [ ! -e "$tmp/zero" ] && [ ! -e "$tmp/zero.pack" ] && [ -d "$tmp/mine" ] && ends 0 "written" prepare "$tmp/empty" "$tmp/x/sa_000001" -o "$tmp/zero"
 }
 check "inputs without a pair" empty_input
+# A file that may not grow stands for a disk that is full.
+full() {
+    (trap '' XFSZ; ulimit -f 20; plimsoll make "$tmp/full" --images 10 --size 160x120) >"$tmp/out" 2>&1 && return 1
+    grep -q 'full/sa_000000.tar: cannot write at byte [0-9]*: ' "$tmp/out" && [ -z "$(ls "$tmp/full")" ] || { cat "$tmp/out"; return 1; }
+}
+check "a full disk, with the file's name" full
+nothing_in_it() { ends 2 "empty: there is no sample with both a picture and masks" verify "$tmp/empty"; }
+check "a folder without samples, with its name" nothing_in_it
 check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
 check "an unknown one" ends 2 "data mak: expected make" mak
 check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3

@@ -98,7 +98,7 @@ static int write_tar(struct make *m, const char *path, uint64_t first, uint64_t 
 {
     struct text partial = {0};
     text_printf(&partial, "%s.part", path);
-    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .path = path};
     int rc = tar.fd < 0 ? file_error(partial.at, "be written", e) : write_blocks(m, &tar, NULL, first, n, e);
     if (!rc) rc = tar_write_end(&tar, e);
     if (!rc && fsync(tar.fd)) rc = file_error(partial.at, "be written", e);

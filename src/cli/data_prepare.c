@@ -215,7 +215,7 @@ static int write_tar(struct prepare *p, const struct shard *s, const char *path,
     struct text partial = {0};
     const uint64_t before = p->written;
     text_printf(&partial, "%s.part", path);
-    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .path = path};
     int rc = tar.fd < 0 ? file_error(partial.at, "be written", e) : PL_OK;
     for (uint32_t i = 0; i < s->n && !rc; i += BLOCK) rc = write_block(p, s, i, (uint32_t)min_u64(s->n - i, BLOCK), &tar, e);
     if (!rc) rc = tar_write_end(&tar, e);
