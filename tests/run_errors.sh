@@ -57,7 +57,14 @@ check 'an unknown key of a group, with the nearest' refused 2 'train.groups\[0\]
 check 'nothing left to train' refused 2 'every parameter is frozen' --set 'model.freeze=*'
 yaml() { printf 'model: {path: %s}\ntrain: {steps: 3\n' "$golden" >"$tmp/bad.yaml" && expect 2 'bad.yaml.*[0-9]' "$binary" train "$tmp/bad.yaml"; }
 check 'a run file that is no YAML' yaml
-check 'an unknown preset' refused 2 'llama-huge.*llama-tiny' --set model.path=null --set model.preset=llama-huge
+check 'an unknown preset' refused 2 '--set: model.preset: .*llama-huge.*llama-tiny' --set model.path=null --set model.preset=llama-huge
+check 'a value of an option is blamed on the option' refused 2 'train: --set: memory.micro_batch is 16, expected no more than' --set memory.micro_batch=16
+# A model or a profile that is not there, with its line.
+lines() {
+    printf 'device:\n  kind: cpu\n  profile: %s\nmodel:\n  path: %s\n' "$1" "$2" >"$tmp/lines.yaml" && expect 2 "lines.yaml:$3: .*nowhere" "$binary" plan "$tmp/lines.yaml"
+}
+check 'a model that is not there, with its line' lines default nowhere '5: model.path'
+check 'a profile that is not there, with its line' lines nowhere "$golden" '3: device.profile'
 
 one_object() {
     local status=$1

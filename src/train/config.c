@@ -458,6 +458,7 @@ int config_set(struct config *c, const char *assignment, struct error *e)
     const char *equals = strchr(assignment, '=');
     struct bump b = {0};
     int rc;
+    c->command_line = true;
     if (!equals) rc = error_set(e, PL_USAGE, "no `=` in it, expected key=value");
     else if (equals == assignment) rc = error_set(e, PL_USAGE, "no key before `=`, expected key=value");
     else rc = config_assign(c, bump_format(&b, "%.*s", (int)(equals - assignment), assignment), equals + 1, e);
@@ -505,10 +506,11 @@ static bool has_value(const struct config *c, enum config_key key)
     }
 }
 
-/* "run.yaml:7: " when the file gave the key, else the file alone or nothing. */
+/* "run.yaml:7: " when the file gave the key, "--set: " when an option did; of one that nobody gave the file alone or nothing. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e)
 {
     if (c->origin[key].source == SOURCE_FILE) return error_prepend(e, "%s:%d", c->file, c->origin[key].line);
+    if (c->origin[key].source == SOURCE_OPTION) return c->command_line ? error_prepend(e, "--set") : e->code;
     return c->file ? error_prepend(e, "%s", c->file) : e->code;
 }
 

@@ -198,7 +198,11 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
     const struct config *c = r->config;
     if (o->config_json) return model_text(&r->model, o->config_json, "the given config.json", e);
     if (o->define) return model_define(&r->model, o->define, c->model_path, e);
-    return c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
+    const enum config_key key = c->model_path ? KEY_model_path : KEY_model_preset;
+    int rc = c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
+    if (!rc || !o->train || !config_given(c, key)) return rc; /* elsewhere --model gives it, in place of the file's */
+    error_prepend(e, "%s", config_key_name(key));
+    return config_at_key(c, key, e);
 }
 
 /* How many images share the statistics of a batch normalisation; 0: the running ones are
@@ -285,7 +289,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = check_groups(r, o->train, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
-    if ((rc = run_open_profile(r, e)) || (rc = resolve_budget(r, e))) return rc;
+    if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
+    if (resolve_budget(r, e)) return e->code;
     if ((rc = second_wanted(c, &r->away_auto, &r->away, e))) return rc;
     if ((rc = second_budget(c, r->device.kind, free_memory(), &r->host_budget, e))) return rc;
 
