@@ -74,9 +74,10 @@ bool config_in_range(const struct config_row *r, double x)
 static void expect_interval(const struct config_row *r, struct text *out)
 {
     struct interval v = interval_of(r);
-    if (isinf(v.high)) text_printf(out, ", %.10g or more", v.low);
-    else if (v.open) text_printf(out, ", at least %.10g and below %.10g", v.low, v.high);
-    else text_printf(out, " from %.10g to %.10g", v.low, v.high);
+    /* The bounds of whole numbers have up to 13 digits, and those of others few enough that no more appear. */
+    if (isinf(v.high)) text_printf(out, ", %.15g or more", v.low);
+    else if (v.open) text_printf(out, ", at least %.15g and below %.15g", v.low, v.high);
+    else text_printf(out, " from %.15g to %.15g", v.low, v.high);
 }
 
 /* "a", "a or b", "a, b or c". */
