@@ -63,7 +63,7 @@ rules() {
 check 'rules of thumb beside the plan' rules
 noted() { "$binary" plan "$tmp/words.yaml" --devices 8 --set train.effective_batch=64 | grep 'outside of 8 to 32'; }
 check 'an effective batch outside of 8 to 32 is noted' noted
-for given in '--devices 0' '--devices 12x' '--compare --frontier' '--compare --memory 1GiB' '--images none'; do
+for given in '--devices 0' '--devices 1e-12' '--devices 12x' '--compare --frontier' '--compare --memory 1GiB' '--images none'; do
     # shellcheck disable=SC2086
     refused() { expect 2 '' "$binary" plan "$tmp/words.yaml" $given && cat "$tmp/err"; }
     check "refused: $given" refused

@@ -293,7 +293,7 @@ static int card_row(const struct options *o, const char *card, struct row *row, 
         gib = (double)p.memory_bytes / (double)GIB;
         snprintf(profile, sizeof profile, "device.profile=%s", card);
         snprintf(row->label, sizeof row->label, "%.40s", card);
-    } else if (!(gib > 0 && gib < 1e5)) {
+    } else if (!(gib * (double)GIB >= 2 && gib < 1e5)) { /* half of it is the budget, and 0 would be none */
         return error_set(e, PL_USAGE, "--devices: %s GiB is no size of a card", card);
     } else {
         snprintf(row->label, sizeof row->label, "%g GiB", gib);
