@@ -27,6 +27,13 @@ sorted() { set_of s --order sorted && tar tf "$tmp/s/sa_000000.tar" | head -n 2 
 check "sorted order" sorted
 extracted() { set_of x --extracted && [ -s "$tmp/x/sa_000001/sa_10.jpg" ] && ends 0 "10 samples" verify "$tmp"/x/sa_00000?; }
 check "extracted files" extracted
+# What is there keeps its bytes, and nothing new lies beside it.
+in_the_way() {
+    ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" >"$tmp/before" || return 1
+    ends 2 "a/sa_000000.tar is there already" make "$tmp/a" --images 1 && ends 2 "is there already" make "$tmp/a" --images 1 --extracted || return 1
+    ends 2 "x/sa_000000 is there already" make "$tmp/x" --images 1 --extracted && ls -l --time-style=+%s%N "$tmp/a" "$tmp/x" | same - "$tmp/before"
+}
+check "a set that is in the way" in_the_way
 check "all of it is good" ends 0 "10 samples.* 0 bad samples" verify "$tmp/a"
 
 # --- damage -----------------------------------------------------------------------------------
@@ -67,7 +74,7 @@ packed() {
 }
 check "a store, and a store of that store" packed
 cut() {
-    head -c 100000 "$tmp/a.pack" >"$tmp/cut.pack" && ends 2 "it was cut" verify "$tmp/cut.pack" || return 1
+    head -c 100000 "$tmp/a.pack" >"$tmp/cut.pack" && ends 1 "it was cut" verify "$tmp/cut.pack" && ends 2 "it was cut" inspect "$tmp/cut.pack" && ends 2 "no such file" verify "$tmp/none.pack" || return 1
     cp "$tmp/a.pack" "$tmp/hurt.pack" && printf x | dd of="$tmp/hurt.pack" bs=1 seek=5000 conv=notrunc 2>/dev/null && ends 1 "1 of 10 samples" verify "$tmp/hurt.pack"
 }
 check "a store that was cut, and one that was changed" cut
@@ -105,6 +112,25 @@ odd_files() {
     ends 0 "1 samples.* 0 bad samples" verify "$tmp/odder"
 }
 check "odd names, numbers and files" odd_files
+# Zero is a value, not "not given"; and what comes to nothing is no success and leaves nothing.
+check "a size of 0" ends 2 "--size 0: expected a whole number above 0" pack "$tmp/a" -o "$tmp/zero.pack" --size 0
+check "masks of size 0" ends 2 "--masks-size 0: expected" pack "$tmp/a" -o "$tmp/zero.pack" --masks-size 0
+check "a longer side of 0" ends 2 "--long-side 0: expected" prepare "$tmp/a" -o "$tmp/zero" --long-side 0
+empty_input() {
+    mkdir -p "$tmp/empty" "$tmp/useless" "$tmp/mine" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/useless/sa_2.jpg" && cp "$tmp/x/sa_000000/sa_2.json" "$tmp/useless" || return 1
+    ends 2 "empty: no pair" prepare "$tmp/empty" -o "$tmp/zero" && ends 2 "nothere: there is no such file" prepare "$tmp/nothere" -o "$tmp/zero" || return 1
+    sed -i 's/"segmentation"/"x"/' "$tmp/useless/sa_2.json" && ends 2 "useless: no pair" prepare "$tmp/useless" -o "$tmp/zero" && ends 2 "no pair" prepare "$tmp/empty" -o "$tmp/mine" || return 1
+    [ ! -e "$tmp/zero" ] && [ ! -e "$tmp/zero.pack" ] && [ -d "$tmp/mine" ] && ends 0 "written" prepare "$tmp/empty" "$tmp/x/sa_000001" -o "$tmp/zero"
+}
+check "inputs without a pair" empty_input
+# A file that may not grow stands for a disk that is full.
+full() {
+    (trap '' XFSZ; ulimit -f 20; plimsoll make "$tmp/full" --images 10 --size 160x120) >"$tmp/out" 2>&1 && return 1
+    grep -q 'full/sa_000000.tar: cannot write at byte [0-9]*: ' "$tmp/out" && [ -z "$(ls "$tmp/full")" ] || { cat "$tmp/out"; return 1; }
+}
+check "a full disk, with the file's name" full
+nothing_in_it() { ends 2 "empty: there is no sample with both a picture and masks" verify "$tmp/empty"; }
+check "a folder without samples, with its name" nothing_in_it
 check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
 check "an unknown one" ends 2 "data mak: expected make" mak
 check "an unknown option" ends 2 "did you mean --images" make "$tmp/n" --image 3

@@ -34,7 +34,7 @@ says() {
 }
 check '--help' says 'plimsoll train' "$binary" --help
 check '--version' says '^plimsoll [0-9]' "$binary" --version
-for command in plan train step bench; do
+for command in plan train step bench report eval predict init profile doctor convert; do
     check "$command --help" says "usage: plimsoll $command" "$binary" $command --help
     check "$command --version" says '^plimsoll [0-9]' "$binary" $command --version
 done
@@ -57,7 +57,14 @@ check 'an unknown key of a group, with the nearest' refused 2 'train.groups\[0\]
 check 'nothing left to train' refused 2 'every parameter is frozen' --set 'model.freeze=*'
 yaml() { printf 'model: {path: %s}\ntrain: {steps: 3\n' "$golden" >"$tmp/bad.yaml" && expect 2 'bad.yaml.*[0-9]' "$binary" train "$tmp/bad.yaml"; }
 check 'a run file that is no YAML' yaml
-check 'an unknown preset' refused 2 'llama-huge.*llama-tiny' --set model.path=null --set model.preset=llama-huge
+check 'an unknown preset' refused 2 '--set: model.preset: .*llama-huge.*llama-tiny' --set model.path=null --set model.preset=llama-huge
+check 'a value of an option is blamed on the option' refused 2 'train: --set: memory.micro_batch is 16, expected no more than' --set memory.micro_batch=16
+# A model or a profile that is not there, with its line.
+lines() {
+    printf 'device:\n  kind: cpu\n  profile: %s\nmodel:\n  path: %s\n' "$1" "$2" >"$tmp/lines.yaml" && expect 2 "lines.yaml:$3: .*nowhere" "$binary" plan "$tmp/lines.yaml"
+}
+check 'a model that is not there, with its line' lines default nowhere '5: model.path'
+check 'a profile that is not there, with its line' lines nowhere "$golden" '3: device.profile'
 
 one_object() {
     local status=$1
@@ -179,7 +186,7 @@ check 'step: a place that is not finite' asked sam_boxes 'input_boxes, sample 0:
 check 'step: a target that is not 0 or 1' asked sam_target 'gt_masks, sample 0: element 3 is 2, expected 0 or 1' set gt_masks 3 2
 check 'step: targets of a wrong rank' asked sam_target 'gt_masks.*\[B,M,H,H\].*rank 1' flatten gt_masks
 
-check 'step: an output folder that is not there' expect 1 'no-such' "$binary" step --model tests/golden/basic \
+check 'step: an output folder that is not there' expect 2 'out.safetensors: there is no folder .*no-such$' "$binary" step --model tests/golden/basic \
     --batch tests/golden/basic/batch.safetensors --out "$tmp/no-such/out.safetensors"
 
 # --- numbers that break ---------------------------------------------------------------------------

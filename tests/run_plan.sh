@@ -40,8 +40,18 @@ devices() {
     table "$tmp/masks.yaml" --devices 1,8,24 && [ "$(values fits | sort -u)" = true ] && [ "$(values effective_batch | sort -u)" = 8 ] && values micro_batch | tr '\n' ' '
 }
 check 'cards by memory' devices
-small() { table "$tmp/words.yaml" --devices 0.7508 && [ "$(values fits)" = false ] && values smallest_budget_bytes; }
+small() { table "$tmp/words.yaml" --devices 0.0016 && [ "$(values fits)" = false ] && values smallest_budget_bytes; }
 check 'a card that is too small' small
+# What is left of a card is what memory.budget: auto leaves, and a row says whose times it has.
+reserve() {
+    table "$tmp/masks.yaml" --devices 2,rtx-4090 && [ "$(values budget_bytes | head -n 1)" = 1073741824 ] || return 1
+    [ "$(values profile | tr -d '"' | sed 's/cpu-.*/cpu/' | tr '\n' ' ')" = "cpu rtx-4090 " ] || { values profile; return 1; }
+    "$binary" plan "$tmp/masks.yaml" --set device=cuda --set device.profile=rtx-4090 --memory auto --json >"$tmp/auto.json" &&
+        [ "$(json "$tmp/auto.json" budget_bytes)" = "$(values budget_bytes | tail -n 1)" ] || { json "$tmp/auto.json" budget_bytes; values budget_bytes; return 1; }
+    "$binary" plan "$tmp/masks.yaml" --devices 8 | grep 'Rows by cpu-.* a processor' || return 1
+    ! "$binary" plan "$tmp/masks.yaml" --devices rtx-4090 | grep 'a processor'
+}
+check 'the reserve of a card, and whose profile a row has' reserve
 named() { table "$tmp/masks.yaml" --devices rtx-4060,rtx-4090,h200 && [ "$(values fits | sort -u)" = true ] && values samples_per_second | tr '\n' ' '; }
 check 'cards by name' named
 rules() {
@@ -53,7 +63,7 @@ rules() {
 check 'rules of thumb beside the plan' rules
 noted() { "$binary" plan "$tmp/words.yaml" --devices 8 --set train.effective_batch=64 | grep 'outside of 8 to 32'; }
 check 'an effective batch outside of 8 to 32 is noted' noted
-for given in '--devices 0' '--devices 12x' '--compare --frontier' '--compare --memory 1GiB' '--images none'; do
+for given in '--devices 0' '--devices 1e-12' '--devices 12x' '--compare --frontier' '--compare --memory 1GiB' '--images none'; do
     # shellcheck disable=SC2086
     refused() { expect 2 '' "$binary" plan "$tmp/words.yaml" $given && cat "$tmp/err"; }
     check "refused: $given" refused

@@ -101,6 +101,8 @@ check "a number that is none" refused "expected X,Y or X,Y,LABEL" "$wide" --poin
 check "a box outside" refused "outside of the picture" "$wide" --box 10,10,300,50
 check "an empty box" refused "is empty" "$wide" --box 10,10,10,50
 check "half a box" refused "expected X0,Y0,X1,Y1" "$wide" --box 10,10,10
+check "everything at no point" refused "--everything 0: expected a whole number above 0" "$wide" --everything 0
+check "a side of 0" refused "--side 0: expected a whole number above 0" "$wide" --point 1,1 --side 0
 check "no prompt" refused "what to look for" "$wide"
 check "no picture" refused "which picture" --point 1,1
 check "two pictures" refused "one picture at a time" "$wide" "$wide" --point 1,1
@@ -108,6 +110,16 @@ check "a picture that is not there" refused "nowhere.png" nowhere.png --point 1,
 check "something else" refused "neither a JPEG nor a PNG" tests/run_predict.sh --point 1,1
 check "a damaged picture" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
 check "everything and a point" refused "makes its own points" "$wide" --everything 3 --point 1,1
+# Under its own name, another one, or as one of several candidates.
+over_the_picture() {
+    cp "$wide" "$tmp/own-1.png" && ln -sf own-1.png "$tmp/other.png" || return 1
+    ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/other.png" &&
+        ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --overlay "$tmp/own-1.png" &&
+        ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --json "$tmp/own-1.png" &&
+        ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/own.png" --multimask &&
+        cmp "$wide" "$tmp/own-1.png" && [ ! -e "$tmp/free.png" ]
+}
+check "an output over the picture" over_the_picture
 check "too small a square" refused "a side of 3 pixels (--side.*expected a multiple of the model's patches of 8" "$wide" --point 1,1 --side 3
 check "a square between patches" refused "a side of 100 pixels (--side.*expected a multiple of the model's patches of 8" "$wide" --point 1,1 --side 100
 check "a model of another kind" ends 2 "makes no masks" --model tests/golden/clip_vision "$wide" --point 1,1 -o "$tmp/no.png"

@@ -333,6 +333,7 @@ static void test_set_errors(void **state)
     refuses_set("train=5", "a map of keys");
     refuses_set("trian.steps=5", "did you mean train.steps?");
     refuses_set("train.steps=5.5", "the number 5.5");
+    refuses_set("train.loss_scale=0", "auto or a whole number from 1 to 1099511627776");
     refuses_set("train.steps=[1, 2]", "found a list");
     refuses_set("model.freeze=[*a]", "need quotes");
     refuses_set("model.freeze=[[a]]", "a list of strings");
@@ -352,6 +353,10 @@ static void test_set_errors(void **state)
     refuses_set("train.milestones=,", "a list of whole numbers");
     refuses_set("train.milestones={a: 1}", "found a map");
     refuses_set("steps=5", "did you mean train.steps?");
+    refuses_set("train.batch_size=4", "did you mean train.effective_batch?");
+    refuses_set("train.gradient_accumulation_steps=4", "did you mean memory.micro_batch?");
+    refuses_set("train.frobnicate=4", "unknown key train.frobnicate; `plimsoll train --help` lists them");
+    refuses_set("train.groups=[{match: a, lr: 1}]", "expected match, learning_rate, lr_scale, weight_decay or frozen");
 }
 
 static void test_errors(void **state)
@@ -362,6 +367,11 @@ static void test_errors(void **state)
     refuses("\n\ntrian: {steps: 1}\n", "run.yaml:3", "did you mean train?");
     refuses("learning_rate: 1\n", "run.yaml:1", "did you mean train.learning_rate?");
     refuses("train.steps: 1\n", "run.yaml:1", "train: {steps: ...}");
+    refuses("train: {lr: 1}\n", "run.yaml:1", "did you mean train.learning_rate?");
+    refuses("lr: 1\n", "run.yaml:1", "did you mean train.learning_rate?");
+    refuses("train: {zz: 1}\n", "run.yaml:1: unknown key train.zz", "--help");
+    refuses("training: {steps: 1}\n", "run.yaml:1", "did you mean train?");
+    refuses("hooks: {steps: 1}\n", "run.yaml:1: unknown key hooks", "--help");
     refuses("losses: {focal: 20}\n", "unknown key losses", "did you mean loss");
     refuses("loss: {alpha: 1.5}\n", "loss.alpha", "1.5");
     refuses("data: {area: [0.5, 0.1]}\n", "data.area", "two numbers");

@@ -273,6 +273,7 @@ static int to_checkpoint(const struct wish *w, struct error *e)
     struct sam_names n = {0};
     uint32_t tensors = 0;
     if (dir_exists(w->out)) return error_set(e, PL_USAGE, "%s is a folder; a model folder becomes a file, such as model.pth", w->out);
+    if (file_exists(w->out)) return error_set(e, PL_USAGE, "%s is there already: give another name, or remove it first", w->out);
     int rc = open_shards(&s, &n, w->in, e);
     if (!rc) {
         rc = sam_names_resolve(&n, e);

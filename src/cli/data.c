@@ -45,6 +45,8 @@ static int take_value(const struct data_option *o, const char *value, struct err
     if (o->kind == DATA_TEXT) *(const char **)o->to = value;
     else if (o->kind == DATA_COUNT && !parse_count(value, o->to))
         return error_set(e, PL_USAGE, "%s %s: expected a whole number", o->name, value);
+    else if (o->kind == DATA_POSITIVE && (!parse_count(value, o->to) || !*(uint64_t *)o->to))
+        return error_set(e, PL_USAGE, "%s %s: expected a whole number above 0", o->name, value);
     else if (o->kind == DATA_SIZE && !data_parse_size(value, o->to))
         return error_set(e, PL_USAGE, "%s %s: expected WIDTHxHEIGHT in pixels, such as 1024x768", o->name, value);
     else if (o->kind == DATA_REAL && !parse_real(value, o->to))

@@ -13,11 +13,11 @@
 extern const struct command data_make, data_prepare, data_inspect, data_verify, data_pack;
 
 /* An option of such a command. */
-enum data_kind { DATA_SWITCH, DATA_TEXT, DATA_COUNT, DATA_SIZE, DATA_REAL, DATA_LIST };
+enum data_kind { DATA_SWITCH, DATA_TEXT, DATA_COUNT, DATA_POSITIVE, DATA_SIZE, DATA_REAL, DATA_LIST };
 struct data_option {
     const char *name;
     enum data_kind kind;
-    void *to; /* bool, const char *, uint64_t, uint32_t[2] of width and height (WxH), double,
+    void *to; /* bool, const char *, uint64_t (POSITIVE: a 0 there means that it was not given), uint32_t[2] of width and height (WxH), double,
                  struct names: may be given again and again */
 };
 /* Parses argv by the table; what is no option goes to `paths` (heap copies), or is an error

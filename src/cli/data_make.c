@@ -98,7 +98,7 @@ static int write_tar(struct make *m, const char *path, uint64_t first, uint64_t 
 {
     struct text partial = {0};
     text_printf(&partial, "%s.part", path);
-    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .path = path};
     int rc = tar.fd < 0 ? file_error(partial.at, "be written", e) : write_blocks(m, &tar, NULL, first, n, e);
     if (!rc) rc = tar_write_end(&tar, e);
     if (!rc && fsync(tar.fd)) rc = file_error(partial.at, "be written", e);
@@ -119,9 +119,20 @@ static int write_shard(struct make *m, uint64_t shard, uint64_t first, uint64_t 
     return rc;
 }
 
+/* The names are SA-1B's own: what is there may be real, and what is left of a larger set would be read as part of this one. */
+static int check_free(const char *dir, struct error *e)
+{
+    struct names l = {0};
+    int rc = file_exists(dir) ? dir_list(dir, &l, e) : PL_OK;
+    for (uint32_t i = 0; i < l.n && !rc; i++)
+        if (pattern_match("sa_*", l.at[i])) rc = error_set(e, PL_USAGE, "%s/%s is there already: give another folder, or remove what is in it first", dir, l.at[i]);
+    names_free(&l);
+    return rc;
+}
+
 static int make_all(struct make *m, struct error *e)
 {
-    if (dir_make(m->dir, e)) return e->code;
+    if (check_free(m->dir, e) || dir_make(m->dir, e)) return e->code;
     double from = clock_seconds();
     uint64_t at = 0;
     for (uint64_t k = 0; k < m->shards; k++) {
@@ -177,7 +188,7 @@ static int run(int argc, char **argv, struct error *e)
 const struct command data_make = {
     "make", "data make DIR [--images N] [--shards K] [--size WxH] [--seed S] [--masks M] [--order random|sorted] [--extracted]",
     "Writes a synthetic set in SA-1B's format: textured pictures of shapes over one another, with\n"
-    "the exact mask of what is visible of each.\n"
+    "the exact mask of what is visible of each. DIR must hold no sa_* yet.\n"
     "\n"
     "  --images N      pictures in all (100)\n"
     "  --shards K      tar files, sa_000000.tar and on, with equal parts of them (1)\n"

@@ -275,7 +275,7 @@ static int run(int argc, char **argv, struct error *e)
     bool help;
     const struct data_option table[] = {{"--format", DATA_TEXT, &o.format}, {"--images", DATA_TEXT, &o.images}, {"--masks", DATA_TEXT, &o.masks},
                                         {"--labels", DATA_TEXT, &labels}, {"-o", DATA_TEXT, &output}, {"--out", DATA_TEXT, &output},
-                                        {"--size", DATA_COUNT, &size}, {"--masks-size", DATA_COUNT, &cells}, {"--layout", DATA_TEXT, &layout}, {"--model", DATA_TEXT, &model},
+                                        {"--size", DATA_POSITIVE, &size}, {"--masks-size", DATA_POSITIVE, &cells}, {"--layout", DATA_TEXT, &layout}, {"--model", DATA_TEXT, &model},
                                         {"--embeddings", DATA_TEXT, &encoder}, {"--embeddings-dtype", DATA_TEXT, &dtype}, {"--set", DATA_LIST, &set}};
     int rc = data_options(&data_pack, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help && !paths.n) rc = error_set(e, PL_USAGE, "which data? Give shards, folders or globs; --help shows how");

@@ -33,6 +33,7 @@ struct prepare {
     uint64_t long_side; /* 0: keep the bytes */
     uint64_t quality;
     uint64_t read, written, dropped, bytes_in, bytes_out;
+    uint64_t left_alone; /* shards that were there already */
 };
 
 struct pair {
@@ -208,18 +209,20 @@ static int write_block(struct prepare *p, const struct shard *s, uint32_t first,
     return rc;
 }
 
+/* Where no pair can be used there is no output. */
 static int write_tar(struct prepare *p, const struct shard *s, const char *path, struct error *e)
 {
     struct text partial = {0};
+    const uint64_t before = p->written;
     text_printf(&partial, "%s.part", path);
-    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    struct tar_writer tar = {.fd = open(partial.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .path = path};
     int rc = tar.fd < 0 ? file_error(partial.at, "be written", e) : PL_OK;
     for (uint32_t i = 0; i < s->n && !rc; i += BLOCK) rc = write_block(p, s, i, (uint32_t)min_u64(s->n - i, BLOCK), &tar, e);
     if (!rc) rc = tar_write_end(&tar, e);
     if (!rc && fsync(tar.fd)) rc = file_error(partial.at, "be written", e);
     if (tar.fd >= 0 && close(tar.fd) && !rc) rc = file_error(partial.at, "be written", e);
-    if (!rc) rc = file_rename(partial.at, path, e);
-    if (rc && tar.fd >= 0) unlink(partial.at);
+    if (!rc && p->written > before) rc = file_rename(partial.at, path, e);
+    if (tar.fd >= 0) unlink(partial.at);
     text_free(&partial);
     return rc;
 }
@@ -239,8 +242,9 @@ static int pack_shard(struct prepare *p, const char *from, const char *path, str
     char line[512];
     if (shard_open(&s, from, e)) return e->code;
     if (shard_report_print(&s.report, line, sizeof line)) printf("  %s\n", line);
+    const uint64_t before = p->written;
     int rc = s.n ? write_tar(p, &s, path, e) : PL_OK;
-    if (!s.n) printf("  no pair of a picture and its annotations: nothing is written\n");
+    if (!rc && p->written == before) printf("  no pair of a picture and its annotations that can be used: nothing is written\n");
     else if (!rc) rc = index_output(path, e);
     shard_close(&s);
     return rc;
@@ -288,6 +292,7 @@ static int prepare_shard(struct prepare *p, const char *from, struct error *e)
     output_path(p, from, &path);
     if (file_exists(path.at)) {
         printf("%s: there already, left alone\n", path.at);
+        p->left_alone++;
         text_free(&path);
         return PL_OK;
     }
@@ -339,7 +344,8 @@ static int check_names(const struct prepare *p, const struct names *inputs, stru
 static int prepare_all(struct prepare *p, const struct names *paths, struct error *e)
 {
     struct names inputs = {0};
-    int rc = dir_make(p->out, e);
+    const bool made = !file_exists(p->out);
+    int rc = PL_OK;
     for (uint32_t i = 0; i < paths->n && !rc; i++) {
         struct names found = {0};
         rc = file_glob(paths->at[i], &found, e);
@@ -348,12 +354,16 @@ static int prepare_all(struct prepare *p, const struct names *paths, struct erro
         names_free(&found);
     }
     if (!rc) rc = check_names(p, &inputs, e);
+    if (!rc) rc = dir_make(p->out, e);
     double from = clock_seconds();
     for (uint32_t i = 0; i < inputs.n && !rc; i++) rc = prepare_shard(p, inputs.at[i], e);
     char in[32], out[32];
     if (!rc)
         printf("%llu pairs read, %llu written, %llu left out; %s to %s, %.1f s\n", (unsigned long long)p->read, (unsigned long long)p->written,
                (unsigned long long)p->dropped, size_print(p->bytes_in, in), size_print(p->bytes_out, out), clock_seconds() - from);
+    if (!rc && !p->written && !p->left_alone)
+        rc = error_set(e, PL_USAGE, "%s%s: no pair of a picture and its annotations that can be used: nothing is written", paths->at[0], paths->n > 1 ? " and the others" : "");
+    if (rc && made) rmdir(p->out); /* fails, as it should, when something is in it */
     names_free(&inputs);
     return rc;
 }
@@ -364,7 +374,7 @@ static int run(int argc, char **argv, struct error *e)
     struct names paths = {0};
     bool help;
     const struct data_option table[] = {
-        {"-o", DATA_TEXT, &p.out}, {"--out", DATA_TEXT, &p.out}, {"--long-side", DATA_COUNT, &p.long_side}, {"--quality", DATA_COUNT, &p.quality},
+        {"-o", DATA_TEXT, &p.out}, {"--out", DATA_TEXT, &p.out}, {"--long-side", DATA_POSITIVE, &p.long_side}, {"--quality", DATA_COUNT, &p.quality},
     };
     int rc = data_options(&data_prepare, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help) {

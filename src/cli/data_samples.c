@@ -79,9 +79,10 @@ int samples_open(struct samples *s, const struct samples_options *o, const struc
     *s = (struct samples){.format = o->format};
     int rc = find_files(s, paths, e);
     struct dataset_options d = {.format = s->format, .paths = s->files.at, .n_paths = s->files.n, .images = o->images, .masks = o->masks, .crowds = true, .labels = o->labels};
+    const char *found = rc ? NULL : s->format;
     if (!rc) rc = dataset_open(&s->set, &d, e);
     if (!rc) s->n = dataset_count(s->set);
-    else samples_close(s);
+    else samples_close(s), s->format = found;
     return rc;
 }
 

@@ -24,6 +24,7 @@ struct samples {
 /* Without a format: a .json is coco (or the index of a memory map), a .pack packed, a .csv csv, a folder with images/ and masks/ pairs, all
  * else sa1b, where a folder of tars stands for them. */
 const char *samples_format(const char *path);
+/* Where it fails, s->format is that of files that are there and cannot be opened, else NULL. */
 int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e);
 void samples_close(struct samples *s);
 

@@ -12,8 +12,6 @@
 #include "run/calibration.h"
 #include "train/run.h"
 
-/* Kept for a CUDA context and its code on a card: what a budget leaves out. */
-static const double CONTEXT = 0.75; /* GiB */
 static const uint64_t GIB = (uint64_t)1 << 30;
 
 enum { IMAGE_TOKENS = 576 }; /* of a picture or a frame in a language model's sequence: a 24 x 24 grid */
@@ -41,6 +39,9 @@ struct row {
     char label[64];
     bool fits;
     uint64_t budget;             /* 0: none */
+    uint64_t card;               /* memory of the card that it is for; 0: of none */
+    char profile[64];            /* whose rates the times are by */
+    bool processor;              /* ... which is no card */
     uint64_t arena, host;        /* of the smallest plan where nothing fits */
     double seconds;
     int effective;
@@ -69,6 +70,8 @@ static int plan_row(const struct options *o, const char *const *sets, size_t n, 
             row->effective = r.effective_batch;
             row->settings = r.plan.settings;
             row->measured = r.device.profile.measured != NULL;
+            row->processor = r.device.kind != DEVICE_CUDA;
+            snprintf(row->profile, sizeof row->profile, "%s", r.device.profile.name);
             rc = PL_OK;
         }
         run_close(&r);
@@ -97,6 +100,7 @@ static void put_row(struct json_writer *w, const struct row *r)
     json_put_bool(w, "fits", r->fits);
     if (r->budget) json_put_uint(w, "budget_bytes", r->budget);
     json_put_uint(w, r->fits ? "arena_bytes" : "smallest_budget_bytes", r->arena);
+    json_put_string(w, "profile", r->profile);
     if (r->fits) {
         json_put_uint(w, "host_bytes", r->host);
         json_put_number(w, "predicted_step_seconds", r->seconds);
@@ -273,7 +277,7 @@ int table_frontier(const struct options *o, struct error *e)
 
 /* --- cards -------------------------------------------------------------------------------------- */
 
-/* A card by its memory, on the configuration's device; or by name, by what its maker publishes. */
+/* A card by its memory, planned for the configuration's device; or by name, by what was measured of it or its maker publishes. */
 static int card_row(const struct options *o, const char *card, struct row *row, struct error *e)
 {
     char *end, profile[96];
@@ -289,19 +293,19 @@ static int card_row(const struct options *o, const char *card, struct row *row, 
         gib = (double)p.memory_bytes / (double)GIB;
         snprintf(profile, sizeof profile, "device.profile=%s", card);
         snprintf(row->label, sizeof row->label, "%.40s", card);
-    } else if (!(gib > 0 && gib < 1e5)) {
+    } else if (!(gib * (double)GIB >= 2 && gib < 1e5)) { /* half of it is the budget, and 0 would be none */
         return error_set(e, PL_USAGE, "--devices: %s GiB is no size of a card", card);
     } else {
         snprintf(row->label, sizeof row->label, "%g GiB", gib);
     }
-    if (gib <= CONTEXT) return error_set(e, PL_USAGE, "--devices: %s: a context alone takes %g GiB", card, CONTEXT);
-    return plan_row(o, sets, named ? 2 : 0, (uint64_t)((gib - CONTEXT) * (double)GIB), row, e);
+    row->card = (uint64_t)(gib * (double)GIB);
+    return plan_row(o, sets, named ? 2 : 0, run_card_budget(row->card), row, e);
 }
 
 /* Rules of thumb, beside. */
 static void put_rules(const struct options *o, const struct row *r, struct text *out)
 {
-    double gigabytes = (double)r->budget / (double)GIB + CONTEXT;
+    double gigabytes = (double)r->card / (double)GIB;
     int images = o->images ? atoi(o->images) : 1;
     struct rule_batch said = rule_multi_image(gigabytes, images, r->effective), right = rule_multi_image_right(gigabytes, images, r->effective);
     text_printf(out, "%-14s   multi-image rule: %d x %d = %d; with the weights and rounded up: %d x %d = %d; PRS-Med: %s; video: %s\n", "", said.batch, said.accumulation,
@@ -311,21 +315,25 @@ static void put_rules(const struct options *o, const struct row *r, struct text 
 static void show_devices(const struct options *o, const struct rows *rows)
 {
     struct text out = {0};
+    const struct row *processor = NULL;
     char size[32];
-    text_printf(&out, "%-14s %12s %18s %12s  %s\n", "card", "arena", "batch", "samples/s", "techniques");
+    text_printf(&out, "%-14s %12s %18s %12s %-14s  %s\n", "card", "arena", "batch", "samples/s", "by profile", "techniques");
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
         if (!r->fits) {
             text_printf(&out, "%-14s does not fit: the smallest plan needs %s\n", r->label, size_print(r->arena, size));
         } else {
-            text_printf(&out, "%-14s %12s %4d x %-3d = %-6d %12.4g  ", r->label, size_print(r->arena, size), r->settings.micro_batch, r->settings.accumulation,
-                        r->effective, r->effective / r->seconds);
+            text_printf(&out, "%-14s %12s %4d x %-3d = %-6d %12.4g %-14s  ", r->label, size_print(r->arena, size), r->settings.micro_batch, r->settings.accumulation,
+                        r->effective, r->effective / r->seconds, r->profile);
             put_techniques(&r->settings, &out);
             text_printf(&out, "\n");
         }
         if (o->rules) put_rules(o, r, &out);
+        if (r->processor) processor = r;
     }
-    text_printf(&out, "%g GiB of each card are left to the context and code.\n", CONTEXT);
+    text_printf(&out, "%s of each card, or half of one that has less than twice that, are left to the context and code.\n", size_print(CARD_RESERVE, size));
+    if (processor)
+        text_printf(&out, "Rows by %s are of this run's device, a processor: its kernels and its times, not a card's. Name cards, or set device: cuda.\n", processor->profile);
     note_times(rows, &out);
     if (o->rules) rules_errata(&out);
     fputs(out.at, stdout);

@@ -72,6 +72,13 @@ static void numbered(const char *path, int64_t k, char *out, size_t room)
     snprintf(out, room, "%.*s-%lld%s", (int)stem, path, (long long)k + 1, path + stem);
 }
 
+/* The picture that was asked about is never written over. */
+static int spare_picture(const struct predict *p, const char *path, struct error *e)
+{
+    if (!path || !file_same(path, p->image)) return PL_OK;
+    return error_set(e, PL_USAGE, "%s is the picture itself: what is made of it goes into another file", path);
+}
+
 static int write_mask(const struct predict *p, struct ask *a, int64_t k, const struct ask_prompt *q, struct json_writer *json, struct error *e)
 {
     const uint32_t w = a->w, h = a->h;
@@ -84,7 +91,9 @@ static int write_mask(const struct predict *p, struct ask *a, int64_t k, const s
     if (p->multimask && p->overlay) numbered(p->overlay, k, overlay, sizeof overlay);
     ask_mask(a, 0, k, 0, mask);
     predict_trace(&t, mask, w, h);
-    int rc = png_write(path, PNG_BITS, w, h, mask, 0, e);
+    int rc = spare_picture(p, path, e);
+    if (!rc && p->overlay) rc = spare_picture(p, overlay, e);
+    if (!rc) rc = png_write(path, PNG_BITS, w, h, mask, 0, e);
     if (!rc && p->overlay) rc = predict_overlay(p, overlay, &(struct predict_drawn){mask, q, a->shape.points, a->shape.box}, e);
     predict_put_mask(json, &t, w, h, a->scores[k]);
     if (!rc) printf("%s: predicted IoU %.4f, %u of %u x %u pixels\n", path, (double)a->scores[k], t.area, w, h);
@@ -148,7 +157,8 @@ static int check_options(struct predict *p, struct error *e)
     if (!p->batch || p->batch > 1024) return error_set(e, PL_USAGE, "--batch %llu: expected 1 to 1024 prompts at once", (unsigned long long)p->batch);
     if (p->side > 1 << 14) return error_set(e, PL_USAGE, "--side %llu: expected at most %d pixels", (unsigned long long)p->side, 1 << 14);
     p->image = p->paths.at[0];
-    return PL_OK;
+    if (spare_picture(p, p->output, e) || spare_picture(p, p->overlay, e)) return e->code;
+    return spare_picture(p, p->json, e);
 }
 
 static bool is_preset(const char *name)
@@ -193,8 +203,8 @@ static int predict(int argc, char **argv, struct error *e)
         {"--box", DATA_TEXT, &p.box},           {"--multimask", DATA_SWITCH, &p.multimask},
         {"--single", DATA_SWITCH, &p.single},   {"-o", DATA_TEXT, &p.output},
         {"--out", DATA_TEXT, &p.output},        {"--overlay", DATA_TEXT, &p.overlay},
-        {"--json", DATA_TEXT, &p.json},         {"--everything", DATA_COUNT, &p.everything},
-        {"--batch", DATA_COUNT, &p.batch},      {"--side", DATA_COUNT, &p.side},
+        {"--json", DATA_TEXT, &p.json},         {"--everything", DATA_POSITIVE, &p.everything},
+        {"--batch", DATA_COUNT, &p.batch},      {"--side", DATA_POSITIVE, &p.side},
         {"--min-iou", DATA_REAL, &p.min_iou},   {"--min-stability", DATA_REAL, &p.min_stability},
         {"--nms", DATA_REAL, &p.nms},           {"--set", DATA_LIST, &p.set},
         {"--memory", DATA_TEXT, &p.memory},

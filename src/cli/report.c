@@ -10,7 +10,7 @@
 static int run(int argc, char **argv, struct error *e)
 {
     if (argc == 1 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"))) {
-        printf("plimsoll %s\n\n%s\n", command_report.usage, command_report.summary);
+        printf("usage: plimsoll %s\n\n%s\n", command_report.usage, command_report.summary);
         return PL_OK;
     }
     if (argc != 1 || argv[0][0] == '-') return error_set(e, PL_USAGE, "takes the folder of a run: plimsoll %s", command_report.usage);

@@ -13,6 +13,7 @@
  */
 #include "cli/cli.h"
 #include "cli/step.h"
+#include "io/file.h"
 
 static int run_once(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
@@ -40,11 +41,20 @@ static int open_batch(struct step *s, const struct options *o, struct error *e)
     return rc;
 }
 
+/* Before the step is planned and taken, not behind it. */
+static int check_output(const char *path, struct error *e)
+{
+    char dir[4096];
+    if (path_dir(path, dir, sizeof dir, e)) return e->code;
+    return dir_exists(dir) ? PL_OK : error_set(e, PL_USAGE, "--out %s: there is no folder %s", path, dir);
+}
+
 static int step_files(const struct options *o, struct error *e)
 {
     struct config c;
     struct step s = {.in = {.fd = -1}};
-    int rc = options_config(o, &c, e);
+    int rc = check_output(o->output, e);
+    if (!rc) rc = options_config(o, &c, e);
     if (rc) return rc;
     /* Another framework's numbers are f32 unless bf16 is what is to be looked at. */
     if (c.memory_precision == PRECISION_AUTO) c.memory_precision = PRECISION_F32;

@@ -17,7 +17,9 @@ static void print_summary(const struct train_summary *s, bool json)
 {
     struct text out = {0};
     char arena[32], scale[96] = "";
-    if (!json) {
+    if (!json && s->steps == s->first_step) {
+        text_printf(&out, "nothing is left to do: %lld steps were done already\nthe model is in %s\n", (long long)s->steps, s->model);
+    } else if (!json) {
         if (s->loss_scale > 0) snprintf(scale, sizeof scale, "loss scale %g, %llu steps skipped\n", s->loss_scale, (unsigned long long)s->skipped_steps);
         text_printf(&out, "%lld steps, loss %.6g, %.1f s, %.*f %s/s, %s\n%sthe model is in %s\n", (long long)s->steps, s->loss,
                     s->seconds, s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), scale, s->model);

@@ -261,6 +261,7 @@ static int find_folder(struct coco_file *f, const char *given, struct error *e)
         text_free(&at[i]);
     }
     if (f->folder && dir_exists(f->folder)) return PL_OK;
+    if (given) return error_set(e, PL_USAGE, "data.images is %s, and there is no such folder: set it to the folder of the pictures", given);
     return error_set(e, PL_USAGE, "the picture %s is not beside it, in images/ or in ../%.*s/: set data.images to the folder of the pictures",
                      picture, n, set);
 }

@@ -213,6 +213,22 @@ static void raise_file_limit(void)
     }
 }
 
+/* Nothing is there, or the split left nothing: where, and which keys said so. */
+static int refuse_empty(const struct dataset *d, const struct dataset_options *o, struct error *e)
+{
+    const struct dataset_split *s = &o->split;
+    const char *part = s->part ? s->part : "*", *first = o->n_paths ? o->paths[0] : "(no path)", *more = o->n_paths > 1 ? " and others" : "";
+    if (!d->total) return error_set(e, PL_USAGE, "%s%s: there is no sample with both a picture and masks", first, more);
+    struct text keys = {0};
+    if (s->list) text_printf(&keys, ", data.%s_list is %s", part, s->list);
+    if (s->glob) text_printf(&keys, ", data.%s_match is %s", part, s->glob);
+    if (s->column) text_printf(&keys, ", data.%s_split is %s", part, s->column);
+    if (s->fraction > 0) text_printf(&keys, ", data.holdout is %g", s->fraction);
+    int rc = error_set(e, PL_USAGE, "%s%s: the split leaves none of %llu samples: %s", first, more, (unsigned long long)d->total, keys.at + 2);
+    text_free(&keys);
+    return rc;
+}
+
 int dataset_open(struct dataset **out, const struct dataset_options *o, struct error *e)
 {
     struct dataset *d = mem_alloc(sizeof *d);
@@ -231,10 +247,7 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
         rc = error_set(e, PL_USAGE, "data.categories asks for %s, and this format has no categories (%s): leave the key out", o->categories[0],
                        d->format->no_categories);
     if (!rc) rc = apply_split(d, &o->split, e);
-    if (!rc && !d->n)
-        rc = error_set(e, PL_USAGE, d->total ? "the split leaves none of %llu samples"
-                                             : "there is no sample with both a picture and masks (%llu)",
-                       (unsigned long long)d->total);
+    if (!rc && !d->n) rc = refuse_empty(d, o, e);
     if (rc) dataset_close(d);
     else *out = d;
     return rc;

@@ -27,6 +27,7 @@ struct dataset_split {
     const char *glob;   /* a pattern for names or keys, with * and ? */
     const char *column; /* csv: the value of the split column */
     double fraction;    /* in (0, 1): this share of the samples, chosen by the seed; 0: all */
+    const char *part;   /* train or validation, for messages about its keys; NULL: neither */
     bool rest;          /* with fraction: the samples that the same fraction and seed leave */
     uint64_t seed;
 };

@@ -7,6 +7,7 @@
 #include "data/tar.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -260,7 +261,9 @@ int tar_next(struct tar *t, struct tar_member *m, bool *more, struct error *e)
 
 int tar_write_data(struct tar_writer *w, const void *bytes, size_t n, struct error *e)
 {
-    if (fd_write(w->fd, bytes, n)) return error_set(e, PL_FAIL, "cannot write at byte %llu: %s", (unsigned long long)w->at, strerror(errno));
+    char doing[64];
+    snprintf(doing, sizeof doing, "write at byte %llu", (unsigned long long)w->at);
+    if (fd_write(w->fd, bytes, n)) return file_error(w->path ? w->path : "the tar", doing, e);
     w->at += n;
     return PL_OK;
 }

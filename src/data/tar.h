@@ -61,6 +61,7 @@ int tar_next(struct tar *t, struct tar_member *m, bool *more, struct error *e);
 struct tar_writer {
     int fd;
     uint64_t at; /* bytes written so far */
+    const char *path; /* for messages; NULL: "the tar" */
 };
 /* The header alone; then exactly `size` bytes follow by tar_write_data, and tar_write_pad. */
 int tar_write_header(struct tar_writer *w, const char *name, uint64_t size, struct error *e);

@@ -144,6 +144,12 @@ bool dir_exists(const char *path)
     return !stat(path, &s) && S_ISDIR(s.st_mode);
 }
 
+bool file_same(const char *a, const char *b)
+{
+    struct stat s, t;
+    return !stat(a, &s) && !stat(b, &t) && s.st_dev == t.st_dev && s.st_ino == t.st_ino;
+}
+
 int file_size(const char *path, uint64_t *bytes, struct error *e)
 {
     struct stat s;

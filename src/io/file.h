@@ -30,6 +30,7 @@ int file_copy(const char *from, const char *to, struct error *e);
 int file_rename(const char *from, const char *to, struct error *e);
 bool file_exists(const char *path);
 bool dir_exists(const char *path);
+bool file_same(const char *a, const char *b); /* both are there, and are one file, by whatever names */
 int file_size(const char *path, uint64_t *bytes, struct error *e);
 
 /* The folder and its missing parents. Existing ones are fine. */

@@ -253,13 +253,37 @@ int config_refuse(const struct config *c, const struct config_row *r, const stru
     return config_at_node(c, v, source, e);
 }
 
-/* The known name nearest to a path that is none: a section for a map, else a key.
+bool config_near(const char *word, int distance)
+{
+    return distance <= max_i64(1, (int64_t)strlen(word) / 3);
+}
+
+/* What other trainers call our keys: names too far from ours for a typing error. */
+static const struct {
+    const char *theirs;
+    enum config_key ours;
+} translations[] = {
+    {"lr", KEY_train_learning_rate}, {"batch_size", KEY_train_effective_batch}, {"train_batch_size", KEY_train_effective_batch},
+    {"max_steps", KEY_train_steps}, {"num_steps", KEY_train_steps}, {"max_iters", KEY_train_steps},
+    {"max_epochs", KEY_train_epochs}, {"num_epochs", KEY_train_epochs}, {"num_train_epochs", KEY_train_epochs},
+    {"micro_batch_size", KEY_memory_micro_batch}, {"per_device_train_batch_size", KEY_memory_micro_batch},
+    {"accumulation", KEY_memory_micro_batch}, {"gradient_accumulation_steps", KEY_memory_micro_batch},
+    {"gradient_checkpointing", KEY_memory_recompute}, {"dtype", KEY_memory_precision}, {"bf16", KEY_memory_precision},
+    {"fp16", KEY_memory_precision}, {"max_grad_norm", KEY_train_clip_norm}, {"grad_clip", KEY_train_clip_norm},
+    {"scheduler", KEY_train_schedule}, {"lr_scheduler", KEY_train_schedule}, {"lr_scheduler_type", KEY_train_schedule},
+    {"warmup", KEY_train_warmup_steps}, {"wd", KEY_train_weight_decay}, {"output_dir", KEY_train_out},
+    {"save_steps", KEY_train_save_every}, {"eval_steps", KEY_train_eval_every}, {"save_total_limit", KEY_train_keep},
+    {"num_workers", KEY_data_threads}, {"seq_len", KEY_data_sequence}, {"max_length", KEY_data_sequence},
+};
+
+/* The known name nearest to a path that is none: a section for a map, else a key; NULL: none is near.
  * The last part counts alone too, so that a key in the wrong section finds home. */
 static const char *nearest(const char *path, bool section)
 {
-    const char *dot = strrchr(path, '.'), *tail = dot ? dot + 1 : path;
+    const char *dot = strrchr(path, '.'), *tail = dot ? dot + 1 : path, *found = NULL;
     int best = INT32_MAX;
-    const char *found = "";
+    for (size_t i = 0; i < COUNT(translations) && !section; i++)
+        if (!strcmp(tail, translations[i].theirs)) return config_rows[translations[i].ours].path;
     for (int key = 0; key < CONFIG_KEYS; key++) {
         const struct config_row *r = &config_rows[key];
         int whole = edit_distance(path, section ? r->section : r->path);
@@ -267,14 +291,17 @@ static const char *nearest(const char *path, bool section)
         int distance = whole < part ? whole : part;
         if (distance < best) best = distance, found = section ? r->section : r->path;
     }
-    return found;
+    /* Sections are few: training is train, dataset is data. */
+    return config_near(tail, best) || (section && 2 * best <= (int)strlen(tail)) ? found : NULL;
 }
 
 static int unknown(const struct config *c, const char *path, const struct value *v,
                    enum config_source source, struct error *e)
 {
     bool section = v->kind == VALUE_MAP && !strchr(path, '.');
-    error_set(e, PL_USAGE, "unknown key %s; did you mean %s?", path, nearest(path, section));
+    const char *meant = nearest(path, section);
+    if (meant) error_set(e, PL_USAGE, "unknown key %s; did you mean %s?", path, meant);
+    else error_set(e, PL_USAGE, "unknown key %s; `plimsoll train --help` lists them", path);
     return config_at_node(c, v, source, e);
 }
 
@@ -431,6 +458,7 @@ int config_set(struct config *c, const char *assignment, struct error *e)
     const char *equals = strchr(assignment, '=');
     struct bump b = {0};
     int rc;
+    c->command_line = true;
     if (!equals) rc = error_set(e, PL_USAGE, "no `=` in it, expected key=value");
     else if (equals == assignment) rc = error_set(e, PL_USAGE, "no key before `=`, expected key=value");
     else rc = config_assign(c, bump_format(&b, "%.*s", (int)(equals - assignment), assignment), equals + 1, e);
@@ -478,10 +506,11 @@ static bool has_value(const struct config *c, enum config_key key)
     }
 }
 
-/* "run.yaml:7: " when the file gave the key, else the file alone or nothing. */
+/* "run.yaml:7: " when the file gave the key, "--set: " when an option did; of one that nobody gave the file alone or nothing. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e)
 {
     if (c->origin[key].source == SOURCE_FILE) return error_prepend(e, "%s:%d", c->file, c->origin[key].line);
+    if (c->origin[key].source == SOURCE_OPTION) return c->command_line ? error_prepend(e, "--set") : e->code;
     return c->file ? error_prepend(e, "%s", c->file) : e->code;
 }
 

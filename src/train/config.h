@@ -136,6 +136,7 @@ struct config {
         int line; /* in `file`, from 1 */
     } origin[CONFIG_KEYS];
     const char *file;    /* the YAML file's name, NULL before config_read */
+    bool command_line;   /* options came by config_set; messages speak of --set */
     struct bump strings; /* owns every string and list above */
 };
 
@@ -166,7 +167,7 @@ enum {
     CONFIG_NEEDS_TRAIN = 4, /* exactly one of train.steps, train.epochs; train.out */
 };
 int config_check(const struct config *c, unsigned needs, struct error *e);
-/* Puts where a key stood, "run.yaml:7: ", before a message about it. */
+/* Puts where a key stood, "run.yaml:7: " or "--set: ", before a message about it. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e);
 
 /* The resolved configuration as YAML: every key that has a value. Reading it into
@@ -178,6 +179,8 @@ void config_write(const struct config *c, struct text *out);
 bool config_same(const struct config *a, const struct config *b, enum config_key key);
 const char *config_key_name(enum config_key key);
 bool config_given(const struct config *c, enum config_key key); /* not a default */
+/* A key's value on one line, for a message; "not given" of one without a value. */
+void config_show(const struct config *c, enum config_key key, struct text *out);
 /* Whether anything is said of data to evaluate on. */
 bool config_validates(const struct config *c);
 

@@ -51,7 +51,7 @@ static const struct config_maps *maps_of(enum config_row_type type)
 
 static bool *given(const struct config_maps *m, char *item) { return (bool *)(item + m->given); }
 
-/* The member of that name, or -1; *nearest is the one that looks most like it. */
+/* The member of that name, or -1; *nearest is the one that looks most like it, NULL if none does. */
 static int find_member(const struct config_maps *m, const char *name, const char **nearest)
 {
     int best = INT32_MAX;
@@ -61,17 +61,28 @@ static int find_member(const struct config_maps *m, const char *name, const char
         if (!distance) return i;
         if (distance < best) best = distance, *nearest = leaf;
     }
+    if (!config_near(name, best)) *nearest = NULL;
     return -1;
+}
+
+static void list_members(const struct config_maps *m, struct text *out)
+{
+    for (int i = 0; i < m->members; i++)
+        text_printf(out, "%s%s", i == 0 ? "" : i + 1 < m->members ? ", " : " or ", config_leaf(&m->rows[i]));
 }
 
 /* One key of an item; `path` is the item's, "train.groups[2]". */
 static int take_member(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
                        enum config_source source, struct error *e)
 {
-    const char *nearest = "";
+    const char *nearest = NULL;
     int i = find_member(m, v->key, &nearest);
     if (i < 0) {
-        error_set(e, PL_USAGE, "unknown key %s.%.200s; did you mean %s?", path, v->key, nearest);
+        struct text all = {0};
+        list_members(m, &all);
+        if (nearest) error_set(e, PL_USAGE, "unknown key %s.%.200s; did you mean %s?", path, v->key, nearest);
+        else error_set(e, PL_USAGE, "unknown key %s.%.200s, expected %s", path, v->key, all.at);
+        text_free(&all);
         return config_at_node(c, v, source, e);
     }
     if (v->kind == VALUE_NULL) return PL_OK;

@@ -74,9 +74,10 @@ bool config_in_range(const struct config_row *r, double x)
 static void expect_interval(const struct config_row *r, struct text *out)
 {
     struct interval v = interval_of(r);
-    if (isinf(v.high)) text_printf(out, ", %.10g or more", v.low);
-    else if (v.open) text_printf(out, ", at least %.10g and below %.10g", v.low, v.high);
-    else text_printf(out, " from %.10g to %.10g", v.low, v.high);
+    /* The bounds of whole numbers have up to 13 digits, and those of others few enough that no more appear. */
+    if (isinf(v.high)) text_printf(out, ", %.15g or more", v.low);
+    else if (v.open) text_printf(out, ", at least %.15g and below %.15g", v.low, v.high);
+    else text_printf(out, " from %.15g to %.15g", v.low, v.high);
 }
 
 /* "a", "a or b", "a, b or c". */
@@ -231,6 +232,19 @@ bool config_same(const struct config *a, const struct config *b, enum config_key
     bool same = value_equal(key_value(a, key, &values), key_value(b, key, &values));
     bump_free(&values);
     return same;
+}
+
+void config_show(const struct config *c, enum config_key key, struct text *out)
+{
+    struct bump b = {0};
+    const struct value *v = key_value(c, key, &b);
+    size_t from = out->n;
+    if (v->kind == VALUE_NULL) text_printf(out, "not given\n");
+    else yaml_write(v, out);
+    out->at[--out->n] = 0; /* the last newline; those of a list of maps become blanks */
+    for (char *s = out->at + from; *s; s++)
+        if (*s == '\n') *s = ' ';
+    bump_free(&b);
 }
 
 /* Two lines a row: name, default, doc; what is allowed. tools/docs.sh reads them. */

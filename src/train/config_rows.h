@@ -34,6 +34,9 @@ bool config_in_range(const struct config_row *r, double x);
 /* What the row expects, in words: "a number, at least 0 and below 1". */
 void config_expect(const struct config_row *r, struct text *out);
 
+/* Whether a known name at that distance from a word is what a typing error left of it. */
+bool config_near(const char *word, int distance);
+
 /* A list of whatever kind: without a value it is empty, not missing. */
 bool config_is_list(const struct config_row *r);
 

@@ -110,7 +110,7 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
         .categories = c->data_categories.at, .n_categories = c->data_categories.n, .crowds = c->data_crowds,
         .labels = (enum label_kind)c->data_labels, .ignore = (int)c->data_ignore,
         .image_column = c->data_image_column, .mask_column = c->data_mask_column, .split_column = c->data_split_column,
-        .split = {.list = train ? c->data_train_list : c->data_validation_list, .glob = train ? c->data_train_match : c->data_validation_match,
+        .split = {.part = train ? "train" : "validation", .list = train ? c->data_train_list : c->data_validation_list, .glob = train ? c->data_train_match : c->data_validation_match,
                   .column = train ? c->data_train_split : c->data_validation_split, .fraction = c->data_holdout, .rest = train,
                   .seed = (uint64_t)c->data_split_seed}};
 }

@@ -374,8 +374,8 @@ struct survey {
     int64_t count, oldest, newest; /* of the complete ones; -1: none */
 };
 
-/* Counts the complete checkpoints; `spared` is counted but never the oldest. */
-static int survey(const struct folder *f, int64_t spared, struct survey *s, struct error *e)
+/* Counts the complete checkpoints before a step; `spared` is counted but never the oldest. */
+static int survey(const struct folder *f, int64_t before, int64_t spared, struct survey *s, struct error *e)
 {
     char dir[FOLDER_PATH];
     *s = (struct survey){0, -1, -1};
@@ -383,7 +383,7 @@ static int survey(const struct folder *f, int64_t spared, struct survey *s, stru
     if (!d) return file_error(dir, "open the folder", e);
     for (struct dirent *entry; (entry = readdir(d));) {
         int64_t step = complete_step(f, entry->d_name);
-        if (step < 0) continue;
+        if (step < 0 || step >= before) continue;
         s->count++;
         if (step > s->newest) s->newest = step;
         if (step != spared && (s->oldest < 0 || step < s->oldest)) s->oldest = step;
@@ -408,7 +408,7 @@ static int remove_oldest(const struct folder *f, int64_t keep, int64_t written, 
 {
     for (;;) {
         struct survey s;
-        if (survey(f, written, &s, e)) return e->code;
+        if (survey(f, INT64_MAX, written, &s, e)) return e->code;
         if (s.count <= keep || s.oldest < 0) return PL_OK;
         if (remove_checkpoint(f, s.oldest, e)) return e->code;
     }
@@ -448,17 +448,22 @@ int folder_checkpoint_commit(struct folder *f, int64_t keep, struct error *e)
 int folder_checkpoint_count(struct folder *f, int64_t *count, struct error *e)
 {
     struct survey s;
-    int rc = survey(f, -1, &s, e);
+    int rc = survey(f, INT64_MAX, -1, &s, e);
     *count = s.count;
     return rc;
 }
 
 int folder_checkpoint_latest(struct folder *f, int64_t *step, char path[FOLDER_PATH], struct error *e)
 {
+    return folder_checkpoint_before(f, INT64_MAX, step, path, e);
+}
+
+int folder_checkpoint_before(struct folder *f, int64_t before, int64_t *step, char path[FOLDER_PATH], struct error *e)
+{
     struct survey s;
     *step = -1;
     *path = 0;
-    if (survey(f, -1, &s, e)) return e->code;
+    if (survey(f, before, -1, &s, e)) return e->code;
     *step = s.newest;
     if (s.newest >= 0) path_print(path, "%s/checkpoints/step-%lld", f->dir, (long long)s.newest);
     return PL_OK;

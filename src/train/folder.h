@@ -75,6 +75,8 @@ int folder_checkpoint_commit(struct folder *f, int64_t keep, struct error *e);
 int folder_checkpoint_count(struct folder *f, int64_t *count, struct error *e);
 /* The newest complete checkpoint, its step and its path; step -1 when there is none. */
 int folder_checkpoint_latest(struct folder *f, int64_t *step, char path[FOLDER_PATH], struct error *e);
+/* The same of those before a step. */
+int folder_checkpoint_before(struct folder *f, int64_t before, int64_t *step, char path[FOLDER_PATH], struct error *e);
 
 /* begin gives an empty folder for a model: the final one, or the best so far; publish puts
  * it at DIR/model or DIR/checkpoints/best, in place of an older one, which stays whole

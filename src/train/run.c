@@ -16,7 +16,6 @@
 
 /* What `memory.budget: auto` leaves to the system and to our own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
-static const uint64_t CARD_RESERVE = (uint64_t)1 << 30; /* the context and code */
 
 /* --- the budget ------------------------------------------------------------------ */
 
@@ -28,6 +27,8 @@ static uint64_t free_memory(void)
     return m.available;
 }
 
+uint64_t run_card_budget(uint64_t memory) { return memory - min_u64(CARD_RESERVE, memory / 2); }
+
 static int resolve_budget(struct run *r, struct error *e)
 {
     const struct config_budget *b = &r->config->memory_budget;
@@ -35,7 +36,7 @@ static int resolve_budget(struct run *r, struct error *e)
     if (b->kind != BUDGET_AUTO) return PL_OK;
     if (r->device.kind == DEVICE_CUDA) { /* of the card that is planned for, whether it is here or not */
         if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile does not say how much memory the card has; give a size");
-        r->budget = r->device.profile.memory_bytes - min_u64(CARD_RESERVE, r->device.profile.memory_bytes / 2);
+        r->budget = run_card_budget(r->device.profile.memory_bytes);
         return PL_OK;
     }
     uint64_t free = free_memory();
@@ -198,7 +199,11 @@ static int open_model(struct run *r, const struct run_options *o, struct error *
     const struct config *c = r->config;
     if (o->config_json) return model_text(&r->model, o->config_json, "the given config.json", e);
     if (o->define) return model_define(&r->model, o->define, c->model_path, e);
-    return c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
+    const enum config_key key = c->model_path ? KEY_model_path : KEY_model_preset;
+    int rc = c->model_path ? model_open(&r->model, c->model_path, e) : model_preset(&r->model, c->model_preset, e);
+    if (!rc || !o->train || !config_given(c, key)) return rc; /* elsewhere --model gives it, in place of the file's */
+    error_prepend(e, "%s", config_key_name(key));
+    return config_at_key(c, key, e);
 }
 
 /* How many images share the statistics of a batch normalisation; 0: the running ones are
@@ -285,7 +290,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = check_groups(r, o->train, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
-    if ((rc = run_open_profile(r, e)) || (rc = resolve_budget(r, e))) return rc;
+    if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
+    if (resolve_budget(r, e)) return e->code;
     if ((rc = second_wanted(c, &r->away_auto, &r->away, e))) return rc;
     if ((rc = second_budget(c, r->device.kind, free_memory(), &r->host_budget, e))) return rc;
 

@@ -61,6 +61,10 @@ struct run_options {
     const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
+/* A card's memory without what is left to the context and code: CARD_RESERVE, or half of one that has less than twice that. */
+enum { CARD_RESERVE = 1 << 30 };
+uint64_t run_card_budget(uint64_t memory);
+
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
 int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e);
 /* Allocates, records, numbers the input "samples" if there is one, loads the weights (`load`

@@ -28,12 +28,27 @@ static bool may_change(enum config_key k)
            k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad;
 }
 
+static int refuse_change(const struct config *c, const struct config *stored, enum config_key k, const char *dir, struct error *e)
+{
+    struct text now = {0}, then = {0};
+    config_show(c, k, &now);
+    config_show(stored, k, &then);
+    int rc = error_set(e, PL_USAGE, "--resume: %s differs from the run in %s: it is %.200s, there %.200s; restore it, or start a new run in another train.out",
+                       config_key_name(k), dir, now.at, then.at);
+    text_free(&now);
+    text_free(&then);
+    return rc;
+}
+
 /* Compares with the stored configuration; *plan_again when memory or device changed. */
 static int compare_config(const struct config *c, const char *dir, bool *plan_again, struct error *e)
 {
     char path[FOLDER_PATH];
     struct config stored;
     snprintf(path, sizeof path, "%s/config.yaml", dir);
+    if (!file_exists(path))
+        return error_set(e, PL_USAGE, "--resume: there is no run to go on with in %s: %s; leave --resume out to begin one", dir,
+                         dir_exists(dir) ? "it has no config.yaml" : "no such folder");
     config_init(&stored);
     int rc = config_read(&stored, path, e);
     for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
@@ -45,8 +60,7 @@ static int compare_config(const struct config *c, const char *dir, bool *plan_ag
             log_note("resume: %s changed, so the plan is made again", name);
             *plan_again = true;
         } else {
-            rc = error_set(e, PL_USAGE, "--resume: %s differs from the run in %s; restore it, or start a new run in another train.out",
-                           name, dir);
+            rc = refuse_change(c, &stored, k, dir, e);
         }
     }
     config_free(&stored);

@@ -69,21 +69,38 @@ int trainer_publish(struct trainer *t, struct error *e)
     return save_model(t, FOLDER_FINAL, NULL, e) ? error_prepend(e, "writing the model") : PL_OK;
 }
 
+static int load_state(struct trainer *t, const char *path, struct error *e)
+{
+    struct run *r = &t->run;
+    return state_load(path, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+}
+
+/* The newest checkpoint cannot be read: whether an older one can, and what to do then. It is the user's to say that steps are lost. */
+static int advise_older(struct trainer *t, int64_t newest, const char *path, struct error *e)
+{
+    char older[FOLDER_PATH];
+    struct error why = *e, ignored = {0};
+    int64_t step = newest;
+    while (!folder_checkpoint_before(&t->folder, step, &step, older, &ignored) && step >= 0)
+        if (!load_state(t, older, &ignored))
+            return error_set(e, why.code, "checkpoint %s: %s; %s is intact: remove %s, and --resume goes on after step %" PRId64, path, why.text, older, path, step);
+    return error_prepend(e, "checkpoint %s", path);
+}
+
 int trainer_load(struct trainer *t, bool *found, struct error *e)
 {
     char path[FOLDER_PATH];
     int64_t step = -1;
-    struct run *r = &t->run;
     int rc = folder_checkpoint_latest(&t->folder, &step, path, e);
     *found = !rc && step >= 0;
     if (!rc) rc = folder_metrics_cut(&t->folder, step < 0 ? 0 : step, e);
     if (rc || !*found) return rc;
-    rc = state_load(path, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    rc = load_state(t, path, e);
     t->saved = step;
     if (!rc && t->state.data && t->state.data != t->data.fingerprint && t->data.fingerprint)
         log_warn("resume: the files of data.train are not those of the checkpoint; the run goes on with these from its position");
     if (!rc) log_note("resuming after step %" PRId64 " from %s", t->state.step, path);
-    return rc ? error_prepend(e, "checkpoint %s", path) : PL_OK;
+    return rc ? advise_older(t, step, path, e) : PL_OK;
 }
 
 void trainer_find_best(struct trainer *t)
