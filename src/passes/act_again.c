@@ -9,7 +9,8 @@
  * ACT and ACT_BWD_SUM, where there are such (bias_grad.c).
  *
  * What has to come after y moves behind the gradient, within a block: the search puts a plan's time together block by
- * block (plan/survey.c). The bits stay: the same functions of the same numbers, and sums in their order.
+ * block (plan/survey.c). The bits stay: the same functions of the same numbers, and sums in their order. So this comes behind
+ * the optimizer, which adds up the norm as gradients were complete before.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"

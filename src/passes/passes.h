@@ -3,7 +3,7 @@
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
  *     precision -> fuse -> chunk -> dense -> differentiate -> join -> residual -> bias_grad -> dense
- *               -> accumulate -> recompute -> selective -> trim -> act_again -> optimizer -> loss_scale -> fused_step
+ *               -> accumulate -> recompute -> selective -> trim -> optimizer -> act_again -> loss_scale -> fused_step
  *               -> guard -> offload -> handover -> inlay -> reuse -> add_norm
  */
 #ifndef PASSES_H
