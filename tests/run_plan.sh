@@ -28,6 +28,11 @@ ladder() {
 }
 check 'the ladder of words' ladder words
 check 'the ladder of masks' ladder masks
+# The last split is into the smallest micro-batches that a card or a group of statistics allows.
+split() { expect 0 '' "$binary" plan "$tmp/$1.yaml" "${@:3}" --compare && grep -F "+ micro-batches of $2 " "$tmp/out"; }
+check 'the ladder splits as far as it may: 1' split words 1
+check 'the ladder splits as far as it may: a card' split words 2 --set device=cuda --set train.effective_batch=128
+check 'the ladder splits as far as it may: groups' split masks 4 --set device=cpu --set model.preset=tinysam-tiny --set model.bn_group=4
 # More budget is never slower, and every row fits its budget.
 frontier() {
     table "$tmp/$1.yaml" --frontier || return 1

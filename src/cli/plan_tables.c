@@ -43,7 +43,7 @@ struct row {
     uint64_t budget;             /* 0: none */
     uint64_t arena, host;        /* of the smallest plan where nothing fits */
     double seconds;
-    int effective;
+    int effective, least;        /* samples of a step, and of its smallest micro-batch */
     bool measured;
     struct settings settings;
 };
@@ -67,6 +67,7 @@ static int plan_row(const struct options *o, const char *const *sets, size_t n, 
             row->host = r.plan.placement.arena[SPACE_HOST];
             row->seconds = r.plan.seconds;
             row->effective = r.effective_batch;
+            row->least = run_least_micro_batch(&r);
             row->settings = r.plan.settings;
             row->measured = r.device.profile.measured != NULL;
             rc = PL_OK;
@@ -141,6 +142,7 @@ static void note_times(const struct rows *rows, struct text *out)
 
 /* --- the ladder -------------------------------------------------------------------------- */
 
+/* %d: on the first rung all samples of a step, further up the fewest that a micro-batch may have. */
 enum { RUNG_SETS = 8 };
 static const struct rung {
     const char *name;
@@ -154,7 +156,7 @@ static const struct rung {
     {"+ selective recompute", {"memory.recompute=selective"}},
     {"+ recompute of every block", {"memory.recompute=all"}},
     {"+ head in 4 pieces", {"memory.head_chunks=4"}},
-    {"+ micro-batches of 1", {"memory.micro_batch=1"}},
+    {"+ micro-batches of %d", {"memory.micro_batch=%d"}},
     {"+ offload: optimizer", {"memory.offload=optimizer"}},
     {"+ offload: masters", {"memory.offload=optimizer+masters"}},
     {"+ offload: weights", {"memory.offload=optimizer+masters+weights"}},
@@ -174,14 +176,15 @@ static int effective_batch(const struct options *o, int *out, struct error *e)
 static int climb(const struct options *o, struct rows *rows, struct error *e)
 {
     const char *sets[COUNT(ladder) * RUNG_SETS];
-    char whole[64];
+    char split[2][64]; /* the first rung's, the others' */
     size_t n = 0;
     int effective = 1, rc = effective_batch(o, &effective, e);
-    snprintf(whole, sizeof whole, "memory.micro_batch=%d", effective);
     for (size_t i = 0; i < COUNT(ladder) && !rc; i++) {
+        const int samples = i ? rows->list.at[0].least : effective;
         struct row row = {0};
-        snprintf(row.label, sizeof row.label, "%s", ladder[i].name);
-        for (int k = 0; k < RUNG_SETS && ladder[i].sets[k]; k++) sets[n++] = strchr(ladder[i].sets[k], '%') ? whole : ladder[i].sets[k];
+        snprintf(row.label, sizeof row.label, ladder[i].name, samples);
+        snprintf(split[i > 0], sizeof split[0], "memory.micro_batch=%d", samples);
+        for (int k = 0; k < RUNG_SETS && ladder[i].sets[k]; k++) sets[n++] = strchr(ladder[i].sets[k], '%') ? split[i > 0] : ladder[i].sets[k];
         rc = plan_row(o, sets, n, 0, &row, e);
         if (rc == PL_USAGE && ladder[i].else_set) {
             snprintf(row.label, sizeof row.label, "%s", ladder[i].else_name);

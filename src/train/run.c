@@ -228,14 +228,22 @@ static int check_groups(const struct run *r, bool train, struct error *e)
     return PL_OK;
 }
 
+int run_least_micro_batch(const struct run *r)
+{
+    const int images = r->effective_batch, group = (int)r->batch.bn_group;
+    int least = r->device.kind == DEVICE_CUDA ? (images + CARD_TRIPS - 1) / CARD_TRIPS : 1;
+    while (group && (least % group || images % least)) least++; /* check_groups: the whole batch is one at last */
+    return least;
+}
+
 /* What is set by hand and a card cannot record; what the planner chooses, it can. */
 static int check_trips(const struct run *r, const struct settings *s, struct error *e)
 {
-    const int step = (r->effective_batch + s->micro_batch - 1) / s->micro_batch, least = (r->effective_batch + CARD_TRIPS - 1) / CARD_TRIPS;
+    const int step = (r->effective_batch + s->micro_batch - 1) / s->micro_batch;
     if (r->device.kind != DEVICE_CUDA) return PL_OK;
     if (step > CARD_TRIPS)
         return error_set(e, PL_USAGE, "memory.micro_batch %d makes %d micro-batches of train.effective_batch %d, a CUDA device takes %d at most; set memory.micro_batch "
-                         "%d or more, or leave it out", s->micro_batch, step, r->effective_batch, CARD_TRIPS, least);
+                         "%d or more, or leave it out", s->micro_batch, step, r->effective_batch, CARD_TRIPS, run_least_micro_batch(r));
     if (s->head_chunks > CARD_TRIPS)
         return error_set(e, PL_USAGE, "memory.head_chunks %d: a CUDA device takes %d at most", s->head_chunks, CARD_TRIPS);
     return PL_OK;

@@ -71,6 +71,9 @@ void run_close(struct run *r);
 /* Sets the device's kind and, of a card that is here, its profile; says which and why (choose.c). */
 void run_choose_device(struct run *r);
 
+/* The smallest micro-batch of a planned run: a card takes so many of them at most, and groups that share statistics lie within one. */
+int run_least_micro_batch(const struct run *r);
+
 /* Sets the memory keys to a plan's techniques; the budget stays (pin.c). */
 int run_pin(struct config *c, const struct settings *s, struct error *e);
 
