@@ -49,6 +49,21 @@ small() { table "$tmp/words.yaml" --devices 0.7508 && [ "$(values fits)" = false
 check 'a card that is too small' small
 named() { table "$tmp/masks.yaml" --devices rtx-4060,rtx-4090,h200 && [ "$(values fits | sort -u)" = true ] && values samples_per_second | tr '\n' ' '; }
 check 'cards by name' named
+# A row that does not fit says so, and which bound it is; times that nobody measured are told apart.
+cpu=(--set device=cpu --set device.profile=default --set memory.host_budget=3MiB)
+bounded() {
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --compare && [ "$(grep -c 'does not fit: the second space needs [0-9.]* MiB, memory.host_budget is 3.00 MiB' "$tmp/out")" = 3 ] || { cat "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.offload=optimizer --frontier && [ "$(grep -c 'does not fit: the second space' "$tmp/out")" = 2 ] || { cat "$tmp/out"; return 1; }
+    tail -n 1 "$tmp/out"
+}
+check 'rows that do not fit the second space' bounded
+unmeasured() {
+    for cards in h200,rtx-4090 rtx-4090,h200; do
+        expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices $cards && grep -q '^Times of rtx-4090 are unmeasured' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    done
+    expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices t4,rtx-4090 && grep '^Times are unmeasured' "$tmp/out"
+}
+check 'cards that nobody measured' unmeasured
 rules() {
     "$binary" plan "$tmp/words.yaml" --devices 24,40,80 --seed-formula --images 2 --set train.effective_batch=16 >"$tmp/out" || return 1
     # What the rule's code returns, not what its text says (14 x 1, 23 x 1, 47 x 1).

@@ -42,6 +42,7 @@ struct row {
     bool fits;
     uint64_t budget;             /* 0: none */
     uint64_t arena, host;        /* of the smallest plan where nothing fits */
+    uint64_t host_budget;        /* 0: none */
     double seconds;
     int effective, least;        /* samples of a step, and of its smallest micro-batch */
     bool measured;
@@ -65,6 +66,7 @@ static int plan_row(const struct options *o, const char *const *sets, size_t n, 
             row->budget = budget;
             row->arena = rc ? r.plan.smallest : plan_arena(&r.plan);
             row->host = r.plan.placement.arena[SPACE_HOST];
+            row->host_budget = r.host_budget;
             row->seconds = r.plan.seconds;
             row->effective = r.effective_batch;
             row->least = run_least_micro_batch(&r);
@@ -90,6 +92,19 @@ static void put_techniques(const struct settings *s, struct text *out)
     if (s->head_chunks > 1) text_printf(out, ", head in %d", s->head_chunks);
 }
 
+/* True: the row does not fit, and is told with the bound that is too small. */
+static bool put_refusal(const struct row *r, int width, struct text *out)
+{
+    char need[32], have[32];
+    if (r->fits) return false;
+    text_printf(out, "%-*s ", width, r->label);
+    if (r->host_budget && r->host > r->host_budget)
+        text_printf(out, "does not fit: the second space needs %s, memory.host_budget is %s\n", size_print(r->host, need), size_print(r->host_budget, have));
+    else
+        text_printf(out, "does not fit: the smallest plan needs %s\n", size_print(r->arena, need));
+    return true;
+}
+
 static void put_row(struct json_writer *w, const struct row *r)
 {
     char again[SETTING_ROOM], away[SETTING_ROOM];
@@ -102,6 +117,7 @@ static void put_row(struct json_writer *w, const struct row *r)
         json_put_uint(w, "host_bytes", r->host);
         json_put_number(w, "predicted_step_seconds", r->seconds);
         json_put_number(w, "samples_per_second", r->effective / r->seconds);
+        json_put_bool(w, "measured", r->measured);
         json_put_int(w, "micro_batch", r->settings.micro_batch);
         json_put_int(w, "accumulation", r->settings.accumulation);
         json_put_int(w, "effective_batch", r->effective);
@@ -134,8 +150,17 @@ static void show_json(const char *table, const struct rows *rows)
 
 static void note_times(const struct rows *rows, struct text *out)
 {
-    if (rows->list.n && !rows->list.at[0].measured)
-        text_printf(out, "Times are unmeasured: by built-in ceilings, good for comparing rows.\n");
+    struct text guessed = {0};
+    uint32_t timed = 0, measured = 0;
+    for (uint32_t i = 0; i < rows->list.n; i++) {
+        const struct row *r = &rows->list.at[i];
+        timed += r->fits;
+        measured += r->fits && r->measured;
+        if (r->fits && !r->measured) text_printf(&guessed, "%s%s", guessed.n ? ", " : " of ", r->label);
+    }
+    if (timed > measured)
+        text_printf(out, "Times%s are unmeasured: by built-in ceilings, good for comparing rows%s.\n", measured ? guessed.at : "", measured ? " of that kind" : "");
+    text_free(&guessed);
     if (rows->list.n && (rows->list.at[0].effective < 8 || rows->list.at[0].effective > 32))
         text_printf(out, "Note: the effective batch of %d is outside of 8 to 32, where fine-tuning recipes are at home.\n", rows->list.at[0].effective);
 }
@@ -201,6 +226,7 @@ int table_compare(const struct options *o, struct error *e)
     struct rows rows = {0};
     struct text out = {0};
     char arena[32], saved[32], host[32];
+    const struct row *last = NULL; /* that fits */
     int rc = climb(o, &rows, e);
     if (!rc && o->json) {
         show_json("compare", &rows);
@@ -208,7 +234,9 @@ int table_compare(const struct options *o, struct error *e)
         text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", "second space", "step", "times");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
-            int64_t less = i ? (int64_t)rows.list.at[i - 1].arena - (int64_t)r->arena : 0;
+            if (put_refusal(r, 28, &out)) continue;
+            int64_t less = last ? (int64_t)last->arena - (int64_t)r->arena : 0;
+            last = r;
             text_printf(&out, "%-28s %12s %s%11s %12s %9.3gs %6.2fx\n", r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
                         size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host), r->seconds, r->seconds / rows.list.at[0].seconds);
         }
@@ -261,6 +289,7 @@ int table_frontier(const struct options *o, struct error *e)
         text_printf(&out, "%-14s %12s %11s %12s  %s\n", "budget", "arena", "micro-batch", "samples/s", "techniques");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
+            if (put_refusal(r, 14, &out)) continue;
             text_printf(&out, "%-14s %12s %5d x %-3d %12.4g  ", r->label, size_print(r->arena, arena), r->settings.micro_batch, r->settings.accumulation,
                         r->effective / r->seconds);
             put_techniques(&r->settings, &out);
@@ -319,7 +348,7 @@ static void show_devices(const struct options *o, const struct rows *rows)
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
         if (!r->fits) {
-            text_printf(&out, "%-14s does not fit: the smallest plan needs %s\n", r->label, size_print(r->arena, size));
+            put_refusal(r, 14, &out);
         } else {
             text_printf(&out, "%-14s %12s %4d x %-3d = %-6d %12.4g  ", r->label, size_print(r->arena, size), r->settings.micro_batch, r->settings.accumulation,
                         r->effective, r->effective / r->seconds);
