@@ -20,6 +20,8 @@ bars() {
     "$binary" plan "$tmp/masks.yaml" >"$tmp/out" && grep -qE '^  activations +[0-9.]+ MiB +[0-9.]+ %  ##' "$tmp/out" && sed -n '/^By module/,/^Plan/p' "$tmp/out" | grep -E '^  vision_encoder.layers .*##'
 }
 check 'bars by kind and by module' bars
+printf 'model: {preset: sam-tiny}\n' >"$tmp/bare.yaml"
+check 'a model of masks without a format of data' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b' "$binary" plan "$tmp/bare.yaml"
 # Each rung is planned; a technique that is added does not raise the arena.
 ladder() {
     table "$tmp/$1.yaml" --compare || return 1

@@ -81,7 +81,7 @@ const struct dataset *feed_dataset(const struct feed *f);
 /* Of a run over pictures with masks: what the model is asked with, and the bytes of the loader
  * (settings.loader_bytes). By configuration and model alone, so that it can be planned, and by what
  * the head of a packed store says of its embeddings: those that will be read, type 0 for none. Leaves
- * all alone where data.format is tokens. */
+ * all alone where data.format is tokens; a file that says so of a model of masks is refused. */
 int feed_plan(const struct config *c, const struct model *m, bool train, struct prompting *p, uint64_t *loader_bytes,
               struct packed_embeddings *embeddings, struct error *e);
 

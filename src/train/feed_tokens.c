@@ -21,8 +21,8 @@ static int check_model(const struct run *r, struct error *e)
     struct run_input x;
     char takes[256];
     if (!r->defined && !model_port(&r->model, "input_ids"))
-        return error_set(e, PL_USAGE, "data.format tokens gives rows of tokens, and a %s takes %s%s", r->model.family->model_type,
-                         model_list_ports(&r->model, takes), r->model.mask_side ? "; set data.format to sa1b, coco, pairs or csv" : "");
+        return error_set(e, PL_USAGE, "data.format tokens gives rows of tokens, and a %s takes %s", r->model.family->model_type,
+                         model_list_ports(&r->model, takes));
     for (size_t i = 0; i < COUNT(names) && r->defined; i++)
         if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
             return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
