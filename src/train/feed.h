@@ -84,6 +84,8 @@ const struct dataset *feed_dataset(const struct feed *f);
  * all alone where data.format is tokens; a file that says so of a model of masks is refused. */
 int feed_plan(const struct config *c, const struct model *m, bool train, struct prompting *p, uint64_t *loader_bytes,
               struct packed_embeddings *embeddings, struct error *e);
+/* PL_USAGE: rows of tokens are not what the model takes. */
+int feed_refuse_tokens(const struct model *m, struct error *e);
 
 extern const struct feed_ops tokens_feed, masks_feed;
 

@@ -84,8 +84,7 @@ int feed_plan(const struct config *c, const struct model *m, bool train, struct 
     char takes[256];
     /* A calibration plans a model as it stands; a file's run is what train would do, not some other one. */
     if (c->data_format == FORMAT_TOKENS && m->mask_side && c->file)
-        return error_set(e, PL_USAGE, "data.format tokens gives rows of tokens, and a %s takes %s; set data.format to sa1b, coco, pairs, csv or packed", m->family->model_type,
-                         model_list_ports(m, takes));
+        return feed_refuse_tokens(m, e);
     if (c->data_format == FORMAT_TOKENS) return PL_OK;
     if (!m->mask_side)
         return error_set(e, PL_USAGE, "data.format %s gives pictures with masks, and a %s takes %s; set data.format to tokens, or take a model like sam-tiny",
