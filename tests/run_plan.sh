@@ -94,7 +94,10 @@ follows() { expect "$1" "$2" "$binary" plan "$tmp/words.yaml" --plan "$tmp/P.jso
 stored() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set memory.precision=f32 --set memory.fused_step=on --set train.clip_norm=0 -o "$tmp/P.json" || return 1
     follows 0 '' && follows 2 'another memory.precision' --set memory.precision=bf16 && follows 2 'another memory.optimizer' --set memory.optimizer=sgd &&
-        follows 2 'train.clip_norm is set' --set train.clip_norm=1
+        follows 2 'train.clip_norm is set' --set train.clip_norm=1 && follows 0 '' --set memory.fused_step=on --set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1 || return 1
+    for other in recompute=all offload=optimizer head_chunks=4 fused_step=off micro_batch=4; do follows 2 "another memory.${other%=*} than the configuration has" --set memory.$other || return 1; done
+    # The budget refuses it: it is that plan which is shown, and called so.
+    follows 3 'needs [0-9]+ bytes, the budget is' --memory 15MiB && grep -q '^The given plan does not fit the budget' "$tmp/out"
 }
 check 'a stored plan and keys that were given' stored
 modules() { expect 0 '' "$binary" plan "$tmp/words.yaml" --set train.clip_norm=0 --set memory.precision=f32 --set 'memory.modules=[{match: "model.layers.1", precision: f16}]' --memory 8GiB; }

@@ -24,7 +24,7 @@ static void show(const struct run *r, const struct options *o, bool fits)
     struct text text = {0};
     struct plan_note note = run_note(r, fits);
     if (o->json) plan_write(&r->plan, &r->graph, &note, &text);
-    else if (!fits) text_printf(&text, "Does not fit the budget. The smallest plan:\n\n");
+    else if (!fits) text_printf(&text, o->plan ? "The given plan does not fit the budget:\n\n" : "Does not fit the budget. The smallest plan:\n\n");
     if (!o->json) plan_print(&r->plan, &r->graph, &r->device.profile, &text);
     char room[32];
     if (!o->json && r->host_budget && r->plan.placement.arena[SPACE_HOST])

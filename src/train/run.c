@@ -156,6 +156,11 @@ static int check_plan_keys(const struct run *r, const struct settings *asked, co
 {
     const struct config *c = r->config;
     const char *key = NULL;
+    char again[SETTING_ROOM], planned[SETTING_ROOM];
+    if (c->memory_recompute.chosen && strcmp(rebuild_print(&asked->recompute, again), rebuild_print(&plan->recompute, planned))) key = "memory.recompute";
+    if (!r->away_auto && asked->offload != plan->offload) key = "memory.offload";
+    if (c->memory_head_chunks && asked->head_chunks != plan->head_chunks) key = "memory.head_chunks";
+    if (c->memory_fused_step != FUSED_STEP_AUTO && asked->fused_step != plan->fused_step) key = "memory.fused_step";
     if (c->memory_precision != PRECISION_AUTO && (asked->precision != plan->precision || asked->pure != plan->pure)) key = "memory.precision";
     if (config_given(c, KEY_memory_optimizer) && (asked->optimizer != plan->optimizer || asked->state != plan->state) && !allows(c, optimizer_print(plan))) key = "memory.optimizer";
     if (c->memory_micro_batch && asked->micro_batch != plan->micro_batch) key = "memory.micro_batch";
