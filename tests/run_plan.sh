@@ -80,6 +80,25 @@ for given in '--devices 0' '--devices 12x' '--compare --frontier' '--compare --m
     refused() { expect 2 '' "$binary" plan "$tmp/words.yaml" $given && cat "$tmp/err"; }
     check "refused: $given" refused
 done
+# Which bound refuses, and what a budget buys, also where no technique is in use.
+second() {
+    expect 3 'of the second space, memory.host_budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --set memory.offload=optimizer --json || return 1
+    cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.host_budget ] && [ "$(values host_budget_bytes)" = 1048576 ] || { head -n 12 "$tmp/out"; return 1; }
+    expect 3 'the budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory 1MiB --json || return 1
+    cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.budget ]
+}
+check 'a refusal names its bound' second
+more() {
+    for budget in 1GiB 18446744073709551615; do
+        expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory $budget --json || return 1
+        grep -A 1 '"next_gib"' "$tmp/out" | awk -F': ' '/budget_bytes/ { print $2 + 0; ok = $2 + 0 >= 2147483648 } END { exit !ok }' || return 1
+    done
+}
+check 'what 1 GiB more would buy' more
+unfused() {
+    expect 3 'which would fit: memory.fused_step: auto' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=none --set memory.fused_step=off --set data.sequence=16 --memory 3MiB
+}
+check 'what would fit: the fused step' unfused
 rate() {
     head -c 20000 /dev/urandom >"$tmp/words.bin"
     "$binary" train "$tmp/words.yaml" --set "data.train=$tmp/words.bin" --set data.token_dtype=uint8 --set train.steps=1 --set train.effective_batch=16 --set train.learning_rate=1e-4 \

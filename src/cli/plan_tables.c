@@ -42,7 +42,7 @@ struct row {
     bool fits;
     uint64_t budget;             /* 0: none */
     uint64_t arena, host;        /* of the smallest plan where nothing fits */
-    uint64_t host_budget;        /* 0: none */
+    uint64_t host_budget;        /* that refuses it; 0: it is another one, or none */
     double seconds;
     int effective, least;        /* samples of a step, and of its smallest micro-batch */
     bool measured;
@@ -66,7 +66,7 @@ static int plan_row(const struct options *o, const char *const *sets, size_t n, 
             row->budget = budget;
             row->arena = rc ? r.plan.smallest : plan_arena(&r.plan);
             row->host = r.plan.placement.arena[SPACE_HOST];
-            row->host_budget = r.host_budget;
+            row->host_budget = rc && run_exceeds_host(&r) ? r.host_budget : 0;
             row->seconds = r.plan.seconds;
             row->effective = r.effective_batch;
             row->least = run_least_micro_batch(&r);
@@ -98,7 +98,7 @@ static bool put_refusal(const struct row *r, int width, struct text *out)
     char need[32], have[32];
     if (r->fits) return false;
     text_printf(out, "%-*s ", width, r->label);
-    if (r->host_budget && r->host > r->host_budget)
+    if (r->host_budget)
         text_printf(out, "does not fit: the second space needs %s, memory.host_budget is %s\n", size_print(r->host, need), size_print(r->host_budget, have));
     else
         text_printf(out, "does not fit: the smallest plan needs %s\n", size_print(r->arena, need));
@@ -111,6 +111,7 @@ static void put_row(struct json_writer *w, const struct row *r)
     json_begin_map(w, NULL);
     json_put_string(w, "label", r->label);
     json_put_bool(w, "fits", r->fits);
+    if (!r->fits) json_put_string(w, "refused_by", r->host_budget ? "memory.host_budget" : "memory.budget");
     if (r->budget) json_put_uint(w, "budget_bytes", r->budget);
     json_put_uint(w, r->fits ? "arena_bytes" : "smallest_budget_bytes", r->arena);
     if (r->fits) {

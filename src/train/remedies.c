@@ -42,6 +42,9 @@ static void try_memory(struct run *r, const struct run_options *o)
     c.memory_head_chunks = 0;
     if (was->memory_head_chunks) try_change(r, o, &c, "memory.head_chunks: auto");
     c = *was;
+    c.memory_fused_step = FUSED_STEP_AUTO;
+    if (was->memory_fused_step != FUSED_STEP_AUTO) try_change(r, o, &c, "memory.fused_step: auto");
+    c = *was;
     c.memory_offload = (struct config_list){(char *[]){"auto"}, 1};
     if (!r->away_auto) try_change(r, o, &c, "memory.offload: auto");
     static char *forms[] = {"adamw-bf16", "adamw-8bit"};

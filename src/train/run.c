@@ -192,7 +192,7 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     if (r->budget && plan_arena(&r->plan) > r->budget)
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
-    if (r->host_budget && r->plan.placement.arena[SPACE_HOST] > r->host_budget)
+    if (run_exceeds_host(r))
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes in the second space, memory.host_budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)r->plan.placement.arena[SPACE_HOST], (unsigned long long)r->host_budget);
     return PL_OK;
@@ -317,9 +317,13 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     return rc;
 }
 
+bool run_exceeds_host(const struct run *r) { return r->host_budget && r->plan.placement.arena[SPACE_HOST] > r->host_budget; }
+
 struct plan_note run_note(const struct run *r, bool fits)
 {
-    return (struct plan_note){.fits = fits, .budget = r->budget, .host_budget = r->config->memory_host_budget.kind == BUDGET_BYTES ? r->host_budget : 0, .effective_batch = r->effective_batch,
+    const bool host = !fits && run_exceeds_host(r), stated = host || r->config->memory_host_budget.kind == BUDGET_BYTES;
+    return (struct plan_note){.fits = fits, .refused_by = fits ? NULL : host ? "memory.host_budget" : "memory.budget", .budget = r->budget,
+                              .host_budget = stated ? r->host_budget : 0, .effective_batch = r->effective_batch,
                               .profile = &r->device.profile, .remedy = r->remedy, .n_remedies = r->n_remedies};
 }
 

@@ -84,6 +84,8 @@ int run_open_profile(struct run *r, struct error *e);
 /* Looks for changes of the configuration that would fit, and adds them to the refusal (remedies.c). */
 void run_remedies(struct run *r, const struct run_options *o, struct error *e);
 
+/* Of a plan that does not fit: the bound on the second space is what refuses it. */
+bool run_exceeds_host(const struct run *r);
 /* What plan_write needs to know. */
 struct plan_note run_note(const struct run *r, bool fits);
 /* The buffer inside the arena for moving weights; PLAN_STAGING bytes. */

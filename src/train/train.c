@@ -115,7 +115,10 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
     *out = (struct train_summary){.eval_loss = NAN};
     if (o->signals) signals_install();
     int rc = trainer_begin(t, o, e);
-    if (rc == PL_NOFIT) out->smallest_budget = t->run.plan.smallest;
+    if (rc == PL_NOFIT && t->has_run) {
+        out->smallest_budget = t->run.plan.smallest;
+        out->refused_by = run_note(&t->run, false).refused_by;
+    }
     if (rc && t->has_folder && !o->resume) {
         folder_abandon(&t->folder);
         t->has_folder = false;
