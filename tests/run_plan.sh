@@ -88,6 +88,21 @@ second() {
     cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.budget ]
 }
 check 'a refusal names its bound' second
+# Where the second space's bound is why the smallest plan is as large as it is, the refusal says so, and what would do.
+binding() {
+    local need
+    expect 3 'Give --memory [0-9]+ within memory.host_budget 1048576 \(1.00 MiB\); or change, which would fit: memory.host_budget: [0-9]+ ' \
+        "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --memory 6MiB || return 1
+    need=$(sed -n 's/.*which would fit: memory.host_budget: \([0-9]*\).*/\1/p' "$tmp/err")
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget="$need" --memory 6MiB && echo "$need bytes"
+}
+check 'a refusal names the second space where that is why' binding
+# Of a card that is not here nobody knows the memory beside it.
+elsewhere() {
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer && grep 'the second space has no bound: the card is not here' "$tmp/out" || return 1
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer --set memory.host_budget=1GiB && grep 'may have 1.00 GiB: memory.host_budget' "$tmp/out"
+}
+check 'the second space of a card that is not here' elsewhere
 more() {
     for budget in 1GiB 18446744073709551615; do
         expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory $budget --json || return 1

@@ -300,7 +300,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (rc) return rc;
     if ((rc = run_open_profile(r, e)) || (rc = resolve_budget(r, e))) return rc;
     if ((rc = second_wanted(c, &r->away_auto, &r->away, e))) return rc;
-    if ((rc = second_budget(c, r->device.kind, free_memory(), &r->host_budget, e))) return rc;
+    if ((rc = second_budget(c, r->device.kind, run_card_is_here(r) ? free_memory() : 0, &r->host_budget, e))) return rc;
 
     struct source source = {r, build_forward, .alone = o->define};
     struct settings s = base_settings(r, o);

@@ -70,6 +70,8 @@ void run_close(struct run *r);
 
 /* Sets the device's kind and, of a card that is here, its profile; says which and why (choose.c). */
 void run_choose_device(struct run *r);
+/* Whether the card that is planned for is in this machine. */
+bool run_card_is_here(const struct run *r);
 
 /* The smallest micro-batch of a planned run: a card takes so many of them at most, and groups that share statistics lie within one. */
 int run_least_micro_batch(const struct run *r);
