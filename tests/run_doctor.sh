@@ -27,6 +27,12 @@ largest() {
     fits "$batch" && ! fits $((batch + 1)) && [ "$(get largest_batch_any)" -ge "$batch" ] && echo "$batch samples"
 }
 check 'the largest batch is the largest' largest
+# The plan that was shown to fit fits: here 4 samples by the fused step.
+fused() {
+    doctor words --steps 0 --memory 4MiB --set memory.recompute=auto --set memory.offload=auto || return 1
+    [ "$(get update_bytes)" = 0 ] && [ "$(get largest_batch)" -ge 4 ] && echo "$(get largest_batch) samples"
+}
+check 'the largest batch by a fused step' fused
 none() {
     local rc=0
     doctor words --steps 0 --memory 100000 2>/dev/null || rc=$?

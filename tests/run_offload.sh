@@ -132,7 +132,7 @@ wanted llama around && check 'llama: begun with all away, ended with none' moved
 follows() {
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set "memory.offload=[weights, activations]" -o "$tmp/plan.json" || return 1
     [ "$(json "$tmp/plan.json" settings.offload)" = weights+activations ] || { json "$tmp/plan.json" settings.offload; return 1; }
-    go llama follows --plan "$tmp/plan.json" && alike llama follows
+    go llama follows --plan "$tmp/plan.json" --set memory.offload=auto && alike llama follows
 }
 wanted llama around && check 'a list of words, and a plan that is followed' follows
 

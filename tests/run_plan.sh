@@ -20,6 +20,8 @@ bars() {
     "$binary" plan "$tmp/masks.yaml" >"$tmp/out" && grep -qE '^  activations +[0-9.]+ MiB +[0-9.]+ %  ##' "$tmp/out" && sed -n '/^By module/,/^Plan/p' "$tmp/out" | grep -E '^  vision_encoder.layers .*##'
 }
 check 'bars by kind and by module' bars
+printf 'model: {preset: sam-tiny}\n' >"$tmp/bare.yaml"
+check 'a model of masks without a format of data' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b' "$binary" plan "$tmp/bare.yaml"
 # Each rung is planned; a technique that is added does not raise the arena.
 ladder() {
     table "$tmp/$1.yaml" --compare || return 1
@@ -28,6 +30,11 @@ ladder() {
 }
 check 'the ladder of words' ladder words
 check 'the ladder of masks' ladder masks
+# The last split is into the smallest micro-batches that a card or a group of statistics allows.
+split() { expect 0 '' "$binary" plan "$tmp/$1.yaml" "${@:3}" --compare && grep -F "+ micro-batches of $2 " "$tmp/out"; }
+check 'the ladder splits as far as it may: 1' split words 1
+check 'the ladder splits as far as it may: a card' split words 2 --set device=cuda --set train.effective_batch=128
+check 'the ladder splits as far as it may: groups' split masks 4 --set device=cpu --set model.preset=tinysam-tiny --set model.bn_group=4
 # More budget is never slower, and every row fits its budget.
 frontier() {
     table "$tmp/$1.yaml" --frontier || return 1
@@ -54,6 +61,21 @@ reserve() {
 check 'the reserve of a card, and whose profile a row has' reserve
 named() { table "$tmp/masks.yaml" --devices rtx-4060,rtx-4090,h200 && [ "$(values fits | sort -u)" = true ] && values samples_per_second | tr '\n' ' '; }
 check 'cards by name' named
+# A row that does not fit says so, and which bound it is; times that nobody measured are told apart.
+cpu=(--set device=cpu --set device.profile=default --set memory.host_budget=3MiB)
+bounded() {
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --compare && [ "$(grep -c 'does not fit: the second space needs [0-9.]* MiB, memory.host_budget is 3.00 MiB' "$tmp/out")" = 3 ] || { cat "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.offload=optimizer --frontier && [ "$(grep -c 'does not fit: the second space' "$tmp/out")" = 2 ] || { cat "$tmp/out"; return 1; }
+    tail -n 1 "$tmp/out"
+}
+check 'rows that do not fit the second space' bounded
+unmeasured() {
+    for cards in h200,rtx-4090 rtx-4090,h200; do
+        expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices $cards && grep -q '^Times of rtx-4090 are unmeasured' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    done
+    expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices t4,rtx-4090 && grep '^Times are unmeasured' "$tmp/out"
+}
+check 'cards that nobody measured' unmeasured
 rules() {
     "$binary" plan "$tmp/words.yaml" --devices 24,40,80 --seed-formula --images 2 --set train.effective_batch=16 >"$tmp/out" || return 1
     # What the rule's code returns, not what its text says (14 x 1, 23 x 1, 47 x 1).
@@ -68,6 +90,40 @@ for given in '--devices 0' '--devices 1e-12' '--devices 12x' '--compare --fronti
     refused() { expect 2 '' "$binary" plan "$tmp/words.yaml" $given && cat "$tmp/err"; }
     check "refused: $given" refused
 done
+# Which bound refuses, and what a budget buys, also where no technique is in use.
+second() {
+    expect 3 'of the second space, memory.host_budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --set memory.offload=optimizer --json || return 1
+    cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.host_budget ] && [ "$(values host_budget_bytes)" = 1048576 ] || { head -n 12 "$tmp/out"; return 1; }
+    expect 3 'the budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory 1MiB --json || return 1
+    cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.budget ]
+}
+check 'a refusal names its bound' second
+# Where the second space's bound is why the smallest plan is as large as it is, the refusal says so, and what would do.
+binding() {
+    local need
+    expect 3 'Give --memory [0-9]+ within memory.host_budget 1048576 \(1.00 MiB\); or change, which would fit: memory.host_budget: [0-9]+ ' \
+        "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --memory 6MiB || return 1
+    need=$(sed -n 's/.*which would fit: memory.host_budget: \([0-9]*\).*/\1/p' "$tmp/err")
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget="$need" --memory 6MiB && echo "$need bytes"
+}
+check 'a refusal names the second space where that is why' binding
+# Of a card that is not here nobody knows the memory beside it.
+elsewhere() {
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer && grep 'the second space has no bound: the card is not here' "$tmp/out" || return 1
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer --set memory.host_budget=1GiB && grep 'may have 1.00 GiB: memory.host_budget' "$tmp/out"
+}
+check 'the second space of a card that is not here' elsewhere
+more() {
+    for budget in 1GiB 18446744073709551615; do
+        expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory $budget --json || return 1
+        grep -A 1 '"next_gib"' "$tmp/out" | awk -F': ' '/budget_bytes/ { print $2 + 0; ok = $2 + 0 >= 2147483648 } END { exit !ok }' || return 1
+    done
+}
+check 'what 1 GiB more would buy' more
+unfused() {
+    expect 3 'which would fit: memory.fused_step: auto' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=none --set memory.fused_step=off --set data.sequence=16 --memory 3MiB
+}
+check 'what would fit: the fused step' unfused
 rate() {
     head -c 20000 /dev/urandom >"$tmp/words.bin"
     "$binary" train "$tmp/words.yaml" --set "data.train=$tmp/words.bin" --set data.token_dtype=uint8 --set train.steps=1 --set train.effective_batch=16 --set train.learning_rate=1e-4 \
@@ -82,7 +138,10 @@ follows() { expect "$1" "$2" "$binary" plan "$tmp/words.yaml" --plan "$tmp/P.jso
 stored() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set memory.precision=f32 --set memory.fused_step=on --set train.clip_norm=0 -o "$tmp/P.json" || return 1
     follows 0 '' && follows 2 'another memory.precision' --set memory.precision=bf16 && follows 2 'another memory.optimizer' --set memory.optimizer=sgd &&
-        follows 2 'train.clip_norm is set' --set train.clip_norm=1
+        follows 2 'train.clip_norm is set' --set train.clip_norm=1 && follows 0 '' --set memory.fused_step=on --set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1 || return 1
+    for other in recompute=all offload=optimizer head_chunks=4 fused_step=off micro_batch=4; do follows 2 "another memory.${other%=*} than the configuration has" --set memory.$other || return 1; done
+    # The budget refuses it: it is that plan which is shown, and called so.
+    follows 3 'needs [0-9]+ bytes, the budget is' --memory 15MiB && grep -q '^The given plan does not fit the budget' "$tmp/out"
 }
 check 'a stored plan and keys that were given' stored
 modules() { expect 0 '' "$binary" plan "$tmp/words.yaml" --set train.clip_norm=0 --set memory.precision=f32 --set 'memory.modules=[{match: "model.layers.1", precision: f16}]' --memory 8GiB; }

@@ -145,6 +145,16 @@ modules() {
 }
 check 'a module in f32 and one in f16, inside bf16' modules
 
+# The head shares the table's weight, and wants it in another precision, in training and in evaluation.
+sed 's/precision: f32/precision: bf16, modules: [{match: lm_head, precision: f32}]/' "$tmp/tiny.yaml" >"$tmp/tied.yaml"
+tied() {
+    # shellcheck disable=SC2086
+    expect 0 '' "$binary" plan "$tmp/tied.yaml" --set memory.micro_batch=auto --memory 9MiB $FLAGS &&
+        expect 0 '' "$binary" train "$tmp/tied.yaml" --set "train.out=$tmp/tied" "${small[@]}" --set 'data.validation=tests/golden/*.py' --set train.eval_every=16 $FLAGS --json || return 1
+    steps_once "$tmp/tied" 16 && echo "loss $(losses "$tmp/tied" | tail -n 1)"
+}
+check 'a head in f32 that shares its weight with a table in bf16' tied
+
 # --- what cannot be trained -----------------------------------------------------------------------------
 
 hopeless() { expect 1 'the loss scale fell below 1: 17 steps in a row had gradients that are not finite in f16; first seen in [a-z_.0-9]+' train_tiny "$tmp/hopeless" \

@@ -192,7 +192,8 @@ static void test_weights(void **state)
 
 /* --- modules ----------------------------------------------------------------------------------------- */
 
-static const char *const mlps[] = {"*.mlp"}, *const blocks[] = {"model.layers.?"}, *const first_mlp[] = {"model.layers.0.mlp"}, *const nothing[] = {"no.such"};
+static const char *const mlps[] = {"*.mlp"}, *const blocks[] = {"model.layers.?"}, *const first_mlp[] = {"model.layers.0.mlp"}, *const nothing[] = {"no.such"},
+                         *const head[] = {"lm_head"};
 
 /* Weights and results of the module's nodes are of its type; only casts change types. */
 static void check_module(const struct graph *g, const char *pattern, enum dtype inside)
@@ -245,6 +246,8 @@ static void test_modules(void **state)
     const struct module_rule one = {.match = first_mlp, .n_match = 1, .has_precision = true, .precision = DT_F32};
     const struct module_rule wide = {.match = blocks, .n_match = 1, .has_precision = true, .precision = DT_BF16};
     const struct module_rule none = {.match = nothing, .n_match = 1, .has_precision = true, .precision = DT_BF16};
+    const struct module_rule tied = {.match = head, .n_match = 1, .has_precision = true, .precision = DT_F32};
+    const struct module_rule tied16 = {.match = head, .n_match = 1, .has_precision = true, .precision = DT_F16};
     const struct {
         enum dtype precision;
         bool pure;
@@ -262,6 +265,9 @@ static void test_modules(void **state)
         {DT_BF16, false, {bf16, f32, other}, 3, "*.mlp", DT_F32}, /* the last one that says something */
         {DT_F32, false, {wide, one}, 2, "model.layers.0.mlp", DT_F32}, /* a module inside a module */
         {DT_F32, false, {wide, one}, 2, "model.layers.1.mlp", DT_BF16},
+        {DT_BF16, false, {tied}, 1, NULL, 0}, /* the table's weight, which the head reads through a cast in each program */
+        {DT_BF16, false, {tied16}, 1, NULL, 0},
+        {DT_BF16, true, {tied}, 1, NULL, 0},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct settings s = settings_of(cases[i].precision, cases[i].pure);

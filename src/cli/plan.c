@@ -19,16 +19,31 @@ static int write_plan(const struct run *r, bool fits, const char *path, struct e
     return rc;
 }
 
+/* Which plan it is that is shown where none fits. */
+static const char *refusal(const struct run *r, const struct options *o)
+{
+    const bool host = run_exceeds_host(r);
+    if (o->plan) return host ? "The given plan does not fit memory.host_budget" : "The given plan does not fit the budget";
+    return host ? "Does not fit memory.host_budget. The plan that needs least of the second space" : "Does not fit the budget. The smallest plan";
+}
+
+static void tell_second(const struct run *r, struct text *out)
+{
+    char room[32];
+    if (r->host_budget)
+        text_printf(out, "  the second space may have %s: memory.host_budget\n", size_print(r->host_budget, room));
+    else if (r->config->memory_host_budget.kind == BUDGET_AUTO)
+        text_printf(out, "  the second space has no bound: the card is not here, and the memory beside it is not known; memory.host_budget sets one\n");
+}
+
 static void show(const struct run *r, const struct options *o, bool fits)
 {
     struct text text = {0};
     struct plan_note note = run_note(r, fits);
     if (o->json) plan_write(&r->plan, &r->graph, &note, &text);
-    else if (!fits) text_printf(&text, "Does not fit the budget. The smallest plan:\n\n");
+    else if (!fits) text_printf(&text, "%s:\n\n", refusal(r, o));
     if (!o->json) plan_print(&r->plan, &r->graph, &r->device.profile, &text);
-    char room[32];
-    if (!o->json && r->host_budget && r->plan.placement.arena[SPACE_HOST])
-        text_printf(&text, "  the second space may have %s: memory.host_budget\n", size_print(r->host_budget, room));
+    if (!o->json && r->plan.placement.arena[SPACE_HOST]) tell_second(r, &text);
     if (o->explain && !o->json) plan_explain(&r->plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);

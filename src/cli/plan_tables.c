@@ -43,8 +43,9 @@ struct row {
     char profile[64];            /* whose rates the times are by */
     bool processor;              /* ... which is no card */
     uint64_t arena, host;        /* of the smallest plan where nothing fits */
+    uint64_t host_budget;        /* that refuses it; 0: it is another one, or none */
     double seconds;
-    int effective;
+    int effective, least;        /* samples of a step, and of its smallest micro-batch */
     bool measured;
     struct settings settings;
 };
@@ -66,8 +67,10 @@ static int plan_row(const struct options *o, const char *const *sets, size_t n, 
             row->budget = budget;
             row->arena = rc ? r.plan.smallest : plan_arena(&r.plan);
             row->host = r.plan.placement.arena[SPACE_HOST];
+            row->host_budget = rc && run_exceeds_host(&r) ? r.host_budget : 0;
             row->seconds = r.plan.seconds;
             row->effective = r.effective_batch;
+            row->least = run_least_micro_batch(&r);
             row->settings = r.plan.settings;
             row->measured = r.device.profile.measured != NULL;
             row->processor = r.device.kind != DEVICE_CUDA;
@@ -92,12 +95,26 @@ static void put_techniques(const struct settings *s, struct text *out)
     if (s->head_chunks > 1) text_printf(out, ", head in %d", s->head_chunks);
 }
 
+/* True: the row does not fit, and is told with the bound that is too small. */
+static bool put_refusal(const struct row *r, int width, struct text *out)
+{
+    char need[32], have[32];
+    if (r->fits) return false;
+    text_printf(out, "%-*s ", width, r->label);
+    if (r->host_budget)
+        text_printf(out, "does not fit: the second space needs %s, memory.host_budget is %s\n", size_print(r->host, need), size_print(r->host_budget, have));
+    else
+        text_printf(out, "does not fit: the smallest plan needs %s\n", size_print(r->arena, need));
+    return true;
+}
+
 static void put_row(struct json_writer *w, const struct row *r)
 {
     char again[SETTING_ROOM], away[SETTING_ROOM];
     json_begin_map(w, NULL);
     json_put_string(w, "label", r->label);
     json_put_bool(w, "fits", r->fits);
+    if (!r->fits) json_put_string(w, "refused_by", r->host_budget ? "memory.host_budget" : "memory.budget");
     if (r->budget) json_put_uint(w, "budget_bytes", r->budget);
     json_put_uint(w, r->fits ? "arena_bytes" : "smallest_budget_bytes", r->arena);
     json_put_string(w, "profile", r->profile);
@@ -105,6 +122,7 @@ static void put_row(struct json_writer *w, const struct row *r)
         json_put_uint(w, "host_bytes", r->host);
         json_put_number(w, "predicted_step_seconds", r->seconds);
         json_put_number(w, "samples_per_second", r->effective / r->seconds);
+        json_put_bool(w, "measured", r->measured);
         json_put_int(w, "micro_batch", r->settings.micro_batch);
         json_put_int(w, "accumulation", r->settings.accumulation);
         json_put_int(w, "effective_batch", r->effective);
@@ -137,14 +155,24 @@ static void show_json(const char *table, const struct rows *rows)
 
 static void note_times(const struct rows *rows, struct text *out)
 {
-    if (rows->list.n && !rows->list.at[0].measured)
-        text_printf(out, "Times are unmeasured: by built-in ceilings, good for comparing rows.\n");
+    struct text guessed = {0};
+    uint32_t timed = 0, measured = 0;
+    for (uint32_t i = 0; i < rows->list.n; i++) {
+        const struct row *r = &rows->list.at[i];
+        timed += r->fits;
+        measured += r->fits && r->measured;
+        if (r->fits && !r->measured) text_printf(&guessed, "%s%s", guessed.n ? ", " : " of ", r->label);
+    }
+    if (timed > measured)
+        text_printf(out, "Times%s are unmeasured: by built-in ceilings, good for comparing rows%s.\n", measured ? guessed.at : "", measured ? " of that kind" : "");
+    text_free(&guessed);
     if (rows->list.n && (rows->list.at[0].effective < 8 || rows->list.at[0].effective > 32))
         text_printf(out, "Note: the effective batch of %d is outside of 8 to 32, where fine-tuning recipes are at home.\n", rows->list.at[0].effective);
 }
 
 /* --- the ladder -------------------------------------------------------------------------- */
 
+/* %d: on the first rung all samples of a step, further up the fewest that a micro-batch may have. */
 enum { RUNG_SETS = 8 };
 static const struct rung {
     const char *name;
@@ -158,7 +186,7 @@ static const struct rung {
     {"+ selective recompute", {"memory.recompute=selective"}},
     {"+ recompute of every block", {"memory.recompute=all"}},
     {"+ head in 4 pieces", {"memory.head_chunks=4"}},
-    {"+ micro-batches of 1", {"memory.micro_batch=1"}},
+    {"+ micro-batches of %d", {"memory.micro_batch=%d"}},
     {"+ offload: optimizer", {"memory.offload=optimizer"}},
     {"+ offload: masters", {"memory.offload=optimizer+masters"}},
     {"+ offload: weights", {"memory.offload=optimizer+masters+weights"}},
@@ -178,14 +206,15 @@ static int effective_batch(const struct options *o, int *out, struct error *e)
 static int climb(const struct options *o, struct rows *rows, struct error *e)
 {
     const char *sets[COUNT(ladder) * RUNG_SETS];
-    char whole[64];
+    char split[2][64]; /* the first rung's, the others' */
     size_t n = 0;
     int effective = 1, rc = effective_batch(o, &effective, e);
-    snprintf(whole, sizeof whole, "memory.micro_batch=%d", effective);
     for (size_t i = 0; i < COUNT(ladder) && !rc; i++) {
+        const int samples = i ? rows->list.at[0].least : effective;
         struct row row = {0};
-        snprintf(row.label, sizeof row.label, "%s", ladder[i].name);
-        for (int k = 0; k < RUNG_SETS && ladder[i].sets[k]; k++) sets[n++] = strchr(ladder[i].sets[k], '%') ? whole : ladder[i].sets[k];
+        snprintf(row.label, sizeof row.label, ladder[i].name, samples);
+        snprintf(split[i > 0], sizeof split[0], "memory.micro_batch=%d", samples);
+        for (int k = 0; k < RUNG_SETS && ladder[i].sets[k]; k++) sets[n++] = strchr(ladder[i].sets[k], '%') ? split[i > 0] : ladder[i].sets[k];
         rc = plan_row(o, sets, n, 0, &row, e);
         if (rc == PL_USAGE && ladder[i].else_set) {
             snprintf(row.label, sizeof row.label, "%s", ladder[i].else_name);
@@ -202,6 +231,7 @@ int table_compare(const struct options *o, struct error *e)
     struct rows rows = {0};
     struct text out = {0};
     char arena[32], saved[32], host[32];
+    const struct row *last = NULL; /* that fits */
     int rc = climb(o, &rows, e);
     if (!rc && o->json) {
         show_json("compare", &rows);
@@ -209,7 +239,9 @@ int table_compare(const struct options *o, struct error *e)
         text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", "second space", "step", "times");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
-            int64_t less = i ? (int64_t)rows.list.at[i - 1].arena - (int64_t)r->arena : 0;
+            if (put_refusal(r, 28, &out)) continue;
+            int64_t less = last ? (int64_t)last->arena - (int64_t)r->arena : 0;
+            last = r;
             text_printf(&out, "%-28s %12s %s%11s %12s %9.3gs %6.2fx\n", r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
                         size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host), r->seconds, r->seconds / rows.list.at[0].seconds);
         }
@@ -262,6 +294,7 @@ int table_frontier(const struct options *o, struct error *e)
         text_printf(&out, "%-14s %12s %11s %12s  %s\n", "budget", "arena", "micro-batch", "samples/s", "techniques");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
+            if (put_refusal(r, 14, &out)) continue;
             text_printf(&out, "%-14s %12s %5d x %-3d %12.4g  ", r->label, size_print(r->arena, arena), r->settings.micro_batch, r->settings.accumulation,
                         r->effective / r->seconds);
             put_techniques(&r->settings, &out);
@@ -321,7 +354,7 @@ static void show_devices(const struct options *o, const struct rows *rows)
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
         if (!r->fits) {
-            text_printf(&out, "%-14s does not fit: the smallest plan needs %s\n", r->label, size_print(r->arena, size));
+            put_refusal(r, 14, &out);
         } else {
             text_printf(&out, "%-14s %12s %4d x %-3d = %-6d %12.4g %-14s  ", r->label, size_print(r->arena, size), r->settings.micro_batch, r->settings.accumulation,
                         r->effective, r->effective / r->seconds, r->profile);

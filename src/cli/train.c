@@ -58,6 +58,7 @@ static void print_nofit(const struct train_summary *s)
     struct json_writer w = {.out = &out, .indent = 2};
     json_begin_map(&w, NULL);
     json_put_bool(&w, "fits", false);
+    if (s->refused_by) json_put_string(&w, "refused_by", s->refused_by);
     json_put_uint(&w, "smallest_budget_bytes", s->smallest_budget);
     json_end(&w);
     printf("%s\n", out.at);

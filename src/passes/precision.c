@@ -171,7 +171,7 @@ struct borders {
     enum dtype base;
     uint8_t *of;          /* by scope: its precision */
     uint8_t *now;         /* by tensor that follows the weights: its dtype; DT_NONE: any other */
-    id *cast;             /* by tensor: the last cast of it... */
+    id *cast;             /* by tensor: the last cast of it in this program... */
     uint32_t tensors;     /* ...of those that there were before */
 };
 
@@ -230,6 +230,7 @@ static void cross_borders(struct borders *b, enum program p)
     id *old = mem_copy(order->nodes.at, count * sizeof(id));
     struct cursor before = graph_move(g, p, PHASE_FORWARD, "precision");
     order->nodes.n = 0;
+    memset(b->cast, 0, b->tensors * sizeof *b->cast); /* a weight is in both programs, its cast in one */
     for (uint32_t k = 0; k < count; k++) {
         struct node *n = node_at(g, old[k]);
         enum dtype want = b->of[n->scope];

@@ -164,6 +164,7 @@ static void put_seconds(struct json_writer *w, const char *key, double seconds) 
 
 static void write_techniques(struct json_writer *w, const struct plan *p)
 {
+    if (!p->n_techniques) return;
     json_begin_list(w, "techniques");
     for (int i = 0; i < p->n_techniques; i++) {
         json_begin_map(w, NULL);
@@ -174,8 +175,12 @@ static void write_techniques(struct json_writer *w, const struct plan *p)
         json_end(w);
     }
     json_end(w);
-    if (!p->more.budget || !(p->more.seconds > 0)) return;
+}
+
+static void write_more(struct json_writer *w, const struct plan *p)
+{
     char again[SETTING_ROOM];
+    if (!p->more.budget || !(p->more.seconds > 0)) return;
     json_begin_map(w, "next_gib");
     json_put_uint(w, "budget_bytes", p->more.budget);
     json_put_uint(w, "arena_bytes", p->more.arena);
@@ -204,6 +209,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_begin_map(&w, NULL);
     json_put_int(&w, "plan_format", 1);
     json_put_bool(&w, "fits", note->fits);
+    if (note->refused_by) json_put_string(&w, "refused_by", note->refused_by);
     json_put_uint(&w, "arena_bytes", plan_arena(p));
     json_begin_map(&w, "arenas");
     json_put_uint(&w, "device", p->placement.arena[SPACE_DEVICE]);
@@ -226,7 +232,8 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     write_missing(&w, p);
     json_put_uint(&w, "parameters", count_parameters(g, false));
     json_put_uint(&w, "trained_parameters", count_parameters(g, true));
-    if (p->n_techniques) write_techniques(&w, p);
+    write_techniques(&w, p);
+    write_more(&w, p);
     write_remedies(&w, note);
     write_peak(&w, p, g);
     write_parts(&w, p, g);

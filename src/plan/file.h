@@ -23,6 +23,7 @@ struct remedy {
 
 struct plan_note {
     bool fits;
+    const char *refused_by;  /* where it does not fit: the key of the bound */
     uint64_t budget;         /* 0: none */
     uint64_t host_budget;    /* 0: none */
     int effective_batch;

@@ -90,7 +90,8 @@ static void tell_techniques(const struct teller *t, const struct settings *base)
 static void tell_more(const struct teller *t)
 {
     struct plan *p = t->p;
-    uint64_t budget[SPACE_COUNT] = {t->x->f.budget + ((uint64_t)1 << 30), t->x->f.host_budget};
+    const uint64_t room = UINT64_MAX - t->x->f.budget;
+    uint64_t budget[SPACE_COUNT] = {t->x->f.budget + min_u64((uint64_t)1 << 30, room), t->x->f.host_budget};
     uint32_t choice;
     p->more.budget = budget[SPACE_DEVICE];
     if (plan_choose(t->x, budget, &choice, t->e)) return;

@@ -6,8 +6,8 @@
  *     auto          the card                   the CPU, and what is missing is said
  *     cuda          the card                   an h200 is planned for; starting refuses
  *
- * A named device.profile is planned for whatever is here: then nobody asks for a card, unless
- * the kind is left open.
+ * A named device.profile is planned for whatever is here: then a card that is here decides
+ * nothing, unless the kind is left open, but whether the memory beside it is known.
  */
 #include "train/run.h"
 
@@ -72,4 +72,14 @@ void run_choose_device(struct run *r)
     } else {
         say_missing("device cuda: planned for an h200", &why);
     }
+}
+
+bool run_card_is_here(const struct run *r)
+{
+    struct card card;
+    struct profile here;
+    struct error why = {0};
+    if (r->device.kind != DEVICE_CUDA || card_here(&card, &why)) return false;
+    profile_here(&here, &card);
+    return !strcmp(here.name, r->device.profile.name);
 }

@@ -86,9 +86,11 @@ const struct dataset *feed_dataset(const struct feed *f);
 /* Of a run over pictures with masks: what the model is asked with, and the bytes of the loader
  * (settings.loader_bytes). By configuration and model alone, so that it can be planned, and by what
  * the head of a packed store says of its embeddings: those that will be read, type 0 for none. Leaves
- * all alone where data.format is tokens. */
+ * all alone where data.format is tokens; a file that says so of a model of masks is refused. */
 int feed_plan(const struct config *c, const struct model *m, bool train, struct prompting *p, uint64_t *loader_bytes,
               struct packed_embeddings *embeddings, struct error *e);
+/* PL_USAGE: rows of tokens are not what the model takes. */
+int feed_refuse_tokens(const struct model *m, struct error *e);
 
 extern const struct feed_ops tokens_feed, masks_feed;
 

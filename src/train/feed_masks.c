@@ -82,6 +82,9 @@ int feed_plan(const struct config *c, const struct model *m, bool train, struct 
 {
     *x = (struct packed_embeddings){0};
     char takes[256];
+    /* A calibration plans a model as it stands; a file's run is what train would do, not some other one. */
+    if (c->data_format == FORMAT_TOKENS && m->mask_side && c->file)
+        return feed_refuse_tokens(m, e);
     if (c->data_format == FORMAT_TOKENS) return PL_OK;
     if (!m->mask_side)
         return error_set(e, PL_USAGE, "data.format %s gives pictures with masks, and a %s takes %s; %s",

@@ -13,16 +13,20 @@ struct token_feed {
     int32_t *row;   /* one sample */
 };
 
+int feed_refuse_tokens(const struct model *m, struct error *e)
+{
+    char takes[256];
+    return error_set(e, PL_USAGE, "data.format tokens gives rows of tokens, and a %s takes %s; %s", m->family->model_type, model_list_ports(m, takes),
+                     feed_advice(m));
+}
+
 /* A family has the ports; a defined model takes token files when its inputs are rows of tokens. */
 static int check_model(const struct run *r, struct error *e)
 {
     static const char *const names[] = {"input_ids", "labels"};
     int64_t T = r->config->data_sequence;
     struct run_input x;
-    char takes[256];
-    if (!r->defined && !model_port(&r->model, "input_ids"))
-        return error_set(e, PL_USAGE, "data.format tokens gives rows of tokens, and a %s takes %s; %s", r->model.family->model_type,
-                         model_list_ports(&r->model, takes), feed_advice(&r->model));
+    if (!r->defined && !model_port(&r->model, "input_ids")) return feed_refuse_tokens(&r->model, e);
     for (size_t i = 0; i < COUNT(names) && r->defined; i++)
         if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
             return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64

@@ -10,16 +10,22 @@
 
 #include "train/run.h"
 
-/* Would the configuration fit? Then it is noted, with the smallest budget that it needs. */
-static bool try_change(struct run *r, const struct run_options *o, struct config *c, const char *change)
+/* The plan of another configuration within the same budget; close it. */
+static int try_plan(const struct run *r, const struct run_options *o, struct config *c, struct run *probe)
 {
-    struct run probe = {0};
     struct run_options quiet = *o;
     struct error e = {0};
     quiet.probe = true;
     quiet.tell = false;
     c->memory_budget = (struct config_budget){.kind = BUDGET_BYTES, .bytes = r->budget};
-    bool fits = r->n_remedies < REMEDY_MOST && !run_plan(&probe, c, &quiet, &e);
+    return run_plan(probe, c, &quiet, &e);
+}
+
+/* Would the configuration fit? Then it is noted, with the smallest budget that it needs. */
+static bool try_change(struct run *r, const struct run_options *o, struct config *c, const char *change)
+{
+    struct run probe = {0};
+    bool fits = r->n_remedies < REMEDY_MOST && !try_plan(r, o, c, &probe);
     if (fits) {
         struct remedy *a = &r->remedy[r->n_remedies++];
         snprintf(a->change, sizeof a->change, "%s", change);
@@ -27,6 +33,23 @@ static bool try_change(struct run *r, const struct run_options *o, struct config
     }
     run_close(&probe);
     return fits;
+}
+
+/* Without the bound on the second space: what that would need, if it fits. True: the bound makes the smallest plan larger. */
+static bool try_second(struct run *r, const struct run_options *o)
+{
+    struct run probe = {0};
+    struct config c = *r->config;
+    char text[96];
+    if (!r->host_budget || run_exceeds_host(r)) return false; /* the refusal is of it then */
+    c.memory_host_budget = (struct config_budget){.kind = BUDGET_NONE};
+    int rc = try_plan(r, o, &c, &probe);
+    bool larger = (!rc || rc == PL_NOFIT) && probe.plan.smallest < r->plan.smallest;
+    c.memory_host_budget = (struct config_budget){BUDGET_BYTES, probe.plan.placement.arena[SPACE_HOST]};
+    snprintf(text, sizeof text, "memory.host_budget: %llu", (unsigned long long)c.memory_host_budget.bytes);
+    run_close(&probe);
+    if (!rc) try_change(r, o, &c, text);
+    return larger;
 }
 
 static void try_memory(struct run *r, const struct run_options *o)
@@ -41,6 +64,9 @@ static void try_memory(struct run *r, const struct run_options *o)
     c = *was;
     c.memory_head_chunks = 0;
     if (was->memory_head_chunks) try_change(r, o, &c, "memory.head_chunks: auto");
+    c = *was;
+    c.memory_fused_step = FUSED_STEP_AUTO;
+    if (was->memory_fused_step != FUSED_STEP_AUTO) try_change(r, o, &c, "memory.fused_step: auto");
     c = *was;
     c.memory_offload = (struct config_list){(char *[]){"auto"}, 1};
     if (!r->away_auto) try_change(r, o, &c, "memory.offload: auto");
@@ -75,9 +101,11 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
 {
     char size[32];
     if (!o->train || o->probe || o->define || !r->budget) return;
+    size_t n = strlen(e->text);
+    if (try_second(r, o) && n < sizeof e->text)
+        n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
     try_memory(r, o);
     try_data(r, o);
-    size_t n = strlen(e->text);
     for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++)
         n += (size_t)snprintf(e->text + n, sizeof e->text - n, "%s%s (%s)", i ? ", or " : "; or change, which would fit: ", r->remedy[i].change,
                               size_print(r->remedy[i].smallest, size));

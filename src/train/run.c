@@ -157,6 +157,11 @@ static int check_plan_keys(const struct run *r, const struct settings *asked, co
 {
     const struct config *c = r->config;
     const char *key = NULL;
+    char again[SETTING_ROOM], planned[SETTING_ROOM];
+    if (c->memory_recompute.chosen && strcmp(rebuild_print(&asked->recompute, again), rebuild_print(&plan->recompute, planned))) key = "memory.recompute";
+    if (!r->away_auto && asked->offload != plan->offload) key = "memory.offload";
+    if (c->memory_head_chunks && asked->head_chunks != plan->head_chunks) key = "memory.head_chunks";
+    if (c->memory_fused_step != FUSED_STEP_AUTO && asked->fused_step != plan->fused_step) key = "memory.fused_step";
     if (c->memory_precision != PRECISION_AUTO && (asked->precision != plan->precision || asked->pure != plan->pure)) key = "memory.precision";
     if (config_given(c, KEY_memory_optimizer) && (asked->optimizer != plan->optimizer || asked->state != plan->state) && !allows(c, optimizer_print(plan))) key = "memory.optimizer";
     if (c->memory_micro_batch && asked->micro_batch != plan->micro_batch) key = "memory.micro_batch";
@@ -188,7 +193,7 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     if (r->budget && plan_arena(&r->plan) > r->budget)
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
-    if (r->host_budget && r->plan.placement.arena[SPACE_HOST] > r->host_budget)
+    if (run_exceeds_host(r))
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes in the second space, memory.host_budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)r->plan.placement.arena[SPACE_HOST], (unsigned long long)r->host_budget);
     return PL_OK;
@@ -233,14 +238,22 @@ static int check_groups(const struct run *r, bool train, struct error *e)
     return PL_OK;
 }
 
+int run_least_micro_batch(const struct run *r)
+{
+    const int images = r->effective_batch, group = (int)r->batch.bn_group;
+    int least = r->device.kind == DEVICE_CUDA ? (images + CARD_TRIPS - 1) / CARD_TRIPS : 1;
+    while (group && (least % group || images % least)) least++; /* check_groups: the whole batch is one at last */
+    return least;
+}
+
 /* What is set by hand and a card cannot record; what the planner chooses, it can. */
 static int check_trips(const struct run *r, const struct settings *s, struct error *e)
 {
-    const int step = (r->effective_batch + s->micro_batch - 1) / s->micro_batch, least = (r->effective_batch + CARD_TRIPS - 1) / CARD_TRIPS;
+    const int step = (r->effective_batch + s->micro_batch - 1) / s->micro_batch;
     if (r->device.kind != DEVICE_CUDA) return PL_OK;
     if (step > CARD_TRIPS)
         return error_set(e, PL_USAGE, "memory.micro_batch %d makes %d micro-batches of train.effective_batch %d, a CUDA device takes %d at most; set memory.micro_batch "
-                         "%d or more, or leave it out", s->micro_batch, step, r->effective_batch, CARD_TRIPS, least);
+                         "%d or more, or leave it out", s->micro_batch, step, r->effective_batch, CARD_TRIPS, run_least_micro_batch(r));
     if (s->head_chunks > CARD_TRIPS)
         return error_set(e, PL_USAGE, "memory.head_chunks %d: a CUDA device takes %d at most", s->head_chunks, CARD_TRIPS);
     return PL_OK;
@@ -293,7 +306,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
     if (resolve_budget(r, e)) return e->code;
     if ((rc = second_wanted(c, &r->away_auto, &r->away, e))) return rc;
-    if ((rc = second_budget(c, r->device.kind, free_memory(), &r->host_budget, e))) return rc;
+    if ((rc = second_budget(c, r->device.kind, run_card_is_here(r) ? free_memory() : 0, &r->host_budget, e))) return rc;
 
     struct source source = {r, build_forward, .alone = o->define};
     struct settings s = base_settings(r, o);
@@ -310,9 +323,13 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     return rc;
 }
 
+bool run_exceeds_host(const struct run *r) { return r->host_budget && r->plan.placement.arena[SPACE_HOST] > r->host_budget; }
+
 struct plan_note run_note(const struct run *r, bool fits)
 {
-    return (struct plan_note){.fits = fits, .budget = r->budget, .host_budget = r->config->memory_host_budget.kind == BUDGET_BYTES ? r->host_budget : 0, .effective_batch = r->effective_batch,
+    const bool host = !fits && run_exceeds_host(r), stated = host || r->config->memory_host_budget.kind == BUDGET_BYTES;
+    return (struct plan_note){.fits = fits, .refused_by = fits ? NULL : host ? "memory.host_budget" : "memory.budget", .budget = r->budget,
+                              .host_budget = stated ? r->host_budget : 0, .effective_batch = r->effective_batch,
                               .profile = &r->device.profile, .remedy = r->remedy, .n_remedies = r->n_remedies};
 }
 

@@ -74,6 +74,11 @@ void run_close(struct run *r);
 
 /* Sets the device's kind and, of a card that is here, its profile; says which and why (choose.c). */
 void run_choose_device(struct run *r);
+/* Whether the card that is planned for is in this machine. */
+bool run_card_is_here(const struct run *r);
+
+/* The smallest micro-batch of a planned run: a card takes so many of them at most, and groups that share statistics lie within one. */
+int run_least_micro_batch(const struct run *r);
 
 /* Sets the memory keys to a plan's techniques; the budget stays (pin.c). */
 int run_pin(struct config *c, const struct settings *s, struct error *e);
@@ -85,6 +90,8 @@ int run_open_profile(struct run *r, struct error *e);
 /* Looks for changes of the configuration that would fit, and adds them to the refusal (remedies.c). */
 void run_remedies(struct run *r, const struct run_options *o, struct error *e);
 
+/* Of a plan that does not fit: the bound on the second space is what refuses it. */
+bool run_exceeds_host(const struct run *r);
 /* What plan_write needs to know. */
 struct plan_note run_note(const struct run *r, bool fits);
 /* The buffer inside the arena for moving weights; PLAN_STAGING bytes. */

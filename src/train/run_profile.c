@@ -56,12 +56,11 @@ int run_open_profile(struct run *r, struct error *e)
         return error_set(e, PL_USAGE, "device.profile: %s is a card; set device.kind to cuda to plan for it", c->device_profile);
     profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
     find_profile(r, path, sizeof path);
-    if (c->device_deterministic) profile_onednn(&r->device.profile, false);
-    if (!path[0]) return PL_OK;
-    int rc = profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e);
-    if (!rc && r->device.profile.kind != DEVICE_CPU) rc = error_set(e, PL_USAGE, "%s is of a card; set device.kind to cuda", path);
+    int rc = path[0] ? profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e) : PL_OK;
+    if (!rc && path[0] && r->device.profile.kind != DEVICE_CPU) rc = error_set(e, PL_USAGE, "%s is of a card; set device.kind to cuda", path);
     if (!rc && c->device_threads && c->device_threads != r->device.profile.threads)
         rc = error_set(e, PL_USAGE, "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out", path,
                        r->device.profile.threads, (int)c->device_threads, (int)c->device_threads);
+    if (!rc && c->device_deterministic) profile_onednn(&r->device.profile, false);
     return rc ? error_prepend(e, "device.profile") : PL_OK;
 }

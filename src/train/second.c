@@ -37,7 +37,7 @@ int second_budget(const struct config *c, enum device_kind kind, uint64_t free_m
     const struct config_budget *b = &c->memory_host_budget;
     uint64_t free = free_memory, reserve = MEMORY_RESERVE;
     *bytes = b->kind == BUDGET_BYTES ? b->bytes : 0;
-    if (b->kind != BUDGET_AUTO) return PL_OK;
+    if (b->kind != BUDGET_AUTO || (kind == DEVICE_CUDA && !free_memory)) return PL_OK;
     if (kind != DEVICE_CUDA) {
         int rc = disk_free(second_folder(c->train_out), &free, e);
         if (rc) return error_prepend(e, "memory.host_budget auto");

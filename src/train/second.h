@@ -17,8 +17,9 @@ int second_wanted(const struct config *c, bool *automatic, unsigned *away, struc
 const char *second_folder(const char *out);
 
 /* memory.host_budget in bytes, 0: none. `auto` on a CUDA device is the memory that is free
- * for this process (`free_memory`), less a reserve; on the CPU, whose second space is a file,
- * it is the free disk of that file's folder, less a reserve. */
+ * for this process (`free_memory`), less a reserve, and no bound where that is 0: the card is in
+ * another machine, whose memory is not known. On the CPU, whose second space is a file, it is
+ * the free disk of that file's folder, less a reserve. */
 int second_budget(const struct config *c, enum device_kind kind, uint64_t free_memory, uint64_t *bytes, struct error *e);
 
 #endif

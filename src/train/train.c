@@ -125,7 +125,10 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
     *out = (struct train_summary){.eval_loss = NAN};
     if (o->signals) signals_install();
     int rc = trainer_begin(t, o, e);
-    if (rc == PL_NOFIT) out->smallest_budget = t->run.plan.smallest;
+    if (rc == PL_NOFIT && t->has_run) {
+        out->smallest_budget = t->run.plan.smallest;
+        out->refused_by = run_note(&t->run, false).refused_by;
+    }
     if (!rc) {
         out->arena_bytes = plan_arena(&t->run.plan);
         out->allocated_bytes = t->run.device.bytes[SPACE_DEVICE];

@@ -44,7 +44,8 @@ struct train_summary {
     uint64_t broken_samples; /* that others took the place of, over the whole run */
     uint64_t arena_bytes, allocated_bytes, host_bytes;
     uint64_t allocations;    /* ours, after the first step began */
-    uint64_t smallest_budget; /* with PL_NOFIT: what would fit */
+    uint64_t smallest_budget; /* with PL_NOFIT: what would fit... */
+    const char *refused_by;   /* ... and the key of the bound that is too small */
     uint32_t worst;          /* of train_options.worst */
     char model[4200];
 };
