@@ -80,8 +80,13 @@ config() {
     expect 2 "edited-$1/config.json: $3" "$binary" convert "$tmp/edited-$1" -o "$tmp/never.pth" && [ ! -e "$tmp/never.pth" ] && no_leftovers
 }
 decoder='/"mask_decoder_config"/,$'
-check 'another epsilon' config sam "$decoder s/\"layer_norm_eps\": [0-9.e-]*/\"layer_norm_eps\": 1e-6/" 'mask_decoder_config.layer_norm_eps is 1e-06; .*as 1e-05'
-check 'one that is left to its default' config sam "$decoder s/\"layer_norm_eps\"/\"note\"/" 'mask_decoder_config.layer_norm_eps is 1e-06; .*as 1e-05'
+# epsilon NAME EDIT: transformers' own folders are such.
+epsilon() {
+    cp -r "$tmp/sam" "$tmp/$1" && sed -i "$2" "$tmp/$1/config.json" && ! cmp -s "$tmp/sam/config.json" "$tmp/$1/config.json" || return 1
+    expect 0 'mask_decoder_config.layer_norm_eps is 1e-06; whoever reads the checkpoint will take 1e-05' "$binary" convert "$tmp/$1" -o "$tmp/$1.pth" && same "$tmp/sam.pth" "$tmp/$1.pth"
+}
+check 'another epsilon is told of' epsilon other-eps "$decoder s/\"layer_norm_eps\": [0-9.e-]*/\"layer_norm_eps\": 1e-6/"
+check 'one that is left to its default' epsilon no-eps "$decoder s/\"layer_norm_eps\"/\"note\"/"
 check 'other heads' config sam "$decoder s/\"num_attention_heads\": [0-9]*/\"num_attention_heads\": 1/" 'mask_decoder_config.num_attention_heads is 1; .*as [248],'
 check 'another activation' config sam "s/\"gelu\"/\"relu\"/" 'vision_config.hidden_act is relu; .*as gelu'
 check 'another size of a TinyViT' config tiny 's/"image_size": 1024/"image_size": 512/; s/"image_embedding_size": 64/"image_embedding_size": 32/' 'vision_config.image_size is 512; .*as 1024'
