@@ -149,7 +149,7 @@ check 'a module in f32 and one in f16, inside bf16' modules
 sed 's/precision: f32/precision: bf16, modules: [{match: lm_head, precision: f32}]/' "$tmp/tiny.yaml" >"$tmp/tied.yaml"
 tied() {
     # shellcheck disable=SC2086
-    expect 0 '' "$binary" plan "$tmp/tied.yaml" --set memory.micro_batch=auto --memory 9MiB $FLAGS &&
+    expect 0 '' "$binary" plan "$tmp/tied.yaml" --set memory.micro_batch=auto --memory "$([ "$DEVICE" = cuda ] && echo 40MiB || echo 9MiB)" $FLAGS &&
         expect 0 '' "$binary" train "$tmp/tied.yaml" --set "train.out=$tmp/tied" "${small[@]}" --set 'data.validation=tests/golden/*.py' --set train.eval_every=16 $FLAGS --json || return 1
     steps_once "$tmp/tied" 16 && echo "loss $(losses "$tmp/tied" | tail -n 1)"
 }
