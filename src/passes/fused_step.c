@@ -160,12 +160,17 @@ void pass_fused_step(struct graph *g, const struct settings *s)
 
     id whole = drop_output(g), *step = mem_copy(g->order[PROGRAM_STEP].nodes.at, steps * sizeof *step);
     id *update = mem_copy(g->order[PROGRAM_UPDATE].nodes.at, g->order[PROGRAM_UPDATE].nodes.n * sizeof *update);
-    uint32_t updates = 0;
+    uint32_t updates = 0, summed = 0; /* summed: behind what the SUMSQ before comes */
     for (uint32_t i = 0; i < g->order[PROGRAM_UPDATE].nodes.n; i++) {
-        if (node_at(g, update[i])->out[0] == whole) continue;
-        update[updates] = update[i];
-        f.behind[updates] = place_of(&f, node_at(g, update[updates]));
-        updates++;
+        const struct node *n = node_at(g, update[i]);
+        if (n->out[0] == whole) continue;
+        uint32_t *behind = &f.behind[updates];
+        update[updates++] = update[i];
+        *behind = place_of(&f, n);
+        if (n->op != OP_SUMSQ) continue;
+        /* Gradients may be complete in another order than they are summed in (act_again.c); who updates waits for the sum. */
+        if (*behind < summed) *behind = summed;
+        summed = f.write[tensor_at(g, n->in[0])->storage] = *behind;
     }
     g->order[PROGRAM_UPDATE].nodes.n = 0;
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_UPDATE, "fused step");
