@@ -60,7 +60,8 @@ curve() {
 }
 
 plain() { go "$DEVICE" "$1" "$1" && curve "$1" "$1-cpu" 1e-4 1e-3; }
-again() { go "$DEVICE" "$1" "$1-again" --set "memory.recompute=$2" && same_run "$tmp/$1" "$tmp/$1-again" 10 && rm -r "$tmp/$1-again"; }
+# again MODEL RECOMPUTE [ARGUMENT...]
+again() { rm -rf "$tmp/$1-again" && go "$DEVICE" "$1" "$1-again" --set "memory.recompute=$2" "${@:3}" && same_run "$tmp/$1" "$tmp/$1-again" 10; }
 split() {
     local name=$1-split
     rm -rf "${tmp:?}/$name"
@@ -74,6 +75,7 @@ for model in $(models llama sam tinysam); do
     check "$model: ten steps on the CPU, f32" go cpu "$model" "$model-cpu"
     check "$model: plain, near the CPU" plain "$model"
     [ "$DEVICE" = cpu ] || for rule in all selective every:2 segments:2 first:1 ratio:0.5 all+halves ratio:0.5+selective; do check "$model: recompute $rule, same bytes" again "$model" $rule; done
+    [ "$DEVICE" = cpu ] || check "$model: recompute all, fused step, optimizer away, same bytes" again "$model" all --set memory.fused_step=on --set memory.offload=optimizer
     check "$model: micro-batches of 2" split "$model" --set memory.micro_batch=2
     check "$model: head in 3 pieces" split "$model" --set memory.head_chunks=3
     check "$model: micro-batches of 1, head in 2 pieces, recomputed, offloaded" split "$model" --set memory.micro_batch=1 --set memory.head_chunks=2 \
