@@ -221,8 +221,9 @@ static void add_single(struct builder *b, struct settings s, int every, int rows
         }
 }
 
-/* Weights and activations in the second space, which every micro-batch fetches anew: for 1, 2, 4 ... of them, and the
- * smallest. The fused step, where a step is one micro-batch, with whatever may be there. */
+/* Weights and activations in the second space, for the smallest micro-batch; and, since every one fetches them anew, for 1, 2, 4
+ * ... of them on a card, whose second space is memory. The CPU's is a file, better left alone where less is away. The fused
+ * step, where a step is one micro-batch, with whatever may be there. */
 static void list_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
@@ -233,8 +234,8 @@ static void list_singles(struct builder *b)
                 s.state = state;
                 if (f->offload) s.offload = away_ladder(rung);
                 if (f->offload && away_repeats(rung, &s)) continue;
-                const bool doubled = !(s.accumulation & (s.accumulation - 1)) || i + 1 == b->families.n;
-                if (f->offload && s.offload & AWAY_IN_STEP && doubled) add_single(b, s, 2, 2);
+                const bool doubled = s.host_staging && !(s.accumulation & (s.accumulation - 1));
+                if (f->offload && s.offload & AWAY_IN_STEP && (doubled || i + 1 == b->families.n)) add_single(b, s, 2, 2);
                 s.fused_step = true;
                 if (f->fused_step && s.accumulation == 1) add_single(b, s, 2, ROWS);
             }
