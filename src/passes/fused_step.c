@@ -7,7 +7,7 @@
  *
  * Each node of program update moves into program step, behind
  *
- *     SUMSQ     the last write to its gradient
+ *     SUMSQ     the last write to its gradient, and the SUMSQ before it
  *     update    that, and the last node that reads the weight: a tied weight, one that is used
  *               twice, or a block that is computed again still sees the old value
  *
