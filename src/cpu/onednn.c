@@ -260,6 +260,7 @@ enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_WORK, ARGS };
 struct product {
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[ARGS]; /* NULL: not given */
+    bool adds;
 };
 
 static void product_free(struct product *p)
@@ -280,6 +281,7 @@ static bool product_memory(struct product *p, int arg, const_dnnl_primitive_desc
 static bool product_make(struct product *p, const struct shape *s)
 {
     memset(p, 0, sizeof *p);
+    p->adds = s->add;
     pthread_mutex_lock(&lock);
     dnnl_primitive_desc_t d = describe(s);
     int before = omp_get_max_threads();
@@ -320,7 +322,9 @@ static void product_run(const struct launch *l, bool linear)
     bool add = !linear && l->nin > 2 && l->in[2].data;
     CHECK(!add || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
     if (l->state) {
-        product_execute(l->state, l);
+        const struct product *made = l->state;
+        if (made->adds && !add) memset(l->out[0].data, 0, (size_t)operand_elements(&l->out[0]) * dtype_size(l->out[0].dtype));
+        product_execute(made, l);
         return;
     }
     struct product once;

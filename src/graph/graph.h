@@ -165,6 +165,7 @@ struct node {
     uint16_t op;                       /* enum op */
     uint8_t phase, program, lane;
     uint8_t nin, nout;
+    bool silent;                       /* it launches nothing (first_sum.c) */
     id in[MAX_IN];                     /* 0: optional input not given */
     id out[MAX_OUT];
     id loop, scope;

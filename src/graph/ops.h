@@ -59,6 +59,8 @@ struct op_row {
 };
 extern const struct op_row op_table[OP_COUNT];
 
+/* Views and what first_sum.c silenced launch nothing. */
+static inline bool node_launches(const struct node *n) { return !n->silent && !(op_table[n->op].flags & OPF_VIEW); }
 /* The input that output `o` of this node is the in-place update of; -1: none. */
 int op_must_alias(const struct graph *g, const struct node *n, int o);
 

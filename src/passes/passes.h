@@ -4,7 +4,7 @@
  *
  *     precision -> fuse -> chunk -> dense -> differentiate -> join -> residual -> bias_grad -> dense
  *               -> accumulate -> recompute -> selective -> trim -> optimizer -> act_again -> loss_scale -> fused_step
- *               -> guard -> offload -> handover -> inlay -> reuse -> add_norm
+ *               -> guard -> offload -> handover -> inlay -> reuse -> add_norm -> first_sum
  */
 #ifndef PASSES_H
 #define PASSES_H
@@ -122,7 +122,8 @@ bool optimizer_parse(const char *text, struct settings *out);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
 pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_join, pass_residual, pass_bias_grad, pass_accumulate, pass_recompute, pass_selective,
-    pass_trim, pass_act_again, pass_optimizer, pass_loss_scale, pass_fused_step, pass_guard, pass_offload, pass_handover, pass_inlay, pass_reuse, pass_add_norm;
+    pass_trim, pass_act_again, pass_optimizer, pass_loss_scale, pass_fused_step, pass_guard, pass_offload, pass_handover, pass_inlay, pass_reuse, pass_add_norm,
+    pass_first_sum;
 pass_fn pass_dense; /* plan/dense.c: it asks for kernels */
 
 /* Something is computed in f16, so the loss is scaled (loss_scale.c). */

@@ -49,7 +49,7 @@ static int bind_kernels(struct plan *p, const struct graph *g, const struct prof
         for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
             id n = g->order[program].nodes.at[k];
             const struct node *x = node_at(g, n);
-            if (op_table[x->op].flags & OPF_VIEW) continue;
+            if (!node_launches(x)) continue;
             struct query q;
             query_fill(&q, g, x, profile);
             const struct kernel *kernel = kernel_find(profile->kind, x->op, &q);

@@ -16,7 +16,7 @@ static const struct {
     {"trim", pass_trim},                   {"optimizer", pass_optimizer},   {"act_again", pass_act_again},
     {"loss_scale", pass_loss_scale},       {"fused step", pass_fused_step}, {"guard", pass_guard},
     {"offload", pass_offload},             {"handover", pass_handover},     {"inlay", pass_inlay},
-    {"reuse", pass_reuse},                 {"add_norm", pass_add_norm},
+    {"reuse", pass_reuse},                 {"add_norm", pass_add_norm},     {"first_sum", pass_first_sum},
 };
 
 /* As many bytes as the step's batch has, when its storages are as large as they become. */

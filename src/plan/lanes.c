@@ -133,7 +133,7 @@ double lanes_seconds(const struct graph *g, enum program program, const double *
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
         id n = g->order[program].nodes.at[k];
         const struct node *x = node_at(g, n);
-        if (op_table[x->op].flags & OPF_VIEW) continue;
+        if (!node_launches(x)) continue;
         if (x->loop != w.loop) join(&w, x->loop);
         ends(&w, x, n, begins(&w, x, n, k) + seconds[n] / iterations(g, x->loop));
     }

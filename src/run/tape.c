@@ -33,10 +33,23 @@ static void bind_operand(const struct tape *t, struct entry *e, int slot, struct
     }
 }
 
+/* A sum that begins with this node (passes/first_sum.c). */
+static void bind_sum(const struct tape *t, struct entry *e, const struct node *n)
+{
+    const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(t->graph, n, 0) : -1;
+    if (slot < 0) return;
+    const struct node *made = node_at(t->graph, tensor_at(t->graph, n->in[slot])->node);
+    if (!made->silent) return;
+    e->advances = true;
+    e->sum.slot = slot;
+    e->sum.around = made->loop;
+    e->sum.base = e->launch.in[slot].data;
+}
+
 static void record_launch(struct tape *t, enum program p, uint32_t position, id node, int threads)
 {
     const struct node *n = node_at(t->graph, node);
-    if (op_table[n->op].flags & OPF_VIEW) return;
+    if (!node_launches(n)) return;
     const struct binding *b = &t->placement->binding[node];
     struct entry e = {.kind = ENTRY_LAUNCH, .lane = n->lane, .node = node, .loop = n->loop, .position = position,
                       .kernel = b->kernel};
@@ -45,6 +58,7 @@ static void record_launch(struct tape *t, enum program p, uint32_t position, id 
     if (b->work_bytes) e.launch.work = t->arena[SPACE_DEVICE] + b->work_offset;
     for (int i = 0; i < n->nin; i++) bind_operand(t, &e, i, &e.launch.in[i], n->in[i]);
     for (int o = 0; o < n->nout; o++) bind_operand(t, &e, MAX_IN + o, &e.launch.out[o], n->out[o]);
+    bind_sum(t, &e, n);
     vec_push(&t->program[p], e);
 }
 
@@ -167,6 +181,13 @@ void *tape_address(const struct tape *t, id tensor)
 
 /* --- replaying ---------------------------------------------------------------------- */
 
+static bool is_first_term(const struct tape *t, const struct entry *e)
+{
+    for (id l = e->loop; l != e->sum.around; l = t->graph->loops.at[l].parent)
+        if (t->iteration[l]) return false;
+    return true;
+}
+
 void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
 {
     for (int k = 0; k < MAX_IN + MAX_OUT; k++) {
@@ -175,6 +196,7 @@ void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
         if (k < MAX_IN) l->in[k].data = at;
         else l->out[k - MAX_IN].data = at;
     }
+    if (e->sum.base) l->in[e->sum.slot].data = is_first_term(t, e) ? NULL : e->sum.base;
 }
 
 /* A storage that lives through a whole loop is dead only after the last iteration. */

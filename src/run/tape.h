@@ -7,7 +7,7 @@
  *     LOOP    opens a counted loop;  END closes it
  *
  * An operand that advances with a loop is patched from its base at each
- * iteration; nothing else changes between steps. Lanes and wait lists say which
+ * iteration, and an accumulator that is still empty is not given; nothing else changes between steps. Lanes and wait lists say which
  * entries of other lanes an entry must follow; a device that runs everything in
  * one queue, as the CPU does, has them for free.
  */
@@ -46,6 +46,7 @@ struct entry {
     const struct kernel *kernel;
     struct launch launch;
     struct { id loop; int64_t advance; char *base; } move[MAX_IN + MAX_OUT]; /* inputs, then outputs */
+    struct { int slot; id around; char *base; } sum; /* base: an accumulator that is not given in the first iteration of all loops up to `around` */
 };
 
 struct tape {
