@@ -786,6 +786,91 @@ static void test_many(const char *name, enum dtype master, enum dtype moment, en
     graph_free(&g);
 }
 
+/* --- many vectors ---------------------------------------------------------------------------------
+ *
+ * Sums over micro-batches of norms' and biases' gradients: fills and additions that follow each other, most of them of
+ * short vectors, which a captured graph has as a few launches.
+ */
+
+struct vectors_case {
+    id x[MANY], y[MANY];
+};
+
+static struct vectors_case build_vectors(struct graph *g)
+{
+    const int64_t size[] = {768, 1, 3, 1280, 16384, 5, 12, 16385, 255, 257};
+    struct vectors_case u = {0};
+    id filled[MANY] = {0};
+    graph_init(g);
+    g->at.program = PROGRAM_UPDATE;
+    g->at.phase = PHASE_UPDATE;
+    for (int i = 0; i < MANY; i++) {
+        const int64_t n = size[i % (int)COUNT(size)];
+        u.x[i] = state_tensor(g, "x", KIND_STATE, i == 90 ? DT_BF16 : DT_F32, n);
+        u.y[i] = state_tensor(g, "y", KIND_STATE, i == 120 ? DT_BF16 : DT_F32, n);
+        filled[i] = op_fill(g, i == 40 ? DT_F16 : DT_F32, 1, &n, i < 70 ? 0.5 : -3);
+    }
+    for (int i = 0; i < MANY; i++) op_accumulate(g, i % 2 ? u.x[i] : filled[i], u.y[i]);
+    op_accumulate(g, u.x[3], u.y[MANY - 1 - (MANY - 1) % (int)COUNT(size) + 3]); /* once more onto the same: no batch */
+    graph_verify(g, "test");
+    return u;
+}
+
+static bool run_vectors(struct side *s, const struct vectors_case *u, const char *name)
+{
+    bool ok = true;
+    for (int i = 0; i < 2 * MANY && ok; i++) {
+        const id t = i < MANY ? u->x[i] : u->y[i - MANY];
+        void *data = make_noise(s->graph, t, 0, 1, 0);
+        ok = side_write(s, t, data, tensor_bytes(tensor_at(s->graph, t)), name);
+        mem_free(data);
+    }
+    return ok && side_run(s, PROGRAM_UPDATE, name);
+}
+
+static uint64_t hash_vectors(struct side *s, const struct vectors_case *u, const char *name)
+{
+    uint64_t hash = SEED;
+    for (int i = 0; i < MANY; i++) {
+        const uint64_t bytes = tensor_bytes(tensor_at(s->graph, u->y[i]));
+        void *data = mem_alloc(bytes);
+        if (side_read(s, u->y[i], data, bytes, name)) hash = hash_bytes(data, bytes, hash);
+        mem_free(data);
+    }
+    return hash;
+}
+
+static void check_vectors(const char *name, const struct vectors_case *u, struct side *got, struct side *want)
+{
+    struct cuda_view v;
+    char detail[64];
+    if (!run_vectors(want, u, name) || !run_vectors(got, u, name)) return;
+    const uint64_t captured = hash_vectors(got, u, name);
+    report(name, "the reference's bits", captured == hash_vectors(want, u, name), "");
+    got->tape.nodes = true;
+    if (run_vectors(got, u, name)) report(name, "node by node bit-equal", hash_vectors(got, u, name) == captured, "");
+    got->tape.nodes = false;
+    if (!cuda_look(&got->device, &v)) return;
+    snprintf(detail, sizeof detail, "%llu nodes of a captured graph", (unsigned long long)v.nodes);
+    report(name, "few launches", v.nodes < 2 * MANY / 2, detail);
+}
+
+static void test_vectors(const char *name, bool run)
+{
+    struct graph g;
+    struct side got = {0}, want = {0};
+    struct error e = {0};
+    const struct vectors_case u = build_vectors(&g);
+    if (report_call(name, "build", graph_error(&g, &e), &e)) {
+        check_planned(name, &g);
+        if (!run) report_skip(name, "no card");
+        else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name)) check_vectors(name, &u, &got, &want);
+    }
+    side_close(&got);
+    side_close(&want);
+    graph_free(&g);
+}
+
 #include "cuda_late.inc"
 
 /* --- all ------------------------------------------------------------------------------------ */
@@ -841,6 +926,7 @@ int main(int argc, char **argv)
     test_many("many f32", DT_F32, DT_F32, DT_F32, run);
     test_many("many, bf16 moments", DT_F32, DT_BF16, DT_F32, run);
     test_many("many bf16", DT_BF16, DT_BF16, DT_BF16, run);
+    test_vectors("many vectors", run);
     test_double("a batch ahead", "next", AHEAD, run_ahead, run);
     test_double("steps without waiting", "tickets", DEVICE_MARKS * 2 * AHEAD, run_late, run);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);

@@ -41,7 +41,7 @@ static double walk(const struct run *r, const struct profile *p, struct timing *
             id n = r->graph.order[program].nodes.at[k];
             const struct node *x = node_at(&r->graph, n);
             struct query q;
-            if (op_table[x->op].flags & OPF_VIEW) continue;
+            if (!node_launches(x)) continue;
             query_fill(&q, &r->graph, x, p);
             q.kernel = r->plan.placement.binding[n].kernel;
             double times = 1, one = truth(&q, x->op);
@@ -213,6 +213,7 @@ static void test_lanes(void **state)
         for (id n = 1; n < r.graph.nodes.n; n++) {
             const struct node *x = node_at(&r.graph, n);
             struct query q;
+            if (!node_launches(x)) continue;
             query_fill(&q, &r.graph, x, &r.device.profile);
             q.kernel = r.plan.placement.binding[n].kernel;
             seconds[n] = kernel_seconds(&q, x->op);

@@ -359,6 +359,7 @@ static void check_seconds(const struct plan *p, const struct graph *g, const str
         for (uint32_t k = 0; k < g->order[program].nodes.n && program != PROGRAM_EVAL; k++) {
             const struct node *n = node_at(g, g->order[program].nodes.at[k]);
             struct query q;
+            if (!node_launches(n)) continue;
             query_fill(&q, g, n, profile);
             double times = 1;
             for (id l = n->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;

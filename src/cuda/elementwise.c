@@ -74,6 +74,33 @@ static int launch_accumulate(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
+/* The first launches that are of short vectors: a gradient of each norm and bias, behind each other where micro-batches end. */
+static bool is_vector(const struct operand *x)
+{
+    return x->dtype == DT_F32 && operand_elements(x) <= VECTOR_LONGEST && (x->rank == 0 || (x->rank == 1 && x->stride[0] == 1));
+}
+
+static uint32_t take_vectors(struct vectors *v, const struct launch *l, uint32_t n)
+{
+    for (uint32_t i = 0; i < n && v->count < VECTORS_MOST; i++) {
+        const struct operand *y = &l[i].out[0], *x = l[i].nin ? &l[i].in[0] : NULL;
+        if (!is_vector(y) || (x && (!is_vector(x) || l[i].in[1].data != y->data)) || (!x && l[i].attr->fill.value != l->attr->fill.value)) break;
+        v->y[v->count] = y->data;
+        v->x[v->count] = x ? x->data : NULL;
+        v->n[v->count++] = (int32_t)operand_elements(y);
+    }
+    return (uint32_t)v->count;
+}
+
+static int batch_accumulate(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
+{
+    struct vectors v = {0};
+    if (take_vectors(&v, l, n) < 2) return launch_accumulate(l, e);
+    *taken = (uint32_t)v.count;
+    TRY_CUDA(cuda_vectors(v, l->stream));
+    return PL_OK;
+}
+
 static int launch_silu_gate_bwd(const struct launch *l, struct error *e)
 {
     void *y = l->nout > 2 ? l->out[2].data : NULL;
@@ -90,6 +117,15 @@ static int launch_fill(const struct launch *l, struct error *e)
     uint64_t pattern = 0;
     for (uint32_t i = 0; i < sizeof pattern / size; i++) dtype_store(&pattern, y->dtype, i, l->attr->fill.value);
     TRY_CUDA(cuda_fill(y->data, pattern, operand_elements(y) * size, l->stream));
+    return PL_OK;
+}
+
+static int batch_fill(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
+{
+    struct vectors v = {.value = (float)l->attr->fill.value};
+    if (take_vectors(&v, l, n) < 2) return launch_fill(l, e);
+    *taken = (uint32_t)v.count;
+    TRY_CUDA(cuda_vectors(v, l->stream));
     return PL_OK;
 }
 
@@ -156,8 +192,8 @@ const struct cuda_kernel cuda_run_elementwise[] = {
     {"cuda_act", NULL, launch_act, NULL},
     {"cuda_act_bwd", NULL, launch_act_bwd, NULL},
     {"cuda_act_bwd_sum", NULL, launch_act_bwd_sum, NULL},
-    {"cuda_accumulate", NULL, launch_accumulate, NULL},
-    {"cuda_fill", NULL, launch_fill, NULL},
+    {"cuda_accumulate", NULL, launch_accumulate, NULL, batch_accumulate},
+    {"cuda_fill", NULL, launch_fill, NULL, batch_fill},
     {"cuda_spread", NULL, launch_spread, NULL},
     {"cuda_dropout", NULL, launch_dropout, NULL},
     {"cuda_sum", NULL, launch_sum, NULL},

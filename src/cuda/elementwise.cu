@@ -292,6 +292,24 @@ extern "C" cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, cudaS
     return cudaGetLastError();
 }
 
+/* --- many vectors --------------------------------------------------------------------- */
+
+__global__ void vectors_kernel(const __grid_constant__ struct vectors v)
+{
+    float *y = v.y[blockIdx.y];
+    const float *x = v.x[blockIdx.y];
+    for (int i = (int)(blockIdx.x * BLOCK + threadIdx.x); i < v.n[blockIdx.y]; i += (int)gridDim.x * BLOCK) y[i] = x ? y[i] + x[i] : v.value;
+}
+
+extern "C" cudaError_t cuda_vectors(struct vectors v, cudaStream_t stream)
+{
+    int longest = 1;
+    for (int i = 0; i < v.count; i++) longest = v.n[i] > longest ? v.n[i] : longest;
+    const dim3 grid((unsigned)((longest + 2 * BLOCK - 1) / (2 * BLOCK)), (unsigned)v.count);
+    vectors_kernel<<<grid, BLOCK, 0, stream>>>(v);
+    return cudaGetLastError();
+}
+
 /* The value is on the card. */
 template <typename T> __global__ void spread_kernel(T *y, const void *ds, enum any from, int64_t n, int wide)
 {

@@ -33,6 +33,17 @@ cudaError_t cuda_act_sums(int kind, void *dx, void *y, float *sums, float *parti
 /* acc + x in acc's type, onto acc. */
 cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, enum store from, int64_t n, cudaStream_t stream);
 
+/* Many short vectors, f32, each its n elements: y + x onto y, or without x the value. */
+enum { VECTORS_MOST = 64, VECTOR_LONGEST = 1 << 14 };
+struct vectors {
+    int count;
+    float value;
+    float *y[VECTORS_MOST];
+    const float *x[VECTORS_MOST];
+    int32_t n[VECTORS_MOST];
+};
+cudaError_t cuda_vectors(struct vectors v, cudaStream_t stream);
+
 /* Dense, aligned or not; y of the gate is left out where it is NULL. */
 cudaError_t cuda_act_both(int kind, void *dx, void *y, const void *dy, const void *x, enum store type, int64_t n, cudaStream_t stream);
 cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, enum store type, int64_t n,

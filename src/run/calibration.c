@@ -79,21 +79,25 @@ static const struct curve *of_op(const struct calibration *c, enum op op, int va
     return NULL;
 }
 
-/* Far beyond what was measured nothing is faster than its ceiling: caches that made it so are too small there. */
-static double by_class(const struct curve *c, double ideal)
+/* Far beyond what was measured nothing is faster than its ceiling: caches that made it so are too small there. And of
+ * arithmetic the short is never nearer to its ceiling than the long: where it seemed so, the card was
+ * cooler while that was measured than it is within a step. */
+static double by_class(const struct curve *c, double ideal, bool arithmetic)
 {
     double factor = curve_factor(c, ideal);
+    for (int i = 0; i < c->n && arithmetic; i++)
+        if (c->at[i].ideal > ideal) factor = fmax(factor, c->at[i].factor);
     return ideal * (ideal > 4 * c->at[c->n - 1].ideal ? fmax(factor, 1) : factor);
 }
 
 double calibration_apply(const struct calibration *c, const struct query *q, enum op op, double ideal)
 {
     const struct op_class *x = c->classes ? class_find(c, q, op, fmax(ideal, IDEAL_LEAST)) : NULL;
-    if (x) return by_class(&x->curve, fmax(ideal, IDEAL_LEAST));
+    struct cost cost = op_table[op].cost(q->in, q->out, q->attr);
+    if (x) return by_class(&x->curve, fmax(ideal, IDEAL_LEAST), cost.flops > 20 * cost.bytes);
     if (q->crosses) return ideal;
     enum dtype_class half = query_class(q);
     const struct curve *curve = of_op(c, op, op_variant(op, q->attr), half);
-    struct cost cost = op_table[op].cost(q->in, q->out, q->attr);
     if (!curve && op == OP_LINEAR_ACT) curve = of_op(c, OP_LINEAR, 0, half);
     if (!curve && (op == OP_ADD_RMSNORM || op == OP_ADD_LAYERNORM)) curve = of_op(c, op == OP_ADD_RMSNORM ? OP_RMSNORM : OP_LAYERNORM, 0, half);
     if (!curve && op == OP_SILU_GATE_BWD_Y) curve = of_op(c, OP_SILU_GATE_BWD, 0, half);
