@@ -75,8 +75,9 @@ int batch_flush(struct batch *b, uint32_t *at, struct error *e)
 {
     const uint32_t n = b->launches.n;
     b->launches.n = 0;
-    for (uint32_t taken = 1; *at < n; *at += taken) {
+    for (uint32_t taken; *at < n; *at += taken) {
         const struct launch *l = &b->launches.at[*at];
+        taken = 1;
         TRY(b->kernel->batch ? b->kernel->batch(l, n - *at, &taken, e) : b->kernel->launch(l, e));
         CHECK(taken >= 1 && taken <= n - *at, "%s took %u of %u launches", b->kernel->name, taken, n - *at);
     }
