@@ -14,6 +14,7 @@
 
 static bool is_off;
 void hopper_switch_off(bool off) { is_off = off; }
+bool hopper_is_off(void) { return is_off; }
 
 bool hopper_is_here(void)
 {

@@ -37,25 +37,28 @@ static struct window_attention window_of(const struct launch *l, int q, int tabl
 /* Without tensor cores, with them, with warpgroups. */
 enum way { PLAIN, FAST, HOPPER };
 
-/* The card's tensor cores must know bf16 and its shared memory hold a square: what a plan must not ask. All that have
- * warpgroups have the shared memory. */
-static enum way way_of(const struct window_attention *a, int backward)
+/* Bytes of shared memory that a block may have; 0: nobody knows. With warpgroups switched off a card is like those that have none. */
+static size_t block_room(void)
 {
-    int card = 0, major = 0, room = 0;
-    if (cudaGetDevice(&card) != cudaSuccess) return PLAIN;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) != cudaSuccess) return PLAIN;
-    if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess) return PLAIN;
+    int card = 0, room = 0;
+    if (cudaGetDevice(&card) != cudaSuccess || cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess) return 0;
+    return hopper_is_off() && room > WINDOW_SHARED ? WINDOW_SHARED : (size_t)room;
+}
+
+/* The card's tensor cores must know bf16, which those do that have the shared memory: what a plan must not ask. */
+static enum way way_of(const struct window_attention *a)
+{
     if (hopper_is_here() && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
-    return major >= 8 && (size_t)room >= cuda_window_shared(a, backward) ? FAST : PLAIN;
+    return block_room() >= WINDOW_SHARED ? FAST : PLAIN;
 }
 
 static int forward(const struct launch *l, bool fast, struct error *e)
 {
     struct window_attention a = window_of(l, 0, 3, &l->out[1]);
     a.o = rows_of(&l->out[0]);
-    switch (fast ? way_of(&a, 0) : PLAIN) {
+    switch (fast ? way_of(&a) : PLAIN) {
     case PLAIN: TRY_CUDA(cuda_window_plain(&a, l->stream)); break;
-    case FAST: TRY_CUDA(cuda_window_fast(&a, l->stream)); break;
+    case FAST: TRY_CUDA(cuda_window_fast(&a, block_room(), l->stream)); break;
     case HOPPER: TRY_CUDA(cuda_window_hopper(&a, l->stream)); break;
     }
     return PL_OK;
@@ -70,7 +73,7 @@ static int backward(const struct launch *l, bool fast, struct error *e)
     a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
     a.dtable[0] = l->out[3].data, a.dtable[1] = l->out[4].data, a.dpad = l->out[5].data;
     a.tables = (float *)(void *)((char *)l->work + w.tables), a.pads = (float *)(void *)((char *)l->work + w.pads);
-    switch (fast ? way_of(&a, 1) : PLAIN) {
+    switch (fast ? way_of(&a) : PLAIN) {
     case PLAIN: TRY_CUDA(cuda_window_plain_bwd(&a, l->stream)); break;
     case FAST: TRY_CUDA(cuda_window_fast_bwd(&a, l->stream)); break;
     case HOPPER: TRY_CUDA(cuda_window_hopper_bwd(&a, l->stream)); break;

@@ -1,45 +1,271 @@
 /*
- * attention_window_bwd.cu: the gradient of attention within squares on tensor cores, bf16 and f16,
- * in one kernel: five products for a pair of query and key, where separate kernels for dq and for dk
- * and dv take seven.
+ * attention_window_bwd.cu: the gradient of attention within squares on tensor cores, bf16 and f16, within the 99 KiB of shared
+ * memory that a block of every card from 8.0 on has. Two kernels, in both a block has a square of a head:
  *
- * A block has a square of a head, each warp one row of its places: their keys, values, and the sums dk and
- * dv. All warps walk the queries together, 32 at a time:
+ *     dq     a warp has 16 queries and their do in registers. Keys and values come by halves of the square's rows:
+ *                p = 2^(q k^T + positions - lse)     ds = p (do v^T - delta)     dq += ds k
+ *            What positions gather are sums of ds: over a row of places, which takes the place of the row's
+ *            position as soon as that is read, and over a column of them, which stays in registers, since a row of the square
+ *            begins at a fragment's first column. g [16][64] has them in the places of the tables' rows, so that
+ *                dq = scale dq + g tables     and, over all warps' queries in order,     dtables = g^T q
+ *     dkv    a warp has a row of places, their keys and values in registers, again by halves. All walk the queries, 32 at a time:
+ *                dv += p^T do     dk += ds^T q
  *
- *     each warp    p^T = 2^(k q^T + positions - lse)     dv += p^T do
- *                  ds^T = p^T (v do^T - delta)           dk += ds^T q
- *                  ds to shared memory; its sums over the row's places, by query, to g
- *     barrier      sums of ds over the square's rows, by query and column, to g
- *     barrier      tiles of dq = scale ds k + g tables, and of the tables' gradients += g^T q, go round the warps
- *
- * g [32][64] has what a query's positions gather in the places of the tables' rows they were made with, so
- * both products are ordinary ones. It lies behind ds, and the tables behind the keys: dq is one product.
- * Nothing is added across blocks: the gradients of tables and pad are left square by square in the
- * workspace (cuda_window_sums).
+ * Together 7 products for a pair of query and key. One kernel would do with 5, but has to pass ds between its warps and hold
+ * everything at once: 209 KiB with heads of 80. Nothing is added across blocks: the gradients of tables and pad are left
+ * square by square in the workspace (cuda_window_sums).
  */
 #include "cuda/attention_window_mma.cuh"
 
-constexpr int TILE = 32, STAGES = 3, QUERIES = (WINDOW_FAST * WINDOW_FAST + TILE - 1) / TILE * TILE, THREADS = WINDOW_FAST * 32;
-
-/* Distances of rows: of ds an odd number of 16 bytes; of positions 8 banks. */
-constexpr int DS_ROW = PLACES + BOTH + 8, REL_ROW = QUERIES + 8;
-static_assert(DS_ROW / 8 % 2 == 1 && REL_ROW % 32 == 8, "few rows meet in a bank");
+/* Rows of the square that are held at once; queries to a tile of dkv, and to a warp of dq. */
+constexpr int HALF = WINDOW_FAST / 2, TILE = 32, MINE = 16;
+constexpr int TILES = (WINDOW_FAST * WINDOW_FAST + MINE - 1) / MINE, QUERIES = (WINDOW_FAST * WINDOW_FAST + TILE - 1) / TILE * TILE;
+constexpr int REL_ROW = QUERIES + 8; /* 8 banks on */
+static_assert(2 * HALF == WINDOW_FAST && REL_ROW % 32 == 8, "halves, and few rows meet in a bank");
 
 /* Shared memory, in order: bytes from its beginning. */
-template <int D> struct layout {
-    static constexpr int ROW = (D + 8) * 2, k = 0, v = (PLACES + BOTH) * ROW, q = v + PLACES * ROW, dout = q + STAGES * TILE * ROW;
-    static constexpr int ds = dout + STAGES * TILE * ROW, rel = ds + 2 * TILE * DS_ROW * 2, tables = rel + 4 * (WINDOW_FAST + SIDE) * REL_ROW;
-    static constexpr int lse = tables + 4 * BOTH * D, delta = lse + 4 * QUERIES, place = delta + 4 * QUERIES;
-    static constexpr int token = place + 4 * QUERIES, total = token + 4 * QUERIES;
-    static_assert((WINDOW_FAST * WINDOW_FAST + 15) / 16 * 16 * ROW <= 2 * TILE * DS_ROW * 2, "all queries fit where ds will be");
+template <int D> struct dq_layout {
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = HALF * SIDE * ROW, tables = 2 * v, own = tables + BOTH * ROW, total = own + TILES * MINE * REL * 4;
+    static_assert(TILES * MINE * ROW <= tables, "all queries fit where keys and values were");
+};
+template <int D> struct dkv_layout {
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = HALF * SIDE * ROW, q = 0, dout = 2 * TILE * ROW; /* one after the other in the same place, */
+    static constexpr int all = 0, tables = TILES * MINE * ROW;                                          /* as are these before them */
+    static constexpr int rel = tables + BOTH * ROW, lse = rel + 4 * (WINDOW_FAST + SIDE) * REL_ROW, delta = lse + 4 * QUERIES;
+    static constexpr int token = delta + 4 * QUERIES, pads = token + 4 * QUERIES, total = pads + 4 * WINDOW_FAST * 2 * D;
+    static_assert(2 * v <= rel && 2 * dout <= rel, "nothing reaches the positions");
 };
 
 #if HAS_MMA
 
-/* lse in powers of two, delta, place, token: two threads to a query. One beyond the last has lse = inf: its
+/* --- dq and the tables ------------------------------------------------------------------------------- */
+
+/* The warp's 16 rows of x at these tokens, as an operand; zeros where a token is -1. */
+template <typename T, int D> static __device__ void load_tokens(unsigned (&to)[D / 16][4], const square &s, const head_rows &x, const int (&token)[2])
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const T *from = row_at<T>(x, s.b, max(token[half], 0), s.h) + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            const unsigned two = *reinterpret_cast<const unsigned *>(from + 8 * i);
+            to[i / 2][half + i % 2 * 2] = token[half] < 0 ? 0 : two;
+        }
+    }
+}
+
+/* Rows of do times rows of o, by the thread's two queries. */
+template <typename T, int D> static __device__ void make_delta(float (&delta)[2], const unsigned (&dout)[D / 16][4], const square &s, const head_rows &x, const int (&token)[2])
+{
+    unsigned o[D / 16][4];
+    load_tokens<T, D>(o, s, x, token);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            const pack<T, 2> left = *reinterpret_cast<const pack<T, 2> *>(&dout[i / 2][half + i % 2 * 2]), right = *reinterpret_cast<const pack<T, 2> *>(&o[i / 2][half + i % 2 * 2]);
+            sum += to_float(left.at[0]) * to_float(right.at[0]) + to_float(left.at[1]) * to_float(right.at[1]);
+        }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        delta[half] = sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+    }
+}
+
+/* c [16][8N] = the warp's rows x, an operand already, times 8N rows of y. */
+template <typename T, int D, int N> static __device__ void product_held(float (&c)[N][4], const unsigned (&x)[D / 16][4], const T *y)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32;
+    const T *right = y + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+#pragma unroll
+    for (int i = 0; i < D / 16; i++)
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            unsigned b[4];
+            load4(b, right + n * 8 * ROW + 16 * i);
+            mma(c[n], x[i], b[0], b[1], T());
+            mma(c[n + 1], x[i], b[2], b[3], T());
+        }
+}
+
+/* What the thread's two queries, in rows row and row + 8 of the warp's tile, keep while they meet the places. */
+struct met {
+    float across[2][4];  /* positions by column, less lse */
+    float delta[2];
+    float columns[2][4]; /* sums of ds, where the fragment has them */
+};
+
+/* A row of places, y of the square's, which lie at k and v. */
+template <typename T, int D>
+static __device__ void meet_row(float (&dq)[D / 8][4], met &m, float *rel, const unsigned (&q)[D / 16][4], const unsigned (&dout)[D / 16][4], const T *k, const T *v, int y, float factor)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4;
+    float p[2][4], ds[2][4], down[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) down[half] = rel[(row + 8 * half) * REL + y];
+    product_held<T, D, 2>(p, q, k);
+    product_held<T, D, 2>(ds, dout, v);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int n = i / 4, half = i / 2 % 2;
+        const float x = exp2f(p[n][i % 4] * factor + (m.across[half][2 * n + i % 2] + down[half]));
+        ds[n][i % 4] = x * (ds[n][i % 4] - m.delta[half]);
+        m.columns[n][i % 4] += ds[n][i % 4];
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = ds[0][2 * half] + ds[0][2 * half + 1] + ds[1][2 * half] + ds[1][2 * half + 1];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (lane % 4 == 0) rel[(row + 8 * half) * REL + y] = sum;
+    }
+    product_add<T, D, 2>(dq, ds, k);
+}
+
+/* g of a query, whose sums lie at rel, in the place of row j of both tables. */
+static __device__ float gathered(const window_attention &a, const float *rel, int y, int x, int j)
+{
+    const int c = position_of(a, y, x, j);
+    return c >= 0 ? rel[c] : 0.0f;
+}
+
+/* dq += g tables, of the warp's 16 queries from r0 on. */
+template <typename T, int D> static __device__ void add_positions(float (&dq)[D / 8][4], const window_attention &a, const square &s, const float *rel, const T *tables, int r0)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    const T *right = tables + lane % 16 * ROW + lane / 16 * 8;
+#pragma unroll
+    for (int j = 0; j < BOTH; j += 16) {
+        unsigned x[4], b[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = row + i % 2 * 8, y = query_y(a, s, r0 + r), c = query_x(s, r0 + r), first = j + column + i / 2 * 8;
+            x[i] = both(gathered(a, rel + r * REL, y, c, first), gathered(a, rel + r * REL, y, c, first + 1), T());
+        }
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            load4_across(b, right + j * ROW + n * 8);
+            mma(dq[n], x, b[0], b[1], T());
+            mma(dq[n + 1], x, b[2], b[3], T());
+        }
+    }
+}
+
+/* Rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over all queries, whose sums lie at rel. */
+template <typename T, int D> static __device__ void make_tables(float *to, const window_attention &a, const square &s, const float *rel, const T *q, int m, int n)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    const T *right = q + lane % 16 * ROW + lane / 16 * 8 + n * 16;
+    float c[2][4] = {};
+    for (int r0 = 0; r0 < s.rows * s.columns; r0 += MINE) {
+        unsigned x[4], b[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = r0 + column + i / 2 * 8, j = m * 16 + row + i % 2 * 8;
+            x[i] = both(gathered(a, rel + r * REL, query_y(a, s, r), query_x(s, r), j), gathered(a, rel + (r + 1) * REL, query_y(a, s, r + 1), query_x(s, r + 1), j), T());
+        }
+        load4_across(b, right + r0 * ROW);
+        mma(c[0], x, b[0], b[1], T());
+        mma(c[1], x, b[2], b[3], T());
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int j = m * 16 + row + i % 2 * 8;
+        if (j < 2 * (2 * a.window - 1)) *reinterpret_cast<float2 *>(to + j * D + n * 16 + i / 2 * 8 + column) = make_float2(c[i / 2][i % 2 * 2], c[i / 2][i % 2 * 2 + 1]);
+    }
+}
+
+#endif
+
+template <typename T, int D> __global__ void __launch_bounds__(TILES * 32, 1) window_dq(const window_attention a)
+{
+#if HAS_MMA
+    extern __shared__ uint4 shared_pieces[];
+    constexpr int ROW = D + 8;
+    char *shared = reinterpret_cast<char *>(shared_pieces);
+    const square s = square_of(a, (int)blockIdx.x);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns, r0 = warp * MINE;
+    T *k = reinterpret_cast<T *>(shared + dq_layout<D>::k), *v = reinterpret_cast<T *>(shared + dq_layout<D>::v), *tables = reinterpret_cast<T *>(shared + dq_layout<D>::tables);
+    float *all = reinterpret_cast<float *>(shared + dq_layout<D>::own), *rel = all + r0 * REL;
+
+    copy_tables<T, D>(tables, a);
+    copy_places<T, D>(k, a, s, a.k, 0, 0, min(HALF, a.window));
+    copy_places<T, D>(v, a, s, a.v, 1, 0, min(HALF, a.window));
+    copy_commit();
+    int token[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) token[half] = r0 + row + 8 * half < queries ? query_at(a, s, r0 + row + 8 * half) : -1;
+    unsigned q[D / 16][4], dout[D / 16][4];
+    met m = {};
+    load_tokens<T, D>(q, s, a.q, token);
+    load_tokens<T, D>(dout, s, a.dout, token);
+    make_delta<T, D>(m.delta, dout, s, a.o, token);
+    copy_wait<0>();
+    __syncthreads();
+    tile_positions<T, D>(rel, q, tables, a, s, r0);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float lse = token[half] >= 0 ? *window_lse_at(a, s, token[half]) * LOG2E : CUDART_INF_F; /* one beyond the last has probabilities 0 */
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int c = i / 2 * 8 + column + i % 2;
+            m.across[half][i] = c < a.window ? rel[(row + 8 * half) * REL + SIDE + c] - lse : -CUDART_INF_F;
+        }
+    }
+    float dq[D / 8][4] = {};
+    for (int y0 = 0; y0 < a.window; y0 += HALF) {
+        const int rows = min(HALF, a.window - y0);
+        if (y0) {
+            __syncthreads();
+            copy_places<T, D>(k, a, s, a.k, 0, y0, rows);
+            copy_places<T, D>(v, a, s, a.v, 1, y0, rows);
+            copy_commit();
+            copy_wait<0>();
+            __syncthreads();
+        }
+#pragma unroll 1
+        for (int y = 0; y < rows && r0 < queries; y++)
+            meet_row<T, D>(dq, m, rel, q, dout, k + y * SIDE * ROW, v + y * SIDE * ROW, y0 + y, a.scale * LOG2E);
+    }
+    __syncthreads();
+    copy_queries<T, D>(k, a, s, a.q, 0, TILES * MINE, threadIdx.x, blockDim.x);
+    copy_commit();
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int c = i / 4 * 8 + column + i % 2;
+        if (c < a.window) rel[(row + i / 2 % 2 * 8) * REL + SIDE + c] = m.columns[i / 4][i % 4];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < D / 8 * 4; i++) dq[i / 4][i % 4] *= a.scale;
+    if (r0 < queries) add_positions<T, D>(dq, a, s, rel, tables, r0);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (token[half] < 0) continue;
+        T *to = row_at<T>(a.dq, s.b, token[half], s.h) + column;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) *reinterpret_cast<unsigned *>(to + 8 * n) = both(dq[n][2 * half], dq[n][2 * half + 1], T());
+    }
+    copy_wait<0>();
+    __syncthreads();
+    float *to = a.tables + (int64_t)s.index * 2 * (2 * a.window - 1) * D;
+    for (int unit = warp; unit < BOTH / 16 * (D / 16); unit += TILES) make_tables<T, D>(to, a, s, all, k, unit / (D / 16), unit % (D / 16));
+#endif
+}
+
+/* --- dk and dv ------------------------------------------------------------------------------------------- */
+
+#if HAS_MMA
+
+/* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its
  * probabilities are 0. */
 template <typename T, int D>
-static __device__ void note_queries(float *lse, float *delta, int *place, int *token, const window_attention &a, const square &s)
+static __device__ void note_queries(float *lse, float *delta, int *token, const window_attention &a, const square &s)
 {
     const int queries = s.rows * s.columns;
     for (int first = 0; first < QUERIES; first += blockDim.x / 2) {
@@ -52,7 +278,6 @@ static __device__ void note_queries(float *lse, float *delta, int *place, int *t
         if (r >= QUERIES || threadIdx.x % 2) continue;
         lse[r] = r < queries ? *window_lse_at(a, s, t) * LOG2E : CUDART_INF_F;
         delta[r] = sum;
-        place[r] = query_y(a, s, r) << 8 | query_x(s, r);
         token[r] = r < queries ? t : -1;
     }
 }
@@ -88,145 +313,45 @@ static __device__ void make_positions(float *rel, const T *q, const T *tables, c
         rel[(WINDOW_FAST + a.window + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
 }
 
-/* Queries that a warp takes at once: longer rows leave fewer registers. */
-template <int D> constexpr int at_once = D <= 64 ? 32 : 16;
-
-/* What the warp's row of places does with so many queries, from t0 on, which lie `from` on in their stage. */
+/* What a row of places, y of the square's, whose keys and values are k and v, does with 32 queries from t0 on, which lie at q and dout. */
 template <typename T, int D>
-static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const window_attention &a, char *shared,
-                                    int t0, int from, T *ds)
+static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const window_attention &a, char *shared,
+                                    const T *q, const T *dout, int t0, int y)
 {
-    constexpr int ROW = D + 8, N = at_once<D> / 8;
-    const int lane = threadIdx.x % 32, y = threadIdx.x / 32, row = lane / 4, column = lane % 4 * 2;
-    const T *k = reinterpret_cast<const T *>(shared + layout<D>::k) + y * SIDE * ROW, *v = reinterpret_cast<const T *>(shared + layout<D>::v) + y * SIDE * ROW;
-    const T *q = reinterpret_cast<const T *>(shared + layout<D>::q) + from * ROW, *dout = reinterpret_cast<const T *>(shared + layout<D>::dout) + from * ROW;
-    const float *rel = reinterpret_cast<const float *>(shared + layout<D>::rel) + t0 + column;
-    const float *lse = reinterpret_cast<const float *>(shared + layout<D>::lse) + t0 + column, *delta = reinterpret_cast<const float *>(shared + layout<D>::delta) + t0 + column;
-    const int *place = reinterpret_cast<const int *>(shared + layout<D>::place) + t0 + column;
+    constexpr int N = TILE / 8;
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    const float *rel = reinterpret_cast<const float *>(shared + dkv_layout<D>::rel) + t0 + column;
+    const float *lse = reinterpret_cast<const float *>(shared + dkv_layout<D>::lse) + t0 + column, *delta = reinterpret_cast<const float *>(shared + dkv_layout<D>::delta) + t0 + column;
     const float factor = a.scale * LOG2E;
-
-    float x[N][4];
-    product_rows<T, D, N>(x, k, q);
+    float p[N][4];
+    product_held<T, D, N>(p, k, q);
 #pragma unroll
     for (int n = 0; n < N; n++) {
         const float2 down = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * n), last = *reinterpret_cast<const float2 *>(lse + 8 * n);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float2 across = *reinterpret_cast<const float2 *>(rel + (WINDOW_FAST + row + 8 * half) * REL_ROW + 8 * n);
-            x[n][2 * half] = exp2f(x[n][2 * half] * factor + (across.x + (down.x - last.x)));
-            x[n][2 * half + 1] = exp2f(x[n][2 * half + 1] * factor + (across.y + (down.y - last.y)));
+            p[n][2 * half] = exp2f(p[n][2 * half] * factor + (across.x + (down.x - last.x)));
+            p[n][2 * half + 1] = exp2f(p[n][2 * half + 1] * factor + (across.y + (down.y - last.y)));
         }
     }
-    product_add<T, D, N>(dv, x, dout);
-    float e[N][4];
-    product_rows<T, D, N>(e, v, dout);
+    product_add<T, D, N>(dv, p, dout);
+    float ds[N][4];
+    product_held<T, D, N>(ds, v, dout);
 #pragma unroll
     for (int n = 0; n < N; n++) {
         const float2 mean = *reinterpret_cast<const float2 *>(delta + 8 * n);
 #pragma unroll
-        for (int i = 0; i < 4; i++) e[n][i] = x[n][i] * (e[n][i] - (i % 2 ? mean.y : mean.x));
+        for (int i = 0; i < 4; i++) ds[n][i] = p[n][i] * (ds[n][i] - (i % 2 ? mean.y : mean.x));
     }
-    product_add<T, D, N>(dk, e, q);
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            T *to = ds + (8 * n + column + i) * DS_ROW;
-            to[y * SIDE + row] = from_float<T>(e[n][i]);
-            to[y * SIDE + row + 8] = from_float<T>(e[n][2 + i]);
-            float sum = e[n][i] + e[n][2 + i];
-            for (int m = 4; m < 32; m *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
-            if (row == 0) to[PLACES + (place[8 * n + i] >> 8) - y + a.window - 1] = from_float<T>(sum);
-        }
+    product_add<T, D, N>(dk, ds, q);
 }
 
-/* By columns: a thread to two of them of a query. And the other buffer's g is zeroed. */
+/* Row y of dk or dv, the warp's: places on the grid are stored, those beyond it add up in `pads` [D]. */
 template <typename T, int D>
-static __device__ void gather_columns(const window_attention &a, const int *place, T *ds, T *other)
+static __device__ void store_places(const window_attention &a, const square &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
 {
-    for (int i = threadIdx.x; i < TILE * SIDE / 2; i += blockDim.x) {
-        const int r = i / (SIDE / 2), c = i % (SIDE / 2) * 2;
-        T *from = ds + r * DS_ROW;
-        float sum[2] = {0, 0};
-        for (int y = 0; y < a.window; y++) {
-            const pack<T, 2> two = *reinterpret_cast<const pack<T, 2> *>(from + y * SIDE + c);
-            sum[0] += to_float(two.at[0]), sum[1] += to_float(two.at[1]);
-        }
-        T *to = from + PLACES + 2 * a.window - 1 + (place[r] & 0xff) + a.window - 1 - c;
-        if (c < a.window) to[0] = from_float<T>(sum[0]);
-        if (c + 1 < a.window) to[-1] = from_float<T>(sum[1]);
-    }
-    for (int i = threadIdx.x; i < TILE * BOTH / 8; i += blockDim.x)
-        *reinterpret_cast<uint4 *>(other + i / (BOTH / 8) * DS_ROW + PLACES + i % (BOTH / 8) * 8) = uint4{0, 0, 0, 0};
-}
-
-/* Queries 16 m .. of the tile, elements 16 n .. of dq. */
-template <typename T, int D>
-static __device__ void make_dq(const window_attention &a, const square &s, const T *k, const T *ds, const int *token, int m, int n)
-{
-    constexpr int ROW = D + 8;
-    const int lane = threadIdx.x % 32;
-    const T *left = ds + (m * 16 + lane % 16) * DS_ROW + lane / 16 * 8, *right = k + lane % 16 * ROW + lane / 16 * 8 + n * 16;
-    float c[2][4] = {};
-    unsigned x[4], y[4];
-#pragma unroll 4
-    for (int key = 0; key < a.window * SIDE; key += 16) {
-        load4(x, left + key);
-        load4_across(y, right + key * ROW);
-        mma(c[0], x, y[0], y[1], T());
-        mma(c[1], x, y[2], y[3], T());
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) c[i / 4][i % 4] *= a.scale;
-#pragma unroll
-    for (int j = 0; j < BOTH; j += 16) {
-        load4(x, left + PLACES + j);
-        load4_across(y, right + (PLACES + j) * ROW);
-        mma(c[0], x, y[0], y[1], T());
-        mma(c[1], x, y[2], y[3], T());
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int t = token[m * 16 + lane / 4 + 8 * half];
-        if (t < 0) continue;
-        T *to = row_at<T>(a.dq, s.b, t, s.h) + n * 16 + lane % 4 * 2;
-        *reinterpret_cast<unsigned *>(to) = both(c[0][2 * half], c[0][2 * half + 1], T());
-        *reinterpret_cast<unsigned *>(to + 8) = both(c[1][2 * half], c[1][2 * half + 1], T());
-    }
-}
-
-/* Rows 16 m .. of the tables' gradients += g^T q, over the tile's first 16 queries or all. */
-template <typename T, int D> static __device__ void add_tables(float *tables, const T *ds, const T *q, int m, bool both_halves)
-{
-    constexpr int ROW = D + 8;
-    const int lane = threadIdx.x % 32;
-    const T *left = ds + (lane / 16 * 8 + lane % 8) * DS_ROW + PLACES + m * 16 + lane / 8 % 2 * 8, *right = q + lane % 16 * ROW + lane / 16 * 8;
-    unsigned x[2][4], y[4];
-    load4_across(x[0], left);
-    load4_across(x[1], left + 16 * DS_ROW);
-    float *to = tables + (m * 16 + lane / 4) * D + lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < D / 8; n += 2) {
-        float c[2][4];
-#pragma unroll
-        for (int i = 0; i < 8; i++) c[i / 4][i % 4] = to[i / 2 % 2 * 8 * D + (n + i / 4) * 8 + i % 2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            if (half && !both_halves) continue;
-            load4_across(y, right + half * 16 * ROW + n * 8);
-            mma(c[0], x[half], y[0], y[1], T());
-            mma(c[1], x[half], y[2], y[3], T());
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) to[i / 2 % 2 * 8 * D + (n + i / 4) * 8 + i % 2] = c[i / 4][i % 4];
-    }
-}
-
-/* The warp's row of dk or dv: places on the grid are stored, those beyond it add up in `pads` [D]. */
-template <typename T, int D>
-static __device__ void store_places(const window_attention &a, const square &s, const head_rows &to, const float (&sum)[D / 8][4], float factor, float *pads)
-{
-    const int lane = threadIdx.x % 32, y = threadIdx.x / 32, row = lane / 4, column = lane % 4 * 2;
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     float take[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -252,81 +377,78 @@ static __device__ void store_places(const window_attention &a, const square &s, 
 
 #endif
 
-template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) window_backward(const window_attention a)
+template <typename T, int D> __global__ void __launch_bounds__(HALF * 32, 1) window_dkv(const window_attention a)
 {
 #if HAS_MMA
     extern __shared__ uint4 shared_pieces[];
     constexpr int ROW = D + 8;
     char *shared = reinterpret_cast<char *>(shared_pieces);
     const square s = square_of(a, (int)blockIdx.x);
-    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, queries = s.rows * s.columns;
-    T *k = reinterpret_cast<T *>(shared + layout<D>::k), *q = reinterpret_cast<T *>(shared + layout<D>::q), *dout = reinterpret_cast<T *>(shared + layout<D>::dout);
-    T *ds = reinterpret_cast<T *>(shared + layout<D>::ds);
-    float *tables = reinterpret_cast<float *>(shared + layout<D>::tables);
-    int *place = reinterpret_cast<int *>(shared + layout<D>::place), *token = reinterpret_cast<int *>(shared + layout<D>::token);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, queries = s.rows * s.columns;
+    T *all = reinterpret_cast<T *>(shared + dkv_layout<D>::all), *tables = reinterpret_cast<T *>(shared + dkv_layout<D>::tables);
+    T *k = reinterpret_cast<T *>(shared + dkv_layout<D>::k), *v = reinterpret_cast<T *>(shared + dkv_layout<D>::v);
+    T *q = reinterpret_cast<T *>(shared + dkv_layout<D>::q), *dout = reinterpret_cast<T *>(shared + dkv_layout<D>::dout);
+    int *token = reinterpret_cast<int *>(shared + dkv_layout<D>::token);
+    float *pads = reinterpret_cast<float *>(shared + dkv_layout<D>::pads); /* [rows][2][D] */
 
-    /* Before the first tile all queries stand where ds will. Positions are made while keys are on their way. */
-    copy_queries<T, D>(ds, a, s, a.q, 0, (queries + 15) / 16 * 16, threadIdx.x, blockDim.x);
-    copy_tables<T, D>(k + PLACES * ROW, a);
+    copy_queries<T, D>(all, a, s, a.q, 0, (queries + 15) / 16 * 16, threadIdx.x, blockDim.x);
+    copy_tables<T, D>(tables, a);
     copy_commit();
-    copy_places<T, D>(k, a, s, a.k, 0);
-    copy_places<T, D>(reinterpret_cast<T *>(shared + layout<D>::v), a, s, a.v, 1);
-    copy_queries<T, D>(q, a, s, a.q, 0, TILE, threadIdx.x, blockDim.x);
-    copy_queries<T, D>(dout, a, s, a.dout, 0, TILE, threadIdx.x, blockDim.x);
-    copy_commit();
-    note_queries<T, D>(reinterpret_cast<float *>(shared + layout<D>::lse), reinterpret_cast<float *>(shared + layout<D>::delta), place, token, a, s);
-    for (int i = threadIdx.x; i < BOTH * D; i += blockDim.x) tables[i] = 0;
-    copy_wait<1>();
-    __syncthreads();
-    make_positions<T, D>(reinterpret_cast<float *>(shared + layout<D>::rel), ds, k + PLACES * ROW, a, s);
-    __syncthreads();
-    for (int i = threadIdx.x; i < TILE * BOTH / 8; i += blockDim.x)
-        *reinterpret_cast<uint4 *>(ds + i / (BOTH / 8) * DS_ROW + PLACES + i % (BOTH / 8) * 8) = uint4{0, 0, 0, 0};
+    note_queries<T, D>(reinterpret_cast<float *>(shared + dkv_layout<D>::lse), reinterpret_cast<float *>(shared + dkv_layout<D>::delta), token, a, s);
     copy_wait<0>();
     __syncthreads();
-
-    float dk[D / 8][4] = {}, dv[D / 8][4] = {};
-    for (int tile = 0; tile * TILE < queries; tile++) {
-        const int t0 = tile * TILE, stage = tile % STAGES, next = (tile + 1) % STAGES;
-        T *here = ds + tile % 2 * TILE * DS_ROW, *other = ds + (tile + 1) % 2 * TILE * DS_ROW;
-        /* The stage after this one: nobody reads it. The one before may still be read for the tables. */
-        if (t0 + TILE < queries) copy_tile<T, D>(q + next * TILE * ROW, dout + next * TILE * ROW, a, s, token + t0 + TILE);
-        copy_commit();
-#pragma unroll 1
-        for (int r = 0; r < TILE; r += at_once<D>)
-            if (t0 + r < queries) take_queries<T, D>(dk, dv, a, shared, t0 + r, stage * TILE + r, here + r * DS_ROW);
+    make_positions<T, D>(reinterpret_cast<float *>(shared + dkv_layout<D>::rel), all, tables, a, s);
+    for (int y0 = 0; y0 < a.window; y0 += HALF) {
+        const int rows = min(HALF, a.window - y0);
+        unsigned keys[D / 16][4] = {}, values[D / 16][4] = {};
         __syncthreads();
-        gather_columns<T, D>(a, place + t0, here, other);
+        copy_places<T, D>(k, a, s, a.k, 0, y0, rows);
+        copy_places<T, D>(v, a, s, a.v, 1, y0, rows);
+        copy_commit();
         copy_wait<0>();
         __syncthreads();
-        for (int unit = warp; unit < 2 * (D / 16) + BOTH / 16; unit += warps) {
-            const int m = unit / (D / 16);
-            if (m >= 2) add_tables<T, D>(tables, here, q + stage * TILE * ROW, unit - 2 * (D / 16), t0 + 16 < queries);
-            else if (t0 + m * 16 < queries) make_dq<T, D>(a, s, k, here, token + t0, m, unit % (D / 16));
+#pragma unroll
+        for (int i = 0; i < D / 16 && warp < rows; i++) {
+            const int at = (warp * SIDE + lane % 16) * ROW + lane / 16 * 8 + 16 * i;
+            load4(keys[i], k + at);
+            load4(values[i], v + at);
         }
+        __syncthreads();
+        copy_tile<T, D>(q, dout, a, s, token);
+        copy_commit();
+        float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+        for (int t0 = 0; t0 < queries; t0 += TILE) {
+            const int stage = t0 / TILE % 2 * TILE, next = TILE - stage;
+            copy_wait<0>();
+            __syncthreads(); /* and nobody reads the other stage any more */
+            if (t0 + TILE < queries) copy_tile<T, D>(q + next * ROW, dout + next * ROW, a, s, token + t0 + TILE);
+            copy_commit();
+            if (warp < rows) take_queries<T, D>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
+        }
+        if (warp >= rows) continue;
+        store_places<T, D>(a, s, a.dk, y0 + warp, dk, a.scale, pads + (y0 + warp) * 2 * D);
+        store_places<T, D>(a, s, a.dv, y0 + warp, dv, 1.0f, pads + ((y0 + warp) * 2 + 1) * D);
     }
-    __syncthreads();
-    float *pads = reinterpret_cast<float *>(ds); /* [warps][2][D] */
-    store_places<T, D>(a, s, a.dk, dk, a.scale, pads + warp * 2 * D);
-    store_places<T, D>(a, s, a.dv, dv, 1.0f, pads + (warp * 2 + 1) * D);
     __syncthreads();
     const bool is_whole = s.rows == a.window && s.columns == a.window;
     for (int i = threadIdx.x; i < 2 * D; i += blockDim.x) {
         float sum = 0;
-        for (int w = 0; w < warps && !is_whole; w++) sum += pads[w * 2 * D + i];
+        for (int y = 0; y < a.window && !is_whole; y++) sum += pads[y * 2 * D + i];
         a.pads[(int64_t)s.index * 2 * D + i] = sum;
     }
-    const int numbers = 2 * (2 * a.window - 1) * D;
-    for (int i = threadIdx.x; i < numbers; i += blockDim.x) a.tables[(int64_t)s.index * numbers + i] = tables[i];
 #endif
 }
 
+/* --- launching ------------------------------------------------------------------------------------------- */
+
 template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
-    const size_t bytes = layout<D>::total;
-    const cudaError_t rc = allow_shared(window_backward<T, D>, bytes);
+    const unsigned squares = (unsigned)((int64_t)a->B * a->across * a->down * a->H);
+    cudaError_t rc = allow_shared(window_dq<T, D>, dq_layout<D>::total);
+    if (rc == cudaSuccess) rc = allow_shared(window_dkv<T, D>, dkv_layout<D>::total);
     if (rc != cudaSuccess) return rc;
-    window_backward<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), (unsigned)a->window * 32, bytes, stream>>>(*a);
+    window_dq<T, D><<<squares, TILES * 32, dq_layout<D>::total, stream>>>(*a);
+    window_dkv<T, D><<<squares, HALF * 32, dkv_layout<D>::total, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -345,10 +467,4 @@ extern "C" cudaError_t cuda_window_fast_bwd(const struct window_attention *a, cu
     return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, stream) : run<__half>(a, stream);
 }
 
-size_t window_forward_shared(const window_attention *a);
-
-extern "C" size_t cuda_window_shared(const struct window_attention *a, int backward)
-{
-    if (!backward) return window_forward_shared(a);
-    return a->D == 32 ? layout<32>::total : a->D == 64 ? layout<64>::total : layout<80>::total;
-}
+static_assert(dq_layout<80>::total <= WINDOW_SHARED && dkv_layout<80>::total <= WINDOW_SHARED, "what every card from 8.0 on gives a block");

@@ -2,51 +2,22 @@
  * attention_window_fast.cu: attention within squares on tensor cores, bf16 and f16: the forward.
  *
  * A block has a square of a head: its keys and values in shared memory, seven warps that take tiles of 16
- * queries. A tile's positions come from one product with the tables, and wait in the warp's part of
+ * queries; four where heads of 80 leave no room for more. A tile's positions come from one product with the tables, and wait in the warp's part of
  * shared memory, where its queries were; those by columns then are registers, since a row of the
  * square always begins at a fragment's first column. Four rows of keys at a time go through the softmax.
  */
 #include "cuda/attention_window_mma.cuh"
 
-constexpr int FORWARD_WARPS = 7, FORWARD = FORWARD_WARPS * 32, REL = 33;
 
 /* Elements of a warp's own part: 16 queries, then 16 rows of positions. */
 template <int D> constexpr int own_elements = 16 * (D + 8) > 16 * REL * 2 ? 16 * (D + 8) : 16 * REL * 2;
 
-template <int D> constexpr size_t forward_bytes = sizeof(uint16_t) * ((2 * PLACES + BOTH) * (D + 8) + FORWARD_WARPS * own_elements<D>);
+template <int D, int W> constexpr size_t forward_bytes = sizeof(uint16_t) * ((2 * PLACES + BOTH) * (D + 8) + W * own_elements<D>);
+static_assert(forward_bytes<64, 7> <= WINDOW_SHARED && forward_bytes<80, 4> <= WINDOW_SHARED, "what every card from 8.0 on gives a block");
 
 #if HAS_MMA
 
 constexpr int ROWS = 4; /* of keys to a softmax */
-
-/* Positions of 16 queries from r0 on, in powers of two, to the warp's own part. */
-template <typename T, int D>
-static __device__ void make_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const window_attention &a, const square &s, int r0)
-{
-    constexpr int ROW = D + 8;
-    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
-    const T *right = tables + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
-    int y[2], x[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) y[half] = query_y(a, s, r0 + row + 8 * half), x[half] = query_x(s, r0 + row + 8 * half);
-#pragma unroll
-    for (int n = 0; n < BOTH / 8; n += 2) {
-        float g[2][4] = {};
-#pragma unroll
-        for (int i = 0; i < D / 16; i++) {
-            unsigned b[4];
-            load4(b, right + n * 8 * ROW + 16 * i);
-            mma(g[0], q[i], b[0], b[1], T());
-            mma(g[1], q[i], b[2], b[3], T());
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int half = i / 2 % 2, c = position_of(a, y[half], x[half], 8 * (n + i / 4) + column + i % 2);
-            if (c >= 0) rel[(row + 8 * half) * REL + c] = g[i / 4][i % 4] * LOG2E;
-        }
-    }
-    __syncwarp();
-}
 
 /* What the softmax of a tile knows so far: the thread's two queries. */
 struct so_far {
@@ -87,7 +58,7 @@ static __device__ void take_tile(const window_attention &a, const square &s, con
 #pragma unroll
     for (int i = 0; i < D / 16; i++) load4(q[i], own + lane % 16 * ROW + lane / 16 * 8 + 16 * i);
     __syncwarp();
-    make_positions<T, D>(rel, q, tables, a, s, r0);
+    tile_positions<T, D>(rel, q, tables, a, s, r0);
     float across[2][4];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -155,7 +126,7 @@ static __device__ void take_tile(const window_attention &a, const square &s, con
 
 #endif
 
-template <typename T, int D> __global__ void __launch_bounds__(FORWARD, 2) window_forward(const window_attention a)
+template <typename T, int D, int W> __global__ void __launch_bounds__(W * 32, 2) window_forward(const window_attention a)
 {
 #if HAS_MMA
     extern __shared__ uint4 shared[];
@@ -167,12 +138,12 @@ template <typename T, int D> __global__ void __launch_bounds__(FORWARD, 2) windo
     T *own = tables + BOTH * ROW + warp * own_elements<D>;
     copy_queries<T, D>(own, a, s, a.q, warp * 16, 16, lane, 32);
     copy_tables<T, D>(tables, a);
-    copy_places<T, D>(k, a, s, a.k, 0);
-    copy_places<T, D>(v, a, s, a.v, 1);
+    copy_places<T, D>(k, a, s, a.k, 0, 0, a.window);
+    copy_places<T, D>(v, a, s, a.v, 1, 0, a.window);
     copy_commit();
     copy_wait<0>();
     __syncthreads();
-    for (int tile = warp; tile < tiles; tile += FORWARD_WARPS) {
+    for (int tile = warp; tile < tiles; tile += W) {
         if (tile != warp) {
             __syncwarp();
             copy_queries<T, D>(own, a, s, a.q, tile * 16, 16, lane, 32);
@@ -185,33 +156,28 @@ template <typename T, int D> __global__ void __launch_bounds__(FORWARD, 2) windo
 #endif
 }
 
-template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+template <typename T, int D, int W = 7> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
-    constexpr size_t bytes = forward_bytes<D>;
-    cudaError_t rc = allow_shared(window_forward<T, D>, bytes);
+    constexpr size_t bytes = forward_bytes<D, W>;
+    cudaError_t rc = allow_shared(window_forward<T, D, W>, bytes);
     /* All of it for shared memory: two blocks fit then. */
-    if (rc == cudaSuccess) rc = cudaFuncSetAttribute(window_forward<T, D>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    if (rc == cudaSuccess) rc = cudaFuncSetAttribute(window_forward<T, D, W>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (rc != cudaSuccess) return rc;
-    window_forward<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), FORWARD, bytes, stream>>>(*a);
+    window_forward<T, D, W><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), W * 32, bytes, stream>>>(*a);
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t run(const window_attention *a, cudaStream_t stream)
+template <typename T> static cudaError_t run(const window_attention *a, size_t room, cudaStream_t stream)
 {
     switch (a->D) {
     case 32: return start<T, 32>(a, stream);
     case 64: return start<T, 64>(a, stream);
-    case 80: return start<T, 80>(a, stream);
+    case 80: return room >= forward_bytes<80, 7> ? start<T, 80>(a, stream) : start<T, 80, 4>(a, stream);
     }
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_window_fast(const struct window_attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_fast(const struct window_attention *a, size_t room, cudaStream_t stream)
 {
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, stream) : run<__half>(a, stream);
-}
-
-size_t window_forward_shared(const window_attention *a)
-{
-    return a->D == 32 ? forward_bytes<32> : a->D == 64 ? forward_bytes<64> : forward_bytes<80>;
+    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, room, stream) : run<__half>(a, room, stream);
 }

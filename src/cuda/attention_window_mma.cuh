@@ -1,5 +1,5 @@
 /*
- * attention_window_mma.cuh: a square in shared memory, for the two kernels by mma.sync; Hopper's have its numbers of places.
+ * attention_window_mma.cuh: a square in shared memory, for the kernels by mma.sync; Hopper's have its numbers of places.
  *
  * Keys and values lie 16 to a row of the square, whatever its side is: a row of it is what one
  * product takes, and a key's column is its column in the fragment. Places beyond the square are
@@ -16,8 +16,8 @@
 
 #include "cuda/attention_window.cuh"
 
-/* Places to a row; to a square, of whatever side; rows for both tables. */
-constexpr int SIDE = 16, PLACES = WINDOW_FAST * SIDE, BOTH = 64;
+/* Places to a row; to a square, of whatever side; rows for both tables; floats from a query's positions to the next one's. */
+constexpr int SIDE = 16, PLACES = WINDOW_FAST * SIDE, BOTH = 64, REL = 33;
 static_assert(WINDOW_FAST <= SIDE && 2 * (2 * WINDOW_FAST - 1) <= BOTH, "a square and its tables fit");
 
 #if HAS_MMA
@@ -31,13 +31,14 @@ template <typename T> __device__ inline float dot8(const T *x, const T *y)
     return sum;
 }
 
-/* All rows of x that the square shows, [window][16][D + 8]; which: pad's row. */
-template <typename T, int D> __device__ inline void copy_places(T *to, const window_attention &a, const square &s, const head_rows &x, int which)
+/* Rows y0 .. y0+rows of the square, as x shows them, [rows][16][D + 8]; which: pad's row. */
+template <typename T, int D>
+__device__ inline void copy_places(T *to, const window_attention &a, const square &s, const head_rows &x, int which, int y0, int rows)
 {
     constexpr int PIECES = D / 8;
     const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
-    for (int i = threadIdx.x; i < a.window * SIDE * PIECES; i += blockDim.x) {
-        const int r = i / PIECES, d = i % PIECES * 8, y = r / SIDE, c = r % SIDE;
+    for (int i = threadIdx.x; i < rows * SIDE * PIECES; i += blockDim.x) {
+        const int r = i / PIECES, d = i % PIECES * 8, y = y0 + r / SIDE, c = r % SIDE;
         const bool is_there = y < s.rows && c < s.columns;
         const T *from = is_there || !a.pad ? row_at<T>(x, s.b, is_there ? token_at(a, s, y, c) : 0, s.h) : pad;
         copy16(to + r * (D + 8) + d, from + d, is_there || (a.pad && c < a.window));
@@ -80,6 +81,35 @@ __device__ inline int position_of(const window_attention &a, int y, int x, int j
     const bool by_row = j < rows;
     const int c = (by_row ? y : x + rows) + a.window - 1 - j;
     return (unsigned)c < (unsigned)a.window ? c + (by_row ? 0 : SIDE) : -1;
+}
+
+/* Positions of 16 queries from r0 on, in powers of two, to [16][REL]: by row, from SIDE on by column. */
+template <typename T, int D>
+__device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const window_attention &a, const square &s, int r0)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+    const T *right = tables + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
+    int y[2], x[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) y[half] = query_y(a, s, r0 + row + 8 * half), x[half] = query_x(s, r0 + row + 8 * half);
+#pragma unroll
+    for (int n = 0; n < BOTH / 8; n += 2) {
+        float g[2][4] = {};
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            unsigned b[4];
+            load4(b, right + n * 8 * ROW + 16 * i);
+            mma(g[0], q[i], b[0], b[1], T());
+            mma(g[1], q[i], b[2], b[3], T());
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int half = i / 2 % 2, c = position_of(a, y[half], x[half], 8 * (n + i / 4) + column + i % 2);
+            if (c >= 0) rel[(row + 8 * half) * REL + c] = g[i / 4][i % 4] * LOG2E;
+        }
+    }
+    __syncwarp();
 }
 
 #endif
