@@ -52,7 +52,7 @@ static const enum dtype types[TYPES] = {DT_F32, DT_BF16, DT_F16};
 static enum device_kind subject = DEVICE_CUDA;
 static bool at_bench; /* --bench */
 static bool covering; /* --cover */
-static bool elsewhere; /* with the kernels of cards that have no WGMMA */
+static int like; /* with the kernels of a card of this compute capability; 0: its own */
 static bool can_run; /* there is a device to run on; else everything is planned only */
 
 /* Of one row, written by its process, read by the first one. */
@@ -211,7 +211,7 @@ __attribute__((format(printf, 2, 3))) static bool complain(const struct trial *t
     va_end(list);
     for (int i = 0; i < 8; i++) at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? " " : "", (long long)t->n[i]);
     printf("FAILED %s %s %s (%s)%s: %s\n", op_table[t->row->op].name, t->forward ? "forward" : "gradient", dtype_name(t->f), shape,
-           elsewhere ? " without WGMMA" : "", text);
+           like == 86 ? " as on 8.6" : like ? " as on 7.5" : "", text);
     fflush(stdout);
     return false;
 }
@@ -415,14 +415,17 @@ static void run_trial(const struct trial *t, const struct rig *reference)
     side_close(&got);
 }
 
-/* Attention has kernels for cards with WGMMA and others; a card that has it runs both. */
+/* Attention has kernels for cards with WGMMA, from 8.0 on, and for 7.5 in f16; a card runs its own and those of lesser ones. */
 static bool has_others(const struct row *row) { return !strncmp(op_table[row->op].name, "ATTENTION", 9); }
 
 static void run_elsewhere(const struct trial *t, const struct rig *reference)
 {
-    cuda_without_wgmma(elsewhere = true);
-    if (!t->result->broken) run_trial(t, reference);
-    cuda_without_wgmma(elsewhere = false);
+    static const int others[] = {86, 75};
+    for (size_t i = 0; i < COUNT(others); i++) {
+        cuda_act_like(like = others[i]);
+        if (!t->result->broken && (like >= 80 || t->f == DT_F16)) run_trial(t, reference);
+    }
+    cuda_act_like(like = 0);
 }
 
 /* Some type runs: the reference is worth its time. */

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "cuda/attention_hopper.h"
+#include "cuda/card.h"
 #include "cuda/host.h"
 #include "cuda/launch_attention.h"
 
@@ -91,17 +92,24 @@ static struct attention backward_of(const struct launch *l, enum attention_mode 
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Whether the card's tensor cores know bf16: what a plan must not ask. The tiles fit the 99 KiB of shared memory that all
- * such cards have. */
-static bool card_is_fit(void)
-{
-    int card = 0, major = 0;
-    if (cudaGetDevice(&card) != cudaSuccess) return false;
-    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess && major >= 8;
-}
-
 /* Whether scores are products and nothing else. */
 static bool is_bare(const struct attention *a) { return a->mode == ATTENTION_PLAIN && !a->mask && a->scale > 0; }
+
+/* Whether tiles fit ATTENTION_SMALL_ROOM, by length as the kernels say. */
+static bool fits_small(const struct attention *a, bool backward)
+{
+    if (is_bare(a)) return !backward || a->D <= ATTENTION_SMALL;
+    if (attention_is_level(a)) return a->D <= ATTENTION_SMALL && cuda_attention_fast_room(a) <= ATTENTION_SMALL_ROOM;
+    return cuda_attention_fast_room(a) <= ATTENTION_SMALL_ROOM &&
+           (!backward || (cuda_attention_fast_dkv_room(a) <= ATTENTION_SMALL_ROOM && cuda_attention_fast_dq_room(a) <= ATTENTION_SMALL_ROOM));
+}
+
+/* Whether the card's tensor cores can: what a plan must not ask. From 8.0 on they know bf16, and all tiles fit the shared memory. */
+static bool card_is_fit(const struct attention *a, bool backward)
+{
+    const int capability = card_capability();
+    return capability >= 80 || (capability >= 75 && a->type == STORE_F16 && fits_small(a, backward));
+}
 
 /* What the kernels on tensor cores need to know of the grid. */
 static int fast_before(struct attention *a, cudaStream_t stream, struct error *e)
@@ -152,7 +160,7 @@ static int forward(const struct launch *l, enum attention_mode mode, bool fast, 
 {
     struct attention a = forward_of(l, mode);
     if (fast && hopper_takes(&a, false)) return hopper_attention(&a, l->stream, e);
-    if (fast && card_is_fit()) return fast_forward(&a, l->stream, e);
+    if (fast && card_is_fit(&a, false)) return fast_forward(&a, l->stream, e);
     TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
     TRY_CUDA(cuda_attention_plain(&a, l->stream));
     return PL_OK;
@@ -162,7 +170,7 @@ static int backward(const struct launch *l, enum attention_mode mode, bool fast,
 {
     struct attention a = backward_of(l, mode);
     if (fast && hopper_takes(&a, true)) return hopper_attention_bwd(&a, l->stream, e);
-    if (fast && card_is_fit()) return fast_backward(&a, l->stream, e);
+    if (fast && card_is_fit(&a, true)) return fast_backward(&a, l->stream, e);
     TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
     TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
     TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));

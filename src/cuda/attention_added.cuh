@@ -12,8 +12,6 @@
 
 __host__ __device__ inline int columns_begin(const attention &a) { return (a.height + 1) / 2 * 2; }
 
-#if HAS_MMA
-
 /* Beyond the last key: its place again. What comes of it is hidden. */
 template <attention_mode MODE, int KEYS> __device__ inline void note_keys(float *notes, const attention &a, int64_t b, int s0)
 {
@@ -89,8 +87,6 @@ __device__ inline void add_bias(float (&x)[N][4], const attention &a, const floa
             x[n][i] = fmaf(x[n][i], factor, bias[bias_between(a, own[i / 2], place)]);
         }
 }
-
-#endif /* HAS_MMA */
 
 /* f(T, D, mode), as types, for an attention's own. */
 template <typename F> static cudaError_t by_type_length_and_mode(const attention *a, F f)

@@ -19,7 +19,7 @@ template <int D> constexpr int keys_to_tile = D <= 64 ? 128 : 64;
 
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) dense_forward(const attention a)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int KEYS = keys_to_tile<D>;
     const unsigned q = shared_address(shared), k = q + QUERIES * D * 2, v = k + KEYS * D * 2;
@@ -59,7 +59,6 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
     copy_wait<0>();
 
     store_softened<T, D, M>(a, b, h, t0 + own, o, top, sum);
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
@@ -68,7 +67,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
 {
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     constexpr size_t bytes = (QUERIES + 2 * keys_to_tile<D>) * D * sizeof(T);
-    static_assert(bytes <= ATTENTION_ROOM, "it fits");
+    static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SMALL_ROOM : ATTENTION_ROOM), "it fits");
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(dense_forward<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

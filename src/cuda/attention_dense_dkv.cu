@@ -18,8 +18,6 @@ template <int D> constexpr int queries_to_tile = D == 96 ? 64 : 32;
 template <int D> constexpr bool is_held = sixteens<D> == 1;
 template <int D> constexpr int tiles_begin = is_held<D> ? 0 : 2 * WARPS * 16 * sixteens<D> * D * 2;
 
-#if HAS_MMA
-
 /* A tile of queries: rows and statistics. */
 template <typename T, int D, int QUERIES>
 static __device__ void bring(unsigned q, unsigned dout, unsigned notes, const attention &a, int64_t b, int64_t h, int t0)
@@ -51,11 +49,9 @@ template <int M, int N> static __device__ void make_pair(float (&x)[M][N][4], fl
     }
 }
 
-#endif
-
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) dense_dkv(const attention a)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int M = sixteens<D>, KEYS = WARPS * 16 * M, QUERIES = queries_to_tile<D>, N = QUERIES / 8, TILE = QUERIES * D * 2;
     constexpr int NOTES = 2 * QUERIES * 4, BEFORE = tiles_begin<D> + 4 * TILE;
@@ -114,7 +110,6 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
         store_rows<T, D>(a.dk, b, g, s0 + own + 16 * m, a.S, dk[m], a.scale, a.scale);
         store_rows<T, D>(a.dv, b, g, s0 + own + 16 * m, a.S, dv[m], 1.0f, 1.0f);
     }
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
@@ -124,7 +119,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
     constexpr int KEYS = WARPS * 16 * sixteens<D>, QUERIES = queries_to_tile<D>;
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
     constexpr size_t bytes = tiles_begin<D> + 4 * QUERIES * D * sizeof(T) + 4 * QUERIES * sizeof(float);
-    static_assert(bytes <= ATTENTION_ROOM, "it fits");
+    static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SMALL_ROOM : ATTENTION_ROOM), "it fits");
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(dense_dkv<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

@@ -17,7 +17,7 @@ template <int D> constexpr int keys_to_tile = D <= 64 ? 64 : 32;
 
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) dense_dq(const attention a)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int KEYS = keys_to_tile<D>, N = KEYS / 8, TILE = KEYS * D * 2;
     const unsigned q = shared_address(shared), dout = q + QUERIES * D * 2, k = dout + QUERIES * D * 2, v = k + 2 * TILE;
@@ -74,7 +74,6 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
     copy_wait<0>();
 #pragma unroll
     for (int m = 0; m < M; m++) store_rows<T, D>(a.dq, b, h, t0 + own + 16 * m, a.T, dq[m], a.scale, a.scale);
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
@@ -83,7 +82,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
 {
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     constexpr size_t bytes = (2 * QUERIES + 4 * keys_to_tile<D>) * D * sizeof(T);
-    static_assert(bytes <= ATTENTION_ROOM, "it fits");
+    static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SMALL_ROOM : ATTENTION_ROOM), "it fits");
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(dense_dq<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

@@ -12,7 +12,7 @@ constexpr int KEYS = 64;
 
 template <typename T, int D, attention_mode MODE> __global__ void __launch_bounds__(FAST_BLOCK, D > 96 ? 2 : 3) fast_forward(const attention a, int stride, bool level)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int BEFORE = (HELD + 2 * KEYS) * D * 2;
     const unsigned q = shared_address(shared), k = q + HELD * D * 2, v = k + KEYS * D * 2;
@@ -61,7 +61,6 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
     }
     copy_wait<0>();
     store_softened<T, D, 1>(a, b, h, t0 + own, o, top, sum);
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
@@ -87,4 +86,14 @@ template <typename T, int D, attention_mode MODE> static cudaError_t start(const
 extern "C" cudaError_t cuda_attention_fast(const struct attention *a, int level, cudaStream_t stream)
 {
     return by_type_length_and_mode(a, [&](auto t, auto d, auto mode) { return start<decltype(t), decltype(d)::value, decltype(mode)::value>(a, level, stream); });
+}
+
+extern "C" size_t cuda_attention_fast_room(const struct attention *a)
+{
+    size_t bytes = 0;
+    by_type_length_and_mode(a, [&](auto, auto d, auto mode) {
+        bytes = room_for<decltype(d)::value, decltype(mode)::value>(position_stride(columns_begin(*a) + a->width), a->T);
+        return cudaSuccess;
+    });
+    return bytes;
 }

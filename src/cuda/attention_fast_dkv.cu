@@ -22,8 +22,6 @@ __host__ __device__ inline int rows_of_keys(const attention &a)
 }
 __host__ __device__ inline int columns_behind(const attention &a) { return (rows_of_keys(a) + 3) / 4 * 4; }
 
-#if HAS_MMA
-
 constexpr int N = QUERIES / 8; /* fragments across a tile */
 
 /* What a thread knows of its two keys: the mask, and the places of their positions in a query's row. */
@@ -116,12 +114,10 @@ static __device__ void make_pair(float (&x)[N][4], float (&dp)[N][4], const floa
     }
 }
 
-#endif
-
 template <typename T, int D, attention_mode MODE>
 __global__ void __launch_bounds__(FAST_BLOCK, D > 64 ? 2 : 3) fast_dkv(const attention a, int stride)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int TILE = QUERIES * D * 2;
     static_assert(2 * HELD == 4 * QUERIES, "keys and values pass through the tiles' place");
@@ -175,7 +171,6 @@ __global__ void __launch_bounds__(FAST_BLOCK, D > 64 ? 2 : 3) fast_dkv(const att
     copy_wait<0>();
     store_rows<T, D>(a.dk, b, g, s0 + own, a.S, dk[0], a.scale, a.scale);
     store_rows<T, D>(a.dv, b, g, s0 + own, a.S, dv[0], 1.0f, 1.0f);
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
@@ -201,4 +196,14 @@ template <typename T, int D, attention_mode MODE> static cudaError_t start(const
 extern "C" cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream)
 {
     return by_type_length_and_mode(a, [&](auto t, auto d, auto mode) { return start<decltype(t), decltype(d)::value, decltype(mode)::value>(a, stream); });
+}
+
+extern "C" size_t cuda_attention_fast_dkv_room(const struct attention *a)
+{
+    size_t bytes = 0;
+    by_type_length_and_mode(a, [&](auto, auto d, auto mode) {
+        bytes = room_for<decltype(d)::value, decltype(mode)::value>(position_stride(columns_behind(*a) + a->width), a->T);
+        return cudaSuccess;
+    });
+    return bytes;
 }

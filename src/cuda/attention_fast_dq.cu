@@ -22,8 +22,6 @@ static_assert(HELD == ATTENTION_FAST_TILE, "the partial sums are of so many quer
 template <int D> constexpr int keys_to_tile = D <= 80 ? 64 : 32;
 template <attention_mode MODE> constexpr int slots = MODE == ATTENTION_BY_TABLES ? 1 : 2;
 
-#if HAS_MMA
-
 /* The warp's 16 rows of ds to its part of shared memory. */
 template <int KEYS> static __device__ void lay_out(float *tile, const float (&ds)[KEYS / 8][4])
 {
@@ -105,11 +103,9 @@ static __device__ void store_positions(const attention &a, float (&dq)[D / 8][4]
     add_tables<T, D>(dq, a, drel, stride, room, t0);
 }
 
-#endif
-
 template <typename T, int D, attention_mode MODE> __global__ void __launch_bounds__(FAST_BLOCK, 2) fast_dq(const attention a, int stride)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr bool BY_TABLES = MODE == ATTENTION_BY_TABLES, BY_BIAS = MODE == ATTENTION_BY_BIAS;
     constexpr int KEYS = keys_to_tile<D>, N = KEYS / 8, TILE = KEYS * D * 2, SLOTS = slots<MODE>, BEFORE = 2 * HELD * D * 2 + 2 * SLOTS * TILE;
@@ -186,7 +182,6 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
     if (BY_BIAS) store_biases(a, dbias, b, h, block.tile, tiles);
     const float scale = BY_TABLES ? 1.0f : a.scale;
     store_rows<T, D>(a.dq, b, h, t0 + own, a.T, dq[0], scale, scale);
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
@@ -215,4 +210,14 @@ template <typename T, int D, attention_mode MODE> static cudaError_t start(const
 extern "C" cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream)
 {
     return by_type_length_and_mode(a, [&](auto t, auto d, auto mode) { return start<decltype(t), decltype(d)::value, decltype(mode)::value>(a, stream); });
+}
+
+extern "C" size_t cuda_attention_fast_dq_room(const struct attention *a)
+{
+    size_t bytes = 0;
+    by_type_length_and_mode(a, [&](auto, auto d, auto mode) {
+        bytes = room_for<decltype(d)::value, decltype(mode)::value>(position_stride(a->height + a->width), a->T);
+        return cudaSuccess;
+    });
+    return bytes;
 }

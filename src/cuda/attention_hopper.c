@@ -7,21 +7,13 @@
  */
 #include "cuda/attention_hopper.h"
 
+#include "cuda/card.h"
 #include "cuda/host.h"
 #include "cuda/launch_hopper.h"
 
 /* --- what fits ------------------------------------------------------------------------------------- */
 
-static bool is_off;
-void hopper_switch_off(bool off) { is_off = off; }
-bool hopper_is_off(void) { return is_off; }
-
-bool hopper_is_here(void)
-{
-    int card = 0, major = 0;
-    if (is_off || cudaGetDevice(&card) != cudaSuccess) return false;
-    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess && major == 9;
-}
+bool hopper_is_here(void) { return card_capability() == 90; }
 
 /* The copy engine steps over samples, tokens and heads; it does not stand still. */
 static bool has_steps(const struct head_rows *x, int64_t B, int64_t T, int64_t H)

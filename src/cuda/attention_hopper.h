@@ -12,9 +12,6 @@
 /* Whether the card in use is one; whether it and the shape are these kernels'. */
 bool hopper_is_here(void);
 bool hopper_takes(const struct attention *a, bool backward);
-/* For tests: none is, and other cards' kernels run on this one. */
-void hopper_switch_off(bool off);
-bool hopper_is_off(void);
 
 int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e);
 int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e);

@@ -17,8 +17,6 @@ static_assert(HELD == WIDTH, "a block takes a row of the grid");
 
 /* --- before ------------------------------------------------------------------------------------ */
 
-#if HAS_MMA
-
 /* Rows of a table, in f32 from `from` on, by `step` of them from j on; zeros where it has none. */
 template <typename T, int D> static __device__ void bring_table(T *to, const float *from, int j, int step, int rows, int count, int threads)
 {
@@ -30,12 +28,10 @@ template <typename T, int D> static __device__ void bring_table(T *to, const flo
     }
 }
 
-#endif
-
 /* Four warps take 64 queries, which are row y of the grid. */
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_kernel(const attention a, float unit)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ uint4 shared[];
     constexpr int ROW = D + 8, PITCH = WIDTH + 1;
     T *q = reinterpret_cast<T *>(shared), *table = q + WIDTH * ROW;
@@ -78,7 +74,6 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
     __syncthreads();
     for (int i = threadIdx.x; i < WIDTH * WIDTH; i += FAST_BLOCK)
         to[(int64_t)(a.height + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
-#endif
 }
 
 /* --- after --------------------------------------------------------------------------------------- */
@@ -88,7 +83,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
 constexpr int TURNERS = 8 * 32, TURN_ROW = WIDTH + 8;
 template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_kernel(const attention a, int groups)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ uint4 shared[];
     constexpr int ROW = D + 8;
     T *f = reinterpret_cast<T *>(shared), *q = f + TABLE * TURN_ROW;
@@ -130,7 +125,6 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
             const int j = own + lane / 4 + i / 2 * 8;
             if (j < rows) to[(int64_t)j * D + 8 * n + lane % 4 * 2 + i % 2] = sum[n][i];
         }
-#endif
 }
 
 /* --- launching ------------------------------------------------------------------------------------- */

@@ -12,8 +12,6 @@ constexpr int QUERIES = 32;
  * bank twice. */
 constexpr int PITCH = QUERIES + 8, NOTES = 3 * QUERIES + HELD * PITCH;
 
-#if HAS_MMA
-
 constexpr int N = QUERIES / 8; /* fragments across a tile */
 
 template <typename T, int D>
@@ -57,11 +55,9 @@ static __device__ void make_pair(float (&x)[N][4], float (&dp)[N][4], const floa
     }
 }
 
-#endif
-
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, D > 64 ? 2 : 3) level_dkv(const attention a)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int TILE = QUERIES * D * 2;
     static_assert(2 * HELD == 4 * QUERIES, "keys and values pass through the tiles' place");
@@ -105,7 +101,6 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, D > 6
     copy_wait<0>();
     store_rows<T, D>(a.dk, b, g, s0 + own, a.S, dk[0], a.scale, a.scale);
     store_rows<T, D>(a.dv, b, g, s0 + own, a.S, dv[0], 1.0f, 1.0f);
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
@@ -114,7 +109,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
 {
     const int64_t blocks = (int64_t)a->B * a->G * a->height;
     constexpr size_t bytes = 4 * QUERIES * D * sizeof(T) + 2 * NOTES * sizeof(float);
-    static_assert(bytes <= ATTENTION_ROOM, "it fits");
+    static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SMALL_ROOM : ATTENTION_ROOM), "it fits");
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(level_dkv<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

@@ -12,8 +12,6 @@
 
 constexpr int KEYS = 64;
 
-#if HAS_MMA
-
 constexpr int N = KEYS / 8; /* fragments across a tile */
 
 /* Products become ds, not yet scaled, and its sums. `before`: of each query, its number for the grid's row less lse. */
@@ -37,11 +35,9 @@ static __device__ void make_ds(float (&ds)[N][4], const float (&x)[N][4], const 
     }
 }
 
-#endif
-
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) level_dq(const attention a, int stride)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int TILE = KEYS * D * 2;
     const unsigned q = shared_address(shared), dout = q + HELD * D * 2, k = dout + HELD * D * 2, v = k + 2 * TILE;
@@ -110,7 +106,6 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) le
         for (int i = 0; i < 4; i++) dq[0][n][i] *= a.scale;
     add_tables<T, D>(dq[0], a, sums, stride, reinterpret_cast<T *>(sums + HELD * stride), t0);
     store_rows<T, D>(a.dq, b, h, t0 + own, a.T, dq[0], 1.0f, 1.0f);
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
@@ -120,7 +115,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
     const int stride = position_stride(a->height + a->width);
     const int64_t blocks = (int64_t)a->B * a->H * a->height;
     constexpr size_t tiles = (2 * HELD + 4 * KEYS) * D * sizeof(T), most = HELD * position_stride(2 * ATTENTION_LEVEL) * sizeof(float) + spread_bytes<D>;
-    static_assert(tiles <= ATTENTION_ROOM && most <= ATTENTION_ROOM, "it fits");
+    static_assert((tiles > most ? tiles : most) <= (D <= ATTENTION_SMALL ? ATTENTION_SMALL_ROOM : ATTENTION_ROOM), "it fits");
     const size_t after = HELD * (size_t)stride * sizeof(float) + spread_bytes<D>, bytes = tiles > after ? tiles : after;
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(level_dq<T, D>, bytes);

@@ -21,20 +21,21 @@
 
 constexpr int WARPS = 4, FAST_BLOCK = WARPS * 32, HELD = WARPS * 16; /* rows that a block holds */
 
+/* Whether the card multiplies T's: 7.5 f16 alone, and without copies that go past the registers. */
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-#define HAS_MMA 1
+#define HAS_BF16 1
 #else
-#define HAS_MMA 0
+#define HAS_BF16 0
 #endif
-
-#if HAS_MMA
+template <typename T> __device__ constexpr bool multiplies() { return HAS_BF16 || std::is_same<T, __half>::value; }
 
 __device__ inline unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 
-/* 16 bytes, zeros if not `there`; 4 bytes. */
-__device__ inline void copy16(void *to, const void *from, bool there)
+/* 16 bytes to a shared address, zeros if not `there`; 4 bytes. */
+#if HAS_BF16
+__device__ inline void copy_to(unsigned to, const void *from, bool there)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 __device__ inline void copy4(void *to, const void *from, bool there)
 {
@@ -43,6 +44,17 @@ __device__ inline void copy4(void *to, const void *from, bool there)
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* All but the latest n groups have arrived. */
 template <int n> __device__ inline void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory"); }
+#else
+__device__ inline void copy_to(unsigned to, const void *from, bool there)
+{
+    const uint4 x = there ? *static_cast<const uint4 *>(from) : uint4{0, 0, 0, 0};
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+__device__ inline void copy4(void *to, const void *from, bool there) { *static_cast<unsigned *>(to) = there ? *static_cast<const unsigned *>(from) : 0; }
+__device__ inline void copy_commit() {}
+template <int n> __device__ inline void copy_wait() {}
+#endif
+__device__ inline void copy16(void *to, const void *from, bool there) { copy_to(shared_address(to), from, there); }
 
 /* Rows first .. first+N of a head; zeros beyond `count`. */
 template <typename T, int D, int N>
@@ -78,6 +90,7 @@ __device__ inline float power_of_two(float x)
     return y;
 }
 
+#if HAS_BF16
 __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __nv_bfloat16)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -90,6 +103,19 @@ __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, u
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+#else
+/* By halves of the 16. */
+__device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half)
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[2]), "r"(a[3]), "r"(b1));
+}
+__device__ inline void mma(float (&)[4], const unsigned (&)[4], unsigned, unsigned, __nv_bfloat16) {}
+#endif
 
 /* Two neighbours, the first in the lower half. */
 __device__ inline unsigned both(float x, float y, __nv_bfloat16)
@@ -207,8 +233,6 @@ __device__ inline int bias_between(const attention &a, int x, int y)
 {
     return abs((x >> 16) - (y >> 16)) * a.width + abs((x & 0xffff) - (y & 0xffff));
 }
-
-#endif /* HAS_MMA */
 
 /* Floats between the rows of a tile of positions: pairs of them meet few banks twice. */
 __host__ __device__ constexpr int position_stride(int numbers) { return (numbers + 11) / 16 * 16 + 4; }

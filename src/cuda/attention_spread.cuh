@@ -17,8 +17,6 @@ constexpr int SPREAD = 64, SPREAD_ROW = SPREAD + 8;
 /* Bytes of shared memory that it needs beside drel. */
 template <int D> constexpr int spread_bytes = (HELD * SPREAD_ROW + SPREAD * (D + 8)) * 2;
 
-#if HAS_MMA
-
 /* drel [HELD][stride]: rows' numbers, then columns'. */
 template <typename T, int D>
 __device__ inline void add_tables(float (&dq)[D / 8][4], const attention &a, const float *drel, int stride, T *room, int t0)
@@ -43,7 +41,5 @@ __device__ inline void add_tables(float (&dq)[D / 8][4], const attention &a, con
         product_add<T, D, SPREAD, SPREAD_ROW>(dq, g, threadIdx.x / 32 * 16, rows);
     }
 }
-
-#endif
 
 #endif

@@ -17,8 +17,6 @@
 
 #include "cuda/attention_mma.cuh"
 
-#if HAS_MMA
-
 /* Fragments of 16 columns that share one line of 8, 4 or 2 pieces. */
 template <int D> constexpr int line_of = D % 64 == 0 ? 4 : D % 32 == 0 ? 2 : 1;
 
@@ -51,11 +49,6 @@ __device__ inline void read4_turned(unsigned (&r)[4], unsigned at)
 }
 
 /* --- copies ------------------------------------------------------------------------------------ */
-
-__device__ inline void copy_to(unsigned to, const void *from, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
 
 /* Pieces FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` on. */
 template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void copy_band(unsigned to, const T *from, int64_t token, int left)
@@ -257,8 +250,6 @@ __device__ inline void store_softened(const attention &a, int64_t b, int64_t h, 
         store_rows<T, D>(a.o, b, h, first + 16 * m, a.T, o[m], all[0] == 0 ? 0.0f : 1 / all[0], all[1] == 0 ? 0.0f : 1 / all[1]);
     }
 }
-
-#endif /* HAS_MMA */
 
 /* --- blocks ------------------------------------------------------------------------------------------ */
 

@@ -3,6 +3,7 @@
  * workspace become a struct window_attention (launch_attention_window.h).
  */
 #include "cuda/attention_hopper.h"
+#include "cuda/card.h"
 #include "cuda/host.h"
 #include "cuda/launch_attention_window.h"
 
@@ -37,20 +38,14 @@ static struct window_attention window_of(const struct launch *l, int q, int tabl
 /* Without tensor cores, with them, with warpgroups. */
 enum way { PLAIN, FAST, HOPPER };
 
-/* Bytes of shared memory that a block may have; 0: nobody knows. With warpgroups switched off a card is like those that have none. */
-static size_t block_room(void)
-{
-    int card = 0, room = 0;
-    if (cudaGetDevice(&card) != cudaSuccess || cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess) return 0;
-    return hopper_is_off() && room > WINDOW_SHARED ? WINDOW_SHARED : (size_t)room;
-}
-
-/* The card's tensor cores must know bf16, which those do that have the shared memory: what a plan must not ask. */
+/* What the card can, which a plan must not ask. */
 static enum way way_of(const struct window_attention *a)
 {
     if (hopper_is_here() && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
-    return block_room() >= WINDOW_SHARED ? FAST : PLAIN;
+    return card_capability() >= 80 || (card_capability() >= 75 && a->type == STORE_F16) ? FAST : PLAIN;
 }
+
+static int is_small(void) { return card_capability() < 80; }
 
 static int forward(const struct launch *l, bool fast, struct error *e)
 {
@@ -58,7 +53,7 @@ static int forward(const struct launch *l, bool fast, struct error *e)
     a.o = rows_of(&l->out[0]);
     switch (fast ? way_of(&a) : PLAIN) {
     case PLAIN: TRY_CUDA(cuda_window_plain(&a, l->stream)); break;
-    case FAST: TRY_CUDA(cuda_window_fast(&a, block_room(), l->stream)); break;
+    case FAST: TRY_CUDA(cuda_window_fast(&a, is_small(), l->stream)); break;
     case HOPPER: TRY_CUDA(cuda_window_hopper(&a, l->stream)); break;
     }
     return PL_OK;
@@ -75,7 +70,7 @@ static int backward(const struct launch *l, bool fast, struct error *e)
     a.tables = (float *)(void *)((char *)l->work + w.tables), a.pads = (float *)(void *)((char *)l->work + w.pads);
     switch (fast ? way_of(&a) : PLAIN) {
     case PLAIN: TRY_CUDA(cuda_window_plain_bwd(&a, l->stream)); break;
-    case FAST: TRY_CUDA(cuda_window_fast_bwd(&a, l->stream)); break;
+    case FAST: TRY_CUDA(cuda_window_fast_bwd(&a, is_small(), l->stream)); break;
     case HOPPER: TRY_CUDA(cuda_window_hopper_bwd(&a, l->stream)); break;
     }
     TRY_CUDA(cuda_window_sums(&a, l->stream));

@@ -1,14 +1,14 @@
 /*
  * attention_window_bwd.cu: the gradient of attention within squares on tensor cores, bf16 and f16, within the 99 KiB of shared
- * memory that a block of every card from 8.0 on has. Two kernels, in both a block has a square of a head:
+ * memory that a block of every card from 8.0 on has, and with smaller parts within 7.5's 64. Two kernels, in both a block has a square of a head:
  *
- *     dq     a warp has 16 queries and their do in registers. Keys and values come by halves of the square's rows:
+ *     dq     a warp has 16 queries and their do in registers. Keys and values come by parts of the square's rows:
  *                p = 2^(q k^T + positions - lse)     ds = p (do v^T - delta)     dq += ds k
  *            What positions gather are sums of ds: over a row of places, which takes the place of the row's
  *            position as soon as that is read, and over a column of them, which stays in registers, since a row of the square
  *            begins at a fragment's first column. g [16][64] has them in the places of the tables' rows, so that
  *                dq = scale dq + g tables     and, over all warps' queries in order,     dtables = g^T q
- *     dkv    a warp has a row of places, their keys and values in registers, again by halves. All walk the queries, 32 at a time:
+ *     dkv    a warp has a row of places, their keys and values in registers, again by parts. All walk the queries, 32 at a time:
  *                dv += p^T do     dk += ds^T q
  *
  * Together 7 products for a pair of query and key. One kernel would do with 5, but has to pass ds between its warps and hold
@@ -17,42 +17,26 @@
  */
 #include "cuda/attention_window_mma.cuh"
 
-/* Rows of the square that are held at once; queries to a tile of dkv, and to a warp of dq. */
-constexpr int HALF = WINDOW_FAST / 2, TILE = 32, MINE = 16;
-constexpr int TILES = (WINDOW_FAST * WINDOW_FAST + MINE - 1) / MINE, QUERIES = (WINDOW_FAST * WINDOW_FAST + TILE - 1) / TILE * TILE;
+/* Queries to a tile of dkv, and to a warp of dq. */
+constexpr int TILE = 32, MINE = 16, QUERIES = (WINDOW_FAST * WINDOW_FAST + TILE - 1) / TILE * TILE;
 constexpr int REL_ROW = QUERIES + 8; /* 8 banks on */
-static_assert(2 * HALF == WINDOW_FAST && REL_ROW % 32 == 8, "halves, and few rows meet in a bank");
+static_assert(REL_ROW % 32 == 8, "few rows meet in a bank");
 
 /* Shared memory, in order: bytes from its beginning. */
-template <int D> struct dq_layout {
-    static constexpr int ROW = (D + 8) * 2, k = 0, v = HALF * SIDE * ROW, tables = 2 * v, own = tables + BOTH * ROW, total = own + TILES * MINE * REL * 4;
-    static_assert(TILES * MINE * ROW <= tables, "all queries fit where keys and values were");
+template <int D, int ROWS> struct dq_layout {
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, tables = 2 * v, own = tables + BOTH * ROW, total = own + TILES * MINE * REL * 4;
+    static constexpr int chunk = own / ROW / MINE * MINE;         /* queries that fit where keys, values and tables were */
+    static constexpr bool apart = TILES * MINE * ROW <= tables;   /* all of them do, and spare the tables */
 };
-template <int D> struct dkv_layout {
-    static constexpr int ROW = (D + 8) * 2, k = 0, v = HALF * SIDE * ROW, q = 0, dout = 2 * TILE * ROW; /* one after the other in the same place, */
-    static constexpr int all = 0, tables = TILES * MINE * ROW;                                          /* as are these before them */
+template <int D, int ROWS> struct dkv_layout {
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, q = 0, dout = 2 * TILE * ROW; /* one after the other in the same place, */
+    static constexpr int chunk = ROWS == PART ? TILES * MINE : D <= 64 ? 128 : 80, tables = chunk * ROW;  /* as queries, so many at a time, before them */
     static constexpr int rel = tables + BOTH * ROW, lse = rel + 4 * (WINDOW_FAST + SIDE) * REL_ROW, delta = lse + 4 * QUERIES;
     static constexpr int token = delta + 4 * QUERIES, pads = token + 4 * QUERIES, total = pads + 4 * WINDOW_FAST * 2 * D;
     static_assert(2 * v <= rel && 2 * dout <= rel, "nothing reaches the positions");
 };
 
-#if HAS_MMA
-
 /* --- dq and the tables ------------------------------------------------------------------------------- */
-
-/* The warp's 16 rows of x at these tokens, as an operand; zeros where a token is -1. */
-template <typename T, int D> static __device__ void load_tokens(unsigned (&to)[D / 16][4], const square &s, const head_rows &x, const int (&token)[2])
-{
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const T *from = row_at<T>(x, s.b, max(token[half], 0), s.h) + threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < D / 8; i++) {
-            const unsigned two = *reinterpret_cast<const unsigned *>(from + 8 * i);
-            to[i / 2][half + i % 2 * 2] = token[half] < 0 ? 0 : two;
-        }
-    }
-}
 
 /* Rows of do times rows of o, by the thread's two queries. */
 template <typename T, int D> static __device__ void make_delta(float (&delta)[2], const unsigned (&dout)[D / 16][4], const square &s, const head_rows &x, const int (&token)[2])
@@ -70,25 +54,6 @@ template <typename T, int D> static __device__ void make_delta(float (&delta)[2]
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         delta[half] = sum + __shfl_xor_sync(0xffffffffu, sum, 2);
     }
-}
-
-/* c [16][8N] = the warp's rows x, an operand already, times 8N rows of y. */
-template <typename T, int D, int N> static __device__ void product_held(float (&c)[N][4], const unsigned (&x)[D / 16][4], const T *y)
-{
-    constexpr int ROW = D + 8;
-    const int lane = threadIdx.x % 32;
-    const T *right = y + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
-#pragma unroll
-    for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-#pragma unroll
-    for (int i = 0; i < D / 16; i++)
-#pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            unsigned b[4];
-            load4(b, right + n * 8 * ROW + 16 * i);
-            mma(c[n], x[i], b[0], b[1], T());
-            mma(c[n + 1], x[i], b[2], b[3], T());
-        }
 }
 
 /* What the thread's two queries, in rows row and row + 8 of the warp's tile, keep while they meet the places. */
@@ -155,24 +120,29 @@ template <typename T, int D> static __device__ void add_positions(float (&dq)[D 
     }
 }
 
-/* Rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over all queries, whose sums lie at rel. */
-template <typename T, int D> static __device__ void make_tables(float *to, const window_attention &a, const square &s, const float *rel, const T *q, int m, int n)
+/* c += rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over queries first .. end, which lie at q; their sums at rel. */
+template <typename T, int D>
+static __device__ void add_tables(float (&c)[2][4], const window_attention &a, const square &s, const float *rel, const T *q, int first, int end, int m, int n)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     const T *right = q + lane % 16 * ROW + lane / 16 * 8 + n * 16;
-    float c[2][4] = {};
-    for (int r0 = 0; r0 < s.rows * s.columns; r0 += MINE) {
+    for (int r0 = first; r0 < end; r0 += MINE) {
         unsigned x[4], b[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int r = r0 + column + i / 2 * 8, j = m * 16 + row + i % 2 * 8;
             x[i] = both(gathered(a, rel + r * REL, query_y(a, s, r), query_x(s, r), j), gathered(a, rel + (r + 1) * REL, query_y(a, s, r + 1), query_x(s, r + 1), j), T());
         }
-        load4_across(b, right + r0 * ROW);
+        load4_across(b, right + (r0 - first) * ROW);
         mma(c[0], x, b[0], b[1], T());
         mma(c[1], x, b[2], b[3], T());
     }
+}
+
+template <int D> static __device__ void store_tables(float *to, const window_attention &a, const float (&c)[2][4], int m, int n)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int j = m * 16 + row + i % 2 * 8;
@@ -180,22 +150,20 @@ template <typename T, int D> static __device__ void make_tables(float *to, const
     }
 }
 
-#endif
-
-template <typename T, int D> __global__ void __launch_bounds__(TILES * 32, 1) window_dq(const window_attention a)
+template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES * 32, 1) window_dq(const window_attention a)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ uint4 shared_pieces[];
     constexpr int ROW = D + 8;
     char *shared = reinterpret_cast<char *>(shared_pieces);
     const square s = square_of(a, (int)blockIdx.x);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns, r0 = warp * MINE;
-    T *k = reinterpret_cast<T *>(shared + dq_layout<D>::k), *v = reinterpret_cast<T *>(shared + dq_layout<D>::v), *tables = reinterpret_cast<T *>(shared + dq_layout<D>::tables);
-    float *all = reinterpret_cast<float *>(shared + dq_layout<D>::own), *rel = all + r0 * REL;
+    T *k = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::v), *tables = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::tables);
+    float *all = reinterpret_cast<float *>(shared + dq_layout<D, ROWS>::own), *rel = all + r0 * REL;
 
     copy_tables<T, D>(tables, a);
-    copy_places<T, D>(k, a, s, a.k, 0, 0, min(HALF, a.window));
-    copy_places<T, D>(v, a, s, a.v, 1, 0, min(HALF, a.window));
+    copy_places<T, D>(k, a, s, a.k, 0, 0, min(ROWS, a.window));
+    copy_places<T, D>(v, a, s, a.v, 1, 0, min(ROWS, a.window));
     copy_commit();
     int token[2];
 #pragma unroll
@@ -218,8 +186,8 @@ template <typename T, int D> __global__ void __launch_bounds__(TILES * 32, 1) wi
         }
     }
     float dq[D / 8][4] = {};
-    for (int y0 = 0; y0 < a.window; y0 += HALF) {
-        const int rows = min(HALF, a.window - y0);
+    for (int y0 = 0; y0 < a.window; y0 += ROWS) {
+        const int rows = min(ROWS, a.window - y0);
         if (y0) {
             __syncthreads();
             copy_places<T, D>(k, a, s, a.k, 0, y0, rows);
@@ -232,9 +200,13 @@ template <typename T, int D> __global__ void __launch_bounds__(TILES * 32, 1) wi
         for (int y = 0; y < rows && r0 < queries; y++)
             meet_row<T, D>(dq, m, rel, q, dout, k + y * SIDE * ROW, v + y * SIDE * ROW, y0 + y, a.scale * LOG2E);
     }
-    __syncthreads();
-    copy_queries<T, D>(k, a, s, a.q, 0, TILES * MINE, threadIdx.x, blockDim.x);
-    copy_commit();
+    constexpr int UNITS = BOTH / 16 * (D / 16), EACH = (UNITS + TILES - 1) / TILES, CHUNK = dq_layout<D, ROWS>::chunk;
+    constexpr bool APART = dq_layout<D, ROWS>::apart;
+    if (APART) {
+        __syncthreads();
+        copy_queries<T, D>(k, a, s, a.q, 0, TILES * MINE, threadIdx.x, blockDim.x);
+        copy_commit();
+    }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const int c = i / 4 * 8 + column + i % 2;
@@ -251,16 +223,30 @@ template <typename T, int D> __global__ void __launch_bounds__(TILES * 32, 1) wi
 #pragma unroll
         for (int n = 0; n < D / 8; n++) *reinterpret_cast<unsigned *>(to + 8 * n) = both(dq[n][2 * half], dq[n][2 * half + 1], T());
     }
-    copy_wait<0>();
-    __syncthreads();
+    float c[EACH][2][4] = {};
+    for (int first = 0; first < queries; first += CHUNK) {
+        if (!APART) {
+            __syncthreads();
+            copy_queries<T, D>(k, a, s, a.q, first, min(CHUNK, TILES * MINE - first), threadIdx.x, blockDim.x);
+            copy_commit();
+        }
+        copy_wait<0>();
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int unit = warp + i * TILES;
+            if (unit < UNITS) add_tables<T, D>(c[i], a, s, all, k, first, min(queries, first + CHUNK), unit / (D / 16), unit % (D / 16));
+        }
+    }
     float *to = a.tables + (int64_t)s.index * 2 * (2 * a.window - 1) * D;
-    for (int unit = warp; unit < BOTH / 16 * (D / 16); unit += TILES) make_tables<T, D>(to, a, s, all, k, unit / (D / 16), unit % (D / 16));
-#endif
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int unit = warp + i * TILES;
+        if (unit < UNITS) store_tables<D>(to, a, c[i], unit / (D / 16), unit % (D / 16));
+    }
 }
 
 /* --- dk and dv ------------------------------------------------------------------------------------------- */
-
-#if HAS_MMA
 
 /* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its
  * probabilities are 0. */
@@ -293,14 +279,14 @@ template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, con
     }
 }
 
-/* Positions of all queries, [WINDOW_FAST + 16][queries]: by row, then by column; -inf beyond the square. */
+/* Positions of queries first .. first+count, which lie at q, [WINDOW_FAST + 16][queries]: by row, then by column. */
 template <typename T, int D>
-static __device__ void make_positions(float *rel, const T *q, const T *tables, const window_attention &a, const square &s)
+static __device__ void make_positions(float *rel, const T *q, const T *tables, const window_attention &a, const square &s, int first, int count)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns;
-    for (int r0 = threadIdx.x / 32 * 16; r0 < QUERIES; r0 += blockDim.x / 32 * 16) {
+    for (int r0 = first + threadIdx.x / 32 * 16; r0 < first + count; r0 += blockDim.x / 32 * 16) {
         float g[BOTH / 8][4] = {};
-        if (r0 < queries) product_rows<T, D, BOTH / 8>(g, q + r0 * (D + 8), tables);
+        if (r0 < queries) product_rows<T, D, BOTH / 8>(g, q + (r0 - first) * (D + 8), tables);
 #pragma unroll
         for (int n = 0; n < BOTH / 8; n++)
 #pragma unroll
@@ -309,19 +295,17 @@ static __device__ void make_positions(float *rel, const T *q, const T *tables, c
                 if (c >= 0) rel[(c < SIDE ? c : WINDOW_FAST + c - SIDE) * REL_ROW + r] = g[n][i] * LOG2E;
             }
     }
-    for (int i = threadIdx.x; i < (SIDE - a.window) * QUERIES; i += blockDim.x)
-        rel[(WINDOW_FAST + a.window + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
 }
 
 /* What a row of places, y of the square's, whose keys and values are k and v, does with 32 queries from t0 on, which lie at q and dout. */
-template <typename T, int D>
+template <typename T, int D, int ROWS>
 static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const window_attention &a, char *shared,
                                     const T *q, const T *dout, int t0, int y)
 {
     constexpr int N = TILE / 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
-    const float *rel = reinterpret_cast<const float *>(shared + dkv_layout<D>::rel) + t0 + column;
-    const float *lse = reinterpret_cast<const float *>(shared + dkv_layout<D>::lse) + t0 + column, *delta = reinterpret_cast<const float *>(shared + dkv_layout<D>::delta) + t0 + column;
+    const float *rel = reinterpret_cast<const float *>(shared + dkv_layout<D, ROWS>::rel) + t0 + column;
+    const float *lse = reinterpret_cast<const float *>(shared + dkv_layout<D, ROWS>::lse) + t0 + column, *delta = reinterpret_cast<const float *>(shared + dkv_layout<D, ROWS>::delta) + t0 + column;
     const float factor = a.scale * LOG2E;
     float p[N][4];
     product_held<T, D, N>(p, k, q);
@@ -375,31 +359,35 @@ static __device__ void store_places(const window_attention &a, const square &s, 
         }
 }
 
-#endif
-
-template <typename T, int D> __global__ void __launch_bounds__(HALF * 32, 1) window_dkv(const window_attention a)
+template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 32, 1) window_dkv(const window_attention a)
 {
-#if HAS_MMA
+    if (!multiplies<T>()) return;
     extern __shared__ uint4 shared_pieces[];
     constexpr int ROW = D + 8;
     char *shared = reinterpret_cast<char *>(shared_pieces);
     const square s = square_of(a, (int)blockIdx.x);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, queries = s.rows * s.columns;
-    T *all = reinterpret_cast<T *>(shared + dkv_layout<D>::all), *tables = reinterpret_cast<T *>(shared + dkv_layout<D>::tables);
-    T *k = reinterpret_cast<T *>(shared + dkv_layout<D>::k), *v = reinterpret_cast<T *>(shared + dkv_layout<D>::v);
-    T *q = reinterpret_cast<T *>(shared + dkv_layout<D>::q), *dout = reinterpret_cast<T *>(shared + dkv_layout<D>::dout);
-    int *token = reinterpret_cast<int *>(shared + dkv_layout<D>::token);
-    float *pads = reinterpret_cast<float *>(shared + dkv_layout<D>::pads); /* [rows][2][D] */
+    T *tables = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::tables);
+    T *k = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::v);
+    T *q = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::q), *dout = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::dout);
+    int *token = reinterpret_cast<int *>(shared + dkv_layout<D, ROWS>::token);
+    float *rel = reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::rel), *pads = reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::pads); /* [rows][2][D] */
 
-    copy_queries<T, D>(all, a, s, a.q, 0, (queries + 15) / 16 * 16, threadIdx.x, blockDim.x);
+    constexpr int CHUNK = dkv_layout<D, ROWS>::chunk;
     copy_tables<T, D>(tables, a);
-    copy_commit();
-    note_queries<T, D>(reinterpret_cast<float *>(shared + dkv_layout<D>::lse), reinterpret_cast<float *>(shared + dkv_layout<D>::delta), token, a, s);
-    copy_wait<0>();
-    __syncthreads();
-    make_positions<T, D>(reinterpret_cast<float *>(shared + dkv_layout<D>::rel), all, tables, a, s);
-    for (int y0 = 0; y0 < a.window; y0 += HALF) {
-        const int rows = min(HALF, a.window - y0);
+    for (int first = 0; first < QUERIES; first += CHUNK) {
+        if (first) __syncthreads();
+        if (first < queries) copy_queries<T, D>(q, a, s, a.q, first, CHUNK, threadIdx.x, blockDim.x);
+        copy_commit();
+        if (!first) note_queries<T, D>(reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::lse), reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::delta), token, a, s);
+        copy_wait<0>();
+        __syncthreads();
+        make_positions<T, D>(rel, q, tables, a, s, first, min(CHUNK, QUERIES - first));
+    }
+    for (int i = threadIdx.x; i < (SIDE - a.window) * QUERIES; i += blockDim.x) /* beyond the square */
+        rel[(WINDOW_FAST + a.window + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
+    for (int y0 = 0; y0 < a.window; y0 += ROWS) {
+        const int rows = min(ROWS, a.window - y0);
         unsigned keys[D / 16][4] = {}, values[D / 16][4] = {};
         __syncthreads();
         copy_places<T, D>(k, a, s, a.k, 0, y0, rows);
@@ -423,7 +411,7 @@ template <typename T, int D> __global__ void __launch_bounds__(HALF * 32, 1) win
             __syncthreads(); /* and nobody reads the other stage any more */
             if (t0 + TILE < queries) copy_tile<T, D>(q + next * ROW, dout + next * ROW, a, s, token + t0 + TILE);
             copy_commit();
-            if (warp < rows) take_queries<T, D>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
+            if (warp < rows) take_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
         }
         if (warp >= rows) continue;
         store_places<T, D>(a, s, a.dk, y0 + warp, dk, a.scale, pads + (y0 + warp) * 2 * D);
@@ -436,35 +424,24 @@ template <typename T, int D> __global__ void __launch_bounds__(HALF * 32, 1) win
         for (int y = 0; y < a.window && !is_whole; y++) sum += pads[y * 2 * D + i];
         a.pads[(int64_t)s.index * 2 * D + i] = sum;
     }
-#endif
 }
 
 /* --- launching ------------------------------------------------------------------------------------------- */
 
-template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
+template <typename T, int D, int ROWS> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
+    constexpr size_t dq = dq_layout<D, ROWS>::total, dkv = dkv_layout<D, ROWS>::total;
+    static_assert(dq <= part_room<ROWS> && dkv <= part_room<ROWS>, "it fits");
     const unsigned squares = (unsigned)((int64_t)a->B * a->across * a->down * a->H);
-    cudaError_t rc = allow_shared(window_dq<T, D>, dq_layout<D>::total);
-    if (rc == cudaSuccess) rc = allow_shared(window_dkv<T, D>, dkv_layout<D>::total);
+    cudaError_t rc = allow_shared(window_dq<T, D, ROWS>, dq);
+    if (rc == cudaSuccess) rc = allow_shared(window_dkv<T, D, ROWS>, dkv);
     if (rc != cudaSuccess) return rc;
-    window_dq<T, D><<<squares, TILES * 32, dq_layout<D>::total, stream>>>(*a);
-    window_dkv<T, D><<<squares, HALF * 32, dkv_layout<D>::total, stream>>>(*a);
+    window_dq<T, D, ROWS><<<squares, TILES * 32, dq, stream>>>(*a);
+    window_dkv<T, D, ROWS><<<squares, ROWS * 32, dkv, stream>>>(*a);
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t run(const window_attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_window_fast_bwd(const struct window_attention *a, int small, cudaStream_t stream)
 {
-    switch (a->D) {
-    case 32: return start<T, 32>(a, stream);
-    case 64: return start<T, 64>(a, stream);
-    case 80: return start<T, 80>(a, stream);
-    }
-    return cudaErrorInvalidValue;
+    return by_length_and_part(a, small, [&](auto t, auto d, auto rows) { return start<decltype(t), decltype(d)::value, decltype(rows)::value>(a, stream); });
 }
-
-extern "C" cudaError_t cuda_window_fast_bwd(const struct window_attention *a, cudaStream_t stream)
-{
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, stream) : run<__half>(a, stream);
-}
-
-static_assert(dq_layout<80>::total <= WINDOW_SHARED && dkv_layout<80>::total <= WINDOW_SHARED, "what every card from 8.0 on gives a block");

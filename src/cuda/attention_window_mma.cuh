@@ -16,11 +16,16 @@
 
 #include "cuda/attention_window.cuh"
 
-/* Places to a row; to a square, of whatever side; rows for both tables; floats from a query's positions to the next one's. */
-constexpr int SIDE = 16, PLACES = WINDOW_FAST * SIDE, BOTH = 64, REL = 33;
-static_assert(WINDOW_FAST <= SIDE && 2 * (2 * WINDOW_FAST - 1) <= BOTH, "a square and its tables fit");
+/* Places to a row; to a square, of whatever side; rows for both tables; floats from a query's positions to the next one's;
+ * tiles of 16 queries. */
+constexpr int SIDE = 16, PLACES = WINDOW_FAST * SIDE, BOTH = 64, REL = 33, TILES = (WINDOW_FAST * WINDOW_FAST + 15) / 16;
 
-#if HAS_MMA
+/* Rows of the square whose keys and values are in shared memory at once: as the 99 KiB allow that a block has from 8.0 on, and as 7.5's 64 do. */
+constexpr int PART = WINDOW_FAST / 2;
+template <int D> constexpr int small_part = D <= 64 ? 5 : 4;
+template <int ROWS> constexpr size_t part_room = ROWS == PART ? ATTENTION_ROOM : ATTENTION_SMALL_ROOM;
+
+static_assert(WINDOW_FAST <= SIDE && 2 * (2 * WINDOW_FAST - 1) <= BOTH, "a square and its tables fit");
 
 template <typename T> __device__ inline float dot8(const T *x, const T *y)
 {
@@ -112,6 +117,60 @@ __device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4]
     __syncwarp();
 }
 
-#endif
+/* The warp's 16 rows of x at these tokens, as an operand; zeros where a token is -1. */
+template <typename T, int D> __device__ inline void load_tokens(unsigned (&to)[D / 16][4], const square &s, const head_rows &x, const int (&token)[2])
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const T *from = row_at<T>(x, s.b, max(token[half], 0), s.h) + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            const unsigned two = *reinterpret_cast<const unsigned *>(from + 8 * i);
+            to[i / 2][half + i % 2 * 2] = token[half] < 0 ? 0 : two;
+        }
+    }
+}
+
+/* c [16][8N] = the warp's rows x, an operand already, times 8N rows of y. */
+template <typename T, int D, int N> __device__ inline void product_held(float (&c)[N][4], const unsigned (&x)[D / 16][4], const T *y)
+{
+    constexpr int ROW = D + 8;
+    const int lane = threadIdx.x % 32;
+    const T *right = y + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+#pragma unroll
+    for (int i = 0; i < D / 16; i++)
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            unsigned b[4];
+            load4(b, right + n * 8 * ROW + 16 * i);
+            mma(c[n], x[i], b[0], b[1], T());
+            mma(c[n + 1], x[i], b[2], b[3], T());
+        }
+}
+
+/* f(T, D, rows to a part), as types; small: f16 alone. */
+template <typename T, typename F> static cudaError_t by_length_of(const window_attention *a, F f)
+{
+    using part = std::integral_constant<int, PART>;
+    switch (a->D) {
+    case 32: return f(T(), std::integral_constant<int, 32>(), part());
+    case 64: return f(T(), std::integral_constant<int, 64>(), part());
+    case 80: return f(T(), std::integral_constant<int, 80>(), part());
+    }
+    return cudaErrorInvalidValue;
+}
+template <typename F> static cudaError_t by_length_and_part(const window_attention *a, int small, F f)
+{
+    if (!small) return a->type == STORE_BF16 ? by_length_of<__nv_bfloat16>(a, f) : by_length_of<__half>(a, f);
+    if (a->type != STORE_F16) return cudaErrorInvalidValue;
+    switch (a->D) {
+    case 32: return f(__half(), std::integral_constant<int, 32>(), std::integral_constant<int, small_part<32>>());
+    case 64: return f(__half(), std::integral_constant<int, 64>(), std::integral_constant<int, small_part<64>>());
+    case 80: return f(__half(), std::integral_constant<int, 80>(), std::integral_constant<int, small_part<80>>());
+    }
+    return cudaErrorInvalidValue;
+}
 
 #endif

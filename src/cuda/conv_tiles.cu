@@ -32,7 +32,7 @@ template <bool BACK, int O, int K, int ROWS> struct sweep_form {
     static_assert(DOWN * ACROSS == GROUPS && COLUMNS % 16 == 0, "warps cover the tile");
 };
 
-#if HAS_MMA
+#if HAS_BF16
 
 /* A matrix of pixels in memory: of the coarse map, or the tiles of the fine one. */
 template <typename T, bool FINE, int N> struct map_rows {
@@ -116,12 +116,12 @@ __device__ inline void round_tile(T *to, const float (&c)[2][COLUMNS / 8][4], co
     }
 }
 
-#endif /* HAS_MMA */
+#endif /* HAS_BF16 */
 
 template <typename T, bool BACK, int O, int K, int ROWS, int RESIDENT>
 static __global__ void __launch_bounds__(TILE_BLOCK, RESIDENT) sweep_kernel(T *out, const T *in, const T *by_tap, const T *bias, int P, int W2)
 {
-#if HAS_MMA
+#if HAS_BF16
     typedef sweep_form<BACK, O, K, ROWS> form;
     extern __shared__ uint4 shared[];
     T *weights = reinterpret_cast<T *>(shared), *buffer = weights + form::WEIGHTS;
@@ -169,7 +169,7 @@ template <int DOWN, int ACROSS, int AHEAD> struct part_form {
 template <typename T, int O, int K, int DOWN, int ACROSS, int AHEAD>
 static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *partial, const T *coarse, const T *fine, int P, int W2, int each)
 {
-#if HAS_MMA
+#if HAS_BF16
     typedef part_form<DOWN, ACROSS, AHEAD> form;
     constexpr int STEP = form::STEP, MI = form::HIGH / 16, NI = form::LONG / 8, ROW = DOWN + PAD, LINE = ACROSS + PAD, BESIDE = K / ACROSS;
     extern __shared__ uint4 shared[];

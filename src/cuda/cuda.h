@@ -27,8 +27,8 @@ struct cuda_view {
 /* False without the plug-in, or when the card does not answer. */
 bool cuda_look(const struct device *d, struct cuda_view *out);
 
-/* For tests: what is recorded from now on runs, or no longer runs, the kernels of cards that have no WGMMA. */
-void cuda_without_wgmma(bool on);
+/* For tests: what is recorded from now on runs attention's kernels of a lesser card, of compute capability 86 or 75; 0: the card's own. */
+void cuda_act_like(int capability);
 
 /* What both sides of the plug-in have to agree on: one that was built from other sources is not opened. */
 #define CUDA_PLUGIN_FORM                                                                                                             \
@@ -43,7 +43,7 @@ struct cuda_plugin {
     int (*cards)(void);
     bool (*look)(const struct device *d, struct cuda_view *out);
     int (*card)(struct card *c, struct error *e);
-    void (*without_wgmma)(bool on);
+    void (*act_like)(int capability);
 };
 extern const struct cuda_plugin plimsoll_cuda_plugin __attribute__((visibility("default")));
 

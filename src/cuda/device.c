@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/attention_hopper.h"
+#include "cuda/card.h"
 #include "cuda/cuda.h"
 #include "cuda/fastest.h"
 #include "cuda/host.h"
@@ -295,4 +295,4 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
 static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle,
                                       cuda_send, cuda_mark, cuda_await};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_FORM, log_quiet, &ops, count_cards, look, describe_card, hopper_switch_off};
+const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_FORM, log_quiet, &ops, count_cards, look, describe_card, card_act_like};

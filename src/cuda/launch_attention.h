@@ -67,6 +67,10 @@ cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t str
 cudaError_t cuda_attention_fast(const struct attention *a, int level, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
+/* Bytes of shared memory that a block of each takes. */
+size_t cuda_attention_fast_room(const struct attention *a);
+size_t cuda_attention_fast_dq_room(const struct attention *a);
+size_t cuda_attention_fast_dkv_room(const struct attention *a);
 
 /* Over a grid of 64 columns, up to 64 rows, tables of the heads' type: rel, times `unit`, and drel lie sideways,
  * [B,H,height+width,T]. rel before, the tables' partial gradients after (attention_level.cu); of the kernels above the first

@@ -94,9 +94,9 @@ bool cuda_look(const struct device *d, struct cuda_view *out)
     return p && p->look(d, out);
 }
 
-void cuda_without_wgmma(bool on)
+void cuda_act_like(int capability)
 {
     struct error e;
     const struct cuda_plugin *p = plugin(&e);
-    if (p) p->without_wgmma(on);
+    if (p) p->act_like(capability);
 }
