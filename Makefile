@@ -1,7 +1,7 @@
 # Plimsoll. `make` leaves build/plimsoll, build/libplimsoll.a and build/libplimsoll.so.0.
 #
 #   make test     install what is missing, build, run every test (PARTS='unit golden': some)
-#   make test-cuda   on a machine with a card: all that is checked of the CUDA device
+#   make test-cuda   on a machine with a card: all that is checked of the CUDA device; test-cuda-75: its ops as a card of 7.5 has them
 #   make demo     the same, then a small training run: planned, killed, resumed
 #   make asan     the tests under the address and undefined-behaviour sanitizers
 #   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
@@ -183,6 +183,10 @@ check: all tests
 test-cuda:
 	+@$(AGAIN) $(BUILD)/plimsoll $(PLUGIN) $(HELPERS)
 	@BUILD=$(BUILD) tests/cuda.sh $(PARTS)
+# What 7.5 runs, on whatever card there is: its PTX, which the driver compiles, in f32 and f16.
+test-cuda-75:
+	+@$(AGAIN) BUILD=$(BUILD)/75 CUDA_ARCH=sm_75 CUDA_OWN=-gencode=arch=compute_75,code=compute_75 $(BUILD)/75/plimsoll-cuda.so $(BUILD)/75/tests/cuda_ops
+	@$(BUILD)/75/tests/cuda_ops --like 75 $(OPS)
 demo: deps
 	+@$(AGAIN) all
 	@BUILD=$(BUILD) tools/demo.sh
@@ -231,6 +235,6 @@ bench: deps
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples install deps test test-cuda check demo docs asan fuzz bench clean always
+.PHONY: all tests examples install deps test test-cuda test-cuda-75 check demo docs asan fuzz bench clean always
 
 -include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(BUILD)/bench/bench_cuda_attention.d

@@ -52,7 +52,7 @@ static const enum dtype types[TYPES] = {DT_F32, DT_BF16, DT_F16};
 static enum device_kind subject = DEVICE_CUDA;
 static bool at_bench; /* --bench */
 static bool covering; /* --cover */
-static int like; /* with the kernels of a card of this compute capability; 0: its own */
+static int like, only; /* with the kernels of a card of this compute capability; 0: its own. `only`: and of no other, which 7.5 has not for bf16 */
 static bool can_run; /* there is a device to run on; else everything is planned only */
 
 /* Of one row, written by its process, read by the first one. */
@@ -455,8 +455,10 @@ static void run_case(const struct row *row, const int64_t *n, bool forward, cons
     for (int i = 0; i < TYPES && !result->broken; i++) {
         if (!wanted[i]) continue;
         struct trial t = {row, n, forward, types[i], result};
+        if (only && only < 80 && types[i] == DT_BF16) continue;
+        cuda_act_like(like = only);
         run_trial(&t, &reference);
-        if (can_run && subject == DEVICE_CUDA && has_others(row)) run_elsewhere(&t, &reference);
+        if (!only && can_run && subject == DEVICE_CUDA && has_others(row)) run_elsewhere(&t, &reference);
     }
     if (needed) rig_close(&reference);
 }
@@ -644,6 +646,7 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--list")) listing = true;
         else if (!strcmp(argv[i], "--device") && i + 1 < argc && !strcmp(argv[i + 1], "cpu")) subject = DEVICE_CPU, i++;
         else if (!strcmp(argv[i], "--cases") && i + 1 < argc) cases = argv[++i], covering = true;
+        else if (!strcmp(argv[i], "--like") && i + 1 < argc) only = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--jobs") && i + 1 < argc) jobs = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--grow") && i + 1 < argc) grow = atoll(argv[++i]);
         else if (!strcmp(argv[i], "--shape") && i + 1 < argc)
@@ -651,7 +654,7 @@ int main(int argc, char **argv)
                    &shape[1], &shape[2], &shape[3], &shape[4], &shape[5], &shape[6], &shape[7]);
         else if (argv[i][0] != '-') names[count++] = argv[i];
         else {
-            fprintf(stderr, "usage: cuda_ops [--device cpu] [--jobs N] [--cover [--list] | --cases FILE] [--bench] [--time [--grow N] [--shape N,...]] [OP...]; found '%s'\n", argv[i]);
+            fprintf(stderr, "usage: cuda_ops [--device cpu] [--like 86|75] [--jobs N] [--cover [--list] | --cases FILE] [--bench] [--time [--grow N] [--shape N,...]] [OP...]; found '%s'\n", argv[i]);
             return 2;
         }
     }

@@ -1,10 +1,14 @@
 /*
- * card.h: what attention's kernels are chosen by: the compute capability of the card in use, and the shared memory of a block.
+ * card.h: what kernels on tensor cores are chosen by: the compute capability of the card in use, and the shared memory of a block.
  */
 #ifndef CARD_H
 #define CARD_H
 
 #include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* 75, 80, 86 ...; 0: nobody knows. */
 int card_capability(void);
@@ -12,5 +16,9 @@ int card_capability(void);
 size_t card_room(void);
 /* For tests: kernels of a lesser card run on this one, with no more shared memory than it has; 0: its own. */
 void card_act_like(int capability);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -18,6 +18,7 @@
  * different banks.
  */
 #include "cuda/attention_mma.cuh"
+#include "cuda/card.h"
 #include "cuda/columns.cuh"
 #include "cuda/launch_conv_tiles.h"
 
@@ -264,12 +265,8 @@ static bool is_large(const struct conv_tiles *n) { return n->O == 256 && n->K ==
 
 extern "C" bool cuda_conv_tiles_fit(const struct conv_tiles *n)
 {
-    int card = 0, major = 0, room = 0;
-    if (!is_small(n) && !is_large(n)) return false;
-    if (cudaGetDevice(&card) != cudaSuccess || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) != cudaSuccess ||
-        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, card) != cudaSuccess)
-        return false;
-    return major >= 8 && n->P <= INT32_MAX / 2 && (size_t)room >= (is_small(n) ? part_form<64, 128, 4>::BYTES : sweep_form<false, 256, 256, 64>::BYTES);
+    if ((!is_small(n) && !is_large(n)) || card_capability() < 80) return false;
+    return n->P <= INT32_MAX / 2 && card_room() >= (is_small(n) ? part_form<64, 128, 4>::BYTES : sweep_form<false, 256, 256, 64>::BYTES);
 }
 
 template <typename T, bool BACK> static cudaError_t sweep_of(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, cudaStream_t stream)
