@@ -68,10 +68,14 @@ __device__ inline int bias_place(const attention &a, int t, int s)
     return abs(t / a.width - s / a.width) * a.width + abs(t % a.width - s % a.width);
 }
 
-/* A launch with so much dynamic shared memory, which beyond 48 KiB must be asked for. */
+/* A launch with so much dynamic shared memory, which beyond 48 KiB must be asked for. What was asked for before, for a launch that is
+ * captured and runs later, stays. */
 template <typename F> static cudaError_t allow_shared(F *kernel, size_t bytes)
 {
+    cudaFuncAttributes now;
     if (bytes <= 48 * 1024) return cudaSuccess;
+    const cudaError_t rc = cudaFuncGetAttributes(&now, kernel);
+    if (rc != cudaSuccess || (size_t)now.maxDynamicSharedSizeBytes >= bytes) return rc;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
