@@ -85,6 +85,7 @@ static __device__ void meet_row(float (&dq)[D / 8][4], met &m, float *rel, const
         float sum = ds[0][2 * half] + ds[0][2 * half + 1] + ds[1][2 * half] + ds[1][2 * half + 1];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        __syncwarp(); /* all four have read it */
         if (lane % 4 == 0) rel[(row + 8 * half) * REL + y] = sum;
     }
     product_add<T, D, 2>(dq, ds, k);
