@@ -72,7 +72,7 @@ PL_API void pl_verbose(int on);
 
 /* One key of the configuration (docs/configuration.md): pl_set(s, "train.steps", "100"),
  * pl_set(s, "model.freeze", "[a.*, b.*]"), pl_set(s, "device", "cpu"). "null" puts the default
- * back. The last call wins, whether it is pl_set or pl_read_yaml. A plan that was made
+ * back. The last call wins, whether it is pl_set or pl_read_yaml; one that fails sets nothing. A plan that was made
  * before is dropped. After pl_start only train.learning_rate and train.clip_norm may change. */
 PL_API int pl_set(struct pl_session *s, const char *key, const char *value);
 PL_API int pl_read_yaml(struct pl_session *s, const char *path);

@@ -521,6 +521,21 @@ static void test_signals(void **state)
     assert_true(now.sa_handler == SIG_DFL);
 }
 
+/* A file that is refused has set nothing, not even what stood before the mistake. */
+static void test_all_or_nothing(void **state)
+{
+    (void)state;
+    struct config c;
+    struct error e = {0};
+    config_init(&c);
+    assert_int_equal(config_read_text(&c, "train: {steps: 5}\nmodel: {path: a}\n", "run.yaml", &e), PL_OK);
+    assert_int_equal(config_read_text(&c, "train: {steps: 7}\nmodel: {path: b}\ndata: {sequence: many}\n", "other.yaml", &e), PL_USAGE);
+    assert_int_equal(c.train_steps, 5);
+    assert_string_equal(c.model_path, "a");
+    assert_string_equal(c.file, "run.yaml");
+    config_free(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -529,7 +544,7 @@ int main(void)
         cmocka_unit_test(test_split_errors), cmocka_unit_test(test_set_errors), cmocka_unit_test(test_errors),
         cmocka_unit_test(test_needs),      cmocka_unit_test(test_help),
         cmocka_unit_test(test_schedule),   cmocka_unit_test(test_schedule_step),
-        cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_signals),   cmocka_unit_test(test_all_or_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

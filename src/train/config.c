@@ -395,7 +395,7 @@ void config_free(struct config *c)
     memset(c, 0, sizeof *c);
 }
 
-static int take_document(struct config *c, const struct value *v, const char *name, struct error *e)
+static int take_sections(struct config *c, const struct value *v, const char *name, struct error *e)
 {
     char found[96];
     c->file = bump_string(&c->strings, name);
@@ -406,6 +406,16 @@ static int take_document(struct config *c, const struct value *v, const char *na
     for (uint32_t i = 0; i < v->count; i++)
         if (take_section(c, v->items[i]->key, v->items[i], SOURCE_FILE, e)) return e->code;
     return PL_OK;
+}
+
+/* All of it or nothing; strings that nobody points to any more wait for config_free. */
+static int take_document(struct config *c, const struct value *v, const char *name, struct error *e)
+{
+    struct config before = *c;
+    int rc = take_sections(c, v, name, e);
+    before.strings = c->strings;
+    if (rc) *c = before;
+    return rc;
 }
 
 int config_read(struct config *c, const char *path, struct error *e)
