@@ -58,6 +58,16 @@ shrunk() {
     plimsoll inspect "$tmp/small" --json >"$tmp/json" && grep -q '"width": 96, "height": 72, "count": 10' "$tmp/json"
 }
 check "pictures and masks shrink together" shrunk
+# Longer than a tar header's field, with and without a character that JSON escapes.
+long_names() {
+    local from=$tmp/x/sa_000000 to=$tmp/long long
+    long=$(printf 'n%.0s' {1..200})
+    mkdir -p "$to" && for half in jpg json; do cp "$from/sa_1.$half" "$to/$long.$half" && cp "$from/sa_2.$half" "$to/\"$long.$half" || return 1; done
+    ends 0 "2 written, 0 left out" prepare "$to" -o "$tmp/longer" && ends 0 "2 samples.* 0 bad samples, 0 shards" verify "$tmp/longer" || return 1
+    ends 0 "2 written, 0 left out" prepare "$tmp/longer" -o "$tmp/long_small" --long-side 96 && ends 0 "2 samples.* 0 bad samples, 0 shards" verify "$tmp/long_small" || return 1
+    tar xf "$tmp/longer/long.tar" -C "$tmp/longer" && cmp "$tmp/longer/$long.json" "$from/sa_1.json" && cmp "$tmp/longer/\"$long.jpg" "$from/sa_2.jpg"
+}
+check "names over 100 bytes" long_names
 
 # --- looking ----------------------------------------------------------------------------------
 

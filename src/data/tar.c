@@ -286,11 +286,11 @@ static void put_number(char *field, size_t n, uint64_t value)
     for (size_t i = n - 1; i-- > 0; value >>= 3) field[i] = (char)('0' + (value & 7));
 }
 
-/* A name of up to 100 bytes as it is, a longer one cut at a slash into prefix and name. */
-static bool put_name(struct header *h, const char *name)
+/* A name of up to 100 bytes as it is, a longer one cut at a slash into prefix and name. False:
+ * it does not fit. */
+static bool put_name(struct header *h, const char *name, size_t n)
 {
-    size_t n = strlen(name);
-    if (n <= sizeof h->name) return memcpy(h->name, name, n), n > 0;
+    if (n <= sizeof h->name) return memcpy(h->name, name, n), true;
     for (size_t cut = n - sizeof h->name - 1; cut <= sizeof h->prefix && cut < n; cut++)
         if (name[cut] == '/' && cut > 0 && cut + 1 < n) {
             memcpy(h->prefix, name, cut);
@@ -300,23 +300,47 @@ static bool put_name(struct header *h, const char *name)
     return false;
 }
 
+static int put_header(struct tar_writer *w, struct header *h, char type, uint64_t size, struct error *e)
+{
+    h->type = type;
+    put_number(h->mode, sizeof h->mode, 0644);
+    put_number(h->uid, sizeof h->uid, 0);
+    put_number(h->gid, sizeof h->gid, 0);
+    put_number(h->size, sizeof h->size, size);
+    put_number(h->mtime, sizeof h->mtime, 0);
+    memcpy(h->magic, "ustar", 6);
+    memcpy(h->version, "00", 2);
+    memset(h->checksum, ' ', sizeof h->checksum);
+    uint32_t sum = 0;
+    for (size_t i = 0; i < sizeof *h; i++) sum += ((const uint8_t *)h)[i];
+    put_number(h->checksum, 7, sum); /* six digits, a terminator, a blank */
+    return tar_write_data(w, h, sizeof *h, e);
+}
+
+/* The pax header before a member: "LENGTH path=NAME\n", where LENGTH counts its own digits too.
+ * Names here have 101 to TAR_NAME - 1 bytes, so these are three or four. */
+static int put_pax(struct tar_writer *w, const char *name, size_t n, struct error *e)
+{
+    struct header h = {.name = "PaxHeaders/name"};
+    char record[TAR_NAME + 16];
+    size_t length = n + strlen(" path=\n") + 3;
+    if (length > 999) length++;
+    size_t made = (size_t)snprintf(record, sizeof record, "%zu path=%s\n", length, name);
+    CHECK(made == length);
+    if (put_header(w, &h, 'x', length, e) || tar_write_data(w, record, length, e)) return e->code;
+    return tar_write_pad(w, e);
+}
+
 int tar_write_header(struct tar_writer *w, const char *name, uint64_t size, struct error *e)
 {
-    struct header h = {.type = '0'};
-    if (!put_name(&h, name))
-        return error_set(e, PL_USAGE, "the name %.200s does not fit a tar header: shorten it to 100 bytes", name);
-    put_number(h.mode, sizeof h.mode, 0644);
-    put_number(h.uid, sizeof h.uid, 0);
-    put_number(h.gid, sizeof h.gid, 0);
-    put_number(h.size, sizeof h.size, size);
-    put_number(h.mtime, sizeof h.mtime, 0);
-    memcpy(h.magic, "ustar", 6);
-    memcpy(h.version, "00", 2);
-    memset(h.checksum, ' ', sizeof h.checksum);
-    uint32_t sum = 0;
-    for (size_t i = 0; i < sizeof h; i++) sum += ((const uint8_t *)&h)[i];
-    put_number(h.checksum, 7, sum); /* six digits, a terminator, a blank */
-    return tar_write_data(w, &h, sizeof h, e);
+    struct header h = {0};
+    size_t n = strlen(name);
+    if (!n || n >= TAR_NAME) return error_set(e, PL_USAGE, "the name \"%.200s\" has %zu bytes: expected 1 to %d", name, n, TAR_NAME - 1);
+    if (!put_name(&h, name, n)) {
+        memcpy(h.name, name + n - sizeof h.name, sizeof h.name); /* as keep_path: its end tells which picture it is */
+        if (put_pax(w, name, n, e)) return e->code;
+    }
+    return put_header(w, &h, '0', size, e);
 }
 
 int tar_write_member(struct tar_writer *w, const char *name, const void *bytes, size_t n, struct error *e)

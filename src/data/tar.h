@@ -57,13 +57,15 @@ void tar_open(struct tar *t, int fd, const void *memory, uint64_t size);
  * the file cannot be read. */
 int tar_next(struct tar *t, struct tar_member *m, bool *more, struct error *e);
 
-/* Plain ustar: mode 644, no times, no owners, so equal members make equal archives. */
+/* Plain ustar: mode 644, no times, no owners, so equal members make equal archives. A name that
+ * does not fit a header has a pax header before it. */
 struct tar_writer {
     int fd;
     uint64_t at; /* bytes written so far */
     const char *path; /* for messages; NULL: "the tar" */
 };
-/* The header alone; then exactly `size` bytes follow by tar_write_data, and tar_write_pad. */
+/* PL_USAGE for a name that the reader would cut, of TAR_NAME bytes and more, and for none.
+ * The header alone; then exactly `size` bytes follow by tar_write_data, and tar_write_pad. */
 int tar_write_header(struct tar_writer *w, const char *name, uint64_t size, struct error *e);
 int tar_write_data(struct tar_writer *w, const void *bytes, size_t n, struct error *e);
 int tar_write_pad(struct tar_writer *w, struct error *e);
