@@ -4,7 +4,7 @@
  *   IN.tar, IN.tar.gz, gzip under a .tar name, a folder of them, a folder of extracted files
  *       gunzip to a file beside the output      only where it is compressed
  *       index: pairs by name, report of damage   data/shard.h
- *       pairs in order of their names, checked, as they are or smaller
+ *       pairs in order of their names, decoded, as they are or smaller
  *   OUT/IN.tar   plain ustar, sorted, and its index OUT/IN.tar.idx
  *
  * An output appears under its name when it is whole; one that is there already is left alone,
@@ -45,23 +45,12 @@ struct pair {
 
 /* ---- one pair ---- */
 
-/* The picture with its longer side at most `side`, encoded again. *w and *h are its new size;
- * unchanged bytes when it is small enough. */
-static int shrink_image(const struct prepare *p, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
+/* The picture with its longer side at `long_side`, encoded again. *w and *h are its new size. */
+static int shrink_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
 {
-    struct jpg_header head;
-    if (jpg_peek(pair->image.at, pair->image.n, &head, e)) return e->code;
-    *w = head.width;
-    *h = head.height;
-    struct jpg *j = jpg_new(NULL);
     uint8_t *pixels;
     uint32_t from_w, from_h;
-    int rc = jpg_decode(j, pair->image.at, pair->image.n, 1, &from_w, &from_h, &pixels, e);
-    jpg_free(j);
-    if (rc || (from_w <= p->long_side && from_h <= p->long_side)) {
-        mem_free(pixels);
-        return rc;
-    }
+    if (jpg_decode(j, pair->image.at, pair->image.n, 1, &from_w, &from_h, &pixels, e)) return e->code;
     resize_longest(from_w, from_h, (uint32_t)p->long_side, w, h);
     struct resize r;
     struct resize_view view = {.width = from_w, .height = from_h, .to_width = *w, .to_height = *h, .stride = (size_t)*w * 3};
@@ -71,7 +60,7 @@ static int shrink_image(const struct prepare *p, struct pair *pair, uint32_t *w,
     resize_begin(&r, &view, scratch, room);
     for (uint32_t y = 0; resize_wants(&r); y++) resize_row(&r, pixels + (size_t)y * from_w * 3);
     pair->image.n = 0;
-    rc = jpg_encode(&pair->image, *w, *h, view.to, 0, (int)p->quality, e);
+    int rc = jpg_encode(&pair->image, *w, *h, view.to, 0, (int)p->quality, e);
     mem_free(scratch);
     mem_free(view.to);
     mem_free(pixels);
@@ -149,25 +138,30 @@ static int check_size(const struct annotation *a, uint32_t w, uint32_t h, struct
     return error_set(e, PL_USAGE, "the picture is %ux%u, its annotations are for %ux%u", w, h, a->w, a->h);
 }
 
+/* Smaller where it is too large; else decoded all the same, to leave out what is cut or damaged. */
+static int prepare_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
+{
+    bool png = image_is_png(pair->image.at, pair->image.n);
+    pair->extension = png ? "png" : "jpg";
+    if (!png && p->long_side && (*w > p->long_side || *h > p->long_side)) return shrink_image(p, j, pair, w, h, e);
+    return image_check(j, pair->image.at, pair->image.n, w, h, e);
+}
+
 /* Reads, checks and, where asked, shrinks a pair; its error says why it cannot be used. */
-static void prepare_pair(const struct prepare *p, const struct shard *s, uint32_t i, struct pair *pair)
+static void prepare_pair(const struct prepare *p, struct jpg *j, const struct shard *s, uint32_t i, struct pair *pair)
 {
     struct error *e = &pair->error;
     struct annotation a;
-    struct jpg_header head;
     struct mask *masks = mem_alloc(MAX_MASKS * sizeof *masks);
     uint32_t w, h;
-    bool png = false;
     int rc = samples_read_half(s, i, SHARD_IMAGE, &pair->image, e);
     if (!rc) rc = samples_read_half(s, i, SHARD_TEXT, &pair->text, e);
     pair->bytes = pair->image.n + pair->text.n;
     if (!rc && annotation_read(pair->text.at, pair->text.n, &a, masks, MAX_MASKS, e)) rc = error_prepend(e, "annotations");
     if (!rc && !a.masks) rc = error_set(e, PL_USAGE, "it has no masks");
-    if (!rc) png = pair->image.n > 8 && !memcmp(pair->image.at, "\x89PNG", 4);
-    pair->extension = png ? "png" : "jpg";
-    if (!rc && !png && !(rc = jpg_peek(pair->image.at, pair->image.n, &head, e))) rc = check_size(&a, head.width, head.height, e);
-    if (!rc && !png && p->long_side && !(rc = shrink_image(p, pair, &w, &h, e)) && (w != a.w || h != a.h))
-        rc = shrink_text(pair, &a, masks, shard_key(s, i), w, h, e);
+    if (!rc && !(rc = image_size(pair->image.at, pair->image.n, &w, &h, e))) rc = check_size(&a, w, h, e);
+    if (!rc) rc = prepare_image(p, j, pair, &w, &h, e);
+    if (!rc && (w != a.w || h != a.h)) shrink_text(pair, &a, masks, shard_key(s, i), w, h, e);
     mem_free(masks);
 }
 
@@ -189,8 +183,13 @@ static int write_block(struct prepare *p, const struct shard *s, uint32_t first,
 {
     struct pair *pairs = mem_alloc(BLOCK * sizeof *pairs);
     int rc = PL_OK;
-#pragma omp parallel for schedule(dynamic)
-    for (uint32_t i = 0; i < n; i++) prepare_pair(p, s, first + i, &pairs[i]);
+#pragma omp parallel
+    {
+        struct jpg *j = jpg_new(NULL);
+#pragma omp for schedule(dynamic)
+        for (uint32_t i = 0; i < n; i++) prepare_pair(p, j, s, first + i, &pairs[i]);
+        jpg_free(j);
+    }
     for (uint32_t i = 0; i < n; i++) {
         p->read++;
         p->bytes_in += pairs[i].bytes;
@@ -392,8 +391,9 @@ static int run(int argc, char **argv, struct error *e)
 const struct command data_prepare = {
     "prepare", "data prepare IN... -o DIR [--long-side N] [--quality Q]",
     "Rewrites shards as they were downloaded for training: gunzips, gets over damage, pairs pictures\n"
-    "with their annotations, and writes plain sorted tars with their index. Pairs that cannot be used\n"
-    "are named and left out; outputs that are there already are left alone.\n"
+    "with their annotations, and writes plain sorted tars with their index. Every picture is decoded\n"
+    "once. Pairs that cannot be used are named and left out; outputs that are there already are left\n"
+    "alone.\n"
     "\n"
     "  IN              tar files (also gzip under a .tar name), folders of them, folders of extracted\n"
     "                  files, globs\n"

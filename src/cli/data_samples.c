@@ -203,19 +203,52 @@ int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, stru
 
 int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *e)
 {
+    if (!s->facts.decoded) return image_size(s->image, s->facts.n, w, h, e);
+    *w = s->facts.full_w, *h = s->facts.full_h;
+    return PL_OK;
+}
+
+/* ---- pictures ---- */
+
+bool image_is_png(const void *bytes, size_t n) { return n && *(const uint8_t *)bytes == 0x89; }
+
+int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e)
+{
     struct png_header p;
     struct jpg_header j;
-    if (s->facts.decoded) {
-        *w = s->facts.full_w, *h = s->facts.full_h;
-    } else if (s->facts.n && *(const uint8_t *)s->image == 0x89) {
-        if (png_peek(s->image, s->facts.n, &p, e)) return e->code;
+    if (image_is_png(bytes, n)) {
+        if (png_peek(bytes, n, &p, e)) return e->code;
         *w = p.width, *h = p.height;
     } else {
-        if (jpg_peek(s->image, s->facts.n, &j, e)) return e->code;
+        if (jpg_peek(bytes, n, &j, e)) return e->code;
         *w = j.width, *h = j.height;
     }
     return PL_OK;
 }
+
+/* All rows, one after the other: nothing of the picture's size is kept. */
+static int check_jpeg(struct jpg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e)
+{
+    if (jpg_start(j, bytes, n, 1, w, h, e)) return e->code;
+    uint8_t *row = mem_alloc((size_t)*w * 3);
+    int rc = PL_OK;
+    for (uint32_t y = 0; y < *h && !rc; y++) rc = jpg_rows(j, row, 0, 1, e);
+    if (!rc) rc = jpg_finish(j, e);
+    mem_free(row);
+    return rc;
+}
+
+int image_check(struct jpg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e)
+{
+    struct png_pixels p;
+    if (!image_is_png(bytes, n)) return check_jpeg(j, bytes, n, w, h, e);
+    int rc = png_decode(bytes, n, PNG_AS_RGB, 0, NULL, 0, &p, e);
+    *w = p.width, *h = p.height;
+    mem_free(p.at);
+    return rc;
+}
+
+/* ---- halves ---- */
 
 /* Tars know a member's size; of a file in a folder it is learnt by asking. */
 int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e)

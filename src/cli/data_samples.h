@@ -47,6 +47,15 @@ int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, stru
 /* The picture's size by its header. */
 int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *e);
 
+struct jpg;
+
+/* A picture's file in memory, a JPEG or a PNG. */
+bool image_is_png(const void *bytes, size_t n);
+/* Its size by its header. */
+int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e);
+/* Decodes all of it and forgets it: one that is cut or damaged fails. */
+int image_check(struct jpg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e);
+
 /* One half of pair i of a shard, into memory of its size; replaces what `out` held. */
 int samples_read_half(const struct shard *s, uint32_t i, enum shard_half half, struct text *out, struct error *e);
 

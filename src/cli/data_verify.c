@@ -9,29 +9,11 @@
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/jpeg.h"
-#include "io/png.h"
-
-/* All rows, one after the other: nothing of the picture's size is kept. */
-static int decode_jpeg(struct jpg *j, const struct sample *s, uint32_t *w, uint32_t *h, struct error *e)
-{
-    if (jpg_start(j, s->image, s->facts.n, 1, w, h, e)) return e->code;
-    uint8_t *row = mem_alloc((size_t)*w * 3);
-    int rc = PL_OK;
-    for (uint32_t y = 0; y < *h && !rc; y++) rc = jpg_rows(j, row, 0, 1, e);
-    if (!rc) rc = jpg_finish(j, e);
-    mem_free(row);
-    return rc;
-}
 
 static int decode_image(struct jpg *j, const struct sample *s, uint32_t *w, uint32_t *h, struct error *e)
 {
     if (s->facts.decoded) return sample_size(s, w, h, e);
-    if (s->facts.n < 4 || *(const uint8_t *)s->image != 0x89) return decode_jpeg(j, s, w, h, e);
-    struct png_pixels p;
-    int rc = png_decode(s->image, s->facts.n, PNG_AS_RGB, 0, NULL, 0, &p, e);
-    *w = p.width, *h = p.height;
-    mem_free(p.at);
-    return rc;
+    return image_check(j, s->image, s->facts.n, w, h, e);
 }
 
 /* Runs, and the facts that the file states of them. SA-1B's boxes are one short; others' are not.
