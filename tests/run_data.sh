@@ -73,6 +73,16 @@ cut_pictures() {
     done
 }
 check "pictures that were cut are left out" cut_pictures
+# PNGs shrink as JPEGs do, and become JPEGs by it; one that is small enough, or of another size than its annotations say, does not.
+png_pictures() {
+    local from=$tmp/x/sa_000000 to=$tmp/png
+    mkdir -p "$to" && cp "$from"/sa_[123].json "$to" && "$tools/forge_png" "$to/sa_1.png" 160 120 && cp "$from/sa_2.jpg" "$to" && "$tools/forge_png" "$to/sa_3.png" 120 160 || return 1
+    ends 0 "2 written, 1 left out" prepare "$to" -o "$tmp/png_small" --long-side 96 && grep -q "left out: sa_3: the picture is 120x160" "$tmp/out" || return 1
+    ends 0 "2 samples.* 0 bad samples" verify "$tmp/png_small" && [ "$(tar tf "$tmp/png_small/png.tar" | tr '\n' ' ')" = "sa_1.jpg sa_1.json sa_2.jpg sa_2.json " ] || return 1
+    plimsoll inspect "$tmp/png_small" --json >"$tmp/json" && grep -q '"width": 96, "height": 72, "count": 2' "$tmp/json" || return 1
+    ends 0 "2 written, 1 left out" prepare "$to" -o "$tmp/png_same" --long-side 160 && tar xf "$tmp/png_same/png.tar" -O sa_1.png | cmp - "$to/sa_1.png"
+}
+check "PNGs shrink too" png_pictures
 # Longer than a tar header's field, with and without a character that JSON escapes.
 long_names() {
     local from=$tmp/x/sa_000000 to=$tmp/long long

@@ -25,6 +25,7 @@
 #include "data/shard.h"
 #include "data/tar.h"
 #include "io/gunzip.h"
+#include "io/png.h"
 
 enum { BLOCK = 32, MAX_MASKS = 8192 };
 
@@ -45,12 +46,23 @@ struct pair {
 
 /* ---- one pair ---- */
 
-/* The picture with its longer side at `long_side`, encoded again. *w and *h are its new size. */
+/* RGB rows without gaps, the caller's to mem_free. */
+static int decode(struct jpg *j, const struct text *image, uint32_t *w, uint32_t *h, uint8_t **pixels, struct error *e)
+{
+    struct png_pixels p;
+    if (!image_is_png(image->at, image->n)) return jpg_decode(j, image->at, image->n, 1, w, h, pixels, e);
+    if (png_decode(image->at, image->n, PNG_AS_RGB, 0, NULL, 0, &p, e)) return e->code;
+    *w = p.width, *h = p.height, *pixels = p.at;
+    return PL_OK;
+}
+
+/* The picture with its longer side at `long_side`, as a JPEG whatever it was. *w and *h are its
+ * new size. */
 static int shrink_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
 {
     uint8_t *pixels;
     uint32_t from_w, from_h;
-    if (jpg_decode(j, pair->image.at, pair->image.n, 1, &from_w, &from_h, &pixels, e)) return e->code;
+    if (decode(j, &pair->image, &from_w, &from_h, &pixels, e)) return e->code;
     resize_longest(from_w, from_h, (uint32_t)p->long_side, w, h);
     struct resize r;
     struct resize_view view = {.width = from_w, .height = from_h, .to_width = *w, .to_height = *h, .stride = (size_t)*w * 3};
@@ -60,6 +72,7 @@ static int shrink_image(const struct prepare *p, struct jpg *j, struct pair *pai
     resize_begin(&r, &view, scratch, room);
     for (uint32_t y = 0; resize_wants(&r); y++) resize_row(&r, pixels + (size_t)y * from_w * 3);
     pair->image.n = 0;
+    pair->extension = "jpg";
     int rc = jpg_encode(&pair->image, *w, *h, view.to, 0, (int)p->quality, e);
     mem_free(scratch);
     mem_free(view.to);
@@ -141,9 +154,8 @@ static int check_size(const struct annotation *a, uint32_t w, uint32_t h, struct
 /* Smaller where it is too large; else decoded all the same, to leave out what is cut or damaged. */
 static int prepare_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
 {
-    bool png = image_is_png(pair->image.at, pair->image.n);
-    pair->extension = png ? "png" : "jpg";
-    if (!png && p->long_side && (*w > p->long_side || *h > p->long_side)) return shrink_image(p, j, pair, w, h, e);
+    pair->extension = image_is_png(pair->image.at, pair->image.n) ? "png" : "jpg";
+    if (p->long_side && (*w > p->long_side || *h > p->long_side)) return shrink_image(p, j, pair, w, h, e);
     return image_check(j, pair->image.at, pair->image.n, w, h, e);
 }
 
@@ -398,7 +410,8 @@ const struct command data_prepare = {
     "  IN              tar files (also gzip under a .tar name), folders of them, folders of extracted\n"
     "                  files, globs\n"
     "  -o DIR          where the new shards go, under the names of the old\n"
-    "  --long-side N   shrink pictures whose longer side is above N, and their masks with them\n"
-    "                  (1024 loads about five times as fast; without it the bytes stay as they are)\n"
+    "  --long-side N   shrink pictures whose longer side is above N, and their masks with them; PNGs\n"
+    "                  become JPEGs by it (1024 loads about five times as fast; without it the bytes\n"
+    "                  stay as they are)\n"
     "  --quality Q     of the JPEGs written then (95)",
     run};
