@@ -8,21 +8,23 @@
 
 enum { ROWS = 12, DEEP = 5, WIDE = 16 };
 
-/* z = act(x w1^T + b) w2^T, with w1 once more where it is tied; the head, the loss's part, in pieces. */
+/* z = act(x w1^T + b) w2^T, with w1 once more where it is tied; the head, the loss's part, in pieces, which share what each micro-batch
+ * makes where it is shared: its gradient is a sum over the pieces, begun in each micro-batch. */
 struct layer {
     const char *what;
     int accumulation, pieces;
-    bool tied;
+    bool tied, shared;
     int silent; /* fills, at least */
 };
 
 static const struct layer all[] = {
-    {"one micro-batch", 1, 1, false, 0},
-    {"three micro-batches", 3, 1, false, 4},
-    {"a weight that is used twice", 3, 1, true, 3},
-    {"a head in pieces", 1, 3, false, 1},
-    {"a head in pieces, two micro-batches", 2, 3, false, 4},
-    {"a tied head in pieces, two micro-batches", 2, 4, true, 3},
+    {"one micro-batch", 1, 1, false, false, 0},
+    {"three micro-batches", 3, 1, false, false, 4},
+    {"a weight that is used twice", 3, 1, true, false, 3},
+    {"a head in pieces", 1, 3, false, false, 1},
+    {"a head in pieces, two micro-batches", 2, 3, false, false, 4},
+    {"a tied head in pieces, two micro-batches", 2, 4, true, false, 3},
+    {"a head in pieces that shares what each of two micro-batches makes", 2, 3, false, true, 5},
 };
 
 static id param(struct graph *g, const char *name, int64_t rows, int64_t columns)
@@ -47,8 +49,11 @@ static void build(struct rig *r, const struct layer *l, bool first)
     id x = graph_input(g, "x", DT_F32, 2, (int64_t[]){ROWS, DEEP}), w1 = param(g, "w1", WIDE, DEEP);
     id y = op_act(g, op_linear(g, x, w1, param(g, "b", WIDE, 0)), ACT_GELU);
     id z = op_linear(g, y, param(g, "w2", DEEP, WIDE), 0);
+    id gate = l->shared ? op_act(g, param(g, "s", WIDE, 0), ACT_GELU) : 0;
     id scope = graph_scope_push(g, "head", SCOPE_ROWS);
-    id h = op_linear(g, z, l->tied ? w1 : param(g, "w3", WIDE, DEEP), 0), loss = op_sum(g, op_mul(g, h, h));
+    id h = op_linear(g, z, l->tied ? w1 : param(g, "w3", WIDE, DEEP), 0);
+    if (gate) h = op_mul(g, h, gate);
+    id loss = op_sum(g, op_mul(g, h, h));
     graph_scope_pop(g, scope);
     graph_output(g, "loss", loss);
     pass_chunk(g, &s);

@@ -14,7 +14,7 @@ extern "C" {
 int card_capability(void);
 /* Bytes of shared memory that a block may have. */
 size_t card_room(void);
-/* For tests: kernels of a lesser card run on this one, with no more shared memory than it has; 0: its own. */
+/* For tests: kernels are chosen as on a lesser card; 0: as on this one. */
 void card_act_like(int capability);
 
 #ifdef __cplusplus

@@ -27,7 +27,7 @@ struct cuda_view {
 /* False without the plug-in, or when the card does not answer. */
 bool cuda_look(const struct device *d, struct cuda_view *out);
 
-/* For tests: what is recorded from now on runs attention's kernels of a lesser card, of compute capability 86 or 75; 0: the card's own. */
+/* For tests: what is recorded from now on runs the kernels on tensor cores of a lesser card, of compute capability 86 or 75; 0: the card's own. */
 void cuda_act_like(int capability);
 
 /* What both sides of the plug-in have to agree on: one that was built from other sources is not opened. */

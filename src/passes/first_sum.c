@@ -6,7 +6,8 @@
  *
  * The FILL is silent from here on, it launches nothing: while all loops between the two are in their first
  * iteration the tape gives the adding node no accumulator (run/tape.c). A pass over the gradients to fill them and
- * another to read the zeros are saved, at every step; no bit changes but the sign of a zero.
+ * another to read the zeros are saved, at every step; no bit changes but the sign of a zero. (A product of oneDNN's, which always
+ * adds, clears its result itself then.)
  *
  * Only where the node that adds is the first to touch those bytes, and touches all of them.
  */
