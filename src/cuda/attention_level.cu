@@ -132,7 +132,8 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
 template <typename T, int D> static cudaError_t rel(const attention *a, float unit, cudaStream_t stream)
 {
     const int64_t blocks = (int64_t)a->B * a->H * a->height;
-    const size_t bytes = 2 * WIDTH * (D + 8) * sizeof(T) + WIDTH * (WIDTH + 1) * sizeof(float);
+    constexpr size_t bytes = 2 * WIDTH * (D + 8) * sizeof(T) + WIDTH * (WIDTH + 1) * sizeof(float);
+    static_assert(bytes <= ATTENTION_SMALL_ROOM, "it fits");
     if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(rel_kernel<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
@@ -143,7 +144,8 @@ template <typename T, int D> static cudaError_t rel(const attention *a, float un
 template <typename T, int D> static cudaError_t dtables(const attention *a, cudaStream_t stream)
 {
     const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
-    const size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(T);
+    constexpr size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(T);
+    static_assert(bytes <= ATTENTION_SMALL_ROOM, "it fits");
     const cudaError_t rc = allow_shared(dtables_kernel<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     dtables_kernel<T, D><<<(unsigned)(2 * groups), TURNERS, bytes, stream>>>(*a, (int)groups);

@@ -23,6 +23,7 @@ constexpr int SIDE = 16, PLACES = WINDOW_FAST * SIDE, BOTH = 64, REL = 33, TILES
 /* Rows of the square whose keys and values are in shared memory at once: as the 99 KiB allow that a block has from 8.0 on, and as 7.5's 64 do. */
 constexpr int PART = WINDOW_FAST / 2;
 template <int D> constexpr int small_part = D <= 64 ? 5 : 4;
+static_assert(small_part<64> < PART && small_part<80> < PART, "how many they are says which");
 template <int ROWS> constexpr size_t part_room = ROWS == PART ? ATTENTION_ROOM : ATTENTION_SMALL_ROOM;
 
 static_assert(WINDOW_FAST <= SIDE && 2 * (2 * WINDOW_FAST - 1) <= BOTH, "a square and its tables fit");
