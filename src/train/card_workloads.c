@@ -46,6 +46,7 @@ static const struct workload {
     {"ViT-H, 4 images", NULL, VIT_H, 4, 2, 1, NULL, false},
     {"ViT-H, 8 images", NULL, VIT_H, 8, 2, 2, NULL, false},
     {"1.1 B, 1 x 2048", NULL, LM_1B, 1, 2048, 1, NULL, false},
+    {"1.1 B, 4 x 2048", NULL, LM_1B, 4, 2048, 1, NULL, false},
     {"1.1 B, 8 x 2048", NULL, LM_1B, 8, 2048, 1, NULL, false},
     {"1.1 B, 8 x 2048, head in 8", NULL, LM_1B, 8, 2048, 8, "memory.precision=bf16-pure", false},
     {"ViT-H with everything outside", NULL, VIT_H, 2, 2, 1, "memory.offload=[optimizer, masters, weights, activations]", false},
