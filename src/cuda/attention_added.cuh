@@ -101,4 +101,12 @@ template <typename F> static cudaError_t by_type_length_and_mode(const attention
     });
 }
 
+/* Bytes, by f(D, mode). */
+template <typename F> static size_t room_by(const attention *a, F f)
+{
+    size_t bytes = 0;
+    by_type_length_and_mode(a, [&](auto, auto d, auto mode) { return bytes = f(d, mode), cudaSuccess; });
+    return bytes;
+}
+
 #endif

@@ -90,10 +90,5 @@ extern "C" cudaError_t cuda_attention_fast(const struct attention *a, int level,
 
 extern "C" size_t cuda_attention_fast_room(const struct attention *a)
 {
-    size_t bytes = 0;
-    by_type_length_and_mode(a, [&](auto, auto d, auto mode) {
-        bytes = room_for<decltype(d)::value, decltype(mode)::value>(position_stride(columns_begin(*a) + a->width), a->T);
-        return cudaSuccess;
-    });
-    return bytes;
+    return room_by(a, [&](auto d, auto mode) { return room_for<decltype(d)::value, decltype(mode)::value>(position_stride(columns_begin(*a) + a->width), a->T); });
 }

@@ -200,10 +200,5 @@ extern "C" cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaSt
 
 extern "C" size_t cuda_attention_fast_dkv_room(const struct attention *a)
 {
-    size_t bytes = 0;
-    by_type_length_and_mode(a, [&](auto, auto d, auto mode) {
-        bytes = room_for<decltype(d)::value, decltype(mode)::value>(position_stride(columns_behind(*a) + a->width), a->T);
-        return cudaSuccess;
-    });
-    return bytes;
+    return room_by(a, [&](auto d, auto mode) { return room_for<decltype(d)::value, decltype(mode)::value>(position_stride(columns_behind(*a) + a->width), a->T); });
 }

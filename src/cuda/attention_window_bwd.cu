@@ -23,10 +23,10 @@ constexpr int REL_ROW = QUERIES + 8; /* 8 banks on */
 static_assert(REL_ROW % 32 == 8, "few rows meet in a bank");
 
 /* Shared memory, in order: bytes from its beginning. */
-template <int D, int ROWS> struct dq_layout {
-    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, tables = 2 * v, own = tables + BOTH * ROW, total = own + TILES * MINE * REL * 4;
-    static constexpr int chunk = own / ROW / MINE * MINE;         /* queries that fit where keys, values and tables were */
-    static constexpr bool apart = TILES * MINE * ROW <= tables;   /* all of them do, and spare the tables */
+template <int D, int ROWS> struct dq_layout : part_layout<D, ROWS> {
+    using part = part_layout<D, ROWS>;
+    static constexpr int chunk = part::own / part::ROW / MINE * MINE;       /* queries that fit where keys, values and tables were */
+    static constexpr bool apart = TILES * MINE * part::ROW <= part::tables; /* all of them do, and spare the tables */
 };
 template <int D, int ROWS> struct dkv_layout {
     static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, q = 0, dout = 2 * TILE * ROW; /* one after the other in the same place, */
@@ -163,9 +163,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     float *all = reinterpret_cast<float *>(shared + dq_layout<D, ROWS>::own), *rel = all + r0 * REL;
 
     copy_tables<T, D>(tables, a);
-    copy_places<T, D>(k, a, s, a.k, 0, 0, min(ROWS, a.window));
-    copy_places<T, D>(v, a, s, a.v, 1, 0, min(ROWS, a.window));
-    copy_commit();
+    copy_part<T, D>(k, v, a, s, 0, min(ROWS, a.window));
     int token[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) token[half] = r0 + row + 8 * half < queries ? query_at(a, s, r0 + row + 8 * half) : -1;
@@ -191,9 +189,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
         const int rows = min(ROWS, a.window - y0);
         if (y0) {
             __syncthreads();
-            copy_places<T, D>(k, a, s, a.k, 0, y0, rows);
-            copy_places<T, D>(v, a, s, a.v, 1, y0, rows);
-            copy_commit();
+            copy_part<T, D>(k, v, a, s, y0, rows);
             copy_wait<0>();
             __syncthreads();
         }
@@ -391,9 +387,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
         const int rows = min(ROWS, a.window - y0);
         unsigned keys[D / 16][4] = {}, values[D / 16][4] = {};
         __syncthreads();
-        copy_places<T, D>(k, a, s, a.k, 0, y0, rows);
-        copy_places<T, D>(v, a, s, a.v, 1, y0, rows);
-        copy_commit();
+        copy_part<T, D>(k, v, a, s, y0, rows);
         copy_wait<0>();
         __syncthreads();
 #pragma unroll

@@ -10,11 +10,6 @@
 
 constexpr int ONCE = 4; /* rows of keys to a softmax */
 
-/* Shared memory, in order: bytes from its beginning. */
-template <int D, int ROWS> struct layout {
-    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, tables = 2 * v, own = tables + BOTH * ROW, total = own + TILES * 16 * REL * 4;
-};
-
 /* What the softmax of a tile knows so far: the thread's two queries. */
 struct so_far {
     float most[2], sum[2];
@@ -103,14 +98,12 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     char *shared = reinterpret_cast<char *>(shared_pieces);
     const square s = square_of(a, (int)blockIdx.x);
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, r0 = threadIdx.x / 32 * 16, queries = s.rows * s.columns;
-    T *k = reinterpret_cast<T *>(shared + layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + layout<D, ROWS>::v);
-    T *tables = reinterpret_cast<T *>(shared + layout<D, ROWS>::tables);
-    float *rel = reinterpret_cast<float *>(shared + layout<D, ROWS>::own) + r0 * REL;
+    T *k = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::v);
+    T *tables = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::tables);
+    float *rel = reinterpret_cast<float *>(shared + part_layout<D, ROWS>::own) + r0 * REL;
 
     copy_tables<T, D>(tables, a);
-    copy_places<T, D>(k, a, s, a.k, 0, 0, min(ROWS, a.window));
-    copy_places<T, D>(v, a, s, a.v, 1, 0, min(ROWS, a.window));
-    copy_commit();
+    copy_part<T, D>(k, v, a, s, 0, min(ROWS, a.window));
     int token[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) token[half] = r0 + row + 8 * half < queries ? query_at(a, s, r0 + row + 8 * half) : -1;
@@ -131,9 +124,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
         const int rows = min(ROWS, a.window - y0);
         if (y0) {
             __syncthreads();
-            copy_places<T, D>(k, a, s, a.k, 0, y0, rows);
-            copy_places<T, D>(v, a, s, a.v, 1, y0, rows);
-            copy_commit();
+            copy_part<T, D>(k, v, a, s, y0, rows);
             copy_wait<0>();
             __syncthreads();
         }
@@ -156,7 +147,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
 
 template <typename T, int D, int ROWS> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
-    constexpr size_t bytes = layout<D, ROWS>::total;
+    constexpr size_t bytes = part_layout<D, ROWS>::total;
     static_assert(bytes <= part_room<ROWS>, "it fits");
     const cudaError_t rc = allow_shared(window_forward<T, D, ROWS>, bytes);
     if (rc != cudaSuccess) return rc;

@@ -26,6 +26,11 @@ template <int D> constexpr int small_part = D <= 64 ? 5 : 4;
 static_assert(small_part<64> < PART && small_part<80> < PART, "how many they are says which");
 template <int ROWS> constexpr size_t part_room = ROWS == PART ? ATTENTION_ROOM : ATTENTION_SMALL_ROOM;
 
+/* Shared memory where a warp has 16 queries, in order: bytes from its beginning; own: [16][REL] floats to each warp. */
+template <int D, int ROWS> struct part_layout {
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, tables = 2 * v, own = tables + BOTH * ROW, total = own + TILES * 16 * REL * 4;
+};
+
 static_assert(WINDOW_FAST <= SIDE && 2 * (2 * WINDOW_FAST - 1) <= BOTH, "a square and its tables fit");
 
 template <typename T> __device__ inline float dot8(const T *x, const T *y)
@@ -49,6 +54,14 @@ __device__ inline void copy_places(T *to, const window_attention &a, const squar
         const T *from = is_there || !a.pad ? row_at<T>(x, s.b, is_there ? token_at(a, s, y, c) : 0, s.h) : pad;
         copy16(to + r * (D + 8) + d, from + d, is_there || (a.pad && c < a.window));
     }
+}
+
+/* Keys and values of so many rows; nobody reads what was there any more. */
+template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const window_attention &a, const square &s, int y0, int rows)
+{
+    copy_places<T, D>(k, a, s, a.k, 0, y0, rows);
+    copy_places<T, D>(v, a, s, a.v, 1, y0, rows);
+    copy_commit();
 }
 
 template <typename T, int D> __device__ inline void copy_tables(T *to, const window_attention &a)
