@@ -1,0 +1,42 @@
+/*
+ * pure_grad.c: without f32 masters a matrix has no f32 gradient either.
+ *
+ *     before   dW f32 = MATMUL(dy, x)        after   dW bf16 = MATMUL(dy, x)
+ *
+ * The product still adds up in f32 and rounds once; micro-batches after the first are added by the same product.
+ * A gradient is then as wide as its weight: half the bytes to keep, to write, and to read in the update.
+ *
+ * Whatever else makes gradients keeps them in f32: sums over rows (norms, biases, tables), a weight that is used twice, and
+ * the head, which adds up its gradient piece by piece. So the precision of each follows the model and not the plan.
+ */
+#include "graph/ops.h"
+#include "passes/passes.h"
+
+/* One product makes it, for nobody but the update. */
+static bool fits(const struct graph *g, id grad, const uint32_t *uses)
+{
+    const struct tensor *t = tensor_at(g, grad);
+    const struct node *n = node_at(g, t->node);
+    if (!t->node || n->op != OP_MATMUL || n->loop || (n->nin > 2 && n->in[2]) || graph_scope_is(g, n->scope, SCOPE_ROWS)) return false;
+    return t->dtype == DT_F32 && uses[t->storage] == 1 && tensor_bytes(t) == storage_of(g, grad)->bytes;
+}
+
+void pass_pure_grad(struct graph *g, const struct settings *s)
+{
+    if (!s->pure) return;
+    const struct order *order = &g->order[PROGRAM_STEP];
+    uint32_t *uses = mem_alloc(g->storages.n * sizeof *uses); /* by storage: nodes' reads and writes */
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        for (int i = 0; i < n->nin; i++) uses[tensor_at(g, n->in[i])->storage]++;
+        for (int o = 0; o < n->nout; o++) uses[tensor_at(g, n->out[o])->storage]++;
+    }
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const id grad = g->params.at[i].grad;
+        if (!grad || tensor_at(g, g->params.at[i].master)->dtype != DT_BF16 || !fits(g, grad, uses)) continue;
+        struct tensor *t = tensor_at(g, grad);
+        node_at(g, t->node)->attr.matmul.dtype = t->dtype = DT_BF16;
+        storage_of(g, grad)->bytes = tensor_bytes(t);
+    }
+    mem_free(uses);
+}
