@@ -1,39 +1,23 @@
 /*
- * optimizer.cu: SUMSQ, CLIP, SCALER, GUARD, ADAMW and SGD.
+ * optimizer.cu: SUMSQ, CLIP, SCALER, GUARD and SGD. ADAMW is adamw.cu's.
  *
- *     ADAMW, as torch.optim.AdamW             SGD, as torch.optim.SGD
- *     p -= lr wd p                            d = g + wd p
- *     m += (1-b1) (g - m)                     m = momentum m + d
- *     v = b2 v + (1-b2) g^2                   p -= lr m  (without momentum: lr d)
- *     p -= lr / (1-b1^t) * m / (sqrt(v) / sqrt(1-b2^t) + eps)
+ *     SGD, as torch.optim.SGD
+ *     d = g + wd p
+ *     m = momentum m + d
+ *     p -= lr m  (without momentum: lr d)
  *
  * What varies by step is read from the step block on the card, so that one captured graph
  * serves every step.
  *
- * A model has hundreds of weights, most of them vectors that one block is too many for. So SUMSQ and
- * ADAMW take many tensors by one launch: a table of them stands in the parameters, and a block finds
- * its tensor there. An element's arithmetic and a sum's order are the tensor's own: what a tensor
- * gets does not depend on who goes along.
+ * A model has hundreds of weights, most of them vectors that one block is too many for. So SUMSQ
+ * takes many tensors by one launch: a table of them stands in the parameters, and a block finds
+ * its tensor there. A sum's order is the tensor's own: what a tensor gets does not depend on who
+ * goes along.
  *
  *     blocks   0 1 2 3 4 5 6 7 8       first   0 5 6 9
  *     tensor   0 0 0 0 0 1 2 2 2
  */
 #include "cuda/update.cuh"
-
-/* --- batches --------------------------------------------------------------------------------- */
-
-/* Which of a batch's tensors a block works on: the last whose first block is not behind it. Where the
- * table stands in the parameters, all threads read the same word of it at a time. */
-static __device__ inline int tensor_of(const uint32_t *first, int count, uint32_t block)
-{
-    int low = 0, high = count - 1;
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (first[middle] <= block) low = middle;
-        else high = middle - 1;
-    }
-    return low;
-}
 
 /* --- the norm -------------------------------------------------------------------------------- */
 
@@ -161,97 +145,6 @@ extern "C" cudaError_t cuda_guard(step_block *step, const double *sum, typed los
 {
     guard_kernel<<<1, 1, 0, stream>>>(step, sum, loss);
     return cudaGetLastError();
-}
-
-/* --- ADAMW --------------------------------------------------------------------------------------- */
-
-/* V elements of everything. */
-template <int V> struct adam_pack {
-    float p[V], g[V], mean[V], square[V];
-};
-
-template <typename P, typename M, typename G, int V>
-static __device__ void adamw_read(adam_pack<V> &a, const update &u, const M *m, const M *v, int64_t at)
-{
-    load<V>(a.p, static_cast<const P *>(u.p.data) + at);
-    load<V>(a.g, static_cast<const G *>(u.g.data) + at);
-    load<V>(a.mean, m + at);
-    load<V>(a.square, v + at);
-}
-
-template <typename P, typename M, int V>
-static __device__ void adamw_write(adam_pack<V> &a, const update &u, M *m, M *v, int64_t at, const adam_scalars &s)
-{
-#pragma unroll
-    for (int i = 0; i < V; i++) adam(a.p[i], a.mean[i], a.square[i], a.g[i], s);
-    store<V>(m + at, a.mean);
-    store<V>(v + at, a.square);
-    store_weight<P, V>(u, at, a.p, s.key);
-}
-
-static __device__ inline update update_at(const adam_batch &b, int at)
-{
-    const adam_weight &x = b.at[at];
-    return {{x.p, b.p}, {x.g, b.g}, {x.w, b.w}, b.step, b.clip, x.n, b.beta1, b.beta2, b.eps, x.weight_decay, x.lr_scale, x.key};
-}
-
-/* A tensor's blocks take turns at its packs. A pack is on its way while the one before it is worked
- * on, the first while the scalars are made. */
-template <typename P, typename M, typename G, int V>
-static __global__ void __launch_bounds__(BLOCK, 4) adamw_kernel(const __grid_constant__ adam_batch b)
-{
-    __shared__ adam_scalars s;
-    const int at = tensor_of(b.first, b.count, blockIdx.x);
-    const update u = update_at(b, at);
-    M *m = static_cast<M *>(b.at[at].m), *v = static_cast<M *>(b.at[at].v);
-    const int64_t first = (int64_t)(blockIdx.x - b.first[at]) * BLOCK + threadIdx.x, packs = u.n / V;
-    const int64_t stride = (int64_t)(b.first[at + 1] - b.first[at]) * BLOCK;
-    adam_pack<V> now, next;
-    if (first < packs) adamw_read<P, M, G, V>(now, u, m, v, first * V);
-    if (is_off(u)) return;
-    fill_scalars(s, u);
-    __syncthreads();
-    for (int64_t k = first; k < packs; k += stride) {
-        if (k + stride < packs) adamw_read<P, M, G, V>(next, u, m, v, (k + stride) * V);
-        adamw_write<P, M, V>(now, u, m, v, k * V, s);
-        now = next;
-    }
-    for (int64_t i = packs * V + first; i < u.n; i += stride) {
-        adam_pack<1> one;
-        adamw_read<P, M, G, 1>(one, u, m, v, i);
-        adamw_write<P, M, 1>(one, u, m, v, i, s);
-    }
-}
-
-/* Gives each tensor a block for so many turns of a block's threads at its packs; returns how many. */
-static uint32_t deal_blocks(adam_batch &b, int64_t turns, int V)
-{
-    b.first[0] = 0;
-    for (int i = 0; i < b.count; i++) b.first[i + 1] = b.first[i] + grid_of_rows(b.at[i].n / V, BLOCK * turns, INT32_MAX);
-    return b.first[b.count];
-}
-
-/* As many blocks as run at once, so that all end together: as few turns as that allows. */
-extern "C" cudaError_t cuda_adamw(adam_batch b, cudaStream_t stream)
-{
-    static_assert(sizeof b <= 4096, "the parameters of a launch");
-    const bool wide = adam_is_wide(&b.at[0]);
-    int64_t turns = 0;
-    for (int i = 0; i < b.count; i++) turns += b.at[i].n / (wide ? 4 : 1);
-    turns = turns / (BLOCK * UPDATE_BLOCKS / 2) + 1;
-    while (deal_blocks(b, turns, wide ? 4 : 1) > UPDATE_BLOCKS / 2) turns++;
-    const uint32_t grid = b.first[b.count];
-    return by_weight(b.p, [&](auto p) {
-        by_weight(b.m, [&](auto state) {
-            by_type(b.g, [&](auto gradient) {
-                using P = decltype(p);
-                using M = decltype(state);
-                using G = decltype(gradient);
-                if (wide) adamw_kernel<P, M, G, 4><<<grid, BLOCK, 0, stream>>>(b);
-                else adamw_kernel<P, M, G, 1><<<grid, BLOCK, 0, stream>>>(b);
-            });
-        });
-    });
 }
 
 /* --- SGD --------------------------------------------------------------------------------------------- */

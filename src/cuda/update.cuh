@@ -17,6 +17,19 @@ static __device__ inline bool is_off(const update &u) { return u.step->found_inf
 static __device__ inline float clip_of(const update &u) { return u.clip ? u.clip[1] : 1.0f; }
 static __device__ inline double rate_of(const update &u) { return (double)u.step->learning_rate * u.lr_scale; }
 
+/* Which of a batch's tensors has something, by the first number of each: the last whose first is not
+ * behind it. Where the table stands in the parameters, all threads read the same word of it at a time. */
+static __device__ inline int tensor_of(const uint32_t *first, int count, uint32_t number)
+{
+    int low = 0, high = count - 1;
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (first[middle] <= number) low = middle;
+        else high = middle - 1;
+    }
+    return low;
+}
+
 /* Elements at .. at+V of p, a multiple of V, V 4 or 1: as they are, or in bf16 rounded at random,
  * one draw for four elements. Then w takes what p became. */
 template <typename P, int V> static __device__ inline void store_weight(const update &u, int64_t at, float (&p)[V], uint64_t key)
