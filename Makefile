@@ -162,7 +162,7 @@ tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 SEAM := $(filter $(foreach d,base graph run cpu cuda passes plan,$(BUILD)/$(d)/%) $(BUILD)/io/file.o,$(OBJS))
 $(BUILD)/libseam.a: $(SEAM)
 	rm -f $@ && $(AR) rcs $@ $(SEAM)
-$(BUILD)/bench/bench_cuda_attention: bench/bench_cuda_attention.c $(BUILD)/libseam.a $(PLUGIN)
+$(BUILD)/bench/bench_cuda_attention $(BUILD)/bench/bench_cuda_update: $(BUILD)/bench/%: bench/%.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) -lm -lpthread -ldl -o $@
 $(BUILD)/tests/cuda_seam $(BUILD)/tests/cuda_ops: $(BUILD)/tests/%: tests/%.c $(BUILD)/libseam.a $(PLUGIN)
@@ -238,4 +238,4 @@ clean:
 	rm -rf $(BUILD)
 .PHONY: all tests examples install deps test test-cuda test-cuda-75 check demo docs asan fuzz bench clean always
 
--include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(BUILD)/bench/bench_cuda_attention.d
+-include $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

@@ -543,7 +543,7 @@ static id build_sumsq(struct scene *s, const int64_t *n)
     watch(s, sum_of_squares(s, param(s, "x", DIM(n[0], n[1]))));
     return 0;
 }
-static const struct opcase case_SUMSQ = {build_sumsq, .no_gradient = true, PLANE_SHAPES};
+static const struct opcase case_SUMSQ = {build_sumsq, .no_gradient = true, PLANE_SHAPES, .card = {{1, 1000003}, {2500, 2001}}};
 
 static id build_clip(struct scene *s, const int64_t *n)
 {

@@ -19,11 +19,12 @@ static __device__ inline uint64_t keyed_mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* random_bits. */
-static __device__ inline uint64_t keyed_bits(uint64_t key, uint64_t index)
+/* random_bits; `mixed` is keyed_mix(key), for those who draw often. */
+static __device__ inline uint64_t keyed_bits(uint64_t key, uint64_t mixed, uint64_t index)
 {
-    return keyed_mix(keyed_mix(index * 0x9e3779b97f4a7c15ull + keyed_mix(key)) ^ key);
+    return keyed_mix(keyed_mix(index * 0x9e3779b97f4a7c15ull + mixed) ^ key);
 }
+static __device__ inline uint64_t keyed_bits(uint64_t key, uint64_t index) { return keyed_bits(key, keyed_mix(key), index); }
 
 static __device__ inline uint64_t keyed_absorb(uint64_t h, uint64_t word)
 {

@@ -1,5 +1,5 @@
 /*
- * launch_update.h: launchers of the update: optimizer.cu, adamw_8bit.cu, adafactor.cu. All
+ * launch_update.h: launchers of the update: optimizer.cu, adamw.cu, adamw_8bit.cu, adafactor.cu. All
  * addresses are the card's, step's too.
  */
 #ifndef LAUNCH_UPDATE_H
@@ -51,7 +51,7 @@ struct adam_weight {
 #define ADAM_MOST 52
 struct adam_batch {
     struct adam_weight at[ADAM_MOST];
-    uint32_t first[ADAM_MOST + 1];   /* block of each, and behind the last: the launcher's */
+    uint32_t first[ADAM_MOST + 1];   /* turn of each, and behind the last: the launcher's */
     int count;
     enum store p, g, m, w;           /* p and m, which is v's too: f32 or bf16 */
     const struct step_block *step;

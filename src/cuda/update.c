@@ -1,6 +1,6 @@
 /*
  * update.c: the running half of the norm of the gradients and of the optimizers (optimizer.cu,
- * adamw_8bit.cu, adafactor.cu).
+ * adamw.cu, adamw_8bit.cu, adafactor.cu).
  */
 #include "cuda/launch_update.h"
 #include "cuda/operands.h"
