@@ -129,17 +129,20 @@ static const struct opcase case_SLICE = {
     .small = {{1, 1, 1, 0, 0, 1}, {3, 5, 7, 0, 1, 2}, {3, 5, 7, 1, 4, 1}, {3, 5, 7, 2, 2, 3}, {2, 3, 4, 2, 0, 4}},
     .large = {{31, 65, 33, 1, 7, 50}}};
 
+/* n: rows, K, N, with a bias, with something that is added. */
 static id build_linear(struct scene *s, const int64_t *n)
 {
     const int64_t rows = n[0] * n[1], K = n[2], N = n[3];
-    id x = param(s, "x", DIM(n[0], n[1], K)), w = param(s, "w", DIM(N, K));
+    id in[] = {param(s, "x", DIM(n[0], n[1], K)), param(s, "w", DIM(N, K)), n[4] ? param(s, "b", DIM(N)) : 0,
+               n[5] ? param(s, "r", DIM(n[0], n[1], N)) : 0};
     s->length = (double)max_i64(rows, max_i64(K, N));
-    return watch(s, op_linear(&s->g, x, w, n[4] ? param(s, "b", DIM(N)) : 0));
+    return watch(s, op_apply(&s->g, OP_LINEAR, NULL, in, n[5] ? 4 : n[4] ? 3 : 2));
 }
 static const struct opcase case_LINEAR = {
     build_linear,
-    .small = {{1, 1, 1, 1, 1}, {2, 3, 5, 7, 0}, {3, 1, 4, 9, 1}, {1, 7, 2, 3, 1}},
-    .large = {{3, 43, 150, 65, 1}, {1, 65, 300, 17, 0}}, .bench = {2, 512, 768, 768, 1}};
+    .small = {{1, 1, 1, 1, 1}, {2, 3, 5, 7, 0}, {3, 1, 4, 9, 1}, {1, 7, 2, 3, 1}, {2, 3, 5, 7, 0, 1}, {3, 1, 4, 9, 1, 1}, {1, 5, 7, 8, 0, 1}},
+    .large = {{3, 43, 150, 65, 1}, {1, 65, 300, 17, 0}, {3, 43, 150, 65, 1, 1}, {2, 64, 768, 96, 0, 1}}, .bench = {2, 512, 768, 768, 1},
+    .card = {{1, 128, 2048, 256, 0, 1}, {1, 100, 1280, 320, 1, 1}, {2, 33, 72, 72, 1, 1}}};
 
 /* n: as LINEAR's, and the kind. */
 static id build_linear_act(struct scene *s, const int64_t *n)
@@ -255,7 +258,8 @@ static id build_norm_bwd(struct scene *s, const int64_t *n, id (*build)(struct s
 #define NORM_BWD_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}, {2, 3, 5, 1}, {1, 2, 64, 1}, {3, 1, 1, 1}}, \
     .large = {{3, 43, 129}, {1, 9, 296}, {3, 43, 129, 1}, {1, 9, 296, 1}}, \
     .card = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}, {1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, \
-             {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}}, .bench = {2, 512, 768}
+             {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}, {1, 1, 2048, 1}, {1, 1061, 2048, 1}, {1, 2901, 768, 1}, {1, 1000, 2560}, \
+             {1, 700, 4160, 1}, {1, 40001, 16, 1}}, .bench = {2, 512, 768}
 
 static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
 {
@@ -276,7 +280,8 @@ static id build_rope(struct scene *s, const int64_t *n)
     return watch(s, op_rope(&s->g, param(s, "x", DIM(n[0], n[1], n[2], 2 * n[3])), freq, 0.75f, n[4]));
 }
 static const struct opcase case_ROPE = {
-    build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}}, .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}}, .bench = {2, 512, 12, 32}};
+    build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}}, .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}},
+    .card = {{1, 2003, 32, 32, 1}, {1, 37, 300, 8, 0}, {1, 5, 600, 8, 1}, {1, 3, 2, 2056, 0}, {3, 67, 5, 36, 1}}, .bench = {2, 512, 12, 32}};
 
 static id build_silu_gate(struct scene *s, const int64_t *n)
 {

@@ -24,13 +24,15 @@ preload fault
 sanitized || export LD_PRELOAD=$tools/fault.so
 
 "$binary" data make "$tmp/set" --images 24 --shards 1 --size 96x80 --masks 5 >/dev/null || exit 2
+# Of SAM's candidates the best one counts. With a seed where two of them are nearly equal in the first steps, a rounding decides, and
+# bf16 goes another way than f32 (of 20 seeds two or three do); with this one there are none.
 cat >"$tmp/sam.yaml" <<YAML
 model: {preset: sam-tiny}
 data: {format: sa1b, train: "$tmp/set/*.tar", max_masks: 4, image_size: 64}
-train: {steps: 10, effective_batch: 4, learning_rate: 0.001, out: "$tmp/unused"}
+train: {steps: 10, effective_batch: 4, learning_rate: 0.001, seed: 2, out: "$tmp/unused"}
 memory: {micro_batch: 4, precision: f32, recompute: none, head_chunks: 1, offload: none}
 YAML
-sed 's/sam-tiny/tinysam-tiny/' "$tmp/sam.yaml" >"$tmp/tinysam.yaml"
+sed 's/sam-tiny/tinysam-tiny/; s/seed: 2, //' "$tmp/sam.yaml" >"$tmp/tinysam.yaml"
 cat >"$tmp/llama.yaml" <<YAML
 model: {preset: llama-tiny}
 data: {train: "tests/golden/*.py", sequence: 32}

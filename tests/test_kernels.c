@@ -388,13 +388,16 @@ static void test_tokens(void **state)
 static void check_linear(enum dtype f, int64_t R, int64_t K)
 {
     const int64_t N = (R * 7 + K * 3) % 90 + 1;
-    for (int bias = 0; bias < 2; bias++) {
+    for (int bits = 0; bits < 4; bits++) {
+        const bool bias = bits & 1, add = bits & 2;
         struct trial t = trial_of(OP_LINEAR);
         t.length = (double)K;
         t.unit[0] = sqrt((double)K);
         input_normal(&t, f, DIM(R, K));
         input_normal(&t, f, DIM(N, K));
         if (bias) input_normal(&t, f, DIM(N));
+        else if (add) t.nin++; /* not given */
+        if (add) input_normal(&t, f, DIM(R, N));
         output(&t, f, DIM(R, N));
         trial_check(&t);
     }

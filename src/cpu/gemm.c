@@ -37,6 +37,7 @@
 #include "cpu/onednn.h"
 #include "cpu/micro_bf16.h"
 #include "cpu/pack.h"
+#include "cpu/rows.h"
 
 /* Multiples of PANEL_A, TILE_ROWS, PANEL_B and 8. KC of both panels takes a third of a 64 KiB
  * cache: without large pages more would evict itself. SCRATCH_ROWS bounds
@@ -138,6 +139,17 @@ static inline void store_row(void *to, enum dtype t, const float *from, int64_t 
     }
 }
 
+/* To n sums comes what C holds, which is not f32; n is short. */
+static inline void add_held(float *sum, const void *c, enum dtype t, int64_t n)
+{
+    float held[NR_MAX];
+    if (t == DT_BF16)
+        for (int64_t x = 0; x < n; x++) held[x] = bf16_to_f32(((const uint16_t *)c)[x]);
+    else
+        dtype_convert(held, DT_F32, c, t, n);
+    for (int64_t x = 0; x < n; x++) sum[x] = held[x] + sum[x];
+}
+
 /* What one element's sum still needs once its last product is made: the earlier K
  * blocks (`partial`, NULL: none), the bias, what C holds. Row by row, n columns. */
 static void finish_row(const struct gemm *g, float *sum, const float *partial, const float *bias, int64_t i, int64_t j,
@@ -152,11 +164,7 @@ static void finish_row(const struct gemm *g, float *sum, const float *partial, c
         return;
     }
     void *c = element(&g->c, i, j);
-    if (g->add && g->c.dtype != DT_F32) {
-        float old[NR_MAX];
-        dtype_convert(old, DT_F32, c, g->c.dtype, n);
-        for (int64_t x = 0; x < n; x++) sum[x] = old[x] + sum[x];
-    }
+    if (g->add && g->c.dtype != DT_F32) add_held(sum, c, g->c.dtype, n);
     store_row(c, g->c.dtype, sum, n);
 }
 
@@ -208,10 +216,11 @@ static void tile_micro(const struct tile *t, int64_t a, const float *bias, int64
         return;
     }
     float buffer[TILE_ROWS * NR_MAX] __attribute__((aligned(64)));
-    if (m == t->mr && n == t->nr && t->h && g->c.dtype == DT_BF16 && !g->add && !bias) {
+    if (m == t->mr && n == t->nr && t->h && g->c.dtype == DT_BF16 && !bias) {
         float *to = add ? sum : buffer;
         int64_t ld = add ? t->ld : t->nr;
         tile_product(t, a, j, to, ld, add);
+        for (int64_t r = 0; r < m && g->add; r++) add_held(to + r * ld, element(&g->c, t->m0 + i + r, t->n0 + j), DT_BF16, n);
         t->h->narrow(element(&g->c, t->m0 + i, t->n0 + j), g->c.row, to, ld);
         return;
     }
@@ -414,11 +423,11 @@ static struct matrix matrix_of(const struct operand *x, bool transposed)
     return m;
 }
 
-/* x [rows x K], w [N,K], bias [N]?: y = x w^T + bias. */
+/* x [rows x K], w [N,K], bias [N]?, add?: y = x w^T + bias + add. */
 static bool linear_match(const struct query *q)
 {
-    const struct tensor *bias = q->nin > 2 ? q->in[2] : NULL;
-    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_matrix(q->out[0]) && (!bias || is_matrix(bias));
+    const struct tensor *bias = query_in(q, 2), *add = query_in(q, 3);
+    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_matrix(q->out[0]) && (!bias || is_matrix(bias)) && (!add || is_matrix(add));
 }
 
 static uint64_t linear_workspace(const struct query *q)
@@ -427,14 +436,16 @@ static uint64_t linear_workspace(const struct query *q)
     return gemm_workspace(tensor_rows(x), w->dim[0], tensor_last(x), y->dtype, q->profile->threads);
 }
 
+/* What is added is put where the sum is made, whether it lies there already or not: the same bits. */
 static void linear_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1];
     struct gemm g = {
         .M = operand_rows(x), .N = w->dim[0], .K = operand_last(x),
         .a = matrix_of(x, false), .b = matrix_of(w, true), .c = matrix_of(&l->out[0], false),
-        .bias = l->nin > 2 ? l->in[2].data : NULL, .bias_dtype = l->nin > 2 ? l->in[2].dtype : DT_NONE,
+        .bias = l->nin > 2 ? l->in[2].data : NULL, .bias_dtype = l->nin > 2 ? l->in[2].dtype : DT_NONE, .add = launch_has(l, 3),
     };
+    if (g.add) row_copy(&l->out[0], &l->in[3], l->threads);
     gemm_run(&g, l->work, l->work_bytes, l->threads);
 }
 

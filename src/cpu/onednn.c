@@ -32,6 +32,7 @@
 #include <string.h>
 
 #include "cpu/micro.h"
+#include "cpu/rows.h"
 #include "run/device.h"
 
 #if DNNL_VERSION_MAJOR != 2
@@ -88,23 +89,26 @@ static struct shape shape_of(struct view a, struct view b, bool ta, bool tb, enu
     return s;
 }
 
+/* Which input is added to: MATMUL's accumulator, and behind LINEAR's bias what passes it by. */
+static int added(bool linear) { return linear ? 3 : 2; }
+
 static struct shape shape_of_query(const struct query *q, bool linear)
 {
-    const struct tensor *third = q->nin > 2 ? q->in[2] : NULL;
+    const struct tensor *third = query_in(q, 2);
     bool ta = !linear && q->attr->matmul.ta, tb = linear || q->attr->matmul.tb;
     struct shape s = shape_of(view_tensor(q->in[0]), view_tensor(q->in[1]), ta, tb, q->out[0]->dtype, q->profile->threads);
     if (third && linear) s.bias = third->dtype;
-    s.add = third && !linear;
+    s.add = query_in(q, added(linear)) != NULL;
     return s;
 }
 
 static struct shape shape_of_launch(const struct launch *l, bool linear)
 {
-    const struct operand *third = l->nin > 2 && l->in[2].data ? &l->in[2] : NULL;
+    const struct operand *third = launch_has(l, 2) ? &l->in[2] : NULL;
     bool ta = !linear && l->attr->matmul.ta, tb = linear || l->attr->matmul.tb;
     struct shape s = shape_of(view_operand(&l->in[0]), view_operand(&l->in[1]), ta, tb, l->out[0].dtype, l->threads);
     if (third && linear) s.bias = (uint8_t)third->dtype;
-    s.add = third && !linear;
+    s.add = launch_has(l, added(linear));
     return s;
 }
 
@@ -208,13 +212,13 @@ static struct answer ask(const struct shape *s)
 
 /* Dense f32 throughout, or bf16 with bf16 or f32 results. A few rows are bound by reading
  * the weight, which our dot products do at once. */
-static bool types_fit(const struct query *q, const struct shape *s)
+static bool types_fit(const struct query *q, const struct shape *s, bool linear)
 {
-    const struct tensor *third = q->nin > 2 ? q->in[2] : NULL;
+    const struct tensor *third = query_in(q, 2), *add = query_in(q, added(linear));
     if (q->in[1]->dtype != s->in || (s->in != DT_F32 && s->in != DT_BF16)) return false;
     if (s->out != s->in && s->out != DT_F32) return false;
     if (third && third->dtype != s->out && third->dtype != s->in) return false;
-    if (s->add && third->dtype != s->out) return false;
+    if (add && (add->dtype != s->out || !tensor_is_dense(add))) return false;
     return tensor_is_dense(q->in[0]) && tensor_is_dense(q->in[1]) && tensor_is_dense(q->out[0]) &&
            (!third || tensor_is_dense(third));
 }
@@ -223,7 +227,7 @@ static bool product_matches(const struct query *q, bool linear)
 {
     if (!q->profile->onednn) return false;
     struct shape s = shape_of_query(q, linear);
-    if (!types_fit(q, &s) || s.M <= DOT_ROWS || s.N < 1 || s.K < 1) return false;
+    if (!types_fit(q, &s, linear) || s.M <= DOT_ROWS || s.N < 1 || s.K < 1) return false;
     if (s.ta && s.in == DT_BF16) return false;
     return ask(&s).takes;
 }
@@ -243,7 +247,7 @@ const char *onednn_implementation(const struct query *q, bool linear)
 {
     static char name[64];
     struct shape s = shape_of_query(q, linear);
-    if (!types_fit(q, &s)) return NULL;
+    if (!types_fit(q, &s, linear)) return NULL;
     pthread_mutex_lock(&lock);
     dnnl_primitive_desc_t d = describe(&s);
     snprintf(name, sizeof name, "%s", d ? implementation_of(d) : "");
@@ -319,8 +323,9 @@ static void product_execute(const struct product *p, const struct launch *l)
 /* A launch that was not recorded makes its product for this once. */
 static void product_run(const struct launch *l, bool linear)
 {
-    bool add = !linear && l->nin > 2 && l->in[2].data;
-    CHECK(!add || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
+    bool add = launch_has(l, added(linear));
+    if (add && linear) row_copy(&l->out[0], &l->in[added(linear)], l->threads);
+    CHECK(!add || linear || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
     if (l->state) {
         const struct product *made = l->state;
         if (made->adds && !add) memset(l->out[0].data, 0, (size_t)operand_elements(&l->out[0]) * dtype_size(l->out[0].dtype));

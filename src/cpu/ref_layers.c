@@ -14,7 +14,7 @@ static void ref_linear(const struct launch *l)
     const int64_t rows = operand_rows(x), K = operand_last(x), N = w->dim[0];
     for (int64_t r = 0; r < rows; r++)
         for (int64_t n = 0; n < N; n++) {
-            double sum = ref_get_acc(l, 2, n); // bias
+            double sum = ref_get_acc(l, 2, n) + ref_get_acc(l, 3, r * N + n); // bias, and what is added
             for (int64_t k = 0; k < K; k++) sum += ref_get(x, r * K + k) * ref_get(w, n * K + k);
             ref_put(y, r * N + n, sum);
         }

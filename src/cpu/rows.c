@@ -6,6 +6,8 @@
  */
 #include "cpu/rows.h"
 
+#include <string.h>
+
 /* Element `at` of a dense operand. */
 static void *row_at(const struct operand *x, int64_t at)
 {
@@ -40,6 +42,16 @@ void row_sum(const struct operand *r, const struct operand *a, const struct oper
         for (int i = 0; i < m; i++) to[i] = av[i] + bv[i];
         row_store(r, at + c, m, to);
     }
+}
+
+void row_copy(const struct operand *to, const struct operand *from, int threads)
+{
+    enum { RUN = 1 << 15 }; /* bytes */
+    const int64_t bytes = operand_elements(to) * dtype_size(to->dtype);
+    if (to->data == from->data) return;
+#pragma omp parallel for num_threads(threads) schedule(static) if (bytes > 4 * RUN)
+    for (int64_t at = 0; at < bytes; at += RUN)
+        memcpy((char *)to->data + at, (const char *)from->data + at, (size_t)min_i64(RUN, bytes - at));
 }
 
 /* At least 32 rows a block, so that combining is cheap beside the rows; at most

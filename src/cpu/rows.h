@@ -36,6 +36,9 @@ void row_store(const struct operand *x, int64_t at, int n, const float *from);
 /* r = a + b, n elements from `at` on; r may be one of them. */
 void row_sum(const struct operand *r, const struct operand *a, const struct operand *b, int64_t at, int64_t n);
 
+/* The elements of a dense operand in another's bytes, of the same dtype; they may lie there already. */
+void row_copy(const struct operand *to, const struct operand *from, int threads);
+
 /* Rows cut into n blocks of `each` rows (the last may be shorter). */
 struct row_blocks {
     int64_t n, each;

@@ -299,7 +299,7 @@ static int conv_launch(const struct launch *l, struct error *e)
         return PL_OK;
     }
     if (at->way == CONV_PLAIN) {
-        const struct product_at all = {l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), false};
+        const struct product_at all = {l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), NULL};
         return pair_run(&c->pair[0], l, at, conv_results(n), &all, e);
     }
     const struct sweep s = sweep_forward(n);
@@ -312,7 +312,7 @@ static int conv_launch(const struct launch *l, struct error *e)
     for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct product_at some = {row_at(&l->out[0], p, n->O), work_at(l, at->patches), work_at(l, at->weights), bias_of(l),
-                                        false};
+                                        NULL};
         TRY(lay_patches(l, at, &l->in[0], &s, p, rows, e));
         TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
     }
@@ -329,7 +329,7 @@ static int dx_lines(const struct launch *l, const struct convolution *c, struct 
     for (int64_t a = 0; a < n->stride; a++) {
         const struct product_at line = {row_at(&l->out[0], a * n->W2, N), l->in[0].data,
                                         work_at(l, at->weights + (uint64_t)(a * N * size_of(l))),
-                                        has(l, 2) ? work_at(l, at->stage) : NULL, false};
+                                        has(l, 2) ? work_at(l, at->stage) : NULL, NULL};
         TRY(product_run(&c->pair[0].full, &line, l->work, at->library, l->stream, e));
     }
     return PL_OK;
@@ -352,7 +352,7 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
     for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct product_at some = {work_at(l, at->patches), row_at(&l->in[0], p, n->O), work_at(l, at->weights),
-                                        has(l, 2) ? work_at(l, at->stage) : NULL, false};
+                                        has(l, 2) ? work_at(l, at->stage) : NULL, NULL};
         TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
         TRY_CUDA(cuda_conv_untile(l->out[0].data, work_at(l, at->patches), n->W2, n->stride, n->C, p, rows, size_of(l), l->stream));
     }
@@ -376,7 +376,7 @@ static int dx_phase(const struct launch *l, const struct convolution *c, int64_t
     for (int64_t p = 0, rows; p < results; p += rows) {
         rows = min_i64(at->rows, results - p);
         void *to = n->stride > 1 ? work_at(l, at->stage) : row_at(&l->out[0], p, n->C);
-        const struct product_at some = {to, work_at(l, at->patches), work_at(l, at->weights), bias_of(l), false};
+        const struct product_at some = {to, work_at(l, at->patches), work_at(l, at->weights), bias_of(l), NULL};
         TRY(lay_patches(l, at, &l->in[0], &s, p, rows, e));
         TRY(pair_run(&c->pair[r], l, at, rows, &some, e));
         if (n->stride > 1) TRY_CUDA(cuda_conv_place(l->out[0].data, to, &g, p, rows, false, size_of(l), l->stream));
@@ -395,7 +395,7 @@ static int conv_dx_launch(const struct launch *l, struct error *e)
         return PL_OK;
     }
     if (at->way == CONV_PLAIN) {
-        const struct product_at all = {l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), false};
+        const struct product_at all = {l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), NULL};
         return pair_run(&c->pair[0], l, at, conv_results(&at->n), &all, e);
     }
     if (at->way == CONV_TILES) return dx_tiles(l, c, e);
@@ -416,7 +416,8 @@ static int dw_patches(const struct launch *l, const struct convolution *c, struc
                                     store_of(l->in[0].dtype), l->stream));
     for (int64_t p = 0, rows; !c->own && p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
-        const struct product_at some = {work_at(l, at->weights), row_at(&l->in[0], p, n->O), work_at(l, at->patches), NULL, p > 0};
+        const struct product_at some = {work_at(l, at->weights), row_at(&l->in[0], p, n->O), work_at(l, at->patches), NULL,
+                                        p ? work_at(l, at->weights) : NULL};
         TRY(lay_patches(l, at, &l->in[1], &s, p, rows, e));
         TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
     }
@@ -436,7 +437,7 @@ static int conv_dw_launch(const struct launch *l, struct error *e)
         return PL_OK;
     }
     if (at->way == CONV_PATCHES) return dw_patches(l, c, e);
-    const struct product_at all = {l->out[0].data, l->in[0].data, l->in[1].data, NULL, has(l, 2)};
+    const struct product_at all = {l->out[0].data, l->in[0].data, l->in[1].data, NULL, has(l, 2) ? l->in[2].data : NULL};
     return pair_run(&c->pair[0], l, at, conv_results(&at->n), &all, e);
 }
 

@@ -5,8 +5,8 @@
  * They are timed where the operands of the run will lie, so that no byte is taken beyond the plan:
  * the tape is recorded before anything is loaded, and the arena is still empty.
  *
- *     arena   [workspace][ a | b | c | bias ][ a | b | c | bias ][ ...      up to SETS, in turn, so that
- *                                                                           a cache serves them as in a step
+ *     arena   [workspace][ a | b | c | bias | from ][ a | b | c | bias | from ][ ...      up to SETS, in turn, so that
+ *                                                                                         a cache serves them as in a step
  *
  * Operands are random numbers: a card is faster on zeros. All proposals run a few times; the library's first ones and the best of the
  * others run against each other in several rounds, one after the other in each, since a card's clock moves. One is taken
@@ -69,12 +69,13 @@ static int print_view(char *to, size_t room, char name, const struct view *v)
 /* All that the library's list depends on. False: it has no room. */
 static bool print_key(char key[CHOICE_KEY], const struct product_shape *s, uint64_t workspace)
 {
-    char a[128], b[128], c[128];
+    char a[128], b[128], c[128], from[32] = "";
     print_view(a, sizeof a, 'a', &s->a);
     print_view(b, sizeof b, 'b', &s->b);
     print_view(c, sizeof c, 'c', &s->c);
-    int n = snprintf(key, CHOICE_KEY, "%lldx%lldx%lld n %lld%s%s%s%s work %llu%s", (long long)s->M, (long long)s->N, (long long)s->K,
-                     (long long)s->batches, a, b, c, s->bias ? " bias" : "", (unsigned long long)workspace, is_large(s) ? " load" : "");
+    if (s->from_align) snprintf(from, sizeof from, " from %u", s->from_align);
+    int n = snprintf(key, CHOICE_KEY, "%lldx%lldx%lld n %lld%s%s%s%s%s work %llu%s", (long long)s->M, (long long)s->N, (long long)s->K,
+                     (long long)s->batches, a, b, c, s->bias ? " bias" : "", from, (unsigned long long)workspace, is_large(s) ? " load" : "");
     return n > 0 && n < CHOICE_KEY;
 }
 
@@ -111,7 +112,7 @@ static int rank_of(const uint32_t number[CHOICE_NUMBERS], const cublasLtMatmulHe
 
 /* Where the operands lie: set k begins k `step` further on. */
 struct stage {
-    char *work, *a, *b, *c, *bias;
+    char *work, *a, *b, *c, *bias, *from; /* from: NULL, where nothing is added */
     uint64_t step;
     int sets;
 };
@@ -127,7 +128,7 @@ static bool lay_out(struct stage *g, const struct fastest *f, const struct produ
 {
     const uint64_t work = align_up(workspace, ALIGN), a = bytes_of(&s->a, s->M, s->K, s->batches), b = bytes_of(&s->b, s->K, s->N, s->batches);
     const uint64_t c = bytes_of(&s->c, s->M, s->N, s->batches), bias = s->bias ? align_up((uint64_t)s->N * dtype_size(s->bias_dtype), ALIGN) : 0;
-    g->step = a + b + c + bias;
+    g->step = a + b + c + bias + (s->from_align ? c : 0);
     if (work > f->bytes || g->step > f->bytes - work) return false;
     g->sets = (int)min_u64(SETS, (f->bytes - work) / g->step);
     g->work = f->arena;
@@ -135,6 +136,7 @@ static bool lay_out(struct stage *g, const struct fastest *f, const struct produ
     g->b = g->a + a;
     g->c = g->b + b;
     g->bias = g->c + c;
+    g->from = s->from_align ? g->bias + bias : NULL;
     return true;
 }
 
@@ -189,7 +191,8 @@ static int time_behind(struct fastest *f, struct contest *t, int k, int skip, in
     for (int i = 0; i < skip + runs; i++) {
         if (i == skip) TRY_CUDA(cudaEventRecord(f->from, f->stream));
         const uint64_t on = (uint64_t)(i % t->stage.sets) * t->stage.step;
-        const struct product_at at = {t->stage.c + on, t->stage.a + on, t->stage.b + on, t->stage.bias + on, false};
+        const struct product_at at = {t->stage.c + on, t->stage.a + on, t->stage.b + on, t->stage.bias + on,
+                                      t->stage.from ? t->stage.from + on : NULL};
         if (product_run(t->p, &at, t->stage.work, t->workspace, f->stream, &refused)) break;
     }
     TRY_CUDA(cudaEventRecord(f->to, f->stream));

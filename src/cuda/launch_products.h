@@ -4,8 +4,6 @@
 #ifndef LAUNCH_PRODUCTS_H
 #define LAUNCH_PRODUCTS_H
 
-#include <stdbool.h>
-
 #include "cuda/launch.h"
 
 #ifdef __cplusplus
@@ -22,10 +20,10 @@ struct own_product {
     int64_t M, N, K, batches;
     struct strided a, b, c;
     enum store bias;
-    bool add; /* c is added to */
 };
-/* c [M,N] = a [M,K] b [K,N] + bias [N] + c, of any dtypes and strides; bias may be NULL. */
-cudaError_t cuda_product(void *c, const void *a, const void *b, const void *bias, const struct own_product *p,
+/* c [M,N] = a [M,K] b [K,N] + bias [N] + from, of any dtypes and strides; bias and from may be NULL. from lies as c
+ * does, or is c. */
+cudaError_t cuda_product(void *c, const void *a, const void *b, const void *bias, const void *from, const struct own_product *p,
                          cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -19,7 +19,8 @@ static bool is_bias(const struct tensor *t) { return !t || (is_float(t) && tenso
 
 static bool match_linear(const struct query *q)
 {
-    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_storable(q->out[0]) && is_bias(given(q, 2));
+    const struct tensor *add = given(q, 3);
+    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_storable(q->out[0]) && is_bias(given(q, 2)) && (!add || is_dense(add, q->out[0]->dtype));
 }
 
 static bool match_linear_act(const struct query *q)

@@ -112,9 +112,10 @@ static int prefer(cublasLtMatmulPreference_t p, const struct product_shape *s, u
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
     TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
+    const uint32_t *from = s->from_align ? &s->from_align : &s->c.align;
     const struct { cublasLtMatmulPreferenceAttributes_t of; const uint32_t *align; } want[] = {
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->b.align}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->a.align},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s->c.align}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->c.align}};
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, from}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->c.align}};
     for (size_t i = 0; i < COUNT(want); i++)
         TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, want[i].of, want[i].align, sizeof *want[i].align));
     return PL_OK;
@@ -214,8 +215,8 @@ static int run_own(const struct product *p, const struct product_at *at, cudaStr
     const struct product_shape *s = &p->shape;
     const struct own_product own = {
         .M = s->M, .N = s->N, .K = s->K, .batches = s->batches, .a = strided_of(&s->a), .b = strided_of(&s->b),
-        .c = strided_of(&s->c), .bias = s->bias ? store_of(s->bias_dtype) : STORE_F32, .add = at->add};
-    TRY_CUDA(cuda_product(at->c, at->a, at->b, s->bias ? at->bias : NULL, &own, stream));
+        .c = strided_of(&s->c), .bias = s->bias ? store_of(s->bias_dtype) : STORE_F32};
+    TRY_CUDA(cuda_product(at->c, at->a, at->b, s->bias ? at->bias : NULL, at->from, &own, stream));
     return PL_OK;
 }
 
@@ -223,10 +224,11 @@ int product_run(const struct product *p, const struct product_at *at, void *work
                 struct error *e)
 {
     if (!p->library) return run_own(p, at, stream, e);
-    const float one = 1, beta = at->add ? 1 : 0;
+    const float one = 1, beta = at->from ? 1 : 0;
+    const void *from = at->from ? at->from : at->c;
     if (p->shape.bias) /* it may advance with a loop */
         TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at->bias, sizeof at->bias));
-    TRY_BLAS(cublasLtMatmul(p->blas, p->product, &one, at->b, p->b, at->a, p->a, &beta, at->c, p->c, at->c, p->c,
+    TRY_BLAS(cublasLtMatmul(p->blas, p->product, &one, at->b, p->b, at->a, p->a, &beta, from, p->c, at->c, p->c,
                             &p->algorithm, work, bytes, stream));
     return PL_OK;
 }

@@ -46,7 +46,7 @@ __device__ static float tile_sum(const void *a, const void *b, const own_product
     return sum;
 }
 
-__global__ void product_kernel(void *c, const void *a, const void *b, const void *bias, own_product p)
+__global__ void product_kernel(void *c, const void *a, const void *b, const void *bias, const void *from, own_product p)
 {
     for (int64_t n = blockIdx.z; n < p.batches; n += gridDim.z)
         for (int64_t i0 = (int64_t)blockIdx.y * TILE; i0 < p.M; i0 += (int64_t)gridDim.y * TILE) {
@@ -54,17 +54,17 @@ __global__ void product_kernel(void *c, const void *a, const void *b, const void
             float sum = tile_sum(a, b, p, n, i0, j0);
             if (i >= p.M || j >= p.N) continue;
             if (bias) sum += load_any(bias, p.bias, j);
-            if (p.add) sum += load_matrix(c, p.c, n, i, j);
+            if (from) sum += load_matrix(from, p.c, n, i, j);
             store_any(c, p.c.type, n * p.c.batch + i * p.c.row + j * p.c.column, sum);
         }
 }
 
-extern "C" cudaError_t cuda_product(void *c, const void *a, const void *b, const void *bias, const struct own_product *p,
-                                    cudaStream_t stream)
+extern "C" cudaError_t cuda_product(void *c, const void *a, const void *b, const void *bias, const void *from,
+                                    const struct own_product *p, cudaStream_t stream)
 {
     constexpr int64_t most = 65535;
     const int64_t across = (p->N + TILE - 1) / TILE, down = (p->M + TILE - 1) / TILE;
     const dim3 grid((unsigned)across, (unsigned)(down < most ? down : most), (unsigned)(p->batches < most ? p->batches : most));
-    product_kernel<<<grid, dim3(TILE, TILE), 0, stream>>>(c, a, b, bias, *p);
+    product_kernel<<<grid, dim3(TILE, TILE), 0, stream>>>(c, a, b, bias, from, *p);
     return cudaGetLastError();
 }

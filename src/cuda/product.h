@@ -1,7 +1,7 @@
 /*
  * product.h: one matrix product on the card, batched or not, as products.c and conv.c ask for it.
  *
- *     c [M,N]  =  a [M,K] b [K,N]  (+ bias [N] in every row)  (+ c)
+ *     c [M,N]  =  a [M,K] b [K,N]  (+ bias [N] in every row)  (+ c, or what lies elsewhere as c does)
  *
  * A transpose is a pair of strides and nothing else: whoever wants a^T says where element (i,k)
  * of it lies. The library's own notions (column-major, leading dimensions, transposed
@@ -25,6 +25,7 @@ struct product_shape {
     bool bias;
     enum dtype bias_dtype;
     uint32_t bias_align;
+    uint32_t from_align; /* of what is added from elsewhere; 0: there is nothing */
 };
 
 struct product {
@@ -36,12 +37,12 @@ struct product {
     cublasLtMatmulAlgo_t algorithm;
 };
 
-/* Where a product's operands lie at one launch. bias is NULL where the shape has none; `add`:
- * c is added to, in f32, and rounded once. */
+/* Where a product's operands lie at one launch. bias is NULL where the shape has none. What lies at
+ * `from`, as c does, is added in f32 and rounded once: c itself, or something else, where the
+ * shape says so. NULL: nothing is added. */
 struct product_at {
     void *c;
-    const void *a, *b, *bias;
-    bool add;
+    const void *a, *b, *bias, *from;
 };
 
 /* Chooses the algorithm, within so many bytes of workspace. p must be zero; product_end frees

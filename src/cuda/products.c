@@ -46,6 +46,7 @@ static void shape_linear(struct product_shape *s, const struct entry *entry, int
     *s = (struct product_shape){.M = operand_rows(x), .N = l->in[1].dim[0], .K = operand_last(x), .batches = 1,
                                 .a = matrix_of(entry, 0, false), .b = matrix_of(entry, 1, true),
                                 .c = matrix_of(entry, MAX_IN + result, false), .bias = has(l, 2)};
+    if (has(l, 3)) s->from_align = product_align_operand(entry, 3);
     if (!s->bias) return;
     s->bias_dtype = l->in[2].dtype;
     s->bias_align = product_align_operand(entry, 2);
@@ -87,7 +88,7 @@ static int linear_prepare(const struct cuda_state *s, struct entry *entry, struc
 static int linear_into(const struct launch *l, void *y, struct error *e)
 {
     const struct products *p = l->state;
-    const struct product_at at = {y, l->in[0].data, l->in[1].data, has(l, 2) ? l->in[2].data : NULL, false};
+    const struct product_at at = {y, l->in[0].data, l->in[1].data, has(l, 2) ? l->in[2].data : NULL, has(l, 3) ? l->in[3].data : NULL};
     return product_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);
 }
 
@@ -125,8 +126,8 @@ static int matmul_prepare(const struct cuda_state *s, struct entry *entry, struc
 static int matmul_launch(const struct launch *l, struct error *e)
 {
     const struct products *p = l->state;
-    const struct product_at at = {l->out[0].data, l->in[0].data, l->in[1].data, NULL, has(l, 2)};
-    CHECK(!at.add || l->in[2].data == at.c, "the result is not in the accumulator's bytes");
+    const struct product_at at = {l->out[0].data, l->in[0].data, l->in[1].data, NULL, has(l, 2) ? l->in[2].data : NULL};
+    CHECK(!at.from || at.from == at.c, "the result is not in the accumulator's bytes");
     return product_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);
 }
 
@@ -209,7 +210,8 @@ static int bmm_launch(const struct launch *l, struct error *e)
             const int64_t k = rest % p->outer[i].count;
             a += k * p->outer[i].a, b += k * p->outer[i].b, c += k * p->outer[i].c;
         }
-        const struct product_at at = {moved(&l->out[0], c), moved(&l->in[0], a), moved(&l->in[1], b), NULL, has(l, 2)};
+        void *to = moved(&l->out[0], c);
+        const struct product_at at = {to, moved(&l->in[0], a), moved(&l->in[1], b), NULL, has(l, 2) ? to : NULL};
         TRY(product_run(&p->product, &at, l->work, l->work_bytes, l->stream, e));
     }
     return PL_OK;

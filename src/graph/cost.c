@@ -52,7 +52,7 @@ struct cost cost_linear(const struct tensor *const *in, const struct tensor *con
 {
     (void)attr;
     return (struct cost){2.0 * (double)tensor_rows(in[0]) * (double)tensor_elements(in[1]),
-                         bytes_of(in, 3) + bytes_of(out, 1)};
+                         bytes_of(in, 4) + bytes_of(out, 1)};
 }
 
 /* The function is applied to what is in cache: its price is its arithmetic. */

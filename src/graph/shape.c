@@ -59,13 +59,14 @@ void infer_slice(struct infer *f)
 
 void infer_linear(struct infer *f)
 {
-    const struct tensor *x = f->in[0], *w = f->in[1], *bias = f->in[2];
+    const struct tensor *x = f->in[0], *w = f->in[1], *bias = f->in[2], *add = f->in[3];
     REQUIRE(x->rank >= 1 && w->rank == 2, "x needs a dimension and w two");
     REQUIRE(x->dtype == w->dtype, "x and w differ in dtype");
     REQUIRE(tensor_last(x) == w->dim[1], "x ends in %lld, w expects %lld", (long long)tensor_last(x), (long long)w->dim[1]);
     REQUIRE(!bias || is_vector(bias, w->dim[0]), "bias must have %lld elements", (long long)w->dim[0]);
     like(&f->out[0], x);
     f->out[0].dim[x->rank - 1] = w->dim[0];
+    REQUIRE(!add || (same(add, &f->out[0]) && add->dtype == x->dtype && tensor_is_dense(add)), "what is added must be dense and like the result");
 }
 
 void infer_linear_act(struct infer *f)

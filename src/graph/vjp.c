@@ -55,14 +55,15 @@ void vjp_slice(struct vjp *v)
     v->din[0] = op_pad(v->g, v->dout[0], before, after);
 }
 
-/* y = x w^T + b:  dx = dy w,  dw = dy^T x,  db = sum of dy's rows. dx comes last: x may be
- * dead by then, and its bytes free. */
+/* y = x w^T + b + r:  dx = dy w,  dw = dy^T x,  db = sum of dy's rows,  dr = dy. dx comes last:
+ * x may be dead by then, and its bytes free. */
 void vjp_linear(struct vjp *v)
 {
     id dy = v->dout[0], x = v->in[0], w = v->in[1];
     if (v->need[1]) v->din[1] = op_matmul(v->g, dy, x, true, false, gradient_dtype(v, w));
     if (v->need[2]) v->din[2] = vjp_sum_to(v, dy, v->in[2]);
     if (v->need[0]) v->din[0] = op_matmul(v->g, dy, w, false, false, tensor_at(v->g, x)->dtype);
+    if (v->need[3]) v->din[3] = dy;
 }
 
 /* y = f(z), z = x w^T + b:  dz = dy f'(z), and from there on LINEAR's. RELU's slope is that of

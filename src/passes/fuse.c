@@ -49,7 +49,7 @@ static void readers_free(struct readers *r)
 static id activation_of(const struct graph *g, const struct readers *r, const struct node *product)
 {
     id z = product->out[0], s = tensor_at(g, z)->storage;
-    if (product->op != OP_LINEAR || r->count[s] != 1) return 0;
+    if (product->op != OP_LINEAR || product->nin > 3 || r->count[s] != 1) return 0;
     const struct node *n = node_at(g, r->last[s]);
     return r->last[s] && n->op == OP_ACT && n->in[0] == z && n->loop == product->loop ? r->last[s] : 0;
 }

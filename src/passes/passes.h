@@ -2,7 +2,7 @@
  * passes.h: the memory techniques. One file each, one signature; each rewrites
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
- *     precision -> fuse -> chunk -> dense -> differentiate -> join -> residual -> bias_grad -> pure_grad -> dense
+ *     precision -> fuse -> linear_add -> chunk -> dense -> differentiate -> join -> residual -> bias_grad -> pure_grad -> dense
  *               -> accumulate -> recompute -> selective -> trim -> optimizer -> act_again -> loss_scale -> fused_step
  *               -> guard -> offload -> handover -> inlay -> reuse -> add_norm -> first_sum
  */
@@ -121,9 +121,9 @@ const char *optimizer_print(const struct settings *s);
 bool optimizer_parse(const char *text, struct settings *out);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
-pass_fn pass_precision, pass_fuse, pass_chunk, pass_differentiate, pass_join, pass_residual, pass_bias_grad, pass_pure_grad, pass_accumulate, pass_recompute, pass_selective,
-    pass_trim, pass_act_again, pass_optimizer, pass_loss_scale, pass_fused_step, pass_guard, pass_offload, pass_handover, pass_inlay, pass_reuse, pass_add_norm,
-    pass_first_sum;
+pass_fn pass_precision, pass_fuse, pass_linear_add, pass_chunk, pass_differentiate, pass_join, pass_residual, pass_bias_grad, pass_pure_grad, pass_accumulate,
+    pass_recompute, pass_selective, pass_trim, pass_optimizer, pass_act_again, pass_loss_scale, pass_fused_step, pass_guard, pass_offload, pass_handover,
+    pass_inlay, pass_reuse, pass_add_norm, pass_first_sum;
 pass_fn pass_dense; /* plan/dense.c: it asks for kernels */
 
 /* Something is computed in f16, so the loss is scaled (loss_scale.c). */

@@ -9,15 +9,15 @@ static const struct {
     const char *name;
     pass_fn *run;
 } pipeline[] = {
-    {"precision", pass_precision},         {"fuse", pass_fuse},             {"chunk", pass_chunk},
-    {"dense", pass_dense},                 {"differentiate", pass_differentiate}, {"join", pass_join},
-    {"residual", pass_residual},           {"bias_grad", pass_bias_grad},   {"pure_grad", pass_pure_grad},
-    {"dense", pass_dense},                 {"accumulate", pass_accumulate}, {"recompute", pass_recompute},
-    {"selective", pass_selective},         {"trim", pass_trim},             {"optimizer", pass_optimizer},
-    {"act_again", pass_act_again},         {"loss_scale", pass_loss_scale}, {"fused step", pass_fused_step},
-    {"guard", pass_guard},                 {"offload", pass_offload},       {"handover", pass_handover},
-    {"inlay", pass_inlay},                 {"reuse", pass_reuse},           {"add_norm", pass_add_norm},
-    {"first_sum", pass_first_sum},
+    {"precision", pass_precision},         {"fuse", pass_fuse},                   {"linear_add", pass_linear_add},
+    {"chunk", pass_chunk},                 {"dense", pass_dense},                 {"differentiate", pass_differentiate},
+    {"join", pass_join},                   {"residual", pass_residual},           {"bias_grad", pass_bias_grad},
+    {"pure_grad", pass_pure_grad},         {"dense", pass_dense},                 {"accumulate", pass_accumulate},
+    {"recompute", pass_recompute},         {"selective", pass_selective},         {"trim", pass_trim},
+    {"optimizer", pass_optimizer},         {"act_again", pass_act_again},         {"loss_scale", pass_loss_scale},
+    {"fused step", pass_fused_step},       {"guard", pass_guard},                 {"offload", pass_offload},
+    {"handover", pass_handover},           {"inlay", pass_inlay},                 {"reuse", pass_reuse},
+    {"add_norm", pass_add_norm},           {"first_sum", pass_first_sum},
 };
 
 /* As many bytes as the step's batch has, when its storages are as large as they become. */

@@ -1,0 +1,94 @@
+/*
+ * linear_add.c: a residual is added by the product that ends the branch.
+ *
+ *     before   z = LINEAR(x, w, bias)    y = ADD(r, z)
+ *     after    y = LINEAR(x, w, bias, r)
+ *
+ * Where nobody else reads z it never exists: two passes over a tensor of the block's width less. Nothing is decided
+ * and there is no switch. In f32 only the order of the sum changes; in less, y is rounded once where z was
+ * rounded before. So it comes early, before the passes that move nodes or make them again, and before the backward, which
+ * passes y's gradient on to r as ADD's does.
+ */
+#include <string.h>
+
+#include "graph/ops.h"
+#include "passes/passes.h"
+
+struct linear_add {
+    struct graph *g;
+    uint32_t *readers;  /* by storage: how often it is read, by the host too */
+    uint32_t *position; /* by node: its place in the order, from 1; 0: it has none */
+};
+
+static void look(struct linear_add *a, const struct order *order)
+{
+    const struct graph *g = a->g;
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const struct node *n = node_at(g, order->nodes.at[k]);
+        for (int i = 0; i < n->nin; i++) a->readers[tensor_at(g, n->in[i])->storage]++;
+        a->position[order->nodes.at[k]] = k + 1;
+    }
+    for (uint32_t i = 0; i < g->outputs.n; i++) a->readers[tensor_at(g, g->outputs.at[i].tensor)->storage]++;
+}
+
+/* One dtype and shape, and dense. */
+static bool alike(const struct tensor *a, const struct tensor *b)
+{
+    return a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim) && tensor_is_dense(a) && tensor_is_dense(b);
+}
+
+/* Where the two stand together: what is rebuilt, or cut into pieces, as one has both. */
+static bool together(const struct graph *g, const struct node *x, const struct node *y)
+{
+    return x->loop == y->loop && graph_block_of(g, x->scope) == graph_block_of(g, y->scope) &&
+           graph_scope_is(g, x->scope, SCOPE_ROWS) == graph_scope_is(g, y->scope, SCOPE_ROWS);
+}
+
+/* The product that makes input `i` of the sum and can add the other one, which is there before it; 0: none can. */
+static id product_of(const struct linear_add *a, const struct node *sum, int i)
+{
+    const struct graph *g = a->g;
+    const id z = sum->in[i], r = sum->in[1 - i], product = tensor_at(g, z)->node, before = tensor_at(g, r)->node;
+    const struct node *n = node_at(g, product);
+    if (!product || n->op != OP_LINEAR || n->nin > 3 || n->out[0] != z || a->readers[tensor_at(g, z)->storage] != 1) return 0;
+    if (!a->position[product] || (before && a->position[before] >= a->position[product])) return 0;
+    return alike(tensor_at(g, r), tensor_at(g, z)) && together(g, n, sum) ? product : 0;
+}
+
+static bool join(struct linear_add *a, const struct node *sum)
+{
+    for (int i = 1; i >= 0; i--) {
+        const id product = product_of(a, sum, i);
+        if (!product) continue;
+        struct node *n = node_at(a->g, product);
+        while (n->nin < 3) n->in[n->nin++] = 0;
+        n->in[n->nin++] = sum->in[1 - i];
+        n->out[0] = sum->out[0];
+        n->made_by = graph_intern(a->g, "linear_add");
+        tensor_at(a->g, n->out[0])->node = product;
+        return true;
+    }
+    return false;
+}
+
+static void join_program(struct graph *g, enum program p)
+{
+    struct order *order = &g->order[p];
+    struct linear_add a = {g, mem_alloc(g->storages.n * sizeof *a.readers), mem_alloc(g->nodes.n * sizeof *a.position)};
+    uint32_t kept = 0;
+    look(&a, order);
+    for (uint32_t k = 0; k < order->nodes.n; k++) {
+        const id node = order->nodes.at[k];
+        if (node_at(g, node)->op != OP_ADD || !join(&a, node_at(g, node))) order->nodes.at[kept++] = node;
+    }
+    order->nodes.n = kept;
+    mem_free(a.readers);
+    mem_free(a.position);
+}
+
+void pass_linear_add(struct graph *g, const struct settings *s)
+{
+    (void)s;
+    join_program(g, PROGRAM_STEP);
+    join_program(g, PROGRAM_EVAL);
+}
