@@ -7,7 +7,7 @@
  * Every weight the forward reads becomes a working copy of lower precision; the f32 tensor
  * stays behind it as the master that the optimizer updates. Shape rules then
  * carry the dtype through the forward by themselves: what follows a bf16 weight
- * is bf16, statistics and losses are f32. Weight gradients are f32 (vjp.c).
+ * is bf16, statistics and losses are f32. Weight gradients are f32 (vjp.c; but pure_grad.c).
  * A frozen weight has no master: it is kept in the compute dtype alone; in pure bf16 none has
  * one (cpu/round.h). Running statistics stay
  * f32: they move by steps that bf16 would round away. So do coordinates and their
