@@ -20,9 +20,28 @@
  * bits. sqrt and both divisions round once; `quick` has them in a third of the instructions that IEEE's
  * ones take where operands have a common size, and says where they have not.
  */
+#include <type_traits>
+
 #include "cuda/update.cuh"
 
-/* --- packs ------------------------------------------------------------------------------------------ */
+/* --- elements as they are stored ------------------------------------------------------------------- */
+
+template <typename T, int V> using words = piece<uint32_t, (int)(V * sizeof(T) / 4)>;
+
+template <typename T, int V> static __device__ inline void read_words(words<T, V> &to, const void *from, int64_t at)
+{
+    to = *reinterpret_cast<const words<T, V> *>(static_cast<const T *>(from) + at);
+}
+
+template <typename T, int V> static __device__ inline void unpack(float (&to)[V], const words<T, V> &from)
+{
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        if constexpr (sizeof(T) == 4) to[i] = __uint_as_float(from.at[i]);
+        else if constexpr (std::is_same_v<T, __nv_bfloat16>) to[i] = __uint_as_float(i % 2 ? from.at[i / 2] & 0xffff0000u : from.at[i / 2] << 16);
+        else to[i] = __half2float(__ushort_as_half((unsigned short)(from.at[i / 2] >> 16 * (i % 2))));
+    }
+}
 
 /* V elements of everything, on their way and as numbers. */
 template <typename P, typename M, typename G, int V> struct adam_words {

@@ -21,59 +21,35 @@
 
 /* --- the norm -------------------------------------------------------------------------------- */
 
-constexpr int SUM_BLOCK = 512, SUM_AHEAD = 4; /* packs that are on their way while as many are added */
+constexpr int SUM_BLOCK = 512, SUM_AHEAD = 4; /* packs that are on their way before the first is added */
 
 /* In double from the square on: a square of f32 may be beyond f32. */
-template <typename T, int V> static __device__ inline double add_squares(double sum, const words<T, V> &from)
+template <typename T, int V> static __device__ inline double add_squares(double sum, const piece<T, V> &x)
 {
-    float x[V];
-    unpack<T, V>(x, from);
 #pragma unroll
-    for (int i = 0; i < V; i++) sum += (double)x[i] * (double)x[i];
+    for (int i = 0; i < V; i++) sum += (double)to_float(x.at[i]) * (double)to_float(x.at[i]);
     return sum;
 }
 
-template <typename T, int V>
-static __device__ inline void read_ahead(words<T, V> (&to)[SUM_AHEAD], const T *x, int64_t k, int64_t stride)
-{
-#pragma unroll
-    for (int i = 0; i < SUM_AHEAD; i++) read_words<T, V>(to[i], x, (k + i * stride) * V);
-}
-
-/* Packs k, k + stride ...: leaves the first k that none are left for. */
-template <typename T, int V> static __device__ inline double sum_packs(const T *x, int64_t &k, int64_t stride, int64_t packs)
-{
-    const int64_t reach = (SUM_AHEAD - 1) * stride;
-    words<T, V> ahead[SUM_AHEAD], now[SUM_AHEAD];
-    double sum = 0;
-    if (k + reach < packs) read_ahead<T, V>(ahead, x, k, stride);
-    while (k + reach < packs) {
-#pragma unroll
-        for (int i = 0; i < SUM_AHEAD; i++) now[i] = ahead[i];
-        k += SUM_AHEAD * stride;
-        if (k + reach < packs) read_ahead<T, V>(ahead, x, k, stride);
-#pragma unroll
-        for (int i = 0; i < SUM_AHEAD; i++) sum = add_squares<T, V>(sum, now[i]);
-    }
-    for (; k < packs; k += stride) {
-        read_words<T, V>(now[0], x, k * V);
-        sum = add_squares<T, V>(sum, now[0]);
-    }
-    return sum;
-}
-
-/* A tensor's blocks take turns at its packs. A block that is alone has the sum. V is 1 where 16 bytes
- * cannot be accessed at once: then all is left over. */
+/* A tensor's blocks take turns at its packs. A block that is alone has the sum. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid_constant__ sum_batch b, bool alone)
 {
     const int at = tensor_of(b.first, b.count, blockIdx.x);
     const T *x = static_cast<const T *>(b.x[at]);
-    const int64_t n = b.n[at], packs = V == 1 ? 0 : n / V, stride = (int64_t)(b.first[at + 1] - b.first[at]) * SUM_BLOCK;
+    const auto *from = reinterpret_cast<const piece<T, V> *>(x);
+    const int64_t n = b.n[at], packs = n / V, stride = (int64_t)(b.first[at + 1] - b.first[at]) * SUM_BLOCK;
     const int64_t first = (int64_t)(blockIdx.x - b.first[at]) * SUM_BLOCK + threadIdx.x;
     int64_t k = first;
     double sum = 0;
-    if constexpr (V > 1) sum = sum_packs<T, V>(x, k, stride, packs);
+    for (; k + (SUM_AHEAD - 1) * stride < packs; k += SUM_AHEAD * stride) {
+        piece<T, V> ahead[SUM_AHEAD];
+#pragma unroll
+        for (int i = 0; i < SUM_AHEAD; i++) ahead[i] = from[k + i * stride];
+#pragma unroll
+        for (int i = 0; i < SUM_AHEAD; i++) sum = add_squares(sum, ahead[i]);
+    }
+    for (; k < packs; k += stride) sum = add_squares(sum, from[k]);
     for (int64_t i = packs * V + first; i < n; i += stride) sum += (double)to_float(x[i]) * (double)to_float(x[i]);
     sum = block_sum_double(sum);
     if (threadIdx.x != 0) return;

@@ -8,8 +8,6 @@
 #ifndef UPDATE_CUH
 #define UPDATE_CUH
 
-#include <type_traits>
-
 #include "cuda/keyed.cuh"
 #include "cuda/launch_update.h"
 #include "cuda/rows.cuh"
@@ -30,25 +28,6 @@ static __device__ inline int tensor_of(const uint32_t *first, int count, uint32_
         else high = middle - 1;
     }
     return low;
-}
-
-/* V elements as they are stored. Loads that are worked on much later are kept so: numbers that a load
- * is turned into at once are waited for at once. */
-template <typename T, int V> using words = piece<uint32_t, (int)(V * sizeof(T) / 4)>;
-
-template <typename T, int V> static __device__ inline void read_words(words<T, V> &to, const void *from, int64_t at)
-{
-    to = *reinterpret_cast<const words<T, V> *>(static_cast<const T *>(from) + at);
-}
-
-template <typename T, int V> static __device__ inline void unpack(float (&to)[V], const words<T, V> &from)
-{
-#pragma unroll
-    for (int i = 0; i < V; i++) {
-        if constexpr (sizeof(T) == 4) to[i] = __uint_as_float(from.at[i]);
-        else if constexpr (std::is_same_v<T, __nv_bfloat16>) to[i] = __uint_as_float(i % 2 ? from.at[i / 2] & 0xffff0000u : from.at[i / 2] << 16);
-        else to[i] = __half2float(__ushort_as_half((unsigned short)(from.at[i / 2] >> 16 * (i % 2))));
-    }
 }
 
 /* Elements at .. at+V of p, a multiple of V, V 4 or 1: as they are, or in bf16 rounded at random,
