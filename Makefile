@@ -184,7 +184,7 @@ test-cuda:
 	+@$(AGAIN) $(BUILD)/plimsoll $(PLUGIN) $(HELPERS)
 	@BUILD=$(BUILD) tests/cuda.sh $(PARTS)
 # What 7.5 runs, on whatever card there is: its PTX, compiled for that card, in f32 and f16.
-test-cuda-75: CARD := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
+test-cuda-75: CARD = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
 test-cuda-75:
 	+@$(AGAIN) BUILD=$(BUILD)/75 CUDA_ARCH=sm_75 CUDA_OWN=-gencode=arch=compute_75,code=$(or $(CARD:%=sm_%),compute_75) $(BUILD)/75/plimsoll-cuda.so $(BUILD)/75/tests/cuda_ops
 	@$(BUILD)/75/tests/cuda_ops --like 75 $(OPS)

@@ -123,6 +123,17 @@ seeds() {
 }
 check 'bf16-pure: a second run: same bytes' seeds
 
+# Matrices' gradients are bf16, and sums of many terms would be too small; a card has 64 micro-batches at most.
+sums() {
+    local batch=512 n
+    [ "$DEVICE" != cuda ] || batch=64
+    for n in 1 "$batch"; do
+        expect 0 '' train_tiny "$tmp/sum-$n" "${pure[@]}" --set train.steps=1 --set "train.effective_batch=$batch" --set "memory.micro_batch=$n" --set train.clip_norm=1 || return 1
+    done
+    paste -d ' ' <(field "$tmp/sum-1" grad_norm) <(field "$tmp/sum-$batch" grad_norm) | awk '{ print "norms " $1 " and " $2; d = $1 / $2 - 1; exit !(d < 2e-3 && d > -2e-3) }'
+}
+check 'bf16-pure: one micro-batch or as many as there are samples: same norm' sums
+
 # A run may go on in another precision: with what there is.
 changed() {
     cp -r "$tmp/pure" "$tmp/back" && expect 0 'memory.precision changed' train_tiny "$tmp/back" "${pure[@]}" --set memory.precision=bf16 --set train.steps=18 --resume || return 1

@@ -134,12 +134,16 @@ static void check(const char *what, double got, double want, double terms, doubl
 struct product {
     int64_t M, N, K;
     bool ta, tb, linear, bias, add;
+    bool apart; /* LINEAR: what is added lies elsewhere than the result */
     enum dtype a, b, c;
 };
 
+/* Which input is added. */
+static int added(const struct product *p) { return p->linear ? 3 : 2; }
+
 static struct call product_call(const struct product *p)
 {
-    struct call c = {.nin = p->bias || p->add ? 3 : 2, .nout = 1};
+    struct call c = {.nin = p->add ? added(p) + 1 : p->bias ? 3 : 2, .nout = 1};
     c.attr.matmul.ta = p->ta, c.attr.matmul.tb = p->tb, c.attr.matmul.dtype = (uint8_t)p->c;
     /* Rows as two dimensions where they divide: kernels must flatten them. */
     int64_t split = p->M % 3 == 0 ? 3 : 1;
@@ -148,10 +152,29 @@ static struct call product_call(const struct product *p)
     c.out[0] = p->ta ? tensor_new(p->c, 2, (int64_t[]){p->M, p->N}) : tensor_new(p->c, 3, (int64_t[]){split, p->M / split, p->N});
     for (int i = 0; i < 2; i++) c.data_in[i] = operand_new(&c.in[i]);
     if (p->bias) c.in[2] = tensor_new(p->b, 1, &p->N);
-    if (p->add) c.in[2] = c.out[0];
-    if (c.nin > 2) c.data_in[2] = operand_new(&c.in[2]);
+    if (p->bias) c.data_in[2] = operand_new(&c.in[2]);
+    if (p->add) c.in[added(p)] = c.out[0];
+    if (p->add) c.data_in[added(p)] = operand_new(&c.in[added(p)]);
     c.data_out[0] = operand_new(&c.out[0]);
     return c;
+}
+
+/* What is added, beside the call: where it lies in the result's bytes it is written over. */
+static void *product_added(const struct product *p, const struct call *c)
+{
+    return mem_copy(p->add ? c->data_in[added(p)].data : c->data_out[0].data, tensor_bytes(&c->out[0]));
+}
+
+static void product_run(const struct product *p, struct call *c, const struct kernel *k, int threads, const void *old)
+{
+    void *own = c->data_in[added(p)].data;
+    poison(&c->data_out[0], &c->out[0]);
+    if (p->add && !p->apart) {
+        memcpy(c->data_out[0].data, old, tensor_bytes(&c->out[0]));
+        c->data_in[added(p)].data = c->data_out[0].data;
+    }
+    call_run(c, k, threads);
+    c->data_in[added(p)].data = own;
 }
 
 static double at(const struct operand *x, int64_t i) { return dtype_load(x->data, x->dtype, i); }
@@ -166,7 +189,7 @@ static void product_compare(const struct product *p, const struct call *c, const
                               at(&c->data_in[1], p->tb ? j * p->K + k : k * p->N + j);
                 sum += term, norm += term * term;
             }
-            double other = p->bias ? at(&c->data_in[2], j) : p->add ? dtype_load(old, p->c, i * p->N + j) : 0;
+            double other = (p->bias ? at(&c->data_in[2], j) : 0) + (p->add ? dtype_load(old, p->c, i * p->N + j) : 0);
             char what[128];
             snprintf(what, sizeof what, "%s%s%s %lldx%lldx%lld %s %s -> %s", p->linear ? "linear" : "matmul",
                      p->ta ? " ta" : "", p->tb ? " tb" : "", (long long)p->M, (long long)p->N, (long long)p->K,
@@ -183,22 +206,18 @@ static bool product_onednn(const struct product *p, int *differ)
 {
     struct call c = product_call(p);
     struct profile profile = {.threads = 2, .onednn = true};
-    struct query q = {.attr = &c.attr, .in = {&c.in[0], &c.in[1], c.nin > 2 ? &c.in[2] : NULL}, .out = {&c.out[0]},
-                      .nin = c.nin, .nout = 1, .profile = &profile};
+    struct query q = {.attr = &c.attr, .out = {&c.out[0]}, .nin = c.nin, .nout = 1, .profile = &profile};
+    for (int i = 0; i < c.nin; i++) q.in[i] = c.data_in[i].data ? &c.in[i] : NULL;
     const struct kernel *k = p->linear ? cpu_kernel_named(OP_LINEAR, "onednn_linear") : cpu_kernel_named(OP_MATMUL, "onednn_matmul");
     bool takes = k->match(&q);
     const char *name = onednn_implementation(&q, p->linear);
     assert_true(!takes || (name && strncmp(name, "gemm:", 5) && strncmp(name, "ref:", 4)));
     profile.onednn = false;
     assert_false(k->match(&q));
-    void *old = mem_copy(c.data_out[0].data, tensor_bytes(&c.out[0])), *own = c.data_in[2].data, *first = NULL;
+    void *old = product_added(p, &c), *first = NULL;
     bool other_bits = false;
     for (int threads = 1; takes && threads <= 3; threads++) {
-        if (p->add) memcpy(c.data_out[0].data, old, tensor_bytes(&c.out[0]));
-        else poison(&c.data_out[0], &c.out[0]);
-        if (p->add) c.data_in[2].data = c.data_out[0].data;
-        call_run(&c, k, threads);
-        c.data_in[2].data = own;
+        product_run(p, &c, k, threads, old);
         product_compare(p, &c, old);
         if (!first) first = mem_copy(c.data_out[0].data, tensor_bytes(&c.out[0]));
         other_bits |= memcmp(first, c.data_out[0].data, tensor_bytes(&c.out[0])) != 0;
@@ -219,7 +238,7 @@ static void test_onednn(void **unused)
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int which = 0; which < 64; which++) {
             struct product p = {shapes[i][0], shapes[i][1], shapes[i][2], .ta = which & 1, .tb = which >> 1 & 1, .add = which >> 2 & 1};
-            if ((p.linear = which >> 3 & 1)) p.ta = false, p.tb = true, p.bias = p.add, p.add = false;
+            if ((p.linear = which >> 3 & 1)) p.ta = false, p.tb = true, p.bias = which & 1, p.apart = which >> 1 & 1;
             p.a = p.b = which >> 4 & 1 ? DT_BF16 : DT_F32;
             p.c = which >> 5 ? DT_F32 : p.a;
             taken += product_onednn(&p, &differ), asked++;
@@ -232,15 +251,10 @@ static void product_test(const struct product *p)
 {
     struct call c = product_call(p);
     size_t bytes = tensor_bytes(&c.out[0]);
-    void *old = mem_copy(c.data_out[0].data, bytes), *first = NULL;
+    const struct kernel *k = p->linear ? cpu_kernel_named(OP_LINEAR, "cpu_linear") : cpu_kernel_named(OP_MATMUL, "cpu_matmul");
+    void *old = product_added(p, &c), *first = NULL;
     for (int threads = 1; threads <= 3; threads++) {
-        /* The sum is made in the accumulator's bytes. */
-        if (p->add) memcpy(c.data_out[0].data, old, bytes);
-        else poison(&c.data_out[0], &c.out[0]);
-        void *own = c.data_in[2].data;
-        if (p->add) c.data_in[2].data = c.data_out[0].data;
-        call_run(&c, p->linear ? cpu_kernel_named(OP_LINEAR, "cpu_linear") : cpu_kernel_named(OP_MATMUL, "cpu_matmul"), threads);
-        c.data_in[2].data = own;
+        product_run(p, &c, k, threads, old);
         if (threads == 1) {
             product_compare(p, &c, old);
             first = mem_copy(c.data_out[0].data, bytes);
@@ -307,9 +321,10 @@ static void test_linear(void **unused)
     static const int64_t shapes[][3] = {{1, 1, 1}, {1, 65, 300}, {3, 17, 7}, {4, 129, 1030}, {5, 12, 64}, {33, 50, 129}, {130, 97, 270}};
     seed_set(4);
     for (size_t i = 0; i < COUNT(shapes); i++)
-        for (int which = 0; which < 6; which++) {
-            struct product p = {shapes[i][0], shapes[i][1], shapes[i][2], .tb = true, .linear = true, .bias = which & 1};
-            p.a = p.b = p.c = floats[which / 2];
+        for (int which = 0; which < 24; which++) {
+            struct product p = {shapes[i][0], shapes[i][1], shapes[i][2], .tb = true, .linear = true, .bias = which & 1,
+                                .add = which >> 1 & 1, .apart = which >> 2 & 1};
+            p.a = p.b = p.c = floats[which / 8];
             product_test(&p);
         }
 }

@@ -3,7 +3,7 @@
  *
  * A vjp reads only what its row in ops.def says it reads (autodiff checks), so
  * the planner knows what a forward tensor is kept for. din[i] is left 0 where
- * no gradient is wanted. Weight gradients are f32 (f64 in an f64 graph). Ops whose
+ * no gradient is wanted. Weight gradients are f32 (f64 in an f64 graph; passes/pure_grad.c). Ops whose
  * gradient is one op of their own need no vjp here (paired.c).
  */
 #include <string.h>

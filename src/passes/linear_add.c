@@ -8,6 +8,9 @@
  * and there is no switch. In f32 only the order of the sum changes; in less, y is rounded once where z was
  * rounded before. So it comes early, before the passes that move nodes or make them again, and before the backward, which
  * passes y's gradient on to r as ADD's does.
+ *
+ * r is read earlier than before. That is the same r: up to here nothing is written twice but by ops that give what they wrote a
+ * new tensor, and nobody reads the old one behind them (graph.h).
  */
 #include <string.h>
 

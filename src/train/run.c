@@ -188,7 +188,7 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
     if ((rc = plan_place(&r->plan, &r->graph, &r->device.profile, e))) return rc;
     r->plan.smallest = f.smallest;
     if (plan_digest(&r->plan, &r->graph) != f.digest || plan_arena(&r->plan) != f.arena[SPACE_DEVICE])
-        return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena is %llu bytes, this one's %llu); plan again",
+        return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena of %llu bytes is laid out otherwise than this one of %llu); plan again",
                          path, (unsigned long long)f.arena[SPACE_DEVICE], (unsigned long long)plan_arena(&r->plan));
     if (r->budget && plan_arena(&r->plan) > r->budget)
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
