@@ -137,6 +137,11 @@ bool tensor_is_dense(const struct tensor *t)
     return true;
 }
 
+bool tensors_alike(const struct tensor *a, const struct tensor *b)
+{
+    return a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim) && tensor_is_dense(a) && tensor_is_dense(b);
+}
+
 void tensor_dense_strides(struct tensor *t)
 {
     int64_t stride = 1;

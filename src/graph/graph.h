@@ -309,6 +309,7 @@ int64_t tensor_rows(const struct tensor *t);
 static inline int64_t tensor_last(const struct tensor *t) { return t->rank ? t->dim[t->rank - 1] : 1; }
 uint64_t tensor_bytes(const struct tensor *t);   /* elements x size */
 bool tensor_is_dense(const struct tensor *t);    /* row-major, no gaps */
+bool tensors_alike(const struct tensor *a, const struct tensor *b); /* one dtype and shape, both dense */
 void tensor_dense_strides(struct tensor *t);
 /* "hidden f32[2,128,64]", in a buffer of the caller's. */
 char *tensor_print(const struct graph *g, id t, char out[160]);

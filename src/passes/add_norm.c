@@ -20,16 +20,6 @@ static enum op joined(enum op norm)
     return norm == OP_RMSNORM ? OP_ADD_RMSNORM : norm == OP_LAYERNORM ? OP_ADD_LAYERNORM : OP_NONE;
 }
 
-/* Alike, and dense. */
-static bool alike(const struct graph *g, id a, id b)
-{
-    const struct tensor *x = tensor_at(g, a), *y = tensor_at(g, b);
-    if (x->rank != y->rank || x->dtype != y->dtype || !tensor_is_dense(x) || !tensor_is_dense(y)) return false;
-    for (int d = 0; d < x->rank; d++)
-        if (x->dim[d] != y->dim[d]) return false;
-    return true;
-}
-
 /* The sum at position k, and the norm behind it. */
 static bool fits(const struct graph *g, const struct life *life, uint32_t k, const struct node *sum, const struct node *norm)
 {
@@ -38,7 +28,7 @@ static bool fits(const struct graph *g, const struct life *life, uint32_t k, con
     if (graph_block_of(g, sum->scope) != graph_block_of(g, norm->scope)) return false;
     for (int i = 0; i < 2; i++) {
         const id s = tensor_at(g, sum->in[i])->storage;
-        if (!alike(g, sum->in[i], r)) return false;
+        if (!tensors_alike(tensor_at(g, sum->in[i]), tensor_at(g, r))) return false;
         if (s == tensor_at(g, r)->storage) {
             if (tensor_at(g, sum->in[i])->offset != tensor_at(g, r)->offset) return false;
         } else if (life[s].used && life[s].end <= k && g->storages.at[s].kind == KIND_ACT) return false;

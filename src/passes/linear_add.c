@@ -12,8 +12,6 @@
  * r is read earlier than before. That is the same r: up to here nothing is written twice but by ops that give what they wrote a
  * new tensor, and nobody reads the old one behind them (graph.h).
  */
-#include <string.h>
-
 #include "graph/ops.h"
 #include "passes/passes.h"
 
@@ -34,12 +32,6 @@ static void look(struct linear_add *a, const struct order *order)
     for (uint32_t i = 0; i < g->outputs.n; i++) a->readers[tensor_at(g, g->outputs.at[i].tensor)->storage]++;
 }
 
-/* One dtype and shape, and dense. */
-static bool alike(const struct tensor *a, const struct tensor *b)
-{
-    return a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim) && tensor_is_dense(a) && tensor_is_dense(b);
-}
-
 /* Where the two stand together: what is rebuilt, or cut into pieces, as one has both. */
 static bool together(const struct graph *g, const struct node *x, const struct node *y)
 {
@@ -55,7 +47,7 @@ static id product_of(const struct linear_add *a, const struct node *sum, int i)
     const struct node *n = node_at(g, product);
     if (!product || n->op != OP_LINEAR || n->nin > 3 || n->out[0] != z || a->readers[tensor_at(g, z)->storage] != 1) return 0;
     if (!a->position[product] || (before && a->position[before] >= a->position[product])) return 0;
-    return alike(tensor_at(g, r), tensor_at(g, z)) && together(g, n, sum) ? product : 0;
+    return tensors_alike(tensor_at(g, r), tensor_at(g, z)) && together(g, n, sum) ? product : 0;
 }
 
 static bool join(struct linear_add *a, const struct node *sum)
