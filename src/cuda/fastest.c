@@ -338,7 +338,7 @@ static int look_up(struct fastest *f, struct contest *t, const char *key, const 
         if (choices_lock(&f->kept, PATIENCE, &why)) return give_up(f, &why), PL_OK;
         *kept = choices_find(&f->kept, key);
         if (*kept && rank_of((*kept)->number, t->found, t->n) >= 0) return PL_OK;
-        log_note("timing products that this card has not had yet; kept in %s", f->kept.path);
+        log_note("timing products that this card has not had yet, the large ones for two or three seconds each; kept in %s", f->kept.path);
     }
     *kept = NULL;
     TRY(measure(f, t, key, &x, e));
