@@ -12,6 +12,7 @@
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
+#include "passes/uses.h"
 
 enum { PACK = 16 }; /* bytes at whose multiples kernels want rows to begin */
 
@@ -27,19 +28,6 @@ static bool owns(const struct graph *g, id t)
     const struct tensor *x = tensor_at(g, t);
     const struct storage *s = &g->storages.at[x->storage];
     return s->kind == KIND_ACT && !x->loop && !x->offset && tensor_is_dense(x) && tensor_bytes(x) == s->bytes;
-}
-
-/* How often a program reads or writes storages. */
-static uint32_t *count_uses(const struct graph *g, enum program p)
-{
-    uint32_t *count = mem_alloc(g->storages.n * sizeof *count);
-    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
-        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
-        for (int i = 0; i < n->nin; i++) count[tensor_at(g, n->in[i])->storage]++;
-        for (int o = 0; o < n->nout; o++) count[tensor_at(g, n->out[o])->storage]++;
-    }
-    for (uint32_t i = 0; i < g->outputs.n; i++) count[tensor_at(g, g->outputs.at[i].tensor)->storage]++;
-    return count;
 }
 
 /* The piece is one of its maker's heads, made for this CONCAT alone: written once, read once. */
@@ -92,7 +80,7 @@ void pass_inlay(struct graph *g, const struct settings *s)
     (void)s;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
         struct order *order = &g->order[p];
-        uint32_t *uses = count_uses(g, p), kept = 0;
+        uint32_t *uses = uses_by_storage(g, p), kept = 0;
         for (uint32_t k = 0; k < order->nodes.n; k++) {
             const struct node *n = node_at(g, order->nodes.at[k]);
             if (fits(g, n, uses)) inlay(g, n);

@@ -10,6 +10,7 @@
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
+#include "passes/uses.h"
 
 struct piece {
     id x, pad;            /* what is padded, and the node that did it */
@@ -22,19 +23,6 @@ struct sum {
     id adds[MAX_IN];
     int n, nadds, axis; /* axis -1: none yet */
 };
-
-/* How often tensors are read, by the host too. */
-static uint32_t *count_readers(const struct graph *g, enum program p)
-{
-    uint32_t *count = mem_alloc(g->tensors.n * sizeof *count);
-    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
-        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
-        for (int i = 0; i < n->nin; i++) count[n->in[i]]++;
-    }
-    for (uint32_t i = 0; i < g->outputs.n; i++) count[g->outputs.at[i].tensor]++;
-    for (uint32_t i = 0; i < g->params.n; i++) count[g->params.at[i].grad]++;
-    return count;
-}
 
 /* The only axis with zeros; -1: there is none, or more than one. */
 static int padded_axis(const struct node *n)
@@ -108,7 +96,7 @@ void pass_join(struct graph *g, const struct settings *settings)
 {
     struct order *order = &g->order[PROGRAM_STEP];
     bool *gone = mem_alloc(g->nodes.n);
-    uint32_t *readers = count_readers(g, PROGRAM_STEP), kept = 0;
+    uint32_t *readers = readers_by_tensor(g, PROGRAM_STEP), kept = 0;
     (void)settings;
     for (uint32_t k = order->nodes.n; k-- > 0;) {
         const id node = order->nodes.at[k];

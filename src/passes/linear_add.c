@@ -14,23 +14,12 @@
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
+#include "passes/uses.h"
 
 struct linear_add {
     struct graph *g;
-    uint32_t *readers;  /* by storage: how often it is read, by the host too */
-    uint32_t *position; /* by node: its place in the order, from 1; 0: it has none */
+    uint32_t *readers, *position; /* by storage; by node (uses.h) */
 };
-
-static void look(struct linear_add *a, const struct order *order)
-{
-    const struct graph *g = a->g;
-    for (uint32_t k = 0; k < order->nodes.n; k++) {
-        const struct node *n = node_at(g, order->nodes.at[k]);
-        for (int i = 0; i < n->nin; i++) a->readers[tensor_at(g, n->in[i])->storage]++;
-        a->position[order->nodes.at[k]] = k + 1;
-    }
-    for (uint32_t i = 0; i < g->outputs.n; i++) a->readers[tensor_at(g, g->outputs.at[i].tensor)->storage]++;
-}
 
 /* Where the two stand together: what is rebuilt, or cut into pieces, as one has both. */
 static bool together(const struct graph *g, const struct node *x, const struct node *y)
@@ -69,9 +58,8 @@ static bool join(struct linear_add *a, const struct node *sum)
 static void join_program(struct graph *g, enum program p)
 {
     struct order *order = &g->order[p];
-    struct linear_add a = {g, mem_alloc(g->storages.n * sizeof *a.readers), mem_alloc(g->nodes.n * sizeof *a.position)};
+    struct linear_add a = {g, readers_by_storage(g, p), places_by_node(g, p)};
     uint32_t kept = 0;
-    look(&a, order);
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const id node = order->nodes.at[k];
         if (node_at(g, node)->op != OP_ADD || !join(&a, node_at(g, node))) order->nodes.at[kept++] = node;

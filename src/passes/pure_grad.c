@@ -14,6 +14,7 @@
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
+#include "passes/uses.h"
 
 enum { TERMS_MOST = 64 };
 
@@ -29,13 +30,7 @@ static bool fits(const struct graph *g, id grad, const uint32_t *uses)
 void pass_pure_grad(struct graph *g, const struct settings *s)
 {
     if (!s->pure || s->accumulation > TERMS_MOST) return;
-    const struct order *order = &g->order[PROGRAM_STEP];
-    uint32_t *uses = mem_alloc(g->storages.n * sizeof *uses); /* by storage: nodes' reads and writes */
-    for (uint32_t k = 0; k < order->nodes.n; k++) {
-        const struct node *n = node_at(g, order->nodes.at[k]);
-        for (int i = 0; i < n->nin; i++) uses[tensor_at(g, n->in[i])->storage]++;
-        for (int o = 0; o < n->nout; o++) uses[tensor_at(g, n->out[o])->storage]++;
-    }
+    uint32_t *uses = uses_by_storage(g, PROGRAM_STEP);
     for (uint32_t i = 0; i < g->params.n; i++) {
         const id grad = g->params.at[i].grad;
         if (!grad || tensor_at(g, g->params.at[i].master)->dtype != DT_BF16 || !fits(g, grad, uses)) continue;

@@ -13,24 +13,12 @@
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
+#include "passes/uses.h"
 
 struct residual {
     struct graph *g;
-    uint32_t *readers;  /* by tensor: how often it is read, by the host too */
-    uint32_t *position; /* by node: its place in the order, from 1; 0: it has none */
+    uint32_t *readers, *position; /* by tensor; by node (uses.h) */
 };
-
-static void look(struct residual *r, const struct order *order)
-{
-    const struct graph *g = r->g;
-    for (uint32_t k = 0; k < order->nodes.n; k++) {
-        const struct node *n = node_at(g, order->nodes.at[k]);
-        for (int i = 0; i < n->nin; i++) r->readers[n->in[i]]++;
-        r->position[order->nodes.at[k]] = k + 1;
-    }
-    for (uint32_t i = 0; i < g->outputs.n; i++) r->readers[g->outputs.at[i].tensor]++;
-    for (uint32_t i = 0; i < g->params.n; i++) r->readers[g->params.at[i].grad]++;
-}
 
 /* Which input of a norm's gradient is added to it; 0: it is no such op. */
 static int slot_of(enum op op) { return op == OP_RMSNORM_BWD || op == OP_LAYERNORM_BWD ? op_table[op].max_in - 1 : 0; }
@@ -88,11 +76,10 @@ static bool join(struct residual *r, id sum)
 void pass_residual(struct graph *g, const struct settings *s)
 {
     struct order *order = &g->order[PROGRAM_STEP];
-    struct residual r = {g, mem_alloc(g->tensors.n * sizeof *r.readers), mem_alloc(g->nodes.n * sizeof *r.position)};
+    struct residual r = {g, readers_by_tensor(g, PROGRAM_STEP), places_by_node(g, PROGRAM_STEP)};
     bool *gone = mem_alloc(g->nodes.n);
     uint32_t kept = 0;
     (void)s;
-    look(&r, order);
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const id node = order->nodes.at[k];
         gone[node] = node_at(g, node)->op == OP_ACCUMULATE && join(&r, node);

@@ -1,0 +1,44 @@
+/*
+ * uses.c: see uses.h.
+ */
+#include "passes/uses.h"
+
+uint32_t *readers_by_tensor(const struct graph *g, enum program p)
+{
+    uint32_t *count = mem_alloc(g->tensors.n * sizeof *count);
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        for (int i = 0; i < n->nin; i++) count[n->in[i]]++;
+    }
+    for (uint32_t i = 0; i < g->outputs.n; i++) count[g->outputs.at[i].tensor]++;
+    for (uint32_t i = 0; i < g->params.n; i++) count[g->params.at[i].grad]++;
+    return count;
+}
+
+uint32_t *readers_by_storage(const struct graph *g, enum program p)
+{
+    uint32_t *count = mem_alloc(g->storages.n * sizeof *count);
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        for (int i = 0; i < n->nin; i++) count[tensor_at(g, n->in[i])->storage]++;
+    }
+    for (uint32_t i = 0; i < g->outputs.n; i++) count[tensor_at(g, g->outputs.at[i].tensor)->storage]++;
+    return count;
+}
+
+uint32_t *uses_by_storage(const struct graph *g, enum program p)
+{
+    uint32_t *count = readers_by_storage(g, p);
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        for (int o = 0; o < n->nout; o++) count[tensor_at(g, n->out[o])->storage]++;
+    }
+    return count;
+}
+
+uint32_t *places_by_node(const struct graph *g, enum program p)
+{
+    uint32_t *place = mem_alloc(g->nodes.n * sizeof *place);
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) place[g->order[p].nodes.at[k]] = k + 1;
+    return place;
+}
