@@ -318,7 +318,7 @@ static void test_matmul_dtypes(void **unused)
 static void test_linear(void **unused)
 {
     (void)unused;
-    static const int64_t shapes[][3] = {{1, 1, 1}, {1, 65, 300}, {3, 17, 7}, {4, 129, 1030}, {5, 12, 64}, {33, 50, 129}, {130, 97, 270}};
+    static const int64_t shapes[][3] = {{1, 1, 1}, {1, 65, 300}, {3, 17, 7}, {4, 129, 1030}, {5, 12, 64}, {33, 50, 129}, {130, 97, 270}, {48, 96, 1100}};
     seed_set(4);
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int which = 0; which < 24; which++) {
