@@ -1,7 +1,7 @@
 # Plimsoll. `make` leaves build/plimsoll, build/libplimsoll.a and build/libplimsoll.so.0.
 #
 #   make test     install what is missing, build, run every test (PARTS='unit golden': some)
-#   make test-cuda   on a machine with a card: all that is checked of the CUDA device; test-cuda-75: its ops as a card of 7.5 has them
+#   make test-cuda   on a machine with a GPU: all that is checked of the CUDA device; test-cuda-75: its ops as a GPU of 7.5 has them
 #   make demo     the same, then a small training run: planned, killed, resumed
 #   make asan     the tests under the address and undefined-behaviour sanitizers
 #   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
@@ -29,10 +29,10 @@ SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)
 
 # CUDA: on where nvcc is found, `make CUDA=0` forces it off. The device is a plug-in
 # beside the program (src/cuda/cuda.h); the planning half, plan*.c, is in every build, and choices.c, a file's reader.
-# Machine code for the cards that people have and PTX for the rest: what comes after 9.0 and is not
-# 12.0 reads it. Cards that have the same instructions share one PTX, which the compiler then makes once; only in
+# Machine code for the GPUs that people have and PTX for the rest: what comes after 9.0 and is not
+# 12.0 reads it. GPUs that have the same instructions share one PTX, which the compiler then makes once; only in
 # CUDA_BF16, where bf16 is read at the speed of memory, do 9.0 and later, which have an instruction for it, have their own.
-# `make CUDA_ARCH=sm_90`, or a list, is for one's own cards, in a third of the time and with lines
+# `make CUDA_ARCH=sm_90`, or a list, is for one's own GPUs, in a third of the time and with lines
 # for a profiler.
 CUDA_BF16     := act_sums.cu attention_few_mma.cu elementwise.cu norm_packs.cu strided.cu sums.cu thin.cu
 CUDA_OF_8      = sm_80,sm_86,sm_89
@@ -40,9 +40,9 @@ CUDA_FAT       = -gencode=arch=compute_75,code=sm_75 $(if $(filter $(CUDA_BF16),
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)] -gencode=arch=compute_90$(comma)code=[sm_90$(comma)sm_120$(comma)compute_90], \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)$(comma)sm_90$(comma)sm_120$(comma)compute_80]) \
                    -Xfatbin=-compress-all --compress-mode=balance
-# PTX of before tensor cores for bf16 is not for later cards: their code would be without them, and the host would not know.
+# PTX of before tensor cores for bf16 is not for later GPUs: their code would be without them, and the host would not know.
 CUDA_OWN       = $(foreach a,$(CUDA_ARCH),-gencode=arch=$(a:sm_%=compute_%),code=[$(a)$(if $(filter sm_7%,$(a)),,$(comma)$(a:sm_%=compute_%))])
-# Instructions that no other card has, later ones included: *hopper*.cu is for 9.0 alone.
+# Instructions that no other GPU has, later ones included: *hopper*.cu is for 9.0 alone.
 CUDA_HOPPER    = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90a$(comma)code=sm_90a)
 CUDA_CODE_OF   = $(or $(CUDA_HOPPER),$(if $(filter all,$(CUDA_ARCH)),$(CUDA_FAT),$(CUDA_OWN)))
 comma         := ,
@@ -108,7 +108,7 @@ $(BUILD)/objects: always
 $(BUILD)/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -c $< -o $@
-# Measured profiles of cards, as C's text.
+# Measured profiles of GPUs, as C's text.
 $(BUILD)/profiles/%.inc: src/run/profiles/%.json
 	@mkdir -p $(@D)
 	sed 's/["\\]/\\&/g; s/^/"/; s/$$/\\n"/' $< >$@
@@ -124,7 +124,7 @@ $(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
 	@mkdir -p $(@D)
 	$(NVCC) $(call CUDA_CODE_OF,$<) $(NVFLAGS) -c $< -o $@
-# Changes when CUDA_ARCH does: objects for other cards are others.
+# Changes when CUDA_ARCH does: objects for other GPUs are others.
 $(BUILD)/cuda-code: always
 	@mkdir -p $(@D) && echo '$(call CUDA_CODE_OF,) $(NVFLAGS)' | cmp -s - $@ || echo '$(call CUDA_CODE_OF,) $(NVFLAGS)' >$@
 
@@ -158,7 +158,7 @@ HELPERS := $(addprefix $(BUILD)/tests/,compare json_get forge forge_pth forge_pn
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The CUDA device against the reference kernels: needs none of the libraries that
-# files and configurations need, so that it builds on a bare machine with a card.
+# files and configurations need, so that it builds on a bare machine with a GPU.
 SEAM := $(filter $(foreach d,base graph run cpu cuda passes plan,$(BUILD)/$(d)/%) $(BUILD)/io/file.o,$(OBJS))
 $(BUILD)/libseam.a: $(SEAM)
 	rm -f $@ && $(AR) rcs $@ $(SEAM)
@@ -183,10 +183,10 @@ check: all tests
 test-cuda:
 	+@$(AGAIN) $(BUILD)/plimsoll $(PLUGIN) $(HELPERS)
 	@BUILD=$(BUILD) tests/cuda.sh $(PARTS)
-# What 7.5 runs, on whatever card there is: its PTX, compiled for that card, in f32 and f16.
-test-cuda-75: CARD = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
+# What 7.5 runs, on whatever GPU there is: its PTX, compiled for that GPU, in f32 and f16.
+test-cuda-75: GPU = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
 test-cuda-75:
-	+@$(AGAIN) BUILD=$(BUILD)/75 CUDA_ARCH=sm_75 CUDA_OWN=-gencode=arch=compute_75,code=$(or $(CARD:%=sm_%),compute_75) $(BUILD)/75/plimsoll-cuda.so $(BUILD)/75/tests/cuda_ops
+	+@$(AGAIN) BUILD=$(BUILD)/75 CUDA_ARCH=sm_75 CUDA_OWN=-gencode=arch=compute_75,code=$(or $(GPU:%=sm_%),compute_75) $(BUILD)/75/plimsoll-cuda.so $(BUILD)/75/tests/cuda_ops
 	@$(BUILD)/75/tests/cuda_ops --like 75 $(OPS)
 demo: deps
 	+@$(AGAIN) all

@@ -8,7 +8,7 @@
  *                               windows: B / 25 grids of 5 x 5 of them, as ATTENTION_WINDOW takes them
  *
  * All in bf16, operands as [B,T,H,D]. The two nodes are a program of their own, placed as any
- * is, and launched node by node: on a card each is timed by events on the stream
+ * is, and launched node by node: on a GPU each is timed by events on the stream
  * (src/cuda/nodes.c). One line of JSON a case: the medians, the arena with all operands, and
  * what of it is neither an operand nor a result. bench/peer_attention.py prints the same of PyTorch.
  */

@@ -5,7 +5,7 @@
  *
  * A line a case: the time of one replay of the recorded program (the median of some, each of RUNS), TB/s of
  * each operand read once and each result written once, and a hash of what the first update made of p, m, v
- * and w (of SUMSQ: the sum's bits), by which two builds, or a card and the CPU, are told to give the same
+ * and w (of SUMSQ: the sum's bits), by which two builds, or a GPU and the CPU, are told to give the same
  * bits. With --special every 61st number is one that kernels trip over and sizes are odd: such a run is for the
  * hash alone, and of two builds, since a NaN has other bits on a CPU.
  */

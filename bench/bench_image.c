@@ -1,6 +1,6 @@
 /*
- * bench_image.c: one core from a JPEG in memory to a letterboxed picture of 1024, and the
- * parts of it. The picture is textured so that its file is as large as a photograph of
+ * bench_image.c: one core from a JPEG in memory to a letterboxed image of 1024, and the
+ * parts of it. The image is textured so that its file is as large as a photograph of
  * that size (about 1 MB at 2250x1500, quality 95).
  */
 #include <stdio.h>
@@ -32,7 +32,7 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Seconds of one picture; resized when `to` is given. */
+/* Seconds of one image; resized when `to` is given. */
 static double once(struct jpg *j, const struct text *file, uint32_t divisor, uint8_t *to, uint8_t *scratch, size_t room, uint8_t *rows)
 {
     struct error e;

@@ -3,7 +3,7 @@
  *
  *   bench_loader [--images N] [--threads T] [--masks M] [--once] [--decode] PATH...
  *
- * Takes N pictures (one epoch) of shards or folders in SA-1B's format, or of a .pack, shuffled, epoch
+ * Takes N images (one epoch) of shards or folders in SA-1B's format, or of a .pack, shuffled, epoch
  * after epoch: canvas 1024, masks at 256 as bits. --once: each sample once, none replaced. --decode: no loader;
  * each JPEG's rows at the loader's scale and nothing else, by our reader and by libjpeg alone, which is the
  * floor of a loader that decodes with libjpeg. Prints a word and a number a line; data.sh reads them. Processor seconds are of all threads: with one loader
@@ -102,7 +102,7 @@ static int decode(struct jpg *j, const void *bytes, size_t n, uint8_t *row, stru
     struct jpg_header h;
     uint32_t w, rows;
     if (jpg_peek(bytes, n, &h, e) || jpg_start(j, bytes, n, jpg_divisor(h.width, h.height, SIDE), &w, &rows, e)) return e->code;
-    CHECK(w <= LOADER_MAX_SIDE, "a picture %u pixels wide", w);
+    CHECK(w <= LOADER_MAX_SIDE, "an image %u pixels wide", w);
     for (uint32_t y = 0; y < rows; y++)
         if (jpg_rows(j, row, 0, 1, e)) return e->code;
     return jpg_finish(j, e);

@@ -1,11 +1,11 @@
 #!/bin/bash
-# The same step in less and less memory: SAM ViT-B, one picture of 1024 x 1024, 32 masks, `plimsoll train --memory` at
+# The same step in less and less memory: SAM ViT-B, one image of 1024 x 1024, 32 masks, `plimsoll train --memory` at
 # the full need, half and a quarter of it, the smallest budget, and half of what PyTorch takes with
 # checkpointing; PyTorch with and without checkpointing in the same run.
 #
 #   BUILD=build PYTHON=python3 STEPS=2 PRECISION=f32 MODEL=sam-vit-b bench/budget.sh
 #
-# Peaks are of resident memory; the second space is pages of a file, which the system may drop, so of ours the
+# Peaks are of resident memory; host memory is pages of a file, which the system may drop, so of ours the
 # anonymous part counts: the arena with the program. PyTorch's f32 step is its faster one on most CPUs. PYTHON must
 # import torch and transformers.
 set -euo pipefail

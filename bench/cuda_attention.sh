@@ -1,5 +1,5 @@
 #!/bin/bash
-# Attention alone on a card, bf16: TFLOP/s against SDPA; SAM's relative positions against what PyTorch offers for them.
+# Attention alone on a GPU, bf16: TFLOP/s against SDPA; SAM's relative positions against what PyTorch offers for them.
 #
 #   DENSE='dense,B,H,T,D,CAUSAL ...' REL='rel,B,H,HEIGHT,WIDTH,D ...' ROUTES=eager,bias,widened,flex REPEATS=20 bench/cuda_attention.sh FOLDER
 #

@@ -1,9 +1,9 @@
-# cuda_common.sh: what the scripts of the card's tables share; each reads it.
+# cuda_common.sh: what the scripts of the GPU's tables share; each reads it.
 #
 # The first argument of a script is the folder for rows (NAME.jsonl), the table (NAME.md) and the log
 # (cuda.log, of all scripts); rows are added to what is there. BUILD (build), PYTHON (python3; torch and transformers for the
 # peers), STEPS (5 measured), SETS (more --set for `plimsoll bench`), OURS and PEERS (1; 0: leave that side out) come from the environment; DEVICE=cpu tries
-# a script without a card, with small presets. One failure is a row, and the rest goes on.
+# a script without a GPU, with small presets. One failure is a row, and the rest goes on.
 # shellcheck shell=bash
 BUILD=${BUILD:-build}
 PYTHON=${PYTHON:-python3}

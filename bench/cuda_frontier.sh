@@ -1,10 +1,10 @@
 #!/bin/bash
-# Training within a budget on a card: `plimsoll train --memory` of SAM ViT-H on a made-up set, 32 masks an image, 1024 x 1024.
+# Training within a budget on a GPU: `plimsoll train --memory` of SAM ViT-H on a made-up set, 32 masks an image, 1024 x 1024.
 #
 #   BUDGETS='6 8 12 16 24 40 80' BATCH=8 STEPS=5 HOST=64GiB PEERS=1 TRIES=none:1,checkpoint:4,checkpoint:5 WITHIN=24 bench/cuda_frontier.sh FOLDER
 #
 # Of each budget: images/s as the plan predicts and as measured, the plan's bytes, what was allocated, what is used on the
-# card and whether that moved. A run is ended after STEPS measured steps, so that it does not save 10 GiB.
+# GPU and whether that moved. A run is ended after STEPS measured steps, so that it does not save 10 GiB.
 # PyTorch: SamModel at TRIES (recompute:B) with its allocator bound to WITHIN GiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."

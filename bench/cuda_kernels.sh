@@ -1,5 +1,5 @@
 #!/bin/bash
-# The ten costliest kernels of a step on a card, by shape, with their share of the roofline and what is left to gain.
+# The ten costliest kernels of a step on a GPU, by shape, with their share of the roofline and what is left to gain.
 #
 #   RUNS='sam-vit-h:4 sam-vit-b:4 llama-1b:8' bench/cuda_kernels.sh FOLDER      PRESET:B
 #

@@ -1,5 +1,5 @@
 #!/bin/bash
-# A Llama shape of 1.1 B on a card, all in bf16: weights, gradients, AdamW's moments; B=8, T=2048.
+# A Llama shape of 1.1 B on a GPU, all in bf16: weights, gradients, AdamW's moments; B=8, T=2048.
 #
 #   RECOMPUTE='none selective all' WAYS=eager,eager+checkpoint,compile,compile+checkpoint PEERS=1 OURS=1 bench/cuda_lm.sh FOLDER
 #   WITHIN='21.9GiB': and what the planner makes of these budgets, in micro-batches of its choice

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rows of the card's benchmarks: takes them from our program's JSON, and makes tables of them.
+"""Rows of the GPU's benchmarks: takes them from our program's JSON, and makes tables of them.
 
     cuda_rows.py bench ROWS.jsonl BENCH.json KEY=VALUE...   a row of what `plimsoll bench --json` printed; KEY=VALUE: more members
     cuda_rows.py train ROWS.jsonl RUN_DIR KEY=VALUE...      a row of a run's plan.json and metrics.jsonl
@@ -94,7 +94,7 @@ def short(row):
 
 
 def cell(row, digits=1):
-    """images/s, peak, on the card."""
+    """images/s, peak, on the gpu."""
     if not row:
         return ""
     if "error" in row:
@@ -109,7 +109,7 @@ def good(row, key):
 def table_sam(rows):
     seen = {(r["side"], r["what"], r["model"], r["batch"], r["recompute"]): r for r in rows if r.get("what") in ("sam", "encoder") and not r.get("budget")}
     places = sorted({(k[2], k[3]) for k in seen})
-    print("img/s / peak GiB (arena; PyTorch: allocated) / GiB used on the card (with context and code)\n")
+    print("img/s / peak GiB (arena; PyTorch: allocated) / GiB used on the GPU (with context and code)\n")
     lines = []
     for model, B in places:
         def get(*key):
@@ -135,7 +135,7 @@ def table_lm(rows):
             way += f": {r['micro_batch']} x {r['accumulation']}, recompute {r['recompute']}, head in {r['head_chunks']}"
         flops = r.get("tflops") or (1e-9 * r["model_flops"] / r["median_ms"] if r.get("model_flops") else 0)
         lines.append((name, way, f"{r['per_second']:,.0f}", f"{flops:.0f}", gib(r["peak_bytes"]), gib(r["used_bytes"]), ratio(r["per_second"], good(target, "per_second")), ratio(r["peak_bytes"], good(target, "peak_bytes"))))
-    table(("", "", "tok/s", "model TFLOP/s", "peak GiB", "on the card", "times compile", "of its memory"), lines)
+    table(("", "", "tok/s", "model TFLOP/s", "peak GiB", "on the GPU", "times compile", "of its memory"), lines)
 
 
 def rate(case, ms, forward):
@@ -181,7 +181,7 @@ def table_frontier(rows):
         same = "equal" if r["plan_bytes"] == r["allocated_bytes"] else f"{r['allocated_bytes'] - r['plan_bytes']:+d} B"
         lines.append((f"{budget} GiB", f"{r['predicted_per_second']:.2f}", f"{r['per_second']:.2f}", f"{100 * (r['predicted_ms'] / r['median_ms'] - 1):+.1f} %", f"{r['plan_bytes'] / GIB:.2f}", same,
                       f"{r['used_bytes'] / GIB:.2f}", f"{r['used_bytes'] - r['used_least_bytes']} B", f"{r['host_bytes'] / GIB:.1f}", how))
-    table(("budget", "img/s predicted", "measured", "time's error", "plan GiB", "allocated", "on the card GiB", "moved over steps", "host GiB", "how"), lines)
+    table(("budget", "img/s predicted", "measured", "time's error", "plan GiB", "allocated", "on the GPU GiB", "moved over steps", "host GiB", "how"), lines)
     peers = [r for r in rows if r["side"] == "peer"]
     if peers:
         table(("SamModel within", "B", "recompute", "img/s", "peak GiB", "reserved GiB"),

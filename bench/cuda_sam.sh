@@ -1,5 +1,5 @@
 #!/bin/bash
-# Segment Anything's step on a card, ours and PyTorch's: 1024 x 1024, 32 prompts an image, bf16 over f32 weights, AdamW.
+# Segment Anything's step on a GPU, ours and PyTorch's: 1024 x 1024, 32 prompts an image, bf16 over f32 weights, AdamW.
 #
 #   MODELS='b h' BATCHES='1 2 4 8' RECOMPUTE='none selective' THEIRS=none,checkpoint ENCODERS=h:4,h:4:checkpoint,h:8,b:8 PEERS=1 OURS=1 bench/cuda_sam.sh FOLDER
 #

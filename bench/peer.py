@@ -1,11 +1,11 @@
-"""What the PyTorch sides of the card's comparisons share: how a step is timed, what it holds, and rows.
+"""What the PyTorch sides of the GPU's comparisons share: how a step is timed, what it holds, and rows.
 
     median_ms        by events on the stream, behind `warm` steps
     peak_bytes       most that the allocator had handed out at once, warm-up not counted
-    reserved_bytes   most that it had taken from the card
-    used_bytes       what is not free on the card then: with the context and the code (nobody else should be there)
+    reserved_bytes   most that it had taken from the GPU
+    used_bytes       what is not free on the GPU then: with the context and the code (nobody else should be there)
 
-PEER_DEVICE=cpu runs the same on the CPU, for trying the scripts without a card: the clock is the
+PEER_DEVICE=cpu runs the same on the CPU, for trying the scripts without a GPU: the clock is the
 host's and the bytes are 0. Rows are lines of JSON; bench/cuda_rows.py makes tables of them."""
 import gc
 import json
@@ -16,13 +16,13 @@ import time
 import torch
 
 DEVICE = os.environ.get("PEER_DEVICE", "cuda")
-CARD = DEVICE == "cuda"
+GPU = DEVICE == "cuda"
 torch.backends.cuda.matmul.allow_tf32 = True
 torch.backends.cudnn.allow_tf32 = True
 
 
 def synchronize():
-    if CARD:
+    if GPU:
         torch.cuda.synchronize()
 
 
@@ -31,15 +31,15 @@ def clean(compiled=False):
     gc.collect()
     if compiled:
         torch._dynamo.reset()
-    if CARD:
+    if GPU:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
 def time_once(step, held):
     """Milliseconds. `held`: the stream waits until the host has queued most of the step, so that
-    a short one is timed as the card's work and not the host's."""
-    if not CARD:
+    a short one is timed as the GPU's work and not the host's."""
+    if not GPU:
         begun = time.perf_counter()
         step()
         return 1e3 * (time.perf_counter() - begun)
@@ -59,12 +59,12 @@ def measure(step, warm=2, steps=5, held=False):
         step()
     synchronize()
     warmed = time.perf_counter() - begun
-    if CARD:
+    if GPU:
         torch.cuda.reset_peak_memory_stats()
     times = sorted(time_once(step, held) for _ in range(steps))
     out = {"median_ms": (times[(steps - 1) // 2] + times[steps // 2]) / 2, "least_ms": times[0], "warm_seconds": warmed}
     out |= dict.fromkeys(("peak_bytes", "reserved_bytes", "used_bytes"), 0)
-    if CARD:
+    if GPU:
         free, total = torch.cuda.mem_get_info()
         out |= {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved(), "used_bytes": total - free}
     return out

@@ -19,7 +19,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-from peer import CARD, DEVICE, Rows, clean, measure
+from peer import GPU, DEVICE, Rows, clean, measure
 
 
 def products(q, table_h, table_w, height, width):
@@ -70,7 +70,7 @@ def flex(q, k, v, table_h, table_w, height, width):
 
 ROUTES = {"eager": eager, "bias": bias, "widened": widened, "flex": flex}
 COMPILED = ("widened", "flex")
-BACKEND = "inductor" if CARD else "aot_eager"
+BACKEND = "inductor" if GPU else "aot_eager"
 
 
 def heads(B, H, T, D):
@@ -100,7 +100,7 @@ def time_both(forward, inputs, steps):
 def dense(case, rows, steps):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     B, H, T, D, causal = case
-    backends = {"sdpa flash": SDPBackend.FLASH_ATTENTION, "sdpa cudnn": SDPBackend.CUDNN_ATTENTION} if CARD else {"sdpa math": SDPBackend.MATH}
+    backends = {"sdpa flash": SDPBackend.FLASH_ATTENTION, "sdpa cudnn": SDPBackend.CUDNN_ATTENTION} if GPU else {"sdpa math": SDPBackend.MATH}
     for name, backend in backends.items():
         def run():
             inputs = heads(B, H, T, D)

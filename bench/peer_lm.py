@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A Llama shape's training step in PyTorch on a card, all bf16 (weights, gradients, AdamW's moments), fused AdamW.
+"""A Llama shape's training step in PyTorch on a gpu, all bf16 (weights, gradients, AdamW's moments), fused AdamW.
 
     peer_lm.py --rows FILE --ways eager,eager+checkpoint,compile,compile+checkpoint
 
@@ -14,7 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from peer import CARD, DEVICE, Rows, clean, measure
+from peer import GPU, DEVICE, Rows, clean, measure
 
 SHAPES = {"1b": dict(tokens=32000, width=2048, inner=5632, layers=22, heads=32, groups=4), "tiny": dict(tokens=256, width=64, inner=176, layers=2, heads=4, groups=2)}
 
@@ -118,7 +118,7 @@ def main():
     rows = Rows(a.rows)
     torch._dynamo.config.cache_size_limit = 64
     for way in a.ways.split(","):
-        if not CARD and "compile" in way and a.backend == "inductor":
+        if not GPU and "compile" in way and a.backend == "inductor":
             continue
         rows.attempt(lambda: run(way, SHAPES["tiny" if a.tiny else "1b"], a), side="peer", what="lm", way=way + (", by block" if "compile" in way and a.by_block else ""))
         clean(compiled=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Segment Anything's training step in PyTorch on a card, bf16 autocast over f32 weights, fused AdamW:
+"""Segment Anything's training step in PyTorch on a gpu, bf16 autocast over f32 weights, fused AdamW:
 
     sam       transformers' SamModel with sdpa, 1024 x 1024, a point for each of 32 masks; focal + dice + IoU on 256 x 256
     encoder   the image encoder alone as an expert would write it: blocks compiled, once for windows and once for the
@@ -19,7 +19,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from peer import CARD, DEVICE, Rows, clean, measure
+from peer import GPU, DEVICE, Rows, clean, measure
 from peer_attention import ROUTES
 
 GIB = 2 ** 30
@@ -72,7 +72,7 @@ def sam_step(model, optimizer, B, a):
     target = (torch.rand(B, a.masks, side, side, device=DEVICE) > 0.5).float()
 
     def step():
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=CARD):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=GPU):
             out = model(pixel_values=pixels, input_points=points, input_labels=labels, multimask_output=a.candidates > 1)
         mask_loss(out.pred_masks.float(), out.iou_scores.float(), target).backward()
         del out
@@ -164,7 +164,7 @@ class Encoder(nn.Module):
     def forward(self, pixels):
         x = self.patches(pixels).permute(0, 2, 3, 1) + self.place
         for block in self.blocks:
-            take = functools.partial(compiled(), block) if CARD else block
+            take = functools.partial(compiled(), block) if GPU else block
             x = checkpoint(take, x, use_reentrant=False) if self.recompute != "none" else take(x)
         return self.neck(x.permute(0, 3, 1, 2))
 
@@ -176,7 +176,7 @@ def run_encoder(kind, B, recompute, a):
     pixels = torch.randn(B, 3, a.image, a.image, device=DEVICE)
 
     def step():
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=CARD):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=GPU):
             loss = model(pixels).float().square().mean()
         loss.backward()
         optimizer.step()
@@ -204,7 +204,7 @@ def main():
     a.image = 1024
     if a.tiny:
         a.image, a.masks = 256, 2
-    if a.budget and CARD:
+    if a.budget and GPU:
         torch.cuda.set_per_process_memory_fraction(a.budget * GIB / torch.cuda.mem_get_info()[1])
     torch._dynamo.config.cache_size_limit = 64
     rows = Rows(a.rows)

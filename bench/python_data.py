@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """The Python way from an SA-1B shard to a training sample, and shards to try readers with.
 
-    python_data.py time SHARD [--seconds 20]   tarfile, PIL, json, pycocotools; the picture's longer side
+    python_data.py time SHARD [--seconds 20]   tarfile, PIL, json, pycocotools; the image's longer side
                                                to 1024, 32 masks to float32 and to 256
     python_data.py count SHARD                 how many pairs that loop gives
-    python_data.py rewrite HOW IN OUT          json-first: annotations before their pictures; random: any
+    python_data.py rewrite HOW IN OUT          json-first: annotations before their images; random: any
                                                order; damaged: a byte of every 20th header flipped, the end cut;
-                                               weight: pictures of the weight of SA-1B's, 1 MB at 2250 x 1500
+                                               weight: images of the weight of SA-1B's, 1 MB at 2250 x 1500
 
 What is timed is the streaming data set of the design that Plimsoll replaces (its first document, lines 592 to
-692), step for step: one pass with tarfile; a picture waits for its annotations, annotations that come first are
-lost (639-649); after every member the waiting ones are looked through (652-655); the picture by PIL at its full
+692), step for step: one pass with tarfile; an image waits for its annotations, annotations that come first are
+lost (639-649); after every member the waiting ones are looked through (652-655); the image by PIL at its full
 size (661-662), json.load of the annotations (665-666); of these the first max_masks = 32, each decoded at full
 size by pycocotools, stacked as uint8 (679-690). Masks are not chosen otherwise there. Its `transform` (672-673)
 is left to the user; here it does what training needs and no more: PIL's bilinear resize to 1024, float32 pixels;
@@ -29,7 +29,7 @@ MASKS, SIDE, CELLS = 32, 1024, 256
 
 
 def pairs(path):
-    """The open tar and the members of a picture and its annotations, in the order in which pairs complete."""
+    """The open tar and the members of an image and its annotations, in the order in which pairs complete."""
     waiting = {}
     with tarfile.open(path, "r") as tar:
         for member in tar:
@@ -45,7 +45,7 @@ def pairs(path):
 
 
 def read(tar, jpg, annotations):
-    """A picture of PIL and uint8 masks, [n][height][width]."""
+    """An image of PIL and uint8 masks, [n][height][width]."""
     import numpy
     from PIL import Image
     from pycocotools import mask

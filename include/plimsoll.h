@@ -201,7 +201,7 @@ PL_API const char *pl_kind_name(enum pl_kind kind);
 struct pl_plan_info {
     int fits;
     uint64_t arena_bytes;           /* what pl_start allocates; what the budget bounds */
-    uint64_t host_bytes;            /* of the second space, where optimizer state may go */
+    uint64_t host_bytes;            /* of host memory, where optimizer state may go */
     uint64_t lower_bound_bytes;     /* live at the peak instant: no placement needs less */
     uint64_t smallest_budget_bytes; /* one byte less does not fit, in any way */
     uint64_t bytes[PL_KINDS];       /* live at the peak; they add up to the lower bound */

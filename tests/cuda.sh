@@ -1,27 +1,27 @@
 #!/bin/bash
-# cuda.sh: all that is checked of the CUDA device, on one card, in one call.
+# cuda.sh: all that is checked of the CUDA device, on one GPU, in one call.
 #
 #   bash tests/cuda.sh [PART...]                        from the repository's root, after make all tests; default: all parts
 #   bash tests/cuda.sh sanitize [TOOL...] [ROW...]      the op tests and the seam under compute-sanitizer; of
 #                                                       rows that are named, such as ATTENTION, the op tests alone; tools:
 #                                                       memcheck and racecheck unless said, initcheck, synccheck
 #
-#   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; alone on the card
+#   steady   plan = run: free memory over 1,000 steps, two runs with the same weights; alone on the GPU
 #   ops      every op and the seam against the reference kernels
 #   golden   every family against PyTorch in f32, bf16 and f16
-#   matrix   every technique: the runs that the CPU is tested with (run_curves, run_offload, run_optim, run_precision, run_equal, run_late),
-#            each model and part in a process of its own: opening the card takes most of their time
-#   plans    plans for this card are those that were stored without it
+#   matrix   every technique: the runs that the CPU is tested with (run_curves, run_offload, run_optim, run_precision, run_equal, run_pipeline),
+#            each model and part in a process of its own: opening the GPU takes most of their time
+#   plans    plans for this GPU are those that were stored without it
 #
 #   BUILD=build      the build folder
-#   DEVICE=cuda      cpu: the same checks without a card, to try the scripts
+#   DEVICE=cuda      cpu: the same checks without a GPU, to try the scripts
 #   JOBS=            programs at a time; unset: 32 on 8 cores and more, else one for each core; under compute-sanitizer one for each core
 #   LIMIT=           seconds that each may take; unset: 330, under compute-sanitizer 240
 #   GROUPS_OF=64     processes that the op tests are dealt to under compute-sanitizer
 #   SANITIZER=       further options of compute-sanitizer, such as --racecheck-indirect-barrier-dependency
 #   LOGS=            folder for what the programs print; unset: shown for those that fail
 #
-# Without a card the ops are planned, and everything is counted as skipped. A table of counts comes last.
+# Without a GPU the ops are planned, and everything is counted as skipped. A table of counts comes last.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 export LC_ALL=C BUILD=${BUILD:-build} DEVICE=${DEVICE:-cuda}
@@ -45,8 +45,8 @@ export XDG_DATA_HOME=$logs/data # neither a profile that somebody measured here 
 on=()
 [ "$DEVICE" = cuda ] || on=(--device "$DEVICE")
 
-# No row has this name: nothing runs, and the first line says whether there is a card.
-has_card() { [ "$DEVICE" = cpu ] || "$tools/cuda_ops" no_row | grep -q 'device cuda: running'; }
+# No row has this name: nothing runs, and the first line says whether there is a GPU.
+has_gpu() { [ "$DEVICE" = cpu ] || "$tools/cuda_ops" no_row | grep -q 'device cuda: running'; }
 
 # --- programs beside each other -----------------------------------------------------------------
 
@@ -95,7 +95,7 @@ report() {
 
 # --- parts -------------------------------------------------------------------------------------------
 
-# For those that watch how much of the card is free.
+# For those that watch how much of the GPU is free.
 alone() { finish; start "$@"; finish; }
 part_steady() { alone cuda_steady bash tests/cuda_steady.sh; }
 part_ops() {
@@ -116,7 +116,7 @@ part_matrix() {
     start run_precision-runs env SECTIONS=runs bash tests/run_precision.sh
     start run_optim bash tests/run_optim.sh
     start run_equal bash tests/run_equal.sh
-    start run_late bash tests/run_late.sh
+    start run_pipeline bash tests/run_pipeline.sh
 }
 part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 
@@ -196,7 +196,7 @@ sanitize() {
 
 if [ "${1:-}" = sanitize ]; then
     shift
-    has_card || { echo 'skip: no CUDA card'; echo '0 passed, 0 failed, 1 skipped'; exit 0; }
+    has_gpu || { echo 'skip: no CUDA GPU'; echo '0 passed, 0 failed, 1 skipped'; exit 0; }
     sanitize "$@" || exit 2
     report
     exit
@@ -208,8 +208,8 @@ for part; do
         *) echo "cuda.sh: no part $part: steady ops golden matrix plans, or sanitize" >&2; exit 2 ;;
     esac
 done
-if ! has_card; then
-    echo 'skip: no CUDA card here; ops are planned, DEVICE=cpu tries the rest'
+if ! has_gpu; then
+    echo 'skip: no CUDA GPU here; ops are planned, DEVICE=cpu tries the rest'
     part_ops
     finish
     part_plans

@@ -6,13 +6,13 @@
  *
  * The oracle is the reference in f64, the tolerances are those of test_ops.c. A case runs twice
  * from the same bytes, everything that is not persistent being NaN, and must give the same bits.
- * A case with a node that no kernel takes is counted, and the ops are listed; without a card all
+ * A case with a node that no kernel takes is counted, and the ops are listed; without a GPU all
  * cases are planned and counted as skipped. A line per failure, at most SHOWN per row, then a
  * summary; a failure exits with 1.
  *
- * Attention's rows run twice, the second time with the kernels of cards that have no WGMMA.
+ * Attention's rows run twice, the second time with the kernels of GPUs that have no WGMMA.
  *
- * Each row runs in a process of its own: a kernel that breaks the card's context breaks one row.
+ * Each row runs in a process of its own: a kernel that breaks the GPU's context breaks one row.
  * --jobs 0 runs all in one process, which a memory checker follows faster.
  *
  * --cover leaves out every case that no kernel needs: it keeps, small ones first, those that bring a
@@ -52,7 +52,7 @@ static const enum dtype types[TYPES] = {DT_F32, DT_BF16, DT_F16};
 static enum device_kind subject = DEVICE_CUDA;
 static bool at_bench; /* --bench */
 static bool covering; /* --cover */
-static int like, only; /* with the kernels of a card of this compute capability; 0: its own. `only`: and of no other, which 7.5 has not for bf16 */
+static int like, only; /* with the kernels of a GPU of this compute capability; 0: its own. `only`: and of no other, which 7.5 has not for bf16 */
 static bool can_run; /* there is a device to run on; else everything is planned only */
 
 /* Of one row, written by its process, read by the first one. */
@@ -66,12 +66,12 @@ static struct result *results;
 
 /* --- which cases --------------------------------------------------------------------------- */
 
-enum { SLOTS = SMALL + LARGE + CARD }; /* shapes of a row */
+enum { SLOTS = SMALL + LARGE + GPU }; /* shapes of a row */
 
 static const int64_t *shape_at(const struct row *row, int slot)
 {
     if (slot < SMALL) return row->c->small[slot];
-    return slot < SMALL + LARGE ? row->c->large[slot - SMALL] : row->c->card[slot - SMALL - LARGE];
+    return slot < SMALL + LARGE ? row->c->large[slot - SMALL] : row->c->gpu[slot - SMALL - LARGE];
 }
 
 /* With --cover: which cases are kept; all, else. */
@@ -106,7 +106,7 @@ static int64_t heads_of(const char *kernel, const struct tensor *q)
     return !strstr(kernel, "window") && q->dim[3] > 64;
 }
 
-/* Whether the case runs a kernel on the card, in this dtype, that none before did. */
+/* Whether the case runs a kernel on the GPU, in this dtype, that none before did. */
 static bool brings(const struct row *row, int slot, bool forward, int type)
 {
     struct scene s = scene_of(row, shape_at(row, slot), types[type], forward);
@@ -415,7 +415,7 @@ static void run_trial(const struct trial *t, const struct rig *reference)
     side_close(&got);
 }
 
-/* Attention has kernels for cards with WGMMA, from 8.0 on, and for 7.5 in f16; a card runs its own and those of lesser ones. */
+/* Attention has kernels for GPUs with WGMMA, from 8.0 on, and for 7.5 in f16; a GPU runs its own and those of lesser ones. */
 static bool has_others(const struct row *row) { return !strncmp(op_table[row->op].name, "ATTENTION", 9); }
 
 static void run_elsewhere(const struct trial *t, const struct rig *reference)
@@ -563,11 +563,11 @@ static void work(const struct row *row, struct result *result, bool timing)
 }
 
 /* Asked in a process of its own: CUDA does not survive a fork. */
-static bool find_card(void)
+static bool find_gpu(void)
 {
     int status = 0;
     pid_t child = fork();
-    if (child == 0) _exit(cuda_cards() > 0 ? 0 : 1);
+    if (child == 0) _exit(cuda_gpus() > 0 ? 0 : 1);
     return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
@@ -661,14 +661,14 @@ int main(int argc, char **argv)
     seed_begin();
     results = mmap(NULL, sizeof *results * COUNT(rows), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(results != MAP_FAILED, "no memory");
-    can_run = subject == DEVICE_CPU || find_card();
+    can_run = subject == DEVICE_CPU || find_gpu();
     if (timing || jobs < 0) jobs = 1;
     if (cases) read_cases(cases);
     else if (covering) choose_cases();
     for (size_t i = 1; i < COUNT(rows) && listing; i++)
         if (wanted(i, names, count)) print_cases(i);
     if (listing) return 0;
-    printf("device %s: %s; seed %llu\n", subject == DEVICE_CPU ? "cpu" : "cuda", can_run ? "running" : "no card, the cases are planned only",
+    printf("device %s: %s; seed %llu\n", subject == DEVICE_CPU ? "cpu" : "cuda", can_run ? "running" : "no GPU, the cases are planned only",
            (unsigned long long)seed);
     run_all(timing, jobs, names, count);
     free(names);

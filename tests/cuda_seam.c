@@ -5,8 +5,8 @@
  *     cuda_seam [--small] [--device cpu]
  *
  * Each case builds one graph, runs it on the reference and on the device, and
- * compares relative L2 norms. On the card it also demands: launches are bit-equal,
- * node by node gives the captured graph's bits, capture happened once, and the card's
+ * compares relative L2 norms. On the GPU it also demands: launches are bit-equal,
+ * node by node gives the captured graph's bits, capture happened once, and the GPU's
  * free memory does not move.
  *
  * The reference is slow, so at real sizes it gets PERIOD rows and the device's
@@ -14,7 +14,7 @@
  * r % PERIOD. PERIOD is prime, so a row that lands in a wrong tile is seen.
  *
  * --small leaves real sizes out and launches less often (for a memory checker); --device cpu runs the same
- * cases on the CPU device. Without a card the cases are planned, counted as
+ * cases on the CPU device. Without a GPU the cases are planned, counted as
  * skipped, and the exit code is 0. A failure exits with 1.
  */
 #include <math.h>
@@ -178,7 +178,7 @@ static void compare_sides(const char *name, const char *what, struct side *got, 
     mem_free(y);
 }
 
-/* --- what only the card can show ----------------------------------------------------- */
+/* --- what only the GPU can show ----------------------------------------------------- */
 
 /* The same bits again; `erased`: every one of them was turned in between. */
 static void check_again(const char *name, const char *what, struct side *s, id tensor, bool erased)
@@ -251,13 +251,13 @@ static void check_nodes(const char *name, struct side *s, id tensor)
     check_again(name, "graph behind nodes", s, tensor, true);
 }
 
-/* Many launches: nothing is captured, nothing is taken from the card. */
+/* Many launches: nothing is captured, nothing is taken from the GPU. */
 static void check_steady(const char *name, struct side *s, id tensor, uint64_t captures)
 {
     struct cuda_view before, after;
     char first[8], detail[160];
     if (!cuda_look(&s->device, &before)) {
-        report_skip(name, "no card to look at");
+        report_skip(name, "no GPU to look at");
         return;
     }
     double start = clock_seconds();
@@ -279,17 +279,17 @@ static void check_steady(const char *name, struct side *s, id tensor, uint64_t c
     report(name, "memory steady", before.free_bytes == after.free_bytes, detail);
 }
 
-/* The plan for the card needs no card; the library's workspace is the profile's cap. */
+/* The plan for the GPU needs no GPU; the library's workspace is the profile's cap. */
 static void check_planned(const char *name, const struct graph *g)
 {
     struct error e = {0};
-    struct profile card;
+    struct profile gpu;
     struct plan p = {0};
-    profile_default(&card, DEVICE_CUDA, 0);
-    if (!report_call(name, "planned", plan_place(&p, g, &card, &e), &e)) return;
+    profile_default(&gpu, DEVICE_CUDA, 0);
+    if (!report_call(name, "planned", plan_place(&p, g, &gpu, &e), &e)) return;
     bool ok = true;
     for (id n = 1; n < g->nodes.n; n++)
-        if (node_at(g, n)->op == OP_LINEAR) ok &= p.placement.binding[n].work_bytes == card.library_workspace;
+        if (node_at(g, n)->op == OP_LINEAR) ok &= p.placement.binding[n].work_bytes == gpu.library_workspace;
     char detail[64];
     snprintf(detail, sizeof detail, "arena %llu bytes", (unsigned long long)plan_arena(&p));
     report(name, "planned", ok, detail);
@@ -377,16 +377,16 @@ static void compare_block(const struct block_case *c, const struct block *b, str
 
 static void test_block(const struct block_case *c, bool run)
 {
-    struct graph on_card, on_reference;
+    struct graph on_gpu, on_reference;
     struct side got = {0}, want = {0};
     struct error e = {0};
-    const struct block b = build_block(&on_card, c, c->rows);
+    const struct block b = build_block(&on_gpu, c, c->rows);
     build_block(&on_reference, c, c->real ? PERIOD : c->rows);
-    if (report_call(c->name, "build", graph_error(&on_card, &e), &e)) {
-        check_planned(c->name, &on_card);
+    if (report_call(c->name, "build", graph_error(&on_gpu, &e), &e)) {
+        check_planned(c->name, &on_gpu);
         if (!run) {
-            report_skip(c->name, "no card");
-        } else if (side_open(&want, &on_reference, DEVICE_REF, c->name) && side_open(&got, &on_card, subject, c->name) &&
+            report_skip(c->name, "no GPU");
+        } else if (side_open(&want, &on_reference, DEVICE_REF, c->name) && side_open(&got, &on_gpu, subject, c->name) &&
                    fill_block(&want, &b, c) && fill_block(&got, &b, c) && side_run(&want, PROGRAM_STEP, c->name) &&
                    side_run(&got, PROGRAM_STEP, c->name)) {
             compare_block(c, &b, &got, &want);
@@ -397,7 +397,7 @@ static void test_block(const struct block_case *c, bool run)
     }
     side_close(&got);
     side_close(&want);
-    graph_free(&on_card);
+    graph_free(&on_gpu);
     graph_free(&on_reference);
 }
 
@@ -469,7 +469,7 @@ static void test_loop(bool run)
     const struct walk k = build_walk(&g);
     if (report_call(name, "build", graph_error(&g, &e), &e)) {
         check_planned(name, &g);
-        if (!run) report_skip(name, "no card");
+        if (!run) report_skip(name, "no GPU");
         else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name)) {
             const uint32_t asked[] = {TRIP, FEWER};
             for (size_t i = 0; i < COUNT(asked); i++)
@@ -513,7 +513,7 @@ static void test_lanes(bool run)
     graph_verify(&g, "test");
     if (report_call(name, "build", graph_error(&g, &e), &e)) {
         check_planned(name, &g);
-        if (!run) report_skip(name, "no card");
+        if (!run) report_skip(name, "no GPU");
         else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name)) {
             void *data = make_noise(&g, x, 0, 1, 0);
             const uint64_t bytes = tensor_bytes(tensor_at(&g, x));
@@ -645,7 +645,7 @@ static void run_update(const char *name, const struct update *u, struct side *go
     struct cuda_view v;
     char detail[64];
     if (!cuda_look(&got->device, &v)) {
-        report_skip(name, "no card to look at");
+        report_skip(name, "no GPU to look at");
         return;
     }
     snprintf(detail, sizeof detail, "%llu captured, %llu launches", (unsigned long long)v.captures,
@@ -662,7 +662,7 @@ static void test_update(bool run)
     const struct update u = build_update(&g);
     if (report_call(name, "build", graph_error(&g, &e), &e)) {
         check_planned(name, &g);
-        if (!run) report_skip(name, "no card");
+        if (!run) report_skip(name, "no GPU");
         else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name))
             run_update(name, &u, &got, &want);
     }
@@ -778,7 +778,7 @@ static void test_many(const char *name, enum dtype master, enum dtype moment, en
     const struct many u = build_many(&g, master, moment, gradient);
     if (report_call(name, "build", graph_error(&g, &e), &e)) {
         check_planned(name, &g);
-        if (!run) report_skip(name, "no card");
+        if (!run) report_skip(name, "no GPU");
         else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name)) check_many(name, &u, &got, &want);
     }
     side_close(&got);
@@ -863,7 +863,7 @@ static void test_vectors(const char *name, bool run)
     const struct vectors_case u = build_vectors(&g);
     if (report_call(name, "build", graph_error(&g, &e), &e)) {
         check_planned(name, &g);
-        if (!run) report_skip(name, "no card");
+        if (!run) report_skip(name, "no GPU");
         else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name)) check_vectors(name, &u, &got, &want);
     }
     side_close(&got);
@@ -871,7 +871,7 @@ static void test_vectors(const char *name, bool run)
     graph_free(&g);
 }
 
-#include "cuda_late.inc"
+#include "cuda_pipeline.inc"
 
 /* --- all ------------------------------------------------------------------------------------ */
 
@@ -897,11 +897,11 @@ static void print_subject(bool run)
     struct error e = {0};
     struct cuda_view v;
     printf("device %s: %s; seed %d\n", subject == DEVICE_CUDA ? "cuda" : "cpu",
-           !run ? "no card, or a build without CUDA: the cases are planned only" : "running", SEED);
+           !run ? "no GPU, or a build without CUDA: the cases are planned only" : "running", SEED);
     if (!run || subject != DEVICE_CUDA) return;
     int rc = device_open(&d, DEVICE_CUDA, 0, &e);
     if (report_call("device", "open", rc, &e) && cuda_look(&d, &v))
-        printf("%s, %llu of %llu bytes free\n", v.card, (unsigned long long)v.free_bytes, (unsigned long long)v.total_bytes);
+        printf("%s, %llu of %llu bytes free\n", v.gpu, (unsigned long long)v.free_bytes, (unsigned long long)v.total_bytes);
     device_close(&d, NULL);
 }
 
@@ -915,7 +915,7 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    const bool run = subject == DEVICE_CPU || cuda_cards() > 0;
+    const bool run = subject == DEVICE_CPU || cuda_gpus() > 0;
     print_subject(run);
     printf("%-26s %-22s %-6s %s\n", "case", "check", "", "relative L2 of tolerance, or detail");
     for (size_t i = 0; i < COUNT(blocks); i++)
@@ -928,7 +928,7 @@ int main(int argc, char **argv)
     test_many("many bf16", DT_BF16, DT_BF16, DT_BF16, run);
     test_vectors("many vectors", run);
     test_double("a batch ahead", "next", AHEAD, run_ahead, run);
-    test_double("steps without waiting", "tickets", DEVICE_MARKS * 2 * AHEAD, run_late, run);
+    test_double("steps without waiting", "tickets", DEVICE_MARKS * 2 * AHEAD, run_pipeline, run);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : 0;
 }

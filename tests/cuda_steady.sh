@@ -1,11 +1,11 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# cuda_steady.sh: plan = run on the card: after the first step free memory does not move by a byte, and two
+# cuda_steady.sh: plan = run on the GPU: after the first step free memory does not move by a byte, and two
 # runs end in the same weights.
 #
 #   DEVICE=cuda bash tests/cuda_steady.sh     from the repository's root, after make; see run_lib.sh
 #
-# cudaMemGetInfo speaks of the whole card, so nothing else may use it meanwhile: tests/cuda.sh runs this first, alone. Every step writes what it
+# cudaMemGetInfo speaks of the whole GPU, so nothing else may use it meanwhile: tests/cuda.sh runs this first, alone. Every step writes what it
 # says into metrics.jsonl (train.monitor_every). With DEVICE=cpu there is no such number, and only the weights are compared.
 #
 #   STEPS="1000 200"     of llama-tiny and of sam-tiny
@@ -49,7 +49,7 @@ planned() {
 }
 # unmoved RUN STEPS
 unmoved() {
-    [ "$DEVICE" = cuda ] || { echo 'free memory of a card'; return 77; }
+    [ "$DEVICE" = cuda ] || { echo 'free memory of a GPU'; return 77; }
     sed -n 's/.*"memory_free":\([0-9]*\).*/\1/p' "$tmp/$1/metrics.jsonl" | awk -v steps="$2" '
         NR == 1 { first = $1 } $1 != first && !bad { print "line " NR ": " $1 " bytes are free, at first it was " first; bad = 1 }
         END { print first " bytes free at each of " NR " steps"; exit bad || NR != steps }'
@@ -59,7 +59,7 @@ for model in llama sam; do
     [ $model = llama ] || steps=$masks
     check "$model: $steps steps" go $model $model
     check "$model: plan = run" planned $model
-    check "$model: free memory of the card does not move" unmoved $model "$steps"
+    check "$model: free memory of the GPU does not move" unmoved $model "$steps"
     check "$model: once more" go $model $model-again
     check "$model: same bytes" same_run "$tmp/$model" "$tmp/$model-again" "$steps"
     check "$model: all of memory.offload, 50 steps" go $model $model-away --set train.steps=50 --set memory.offload=optimizer+masters+weights+activations

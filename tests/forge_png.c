@@ -1,5 +1,5 @@
 /*
- * forge_png.c: a mask picture for scripts: forge_png PATH [WIDTH HEIGHT], white in the middle of
+ * forge_png.c: a mask image for scripts: forge_png PATH [WIDTH HEIGHT], white in the middle of
  * black.
  */
 #include <stdio.h>

@@ -23,7 +23,7 @@ struct scene {
     int watched;
 };
 
-enum { SMALL = 8, LARGE = 4, CARD = 18 }; /* shapes of a case, at most: small ones, large ones, those for cards */
+enum { SMALL = 8, LARGE = 4, GPU = 18 }; /* shapes of a case, at most: small ones, large ones, those for GPUs */
 
 struct opcase {
     /* Emits the op; returns what the loss weighs (0: there is no gradient). */
@@ -31,7 +31,7 @@ struct opcase {
     bool no_gradient;
     int64_t small[SMALL][8], large[LARGE][8]; /* shapes; a row of 0 ends */
     int64_t bench[8];                 /* a view has none: nothing runs */
-    int64_t card[CARD][8];            /* for the kernels of a card alone */
+    int64_t gpu[GPU][8];            /* for the kernels of a GPU alone */
 };
 
 struct row {
@@ -142,7 +142,7 @@ static const struct opcase case_LINEAR = {
     build_linear,
     .small = {{1, 1, 1, 1, 1}, {2, 3, 5, 7, 0}, {3, 1, 4, 9, 1}, {1, 7, 2, 3, 1}, {2, 3, 5, 7, 0, 1}, {3, 1, 4, 9, 1, 1}, {1, 5, 7, 8, 0, 1}},
     .large = {{3, 43, 150, 65, 1}, {1, 65, 300, 17, 0}, {3, 43, 150, 65, 1, 1}, {2, 64, 768, 96, 0, 1}}, .bench = {2, 512, 768, 768, 1},
-    .card = {{1, 128, 2048, 256, 0, 1}, {1, 100, 1280, 320, 1, 1}, {2, 33, 72, 72, 1, 1}}};
+    .gpu = {{1, 128, 2048, 256, 0, 1}, {1, 100, 1280, 320, 1, 1}, {2, 33, 72, 72, 1, 1}}};
 
 /* n: as LINEAR's, and the kind. */
 static id build_linear_act(struct scene *s, const int64_t *n)
@@ -221,7 +221,7 @@ static id build_rmsnorm(struct scene *s, const int64_t *n)
     return out_of(s, node, 0);
 }
 #define NORM_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}}, .large = {{3, 43, 129}, {1, 9, 296}}, \
-    .card = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}}, .bench = {2, 512, 768}
+    .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}}, .bench = {2, 512, 768}
 static const struct opcase case_RMSNORM = {build_rmsnorm, NORM_SHAPES};
 
 /* n[3]: LAYERNORM. */
@@ -238,9 +238,9 @@ static id build_add_norm(struct scene *s, const int64_t *n)
     return 0;
 }
 static const struct opcase case_ADD_RMSNORM = {build_add_norm, .no_gradient = true, .small = {{1, 1, 1}, {2, 3, 5}, {2, 3, 64}}, .large = {{3, 43, 129}, {1, 9, 296}},
-    .card = {{1, 37, 256}, {3, 50, 1280}, {1, 6, 4160}, {64, 33, 64}, {1, 5, 9000}, {1, 600, 2048}}, .bench = {2, 512, 768}};
+    .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 6, 4160}, {64, 33, 64}, {1, 5, 9000}, {1, 600, 2048}}, .bench = {2, 512, 768}};
 static const struct opcase case_ADD_LAYERNORM = {build_add_norm, .no_gradient = true, .small = {{1, 1, 1, 1}, {2, 3, 5, 1}, {2, 3, 64, 1}}, .large = {{3, 43, 129, 1}, {1, 9, 296, 1}},
-    .card = {{1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}}, .bench = {2, 512, 768, 1}};
+    .gpu = {{1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}}, .bench = {2, 512, 768, 1}};
 
 /* n[3]: a gradient is added to the norm's. In the forward test it is given; in the others x goes past the
  * norm, too, and pass_residual puts there what comes back. */
@@ -257,7 +257,7 @@ static id build_norm_bwd(struct scene *s, const int64_t *n, id (*build)(struct s
 }
 #define NORM_BWD_SHAPES .small = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 7, 2}, {2, 3, 64}, {2, 3, 5, 1}, {1, 2, 64, 1}, {3, 1, 1, 1}}, \
     .large = {{3, 43, 129}, {1, 9, 296}, {3, 43, 129, 1}, {1, 9, 296, 1}}, \
-    .card = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}, {1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, \
+    .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}, {1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, \
              {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}, {1, 1, 2048, 1}, {1, 1061, 2048, 1}, {1, 2901, 768, 1}, {1, 1000, 2560}, \
              {1, 700, 4160, 1}, {1, 40001, 16, 1}}, .bench = {2, 512, 768}
 
@@ -281,7 +281,7 @@ static id build_rope(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_ROPE = {
     build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}}, .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}},
-    .card = {{1, 2003, 32, 32, 1}, {1, 37, 300, 8, 0}, {1, 5, 600, 8, 1}, {1, 3, 2, 2056, 0}, {3, 67, 5, 36, 1}}, .bench = {2, 512, 12, 32}};
+    .gpu = {{1, 2003, 32, 32, 1}, {1, 37, 300, 8, 0}, {1, 5, 600, 8, 1}, {1, 3, 2, 2056, 0}, {3, 67, 5, 36, 1}}, .bench = {2, 512, 12, 32}};
 
 static id build_silu_gate(struct scene *s, const int64_t *n)
 {
@@ -337,7 +337,7 @@ static id build_attention(struct scene *s, const int64_t *n)
               {1, 5, 3, 2, 2, 2, 0}, {1, 6, 6, 2, 1, 2, 1, 2}, {2, 3, 4, 2, 2, 2, 2}, {1, 4, 5, 1, 1, 4, 3, 3}},  \
     .large = {{1, 65, 65, 4, 2, 16, 3, 30}, {1, 17, 70, 2, 1, 32, 0}}, \
     .bench = {1, 512, 512, 12, 12, 64, 1}, \
-    .card = {{2, 64, 64, 2, 2, 64, 0}, {1, 197, 197, 2, 1, 64, 1}, {1, 130, 200, 4, 2, 80, 1}, {2, 300, 300, 2, 2, 128, 1, 100}, \
+    .gpu = {{2, 64, 64, 2, 2, 64, 0}, {1, 197, 197, 2, 1, 64, 1}, {1, 130, 200, 4, 2, 80, 1}, {2, 300, 300, 2, 2, 128, 1, 100}, \
              {1, 256, 256, 1, 1, 64, 0}, {1, 320, 320, 2, 2, 80, 0}, {1, 129, 129, 3, 3, 128, 0}, \
              {3, 100, 260, 8, 2, 64, 0}, {2, 7, 70, 8, 8, 16, 0}, {1, 90, 7, 2, 2, 32, 2}, \
              {1, 42, 130, 8, 8, 16, 0}, {1, 150, 7, 8, 8, 16, 2}, {1, 90, 13, 9, 9, 16, 2}, {1, 13, 90, 9, 9, 16, 2}, \
@@ -386,7 +386,7 @@ static id build_conv(struct scene *s, const int64_t *n)
     .small = {{1, 1, 1, 1, 1, 1, 10, 1}, {2, 3, 2, 3, 5, 1, 10, 0}, {1, 4, 6, 3, 2, 2, 20, 1}, {1, 5, 4, 2, 3, 3, 11, 0}, \
               {2, 5, 3, 2, 2, 3, 21, 1}, {1, 4, 4, 3, 2, 4, 21, 1}, {1, 4, 5, 3, 3, 3, 11, 3}, {1, 5, 4, 5, 5, 3, 21, 2}}, \
     .large = {{2, 13, 10, 33, 20, 3, 11, 1}, {1, 15, 18, 20, 20, 3, 21, 3}, {1, 25, 40, 136, 136, 3, 11, 2}, {2, 6, 64, 16, 24, 2, 20, 1}}, \
-    .card = {{2, 24, 28, 32, 64, 2, 20, 1}, {1, 64, 80, 64, 256, 2, 20, 0}, {3, 10, 20, 32, 64, 2, 20, 0}, {1, 128, 128, 32, 64, 2, 20, 1}}, \
+    .gpu = {{2, 24, 28, 32, 64, 2, 20, 1}, {1, 64, 80, 64, 256, 2, 20, 0}, {3, 10, 20, 32, 64, 2, 20, 0}, {1, 128, 128, 32, 64, 2, 20, 1}}, \
     .bench = {1, 64, 64, 256, 256, 3, 11, 1}
 static const struct opcase case_CONV = {build_conv, CONV_SHAPES};
 
@@ -524,7 +524,7 @@ static id build_fill(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_FILL = {build_fill, PLANE_SHAPES};
 
-/* To the second space and back, and into another layout. */
+/* To host memory and back, and into another layout. */
 static id build_copy(struct scene *s, const int64_t *n)
 {
     id away = op_copy(&s->g, param(s, "a", DIM(n[0], n[1])), SPACE_HOST), here = op_copy(&s->g, away, SPACE_DEVICE);
@@ -548,7 +548,7 @@ static id build_sumsq(struct scene *s, const int64_t *n)
     watch(s, sum_of_squares(s, param(s, "x", DIM(n[0], n[1]))));
     return 0;
 }
-static const struct opcase case_SUMSQ = {build_sumsq, .no_gradient = true, PLANE_SHAPES, .card = {{1, 1000003}, {2500, 2001}}};
+static const struct opcase case_SUMSQ = {build_sumsq, .no_gradient = true, PLANE_SHAPES, .gpu = {{1, 1000003}, {2500, 2001}}};
 
 static id build_clip(struct scene *s, const int64_t *n)
 {

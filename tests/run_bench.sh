@@ -64,16 +64,16 @@ slower() {
 check 'plan: times follow the profile' slower
 same_plan() { plan --json --set device.profile="$tmp/slow.json" >"$tmp/c.json" && same "$tmp/b.json" "$tmp/c.json" && echo same; }
 check 'plan: the same file, the same plan' same_plan
-card() ( # anywhere the H200's profile, which comes with the program
-    export CUDA_VISIBLE_DEVICES= # another card that is here would be taken
+gpu() ( # anywhere the H200's profile, which comes with the program
+    export CUDA_VISIBLE_DEVICES= # another GPU that is here would be taken
     plan --set device=cuda | grep 'by the profile of NVIDIA H200, measured' || return 1
     plan --json --set device=cuda >"$tmp/c1.json" && plan --json --set device=cuda --set device.profile=h200 >"$tmp/c2.json" || return 1
-    cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"card": "NVIDIA H200"' "$tmp/c1.json" || return 1
+    cmp "$tmp/c1.json" "$tmp/c2.json" && grep -q '"GPU": "NVIDIA H200"' "$tmp/c1.json" || return 1
     plan --json --set device=cuda --set device.profile=src/run/profiles/h200.json >"$tmp/c3.json" && cmp "$tmp/c1.json" "$tmp/c3.json"
 )
-check 'plan: for a card that was measured' card
-check 'plan: a card by a processor'\''s profile' expect 2 'is of a processor' plan --set device=cuda --set device.profile="$tmp/slow.json"
-check 'plan: a processor by a card'\''s profile' expect 2 'is of a card' plan --set device.profile=src/run/profiles/h200.json
+check 'plan: for a GPU that was measured' GPU
+check 'plan: a GPU by a processor'\''s profile' expect 2 'is of a processor' plan --set device=cuda --set device.profile="$tmp/slow.json"
+check 'plan: a processor by a GPU'\''s profile' expect 2 'is of a GPU' plan --set device.profile=src/run/profiles/h200.json
 check 'bench: --calibrate and other settings' expect 2 'not with --set data.sequence' "$binary" bench --calibrate --set data.sequence=8
 # device.deterministic leaves oneDNN out, also of a profile that was measured with it.
 sed 's/"threads": 2,/"threads": 2, "onednn": true,/' "$tmp/slow.json" >"$tmp/library.json"

@@ -44,7 +44,7 @@ YAML
 go() {
     local device=$1 model=$2 out=$tmp/$3 few=()
     shift 3
-    # Beside a card's runs the CPU has others to serve, and so small a model needs no more.
+    # Beside a GPU's runs the CPU has others to serve, and so small a model needs no more.
     [ "$device" = "$DEVICE" ] || few=(--set device.threads=2)
     # FLAGS is a list of words.
     # shellcheck disable=SC2086

@@ -58,10 +58,10 @@ shrunk() {
     ends 0 "10 written, 0 left out" prepare "$tmp"/a/sa_*.tar -o "$tmp/small" --long-side 96 && ends 0 " 0 bad samples" verify "$tmp/small" || return 1
     plimsoll inspect "$tmp/small" --json >"$tmp/json" && grep -q '"width": 96, "height": 72, "count": 10' "$tmp/json"
 }
-check "pictures and masks shrink together" shrunk
-# A picture that ends early is left out, with --long-side and without: cut in its pixels, by its end mark alone, and with the
+check "images and masks shrink together" shrunk
+# An image that ends early is left out, with --long-side and without: cut in its pixels, by its end mark alone, and with the
 # end mark behind half of them.
-cut_pictures() {
+cut_images() {
     local from=$tmp/x/sa_000000 to=$tmp/cuts size
     cp -r "$from" "$to" && head -c 900 "$from/sa_1.jpg" >"$to/sa_1.jpg" && head -c -2 "$from/sa_2.jpg" >"$to/sa_2.jpg" || return 1
     rm "$to/sa_3.jpg" && "$tools/forge_png" "$tmp/whole.png" 160 120 && head -c -20 "$tmp/whole.png" >"$to/sa_3.png" || return 1
@@ -72,17 +72,17 @@ cut_pictures() {
         grep -q "left out: sa_2: a JPEG" "$tmp/out" && grep -q "left out: sa_3: a PNG" "$tmp/out" && grep -q "left out: sa_4: a JPEG" "$tmp/out" && ends 0 "1 samples.* 0 bad samples" verify "$tmp/uncut" || return 1
     done
 }
-check "pictures that were cut are left out" cut_pictures
+check "images that were cut are left out" cut_images
 # PNGs shrink as JPEGs do, and become JPEGs by it; one that is small enough, or of another size than its annotations say, does not.
-png_pictures() {
+png_images() {
     local from=$tmp/x/sa_000000 to=$tmp/png
     mkdir -p "$to" && cp "$from"/sa_[123].json "$to" && "$tools/forge_png" "$to/sa_1.png" 160 120 && cp "$from/sa_2.jpg" "$to" && "$tools/forge_png" "$to/sa_3.png" 120 160 || return 1
-    ends 0 "2 written, 1 left out" prepare "$to" -o "$tmp/png_small" --long-side 96 && grep -q "left out: sa_3: the picture is 120x160" "$tmp/out" || return 1
+    ends 0 "2 written, 1 left out" prepare "$to" -o "$tmp/png_small" --long-side 96 && grep -q "left out: sa_3: the image is 120x160" "$tmp/out" || return 1
     ends 0 "2 samples.* 0 bad samples" verify "$tmp/png_small" && [ "$(tar tf "$tmp/png_small/png.tar" | tr '\n' ' ')" = "sa_1.jpg sa_1.json sa_2.jpg sa_2.json " ] || return 1
     plimsoll inspect "$tmp/png_small" --json >"$tmp/json" && grep -q '"width": 96, "height": 72, "count": 2' "$tmp/json" || return 1
     ends 0 "2 written, 1 left out" prepare "$to" -o "$tmp/png_same" --long-side 160 && tar xf "$tmp/png_same/png.tar" -O sa_1.png | cmp - "$to/sa_1.png"
 }
-check "PNGs shrink too" png_pictures
+check "PNGs shrink too" png_images
 # Longer than a tar header's field, with and without a character that JSON escapes.
 long_names() {
     local from=$tmp/x/sa_000000 to=$tmp/long long
@@ -104,7 +104,7 @@ check "memory of masks from sizes alone" given
 # --- packing ----------------------------------------------------------------------------------
 
 packed() {
-    ends 0 "10 samples with 60 masks, pictures of 128, masks of 64" pack "$tmp/a" -o "$tmp/a.pack" --model sam-tiny && ends 0 " 0 bad samples" verify "$tmp/a.pack" || return 1
+    ends 0 "10 samples with 60 masks, images of 128, masks of 64" pack "$tmp/a" -o "$tmp/a.pack" --model sam-tiny && ends 0 " 0 bad samples" verify "$tmp/a.pack" || return 1
     OMP_NUM_THREADS=3 plimsoll pack "$tmp/a.pack" -o "$tmp/again.pack" --size 128 --masks-size 64 && cmp "$tmp/a.pack" "$tmp/again.pack"
 }
 check "a store, and a store of that store" packed
@@ -115,9 +115,9 @@ cut() {
 check "a store that was cut, and one that was changed" cut
 packs_sound() { ends 0 "1 samples and 0 masks left out" pack "$tmp/broken" -o "$tmp/b.pack" --size 64 && [ ! -e "$tmp/b.pack.part" ]; }
 check "bad pairs are left out of it" packs_sound
-mapped() { ends 0 "masks of 64 a side" pack "$tmp/a" -o "$tmp/map" --layout seed --size 256 && [ "$(wc -c <"$tmp/map/masks.u8")" = $((60 * 64 * 64)) ] && ends 0 " 0 bad samples" verify "$tmp/map/index.json"; }
+mapped() { ends 0 "masks of 64 a side" pack "$tmp/a" -o "$tmp/map" --layout memmap --size 256 && [ "$(wc -c <"$tmp/map/masks.u8")" = $((60 * 64 * 64)) ] && ends 0 " 0 bad samples" verify "$tmp/map/index.json"; }
 check "an index and a memory map" mapped
-check "an output that is in the way" ends 2 "there already" pack "$tmp/a" -o "$tmp/map" --layout seed
+check "an output that is in the way" ends 2 "there already" pack "$tmp/a" -o "$tmp/map" --layout memmap
 check "no output" ends 2 "where to" pack "$tmp/a"
 
 # --- usage ------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ full() {
     grep -q 'full/sa_000000.tar: cannot write at byte [0-9]*: ' "$tmp/out" && [ -z "$(ls "$tmp/full")" ] || { cat "$tmp/out"; return 1; }
 }
 check "a full disk, with the file's name" full
-nothing_in_it() { ends 2 "empty: there is no sample with both a picture and masks" verify "$tmp/empty"; }
+nothing_in_it() { ends 2 "empty: there is no sample with both an image and masks" verify "$tmp/empty"; }
 check "a folder without samples, with its name" nothing_in_it
 check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
 check "an unknown one" ends 2 "data mak: expected make" mak

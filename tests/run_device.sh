@@ -1,5 +1,5 @@
 #!/bin/bash
-# Which device a run takes, and what is said where there is no driver, an old one, or no card. A stub
+# Which device a run takes, and what is said where there is no driver, an old one, or no GPU. A stub
 # in the driver's place (stub_driver.c) shows the latter two without either.
 # shellcheck source-path=SCRIPTDIR
 . tests/run_lib.sh
@@ -18,38 +18,38 @@ make_stub() {
     [ -e "$tmp/driver/libcuda.so.1" ] && return 0
     mkdir -p "$tmp/driver" && ${CC:-cc} -std=c11 -Wall -Wextra -Werror -O2 -fPIC -shared tests/stub_driver.c -o "$tmp/driver/libcuda.so.1"
 }
-# A card may be here; to these checks it is not.
+# A GPU may be here; to these checks it is not.
 export CUDA_VISIBLE_DEVICES=
 has_driver() { ldconfig -p 2>/dev/null | grep -q libcuda.so.1; }
 
-auto_is_cpu() { expect 0 '^device auto: the CPU: (this build has no CUDA|there is no NVIDIA driver|no NVIDIA card is visible)' "$binary" plan "$tmp/auto.yaml"; cat "$tmp/err"; }
-check 'auto without a card is the CPU, and says why' auto_is_cpu
+auto_is_cpu() { expect 0 '^device auto: the CPU: (this build has no CUDA|there is no NVIDIA driver|no NVIDIA GPU is visible)' "$binary" plan "$tmp/auto.yaml"; cat "$tmp/err"; }
+check 'auto without a GPU is the CPU, and says why' auto_is_cpu
 auto_trains() { expect 0 '^device auto: the CPU' "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/run" && [ "$(grep -c '^device' "$tmp/err")" = 1 ]; }
 check 'auto trains there, and says so once' auto_trains
 cpu_is_silent() { expect 0 '' "$binary" plan "$tmp/auto.yaml" --set device=cpu && ! grep '^device' "$tmp/err"; }
-check 'device: cpu asks for no card' cpu_is_silent
+check 'device: cpu asks for no GPU' cpu_is_silent
 
 cuda_plans() { expect 0 '^device cuda: planned for an h200: ' "$binary" plan "$tmp/auto.yaml" --set device=cuda --json && grep -q '"h200"' "$tmp/out"; }
-check 'device: cuda can be planned without a card' cuda_plans
-# A card records 64 micro-batches of a step and not more; the CPU knows no bound.
+check 'device: cuda can be planned without a GPU' cuda_plans
+# A GPU records 64 micro-batches of a step and not more; the CPU knows no bound.
 few_trips() {
     expect 0 '' "$binary" plan "$tmp/auto.yaml" --set device=cuda --set train.effective_batch=300 --frontier --json || return 1
     grep -oE '"micro_batch": ?[0-9]+' "$tmp/out" | grep -oE '[0-9]+$' | sort -n | head -n 1 >"$tmp/least"
     [ "$(cat "$tmp/least")" -ge 5 ] && echo "the smallest micro-batch of 300 samples: $(cat "$tmp/least")"
 }
-check 'what the planner chooses a card can record' few_trips
+check 'what the planner chooses a GPU can record' few_trips
 trips() { expect "$1" "$2" "$binary" plan "$tmp/auto.yaml" --set train.effective_batch=128 "${@:3}"; }
 check 'more micro-batches than that, by hand' trips 2 'makes 128 micro-batches of train.effective_batch 128, a CUDA device takes 64 at most; set memory.micro_batch 2 or more' --set device=cuda --set memory.micro_batch=1
 check 'as many as that' trips 0 '' --set device=cuda --set memory.micro_batch=2
 check 'on the CPU' trips 0 '' --set device=cpu --set memory.micro_batch=1
 check 'pieces of the head' trips 2 'memory.head_chunks 100: a CUDA device takes 64 at most' --set device=cuda --set memory.head_chunks=100
 
-absent_card() {
+absent_gpu() {
     local rc=1
     [ -e "$plug_in" ] || rc=2
     expect "$rc" 'device: cuda: .*set device: cpu' "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
 }
-check 'device: cuda does not start without one' absent_card
+check 'device: cuda does not start without one' absent_gpu
 
 no_driver() {
     needs_plug_in || return
@@ -63,14 +63,14 @@ old_driver() {
         with_stub "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
 }
 check 'a driver that is too old' old_driver
-no_card() {
+no_gpu() {
     needs_plug_in || return
-    expect 1 'device: cuda: no NVIDIA card is visible \(CUDA_VISIBLE_DEVICES is ""\); nvidia-smi' \
+    expect 1 'device: cuda: no NVIDIA GPU is visible \(CUDA_VISIBLE_DEVICES is ""\); nvidia-smi' \
         with_stub "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
 }
-check 'a driver and no card that is visible' no_card
-auto_no_card() { needs_plug_in || return; expect 0 '^device auto: the CPU: no NVIDIA card is visible' with_stub "$binary" plan "$tmp/auto.yaml"; }
-check 'auto with a driver and no card is the CPU' auto_no_card
+check 'a driver and no GPU that is visible' no_gpu
+auto_no_gpu() { needs_plug_in || return; expect 0 '^device auto: the CPU: no NVIDIA GPU is visible' with_stub "$binary" plan "$tmp/auto.yaml"; }
+check 'auto with a driver and no GPU is the CPU' auto_no_gpu
 failing_driver() { needs_plug_in || return; STUB_FAILS=1 expect 0 '^device auto: the CPU: CUDA: cudaError[A-Za-z]+: ' with_stub "$binary" plan "$tmp/auto.yaml"; }
 check 'auto with a driver that fails says how' failing_driver
 stale() {
@@ -85,15 +85,15 @@ large() {
     expect 0 '' "$binary" plan "$tmp/large.yaml" --set device=cuda --json && grep -q '"micro_batch": 16' "$tmp/out" && ! grep -q ops_without_kernel "$tmp/out" || return 1
     expect 0 '' "$binary" plan "$tmp/large.yaml" --set device=cuda --set memory.micro_batch=32 --set memory.head_chunks=1 --json && grep -q ops_without_kernel "$tmp/out" || return 1
 }
-check 'tensors that are too large for a card are not planned, unless they are asked for' large
+check 'tensors that are too large for a GPU are not planned, unless they are asked for' large
 
-old_card() {
-    local card=(--set device.kind=cuda --set device.profile=t4 --set memory.precision=auto)
-    expect 2 'memory.precision bf16: t4 has no bf16 arithmetic.*f16' "$binary" plan "$tmp/auto.yaml" "${card[@]}" --set memory.precision=bf16 || return 1
-    expect 0 '' "$binary" plan "$tmp/auto.yaml" "${card[@]}" --json && grep -q '"precision": "f16"' "$tmp/out" || { echo 'auto is not f16'; return 1; }
-    expect 0 '' "$binary" plan "$tmp/auto.yaml" "${card[@]}" --compare && grep -q '^+ f16' "$tmp/out" || { echo 'no f16 in --compare'; return 1; }
+old_gpu() {
+    local gpu=(--set device.kind=cuda --set device.profile=t4 --set memory.precision=auto)
+    expect 2 'memory.precision bf16: t4 has no bf16 arithmetic.*f16' "$binary" plan "$tmp/auto.yaml" "${gpu[@]}" --set memory.precision=bf16 || return 1
+    expect 0 '' "$binary" plan "$tmp/auto.yaml" "${gpu[@]}" --json && grep -q '"precision": "f16"' "$tmp/out" || { echo 'auto is not f16'; return 1; }
+    expect 0 '' "$binary" plan "$tmp/auto.yaml" "${gpu[@]}" --compare && grep -q '^+ f16' "$tmp/out" || { echo 'no f16 in --compare'; return 1; }
     expect 0 '' "$binary" plan "$tmp/auto.yaml" --set device.kind=cuda --set device.profile=l4 --set memory.precision=auto --json && grep -q '"precision": "bf16"' "$tmp/out"
 }
-check 'a card without bf16: auto is f16, bf16 is refused' old_card
+check 'a GPU without bf16: auto is f16, bf16 is refused' old_gpu
 
 summary

@@ -1,6 +1,6 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_embed.sh: training from stored image embeddings is training from the pictures with a frozen encoder,
+# run_embed.sh: training from stored image embeddings is training from the images with a frozen encoder,
 # bit for bit, without the encoder; what would make them differ is refused.
 #
 #   bash tests/run_embed.sh       from the repository's root, after make; see run_lib.sh
@@ -60,7 +60,7 @@ both() {
     losses "$tmp/e" >"$tmp/e.losses" && losses "$tmp/p" >"$tmp/p.losses" && same "$tmp/e.losses" "$tmp/p.losses" && same_run "$tmp/e" "$tmp/p" $steps &&
         [ "$(json "$tmp/e.json" allocations_in_steps)" = 0 ] && [ "$(grep -c eval_loss "$tmp/e.losses")" = 4 ]
 }
-check 'embeddings and pictures: the same losses and weights' both
+check 'embeddings and images: the same losses and weights' both
 # Bytes of the encoder's weights in f32, by their published shapes.
 encoder=$(awk '/^vision_encoder/ { sub(/^[^[]*\[/, ""); sub(/\].*/, ""); n = split($0, d, ", "); x = 4; for (i = 1; i <= n; i++) x *= d[i]; sum += x } END { print sum }' tests/golden/sam_tiny_names.txt)
 smaller() {
@@ -121,7 +121,7 @@ evaluated() {
 check 'the trained model is evaluated both ways alike' evaluated
 check 'what comes out has the encoder: trained from again' expect 0 'takes no part' go "$tmp/next" --set "model.path=$tmp/e/model" --set train.steps=1
 none() { expect 0 '' go "$tmp/plain" --set "data.train=$tmp/plain.pack" && same "$tmp/e/model/model.safetensors" "$tmp/plain/model/model.safetensors"; }
-check 'a store without any: pictures' none
+check 'a store without any: images' none
 # What preprocessor_config.json says holds for training, evaluation, embeddings and, in run_predict.sh, predict.
 toned() {
     cp -r "$tmp/sam/model" "$tmp/toned" && cp -r "$tmp/sam/model" "$tmp/bytes" || return 1
@@ -136,7 +136,7 @@ toned() {
     same "$tmp/losses-sam" "$tmp/losses-bytes" && same "$tmp/csv-sam" "$tmp/csv-bytes" && ! cmp -s "$tmp/losses-sam" "$tmp/losses-toned" && ! cmp -s "$tmp/csv-sam" "$tmp/csv-toned" || return 1
     same "$tmp/toned/preprocessor_config.json" "$tmp/of-toned/model/preprocessor_config.json"
 }
-check 'the folder says how pictures are normalised' toned
+check 'the folder says how images are normalised' toned
 toned_store() {
     expect 2 'other layers, sizes or normalisation' go "$tmp/no" --set "model.path=$tmp/toned" || return 1
     "$binary" data pack "$tmp/set" -o "$tmp/toned.pack" --embeddings "$tmp/toned" --embeddings-dtype f32 || return 1
@@ -161,19 +161,19 @@ check 'statistics that move' expect 2 'model.bn_group is 1, so the encoder.s sta
 for key in flip=0.5 scale=0.5 crop=0.5; do
     check "augmentation: $key" expect 2 "data.${key%=*} is 0.5, and the store has embeddings" no --set "data.$key"
 done
-check 'pictures of another size' expect 2 'has embeddings of pictures of 128 pixels, and data.image_size is 64: set it to 128' no --set data.image_size=64
+check 'images of another size' expect 2 'has embeddings of images of 128 pixels, and data.image_size is 64: set it to 128' no --set data.image_size=64
 check 'a preset' expect 2 'a preset.s encoder begins with chance' no --set model.preset=sam-tiny
 check 'none to use' expect 2 'data.embeddings is use, and .*plain.pack has none: .plimsoll data pack' no --set data.embeddings=use --set "data.train=$tmp/plain.pack"
 check 'a format that has none' expect 2 'data.embeddings is use, and data of this format has none' no --set data.embeddings=use --set data.format=sa1b --set "data.train=$tmp/set/*.tar"
 check 'one file without' expect 2 'data.train: not all of its files have the embeddings' no --set "data.train=[$tmp/sam.pack, $tmp/plain.pack]"
 check 'validation without' expect 2 'data.validation: not all of its files have the embeddings' no --set data.holdout=0 --set "data.validation=$tmp/plain.pack"
 check 'evaluated with other weights' expect 2 'made with other weights' "$binary" eval "$tmp/run.yaml" --model "$tmp/other/model"
-planned() { expect 0 'no such file or folder, so the plan is for pictures' "$binary" plan "$tmp/run.yaml" --set "data.train=$tmp/nowhere.pack"; }
+planned() { expect 0 'no such file or folder, so the plan is for images' "$binary" plan "$tmp/run.yaml" --set "data.train=$tmp/nowhere.pack"; }
 check 'a plan without the store' planned
 check 'a preset as an encoder' expect 2 'is not a folder' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings sam-tiny
-check 'a size between patches' expect 2 'pictures of 100 pixels do not divide into its patches of 8' pack no.pack sam --size 100
-check 'so is one for a model alone' expect 2 'sam-tiny: pictures of 100 pixels do not divide into its patches of 8' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --model sam-tiny --size 100
-check 'a layout without a place for them' expect 2 '--layout seed has no place for embeddings' pack no sam --layout seed
+check 'a size between patches' expect 2 'images of 100 pixels do not divide into its patches of 8' pack no.pack sam --size 100
+check 'so is one for a model alone' expect 2 'sam-tiny: images of 100 pixels do not divide into its patches of 8' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --model sam-tiny --size 100
+check 'a layout without a place for them' expect 2 '--layout memmap has no place for embeddings' pack no sam --layout memmap
 check 'a dtype of another kind' expect 2 '--embeddings-dtype f16: expected f32 or bf16' pack no.pack sam --embeddings-dtype f16
 check 'a dtype of nothing' expect 2 'is for --embeddings' "$binary" data pack "$tmp/set" -o "$tmp/no.pack" --embeddings-dtype f32
 nothing() { [ ! -e "$tmp/no.pack" ] && [ ! -e "$tmp/no.pack.part" ] && [ ! -e "$tmp/no/model" ]; }

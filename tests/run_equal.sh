@@ -6,7 +6,7 @@
 #   bash tests/run_equal.sh       from the repository's root, after make; see run_lib.sh
 #
 # Bit-equal: recompute (all, selective), offload, both, threads, a second run, and NaN in every dead byte
-# (PLIMSOLL_POISON). Within 1e-6 in f32: the split into micro-batches and head chunks; on a card within 4 eps sqrt(128),
+# (PLIMSOLL_POISON). Within 1e-6 in f32: the split into micro-batches and head chunks; on a GPU within 4 eps sqrt(128),
 # for the 128 tokens that are summed, because its products sum in another order for another shape.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh

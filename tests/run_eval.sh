@@ -1,5 +1,5 @@
 #!/bin/bash
-# run_eval.sh: `plimsoll eval`: scores of a model's masks on held-out pictures, and that they are those
+# run_eval.sh: `plimsoll eval`: scores of a model's masks on held-out images, and that they are those
 # of the evaluation in training.
 #
 #   bash tests/run_eval.sh        from the repository's root, after make; see run_lib.sh
@@ -35,8 +35,8 @@ batch() { run --model $model --csv "$tmp/b.csv" --set memory.micro_batch=4 && cm
 check "the same whatever the batch" batch
 rounds() { ends 0 "^box, round 3 *all *24 " --model $model --set prompts.iterations=3; }
 check "the last of several rounds" rounds
-pictures() { run --model $model --worst 5 --overlays "$tmp/worst.png" && head -c 4 "$tmp/worst.png" | grep -q PNG; }
-check "pictures of the worst" pictures
+images() { run --model $model --worst 5 --overlays "$tmp/worst.png" && head -c 4 "$tmp/worst.png" | grep -q PNG; }
+check "images of the worst" images
 same() {
     # shellcheck disable=SC2086
     "$binary" train "$tmp/run.yaml" $FLAGS >"$tmp/train" 2>&1 || { cat "$tmp/train"; return 1; }
@@ -48,7 +48,7 @@ same() {
     awk -v a="$trained" -v b="$found" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-5 && d > -1e-5) }'
 }
 check "the loss that training said" same
-# The run's own pictures: as many as asked for, the worst first, the worst that eval finds, and on the page.
+# The run's own images: as many as asked for, the worst first, the worst that eval finds, and on the page.
 drawn() {
     local first
     [ "$(ls "$tmp/out/worst" | grep -c '^0[1-8]-.*-[01]\.[0-9]*\.png$')" = 8 ] || { ls "$tmp/out/worst"; return 1; }
@@ -64,7 +64,7 @@ undrawn() {
     "$binary" train "$tmp/run.yaml" --set train.worst=0 --set "train.out=$tmp/none" $FLAGS >"$tmp/train" 2>&1 && [ ! -e "$tmp/none/worst" ]
 }
 check "or none" undrawn
-# Later rounds draw their points by the picture, and pictures without a mask that counts weigh nothing: the micro-batch does not matter.
+# Later rounds draw their points by the image, and images without a mask that counts weigh nothing: the micro-batch does not matter.
 any_batch() { # ARGUMENT...
     local n
     for n in 1 2 6; do run --model $model --json --set "memory.micro_batch=$n" "$@" | sed -n 's/.*"loss": \([0-9.e+-]*\).*/\1/p' || return 1; done >"$tmp/losses"
@@ -72,7 +72,7 @@ any_batch() { # ARGUMENT...
     awk 'NR == 1 { a = $1 } { d = $1 / a - 1; if (d > 1e-6 || d < -1e-6) bad = 1 } END { exit bad || NR != 3 }' "$tmp/losses"
 }
 check "three rounds, however it is cut" any_batch --set prompts.iterations=3
-check "pictures without masks that count" any_batch --set data.area=0.1,1
+check "images without masks that count" any_batch --set data.area=0.1,1
 # Batch normalisation: the trained statistics, whatever groups training had.
 norms() {
     sed "s/sam-tiny/tinysam-tiny, bn_group: 1/" "$tmp/run.yaml" >"$tmp/norm.yaml"

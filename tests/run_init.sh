@@ -27,16 +27,16 @@ make_pairs() {
     local dir=$tmp/pairs i
     mkdir -p "$dir/images" "$dir/masks" && cp "$tmp"/extracted/*/*.jpg "$dir/images/" || return 1
     for i in 1 2 3 4 5 6; do make_png "$dir/masks/sa_$i.png" || return 1; done
-    mkdir -p "$tmp/csv" && cp -r "$dir/images" "$tmp/csv/pictures" && cp -r "$dir/masks" "$tmp/csv/labels" || return 1
+    mkdir -p "$tmp/csv" && cp -r "$dir/images" "$tmp/csv/images" && cp -r "$dir/masks" "$tmp/csv/labels" || return 1
     {
         echo image,mask,split
-        for i in 1 2 3 4; do echo "pictures/sa_$i.jpg,labels/sa_$i.png,train"; done
-        for i in 5 6; do echo "pictures/sa_$i.jpg,labels/sa_$i.png,val"; done
+        for i in 1 2 3 4; do echo "images/sa_$i.jpg,labels/sa_$i.png,train"; done
+        for i in 5 6; do echo "images/sa_$i.jpg,labels/sa_$i.png,val"; done
     } >"$tmp/csv/table.csv"
 }
 make_packed() {
     mkdir -p "$tmp/packed" && "$binary" data pack "$tmp/tars" -o "$tmp/packed/all.pack" --model sam-tiny &&
-        "$binary" data pack "$tmp/tars" -o "$tmp/memmap" --layout seed --size 256
+        "$binary" data pack "$tmp/tars" -o "$tmp/memmap" --layout memmap --size 256
 }
 make_tokens() { mkdir -p "$tmp/tokens" && cp docs/data.md "$tmp/tokens/a.txt" && cp docs/data-formats.md "$tmp/tokens/b.txt"; }
 
@@ -92,8 +92,8 @@ check "shards and their store train the same weights" same_losses
 mkdir -p "$tmp/nothing" && echo x >"$tmp/nothing/notes.md"
 check "nothing that is known" expect 2 'nothing is recognised among 1 name \(notes.md\)' "$binary" init --model sam-tiny --data "$tmp/nothing"
 check "no such folder" expect 2 'there is no such file or folder' "$binary" init --model sam-tiny --data "$tmp/none"
-check "pictures for a language model" expect 2 'which takes tokens' "$binary" init --model llama-tiny --data "$tmp/tars"
-check "tokens for a model of masks" expect 2 'which takes pictures with masks' "$binary" init --model sam-tiny --data "$tmp/tokens"
+check "images for a language model" expect 2 'which takes tokens' "$binary" init --model llama-tiny --data "$tmp/tars"
+check "tokens for a model of masks" expect 2 'which takes images with masks' "$binary" init --model sam-tiny --data "$tmp/tokens"
 check "an unknown model" expect 2 'one of the presets' "$binary" init --model sam-tin --data "$tmp/tars"
 check "no data" expect 2 'which data' "$binary" init --model sam-tiny
 summary

@@ -18,7 +18,7 @@ runs=0
 arena_of() { "$binary" plan "$tmp/$1.yaml" --json "${@:2}" >"$tmp/plan.json" 2>/dev/null; json "$tmp/plan.json" arena_bytes; }
 smallest_of() { "$binary" plan "$tmp/$1.yaml" --json --memory 1 >"$tmp/plan.json" 2>/dev/null; json "$tmp/plan.json" smallest_budget_bytes; }
 
-# The second space is a file's pages, which the kernel may drop: it is not in this sum.
+# Host memory is a file's pages, which the kernel may drop: it is not in this sum.
 resident() {
     local arena peak
     arena=$(arena_of "$1" --set memory.offload=none)

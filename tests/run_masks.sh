@@ -1,6 +1,6 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_masks.sh: training on pictures with masks: the same weights for any loader threads, after
+# run_masks.sh: training on images with masks: the same weights for any loader threads, after
 # a kill, and beside an evaluation; broken samples counted; formats that do not fit the model.
 #
 #   bash tests/run_masks.sh       from the repository's root, after make; see run_lib.sh
@@ -24,13 +24,13 @@ masks() {
     "$binary" train "$tmp/masks.yaml" --set "train.out=$out" $FLAGS "$@"
 }
 
-# 20 pictures; the same of which two are cut; 4 others.
+# 20 images; the same of which two are cut; 4 others.
 make_sets() {
     "$binary" data make "$tmp/whole" --images 20 --size 96x72 --masks 6 --extracted && cp -r "$tmp/whole" "$tmp/broken" &&
         truncate -s 2000 "$tmp/broken/sa_000000/sa_7.jpg" && truncate -s 300 "$tmp/broken/sa_000000/sa_12.json" &&
         "$binary" data make "$tmp/held" --images 4 --size 72x96 --masks 6 --seed 3 --extracted
 }
-check 'pictures to train on' make_sets
+check 'images to train on' make_sets
 
 calm() { expect 0 '' masks "$tmp/calm" --json && cp "$tmp/out" "$tmp/calm.json" && steps_once "$tmp/calm" $steps && no_debris "$tmp/calm"; }
 check 'a run' calm
@@ -77,7 +77,7 @@ check 'a part held out' held
 # --- broken samples ---------------------------------------------------------------------------
 
 broken() {
-    expect 0 'broken sample sa_000000/sa_7: the picture cannot be decoded' masks "$tmp/bad" --set "data.train=$tmp/broken/sa_*" --json || return 1
+    expect 0 'broken sample sa_000000/sa_7: the image cannot be decoded' masks "$tmp/bad" --set "data.train=$tmp/broken/sa_*" --json || return 1
     [ "$(json "$tmp/out" broken_samples)" = 4 ] || { echo "2 of 20 are broken, and in two epochs: $(cat "$tmp/out")"; return 1; }
 }
 check 'broken samples are named and counted' broken
@@ -96,7 +96,7 @@ check 'a resume with other files says so' other_files
 
 # --- what does not fit --------------------------------------------------------------------------
 
-check 'a language model' expect 2 'data.format sa1b gives pictures with masks, and a llama takes input_ids.*set data.format to tokens' masks "$tmp/no" --set model.preset=llama-tiny
+check 'a language model' expect 2 'data.format sa1b gives images with masks, and a llama takes input_ids.*set data.format to tokens' masks "$tmp/no" --set model.preset=llama-tiny
 tower() {
     local format
     for format in sa1b tokens; do
@@ -113,7 +113,7 @@ for side in 255 238 72 36; do
 done
 check 'evaluated on what is trained on' expect 2 'data.validation_match is given and data.train_match is not' masks "$tmp/no" --set 'data.validation_match=*1'
 check 'categories that the format does not have' expect 2 'data.categories asks for cat, and this format has no categories .sa1b.' masks "$tmp/no" --set data.categories=cat
-check 'no pictures' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --set "data.train=$tmp/nowhere"
+check 'no images' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --set "data.train=$tmp/nowhere"
 
 # Found with the first batch: no step was taken, and the same command with the right key begins.
 begun_again() {
@@ -130,20 +130,20 @@ tables() {
     printf 'image,mask\na.png,b.png\nc.png,d.png\n' >"$tmp/table.csv"
     expect 2 'no sample is left: .*cannot be used' masks "$tmp/table" --set data.format=csv --set "data.train=$tmp/table.csv" --set "data.images=$tmp" && [ ! -e "$tmp/table" ]
 }
-check 'a table of pictures that are not there' tables
+check 'a table of images that are not there' tables
 scored() { expect 2 'no mask passes data.min_iou' "$binary" eval "$tmp/masks.yaml" --model "$tmp/calm/model" --set data.min_iou=2 --set data.holdout=0.4; }
 check 'an evaluation of nothing' scored
 
 # What loss.preset speaks for is not in config.yaml, and so the run goes on with it.
 preset() {
-    expect 0 '' masks "$tmp/preset" --set loss.preset=seed --set train.steps=4 && cp "$tmp/preset/metrics.jsonl" "$tmp/preset.lines" || return 1
+    expect 0 '' masks "$tmp/preset" --set loss.preset=equal-weights --set train.steps=4 && cp "$tmp/preset/metrics.jsonl" "$tmp/preset.lines" || return 1
     rm -rf "$tmp/preset/checkpoints/step-4" "$tmp/preset/model"
     expect 0 'resuming after step 3' "$binary" train "$tmp/preset/config.yaml" --resume || return 1
     diff <(grep -o '"loss":[^,]*' "$tmp/preset.lines") <(grep -o '"loss":[^,]*' "$tmp/preset/metrics.jsonl") || return 1
     expect 2 'loss.focal differs' "$binary" train "$tmp/preset/config.yaml" --resume --set loss.focal=20
 }
 check 'a preset of the loss, taken up' preset
-# Batches with statistics have no short last step: 20 pictures are 2 steps of 8, and without statistics 3.
+# Batches with statistics have no short last step: 20 images are 2 steps of 8, and without statistics 3.
 whole_steps() {
     local n
     for n in sam-tiny tinysam-tiny; do

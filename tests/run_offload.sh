@@ -1,6 +1,6 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_offload.sh: what lives in the second space comes back with the same bits, and the bytes
+# run_offload.sh: what lives in host memory comes back with the same bits, and the bytes
 # that leave the arena are those that were promised.
 #
 #   bash tests/run_offload.sh     from the repository's root, after make; MODELS and SECTIONS (bits with around): see run_lib.sh
@@ -117,7 +117,7 @@ resumed() {
         FAULT=kill:$n FAULT_PATH=$out/metrics.jsonl expect 137 '' "$binary" train "$tmp/$1.yaml" --set "train.out=$out" --set memory.offload=$all \
             "${more[@]}" || return 1
         more=(--resume)
-        [ -z "$(find "$out" -name '.plimsoll*')" ] || { echo 'the second space left a file'; return 1; }
+        [ -z "$(find "$out" -name '.plimsoll*')" ] || { echo 'host memory left a file'; return 1; }
     done
     go "$1" cut --set memory.offload=$all --resume && same_run "$tmp/$1" "$out" 5 && steps_once "$out" 5 && no_debris "$out" && rm -rf "$out"
 }
@@ -147,14 +147,14 @@ evaluated() {
 }
 wanted sam around && check 'eval with streamed weights: the same scores' evaluated
 
-# The second space has a budget of its own.
+# Host memory has a budget of its own.
 budget() {
     local need
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --json && cp "$tmp/out" "$tmp/plan.json" || return 1
     need=$(json "$tmp/plan.json" arenas.host)
-    "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer | grep -q 'the second space may have' || { echo 'the default budget is not stated'; return 1; }
+    "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer | grep -q 'host memory may have' || { echo 'the default budget is not stated'; return 1; }
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer --set "memory.host_budget=$need" || return 1
-    expect 3 "needs $need bytes .*second space.*memory.host_budget is $((need - 1)) " "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer \
+    expect 3 "needs $need bytes .*host memory.*memory.host_budget is $((need - 1)) " "$binary" plan "$tmp/llama.yaml" --set memory.offload=optimizer \
         --set "memory.host_budget=$((need - 1))" || return 1
     expect 0 '' "$binary" plan "$tmp/llama.yaml" --set memory.offload=auto --set "memory.host_budget=$((need - 1))"
 }
@@ -162,12 +162,12 @@ wanted llama around && check 'memory.host_budget: stated, exact, refused with it
 
 # A small disk: the default budget refuses before anything is made, and without a budget the file is refused.
 full() {
-    needs_cpu 'a second space on disk' || return
+    needs_cpu 'host memory on disk' || return
     mkdir -p "$tmp/disk"
     mount -t tmpfs -o size=8m tmpfs "$tmp/disk" 2>/dev/null || { echo 'this user cannot mount a tmpfs'; return 77; }
     mounts=$tmp/disk
     local run=("$binary" train "$tmp/llama.yaml" --set "train.out=$tmp/disk/run" --set "memory.offload=$all")
-    expect 3 'second space, memory.host_budget is' "${run[@]}" && expect 1 'cannot reserve [0-9]+ bytes for the second space' "${run[@]}" --set memory.host_budget=none || return 1
+    expect 3 'host memory, memory.host_budget is' "${run[@]}" && expect 1 'cannot reserve [0-9]+ bytes for host memory' "${run[@]}" --set memory.host_budget=none || return 1
     grep -q 'lies in memory itself' "$tmp/err" || { echo 'no word of a file system that lies in memory'; return 1; }
     [ ! -s "$tmp/disk/run/metrics.jsonl" ] && umount "$tmp/disk"
 }

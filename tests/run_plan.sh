@@ -1,5 +1,5 @@
 #!/bin/bash
-# run_plan.sh: plimsoll plan and its tables: the ladder, the frontier, cards; every example plans.
+# run_plan.sh: plimsoll plan and its tables: the ladder, the frontier, GPUs; every example plans.
 #
 #   bash tests/run_plan.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -30,10 +30,10 @@ ladder() {
 }
 check 'the ladder of words' ladder words
 check 'the ladder of masks' ladder masks
-# The last split is into the smallest micro-batches that a card or a group of statistics allows.
+# The last split is into the smallest micro-batches that a GPU or a group of statistics allows.
 split() { expect 0 '' "$binary" plan "$tmp/$1.yaml" "${@:3}" --compare && grep -F "+ micro-batches of $2 " "$tmp/out"; }
 check 'the ladder splits as far as it may: 1' split words 1
-check 'the ladder splits as far as it may: a card' split words 2 --set device=cuda --set train.effective_batch=128
+check 'the ladder splits as far as it may: a GPU' split words 2 --set device=cuda --set train.effective_batch=128
 check 'the ladder splits as far as it may: groups' split masks 4 --set device=cpu --set model.preset=tinysam-tiny --set model.bn_group=4
 # More budget is never slower, and every row fits its budget.
 frontier() {
@@ -46,10 +46,10 @@ check 'the frontier of masks' frontier masks
 devices() {
     table "$tmp/masks.yaml" --devices 1,8,24 && [ "$(values fits | sort -u)" = true ] && [ "$(values effective_batch | sort -u)" = 8 ] && values micro_batch | tr '\n' ' '
 }
-check 'cards by memory' devices
+check 'GPUs by memory' devices
 small() { table "$tmp/words.yaml" --devices 0.0016 && [ "$(values fits)" = false ] && values smallest_budget_bytes; }
-check 'a card that is too small' small
-# What is left of a card is what memory.budget: auto leaves, and a row says whose times it has.
+check 'a GPU that is too small' small
+# What is left of a GPU is what memory.budget: auto leaves, and a row says whose times it has.
 reserve() {
     table "$tmp/masks.yaml" --devices 2,rtx-4090 && [ "$(values budget_bytes | head -n 1)" = 1073741824 ] || return 1
     [ "$(values profile | tr -d '"' | sed 's/cpu-.*/cpu/' | tr '\n' ' ')" = "cpu rtx-4090 " ] || { values profile; return 1; }
@@ -58,26 +58,26 @@ reserve() {
     "$binary" plan "$tmp/masks.yaml" --devices 8 | grep 'Rows by cpu-.* a processor' || return 1
     ! "$binary" plan "$tmp/masks.yaml" --devices rtx-4090 | grep 'a processor'
 }
-check 'the reserve of a card, and whose profile a row has' reserve
+check 'the reserve of a GPU, and whose profile a row has' reserve
 named() { table "$tmp/masks.yaml" --devices rtx-4060,rtx-4090,h200 && [ "$(values fits | sort -u)" = true ] && values samples_per_second | tr '\n' ' '; }
-check 'cards by name' named
+check 'GPUs by name' named
 # A row that does not fit says so, and which bound it is; times that nobody measured are told apart.
 cpu=(--set device=cpu --set device.profile=default --set memory.host_budget=3MiB)
 bounded() {
-    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --compare && [ "$(grep -c 'does not fit: the second space needs [0-9.]* MiB, memory.host_budget is 3.00 MiB' "$tmp/out")" = 3 ] || { cat "$tmp/out"; return 1; }
-    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.offload=optimizer --frontier && [ "$(grep -c 'does not fit: the second space' "$tmp/out")" = 2 ] || { cat "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --compare && [ "$(grep -c 'does not fit: host memory needs [0-9.]* MiB, memory.host_budget is 3.00 MiB' "$tmp/out")" = 3 ] || { cat "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.offload=optimizer --frontier && [ "$(grep -c 'does not fit: host memory' "$tmp/out")" = 2 ] || { cat "$tmp/out"; return 1; }
     tail -n 1 "$tmp/out"
 }
-check 'rows that do not fit the second space' bounded
+check 'rows that do not fit host memory' bounded
 unmeasured() {
-    for cards in h200,rtx-4090 rtx-4090,h200; do
-        expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices $cards && grep -q '^Times of rtx-4090 are unmeasured' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    for GPUs in h200,rtx-4090 rtx-4090,h200; do
+        expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices $gpus && grep -q '^Times of rtx-4090 are unmeasured' "$tmp/out" || { cat "$tmp/out"; return 1; }
     done
     expect 0 '' "$binary" plan "$tmp/masks.yaml" --devices t4,rtx-4090 && grep '^Times are unmeasured' "$tmp/out"
 }
-check 'cards that nobody measured' unmeasured
+check 'GPUs that nobody measured' unmeasured
 rules() {
-    "$binary" plan "$tmp/words.yaml" --devices 24,40,80 --seed-formula --images 2 --set train.effective_batch=16 >"$tmp/out" || return 1
+    "$binary" plan "$tmp/words.yaml" --devices 24,40,80 --rules-of-thumb --images 2 --set train.effective_batch=16 >"$tmp/out" || return 1
     # What the rule's code returns, not what its text says (14 x 1, 23 x 1, 47 x 1).
     grep -q 'rule: 14 x 1 = 14; with the weights and rounded up: 3 x 6 = 18' "$tmp/out" && grep -q 'rule: 23 x 1 = 23; with the weights and rounded up: 13 x 2 = 26' "$tmp/out" &&
         grep -q 'rule: 47 x 1 = 47' "$tmp/out" && grep 'Where the rules err' "$tmp/out"
@@ -92,13 +92,13 @@ for given in '--devices 0' '--devices 1e-12' '--devices 12x' '--compare --fronti
 done
 # Which bound refuses, and what a budget buys, also where no technique is in use.
 second() {
-    expect 3 'of the second space, memory.host_budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --set memory.offload=optimizer --json || return 1
+    expect 3 'of host memory, memory.host_budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget=1MiB --set memory.offload=optimizer --json || return 1
     cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.host_budget ] && [ "$(values host_budget_bytes)" = 1048576 ] || { head -n 12 "$tmp/out"; return 1; }
     expect 3 'the budget is 1048576' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory 1MiB --json || return 1
     cp "$tmp/out" "$tmp/table.json" && [ "$(values refused_by)" = memory.budget ]
 }
 check 'a refusal names its bound' second
-# Where the second space's bound is why the smallest plan is as large as it is, the refusal says so, and what would do.
+# Where host memory's bound is why the smallest plan is as large as it is, the refusal says so, and what would do.
 binding() {
     local need
     expect 3 'Give --memory [0-9]+ within memory.host_budget 1048576 \(1.00 MiB\); or change, which would fit: memory.host_budget: [0-9]+ ' \
@@ -106,13 +106,13 @@ binding() {
     need=$(sed -n 's/.*which would fit: memory.host_budget: \([0-9]*\).*/\1/p' "$tmp/err")
     expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.host_budget="$need" --memory 6MiB && echo "$need bytes"
 }
-check 'a refusal names the second space where that is why' binding
-# Of a card that is not here nobody knows the memory beside it.
+check 'a refusal names host memory where that is why' binding
+# Of a GPU that is not here nobody knows the memory beside it.
 elsewhere() {
-    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer && grep 'the second space has no bound: the card is not here' "$tmp/out" || return 1
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer && grep 'host memory has no bound: the GPU is not here' "$tmp/out" || return 1
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer --set memory.host_budget=1GiB && grep 'may have 1.00 GiB: memory.host_budget' "$tmp/out"
 }
-check 'the second space of a card that is not here' elsewhere
+check 'host memory of a GPU that is not here' elsewhere
 more() {
     for budget in 1GiB 18446744073709551615; do
         expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory $budget --json || return 1

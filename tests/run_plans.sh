@@ -1,5 +1,5 @@
 #!/bin/bash
-# run_plans.sh: a plan for a card is the same bytes on every machine, with the card or without.
+# run_plans.sh: a plan for a GPU is the same bytes on every machine, with the GPU or without.
 #
 #   bash tests/run_plans.sh           from the repository's root, after make; see run_lib.sh
 #   bash tests/run_plans.sh --write   the plans of now are right: tests/golden/plans.txt again
@@ -7,11 +7,11 @@
 # plans.txt has the SHA-256 of what `plimsoll plan --json` says of three models for the stored profile of an
 # H200, and what a reader wants to know of them. It changes with the cost model, and then it is written again.
 # KEEP=FOLDER gets the plans themselves, to be compared where the sums differ.
-# The budget of the second space follows from this machine's memory unless it is given, so it is.
+# The budget of host memory follows from this machine's memory unless it is given, so it is.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 stored=tests/golden/plans.txt
-card=(--set device.kind=cuda --set device.profile=h200 --set memory.host_budget=64GiB)
+gpu=(--set device.kind=cuda --set device.profile=h200 --set memory.host_budget=64GiB)
 
 cat >"$tmp/sam-vit-h.yaml" <<'YAML'
 model: {preset: sam-vit-h}
@@ -34,7 +34,7 @@ YAML
 
 # line NAME: what plans.txt has of it.
 line() {
-    expect 0 '' "$binary" plan "$tmp/$1.yaml" "${card[@]}" --json || return 1
+    expect 0 '' "$binary" plan "$tmp/$1.yaml" "${gpu[@]}" --json || return 1
     cp "$tmp/out" "$tmp/$1.json"
     [ -z "${KEEP:-}" ] || cp "$tmp/out" "$KEEP/plan-$1.json"
     echo "$1 $(sha256sum <"$tmp/out" | cut -d ' ' -f 1) arena $(json "$tmp/out" arena_bytes) seconds $(json "$tmp/out" predicted_step_seconds)" \
@@ -55,15 +55,15 @@ stays() {
 }
 for name in sam-vit-h sam-vit-b llama-1b; do check "$name: the plan that is stored" stays $name; done
 
-# What a machine may have more or less of: threads, and a card.
+# What a machine may have more or less of: threads, and a GPU.
 again() {
     local variables
     for variables in OMP_NUM_THREADS=1 OMP_NUM_THREADS=7 CUDA_VISIBLE_DEVICES=; do
-        expect 0 '' env "$variables" "$binary" plan "$tmp/$1.yaml" "${card[@]}" --json && same "$tmp/$1.json" "$tmp/out" || return 1
+        expect 0 '' env "$variables" "$binary" plan "$tmp/$1.yaml" "${gpu[@]}" --json && same "$tmp/$1.json" "$tmp/out" || return 1
     done
     command -v taskset >/dev/null || return 0
-    expect 0 '' taskset -c 0 "$binary" plan "$tmp/$1.yaml" "${card[@]}" --json && same "$tmp/$1.json" "$tmp/out"
+    expect 0 '' taskset -c 0 "$binary" plan "$tmp/$1.yaml" "${gpu[@]}" --json && same "$tmp/$1.json" "$tmp/out"
 }
-check 'llama-1b: on one core, with other threads, without cards' again llama-1b
-check 'sam-vit-b: on one core, with other threads, without cards' again sam-vit-b
+check 'llama-1b: on one core, with other threads, without GPUs' again llama-1b
+check 'sam-vit-b: on one core, with other threads, without GPUs' again sam-vit-b
 summary

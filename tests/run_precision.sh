@@ -52,7 +52,7 @@ done; done
 
 # f16 has one storage less: the loss's own gradient is a 1 that is filled in with bf16, and with f16 the loss scale, which is
 # in the step's block anyway. One number takes a unit of a plan, 256 bytes. On the CPU the peak is elsewhere, and it does not
-# show; on a card, where workspaces move the peak, it does: among what is alive then, or in how the rest packs.
+# show; on a GPU, where workspaces move the peak, it does: among what is alive then, or in how the rest packs.
 smaller() {
     local a b h c one=256
     [ "$DEVICE" != cpu ] || one=0
@@ -123,7 +123,7 @@ seeds() {
 }
 check 'bf16-pure: a second run: same bytes' seeds
 
-# Matrices' gradients are bf16, and sums of many terms would be too small; a card has 64 micro-batches at most.
+# Matrices' gradients are bf16, and sums of many terms would be too small; a GPU has 64 micro-batches at most.
 sums() {
     local batch=512 n
     [ "$DEVICE" != cuda ] || batch=64

@@ -1,6 +1,6 @@
 #!/bin/bash
 # run_predict.sh: `plimsoll predict`: the cases of tests/golden/predict through the program, what it
-# writes, and what it refuses. That the masks are the reference's is tests/test_ask.c.
+# writes, and what it refuses. That the masks are the reference's is tests/test_predictor.c.
 #
 #   bash tests/run_predict.sh        from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -23,10 +23,10 @@ refused() {
 }
 
 scores() {
-    local name picture arguments
-    while read -r name picture arguments; do
+    local name image arguments
+    while read -r name image arguments; do
         # shellcheck disable=SC2086
-        ask "$cases/$picture" $arguments -o "$tmp/$name.png" >"$tmp/said" || return 1
+        ask "$cases/$image" $arguments -o "$tmp/$name.png" >"$tmp/said" || return 1
         awk -v name="$name" -v said="$(sed 's/.*IoU \([^,]*\),.*/\1/' "$tmp/said")" \
             '$1 == name { d = $2 - said; found = 1; if (d > 1e-3 || d < -1e-3) { print name, said, "expected", $2; exit 1 } }
              END { if (!found) exit 1 }' "$cases/scores.txt" || return 1
@@ -74,7 +74,7 @@ check "in bf16" same_in_bf16
 
 # --- everything ---------------------------------------------------------------------------------
 
-# The annotations are a data set's: our own reader takes them beside a picture of that size.
+# The annotations are a data set's: our own reader takes them beside an image of that size.
 everything() {
     mkdir -p "$tmp/set" && "$binary" data make "$tmp/made" --images 1 --size 96x64 --extracted >/dev/null && cp "$tmp"/made/sa_000000/sa_1.jpg "$tmp/set/" || return 1
     ask "$tmp/set/sa_1.jpg" --everything 5 --batch 4 --min-iou 0.1 --min-stability 0 --nms 0.9 -o "$tmp/all.png" --json "$tmp/set/sa_1.json" || return 1
@@ -94,32 +94,32 @@ check "nothing is good enough" nothing
 # --- refused --------------------------------------------------------------------------------------
 
 wide=$cases/wide.png
-check "a point outside" refused "outside of the picture: .* has 200 x 120 pixels" "$wide" --point 201,3
+check "a point outside" refused "outside of the image: .* has 200 x 120 pixels" "$wide" --point 201,3
 check "a point that is none" refused "expected X,Y or X,Y,LABEL" "$wide" --point 3
 check "a label that is none" refused "expected X,Y or X,Y,LABEL" "$wide" --point 3,4,2
 check "a number that is none" refused "expected X,Y or X,Y,LABEL" "$wide" --point nan,4
-check "a box outside" refused "outside of the picture" "$wide" --box 10,10,300,50
+check "a box outside" refused "outside of the image" "$wide" --box 10,10,300,50
 check "an empty box" refused "is empty" "$wide" --box 10,10,10,50
 check "half a box" refused "expected X0,Y0,X1,Y1" "$wide" --box 10,10,10
 check "everything at no point" refused "--everything 0: expected a whole number above 0" "$wide" --everything 0
 check "a side of 0" refused "--side 0: expected a whole number above 0" "$wide" --point 1,1 --side 0
 check "no prompt" refused "what to look for" "$wide"
-check "no picture" refused "which picture" --point 1,1
-check "two pictures" refused "one picture at a time" "$wide" "$wide" --point 1,1
-check "a picture that is not there" refused "nowhere.png" nowhere.png --point 1,1
+check "no image" refused "which image" --point 1,1
+check "two images" refused "one image at a time" "$wide" "$wide" --point 1,1
+check "an image that is not there" refused "nowhere.png" nowhere.png --point 1,1
 check "something else" refused "neither a JPEG nor a PNG" tests/run_predict.sh --point 1,1
-check "a damaged picture" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
+check "a damaged image" refused "truncated.png" tests/golden/image/truncated.png --point 1,1
 check "everything and a point" refused "makes its own points" "$wide" --everything 3 --point 1,1
 # Under its own name, another one, or as one of several candidates.
-over_the_picture() {
+over_the_image() {
     cp "$wide" "$tmp/own-1.png" && ln -sf own-1.png "$tmp/other.png" || return 1
-    ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/other.png" &&
-        ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --overlay "$tmp/own-1.png" &&
-        ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --json "$tmp/own-1.png" &&
-        ends 2 "is the picture itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/own.png" --multimask &&
+    ends 2 "is the image itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/other.png" &&
+        ends 2 "is the image itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --overlay "$tmp/own-1.png" &&
+        ends 2 "is the image itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/free.png" --json "$tmp/own-1.png" &&
+        ends 2 "is the image itself" --model "$cases/model" "$tmp/own-1.png" --point 1,1 -o "$tmp/own.png" --multimask &&
         cmp "$wide" "$tmp/own-1.png" && [ ! -e "$tmp/free.png" ]
 }
-check "an output over the picture" over_the_picture
+check "an output over the image" over_the_image
 check "too small a square" refused "a side of 3 pixels (--side.*expected a multiple of the model's patches of 8" "$wide" --point 1,1 --side 3
 check "a square between patches" refused "a side of 100 pixels (--side.*expected a multiple of the model's patches of 8" "$wide" --point 1,1 --side 100
 check "a model of another kind" ends 2 "makes no masks" --model tests/golden/clip_vision "$wide" --point 1,1 -o "$tmp/no.png"

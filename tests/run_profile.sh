@@ -1,6 +1,6 @@
 #!/bin/bash
 # run_profile.sh: plimsoll profile: what it writes, and that its page works in a browser (where
-# chromium is installed): no script fails, and pointing at the picture names a tensor.
+# chromium is installed): no script fails, and pointing at the image names a tensor.
 #
 #   bash tests/run_profile.sh     from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh

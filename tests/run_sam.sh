@@ -63,7 +63,7 @@ check '1 and 4 reading threads: same bytes' reading
 
 # --- broken samples -----------------------------------------------------------------------------
 
-# Of 200 samples a picture is cut and a mask's counts are nonsense: 1 %.
+# Of 200 samples an image is cut and a mask's counts are nonsense: 1 %.
 folder=$tmp/good/sa_000000
 small=(--set "data.train=$folder" --set data.image_size=32 --set train.effective_batch=10 --set memory.micro_batch=10 --set train.steps=20 --set train.save_every=7 --set train.keep=9)
 damage() {

@@ -4,7 +4,7 @@
 #   bash tests/run_search.sh      from the repository's root, after make; see run_lib.sh
 #
 # At the smallest budget it trains; one byte below it is refused, with the instant, what is
-# alive there, the smallest budget and a change that would fit. A card that is not here can be
+# alive there, the smallest budget and a change that would fit. A GPU that is not here can be
 # planned for, and says that nobody measured it.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
@@ -41,15 +41,15 @@ tells() {
 }
 check 'techniques tell what they saved' tells
 
-card() {
+gpu() {
     expect 0 '' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=rtx-4090 || return 1
     grep -q 'unmeasured' "$tmp/out" || { echo 'nothing says unmeasured'; return 1; }
     expect 0 '' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=t4 --json || return 1
     grep -q '"prediction": "unmeasured"' "$tmp/out" || { echo 'nothing says unmeasured'; return 1; }
-    expect 2 'no profile of a card' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=rtx-1 || return 1
-    expect 2 'is a card; set device.kind' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cpu --set device.profile=t4 || return 1
+    expect 2 'no profile of a GPU' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cuda --set device.profile=rtx-1 || return 1
+    expect 2 'is a GPU; set device.kind' "$binary" plan "$tmp/tiny.yaml" --set device.kind=cpu --set device.profile=t4 || return 1
 }
-check 'a card that is not here' card
+check 'a GPU that is not here' GPU
 
 # seconds_of YAML ARG...: predicted, for an H200 that need not be here.
 seconds_of() { expect 0 '' "$binary" plan "$@" --set device.kind=cuda --set device.profile=h200 --set memory.host_budget=none --json && json "$tmp/out" predicted_step_seconds; }

@@ -1,10 +1,10 @@
 /*
- * stub_driver.c: a libcuda.so.1 with no card behind it, so that a machine that has neither can show
- * what is said about drivers and cards (run_device.sh). It answers what CUDA's runtime asks first and
- * fails from there on as a driver without a card does.
+ * stub_driver.c: a libcuda.so.1 with no GPU behind it, so that a machine that has neither can show
+ * what is said about drivers and GPUs (run_device.sh). It answers what CUDA's runtime asks first and
+ * fails from there on as a driver without a GPU does.
  *
  *     STUB_DRIVER=13000   the CUDA version it claims
- *     STUB_FAILS=1        it fails otherwise than for want of a card
+ *     STUB_FAILS=1        it fails otherwise than for want of a GPU
  */
 #include <stdlib.h>
 #include <string.h>

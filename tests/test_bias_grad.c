@@ -1,6 +1,6 @@
 /*
- * test_bias_grad.c: on a card the gradient of a bias before an activation is made by the activation's gradient, and is
- * the same sum; where there is no activation, no bias, or no card, or the sum is added to another one, it stays.
+ * test_bias_grad.c: on a GPU the gradient of a bias before an activation is made by the activation's gradient, and is
+ * the same sum; where there is no activation, no bias, or no GPU, or the sum is added to another one, it stays.
  */
 #include "optest.h"
 
@@ -11,7 +11,7 @@ enum { ROWS = 12, DEEP = 5, WIDE = 7 };
 /* y = f(x w^T + b), the loss is the sum of its squares. */
 struct layer {
     const char *what;
-    bool act, bias, twice, card; /* twice: the same weights and bias for two inputs */
+    bool act, bias, twice, gpu; /* twice: the same weights and bias for two inputs */
     int accumulation;
     int joined;
 };
@@ -33,7 +33,7 @@ static id param(struct graph *g, const char *name, int rank, int64_t a, int64_t 
 static void build(struct rig *r, const struct layer *l, bool join)
 {
     struct graph *g = &r->graph;
-    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .host_staging = l->card};
+    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .host_staging = l->gpu};
     memset(r, 0, sizeof *r);
     graph_init(g);
     g->at.program = PROGRAM_STEP;

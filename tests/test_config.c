@@ -94,7 +94,7 @@ static const char everything[] =
     "  sequence: 128\n"
     "  shuffle: false\n"
     "  token_dtype: int32\n"
-    "  images: pictures\n"
+    "  images: images\n"
     "  masks: labels\n"
     "  holdout: 0\n"
     "  split_seed: 3\n"
@@ -104,7 +104,7 @@ static const char everything[] =
     "  validation_match: 'b*'\n"
     "  train_split: train\n"
     "  validation_split: val\n"
-    "  image_column: picture\n"
+    "  image_column: image\n"
     "  mask_column: label\n"
     "  split_column: part\n"
     "  labels: classes\n"
@@ -317,7 +317,7 @@ static void test_split_errors(void **state)
     refuses("data: {format: sa1b, train: a.tar, validation_match: \"b*\"}\n", "data.validation_match is given and data.train_match is not", "data.validation");
     refuses("data: {format: csv, train: a.csv, validation_split: val}\n", "data.validation_split is given and data.train_split is not", "data.validation");
     refuses("data: {format: sa1b, train: a.tar, train_split: train}\n", "data.train_split is given, but data.format is sa1b", "expected csv");
-    refuses("data: {format: tokens, train: a.bin, holdout: 0.1}\n", "data.holdout is given, but data.format is tokens", "a format of pictures");
+    refuses("data: {format: tokens, train: a.bin, holdout: 0.1}\n", "data.holdout is given, but data.format is tokens", "a format of images");
     refuses_set("data.holdout=1", "data.holdout");
     refuses_set("data.holdout=-0.5", "data.holdout");
 }

@@ -1,5 +1,5 @@
 /*
- * test_dataset.c: every format gives the same masks of the same picture through the same
+ * test_dataset.c: every format gives the same masks of the same image through the same
  * interface; splits cut a data set exactly; the sampler keeps its promises.
  */
 #include <stdarg.h>
@@ -90,7 +90,7 @@ static struct dataset *open_set(const struct dataset_options *o)
     return d;
 }
 
-/* Masks of a sample as a picture of letters, row by row: '.' nothing, 'a' the first mask. */
+/* Masks of a sample as an image of letters, row by row: '.' nothing, 'a' the first mask. */
 static const char *draw(struct place *p, const struct dataset *d, uint64_t i)
 {
     static char out[4096];
@@ -146,10 +146,10 @@ static void make_tar(const struct place *p, const char *name, int from, int to)
         assert_int_equal(tar_write_member(&w, member, text, strlen(text), &e), PL_OK);
     }
     for (int i = to; i-- > from;) {
-        char picture[16];
-        snprintf(picture, sizeof picture, "jpeg %d", i);
+        char image[16];
+        snprintf(image, sizeof image, "jpeg %d", i);
         snprintf(member, sizeof member, "./sa_%d.jpg", i);
-        assert_int_equal(tar_write_member(&w, member, picture, strlen(picture), &e), PL_OK);
+        assert_int_equal(tar_write_member(&w, member, image, strlen(image), &e), PL_OK);
     }
     assert_int_equal(tar_write_end(&w, &e), PL_OK);
     close(w.fd);

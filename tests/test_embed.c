@@ -109,7 +109,7 @@ static const struct loader_sample *take(struct bed *b)
 
 /* --- the store ---------------------------------------------------------------------------- */
 
-/* The same samples, masks and geometry as with pictures, which the same store still has. */
+/* The same samples, masks and geometry as with images, which the same store still has. */
 static void test_loader(void **state)
 {
     (void)state;
@@ -120,16 +120,16 @@ static void test_loader(void **state)
     struct dataset *a = open_sets(paths, 1), *b = open_sets(paths + 1, 1);
     assert_int_equal(packed_embedding_bytes(dataset_embeddings(a)), ELEMENTS * sizeof(float));
     assert_null(dataset_embeddings(b));
-    struct bed pictures = make_bed(0), other = make_bed(0), embedded = make_bed(ELEMENTS * sizeof(float));
-    assert_true(embedded.bytes < pictures.bytes);
+    struct bed images = make_bed(0), other = make_bed(0), embedded = make_bed(ELEMENTS * sizeof(float));
+    assert_true(embedded.bytes < images.bytes);
     struct loader_source s = {.set = a, .seed = 5, .shuffle = true, .interior = true, .sampler = {.strategy = SAMPLE_RANDOM, .max_masks = M, .max_area = 1}}, t = s, u = s;
     u.set = b;
-    loader_seek(pictures.l, &s, 0);
+    loader_seek(images.l, &s, 0);
     loader_seek(embedded.l, &t, 0);
     loader_seek(other.l, &u, 0);
     uint64_t before = mem_allocations();
     for (int i = 0; i < 3 * N; i++) {
-        const struct loader_sample *p = take(&pictures), *q = take(&embedded), *r = take(&other);
+        const struct loader_sample *p = take(&images), *q = take(&embedded), *r = take(&other);
         float want[ELEMENTS];
         embedding(q->sample, want);
         assert_memory_equal(q->embedding, want, sizeof want);
@@ -140,7 +140,7 @@ static void test_loader(void **state)
         assert_true(p->sample == q->sample && p->n == q->n && p->rows == q->rows && p->columns == q->columns && p->mask_rows == q->mask_rows);
     }
     assert_int_equal(mem_allocations(), before);
-    drop_bed(&pictures);
+    drop_bed(&images);
     drop_bed(&other);
     drop_bed(&embedded);
     dataset_close(a);
@@ -267,7 +267,7 @@ static void test_hashes(void **state)
     assert_true(decoder.weights == x.weights && decoder.layers == x.layers);
 }
 
-/* A picture's embedding depends on the picture alone, and on all of it. */
+/* An image's embedding depends on the image alone, and on all of it. */
 static void test_embedder(void **state)
 {
     (void)state;
@@ -280,14 +280,14 @@ static void test_embedder(void **state)
     assert_int_equal(m.bytes, 16 * 8 * 8 * sizeof(float));
     void *first = mem_alloc(m.bytes), *other = mem_alloc(m.bytes), *again = mem_alloc(m.bytes);
     random_words((uint32_t *)(void *)image, random_key(1, "pixels"), 0, PIXELS / 4);
-    assert_int_equal(embed_picture(&m, image, 64, 64, first, &e), PL_OK);
+    assert_int_equal(embed_image(&m, image, 64, 64, first, &e), PL_OK);
     image[PIXELS - 1] ^= 0x40;
-    assert_int_equal(embed_picture(&m, image, 64, 64, other, &e), PL_OK);
+    assert_int_equal(embed_image(&m, image, 64, 64, other, &e), PL_OK);
     assert_true(memcmp(first, other, m.bytes));
     image[PIXELS - 1] ^= 0x40;
-    assert_int_equal(embed_picture(&m, image, 40, 64, other, &e), PL_OK);
+    assert_int_equal(embed_image(&m, image, 40, 64, other, &e), PL_OK);
     assert_true(memcmp(first, other, m.bytes));
-    assert_int_equal(embed_picture(&m, image, 64, 64, again, &e), PL_OK);
+    assert_int_equal(embed_image(&m, image, 64, 64, again, &e), PL_OK);
     assert_memory_equal(first, again, m.bytes);
     mem_free(first);
     mem_free(other);

@@ -1,5 +1,5 @@
 /*
- * test_image.c: pictures in and out: PNG, JPEG, resizing, drawing, synthetic sets. The inputs are in
+ * test_image.c: images in and out: PNG, JPEG, resizing, drawing, synthetic sets. The inputs are in
  * tests/golden/image, made by tests/golden/make_image.py with another library, and what
  * that library makes of them beside them.
  */
@@ -312,7 +312,7 @@ static void test_jpeg_refused(void **state)
 /* Waves, edges and noise. */
 static void paint(uint8_t *rgb, uint32_t w, uint32_t h, uint64_t seed)
 {
-    uint64_t key = random_key(seed, "picture");
+    uint64_t key = random_key(seed, "image");
     for (uint32_t y = 0; y < h; y++)
         for (uint32_t x = 0; x < w; x++)
             for (uint32_t c = 0; c < 3; c++) {
@@ -594,7 +594,7 @@ static void test_synth(void **state)
 
 static bool pixel_set(const void *of, uint32_t x, uint32_t y) { return ((const uint8_t *)of)[y * 5 + x]; }
 
-/* Traced runs against those that rle.h finds, for every 5x3 picture. */
+/* Traced runs against those that rle.h finds, for every 5x3 image. */
 static void test_trace(void **state)
 {
     (void)state;
@@ -618,7 +618,7 @@ static void test_trace(void **state)
 static void test_draw(void **state)
 {
     (void)state;
-    struct picture p = picture_new(40, 30, DRAW_WHITE);
+    struct canvas p = canvas_new(40, 30, DRAW_WHITE);
     draw_rect(&p, -5, -5, 10, 10, DRAW_BLACK);
     draw_rect(&p, 38, 28, 100, 100, DRAW_BLACK);
     draw_text(&p, 30, 25, 2, DRAW_BLACK, "cut off\xff");
@@ -628,7 +628,7 @@ static void test_draw(void **state)
     assert_int_equal(p.rgb[5 * 3], 255);
     /* A mask of 2x2 with one pixel set covers a quarter of the place, outlined. */
     uint8_t mask[4] = {0, 1, 0, 0}, bits[2] = {2, 0};
-    struct picture q = picture_new(40, 30, DRAW_WHITE), r = picture_new(40, 30, DRAW_WHITE);
+    struct canvas q = canvas_new(40, 30, DRAW_WHITE), r = canvas_new(40, 30, DRAW_WHITE);
     struct colour c = {200, 0, 0};
     draw_overlay(&q, (struct draw_place){10, 10, 20, 20}, &(struct draw_mask){mask, 2, 2, 2, false}, c, 0.5, 1);
     draw_overlay(&r, (struct draw_place){10, 10, 20, 20}, &(struct draw_mask){bits, 1, 2, 2, true}, c, 0.5, 1);
@@ -640,9 +640,9 @@ static void test_draw(void **state)
     }
     assert_int_equal(edge, 36);
     assert_int_equal(inner, 64);
-    picture_free(&p);
-    picture_free(&q);
-    picture_free(&r);
+    canvas_free(&p);
+    canvas_free(&q);
+    canvas_free(&r);
 }
 
 int main(void)

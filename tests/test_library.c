@@ -114,7 +114,7 @@ static void tokens(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_shift_labels(b, labels), PL_SHAPE(-1))));
 }
 
-/* Operands that are views of all kinds, forward and backward: pictures with channels first, a first token, parts of one product, the
+/* Operands that are views of all kinds, forward and backward: images with channels first, a first token, parts of one product, the
  * ids without their last and the labels without their first. */
 static void views(struct pl_builder *b, int64_t batch, void *user)
 {
@@ -122,8 +122,8 @@ static void views(struct pl_builder *b, int64_t batch, void *user)
     (void)user;
     static const float inv_freq[2] = {1, 0.1f};
     pl_tensor freq = pl_constant(b, "inv_freq", PL_SHAPE(2), inv_freq), table = pl_param(b, "table", PL_SHAPE(V, C), PL_NORMAL, 1);
-    pl_tensor picture = pl_input(b, "picture", PL_F32, PL_SHAPE(batch, 3, SIDE, SIDE)), ids = pl_input(b, "ids", PL_I32, PL_SHAPE(batch, T));
-    pl_tensor map = pl_permute(b, picture, 4, (int[]){0, 2, 3, 1}), ones = pl_param(b, "ones", PL_SHAPE(C), PL_ONES, 0), zeros = pl_param(b, "zeros", PL_SHAPE(C), PL_ZEROS, 0);
+    pl_tensor image = pl_input(b, "image", PL_F32, PL_SHAPE(batch, 3, SIDE, SIDE)), ids = pl_input(b, "ids", PL_I32, PL_SHAPE(batch, T));
+    pl_tensor map = pl_permute(b, image, 4, (int[]){0, 2, 3, 1}), ones = pl_param(b, "ones", PL_SHAPE(C), PL_ONES, 0), zeros = pl_param(b, "zeros", PL_SHAPE(C), PL_ZEROS, 0);
 
     pl_tensor sum = pl_avgpool(b, pl_conv(b, map, pl_param(b, "c0", PL_SHAPE(C, 3, 3, 3), PL_NORMAL, 0.2f), 0, 1, 1, 1), 1, 1);
     sum = pl_add(b, sum, pl_conv(b, pl_avgpool(b, map, 1, 1), pl_param(b, "c1", PL_SHAPE(C, 3, 1, 1), PL_NORMAL, 0.2f), 0, 1, 0, 1));
@@ -895,7 +895,7 @@ static void test_odd_models(void **state)
     pl_close(s);
 }
 
-static void test_views_on_a_card(void **state)
+static void test_views_on_a_gpu(void **state)
 {
     (void)state;
     static const char *const precisions[] = {"f32", "bf16", "f16", "bf16-pure"};
@@ -951,7 +951,7 @@ int main(void)
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_broken_models),  cmocka_unit_test(test_odd_models),
         cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_ops_by_name),
-        cmocka_unit_test(test_input_that_nothing_reads), cmocka_unit_test(test_views_on_a_card), cmocka_unit_test(test_change_while_started),
+        cmocka_unit_test(test_input_that_nothing_reads), cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_change_while_started),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -60,7 +60,7 @@ static bool one_in_hundred(int i) { return i == 37; }
 static bool every_tenth(int i) { return i % 10 == 3; }
 static bool every_other(int i) { return i % 2; }
 
-/* A shard of all samples; of the broken ones the picture is cut, or the annotations are. */
+/* A shard of all samples; of the broken ones the image is cut, or the annotations are. */
 static struct dataset *make_set(const char *name, bool (*broken)(int))
 {
     char path[128], member[64];
@@ -312,7 +312,7 @@ static void test_memory(void **state)
 
 static bool bit(const uint8_t *bits, uint32_t x, uint32_t y) { return bits[y * grid_stride(CELLS) + x / 8] >> x % 8 & 1; }
 
-/* The slot against the same by hand: the picture decoded whole and resized, each mask's cells
+/* The slot against the same by hand: the image decoded whole and resized, each mask's cells
  * by the scene that it was drawn from. */
 static void check_sample(const struct loader_sample *x, uint32_t id)
 {

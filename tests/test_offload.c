@@ -1,6 +1,6 @@
 /*
  * test_offload.c: the bytes that each part of memory.offload must save, counted a second time
- * from the plan without it; where the second space lies; any update node visits.
+ * from the plan without it; where host memory lies; any update node visits.
  *
  * That no bit changes is shown by whole runs, in run_offload.sh.
  */
@@ -300,7 +300,7 @@ static void test_any_node(void **state)
     op_accumulate(&g, op_scale(&g, half, 2), b);
     g.at = before;
     graph_verify(&g, "test");
-    struct settings s = {.offload = AWAY_STATE, .accumulation = 1, .micro_batch = 1};
+    struct settings s = {.offload = OFFLOAD_STATE, .accumulation = 1, .micro_batch = 1};
     pass_offload(&g, &s);
     graph_verify(&g, "offload");
     uint32_t fetched = 0, stored = 0, touched = 0;
@@ -323,21 +323,21 @@ static void test_ladder(void **state)
 {
     (void)state;
     struct settings full = {.precision = DT_F32}, half = {.precision = DT_BF16};
-    assert_int_equal(away_ladder(0), 0);
-    assert_int_equal(away_ladder(AWAY_RUNGS - 1), AWAY_ALL);
+    assert_int_equal(offload_ladder(0), 0);
+    assert_int_equal(offload_ladder(OFFLOAD_RUNGS - 1), OFFLOAD_ALL);
     int f32 = 0, bf16 = 0;
-    for (int i = 1; i < AWAY_RUNGS; i++) {
-        assert_int_equal(away_ladder(i) & away_ladder(i - 1), away_ladder(i - 1));
-        f32 += !away_repeats(i, &full);
-        bf16 += !away_repeats(i, &half);
+    for (int i = 1; i < OFFLOAD_RUNGS; i++) {
+        assert_int_equal(offload_ladder(i) & offload_ladder(i - 1), offload_ladder(i - 1));
+        f32 += !offload_repeats(i, &full);
+        bf16 += !offload_repeats(i, &half);
     }
-    assert_int_equal(f32, AWAY_RUNGS - 2);
-    assert_int_equal(bf16, AWAY_RUNGS - 1);
+    assert_int_equal(f32, OFFLOAD_RUNGS - 2);
+    assert_int_equal(bf16, OFFLOAD_RUNGS - 1);
 }
 
 /* --- where it lies ---------------------------------------------------------------------------------- */
 
-/* The second space is a shared mapping of a file that has no name any more, and no byte of it is anonymous memory. */
+/* Host memory is a shared mapping of a file that has no name any more, and no byte of it is anonymous memory. */
 static void test_mapping(void **state)
 {
     (void)state;

@@ -37,7 +37,7 @@ static int pack(char *const *more)
     return rc;
 }
 
-/* Pictures on their side and upright, larger and smaller than the canvas. */
+/* Images on their side and upright, larger and smaller than the canvas. */
 static int setup(void **state)
 {
     struct error e;
@@ -158,7 +158,7 @@ static double overlap(const uint8_t *a, const uint8_t *b, size_t n)
     return either ? (double)both / (double)either : 1;
 }
 
-/* Another size, or chance: the store is sampled again. Pictures that are only mirrored stay the
+/* Another size, or chance: the store is sampled again. Images that are only mirrored stay the
  * same to the bit; masks differ at their edges, by a cell. */
 static void compare_loosely(struct loader_augment augment, uint32_t side, uint32_t cells, bool mirrored, double least)
 {

@@ -408,7 +408,7 @@ static void test_placement(void **state)
         s.accumulation = 4 / s.micro_batch;
         s.head_chunks = i & 1 ? 3 : 1;
         s.recompute.kind = i & 2 ? REBUILD_SELECTIVE : REBUILD_NONE;
-        s.offload = i & 4 ? AWAY_STATE : 0;
+        s.offload = i & 4 ? OFFLOAD_STATE : 0;
         s.precision = i % 3 == 2 ? DT_BF16 : DT_F32;
         place(&p, &g, &l, &s, DEVICE_CPU);
         check_boxes(&p, &g);
@@ -817,8 +817,8 @@ static void check_waits_offload(unsigned offload, int least)
 static void test_waits_offload(void **state)
 {
     (void)state;
-    check_waits_offload(AWAY_STATE, 0);
-    check_waits_offload(AWAY_ALL, 50);
+    check_waits_offload(OFFLOAD_STATE, 0);
+    check_waits_offload(OFFLOAD_ALL, 50);
 }
 
 /* --- whole steps ---------------------------------------------------------------------------------------------------- */
@@ -862,7 +862,7 @@ static void check_same(struct language *l, int technique)
     plain.accumulation = 1;
     s = plain;
     s.recompute.kind = technique & 1 ? REBUILD_ALL : REBUILD_NONE;
-    s.offload = technique & 2 ? AWAY_ALL : 0;
+    s.offload = technique & 2 ? OFFLOAD_ALL : 0;
     s.head_chunks = exact ? 1 : 5;
     s.micro_batch = exact ? 4 : 2;
     s.accumulation = 4 / s.micro_batch;

@@ -195,19 +195,19 @@ static void test_place(void **state)
     assert_false(profile_path(3, path, sizeof path));
 }
 
-/* --- cards that are here ----------------------------------------------------------------- */
+/* --- GPUs that are here ----------------------------------------------------------------- */
 
 static struct profile here(const char *name, int capability, double gib)
 {
-    struct card c = {.capability = capability, .multiprocessors = 46, .clock = 1.725e9, .memory_bandwidth = 448e9, .memory_bytes = (uint64_t)(gib * (double)(1u << 30))};
+    struct gpu c = {.capability = capability, .multiprocessors = 46, .clock = 1.725e9, .memory_bandwidth = 448e9, .memory_bytes = (uint64_t)(gib * (double)(1u << 30))};
     struct profile p;
     snprintf(c.name, sizeof c.name, "%s", name);
     profile_here(&p, &c);
     return p;
 }
 
-/* By the driver's name, whatever it says around the model; the memory is the card's own. */
-static void test_card_here(void **state)
+/* By the driver's name, whatever it says around the model; the memory is the GPU's own. */
+static void test_gpu_here(void **state)
 {
     (void)state;
     static const struct { const char *driver; int capability; double gib; const char *profile; bool bf16; } known[] = {
@@ -231,7 +231,7 @@ static void test_card_here(void **state)
     }
 }
 
-/* A plan made elsewhere is the plan made on the card: nothing of the profile is the card's. */
+/* A plan made elsewhere is the plan made on the GPU: nothing of the profile is the GPU's. */
 static void test_h200_here(void **state)
 {
     (void)state;
@@ -240,8 +240,8 @@ static void test_h200_here(void **state)
     assert_memory_equal(&p, &stored, sizeof p);
 }
 
-/* What the driver says, for a card that nobody listed: an RTX 3070 has 20.3 and 40.6 TFLOP/s. */
-static void test_unlisted_card(void **state)
+/* What the driver says, for a GPU that nobody listed: an RTX 3070 has 20.3 and 40.6 TFLOP/s. */
+static void test_unlisted_gpu(void **state)
 {
     (void)state;
     struct profile p = here("NVIDIA GeForce RTX 3070", 86, 7.8);
@@ -254,7 +254,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_damaged), cmocka_unit_test(test_cut_short),
         cmocka_unit_test(test_curve), cmocka_unit_test(test_corrections_are_used), cmocka_unit_test(test_cached_bytes_are_faster),
-        cmocka_unit_test(test_place), cmocka_unit_test(test_card_here), cmocka_unit_test(test_h200_here), cmocka_unit_test(test_unlisted_card),
+        cmocka_unit_test(test_place), cmocka_unit_test(test_gpu_here), cmocka_unit_test(test_h200_here), cmocka_unit_test(test_unlisted_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

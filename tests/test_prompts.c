@@ -1,6 +1,6 @@
 /*
  * test_prompts.c: the first prompt of a mask (train/first_prompts.h): points lie on it, each cell as
- * often as another; boxes are its own, or moved by noise and still in the picture; the numbers
+ * often as another; boxes are its own, or moved by noise and still in the image; the numbers
  * drawn depend on seed, position and mask alone.
  */
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 
 enum { SIDE = 256, CELLS = 64, MASKS = 2, DRAWS = 4000 };
 
-/* A picture of 256 x 192 on the canvas. Mask 0 is an L of 12 cells, 1 a rectangle at the lower edge. */
+/* An image of 256 x 192 on the canvas. Mask 0 is an L of 12 cells, 1 a rectangle at the lower edge. */
 struct scene {
     _Alignas(64) uint8_t bits[MASKS * 64 * CELLS];
     struct loader_mask masks[MASKS];
@@ -108,7 +108,7 @@ static void test_boxes(void **state)
     assert_true(at[0] * CELLS == 10.5f && at[1] * CELLS == 24.5f && kinds[0] == POINT_ON && kinds[1] == POINT_FILLER);
 }
 
-/* Noise of a tenth of the box's side, 20 pixels of 1024 at most (5 here), and never out of the picture. */
+/* Noise of a tenth of the box's side, 20 pixels of 1024 at most (5 here), and never out of the image. */
 static void test_jitter(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ static void test_jitter(void **state)
             prompt_drawn(&p, &s.sample, k, at, kinds);
             prompt_box(&p, &s.sample, k, exact, kinds);
             if (!(at[0] <= at[2] && at[1] <= at[3])) fail_msg("draw %u: a box inside out", i);
-            if (at[0] < 0.5f / SIDE || at[1] < 0.5f / SIDE || at[2] > 255.5f / SIDE || at[3] > 191.5f / SIDE) fail_msg("draw %u: out of the picture", i);
+            if (at[0] < 0.5f / SIDE || at[1] < 0.5f / SIDE || at[2] > 255.5f / SIDE || at[3] > 191.5f / SIDE) fail_msg("draw %u: out of the image", i);
             for (int c = 0; c < 4; c++)
                 if (fabsf(at[c] - exact[c]) * SIDE > 5.001f) fail_msg("draw %u: corner %d moved by %g pixels", i, c, (at[c] - exact[c]) * SIDE);
             if (k) continue;

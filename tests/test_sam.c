@@ -191,7 +191,7 @@ static void test_rounds(void **state)
                                            {"memory.recompute=none", "memory.micro_batch=1", NULL},
                                            {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=2", NULL},
                                            {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=3", NULL},
-                                           {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL}, /* pieces of one picture's masks */
+                                           {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL}, /* pieces of one image's masks */
                                            {"memory.recompute=none", "memory.micro_batch=1", "memory.head_chunks=2", NULL}, /* the last is filled up */
                                            {"memory.recompute=selective", "memory.micro_batch=1", "memory.head_chunks=2", NULL}};
     int64_t n, k;
@@ -394,7 +394,7 @@ static void test_loss(void **state)
     config_init(&c);
     struct mask_loss_options o = recipe_loss(&c);
     assert_true(o.focal == 20 && o.dice == 1 && o.iou == 1 && o.alpha == 0.25f && o.gamma == 2 && o.smooth == 1 && !o.seed);
-    must(config_set(&c, "loss.preset=seed", &e), &e);
+    must(config_set(&c, "loss.preset=equal-weights", &e), &e);
     must(config_set(&c, "loss.dice=3", &e), &e);
     o = recipe_loss(&c);
     assert_true(o.focal == 1 && o.dice == 3 && o.iou == 1 && o.alpha == 0.8f && o.gamma == 2 && o.smooth == 1e-6f && o.seed);

@@ -278,7 +278,7 @@ static void test_pairs(void **state)
         assert_true(r->members == 8 && r->others == 1 && r->no_image == 1 && r->no_text == 1 && r->duplicates == 1);
         char line[256];
         assert_true(shard_report_print(r, line, sizeof line));
-        assert_string_equal(line, "1 annotations without a picture, 1 pictures without annotations, 1 duplicates");
+        assert_string_equal(line, "1 annotations without an image, 1 images without annotations, 1 duplicates");
         uint64_t before = mem_allocations();
         char bytes[8];
         size_t n;

@@ -1,15 +1,15 @@
 /*
- * test_splits.c: the split never changes the gradient, with pictures that have unequal numbers
+ * test_splits.c: the split never changes the gradient, with images that have unequal numbers
  * of masks and texts with unequal numbers of labels.
  *
- *     pictures   masks           one loss: the sum over all of them, divided by their number
+ *     images   masks           one loss: the sum over all of them, divided by their number
  *        0       #  .  .  .
  *        1       #  #  #  #      micro-batches cut between rows, the last one filled with rows
  *        2       .  .  .  .      without masks; pieces of the decoder cut between columns
  *        3       #  #  #  .
  *
  * Two ways to look at it. Every split gives the gradient of the whole batch. And that gradient is
- * the sum of the pictures' own, each computed alone with places for its own masks and no more: a mean of
+ * the sum of the images' own, each computed alone with places for its own masks and no more: a mean of
  * means, or a place without a mask that weighs something, would show there.
  *
  * What lies in places that must not weigh is noise, not zeros.
@@ -27,8 +27,8 @@
 
 #include "train/run.h"
 
-enum { PICTURES = 6, MASKS = 4, ROWS = 7, TOKENS = 16, CHUNKS = 4, SIDE = 64 };
-static const int masks_of[PICTURES] = {1, 4, 0, 3, 2, 4};  /* 14 */
+enum { IMAGES = 6, MASKS = 4, ROWS = 7, TOKENS = 16, CHUNKS = 4, SIDE = 64 };
+static const int masks_of[IMAGES] = {1, 4, 0, 3, 2, 4};  /* 14 */
 static const int labels_of[ROWS] = {15, 1, 0, 7, 4, 15, 2}; /* 44 */
 
 typedef VEC(float) floats;
@@ -134,7 +134,7 @@ static void put_all(struct run *r, const struct task *t)
 static double counted(const struct task *t)
 {
     int n = 0;
-    for (int i = 0; i < (t->masks ? PICTURES : ROWS); i++) n += t->masks ? masks_of[i] : labels_of[i];
+    for (int i = 0; i < (t->masks ? IMAGES : ROWS); i++) n += t->masks ? masks_of[i] : labels_of[i];
     return n;
 }
 
@@ -243,18 +243,18 @@ static void test_sam(void **state)
 {
     (void)state;
     for (int rounds = 1; rounds <= 3; rounds += 2) {
-        struct task t = {.model = "model.preset=sam-tiny", .samples = PICTURES, .masks = MASKS, .rounds = rounds};
+        struct task t = {.model = "model.preset=sam-tiny", .samples = IMAGES, .masks = MASKS, .rounds = rounds};
         every_split(t, true);
         the_sum(t);
     }
 }
 
-/* Fresh weights: statistics of one picture each, which a filled end would join. */
+/* Fresh weights: statistics of one image each, which a filled end would join. */
 static void test_tinysam(void **state)
 {
     (void)state;
     for (int rounds = 1; rounds <= 3; rounds += 2) {
-        struct task t = {.model = "model.preset=tinysam-tiny", .samples = PICTURES, .masks = MASKS, .rounds = rounds};
+        struct task t = {.model = "model.preset=tinysam-tiny", .samples = IMAGES, .masks = MASKS, .rounds = rounds};
         every_split(t, false);
         the_sum(t);
     }
@@ -277,7 +277,7 @@ static void test_tinysam_folder(void **state)
     run_close(&r);
     config_free(&c);
     snprintf(model, sizeof model, "model.path=%s", dir);
-    for (int rounds = 1; rounds <= 3; rounds += 2) every_split((struct task){.model = model, .samples = PICTURES, .masks = MASKS, .rounds = rounds}, true);
+    for (int rounds = 1; rounds <= 3; rounds += 2) every_split((struct task){.model = model, .samples = IMAGES, .masks = MASKS, .rounds = rounds}, true);
     static const char *const names[] = {"model.safetensors", "config.json"};
     for (size_t i = 0; i < COUNT(names); i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);

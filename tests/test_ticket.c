@@ -6,7 +6,7 @@
  *   a bad one in it    neither it nor what was asked for behind it changes a weight or a moment
  *   one after it       what begins with nothing open begins anew
  *
- * The CPU runs what it is asked for at once; PLIMSOLL_LATE gives its plan the tickets and the GUARD of a card's.
+ * The CPU runs what it is asked for at once; PLIMSOLL_PIPELINE gives its plan the tickets and the GUARD of a GPU's.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static void must(int rc, const struct error *e)
 
 struct way {
     const char *precision, *fused;
-    bool late;
+    bool pipelined;
 };
 
 struct rig {
@@ -64,13 +64,13 @@ static void rig_open(struct rig *g, const struct way *w)
     must(config_set(&g->c, text, &e), &e);
     snprintf(text, sizeof text, "memory.fused_step=%s", w->fused);
     must(config_set(&g->c, text, &e), &e);
-    if (w->late) setenv("PLIMSOLL_LATE", "1", 1);
-    else unsetenv("PLIMSOLL_LATE");
+    if (w->pipelined) setenv("PLIMSOLL_PIPELINE", "1", 1);
+    else unsetenv("PLIMSOLL_PIPELINE");
     must(run_plan(&g->r, &g->c, &(struct run_options){.train = true}, &e), &e);
     must(run_start(&g->r, NULL, true, &e), &e);
     must(state_reset(&g->r.graph, &g->r.device, &g->r.tape, run_staging(&g->r), PLAN_STAGING, &e), &e);
     tickets_begin(&g->t, &g->r);
-    assert_int_equal(tickets_overlap(&g->t), w->late);
+    assert_int_equal(tickets_overlap(&g->t), w->pipelined);
     put_batch(g, 0);
 }
 
@@ -98,7 +98,7 @@ static void ask(struct rig *g, int n, int updates, float scale, bool bad)
     struct step_block b = {.learning_rate = 1e-2f / (float)(n + 1), .inv_count = bad ? INFINITY : 1.0f / (ROWS * (TOKENS - 1)), .clip_norm = 1,
                            .step = n + 1, .adam_t = updates + !g->t.scaled, .loss_scale = scale, .next_scale = scale, .scale_window = 2};
     struct error e = {0};
-    must(ticket_ask(&g->t, &b, &e), &e);
+    must(ticket_submit(&g->t, &b, &e), &e);
 }
 
 static struct ticket take(struct rig *g)
@@ -119,7 +119,7 @@ static uint64_t run_row(const struct way *w, float scale, struct ticket out[STEP
     rig_open(&g, w);
     for (int n = 0; n < STEPS; n++) {
         ask(&g, n, g.t.scaled ? updates : n, scale, false);
-        while (tickets_pending(&g.t) > (uint32_t)(w->late && n + 1 < STEPS)) {
+        while (tickets_pending(&g.t) > (uint32_t)(w->pipelined && n + 1 < STEPS)) {
             out[taken] = take(&g);
             updates = out[taken].block.adam_t;
             scale = out[taken++].block.next_scale;

@@ -26,7 +26,7 @@ numbers() { grep '}$' "$out/metrics.jsonl" | sed 's/,"seconds".*//'; }
 rm -rf "$out" "$data"
 mkdir -p runs
 
-say "pictures of overlapping shapes with exact masks, in SA-1B's format; 40 of them are held out"
+say "images of overlapping shapes with exact masks, in SA-1B's format; 40 of them are held out"
 show "$plimsoll" data make "$data/train" --images 600 --shards 2 --size 256x192 --masks 4 --seed 1
 show "$plimsoll" data make "$data/held-out" --images 40 --size 256x192 --masks 4 --seed 2
 show "$plimsoll" data inspect "$data/train" -o "$data/sheet.png"
@@ -61,7 +61,7 @@ else
     say "this machine was done before it could be killed"
 fi
 
-say "masks of the held-out pictures, before the first step and after the last"
+say "masks of the held-out images, before the first step and after the last"
 awk '/"eval_iou"/ {
     match($0, /"step":[0-9]*/); step = substr($0, RSTART + 7, RLENGTH - 7)
     match($0, /"eval_iou":[0-9.]*/); iou = substr($0, RSTART + 11, RLENGTH - 11)
@@ -70,26 +70,26 @@ awk '/"eval_iou"/ {
 }' "$out/metrics.jsonl"
 show "$plimsoll" eval "$run" --model "$out/model"
 
-say "a held-out picture, asked for by a point, by a box, and for everything in it"
-mkdir -p "$out/pictures" "$data/pictures"
-tar xf "$data/held-out/sa_000000.tar" -C "$data/pictures"
-cp "$data/sheet.png" "$out/pictures/0-training-data.png"
-picture=$data/pictures/sa_1.jpg
+say "a held-out image, asked for by a point, by a box, and for everything in it"
+mkdir -p "$out/images" "$data/images"
+tar xf "$data/held-out/sa_000000.tar" -C "$data/images"
+cp "$data/sheet.png" "$out/images/0-training-data.png"
+image=$data/images/sa_1.jpg
 # The largest mask that the annotations have: a point on it, and its box.
-read -r point box < <(tr '{' '\n' <"$data/pictures/sa_1.json" | awk '
+read -r point box < <(tr '{' '\n' <"$data/images/sa_1.json" | awk '
 /"bbox"/ { match($0, /"bbox": *\[[^]]*/); split(substr($0, RSTART), b, /[][,]/); match($0, /"area": *[0-9]+/); area = substr($0, RSTART + 8, RLENGTH - 8) + 0 }
 /"point_coords"/ { match($0, /"point_coords": *\[\[[^]]*/); split(substr($0, RSTART), p, /[][,]+/)
     if (area > most) { most = area; best = sprintf("%g,%g %g,%g,%g,%g", p[2], p[3], b[2], b[3], b[2] + b[4] + 1, b[3] + b[5] + 1) } }
 END { print best }')
-show "$plimsoll" predict --model "$out/model" "$picture" --point "$point" -o "$out/mask.png" --overlay "$out/pictures/1-by-a-point.png" --json "$out/mask.json"
-show "$plimsoll" predict --model "$out/model" "$picture" --box "$box" -o "$out/mask-box.png" --overlay "$out/pictures/2-by-a-box.png"
-show "$plimsoll" predict --model "$out/model" "$picture" --everything 12 --min-iou 0.6 --min-stability 0.8 -o "$out/pictures/3-everything.png"
+show "$plimsoll" predict --model "$out/model" "$image" --point "$point" -o "$out/mask.png" --overlay "$out/images/1-by-a-point.png" --json "$out/mask.json"
+show "$plimsoll" predict --model "$out/model" "$image" --box "$box" -o "$out/mask-box.png" --overlay "$out/images/2-by-a-box.png"
+show "$plimsoll" predict --model "$out/model" "$image" --everything 12 --min-iou 0.6 --min-stability 0.8 -o "$out/images/3-everything.png"
 
 show "$plimsoll" report "$out"
 
 cat <<END
 
-Look at $out/report.html: curves, memory, and the masks laid over the pictures.
+Look at $out/report.html: curves, memory, and the masks laid over the images.
 The model is in $out/model: config.json and model.safetensors, as transformers' SamModel reads them.
 To try next:
 END

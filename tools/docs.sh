@@ -121,7 +121,7 @@ command, key or test that is named here does not exist.
 | 000 | training on SA-1B's dense masks |
 | 001 | PRS-Med: a segmentation model with a language model |
 | 002 | memory of GPUs, in general |
-| 003 | several pictures in a conversation |
+| 003 | several images in a conversation |
 | 004 | video for a language model |
 END
     coverage_rows | awk -F'\t' '

@@ -5,7 +5,7 @@
 #
 #   unit     $BUILD/tests/test_*, the cmocka programs
 #   replay   the stored inputs of the fuzz targets, tests/fuzz/corpus
-#   seam     the CUDA device against the reference; skipped where there is no card
+#   seam     the CUDA device against the reference; skipped where there is no GPU
 #   docs     generated pages agree with the tables they come from
 #   golden   tests/golden.sh: the binary against PyTorch's numbers
 #   run      tests/run_*.sh: whole runs of the binary
@@ -26,8 +26,8 @@ logs=$(mktemp -d) || exit 2
 export XDG_DATA_HOME=$logs/data
 trap 'rm -rf "$logs"' EXIT
 trap 'kill $(jobs -p); exit 130' INT TERM
-# `device: auto` would take a card that is here; the tests' numbers are the CPU's but for the seam.
-cards=${CUDA_VISIBLE_DEVICES-unset}
+# `device: auto` would take a GPU that is here; the tests' numbers are the CPU's but for the seam.
+gpus=${CUDA_VISIBLE_DEVICES-unset}
 export CUDA_VISIBLE_DEVICES=
 passed=0 failed=0 skipped=0
 
@@ -106,8 +106,8 @@ run_replay() {
 }
 
 run_seam() {
-    local with=(env "CUDA_VISIBLE_DEVICES=$cards")
-    if [[ $cards == unset ]]; then with=(env -u CUDA_VISIBLE_DEVICES); fi
+    local with=(env "CUDA_VISIBLE_DEVICES=$gpus")
+    if [[ $gpus == unset ]]; then with=(env -u CUDA_VISIBLE_DEVICES); fi
     run cuda_seam "${with[@]}" "$BUILD/tests/cuda_seam"
     run cuda_ops "${with[@]}" "$BUILD/tests/cuda_ops"
 }

@@ -13,7 +13,7 @@
 #include "io/json.h"
 #include "train/bench.h"
 #include "train/calibrate.h"
-#include "train/calibrate_card.h"
+#include "train/calibrate_gpu.h"
 
 enum { OPS_SHOWN = 16, CLASSES_SHOWN = 12, KERNELS_TOLD = 40 };
 
@@ -62,7 +62,7 @@ static const char *print_extents(const struct op_class *x, char out[64])
     return out;
 }
 
-/* Of a card: which kernels were predicted worst, by what they add to the step. */
+/* Of a GPU: which kernels were predicted worst, by what they add to the step. */
 static void print_errors(const struct bench *b, struct text *out)
 {
     struct bench_class *all;
@@ -100,8 +100,8 @@ static void print_text(const struct bench *b, struct text *out)
     print_row(out, "activations and rest", x.rest, arena);
     text_printf(out, "  %-22s %12s  (%" PRIu64 " bytes)\n", "arena", size_print(arena, a), arena);
     if (p->placement.arena[SPACE_HOST])
-        text_printf(out, "  %-22s %12s\n", "second space", size_print(p->placement.arena[SPACE_HOST], a));
-    if (b->device_total) text_printf(out, "  %-22s %12s\n", "used on the card", size_print(b->device_used, a));
+        text_printf(out, "  %-22s %12s\n", "host memory", size_print(p->placement.arena[SPACE_HOST], a));
+    if (b->device_total) text_printf(out, "  %-22s %12s\n", "used on the GPU", size_print(b->device_used, a));
     text_printf(out, "  %-22s %12s\n", "peak resident", size_print(bench_peak_resident(), a));
     print_ops(b, out);
     if (bench_replays(b)) print_errors(b, out);
@@ -199,7 +199,7 @@ static void print_json(const struct bench *b, struct text *out)
     json_put_string(&w, "recompute", rebuild_print(&p->settings.recompute, (char[SETTING_ROOM]){0}));
     json_put_string(&w, "optimizer", optimizer_print(&p->settings));
     json_put_bool(&w, "fused_step", p->settings.fused_step);
-    json_put_string(&w, "offload", away_print(p->settings.offload, (char[SETTING_ROOM]){0}));
+    json_put_string(&w, "offload", offload_print(p->settings.offload, (char[SETTING_ROOM]){0}));
     json_put_int(&w, "head_chunks", p->settings.head_chunks);
     json_put_int(&w, "threads", b->run.device.profile.threads);
     json_put_uint(&w, "arena_bytes", plan_arena(p));
@@ -248,7 +248,7 @@ static int bench_model(const struct options *o, struct error *e)
     return rc;
 }
 
-static void print_card(const struct profile *p, const char *path)
+static void print_gpu(const struct profile *p, const char *path)
 {
     const struct calibration *c = p->measured;
     printf("%s, %s, %s\n  copies          %8.1f GB/s\n  launch          %8.2f us\n  classes         %8d\n", c->cpu, c->isa, c->date, 1e-9 * p->copy_bandwidth,
@@ -266,7 +266,7 @@ static void print_profile(const struct profile *p, const char *path)
     printf("%s, %s, %d threads, %s\n", c->cpu, c->isa, p->threads, c->date);
     printf("  multiply-adds   %8.1f GFLOP/s in f32, %.1f in bf16\n", 1e-9 * p->flops_f32, 1e-9 * p->flops_bf16);
     printf("  bytes           %8.1f GB/s from memory, %.1f from caches\n", 1e-9 * p->memory_bandwidth, 1e-9 * p->cache_bandwidth);
-    printf("  second space    %8.1f GB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", 1e-9 * p->copy_bandwidth, 1e6 * p->launch_seconds, curves);
+    printf("  host memory    %8.1f GB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", 1e-9 * p->copy_bandwidth, 1e6 * p->launch_seconds, curves);
     printf("the profile is in %s\n", path);
 }
 
@@ -282,18 +282,18 @@ static int output_path(const struct options *o, const char *stored, char *path, 
 }
 
 /* --set says which device is measured, and nothing else. */
-static int calibrated_device(const struct options *o, bool *card, struct error *e)
+static int calibrated_device(const struct options *o, bool *gpu, struct error *e)
 {
     struct config c;
-    *card = false;
+    *gpu = false;
     for (int i = 0; i < o->n_set; i++)
         if (strncmp(o->set[i], "device=", 7) && strncmp(o->set[i], "device.kind=", 12))
             return error_set(e, PL_USAGE, "--calibrate goes with --set device=cuda, -o and --threads alone, not with --set %s", o->set[i]);
     int rc = options_config(o, &c, e);
     if (rc) return rc;
-    *card = c.device_kind == ON_CUDA;
+    *gpu = c.device_kind == ON_CUDA;
     config_free(&c);
-    return *card && o->threads ? error_set(e, PL_USAGE, "--threads is for processors, not for a card") : PL_OK;
+    return *gpu && o->threads ? error_set(e, PL_USAGE, "--threads is for processors, not for a GPU") : PL_OK;
 }
 
 static int calibrate_machine(const struct options *o, struct error *e)
@@ -303,19 +303,19 @@ static int calibrate_machine(const struct options *o, struct error *e)
     struct text out = {0};
     char path[4200], stored[4200] = "";
     int64_t threads = 0;
-    bool card = false;
+    bool gpu = false;
     int rc = options_count("--threads", o->threads, 1, 4096, &threads, e);
     if (!rc && (o->run || o->memory || o->plan || o->steps || o->json))
         rc = error_set(e, PL_USAGE, "--calibrate goes with --set device=cuda, -o and --threads alone");
-    if (!rc) rc = calibrated_device(o, &card, e);
-    if (!rc && !card) {
+    if (!rc) rc = calibrated_device(o, &gpu, e);
+    if (!rc && !gpu) {
         profile_default(&p, DEVICE_CPU, (int)threads);
         if (!profile_path(p.threads, stored, sizeof stored)) stored[0] = '\0';
         rc = output_path(o, stored, path, sizeof path, e);
     }
-    if (!rc) rc = card ? calibrate_card(&p, c, e) : calibrate(&p, c, (int)threads, e);
-    if (!rc && card) { /* which card it is was found out now */
-        if (!profile_card_path(p.name, stored, sizeof stored)) stored[0] = '\0';
+    if (!rc) rc = gpu ? calibrate_gpu(&p, c, e) : calibrate(&p, c, (int)threads, e);
+    if (!rc && gpu) { /* which GPU it is was found out now */
+        if (!profile_gpu_path(p.name, stored, sizeof stored)) stored[0] = '\0';
         rc = output_path(o, stored, path, sizeof path, e);
     }
     if (!rc) {
@@ -323,7 +323,7 @@ static int calibrate_machine(const struct options *o, struct error *e)
         rc = file_write_atomic(path, out.at, out.n, e);
         text_free(&out);
     }
-    if (!rc) (card ? print_card : print_profile)(&p, path);
+    if (!rc) (gpu ? print_gpu : print_profile)(&p, path);
     mem_free(c);
     return rc;
 }

@@ -262,7 +262,7 @@ static int check_config(const struct wish *w, struct sam_names *n, struct error 
     rc = sam_config_check(n, &m, e);
     if (!rc) rc = pixel_norm_read(&usual, "", e);
     if (!rc && memcmp(&usual, &m.norm, sizeof usual))
-        log_warn("%s: pictures are normalised otherwise than SAM's, which a checkpoint cannot say: keep its preprocessor_config.json", w->in);
+        log_warn("%s: images are normalised otherwise than SAM's, which a checkpoint cannot say: keep its preprocessor_config.json", w->in);
     model_close(&m);
     return rc;
 }

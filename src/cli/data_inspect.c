@@ -1,9 +1,9 @@
 /*
  * data_inspect.c: `plimsoll data inspect`: what is in a data set, what its masks cost, and a sheet
- * of pictures to look at.
+ * of images to look at.
  *
  * Everything is counted over all samples from their annotations and the headers of their
- * pictures; only what goes on the sheet is decoded.
+ * images; only what goes on the sheet is decoded.
  */
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ struct facts {
     uint64_t bad, empty;
     char first_bad[512];
     numbers masks, w, h, spread, image_bytes; /* per sample; spread: pixels times masks */
-    numbers area, runs, counts, iou, stability;   /* per mask; area as a share of the picture */
+    numbers area, runs, counts, iou, stability;   /* per mask; area as a share of the image */
     VEC(struct size_count) sizes;
 };
 
@@ -110,7 +110,7 @@ static void count_all(struct facts *f, const struct samples *all)
         uint32_t w = 0, h = 0;
         int rc = samples_read(all, i, &s, &e);
         if (!rc) rc = sample_size(&s, &w, &h, &e);
-        if (!rc && (w != s.found.w || h != s.found.h)) rc = error_set(&e, PL_USAGE, "the picture is %ux%u, its masks are for %ux%u", w, h, s.found.w, s.found.h);
+        if (!rc && (w != s.found.w || h != s.found.h)) rc = error_set(&e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u", w, h, s.found.w, s.found.h);
 #pragma omp critical
         {
             if (!rc) count_sample(f, &s);
@@ -140,7 +140,7 @@ struct cost {
     double bytes[FORMS][SIZES];
 };
 
-/* The runs of a mask are in proportion to its outline, and so to the picture's side. Runs are
+/* The runs of a mask are in proportion to its outline, and so to the image's side. Runs are
  * 4 bytes each. */
 static void fill_cost(struct cost *c)
 {
@@ -191,7 +191,7 @@ static void print_cost(const struct cost *c, struct text *out)
         }
         text_printf(out, "\n");
     }
-    text_printf(out, "  RLE: %s%.0f runs a mask, 4 bytes each; ~ in proportion to the picture's side%s\n", c->guessed ? "~" : "", c->runs,
+    text_printf(out, "  RLE: %s%.0f runs a mask, 4 bytes each; ~ in proportion to the image's side%s\n", c->guessed ? "~" : "", c->runs,
                 c->guessed ? ", from SA-1B's 345 at 2000x1500" : "");
     char largest[32];
     if (c->most > 0) text_printf(out, "  the largest sample takes %s as float32 at full size\n", bytes_text(4 * c->most, largest));
@@ -210,7 +210,7 @@ static void json_cost(const struct cost *c, struct text *out)
 
 /* ---- tables ---- */
 
-static const double steps[] = {0.0001, 0.001, 0.01, 0.1, 1.000001}; /* upper ends, as shares of the picture */
+static const double steps[] = {0.0001, 0.001, 0.01, 0.1, 1.000001}; /* upper ends, as shares of the image */
 static const char *const step_names[] = {"below 0.01 %", "0.01 - 0.1 %", "0.1 - 1 %", "1 - 10 %", "above 10 %"};
 
 static void count_steps(const numbers *area, uint64_t out[COUNT(steps)])
@@ -234,7 +234,7 @@ static void print_areas(const struct facts *f, struct text *out)
 {
     uint64_t n[COUNT(steps)];
     count_steps(&f->area, n);
-    text_printf(out, "\nArea of the masks, of their picture\n");
+    text_printf(out, "\nArea of the masks, of their image\n");
     for (size_t k = 0; k < COUNT(steps); k++) {
         double share = f->area.n ? (double)n[k] / f->area.n : 0;
         text_printf(out, "  %-14s %9llu  %5.1f %%  %.*s\n", step_names[k], (unsigned long long)n[k], 100 * share, (int)(40 * share + 0.5),
@@ -244,7 +244,7 @@ static void print_areas(const struct facts *f, struct text *out)
 
 static void print_sizes(const struct facts *f, struct text *out)
 {
-    text_printf(out, "\nSizes of the pictures: %u %s\n", f->sizes.n, f->sizes.n == 1 ? "kind" : "kinds");
+    text_printf(out, "\nSizes of the images: %u %s\n", f->sizes.n, f->sizes.n == 1 ? "kind" : "kinds");
     for (uint32_t i = 0; i < f->sizes.n && i < 8; i++)
         text_printf(out, "  %5ux%-5u %9llu  %5.1f %%\n", f->sizes.at[i].w, f->sizes.at[i].h, (unsigned long long)f->sizes.at[i].n,
                     100.0 * (double)f->sizes.at[i].n / f->masks.n);
@@ -255,7 +255,7 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
     const struct shard_report *r = dataset_report(all->set);
     const struct packed_embeddings *x = dataset_embeddings(all->set);
     text_printf(out, "%s: %u %s, %llu samples, %llu masks\n", all->format, all->files.n, all->files.n == 1 ? "file" : "files", (unsigned long long)all->n, (unsigned long long)f->area.n);
-    text_printf(out, "  pictures without annotations %llu, annotations without a picture %llu, twice there %llu\n", (unsigned long long)r->no_text,
+    text_printf(out, "  images without annotations %llu, annotations without an image %llu, twice there %llu\n", (unsigned long long)r->no_text,
                 (unsigned long long)r->no_image, (unsigned long long)r->duplicates);
     text_printf(out, "  damaged headers %llu (%llu bytes lost), cut shards %llu, other files %llu\n", (unsigned long long)r->damaged, (unsigned long long)r->lost,
                 (unsigned long long)r->partial, (unsigned long long)r->others);
@@ -263,13 +263,13 @@ static void print_facts(const struct samples *all, const struct facts *f, struct
     text_printf(out, "  samples that cannot be used %llu, masks without pixels %llu\n", (unsigned long long)f->bad, (unsigned long long)f->empty);
     if (f->bad) text_printf(out, "  the first: %s\n", f->first_bad);
     text_printf(out, "\n  %-22s %10s %10s %10s %10s %10s %10s\n", "", "least", "10 %", "half", "90 %", "most", "mean");
-    print_row(out, "masks a picture", &f->masks, 1, 1);
-    print_row(out, "area, % of the picture", &f->area, 100, 3);
+    print_row(out, "masks an image", &f->masks, 1, 1);
+    print_row(out, "area, % of the image", &f->area, 100, 3);
     print_row(out, "runs a mask", &f->runs, 1, 1);
     print_row(out, "RLE characters a mask", &f->counts, 1, 1);
     print_row(out, "predicted_iou", &f->iou, 1, 3);
     print_row(out, "stability_score", &f->stability, 1, 3);
-    print_row(out, "picture, KB", &f->image_bytes, 1e-3, 1);
+    print_row(out, "image, KB", &f->image_bytes, 1e-3, 1);
     print_areas(f, out);
     print_sizes(f, out);
     text_printf(out, "\n");
@@ -311,16 +311,16 @@ static void json_facts(const struct samples *all, const struct facts *f, const s
 
 enum { CELL_W = 400, CELL_H = 300, ON_SHEET = 12, COLUMNS = 3 };
 
-static int decode(const struct sample *s, struct picture *p, struct error *e)
+static int decode(const struct sample *s, struct canvas *p, struct error *e)
 {
     if (s->facts.decoded) {
-        *p = (struct picture){s->facts.w, s->facts.h, mem_copy(s->image, (size_t)s->facts.w * s->facts.h * 3)};
+        *p = (struct canvas){s->facts.w, s->facts.h, mem_copy(s->image, (size_t)s->facts.w * s->facts.h * 3)};
         return PL_OK;
     }
     if (s->facts.n && *(const uint8_t *)s->image == 0x89) {
         struct png_pixels q;
         if (png_decode(s->image, s->facts.n, PNG_AS_RGB, 0, NULL, 0, &q, e)) return e->code;
-        *p = (struct picture){q.width, q.height, q.at};
+        *p = (struct canvas){q.width, q.height, q.at};
         return PL_OK;
     }
     struct jpg_header h;
@@ -331,7 +331,7 @@ static int decode(const struct sample *s, struct picture *p, struct error *e)
     return rc;
 }
 
-/* Masks over the picture as it is on the sheet: rasterised to just that many pixels. Large ones
+/* Masks over the image as it is on the sheet: rasterised to just that many pixels. Large ones
  * first, so that small ones on top of them are seen. */
 static int by_area(const void *a, const void *b)
 {
@@ -339,7 +339,7 @@ static int by_area(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-static int lay_masks(struct picture *cell, struct draw_place at, struct sample *s, struct error *e)
+static int lay_masks(struct canvas *cell, struct draw_place at, struct sample *s, struct error *e)
 {
     uint32_t side = s->found.w > s->found.h ? s->found.w : s->found.h, cells = at.w > at.h ? at.w : at.h;
     struct grid g;
@@ -356,39 +356,39 @@ static int lay_masks(struct picture *cell, struct draw_place at, struct sample *
     return rc;
 }
 
-/* One sample as a picture and two lines. A bad one is a grey field that says why. */
+/* One sample as an image and two lines. A bad one is a grey field that says why. */
 static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell *cell, char lines[2][300])
 {
     struct sample s;
     struct error e = {0};
-    struct picture p = {0};
-    cell->picture = picture_new(CELL_W, CELL_H, (struct colour){235, 236, 238});
+    struct canvas p = {0};
+    cell->image = canvas_new(CELL_W, CELL_H, (struct colour){235, 236, 238});
     int rc = samples_read(all, i, &s, &e);
     if (!rc) rc = decode(&s, &p, &e);
-    if (!rc) rc = lay_masks(&cell->picture, draw_fit(&cell->picture, 0, 0, CELL_W, CELL_H, &p), &s, &e);
+    if (!rc) rc = lay_masks(&cell->image, draw_fit(&cell->image, 0, 0, CELL_W, CELL_H, &p), &s, &e);
     snprintf(lines[0], 300, "%.290s", s.name);
     if (rc) snprintf(lines[1], 300, "bad: %.290s", e.text);
     else snprintf(lines[1], 300, "%ux%u, %u masks", s.found.w, s.found.h, s.found.n);
     cell->lines[0] = lines[0];
     cell->lines[1] = lines[1];
-    picture_free(&p);
+    canvas_free(&p);
     sample_free(&s);
 }
 
-static struct picture draw_samples(const struct samples *all)
+static struct canvas draw_samples(const struct samples *all)
 {
     struct draw_cell cells[ON_SHEET] = {0};
     char(*lines)[2][300] = mem_alloc(ON_SHEET * sizeof *lines), title[128];
     uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
     for (uint32_t k = 0; k < n; k++) draw_sample(all, all->n * k / n, &cells[k], lines[k]);
-    snprintf(title, sizeof title, "%u of %llu pictures with their masks", n, (unsigned long long)all->n);
-    struct picture p = draw_sheet(title, cells, n, COLUMNS, CELL_W, CELL_H);
-    for (uint32_t k = 0; k < n; k++) picture_free(&cells[k].picture);
+    snprintf(title, sizeof title, "%u of %llu images with their masks", n, (unsigned long long)all->n);
+    struct canvas p = draw_sheet(title, cells, n, COLUMNS, CELL_W, CELL_H);
+    for (uint32_t k = 0; k < n; k++) canvas_free(&cells[k].image);
     mem_free(lines);
     return p;
 }
 
-static struct picture draw_areas(const struct facts *f, uint32_t width)
+static struct canvas draw_areas(const struct facts *f, uint32_t width)
 {
     struct draw_bar bars[COUNT(steps)];
     char shown[COUNT(steps)][32];
@@ -398,10 +398,10 @@ static struct picture draw_areas(const struct facts *f, uint32_t width)
         snprintf(shown[k], sizeof shown[k], "%.1f %%", f->area.n ? 100.0 * (double)n[k] / f->area.n : 0);
         bars[k] = (struct draw_bar){step_names[k], shown[k], (double)n[k]};
     }
-    return draw_bars("Area of the masks, of their picture", bars, COUNT(steps), width);
+    return draw_bars("Area of the masks, of their image", bars, COUNT(steps), width);
 }
 
-static struct picture draw_cost(const struct cost *c, uint32_t width)
+static struct canvas draw_cost(const struct cost *c, uint32_t width)
 {
     static const struct {
         enum form form;
@@ -421,14 +421,14 @@ static struct picture draw_cost(const struct cost *c, uint32_t width)
 
 static int write_sheet(const char *path, const struct samples *all, const struct facts *f, const struct cost *c, struct error *e)
 {
-    struct picture parts[3] = {draw_samples(all)};
+    struct canvas parts[3] = {draw_samples(all)};
     uint32_t width = parts[0].w > 900 ? parts[0].w : 900;
     parts[1] = draw_cost(c, width);
     parts[2] = draw_areas(f, width);
-    struct picture sheet = draw_stack(parts, 3);
+    struct canvas sheet = draw_stack(parts, 3);
     int rc = png_write(path, PNG_RGB, sheet.w, sheet.h, sheet.rgb, 0, e);
-    for (int k = 0; k < 3; k++) picture_free(&parts[k]);
-    picture_free(&sheet);
+    for (int k = 0; k < 3; k++) canvas_free(&parts[k]);
+    canvas_free(&sheet);
     return rc;
 }
 
@@ -501,9 +501,9 @@ const struct command data_inspect = {
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder with images/ and masks/; a table; globs\n"
     "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"
-    "  --images DIR    where coco's and csv's pictures are\n"
+    "  --images DIR    where coco's and csv's images are\n"
     "  --masks DIR     where those of pairs have their masks\n"
-    "  -o SHEET.png    pictures with their masks laid over, to look at\n"
+    "  -o SHEET.png    images with their masks laid over, to look at\n"
     "  --json          the numbers as JSON\n"
-    "  --given         only the memory, for pictures of this size with so many masks; no data",
+    "  --given         only the memory, for images of this size with so many masks; no data",
     run};

@@ -50,7 +50,7 @@ static int write_half(struct tar_writer *tar, const char *folder, uint64_t id, i
     return rc;
 }
 
-/* Positions 0..2n: even ones are pictures. Fisher and Yates, by the shard's own numbers. */
+/* Positions 0..2n: even ones are images. Fisher and Yates, by the shard's own numbers. */
 static void choose_order(const struct make *m, uint64_t first, uint32_t n, uint32_t *order)
 {
     for (uint32_t i = 0; i < 2 * n; i++) order[i] = i;
@@ -187,14 +187,14 @@ static int run(int argc, char **argv, struct error *e)
 
 const struct command data_make = {
     "make", "data make DIR [--images N] [--shards K] [--size WxH] [--seed S] [--masks M] [--order random|sorted] [--extracted]",
-    "Writes a synthetic set in SA-1B's format: textured pictures of shapes over one another, with\n"
+    "Writes a synthetic set in SA-1B's format: textured images of shapes over one another, with\n"
     "the exact mask of what is visible of each. DIR must hold no sa_* yet.\n"
     "\n"
-    "  --images N      pictures in all (100)\n"
+    "  --images N      images in all (100)\n"
     "  --shards K      tar files, sa_000000.tar and on, with equal parts of them (1)\n"
-    "  --size WxH      of every picture (1024x768)\n"
+    "  --size WxH      of every image (1024x768)\n"
     "  --seed S        another seed, another set (0)\n"
-    "  --masks M       shapes drawn in a picture; those hardly visible get no mask (12)\n"
+    "  --masks M       shapes drawn in an image; those hardly visible get no mask (12)\n"
     "  --order         of the files in a tar: random, as in SA-1B, or sorted (random)\n"
     "  --extracted     folders of files instead of tars",
     run};

@@ -4,7 +4,7 @@
  *
  * Blocks of samples are made by threads, as a loader would make them, and written in order.
  * A sample that cannot be used is named and left out. The output is there when all of it is.
- * With --embeddings a model's image encoder then goes over the pictures of a block, one by one,
+ * With --embeddings a model's image encoder then goes over the images of a block, one by one,
  * in its own planned memory.
  */
 #include <stdio.h>
@@ -71,7 +71,7 @@ static enum data_fault make_masks(const struct packing *p, struct filler *f, str
     return to->n ? FAULT_NONE : FAULT_NO_MASKS;
 }
 
-/* The picture's file as it is; of a store its pixels, as a PNG. */
+/* The image's file as it is; of a store its pixels, as a PNG. */
 static enum data_fault keep_file(const struct packing *p, uint64_t i, struct packable *to)
 {
     struct sample s;
@@ -98,7 +98,7 @@ static void make(const struct packing *p, struct filler *f, uint64_t i, struct p
     if (!fault && p->bytes) fault = keep_file(p, i, to);
     else if (!fault) {
         to->image = mem_alloc((size_t)p->o.side * p->o.side * 3);
-        fault = fill_picture(f, p->all.set, i, to->image, &to->e);
+        fault = fill_sample_image(f, p->all.set, i, to->image, &to->e);
     }
     to->ok = !fault;
 }
@@ -121,7 +121,7 @@ static void note_categories(struct packing *p, const struct packable *x)
 static int embed(struct packing *p, const struct packable *x, struct error *e)
 {
     const enum dtype t = packed_dtype(p->embedder->about.type);
-    int rc = embed_picture(p->embedder, x->image, x->facts.rows, x->facts.columns, p->embedding, e);
+    int rc = embed_image(p->embedder, x->image, x->facts.rows, x->facts.columns, p->embedding, e);
     if (!rc && transfer_nonfinite(p->embedding, t, (int64_t)(p->embedder->bytes / dtype_size(t))) >= 0)
         rc = error_set(e, PL_USAGE, "the embedding of %s is not finite; the weights of %s make no sense", x->name, p->embedder->about.model);
     return rc;
@@ -199,7 +199,7 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
     if (!rc) {
         if (p->left_out > NAMED) printf("%llu more are left out: `plimsoll data verify` lists all\n", (unsigned long long)(p->left_out - NAMED));
         printf("%s: %llu samples with %llu masks, ", output, (unsigned long long)p->written, (unsigned long long)p->masks);
-        if (!p->bytes) printf("pictures of %u, ", p->o.side);
+        if (!p->bytes) printf("images of %u, ", p->o.side);
         if (p->embedder) printf("embeddings %s [%u,%u,%u], ", dtype_name(packed_dtype(p->embedder->about.type)), p->embedder->about.channels,
                                 p->embedder->about.grid, p->embedder->about.grid);
         printf("masks of %u a side; %llu samples and %llu masks left out, %.1f s\n", p->o.cells, (unsigned long long)p->left_out, (unsigned long long)p->bad_masks,
@@ -228,7 +228,7 @@ static int ask_model(const char *name, uint64_t *size, uint64_t *cells, struct e
     int rc = dir_exists(name) ? model_open(&m, name, e) : model_preset(&m, name, e);
     if (!rc && !m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s makes no masks", name, m.family->model_type);
     if (!rc && *size % (uint64_t)m.patch)
-        rc = error_set(e, PL_USAGE, "%s: pictures of %llu pixels do not divide into its patches of %lld; give another --size", name, (unsigned long long)*size, (long long)m.patch);
+        rc = error_set(e, PL_USAGE, "%s: images of %llu pixels do not divide into its patches of %lld; give another --size", name, (unsigned long long)*size, (long long)m.patch);
     if (!rc && !*size) *size = (uint64_t)m.image;
     if (!rc && !*cells) *cells = (uint64_t)m.mask_side(&m, (int64_t)*size);
     model_close(&m);
@@ -254,7 +254,7 @@ static int pack_embedded(struct packing *p, const char *folder, const char *dtyp
                          const char *output, struct error *e)
 {
     struct embedder m;
-    if (p->bytes) return error_set(e, PL_USAGE, "--layout seed has no place for embeddings; leave out one of the two");
+    if (p->bytes) return error_set(e, PL_USAGE, "--layout memmap has no place for embeddings; leave out one of the two");
     int rc = embed_open(&m, folder, p->o.side, dtype, set, e);
     if (rc) return rc;
     p->embedder = &m;
@@ -289,25 +289,25 @@ static int run(int argc, char **argv, struct error *e)
 }
 
 const struct command data_pack = {
-    "pack", "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--embeddings DIR] [--layout seed]",
-    "Stores pictures and masks as training wants them: resized, padded, rasterised. Reading them\n"
+    "pack", "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--embeddings DIR] [--layout memmap]",
+    "Stores images and masks as training wants them: resized, padded, rasterised. Reading them\n"
     "takes a copy. Use it with data.format: packed and data.train: FILE.pack.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
     "  -o FILE.pack    it is there when all of it is written\n"
     "  --model MODEL   a folder or a preset: its sizes are taken where they are not given\n"
-    "  --size N        side of the pictures: data.image_size of the run (1024)\n"
+    "  --size N        side of the images: data.image_size of the run (1024)\n"
     "  --masks-size N  side of the masks: what the loss works at, 4 x size / patch (without --model a quarter of\n"
-    "                  the pictures', as for patches of 16; sam-tiny, with patches of 8, works at half)\n"
+    "                  the images', as for patches of 16; sam-tiny, with patches of 8, works at half)\n"
     "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"
-    "  --images DIR    where coco's and csv's pictures are\n"
+    "  --images DIR    where coco's and csv's images are\n"
     "  --masks DIR     where those of pairs have their masks\n"
-    "  --labels KIND   what the values of mask pictures mean: auto, binary, classes, instances\n"
-    "  --embeddings DIR  a model folder: what its image encoder makes of each picture is stored too, for\n"
+    "  --labels KIND   what the values of mask images mean: auto, binary, classes, instances\n"
+    "  --embeddings DIR  a model folder: what its image encoder makes of each image is stored too, for\n"
     "                  training what follows the encoder; --model is this one where it is not given\n"
     "  --embeddings-dtype T  f32 or bf16: what they are computed and kept in (what the machine computes in)\n"
     "  --set key=value with --embeddings: device and memory keys of the encoder's run\n"
-    "  --layout seed   a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
-    "                  masks x N x N, each stretched over its picture) and the pictures' files",
+    "  --layout memmap   a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
+    "                  masks x N x N, each stretched over its image) and the images' files",
     run};

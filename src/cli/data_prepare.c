@@ -56,7 +56,7 @@ static int decode(struct jpg *j, const struct text *image, uint32_t *w, uint32_t
     return PL_OK;
 }
 
-/* The picture with its longer side at `long_side`, as a JPEG whatever it was. *w and *h are its
+/* The image with its longer side at `long_side`, as a JPEG whatever it was. *w and *h are its
  * new size. */
 static int shrink_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
 {
@@ -110,7 +110,7 @@ static bool point_inside(const struct annotation_mask *m, const uint8_t *bits, s
     return x >= 0 && y >= 0 && x < w && y < h && bit_set(&(struct bits){bits, stride}, (uint32_t)x, (uint32_t)y);
 }
 
-/* The annotations for a picture of w x h, in place of those for a->w x a->h. */
+/* The annotations for an image of w x h, in place of those for a->w x a->h. */
 static int shrink_text(struct pair *pair, const struct annotation *a, const struct mask *masks, const char *key, uint32_t w, uint32_t h, struct error *e)
 {
     uint32_t side = a->w > a->h ? a->w : a->h, cells = w > h ? w : h, n = 0;
@@ -148,7 +148,7 @@ static int shrink_text(struct pair *pair, const struct annotation *a, const stru
 static int check_size(const struct annotation *a, uint32_t w, uint32_t h, struct error *e)
 {
     if (a->w == w && a->h == h) return PL_OK;
-    return error_set(e, PL_USAGE, "the picture is %ux%u, its annotations are for %ux%u", w, h, a->w, a->h);
+    return error_set(e, PL_USAGE, "the image is %ux%u, its annotations are for %ux%u", w, h, a->w, a->h);
 }
 
 /* Smaller where it is too large; else decoded all the same, to leave out what is cut or damaged. */
@@ -255,7 +255,7 @@ static int pack_shard(struct prepare *p, const char *from, const char *path, str
     if (shard_report_print(&s.report, line, sizeof line)) printf("  %s\n", line);
     const uint64_t before = p->written;
     int rc = s.n ? write_tar(p, &s, path, e) : PL_OK;
-    if (!rc && p->written == before) printf("  no pair of a picture and its annotations that can be used: nothing is written\n");
+    if (!rc && p->written == before) printf("  no pair of an image and its annotations that can be used: nothing is written\n");
     else if (!rc) rc = index_output(path, e);
     shard_close(&s);
     return rc;
@@ -373,7 +373,7 @@ static int prepare_all(struct prepare *p, const struct names *paths, struct erro
         printf("%llu pairs read, %llu written, %llu left out; %s to %s, %.1f s\n", (unsigned long long)p->read, (unsigned long long)p->written,
                (unsigned long long)p->dropped, size_print(p->bytes_in, in), size_print(p->bytes_out, out), clock_seconds() - from);
     if (!rc && !p->written && !p->left_alone)
-        rc = error_set(e, PL_USAGE, "%s%s: no pair of a picture and its annotations that can be used: nothing is written", paths->at[0], paths->n > 1 ? " and the others" : "");
+        rc = error_set(e, PL_USAGE, "%s%s: no pair of an image and its annotations that can be used: nothing is written", paths->at[0], paths->n > 1 ? " and the others" : "");
     if (rc && made) rmdir(p->out); /* fails, as it should, when something is in it */
     names_free(&inputs);
     return rc;
@@ -402,15 +402,15 @@ static int run(int argc, char **argv, struct error *e)
 
 const struct command data_prepare = {
     "prepare", "data prepare IN... -o DIR [--long-side N] [--quality Q]",
-    "Rewrites shards as they were downloaded for training: gunzips, gets over damage, pairs pictures\n"
-    "with their annotations, and writes plain sorted tars with their index. Every picture is decoded\n"
+    "Rewrites shards as they were downloaded for training: gunzips, gets over damage, pairs images\n"
+    "with their annotations, and writes plain sorted tars with their index. Every image is decoded\n"
     "once. Pairs that cannot be used are named and left out; outputs that are there already are left\n"
     "alone.\n"
     "\n"
     "  IN              tar files (also gzip under a .tar name), folders of them, folders of extracted\n"
     "                  files, globs\n"
     "  -o DIR          where the new shards go, under the names of the old\n"
-    "  --long-side N   shrink pictures whose longer side is above N, and their masks with them; PNGs\n"
+    "  --long-side N   shrink images whose longer side is above N, and their masks with them; PNGs\n"
     "                  become JPEGs by it (1024 loads about five times as fast; without it the bytes\n"
     "                  stay as they are)\n"
     "  --quality Q     of the JPEGs written then (95)",

@@ -132,7 +132,7 @@ int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct
     memset(out, 0, sizeof *out);
     dataset_name(s->set, i, out->name, sizeof out->name);
     enum data_fault f = read_image(s, i, out, e);
-    if (f) return error_prepend(e, "picture"), PL_USAGE;
+    if (f) return error_prepend(e, "image"), PL_USAGE;
     f = read_masks(s, i, out, e);
     if (f) {
         out->found.n = 0;
@@ -158,7 +158,7 @@ void sample_free(struct sample *s)
 
 /* ---- facts ---- */
 
-/* A label picture, counted row by row; its runs are those down the columns. */
+/* A label image, counted row by row; its runs are those down the columns. */
 static void measure_label(const struct shape *s, struct rle_facts *f)
 {
     uint32_t x1 = 0, y1 = 0;
@@ -208,7 +208,7 @@ int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *
     return PL_OK;
 }
 
-/* ---- pictures ---- */
+/* ---- images ---- */
 
 bool image_is_png(const void *bytes, size_t n) { return n && *(const uint8_t *)bytes == 0x89; }
 
@@ -226,7 +226,7 @@ int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err
     return PL_OK;
 }
 
-/* All rows, one after the other: nothing of the picture's size is kept. */
+/* All rows, one after the other: nothing of the image's size is kept. */
 static int check_jpeg(struct jpg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e)
 {
     if (jpg_start(j, bytes, n, 1, w, h, e)) return e->code;

@@ -44,12 +44,12 @@ int samples_read(const struct samples *s, uint64_t i, struct sample *out, struct
 void sample_free(struct sample *s);
 /* Area, box and runs of mask k, whatever its shape. */
 int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, struct error *e);
-/* The picture's size by its header. */
+/* The image's size by its header. */
 int sample_size(const struct sample *s, uint32_t *w, uint32_t *h, struct error *e);
 
 struct jpg;
 
-/* A picture's file in memory, a JPEG or a PNG. */
+/* An image's file in memory, a JPEG or a PNG. */
 bool image_is_png(const void *bytes, size_t n);
 /* Its size by its header. */
 int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct error *e);

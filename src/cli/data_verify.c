@@ -38,7 +38,7 @@ static int check_sample(const struct samples *all, uint64_t i, struct jpg *j, st
     if (samples_read(all, i, s, e) || dataset_check(all->set, i, e)) return e->code;
     if (decode_image(j, s, &w, &h, e)) return e->code;
     if (w != s->found.w || h != s->found.h)
-        return error_set(e, PL_USAGE, "the picture is %ux%u, its masks are for %ux%u", w, h, s->found.w, s->found.h);
+        return error_set(e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u", w, h, s->found.w, s->found.h);
     for (uint32_t k = 0; k < s->found.n; k++)
         if (check_mask(s, k, e)) return e->code;
     return PL_OK;
@@ -125,12 +125,12 @@ static int run(int argc, char **argv, struct error *e)
 
 const struct command data_verify = {
     "verify", "data verify PATHS [--format F] [--images DIR] [--masks DIR]",
-    "Decodes every picture and every mask, and compares what the files state (sizes, areas, boxes)\n"
+    "Decodes every image and every mask, and compares what the files state (sizes, areas, boxes)\n"
     "with what they hold. Prints what is bad; exit code 1 when anything is.\n"
     "\n"
     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
     "                  file of COCO; a folder with images/ and masks/; a table; .pack; globs\n"
     "  --format        sa1b, coco, pairs, csv or packed, where the paths do not tell\n"
-    "  --images DIR    where coco's and csv's pictures are\n"
+    "  --images DIR    where coco's and csv's images are\n"
     "  --masks DIR     where those of pairs have their masks",
     run};

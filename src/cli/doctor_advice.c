@@ -79,7 +79,7 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
     }
     if (d->run.batch.prompts.masks > 1) {
         snprintf(change, sizeof change, "data.max_masks=%" PRId64, (int64_t)d->run.batch.prompts.masks / 2);
-        consider(d, change, "fewer masks of a picture are learnt from", out, &n);
+        consider(d, change, "fewer masks of an image are learnt from", out, &n);
     }
     qsort(out, n, sizeof *out, by_worth);
     return n;

@@ -117,7 +117,7 @@ static int report(const struct eval *v, struct error *e)
     } else {
         scores_print(&v->found.scores, &out);
         print_worst(v, &out);
-        text_printf(&out, "\nloss %.6g over %llu pictures, %llu of them broken, %.1f s, %s\n", v->loss, (unsigned long long)v->feed.samples,
+        text_printf(&out, "\nloss %.6g over %llu images, %llu of them broken, %.1f s, %s\n", v->loss, (unsigned long long)v->feed.samples,
                     (unsigned long long)v->feed.broken, v->seconds, size_print(plan_arena(&v->run.plan), arena));
     }
     fputs(out.at, stdout);
@@ -169,7 +169,7 @@ static int read_config(struct eval *v, struct error *e)
     c->model_preset = NULL;
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* patterns for another model's names */
     if (c->data_format == FORMAT_TOKENS)
-        return error_set(e, PL_USAGE, "%s: data.format is tokens; masks are evaluated on pictures: sa1b, coco, pairs, csv or packed", v->paths.at[0]);
+        return error_set(e, PL_USAGE, "%s: data.format is tokens; masks are evaluated on images: sa1b, coco, pairs, csv or packed", v->paths.at[0]);
     if (!config_validates(c))
         return error_set(e, PL_USAGE, "%s says nothing of data to evaluate on; give data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
     return PL_OK;

@@ -46,20 +46,20 @@ static int open_model(struct plan_of_run *r, const char *name, struct error *e)
     return e->code;
 }
 
-/* Pictures with masks are for models that make masks, tokens for those with a vocabulary. */
+/* Images with masks are for models that make masks, tokens for those with a vocabulary. */
 static int check_kinds(const struct plan_of_run *r, struct error *e)
 {
     const char *type = r->model.family->model_type;
     bool tokens = !strcmp(r->data.format, "tokens");
     if (!r->model.mask_side && !r->model.vocabulary) return error_set(e, PL_USAGE, "%s is a %s, which cannot be trained by itself; take a sam or a language model", r->name, type);
-    if (tokens && r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, and %s is a %s, which takes pictures with masks", r->data.what, r->name, type);
-    if (!tokens && !r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, pictures with masks, and %s is a %s, which takes tokens", r->data.what, r->name, type);
+    if (tokens && r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, and %s is a %s, which takes images with masks", r->data.what, r->name, type);
+    if (!tokens && !r->model.mask_side) return error_set(e, PL_USAGE, "the data are %s, images with masks, and %s is a %s, which takes tokens", r->data.what, r->name, type);
     return PL_OK;
 }
 
-/* ---- pictures ---- */
+/* ---- images ---- */
 
-/* How many masks pictures have, by some of them; of a store also the side of its pictures. */
+/* How many masks images have, by some of them; of a store also the side of its images. */
 static void look_at_samples(struct plan_of_run *r, const struct dataset *d)
 {
     struct mask *records = mem_alloc(RECORDS * sizeof *records);
@@ -82,7 +82,7 @@ static void look_at_samples(struct plan_of_run *r, const struct dataset *d)
     mem_free(records);
 }
 
-static int open_pictures(struct plan_of_run *r, struct error *e)
+static int open_images(struct plan_of_run *r, struct error *e)
 {
     const struct found *f = &r->data;
     struct dataset *d;
@@ -165,7 +165,7 @@ static void put_data(const struct plan_of_run *r, struct text *out)
     if (f->validation.n) put_list(out, "validation", &f->validation);
     if (f->train_split) text_printf(out, "  train_split: %s               # the table's split column\n  validation_split: %s\n", f->train_split, f->validation_split);
     if (r->holdout > 0)
-        text_printf(out, "  holdout: %.4g                   # share of the pictures that is evaluated on: %llu of %llu\n  split_seed: 0                  # another one holds out others\n",
+        text_printf(out, "  holdout: %.4g                   # share of the images that is evaluated on: %llu of %llu\n  split_seed: 0                  # another one holds out others\n",
                     r->holdout, (unsigned long long)r->held_out, (unsigned long long)(r->held_out + r->samples));
     if (r->sequence) {
         text_printf(out, "  sequence: %lld                 # tokens in a sample\n", (long long)r->sequence);
@@ -178,7 +178,7 @@ static void put_data(const struct plan_of_run *r, struct text *out)
                     (long long)r->model.mask_side(&r->model, r->image), r->name);
     if (r->embeddings)
         text_printf(out, "  embeddings: off                # the store has some: with model.freeze of the whole encoder, `auto` trains from them\n");
-    text_printf(out, "  max_masks: %lld                 # of a picture in a batch: memory grows with it\n", (long long)r->masks);
+    text_printf(out, "  max_masks: %lld                 # of an image in a batch: memory grows with it\n", (long long)r->masks);
     text_printf(out, "  # flip: 0.5                    # augmentation: flip, scale, crop\n");
 }
 
@@ -239,7 +239,7 @@ static int init(const char *model, const char *data, const char *out_folder, str
     int rc = open_model(&r, model, e);
     if (!rc) rc = init_look(data, &r.data, e);
     if (!rc) rc = check_kinds(&r, e);
-    if (!rc && (r.model.mask_side ? open_pictures(&r, e) : open_tokens(&r, e))) rc = error_prepend(e, "%s (%s)", data, r.data.what);
+    if (!rc && (r.model.mask_side ? open_images(&r, e) : open_tokens(&r, e))) rc = error_prepend(e, "%s (%s)", data, r.data.what);
     if (!rc) {
         default_folder(model, &folder);
         put_all(&r, data, out_folder ? out_folder : folder.at, &text);

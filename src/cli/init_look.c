@@ -63,7 +63,7 @@ static void peek(const char *path, char *to, size_t n)
 /* ---- one file ---- */
 
 /* A list of rows with masks in a memory map; a map with lists of images and annotations; else
- * something that is not ours, such as the annotations of one picture. */
+ * something that is not ours, such as the annotations of one image. */
 static const char *json_kind(const char *path)
 {
     char head[4096];
@@ -110,7 +110,7 @@ static int look_file(const char *path, struct found *f, struct error *e)
     if (ends_in(path, ".pack")) return settle(f, "packed", "a packed store");
     if (ends_in(path, ".tar")) return settle(f, "sa1b", "a tar shard");
     if (json) return settle(f, json, *json == 'p' ? "an index with a memory map of masks" : "COCO's instances");
-    if (ends_in(path, ".csv") && look_csv(path, f)) return settle(f, "csv", "a table of pictures and masks");
+    if (ends_in(path, ".csv") && look_csv(path, f)) return settle(f, "csv", "a table of images and masks");
     if (is_tokens(path)) return settle(f, "tokens", "a file of tokens");
     return error_set(e, PL_USAGE, "%s: it is none of the files that are known: a .pack, a .tar shard, COCO's instances (.json), a .csv with columns image and mask, "
                      "tokens (.npy, .bin, .tokens, .safetensors, .txt)", path);
@@ -236,8 +236,8 @@ static int look_folder(const char *folder, const struct names *l, struct found *
     if (look_index(folder, l, f)) return settle(f, "packed", "an index with a memory map of masks");
     if (count(l, ".tar")) return add(&f->train, folder, "*.tar"), settle(f, "sa1b", "tar shards");
     if (look_coco(folder, l, f) || look_annotations(folder, f)) return settle(f, "coco", "COCO's instances");
-    if (has_folder(folder, "images") && has_folder(folder, "masks")) return vec_push(&f->train, mem_string(folder)), settle(f, "pairs", "pictures and masks by name");
-    if (look_tables(folder, l, f)) return settle(f, "csv", "a table of pictures and masks");
+    if (has_folder(folder, "images") && has_folder(folder, "masks")) return vec_push(&f->train, mem_string(folder)), settle(f, "pairs", "images and masks by name");
+    if (look_tables(folder, l, f)) return settle(f, "csv", "a table of images and masks");
     if (look_extracted(folder, l, f)) return settle(f, "sa1b", "extracted shards");
     if (look_tokens(folder, l, f)) return settle(f, "tokens", "files of tokens");
     struct text names = {0};

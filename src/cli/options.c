@@ -23,7 +23,7 @@ static const struct option table[] = {
     SWITCH("--json", OPT_JSON, json),      SWITCH("--explain", OPT_EXPLAIN, explain), SWITCH("--resume", OPT_RESUME, resume),
     VALUE("--steps", OPT_STEPS, steps),    VALUE("--threads", OPT_THREADS, threads),
     SWITCH("--calibrate", OPT_CALIBRATE, calibrate), SWITCH("--confirm", OPT_CONFIRM, confirm),
-    SWITCH("--compare", OPT_TABLES, compare), SWITCH("--frontier", OPT_TABLES, frontier), SWITCH("--seed-formula", OPT_TABLES, rules),
+    SWITCH("--compare", OPT_TABLES, compare), SWITCH("--frontier", OPT_TABLES, frontier), SWITCH("--rules-of-thumb", OPT_TABLES, rules),
     VALUE("--devices", OPT_TABLES, devices), VALUE("--images", OPT_TABLES, images),
     VALUE("--frames", OPT_TABLES, frames),   VALUE("--masks", OPT_TABLES, masks),
 };

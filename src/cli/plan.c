@@ -24,16 +24,16 @@ static const char *refusal(const struct run *r, const struct options *o)
 {
     const bool host = run_exceeds_host(r);
     if (o->plan) return host ? "The given plan does not fit memory.host_budget" : "The given plan does not fit the budget";
-    return host ? "Does not fit memory.host_budget. The plan that needs least of the second space" : "Does not fit the budget. The smallest plan";
+    return host ? "Does not fit memory.host_budget. The plan that needs least of host memory" : "Does not fit the budget. The smallest plan";
 }
 
 static void tell_second(const struct run *r, struct text *out)
 {
     char room[32];
     if (r->host_budget)
-        text_printf(out, "  the second space may have %s: memory.host_budget\n", size_print(r->host_budget, room));
+        text_printf(out, "  host memory may have %s: memory.host_budget\n", size_print(r->host_budget, room));
     else if (r->config->memory_host_budget.kind == BUDGET_AUTO)
-        text_printf(out, "  the second space has no bound: the card is not here, and the memory beside it is not known; memory.host_budget sets one\n");
+        text_printf(out, "  host memory has no bound: the GPU is not here, and the memory beside it is not known; memory.host_budget sets one\n");
 }
 
 static void show(const struct run *r, const struct options *o, bool fits)
@@ -83,10 +83,10 @@ static int plan(int argc, char **argv, struct error *e)
 
 const struct command command_plan = {
     "plan", "plan RUN.yaml [--memory SIZE] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
-    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--seed-formula] [--images N] [--frames N] [--masks N] [--json]",
+    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] [--frames N] [--masks N] [--json]",
     "Finds the fastest training step that fits the budget and shows where every byte goes.\n"
     "  --compare        the ladder of techniques, each rung one more: bytes and time\n"
     "  --frontier       what each budget buys: micro-batch, samples/s, techniques\n"
-    "  --devices LIST   what to do on each card: by GiB of memory, or by name\n"
-    "  --seed-formula   with --devices: rules of thumb beside it, and where they err\n"
-    "  --images N, --frames N, --masks N   of a sample: 576 tokens each of a language model's sequence; masks of a picture", plan};
+    "  --devices LIST   what to do on each GPU: by GiB of memory, or by name\n"
+    "  --rules-of-thumb   with --devices: rules of thumb beside it, and where they err\n"
+    "  --images N, --frames N, --masks N   of a sample: 576 tokens each of a language model's sequence; masks of an image", plan};

@@ -14,7 +14,7 @@
 
 static const uint64_t GIB = (uint64_t)1 << 30;
 
-enum { IMAGE_TOKENS = 576 }; /* of a picture or a frame in a language model's sequence: a 24 x 24 grid */
+enum { IMAGE_TOKENS = 576 }; /* of an image or a frame in a language model's sequence: a 24 x 24 grid */
 
 int table_options(const struct options *o, struct config *c, struct error *e)
 {
@@ -25,7 +25,7 @@ int table_options(const struct options *o, struct config *c, struct error *e)
     if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
     if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
     if (!rc && (images > 1 || frames) && c->data_format != FORMAT_TOKENS)
-        rc = error_set(e, PL_USAGE, "--images and --frames are of a language model's samples; with this data.format a sample is one picture");
+        rc = error_set(e, PL_USAGE, "--images and --frames are of a language model's samples; with this data.format a sample is one image");
     if (!rc && masks) c->data_max_masks = masks;
     if (c->data_format == FORMAT_TOKENS) c->data_sequence += (images + frames) * IMAGE_TOKENS;
     if (rc) config_free(c);
@@ -39,9 +39,9 @@ struct row {
     char label[64];
     bool fits;
     uint64_t budget;             /* 0: none */
-    uint64_t card;               /* memory of the card that it is for; 0: of none */
+    uint64_t gpu;               /* memory of the GPU that it is for; 0: of none */
     char profile[64];            /* whose rates the times are by */
-    bool processor;              /* ... which is no card */
+    bool processor;              /* ... which is no GPU */
     uint64_t arena, host;        /* of the smallest plan where nothing fits */
     uint64_t host_budget;        /* that refuses it; 0: it is another one, or none */
     double seconds;
@@ -91,7 +91,7 @@ static void put_techniques(const struct settings *s, struct text *out)
     if (s->recompute.kind != REBUILD_NONE) text_printf(out, ", recompute %s", rebuild_print(&s->recompute, word));
     if (strcmp(optimizer_print(s), "adamw")) text_printf(out, ", %s", optimizer_print(s));
     if (s->fused_step) text_printf(out, ", fused step");
-    if (s->offload) text_printf(out, ", offload %s", away_print(s->offload, word));
+    if (s->offload) text_printf(out, ", offload %s", offload_print(s->offload, word));
     if (s->head_chunks > 1) text_printf(out, ", head in %d", s->head_chunks);
 }
 
@@ -102,7 +102,7 @@ static bool put_refusal(const struct row *r, int width, struct text *out)
     if (r->fits) return false;
     text_printf(out, "%-*s ", width, r->label);
     if (r->host_budget)
-        text_printf(out, "does not fit: the second space needs %s, memory.host_budget is %s\n", size_print(r->host, need), size_print(r->host_budget, have));
+        text_printf(out, "does not fit: host memory needs %s, memory.host_budget is %s\n", size_print(r->host, need), size_print(r->host_budget, have));
     else
         text_printf(out, "does not fit: the smallest plan needs %s\n", size_print(r->arena, need));
     return true;
@@ -130,7 +130,7 @@ static void put_row(struct json_writer *w, const struct row *r)
         json_put_string(w, "recompute", rebuild_print(&r->settings.recompute, again));
         json_put_string(w, "optimizer", optimizer_print(&r->settings));
         json_put_bool(w, "fused_step", r->settings.fused_step);
-        json_put_string(w, "offload", away_print(r->settings.offload, away));
+        json_put_string(w, "offload", offload_print(r->settings.offload, away));
         json_put_int(w, "head_chunks", r->settings.head_chunks);
     }
     json_end(w);
@@ -177,7 +177,7 @@ enum { RUNG_SETS = 8 };
 static const struct rung {
     const char *name;
     const char *sets[RUNG_SETS];
-    const char *else_name, *else_set; /* on a card that refuses the last of them */
+    const char *else_name, *else_set; /* on a GPU that refuses the last of them */
 } ladder[] = {
     {"nothing", {"memory.precision=f32", "memory.recompute=none", "memory.offload=none", "memory.optimizer=adamw", "memory.fused_step=off",
                  "memory.head_chunks=1", "memory.micro_batch=%d"}},
@@ -236,7 +236,7 @@ int table_compare(const struct options *o, struct error *e)
     if (!rc && o->json) {
         show_json("compare", &rows);
     } else if (!rc) {
-        text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", "second space", "step", "times");
+        text_printf(&out, "%-28s %12s %12s %12s %10s %7s\n", "", "arena", "saved", "host memory", "step", "times");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
             if (put_refusal(r, 28, &out)) continue;
@@ -308,37 +308,37 @@ int table_frontier(const struct options *o, struct error *e)
     return rc;
 }
 
-/* --- cards -------------------------------------------------------------------------------------- */
+/* --- GPUs -------------------------------------------------------------------------------------- */
 
-/* A card by its memory, planned for the configuration's device; or by name, by what was measured of it or its maker publishes. */
-static int card_row(const struct options *o, const char *card, struct row *row, struct error *e)
+/* A GPU by its memory, planned for the configuration's device; or by name, by what was measured of it or its maker publishes. */
+static int gpu_row(const struct options *o, const char *gpu, struct row *row, struct error *e)
 {
     char *end, profile[96];
     const char *sets[] = {"device.kind=cuda", profile};
-    double gib = strtod(card, &end);
-    bool named = !*card || *end;
+    double gib = strtod(gpu, &end);
+    bool named = !*gpu || *end;
     if (named) {
         struct profile p;
         struct calibration *c = mem_alloc(sizeof *c);
-        int rc = profile_card(&p, c, card, e);
+        int rc = profile_gpu(&p, c, gpu, e);
         mem_free(c);
-        if (rc) return error_prepend(e, "--devices: %s is not a number of GiB", card);
+        if (rc) return error_prepend(e, "--devices: %s is not a number of GiB", gpu);
         gib = (double)p.memory_bytes / (double)GIB;
-        snprintf(profile, sizeof profile, "device.profile=%s", card);
-        snprintf(row->label, sizeof row->label, "%.40s", card);
+        snprintf(profile, sizeof profile, "device.profile=%s", gpu);
+        snprintf(row->label, sizeof row->label, "%.40s", gpu);
     } else if (!(gib * (double)GIB >= 2 && gib < 1e5)) { /* half of it is the budget, and 0 would be none */
-        return error_set(e, PL_USAGE, "--devices: %s GiB is no size of a card", card);
+        return error_set(e, PL_USAGE, "--devices: %s GiB is no size of a GPU", gpu);
     } else {
         snprintf(row->label, sizeof row->label, "%g GiB", gib);
     }
-    row->card = (uint64_t)(gib * (double)GIB);
-    return plan_row(o, sets, named ? 2 : 0, run_card_budget(row->card), row, e);
+    row->gpu = (uint64_t)(gib * (double)GIB);
+    return plan_row(o, sets, named ? 2 : 0, run_gpu_budget(row->gpu), row, e);
 }
 
 /* Rules of thumb, beside. */
 static void put_rules(const struct options *o, const struct row *r, struct text *out)
 {
-    double gigabytes = (double)r->card / (double)GIB;
+    double gigabytes = (double)r->gpu / (double)GIB;
     int images = o->images ? atoi(o->images) : 1;
     struct rule_batch said = rule_multi_image(gigabytes, images, r->effective), right = rule_multi_image_right(gigabytes, images, r->effective);
     text_printf(out, "%-14s   multi-image rule: %d x %d = %d; with the weights and rounded up: %d x %d = %d; PRS-Med: %s; video: %s\n", "", said.batch, said.accumulation,
@@ -350,7 +350,7 @@ static void show_devices(const struct options *o, const struct rows *rows)
     struct text out = {0};
     const struct row *processor = NULL;
     char size[32];
-    text_printf(&out, "%-14s %12s %18s %12s %-14s  %s\n", "card", "arena", "batch", "samples/s", "by profile", "techniques");
+    text_printf(&out, "%-14s %12s %18s %12s %-14s  %s\n", "gpu", "arena", "batch", "samples/s", "by profile", "techniques");
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
         if (!r->fits) {
@@ -364,9 +364,9 @@ static void show_devices(const struct options *o, const struct rows *rows)
         if (o->rules) put_rules(o, r, &out);
         if (r->processor) processor = r;
     }
-    text_printf(&out, "%s of each card, or half of one that has less than twice that, are left to the context and code.\n", size_print(CARD_RESERVE, size));
+    text_printf(&out, "%s of each GPU, or half of one that has less than twice that, are left to the context and code.\n", size_print(GPU_RESERVE, size));
     if (processor)
-        text_printf(&out, "Rows by %s are of this run's device, a processor: its kernels and its times, not a card's. Name cards, or set device: cuda.\n", processor->profile);
+        text_printf(&out, "Rows by %s are of this run's device, a processor: its kernels and its times, not a GPU's. Name GPUs, or set device: cuda.\n", processor->profile);
     note_times(rows, &out);
     if (o->rules) rules_errata(&out);
     fputs(out.at, stdout);
@@ -379,9 +379,9 @@ int table_devices(const struct options *o, struct error *e)
     char list[512], *at = list;
     int rc = PL_OK;
     snprintf(list, sizeof list, "%s", o->devices ? o->devices : "8,16,24,40,80");
-    for (char *card; !rc && (card = strsep(&at, ","));) {
+    for (char *gpu; !rc && (gpu = strsep(&at, ","));) {
         struct row row = {0};
-        rc = card_row(o, card, &row, e);
+        rc = gpu_row(o, gpu, &row, e);
         if (!rc) vec_push(&rows.list, row);
     }
     if (!rc && o->json) show_json("devices", &rows);

@@ -3,8 +3,8 @@
  *
  *     --compare            a ladder of techniques, each rung one more
  *     --frontier           budgets, and what each of them buys
- *     --devices LIST       cards, by memory in GiB or by name: batch, accumulation and techniques
- *     --seed-formula       with --devices: what rules of thumb say of the same cards, and where they err
+ *     --devices LIST       GPUs, by memory in GiB or by name: batch, accumulation and techniques
+ *     --rules-of-thumb       with --devices: what rules of thumb say of the same GPUs, and where they err
  */
 #ifndef PLAN_TABLES_H
 #define PLAN_TABLES_H
@@ -20,11 +20,11 @@ int table_compare(const struct options *o, struct error *e);
 int table_frontier(const struct options *o, struct error *e);
 int table_devices(const struct options *o, struct error *e);
 
-/* Rules of thumb for a card of so many GB (rules.c). */
+/* Rules of thumb for a GPU of so many GB (rules.c). */
 struct rule_batch {
     int batch, accumulation, effective;
 };
-/* "80 % of the card at 0.8 GB a sample, 0.7 of that more for each further image"; floored
+/* "80 % of the GPU at 0.8 GB a sample, 0.7 of that more for each further image"; floored
  * accumulation. */
 struct rule_batch rule_multi_image(double gigabytes, int images, int target);
 /* The same with 14 GB of weights subtracted and accumulation rounded up: what it should say. */

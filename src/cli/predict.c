@@ -1,7 +1,7 @@
 /*
- * predict.c: `plimsoll predict`: masks of a picture for a point, a box, or everything in it.
+ * predict.c: `plimsoll predict`: masks of an image for a point, a box, or everything in it.
  *
- * The prompt is in pixels of the picture as it is stored; so are the masks. Of a model's
+ * The prompt is in pixels of the image as it is stored; so are the masks. Of a model's
  * candidates the one that it thinks best is written, or all of them.
  */
 #include "cli/predict.h"
@@ -34,13 +34,13 @@ static int parse_numbers(const char *s, float *out, int room)
 
 static bool inside(const struct predict *p, const float at[2])
 {
-    return at[0] >= 0 && at[1] >= 0 && at[0] <= (float)p->picture.w && at[1] <= (float)p->picture.h;
+    return at[0] >= 0 && at[1] >= 0 && at[0] <= (float)p->image.w && at[1] <= (float)p->image.h;
 }
 
 static int outside(const struct predict *p, const char *option, const char *given, struct error *e)
 {
-    return error_set(e, PL_USAGE, "%s %s lies outside of the picture: %s has %u x %u pixels, from 0,0 in its upper left", option, given, p->image,
-                     p->picture.w, p->picture.h);
+    return error_set(e, PL_USAGE, "%s %s lies outside of the image: %s has %u x %u pixels, from 0,0 in its upper left", option, given, p->image_path,
+                     p->image.w, p->image.h);
 }
 
 static int parse_point(const struct predict *p, const char *s, float at[2], int *label, struct error *e)
@@ -72,14 +72,14 @@ static void numbered(const char *path, int64_t k, char *out, size_t room)
     snprintf(out, room, "%.*s-%lld%s", (int)stem, path, (long long)k + 1, path + stem);
 }
 
-/* The picture that was asked about is never written over. */
-static int spare_picture(const struct predict *p, const char *path, struct error *e)
+/* The image that was asked about is never written over. */
+static int spare_image(const struct predict *p, const char *path, struct error *e)
 {
-    if (!path || !file_same(path, p->image)) return PL_OK;
-    return error_set(e, PL_USAGE, "%s is the picture itself: what is made of it goes into another file", path);
+    if (!path || !file_same(path, p->image_path)) return PL_OK;
+    return error_set(e, PL_USAGE, "%s is the image itself: what is made of it goes into another file", path);
 }
 
-static int write_mask(const struct predict *p, struct ask *a, int64_t k, const struct ask_prompt *q, struct json_writer *json, struct error *e)
+static int write_mask(const struct predict *p, struct predictor *a, int64_t k, const struct predictor_prompt *q, struct json_writer *json, struct error *e)
 {
     const uint32_t w = a->w, h = a->h;
     uint8_t *mask = mem_alloc((size_t)w * h);
@@ -89,10 +89,10 @@ static int write_mask(const struct predict *p, struct ask *a, int64_t k, const s
     snprintf(overlay, sizeof overlay, "%s", p->overlay ? p->overlay : "");
     if (p->multimask) numbered(p->output, k, path, sizeof path);
     if (p->multimask && p->overlay) numbered(p->overlay, k, overlay, sizeof overlay);
-    ask_mask(a, 0, k, 0, mask);
+    predictor_mask(a, 0, k, 0, mask);
     predict_trace(&t, mask, w, h);
-    int rc = spare_picture(p, path, e);
-    if (!rc && p->overlay) rc = spare_picture(p, overlay, e);
+    int rc = spare_image(p, path, e);
+    if (!rc && p->overlay) rc = spare_image(p, overlay, e);
     if (!rc) rc = png_write(path, PNG_BITS, w, h, mask, 0, e);
     if (!rc && p->overlay) rc = predict_overlay(p, overlay, &(struct predict_drawn){mask, q, a->shape.points, a->shape.box}, e);
     predict_put_mask(json, &t, w, h, a->scores[k]);
@@ -102,11 +102,11 @@ static int write_mask(const struct predict *p, struct ask *a, int64_t k, const s
     return rc;
 }
 
-static int write_answer(const struct predict *p, struct ask *a, const struct ask_prompt *q, struct error *e)
+static int write_answer(const struct predict *p, struct predictor *a, const struct predictor_prompt *q, struct error *e)
 {
     struct text out = {0};
     struct json_writer json = {.out = &out};
-    const int64_t best = ask_best(a, 0);
+    const int64_t best = predictor_best(a, 0);
     int rc = PL_OK;
     if (p->multimask) json_begin_list(&json, NULL);
     for (int64_t k = 0; k < a->candidates && !rc; k++)
@@ -123,16 +123,16 @@ static int predict_one(struct predict *p, struct error *e)
     const uint32_t n = p->points.n;
     float(*points)[2] = mem_alloc((n + 1) * sizeof *points);
     int *labels = mem_alloc((n + 1) * sizeof *labels);
-    struct ask_prompt q = {.points = (const float(*)[2])points, .labels = labels};
-    struct ask_shape shape = {.prompts = 1, .points = n, .box = p->box, .single = p->single, .side = (int64_t)p->side};
-    struct ask a;
+    struct predictor_prompt q = {.points = (const float(*)[2])points, .labels = labels};
+    struct predictor_shape shape = {.prompts = 1, .points = n, .box = p->box, .single = p->single, .side = (int64_t)p->side};
+    struct predictor a;
     int rc = p->box ? parse_box(p, q.box, e) : PL_OK;
     for (uint32_t i = 0; i < n && !rc; i++) rc = parse_point(p, p->points.at[i], points[i], &labels[i], e);
-    if (!rc) rc = ask_open(&a, &p->config, &p->picture, &shape, e);
+    if (!rc) rc = predictor_open(&a, &p->config, &p->image, &shape, e);
     if (!rc) {
-        rc = ask_run(&a, &q, 1, e);
+        rc = predictor_run(&a, &q, 1, e);
         if (!rc) rc = write_answer(p, &a, &q, e);
-        ask_close(&a);
+        predictor_close(&a);
     }
     mem_free(points);
     mem_free(labels);
@@ -145,20 +145,20 @@ static int check_options(struct predict *p, struct error *e)
 {
     const bool prompt = p->points.n || p->box;
     if (!p->model) return error_set(e, PL_USAGE, "which model? Give --model DIR, a folder with config.json and weights");
-    if (p->paths.n != 1) return error_set(e, PL_USAGE, p->paths.n ? "one picture at a time: %s and %s" : "which picture? Give a JPEG or PNG file",
+    if (p->paths.n != 1) return error_set(e, PL_USAGE, p->paths.n ? "one image at a time: %s and %s" : "which image? Give a JPEG or PNG file",
                                           p->paths.n ? p->paths.at[0] : "", p->paths.n ? p->paths.at[1] : "");
     if (!p->output) return error_set(e, PL_USAGE, "where to? Give -o OUT.png");
     if (prompt && p->everything) return error_set(e, PL_USAGE, "--everything makes its own points; leave --point and --box out");
     if (!prompt && !p->everything) return error_set(e, PL_USAGE, "what to look for? Give --point X,Y, --box X0,Y0,X1,Y1 or --everything N");
     if (p->single && p->multimask) return error_set(e, PL_USAGE, "--single and --multimask contradict each other");
     if (p->everything && (p->single || p->multimask || p->overlay))
-        return error_set(e, PL_USAGE, "--everything writes one picture of all masks to -o; leave --single, --multimask and --overlay out");
+        return error_set(e, PL_USAGE, "--everything writes one image of all masks to -o; leave --single, --multimask and --overlay out");
     if (p->everything > 256) return error_set(e, PL_USAGE, "--everything %llu: expected 1 to 256 points along each side", (unsigned long long)p->everything);
     if (!p->batch || p->batch > 1024) return error_set(e, PL_USAGE, "--batch %llu: expected 1 to 1024 prompts at once", (unsigned long long)p->batch);
     if (p->side > 1 << 14) return error_set(e, PL_USAGE, "--side %llu: expected at most %d pixels", (unsigned long long)p->side, 1 << 14);
-    p->image = p->paths.at[0];
-    if (spare_picture(p, p->output, e) || spare_picture(p, p->overlay, e)) return e->code;
-    return spare_picture(p, p->json, e);
+    p->image_path = p->paths.at[0];
+    if (spare_image(p, p->output, e) || spare_image(p, p->overlay, e)) return e->code;
+    return spare_image(p, p->json, e);
 }
 
 static bool is_preset(const char *name)
@@ -188,9 +188,9 @@ static int predict_file(struct predict *p, struct error *e)
 {
     config_init(&p->config);
     int rc = make_config(p, e);
-    if (!rc) rc = ask_picture_read(&p->picture, p->image, e);
+    if (!rc) rc = predictor_image_read(&p->image, p->image_path, e);
     if (!rc) rc = p->everything ? predict_everything(p, e) : predict_one(p, e);
-    ask_picture_free(&p->picture);
+    predictor_image_free(&p->image);
     config_free(&p->config);
     return rc;
 }
@@ -221,20 +221,20 @@ static int predict(int argc, char **argv, struct error *e)
 
 const struct command command_predict = {
     "predict", "predict --model DIR IMAGE (--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --everything N -o OUT.png",
-    "Masks of a JPEG or PNG picture. Places are in pixels of the picture as it is stored.\n\n"
+    "Masks of a JPEG or PNG image. Places are in pixels of the image as it is stored.\n\n"
     "  --model DIR           a model folder, or the name of a preset\n"
     "  --point X,Y[,LABEL]   a place on what is asked for (LABEL 1, the default) or beside it (0); several together\n"
     "  --box X0,Y0,X1,Y1     a box around it\n"
     "  -o OUT.png            the mask: the candidate with the best predicted IoU\n"
     "  --multimask           all candidates, as OUT-1.png, OUT-2.png, ...\n"
     "  --single              the model's single answer instead of its candidates\n"
-    "  --overlay OVER.png    the mask over the picture, with the prompt\n"
+    "  --overlay OVER.png    the mask over the image, with the prompt\n"
     "  --json FILE           the mask as COCO run lengths, with score, bbox and area; with --multimask a list\n"
-    "  --everything N        N x N points; -o is a picture of all masks, --json a file as SA-1B has them\n"
+    "  --everything N        N x N points; -o is an image of all masks, --json a file as SA-1B has them\n"
     "  --min-iou 0.88        ... those with at least this predicted IoU\n"
     "  --min-stability 0.95  ... and that keep this share of their pixels when the threshold moves by 1\n"
     "  --nms 0.7             ... of masks whose boxes overlap more, the one with the best predicted IoU\n"
     "  --batch 16            ... so many prompts at once: memory for time\n"
-    "  --side N              fits the picture into N x N pixels; without it, as many as in training where the\n"
+    "  --side N              fits the image into N x N pixels; without it, as many as in training where the\n"
     "                        model lies in the folder of its run, else the model's image_size\n"
     "  --memory SIZE, --set key=value   as everywhere", predict};

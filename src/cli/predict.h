@@ -12,10 +12,10 @@
 #include "cli/data.h"
 #include "data/annotation_write.h"
 #include "report/draw.h"
-#include "train/ask.h"
+#include "train/predictor.h"
 
 struct predict {
-    const char *image, *model;        /* paths */
+    const char *image_path, *model;        /* paths */
     struct names paths, points, set;  /* as given */
     const char *box, *output, *overlay, *json, *memory;
     bool multimask, single;
@@ -23,7 +23,7 @@ struct predict {
     double min_iou, min_stability, nms;
 
     struct config config;
-    struct ask_picture picture;
+    struct predictor_image image;
 };
 
 /* Every pixel of a mask, [h][w] bytes, as runs. */
@@ -32,10 +32,10 @@ void predict_trace(struct traced *t, const uint8_t *mask, uint32_t w, uint32_t h
 struct json_writer;
 void predict_put_mask(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score);
 
-/* The prompt drawn over a mask drawn over the picture. */
+/* The prompt drawn over a mask drawn over the image. */
 struct predict_drawn {
     const uint8_t *mask;
-    const struct ask_prompt *prompt;
+    const struct predictor_prompt *prompt;
     int64_t points;
     bool box;
 };

@@ -1,5 +1,5 @@
 /*
- * predict_all.c: `plimsoll predict --everything N`: the picture is asked at N x N points, and what
+ * predict_all.c: `plimsoll predict --everything N`: the image is asked at N x N points, and what
  * comes back is sorted out.
  *
  *     every candidate ─ predicted IoU ─ stability ─ not empty ─ boxes that hardly overlap
@@ -36,14 +36,14 @@ static void gathered_free(struct gathered *g)
 
 /* --- gathering --------------------------------------------------------------------------- */
 
-static void take(const struct predict *p, struct ask *a, int64_t i, const float point[2], uint8_t *mask, struct gathered *g)
+static void take(const struct predict *p, struct predictor *a, int64_t i, const float point[2], uint8_t *mask, struct gathered *g)
 {
     for (int64_t k = 0; k < a->candidates; k++) {
         double iou = a->scores[i * a->candidates + k];
         g->asked++;
         if (iou < p->min_iou) continue;
         g->sure++;
-        struct found f = {.iou = iou, .stability = ask_mask(a, i, k, 1, mask), .point = {point[0], point[1]}, .order = g->all.n};
+        struct found f = {.iou = iou, .stability = predictor_mask(a, i, k, 1, mask), .point = {point[0], point[1]}, .order = g->all.n};
         if (f.stability < p->min_stability) continue;
         g->stable++;
         predict_trace(&f.shape, mask, a->w, a->h);
@@ -52,12 +52,12 @@ static void take(const struct predict *p, struct ask *a, int64_t i, const float 
     }
 }
 
-static int gather(const struct predict *p, struct ask *a, struct gathered *g, struct error *e)
+static int gather(const struct predict *p, struct predictor *a, struct gathered *g, struct error *e)
 {
     const int64_t N = (int64_t)p->everything, M = a->shape.prompts;
     static const int on = 1;
     float(*points)[2] = mem_alloc((size_t)M * sizeof *points);
-    struct ask_prompt *prompts = mem_alloc((size_t)M * sizeof *prompts);
+    struct predictor_prompt *prompts = mem_alloc((size_t)M * sizeof *prompts);
     uint8_t *mask = mem_alloc((size_t)a->w * a->h);
     int rc = PL_OK;
     for (int64_t at = 0; at < N * N && !rc; at += M) {
@@ -65,9 +65,9 @@ static int gather(const struct predict *p, struct ask *a, struct gathered *g, st
         for (int64_t i = 0; i < n; i++) {
             points[i][0] = ((float)((at + i) % N) + 0.5f) / (float)N * (float)a->w;
             points[i][1] = ((float)((at + i) / N) + 0.5f) / (float)N * (float)a->h;
-            prompts[i] = (struct ask_prompt){.points = (const float(*)[2]) & points[i], .labels = &on};
+            prompts[i] = (struct predictor_prompt){.points = (const float(*)[2]) & points[i], .labels = &on};
         }
-        rc = ask_run(a, prompts, n, e);
+        rc = predictor_run(a, prompts, n, e);
         for (int64_t i = 0; i < n && !rc; i++) take(p, a, i, points[i], mask, g);
     }
     mem_free(points);
@@ -128,12 +128,12 @@ static void unpack(const struct traced *t, uint32_t w, uint32_t h, uint8_t *colu
 }
 
 /* The largest at the bottom, so that small ones on it are seen. */
-static int write_picture(const struct predict *p, const struct gathered *g, struct error *e)
+static int write_image(const struct predict *p, const struct gathered *g, struct error *e)
 {
-    const uint32_t w = p->picture.w, h = p->picture.h, n = g->all.n;
+    const uint32_t w = p->image.w, h = p->image.h, n = g->all.n;
     const struct found **order = mem_alloc((n + 1) * sizeof *order);
     uint8_t *columns = mem_alloc((size_t)w * h), *rows = mem_alloc((size_t)w * h);
-    struct picture out = {w, h, mem_copy(p->picture.rgb, (size_t)w * h * 3)};
+    struct canvas out = {w, h, mem_copy(p->image.rgb, (size_t)w * h * 3)};
     for (uint32_t i = 0; i < n; i++) order[i] = &g->all.at[i];
     if (n) qsort(order, n, sizeof *order, largest_first);
     for (uint32_t i = 0; i < n; i++) {
@@ -142,7 +142,7 @@ static int write_picture(const struct predict *p, const struct gathered *g, stru
                      (int)max_i64(1, (int64_t)(w > h ? w : h) / 600));
     }
     int rc = png_write(p->output, PNG_RGB, w, h, out.rgb, 0, e);
-    picture_free(&out);
+    canvas_free(&out);
     mem_free(columns);
     mem_free(rows);
     mem_free(order);
@@ -151,10 +151,10 @@ static int write_picture(const struct predict *p, const struct gathered *g, stru
 
 static int write_annotations(const struct predict *p, const struct gathered *g, struct error *e)
 {
-    const uint32_t w = p->picture.w, h = p->picture.h;
+    const uint32_t w = p->image.w, h = p->image.h;
     struct text out = {0};
-    const char *slash = strrchr(p->image, '/');
-    annotation_write_begin(&out, 0, w, h, slash ? slash + 1 : p->image);
+    const char *slash = strrchr(p->image_path, '/');
+    annotation_write_begin(&out, 0, w, h, slash ? slash + 1 : p->image_path);
     for (uint32_t i = 0; i < g->all.n; i++) {
         const struct found *f = &g->all.at[i];
         annotation_write_mask(&out, i, w, h, &(struct annotation_mask){
@@ -171,16 +171,16 @@ static int write_annotations(const struct predict *p, const struct gathered *g, 
 int predict_everything(struct predict *p, struct error *e)
 {
     const int64_t N = (int64_t)p->everything;
-    struct ask_shape shape = {.prompts = min_i64((int64_t)p->batch, N * N), .points = 1, .side = (int64_t)p->side};
+    struct predictor_shape shape = {.prompts = min_i64((int64_t)p->batch, N * N), .points = 1, .side = (int64_t)p->side};
     struct gathered g = {0};
-    struct ask a;
-    int rc = ask_open(&a, &p->config, &p->picture, &shape, e);
+    struct predictor a;
+    int rc = predictor_open(&a, &p->config, &p->image, &shape, e);
     if (rc) return rc;
     rc = gather(p, &a, &g, e);
-    ask_close(&a);
+    predictor_close(&a);
     uint32_t before = g.all.n;
     if (!rc) thin(&g, p->nms);
-    if (!rc) rc = write_picture(p, &g, e);
+    if (!rc) rc = write_image(p, &g, e);
     if (!rc && p->json) rc = write_annotations(p, &g, e);
     if (!rc)
         printf("%s: %u masks; of %llu candidates %llu had a predicted IoU of %g, %llu of them a stability of %g, %u were not empty\n", p->output, g.all.n,

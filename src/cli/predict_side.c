@@ -1,5 +1,5 @@
 /*
- * predict_side.c: the square that a model's training fitted pictures into.
+ * predict_side.c: the square that a model's training fitted images into.
  *
  * A model that was trained at another size than its config.json's keeps that one's tables: the size is
  * data.image_size of the run. The run's folder has its resolved configuration above the model:

@@ -2,7 +2,7 @@
  * profile.c: `plimsoll profile`: where a step's time and memory go, for people and for the
  * viewers they know. Takes steps on made-up inputs, as `bench` does.
  *
- *     DIR/profile.html      tables, the live bytes over time, the arena as a picture
+ *     DIR/profile.html      tables, the live bytes over time, the arena as an image
  *     DIR/trace.json        Chrome's trace events with a memory track
  *     DIR/snapshot.pickle   for PyTorch's memory_viz page
  */
@@ -226,5 +226,5 @@ static int profile(int argc, char **argv, struct error *e)
 
 const struct command command_profile = {
     "profile", "profile RUN.yaml [--steps N] [--memory SIZE] [--plan PLAN.json] [--set key=value]... [--json] [-o DIR]",
-    "Takes training steps on made-up inputs and shows where time and memory go: tables here; DIR/profile.html with the arena as a picture;\n"
+    "Takes training steps on made-up inputs and shows where time and memory go: tables here; DIR/profile.html with the arena as an image;\n"
     "DIR/trace.json for Perfetto; DIR/snapshot.pickle for PyTorch's memory_viz page. DIR is profile/ unless -o says otherwise.", profile};

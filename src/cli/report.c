@@ -21,5 +21,5 @@ static int run(int argc, char **argv, struct error *e)
 
 const struct command command_report = {
     "report", "report DIR",
-    "Writes DIR/report.html: curves of DIR/metrics.jsonl, the plan's memory, DIR/pictures/*.png, DIR/worst/*.png and the configuration, on one page\n"
+    "Writes DIR/report.html: curves of DIR/metrics.jsonl, the plan's memory, DIR/images/*.png, DIR/worst/*.png and the configuration, on one page\n"
     "that needs no other file. `train` writes it too, when a run ends.", run};

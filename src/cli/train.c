@@ -99,12 +99,12 @@ static int draw_worst(const struct config *run, const struct worst *worst, const
     snprintf(dir, sizeof dir, "%s/worst", c.train_out);
     int rc = feed_open_dataset(&set, &c, FEED_VALIDATION, e);
     if (rc) return rc;
-    rc = worst_pictures(&(struct worst_masks){&c, set, masks_feed.passes, worst, s->worst}, dir, e);
+    rc = worst_images(&(struct worst_masks){&c, set, masks_feed.passes, worst, s->worst}, dir, e);
     dataset_close(set);
     return rc;
 }
 
-/* The run is done and saved: pictures or a page that cannot be written are not its failure. */
+/* The run is done and saved: images or a page that cannot be written are not its failure. */
 static void show_run(const struct config *c, const struct worst *worst, const struct train_summary *s)
 {
     struct error e;

@@ -1,7 +1,7 @@
 /*
  * worst.c: see worst.h.
  *
- * Each is asked again by itself, with the prompt that it had, at the picture's own size; the IoU in the
+ * Each is asked again by itself, with the prompt that it had, at the image's own size; the IoU in the
  * caption is the evaluation's. A sample that can no longer be read is left out.
  */
 #include <math.h>
@@ -14,18 +14,18 @@
 #include "io/file.h"
 #include "io/png.h"
 #include "report/draw.h"
-#include "train/ask.h"
+#include "train/predictor.h"
 
 enum { COLUMNS = 4, CELL_W = 360, CELL_H = 270 };
 
-static int open_picture(const struct sample *s, struct ask_picture *p, struct error *e)
+static int open_image(const struct sample *s, struct predictor_image *p, struct error *e)
 {
-    if (!s->facts.decoded) return ask_picture_decode(p, s->image, s->facts.n, e);
-    *p = (struct ask_picture){s->facts.w, s->facts.h, mem_copy(s->image, s->facts.n)};
+    if (!s->facts.decoded) return predictor_image_decode(p, s->image, s->facts.n, e);
+    *p = (struct predictor_image){s->facts.w, s->facts.h, mem_copy(s->image, s->facts.n)};
     return PL_OK;
 }
 
-/* The target's bits at the picture's size; *stride bytes a row. NULL: it makes none. */
+/* The target's bits at the image's size; *stride bytes a row. NULL: it makes none. */
 static uint8_t *raster(const struct sample *s, int64_t mask, uint32_t w, uint32_t h, size_t *stride, struct error *e)
 {
     const uint32_t side = w > h ? w : h;
@@ -47,19 +47,19 @@ static uint8_t *raster(const struct sample *s, int64_t mask, uint32_t w, uint32_
     return NULL;
 }
 
-/* From the square's measure back to the picture's pixels: ask.c's `place`, the other way. */
-static void unplace(const struct ask *a, const float from[2], float to[2])
+/* From the square's measure back to the image's pixels: predictor.c's `place`, the other way. */
+static void unplace(const struct predictor *a, const float from[2], float to[2])
 {
     float x = (from[0] * (float)a->shape.side - 0.5f) * (float)a->w / (float)a->fit_w, y = (from[1] * (float)a->shape.side - 0.5f) * (float)a->h / (float)a->fit_h;
     to[0] = fminf(fmaxf(x, 0), (float)a->w);
     to[1] = fminf(fmaxf(y, 0), (float)a->h);
 }
 
-static void draw_answer(struct picture *out, const struct ask *a, const uint8_t *mask, const uint8_t *bits, size_t stride, const struct ask_prompt *q)
+static void draw_answer(struct canvas *out, const struct predictor *a, const uint8_t *mask, const uint8_t *bits, size_t stride, const struct predictor_prompt *q)
 {
     const struct draw_place all = {0, 0, a->w, a->h};
     const int64_t side = a->w > a->h ? a->w : a->h;
-    const int line = (int)max_i64(1, side / 250), disc = (int)(1 + side / 90); /* a small picture's point hides little of it */
+    const int line = (int)max_i64(1, side / 250), disc = (int)(1 + side / 90); /* a small image's point hides little of it */
     const struct colour answer = {30, 144, 255}, right = {60, 210, 80}, prompt = {255, 200, 0};
     draw_overlay(out, all, &(struct draw_mask){.at = mask, .stride = a->w, .w = a->w, .h = a->h}, answer, 0.5, line);
     if (bits) draw_overlay(out, all, &(struct draw_mask){bits, stride, a->w, a->h, true}, right, 0, line);
@@ -67,36 +67,36 @@ static void draw_answer(struct picture *out, const struct ask *a, const uint8_t 
     else draw_point(out, (int)q->points[0][0], (int)q->points[0][1], disc, prompt);
 }
 
-static int draw_worst(const struct worst_masks *all, const struct sample *s, const struct worst *w, struct picture *out, struct error *e)
+static int draw_worst(const struct worst_masks *all, const struct sample *s, const struct worst *w, struct canvas *out, struct error *e)
 {
     static const int on = 1;
     const bool box = !strcmp(all->prompts[w->prompt], "box");
-    struct ask_shape shape = {.prompts = 1, .points = !box, .box = box, .side = all->config->data_image_size};
-    struct ask_picture p;
-    struct ask a;
+    struct predictor_shape shape = {.prompts = 1, .points = !box, .box = box, .side = all->config->data_image_size};
+    struct predictor_image p;
+    struct predictor a;
     float point[1][2];
-    struct ask_prompt q = {.points = (const float(*)[2])point, .labels = &on};
-    int rc = open_picture(s, &p, e);
+    struct predictor_prompt q = {.points = (const float(*)[2])point, .labels = &on};
+    int rc = open_image(s, &p, e);
     if (rc) return rc;
-    rc = ask_open(&a, all->config, &p, &shape, e);
+    rc = predictor_open(&a, all->config, &p, &shape, e);
     if (!rc) {
         unplace(&a, w->place, point[0]);
         unplace(&a, w->place, q.box);
         unplace(&a, w->place + 2, q.box + 2);
-        rc = ask_run(&a, &q, 1, e);
+        rc = predictor_run(&a, &q, 1, e);
         uint8_t *mask = mem_alloc((size_t)p.w * p.h);
         size_t stride = 0;
         uint8_t *bits = rc ? NULL : raster(s, w->mask, p.w, p.h, &stride, e);
         if (!rc) {
-            ask_mask(&a, 0, ask_best(&a, 0), 0, mask);
-            *out = (struct picture){p.w, p.h, mem_copy(p.rgb, (size_t)p.w * p.h * 3)};
+            predictor_mask(&a, 0, predictor_best(&a, 0), 0, mask);
+            *out = (struct canvas){p.w, p.h, mem_copy(p.rgb, (size_t)p.w * p.h * 3)};
             draw_answer(out, &a, mask, bits, stride, &q);
         }
         mem_free(mask);
         mem_free(bits);
-        ask_close(&a);
+        predictor_close(&a);
     }
-    ask_picture_free(&p);
+    predictor_image_free(&p);
     return rc;
 }
 
@@ -111,7 +111,7 @@ struct drawn {
 
 static void drawn_free(struct drawn *d)
 {
-    for (uint32_t i = 0; i < d->n; i++) picture_free(&d->cells[i].picture);
+    for (uint32_t i = 0; i < d->n; i++) canvas_free(&d->cells[i].image);
     bump_free(&d->captions);
     mem_free(d->cells);
     mem_free(d->which);
@@ -127,7 +127,7 @@ static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *
         struct error lost;
         if (samples_read(&all, w->at[i].sample, &x, &lost)) {
             log_warn("%s: %s", x.name, lost.text);
-        } else if (!(rc = draw_worst(w, &x, &w->at[i], &d->cells[d->n].picture, e))) {
+        } else if (!(rc = draw_worst(w, &x, &w->at[i], &d->cells[d->n].image, e))) {
             d->cells[d->n].lines[0] = bump_format(&d->captions, "%s, IoU %.3f", w->prompts[w->at[i].prompt], w->at[i].iou);
             d->cells[d->n].lines[1] = bump_string(&d->captions, x.name);
             d->which[d->n++] = &w->at[i];
@@ -139,9 +139,9 @@ static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *
 
 static int write_sheet(const char *path, const char *title, const struct draw_cell *cells, uint32_t n, uint32_t columns, struct error *e)
 {
-    struct picture sheet = draw_sheet(title, cells, n, columns, CELL_W, CELL_H);
+    struct canvas sheet = draw_sheet(title, cells, n, columns, CELL_W, CELL_H);
     int rc = png_write(path, PNG_RGB, sheet.w, sheet.h, sheet.rgb, 0, e);
-    picture_free(&sheet);
+    canvas_free(&sheet);
     return rc;
 }
 
@@ -154,7 +154,7 @@ int worst_sheet(const struct worst_masks *w, const char *path, struct error *e)
     return rc;
 }
 
-int worst_pictures(const struct worst_masks *w, const char *dir, struct error *e)
+int worst_images(const struct worst_masks *w, const char *dir, struct error *e)
 {
     struct drawn d;
     struct text path = {0};

@@ -4,7 +4,7 @@
  * The compute space is one anonymous mapping whose last byte touches a page
  * without access: a read or write past the planned size faults at once. Every page
  * is taken at the start: memory that is not there shows then, not in step 1000. The
- * second space is a mapping of a file without a name, so its bytes are the page
+ * host memory is a mapping of a file without a name, so its bytes are the page
  * cache's and leave memory under pressure: that is what offload means here.
  */
 #include <errno.h>
@@ -73,7 +73,7 @@ static void warn_of_memory(int fd, const char *dir, uint64_t bytes)
     struct statfs s;
     char size[32];
     if (!fstatfs(fd, &s) && ((int)s.f_type == TMPFS || (int)s.f_type == RAMFS))
-        log_warn("the second space, %s, is a file in %s, which lies in memory itself: memory.offload moves bytes there and frees none; set "
+        log_warn("host memory, %s, is a file in %s, which lies in memory itself: memory.offload moves bytes there and frees none; set "
                  "train.out on a disk", size_print(bytes, size), dir);
 }
 
@@ -81,18 +81,18 @@ static int map_spill(struct device *d, uint64_t bytes, struct error *e)
 {
     const char *dir = d->spill[0] ? d->spill : "/tmp";
     int fd = open_spill(dir);
-    if (fd < 0) return error_set(e, PL_FAIL, "cannot create the second space's file in %s: %s", dir, strerror(errno));
+    if (fd < 0) return error_set(e, PL_FAIL, "cannot create host memory's file in %s: %s", dir, strerror(errno));
     warn_of_memory(fd, dir, bytes);
     /* Take the blocks now: a full disk must not show up as a fault in the middle of a step. */
     int rc = posix_fallocate(fd, 0, (off_t)bytes);
     if (rc) {
         close(fd);
-        return error_set(e, PL_FAIL, "cannot reserve %llu bytes for the second space in %s: %s; free disk space or set memory.offload: none",
+        return error_set(e, PL_FAIL, "cannot reserve %llu bytes for host memory in %s: %s; free disk space or set memory.offload: none",
                          (unsigned long long)bytes, dir, strerror(rc));
     }
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
-    if (at == MAP_FAILED) return error_set(e, PL_FAIL, "cannot map %llu bytes of the second space: %s", (unsigned long long)bytes, strerror(errno));
+    if (at == MAP_FAILED) return error_set(e, PL_FAIL, "cannot map %llu bytes of host memory: %s", (unsigned long long)bytes, strerror(errno));
     d->arena[SPACE_HOST] = at;
     return PL_OK;
 }

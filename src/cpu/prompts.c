@@ -1,6 +1,6 @@
 /*
  * prompts.c: what goes into a prompted model: IMAGE makes pixels of bytes, MASK_PICK
- * takes the mask that is fed back. Neither has a gradient: pictures and fed-back masks
+ * takes the mask that is fed back. Neither has a gradient: images and fed-back masks
  * are given, not learnt. The next point is prompt_next.c's.
  */
 #include <string.h>

@@ -283,8 +283,8 @@ static __global__ void __launch_bounds__(BLOCK, 3) adamw_kernel(const __grid_con
 /* As many blocks as run at once. */
 template <typename K> static unsigned blocks_at_once(K kernel)
 {
-    int card = 0, processors = 1, each = 1;
-    if (cudaGetDevice(&card) == cudaSuccess) cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, card);
+    int gpu = 0, processors = 1, each = 1;
+    if (cudaGetDevice(&gpu) == cudaSuccess) cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, gpu);
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, BLOCK, 0);
     return (unsigned)(processors * (each < 1 ? 1 : each));
 }

@@ -4,7 +4,7 @@
  *     m = code * absmax  ->  ADAMW in f32, p too  ->  absmax = max |m|, code of m / absmax
  *
  * A warp has a block of 256 elements, a lane eight of them in a row: nobody else reads or
- * writes its bytes. The maps (cpu/codes.h) are the host's, put on the card once and from there
+ * writes its bytes. The maps (cpu/codes.h) are the host's, put on the GPU once and from there
  * into each block's shared memory, where lanes look up different places at once.
  */
 #include "cuda/update.cuh"
@@ -21,7 +21,7 @@ struct maps {
     map with_sign, without_sign;
 };
 
-__device__ maps card_maps;
+__device__ maps gpu_maps;
 
 static map map_of(const codes *c)
 {
@@ -39,7 +39,7 @@ static map map_of(const codes *c)
 extern "C" cudaError_t cuda_put_codes(const codes *with_sign, const codes *without_sign)
 {
     const maps both = {map_of(with_sign), map_of(without_sign)};
-    const cudaError_t rc = cudaMemcpyToSymbol(card_maps, &both, sizeof both);
+    const cudaError_t rc = cudaMemcpyToSymbol(gpu_maps, &both, sizeof both);
     /* A small copy may return before it has arrived, and the lanes do not wait for this stream. */
     return rc == cudaSuccess ? cudaStreamSynchronize(nullptr) : rc;
 }
@@ -133,7 +133,7 @@ template <typename P> static __global__ void adamw_8bit_kernel(update u, uint8_t
     if (is_off(u)) return;
     static_assert(sizeof(maps) % 4 == 0, "copied by words");
     for (unsigned i = threadIdx.x; i < sizeof(maps) / 4; i += BLOCK)
-        reinterpret_cast<uint32_t *>(&both)[i] = reinterpret_cast<const uint32_t *>(&card_maps)[i];
+        reinterpret_cast<uint32_t *>(&both)[i] = reinterpret_cast<const uint32_t *>(&gpu_maps)[i];
     fill_scalars(s, u);
     __syncthreads();
 

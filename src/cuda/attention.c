@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "cuda/attention_hopper.h"
-#include "cuda/card.h"
+#include "cuda/gpu.h"
 #include "cuda/host.h"
 #include "cuda/launch_attention.h"
 
@@ -104,10 +104,10 @@ static bool fits_small(const struct attention *a, bool backward)
            (!backward || (cuda_attention_fast_dkv_room(a) <= ATTENTION_SMALL_ROOM && cuda_attention_fast_dq_room(a) <= ATTENTION_SMALL_ROOM));
 }
 
-/* Whether the card's tensor cores can: what a plan must not ask. From 8.0 on they know bf16, and all tiles fit the shared memory. */
-static bool card_is_fit(const struct attention *a, bool backward)
+/* Whether the GPU's tensor cores can: what a plan must not ask. From 8.0 on they know bf16, and all tiles fit the shared memory. */
+static bool gpu_is_fit(const struct attention *a, bool backward)
 {
-    const int capability = card_capability();
+    const int capability = gpu_capability();
     return capability >= 80 || (capability >= 75 && a->type == STORE_F16 && fits_small(a, backward));
 }
 
@@ -160,7 +160,7 @@ static int forward(const struct launch *l, enum attention_mode mode, bool fast, 
 {
     struct attention a = forward_of(l, mode);
     if (fast && hopper_takes(&a, false)) return hopper_attention(&a, l->stream, e);
-    if (fast && card_is_fit(&a, false)) return fast_forward(&a, l->stream, e);
+    if (fast && gpu_is_fit(&a, false)) return fast_forward(&a, l->stream, e);
     TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
     TRY_CUDA(cuda_attention_plain(&a, l->stream));
     return PL_OK;
@@ -170,7 +170,7 @@ static int backward(const struct launch *l, enum attention_mode mode, bool fast,
 {
     struct attention a = backward_of(l, mode);
     if (fast && hopper_takes(&a, true)) return hopper_attention_bwd(&a, l->stream, e);
-    if (fast && card_is_fit(&a, true)) return fast_backward(&a, l->stream, e);
+    if (fast && gpu_is_fit(&a, true)) return fast_backward(&a, l->stream, e);
     TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
     TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
     TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));

@@ -2,7 +2,7 @@
  * attention_few.c: the running half of attention over few tokens: an entry's operands and workspace
  * become a struct few_attention.
  */
-#include "cuda/card.h"
+#include "cuda/gpu.h"
 #include "cuda/host.h"
 #include "cuda/launch_attention_few.h"
 
@@ -28,10 +28,10 @@ static struct few_attention few_of(const struct launch *l, int q, int mask, cons
     return a;
 }
 
-/* Whether the card's tensor cores know bf16: what a plan must not ask. */
+/* Whether the GPU's tensor cores know bf16: what a plan must not ask. */
 static bool on_tensor_cores(const struct few_attention *a)
 {
-    return a->type != STORE_F32 && a->D == FEW_MMA_WIDTH && card_capability() >= 80;
+    return a->type != STORE_F32 && a->D == FEW_MMA_WIDTH && gpu_capability() >= 80;
 }
 
 static int enqueue(const struct few_attention *a, int backward, cudaStream_t stream, struct error *e)

@@ -27,7 +27,7 @@ enum {
     FEW_MOST = 16,      /* of the few side in one tile */
     FEW_TILE = 8,       /* queries to a tile where there are more than that */
     FEW_WARPS = 8,      /* to a block */
-    FEW_BLOCKS = 1024,  /* wanted: some waves on a large card */
+    FEW_BLOCKS = 1024,  /* wanted: some waves on a large GPU */
     FEW_TURNS = 4,      /* a split's rows are at least so many for each lane */
     FEW_MMA_WIDTH = 16, /* D of the kernels on tensor cores */
 };

@@ -61,7 +61,7 @@ static __device__ uint32_t turned(uint32_t x)
     return y;
 }
 
-#else /* never launched there: attention_few.c asks the card */
+#else /* never launched there: attention_few.c asks the GPU */
 
 template <typename T> static __device__ void product16(float (&)[4], const uint32_t (&)[4], uint32_t, uint32_t, T) {}
 template <typename T> static __device__ void product8(float (&)[4], const uint32_t (&)[2], uint32_t, T) {}

@@ -1,19 +1,19 @@
 /*
- * attention_hopper.c: attention on cards of compute capability 9.0: which shapes its kernels take, how the copy
+ * attention_hopper.c: attention on GPUs of compute capability 9.0: which shapes its kernels take, how the copy
  * engine finds their tiles, what runs before and after (launch_hopper.h).
  *
- * The choice is the card's and the shape's, made when the tape is recorded; the workspace is the same either way, so a
+ * The choice is the GPU's and the shape's, made when the tape is recorded; the workspace is the same either way, so a
  * plan does not depend on it.
  */
 #include "cuda/attention_hopper.h"
 
-#include "cuda/card.h"
+#include "cuda/gpu.h"
 #include "cuda/host.h"
 #include "cuda/launch_hopper.h"
 
 /* --- what fits ------------------------------------------------------------------------------------- */
 
-bool hopper_is_here(void) { return card_capability() == 90; }
+bool hopper_is_here(void) { return gpu_capability() == 90; }
 
 /* The copy engine steps over samples, tokens and heads; it does not stand still. */
 static bool has_steps(const struct head_rows *x, int64_t B, int64_t T, int64_t H)

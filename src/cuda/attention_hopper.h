@@ -1,5 +1,5 @@
 /*
- * attention_hopper.h: attention on cards of compute capability 9.0, for attention.c.
+ * attention_hopper.h: attention on GPUs of compute capability 9.0, for attention.c.
  */
 #ifndef ATTENTION_HOPPER_H
 #define ATTENTION_HOPPER_H
@@ -9,7 +9,7 @@
 #include "base/base.h"
 #include "cuda/launch_attention.h"
 
-/* Whether the card in use is one; whether it and the shape are these kernels'. */
+/* Whether the GPU in use is one; whether it and the shape are these kernels'. */
 bool hopper_is_here(void);
 bool hopper_takes(const struct attention *a, bool backward);
 

@@ -21,7 +21,7 @@
 
 constexpr int WARPS = 4, FAST_BLOCK = WARPS * 32, HELD = WARPS * 16; /* rows that a block holds */
 
-/* Whether the card multiplies T's: 7.5 f16 alone, and without copies that go past the registers. */
+/* Whether the GPU multiplies T's: 7.5 f16 alone, and without copies that go past the registers. */
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 #define HAS_BF16 1
 #else

@@ -3,7 +3,7 @@
  * workspace become a struct window_attention (launch_attention_window.h).
  */
 #include "cuda/attention_hopper.h"
-#include "cuda/card.h"
+#include "cuda/gpu.h"
 #include "cuda/host.h"
 #include "cuda/launch_attention_window.h"
 
@@ -38,14 +38,14 @@ static struct window_attention window_of(const struct launch *l, int q, int tabl
 /* Without tensor cores, with them, with warpgroups. */
 enum way { PLAIN, FAST, HOPPER };
 
-/* What the card can, which a plan must not ask. */
+/* What the GPU can, which a plan must not ask. */
 static enum way way_of(const struct window_attention *a)
 {
     if (hopper_is_here() && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
-    return card_capability() >= 80 || (card_capability() >= 75 && a->type == STORE_F16) ? FAST : PLAIN;
+    return gpu_capability() >= 80 || (gpu_capability() >= 75 && a->type == STORE_F16) ? FAST : PLAIN;
 }
 
-static int is_small(void) { return card_capability() < 80; }
+static int is_small(void) { return gpu_capability() < 80; }
 
 static int forward(const struct launch *l, bool fast, struct error *e)
 {

@@ -1,6 +1,6 @@
 /*
  * attention_window_bwd.cu: the gradient of attention within squares on tensor cores, bf16 and f16, within the 99 KiB of shared
- * memory that a block of every card from 8.0 on has, and with smaller parts within 7.5's 64. Two kernels, in both a block has a square of a head:
+ * memory that a block of every GPU from 8.0 on has, and with smaller parts within 7.5's 64. Two kernels, in both a block has a square of a head:
  *
  *     dq     a warp has 16 queries and their do in registers. Keys and values come by parts of the square's rows:
  *                p = 2^(q k^T + positions - lse)     ds = p (do v^T - delta)     dq += ds k

@@ -2,7 +2,7 @@
  * attention_window_fast.cu: attention within squares on tensor cores, bf16 and f16: the forward.
  *
  * A block has a square of a head, each warp a tile of 16 queries, in registers. Keys and values come by parts of the square's
- * rows, so that a block needs no more shared memory than any card has. A tile's positions come from one product with
+ * rows, so that a block needs no more shared memory than any GPU has. A tile's positions come from one product with
  * the tables, and wait in the warp's part of shared memory; those by columns then are registers, since a row of
  * the square always begins at a fragment's first column. Four rows of keys at a time go through the softmax.
  */

@@ -5,7 +5,7 @@
  *     capture   [ one launch, two  ] CLIP [ one, two, six  ]
  *
  * A launch costs a captured graph 2 us and more, one behind the other, and most weights of
- * a model are vectors that the card is done with in less. A kernel that has `batch` takes
+ * a model are vectors that the GPU is done with in less. A kernel that has `batch` takes
  * tensors by a table; the recorder hands it what follows each other on the tape.
  *
  * Invariant: those that wait could run at the same time: none writes a byte that another

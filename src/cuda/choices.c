@@ -17,10 +17,10 @@
 
 enum { LINE_MOST = 512 };
 
-bool choices_place(const char *card, uint64_t version, char *out, size_t room)
+bool choices_place(const char *gpu, uint64_t version, char *out, size_t room)
 {
     char name[320];
-    int n = snprintf(name, sizeof name, "cublaslt-%llu-%.200s.txt", (unsigned long long)version, card);
+    int n = snprintf(name, sizeof name, "cublaslt-%llu-%.200s.txt", (unsigned long long)version, gpu);
     for (int i = 0; i < n; i++)
         if (!isalnum((unsigned char)name[i]) && name[i] != '.') name[i] = '-';
     return data_path(name, out, room);

@@ -2,7 +2,7 @@
  * choices.h: which of a library's proposals was the fastest, found once and written down.
  *
  * A choice by timing may come out differently the next time, and with another algorithm come
- * other bits. So it is made once for a product, a card and a version of the library, and kept in
+ * other bits. So it is made once for a product, a GPU and a version of the library, and kept in
  * this user's data folder; every later run reads it:
  *
  *     $XDG_DATA_HOME/plimsoll/cublaslt-130100-NVIDIA-H200.txt
@@ -39,8 +39,8 @@ struct choices {
     int lock;                         /* while it is held: the file; else -1 */
 };
 
-/* Where the choices for a card and a version are kept. False: there is no such place. */
-bool choices_place(const char *card, uint64_t version, char *out, size_t room);
+/* Where the choices for a GPU and a version are kept. False: there is no such place. */
+bool choices_place(const char *gpu, uint64_t version, char *out, size_t room);
 /* Of any bytes, those lines that are whole, into an empty list. */
 void choices_parse(struct choices *c, const char *bytes, size_t n);
 /* The line of a choice, with its end. */

@@ -18,7 +18,7 @@
  * different banks.
  */
 #include "cuda/attention_mma.cuh"
-#include "cuda/card.h"
+#include "cuda/gpu.h"
 #include "cuda/columns.cuh"
 #include "cuda/launch_conv_tiles.h"
 
@@ -233,7 +233,7 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *parti
 
 /* --- launching ---------------------------------------------------------------------------------- */
 
-/* Blocks in all, twice a large card's processors; the parts of a sum are a function of shapes alone. */
+/* Blocks in all, twice a large GPU's processors; the parts of a sum are a function of shapes alone. */
 enum { TILES_GRID = 264 };
 
 template <typename T, bool BACK, int O, int K, int ROWS, int RESIDENT>
@@ -265,8 +265,8 @@ static bool is_large(const struct conv_tiles *n) { return n->O == 256 && n->K ==
 
 extern "C" bool cuda_conv_tiles_fit(const struct conv_tiles *n)
 {
-    if ((!is_small(n) && !is_large(n)) || card_capability() < 80) return false;
-    return n->P <= INT32_MAX / 2 && card_room() >= (is_small(n) ? part_form<64, 128, 4>::BYTES : sweep_form<false, 256, 256, 64>::BYTES);
+    if ((!is_small(n) && !is_large(n)) || gpu_capability() < 80) return false;
+    return n->P <= INT32_MAX / 2 && gpu_room() >= (is_small(n) ? part_form<64, 128, 4>::BYTES : sweep_form<false, 256, 256, 64>::BYTES);
 }
 
 template <typename T, bool BACK> static cudaError_t sweep_of(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, cudaStream_t stream)

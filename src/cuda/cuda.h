@@ -3,8 +3,8 @@
  * struct device_ops. Plain C: no CUDA header is needed to include it.
  *
  * The device itself is a plug-in, plimsoll-cuda.so beside the program or the library, opened
- * when a card is asked for: the program starts without loading a CUDA library,
- * runs where there is none, and a CPU run pays nothing for the card.
+ * when a GPU is asked for: the program starts without loading a CUDA library,
+ * runs where there is none, and a CPU run pays nothing for the GPU.
  */
 #ifndef PLIMSOLL_CUDA_H
 #define PLIMSOLL_CUDA_H
@@ -13,21 +13,21 @@
 #include "run/device.h"
 #include "run/tape.h"
 
-/* Cards that can be used: 0 without a driver, a card, or the plug-in. */
-int cuda_cards(void);
+/* GPUs that can be used: 0 without a driver, a GPU, or the plug-in. */
+int cuda_gpus(void);
 
-/* Of an open device: what was recorded and run so far, and the card's memory now. */
+/* Of an open device: what was recorded and run so far, and the GPU's memory now. */
 struct cuda_view {
-    char card[256];
+    char gpu[256];
     uint64_t captures;               /* graphs captured */
     uint64_t nodes;                  /* in all of them */
     uint64_t launches;               /* of graphs */
     uint64_t free_bytes, total_bytes;
 };
-/* False without the plug-in, or when the card does not answer. */
+/* False without the plug-in, or when the GPU does not answer. */
 bool cuda_look(const struct device *d, struct cuda_view *out);
 
-/* For tests: what is recorded from now on runs the kernels on tensor cores of a lesser card, of compute capability 86 or 75; 0: the card's own. */
+/* For tests: what is recorded from now on runs the kernels on tensor cores of a lesser GPU, of compute capability 86 or 75; 0: the GPU's own. */
 void cuda_act_like(int capability);
 
 /* What both sides of the plug-in have to agree on: one that was built from other sources is not opened. */
@@ -40,9 +40,9 @@ struct cuda_plugin {
     uint64_t form;             /* CUDA_PLUGIN_FORM */
     void (*quiet)(bool quiet); /* its own log_quiet */
     const struct device_ops *ops;
-    int (*cards)(void);
+    int (*gpus)(void);
     bool (*look)(const struct device *d, struct cuda_view *out);
-    int (*card)(struct card *c, struct error *e);
+    int (*gpu)(struct gpu *c, struct error *e);
     void (*act_like)(int capability);
 };
 extern const struct cuda_plugin plimsoll_cuda_plugin __attribute__((visibility("default")));

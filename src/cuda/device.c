@@ -1,5 +1,5 @@
 /*
- * device.c: a CUDA card as a device.
+ * device.c: a CUDA GPU as a device.
  *
  *     space device   one cudaMalloc of the planned size
  *     space host     one pinned cudaHostAlloc of the planned size
@@ -7,13 +7,13 @@
  *
  * Invariant: everything the host asks for goes through the compute lane in order, but for the next
  * batch, so a read sees what every earlier run and write did. Only read, write, settle and await wait.
- * No managed memory, and nothing is taken from the card after recording.
+ * No managed memory, and nothing is taken from the GPU after recording.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/card.h"
+#include "cuda/gpu.h"
 #include "cuda/cuda.h"
 #include "cuda/fastest.h"
 #include "cuda/host.h"
@@ -31,7 +31,7 @@ int blas_failed(struct error *e, cublasStatus_t rc, const char *call)
 
 /* --- opening ------------------------------------------------------------------- */
 
-static int count_cards(void)
+static int count_gpus(void)
 {
     int n = 0;
     if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
@@ -39,12 +39,12 @@ static int count_cards(void)
     return 0;
 }
 
-/* A driver at least as new as the runtime, and a card behind it. */
+/* A driver at least as new as the runtime, and a GPU behind it. */
 static int check_driver(struct error *e)
 {
-    int cards = 0, driver = 0, runtime = 0;
-    cudaError_t rc = cudaGetDeviceCount(&cards);
-    if (rc == cudaSuccess && cards > 0) return PL_OK;
+    int gpus = 0, driver = 0, runtime = 0;
+    cudaError_t rc = cudaGetDeviceCount(&gpus);
+    if (rc == cudaSuccess && gpus > 0) return PL_OK;
     cudaGetLastError();
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
@@ -53,48 +53,48 @@ static int check_driver(struct error *e)
                          driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (rc == cudaErrorNoDevice || rc == cudaSuccess) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        return error_set(e, PL_FAIL, "no NVIDIA card is visible%s%.80s%s; nvidia-smi lists those that are here; or set device: cpu",
+        return error_set(e, PL_FAIL, "no NVIDIA GPU is visible%s%.80s%s; nvidia-smi lists those that are here; or set device: cpu",
                          visible ? " (CUDA_VISIBLE_DEVICES is \"" : "", visible ? visible : "", visible ? "\")" : "");
     }
     return cuda_failed(e, rc, "cudaGetDeviceCount");
 }
 
-/* Numbers that CUDA keeps for display; 0 where a card does not say. */
+/* Numbers that CUDA keeps for display; 0 where a GPU does not say. */
 static double attribute_of(enum cudaDeviceAttr of)
 {
     int x = 0;
     return cudaDeviceGetAttribute(&x, of, 0) == cudaSuccess ? x : 0;
 }
 
-/* Asks the driver alone: without a context nothing is taken from the card. */
-static int describe_card(struct card *c, struct error *e)
+/* Asks the driver alone: without a context nothing is taken from the GPU. */
+static int describe_gpu(struct gpu *c, struct error *e)
 {
-    struct cudaDeviceProp card;
+    struct cudaDeviceProp gpu;
     TRY(check_driver(e));
-    TRY_CUDA(cudaGetDeviceProperties(&card, 0));
-    snprintf(c->name, sizeof c->name, "%.127s", card.name);
-    c->capability = card.major * 10 + card.minor;
-    c->multiprocessors = card.multiProcessorCount;
-    c->memory_bytes = card.totalGlobalMem;
+    TRY_CUDA(cudaGetDeviceProperties(&gpu, 0));
+    snprintf(c->name, sizeof c->name, "%.127s", gpu.name);
+    c->capability = gpu.major * 10 + gpu.minor;
+    c->multiprocessors = gpu.multiProcessorCount;
+    c->memory_bytes = gpu.totalGlobalMem;
     c->clock = 1e3 * attribute_of(cudaDevAttrClockRate);
     c->memory_bandwidth = 2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
     if (c->capability >= cuda_least()) return PL_OK;
     return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build's kernels begin at %d.%d; rebuild with make CUDA_ARCH=sm_%d, if "
-                     "nvcc knows it, or set device: cpu", card.name, card.major, card.minor, cuda_least() / 10, cuda_least() % 10, c->capability);
+                     "nvcc knows it, or set device: cpu", gpu.name, gpu.major, gpu.minor, cuda_least() / 10, cuda_least() % 10, c->capability);
 }
 
-/* The card is opened, and kernels loaded: what the driver says of itself may be wrong. */
-static int check_card(struct cuda_state *s, struct error *e)
+/* The GPU is opened, and kernels loaded: what the driver says of itself may be wrong. */
+static int check_gpu(struct cuda_state *s, struct error *e)
 {
-    struct card card;
-    TRY(describe_card(&card, e));
+    struct gpu gpu;
+    TRY(describe_gpu(&gpu, e));
     TRY_CUDA(cudaSetDevice(0));
-    snprintf(s->card, sizeof s->card, "%s", card.name);
+    snprintf(s->gpu, sizeof s->gpu, "%s", gpu.name);
     cudaError_t rc = cuda_probe();
     if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction || rc == cudaErrorUnsupportedPtxVersion) {
         cudaGetLastError();
         return error_set(e, PL_FAIL, "%s has compute capability %d.%d, for which this build has no kernels that its driver takes (%s); rebuild with "
-                         "make CUDA_ARCH=sm_%d, or update the driver", card.name, card.capability / 10, card.capability % 10, cudaGetErrorName(rc), card.capability);
+                         "make CUDA_ARCH=sm_%d, or update the driver", gpu.name, gpu.capability / 10, gpu.capability % 10, cudaGetErrorName(rc), gpu.capability);
     }
     if (rc != cudaSuccess) return cuda_failed(e, rc, "loading the kernels");
     return PL_OK;
@@ -135,7 +135,7 @@ static int cuda_open(struct device *d, struct error *e)
     for (const struct kernel *const *f = cuda_kernels; *f; f++)
         for (const struct kernel *k = *f; k->op != OP_NONE; k++) CHECK(cuda_kernel_named(k->name), "kernel %s is planned but has no running half", k->name);
     struct cuda_state *s = d->state = mem_alloc(sizeof *s);
-    int rc = check_card(s, e);
+    int rc = check_gpu(s, e);
     if (!rc) rc = make_lanes(s, e);
     if (rc) free_state(d);
     return rc;
@@ -149,8 +149,8 @@ static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t b
     char asked[32], have[32], all[32];
     cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
-    return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free: see in nvidia-smi what else uses the card and end it, or "
-                     "give a --memory that leaves half a GiB of what is free", s->card, what, size_print(bytes, asked), (unsigned long long)bytes,
+    return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free: see in nvidia-smi what else uses the GPU and end it, or "
+                     "give a --memory that leaves half a GiB of what is free", s->gpu, what, size_print(bytes, asked), (unsigned long long)bytes,
                      size_print(free_bytes, have), size_print(total, all));
 }
 
@@ -234,7 +234,7 @@ static int cuda_settle(struct device *d, struct error *e)
 
 /* --- steps without waiting --------------------------------------------------------------
  *
- * The second space is pinned, so a copy to or from it returns when it is in the queue. */
+ * Host memory is pinned, so a copy to or from it returns when it is in the queue. */
 
 static int cuda_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
@@ -279,7 +279,7 @@ static bool look(const struct device *d, struct cuda_view *out)
     if (d->kind != DEVICE_CUDA || !s || cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) return false;
     *out = (struct cuda_view){.captures = s->captures, .nodes = s->nodes, .launches = s->launches,
                               .free_bytes = free_bytes, .total_bytes = total};
-    memcpy(out->card, s->card, sizeof out->card);
+    memcpy(out->gpu, s->gpu, sizeof out->gpu);
     return true;
 }
 
@@ -295,4 +295,4 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
 static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle,
                                       cuda_send, cuda_mark, cuda_await};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_FORM, log_quiet, &ops, count_cards, look, describe_card, card_act_like};
+const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_FORM, log_quiet, &ops, count_gpus, look, describe_gpu, gpu_act_like};

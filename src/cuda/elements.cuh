@@ -27,7 +27,7 @@ __device__ inline float quick_exp2(float x)
 }
 
 /* Functions of elements that are stored as T: all bits where T has 24, and where it has 8 or 11
- * about 20, at a third of the instructions: a card has no more than 25 or so to an element before
+ * about 20, at a third of the instructions: a GPU has no more than 25 or so to an element before
  * they take longer than its bytes. */
 template <typename T> struct maths {
     static __device__ float logistic(float x) { return quick_inverse(1.0f + quick_exp2(-LOG2_E * x)); }

@@ -310,7 +310,7 @@ extern "C" cudaError_t cuda_vectors(struct vectors v, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-/* The value is on the card. */
+/* The value is on the GPU. */
 template <typename T> __global__ void spread_kernel(T *y, const void *ds, enum any from, int64_t n, int wide)
 {
     constexpr int V = 16 / sizeof(T);
@@ -336,7 +336,7 @@ extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum 
     return cudaGetLastError();
 }
 
-/* --- dropout: the bits of base/random.c, from the step block on the card ------------------------- */
+/* --- dropout: the bits of base/random.c, from the step block on the GPU ------------------------- */
 
 static __device__ uint64_t mix(uint64_t x)
 {

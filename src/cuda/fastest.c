@@ -8,13 +8,13 @@
  *     arena   [workspace][ a | b | c | bias | from ][ a | b | c | bias | from ][ ...      up to SETS, in turn, so that
  *                                                                                         a cache serves them as in a step
  *
- * Operands are random numbers: a card is faster on zeros. All proposals run a few times; the library's first ones and the best of the
- * others run against each other in several rounds, one after the other in each, since a card's clock moves. One is taken
+ * Operands are random numbers: a GPU is faster on zeros. All proposals run a few times; the library's first ones and the best of the
+ * others run against each other in several rounds, one after the other in each, since a GPU's clock moves. One is taken
  * that is MARGIN better than the first, else the first.
  *
- * Large products draw more power than the card may have, and in a step it is this that sets their clock: what counts is what a
+ * Large products draw more power than the GPU may have, and in a step it is this that sets their clock: what counts is what a
  * product costs in energy, and the one that wins a sprint is often not the one that wins a step. A small tile loads its
- * operands more often. So these run in their rounds under load, each for longer than the card takes to set its clock:
+ * operands more often. So these run in their rounds under load, each for longer than the GPU takes to set its clock:
  *
  *     WARM | SKIP HOLD | SKIP HOLD | ...      only what runs in HOLD is counted; the second round goes backwards, so that
  *              1st         2nd                nobody comes always behind the same one; the next product begins with AGAIN
@@ -34,7 +34,7 @@
 #include "cuda/choices.h"
 
 enum { SETS = 3, ALIGN = 256, LEADERS = 2, FINALISTS = 6, ROUNDS = 5, RUNS_MOST = 8, PROPOSALS_MOST = 64, BLOCK = 256 << 10 };
-static const double MATTERS = 5e9;  /* operations: what takes less than 10 us on the fastest card is no matter */
+static const double MATTERS = 5e9;  /* operations: what takes less than 10 us on the fastest GPU is no matter */
 static const double LARGE = 5e10;   /* operations: what is timed under load */
 static const double MARGIN = 0.01;
 static const double SPAN = 1;       /* ms that a proposal runs at a time, more or less... */
@@ -44,7 +44,7 @@ static const double PATIENCE = 600; /* s, for another process that measures */
 
 struct fastest {
     struct choices kept;
-    const char *card;
+    const char *gpu;
     bool opened, reads;             /* at the first product that matters: looked for, and read, what is kept */
     bool measures;                  /* between begin and end, as long as it can be kept */
     bool warm;                      /* it has been under load since the recording began */
@@ -181,7 +181,7 @@ struct contest {
 };
 
 /* Milliseconds of a launch of proposal k, on the average of so many behind the first few. One that the library
- * refuses after all is out of the contest; what the card itself says is an error. */
+ * refuses after all is out of the contest; what the GPU itself says is an error. */
 static int time_behind(struct fastest *f, struct contest *t, int k, int skip, int runs, double *ms, struct error *e)
 {
     struct error refused = {0};
@@ -320,7 +320,7 @@ static void read_kept(struct fastest *f)
 {
     struct error why = {0};
     f->opened = true;
-    if (!choices_place(f->card, cublasLtGetVersion(), f->kept.path, sizeof f->kept.path))
+    if (!choices_place(f->gpu, cublasLtGetVersion(), f->kept.path, sizeof f->kept.path))
         error_set(&why, PL_FAIL, "neither XDG_DATA_HOME nor HOME says where to keep them");
     else if (!choices_read(&f->kept, &why)) f->reads = true;
     if (why.code) give_up(f, &why);
@@ -338,7 +338,7 @@ static int look_up(struct fastest *f, struct contest *t, const char *key, const 
         if (choices_lock(&f->kept, PATIENCE, &why)) return give_up(f, &why), PL_OK;
         *kept = choices_find(&f->kept, key);
         if (*kept && rank_of((*kept)->number, t->found, t->n) >= 0) return PL_OK;
-        log_note("timing products that this card has not had yet, the large ones for two or three seconds each; kept in %s", f->kept.path);
+        log_note("timing products that this GPU has not had yet, the large ones for two or three seconds each; kept in %s", f->kept.path);
     }
     *kept = NULL;
     TRY(measure(f, t, key, &x, e));
@@ -368,7 +368,7 @@ int fastest_begin(struct cuda_state *s, char *arena, uint64_t bytes, struct erro
     CHECK(!s->fastest, "the arena is not fresh");
     struct fastest *f = s->fastest = mem_alloc(sizeof *f);
     f->kept.lock = -1;
-    f->card = s->card;
+    f->gpu = s->gpu;
     f->arena = arena;
     f->bytes = bytes;
     f->stream = s->lane[LANE_COMPUTE];

@@ -11,7 +11,7 @@
 
 #include "cuda/product.h"
 
-/* From here on products may be timed in these bytes of the card: all of them zero, and again when fastest_end
+/* From here on products may be timed in these bytes of the GPU: all of them zero, and again when fastest_end
  * returns. Opens s->fastest. */
 int fastest_begin(struct cuda_state *s, char *arena, uint64_t bytes, struct error *e);
 int fastest_end(struct cuda_state *s, struct error *e);

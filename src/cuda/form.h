@@ -73,7 +73,7 @@ struct summing {
     int across;
 };
 
-/* Blocks in all: two for each of a large card's processors. A line has at least SUM_LEAST positions
+/* Blocks in all: two for each of a large GPU's processors. A line has at least SUM_LEAST positions
  * where there are as many, SUM_TURN of them at a time. */
 enum { SUM_THREADS = 256, SUM_GRID = 264, SUM_LEAST = 16, SUM_TURN = 8 };
 
@@ -87,7 +87,7 @@ static inline void axes_push(struct axes *x, int64_t size, int64_t stride)
 static inline int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* The threads that stand across, wide enough for a row of so many packs. More than a warp's width
- * only where rows of them fill the card, or columns are short. */
+ * only where rows of them fill the GPU, or columns are short. */
 static inline int across_of(int64_t packs, int64_t kept, int64_t positions)
 {
     int across = 1;

@@ -1,7 +1,7 @@
 /*
  * host.h: what the host files of the CUDA device share.
  *
- *     device.c   the card: open, memory, copies, running, close
+ *     device.c   the GPU: open, memory, copies, running, close
  *     record.c   a tape becomes captured graphs
  *     batch.c    runs of small launches become one
  *     nodes.c    the diagnostic: a tape is launched node by node, and timed
@@ -19,7 +19,7 @@
 #include "run/device.h"
 
 struct cuda_state {
-    char card[256];
+    char gpu[256];
     cudaStream_t lane[LANE_COUNT];
     cudaStream_t ahead;                 /* the next batch's lane */
     cudaEvent_t asked, arrived;         /* behind the last program that reads a batch; behind the next one */

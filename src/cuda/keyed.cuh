@@ -1,5 +1,5 @@
 /*
- * keyed.cuh: the random numbers of base/random.h on the card, the same bits for the same key
+ * keyed.cuh: the random numbers of base/random.h on the GPU, the same bits for the same key
  * and index, and the rounding of cpu/round.h that they serve.
  */
 #ifndef KEYED_CUH

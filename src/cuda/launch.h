@@ -20,7 +20,7 @@ extern "C" {
 /* How elements are stored; arithmetic is f32 whatever this is. */
 enum store { STORE_F32, STORE_BF16, STORE_F16 };
 
-/* Whether the card can run this build's kernels: loads one and asks. */
+/* Whether the GPU can run this build's kernels: loads one and asks. */
 cudaError_t cuda_probe(void);
 /* The least compute capability that this build has kernels for: 75 for 7.5. */
 int cuda_least(void);

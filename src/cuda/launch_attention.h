@@ -62,7 +62,7 @@ cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream)
 cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream);
 
 /* With them (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16, D of 32, 64,
- * 80, 96 or 128, rows at multiples of 16 bytes, a card of compute capability 8.0 or more, or 7.5 in f16 where it has the room; unit is log2(e).
+ * 80, 96 or 128, rows at multiples of 16 bytes, a GPU of compute capability 8.0 or more, or 7.5 in f16 where it has the room; unit is log2(e).
  * The gradients' kernels follow cuda_attention_notes. The gradient of a bias leaves partial sums of ATTENTION_FAST_TILE queries. */
 cudaError_t cuda_attention_fast(const struct attention *a, int level, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);

@@ -34,7 +34,7 @@ extern "C" {
 /* Rows begin at multiples of 16 bytes; D is a multiple of 8, up to 128. What is a sum over rows is left to join,
  * where there are splits to be joined. */
 cudaError_t cuda_attention_few(const struct few_attention *a, int backward, cudaStream_t stream);
-/* The same on tensor cores: bf16 or f16, D of FEW_MMA_WIDTH, a card of compute capability 8.0 or more. */
+/* The same on tensor cores: bf16 or f16, D of FEW_MMA_WIDTH, a GPU of compute capability 8.0 or more. */
 cudaError_t cuda_attention_few_mma(const struct few_attention *a, int backward, cudaStream_t stream);
 /* Behind either. */
 cudaError_t cuda_attention_few_join(const struct few_attention *a, int backward, cudaStream_t stream);

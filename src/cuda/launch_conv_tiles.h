@@ -19,7 +19,7 @@ struct conv_tiles {
     int O, K, W2;
 };
 
-/* Whether there are kernels for a map of that form, and room for them on the card at hand. */
+/* Whether there are kernels for a map of that form, and room for them on the GPU at hand. */
 bool cuda_conv_tiles_fit(const struct conv_tiles *n);
 
 /* coarse [P,O] = fine [P,K] weights^T, plus bias [O] where it is not NULL. */

@@ -1,5 +1,5 @@
 /*
- * launch_hopper.h: the seam between attention_hopper.c and the attention_hopper*.cu files: attention on cards of
+ * launch_hopper.h: the seam between attention_hopper.c and the attention_hopper*.cu files: attention on GPUs of
  * compute capability 9.0, whose warpgroups multiply out of shared memory and whose engine copies tiles.
  *
  * On a grid its rows have 64 columns, so that 64 keys are one row of it; positions lie sideways, rel and drel

@@ -1,6 +1,6 @@
 /*
  * launch_update.h: launchers of the update: optimizer.cu, adamw.cu, adamw_8bit.cu, adafactor.cu. All
- * addresses are the card's, step's too.
+ * addresses are the GPU's, step's too.
  */
 #ifndef LAUNCH_UPDATE_H
 #define LAUNCH_UPDATE_H
@@ -66,7 +66,7 @@ static inline int adam_is_wide(const struct adam_weight *x)
 cudaError_t cuda_adamw(struct adam_batch b, cudaStream_t stream);
 cudaError_t cuda_sgd(struct update u, float *m, cudaStream_t stream);
 
-/* The maps of codes, to the current card; before any capture. */
+/* The maps of codes, to the current GPU; before any capture. */
 cudaError_t cuda_put_codes(const struct codes *with_sign, const struct codes *without_sign);
 /* m, v [n]; absmax [blocks of 256, 2]. */
 cudaError_t cuda_adamw_8bit(struct update u, uint8_t *m, uint8_t *v, float *absmax, cudaStream_t stream);

@@ -1,6 +1,6 @@
 /*
  * load.c: opens the CUDA plug-in (see cuda.h). The planning half (plan.c) is in
- * every build, so a plan for a card can be made without it.
+ * every build, so a plan for a GPU can be made without it.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -27,8 +27,8 @@ static bool folder_of(bool library, char out[3000])
     return slash;
 }
 
-/* A card's driver brings this library, nothing else does. Asked first: the plug-in brings hundreds of
- * megabytes of CUDA's own, which a machine without a card need not load to be told so. */
+/* A GPU's driver brings this library, nothing else does. Asked first: the plug-in brings hundreds of
+ * megabytes of CUDA's own, which a machine without a GPU need not load to be told so. */
 static bool driver_is_here(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -74,17 +74,17 @@ const struct device_ops *cuda_device(struct error *e)
     return p ? p->ops : NULL;
 }
 
-int cuda_card(struct card *c, struct error *e)
+int cuda_gpu(struct gpu *c, struct error *e)
 {
     const struct cuda_plugin *p = plugin(e);
-    return p ? p->card(c, e) : e->code;
+    return p ? p->gpu(c, e) : e->code;
 }
 
-int cuda_cards(void)
+int cuda_gpus(void)
 {
     struct error e;
     const struct cuda_plugin *p = plugin(&e);
-    return p ? p->cards() : 0;
+    return p ? p->gpus() : 0;
 }
 
 bool cuda_look(const struct device *d, struct cuda_view *out)

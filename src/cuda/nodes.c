@@ -14,7 +14,7 @@
  * it, and a small node would be timed as the host's work on it. So the stream is held by a
  * function of the host until everything is in the queue.
  *
- * The hold ends by itself after HELD_MOST: a launch that has to wait for the card (a full
+ * The hold ends by itself after HELD_MOST: a launch that has to wait for the GPU (a full
  * queue, a kernel that is loaded now) would otherwise wait for ever, for us.
  *
  * Small launches that a captured graph has as one (batch.c) are timed as one.
@@ -66,7 +66,7 @@ static int launch_between(struct watch *w, struct batch *b, uint32_t *at, struct
 }
 
 /* Whatever happens the stream is released, and nobody holds the watch any more when this
- * returns, with what the card's clock says. */
+ * returns, with what the GPU's clock says. */
 static int launch_timed(struct watch *w, struct batch *b, uint32_t *at, double *seconds, struct error *e)
 {
     float ms = 0;
@@ -108,7 +108,7 @@ static double bytes_of(const struct launch *l)
     return bytes;
 }
 
-/* The card's clock is not the host's: the last node is noted as ending now, and each has a
+/* The GPU's clock is not the host's: the last node is noted as ending now, and each has a
  * share of the time as it has of the bytes. */
 static void note_times(struct walk *w, uint32_t n, double seconds)
 {

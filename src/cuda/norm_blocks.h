@@ -14,7 +14,7 @@ enum { NORM_PACKS = 1024 };
 static inline int norm_threads(int64_t packs) { return packs <= 32 ? 256 : (int)((packs + 31) / 32 * 32); }
 static inline int norm_in_packs(int64_t C, int size) { return C * size % 16 == 0 && C * size / 16 <= NORM_PACKS; }
 
-/* Blocks of a gradient: as many as a large card's processors hold at 512 threads each, or with
+/* Blocks of a gradient: as many as a large GPU's processors hold at 512 threads each, or with
  * norms.cu two of 512. */
 static inline int64_t norm_blocks(int64_t rows, int64_t C, int size)
 {

@@ -6,7 +6,7 @@
  *     m = momentum m + d
  *     p -= lr m  (without momentum: lr d)
  *
- * What varies by step is read from the step block on the card, so that one captured graph
+ * What varies by step is read from the step block on the GPU, so that one captured graph
  * serves every step.
  *
  * A model has hundreds of weights, most of them vectors that one block is too many for. So SUMSQ

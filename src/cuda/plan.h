@@ -1,7 +1,7 @@
 /*
  * plan.h: the planning half of the CUDA kernels, family by family: which nodes they take and
  * what workspace they need. Pure C, in every build, a function of shapes, dtypes and the
- * profile: a plan made where there is no card is the plan made on the card.
+ * profile: a plan made where there is no GPU is the plan made on the GPU.
  *
  *     plan_norms.c   const struct kernel cuda_plan_norms[]        names, matches, workspaces
  *     norms.c        const struct cuda_kernel cuda_run_norms[]    the same names, running (host.h)

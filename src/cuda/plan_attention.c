@@ -4,7 +4,7 @@
  * Two kernels to an op. With tensor cores: bf16 or f16 throughout, the head dimensions that
  * those kernels were made for, rows that begin at multiples of 16 bytes. Without: any
  * head dimension up to 256, f32 too. Both take strided heads, as a slice of a joint
- * projection is, and the same workspace, so the running half can fall back on a card
+ * projection is, and the same workspace, so the running half can fall back on a GPU
  * whose tensor cores do not know bf16.
  */
 #include "cuda/attention_work.h"

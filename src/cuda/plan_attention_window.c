@@ -3,7 +3,7 @@
  *
  * Two kernels to an op, as attention has (plan_attention.c): with tensor cores, and without, which
  * takes f32 and other head dimensions too. The workspace is the same, so that the running half can
- * fall back on a card whose tensor cores do not know the type.
+ * fall back on a GPU whose tensor cores do not know the type.
  */
 #include "cuda/attention_window_work.h"
 #include "cuda/plan.h"

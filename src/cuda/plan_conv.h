@@ -1,5 +1,5 @@
 /*
- * plan_conv.h: how a convolution is made on the card, and what lies where in its workspace:
+ * plan_conv.h: how a convolution is made on the GPU, and what lies where in its workspace:
  * what the two halves of the family (plan_conv.c, conv.c) agree upon.
  *
  *     plain      1x1, stride 1, no border: the maps are matrices; nothing is copied
@@ -12,7 +12,7 @@
  *                of dy; with a stride, results are dealt out to their pixels
  *     depthwise  a kernel of its own for every channel: direct sums
  *
- * Tiles of 2 x 2 in 16 bits have kernels without patches (conv_tiles.cu), where the card has room for them; the
+ * Tiles of 2 x 2 in 16 bits have kernels without patches (conv_tiles.cu), where the GPU has room for them; the
  * workspace is the same then, and mostly idle.
  *
  *     work: [the library's | weights by tap | patches | stage], each at a multiple of 256

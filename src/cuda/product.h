@@ -1,5 +1,5 @@
 /*
- * product.h: one matrix product on the card, batched or not, as products.c and conv.c ask for it.
+ * product.h: one matrix product on the GPU, batched or not, as products.c and conv.c ask for it.
  *
  *     c [M,N]  =  a [M,K] b [K,N]  (+ bias [N] in every row)  (+ c, or what lies elsewhere as c does)
  *

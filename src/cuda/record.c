@@ -186,9 +186,9 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, 
 {
     const id loop = c->t->program[c->program].at[k].loop;
     const uint32_t trip = c->t->graph->loops.at[loop].trip;
-    if (trip > CARD_TRIPS) /* in a plan of somebody's: the planner makes none */
+    if (trip > GPU_TRIPS) /* in a plan of somebody's: the planner makes none */
         return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA records %d at most", program_name(c->program),
-                         graph_name(c->t->graph, c->t->graph->loops.at[loop].name), trip, CARD_TRIPS);
+                         graph_name(c->t->graph, c->t->graph->loops.at[loop].name), trip, GPU_TRIPS);
     for (uint32_t i = 0; i < trip; i++) {
         c->t->iteration[loop] = i;
         if (depth == 0) {

@@ -9,7 +9,7 @@ enum { IGNORED_LABEL = -100 };
 
 /* --- copies ------------------------------------------------------------------------ */
 
-/* Between operands of one dtype and shape, in either space: the card reads pinned memory too.
+/* Between operands of one dtype and shape, in either space: the GPU reads pinned memory too.
  * What is dense on both sides is the copy engine's. */
 static int move_elements(const struct operand *to, const struct operand *from, void *stream, struct error *e)
 {

@@ -1,7 +1,7 @@
 /*
  * streams.cuh: kernels that read and write each element once: how many packs are on their way.
  *
- * A load takes most of a microsecond, in which a large card's memory moves 4 MB: 32 KB for each of
+ * A load takes most of a microsecond, in which a large GPU's memory moves 4 MB: 32 KB for each of
  * its processors have to be on their way at any time. So a thread reads several packs before it
  * uses the first, and there are as many threads as that leaves packs.
  */

@@ -7,11 +7,11 @@
 
 #include <stdint.h>
 
-/* At most so many blocks, eight of 256 threads for each of a large card's processors. */
+/* At most so many blocks, eight of 256 threads for each of a large GPU's processors. */
 #define UPDATE_BLOCKS ((int64_t)1056)
 
 /* Blocks of 512 threads that add up the squares of n elements: 16384 to a block, and no more blocks
- * than a large card has processors; eight such tensors have UPDATE_BLOCKS partial sums. */
+ * than a large GPU has processors; eight such tensors have UPDATE_BLOCKS partial sums. */
 static inline int64_t square_blocks(int64_t n)
 {
     const int64_t blocks = (n + 16383) / 16384;

@@ -330,8 +330,8 @@ template <typename F> static cudaError_t by_shape(const attention *a, F f)
 /* One block to a multiprocessor. */
 static inline unsigned blocks_that_stay(int64_t items)
 {
-    int card = 0, count = 0;
-    if (cudaGetDevice(&card) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, card) != cudaSuccess) count = 1;
+    int gpu = 0, count = 0;
+    if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess) count = 1;
     return (unsigned)(items < count ? items : count);
 }
 

@@ -14,12 +14,12 @@ const char *fault_text(enum data_fault f)
         [FAULT_READ] = "it could not be read",
         [FAULT_TOO_LARGE] = "it is larger than the buffers planned for it",
         [FAULT_SYNTAX] = "its annotations are malformed",
-        [FAULT_SIZE] = "picture and masks differ in size",
+        [FAULT_SIZE] = "image and masks differ in size",
         [FAULT_SHAPE] = "a mask has a form that this format does not know",
         [FAULT_MANY] = "it has more masks than were planned for",
         [FAULT_NO_MASKS] = "it has no mask to train on",
         [FAULT_MASK] = "a mask cannot be decoded",
-        [FAULT_IMAGE] = "the picture cannot be decoded",
+        [FAULT_IMAGE] = "the image cannot be decoded",
     };
     return f < FAULT_KINDS && texts[f] ? texts[f] : "it has an unknown fault";
 }
@@ -146,7 +146,7 @@ static enum data_fault check_shapes(const struct annotation *a, const struct mas
             return error_set(e, PL_USAGE, "mask %lld is a list of polygons, expected run lengths: if this is COCO, set data.format: coco",
                              (long long)masks[i].id), FAULT_SHAPE;
         if (shape->h != a->h || shape->w != a->w)
-            return error_set(e, PL_USAGE, "mask %lld is %u x %u (width x height), its picture %u x %u", (long long)masks[i].id,
+            return error_set(e, PL_USAGE, "mask %lld is %u x %u (width x height), its image %u x %u", (long long)masks[i].id,
                              shape->w, shape->h, a->w, a->h), FAULT_SIZE;
     }
     return FAULT_NONE;
@@ -170,6 +170,6 @@ enum data_fault annotation_read(const char *text, size_t n, struct annotation *a
     if (!image || !list || !a->w || !a->h)
         return error_set(e, PL_USAGE, "expected \"image\" with width and height, and \"annotations\""), FAULT_SYNTAX;
     if ((uint64_t)a->w * a->h > RLE_MAX_PIXELS)
-        return error_set(e, PL_USAGE, "a picture of %u x %u pixels", a->w, a->h), FAULT_SIZE;
+        return error_set(e, PL_USAGE, "an image of %u x %u pixels", a->w, a->h), FAULT_SIZE;
     return check_shapes(a, masks, e);
 }

@@ -1,7 +1,7 @@
 /*
  * annotation.h: the annotation files of SA-1B, and one annotation of COCO's.
  *
- * One file per picture: {"image": {...}, "annotations": [{...}, ...]}. Keys in any order,
+ * One file per image: {"image": {...}, "annotations": [{...}, ...]}. Keys in any order,
  * unknown ones skipped, numbers with or without a point.
  */
 #ifndef ANNOTATION_H
@@ -20,7 +20,7 @@ struct annotation {
 };
 
 /* Reads a whole file into masks[room]; shapes point into the text. Every mask has a shape of
- * the picture's size and an area above 0. FAULT_NONE, or a fault with its place in `e`. */
+ * the image's size and an area above 0. FAULT_NONE, or a fault with its place in `e`. */
 enum data_fault annotation_read(const char *text, size_t n, struct annotation *a, struct mask *masks, uint32_t room,
                                 struct error *e);
 

@@ -37,7 +37,7 @@ static void widen(struct traced *t, uint32_t x, uint32_t y, bool *any)
 }
 
 /* A column's last run ends with the region, unless the next column goes on where this one
- * touches the picture's lower edge. */
+ * touches the image's lower edge. */
 void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t y0, uint32_t x1, uint32_t y1, trace_set *set, const void *of)
 {
     struct run r = {0};

@@ -46,7 +46,7 @@ struct baseline {
     uint32_t columns, rows;        /* of MCUs */
     bool half;
     uint32_t decoded, given;       /* rows of MCUs, rows of pixels */
-    uint32_t chroma_w, chroma_h;   /* samples that the picture has, without padding */
+    uint32_t chroma_w, chroma_h;   /* samples that the image has, without padding */
     int16_t quant[3][64];
     int32_t dc[3];                 /* the last block's, in each part */
     /* the window: bytes [at, end) are still to be read, `left` bits of the 8 before are in `bits` */
@@ -80,7 +80,7 @@ static const uint8_t zigzag[256] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 
 enum { F_LENGTH = 0, F_SHIFT = 8, F_SIZE = 16, F_STEP = 24, F_FIRST = 32, F_NUMBER = 48 };
 #define FIELD(look, f) ((uint32_t)((look) >> (f)) & 255)
 
-/* What a code's value says: 0 where an encoder of 8-bit pictures would not write it. */
+/* What a code's value says: 0 where an encoder of 8-bit images would not write it. */
 static uint32_t meaning(uint32_t value, uint32_t length, bool ac)
 {
     uint32_t size = ac ? value & 15 : value, step = ac ? (value >> 4) + 1 : 1;
@@ -326,7 +326,7 @@ static void near_and_far(const struct baseline *b, uint32_t y, uint32_t *near, u
 bool baseline_row(struct baseline *b, uint8_t *rgb)
 {
     uint32_t y = b->given, near = y, far = y;
-    CHECK(y < b->height, "more rows than the picture has");
+    CHECK(y < b->height, "more rows than the image has");
     if (!b->half) near_and_far(b, y, &near, &far);
     uint32_t need = (near > far ? near : far) / 8 + 1;
     while (b->decoded < need)

@@ -1,7 +1,7 @@
 /*
  * cells.c: see cells.h.
  *
- *     picture   |........x.......|           w pixels
+ *     image   |........x.......|           w pixels
  *     cells     |....c....|....|             over_w / per of them lie over it
  *
  * The centre of pixel x lies in cell (x + 1/2) * over_w / (per * w). Whole numbers throughout.
@@ -21,7 +21,7 @@ static inline bool cell_at(const struct shape *s, const uint8_t *row, uint32_t x
     return s->cells.id ? row[x] == s->cells.id : row[x / 8] >> x % 8 & 1;
 }
 
-/* Nothing was cropped or flipped, and the picture covers as many cells of either. */
+/* Nothing was cropped or flipped, and the image covers as many cells of either. */
 static bool same_grid(const struct shape *s, const struct grid *g)
 {
     const struct grid_geometry *a = &g->at;

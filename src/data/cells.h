@@ -10,7 +10,7 @@
 
 /* The mask as bits of another grid. Where the grid is the one that the cells were sampled by,
  * they are copied; elsewhere a cell of the grid takes the stored cell under its source pixel. Bits
- * outside of the picture are 0, whatever is stored there. */
+ * outside of the image are 0, whatever is stored there. */
 void cells_raster(const struct shape *s, const struct grid *g, void *bits);
 /* Area, box and runs down the columns, in cells. */
 void cells_measure(const struct shape *s, struct rle_facts *f);

@@ -1,7 +1,7 @@
 /*
  * coco.c: the format `coco`.
  *
- * Opening goes through the file once and keeps, of each annotation, its picture, its category
+ * Opening goes through the file once and keeps, of each annotation, its image, its category
  * and its place: some 32 bytes. Masks are read when they are asked for, from the file, by the
  * same scanner that reads SA-1B's; a file of half a gigabyte costs what its table costs.
  */
@@ -159,7 +159,7 @@ static int drop_filtered(struct coco_table *t, const struct coco_filter *f, stru
     return rc;
 }
 
-/* Both lists by the picture's number, then in step. */
+/* Both lists by the image's number, then in step. */
 static void join(struct coco_table *t)
 {
     if (t->images.n) qsort(t->images.at, t->images.n, sizeof *t->images.at, compare_images);
@@ -215,7 +215,7 @@ void coco_free(struct coco_table *t)
 /* --- the format ---------------------------------------------------------------------------- */
 
 struct coco_file {
-    char *path, *folder; /* the JSON; where its pictures are */
+    char *path, *folder; /* the JSON; where its images are */
     int fd;
     struct coco_table table;
     uint64_t first; /* number of its first sample */
@@ -233,13 +233,13 @@ static const struct coco_file *find_file(const struct coco *c, uint64_t i, uint3
     return &c->files.at[k];
 }
 
-/* Where the first picture is: beside the JSON, in images/, or in the folder that COCO's own
+/* Where the first image is: beside the JSON, in images/, or in the folder that COCO's own
  * layout has for annotations/instances_train2017.json: train2017/. */
 static int find_folder(struct coco_file *f, const char *given, struct error *e)
 {
     char dir[2048];
     if (path_dir(f->path, dir, sizeof dir, e)) return e->code;
-    const char *base = strrchr(f->path, '/'), *picture = f->table.names.at + f->table.images.at[0].name;
+    const char *base = strrchr(f->path, '/'), *image = f->table.names.at + f->table.images.at[0].name;
     base = base ? base + 1 : f->path;
     const char *set = strchr(base, '_') ? strchr(base, '_') + 1 : base;
     int n = (int)strcspn(set, ".");
@@ -255,15 +255,15 @@ static int find_folder(struct coco_file *f, const char *given, struct error *e)
     }
     for (size_t i = 0; i < COUNT(at); i++) {
         struct text path = {0};
-        if (at[i].at) text_printf(&path, "%s/%s", at[i].at, picture);
+        if (at[i].at) text_printf(&path, "%s/%s", at[i].at, image);
         if (!f->folder && path.at && (given || file_exists(path.at))) f->folder = mem_string(at[i].at);
         text_free(&path);
         text_free(&at[i]);
     }
     if (f->folder && dir_exists(f->folder)) return PL_OK;
-    if (given) return error_set(e, PL_USAGE, "data.images is %s, and there is no such folder: set it to the folder of the pictures", given);
-    return error_set(e, PL_USAGE, "the picture %s is not beside it, in images/ or in ../%.*s/: set data.images to the folder of the pictures",
-                     picture, n, set);
+    if (given) return error_set(e, PL_USAGE, "data.images is %s, and there is no such folder: set it to the folder of the images", given);
+    return error_set(e, PL_USAGE, "the image %s is not beside it, in images/ or in ../%.*s/: set data.images to the folder of the images",
+                     image, n, set);
 }
 
 static int open_file(struct coco_file *f, const struct dataset_options *o, struct error *e)
@@ -362,7 +362,7 @@ static enum data_fault read_mask(const struct coco_file *f, const struct coco_im
     if (!annotation_scan_mask(&s, m) || !scan_finish(&s) || m->image != image->id)
         return error_set(e, PL_USAGE, "%s has changed since it was opened, at byte %llu", f->path, (unsigned long long)a->at), FAULT_SYNTAX;
     if (m->shape.kind == SHAPE_RLE && (m->shape.h != image->h || m->shape.w != image->w))
-        return error_set(e, PL_USAGE, "mask %lld is %u x %u (width x height), its picture %u x %u", (long long)m->id, m->shape.w,
+        return error_set(e, PL_USAGE, "mask %lld is %u x %u (width x height), its image %u x %u", (long long)m->id, m->shape.w,
                          m->shape.h, image->w, image->h), FAULT_SIZE;
     m->shape.h = image->h;
     m->shape.w = image->w;

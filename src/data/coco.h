@@ -1,5 +1,5 @@
 /*
- * coco.h: the table that an instances JSON becomes: pictures by number, and for each where
+ * coco.h: the table that an instances JSON becomes: images by number, and for each where
  * in the file its annotations stand.
  */
 #ifndef COCO_H

@@ -218,7 +218,7 @@ static int refuse_empty(const struct dataset *d, const struct dataset_options *o
 {
     const struct dataset_split *s = &o->split;
     const char *part = s->part ? s->part : "*", *first = o->n_paths ? o->paths[0] : "(no path)", *more = o->n_paths > 1 ? " and others" : "";
-    if (!d->total) return error_set(e, PL_USAGE, "%s%s: there is no sample with both a picture and masks", first, more);
+    if (!d->total) return error_set(e, PL_USAGE, "%s%s: there is no sample with both an image and masks", first, more);
     struct text keys = {0};
     if (s->list) text_printf(&keys, ", data.%s_list is %s", part, s->list);
     if (s->glob) text_printf(&keys, ", data.%s_match is %s", part, s->glob);
@@ -331,7 +331,7 @@ enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct p
     struct rle merged;
     enum rle_status status;
     if (s->h != g->at.h || s->w != g->at.w)
-        return error_set(e, PL_USAGE, "a mask of %u x %u pixels on a picture of %u x %u", s->w, s->h, g->at.w, g->at.h), FAULT_SIZE;
+        return error_set(e, PL_USAGE, "a mask of %u x %u pixels on an image of %u x %u", s->w, s->h, g->at.w, g->at.h), FAULT_SIZE;
     switch (s->kind) {
     case SHAPE_RLE: return raster_runs(&s->rle, g, bits, e);
     case SHAPE_POLYGONS:

@@ -1,13 +1,13 @@
 /*
- * dataset.h: pictures with masks, whatever they are stored in.
+ * dataset.h: images with masks, whatever they are stored in.
  *
  * The loader, the sampler, inspection and packing see this interface and no format:
  *
- *     sa1b    tar shards or extracted folders: picture + JSON of run lengths
- *     coco    one JSON of many pictures: polygons, run lengths, crowds; a folder of pictures
- *     pairs   a folder of pictures and one of PNG masks of the same names
- *     csv     a table with columns for picture, mask and split
- *     packed  our memory-mapped store of resized pictures and bits (packed.h), or an index and a
+ *     sa1b    tar shards or extracted folders: image + JSON of run lengths
+ *     coco    one JSON of many images: polygons, run lengths, crowds; a folder of images
+ *     pairs   a folder of images and one of PNG masks of the same names
+ *     csv     a table with columns for image, mask and split
+ *     packed  our memory-mapped store of resized images and bits (packed.h), or an index and a
  *             memory map of masks as bytes (memmap.h)
  *
  * Opening finds every sample and may take memory; after that nothing is allocated, the data
@@ -32,7 +32,7 @@ struct dataset_split {
     uint64_t seed;
 };
 
-/* What the values of a label picture mean. LABELS_AUTO: one mask when there is one value but 0,
+/* What the values of a label image mean. LABELS_AUTO: one mask when there is one value but 0,
  * else one per value. */
 enum label_kind { LABELS_AUTO, LABELS_BINARY, LABELS_CLASSES, LABELS_INSTANCES };
 
@@ -40,14 +40,14 @@ struct dataset_options {
     const char *format; /* "sa1b", "coco", "pairs", "csv", "packed" */
     char *const *paths; /* files, folders or globs */
     uint32_t n_paths;
-    const char *images; /* coco, csv: the folder of the pictures; pairs: images/; NULL: look around */
+    const char *images; /* coco, csv: the folder of the images; pairs: images/; NULL: look around */
     const char *masks;  /* pairs: the folder of the masks; NULL: masks/ beside images/ */
-    /* coco: only these categories, by name or number; also those of label pictures, by number */
+    /* coco: only these categories, by name or number; also those of label images, by number */
     char *const *categories;
     uint32_t n_categories;
     bool crowds;          /* coco: crowds are masks as well */
     enum label_kind labels;
-    int ignore;           /* a value of label pictures that is no mask; 0 is none in any case */
+    int ignore;           /* a value of label images that is no mask; 0 is none in any case */
     const char *image_column, *mask_column, *split_column; /* csv; NULL: "image", "mask", "split" */
     struct dataset_split split;
 };
@@ -74,26 +74,26 @@ struct dataset_image {
     uint32_t h, w;      /* of the rows, where they are known; else 0 */
     const uint8_t *pixels;
     size_t stride;      /* bytes from one row to the next */
-    uint32_t full_h, full_w; /* decoded: of the picture that was resized to them */
+    uint32_t full_h, full_w; /* decoded: of the image that was resized to them */
 };
-/* The picture's bytes into to[room], or where they are. */
+/* The image's bytes into to[room], or where they are. */
 enum data_fault dataset_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out,
                               struct error *e);
 
 struct dataset_masks {
     uint32_t n;     /* masks given */
     uint32_t empty; /* left out: they have no pixels */
-    uint32_t h, w;  /* of the picture that the masks were made for */
+    uint32_t h, w;  /* of the image that the masks were made for */
 };
 /* All masks of a sample into masks[room]; their shapes point into scratch[scratch_n], which holds
- * what was read. For label pictures that is the file, the decoded picture and 128 KiB more. The
+ * what was read. For label images that is the file, the decoded image and 128 KiB more. The
  * scratch is 8-byte aligned. A sample without any mask is FAULT_NO_MASKS. */
 enum data_fault dataset_masks(const struct dataset *d, uint64_t i, void *scratch, size_t scratch_n,
                               struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e);
 /* Whether the bytes of a sample are those that were written, where the format has sums of them;
  * all others are sound. */
 int dataset_check(const struct dataset *d, uint64_t i, struct error *e);
-/* What the stores say of the embeddings that lie beside their pictures (packed.h); NULL where some
+/* What the stores say of the embeddings that lie beside their images (packed.h); NULL where some
  * file has none, or not the same as the others. */
 struct packed_embeddings;
 const struct packed_embeddings *dataset_embeddings(const struct dataset *d);
@@ -137,7 +137,7 @@ struct dataset {
     struct shard_report report;
     const struct packed_embeddings *embeddings; /* of all files alike; NULL: none */
     bool by_category;     /* only masks of some categories are its masks */
-    bool from_embeddings; /* whoever reads wants these and no pictures: a hint for dataset_expect */
+    bool from_embeddings; /* whoever reads wants these and no images: a hint for dataset_expect */
 };
 
 extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed;

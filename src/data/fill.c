@@ -1,9 +1,9 @@
 /*
  * fill.c: see fill.h.
  *
- * Three coordinate systems meet here, all of one geometry (grid.h): the stored picture, where
+ * Three coordinate systems meet here, all of one geometry (grid.h): the stored image, where
  * masks are and crops are drawn; the canvas, what the model sees; the grid of cells over the
- * canvas, what the loss sees. The picture's way to the canvas is a window and a size for
+ * canvas, what the loss sees. The image's way to the canvas is a window and a size for
  * resize.h, the masks' way to the grid the same window and size for grid.h.
  *
  * Random decisions are numbers of streams at the position: see random.h.
@@ -50,7 +50,7 @@ static void *lay(char *at, uint64_t *used, uint64_t bytes)
 
 static uint64_t bits_bytes(const struct loader_options *o) { return (uint64_t)o->masks * grid_mask_bytes(o->cells, o->cells); }
 
-/* Of the picture, or of what stands for it. */
+/* Of the image, or of what stands for it. */
 static uint64_t image_bytes(const struct loader_options *o) { return o->embedding ? o->embedding : (uint64_t)o->side * o->side * 3; }
 
 uint64_t slot_lay(struct slot *s, const struct loader_options *o, char *at)
@@ -226,7 +226,7 @@ static enum data_fault fill_masks(struct filler *f, const struct loader_source *
     enum data_fault fault = dataset_masks(source->set, sample, f->room, f->o.room, f->records, LOADER_RECORDS, &found, e);
     if (fault) return fault;
     if (!found.h || !found.w || found.h > LOADER_MAX_SIDE || found.w > LOADER_MAX_SIDE)
-        return error_set(e, PL_USAGE, "a picture of %u x %u pixels, expected sides of 1 to %d", found.w, found.h, LOADER_MAX_SIDE), FAULT_TOO_LARGE;
+        return error_set(e, PL_USAGE, "an image of %u x %u pixels, expected sides of 1 to %d", found.w, found.h, LOADER_MAX_SIDE), FAULT_TOO_LARGE;
     struct grid_geometry at = choose_geometry(f, source, position, found.h, found.w);
     if (grid_set(&f->grid, &at, e)) return FAULT_SIZE;
     uint64_t n = dataset_count(source->set), epoch = source->once ? 0 : position / n;
@@ -243,15 +243,15 @@ static enum data_fault fill_masks(struct filler *f, const struct loader_source *
     return raster(f, source, chosen, s, e);
 }
 
-/* --- the picture --------------------------------------------------------------------------- */
+/* --- the image --------------------------------------------------------------------------- */
 
 static enum data_fault check_size(const struct slot *s, uint32_t w, uint32_t h, struct error *e)
 {
     if (w == s->out.width && h == s->out.height) return FAULT_NONE;
-    return error_set(e, PL_USAGE, "the picture has %u x %u pixels, its annotations are for %u x %u", w, h, s->out.width, s->out.height), FAULT_SIZE;
+    return error_set(e, PL_USAGE, "the image has %u x %u pixels, its annotations are for %u x %u", w, h, s->out.width, s->out.height), FAULT_SIZE;
 }
 
-/* The crop seen in a picture decoded to w x h. */
+/* The crop seen in an image decoded to w x h. */
 static enum data_fault begin_resize(struct filler *f, struct slot *s, uint32_t w, uint32_t h, struct resize *r, struct error *e)
 {
     const struct grid_geometry *g = &f->grid.at;
@@ -365,14 +365,14 @@ enum data_fault fill_bits(struct filler *f, uint32_t k, void *bits, struct error
     return mask_raster(&f->records[k], &f->grid, &f->polygons, bits, e);
 }
 
-enum data_fault fill_picture(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to, struct error *e)
+enum data_fault fill_sample_image(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to, struct error *e)
 {
     const struct grid_geometry *g = &f->grid.at;
     struct slot s = {.image = to, .out = {.height = g->h, .width = g->w, .rows = g->resized_h, .columns = g->resized_w}};
     return fill_image(f, &(struct loader_source){.set = set}, sample, &s, e);
 }
 
-/* In the picture's place. The geometry is that of the picture as it is: masks and prompts do not
+/* In the image's place. The geometry is that of the image as it is: masks and prompts do not
  * know the difference. */
 static enum data_fault fill_embedding(struct filler *f, const struct loader_source *source, uint64_t sample, struct slot *s)
 {
@@ -399,7 +399,7 @@ static enum data_fault fill(struct filler *f, const struct loader_source *source
     return f->o.embedding ? fill_embedding(f, source, sample, s) : fill_image(f, source, sample, s, e);
 }
 
-/* Nothing: no picture, no mask. */
+/* Nothing: no image, no mask. */
 static void clear(struct filler *f, struct slot *s)
 {
     memset(s->image, 0, image_bytes(&f->o));

@@ -2,11 +2,11 @@
  * fill.h: one sample into one slot: the work of a loader thread (loader.c).
  *
  *     annotations ─ sampler ─ chosen masks ─ bits ┐
- *     picture ─ decoded row by row ─ resized ─────┴─ slot
+ *     image ─ decoded row by row ─ resized ─────┴─ slot
  *
  * A filler has the memory that this takes, once; nothing is allocated per sample but what
  * libjpeg and libpng take for themselves. The files of a sample pass through one buffer,
- * annotations first: most faults show there, before a picture is decoded.
+ * annotations first: most faults show there, before an image is decoded.
  */
 #ifndef FILL_H
 #define FILL_H
@@ -37,17 +37,17 @@ void filler_free(struct filler *f);
 /* The sample of a position into the slot; any slot of the filler's options. */
 void fill_slot(struct filler *f, const struct loader_source *source, uint64_t position, struct slot *s);
 /* A sample without choice and chance, for those who store what a loader would make of it: all
- * masks, then the bits of each, then the picture, which takes the place of what masks point to.
- * Stretched: the grid lies over the picture alone, whatever its sides. */
+ * masks, then the bits of each, then the image, which takes the place of what masks point to.
+ * Stretched: the grid lies over the image alone, whatever its sides. */
 struct fill_facts {
-    const struct mask *records; /* [n] until the picture is filled; their shapes are the filler's */
+    const struct mask *records; /* [n] until the image is filled; their shapes are the filler's */
     uint32_t n, empty;
-    uint32_t h, w;              /* of the stored picture */
+    uint32_t h, w;              /* of the stored image */
     uint32_t rows, columns;     /* of the canvas that are its */
 };
 enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64_t sample, bool stretched, struct fill_facts *out, struct error *e);
 enum data_fault fill_bits(struct filler *f, uint32_t k, void *bits, struct error *e);
-enum data_fault fill_picture(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to, struct error *e);
+enum data_fault fill_sample_image(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to, struct error *e);
 
 /* The sample that belongs at a position. */
 uint64_t source_sample(const struct loader_source *source, uint64_t position);

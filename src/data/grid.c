@@ -5,7 +5,7 @@
  * written: bit c is toggled in the first row of the piece and in the first row below it.
  * When all runs are in, each row is xor-ed with the one above, which turns toggles into
  * filled pieces, 64 columns at a time. A run costs two writes whatever its length, and
- * a source column that no cell samples (most of them, when a picture shrinks) costs a
+ * a source column that no cell samples (most of them, when an image shrinks) costs a
  * look into a table.
  */
 #include "data/grid.h"
@@ -83,16 +83,16 @@ int grid_set(struct grid *g, const struct grid_geometry *geometry, struct error 
     struct grid_geometry a = *geometry;
     if (!a.crop_w && !a.crop_h) a.crop_x = a.crop_y = 0, a.crop_w = a.w, a.crop_h = a.h;
     if (!a.w || !a.h || a.w > g->max_side || a.h > g->max_side)
-        return error_set(e, PL_USAGE, "a picture of %u x %u pixels, expected sides of 1 to %u", a.w, a.h, g->max_side);
+        return error_set(e, PL_USAGE, "an image of %u x %u pixels, expected sides of 1 to %u", a.w, a.h, g->max_side);
     if (!a.gw || !a.gh || a.gw > g->max_cells || a.gh > g->max_cells)
         return error_set(e, PL_USAGE, "a grid of %u x %u cells, expected sides of 1 to %u", a.gw, a.gh, g->max_cells);
     if (!a.crop_w || !a.crop_h || a.crop_w > a.w || a.crop_x > a.w - a.crop_w || a.crop_h > a.h ||
         a.crop_y > a.h - a.crop_h)
-        return error_set(e, PL_USAGE, "a crop of %u x %u at %u, %u in a picture of %u x %u", a.crop_w, a.crop_h,
+        return error_set(e, PL_USAGE, "a crop of %u x %u at %u, %u in an image of %u x %u", a.crop_w, a.crop_h,
                          a.crop_x, a.crop_y, a.w, a.h);
     if (!a.resized_w || !a.resized_h || a.resized_w > a.canvas_w || a.resized_h > a.canvas_h ||
         a.canvas_w > 1u << 20 || a.canvas_h > 1u << 20)
-        return error_set(e, PL_USAGE, "a picture resized to %u x %u on a canvas of %u x %u", a.resized_w, a.resized_h,
+        return error_set(e, PL_USAGE, "an image resized to %u x %u on a canvas of %u x %u", a.resized_w, a.resized_h,
                          a.canvas_w, a.canvas_h);
     g->at = a;
     g->stride = (uint32_t)grid_stride(a.gw);
@@ -174,7 +174,7 @@ enum rle_status grid_raster(const struct grid *g, const struct rle *m, void *bit
     return RLE_OK;
 }
 
-/* --- label pictures ------------------------------------------------------------------- */
+/* --- label images ------------------------------------------------------------------- */
 
 void grid_raster_label(const struct grid *g, const void *pixels, size_t stride, int pixel_bytes, uint32_t id,
                        void *bits)

@@ -1,7 +1,7 @@
 /*
- * grid.h: from a mask of the picture's size straight to the bits that the loss reads.
+ * grid.h: from a mask of the image's size straight to the bits that the loss reads.
  *
- *     source picture          canvas (what the model sees)       grid (what the loss sees)
+ *     source image          canvas (what the model sees)       grid (what the loss sees)
  *     +--------------+        +----------------+                 +------+
  *     |  +-------+   |  crop, |resized|        |  gh x gw cells  |##|...|
  *     |  | crop  |   |  ====> |  crop | padding|  ============>  |##|...|
@@ -22,7 +22,7 @@
 #include "data/rle.h"
 
 struct grid_geometry {
-    uint32_t h, w;                         /* the source picture */
+    uint32_t h, w;                         /* the source image */
     uint32_t crop_x, crop_y, crop_w, crop_h; /* the window taken of it; crop_w 0: all */
     uint32_t resized_w, resized_h;         /* the window's size on the canvas; placed at 0, 0 */
     uint32_t canvas_w, canvas_h;
@@ -43,7 +43,7 @@ struct grid {
 
 enum { GRID_MAX_CELLS = 32768 };
 
-/* Memory of a grid for pictures and grids up to the given sides, and the grid in it: made
+/* Memory of a grid for images and grids up to the given sides, and the grid in it: made
  * once, set for each sample. */
 size_t grid_bytes(uint32_t max_side, uint32_t max_cells);
 void grid_init(struct grid *g, void *memory, uint32_t max_side, uint32_t max_cells);
@@ -56,7 +56,7 @@ static inline size_t grid_mask_bytes(uint32_t gw, uint32_t gh) { return grid_str
 /* The mask as bits, into gh * stride bytes, 8-byte aligned. RLE_BAD_SIZE when it is of another
  * size than the source. After a fault the bits mean nothing. */
 enum rle_status grid_raster(const struct grid *g, const struct rle *m, void *bits);
-/* The same of a label picture: the pixels equal to `id`. Rows of `stride` bytes, 1 or 2 bytes
+/* The same of a label image: the pixels equal to `id`. Rows of `stride` bytes, 1 or 2 bytes
  * a pixel, in the machine's byte order. */
 void grid_raster_label(const struct grid *g, const void *pixels, size_t stride, int pixel_bytes, uint32_t id,
                        void *bits);

@@ -158,7 +158,7 @@ static int check_peek(struct jpg *j, const void *bytes, size_t n, struct error *
     return bad("its markers are garbled", e);
 }
 
-/* Sizes before anything of the picture's size is taken. A file with several scans keeps all
+/* Sizes before anything of the image's size is taken. A file with several scans keeps all
  * its coefficients. */
 static int check_sizes(struct jpg *j, struct error *e)
 {
@@ -259,7 +259,7 @@ static void from_inks(uint8_t *to, const uint8_t *inks, uint32_t n, bool inverte
 
 int jpg_rows(struct jpg *j, uint8_t *to, size_t stride, uint32_t rows, struct error *e)
 {
-    CHECK(j->started && rows <= j->d.output_height - (j->plain ? j->given : j->d.output_scanline), "more rows than the picture has");
+    CHECK(j->started && rows <= j->d.output_height - (j->plain ? j->given : j->d.output_scanline), "more rows than the image has");
     if (setjmp(j->back)) return abandon(j, e);
     uint8_t *volatile at = to;
     volatile uint32_t left = rows;
@@ -359,7 +359,7 @@ static bool compress(struct jpeg_compress_struct *c, struct writer *w, const uin
 int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t *pixels, size_t stride, int quality, struct error *e)
 {
     if (!width || !height || width > JPEG_MAX_DIMENSION || height > JPEG_MAX_DIMENSION)
-        return error_set(e, PL_USAGE, "a JPEG has 1 to %ld pixels a side; this picture is %ux%u", (long)JPEG_MAX_DIMENSION, width, height);
+        return error_set(e, PL_USAGE, "a JPEG has 1 to %ld pixels a side; this image is %ux%u", (long)JPEG_MAX_DIMENSION, width, height);
     struct writer *w = mem_alloc(sizeof *w);
     struct jpeg_compress_struct c = {0};
     w->dest = (struct jpeg_destination_mgr){.init_destination = out_start, .empty_output_buffer = out_full, .term_destination = out_end};

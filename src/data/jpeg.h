@@ -1,9 +1,9 @@
 /*
- * jpeg.h: JPEG pictures, read row by row and written whole. The one door to libjpeg.
+ * jpeg.h: JPEG images, read row by row and written whole. The one door to libjpeg.
  *
  * A reader is made once per thread and used for any number of files: start, rows until
  * done, finish. What libjpeg takes meanwhile comes from its own pools: bounded by
- * jpg_limits.memory for what grows with the picture, given back at finish. The rows of plain files
+ * jpg_limits.memory for what grows with the image, given back at finish. The rows of plain files
  * come from baseline.h, with the same bits in less time.
  *
  * Rows are RGB, whatever is stored: grey is repeated, CMYK and YCCK converted. The EXIF
@@ -22,17 +22,17 @@ struct jpg_header {
 /* From the markers alone, without libjpeg and without memory. */
 int jpg_peek(const void *bytes, size_t n, struct jpg_header *h, struct error *e);
 
-/* 1, 2 or 4: how much smaller to decode a picture that will be resized so that its longer
+/* 1, 2 or 4: how much smaller to decode an image that will be resized so that its longer
  * side is `target`. One half when that leaves at least 0.97 of the target, one quarter
  * likewise. Odd eighths are slower than decoding everything and are never used. */
 uint32_t jpg_divisor(uint32_t width, uint32_t height, double target);
 
 /* Members that are 0 take the value named. */
 struct jpg_limits {
-    uint64_t pixels; /* 100 million: larger pictures are refused from the header */
+    uint64_t pixels; /* 100 million: larger images are refused from the header */
     uint64_t memory; /* 64 MiB: libjpeg's image memory; progressive files keep every coefficient, 2 bytes a sample */
     uint32_t scans;  /* 64: a progressive file with more is refused */
-    bool tolerant;   /* warnings (cut, damaged data) are counted, not errors; the rest of the picture is grey */
+    bool tolerant;   /* warnings (cut, damaged data) are counted, not errors; the rest of the image is grey */
 };
 struct jpg;
 struct jpg *jpg_new(const struct jpg_limits *limits);

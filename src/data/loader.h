@@ -13,7 +13,7 @@
  * not on what was read before. So a resumed run needs one number.
  *
  * All memory is one block of loader_bytes from the caller, plus what libjpeg and libpng take
- * for a picture: at most LOADER_POOL a thread for the first, some ten KiB for the second.
+ * for an image: at most LOADER_POOL a thread for the first, some ten KiB for the second.
  *
  * A sample that cannot be used has a fault (mask.h). It is replaced by another one, drawn by
  * seed and position, so that no other position changes; a source that goes through once
@@ -26,8 +26,8 @@
 #include "data/sampler.h"
 
 enum {
-    LOADER_POOL = 32 << 20,    /* bytes that libjpeg may take of a thread's picture */
-    LOADER_MAX_SIDE = 16384,   /* pixels: larger pictures are faults */
+    LOADER_POOL = 32 << 20,    /* bytes that libjpeg may take of a thread's image */
+    LOADER_MAX_SIDE = 16384,   /* pixels: larger images are faults */
     LOADER_RECORDS = 4096,     /* masks of a sample, before some are chosen */
     LOADER_BAD_FIRST = 20,     /* broken samples before their share can end a run within an epoch */
     LOADER_NAMED = 480,        /* characters about a broken sample */
@@ -35,23 +35,23 @@ enum {
 
 /* What the memory depends on. */
 struct loader_options {
-    uint32_t side;         /* of the canvas: the longer side of a picture becomes this */
+    uint32_t side;         /* of the canvas: the longer side of an image becomes this */
     uint32_t cells;        /* of the masks' grid over the canvas */
     uint32_t masks;        /* of a sample, at most */
     uint32_t threads, slots; /* at least 2 slots: one is the caller's */
-    uint64_t room;         /* bytes of a thread for a sample's files: the picture (with its pixels
-                              where it is a PNG), then its annotations (with the label picture) */
+    uint64_t room;         /* bytes of a thread for a sample's files: the image (with its pixels
+                              where it is a PNG), then its annotations (with the label image) */
     uint32_t polygon_runs; /* of a mask in polygons, each of three buffers; 0: the format has none */
     uint64_t embedding;    /* bytes of a stored embedding, which a sample then has in the place of the
-                              picture: no source augments; 0: pictures */
+                              image: no source augments; 0: images */
     double least;          /* smallest augment.scale of any source; 0: 1 */
 };
 
 /* Table changes, drawn for each position. All zeros: none. */
 struct loader_augment {
     double flip;           /* chance that left and right change places */
-    double scale;          /* below 1: the picture's longer side is between this share of the canvas and all of it */
-    double crop;           /* below 1: a window at a random place; each side between this share of the picture's and all of it */
+    double scale;          /* below 1: the image's longer side is between this share of the canvas and all of it */
+    double crop;           /* below 1: a window at a random place; each side between this share of the image's and all of it */
 };
 
 /* What was met, in the order of positions. */
@@ -90,12 +90,12 @@ struct loader_mask {
 struct loader_sample {
     uint64_t position;
     uint64_t sample;             /* of the data set: the one given */
-    const uint8_t *image;        /* [side][side][3]; 0 where the picture does not reach */
+    const uint8_t *image;        /* [side][side][3]; 0 where the image does not reach */
     const void *embedding;       /* instead, with loader_options.embedding; else NULL */
-    uint32_t rows, columns;      /* of the image that are the picture's */
-    uint32_t height, width;      /* of the stored picture */
+    uint32_t rows, columns;      /* of the image that are the image's */
+    uint32_t height, width;      /* of the stored image */
     const uint8_t *bits;         /* [masks][cells][stride], as grid.h has them; 0 behind the n-th */
-    uint32_t mask_rows, mask_columns; /* cells that are the picture's */
+    uint32_t mask_rows, mask_columns; /* cells that are the image's */
     const struct loader_mask *masks;
     uint32_t n;
     enum data_fault fault;       /* of the sample that belonged here; FAULT_NONE: this is it */

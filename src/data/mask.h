@@ -15,22 +15,22 @@ enum data_fault {
     FAULT_READ,      /* the machine could not read it */
     FAULT_TOO_LARGE, /* larger than the buffer that was planned for it */
     FAULT_SYNTAX,    /* the annotations are not what they should be */
-    FAULT_SIZE,      /* picture, annotations and masks disagree on height and width */
+    FAULT_SIZE,      /* image, annotations and masks disagree on height and width */
     FAULT_SHAPE,     /* a mask of a form that the format does not have */
     FAULT_MANY,      /* more masks than were planned for */
     FAULT_NO_MASKS,  /* none is left to train on */
-    FAULT_MASK,      /* run lengths, polygons or a label picture that make no mask */
-    FAULT_IMAGE,     /* the picture cannot be decoded */
+    FAULT_MASK,      /* run lengths, polygons or a label image that make no mask */
+    FAULT_IMAGE,     /* the image cannot be decoded */
     FAULT_KINDS,
 };
-/* "the picture cannot be decoded" */
+/* "the image cannot be decoded" */
 const char *fault_text(enum data_fault f);
 
 enum shape_kind { SHAPE_NONE, SHAPE_RLE, SHAPE_POLYGONS, SHAPE_LABEL, SHAPE_BITS };
 
 struct shape {
     enum shape_kind kind;
-    uint32_t h, w; /* of the picture it lies in; 0: the annotation does not say */
+    uint32_t h, w; /* of the image it lies in; 0: the annotation does not say */
     union {
         struct rle rle;
         struct {
@@ -48,14 +48,14 @@ struct shape {
             size_t stride;
             uint32_t id;    /* 0: bits; else the mask is where bytes equal it */
             uint32_t w, h;  /* cells there are */
-            uint32_t over_w, over_h, per; /* over_w / per of them lie over the picture's width */
+            uint32_t over_w, over_h, per; /* over_w / per of them lie over the image's width */
         } cells;
     };
 };
 
 struct mask {
     int64_t id;
-    int64_t image; /* which picture it belongs to, where masks are listed by themselves */
+    int64_t image; /* which image it belongs to, where masks are listed by themselves */
     int32_t category;
     bool crowd;      /* a group of things under one mask */
     double area;     /* pixels, as the file says; below 0: it does not */

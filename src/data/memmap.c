@@ -54,9 +54,9 @@ static void memmap_close(struct dataset *d)
     mem_free(m);
 }
 
-/* --- the pictures ------------------------------------------------------------------------- */
+/* --- the images ------------------------------------------------------------------------- */
 
-/* A path as it stands, below the index's folder, or among the pictures there: an index moves
+/* A path as it stands, below the index's folder, or among the images there: an index moves
  * with its folder. */
 static char *find_image(struct memmap *m, const char *dir, const char *path)
 {
@@ -67,7 +67,7 @@ static char *find_image(struct memmap *m, const char *dir, const char *path)
     return file_exists(among) ? among : NULL;
 }
 
-/* By the picture's header, in pages that are mapped for that long. */
+/* By the image's header, in pages that are mapped for that long. */
 static int image_size(const char *path, uint32_t *h, uint32_t *w, struct error *e)
 {
     struct stat st;
@@ -76,7 +76,7 @@ static int image_size(const char *path, uint32_t *h, uint32_t *w, struct error *
     bool usual = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0;
     void *at = usual ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     close(fd);
-    if (at == MAP_FAILED) return error_set(e, PL_USAGE, "%s is no picture", path);
+    if (at == MAP_FAILED) return error_set(e, PL_USAGE, "%s is no image", path);
     struct png_header p = {0};
     struct jpg_header j = {0};
     bool png = *(const uint8_t *)at == 0x89;

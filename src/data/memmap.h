@@ -4,12 +4,12 @@
  *
  *     index.json   [{"image_path": ..., "mask_start_idx": 0, "mask_end_idx": 7, ...}, ...]
  *     masks.u8     H x W bytes a mask, not 0 on it, one behind the other
- *     images/      the pictures
+ *     images/      the images
  *
  * A sample's masks are those from mask_start_idx up to and without mask_end_idx, each stretched
- * over its picture, whatever that's size. What we write has more keys, which other readers of
- * the layout pass over: name, height and width of the picture, mask_height and mask_width. Where
- * an index lacks these, H and W are equal, or those of a .npy file, and pictures are asked for
+ * over its image, whatever that's size. What we write has more keys, which other readers of
+ * the layout pass over: name, height and width of the image, mask_height and mask_width. Where
+ * an index lacks these, H and W are equal, or those of a .npy file, and images are asked for
  * their size when the set is opened.
  *
  * It is the second layout of the format `packed`, taken when a path ends in .json. The masks lie
@@ -34,7 +34,7 @@ int memmap_create(struct memmap_writer **out, const char *folder, uint32_t side,
 
 struct memmap_new {
     const char *name, *key;
-    uint32_t h, w;          /* of the picture */
+    uint32_t h, w;          /* of the image */
     const void *image;      /* a JPEG or PNG file */
     size_t n;
     const uint8_t *bits;    /* [masks][side][stride], as grid.h has them */

@@ -1,5 +1,5 @@
 /*
- * memmap_write.c: writing an index, a memory map and the pictures (see memmap.h), in a folder
+ * memmap_write.c: writing an index, a memory map and the images (see memmap.h), in a folder
  * beside the one wanted that takes its name at the end.
  */
 #include <fcntl.h>

@@ -37,7 +37,7 @@ static int check_header(const struct packed_header *h, size_t n, struct error *e
     if (h->header_sum != crc32c(0, h, offsetof(struct packed_header, header_sum))) return error_set(e, PL_USAGE, "its header is damaged: the sum is wrong");
     if (h->bytes != n) return error_set(e, PL_USAGE, "it has %zu bytes, its header says %llu: it was cut, or copied in part", n, (unsigned long long)h->bytes);
     if (!h->side || h->side > PACKED_MAX_SIDE || !h->cells || h->cells > PACKED_MAX_SIDE)
-        return error_set(e, PL_USAGE, "pictures of %u and masks of %u a side, expected 1 to %d", h->side, h->cells, PACKED_MAX_SIDE);
+        return error_set(e, PL_USAGE, "images of %u and masks of %u a side, expected 1 to %d", h->side, h->cells, PACKED_MAX_SIDE);
     return PL_OK;
 }
 
@@ -105,13 +105,13 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
     if (n < sizeof *f->header) return error_set(e, PL_USAGE, "it has %zu bytes, a packed store has more", n);
     if (check_header(f->header, n, e) || lay_index(f, n, e)) return e->code;
     const struct packed_header *h = f->header;
-    f->picture_bytes = (size_t)align_up((uint64_t)h->side * h->side * 3, PACKED_ALIGN);
+    f->encoded_bytes = (size_t)align_up((uint64_t)h->side * h->side * 3, PACKED_ALIGN);
     if (h->version == PACKED_WITH_EMBEDDINGS) {
         f->embeddings = (const void *)(f->at + sizeof *h);
         if (check_embeddings(f->embeddings, h->side, e)) return e->code;
         f->embedding_bytes = (size_t)align_up(packed_embedding_bytes(f->embeddings), PACKED_ALIGN);
     }
-    f->head_bytes = f->picture_bytes + f->embedding_bytes;
+    f->head_bytes = f->encoded_bytes + f->embedding_bytes;
     f->stride = grid_stride(h->cells);
     f->mask_bytes = grid_mask_bytes(h->cells, h->cells);
     for (uint64_t i = 0; i < h->samples; i++)
@@ -312,8 +312,8 @@ static void packed_expect(const struct dataset *d, uint64_t i)
 {
     const struct packed_sample *s;
     const struct packed_file *f = find(d, i, &s);
-    /* The picture or the embedding: the other one is not read. */
-    will_read(f->at + s->at + (d->from_embeddings ? f->picture_bytes : 0), d->from_embeddings ? f->embedding_bytes : f->picture_bytes);
+    /* The image or the embedding: the other one is not read. */
+    will_read(f->at + s->at + (d->from_embeddings ? f->encoded_bytes : 0), d->from_embeddings ? f->embedding_bytes : f->encoded_bytes);
     will_read(f->at + s->at + f->head_bytes, s->masks * f->mask_bytes);
 }
 
@@ -321,7 +321,7 @@ static const void *packed_embedding(const struct dataset *d, uint64_t i)
 {
     const struct packed_sample *s;
     const struct packed_file *f = find(d, i, &s);
-    return f->at + s->at + f->picture_bytes;
+    return f->at + s->at + f->encoded_bytes;
 }
 
 static const char *packed_category_name(const struct dataset *d, int32_t category)

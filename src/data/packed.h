@@ -1,9 +1,9 @@
 /*
- * packed.h: a store of pictures and masks as the training step wants them: nothing is decoded,
+ * packed.h: a store of images and masks as the training step wants them: nothing is decoded,
  * resized or rasterised any more.
  *
  *     0        struct packed_header; version 2: struct packed_embeddings behind it
- *     4096     sample 0: picture [side][side][3], 0 where it does not reach; version 2, at the next
+ *     4096     sample 0: image [side][side][3], 0 where it does not reach; version 2, at the next
  *              multiple of 64: its embedding [channels][grid][grid]; at the next multiple of 64
  *              its masks, bits of [cells] rows as grid.h has them, one behind the other
  *              sample 1, from a multiple of 64 on
@@ -19,10 +19,10 @@
  * for `plimsoll data verify`. The header is written last, so a file that was cut or never
  * finished is refused.
  *
- * Areas, boxes and sizes are those of the picture before it was resized: the sampler chooses
+ * Areas, boxes and sizes are those of the image before it was resized: the sampler chooses
  * as it would have chosen there.
  *
- * Embeddings are what a model's image encoder makes of the picture. Which encoder it was is told
+ * Embeddings are what a model's image encoder makes of the image. Which encoder it was is told
  * by two hashes (train/embed.h), so that no other one's are taken for its. A store without them is
  * of version 1 and has the bytes that it always had.
  */
@@ -37,7 +37,7 @@ enum { PACKED_VERSION = 1, PACKED_WITH_EMBEDDINGS = 2, PACKED_MAX_CHANNELS = 1 <
 struct packed_header {
     char magic[8];      /* PACKED_MAGIC */
     uint32_t version;
-    uint32_t side;      /* of the pictures */
+    uint32_t side;      /* of the images */
     uint32_t cells;     /* of the masks */
     uint32_t index_sum; /* CRC32C of the index */
     uint64_t samples, masks, categories;
@@ -55,7 +55,7 @@ struct packed_embeddings {
     uint32_t channels, grid;
     uint32_t zero;
     uint64_t weights;   /* hash of the encoder's weights ... */
-    uint64_t layers;    /* ... and of what it does with them and with the picture */
+    uint64_t layers;    /* ... and of what it does with them and with the image */
     char model[152];    /* the folder that they were read from, as it was named; for messages */
     uint32_t zero2;
     uint32_t sum;       /* CRC32C of all before it */
@@ -65,14 +65,14 @@ size_t packed_embedding_bytes(const struct packed_embeddings *e);
 enum dtype packed_dtype(uint32_t type);
 
 struct packed_sample {
-    uint64_t at;        /* of the picture in the file */
+    uint64_t at;        /* of the image in the file */
     uint64_t first;     /* its first mask */
     uint32_t masks;
     uint32_t empty;     /* masks that had no pixels and are not here */
     uint32_t h, w;      /* before it was resized */
     uint32_t rows, columns; /* of the canvas that are its */
     uint32_t name, key; /* in the names */
-    uint32_t sum;       /* CRC32C of picture and masks */
+    uint32_t sum;       /* CRC32C of image and masks */
     uint32_t zero;
 };
 
@@ -100,7 +100,7 @@ struct packed_file {
     const struct packed_category *categories;
     const char *names;
     const struct packed_embeddings *embeddings; /* NULL: none */
-    size_t picture_bytes;   /* with what aligns what follows */
+    size_t encoded_bytes;   /* with what aligns what follows */
     size_t embedding_bytes; /* the same; 0: none */
     size_t head_bytes;      /* of both: the masks begin behind them */
     size_t mask_bytes, stride;

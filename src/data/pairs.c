@@ -1,5 +1,5 @@
 /*
- * pairs.c: the formats `pairs` and `csv`: a picture file and a mask file a sample.
+ * pairs.c: the formats `pairs` and `csv`: an image file and a mask file a sample.
  *
  * They differ in how the files are found: by equal names in two folders, or by the rows of a
  * table. After that a sample is two paths, a key and the value of its split column, all in
@@ -45,7 +45,7 @@ static int start(struct dataset *d, const struct dataset_options *o, struct erro
         char *end;
         p->values[i] = strtoll(o->categories[i], &end, 10);
         if (*end || end == o->categories[i] || p->values[i] < 1 || p->values[i] > 65535)
-            return error_set(e, PL_USAGE, "category %s: the categories of label pictures are numbers of 1 to 65535", o->categories[i]);
+            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers of 1 to 65535", o->categories[i]);
     }
     return PL_OK;
 }
@@ -90,7 +90,7 @@ static bool has_extension(const char *dot, bool mask)
     return !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg") || !strcasecmp(dot, ".png");
 }
 
-/* The pictures or the masks of a folder, by stem; the caller's to mem_free. A mask may be called
+/* The images or the masks of a folder, by stem; the caller's to mem_free. A mask may be called
  * a_mask.png for a.jpg. */
 static struct stem *stems(const struct names *l, bool mask, uint32_t *n)
 {
@@ -170,7 +170,7 @@ static int pairs_open(struct dataset *d, const struct dataset_options *o, struct
         for (int k = 0; k < 2 && !rc; k++)
             if (!dir_exists(k ? masks : images))
                 rc = error_set(e, PL_USAGE, "%s: there is no folder of %s: expected %s (data.%s names another)", roots.at[i],
-                               k ? "masks" : "pictures", k ? masks : images, k ? "masks" : "images");
+                               k ? "masks" : "images", k ? masks : images, k ? "masks" : "images");
         if (!rc) rc = pair_folders(d, images, masks, e);
         mem_free(images);
         mem_free(masks);

@@ -118,7 +118,7 @@ static void sort(uint32_t *a, uint32_t n)
 }
 
 /* Changes to runs, in the same place: a run of 0 joins its two neighbours. The end of the
- * picture is the last change. */
+ * image is the last change. */
 static enum rle_status finish(struct walk *k, uint32_t *n)
 {
     *n = 0;

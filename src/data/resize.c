@@ -179,7 +179,7 @@ void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, 
     uint8_t *at = (uint8_t *)align_up((uintptr_t)scratch, 64);
     struct window across = window_across(v), down = window_down(v);
     CHECK(across.from >= 0 && down.from >= 0 && across.from + across.length <= v->width + 1e-6 && down.from + down.length <= v->height + 1e-6,
-          "a window outside of the picture");
+          "a window outside of the image");
     fill_axis(&r->across, &across, &at);
     fill_axis(&r->down, &down, &at);
     r->copy = r->across.taps == 1 && across.source == across.to && across.length == across.to && !v->flip;

@@ -1,5 +1,5 @@
 /*
- * resize.h: RGB rows in, a resized picture out, as the rows come.
+ * resize.h: RGB rows in, a resized image out, as the rows come.
  *
  * The filter is the antialiased triangle of Pillow's BILINEAR: across first, rounded to
  * bytes, then down. Results differ from Pillow's by at most 1. Nothing is allocated: the
@@ -40,7 +40,7 @@ struct resize {
 
 /* Bytes of scratch that this view needs; `to` and `flip` do not matter. */
 size_t resize_scratch(const struct resize_view *v);
-/* Enough for every picture whose sides are at most `longest`, and every window of one, that
+/* Enough for every image whose sides are at most `longest`, and every window of one, that
  * goes to the size resize_longest gives for `side`: what a loader sets aside. */
 size_t resize_scratch_most(uint32_t longest, uint32_t side);
 void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, size_t room);
@@ -51,7 +51,7 @@ void resize_row(struct resize *r, const uint8_t *rgb);
 
 /* SAM's size: the longer side becomes `side`, the other int(x * scale + 0.5), at least 1. */
 void resize_longest(uint32_t width, uint32_t height, uint32_t side, uint32_t *to_width, uint32_t *to_height);
-/* Fills what the picture of w x h leaves of a square of `side` at `to` with one colour. SAM
+/* Fills what the image of w x h leaves of a square of `side` at `to` with one colour. SAM
  * pads with 0 after normalising: who normalises must zero there by w and h; a colour near
  * the mean is for eyes. */
 void resize_pad(uint8_t *to, uint32_t side, uint32_t w, uint32_t h, const uint8_t colour[3]);

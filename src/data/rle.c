@@ -22,7 +22,7 @@ const char *rle_status_text(enum rle_status s)
     case RLE_BAD_CHAR: return "it holds a character that run lengths do not have";
     case RLE_CUT: return "it ends inside a number";
     case RLE_LONG: return "it holds a number of more than 7 characters";
-    case RLE_BAD_RUN: return "a run is negative or longer than the picture";
+    case RLE_BAD_RUN: return "a run is negative or longer than the image";
     case RLE_BAD_SUM: return "its runs do not add up to height * width";
     case RLE_MANY: return "it has more runs than there is room for";
     }

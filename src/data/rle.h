@@ -18,7 +18,7 @@
 
 #include "base/base.h"
 
-/* The largest picture, in pixels: every position and run fits 31 bits. */
+/* The largest image, in pixels: every position and run fits 31 bits. */
 #define RLE_MAX_PIXELS 0x7fffffffu
 
 enum rle_kind { RLE_TEXT, RLE_JSON, RLE_LIST, RLE_RUNS };

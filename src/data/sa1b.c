@@ -1,5 +1,5 @@
 /*
- * sa1b.c: the format `sa1b`: shards of pictures and annotations, one after the other.
+ * sa1b.c: the format `sa1b`: shards of images and annotations, one after the other.
  *
  * Sample i lies in the last shard whose first sample is not beyond i. A key that comes in two
  * shards is two samples: their names differ by the shard's.

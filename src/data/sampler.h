@@ -27,7 +27,7 @@ struct sampler_options {
     enum sampler_strategy strategy;
     uint32_t max_masks;
     float min_iou, min_stability;
-    double min_area, max_area; /* share of the picture; max_area 0 means 1 */
+    double min_area, max_area; /* share of the image; max_area 0 means 1 */
     bool crowds;               /* crowds may be chosen */
 };
 

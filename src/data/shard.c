@@ -397,7 +397,7 @@ void shard_expect(const struct shard *s, uint32_t i)
 bool shard_report_print(const struct shard_report *r, char *out, size_t room)
 {
     const struct { uint64_t count; const char *what; } parts[] = {
-        {r->no_image, "annotations without a picture"}, {r->no_text, "pictures without annotations"},
+        {r->no_image, "annotations without an image"}, {r->no_text, "images without annotations"},
         {r->duplicates, "duplicates"}, {r->too_large, "members too large"}, {r->damaged, "damaged headers"},
         {r->partial, "member cut off at the end"}};
     size_t n = 0;

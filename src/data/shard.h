@@ -1,8 +1,8 @@
 /*
- * shard.h: pictures and their annotations in pairs, out of a tar or a folder.
+ * shard.h: images and their annotations in pairs, out of a tar or a folder.
  *
- *     sa_000020.tar                          pair 0   sa_223750   picture, text
- *       ./sa_223751.json                     pair 1   sa_223751   picture, text
+ *     sa_000020.tar                          pair 0   sa_223750   image, text
+ *       ./sa_223751.json                     pair 1   sa_223751   image, text
  *       ./sa_223750.jpg           index      ...
  *       ./sa_223751.jpg          ======>
  *       ./sa_223750.json                     a report of what has no partner, comes
@@ -32,9 +32,9 @@ struct shard_pair {
 
 struct shard_report {
     uint64_t members;    /* regular files */
-    uint64_t others;     /* files that are neither picture nor annotation; folders, links */
-    uint64_t no_image;   /* annotations without a picture */
-    uint64_t no_text;    /* pictures without annotations */
+    uint64_t others;     /* files that are neither image nor annotation; folders, links */
+    uint64_t no_image;   /* annotations without an image */
+    uint64_t no_text;    /* images without annotations */
     uint64_t duplicates; /* a half that was there already: the first stands */
     uint64_t too_large;  /* members of 4 GiB and more */
     uint64_t damaged;    /* places where a header was expected and none was */

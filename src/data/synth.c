@@ -112,7 +112,7 @@ static void choose_surface(struct surface *s, struct dice *d, double size, bool 
 static void make_shape(struct synth_shape *s, struct dice *d, const struct synth_options *o)
 {
     double side = o->width < o->height ? o->width : o->height;
-    /* Many shapes are smaller: about one picture's worth of area in all. */
+    /* Many shapes are smaller: about one image's worth of area in all. */
     double largest = fmin(0.30, 1.2 / sqrt(o->masks)), size = side * exp(roll(d, log(largest * 0.25), log(largest)));
     double x = roll(d, 0, o->width), y = roll(d, 0, o->height);
     outline(s, d);
@@ -227,7 +227,7 @@ int synth_check(const struct synth_options *o, struct error *e)
 
 void synth_draw(struct synth_scene *s, const struct synth_options *o, uint64_t id)
 {
-    struct dice d = {random_bits(random_key(o->seed, "synthetic pictures"), id), 0};
+    struct dice d = {random_bits(random_key(o->seed, "synthetic images"), id), 0};
     struct surface ground = {0};
     size_t pixels = (size_t)o->width * o->height;
     *s = (struct synth_scene){*o, id, mem_alloc(pixels * 3), mem_alloc(pixels * sizeof *s->owner), mem_alloc(o->masks * sizeof *s->shapes)};

@@ -1,8 +1,8 @@
 /*
- * synth.h: pictures with known answers: textured shapes over one another on a textured
+ * synth.h: images with known answers: textured shapes over one another on a textured
  * ground, and the exact mask of what is visible of each, in SA-1B's format.
  *
- * Picture `id` of a seed is a pure function of the options: any of them can be made alone,
+ * Image `id` of a seed is a pure function of the options: any of them can be made alone,
  * by any thread, and is always the same.
  */
 #ifndef SYNTH_H
@@ -33,7 +33,7 @@ void synth_free(struct synth_scene *s);
 /* The annotation file, with SA-1B's keys in SA-1B's order; returns the number of masks.
  * bbox is one short in width and height, as it is there. */
 uint32_t synth_json(const struct synth_scene *s, struct text *out);
-/* The picture as SA-1B has it: JPEG, quality 95, 4:2:0. */
+/* The image as SA-1B has it: JPEG, quality 95, 4:2:0. */
 int synth_jpeg(const struct synth_scene *s, struct text *out, struct error *e);
 
 #endif

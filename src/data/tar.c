@@ -109,7 +109,7 @@ static void keep_path(struct tar_pax *p, const char *s, size_t n)
 {
     n = strnlen(s, n);
     if (!n) return;
-    if (n >= TAR_NAME) s += n - (TAR_NAME - 1), n = TAR_NAME - 1; /* its end tells which picture it is */
+    if (n >= TAR_NAME) s += n - (TAR_NAME - 1), n = TAR_NAME - 1; /* its end tells which image it is */
     memcpy(p->path, s, n);
     p->path[n] = 0;
     p->has_path = true;
@@ -337,7 +337,7 @@ int tar_write_header(struct tar_writer *w, const char *name, uint64_t size, stru
     size_t n = strlen(name);
     if (!n || n >= TAR_NAME) return error_set(e, PL_USAGE, "the name \"%.200s\" has %zu bytes: expected 1 to %d", name, n, TAR_NAME - 1);
     if (!put_name(&h, name, n)) {
-        memcpy(h.name, name + n - sizeof h.name, sizeof h.name); /* as keep_path: its end tells which picture it is */
+        memcpy(h.name, name + n - sizeof h.name, sizeof h.name); /* as keep_path: its end tells which image it is */
         if (put_pax(w, name, n, e)) return e->code;
     }
     return put_header(w, &h, '0', size, e);

@@ -7,7 +7,7 @@
  * become ours; nothing is printed and nothing aborts.
  *
  * Invariant: pixels are touched only after the header fitted the caps, and the output is
- * complete or the call failed: a file that ends early or fails a checksum gives no picture.
+ * complete or the call failed: a file that ends early or fails a checksum gives no image.
  */
 #include "io/png.h"
 

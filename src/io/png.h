@@ -1,8 +1,8 @@
 /*
- * png.h: PNG pictures in and out. The one door to libpng.
+ * png.h: PNG images in and out. The one door to libpng.
  *
  * Pixels are rows from the top, without gaps: [height][width][channels], one byte or one
- * native uint16_t an element. A picture that cannot be read is PL_USAGE with a message
+ * native uint16_t an element. An image that cannot be read is PL_USAGE with a message
  * that does not name the file, unless the function took a path.
  */
 #ifndef IO_PNG_H

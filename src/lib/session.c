@@ -225,7 +225,7 @@ static void describe_plan(struct pl_session *s, struct pl_plan_info *out)
         .accumulation = c->accumulation,
         .precision = precision_print(c),
         .recompute = c->recompute.kind != REBUILD_NONE,
-        .offload_optimizer = (c->offload & AWAY_STATE) != 0,
+        .offload_optimizer = (c->offload & OFFLOAD_STATE) != 0,
         .head_chunks = c->head_chunks,
         .predicted_seconds = r->plan.seconds,
     };

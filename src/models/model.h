@@ -43,7 +43,7 @@ enum port_values {
  * 0, 1, -1 and -10; corners come as boxes there. */
 enum point_kind { POINT_BESIDE, POINT_ON, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_NOTHING, POINT_KINDS };
 
-/* What the values of a picture become: (value * scale - mean) / std. */
+/* What the values of an image become: (value * scale - mean) / std. */
 struct pixel_norm {
     double scale, mean[3], std[3];
 };
@@ -73,7 +73,7 @@ struct model {
     double extent;          /* what the coordinates of such an image run to, in pixels */
     bool batch_norm;        /* its step may take statistics over images (batch.bn_group) */
     int64_t (*mask_side)(const struct model *m, int64_t image); /* side of the masks of such images; NULL: it makes none */
-    struct pixel_norm norm; /* of the pictures that such a model takes as bytes */
+    struct pixel_norm norm; /* of the images that such a model takes as bytes */
     struct port ports[MODEL_PORTS];
     int n_ports;
     const char **outputs;   /* in the order of the forward */

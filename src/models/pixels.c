@@ -1,5 +1,5 @@
 /*
- * pixels.c: what becomes of the values of a picture before a model sees them (see model.h).
+ * pixels.c: what becomes of the values of an image before a model sees them (see model.h).
  *
  * Read in this one place, so that training, evaluation, stored embeddings and `predict` agree.
  */

@@ -1,5 +1,5 @@
 /*
- * bias_grad.c: on a card the gradient of a bias is summed by the op that makes what is summed.
+ * bias_grad.c: on a GPU the gradient of a bias is summed by the op that makes what is summed.
  *
  *     forward   z = LINEAR(x, w, b)   y = ACT(z)        before   dz = ACT_BWD(dy, z)    db = SUM_TO(dz)
  *                                                       after    dz, db = ACT_BWD_SUM(dy, z)
@@ -31,7 +31,7 @@ void pass_bias_grad(struct graph *g, const struct settings *s)
 {
     struct order *order = &g->order[PROGRAM_STEP];
     uint32_t kept = 0;
-    if (!s->host_staging) return; /* not a card's plan */
+    if (!s->host_staging) return; /* not a GPU's plan */
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const id node = order->nodes.at[k], maker = maker_of(g, node_at(g, node));
         order->nodes.at[kept] = node;

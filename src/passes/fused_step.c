@@ -168,7 +168,7 @@ void pass_fused_step(struct graph *g, const struct settings *s)
         update[updates++] = update[i];
         *behind = place_of(&f, n);
         if (n->op != OP_SUMSQ) continue;
-        /* Gradients may be complete in another order than they are summed in (act_again.c); who updates waits for the sum. */
+        /* Gradients may be complete in another order than they are summed in (act_recompute.c); who updates waits for the sum. */
         if (*behind < summed) *behind = summed;
         summed = f.write[tensor_at(g, n->in[0])->storage] = *behind;
     }

@@ -2,7 +2,7 @@
  * guard.c: after a step that went wrong nothing is updated any more, before the host has seen it.
  *
  * Where the host asks for a step while the one before it runs (train/ticket.h), it learns too late that
- * a loss or a norm is not finite. So the card keeps the weights of before:
+ * a loss or a norm is not finite. So the GPU keeps the weights of before:
  *
  *     update          sum of squares of all gradients
  *                     GUARD    it or the loss is not finite: found_inf, which stays     <- this pass
@@ -29,6 +29,6 @@ static void guard_fused(struct graph *g)
 
 void pass_guard(struct graph *g, const struct settings *s)
 {
-    if (!s->train || !s->late || settings_scale_loss(s) || g->error.code) return;
+    if (!s->train || !s->pipelined || settings_scale_loss(s) || g->error.code) return;
     if (!emit_before_clip(g, OP_GUARD, "guard")) guard_fused(g);
 }

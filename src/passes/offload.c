@@ -1,5 +1,5 @@
 /*
- * offload.c: what has its home in the second space.
+ * offload.c: what has its home in host memory.
  *
  *     optimizer     state (KIND_STATE) visits for the update of its weight
  *     masters       f32 masters (KIND_MASTER) likewise
@@ -39,14 +39,14 @@ static void keep_outsiders(const struct graph *g, enum program p, bool *away, bo
     }
 }
 
-/* By storage: its home is the second space. */
+/* By storage: its home is host memory. */
 static bool *choose_homes(const struct graph *g, unsigned offload)
 {
     bool *away = mem_alloc(g->storages.n), *inside = mem_alloc(g->storages.n);
     for (id s = 1; s < g->storages.n; s++) {
         enum kind k = g->storages.at[s].kind;
-        away[s] = (k == KIND_STATE && offload & AWAY_STATE) || (k == KIND_MASTER && offload & AWAY_MASTERS) ||
-                  (k == KIND_PARAM && offload & AWAY_WEIGHTS);
+        away[s] = (k == KIND_STATE && offload & OFFLOAD_STATE) || (k == KIND_MASTER && offload & OFFLOAD_MASTERS) ||
+                  (k == KIND_PARAM && offload & OFFLOAD_WEIGHTS);
     }
     keep_outsiders(g, PROGRAM_STEP, away, inside);
     keep_outsiders(g, PROGRAM_EVAL, away, inside);
@@ -56,16 +56,16 @@ static bool *choose_homes(const struct graph *g, unsigned offload)
     return away;
 }
 
-unsigned away_ladder(int i)
+unsigned offload_ladder(int i)
 {
-    static const unsigned rungs[AWAY_RUNGS] = {0, AWAY_STATE, AWAY_STATE | AWAY_MASTERS, AWAY_STATE | AWAY_MASTERS | AWAY_WEIGHTS, AWAY_ALL};
-    CHECK(i >= 0 && i < AWAY_RUNGS, "%d", i);
+    static const unsigned rungs[OFFLOAD_RUNGS] = {0, OFFLOAD_STATE, OFFLOAD_STATE | OFFLOAD_MASTERS, OFFLOAD_STATE | OFFLOAD_MASTERS | OFFLOAD_WEIGHTS, OFFLOAD_ALL};
+    CHECK(i >= 0 && i < OFFLOAD_RUNGS, "%d", i);
     return rungs[i];
 }
 
-bool away_repeats(int i, const struct settings *s)
+bool offload_repeats(int i, const struct settings *s)
 {
-    return i > 0 && (away_ladder(i) ^ away_ladder(i - 1)) == AWAY_MASTERS && (s->precision == DT_F32 || s->pure);
+    return i > 0 && (offload_ladder(i) ^ offload_ladder(i - 1)) == OFFLOAD_MASTERS && (s->precision == DT_F32 || s->pure);
 }
 
 void pass_offload(struct graph *g, const struct settings *s)
@@ -82,7 +82,7 @@ void pass_offload(struct graph *g, const struct settings *s)
         visits_begin(&v, g, p, p == PROGRAM_STEP && s->accumulation > 1, "offload");
         v.beside = s->host_staging;
         for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
-        if (p == PROGRAM_STEP && s->offload & AWAY_ACTIVATIONS) offload_activations(&v);
+        if (p == PROGRAM_STEP && s->offload & OFFLOAD_ACTIVATIONS) offload_activations(&v);
         visits_end(&v);
         mem_free(of);
     }

@@ -11,7 +11,7 @@
  * bytes are worth. And so do those that are back in use within so many units. */
 enum { OFFLOAD_LEAST = 16 << 10, OFFLOAD_GAP = 4 };
 
-/* What the forward saves for the backward spends the time between in the second space. */
+/* What the forward saves for the backward spends the time between in host memory. */
 void offload_activations(struct visits *v);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * offload_activations.c: saved activations wait for the backward in the second space.
+ * offload_activations.c: saved activations wait for the backward in host memory.
  *
  *     forward    block 1: x --------+ last reader      backward   block 2    block 1
  *                                   | copy out                    | fetch    ^ first reader
- *     second space                  |-----------------------------|
+ *     host memory                  |-----------------------------|
  *
  * Which: transients of the compute space that the forward alone writes and the backward, or
  * a repetition in it, reads again; whose nodes all stand in the micro-batches' body itself,

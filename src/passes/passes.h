@@ -3,7 +3,7 @@
  * the graph and knows nothing of the others. plan/compile.c runs them in order:
  *
  *     precision -> fuse -> linear_add -> chunk -> dense -> differentiate -> join -> residual -> bias_grad -> pure_grad -> dense
- *               -> accumulate -> recompute -> selective -> trim -> optimizer -> act_again -> loss_scale -> fused_step
+ *               -> accumulate -> recompute -> selective -> trim -> optimizer -> act_recompute -> loss_scale -> fused_step
  *               -> guard -> offload -> handover -> inlay -> reuse -> add_norm -> first_sum
  */
 #ifndef PASSES_H
@@ -42,13 +42,13 @@ struct rebuild {
     bool selective;    /* what is kept is kept selectively */
 };
 
-/* What leaves the compute device's memory for the second space; flags. */
-enum away {
-    AWAY_STATE = 1,       /* optimizer state */
-    AWAY_MASTERS = 2,     /* f32 masters behind lower-precision weights */
-    AWAY_WEIGHTS = 4,     /* working and frozen weights, streamed block by block */
-    AWAY_ACTIVATIONS = 8, /* what the forward saves for the backward */
-    AWAY_ALL = 15,
+/* What leaves the compute device's memory for host memory; flags. */
+enum offload {
+    OFFLOAD_STATE = 1,       /* optimizer state */
+    OFFLOAD_MASTERS = 2,     /* f32 masters behind lower-precision weights */
+    OFFLOAD_WEIGHTS = 4,     /* working and frozen weights, streamed block by block */
+    OFFLOAD_ACTIVATIONS = 8, /* what the forward saves for the backward */
+    OFFLOAD_ALL = 15,
 };
 
 enum optimizer { OPT_ADAMW, OPT_SGD, OPT_ADAFACTOR, OPT_KINDS };
@@ -77,7 +77,7 @@ struct settings {
     enum dtype precision;     /* of activations and working weights: f32, bf16 or f16 */
     bool pure;                /* no masters: weights are updated in bf16, rounded stochastically */
     struct rebuild recompute; /* what the backward makes again */
-    unsigned offload;         /* enum away: what lives in the second space */
+    unsigned offload;         /* enum offload: what lives in host memory */
     int head_chunks;          /* the row-wise head runs in so many pieces */
     bool fused_step;          /* a weight is updated as soon as its gradient is complete */
     enum optimizer optimizer;
@@ -95,25 +95,25 @@ struct settings {
     uint64_t loader_bytes;  /* of the staging buffer "loader", where samples are made ready; 0: none */
     bool host_staging;      /* the host cannot touch the compute space: staging lies in the second */
     bool inputs_ahead;      /* the staging buffer "next" holds a batch that is on its way while a step runs */
-    bool late;              /* a step is asked for before the one before it was read: the staging buffer "tickets", and GUARD */
+    bool pipelined;              /* a step is asked for before the one before it was read: the staging buffer "tickets", and GUARD */
 };
 
 /* Takes over what the planner decides; the recipe stays. */
 void settings_follow(struct settings *s, const struct settings *decided);
 
-/* The combinations of enum away that a search need try, each more than the one before
+/* The combinations of enum offload that a search need try, each more than the one before
  * (offload.c); and whether one is the same as the one before it, for lack of masters. */
-enum { AWAY_RUNGS = 5 };
-unsigned away_ladder(int i);
-bool away_repeats(int i, const struct settings *s);
+enum { OFFLOAD_RUNGS = 5 };
+unsigned offload_ladder(int i);
+bool offload_repeats(int i, const struct settings *s);
 
 /* The words by which a setting is written and read (settings.c): in the configuration, in
  * a plan's file, in tables. The readers give false on anything else. */
 enum { SETTING_ROOM = 64 };
 const char *rebuild_print(const struct rebuild *r, char out[SETTING_ROOM]);
 bool rebuild_parse(const char *text, struct rebuild *out);
-const char *away_print(unsigned away, char out[SETTING_ROOM]);
-bool away_parse(const char *text, unsigned *out);
+const char *offload_print(unsigned away, char out[SETTING_ROOM]);
+bool offload_parse(const char *text, unsigned *out);
 /* "f32", "bf16", "f16", "bf16-pure"; "adamw", "adamw-bf16", "adamw-8bit", "sgd", "adafactor". */
 const char *precision_print(const struct settings *s);
 bool precision_parse(const char *text, struct settings *out);
@@ -122,7 +122,7 @@ bool optimizer_parse(const char *text, struct settings *out);
 
 typedef void pass_fn(struct graph *g, const struct settings *s);
 pass_fn pass_precision, pass_fuse, pass_linear_add, pass_chunk, pass_differentiate, pass_join, pass_residual, pass_bias_grad, pass_pure_grad, pass_accumulate,
-    pass_recompute, pass_selective, pass_trim, pass_optimizer, pass_act_again, pass_loss_scale, pass_fused_step, pass_guard, pass_offload, pass_handover,
+    pass_recompute, pass_selective, pass_trim, pass_optimizer, pass_act_recompute, pass_loss_scale, pass_fused_step, pass_guard, pass_offload, pass_handover,
     pass_inlay, pass_reuse, pass_add_norm, pass_first_sum;
 pass_fn pass_dense; /* plan/dense.c: it asks for kernels */
 

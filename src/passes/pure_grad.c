@@ -10,7 +10,7 @@
  * twice, and the head or the mask decoder, which may add up theirs piece by piece.
  *
  * Half a step of bf16 is 2^-9 of a number: of a sum of many terms the last ones are lost, all in the same direction. At 64
- * micro-batches, as many as a card has, a gradient's norm is 0.007 % short; at 512 it would be 1.5 %. So above 64 gradients are f32.
+ * micro-batches, as many as a GPU has, a gradient's norm is 0.007 % short; at 512 it would be 1.5 %. So above 64 gradients are f32.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"

@@ -96,7 +96,7 @@ bool rebuild_parse(const char *text, struct rebuild *out)
 
 static const char *const places[] = {"optimizer", "masters", "weights", "activations"};
 
-const char *away_print(unsigned away, char out[SETTING_ROOM])
+const char *offload_print(unsigned away, char out[SETTING_ROOM])
 {
     int n = snprintf(out, SETTING_ROOM, "%s", away ? "" : "none");
     for (unsigned i = 0; i < COUNT(places); i++)
@@ -104,7 +104,7 @@ const char *away_print(unsigned away, char out[SETTING_ROOM])
     return out;
 }
 
-bool away_parse(const char *text, unsigned *out)
+bool offload_parse(const char *text, unsigned *out)
 {
     unsigned away = 0;
     if (!strcmp(text, "none")) return *out = 0, true;

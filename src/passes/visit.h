@@ -1,5 +1,5 @@
 /*
- * visit.h: storages whose home is the second space, and their visits to the compute space.
+ * visit.h: storages whose home is host memory, and their visits to the compute space.
  *
  * A program's order is cut into units: the nodes of one block in one direction, an inner
  * loop as a whole, the update of one weight. Within a unit a home storage has one visitor, a

@@ -40,7 +40,7 @@ static void stretch_handed(struct plan *p, const struct graph *g)
 }
 
 /* Chooses kernels and adds up predicted time; loops multiply. A CPU does one thing after the
- * other; of a card see lanes.h. What a card has no kernel for yet
+ * other; of a GPU see lanes.h. What a GPU has no kernel for yet
  * is planned by the reference's planning half, and noted: such a plan is not run. */
 static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
 {

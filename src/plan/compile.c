@@ -14,7 +14,7 @@ static const struct {
     {"join", pass_join},                   {"residual", pass_residual},           {"bias_grad", pass_bias_grad},
     {"pure_grad", pass_pure_grad},         {"dense", pass_dense},                 {"accumulate", pass_accumulate},
     {"recompute", pass_recompute},         {"selective", pass_selective},         {"trim", pass_trim},
-    {"optimizer", pass_optimizer},         {"act_again", pass_act_again},         {"loss_scale", pass_loss_scale},
+    {"optimizer", pass_optimizer},         {"act_recompute", pass_act_recompute},         {"loss_scale", pass_loss_scale},
     {"fused step", pass_fused_step},       {"guard", pass_guard},                 {"offload", pass_offload},
     {"handover", pass_handover},           {"inlay", pass_inlay},                 {"reuse", pass_reuse},
     {"add_norm", pass_add_norm},           {"first_sum", pass_first_sum},
@@ -36,7 +36,7 @@ static int compile(struct graph *g, const struct source *source, const struct se
     enum space staging = s->host_staging ? SPACE_HOST : SPACE_DEVICE;
     graph_storage(g, "staging", KIND_STAGING, staging, PLAN_STAGING);
     if (s->loader_bytes) graph_storage(g, "loader", KIND_STAGING, staging, s->loader_bytes);
-    if (s->late) graph_storage(g, "tickets", KIND_STAGING, staging, PLAN_TICKETS);
+    if (s->pipelined) graph_storage(g, "tickets", KIND_STAGING, staging, PLAN_TICKETS);
     g->at.program = PROGRAM_STEP;
     source->build(source->model, g, s->micro_batch);
     if (s->train) {

@@ -1,9 +1,9 @@
 /*
- * dense.c: on a card, views that no kernel takes as they lie are copied before the node that reads them.
+ * dense.c: on a GPU, views that no kernel takes as they lie are copied before the node that reads them.
  *
  *     before   LAYERNORM(SLICE(x))              after   LAYERNORM(COPY(SLICE(x)))
  *
- * A CPU has the reference kernels, which take anything; a card has nothing but its own, and many of them want their
+ * A CPU has the reference kernels, which take anything; a GPU has nothing but its own, and many of them want their
  * operands dense. Which ones is asked of them. Models that are written here copy where it matters; this is for
  * others', and for gradients that come back through a view. It runs before the forward is differentiated, so that the
  * gradient reads the copy too, and once more behind the passes that give nodes other operands.
@@ -20,7 +20,7 @@ static bool is_read(const struct graph *g, const struct node *n, int i)
     return true;
 }
 
-/* Does the node run on a card only if these of its inputs are dense? 0: it runs, or not even then. */
+/* Does the node run on a GPU only if these of its inputs are dense? 0: it runs, or not even then. */
 static unsigned to_copy(const struct graph *g, const struct node *n)
 {
     struct tensor dense[MAX_IN];
@@ -67,7 +67,7 @@ static void copy_in(struct graph *g, enum program p, id *copy)
 
 void pass_dense(struct graph *g, const struct settings *s)
 {
-    if (!s->host_staging) return; /* not a card's plan */
+    if (!s->host_staging) return; /* not a GPU's plan */
     const struct cursor before = g->at;
     for (enum program p = 0; p < PROGRAM_COUNT; p++) {
         id *copy = mem_alloc(g->tensors.n * sizeof *copy);

@@ -48,7 +48,7 @@ static void write_settings(struct json_writer *w, const struct plan *p, int effe
     json_put_string(w, "recompute", rebuild_print(&s->recompute, again));
     json_put_string(w, "optimizer", optimizer_print(s));
     json_put_bool(w, "fused_step", s->fused_step);
-    json_put_string(w, "offload", away_print(s->offload, away));
+    json_put_string(w, "offload", offload_print(s->offload, away));
     json_put_int(w, "head_chunks", s->head_chunks);
     json_end(w);
 }
@@ -146,7 +146,7 @@ static void write_ceilings(struct json_writer *w, const struct profile *p)
     json_put_bool(w, "measured", c);
     if (p->published) json_put_string(w, "prediction", "unmeasured");
     if (p->published) json_put_string(w, "source", p->published);
-    if (c) json_put_string(w, p->kind == DEVICE_CUDA ? "card" : "cpu", c->cpu);
+    if (c) json_put_string(w, p->kind == DEVICE_CUDA ? "gpu" : "cpu", c->cpu);
     if (c) json_put_string(w, "date", c->date);
     json_end(w);
 }
@@ -257,7 +257,7 @@ static int read_words(const struct value *v, struct settings *s, struct error *e
     if (rc) return rc;
     if (!precision_parse(precision, s)) return error_set(e, PL_USAGE, "precision is \"%s\"", precision);
     if (!rebuild_parse(again, &s->recompute)) return error_set(e, PL_USAGE, "recompute is \"%s\"", again);
-    if (!away_parse(away, &s->offload)) return error_set(e, PL_USAGE, "offload is \"%s\"", away);
+    if (!offload_parse(away, &s->offload)) return error_set(e, PL_USAGE, "offload is \"%s\"", away);
     if (!optimizer_parse(optimizer, s)) return error_set(e, PL_USAGE, "optimizer is \"%s\"", optimizer);
     return PL_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * lanes.h: how long a program takes on a card, which copies both ways while it computes.
+ * lanes.h: how long a program takes on a GPU, which copies both ways while it computes.
  *
  *     compute   [ block 1 ][ block 2 ]....[ block 3 ]      waits for its weights
  *     in        [ w2 ]     [   w3     ]                    which wait for the place of w1

@@ -255,7 +255,7 @@ static void place_space(struct plan *p, const struct graph *g, enum space space,
     }
 }
 
-/* A card's lanes wait for bytes too, which are known now. */
+/* A GPU's lanes wait for bytes too, which are known now. */
 static void time_placed(struct plan *p, const struct graph *g, const double *seconds)
 {
     p->seconds = 0;

@@ -28,7 +28,7 @@ struct peak {
     uint64_t by_kind[KIND_COUNT];     /* sums to bytes */
 };
 
-/* What a technique in use saved and cost, against the same plan without it (tell.c). */
+/* What a technique in use saved and cost, against the same plan without it (ablation.c). */
 enum { PLAN_TECHNIQUES = 12 };
 struct technique {
     char name[2 * SETTING_ROOM];
@@ -46,7 +46,7 @@ struct plan {
     uint64_t smallest;                /* the smallest budget that some choice fits */
     uint64_t missing[(OP_COUNT + 63) / 64]; /* bits by op: planned for, but the device has no kernel for it yet */
     struct technique techniques[PLAN_TECHNIQUES];
-    int n_techniques;                 /* 0 unless plan_tell was asked */
+    int n_techniques;                 /* 0 unless plan_ablation was asked */
     struct {
         uint64_t budget;              /* 1 GiB more than it was; 0: nobody asked, or there was none */
         struct settings settings;     /* the best within it */
@@ -155,8 +155,8 @@ int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct grap
  * smallest one's plan is in `p` and its graph in `g`, so that its peak can be shown. */
 int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e);
 /* Fills techniques and more; `base` is what the space was opened with. */
-void plan_tell(struct plan_space *x, struct plan *p, const struct settings *base);
-/* plan_search_in and, where it is told, plan_tell, for those who ask once. */
+void plan_ablation(struct plan_space *x, struct plan *p, const struct settings *base);
+/* plan_search_in and, where it is told, plan_ablation, for those who ask once. */
 int plan_search(struct plan *p, struct graph *g, const struct source *source, const struct settings *base,
                 const struct freedom *f, const struct profile *profile, struct error *e);
 

@@ -23,9 +23,9 @@ static void print_row(struct text *out, const char *name, uint64_t bytes, uint64
 static void print_techniques(const struct settings *s, struct text *out)
 {
     char again[SETTING_ROOM], away[SETTING_ROOM];
-    text_printf(out, "  micro-batch %d x %d, %s, recompute %s, %s%s, in the second space %s, head in %d piece%s\n", s->micro_batch, s->accumulation,
+    text_printf(out, "  micro-batch %d x %d, %s, recompute %s, %s%s, in host memory %s, head in %d piece%s\n", s->micro_batch, s->accumulation,
                 precision_print(s), rebuild_print(&s->recompute, again), optimizer_print(s), s->fused_step ? ", fused step" : "",
-                away_print(s->offload, away), s->head_chunks, s->head_chunks == 1 ? "" : "s");
+                offload_print(s->offload, away), s->head_chunks, s->head_chunks == 1 ? "" : "s");
 }
 
 struct row {
@@ -119,7 +119,7 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     print_row(out, "padding", arena - p->peak.bytes, arena);
     text_printf(out, "  %-14s %12s  (%llu bytes)\n", "arena", size_print(arena, a), (unsigned long long)arena);
     if (p->placement.arena[SPACE_HOST])
-        text_printf(out, "  %-14s %12s  (%llu bytes)\n", "second space", size_print(p->placement.arena[SPACE_HOST], b),
+        text_printf(out, "  %-14s %12s  (%llu bytes)\n", "host memory", size_print(p->placement.arena[SPACE_HOST], b),
                     (unsigned long long)p->placement.arena[SPACE_HOST]);
     const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
     text_printf(out, "  the peak is in program %s, %s of %s in %s\n", program_name(p->peak.program), phase_name(n->phase),

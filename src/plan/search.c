@@ -219,7 +219,7 @@ static int refuse(const struct plan *p, const struct graph *g, const struct free
     int rc = error_set(e, PL_NOFIT,
                        "does not fit: the smallest plan needs %llu bytes (%s) of %s is %llu (%s); its peak is in program "
                        "%s at instant %u, %s of %s: %s that last%s%s. Give --%s%s%llu",
-                       (unsigned long long)need, size_print(need, want), host ? "the second space, memory.host_budget" : "memory, the budget", (unsigned long long)budget,
+                       (unsigned long long)need, size_print(need, want), host ? "host memory, memory.host_budget" : "memory, the budget", (unsigned long long)budget,
                        size_print(budget, have), program_name(p->peak.program), p->peak.instant, op_table[n->op].name,
                        n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", size_print(p->persistent[SPACE_DEVICE], lasting),
                        alive.n ? ", and " : "", alive.n ? alive.at : "", host ? "set memory.host_budget" : "memory", host ? "=" : " ", (unsigned long long)need);
@@ -247,7 +247,7 @@ int plan_search(struct plan *p, struct graph *g, const struct source *source, co
     int rc = plan_space_open(&x, source, base, f, profile, e);
     if (rc) return rc;
     rc = plan_search_in(&x, p, g, e);
-    if (!rc && f->tell) plan_tell(&x, p, base);
+    if (!rc && f->tell) plan_ablation(&x, p, base);
     plan_space_close(&x);
     return rc;
 }

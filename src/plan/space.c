@@ -20,9 +20,9 @@
 
 #include "plan/survey.h"
 
-enum { STEPS = 8, UPDATES = STATE_FORMS * AWAY_RUNGS };
+enum { STEPS = 8, UPDATES = STATE_FORMS * OFFLOAD_RUNGS };
 /* What changes the step's own program, so that a graph with it is no sum of surveys without. */
-enum { AWAY_IN_STEP = AWAY_WEIGHTS | AWAY_ACTIVATIONS };
+enum { OFFLOAD_IN_STEP = OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS };
 
 /* Pieces of the head that are tried. */
 static const int pieces[] = {1, 2, 8, 32};
@@ -198,12 +198,12 @@ static void list_updates(struct builder *b)
     b->update[b->updates++].s = *b->base;
     if (f->offload) b->update[0].s.offload = 0;
     for (enum state_form state = STATE_F32; state < STATE_FORMS; state++)
-        for (int rung = 0; rung < (f->offload ? AWAY_RUNGS : 1); rung++) {
+        for (int rung = 0; rung < (f->offload ? OFFLOAD_RUNGS : 1); rung++) {
             struct settings s = b->update[0].s;
             s.state = state;
-            if (f->offload) s.offload = away_ladder(rung);
+            if (f->offload) s.offload = offload_ladder(rung);
             bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
-            if (same || !state_allowed(b, state) || (f->offload && (s.offload & AWAY_IN_STEP || away_repeats(rung, &s)))) continue;
+            if (same || !state_allowed(b, state) || (f->offload && (s.offload & OFFLOAD_IN_STEP || offload_repeats(rung, &s)))) continue;
             b->update[b->updates++].s = s;
         }
 }
@@ -221,21 +221,21 @@ static void add_single(struct builder *b, struct settings s, int every, int rows
         }
 }
 
-/* Weights and activations in the second space, for the smallest micro-batch; and, since every one fetches them anew, for 1, 2, 4
- * ... of them on a card, whose second space is memory. The CPU's is a file, better left alone where less is away. The fused
+/* Weights and activations in host memory, for the smallest micro-batch; and, since every one fetches them anew, for 1, 2, 4
+ * ... of them on a GPU, whose host memory is memory. The CPU's is a file, better left alone where less is away. The fused
  * step, where a step is one micro-batch, with whatever may be there. */
 static void list_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
     for (enum state_form state = STATE_F32; state < STATE_FORMS; state++)
         for (uint32_t i = 0; i < b->families.n && state_allowed(b, state); i++)
-            for (int rung = 0; rung < (f->offload ? AWAY_RUNGS : 1); rung++) {
+            for (int rung = 0; rung < (f->offload ? OFFLOAD_RUNGS : 1); rung++) {
                 struct settings s = b->families.at[i].base;
                 s.state = state;
-                if (f->offload) s.offload = away_ladder(rung);
-                if (f->offload && away_repeats(rung, &s)) continue;
+                if (f->offload) s.offload = offload_ladder(rung);
+                if (f->offload && offload_repeats(rung, &s)) continue;
                 const bool doubled = s.host_staging && !(s.accumulation & (s.accumulation - 1));
-                if (f->offload && s.offload & AWAY_IN_STEP && (doubled || i + 1 == b->families.n)) add_single(b, s, 2, 2);
+                if (f->offload && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->families.n)) add_single(b, s, 2, 2);
                 s.fused_step = true;
                 if (f->fused_step && s.accumulation == 1) add_single(b, s, 2, ROWS);
             }

@@ -10,7 +10,7 @@
  *                          all+halves, all+selective
  *     update               where the optimizer's state is, and its form where others are allowed
  *
- *     streamed             weights, or weights and activations, in the second space; the smallest micro-batch, on a card 1, 2, 4 ... of them
+ *     streamed             weights, or weights and activations, in host memory; the smallest micro-batch, on a GPU 1, 2, 4 ... of them
  *     fused step           where a step is one micro-batch
  *
  * For each micro-batch a few graphs are compiled and surveyed (survey.h); the rest is

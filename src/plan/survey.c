@@ -137,7 +137,7 @@ static uint64_t fullest(const struct plan *p, const struct graph *g, enum progra
     return most;
 }
 
-/* What lives for a while in the second space: one program's at a time. */
+/* What lives for a while in host memory: one program's at a time. */
 static uint64_t visiting(const struct plan *p, const struct graph *g)
 {
     uint64_t most = 0;

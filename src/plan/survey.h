@@ -38,7 +38,7 @@ struct survey {
     uint64_t step;           /* transients of the step */
     uint64_t persistent[SPACE_COUNT];
     uint64_t update, eval;   /* transients of these programs */
-    uint64_t host;           /* transients of the second space: all that live, at most */
+    uint64_t host;           /* transients of host memory: all that live, at most */
 };
 
 /* Drafts the graph for settings and surveys it. Where `kept` is given the graph stays there. */

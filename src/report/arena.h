@@ -1,5 +1,5 @@
 /*
- * arena.h: the arena as a picture: time from left to right, addresses upwards, every
+ * arena.h: the arena as an image: time from left to right, addresses upwards, every
  * storage a rectangle that says what it is when pointed at.
  */
 #ifndef REPORT_ARENA_H

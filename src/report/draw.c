@@ -1,7 +1,7 @@
 /*
- * draw.c: a few pictures' worth of drawing, on bytes.
+ * draw.c: a few images' worth of drawing, on bytes.
  *
- * Invariant: every write goes through put() or a rectangle that was cut to the picture, so
+ * Invariant: every write goes through put() or a rectangle that was cut to the image, so
  * no coordinate of a caller reaches memory unchecked.
  */
 #include "report/draw.h"
@@ -40,31 +40,31 @@ static const uint8_t letters[95][7] = {
     {0x04, 0x04, 0x04, 0x04, 0x04, 0x04, 0x04}, {0x08, 0x04, 0x04, 0x02, 0x04, 0x04, 0x08}, {0x00, 0x00, 0x08, 0x15, 0x02, 0x00, 0x00},
 };
 
-/* ---- pictures ---- */
+/* ---- images ---- */
 
-struct picture picture_new(uint32_t w, uint32_t h, struct colour c)
+struct canvas canvas_new(uint32_t w, uint32_t h, struct colour c)
 {
-    struct picture p = {w, h, mem_alloc((size_t)w * h * 3)};
+    struct canvas p = {w, h, mem_alloc((size_t)w * h * 3)};
     draw_rect(&p, 0, 0, (int)w, (int)h, c);
     return p;
 }
 
-void picture_free(struct picture *p)
+void canvas_free(struct canvas *p)
 {
     mem_free(p->rgb);
     memset(p, 0, sizeof *p);
 }
 
-static inline uint8_t *pixel(const struct picture *p, int x, int y) { return p->rgb + ((size_t)y * p->w + (size_t)x) * 3; }
+static inline uint8_t *pixel(const struct canvas *p, int x, int y) { return p->rgb + ((size_t)y * p->w + (size_t)x) * 3; }
 
-static inline bool inside(const struct picture *p, int x, int y) { return x >= 0 && y >= 0 && x < (int)p->w && y < (int)p->h; }
+static inline bool inside(const struct canvas *p, int x, int y) { return x >= 0 && y >= 0 && x < (int)p->w && y < (int)p->h; }
 
-static inline void put(struct picture *p, int x, int y, struct colour c)
+static inline void put(struct canvas *p, int x, int y, struct colour c)
 {
     if (inside(p, x, y)) memcpy(pixel(p, x, y), &c, 3);
 }
 
-static void blend(struct picture *p, int x, int y, struct colour c, double strength)
+static void blend(struct canvas *p, int x, int y, struct colour c, double strength)
 {
     if (!inside(p, x, y)) return;
     uint8_t *at = pixel(p, x, y);
@@ -85,14 +85,14 @@ struct colour draw_colour(uint32_t i)
     return (struct colour){(uint8_t)(channel[0] * 255), (uint8_t)(channel[1] * 255), (uint8_t)(channel[2] * 255)};
 }
 
-void draw_rect(struct picture *p, int x, int y, int w, int h, struct colour c)
+void draw_rect(struct canvas *p, int x, int y, int w, int h, struct colour c)
 {
     int x1 = (int)min_i64((int64_t)x + w, p->w), y1 = (int)min_i64((int64_t)y + h, p->h);
     for (int v = y < 0 ? 0 : y; v < y1; v++)
         for (int u = x < 0 ? 0 : x; u < x1; u++) memcpy(pixel(p, u, v), &c, 3);
 }
 
-void draw_box(struct picture *p, int x, int y, int w, int h, int line, struct colour c)
+void draw_box(struct canvas *p, int x, int y, int w, int h, int line, struct colour c)
 {
     draw_rect(p, x, y, w, line, c);
     draw_rect(p, x, y + h - line, w, line, c);
@@ -100,7 +100,7 @@ void draw_box(struct picture *p, int x, int y, int w, int h, int line, struct co
     draw_rect(p, x + w - line, y, line, h, c);
 }
 
-void draw_point(struct picture *p, int x, int y, int radius, struct colour c)
+void draw_point(struct canvas *p, int x, int y, int radius, struct colour c)
 {
     for (int v = -radius; v <= radius; v++)
         for (int u = -radius; u <= radius; u++) {
@@ -109,17 +109,17 @@ void draw_point(struct picture *p, int x, int y, int radius, struct colour c)
         }
 }
 
-void draw_picture(struct picture *p, int x, int y, const struct picture *what)
+void draw_image(struct canvas *p, int x, int y, const struct canvas *what)
 {
     for (uint32_t v = 0; v < what->h; v++)
         for (uint32_t u = 0; u < what->w; u++)
             if (inside(p, x + (int)u, y + (int)v)) memcpy(pixel(p, x + (int)u, y + (int)v), pixel(what, (int)u, (int)v), 3);
 }
 
-struct draw_place draw_fit(struct picture *p, int x, int y, uint32_t w, uint32_t h, const struct picture *what)
+struct draw_place draw_fit(struct canvas *p, int x, int y, uint32_t w, uint32_t h, const struct canvas *what)
 {
     double scale = fmin((double)w / what->w, (double)h / what->h);
-    struct picture small = {(uint32_t)max_i64((int64_t)(what->w * scale + 0.5), 1), (uint32_t)max_i64((int64_t)(what->h * scale + 0.5), 1), NULL};
+    struct canvas small = {(uint32_t)max_i64((int64_t)(what->w * scale + 0.5), 1), (uint32_t)max_i64((int64_t)(what->h * scale + 0.5), 1), NULL};
     small.rgb = mem_alloc((size_t)small.w * small.h * 3);
     struct resize_view view = {.width = what->w, .height = what->h, .to_width = small.w, .to_height = small.h, .to = small.rgb, .stride = (size_t)small.w * 3};
     size_t room = resize_scratch(&view);
@@ -128,15 +128,15 @@ struct draw_place draw_fit(struct picture *p, int x, int y, uint32_t w, uint32_t
     resize_begin(&r, &view, scratch, room);
     for (uint32_t v = 0; resize_wants(&r); v++) resize_row(&r, what->rgb + (size_t)v * what->w * 3);
     struct draw_place place = {x + ((int)w - (int)small.w) / 2, y + ((int)h - (int)small.h) / 2, small.w, small.h};
-    draw_picture(p, place.x, place.y, &small);
+    draw_image(p, place.x, place.y, &small);
     mem_free(scratch);
-    picture_free(&small);
+    canvas_free(&small);
     return place;
 }
 
 /* ---- letters ---- */
 
-static void draw_letter(struct picture *p, int x, int y, int scale, struct colour c, unsigned char letter)
+static void draw_letter(struct canvas *p, int x, int y, int scale, struct colour c, unsigned char letter)
 {
     static const uint8_t unknown[7] = {0x1f, 0x11, 0x11, 0x11, 0x11, 0x11, 0x1f};
     const uint8_t *rows = letter >= 32 && letter < 127 ? letters[letter - 32] : unknown;
@@ -145,7 +145,7 @@ static void draw_letter(struct picture *p, int x, int y, int scale, struct colou
             if (rows[v] >> (4 - u) & 1) draw_rect(p, x + u * scale, y + v * scale, scale, scale, c);
 }
 
-void draw_text(struct picture *p, int x, int y, int scale, struct colour c, const char *text)
+void draw_text(struct canvas *p, int x, int y, int scale, struct colour c, const char *text)
 {
     for (; *text; text++, x += DRAW_LETTER_W * scale) draw_letter(p, x, y, scale, c, (unsigned char)*text);
 }
@@ -153,7 +153,7 @@ void draw_text(struct picture *p, int x, int y, int scale, struct colour c, cons
 int draw_text_width(int scale, const char *text) { return (int)strlen(text) * DRAW_LETTER_W * scale; }
 
 /* Cut to a width, with two dots where something is missing. */
-static void draw_text_cut(struct picture *p, int x, int y, int scale, struct colour c, const char *text, int width)
+static void draw_text_cut(struct canvas *p, int x, int y, int scale, struct colour c, const char *text, int width)
 {
     char line[128];
     size_t most = (size_t)max_i64(min_i64(width / (DRAW_LETTER_W * scale), sizeof line - 1), 2), n = strlen(text);
@@ -184,7 +184,7 @@ static bool on_edge(const struct draw_mask *m, struct draw_place at, int u, int 
     return false;
 }
 
-void draw_overlay(struct picture *p, struct draw_place at, const struct draw_mask *m, struct colour c, double strength, int line)
+void draw_overlay(struct canvas *p, struct draw_place at, const struct draw_mask *m, struct colour c, double strength, int line)
 {
     for (int v = 0; v < (int)at.h; v++)
         for (int u = 0; u < (int)at.w; u++)
@@ -204,18 +204,18 @@ static uint32_t most_lines(const struct draw_cell *cells, uint32_t n)
     return most;
 }
 
-struct picture draw_sheet(const char *title, const struct draw_cell *cells, uint32_t n, uint32_t columns, uint32_t cell_w, uint32_t cell_h)
+struct canvas draw_sheet(const char *title, const struct draw_cell *cells, uint32_t n, uint32_t columns, uint32_t cell_w, uint32_t cell_h)
 {
     enum { LINE = 20 };
     uint32_t lines = most_lines(cells, n), step_x = cell_w + GAP, step_y = cell_h + lines * LINE + GAP;
     if (columns > n && n) columns = n;
     uint32_t rows = (n + columns - 1) / columns, top = title ? TITLE : 0;
     int width = (int)(columns * step_x + GAP), titled = title ? draw_text_width(2, title) + 2 * GAP : 0;
-    struct picture p = picture_new((uint32_t)(width > titled ? width : titled), top + rows * step_y + GAP, DRAW_WHITE);
+    struct canvas p = canvas_new((uint32_t)(width > titled ? width : titled), top + rows * step_y + GAP, DRAW_WHITE);
     if (title) draw_text(&p, GAP, GAP, 2, DRAW_BLACK, title);
     for (uint32_t i = 0; i < n; i++) {
         int x = (int)(GAP + i % columns * step_x), y = (int)(top + GAP + i / columns * step_y);
-        draw_fit(&p, x, y, cell_w, cell_h, &cells[i].picture);
+        draw_fit(&p, x, y, cell_w, cell_h, &cells[i].image);
         for (uint32_t k = 0; k < lines; k++)
             if (cells[i].lines[k])
                 draw_text_cut(&p, x, y + (int)(cell_h + 6 + k * LINE), 2, k ? DRAW_GREY : DRAW_BLACK, cells[i].lines[k], (int)cell_w);
@@ -225,7 +225,7 @@ struct picture draw_sheet(const char *title, const struct draw_cell *cells, uint
 
 /* ---- bars ---- */
 
-struct picture draw_bars(const char *title, const struct draw_bar *bars, uint32_t n, uint32_t width)
+struct canvas draw_bars(const char *title, const struct draw_bar *bars, uint32_t n, uint32_t width)
 {
     enum { ROW = 22 };
     int label = 0, shown = 0;
@@ -235,7 +235,7 @@ struct picture draw_bars(const char *title, const struct draw_bar *bars, uint32_
         shown = (int)max_i64(shown, draw_text_width(2, bars[i].shown));
         if (bars[i].value > most) most = bars[i].value;
     }
-    struct picture p = picture_new(width, TITLE + n * ROW + GAP, DRAW_WHITE);
+    struct canvas p = canvas_new(width, TITLE + n * ROW + GAP, DRAW_WHITE);
     draw_text(&p, GAP, GAP, 2, DRAW_BLACK, title);
     int room = (int)width - label - shown - 5 * GAP, from = GAP + label + GAP;
     if (room < 0) room = 0;
@@ -248,14 +248,14 @@ struct picture draw_bars(const char *title, const struct draw_bar *bars, uint32_
     return p;
 }
 
-struct picture draw_stack(const struct picture *parts, uint32_t n)
+struct canvas draw_stack(const struct canvas *parts, uint32_t n)
 {
     uint32_t w = 1, h = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (parts[i].w > w) w = parts[i].w;
         h += parts[i].h;
     }
-    struct picture p = picture_new(w, h ? h : 1, DRAW_WHITE);
-    for (uint32_t i = 0, y = 0; i < n; y += parts[i++].h) draw_picture(&p, 0, (int)y, &parts[i]);
+    struct canvas p = canvas_new(w, h ? h : 1, DRAW_WHITE);
+    for (uint32_t i = 0, y = 0; i < n; y += parts[i++].h) draw_image(&p, 0, (int)y, &parts[i]);
     return p;
 }

@@ -12,7 +12,7 @@
 #include "report/curve.h"
 #include "report/page.h"
 
-enum { METRICS_LIMIT = 256 << 20, PICTURE_LIMIT = 32 << 20, PICTURES = 48 };
+enum { METRICS_LIMIT = 256 << 20, IMAGE_LIMIT = 32 << 20, IMAGES = 48 };
 
 static void put_base64(struct text *out, const uint8_t *bytes, size_t n)
 {
@@ -121,10 +121,10 @@ static void put_memory(struct text *out, const struct value *plan)
     text_printf(out, "</table>\n");
 }
 
-/* --- pictures ------------------------------------------------------------------------------ */
+/* --- images ------------------------------------------------------------------------------ */
 
 /* All of DIR/NAME/, under a title. */
-static int put_pictures(struct text *out, const char *dir, const char *name, const char *title, struct error *e)
+static int put_image_folder(struct text *out, const char *dir, const char *name, const char *title, struct error *e)
 {
     char path[4200];
     struct names names = {0};
@@ -132,12 +132,12 @@ static int put_pictures(struct text *out, const char *dir, const char *name, con
     snprintf(path, sizeof path, "%s/%s", dir, name);
     if (!dir_exists(path)) return PL_OK;
     int rc = dir_list(path, &names, e);
-    for (uint32_t i = 0; i < names.n && !rc && shown < PICTURES; i++) {
+    for (uint32_t i = 0; i < names.n && !rc && shown < IMAGES; i++) {
         size_t n = strlen(names.at[i]);
         char *bytes;
         if (n < 4 || strcmp(names.at[i] + n - 4, ".png")) continue;
         snprintf(path, sizeof path, "%s/%s/%s", dir, name, names.at[i]);
-        if ((rc = file_read(path, PICTURE_LIMIT, &bytes, &n, e))) break;
+        if ((rc = file_read(path, IMAGE_LIMIT, &bytes, &n, e))) break;
         if (!shown++) text_printf(out, "<h2>%s</h2>\n<div class='row'>\n", title);
         text_printf(out, "<figure><img src='data:image/png;base64,");
         put_base64(out, (const uint8_t *)bytes, n);
@@ -197,8 +197,8 @@ int report_html(const char *dir, struct error *e)
     if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: not the folder of a run", dir);
     page_begin(&out, dir);
     put_numbers(&out, dir);
-    int rc = put_pictures(&out, dir, "pictures", "Pictures", e);
-    if (!rc) rc = put_pictures(&out, dir, "worst", "Worst masks: the answer in blue, what was right in green, the prompt in yellow", e);
+    int rc = put_image_folder(&out, dir, "images", "Images", e);
+    if (!rc) rc = put_image_folder(&out, dir, "worst", "Worst masks: the answer in blue, what was right in green, the prompt in yellow", e);
     snprintf(path, sizeof path, "%s/plan.json", dir);
     if (!json_read_file(path, 256 << 20, &b, &plan, &ignored)) put_memory(&out, plan);
     bump_free(&b);

@@ -3,7 +3,7 @@
  *
  * The planner's lifetimes as a list of events in the order in which they happen: programs
  * step and update one after the other, births before a node, deaths behind it. The trace,
- * the snapshot and the arena's picture are drawn from it.
+ * the snapshot and the arena's image are drawn from it.
  */
 #ifndef REPORT_LIVES_H
 #define REPORT_LIVES_H

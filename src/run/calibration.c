@@ -13,7 +13,7 @@ static const char *const act_names[] = {"gelu", "gelu_tanh", "quick_gelu", "relu
 static const char *const product_names[] = {"nn", "tn", "nt", "tt"};
 static const char *const conv_names[] = {"dense", "depthwise"};
 static const char *const attention_names[] = {"full", "causal"};
-static const char *const copy_names[] = {"", "out", "in"}; /* of the card's memory, into it; both at a card only */
+static const char *const copy_names[] = {"", "out", "in"}; /* of the GPU's memory, into it; both at a GPU only */
 static const char *const no_names[] = {""};
 _Static_assert(COUNT(act_names) == ACT_KINDS && (int)ACT_KINDS <= (int)OP_VARIANTS, "a name for each activation");
 
@@ -80,7 +80,7 @@ static const struct curve *of_op(const struct calibration *c, enum op op, int va
 }
 
 /* Far beyond what was measured nothing is faster than its ceiling: caches that made it so are too small there. And of
- * arithmetic the short is never nearer to its ceiling than the long: where it seemed so, the card was
+ * arithmetic the short is never nearer to its ceiling than the long: where it seemed so, the GPU was
  * cooler while that was measured than it is within a step. */
 static double by_class(const struct curve *c, double ideal, bool arithmetic)
 {

@@ -16,9 +16,9 @@
  * the last one. So small and large sizes differ as they do on the machine, and no size is
  * singled out.
  *
- * Of a CPU that is enough. On a card one op is several kernels, and one kernel may reach
+ * Of a CPU that is enough. On a GPU one op is several kernels, and one kernel may reach
  * 5 % of a ceiling with 7 queries and 60 % with 4096 of the same product of sizes. So a
- * card's nodes are sorted into classes (classes.c), each with a curve of its own: what has the
+ * GPU's nodes are sorted into classes (classes.c), each with a curve of its own: what has the
  * same kernel, variant, class of dtype and, to a factor of 1.4, the same extents that decide how well a tile is
  * filled. How many such tiles there are, the batch's part, is left to the curve.
  */
@@ -40,7 +40,7 @@ struct curve {
 
 enum dtype_class { CLASS_FULL, CLASS_HALF, CLASS_COUNT }; /* HALF: some operand has 16 bits */
 
-/* Nodes of a card that share a curve. */
+/* Nodes of a GPU that share a curve. */
 struct op_class {
     enum op op;
     int variant, half;
@@ -50,7 +50,7 @@ struct op_class {
 };
 
 struct calibration {
-    char cpu[96], isa[64], date[32]; /* cpu: of a card its name; isa: "sm_90" */
+    char cpu[96], isa[64], date[32]; /* cpu: of a GPU its name; isa: "sm_90" */
     struct curve curve[OP_COUNT][OP_VARIANTS][CLASS_COUNT];
     int classes;                     /* 0 for a CPU */
     int first[OP_COUNT + 1];         /* by op: its first class; those of op end where the next begin */
@@ -88,7 +88,7 @@ int profile_read(const char *path, struct profile *p, struct calibration *c, str
 /* Where the profile of this machine and so many threads is kept: in $XDG_DATA_HOME/plimsoll
  * or ~/.local/share/plimsoll. False: there is no such place. */
 bool profile_path(int threads, char *out, size_t room);
-/* The same of a card, by the name of its profile. */
-bool profile_card_path(const char *name, char *out, size_t room);
+/* The same of a GPU, by the name of its profile. */
+bool profile_gpu_path(const char *name, char *out, size_t room);
 
 #endif

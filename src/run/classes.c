@@ -1,5 +1,5 @@
 /*
- * classes.c: which nodes of a card are alike (calibration.h).
+ * classes.c: which nodes of a GPU are alike (calibration.h).
  *
  *     product     op(a) [M,K] op(b) [K,N]   min(M,N), K      a narrow side leaves tiles empty
  *     attention   T queries, S keys, D      T, S, D          7 queries are no 64

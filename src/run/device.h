@@ -1,5 +1,5 @@
 /*
- * device.h: a place where tapes run: the reference, the CPU, or a CUDA card.
+ * device.h: a place where tapes run: the reference, the CPU, or a CUDA GPU.
  *
  * A device owns one arena per space, allocated once with the planned size. The
  * host reaches tensors through read and write only, so that the same training
@@ -17,7 +17,7 @@ struct device {
     char *arena[SPACE_COUNT];
     uint64_t bytes[SPACE_COUNT];
     bool deterministic;    /* nothing is chosen by timing */
-    char spill[512];       /* where the CPU's second space keeps its file */
+    char spill[512];       /* where the CPU's host memory keeps its file */
     void *state;           /* the device's own */
 };
 
@@ -52,8 +52,8 @@ extern const struct device_ops ref_device, cpu_device;
 /* The CUDA device; NULL when there is none: `e` says why. */
 const struct device_ops *cuda_device(struct error *e);
 
-/* A card that is in this machine, as its driver describes it. */
-struct card {
+/* A GPU that is in this machine, as its driver describes it. */
+struct gpu {
     char name[128];
     int capability;            /* 90: compute capability 9.0 */
     int multiprocessors;
@@ -61,9 +61,9 @@ struct card {
     double memory_bandwidth;   /* bytes per second */
     uint64_t memory_bytes;
 };
-/* The card that device: cuda would open, the first that is visible; else `e` says what is missing.
- * Takes nothing from the card, so that a plan may ask. */
-int cuda_card(struct card *c, struct error *e);
+/* The GPU that device: cuda would open, the first that is visible; else `e` says what is missing.
+ * Takes nothing from the GPU, so that a plan may ask. */
+int cuda_gpu(struct gpu *c, struct error *e);
 
 /* Fills kind, ops and a default profile; no memory is taken yet. threads 0: all. */
 int device_open(struct device *d, enum device_kind kind, int threads, struct error *e);
@@ -84,15 +84,15 @@ bool cpu_has_onednn(void), cpu_prefers_onednn(void);
 
 /* The profile a plan uses when nobody measured this machine (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);
-/* A card that need not be here, by name: as it was measured, else its published ceilings
- * (cards.c). `c` must live as long as the profile. */
-int profile_card(struct profile *p, struct calibration *c, const char *name, struct error *e);
-bool profile_is_card(const char *name);
+/* A GPU that need not be here, by name: as it was measured, else its published ceilings
+ * (gpus.c). `c` must live as long as the profile. */
+int profile_gpu(struct profile *p, struct calibration *c, const char *name, struct error *e);
+bool profile_is_gpu(const char *name);
 /* Measured profiles that come with the program (profile_stored.c). */
 bool profile_is_stored(const char *name);
 int profile_stored(struct profile *p, struct calibration *c, const char *name, struct error *e);
-/* The same of a card that is here: by its name, or else by what its driver says. */
-void profile_here(struct profile *p, const struct card *c);
+/* The same of a GPU that is here: by its name, or else by what its driver says. */
+void profile_here(struct profile *p, const struct gpu *c);
 /* With or without oneDNN, which its name tells: a plan is followed only under the same name. */
 void profile_onednn(struct profile *p, bool takes_part);
 

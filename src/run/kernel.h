@@ -32,13 +32,13 @@ struct profile {
     double copy_bandwidth;     /* between the two spaces */
     double launch_seconds;     /* fixed price of a node */
     uint64_t library_workspace; /* cap for cuBLASLt and cuDNN */
-    uint64_t memory_bytes;     /* of the card; 0: not known */
+    uint64_t memory_bytes;     /* of the GPU; 0: not known */
     const char *published;     /* where ceilings that nobody measured stand; NULL: they are not published ones */
     const struct calibration *measured; /* NULL: these are the built-in ceilings */
 };
 
-/* Iterations of a loop that a card records: each is a captured graph of its own, or a part of one, and takes memory beside the arena. */
-enum { CARD_TRIPS = 64 };
+/* Iterations of a loop that a GPU records: each is a captured graph of its own, or a part of one, and takes memory beside the arena. */
+enum { GPU_TRIPS = 64 };
 
 /* One node as the planning half sees it. Inputs not given are NULL. */
 struct query {

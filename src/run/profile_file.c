@@ -5,7 +5,7 @@
  *     ceilings        flops_f32, flops_bf16, memory_bandwidth, ...
  *     corrections     a list of {op, variant?, dtype, points: [[ideal, factor], ...]}
  *
- * Of a card (device cuda): name, card, sm, memory_bytes, library_workspace instead of cpu, isa,
+ * Of a GPU (device cuda): name, GPU, sm, memory_bytes, library_workspace instead of cpu, isa,
  * threads and onednn, no caches, and
  *
  *     classes         a list of {op, kernel, variant?, dtype, extents: [a, b, c], points}
@@ -98,17 +98,17 @@ static void write_class(struct json_writer *w, const struct op_class *x)
 
 static void write_machine(struct json_writer *w, const struct profile *p, const struct calibration *c)
 {
-    const bool card = p->kind == DEVICE_CUDA;
-    json_put_string(w, "device", card ? "cuda" : "cpu");
-    if (card) json_put_string(w, "name", p->name);
-    json_put_string(w, card ? "card" : "cpu", c->cpu);
-    json_put_string(w, card ? "sm" : "isa", c->isa);
+    const bool gpu = p->kind == DEVICE_CUDA;
+    json_put_string(w, "device", gpu ? "cuda" : "cpu");
+    if (gpu) json_put_string(w, "name", p->name);
+    json_put_string(w, gpu ? "gpu" : "cpu", c->cpu);
+    json_put_string(w, gpu ? "sm" : "isa", c->isa);
     json_put_string(w, "date", c->date);
-    if (!card) json_put_int(w, "threads", p->threads);
+    if (!gpu) json_put_int(w, "threads", p->threads);
     json_put_bool(w, "native_bf16", p->native_bf16);
-    if (!card) json_put_bool(w, "onednn", p->onednn);
-    if (card) json_put_uint(w, "memory_bytes", p->memory_bytes);
-    if (card) json_put_uint(w, "library_workspace", p->library_workspace);
+    if (!gpu) json_put_bool(w, "onednn", p->onednn);
+    if (gpu) json_put_uint(w, "memory_bytes", p->memory_bytes);
+    if (gpu) json_put_uint(w, "library_workspace", p->library_workspace);
 }
 
 void profile_write(const struct profile *p, struct text *out)
@@ -258,7 +258,7 @@ static int read_bytes(const struct value *v, const char *key, uint64_t *out, str
     return rc;
 }
 
-/* What is written of a CPU, and of a card. */
+/* What is written of a CPU, and of a GPU. */
 static int read_cpu(const struct value *v, struct profile *p, struct calibration *c, bool *library, struct error *e)
 {
     int64_t threads = 0;
@@ -270,10 +270,10 @@ static int read_cpu(const struct value *v, struct profile *p, struct calibration
     return rc ? rc : value_opt_bool(v, "onednn", library, e);
 }
 
-static int read_card(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
+static int read_gpu(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
 {
     int rc = read_name(v, "name", p->name, sizeof p->name, e);
-    if (!rc) rc = read_name(v, "card", c->cpu, sizeof c->cpu, e);
+    if (!rc) rc = read_name(v, "gpu", c->cpu, sizeof c->cpu, e);
     if (!rc) rc = read_name(v, "sm", c->isa, sizeof c->isa, e);
     if (!rc) rc = read_bytes(v, "memory_bytes", &p->memory_bytes, e);
     p->threads = 1;
@@ -291,7 +291,7 @@ static int read_profile(const struct value *v, struct profile *p, struct calibra
     if (!rc) rc = read_name(v, "device", device, sizeof device, e);
     p->kind = strcmp(device, "cuda") ? DEVICE_CPU : DEVICE_CUDA;
     if (!rc && p->kind == DEVICE_CPU && strcmp(device, "cpu")) rc = error_set(e, PL_USAGE, "device is \"%s\", expected cpu or cuda", device);
-    if (!rc) rc = p->kind == DEVICE_CUDA ? read_card(v, p, c, e) : read_cpu(v, p, c, &library, e);
+    if (!rc) rc = p->kind == DEVICE_CUDA ? read_gpu(v, p, c, e) : read_cpu(v, p, c, &library, e);
     if (!rc) rc = read_name(v, "date", c->date, sizeof c->date, e);
     if (!rc) rc = value_as_bool(value_get(v, "native_bf16"), "native_bf16", &p->native_bf16, e);
     for (size_t i = 0; i < COUNT(ceilings) && !rc; i++)
@@ -353,4 +353,4 @@ bool profile_path(int threads, char *out, size_t room)
     return find_place(name, out, room);
 }
 
-bool profile_card_path(const char *name, char *out, size_t room) { return find_place(name, out, room); }
+bool profile_gpu_path(const char *name, char *out, size_t room) { return find_place(name, out, room); }

@@ -1,5 +1,5 @@
 /*
- * profile_stored.c: profiles of cards that were measured and come with the program, so that a
+ * profile_stored.c: profiles of GPUs that were measured and come with the program, so that a
  * plan for one is the same wherever it is made. Each is a file as `plimsoll bench --calibrate`
  * writes it, src/run/profiles/NAME.json, which the Makefile turns into text for a compiler.
  */

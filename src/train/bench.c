@@ -26,7 +26,7 @@ static const struct {
     {"gt_masks", WORDS_BYTES},     /* any bits */
     {"input_points", WORDS_PLACES}, /* within the image */
     {"input_labels", WORDS_KINDS}, /* a point on each mask, a filler, then nothing */
-    {"image_valid", WORDS_IMAGE},  /* pictures fill the canvas, and targets their grid */
+    {"image_valid", WORDS_IMAGE},  /* images fill the canvas, and targets their grid */
     {"gt_valid", WORDS_GRID},
     {"prompt_keys", WORDS_COUNT},
 };
@@ -121,14 +121,14 @@ static int complain(struct bench *b, const struct ticket *k, struct error *e)
 }
 
 /* The rate is 0: everything is computed, nothing drifts, however many steps there are. With f16 SCALER counts the update. */
-static int ask_step(struct bench *b, struct error *e)
+static int submit_step(struct bench *b, struct error *e)
 {
     const struct run *r = &b->run;
     const uint64_t done = b->tickets.asked;
     struct step_block block = {.inv_count = (float)(1 / loss_count(r)), .clip_norm = (float)r->config->train_clip_norm, .loss_scale = 1,
                                .step = (int32_t)done + 1, .adam_t = (int32_t)done + !b->tickets.scaled,
                                .seed = (uint64_t)r->config->train_seed, .rng_step = done};
-    return ticket_ask(&b->tickets, &block, e);
+    return ticket_submit(&b->tickets, &block, e);
 }
 
 /* Waits for a step; its time is what passed since `from`, and becomes the next one's `from`. */
@@ -145,7 +145,7 @@ static int take_step(struct bench *b, double *from, double *seconds, struct erro
 static int one_step(struct bench *b, double *seconds, struct error *e)
 {
     double from = clock_seconds();
-    int rc = ask_step(b, e);
+    int rc = submit_step(b, e);
     return rc ? rc : take_step(b, &from, seconds, e);
 }
 
@@ -169,8 +169,8 @@ static void note_step(struct bench *b, double seconds)
     b->seconds[b->steps++] = seconds;
 }
 
-/* As training goes: a card is given a step before the one before it is waited for. The host's time between
- * two steps is the card's too only where it has nothing left to do. */
+/* As training goes: a GPU is given a step before the one before it is waited for. The host's time between
+ * two steps is the GPU's too only where it has nothing left to do. */
 int bench_run(struct bench *b, int64_t steps, struct error *e)
 {
     double from = clock_seconds();
@@ -179,7 +179,7 @@ int bench_run(struct bench *b, int64_t steps, struct error *e)
         const uint32_t left = i + 1 < steps && tickets_overlap(&b->tickets) ? 1 : 0;
         timing_clear(&b->now);
         if (!tickets_pending(&b->tickets)) from = clock_seconds();
-        rc = ask_step(b, e);
+        rc = submit_step(b, e);
         while (!rc && tickets_pending(&b->tickets) > left) {
             double seconds;
             rc = take_step(b, &from, &seconds, e);

@@ -31,7 +31,7 @@ struct bench_op {
     double seconds, predicted, ideal, flops, bytes;
 };
 
-/* The same of nodes that are alike to a card (run/calibration.h). */
+/* The same of nodes that are alike to a GPU (run/calibration.h). */
 struct bench_class {
     struct op_class of;        /* its curve is not filled */
     uint64_t calls;
@@ -51,7 +51,7 @@ struct bench_kernel {
 int bench_open(struct bench *b, const struct config *c, const struct run_options *o, struct error *e);
 int bench_run(struct bench *b, int64_t steps, struct error *e);
 /* A device that replays whole programs is measured doing that; the CPU times its nodes in the
- * same steps. From this call on every step is timed by node, where that means that the card
+ * same steps. From this call on every step is timed by node, where that means that the GPU
  * is waited for behind each: such steps are slower than the measured ones. */
 void bench_by_node(struct bench *b);
 /* One step by node, which is none of the measured; nothing where those were. */

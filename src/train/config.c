@@ -13,7 +13,7 @@
 #include "io/value.h"
 #include "io/yaml.h"
 #include "train/config_rows.h"
-#include "train/second.h"
+#include "train/offload_budget.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -579,8 +579,8 @@ static int check_groups(const struct config *c, struct error *e)
     return PL_OK;
 }
 
-/* Parts are of pictures; a held-out part and files of its own exclude each other; what chooses
- * pictures to evaluate on must not leave them to training as well. */
+/* Parts are of images; a held-out part and files of its own exclude each other; what chooses
+ * images to evaluate on must not leave them to training as well. */
 static int check_data(const struct config *c, struct error *e)
 {
     static const enum config_key parts[] = {KEY_data_holdout, KEY_data_train_list, KEY_data_validation_list, KEY_data_train_match,
@@ -592,12 +592,12 @@ static int check_data(const struct config *c, struct error *e)
     for (size_t i = 0; i < COUNT(parts); i++) {
         bool column = parts[i] == KEY_data_train_split || parts[i] == KEY_data_validation_split;
         if (!given[i] || (column ? c->data_format == FORMAT_CSV : c->data_format != FORMAT_TOKENS)) continue;
-        error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word, column ? "csv" : "a format of pictures");
+        error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word, column ? "csv" : "a format of images");
         return config_at_key(c, parts[i], e);
     }
     for (size_t i = 2; i < COUNT(parts); i += 2) {
         if (!given[i] || given[i - 1] || c->data_validation.n) continue;
-        error_set(e, PL_USAGE, "%s is given and %s is not, so pictures would be both trained and evaluated on; give both, or data.validation",
+        error_set(e, PL_USAGE, "%s is given and %s is not, so images would be both trained and evaluated on; give both, or data.validation",
                   config_rows[parts[i]].path, config_rows[parts[i - 1]].path);
         return config_at_key(c, parts[i], e);
     }
@@ -621,7 +621,7 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
     }
     bool automatic;
     unsigned away;
-    if (second_wanted(c, &automatic, &away, e)) return e->code;
+    if (offload_choice(c, &automatic, &away, e)) return e->code;
     if (c->memory_micro_batch > c->train_effective_batch) {
         error_set(e, PL_USAGE, "memory.micro_batch is %lld, expected no more than train.effective_batch, %lld",
                   (long long)c->memory_micro_batch, (long long)c->train_effective_batch);

@@ -1,10 +1,10 @@
 /*
- * embed.c: whether stored embeddings may stand for the pictures (see embed.h).
+ * embed.c: whether stored embeddings may stand for the images (see embed.h).
  *
  * Invariant: embed_choose and embed_check together let a run read embeddings only where reading the
- * pictures would train the same: the encoder is wholly frozen and is the one that the store was made
- * with, and nothing is done to pictures on their way to it. Whatever stands against that is said,
- * never passed over: data.embeddings: off is the user's word for pictures.
+ * images would train the same: the encoder is wholly frozen and is the one that the store was made
+ * with, and nothing is done to images on their way to it. Whatever stands against that is said,
+ * never passed over: data.embeddings: off is the user's word for images.
  */
 #include "train/embed.h"
 
@@ -19,7 +19,7 @@ enum { PIECE = 1 << 18 }; /* elements of a weight that are looked at together */
 
 /* --- the encoder ------------------------------------------------------------------------- */
 
-/* The forward from the bytes of one picture to its embedding. */
+/* The forward from the bytes of one image to its embedding. */
 static int build_encoder(const struct model *m, int64_t side, struct graph *g, struct error *e)
 {
     struct batch b = {.B = 1, .T = 1, .outputs = true, .loss_output = "",
@@ -122,7 +122,7 @@ int embed_describe(const struct model *m, int64_t side, struct packed_embeddings
 
 /* --- what stands against it ------------------------------------------------------------------ */
 
-#define OR_OFF "or set data.embeddings to off: the pictures are in the store too"
+#define OR_OFF "or set data.embeddings to off: the images are in the store too"
 
 static int refuse_augmentation(const struct config *c, struct error *e)
 {
@@ -132,7 +132,7 @@ static int refuse_augmentation(const struct config *c, struct error *e)
     } each[] = {{KEY_data_flip, c->data_flip, 0}, {KEY_data_scale, c->data_scale, 1}, {KEY_data_crop, c->data_crop, 1}};
     for (size_t i = 0; i < COUNT(each); i++) {
         if (each[i].value == each[i].none) continue;
-        error_set(e, PL_USAGE, "%s is %g, and the store has embeddings, which are of the pictures as they are: leave %s out, " OR_OFF,
+        error_set(e, PL_USAGE, "%s is %g, and the store has embeddings, which are of the images as they are: leave %s out, " OR_OFF,
                   config_key_name(each[i].key), each[i].value, config_key_name(each[i].key));
         return config_at_key(c, each[i].key, e);
     }
@@ -182,7 +182,7 @@ static int look_at_store(const struct config *c, bool train, char **path, struct
     if (paths->n && memmap_is_index(&o)) return PL_OK;
     if (dataset_paths(&o, &files, e)) {
         if (c->data_embeddings == EMBEDDINGS_USE) return e->code;
-        if (paths->n) log_note("data.embeddings: %s, so the plan is for pictures", e->text);
+        if (paths->n) log_note("data.embeddings: %s, so the plan is for images", e->text);
         e->code = PL_OK; /* a plan needs no data; a run will miss them soon */
         return PL_OK;
     }
@@ -193,7 +193,7 @@ static int look_at_store(const struct config *c, bool train, char **path, struct
 
 static int missing(const struct config *c, const char *path, struct error *e)
 {
-    error_set(e, PL_USAGE, "data.embeddings is use, and %s has none: `plimsoll data pack ... --embeddings MODEL` writes a store that has, and auto takes pictures where there are none",
+    error_set(e, PL_USAGE, "data.embeddings is use, and %s has none: `plimsoll data pack ... --embeddings MODEL` writes a store that has, and auto takes images where there are none",
               path ? path : "data of this format");
     return config_at_key(c, KEY_data_embeddings, e);
 }
@@ -206,7 +206,7 @@ static int judge(const struct config *c, const struct model *m, int64_t side, bo
     if (!*m->path)
         return error_set(e, PL_USAGE, "%s has embeddings, and a preset's encoder begins with chance: set model.path to %s, which they were made with, " OR_OFF, path, found->model);
     if ((int64_t)h->side != side) {
-        error_set(e, PL_USAGE, "%s has embeddings of pictures of %u pixels, and data.image_size is %lld: set it to %u, " OR_OFF, path, h->side, (long long)side, h->side);
+        error_set(e, PL_USAGE, "%s has embeddings of images of %u pixels, and data.image_size is %lld: set it to %u, " OR_OFF, path, h->side, (long long)side, h->side);
         return config_at_key(c, KEY_data_image_size, e);
     }
     if (train && refuse_augmentation(c, e)) return e->code;

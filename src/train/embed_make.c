@@ -1,7 +1,7 @@
 /*
- * embed_make.c: the encoder of a model over pictures, one after the other (see embed.h).
+ * embed_make.c: the encoder of a model over images, one after the other (see embed.h).
  *
- * It is a run like any other, forward only, built from the same bytes of a picture that training
+ * It is a run like any other, forward only, built from the same bytes of an image that training
  * reads: the program is training's own up to the embedding.
  */
 #include <stdio.h>
@@ -26,7 +26,7 @@ static int check_model(const char *folder, int64_t side, struct error *e)
     if (rc) return rc;
     if (!m.mask_side) rc = error_set(e, PL_USAGE, "%s: a %s has no image embeddings; expected a model of masks, such as sam", folder, m.family->model_type);
     if (!rc && side % m.patch)
-        rc = error_set(e, PL_USAGE, "%s: pictures of %lld pixels do not divide into its patches of %lld; give another --size", folder, (long long)side, (long long)m.patch);
+        rc = error_set(e, PL_USAGE, "%s: images of %lld pixels do not divide into its patches of %lld; give another --size", folder, (long long)side, (long long)m.patch);
     model_close(&m);
     return rc;
 }
@@ -60,7 +60,7 @@ int embed_open(struct embedder *m, const char *folder, int64_t side, const char 
     return rc ? error_prepend(e, "--embeddings") : PL_OK;
 }
 
-int embed_picture(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e)
+int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e)
 {
     struct run *r = &m->run;
     const uint64_t side = (uint64_t)r->batch.prompts.image;

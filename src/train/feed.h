@@ -22,7 +22,7 @@ struct feed_batch {
     double units;  /* what speed is counted in: tokens, images */
 };
 
-/* A mask of the last batch: for tables by category and pictures of the worst. */
+/* A mask of the last batch: for tables by category and images of the worst. */
 struct feed_mask {
     uint64_t sample;            /* of the data set */
     int64_t id;                 /* as the file says */
@@ -78,12 +78,12 @@ const char *feed_advice(const struct model *m);
  * validation goes through once. */
 uint64_t feed_sample(const struct feed *f, uint64_t position);
 
-/* The pictures of a configuration whose data.format has some, without a feed: to look at. dataset_close is due. */
+/* The images of a configuration whose data.format has some, without a feed: to look at. dataset_close is due. */
 int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e);
-/* The pictures that it reads; NULL: it reads none. */
+/* The images that it reads; NULL: it reads none. */
 const struct dataset *feed_dataset(const struct feed *f);
 
-/* Of a run over pictures with masks: what the model is asked with, and the bytes of the loader
+/* Of a run over images with masks: what the model is asked with, and the bytes of the loader
  * (settings.loader_bytes). By configuration and model alone, so that it can be planned, and by what
  * the head of a packed store says of its embeddings: those that will be read, type 0 for none. Leaves
  * all alone where data.format is tokens; a file that says so of a model of masks is refused. */

@@ -1,7 +1,7 @@
 /*
- * feed_masks.c: pictures with masks for a model that is prompted.
+ * feed_masks.c: images with masks for a model that is prompted.
  *
- *     loader's slot ─┬─ images, image_valid            the canvas, and how much of it is picture; or
+ *     loader's slot ─┬─ images, image_valid            the canvas, and how much of it is image; or
  *                    │  image_embeddings               what an encoder made of it before (embed.h)
  *                    ├─ gt_masks, gt_valid             bits at the loss's resolution
  *                    └─ input_points, input_labels     the first prompt of each mask, simulated here
@@ -26,7 +26,7 @@
 #include "train/first_prompts.h"
 
 enum {
-    PICTURES_AHEAD = 16,        /* at most, where the configuration does not say */
+    IMAGES_AHEAD = 16,        /* at most, where the configuration does not say */
     POLYGON_RUNS = 1 << 18,
     MIB = 1 << 20,
 };
@@ -60,7 +60,7 @@ static const char *format_name(const struct config *c)
     return names[c->data_format];
 }
 
-/* Packed stores are mapped and read into nothing; an index with a memory map has files of pictures. */
+/* Packed stores are mapped and read into nothing; an index with a memory map has files of images. */
 static bool reads_stores(const struct config *c)
 {
     const char *path = c->data_format == FORMAT_PACKED && c->data_train.n ? c->data_train.at[0] : "", *dot = strrchr(path, '.');
@@ -70,7 +70,7 @@ static bool reads_stores(const struct config *c)
 static struct loader_options loader_options(const struct config *c, const struct model *m, const struct packed_embeddings *x)
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
-    int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, PICTURES_AHEAD);
+    int64_t ahead = c->data_prefetch ? c->data_prefetch : min_i64(c->train_effective_batch, IMAGES_AHEAD);
     int64_t room = c->data_sample_memory ? c->data_sample_memory : c->data_format == FORMAT_SA1B ? 8 : c->data_format == FORMAT_COCO ? 16 : reads_stores(c) ? 1 : 64;
     return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->mask_side(m, side), .masks = (uint32_t)c->data_max_masks,
                                    .threads = (uint32_t)c->data_threads, .slots = (uint32_t)ahead + 1, .room = (uint64_t)room * MIB,
@@ -87,7 +87,7 @@ int feed_plan(const struct config *c, const struct model *m, bool train, struct 
         return feed_refuse_tokens(m, e);
     if (c->data_format == FORMAT_TOKENS) return PL_OK;
     if (!m->mask_side)
-        return error_set(e, PL_USAGE, "data.format %s gives pictures with masks, and a %s takes %s; %s",
+        return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",
                          format_name(c), m->family->model_type, model_list_ports(m, takes), feed_advice(m));
     struct loader_options o = loader_options(c, m, x);
     if (o.side % m->patch || o.cells > GRID_MAX_CELLS) {
@@ -139,7 +139,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
 {
     const struct config *c = f->config;
     struct dataset *set;
-    CHECK(r->loader_bytes, "the run was not planned for pictures");
+    CHECK(r->loader_bytes, "the run was not planned for images");
     int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
     if (r->embeddings.type && embed_check(r, set, e)) {
@@ -229,7 +229,7 @@ static void describe_row(const struct feed *f, int64_t at, uint64_t from, const 
     }
 }
 
-/* `last`: the sample of the row before, where s is NULL. Bytes of a picture are numbers whatever they are; what
+/* `last`: the sample of the row before, where s is NULL. Bytes of an image are numbers whatever they are; what
  * lies where an embedding should may be none, and none times nothing is none: it is given again. */
 static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, const struct loader_sample *s, const struct loader_sample *last, struct error *e)
 {

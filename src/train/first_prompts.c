@@ -31,7 +31,7 @@ static void find_cell(const uint8_t *bits, uint32_t cells, uint64_t at, uint32_t
     CHECK(false, "a mask has fewer cells than its area");
 }
 
-/* A coordinate of a box, moved by noise as wide as its side, within the picture. */
+/* A coordinate of a box, moved by noise as wide as its side, within the image. */
 static float corner(double at, double noise, double side, double jitter, double pixel, double end)
 {
     double most = (double)JITTER_MOST / JITTER_OF, move = noise * jitter * side;

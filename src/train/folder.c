@@ -79,7 +79,7 @@ struct contents {
     bool any, run, lock;
 };
 
-/* A file under a name that never counts: cut in file_write_atomic, or the second space's. */
+/* A file under a name that never counts: cut in file_write_atomic, or host memory's. */
 static bool is_debris(const char *name)
 {
     return pattern_match("config.yaml.tmp.*", name) || pattern_match("plan.json.tmp.*", name) || pattern_match("report.html.tmp.*", name) ||

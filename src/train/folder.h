@@ -9,7 +9,7 @@
  *     DIR/checkpoints/step-N/    a model folder, the training state, DONE
  *     DIR/checkpoints/best/      the model folder of the best evaluation, eval.json
  *     DIR/model/                 the final model folder
- *     DIR/worst/                 pictures of its worst masks, by the command
+ *     DIR/worst/                 images of its worst masks, by the command
  *
  * A name without a leading dot is complete: checkpoints and the model are written
  * under .NAME.tmp and renamed when every byte is on the disk. Only metrics.jsonl and tb/

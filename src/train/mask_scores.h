@@ -1,11 +1,11 @@
 /*
- * mask_scores.h: the scores of an evaluation over pictures with masks, batch by batch.
+ * mask_scores.h: the scores of an evaluation over images with masks, batch by batch.
  *
  *     mask_scores_open     rows by the passes of the feed (point, box), memory for a batch
  *     mask_scores_add      after the program has run on a batch that the feed put
  *
  * IoU is that of the candidate that the model itself thinks best, at the loss's resolution and over
- * the picture's own area. With more than one round there are rows for the last round as well:
+ * the image's own area. With more than one round there are rows for the last round as well:
  * "box, round 8". Dice of a mask follows from its IoU. The worst are of the first round; their place is that of
  * the prompt, x and y from 0 to 1 over the square: a point, or two corners.
  */

@@ -5,7 +5,7 @@
  * Of the compute device: allocated is what is alive at the plan's peak, reserved the arena,
  * peak the highest byte that a step touches (of an arena that is placed once, its size);
  * free and total are the device's. On the CPU the device's memory is the host's. The same
- * members are there with and without a card.
+ * members are there with and without a GPU.
  */
 #ifndef MONITOR_H
 #define MONITOR_H

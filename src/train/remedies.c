@@ -35,7 +35,7 @@ static bool try_change(struct run *r, const struct run_options *o, struct config
     return fits;
 }
 
-/* Without the bound on the second space: what that would need, if it fits. True: the bound makes the smallest plan larger. */
+/* Without the bound on host memory: what that would need, if it fits. True: the bound makes the smallest plan larger. */
 static bool try_second(struct run *r, const struct run_options *o)
 {
     struct run probe = {0};
@@ -69,7 +69,7 @@ static void try_memory(struct run *r, const struct run_options *o)
     if (was->memory_fused_step != FUSED_STEP_AUTO) try_change(r, o, &c, "memory.fused_step: auto");
     c = *was;
     c.memory_offload = (struct config_list){(char *[]){"auto"}, 1};
-    if (!r->away_auto) try_change(r, o, &c, "memory.offload: auto");
+    if (!r->offload_auto) try_change(r, o, &c, "memory.offload: auto");
     static char *forms[] = {"adamw-bf16", "adamw-8bit"};
     for (uint32_t i = 0; i < COUNT(forms) && was->memory_optimizer == OPTIMIZER_ADAMW && !was->memory_allow.n; i++) {
         char text[96];

@@ -12,7 +12,7 @@
 #include "train/config_rows.h"
 #include "train/feed.h"
 #include "train/recipe.h"
-#include "train/second.h"
+#include "train/offload_budget.h"
 
 /* What `memory.budget: auto` leaves to the system and to our own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
@@ -27,16 +27,16 @@ static uint64_t free_memory(void)
     return m.available;
 }
 
-uint64_t run_card_budget(uint64_t memory) { return memory - min_u64(CARD_RESERVE, memory / 2); }
+uint64_t run_gpu_budget(uint64_t memory) { return memory - min_u64(GPU_RESERVE, memory / 2); }
 
 static int resolve_budget(struct run *r, struct error *e)
 {
     const struct config_budget *b = &r->config->memory_budget;
     r->budget = b->kind == BUDGET_BYTES ? b->bytes : 0;
     if (b->kind != BUDGET_AUTO) return PL_OK;
-    if (r->device.kind == DEVICE_CUDA) { /* of the card that is planned for, whether it is here or not */
-        if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile does not say how much memory the card has; give a size");
-        r->budget = run_card_budget(r->device.profile.memory_bytes);
+    if (r->device.kind == DEVICE_CUDA) { /* of the GPU that is planned for, whether it is here or not */
+        if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile does not say how much memory the GPU has; give a size");
+        r->budget = run_gpu_budget(r->device.profile.memory_bytes);
         return PL_OK;
     }
     uint64_t free = free_memory();
@@ -79,7 +79,7 @@ static int check_recipe(struct run *r, bool train, struct error *e)
     return rc;
 }
 
-/* A function of the configuration and the device, never of the budget. Cards without bf16
+/* A function of the configuration and the device, never of the budget. GPUs without bf16
  * multiply f16, with a scaled loss; processors without it multiply neither. */
 static void set_precision(struct settings *s, enum config_precision p, const struct profile *device)
 {
@@ -92,10 +92,10 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
 {
     const struct config *c = r->config;
     struct settings s = {.train = o->train, .forward = r->forward, .loader_bytes = r->loader_bytes, .host_staging = r->device.kind == DEVICE_CUDA};
-    const char *late = getenv("PLIMSOLL_LATE");
+    const char *late = getenv("PLIMSOLL_PIPELINE");
     r->alone = late && !strcmp(late, "0");
-    s.late = o->train && (s.host_staging || (late && !r->alone && r->device.kind == DEVICE_CPU));
-    s.inputs_ahead = s.late && c->data_train.n;
+    s.pipelined = o->train && (s.host_staging || (late && !r->alone && r->device.kind == DEVICE_CPU));
+    s.inputs_ahead = s.pipelined && c->data_train.n;
     recipe_settings(c, &r->memory, &s);
     s.micro_batch = (int)(c->memory_micro_batch ? c->memory_micro_batch : r->effective_batch);
     s.head_chunks = (int)(c->memory_head_chunks ? c->memory_head_chunks : 1);
@@ -108,17 +108,17 @@ static struct settings base_settings(struct run *r, const struct run_options *o)
     return s;
 }
 
-/* A card older than bf16 would take it apart in f32, many times slower than f16: nobody wants that unasked. */
+/* A GPU older than bf16 would take it apart in f32, many times slower than f16: nobody wants that unasked. */
 static int check_precision(const struct run *r, const struct settings *s, struct error *e)
 {
-    const char *card = r->device.profile.name;
+    const char *gpu = r->device.profile.name;
     if (r->device.kind != DEVICE_CUDA || r->device.profile.native_bf16) return PL_OK;
     if (s->precision == DT_BF16)
         return error_set(e, PL_USAGE, "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); take f16, which scales the loss, "
-                         "or f32, or auto, which is f16 there", precision_print(s), card);
+                         "or f32, or auto, which is f16 there", precision_print(s), gpu);
     for (int i = 0; i < (int)s->n_modules; i++)
         if (s->modules[i].has_precision && s->modules[i].precision == DT_BF16)
-            return error_set(e, PL_USAGE, "memory.modules[%d].precision bf16: %s has no bf16 arithmetic; take f16 or f32", i, card);
+            return error_set(e, PL_USAGE, "memory.modules[%d].precision bf16: %s has no bf16 arithmetic; take f16 or f32", i, gpu);
     return PL_OK;
 }
 
@@ -159,7 +159,7 @@ static int check_plan_keys(const struct run *r, const struct settings *asked, co
     const char *key = NULL;
     char again[SETTING_ROOM], planned[SETTING_ROOM];
     if (c->memory_recompute.chosen && strcmp(rebuild_print(&asked->recompute, again), rebuild_print(&plan->recompute, planned))) key = "memory.recompute";
-    if (!r->away_auto && asked->offload != plan->offload) key = "memory.offload";
+    if (!r->offload_auto && asked->offload != plan->offload) key = "memory.offload";
     if (c->memory_head_chunks && asked->head_chunks != plan->head_chunks) key = "memory.head_chunks";
     if (c->memory_fused_step != FUSED_STEP_AUTO && asked->fused_step != plan->fused_step) key = "memory.fused_step";
     if (c->memory_precision != PRECISION_AUTO && (asked->precision != plan->precision || asked->pure != plan->pure)) key = "memory.precision";
@@ -194,7 +194,7 @@ static int follow_plan(struct run *r, const struct source *source, struct settin
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
     if (run_exceeds_host(r))
-        return error_set(e, PL_NOFIT, "%s: needs %llu bytes in the second space, memory.host_budget is %llu; leave out --plan to search again", path,
+        return error_set(e, PL_NOFIT, "%s: needs %llu bytes in host memory, memory.host_budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)r->plan.placement.arena[SPACE_HOST], (unsigned long long)r->host_budget);
     return PL_OK;
 }
@@ -241,21 +241,21 @@ static int check_groups(const struct run *r, bool train, struct error *e)
 int run_least_micro_batch(const struct run *r)
 {
     const int images = r->effective_batch, group = (int)r->batch.bn_group;
-    int least = r->device.kind == DEVICE_CUDA ? (images + CARD_TRIPS - 1) / CARD_TRIPS : 1;
+    int least = r->device.kind == DEVICE_CUDA ? (images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
     while (group && (least % group || images % least)) least++; /* check_groups: the whole batch is one at last */
     return least;
 }
 
-/* What is set by hand and a card cannot record; what the planner chooses, it can. */
+/* What is set by hand and a GPU cannot record; what the planner chooses, it can. */
 static int check_trips(const struct run *r, const struct settings *s, struct error *e)
 {
     const int step = (r->effective_batch + s->micro_batch - 1) / s->micro_batch;
     if (r->device.kind != DEVICE_CUDA) return PL_OK;
-    if (step > CARD_TRIPS)
+    if (step > GPU_TRIPS)
         return error_set(e, PL_USAGE, "memory.micro_batch %d makes %d micro-batches of train.effective_batch %d, a CUDA device takes %d at most; set memory.micro_batch "
-                         "%d or more, or leave it out", s->micro_batch, step, r->effective_batch, CARD_TRIPS, run_least_micro_batch(r));
-    if (s->head_chunks > CARD_TRIPS)
-        return error_set(e, PL_USAGE, "memory.head_chunks %d: a CUDA device takes %d at most", s->head_chunks, CARD_TRIPS);
+                         "%d or more, or leave it out", s->micro_batch, step, r->effective_batch, GPU_TRIPS, run_least_micro_batch(r));
+    if (s->head_chunks > GPU_TRIPS)
+        return error_set(e, PL_USAGE, "memory.head_chunks %d: a CUDA device takes %d at most", s->head_chunks, GPU_TRIPS);
     return PL_OK;
 }
 
@@ -266,14 +266,14 @@ static int search_plan(struct run *r, const struct source *source, struct settin
                         .host_budget = r->host_budget,
                         .micro_batch = o->train && !c->memory_micro_batch,
                         .recompute = !c->memory_recompute.chosen,
-                        .offload = o->train && r->away_auto,
+                        .offload = o->train && r->offload_auto,
                         .head_chunks = o->train && !c->memory_head_chunks && !o->define,
                         .fused_step = o->train && c->memory_fused_step == FUSED_STEP_AUTO && !unfusable(c, &s),
                         .allow_bf16 = o->train && allows(c, "adamw-bf16"),
                         .allow_8bit = o->train && allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
                         .multiple = (int)r->batch.bn_group,
-                        .trips = r->device.kind == DEVICE_CUDA ? CARD_TRIPS : 0,
+                        .trips = r->device.kind == DEVICE_CUDA ? GPU_TRIPS : 0,
                         .tell = o->tell};
     if (!o->train) s.micro_batch = r->effective_batch;
     if (check_fused(r, &s, e) || check_trips(r, &s, e)) return e->code;
@@ -305,8 +305,8 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (rc) return rc;
     if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
     if (resolve_budget(r, e)) return e->code;
-    if ((rc = second_wanted(c, &r->away_auto, &r->away, e))) return rc;
-    if ((rc = second_budget(c, r->device.kind, run_card_is_here(r) ? free_memory() : 0, &r->host_budget, e))) return rc;
+    if ((rc = offload_choice(c, &r->offload_auto, &r->away, e))) return rc;
+    if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r) ? free_memory() : 0, &r->host_budget, e))) return rc;
 
     struct source source = {r, build_forward, .alone = o->define};
     struct settings s = base_settings(r, o);
@@ -366,7 +366,7 @@ static int put_samples(struct run *r, struct error *e)
     return PL_OK;
 }
 
-/* A plan for a card may hold ops that it cannot run yet. */
+/* A plan for a GPU may hold ops that it cannot run yet. */
 static int refuse_missing(const struct run *r, struct error *e)
 {
     struct text missing = {0};

@@ -29,18 +29,18 @@ struct run {
     struct bump memory;          /* of the update rules */
     int effective_batch;
     uint64_t budget;             /* 0: none */
-    uint64_t host_budget;        /* of the second space; 0: none */
+    uint64_t host_budget;        /* of host memory; 0: none */
     uint64_t loader_bytes;       /* of run_loader_memory; 0: none */
-    struct loader *loader;       /* in it, while a feed of pictures is open: training and validation share it */
-    struct packed_embeddings embeddings; /* that the data bring in the place of pictures; type 0: they do not */
+    struct loader *loader;       /* in it, while a feed of images is open: training and validation share it */
+    struct packed_embeddings embeddings; /* that the data bring in the place of images; type 0: they do not */
     uint64_t encoder;            /* hash of the encoder's weights, where that was asked for (embed.h); 0: not yet */
     bool has_graph, has_tape, has_device, has_weights;
     bool ahead;                  /* run_write_input writes the batch of the step to come... */
     bool ahead_ready;            /* ...which is there, or on its way, and nothing was written over it */
-    bool away_auto;              /* memory.offload is the planner's to choose */
-    unsigned away;               /* enum away, where it is not */
+    bool offload_auto;              /* memory.offload is the planner's to choose */
+    unsigned away;               /* enum offload, where it is not */
     bool defined;                /* by run_options.define */
-    bool alone;                  /* PLIMSOLL_LATE=0: a step is taken before the next is asked for */
+    bool alone;                  /* PLIMSOLL_PIPELINE=0: a step is taken before the next is asked for */
     bool forward;                /* run_options.forward */
     struct remedy remedy[REMEDY_MOST]; /* where nothing fits: what would */
     int n_remedies;
@@ -61,23 +61,23 @@ struct run_options {
     const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
-/* A card's memory without what is left to the context and code: CARD_RESERVE, or half of one that has less than twice that. */
-enum { CARD_RESERVE = 1 << 30 };
-uint64_t run_card_budget(uint64_t memory);
+/* A GPU's memory without what is left to the context and code: GPU_RESERVE, or half of one that has less than twice that. */
+enum { GPU_RESERVE = 1 << 30 };
+uint64_t run_gpu_budget(uint64_t memory);
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
 int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e);
 /* Allocates, records, numbers the input "samples" if there is one, loads the weights (`load`
- * false: a resume fills them). `spill` is the folder for the second space's file. */
+ * false: a resume fills them). `spill` is the folder for host memory's file. */
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
-/* Sets the device's kind and, of a card that is here, its profile; says which and why (choose.c). */
+/* Sets the device's kind and, of a GPU that is here, its profile; says which and why (choose.c). */
 void run_choose_device(struct run *r);
-/* Whether the card that is planned for is in this machine. */
-bool run_card_is_here(const struct run *r);
+/* Whether the GPU that is planned for is in this machine. */
+bool run_gpu_is_here(const struct run *r);
 
-/* The smallest micro-batch of a planned run: a card takes so many of them at most, and groups that share statistics lie within one. */
+/* The smallest micro-batch of a planned run: a GPU takes so many of them at most, and groups that share statistics lie within one. */
 int run_least_micro_batch(const struct run *r);
 
 /* Sets the memory keys to a plan's techniques; the budget stays (pin.c). */
@@ -90,7 +90,7 @@ int run_open_profile(struct run *r, struct error *e);
 /* Looks for changes of the configuration that would fit, and adds them to the refusal (remedies.c). */
 void run_remedies(struct run *r, const struct run_options *o, struct error *e);
 
-/* Of a plan that does not fit: the bound on the second space is what refuses it. */
+/* Of a plan that does not fit: the bound on host memory is what refuses it. */
 bool run_exceeds_host(const struct run *r);
 /* What plan_write needs to know. */
 struct plan_note run_note(const struct run *r, bool fits);

@@ -18,9 +18,9 @@ static void find_profile(const struct run *r, char *path, size_t room)
     if (!profile_path(r->device.profile.threads, path, room) || !file_exists(path)) path[0] = '\0';
 }
 
-/* A card's profile: the given one, by name or as a file; else of the card that is here, its own measurement, or the one
+/* A GPU's profile: the given one, by name or as a file; else of the GPU that is here, its own measurement, or the one
  * that comes with the program, or its ceilings; else the H200's. */
-static int open_card(struct run *r, struct error *e)
+static int open_gpu(struct run *r, struct error *e)
 {
     const char *given = r->config->device_profile, *name = given;
     struct profile *p = &r->device.profile;
@@ -32,16 +32,16 @@ static int open_card(struct run *r, struct error *e)
         return PL_OK;
     }
     if (!given) name = here ? p->name : "h200";
-    if (given && !profile_is_card(given) && file_exists(given)) snprintf(path, sizeof path, "%s", given);
-    if (here && (!profile_card_path(name, path, sizeof path) || !file_exists(path))) path[0] = '\0';
+    if (given && !profile_is_gpu(given) && file_exists(given)) snprintf(path, sizeof path, "%s", given);
+    if (here && (!profile_gpu_path(name, path, sizeof path) || !file_exists(path))) path[0] = '\0';
     if (here && !path[0] && !profile_is_stored(name)) return PL_OK;
     if (!path[0]) {
         char own[sizeof p->name]; /* the name may lie in the profile that is filled */
         snprintf(own, sizeof own, "%s", name);
-        return profile_card(p, c, own, e);
+        return profile_gpu(p, c, own, e);
     }
     int rc = profile_read(path, p, c, e);
-    if (!rc && p->kind != DEVICE_CUDA) rc = error_set(e, PL_USAGE, "%s is of a processor, not of a card; set device.kind to cpu", path);
+    if (!rc && p->kind != DEVICE_CUDA) rc = error_set(e, PL_USAGE, "%s is of a processor, not of a GPU; set device.kind to cpu", path);
     return rc;
 }
 
@@ -51,13 +51,13 @@ int run_open_profile(struct run *r, struct error *e)
     char path[4200];
     run_choose_device(r);
     bool named = c->device_profile && strcmp(c->device_profile, "default");
-    if (r->device.kind == DEVICE_CUDA) return open_card(r, e) ? error_prepend(e, "device.profile") : PL_OK;
-    if (named && profile_is_card(c->device_profile))
-        return error_set(e, PL_USAGE, "device.profile: %s is a card; set device.kind to cuda to plan for it", c->device_profile);
+    if (r->device.kind == DEVICE_CUDA) return open_gpu(r, e) ? error_prepend(e, "device.profile") : PL_OK;
+    if (named && profile_is_gpu(c->device_profile))
+        return error_set(e, PL_USAGE, "device.profile: %s is a GPU; set device.kind to cuda to plan for it", c->device_profile);
     profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
     find_profile(r, path, sizeof path);
     int rc = path[0] ? profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e) : PL_OK;
-    if (!rc && path[0] && r->device.profile.kind != DEVICE_CPU) rc = error_set(e, PL_USAGE, "%s is of a card; set device.kind to cuda", path);
+    if (!rc && path[0] && r->device.profile.kind != DEVICE_CPU) rc = error_set(e, PL_USAGE, "%s is of a GPU; set device.kind to cuda", path);
     if (!rc && c->device_threads && c->device_threads != r->device.profile.threads)
         rc = error_set(e, PL_USAGE, "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out", path,
                        r->device.profile.threads, (int)c->device_threads, (int)c->device_threads);

@@ -18,12 +18,12 @@ void tickets_begin(struct tickets *t, struct run *r)
     t->at = planned ? planned : t->own;
 }
 
-static bool is_late(const struct tickets *t) { return t->at != t->own; }
+static bool is_pipelined(const struct tickets *t) { return t->at != t->own; }
 
 bool tickets_overlap(const struct tickets *t)
 {
     const struct tape *tape = &t->run->tape;
-    return is_late(t) && !t->run->alone && !t->running && !tape->nodes && !tape->timing && !tape->observe;
+    return is_pipelined(t) && !t->run->alone && !t->running && !tape->nodes && !tape->timing && !tape->observe;
 }
 
 uint32_t tickets_pending(const struct tickets *t) { return (uint32_t)(t->asked - t->taken); }
@@ -79,12 +79,12 @@ static int ask_now(struct tickets *t, struct ticket *k, struct error *e)
 
 /* --- either --------------------------------------------------------------------------------- */
 
-int ticket_ask(struct tickets *t, const struct step_block *b, struct error *e)
+int ticket_submit(struct tickets *t, const struct step_block *b, struct error *e)
 {
     struct ticket *k = &t->at[t->asked % TICKETS];
-    CHECK(tickets_pending(t) < TICKETS && (!tickets_pending(t) || is_late(t)), "%u steps are open", tickets_pending(t));
+    CHECK(tickets_pending(t) < TICKETS && (!tickets_pending(t) || is_pipelined(t)), "%u steps are open", tickets_pending(t));
     k->begun = k->block = *b;
-    int rc = is_late(t) ? ask_late(t, k, e) : ask_now(t, k, e);
+    int rc = is_pipelined(t) ? ask_late(t, k, e) : ask_now(t, k, e);
     t->asked += !rc;
     return rc;
 }
@@ -93,7 +93,7 @@ int ticket_take(struct tickets *t, struct ticket *out, struct error *e)
 {
     const int number = (int)(t->taken % TICKETS);
     CHECK(tickets_pending(t), "no step was asked for");
-    int rc = is_late(t) ? t->run->device.ops->await(&t->run->device, number, e) : PL_OK;
+    int rc = is_pipelined(t) ? t->run->device.ops->await(&t->run->device, number, e) : PL_OK;
     if (rc) return rc;
     *out = t->at[number];
     t->taken++;

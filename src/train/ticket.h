@@ -2,15 +2,15 @@
  * ticket.h: steps that were asked for, and what they say of themselves.
  *
  *     host   ask n             ask n+1   take n             ask n+2   take n+1
- *     card   [ step n ][update n][ step n+1 ]  [update n+1] [ step n+2 ][update n+2]
+ *     GPU   [ step n ][update n][ step n+1 ]  [update n+1] [ step n+2 ][update n+2]
  *                 loss ┘    norm ┘ ticket n
  *
- * A card is given the next step while it runs this one: the host waits for what it has had time to do. Loss,
+ * A GPU is given the next step while it runs this one: the host waits for what it has had time to do. Loss,
  * norm and what f16 made of the loss scale are copied behind the programs into the plan's buffer "tickets", which
- * the card writes and the host reads behind a mark. The step's numbers go the other way through the same
+ * the GPU writes and the host reads behind a mark. The step's numbers go the other way through the same
  * buffer. Two tickets are enough: the third step is asked for when the first one was read.
  *
- * What the host does not know yet when it asks stays on the card (graph/step.h): with f16 Adam's t and the loss scale,
+ * What the host does not know yet when it asks stays on the GPU (graph/step.h): with f16 Adam's t and the loss scale,
  * and otherwise found_inf, so that after a step that is not finite nothing is updated (passes/guard.c).
  *
  * Where the plan has no such buffer, on the CPU, asking is running, and a loss that is not finite
@@ -52,7 +52,7 @@ uint32_t tickets_pending(const struct tickets *t);
 
 /* Runs step and update with the block's numbers. Of those that only the update knows (`adam_t` with f16,
  * `loss_scale`, `found_inf`) the block's are taken when no other step is open. */
-int ticket_ask(struct tickets *t, const struct step_block *b, struct error *e);
+int ticket_submit(struct tickets *t, const struct step_block *b, struct error *e);
 /* Waits for the oldest open step. */
 int ticket_take(struct tickets *t, struct ticket *out, struct error *e);
 /* The loss of a taken step ends the run: f16 skips the step instead, unless it moved statistics, which nothing

@@ -4,7 +4,7 @@
  *     samples at positions p .. p+E-1  ->  input storages  ->  step and update are asked for
  *     the step before is taken: its loss checked  ->  metrics line  ->  checkpoint?
  *
- * A card runs a step while the host looks at the one before (ticket.h): what is `asked` is then one step
+ * A GPU runs a step while the host looks at the one before (ticket.h): what is `asked` is then one step
  * ahead of `state`, which is what has been taken. Nothing is asked for beyond a step that is followed by an
  * evaluation or a checkpoint, so that those see its weights. On the CPU every step is taken at once.
  *
@@ -48,7 +48,7 @@ static int take_steps(struct trainer *t, uint32_t left, struct train_event *v, s
 static int go_on(struct trainer *t, struct train_event *v, struct error *e)
 {
     struct error failed;
-    int asked = trainer_ask_step(t, &failed);
+    int asked = trainer_submit_step(t, &failed);
     int rc = take_steps(t, !asked && may_overlap(t) ? 1 : 0, v, e);
     if (rc || !asked) return rc;
     *e = failed;

@@ -4,11 +4,11 @@
  * The batch of the step to come is put together while this one runs, and copied behind it:
  *
  *     host    ask n, put n+1, take n-1      ask n+1, put n+2, take n
- *     card    .. n-1][ step n ............][update n][ step n+1 ..........][update n+1]
+ *     GPU    .. n-1][ step n ............][update n][ step n+1 ..........][update n+1]
  *     lane                                 [copy n+1]                      [copy n+2]
  *
  * It lies in one buffer, which is free when the batch before has been copied: behind the step before, so the
- * card has the whole of this one left to do. An evaluation would write over the batch, so before one nothing
+ * GPU has the whole of this one left to do. An evaluation would write over the batch, so before one nothing
  * is put ahead. Which samples a batch holds is a matter of its position alone, whoever puts it and when.
  */
 #include "train/trainer.h"

@@ -5,7 +5,7 @@
  * halved, until that is no way out (ticket_fatal, scaler_hopeless). Otherwise the run ends with the name of the
  * first tensor that is not finite. The search for it (nonfinite.c) looks at the gradients or runs the step again, so
  * batch and numbers are brought back where those of a later step have taken their place. Behind a loss that is
- * not finite nothing was updated, a fused step apart: on the CPU the update was left out, on a card GUARD
+ * not finite nothing was updated, a fused step apart: on the CPU the update was left out, on a GPU GUARD
  * saw to it (passes/guard.c).
  */
 #include "train/trainer.h"

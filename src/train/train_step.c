@@ -40,7 +40,7 @@ struct step_block trainer_step_block(const struct trainer *t, double count)
     return b;
 }
 
-int trainer_ask_step(struct trainer *t, struct error *e)
+int trainer_submit_step(struct trainer *t, struct error *e)
 {
     const int at = (int)(t->tickets.asked % TICKETS);
     struct feed_batch batch = {.count = own_count(t)};
@@ -50,7 +50,7 @@ int trainer_ask_step(struct trainer *t, struct error *e)
     t->pending[at].broken = t->state.broken;
     int rc = trainer_take_batch(t, t->pending[at].samples, &batch, &t->pending[at].broken, e);
     struct step_block b = trainer_step_block(t, t->count ? t->count : fmax(1, batch.count)); /* of broken samples alone: a loss of 0 */
-    if (!rc) rc = ticket_ask(&t->tickets, &b, e);
+    if (!rc) rc = ticket_submit(&t->tickets, &b, e);
     if (rc) return rc;
     t->pending[at].units = batch.units;
     t->position += (uint64_t)t->pending[at].samples;
@@ -82,7 +82,7 @@ void trainer_count(struct trainer *t, double count) { t->count = count; }
 
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
 {
-    int rc = trainer_ask_step(t, e);
+    int rc = trainer_submit_step(t, e);
     return rc ? rc : trainer_take_step(t, out, e);
 }
 

@@ -81,7 +81,7 @@ uint64_t trainer_steps_asked(const struct trainer *t);
 /* The numbers of the step to come; `count` is what its loss is divided by. */
 struct step_block trainer_step_block(const struct trainer *t, double count);
 /* Asks for the step to come, and puts the batch behind it. */
-int trainer_ask_step(struct trainer *t, struct error *e);
+int trainer_submit_step(struct trainer *t, struct error *e);
 /* Waits for the oldest step that was asked for, and takes it over into the state. */
 int trainer_take_step(struct trainer *t, struct train_event *out, struct error *e);
 

@@ -1,6 +1,6 @@
 /*
  * fuzz_annotation.c: any bytes as an annotation file. What is accepted has shapes that point
- * into the text and are of the picture's size; what is refused says why.
+ * into the text and are of the image's size; what is refused says why.
  */
 #include "data/annotation.h"
 

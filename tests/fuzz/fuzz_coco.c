@@ -1,6 +1,6 @@
 /*
  * fuzz_coco.c: any bytes as an instances file. Every annotation kept lies in the text and belongs
- * to a picture; its shape becomes a mask or a fault, never anything else.
+ * to an image; its shape becomes a mask or a fault, never anything else.
  */
 #include <string.h>
 

@@ -21,7 +21,7 @@ static uint8_t *decode(struct jpg *j, const uint8_t *data, size_t size, uint32_t
         return NULL;
     }
     if (!jpg_peek(data, size, &h, &e))
-        CHECK(w == (h.width + divisor - 1) / divisor && hi == (h.height + divisor - 1) / divisor, "a picture of a wrong size");
+        CHECK(w == (h.width + divisor - 1) / divisor && hi == (h.height + divisor - 1) / divisor, "an image of a wrong size");
     *n = (size_t)w * hi * 3;
     return p;
 }

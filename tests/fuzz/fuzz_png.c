@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             CHECK(e.code == PL_USAGE && e.text[0] && !p.at, "a failure without a message");
             continue;
         }
-        CHECK(p.bytes == (size_t)p.width * p.height * p.channels * (p.depth / 8), "a picture of a wrong size");
+        CHECK(p.bytes == (size_t)p.width * p.height * p.channels * (p.depth / 8), "an image of a wrong size");
         CHECK(as != PNG_AS_LABELS || p.channels == 1, "labels of %u channels", p.channels);
         if (p.depth == 8 && p.channels != 2) check_again(&p);
         mem_free(p.at);

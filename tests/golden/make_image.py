@@ -1,4 +1,4 @@
-"""Makes tests/golden/image and the fuzz corpora of PNG and JPEG: pictures as other people's
+"""Makes tests/golden/image and the fuzz corpora of PNG and JPEG: images as other people's
 programs write them, and what Pillow makes of them. Needs Pillow and numpy.
 
     python tests/golden/make_image.py

@@ -5,14 +5,14 @@
 
     predict/model/                 a small SamModel folder with random weights and a
                                    preprocessor_config.json of its own
-    predict/wide.png, tall.png     pictures: larger and smaller than the model's square
+    predict/wide.png, tall.png     images: larger and smaller than the model's square
     predict/cases.txt              one line for each case: its name, and the arguments of
                                    `plimsoll predict` behind --model
     predict/NAME.png               the mask that SamProcessor and SamModel make of it
     predict/scores.txt             NAME and the predicted IoU of that mask
 
 The processor resizes and normalises, the model answers, post_process_masks brings the masks to
-the picture's size. Of several candidates the one with the best score is the answer.
+the image's size. Of several candidates the one with the best score is the answer.
 """
 import argparse
 import json
@@ -40,7 +40,7 @@ logging.disable_progress_bar()
 
 SIDE = 64
 
-# picture, points with labels, box, single
+# image, points with labels, box, single
 CASES = {
     "point": ("wide.png", [(150, 60, 1)], None, False),
     "points": ("wide.png", [(40.5, 30, 1), (150, 90, 0), (60, 100, 1)], None, False),
@@ -50,7 +50,7 @@ CASES = {
 }
 
 
-def picture(w, h, seed):
+def image(w, h, seed):
     """Shapes over a gradient, with some grain."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:h, 0:w]
@@ -94,8 +94,8 @@ def answer(model, processor, image, points, box, single):
     return masks[0][0, best].numpy(), out.iou_scores[0, 0, best].item()
 
 
-def arguments(name, picture_name, points, box, single):
-    out = [name, picture_name]
+def arguments(name, image_name, points, box, single):
+    out = [name, image_name]
     for x, y, label in points:
         out += ["--point", f"{x:g},{y:g}" + ("" if label else ",0")]
     if box:
@@ -110,20 +110,20 @@ def main():
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
     at = lambda name: os.path.join(args.out, name)
-    picture(200, 120, 1).save(at("wide.png"), optimize=True)
-    picture(41, 57, 2).save(at("tall.png"), optimize=True)
-    # Random weights often fill the picture or leave it empty; the first that do neither are taken.
+    image(200, 120, 1).save(at("wide.png"), optimize=True)
+    image(41, 57, 2).save(at("tall.png"), optimize=True)
+    # Random weights often fill the image or leave it empty; the first that do neither are taken.
     for seed in range(args.seed, args.seed + 1000):
         model, processor = write_model(at("model"), seed)
         shares = [answer(model, processor, Image.open(at(p)).convert("RGB"), *rest)[0].mean() for p, *rest in CASES.values()]
         if all(0.1 < s < 0.9 for s in shares):
             break
     with open(at("cases.txt"), "w") as cases, open(at("scores.txt"), "w") as scores:
-        for name, (picture_name, points, box, single) in CASES.items():
-            image = Image.open(at(picture_name)).convert("RGB")
+        for name, (image_name, points, box, single) in CASES.items():
+            image = Image.open(at(image_name)).convert("RGB")
             mask, score = answer(model, processor, image, points, box, single)
             Image.fromarray(mask).save(at(name + ".png"), optimize=True)
-            print(arguments(name, picture_name, points, box, single), file=cases)
+            print(arguments(name, image_name, points, box, single), file=cases)
             print(name, f"{score:.6f}", file=scores)
             print(f"{name:8} score {score:8.4f}  {mask.mean():6.1%} of {mask.shape}")
 

@@ -62,7 +62,7 @@ class Rounding(TorchDispatchMode):
         super().__init__()
         self.unit, self.step = TYPES[kind]
         self.generator = torch.Generator().manual_seed(seed)
-        self.seen = WeakTensorKeyDictionary()  # what follows from weights and pictures
+        self.seen = WeakTensorKeyDictionary()  # what follows from weights and images
 
     def noise(self, x):
         with torch.no_grad():

@@ -65,11 +65,11 @@ def sample_axis(cells, resized, window):
 
 
 def read_sample(jpeg, notes):
-    picture = Image.open(io.BytesIO(jpeg)).convert("RGB")
-    w, h = picture.size
+    image = Image.open(io.BytesIO(jpeg)).convert("RGB")
+    w, h = image.size
     scale = SIDE / max(w, h)
     to_w, to_h = int(w * scale + 0.5), int(h * scale + 0.5)
-    pixels = np.asarray(picture.resize((to_w, to_h), Image.BILINEAR), dtype=np.float64)
+    pixels = np.asarray(image.resize((to_w, to_h), Image.BILINEAR), dtype=np.float64)
     canvas = np.zeros((SIDE, SIDE, 3), np.float32)
     canvas[:to_h, :to_w] = (pixels - MEAN) / STD
     rows, columns = sample_axis(CELLS, to_h, h), sample_axis(CELLS, to_w, w)
@@ -302,7 +302,7 @@ def main():
     os.makedirs(a.out, exist_ok=True)
     train, held = prepare_data(a.binary, os.path.join(a.out, "data"), a.images)
     samples, held = read_shards(train), read_shards(held)
-    print(f"{len(samples)} pictures to train on; {len(held)} held out with {sum(len(s['masks']) for s in held)} masks", flush=True)
+    print(f"{len(samples)} images to train on; {len(held)} held out with {sum(len(s['masks']) for s in held)} masks", flush=True)
     rows = {}
     for seed in map(int, a.seeds.split(",")):
         at = {"start": os.path.join(a.out, "start"), **{n: os.path.join(a.out, f"{n}-{seed}") for n in ("ours", "torch")}}

@@ -1,5 +1,5 @@
 /*
- * act_again.c: an activation that is made again only for a weight's gradient is made by its own gradient, which reads
+ * act_recompute.c: an activation that is made again only for a weight's gradient is made by its own gradient, which reads
  * what it is made of anyway.
  *
  *     before   y = SILU_GATE(g, u)   dW = MATMUL(do, y)   dy = MATMUL(do, W)   dg, du = SILU_GATE_BWD(dy, g, u)
@@ -85,11 +85,11 @@ static void join(struct graph *g, struct order *order, uint32_t from, uint32_t t
     struct node *x = node_at(g, grad);
     if (x->op == OP_SILU_GATE_BWD) x->op = OP_SILU_GATE_BWD_Y;
     x->out[x->nout++] = y;
-    x->made_by = graph_intern(g, "act_again");
+    x->made_by = graph_intern(g, "act_recompute");
     tensor_at(g, y)->node = grad;
 }
 
-void pass_act_again(struct graph *g, const struct settings *s)
+void pass_act_recompute(struct graph *g, const struct settings *s)
 {
     struct order *order = &g->order[PROGRAM_STEP];
     (void)s;

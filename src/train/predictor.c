@@ -1,13 +1,13 @@
 /*
- * ask.c: see ask.h.
+ * predictor.c: see predictor.h.
  *
- * Coordinates. A prompt is in pixels of the stored picture; times fit / stored it is in those
+ * Coordinates. A prompt is in pixels of the stored image; times fit / stored it is in those
  * of the square, and (x + 1/2) / side in the model's own measure, 0 to 1.
  *
  * Masks. Two steps of bilinear interpolation, as the reference has them: logits to the whole square,
- * of which only the picture's part is computed, and from there to the stored size.
+ * of which only the image's part is computed, and from there to the stored size.
  */
-#include "train/ask.h"
+#include "train/predictor.h"
 
 #include <math.h>
 #include <string.h>
@@ -59,7 +59,7 @@ static int check_model(const struct model *m, struct error *e)
 }
 
 /* The configuration alone: what is wrong with it is said before anything is planned. */
-static int look_at_model(struct ask *a, const struct config *c, struct pixel_norm *norm, struct error *e)
+static int look_at_model(struct predictor *a, const struct config *c, struct pixel_norm *norm, struct error *e)
 {
     struct model m;
     int rc = c->model_path ? model_open(&m, c->model_path, e) : model_preset(&m, c->model_preset, e);
@@ -76,14 +76,14 @@ static int look_at_model(struct ask *a, const struct config *c, struct pixel_nor
     return rc;
 }
 
-/* The picture's embedding, on the heap: all that is kept of this run. */
-static int encode(struct ask *a, const struct config *c, const struct ask_picture *p, const struct pixel_norm *norm, float **out, struct error *e)
+/* The image's embedding, on the heap: all that is kept of this run. */
+static int encode(struct predictor *a, const struct config *c, const struct predictor_image *p, const struct pixel_norm *norm, float **out, struct error *e)
 {
     struct run r = {0};
     struct prompting asked = {.image = a->shape.side, .masks = 1, .points = 1, .part = PART_IMAGE};
     const size_t side = (size_t)a->shape.side, bytes = 3 * side * side * sizeof(float);
     float *pixels = mem_alloc(bytes);
-    ask_fit(p, norm, (uint32_t)side, pixels, &a->fit_w, &a->fit_h);
+    predictor_fit(p, norm, (uint32_t)side, pixels, &a->fit_w, &a->fit_h);
     int rc = start(&r, c, &asked, e);
     if (!rc) rc = run_write_input(&r, "pixel_values", 0, pixels, bytes, e);
     mem_free(pixels);
@@ -97,9 +97,9 @@ static int encode(struct ask *a, const struct config *c, const struct ask_pictur
     return rc;
 }
 
-static int open_decoder(struct ask *a, const struct config *c, const float *embedding, struct error *e)
+static int open_decoder(struct predictor *a, const struct config *c, const float *embedding, struct error *e)
 {
-    const struct ask_shape *s = &a->shape;
+    const struct predictor_shape *s = &a->shape;
     struct prompting asked = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box, .single = s->single, .part = PART_MASKS};
     struct run_input x;
     int rc = start(&a->run, c, &asked, e);
@@ -114,7 +114,7 @@ static int open_decoder(struct ask *a, const struct config *c, const float *embe
     return rc;
 }
 
-int ask_open(struct ask *a, const struct config *c, const struct ask_picture *p, const struct ask_shape *shape, struct error *e)
+int predictor_open(struct predictor *a, const struct config *c, const struct predictor_image *p, const struct predictor_shape *shape, struct error *e)
 {
     struct pixel_norm norm;
     float *embedding = NULL;
@@ -128,11 +128,11 @@ int ask_open(struct ask *a, const struct config *c, const struct ask_picture *p,
     rc = encode(a, c, p, &norm, &embedding, e);
     if (!rc) rc = open_decoder(a, c, embedding, e);
     mem_free(embedding);
-    if (rc) ask_close(a);
+    if (rc) predictor_close(a);
     return rc;
 }
 
-void ask_close(struct ask *a)
+void predictor_close(struct predictor *a)
 {
     run_close(&a->run);
     mem_free(a->logits);
@@ -143,7 +143,7 @@ void ask_close(struct ask *a)
 
 /* --- asking --------------------------------------------------------------------------------- */
 
-static void place(const struct ask *a, const float from[2], float to[2])
+static void place(const struct predictor *a, const float from[2], float to[2])
 {
     const struct model *m = &a->run.model;
     const double side = m->extent * (double)a->shape.side / (double)m->image;
@@ -152,13 +152,13 @@ static void place(const struct ask *a, const float from[2], float to[2])
 }
 
 /* Prompts behind the last one repeat it: every row of the program is computed. */
-static int put_points(struct ask *a, const struct ask_prompt *prompts, int64_t n, struct error *e)
+static int put_points(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e)
 {
     const int64_t M = a->shape.prompts, P = a->shape.points;
     float *places = mem_alloc((size_t)(M * P * 2) * sizeof *places);
     int32_t *kinds = mem_alloc((size_t)(M * P) * sizeof *kinds);
     for (int64_t i = 0; i < M; i++) {
-        const struct ask_prompt *q = &prompts[min_i64(i, n - 1)];
+        const struct predictor_prompt *q = &prompts[min_i64(i, n - 1)];
         for (int64_t k = 0; k < P; k++) {
             place(a, q->points[k], places + 2 * (i * P + k));
             kinds[i * P + k] = q->labels[k] ? POINT_ON : POINT_BESIDE;
@@ -171,12 +171,12 @@ static int put_points(struct ask *a, const struct ask_prompt *prompts, int64_t n
     return rc;
 }
 
-static int put_boxes(struct ask *a, const struct ask_prompt *prompts, int64_t n, struct error *e)
+static int put_boxes(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e)
 {
     const int64_t M = a->shape.prompts;
     float *corners = mem_alloc((size_t)(M * 4) * sizeof *corners);
     for (int64_t i = 0; i < M; i++) {
-        const struct ask_prompt *q = &prompts[min_i64(i, n - 1)];
+        const struct predictor_prompt *q = &prompts[min_i64(i, n - 1)];
         place(a, q->box, corners + 4 * i);
         place(a, q->box + 2, corners + 4 * i + 2);
     }
@@ -185,7 +185,7 @@ static int put_boxes(struct ask *a, const struct ask_prompt *prompts, int64_t n,
     return rc;
 }
 
-int ask_run(struct ask *a, const struct ask_prompt *prompts, int64_t n, struct error *e)
+int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e)
 {
     CHECK(n > 0 && n <= a->shape.prompts, "%lld prompts", (long long)n);
     int rc = a->shape.points ? put_points(a, prompts, n, e) : PL_OK;
@@ -198,7 +198,7 @@ int ask_run(struct ask *a, const struct ask_prompt *prompts, int64_t n, struct e
     return rc;
 }
 
-int64_t ask_best(const struct ask *a, int64_t prompt)
+int64_t predictor_best(const struct predictor *a, int64_t prompt)
 {
     const float *s = a->scores + prompt * a->candidates;
     int64_t best = 0;
@@ -207,7 +207,7 @@ int64_t ask_best(const struct ask *a, int64_t prompt)
     return best;
 }
 
-/* --- masks at the picture's size -------------------------------------------------------------- */
+/* --- masks at the image's size -------------------------------------------------------------- */
 
 /* Between which two places of `n` one of `out` lies, and how far from the first; the
  * corners of both lie on each other. */
@@ -235,7 +235,7 @@ static void stretch_row(const float *from, int64_t rows, int64_t stride, const s
     }
 }
 
-double ask_mask(struct ask *a, int64_t prompt, int64_t candidate, float offset, uint8_t *mask)
+double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, float offset, uint8_t *mask)
 {
     const int64_t m = a->mask_side, side = a->shape.side, fw = a->fit_w, fh = a->fit_h, w = a->w, h = a->h;
     const float *logits = a->logits + (prompt * a->candidates + candidate) * m * m;

@@ -1,7 +1,7 @@
 /*
- * calibrate_card.c: see calibrate_card.h.
+ * calibrate_gpu.c: see calibrate_gpu.h.
  */
-#include "train/calibrate_card.h"
+#include "train/calibrate_gpu.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,12 +20,12 @@ enum { STEPS_LEAST = 3, STEPS_MOST = 12, NODE_STEPS = 2 };
 
 /* --- samples ----------------------------------------------------------------------------- */
 
-void card_take(struct card_samples *s, const char *name, const struct run *r, const struct timing *t, double replay, const struct profile *p)
+void gpu_take(struct gpu_samples *s, const char *name, const struct run *r, const struct timing *t, double replay, const struct profile *p)
 {
-    struct card_whole whole = {.name = name, .replay = replay};
+    struct gpu_whole whole = {.name = name, .replay = replay};
     for (id n = 1; n < t->nodes; n++) {
         const struct node *x = node_at(&r->graph, n);
-        struct card_sample one = {0};
+        struct gpu_sample one = {0};
         struct query q;
         if (!t->calls[n]) continue;
         query_fill(&q, &r->graph, x, p);
@@ -43,7 +43,7 @@ void card_take(struct card_samples *s, const char *name, const struct run *r, co
     vec_push(&s->wholes, whole);
 }
 
-void card_free(struct card_samples *s)
+void gpu_free(struct gpu_samples *s)
 {
     vec_free(&s->list);
     vec_free(&s->wholes);
@@ -60,7 +60,7 @@ static double rounded(double x)
 }
 
 /* Nodes that do next to nothing take the price of a launch; of many, the cheapest kind. */
-static double find_launch(const struct card_samples *s)
+static double find_launch(const struct gpu_samples *s)
 {
     double least = 1e-5;
     for (uint32_t i = 0; i < s->list.n; i++)
@@ -69,11 +69,11 @@ static double find_launch(const struct card_samples *s)
 }
 
 /* The rate of the fastest long copy; ideals of copies become those at this rate. */
-static void fit_copies(struct card_samples *s, struct profile *p)
+static void fit_copies(struct gpu_samples *s, struct profile *p)
 {
     double best = 0;
     for (uint32_t i = 0; i < s->list.n; i++) {
-        const struct card_sample *x = &s->list.at[i];
+        const struct gpu_sample *x = &s->list.at[i];
         double bytes = x->ideal * p->copy_bandwidth;
         if (x->crosses && bytes >= COPY_LEAST) best = fmax(best, bytes / x->seconds);
     }
@@ -85,11 +85,11 @@ static void fit_copies(struct card_samples *s, struct profile *p)
 
 /* The speed and the gap that bring replays nearest, by the sum of squares of shares. What is
  * not believable is held at its bound, and the gap fitted alone. */
-static void fit_replays(struct card_samples *s)
+static void fit_replays(struct gpu_samples *s)
 {
     double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
     for (uint32_t i = 0; i < s->wholes.n; i++) {
-        const struct card_whole *w = &s->wholes.at[i];
+        const struct gpu_whole *w = &s->wholes.at[i];
         if (w->lanes || !(w->replay > 0)) continue;
         double u = w->nodes / w->replay, v = w->launches / w->replay;
         uu += u * u, uv += u * v, vv += v * v, u1 += u, v1 += v;
@@ -115,14 +115,14 @@ static void round_curve(struct curve *c, double speed)
 }
 
 /* What was not seen as a class is like the op as a whole. */
-static void fit_ops(const struct card_samples *s, struct calibration *c, double launch)
+static void fit_ops(const struct gpu_samples *s, struct calibration *c, double launch)
 {
     for (int op = 1; op < OP_COUNT; op++)
         for (int v = 0; v < OP_VARIANTS; v++)
             for (int half = 0; half < CLASS_COUNT; half++) {
                 struct curve_fit fit = {0};
                 for (uint32_t i = 0; i < s->list.n; i++) {
-                    const struct card_sample *x = &s->list.at[i];
+                    const struct gpu_sample *x = &s->list.at[i];
                     if ((int)x->of.op == op && x->of.variant == v && x->of.half == half && !x->crosses) curve_fit_add(&fit, x->ideal, x->seconds - launch);
                 }
                 curve_fit_end(&fit, &c->curve[op][v][half]);
@@ -130,10 +130,10 @@ static void fit_ops(const struct card_samples *s, struct calibration *c, double 
             }
 }
 
-static int by_class(const void *a, const void *b) { return class_order(&((const struct card_sample *)a)->of, &((const struct card_sample *)b)->of); }
+static int by_class(const void *a, const void *b) { return class_order(&((const struct gpu_sample *)a)->of, &((const struct gpu_sample *)b)->of); }
 
 /* The samples of one class lie side by side. Beyond the room, classes are left to their ops' curves and to near ones. */
-static void fit_classes(struct card_samples *s, struct calibration *c, double launch)
+static void fit_classes(struct gpu_samples *s, struct calibration *c, double launch)
 {
     qsort(s->list.at, s->list.n, sizeof *s->list.at, by_class);
     for (uint32_t i = 0, end; i < s->list.n && c->classes < CLASSES_MOST; i = end) {
@@ -148,7 +148,7 @@ static void fit_classes(struct card_samples *s, struct calibration *c, double la
     calibration_sort(c);
 }
 
-void card_fit(struct card_samples *s, struct profile *p, struct calibration *c)
+void gpu_fit(struct gpu_samples *s, struct profile *p, struct calibration *c)
 {
     double launch = find_launch(s);
     fit_copies(s, p);
@@ -184,8 +184,8 @@ static int replay(struct bench *b, struct error *e)
     return rc;
 }
 
-/* One workload. `view` is of the card, once it was open. */
-static int measure(struct card_samples *s, const char *name, const struct config *c, const struct run_options *o, struct profile *p,
+/* One workload. `view` is of the GPU, once it was open. */
+static int measure(struct gpu_samples *s, const char *name, const struct config *c, const struct run_options *o, struct profile *p,
                    struct cuda_view *view, struct error *e)
 {
     struct bench b = {0};
@@ -194,7 +194,7 @@ static int measure(struct card_samples *s, const char *name, const struct config
     if (!rc) rc = replay(&b, e);
     if (!rc) rc = time_nodes(&b, &least, e);
     if (!rc) {
-        card_take(s, name, &b.run, &least, bench_median(&b), p);
+        gpu_take(s, name, &b.run, &least, bench_median(&b), p);
         if (!view->total_bytes) cuda_look(&b.run.device, view);
     }
     timing_free(&least);
@@ -202,23 +202,23 @@ static int measure(struct card_samples *s, const char *name, const struct config
     return rc;
 }
 
-static void tell(const struct card_samples *s, const char *name, int rc, double seconds, const struct error *e)
+static void tell(const struct gpu_samples *s, const char *name, int rc, double seconds, const struct error *e)
 {
-    const struct card_whole *w = s->wholes.n ? &s->wholes.at[s->wholes.n - 1] : NULL;
+    const struct gpu_whole *w = s->wholes.n ? &s->wholes.at[s->wholes.n - 1] : NULL;
     if (rc) log_warn("calibrating: %s is left out: %.500s", name, e->text);
     else if (w) log_note("calibrating: %-30s %8.2f ms a step, its nodes %8.2f ms; %.1f s", name, 1e3 * w->replay, 1e3 * w->nodes, seconds);
 }
 
-/* A workload that fails, or that the card's memory cannot hold, is left out; when all do, the last
+/* A workload that fails, or that the GPU's memory cannot hold, is left out; when all do, the last
  * one's reason is returned. */
-static int measure_all(struct card_samples *s, struct profile *p, enum dtype half, struct cuda_view *view, struct error *e)
+static int measure_all(struct gpu_samples *s, struct profile *p, enum dtype half, struct cuda_view *view, struct error *e)
 {
     double begun = clock_seconds();
     struct config c;
     struct run_options o;
     const char *name;
     int rc = PL_OK;
-    for (int i = 0; card_workload(i, half, &c, &o, &name, e); i++) {
+    for (int i = 0; gpu_workload(i, half, &c, &o, &name, e); i++) {
         double from = clock_seconds();
         rc = e->code;
         if (view->free_bytes) c.memory_budget = (struct config_budget){BUDGET_BYTES, view->free_bytes / 10 * 9};
@@ -230,24 +230,24 @@ static int measure_all(struct card_samples *s, struct profile *p, enum dtype hal
     return s->wholes.n ? PL_OK : rc;
 }
 
-int calibrate_card(struct profile *p, struct calibration *c, struct error *e)
+int calibrate_gpu(struct profile *p, struct calibration *c, struct error *e)
 {
-    struct card_samples s = {0};
+    struct gpu_samples s = {0};
     struct cuda_view view = {0};
-    struct card card = {0};
+    struct gpu gpu = {0};
     time_t now = time(NULL);
     memset(c, 0, sizeof *c);
-    if (cuda_card(&card, e)) return error_prepend(e, "there is no card to measure");
-    profile_here(p, &card);
+    if (cuda_gpu(&gpu, e)) return error_prepend(e, "there is no GPU to measure");
+    profile_here(p, &gpu);
     p->published = NULL;
-    int rc = measure_all(&s, p, card.capability < 80 ? DT_F16 : DT_BF16, &view, e);
+    int rc = measure_all(&s, p, gpu.capability < 80 ? DT_F16 : DT_BF16, &view, e);
     if (!rc) {
-        snprintf(c->cpu, sizeof c->cpu, "%.*s", (int)sizeof c->cpu - 1, card.name);
-        snprintf(c->isa, sizeof c->isa, "sm_%d", card.capability);
+        snprintf(c->cpu, sizeof c->cpu, "%.*s", (int)sizeof c->cpu - 1, gpu.name);
+        snprintf(c->isa, sizeof c->isa, "sm_%d", gpu.capability);
         strftime(c->date, sizeof c->date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
-        card_fit(&s, p, c);
+        gpu_fit(&s, p, c);
         log_note("calibrated: %u nodes in %d classes; a replay takes %.3f of its nodes' time and %+.2f us a node", s.list.n, c->classes, s.speed, 1e6 * s.gap);
     }
-    card_free(&s);
+    gpu_free(&s);
     return rc;
 }

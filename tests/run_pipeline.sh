@@ -1,19 +1,19 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_late.sh: steps that are asked for before the one before was read leave what steps one by one leave.
+# run_pipeline.sh: steps that are asked for before the one before was read leave what steps one by one leave.
 #
-#   bash tests/run_late.sh                  from the repository's root, after make; see run_lib.sh
-#   DEVICE=cuda bash tests/run_late.sh      on a card
+#   bash tests/run_pipeline.sh                  from the repository's root, after make; see run_lib.sh
+#   DEVICE=cuda bash tests/run_pipeline.sh      on a GPU
 #
-# A card runs ahead of the host (src/train/ticket.h); with PLIMSOLL_LATE=0 every step is waited for before the next. The CPU
-# takes every step at once; with PLIMSOLL_LATE=1 it puts batches and reads results as for a card. Both ways:
+# A GPU runs ahead of the host (src/train/ticket.h); with PLIMSOLL_PIPELINE=0 every step is waited for before the next. The CPU
+# takes every step at once; with PLIMSOLL_PIPELINE=1 it puts batches and reads results as for a GPU. Both ways:
 # the same weights, the same training state, the same lines in metrics.jsonl but for the clock, the same last words.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 preload fault
 # Nothing is synced to the disk here.
 sanitized || export LD_PRELOAD=$tools/fault.so
-if [ "$DEVICE" = cpu ]; then late=(env PLIMSOLL_LATE=1) waits=(env); else late=(env) waits=(env PLIMSOLL_LATE=0); fi
+if [ "$DEVICE" = cpu ]; then late=(env PLIMSOLL_PIPELINE=1) waits=(env); else late=(env) waits=(env PLIMSOLL_PIPELINE=0); fi
 
 "$binary" data make "$tmp/set" --images 13 --shards 1 --size 96x80 --masks 5 >/dev/null || exit 2
 cat >"$tmp/llama.yaml" <<YAML
@@ -71,7 +71,7 @@ check 'llama: everything offloaded' both away llama --set memory.offload=optimiz
 check 'llama: one step' both first llama --set train.steps=1
 check 'llama: a checkpoint at every step' both each llama --set train.save_every=1 --set train.steps=4
 check 'sam: two epochs with a short last step' both sam sam
-check 'sam: one picture at a time, the ring as small as it gets' both ring sam --set data.prefetch=1 --set data.threads=3 --set train.effective_batch=1 --set memory.micro_batch=1
+check 'sam: one image at a time, the ring as small as it gets' both ring sam --set data.prefetch=1 --set data.threads=3 --set train.effective_batch=1 --set memory.micro_batch=1
 check 'tinysam: running statistics' both tinysam tinysam
 
 # --- f16 ---------------------------------------------------------------------------------------------
@@ -157,14 +157,14 @@ stopped() {
 }
 check 'sam: SIGTERM while a step is on its way, taken up' stopped
 
-# Too many broken pictures: told when the step comes that would have them, behind the lines of all before.
+# Too many broken images: told when the step comes that would have them, behind the lines of all before.
 broken() {
     mkdir -p "$tmp/bad" && cp "$tmp"/set/*.tar "$tmp/bad/" || return 1
     local tar
     tar=$(ls "$tmp"/bad/*.tar)
-    # What lies in the middle of the archive is no picture any more.
+    # What lies in the middle of the archive is no image any more.
     dd if=/dev/zero of="$tar" bs=1 seek=$(($(stat -c %s "$tar") / 2)) count=$(($(stat -c %s "$tar") / 4)) conv=notrunc 2>/dev/null || return 1
     fails broken '' sam --set "data.train=$tmp/bad/*.tar" --set data.max_bad=0 --set data.shuffle=false --set train.effective_batch=1 --set memory.micro_batch=1
 }
-check 'sam: a picture that is broken' broken
+check 'sam: an image that is broken' broken
 summary

@@ -1,5 +1,5 @@
 /*
- * ask_image.c: a picture as a model of masks wants it (see ask.h).
+ * predictor_image.c: an image as a model of masks wants it (see predictor.h).
  *
  * The longer side becomes the square's, by the loader's own resizing; then values are
  * normalised, and only then is the rest filled with zeros: the padding is the mean colour to
@@ -11,21 +11,21 @@
 #include "data/resize.h"
 #include "io/file.h"
 #include "io/png.h"
-#include "train/ask.h"
+#include "train/predictor.h"
 
 enum { FILE_MOST = 1 << 30 };
 
 /* --- reading --------------------------------------------------------------------------- */
 
-static int read_png(struct ask_picture *p, const char *bytes, size_t n, struct error *e)
+static int read_png(struct predictor_image *p, const char *bytes, size_t n, struct error *e)
 {
     struct png_pixels x;
     int rc = png_decode(bytes, n, PNG_AS_RGB, 0, NULL, 0, &x, e);
-    if (!rc) *p = (struct ask_picture){x.width, x.height, x.at};
+    if (!rc) *p = (struct predictor_image){x.width, x.height, x.at};
     return rc;
 }
 
-static int read_jpeg(struct ask_picture *p, const char *bytes, size_t n, struct error *e)
+static int read_jpeg(struct predictor_image *p, const char *bytes, size_t n, struct error *e)
 {
     struct jpg *j = jpg_new(&(struct jpg_limits){.memory = (uint64_t)1 << 30});
     int rc = jpg_decode(j, bytes, n, 1, &p->w, &p->h, &p->rgb, e);
@@ -33,28 +33,28 @@ static int read_jpeg(struct ask_picture *p, const char *bytes, size_t n, struct 
     return rc;
 }
 
-int ask_picture_decode(struct ask_picture *p, const void *bytes, size_t n, struct error *e)
+int predictor_image_decode(struct predictor_image *p, const void *bytes, size_t n, struct error *e)
 {
     static const uint8_t png[] = {0x89, 'P', 'N', 'G'}, jpeg[] = {0xff, 0xd8};
     memset(p, 0, sizeof *p);
     if (n >= sizeof png && !memcmp(bytes, png, sizeof png)) return read_png(p, bytes, n, e);
     if (n >= sizeof jpeg && !memcmp(bytes, jpeg, sizeof jpeg)) return read_jpeg(p, bytes, n, e);
-    return error_set(e, PL_USAGE, "neither a JPEG nor a PNG picture; convert it to one of them");
+    return error_set(e, PL_USAGE, "neither a JPEG nor a PNG image; convert it to one of them");
 }
 
-int ask_picture_read(struct ask_picture *p, const char *path, struct error *e)
+int predictor_image_read(struct predictor_image *p, const char *path, struct error *e)
 {
     char *bytes;
     size_t n;
     memset(p, 0, sizeof *p);
     int rc = file_read(path, FILE_MOST, &bytes, &n, e);
     if (rc) return rc;
-    rc = ask_picture_decode(p, bytes, n, e);
+    rc = predictor_image_decode(p, bytes, n, e);
     mem_free(bytes);
     return rc ? error_prepend(e, "%s", path) : PL_OK;
 }
 
-void ask_picture_free(struct ask_picture *p)
+void predictor_image_free(struct predictor_image *p)
 {
     mem_free(p->rgb);
     memset(p, 0, sizeof *p);
@@ -62,7 +62,7 @@ void ask_picture_free(struct ask_picture *p)
 
 /* --- fitting ------------------------------------------------------------------------------- */
 
-static uint8_t *resized(const struct ask_picture *p, uint32_t w, uint32_t h)
+static uint8_t *resized(const struct predictor_image *p, uint32_t w, uint32_t h)
 {
     uint8_t *to = mem_alloc((size_t)w * h * 3);
     struct resize_view view = {.width = p->w, .height = p->h, .to_width = w, .to_height = h, .to = to, .stride = (size_t)w * 3};
@@ -75,7 +75,7 @@ static uint8_t *resized(const struct ask_picture *p, uint32_t w, uint32_t h)
     return to;
 }
 
-void ask_fit(const struct ask_picture *p, const struct pixel_norm *n, uint32_t side, float *to, uint32_t *fit_w, uint32_t *fit_h)
+void predictor_fit(const struct predictor_image *p, const struct pixel_norm *n, uint32_t side, float *to, uint32_t *fit_w, uint32_t *fit_h)
 {
     resize_longest(p->w, p->h, side, fit_w, fit_h);
     uint8_t *small = resized(p, *fit_w, *fit_h);

@@ -1,7 +1,7 @@
 /*
- * second.c: see second.h.
+ * offload_budget.c: see offload_budget.h.
  */
-#include "train/second.h"
+#include "train/offload_budget.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,14 +13,14 @@
  * and to everybody else. */
 enum { MEMORY_RESERVE = 1 << 30, DISK_RESERVE = 1 << 30 };
 
-int second_wanted(const struct config *c, bool *automatic, unsigned *away, struct error *e)
+int offload_choice(const struct config *c, bool *automatic, unsigned *away, struct error *e)
 {
     const struct config_list *l = &c->memory_offload;
     *automatic = l->n == 1 && !strcmp(l->at[0], "auto");
     *away = 0;
     for (uint32_t i = 0; i < l->n && !*automatic; i++) {
         unsigned some = 0;
-        if (!away_parse(l->at[i], &some) || (!some && l->n > 1)) {
+        if (!offload_parse(l->at[i], &some) || (!some && l->n > 1)) {
             error_set(e, PL_USAGE, "memory.offload: \"%.100s\"%s; expected auto, none, or some of optimizer, masters, weights, activations",
                       l->at[i], l->n > 1 && (!some || !strcmp(l->at[i], "auto")) ? " among others" : "");
             return config_at_key(c, KEY_memory_offload, e);
@@ -30,16 +30,16 @@ int second_wanted(const struct config *c, bool *automatic, unsigned *away, struc
     return PL_OK;
 }
 
-const char *second_folder(const char *out) { return out && *out ? out : "/tmp"; }
+const char *offload_folder(const char *out) { return out && *out ? out : "/tmp"; }
 
-int second_budget(const struct config *c, enum device_kind kind, uint64_t free_memory, uint64_t *bytes, struct error *e)
+int offload_budget(const struct config *c, enum device_kind kind, uint64_t free_memory, uint64_t *bytes, struct error *e)
 {
     const struct config_budget *b = &c->memory_host_budget;
     uint64_t free = free_memory, reserve = MEMORY_RESERVE;
     *bytes = b->kind == BUDGET_BYTES ? b->bytes : 0;
     if (b->kind != BUDGET_AUTO || (kind == DEVICE_CUDA && !free_memory)) return PL_OK;
     if (kind != DEVICE_CUDA) {
-        int rc = disk_free(second_folder(c->train_out), &free, e);
+        int rc = disk_free(offload_folder(c->train_out), &free, e);
         if (rc) return error_prepend(e, "memory.host_budget auto");
         reserve = DISK_RESERVE;
     }

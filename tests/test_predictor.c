@@ -1,9 +1,9 @@
 /*
- * test_ask.c: a model asked for masks, against transformers' processor, model and
+ * test_predictor.c: a model asked for masks, against transformers' processor, model and
  * post-processing (tests/golden/predict, made by tests/golden/make_predict.py).
  *
  * The masks are thresholded logits: pixels whose logit is within rounding of 0 may differ, so
- * they are compared by IoU. Pictures resized by another library differ by at most 1 of 255.
+ * they are compared by IoU. Images resized by another library differ by at most 1 of 255.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,18 +18,18 @@
 
 #include "io/file.h"
 #include "io/png.h"
-#include "train/ask.h"
+#include "train/predictor.h"
 
 #define FOLDER "tests/golden/predict/"
 enum { POINTS = 8 };
 
 /* One line of cases.txt. */
 struct asked_case {
-    char name[64], picture[128];
+    char name[64], image[128];
     float points[POINTS][2];
     int labels[POINTS];
-    struct ask_prompt prompt;
-    struct ask_shape shape;
+    struct predictor_prompt prompt;
+    struct predictor_shape shape;
 };
 
 static void parse_case(char *line, struct asked_case *c)
@@ -38,7 +38,7 @@ static void parse_case(char *line, struct asked_case *c)
     memset(c, 0, sizeof *c);
     c->shape.prompts = 1;
     snprintf(c->name, sizeof c->name, "%s", word);
-    snprintf(c->picture, sizeof c->picture, FOLDER "%s", strtok_r(NULL, " \n", &save));
+    snprintf(c->image, sizeof c->image, FOLDER "%s", strtok_r(NULL, " \n", &save));
     while ((word = strtok_r(NULL, " \n", &save))) {
         if (!strcmp(word, "--single")) {
             c->shape.single = true;
@@ -85,36 +85,36 @@ static struct config config(void)
     return c;
 }
 
-static void open_picture(struct ask_picture *p, const char *path)
+static void open_image(struct predictor_image *p, const char *path)
 {
     struct error e;
-    if (ask_picture_read(p, path, &e)) fail_msg("%s", e.text);
+    if (predictor_image_read(p, path, &e)) fail_msg("%s", e.text);
 }
 
 static void check_case(const struct asked_case *c)
 {
     struct config settings = config();
-    struct ask_picture p;
+    struct predictor_image p;
     struct png_pixels expect;
-    struct ask a;
+    struct predictor a;
     struct error e;
     char path[256];
     snprintf(path, sizeof path, FOLDER "%s.png", c->name);
-    open_picture(&p, c->picture);
+    open_image(&p, c->image);
     if (png_read(path, PNG_AS_LABELS, 0, NULL, 0, &expect, &e)) fail_msg("%s", e.text);
-    if (ask_open(&a, &settings, &p, &c->shape, &e) || ask_run(&a, &c->prompt, 1, &e)) fail_msg("%s: %s", c->name, e.text);
+    if (predictor_open(&a, &settings, &p, &c->shape, &e) || predictor_run(&a, &c->prompt, 1, &e)) fail_msg("%s: %s", c->name, e.text);
     assert_true(expect.width == p.w && expect.height == p.h);
-    int64_t best = ask_best(&a, 0);
+    int64_t best = predictor_best(&a, 0);
     uint8_t *mask = mem_alloc((size_t)p.w * p.h);
-    double stability = ask_mask(&a, 0, best, 0.02f, mask), same = iou(mask, expect.at, (size_t)p.w * p.h), score = expected_score(c->name);
+    double stability = predictor_mask(&a, 0, best, 0.02f, mask), same = iou(mask, expect.at, (size_t)p.w * p.h), score = expected_score(c->name);
     print_message("%-8s IoU with the reference %.5f, score %.5f against %.5f, stability %.3f\n", c->name, same, (double)a.scores[best], score, stability);
     assert_true(same > 0.999);
     assert_true(fabs(a.scores[best] - score) < 1e-3);
-    assert_true(stability > 0 && stability < 1 && ask_mask(&a, 0, best, 0, mask) == 1);
+    assert_true(stability > 0 && stability < 1 && predictor_mask(&a, 0, best, 0, mask) == 1);
     mem_free(mask);
     mem_free(expect.at);
-    ask_close(&a);
-    ask_picture_free(&p);
+    predictor_close(&a);
+    predictor_image_free(&p);
     config_free(&settings);
 }
 
@@ -143,22 +143,22 @@ static void test_batches(void **state)
     static const float points[3][1][2] = {{{150, 60}}, {{40, 30}}, {{10, 110}}};
     static const int on[1] = {1};
     struct config settings = config();
-    struct ask_picture p;
-    struct ask one, many;
+    struct predictor_image p;
+    struct predictor one, many;
     struct error e;
-    struct ask_prompt q[3];
-    for (int i = 0; i < 3; i++) q[i] = (struct ask_prompt){.points = points[i], .labels = on};
-    open_picture(&p, FOLDER "wide.png");
-    if (ask_open(&one, &settings, &p, &(struct ask_shape){.prompts = 1, .points = 1}, &e)) fail_msg("%s", e.text);
-    if (ask_open(&many, &settings, &p, &(struct ask_shape){.prompts = 2, .points = 1}, &e)) fail_msg("%s", e.text);
+    struct predictor_prompt q[3];
+    for (int i = 0; i < 3; i++) q[i] = (struct predictor_prompt){.points = points[i], .labels = on};
+    open_image(&p, FOLDER "wide.png");
+    if (predictor_open(&one, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e)) fail_msg("%s", e.text);
+    if (predictor_open(&many, &settings, &p, &(struct predictor_shape){.prompts = 2, .points = 1}, &e)) fail_msg("%s", e.text);
     for (int i = 0; i < 3; i++) {
-        if (i != 1 && ask_run(&many, q + i, i ? 1 : 2, &e)) fail_msg("%s", e.text);
-        if (ask_run(&one, q + i, 1, &e)) fail_msg("%s", e.text);
+        if (i != 1 && predictor_run(&many, q + i, i ? 1 : 2, &e)) fail_msg("%s", e.text);
+        if (predictor_run(&one, q + i, 1, &e)) fail_msg("%s", e.text);
         for (int64_t k = 0; k < one.candidates; k++) assert_true(fabsf(one.scores[k] - many.scores[(i == 1) * many.candidates + k]) < 1e-5f);
     }
-    ask_close(&one);
-    ask_close(&many);
-    ask_picture_free(&p);
+    predictor_close(&one);
+    predictor_close(&many);
+    predictor_image_free(&p);
     config_free(&settings);
 }
 
@@ -167,13 +167,13 @@ static void test_memory(void **state)
 {
     (void)state;
     struct config settings;
-    struct ask_picture p = {64, 48, mem_alloc(64 * 48 * 3)};
-    struct ask a;
+    struct predictor_image p = {64, 48, mem_alloc(64 * 48 * 3)};
+    struct predictor a;
     struct error e;
     config_init(&settings);
     settings.model_preset = (char *)"sam-tiny";
     settings.memory_precision = PRECISION_F32;
-    if (ask_open(&a, &settings, &p, &(struct ask_shape){.prompts = 1, .points = 1}, &e)) fail_msg("%s", e.text);
+    if (predictor_open(&a, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e)) fail_msg("%s", e.text);
     uint64_t weights = 0;
     for (uint32_t i = 0; i < a.run.graph.params.n; i++) {
         weights += tensor_bytes(tensor_at(&a.run.graph, a.run.graph.params.at[i].tensor));
@@ -184,8 +184,8 @@ static void test_memory(void **state)
     assert_int_equal(a.fit_w, 128);
     assert_int_equal(a.fit_h, 96);
     assert_true(a.run.plan.peak.by_kind[KIND_GRAD] == 0);
-    ask_close(&a);
-    ask_picture_free(&p);
+    predictor_close(&a);
+    predictor_image_free(&p);
     config_free(&settings);
 }
 
@@ -193,13 +193,13 @@ static void test_other_models(void **state)
 {
     (void)state;
     struct config settings = config();
-    struct ask_picture p = {4, 4, mem_alloc(48)};
-    struct ask a;
+    struct predictor_image p = {4, 4, mem_alloc(48)};
+    struct predictor a;
     struct error e;
     settings.model_path = (char *)"tests/golden/clip_vision";
-    assert_int_equal(ask_open(&a, &settings, &p, &(struct ask_shape){.prompts = 1, .points = 1}, &e), PL_USAGE);
+    assert_int_equal(predictor_open(&a, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "clip_vision_model makes no masks"));
-    ask_picture_free(&p);
+    predictor_image_free(&p);
     config_free(&settings);
 }
 

@@ -1,5 +1,5 @@
 /*
- * tell.c: what a plan's techniques saved and cost, and what more memory would buy.
+ * ablation.c: what a plan's techniques saved and cost, and what more memory would buy.
  *
  * For each technique in use the plan without it is compiled and placed as well: the
  * difference of the two arenas is what it saved, that of the two times what it cost. The
@@ -48,12 +48,12 @@ static void tell(const struct teller *t, const char *name, struct settings witho
 static void tell_offload(const struct teller *t)
 {
     const struct settings *s = &t->p->settings;
-    for (unsigned bit = 1; bit & AWAY_ALL; bit <<= 1) {
+    for (unsigned bit = 1; bit & OFFLOAD_ALL; bit <<= 1) {
         char name[SETTING_ROOM], text[2 * SETTING_ROOM];
         struct settings without = *s;
         if (!(s->offload & bit)) continue;
         without.offload &= ~bit;
-        snprintf(text, sizeof text, "offload %s", away_print(bit, name));
+        snprintf(text, sizeof text, "offload %s", offload_print(bit, name));
         tell(t, text, without);
     }
 }
@@ -101,7 +101,7 @@ static void tell_more(const struct teller *t)
     p->more.arena = c->arena[SPACE_DEVICE];
 }
 
-void plan_tell(struct plan_space *x, struct plan *p, const struct settings *base)
+void plan_ablation(struct plan_space *x, struct plan *p, const struct settings *base)
 {
     struct error e;
     struct teller t = {x, p, &e};
@@ -125,7 +125,7 @@ void plan_print_techniques(const struct plan *p, struct text *out)
     for (int i = 0; i < p->n_techniques; i++) {
         const struct technique *k = &p->techniques[i];
         text_printf(out, "  %-32s %12s  %+8.3g s a step", k->name, signed_size(k->saved, size), k->seconds);
-        if (k->host) text_printf(out, ", %s in the second space", signed_size(k->host, size));
+        if (k->host) text_printf(out, ", %s in host memory", signed_size(k->host, size));
         text_printf(out, "\n");
     }
     if (!p->more.budget) return;

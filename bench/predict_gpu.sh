@@ -1,8 +1,8 @@
 #!/bin/bash
-# Predicted against measured images/s on a card, under smaller and smaller budgets: the plan that
+# Predicted against measured images/s on a GPU, under smaller and smaller budgets: the plan that
 # `--memory` finds, its prediction, and captured steps of it.
 #
-#   BUILD=build MODEL=sam-vit-h BATCH=8 MASKS=32 STEPS=5 BUDGETS='80 40 24 16 12 8 6' OUT= PROFILE= bench/predict_card.sh
+#   BUILD=build MODEL=sam-vit-h BATCH=8 MASKS=32 STEPS=5 BUDGETS='80 40 24 16 12 8 6' OUT= PROFILE= bench/predict_gpu.sh
 #
 # PROFILE is a file of `bench --calibrate --set device=cuda`; unset: what a plan takes by itself. With OUT the JSON of each is
 # left there, in which `classes` says kernel by kernel where a prediction was off. STRICT=1: ends with 1 when one is off by more

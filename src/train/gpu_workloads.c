@@ -1,11 +1,11 @@
 /*
- * card_workloads.c: what a card is measured by (calibrate_card.h). Widths, heads, windows and tokens are those of
+ * gpu_workloads.c: what a GPU is measured by (calibrate_gpu.h). Widths, heads, windows and tokens are those of
  * the presets; two layers are enough to have each kind of node, and keep it short.
  */
 #include <stdio.h>
 #include <string.h>
 
-#include "train/calibrate_card.h"
+#include "train/calibrate_gpu.h"
 
 #define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads)                                                           \
     "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner \
@@ -26,7 +26,7 @@
 #define LM_7B LLAMA(32000, 4096, 11008, 1, 32, 32)
 #define LM_124M LLAMA(50257, 768, 2048, 2, 12, 12)
 
-/* The first ones are small: a card that cannot even do them says so at once. */
+/* The first ones are small: a GPU that cannot even do them says so at once. */
 static const struct workload {
     const char *name, *preset, *config;
     int batch, sequence, pieces;
@@ -86,7 +86,7 @@ static int set_all(struct config *c, const struct workload *w, enum dtype half, 
     return rc;
 }
 
-bool card_workload(int i, enum dtype half, struct config *c, struct run_options *o, const char **name, struct error *e)
+bool gpu_workload(int i, enum dtype half, struct config *c, struct run_options *o, const char **name, struct error *e)
 {
     if (i >= (int)COUNT(workloads)) return false;
     *name = workloads[i].name;

@@ -1,5 +1,5 @@
 /*
- * test_act_again.c: what is made again for a weight's gradient alone is made by the activation's gradient, with the same
+ * test_act_recompute.c: what is made again for a weight's gradient alone is made by the activation's gradient, with the same
  * bits, also where results lie on the bytes of inputs; it stays where something else reads it before.
  */
 #include "optest.h"
@@ -11,7 +11,7 @@ enum { ROWS = 12, DEEP = 5, WIDE = 16 };
 /* y = f(x w1^T + b) or silu(x w1^T) * (x w0^T), z = y w2^T; the loss is the sum of z's squares, and where `more` of y's. */
 struct layer {
     const char *what;
-    bool gate, card, more, selective;
+    bool gate, gpu, more, selective;
     int accumulation;
     int gates, acts; /* that are made so */
 };
@@ -19,11 +19,11 @@ struct layer {
 static const struct layer all[] = {
     {"a gate", true, false, false, true, 1, 1, 0},
     {"a gate, micro-batches", true, false, false, true, 3, 1, 0},
-    {"a gate on a card", true, true, false, true, 1, 1, 0},
+    {"a gate on a GPU", true, true, false, true, 1, 1, 0},
     {"a gate that something else reads", true, false, true, true, 1, 0, 0},
     {"a gate that is kept", true, false, false, false, 1, 0, 0},
-    {"an activation on a card", false, true, false, true, 1, 0, 1},
-    {"an activation on a card, micro-batches", false, true, false, true, 3, 0, 1},
+    {"an activation on a GPU", false, true, false, true, 1, 0, 1},
+    {"an activation on a GPU, micro-batches", false, true, false, true, 3, 0, 1},
     {"an activation that something else reads", false, true, true, true, 1, 0, 0},
     {"an activation on a processor", false, false, false, true, 1, 0, 0},
 };
@@ -46,7 +46,7 @@ static int count_made(const struct graph *g, enum op op)
 static void build(struct rig *r, const struct layer *l, bool again)
 {
     struct graph *g = &r->graph;
-    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .host_staging = l->card,
+    const struct settings s = {.micro_batch = 1, .accumulation = l->accumulation, .precision = DT_F32, .head_chunks = 1, .host_staging = l->gpu,
                                .recompute = {.kind = l->selective ? REBUILD_SELECTIVE : REBUILD_NONE}};
     memset(r, 0, sizeof *r);
     graph_init(g);
@@ -61,8 +61,8 @@ static void build(struct rig *r, const struct layer *l, bool again)
     pass_accumulate(g, &s);
     pass_selective(g, &s);
     graph_verify(g, "selective");
-    if (again) pass_act_again(g, &s);
-    graph_verify(g, "act_again");
+    if (again) pass_act_recompute(g, &s);
+    graph_verify(g, "act_recompute");
     if (again && (count_made(g, OP_SILU_GATE_BWD_Y) != l->gates || count_made(g, OP_ACT_BWD_SUM) != l->acts))
         fail_msg("%s: %d gates and %d activations are made by their gradients, expected %d and %d", l->what, count_made(g, OP_SILU_GATE_BWD_Y),
                  count_made(g, OP_ACT_BWD_SUM), l->gates, l->acts);

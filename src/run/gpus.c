@@ -1,8 +1,8 @@
 /*
- * cards.c: profiles of cards. A plan for one that is not here is made from its published
- * ceilings alone (cards.def), the same everywhere. One that is here gets the same, found by
- * the name that its driver gives, and its memory as the driver counts it; a card that nobody
- * listed gets ceilings from its clocks and what its generation does in a cycle. A card that was
+ * gpus.c: profiles of GPUs. A plan for one that is not here is made from its published
+ * ceilings alone (gpus.def), the same everywhere. One that is here gets the same, found by
+ * the name that its driver gives, and its memory as the driver counts it; a GPU that nobody
+ * listed gets ceilings from its clocks and what its generation does in a cycle. A GPU that was
  * measured has more than ceilings (profile_stored.c).
  */
 #include <ctype.h>
@@ -13,29 +13,29 @@
 #include "run/calibration.h"
 #include "run/device.h"
 
-static const struct card_row {
+static const struct gpu_row {
     const char *name, *model;
     int sm;
     double gib, share, f32, half;
     bool bf16;
     double memory, copy;
     const char *source;
-} cards[] = {
-#define CARD(name, model, sm, gib, share, f32, half, bf16, memory, copy, source) {name, model, sm, gib, share, f32, half, bf16, memory, copy, source},
-#include "run/cards.def"
-#undef CARD
+} gpus[] = {
+#define GPU(name, model, sm, gib, share, f32, half, bf16, memory, copy, source) {name, model, sm, gib, share, f32, half, bf16, memory, copy, source},
+#include "run/gpus.def"
+#undef GPU
 };
 
-static const struct card_row *find(const char *name)
+static const struct gpu_row *find(const char *name)
 {
-    for (size_t i = 0; i < COUNT(cards); i++)
-        if (!strcmp(cards[i].name, name)) return &cards[i];
+    for (size_t i = 0; i < COUNT(gpus); i++)
+        if (!strcmp(gpus[i].name, name)) return &gpus[i];
     return NULL;
 }
 
-bool profile_is_card(const char *name) { return profile_is_stored(name) || find(name); }
+bool profile_is_gpu(const char *name) { return profile_is_stored(name) || find(name); }
 
-static void use(struct profile *p, const struct card_row *c)
+static void use(struct profile *p, const struct gpu_row *c)
 {
     snprintf(p->name, sizeof p->name, "%s", c->name);
     p->native_bf16 = c->bf16;
@@ -47,15 +47,15 @@ static void use(struct profile *p, const struct card_row *c)
     p->published = c->source;
 }
 
-int profile_card(struct profile *p, struct calibration *calibration, const char *name, struct error *e)
+int profile_gpu(struct profile *p, struct calibration *calibration, const char *name, struct error *e)
 {
     if (profile_is_stored(name)) return profile_stored(p, calibration, name, e);
     profile_default(p, DEVICE_CUDA, 0);
-    const struct card_row *c = find(name);
+    const struct gpu_row *c = find(name);
     if (!c) {
         struct text known = {0};
-        for (size_t i = 0; i < COUNT(cards); i++) text_printf(&known, "%s, ", cards[i].name);
-        int rc = error_set(e, PL_USAGE, "no profile of a card \"%s\"; there are %sh200", name, known.at);
+        for (size_t i = 0; i < COUNT(gpus); i++) text_printf(&known, "%s, ", gpus[i].name);
+        int rc = error_set(e, PL_USAGE, "no profile of a GPU \"%s\"; there are %sh200", name, known.at);
         text_free(&known);
         return rc;
     }
@@ -63,7 +63,7 @@ int profile_card(struct profile *p, struct calibration *calibration, const char 
     return PL_OK;
 }
 
-/* --- a card that is here ---------------------------------------------------------------------- */
+/* --- a GPU that is here ---------------------------------------------------------------------- */
 
 /* Words that do not tell models apart: the maker, families, and sizes of memory. */
 static bool says_nothing(const char *word, int n)
@@ -97,14 +97,14 @@ static bool same_model(const char *a, const char *b)
 }
 
 /* Makers round: 24 GiB are 23.6 or 22.5 with error correction. */
-static bool is_row(const struct card_row *row, const struct card *c)
+static bool is_row(const struct gpu_row *row, const struct gpu *c)
 {
     double gib = (double)c->memory_bytes / (double)(1u << 30);
     return row->sm == c->capability && gib > 0.85 * row->gib && gib < 1.05 * row->gib && same_model(row->model, c->name);
 }
 
 /* Operations that a multiprocessor ends in a cycle: in f32, and in products of 16 bits summed in f32.
- * Of a generation the consumers' cards, unless it has none. */
+ * Of a generation the consumers' GPUs, unless it has none. */
 static const struct { int capability; double f32, half; } cycle[] = {
     {75, 128, 1024}, {80, 128, 2048}, {86, 256, 512}, {89, 256, 512}, {90, 256, 4096}, {100, 256, 8192}, {120, 256, 512},
 };
@@ -121,7 +121,7 @@ static void plain_name(const char *name, char *out, size_t room)
     out[n] = '\0';
 }
 
-static void derive(struct profile *p, const struct card *c)
+static void derive(struct profile *p, const struct gpu *c)
 {
     size_t k = 0;
     while (k + 1 < COUNT(cycle) && cycle[k + 1].capability <= c->capability) k++;
@@ -136,13 +136,13 @@ static void derive(struct profile *p, const struct card *c)
 }
 
 /* The H200's own figures were measured, its memory with them: a plan made elsewhere is the plan made here. */
-void profile_here(struct profile *p, const struct card *c)
+void profile_here(struct profile *p, const struct gpu *c)
 {
     profile_default(p, DEVICE_CUDA, 0);
     if (c->capability == 90 && same_model("H200", c->name)) return;
-    const struct card_row *row = NULL;
-    for (size_t i = 0; i < COUNT(cards) && !row; i++)
-        if (is_row(&cards[i], c)) row = &cards[i];
+    const struct gpu_row *row = NULL;
+    for (size_t i = 0; i < COUNT(gpus) && !row; i++)
+        if (is_row(&gpus[i], c)) row = &gpus[i];
     if (row) use(p, row);
     else derive(p, c);
     p->memory_bytes = c->memory_bytes;

@@ -1,8 +1,8 @@
 /*
- * test_card.c: profiles of cards: what `bench --calibrate --set device=cuda` makes of times
- * that a made-up card takes predicts that card; lanes; the profile that comes with the program.
+ * test_gpu.c: profiles of GPUs: what `bench --calibrate --set device=cuda` makes of times
+ * that a made-up GPU takes predicts that GPU; lanes; the profile that comes with the program.
  *
- * The made-up card has an efficiency of its own for each kernel and extents, slower for short
+ * The made-up GPU has an efficiency of its own for each kernel and extents, slower for short
  * nodes; between events a node takes EVENT more than it should, and in a replay everything takes LOADED
  * times as long, and GAP more for each node.
  */
@@ -14,7 +14,7 @@
 #include "plan/lanes.h"
 #include "run/calibration.h"
 #include "run/device.h"
-#include "train/calibrate_card.h"
+#include "train/calibrate_gpu.h"
 
 #define EVENT 1.5e-6
 #define GAP 0.8e-6
@@ -22,7 +22,7 @@
 
 static struct calibration given, taken;
 
-/* What the card's kernel takes of itself. */
+/* What the GPU's kernel takes of itself. */
 static double truth(const struct query *q, enum op op)
 {
     struct op_class x;
@@ -58,14 +58,14 @@ static double replayed(double sum, double launches) { return LOADED * sum + GAP 
 static void test_fit(void **state)
 {
     (void)state;
-    struct card_samples s = {0};
+    struct gpu_samples s = {0};
     struct profile ideal, p, again;
     struct error e = {0};
     struct config c;
     struct run_options o;
     const char *name;
     profile_default(&ideal, DEVICE_CUDA, 0);
-    for (int i = 0; card_workload(i, DT_BF16, &c, &o, &name, &e); i++) {
+    for (int i = 0; gpu_workload(i, DT_BF16, &c, &o, &name, &e); i++) {
         struct run r;
         struct timing t;
         double launches;
@@ -73,17 +73,17 @@ static void test_fit(void **state)
         assert_true(!r.plan.missing[0] && !r.plan.missing[1]);
         timing_init(&t, &r.graph);
         double sum = walk(&r, &ideal, &t, &launches);
-        card_take(&s, name, &r, &t, replayed(sum, launches), &ideal);
+        gpu_take(&s, name, &r, &t, replayed(sum, launches), &ideal);
         timing_free(&t);
         run_close(&r);
         config_free(&c);
     }
     p = ideal;
     memset(&given, 0, sizeof given);
-    snprintf(given.cpu, sizeof given.cpu, "A card");
+    snprintf(given.cpu, sizeof given.cpu, "A GPU");
     snprintf(given.isa, sizeof given.isa, "sm_90");
     snprintf(given.date, sizeof given.date, "2026-01-02");
-    card_fit(&s, &p, &given);
+    gpu_fit(&s, &p, &given);
     /* EVENT is seen with every node and is gone from a replay's. */
     assert_true(fabs(s.speed - LOADED) < 0.01 && fabs(s.gap + LOADED * EVENT - GAP) < 0.2e-6);
     assert_true(given.classes < CLASSES_MOST);
@@ -96,7 +96,7 @@ static void test_fit(void **state)
     assert_string_equal(out.at, twice.at);
     text_free(&out);
     text_free(&twice);
-    card_free(&s);
+    gpu_free(&s);
 }
 
 /* Models and batches that were not measured. */
@@ -114,7 +114,7 @@ static const struct asked {
 static void test_predicts(void **state)
 {
     (void)state;
-    char path[] = "/tmp/plimsoll-card-XXXXXX";
+    char path[] = "/tmp/plimsoll-GPU-XXXXXX";
     struct profile ideal, p;
     struct error e = {0};
     struct text out = {0};
@@ -156,7 +156,7 @@ static void test_predicts(void **state)
     text_free(&out);
 }
 
-/* A program by the waits that the tape has, which a card is given. */
+/* A program by the waits that the tape has, which a GPU is given. */
 static double by_tape(const struct tape *t, enum program p, const double *seconds)
 {
     double free[LANE_COUNT] = {0}, total = 0, begun = 0, *done = mem_alloc((t->program[p].n + 1) * sizeof *done);
@@ -260,7 +260,7 @@ static void test_damaged(void **state)
     struct text t = {0};
     profile_default(&p, DEVICE_CUDA, 0);
     memset(&given, 0, sizeof given);
-    snprintf(given.cpu, sizeof given.cpu, "A card");
+    snprintf(given.cpu, sizeof given.cpu, "A GPU");
     snprintf(given.isa, sizeof given.isa, "sm_90");
     snprintf(given.date, sizeof given.date, "2026-01-02");
     for (int i = 0; i < 2; i++) {
@@ -281,7 +281,7 @@ static void test_damaged(void **state)
     text_free(&t);
 }
 
-/* Another kernel is further than other extents, and a copy within the card is none between the spaces. */
+/* Another kernel is further than other extents, and a copy within the GPU is none between the spaces. */
 static void test_nearest(void **state)
 {
     (void)state;
@@ -319,7 +319,7 @@ static void test_stored(void **state)
     struct profile p;
     struct error e = {0};
     assert_true(profile_is_stored("h200") && !profile_is_stored("rtx-4090"));
-    if (profile_card(&p, &taken, "h200", &e)) fail_msg("%s", e.text);
+    if (profile_gpu(&p, &taken, "h200", &e)) fail_msg("%s", e.text);
     assert_true(p.kind == DEVICE_CUDA && p.measured == &taken && p.memory_bytes > (uint64_t)130 << 30 && p.library_workspace);
     assert_string_equal(p.name, "h200");
 }
