@@ -126,7 +126,7 @@ static const char everything[] =
     "  embeddings: off\n"
     "  max_bad: 0.01\n"
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
-    "loss: {preset: seed, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3}\n"
+    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3}\n"
     "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
@@ -158,7 +158,7 @@ static void test_every_key(void **state)
     assert_int_equal(c.data_categories.n, 2);
     assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
     assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);
-    assert_true(c.loss_preset == LOSS_SEED && c.loss_focal == 10 && c.loss_smooth == 1e-3);
+    assert_true(c.loss_preset == LOSS_EQUAL_WEIGHTS && c.loss_focal == 10 && c.loss_smooth == 1e-3);
     assert_int_equal(c.train_steps, 1000);
     assert_true(c.train_learning_rate == 3e-5 && c.train_eps == 1e-6 && c.train_clip_norm == 1);
     assert_int_equal(c.train_schedule, SCHEDULE_STEP);

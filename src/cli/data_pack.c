@@ -239,12 +239,13 @@ static int check(struct packing *p, uint64_t size, uint64_t cells, const char *l
                  struct error *e)
 {
     if (!output) return error_set(e, PL_USAGE, "where to? -o FILE.pack says it");
-    if (strcmp(layout, "plimsoll") && strcmp(layout, "seed")) return error_set(e, PL_USAGE, "--layout %s: expected plimsoll or seed", layout);
+    if (!strcmp(layout, "seed")) return error_set(e, PL_USAGE, "--layout seed is now --layout memmap");
+    if (strcmp(layout, "plimsoll") && strcmp(layout, "memmap")) return error_set(e, PL_USAGE, "--layout %s: expected plimsoll or memmap", layout);
     if (!find_labels(labels, &o->labels)) return error_set(e, PL_USAGE, "--labels %s: expected auto, binary, classes or instances", labels);
     if (size < 16 || size > PACKED_MAX_SIDE) return error_set(e, PL_USAGE, "--size %llu: expected 16 to %d", (unsigned long long)size, PACKED_MAX_SIDE);
     if (!cells) cells = size / 4;
     if (cells < 4 || cells > size) return error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to --size", (unsigned long long)cells);
-    p->bytes = !strcmp(layout, "seed");
+    p->bytes = !strcmp(layout, "memmap");
     p->o = (struct loader_options){.side = (uint32_t)size, .cells = (uint32_t)cells, .masks = 1, .threads = 1, .slots = 2, .room = room, .polygon_runs = POLYGON_RUNS};
     return PL_OK;
 }
@@ -308,6 +309,6 @@ const struct command data_pack = {
     "                  training what follows the encoder; --model is this one where it is not given\n"
     "  --embeddings-dtype T  f32 or bf16: what they are computed and kept in (what the machine computes in)\n"
     "  --set key=value with --embeddings: device and memory keys of the encoder's run\n"
-    "  --layout memmap   a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
+    "  --layout memmap a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
     "                  masks x N x N, each stretched over its image) and the images' files",
     run};

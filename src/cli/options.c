@@ -28,8 +28,13 @@ static const struct option table[] = {
     VALUE("--frames", OPT_TABLES, frames),   VALUE("--masks", OPT_TABLES, masks),
 };
 
+/* Options that had another name in earlier versions. */
+static const char *const renamed[][2] = {{"--seed-formula", "--rules-of-thumb"}};
+
 static int unknown_option(const char *arg, unsigned allowed, struct error *e)
 {
+    for (size_t i = 0; i < COUNT(renamed); i++)
+        if (!strcmp(arg, renamed[i][0])) return error_set(e, PL_USAGE, "%s is now %s", arg, renamed[i][1]);
     const char *nearest = NULL;
     int best = 4;
     for (size_t i = 0; i < COUNT(table); i++)

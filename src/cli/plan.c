@@ -88,5 +88,5 @@ const struct command command_plan = {
     "  --compare        the ladder of techniques, each rung one more: bytes and time\n"
     "  --frontier       what each budget buys: micro-batch, samples/s, techniques\n"
     "  --devices LIST   what to do on each GPU: by GiB of memory, or by name\n"
-    "  --rules-of-thumb   with --devices: rules of thumb beside it, and where they err\n"
+    "  --rules-of-thumb with --devices: rules of thumb beside it, and where they err\n"
     "  --images N, --frames N, --masks N   of a sample: 576 tokens each of a language model's sequence; masks of an image", plan};

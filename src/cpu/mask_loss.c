@@ -83,7 +83,7 @@ struct alphas {
 
 static struct alphas alphas_of(const union attr *a)
 {
-    return (struct alphas){a->mask_loss.seed ? a->mask_loss.alpha : 1 - a->mask_loss.alpha, a->mask_loss.alpha};
+    return (struct alphas){a->mask_loss.alpha_both ? a->mask_loss.alpha : 1 - a->mask_loss.alpha, a->mask_loss.alpha};
 }
 
 /* One tile of one candidate, added to its sums. `square` is a constant where this is inlined. */

@@ -84,7 +84,7 @@ static bool target(const struct ref_mask *m, int64_t y, int64_t x)
 static double alpha_of(const struct launch *l, bool g)
 {
     double alpha = (double)l->attr->mask_loss.alpha;
-    return g || l->attr->mask_loss.seed ? alpha : 1 - alpha;
+    return g || l->attr->mask_loss.alpha_both ? alpha : 1 - alpha;
 }
 
 /* What one candidate says of the mask. */

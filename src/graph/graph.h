@@ -155,10 +155,10 @@ union attr {
     struct { double momentum; int64_t count; float eps; } batchnorm_update;
     struct { int32_t size; int64_t H, W; } window;   /* H, W: of UNWINDOW's result */
     struct { uint8_t dtype; } fourier;               /* of the result */
-    /* Weights of the three terms; seed: alpha weighs both classes, not 1 - alpha the background. */
+    /* Weights of the three terms; alpha_both: alpha weighs both classes, not 1 - alpha the background. */
     struct { float mean[3], std[3]; uint8_t dtype; } image; /* dtype of the result */
     struct { int32_t rounds, first; } prompt_next;          /* rounds behind the first one; the slot that the first of them fills */
-    struct { float focal, dice, iou, alpha, gamma, smooth; uint8_t seed; } mask_loss;
+    struct { float focal, dice, iou, alpha, gamma, smooth; uint8_t alpha_both; } mask_loss;
 };
 
 struct node {

@@ -109,7 +109,7 @@ void vjp_fourier(struct vjp *v)
 
 id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o)
 {
-    union attr a = {.mask_loss = {o.focal, o.dice, o.iou, o.alpha, o.gamma, o.smooth, o.seed}};
+    union attr a = {.mask_loss = {o.focal, o.dice, o.iou, o.alpha, o.gamma, o.smooth, o.alpha_both}};
     return emit_first(g, OP_MASK_LOSS, &a, (id[]){logits, iou, bits, valid, graph_step(g)}, 5);
 }
 

@@ -162,7 +162,7 @@ id op_fourier(struct graph *g, id coords, id gauss);
 struct mask_loss_options {
     float focal, dice, iou;     /* weights of the terms */
     float alpha, gamma, smooth; /* of focal, and of dice */
-    bool seed;                  /* alpha weighs both classes */
+    bool alpha_both;            /* alpha weighs both classes */
 };
 id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o);
 /* Pixels u8 [B,H,W,3] as the model wants them. */

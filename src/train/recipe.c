@@ -122,9 +122,9 @@ int recipe_check(const struct config *c, const struct graph *g, bool train, stru
 /* --- the loss ----------------------------------------------------------------------------- */
 
 /* A key that was given wins over the preset. */
-static float loss_value(const struct config *c, enum config_key key, double value, double seed)
+static float loss_value(const struct config *c, enum config_key key, double value, double equal_weights)
 {
-    return (float)(c->loss_preset == LOSS_SEED && !config_given(c, key) ? seed : value);
+    return (float)(c->loss_preset == LOSS_EQUAL_WEIGHTS && !config_given(c, key) ? equal_weights : value);
 }
 
 struct mask_loss_options recipe_loss(const struct config *c)
@@ -136,7 +136,7 @@ struct mask_loss_options recipe_loss(const struct config *c)
         .alpha = loss_value(c, KEY_loss_alpha, c->loss_alpha, 0.8),
         .gamma = loss_value(c, KEY_loss_gamma, c->loss_gamma, 2),
         .smooth = loss_value(c, KEY_loss_smooth, c->loss_smooth, 1e-6),
-        .seed = c->loss_preset == LOSS_SEED,
+        .alpha_both = c->loss_preset == LOSS_EQUAL_WEIGHTS,
     };
 }
 
