@@ -393,11 +393,11 @@ static void test_loss(void **state)
     struct error e = {0};
     config_init(&c);
     struct mask_loss_options o = recipe_loss(&c);
-    assert_true(o.focal == 20 && o.dice == 1 && o.iou == 1 && o.alpha == 0.25f && o.gamma == 2 && o.smooth == 1 && !o.seed);
+    assert_true(o.focal == 20 && o.dice == 1 && o.iou == 1 && o.alpha == 0.25f && o.gamma == 2 && o.smooth == 1 && !o.alpha_both);
     must(config_set(&c, "loss.preset=equal-weights", &e), &e);
     must(config_set(&c, "loss.dice=3", &e), &e);
     o = recipe_loss(&c);
-    assert_true(o.focal == 1 && o.dice == 3 && o.iou == 1 && o.alpha == 0.8f && o.gamma == 2 && o.smooth == 1e-6f && o.seed);
+    assert_true(o.focal == 1 && o.dice == 3 && o.iou == 1 && o.alpha == 0.8f && o.gamma == 2 && o.smooth == 1e-6f && o.alpha_both);
     must(config_set(&c, "loss.focal=0", &e), &e);
     must(config_set(&c, "loss.dice=0", &e), &e);
     assert_int_equal(config_check(&c, 0, &e), PL_OK);
