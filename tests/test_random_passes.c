@@ -10,7 +10,8 @@
  * sign of a zero, -0 counts as 0.
  *
  * A second comparison is of what changes the order of sums: micro-batches, chunks of the head, and the rewrites of
- * passes.h that say so. Losses and gradients agree within NEAR of their norm.
+ * passes.h that say so. Losses agree within NEAR. Gradients agree within NEAR of their norm, and four times the
+ * change that the gradients of `plain` show when the weights' last bits change: a random graph may be badly conditioned.
  *
  * Every plan goes through the verifier and the independent checker (plan_compile, plan_place).
  *
@@ -24,7 +25,7 @@
 #include <unistd.h>
 
 enum { STEPS = 2, COUNT_DEFAULT = 60 };
-static const double NEAR = 2e-6;
+static const double NEAR = 1e-6;
 static uint64_t first_seed;
 static int count = COUNT_DEFAULT;
 
@@ -349,6 +350,27 @@ static void begin(uint64_t of, const char *test, const struct side *x, const str
     snprintf(now, sizeof now, "%s, SEED=%llu COUNT=1: stopped in\n  plain  %s\n  some   %s\n", test, (unsigned long long)of, a, b);
 }
 
+/* Rewrites that change bits in this graph because the CPU runs its reference kernels on strided views, and these round once
+ * where two ops round twice: of a norm and the residual's gradient; of a product and its activation (a CPU's plan leaves
+ * those apart, a GPU's does not). */
+static unsigned rounding_rewrites(struct random_model *m, const struct side *x)
+{
+    struct graph g;
+    struct error e = {0};
+    unsigned found = 0;
+    must(plan_compile(&g, &(struct source){.model = m, .build = build_random}, &x->s, &e), &e, "compiling");
+    for (enum program p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t k = 0; k < g.order[p].nodes.n; k++) {
+            const struct node *n = node_at(&g, g.order[p].nodes.at[k]);
+            bool strided = false;
+            for (int i = 0; i < n->nin; i++) strided |= n->in[i] && !tensor_is_dense(tensor_at(&g, n->in[i]));
+            if (strided && (n->op == OP_RMSNORM_BWD || n->op == OP_LAYERNORM_BWD)) found |= REWRITE_RESIDUAL;
+            if (strided && n->op == OP_LINEAR && x->s.host_staging) found |= REWRITE_FUSE;
+        }
+    graph_free(&g);
+    return found;
+}
+
 static void test_bits(void **state)
 {
     (void)state;
@@ -356,10 +378,13 @@ static void test_bits(void **state)
     for (int i = 0; i < count; i++) {
         const uint64_t of = first_seed + (uint64_t)i;
         struct dice d = {random_key(of, "settings"), 0};
-        const struct side plain = random_recipe(&d), some = random_subset(&d, &plain);
+        const struct side plain = random_recipe(&d);
+        struct side some = random_subset(&d, &plain);
         struct random_model m = {of, plain.s.precision == DT_F32};
         char what[256];
         begin(of, "bits", &plain, &some);
+        const unsigned fixed = rounding_rewrites(&m, &plain);
+        some.s.without = (some.s.without & ~fixed) | (plain.s.without & fixed);
         note_passes(&m, &some);
         if (!same_bits(&m, &plain, &some, what)) fail_with(&m, &plain, some);
     }
@@ -380,27 +405,48 @@ static void add_gradients(const struct rig *a, const struct rig *b, double *erro
     }
 }
 
-static double far_apart;
+/* Half of the weights, at random, move by one last bit. */
+static void move_last_bits(struct rig *r)
+{
+    for (uint32_t i = 0; i < r->graph.params.n; i++) {
+        const struct param *p = &r->graph.params.at[i];
+        float *x = tape_address(&r->tape, p->tensor);
+        const uint64_t key = random_key(seed, name_of(r, p->tensor));
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r->graph, p->tensor)); k++)
+            if (random_bits(key, (uint64_t)k) % 2) x[k] = nextafterf(x[k], 0);
+    }
+}
 
-static void compare_near(struct random_model *m, const struct side *x, const struct side *y)
+/* Of one step each: the loss of `b` less that of `a`, and the norm of the gradients' difference, as shares. */
+struct distance {
+    double loss, gradients;
+};
+
+static struct distance distance_between(struct random_model *m, const struct side *x, const struct side *y, bool moved)
 {
     struct rig a, b;
     struct error e = {0};
     double error = 0, size = 0;
     open_side(&a, m, x);
     open_side(&b, m, y);
+    if (moved) move_last_bits(&b);
     run_side(&a, x, 0);
     run_side(&b, y, 0);
     const double loss = fabs(rig_loss(&a) - rig_loss(&b)) / (1 + fabs(rig_loss(&a)));
     must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e, "update");
     must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e, "update");
     add_gradients(&a, &b, &error, &size);
-    far_apart = fmax(far_apart, fmax(loss, sqrt(error / size)));
-    if (getenv("VERBOSE")) printf("seed %llu: loss %.2g gradients %.2g\n", (unsigned long long)m->seed, loss, sqrt(error / size));
-    if (!(size > 0 && loss <= NEAR && sqrt(error / size) <= NEAR))
-        fail_msg("%s  loss off by %.3g, gradients by %.3g of %.3g", now, loss, sqrt(error), sqrt(size));
+    assert_true(size > 0);
     rig_close(&a);
     rig_close(&b);
+    return (struct distance){loss, sqrt(error / size)};
+}
+
+static void compare_near(struct random_model *m, const struct side *x, const struct side *y)
+{
+    const struct distance d = distance_between(m, x, y, false), own = distance_between(m, x, x, true);
+    if (!(d.loss <= NEAR && d.gradients <= NEAR + 4 * own.gradients))
+        fail_msg("%s  loss off by %.3g, gradients by %.3g, by the weights' last bits by %.3g", now, d.loss, d.gradients, own.gradients);
 }
 
 /* Other orders of sums, on top of everything else. */
@@ -434,7 +480,6 @@ static void test_near(void **state)
         begin(of, "near", &plain, &other);
         compare_near(&m, &plain, &other);
     }
-    if (getenv("VERBOSE")) printf("largest distance %.3g\n", far_apart);
 }
 
 int main(int argc, char **argv)
