@@ -24,7 +24,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-enum { STEPS = 2, COUNT_DEFAULT = 60 };
+enum { STEPS = 2, COUNT_DEFAULT = 400 };
 static const double NEAR = 1e-6;
 static uint64_t first_seed;
 static int count = COUNT_DEFAULT;
