@@ -225,7 +225,8 @@ static inline id sublayer(struct maker *m, id x)
 {
     const bool before = maybe(m, 70);
     id y = drop(m, layer(m, before ? norm(m, x) : x));
-    if (maybe(m, 75)) y = maybe(m, 80) ? op_add(m->g, x, y) : op_add(m->g, y, x);
+    if (maybe(m, 10)) y = op_mul(m->g, op_add(m->g, x, y), op_act(m->g, y, ACT_SIGMOID)); /* y is read twice */
+    else if (maybe(m, 75)) y = maybe(m, 80) ? op_add(m->g, x, y) : op_add(m->g, y, x);
     else if (m->skips && maybe(m, 50)) y = op_add(m->g, m->skip[pick(m, m->skips)], y);
     return before ? y : norm(m, y);
 }
