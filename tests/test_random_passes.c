@@ -13,7 +13,7 @@
  * passes.h that say so. Losses agree within NEAR. Gradients agree within NEAR of their norm, and four times the
  * change that the gradients of `plain` show when the weights' last bits change: a random graph may be badly conditioned.
  *
- * Every plan goes through the verifier and the independent checker (plan_compile, plan_place).
+ * Every plan goes through the verifier and the independent checker (plan_compile, plan_place), and computes in device memory only.
  *
  *     build/tests/test_random_passes [SEED [COUNT]]     or SEED and COUNT in the environment
  *
@@ -136,6 +136,21 @@ static void tell_and_die(int signal_number)
     _exit(2);
 }
 
+/* Only copies touch host memory: a CPU could compute there, a GPU could not. */
+static void check_spaces(const struct graph *g)
+{
+    for (enum program p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+            if (n->op == OP_COPY || !node_launches(n)) continue;
+            for (int i = 0; i < n->nin + n->nout; i++) {
+                const id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
+                if (t && storage_of(g, t)->space != SPACE_DEVICE)
+                    fail_msg("%s  %s of program %s works on %s, which is in host memory", now, op_table[n->op].name, program_name(p), graph_name(g, storage_of(g, t)->name));
+            }
+        }
+}
+
 static void open_side(struct rig *r, struct random_model *m, const struct side *x)
 {
     struct error e = {0};
@@ -143,6 +158,7 @@ static void open_side(struct rig *r, struct random_model *m, const struct side *
     memset(r, 0, sizeof *r);
     s.modules = &x->rule;
     must(plan_compile(&r->graph, &(struct source){.model = m, .build = build_random}, &s, &e), &e, "compiling");
+    check_spaces(&r->graph);
     rig_open_on(r, DEVICE_CPU, 1);
     for (uint32_t i = 0; i < r->graph.params.n; i++) { /* the start is a number of the working precision */
         const struct param *p = &r->graph.params.at[i];
