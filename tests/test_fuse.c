@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "cpu/cpu.h"
 #include "cpu/gemm.h"
+#include "passes/passes.h"
 
 static struct operand dense(enum dtype f, int64_t rows, int64_t columns)
 {
@@ -78,8 +79,35 @@ static void test_bits(void **state)
             for (int kind = 0; kind < ACT_KINDS; kind++) check(FLOATS[f], SHAPES[s], (enum act_kind)kind, (kind + (int)s) % 2);
 }
 
+/* LINEAR_ACTs of an evaluation whose product reads x as it is, or a permuted view of it. */
+static int fused(bool strided, enum act_kind kind, bool gpu)
+{
+    struct graph g;
+    struct settings s = {.forward = true, .host_staging = gpu};
+    int n = 0;
+    graph_init(&g);
+    id x = graph_input(&g, "x", DT_F32, 2, (int64_t[]){6, 6}), w = graph_param(&g, "w", DT_F32, 2, (int64_t[]){4, 6}, (struct init){0});
+    if (strided) x = op_permute(&g, x, (int[]){1, 0});
+    graph_output(&g, "y", op_act(&g, op_linear(&g, x, w, 0), kind));
+    pass_fuse(&g, &s);
+    graph_verify(&g, "fuse");
+    for (uint32_t k = 0; k < g.order[PROGRAM_STEP].nodes.n; k++) n += node_at(&g, g.order[PROGRAM_STEP].nodes.at[k])->op == OP_LINEAR_ACT;
+    graph_free(&g);
+    return n;
+}
+
+/* The kernels that promise the bits take a dense x. */
+static void test_strided(void **state)
+{
+    (void)state;
+    assert_int_equal(fused(false, ACT_GELU, false), 1);
+    assert_int_equal(fused(true, ACT_GELU, false), 0);
+    assert_int_equal(fused(true, ACT_RELU, false), 1);
+    assert_int_equal(fused(true, ACT_GELU, true), 1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_strided)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
