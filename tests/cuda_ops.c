@@ -360,9 +360,11 @@ static bool compare_gradient(const struct trial *t, const struct scene *s, const
 static bool compare(const struct trial *t, const struct scene *s, const struct rig *got, const struct rig *want)
 {
     bool ok = true;
+    int compared = 0;
     for (uint32_t i = 0; i < looks(t, &got->graph) && ok; i++) {
         id x = look_at(t, &got->graph, i), y = look_at(t, &want->graph, i);
         if (!x) continue;
+        compared++;
         const int64_t n = tensor_elements(tensor_at(&got->graph, x));
         double *a = rig_read(got, x), *b = rig_read(want, y);
         ok = t->forward ? compare_output(t, s, i, tensor_at(&got->graph, x)->dtype, a, b, n)
@@ -370,7 +372,7 @@ static bool compare(const struct trial *t, const struct scene *s, const struct r
         mem_free(a);
         mem_free(b);
     }
-    return ok;
+    return compared ? ok : complain(t, "there is nothing to compare");
 }
 
 /* The bits of everything that is looked at. */
