@@ -24,6 +24,8 @@
  * directly in the forward test and reached through its forward's vjp in the others;
  * each test checks that its graph has the row.
  *
+ *     test_ops [OP...]     all rows, or those that are named
+ *
  * The table of cases is made from ops.def: a row without one does not compile, and one
  * without a size to be timed at fails.
  */
@@ -459,7 +461,15 @@ static const struct test_kind {
     {"bf16", test_bf16, has_gradient},           {"kernels", test_kernels, has_kernels},          {"stopped", test_stopped, has_no_gradient},
 };
 
-int main(void)
+/* Whether the command line names the row; without names all rows are tested. */
+static bool named(const char *name, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(name, argv[i])) return true;
+    return argc < 2;
+}
+
+int main(int argc, char **argv)
 {
     static struct CMUnitTest tests[COUNT(kinds) * OP_COUNT + 1];
     static char names[COUNT(tests)][64];
@@ -467,7 +477,7 @@ int main(void)
     seed_begin();
     for (size_t i = 1; i < COUNT(rows); i++)
         for (size_t k = 0; k < COUNT(kinds); k++) {
-            if (!kinds[k].applies(&rows[i])) continue;
+            if (!named(op_table[i].name, argc, argv) || !kinds[k].applies(&rows[i])) continue;
             snprintf(names[n], sizeof names[n], "%s %s", kinds[k].name, op_table[i].name);
             tests[n] = (struct CMUnitTest){names[n], kinds[k].run, NULL, NULL, (void *)&rows[i]};
             stopped += kinds[k].run == test_stopped;

@@ -38,6 +38,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.utils import logging
 
 import make_llama
+import make_published
 import make_sam
 import make_tinyvit
 import make_towers
@@ -46,6 +47,7 @@ import make_train
 TYPES = {"bf16": (2.0 ** -8, 0.0), "f16": (2.0 ** -11, 2.0 ** -25)}  # unit roundoff, half of the smallest step
 TINY = 1e-7  # as in tests/compare.c
 HERE = make_llama.HERE
+TINYVIT = {**make_tinyvit.CASES, **make_published.CASES}  # those of the published code, through the restatement
 
 
 class Rounding(TorchDispatchMode):
@@ -132,12 +134,12 @@ def numbers(folder, name, mode):
         return with_weights(make_towers, off, lambda: make_towers.reference(folder, c, batch["pixel_values"]))
     if name in make_sam.CASES:
         return with_weights(make_sam, off, lambda: make_sam.reference(folder, make_sam.CASES[name], batch))
-    if name in make_tinyvit.CASES:
+    if name in TINYVIT:
         weights = load_file(os.path.join(folder, "model.safetensors"))
         statistics = (".running_mean", ".running_var")  # stay in float32
         weights = {n: off.noise(t.float()) if t.is_floating_point() and not n.endswith(statistics) else t for n, t in weights.items()}
         with off:
-            return make_tinyvit.reference(make_tinyvit.CASES[name], weights, batch)[0]
+            return make_tinyvit.reference(TINYVIT[name], weights, batch)[0]
     return with_weights(make_llama, off, lambda: make_llama.reference(folder, batch))
 
 
@@ -205,9 +207,9 @@ def exact(folder, name):
         return make_towers.reference(folder, make_towers.CASES[name], batch["pixel_values"], torch.float64)
     if name in make_sam.CASES:
         return make_sam.reference(folder, make_sam.CASES[name], batch, torch.float64)
-    if name in make_tinyvit.CASES:
+    if name in TINYVIT:
         weights = load_file(os.path.join(folder, "model.safetensors"))
-        return make_tinyvit.reference(make_tinyvit.CASES[name], weights, batch, torch.float64)[0]
+        return make_tinyvit.reference(TINYVIT[name], weights, batch, torch.float64)[0]
     return make_llama.reference(folder, batch, torch.float64)
 
 
