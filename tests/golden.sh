@@ -166,6 +166,12 @@ check_train() {
 }
 
 wanted=" $* "
+for name; do
+    if [ ! -f "$GOLDEN/$name/expect.safetensors" ] && [ ! -f "$GOLDEN/$name/losses.json" ]; then
+        echo "no case $name in $GOLDEN" >"$tmp/log"
+        report 1 "$name"
+    fi
+done
 for folder in "$GOLDEN"/*/; do
     folder=${folder%/}
     name=${folder##*/}
@@ -182,6 +188,10 @@ for folder in "$GOLDEN"/*/; do
             check_train "$folder" "$micro" >"$tmp/log" 2>&1
             report $? "$name, micro-batch $micro"
         done
+    fi
+    if [ -f "$folder/batch.safetensors" ] && [ ! -f "$folder/expect.safetensors" ]; then
+        echo "a batch without expect.safetensors: nothing to compare with" >"$tmp/log"
+        report 1 "$name"
     fi
 done
 

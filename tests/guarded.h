@@ -1,6 +1,6 @@
 /*
  * guarded.h: a launch on copies of its operands, with guards around each of them. The one harness of
- * test_ops.c, test_gemm.c, trial.h and test_loader.c; cuda_ops.c uses its bytes on the copy of an arena.
+ * test_ops.c, test_gemm.c, test_fuse.c, test_optim.c, trial.h and test_loader.c; cuda_ops.c uses its bytes on the copy of an arena.
  *
  *     input      [guard][the bytes][guard]     unchanged afterwards, unless an output is stated to take them
  *     output     [guard][0xFF .. ][guard]      0xFF is NaN in every float type
@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +119,16 @@ static inline void guarded_launch(const char *what, const struct kernel *k, cons
 static inline void guarded_free_all(void *out[MAX_OUT])
 {
     for (int o = 0; o < MAX_OUT; o++) guarded_free(out[o]), out[o] = NULL;
+}
+
+/* As guarded_launch, with the workspace and threads of the launch; the outputs' bytes are copied back to where it has them. */
+static inline void guarded_run(const struct kernel *k, const struct launch *l, const int alias[MAX_OUT])
+{
+    void *out[MAX_OUT] = {0};
+    guarded_launch(k->name, k, l, l->work_bytes, l->threads, alias, NULL, out);
+    for (int o = 0; o < l->nout; o++)
+        if (out[o]) memcpy(l->out[o].data, out[o], guarded_span(&l->out[o]));
+    guarded_free_all(out);
 }
 
 #endif

@@ -103,7 +103,7 @@ static void call_run(struct call *c, const struct kernel *k, int threads)
     struct profile profile = {.threads = threads, .onednn = true};
     struct query q = {.attr = &c->attr, .nin = c->nin, .nout = c->nout, .profile = &profile};
     struct launch l = {.attr = &c->attr, .nin = c->nin, .nout = c->nout, .threads = threads};
-    int alias[MAX_OUT];
+    int alias[MAX_OUT] = {0};
     void *out[MAX_OUT] = {0};
     for (int i = 0; i < c->nin; i++) q.in[i] = c->data_in[i].data ? &c->in[i] : NULL, l.in[i] = c->data_in[i];
     for (int o = 0; o < c->nout; o++) {

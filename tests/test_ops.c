@@ -338,7 +338,7 @@ static int alias_of(const struct launch *l, enum op op, int o, bool in_place, co
 static void run_guarded(const char *what, const struct kernel *k, const struct launch *from, uint64_t work, int threads, bool in_place,
                         void *out[MAX_OUT])
 {
-    int alias[MAX_OUT];
+    int alias[MAX_OUT] = {0};
     bool taken[MAX_IN] = {0};
     char text[240];
     for (int o = 0; o < from->nout; o++) {
