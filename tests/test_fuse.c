@@ -14,6 +14,7 @@
 #include "cpu/cpu.h"
 #include "cpu/gemm.h"
 #include "passes/passes.h"
+#include "guarded.h"
 
 static struct operand dense(enum dtype f, int64_t rows, int64_t columns)
 {
@@ -49,23 +50,23 @@ static void check(enum dtype f, const int64_t *n, enum act_kind kind, bool bias)
     union attr attr = {.act = {(uint8_t)kind}};
     uint64_t bytes = gemm_workspace(n[0], n[1], n[2], f, 3);
     b.rank = 1, b.dim[0] = n[1], b.stride[0] = 1;
-    struct launch l = {.attr = &attr, .in = {x, w, b}, .nin = bias ? 3 : 2, .nout = 1, .work = mem_alloc(bytes), .work_bytes = bytes,
-                       .threads = 3};
+    struct launch l = {.attr = &attr, .in = {x, w, b}, .nin = bias ? 3 : 2, .nout = 1, .work_bytes = bytes, .threads = 3};
+    const int apart[MAX_OUT] = {-1, -1, -1, -1, -1, -1};
     l.out[0] = z;
-    cpu_kernel_named(OP_LINEAR, "cpu_linear")->run(&l);
+    guarded_run(cpu_kernel_named(OP_LINEAR, "cpu_linear"), &l, apart);
     l.out[0] = y, l.in[0] = z, l.nin = 1;
-    cpu_kernel_named(OP_ACT, "cpu_act")->run(&l);
+    guarded_run(cpu_kernel_named(OP_ACT, "cpu_act"), &l, apart);
     l.in[0] = x, l.nin = bias ? 3 : 2, l.nout = 2;
     for (int round = 0; round < 4; round++) {
         l.threads = round % 2 ? 3 : 1;
         l.out[0] = y2, l.out[1] = z2;
         if (round / 2) l.out[1].data = NULL;
-        cpu_kernel_named(OP_LINEAR_ACT, "cpu_linear_act")->run(&l);
+        guarded_run(cpu_kernel_named(OP_LINEAR_ACT, "cpu_linear_act"), &l, apart);
         same(&y2, &y, "y", (int)kind, n);
         if (!(round / 2)) same(&z2, &z, "z", (int)kind, n);
         memset(y2.data, 0, (size_t)(n[0] * n[1]) * dtype_size(f));
     }
-    void *all[] = {x.data, w.data, b.data, z.data, y.data, z2.data, y2.data, l.work};
+    void *all[] = {x.data, w.data, b.data, z.data, y.data, z2.data, y2.data};
     for (size_t i = 0; i < COUNT(all); i++) mem_free(all[i]);
 }
 
