@@ -68,6 +68,7 @@ void graph_free(struct graph *g)
     vec_free(&g->outputs);
     vec_free(&g->names);
     name_index_free(&g->index);
+    output_index_free(&g->output_names);
     vec_free(&g->blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) vec_free(&g->order[p].nodes);
 }
@@ -86,6 +87,7 @@ void graph_copy(struct graph *to, const struct graph *from)
     VEC_COPY(&to->outputs);
     VEC_COPY(&to->names);
     name_index_copy(&to->index, &from->index);
+    output_index_copy(&to->output_names, &from->output_names);
     VEC_COPY(&to->blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) VEC_COPY(&to->order[p].nodes);
 }
@@ -363,8 +365,8 @@ static char *put(char *out, const char *end, const char *s)
     return out;
 }
 
-/* "d:model.layers.3.mlp.linear/1". Thousands are made for each plan that is looked at. */
-static id output_name(struct graph *g, const struct op_row *row, int o)
+/* "d:model.layers.3.mlp.linear/1". */
+static id new_output_name(struct graph *g, const struct op_row *row, int o)
 {
     char text[256], index[3] = {'/', (char)('0' + o), 0};
     char *at = text, *end = text + sizeof text - 1;
@@ -377,6 +379,14 @@ static id output_name(struct graph *g, const struct op_row *row, int o)
     if (o) at = put(at, end, index);
     *at = 0;
     return graph_intern(g, text);
+}
+
+/* A search emits millions of nodes, and the blocks of one graph give few names. */
+static id output_name(struct graph *g, int op, int o)
+{
+    const uint64_t key = (uint64_t)g->at.scope << 32 | (uint64_t)op << 16 | (uint64_t)g->at.phase << 8 | (uint64_t)o;
+    id *name = names_of_output(g, key);
+    return *name ? *name : (*name = new_output_name(g, &op_table[op], o));
 }
 
 /* Output `o` takes its place: input `from`'s bytes, or a storage of its own. */
@@ -426,7 +436,7 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
         int from = row->flags & OPF_VIEW ? 0 : op_must_alias(g, &n, o);
         if (f.out[o].dtype == DT_NONE) continue; /* an optional output */
         f.out[o].node = self;
-        place_output(g, &n, o, &f.out[o], from, output_name(g, row, o));
+        place_output(g, &n, o, &f.out[o], from, output_name(g, op, o));
     }
     vec_push(&g->nodes, n);
     vec_push(&g->order[g->at.program].nodes, self);

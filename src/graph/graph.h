@@ -225,6 +225,16 @@ struct name_index {
     uint32_t slots, used;
 };
 
+/* The name of what an op gives in a scope, so that its text is put together once (names.c). */
+struct output_slot {
+    uint64_t key;                      /* scope, op, phase and number of the output; 0: a free slot */
+    id name;
+};
+struct output_index {
+    struct output_slot *slot;
+    uint32_t slots, used;
+};
+
 struct graph {
     VEC(struct storage) storages;
     VEC(struct tensor) tensors;
@@ -236,6 +246,7 @@ struct graph {
     VEC(struct output) outputs;        /* from element 0 */
     VEC(char) names;                   /* interned strings, each once; an id is an offset */
     struct name_index index;           /* of names */
+    struct output_index output_names;
     VEC(uint8_t) blob;                 /* data of constants */
     struct order order[PROGRAM_COUNT];
     id step;                           /* the tensor over struct step_block */

@@ -68,3 +68,44 @@ void name_index_free(struct name_index *x)
     mem_free(x->slot);
     *x = (struct name_index){0};
 }
+
+/* --- names of outputs ------------------------------------------------------------------- */
+
+static struct output_slot *output_slot(const struct output_index *x, uint64_t key)
+{
+    uint32_t at = (uint32_t)(key * 0x9e3779b97f4a7c15ull >> 32) & (x->slots - 1);
+    while (x->slot[at].key && x->slot[at].key != key) at = (at + 1) & (x->slots - 1);
+    return &x->slot[at];
+}
+
+static void grow_outputs(struct output_index *x)
+{
+    const struct output_index old = *x;
+    x->slots = old.slots ? 2 * old.slots : 256;
+    x->slot = mem_alloc(x->slots * sizeof *x->slot);
+    for (uint32_t i = 0; i < old.slots; i++)
+        if (old.slot[i].key) *output_slot(x, old.slot[i].key) = old.slot[i];
+    mem_free(old.slot);
+}
+
+id *names_of_output(struct graph *g, uint64_t key)
+{
+    struct output_index *x = &g->output_names;
+    if (2 * (x->used + 1) > x->slots) grow_outputs(x);
+    struct output_slot *slot = output_slot(x, key);
+    x->used += !slot->key;
+    slot->key = key;
+    return &slot->name;
+}
+
+void output_index_copy(struct output_index *to, const struct output_index *from)
+{
+    *to = *from;
+    to->slot = mem_copy(from->slot, from->slots * sizeof *from->slot);
+}
+
+void output_index_free(struct output_index *x)
+{
+    mem_free(x->slot);
+    *x = (struct output_index){0};
+}
