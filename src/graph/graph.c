@@ -45,15 +45,21 @@ const char *program_name(enum program p)
 
 /* --- life ---------------------------------------------------------------- */
 
-void graph_init(struct graph *g)
+/* Element 0 of each array, which is nothing. */
+static void put_dummies(struct graph *g)
 {
-    memset(g, 0, sizeof *g);
     vec_push(&g->storages, (struct storage){0});
     vec_push(&g->tensors, (struct tensor){0});
     vec_push(&g->nodes, (struct node){0});
     vec_push(&g->scopes, (struct scope){0});
     vec_push(&g->loops, (struct loop){0});
     vec_push(&g->names, '\0');
+}
+
+void graph_init(struct graph *g)
+{
+    memset(g, 0, sizeof *g);
+    put_dummies(g);
 }
 
 void graph_free(struct graph *g)
@@ -90,6 +96,44 @@ void graph_copy(struct graph *to, const struct graph *from)
     output_index_copy(&to->output_names, &from->output_names);
     VEC_COPY(&to->blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) VEC_COPY(&to->order[p].nodes);
+}
+
+void graph_clear(struct graph *g)
+{
+    struct graph x = {0};
+#define KEEP(v) (x.v.at = g->v.at, x.v.cap = g->v.cap)
+    KEEP(storages), KEEP(tensors), KEEP(nodes), KEEP(scopes), KEEP(loops), KEEP(cuts), KEEP(params), KEEP(outputs), KEEP(names), KEEP(blob);
+    for (int p = 0; p < PROGRAM_COUNT; p++) KEEP(order[p].nodes);
+#undef KEEP
+    name_index_free(&g->index);
+    output_index_free(&g->output_names);
+    *g = x;
+    put_dummies(g);
+}
+
+/* Into memory that is there; where there is too little, with room for what a pass will add. */
+static void copy_over(void **to, uint32_t *cap, const void *from, uint32_t n, size_t size)
+{
+    if (*cap < n) {
+        mem_free(*to);
+        *cap = n + n / 2;
+        *to = mem_resize(NULL, *cap * size);
+    }
+    if (n) memcpy(*to, from, n * size);
+}
+
+void graph_copy_over(struct graph *to, const struct graph *from)
+{
+    struct graph x = *from;
+#define OVER(v) (x.v.at = to->v.at, x.v.cap = to->v.cap, copy_over((void **)&x.v.at, &x.v.cap, from->v.at, from->v.n, sizeof *from->v.at))
+    OVER(storages), OVER(tensors), OVER(nodes), OVER(scopes), OVER(loops), OVER(cuts), OVER(params), OVER(outputs), OVER(names), OVER(blob);
+    for (int p = 0; p < PROGRAM_COUNT; p++) OVER(order[p].nodes);
+#undef OVER
+    name_index_free(&to->index);
+    output_index_free(&to->output_names);
+    name_index_copy(&x.index, &from->index);
+    output_index_copy(&x.output_names, &from->output_names);
+    *to = x;
 }
 
 int graph_error(const struct graph *g, struct error *e)

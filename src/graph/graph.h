@@ -264,6 +264,10 @@ struct graph {
 void graph_init(struct graph *g);
 void graph_free(struct graph *g);
 void graph_copy(struct graph *to, const struct graph *from);
+/* Both reuse the memory of a graph that is made anew again and again: as graph_init leaves it; a copy. A graph of zeros
+ * has no memory yet. */
+void graph_clear(struct graph *g);
+void graph_copy_over(struct graph *to, const struct graph *from);
 /* The sticky error: PL_OK, or its code with `e` filled. */
 int graph_error(const struct graph *g, struct error *e);
 /* Records the first error; always returns 0. */
