@@ -217,6 +217,7 @@ struct cursor {
 /* Where a name is found, and what it is the name of (names.c). */
 struct name_slot {
     id name;
+    uint32_t hash;
     uint32_t param;                    /* its place in params, plus 1; 0: none */
     id scope;
 };

@@ -10,22 +10,24 @@
 
 #include <string.h>
 
-static struct name_slot *find(const struct graph *g, const char *s, size_t n)
+static struct name_slot *find(const struct graph *g, const char *s, uint32_t hash)
 {
     const struct name_index *x = &g->index;
-    uint32_t at = (uint32_t)hash_bytes(s, n, 0) & (x->slots - 1);
-    while (x->slot[at].name && strcmp(graph_name(g, x->slot[at].name), s)) at = (at + 1) & (x->slots - 1);
+    uint32_t at = hash & (x->slots - 1);
+    while (x->slot[at].name && (x->slot[at].hash != hash || strcmp(graph_name(g, x->slot[at].name), s))) at = (at + 1) & (x->slots - 1);
     return &x->slot[at];
 }
 
 static void grow(struct graph *g)
 {
     struct name_index old = g->index;
-    g->index.slots = old.slots ? 2 * old.slots : 1024;
+    g->index.slots = old.slots ? 4 * old.slots : 1024;
     g->index.slot = mem_alloc(g->index.slots * sizeof *g->index.slot);
     for (uint32_t i = 0; i < old.slots; i++) {
-        const char *s = graph_name(g, old.slot[i].name);
-        if (old.slot[i].name) *find(g, s, strlen(s)) = old.slot[i];
+        if (!old.slot[i].name) continue;
+        uint32_t at = old.slot[i].hash & (g->index.slots - 1);
+        while (g->index.slot[at].name) at = (at + 1) & (g->index.slots - 1);
+        g->index.slot[at] = old.slot[i];
     }
     mem_free(old.slot);
 }
@@ -46,8 +48,10 @@ struct name_slot *names_slot(struct graph *g, const char *s)
 {
     if (2 * (g->index.used + 1) > g->index.slots) grow(g);
     size_t n = strlen(s);
-    struct name_slot *slot = find(g, s, n);
+    uint32_t hash = (uint32_t)hash_bytes(s, n, 0);
+    struct name_slot *slot = find(g, s, hash);
     if (slot->name) return slot;
+    slot->hash = hash;
     slot->name = append(g, s, (uint32_t)n + 1);
     g->index.used++;
     return slot;

@@ -76,9 +76,9 @@ static uint64_t hash_node(const struct graph *g, const struct node *x)
 static bool operands_alike(const struct graph *g, id a, id b)
 {
     const struct tensor *x = tensor_at(g, a), *y = tensor_at(g, b);
-    return !a == !b && x->dtype == y->dtype && x->rank == y->rank && x->offset == y->offset && !x->loop == !y->loop &&
-           x->advance == y->advance && g->storages.at[x->storage].space == g->storages.at[y->storage].space &&
-           !memcmp(x->dim, y->dim, x->rank * sizeof *x->dim) && !memcmp(x->stride, y->stride, x->rank * sizeof *x->stride);
+    return a == b || (!a == !b && x->dtype == y->dtype && x->rank == y->rank && x->offset == y->offset && !x->loop == !y->loop &&
+                      x->advance == y->advance && g->storages.at[x->storage].space == g->storages.at[y->storage].space &&
+                      !memcmp(x->dim, y->dim, x->rank * sizeof *x->dim) && !memcmp(x->stride, y->stride, x->rank * sizeof *x->stride));
 }
 
 static bool is_alike(const struct graph *g, const struct node *x, const struct node *y)

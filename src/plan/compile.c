@@ -5,10 +5,11 @@
  *
  *     forward     the model in its precision     micro-batch
  *     backward    with gradients                 and chunks of the head
+ *     update      with recompute and optimizer   and recompute, form of the state
  *     whole       the programs                   and everything else
  *
  * A search drafts hundreds of graphs whose settings differ in what a late pass reads: plan_draft_next
- * keeps the graph as it was behind each of the first two parts and goes on from the last that is
+ * keeps the graph as it was behind each of the first three parts and goes on from the last that is
  * the same.
  */
 #include <string.h>
@@ -27,17 +28,20 @@ static const struct pass backward[] = {
     {"residual", pass_residual}, {"bias_grad", pass_bias_grad}, {"pure_grad", pass_pure_grad},         {"dense", pass_dense},
     {"accumulate", pass_accumulate},
 };
-static const struct pass whole[] = {
-    {"recompute", pass_recompute}, {"selective", pass_selective},   {"trim", pass_trim},             {"optimizer", pass_optimizer},
-    {"act_recompute", pass_act_recompute}, {"loss_scale", pass_loss_scale}, {"fused step", pass_fused_step}, {"guard", pass_guard},
-    {"offload", pass_offload},     {"handover", pass_handover},     {"inlay", pass_inlay},           {"reuse", pass_reuse},
-    {"add_norm", pass_add_norm},   {"first_sum", pass_first_sum},
+static const struct pass update[] = {
+    {"recompute", pass_recompute}, {"selective", pass_selective}, {"trim", pass_trim},
+    {"optimizer", pass_optimizer}, {"act_recompute", pass_act_recompute},
 };
-enum { FORWARD, BACKWARD, WHOLE, PARTS };
+static const struct pass whole[] = {
+    {"loss_scale", pass_loss_scale}, {"fused step", pass_fused_step}, {"guard", pass_guard},
+    {"offload", pass_offload},       {"handover", pass_handover},     {"inlay", pass_inlay},
+    {"reuse", pass_reuse},           {"add_norm", pass_add_norm},     {"first_sum", pass_first_sum},
+};
+enum { FORWARD, BACKWARD, UPDATE, WHOLE, PARTS };
 static const struct {
     const struct pass *at;
     size_t n;
-} pipeline[PARTS] = {{forward, COUNT(forward)}, {backward, COUNT(backward)}, {whole, COUNT(whole)}};
+} pipeline[PARTS] = {{forward, COUNT(forward)}, {backward, COUNT(backward)}, {update, COUNT(update)}, {whole, COUNT(whole)}};
 _Static_assert((int)WHOLE == (int)PLAN_SHARED, "what is before the last part can be shared");
 
 /* As many bytes as the step's batch has, when its storages are as large as they become. */
@@ -105,9 +109,9 @@ int plan_draft(struct graph *g, const struct source *source, const struct settin
 static bool may_share(const struct settings *a, const struct settings *b, int part)
 {
     struct settings x = *b;
-    if (part == FORWARD) x.head_chunks = a->head_chunks;
-    x.recompute = a->recompute;
-    x.state = a->state;
+    if (part <= FORWARD) x.head_chunks = a->head_chunks;
+    if (part <= BACKWARD) x.recompute = a->recompute;
+    if (part <= BACKWARD) x.state = a->state;
     x.offload = a->offload;
     x.fused_step = a->fused_step;
     return !memcmp(&x, a, sizeof x);
@@ -119,9 +123,12 @@ int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct erro
         if (d->made[part] && may_share(&d->of[part], s, part)) continue;
         for (int later = part; later < PLAN_SHARED; later++) d->made[later] = false;
         struct graph *g = &d->shared[part];
-        graph_clear(g);
-        if (part) graph_copy_over(g, &d->shared[part - 1]);
-        else build(g, d->source, s, false);
+        if (part) {
+            graph_copy_over(g, &d->shared[part - 1]);
+        } else {
+            graph_clear(g);
+            build(g, d->source, s, false);
+        }
         run_part(g, part, s, false);
         if (graph_error(g, e)) return e->code;
         d->of[part] = *s;

@@ -74,7 +74,7 @@ int plan_place(struct plan *p, const struct graph *g, const struct profile *prof
 int plan_draft(struct graph *g, const struct source *source, const struct settings *s, struct error *e);
 /* Drafts of one source, one after the other; what a draft shares with the one before is not compiled again. Settings that
  * differ least should follow each other. */
-enum { PLAN_SHARED = 2 };
+enum { PLAN_SHARED = 3 };
 struct plan_drafts {
     const struct source *source;
     struct graph shared[PLAN_SHARED]; /* the graph behind the first parts of the pipeline (compile.c)... */

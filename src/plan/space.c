@@ -89,6 +89,9 @@ static int by_sharing(const void *a, const void *b)
     const struct job *x = a, *y = b;
     if (x->s.micro_batch != y->s.micro_batch) return x->s.micro_batch > y->s.micro_batch ? -1 : 1;
     if (x->s.head_chunks != y->s.head_chunks) return x->s.head_chunks < y->s.head_chunks ? -1 : 1;
+    int again = memcmp(&x->s.recompute, &y->s.recompute, sizeof x->s.recompute);
+    if (again) return again;
+    if (x->s.state != y->s.state) return x->s.state < y->s.state ? -1 : 1;
     return x->number < y->number ? -1 : x->number > y->number;
 }
 

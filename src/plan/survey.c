@@ -152,15 +152,13 @@ static uint64_t visiting(const struct plan *p, const struct graph *g)
     return most;
 }
 
-static void add_weights(struct survey *v, const struct graph *g)
+static void add_weights(struct survey *v, const struct plan *p, const struct graph *g)
 {
-    bool *reached = plan_mark_reached(g);
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         bool weight = x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE;
-        if (weight && reached[s] && storage_lasts(x)) v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
+        if (weight && storage_lasts(x) && plan_reached(p, g, s)) v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
     }
-    mem_free(reached);
 }
 
 int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, const struct profile *profile, struct error *e)
@@ -174,7 +172,7 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
     rc = plan_bind(&p, g, profile, seconds, e);
     if (!rc) {
         memcpy(v->persistent, p.persistent, sizeof v->persistent);
-        add_weights(v, g);
+        add_weights(v, &p, g);
         survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
         v->total_seconds = p.seconds;
         v->step = fullest(&p, g, PROGRAM_STEP);
