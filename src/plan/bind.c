@@ -66,8 +66,9 @@ static uint64_t hash_node(const struct graph *g, const struct node *x)
     uint64_t h = x->op;
     for (int i = 0; i < x->nin + x->nout; i++) {
         const struct tensor *t = tensor_at(g, i < x->nin ? x->in[i] : x->out[i - x->nin]);
-        h = mix(h, t->dtype);
-        for (int d = 0; d < t->rank; d++) h = mix(h, (uint64_t)t->dim[d]);
+        uint64_t shape = t->dtype;
+        for (int d = 0; d < t->rank; d++) shape += (uint64_t)t->dim[d] * (0x10001ull + 0x20002ull * (uint64_t)d);
+        h = mix(h, shape);
     }
     return h;
 }
@@ -81,9 +82,18 @@ static bool operands_alike(const struct graph *g, id a, id b)
                       !memcmp(x->dim, y->dim, x->rank * sizeof *x->dim) && !memcmp(x->stride, y->stride, x->rank * sizeof *x->stride));
 }
 
+/* The key of an update differs from weight to weight, and only the running half reads it. */
+static bool attributes_alike(const struct node *x, const struct node *y)
+{
+    if (x->op != OP_ADAMW && x->op != OP_ADAMW_8BIT && x->op != OP_SGD && x->op != OP_ADAFACTOR) return !memcmp(&x->attr, &y->attr, sizeof x->attr);
+    union attr a = x->attr;
+    a.adamw.key = y->attr.adamw.key;
+    return !memcmp(&a.adamw, &y->attr.adamw, sizeof a.adamw);
+}
+
 static bool is_alike(const struct graph *g, const struct node *x, const struct node *y)
 {
-    if (x->op != y->op || x->nin != y->nin || x->nout != y->nout || memcmp(&x->attr, &y->attr, sizeof x->attr)) return false;
+    if (x->op != y->op || x->nin != y->nin || x->nout != y->nout || !attributes_alike(x, y)) return false;
     for (int i = 0; i < x->nin; i++)
         if (!operands_alike(g, x->in[i], y->in[i])) return false;
     for (int o = 0; o < x->nout; o++)
