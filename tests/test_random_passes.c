@@ -38,7 +38,7 @@ static const struct {
     const char *name;
 } rewrites[] = {
     {REWRITE_FUSE, "fuse"},           {REWRITE_LINEAR_ADD, "linear_add"}, {REWRITE_DENSE, "dense"},         {REWRITE_JOIN, "join"},
-    {REWRITE_RESIDUAL, "residual"},   {REWRITE_BIAS_GRAD, "bias_grad"},   {REWRITE_TRIM, "trim"},           {REWRITE_ACT_AGAIN, "act_recompute"},
+    {REWRITE_RESIDUAL, "residual"},   {REWRITE_BIAS_GRAD, "bias_grad"},   {REWRITE_TRIM, "trim"},           {REWRITE_ACT_RECOMPUTE, "act_recompute"},
     {REWRITE_HANDOVER, "handover"},   {REWRITE_INLAY, "inlay"},           {REWRITE_REUSE, "reuse"},         {REWRITE_ADD_NORM, "add_norm"},
     {REWRITE_FIRST_SUM, "first_sum"},
 };

@@ -142,6 +142,42 @@ static void check_predictions(const struct whole *w, const char *name)
     }
 }
 
+/* Drafts that share parts of the pipeline are the graphs that are compiled alone, in whatever order they come. */
+static void check_drafts(const struct whole *w, const char *name)
+{
+    struct plan_drafts drafts = {.source = &w->source};
+    uint64_t state = 7;
+    for (int i = 0; i < 60; i++) {
+        const struct settings *s = &w->space.choices.at[draw(&state, w->space.choices.n)].settings;
+        struct graph g;
+        struct error e;
+        struct text alone = {0}, shared = {0};
+        if (plan_draft_next(&drafts, s, &e) || plan_draft(&g, &w->source, s, &e)) fail_msg("%s", e.text);
+        for (int program = 0; program < PROGRAM_COUNT; program++) {
+            graph_print(&g, program, &alone);
+            graph_print(&drafts.graph, program, &shared);
+        }
+        if (strcmp(alone.at, shared.at)) fail_msg("%s, draft %d is not the graph that is compiled alone", name, i);
+        text_free(&alone);
+        text_free(&shared);
+        graph_free(&g);
+    }
+    plan_drafts_free(&drafts);
+}
+
+/* One space answers every budget as a space of its own does. */
+static void check_again(struct whole *w, uint64_t budget, const struct plan *wanted, int wanted_rc)
+{
+    struct plan p = {0};
+    struct graph g;
+    struct error e = {0};
+    w->space.f.budget = budget;
+    assert_int_equal(plan_search_in(&w->space, &p, &g, &e), wanted_rc);
+    assert_true(p.seconds == wanted->seconds && p.smallest == wanted->smallest && !memcmp(&p.peak, &wanted->peak, sizeof p.peak));
+    plan_free(&p);
+    graph_free(&g);
+}
+
 /* The fastest of the space within a budget; INFINITY: none is. */
 static double enumerate(const struct whole *w, uint64_t budget)
 {
@@ -171,6 +207,7 @@ static void check_space(struct source source, const char *name, bool freest)
     struct plan p;
     open_whole(&w, source, freest);
     check_predictions(&w, name);
+    check_drafts(&w, name);
     double before = INFINITY;
     for (int i = 0; i <= BUDGETS; i++) {
         uint64_t budget = w.least + (w.most - w.least) * (uint64_t)i / BUDGETS;
@@ -181,8 +218,10 @@ static void check_space(struct source source, const char *name, bool freest)
         if (p.seconds > before) fail_msg("%s, %llu bytes: %.9g s, less memory took %.9g s", name, (unsigned long long)budget, p.seconds, before);
         before = p.seconds;
         assert_int_equal(p.smallest, w.least);
+        check_again(&w, budget, &p, PL_OK);
     }
     assert_int_equal(search(&w, w.least - 1, &p), PL_NOFIT);
+    check_again(&w, w.least - 1, &p, PL_NOFIT);
     close_whole(&w);
 }
 

@@ -117,7 +117,7 @@ static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, struct 
     for (int i = 0; i < 2 && !rc; i++) rc = config_set(&c, sets[i], e);
     if (!rc && search) c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
     if (rc) return UINT64_MAX;
-    rc = run_plan(&r, &c, &(struct run_options){.train = true}, e);
+    rc = run_plan(&r, &c, &(struct run_options){.train = true, .probe = true}, e);
     uint64_t bytes = rc ? UINT64_MAX : plan_arena(&r.plan);
     run_close(&r);
     config_free(&c);

@@ -50,37 +50,68 @@ struct row {
     struct settings settings;
 };
 
-/* Plans the run with more keys set; *row keeps its label. */
+/* One configuration, planned within several budgets. */
+struct planned {
+    struct config config;
+    struct run run;
+    int rc;                      /* of the last plan: PL_OK or PL_NOFIT */
+};
+
+/* Plans the run with more keys set within a budget (0: none). On PL_OK close it. */
+static int open_planned(struct planned *p, const struct options *o, const char *const *sets, size_t n, uint64_t budget, struct error *e)
+{
+    int rc = table_options(o, &p->config, e);
+    if (rc) return rc;
+    for (size_t i = 0; i < n && !rc; i++) rc = config_set(&p->config, sets[i], e);
+    if (!rc) rc = config_check(&p->config, CONFIG_NEEDS_MODEL, e);
+    if (!rc) {
+        p->config.memory_budget = budget ? (struct config_budget){BUDGET_BYTES, budget} : (struct config_budget){BUDGET_NONE, 0};
+        p->rc = rc = run_plan(&p->run, &p->config, &(struct run_options){.train = true, .probe = true, .several = true}, e);
+        if (!rc || rc == PL_NOFIT) return PL_OK;
+        run_close(&p->run);
+    }
+    config_free(&p->config);
+    return rc;
+}
+
+static int plan_again(struct planned *p, uint64_t budget, struct error *e)
+{
+    p->rc = run_plan_within(&p->run, budget, e);
+    return p->rc == PL_NOFIT ? PL_OK : p->rc;
+}
+
+static void close_planned(struct planned *p)
+{
+    run_close(&p->run);
+    config_free(&p->config);
+}
+
+/* *row keeps its label and GPU. */
+static void fill_row(struct row *row, const struct planned *p)
+{
+    const struct run *r = &p->run;
+    row->fits = !p->rc;
+    row->budget = r->budget;
+    row->arena = p->rc ? r->plan.smallest : plan_arena(&r->plan);
+    row->host = r->plan.placement.arena[SPACE_HOST];
+    row->host_budget = p->rc && run_exceeds_host(r) ? r->host_budget : 0;
+    row->seconds = r->plan.seconds;
+    row->effective = r->effective_batch;
+    row->least = run_least_micro_batch(r);
+    row->settings = r->plan.settings;
+    row->measured = r->device.profile.measured != NULL;
+    row->processor = r->device.kind != DEVICE_CUDA;
+    snprintf(row->profile, sizeof row->profile, "%s", r->device.profile.name);
+}
+
 static int plan_row(const struct options *o, const char *const *sets, size_t n, uint64_t budget, struct row *row, struct error *e)
 {
-    struct config c;
-    struct run r;
-    int rc = table_options(o, &c, e);
+    struct planned p;
+    int rc = open_planned(&p, o, sets, n, budget, e);
     if (rc) return rc;
-    for (size_t i = 0; i < n && !rc; i++) rc = config_set(&c, sets[i], e);
-    if (!rc) rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
-    if (!rc) {
-        c.memory_budget = budget ? (struct config_budget){BUDGET_BYTES, budget} : (struct config_budget){BUDGET_NONE, 0};
-        rc = run_plan(&r, &c, &(struct run_options){.train = true}, e);
-        if (!rc || rc == PL_NOFIT) {
-            row->fits = !rc;
-            row->budget = budget;
-            row->arena = rc ? r.plan.smallest : plan_arena(&r.plan);
-            row->host = r.plan.placement.arena[SPACE_HOST];
-            row->host_budget = rc && run_exceeds_host(&r) ? r.host_budget : 0;
-            row->seconds = r.plan.seconds;
-            row->effective = r.effective_batch;
-            row->least = run_least_micro_batch(&r);
-            row->settings = r.plan.settings;
-            row->measured = r.device.profile.measured != NULL;
-            row->processor = r.device.kind != DEVICE_CUDA;
-            snprintf(row->profile, sizeof row->profile, "%s", r.device.profile.name);
-            rc = PL_OK;
-        }
-        run_close(&r);
-    }
-    config_free(&c);
-    return rc;
+    fill_row(row, &p);
+    close_planned(&p);
+    return PL_OK;
 }
 
 /* "bf16, recompute first:12, adamw-8bit, offload optimizer, head in 4": what is not the plainest. */
@@ -257,28 +288,40 @@ int table_compare(const struct options *o, struct error *e)
 
 static const uint32_t STEPS[] = {1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 256, 384, 512};
 
+/* A row of another budget than the last. */
+static int next_row(struct planned *p, uint64_t budget, struct row *row, struct error *e)
+{
+    int rc = plan_again(p, budget, e);
+    if (!rc) fill_row(row, p);
+    return rc;
+}
+
 /* Budgets from the smallest to where more buys nothing: those people have, in units of 1, 1/16
  * or 1/1024 GiB, whichever leaves several rows. */
 static int walk(const struct options *o, struct rows *rows, struct error *e)
 {
     struct row most = {0}, least = {0};
-    int rc = plan_row(o, NULL, 0, 0, &most, e);
-    if (!rc) rc = plan_row(o, NULL, 0, 1, &least, e); /* one byte: says the smallest */
+    struct planned p;
+    int rc = open_planned(&p, o, NULL, 0, 0, e);
+    if (rc) return rc;
+    fill_row(&most, &p);
+    rc = next_row(&p, 1, &least, e); /* one byte: says the smallest */
     uint64_t unit = GIB;
     while (unit > 1 << 10 && most.arena < 8 * unit) unit /= 16;
     snprintf(least.label, sizeof least.label, "the smallest");
-    if (!rc) rc = plan_row(o, NULL, 0, least.arena, &least, e);
+    if (!rc) rc = next_row(&p, least.arena, &least, e);
     if (!rc) vec_push(&rows->list, least);
     for (size_t i = 0; i < COUNT(STEPS) && !rc; i++) {
         struct row row = {0};
         uint64_t budget = STEPS[i] * unit;
         if (budget <= least.arena || budget >= most.arena) continue;
         size_print(budget, row.label);
-        rc = plan_row(o, NULL, 0, budget, &row, e);
+        rc = next_row(&p, budget, &row, e);
         if (!rc) vec_push(&rows->list, row);
     }
     snprintf(most.label, sizeof most.label, "no limit");
     if (!rc) vec_push(&rows->list, most);
+    close_planned(&p);
     return rc;
 }
 

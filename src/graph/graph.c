@@ -45,15 +45,21 @@ const char *program_name(enum program p)
 
 /* --- life ---------------------------------------------------------------- */
 
-void graph_init(struct graph *g)
+/* Element 0 of each array, which is nothing. */
+static void put_dummies(struct graph *g)
 {
-    memset(g, 0, sizeof *g);
     vec_push(&g->storages, (struct storage){0});
     vec_push(&g->tensors, (struct tensor){0});
     vec_push(&g->nodes, (struct node){0});
     vec_push(&g->scopes, (struct scope){0});
     vec_push(&g->loops, (struct loop){0});
     vec_push(&g->names, '\0');
+}
+
+void graph_init(struct graph *g)
+{
+    memset(g, 0, sizeof *g);
+    put_dummies(g);
 }
 
 void graph_free(struct graph *g)
@@ -68,6 +74,7 @@ void graph_free(struct graph *g)
     vec_free(&g->outputs);
     vec_free(&g->names);
     name_index_free(&g->index);
+    output_index_free(&g->output_names);
     vec_free(&g->blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) vec_free(&g->order[p].nodes);
 }
@@ -86,8 +93,47 @@ void graph_copy(struct graph *to, const struct graph *from)
     VEC_COPY(&to->outputs);
     VEC_COPY(&to->names);
     name_index_copy(&to->index, &from->index);
+    output_index_copy(&to->output_names, &from->output_names);
     VEC_COPY(&to->blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) VEC_COPY(&to->order[p].nodes);
+}
+
+void graph_clear(struct graph *g)
+{
+    struct graph x = {0};
+#define KEEP(v) (x.v.at = g->v.at, x.v.cap = g->v.cap)
+    KEEP(storages), KEEP(tensors), KEEP(nodes), KEEP(scopes), KEEP(loops), KEEP(cuts), KEEP(params), KEEP(outputs), KEEP(names), KEEP(blob);
+    for (int p = 0; p < PROGRAM_COUNT; p++) KEEP(order[p].nodes);
+#undef KEEP
+    name_index_free(&g->index);
+    output_index_free(&g->output_names);
+    *g = x;
+    put_dummies(g);
+}
+
+/* Into memory that is there; where there is too little, with room for what a pass will add. */
+static void copy_over(void **to, uint32_t *cap, const void *from, uint32_t n, size_t size)
+{
+    if (*cap < n) {
+        mem_free(*to);
+        *cap = n + n / 2;
+        *to = mem_resize(NULL, *cap * size);
+    }
+    if (n) memcpy(*to, from, n * size);
+}
+
+void graph_copy_over(struct graph *to, const struct graph *from)
+{
+    struct graph x = *from;
+#define OVER(v) (x.v.at = to->v.at, x.v.cap = to->v.cap, copy_over((void **)&x.v.at, &x.v.cap, from->v.at, from->v.n, sizeof *from->v.at))
+    OVER(storages), OVER(tensors), OVER(nodes), OVER(scopes), OVER(loops), OVER(cuts), OVER(params), OVER(outputs), OVER(names), OVER(blob);
+    for (int p = 0; p < PROGRAM_COUNT; p++) OVER(order[p].nodes);
+#undef OVER
+    name_index_free(&to->index);
+    output_index_free(&to->output_names);
+    name_index_copy(&x.index, &from->index);
+    output_index_copy(&x.output_names, &from->output_names);
+    *to = x;
 }
 
 int graph_error(const struct graph *g, struct error *e)
@@ -363,8 +409,8 @@ static char *put(char *out, const char *end, const char *s)
     return out;
 }
 
-/* "d:model.layers.3.mlp.linear/1". Thousands are made for each plan that is looked at. */
-static id output_name(struct graph *g, const struct op_row *row, int o)
+/* "d:model.layers.3.mlp.linear/1". */
+static id new_output_name(struct graph *g, const struct op_row *row, int o)
 {
     char text[256], index[3] = {'/', (char)('0' + o), 0};
     char *at = text, *end = text + sizeof text - 1;
@@ -377,6 +423,14 @@ static id output_name(struct graph *g, const struct op_row *row, int o)
     if (o) at = put(at, end, index);
     *at = 0;
     return graph_intern(g, text);
+}
+
+/* A search emits millions of nodes, and the blocks of one graph give few names. */
+static id output_name(struct graph *g, int op, int o)
+{
+    const uint64_t key = (uint64_t)g->at.scope << 32 | (uint64_t)op << 16 | (uint64_t)g->at.phase << 8 | (uint64_t)o;
+    id *name = names_of_output(g, key);
+    return *name ? *name : (*name = new_output_name(g, &op_table[op], o));
 }
 
 /* Output `o` takes its place: input `from`'s bytes, or a storage of its own. */
@@ -426,7 +480,7 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
         int from = row->flags & OPF_VIEW ? 0 : op_must_alias(g, &n, o);
         if (f.out[o].dtype == DT_NONE) continue; /* an optional output */
         f.out[o].node = self;
-        place_output(g, &n, o, &f.out[o], from, output_name(g, row, o));
+        place_output(g, &n, o, &f.out[o], from, output_name(g, op, o));
     }
     vec_push(&g->nodes, n);
     vec_push(&g->order[g->at.program].nodes, self);

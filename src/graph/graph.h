@@ -217,11 +217,22 @@ struct cursor {
 /* Where a name is found, and what it is the name of (names.c). */
 struct name_slot {
     id name;
+    uint32_t hash;
     uint32_t param;                    /* its place in params, plus 1; 0: none */
     id scope;
 };
 struct name_index {
     struct name_slot *slot;
+    uint32_t slots, used;
+};
+
+/* The name of what an op gives in a scope, so that its text is put together once (names.c). */
+struct output_slot {
+    uint64_t key;                      /* scope, op, phase and number of the output; 0: a free slot */
+    id name;
+};
+struct output_index {
+    struct output_slot *slot;
     uint32_t slots, used;
 };
 
@@ -236,6 +247,7 @@ struct graph {
     VEC(struct output) outputs;        /* from element 0 */
     VEC(char) names;                   /* interned strings, each once; an id is an offset */
     struct name_index index;           /* of names */
+    struct output_index output_names;
     VEC(uint8_t) blob;                 /* data of constants */
     struct order order[PROGRAM_COUNT];
     id step;                           /* the tensor over struct step_block */
@@ -253,6 +265,10 @@ struct graph {
 void graph_init(struct graph *g);
 void graph_free(struct graph *g);
 void graph_copy(struct graph *to, const struct graph *from);
+/* Both reuse the memory of a graph that is made anew again and again: as graph_init leaves it; a copy. A graph of zeros
+ * has no memory yet. */
+void graph_clear(struct graph *g);
+void graph_copy_over(struct graph *to, const struct graph *from);
 /* The sticky error: PL_OK, or its code with `e` filled. */
 int graph_error(const struct graph *g, struct error *e);
 /* Records the first error; always returns 0. */

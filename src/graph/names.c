@@ -10,22 +10,24 @@
 
 #include <string.h>
 
-static struct name_slot *find(const struct graph *g, const char *s, size_t n)
+static struct name_slot *find(const struct graph *g, const char *s, uint32_t hash)
 {
     const struct name_index *x = &g->index;
-    uint32_t at = (uint32_t)hash_bytes(s, n, 0) & (x->slots - 1);
-    while (x->slot[at].name && strcmp(graph_name(g, x->slot[at].name), s)) at = (at + 1) & (x->slots - 1);
+    uint32_t at = hash & (x->slots - 1);
+    while (x->slot[at].name && (x->slot[at].hash != hash || strcmp(graph_name(g, x->slot[at].name), s))) at = (at + 1) & (x->slots - 1);
     return &x->slot[at];
 }
 
 static void grow(struct graph *g)
 {
     struct name_index old = g->index;
-    g->index.slots = old.slots ? 2 * old.slots : 1024;
+    g->index.slots = old.slots ? 4 * old.slots : 1024;
     g->index.slot = mem_alloc(g->index.slots * sizeof *g->index.slot);
     for (uint32_t i = 0; i < old.slots; i++) {
-        const char *s = graph_name(g, old.slot[i].name);
-        if (old.slot[i].name) *find(g, s, strlen(s)) = old.slot[i];
+        if (!old.slot[i].name) continue;
+        uint32_t at = old.slot[i].hash & (g->index.slots - 1);
+        while (g->index.slot[at].name) at = (at + 1) & (g->index.slots - 1);
+        g->index.slot[at] = old.slot[i];
     }
     mem_free(old.slot);
 }
@@ -46,8 +48,10 @@ struct name_slot *names_slot(struct graph *g, const char *s)
 {
     if (2 * (g->index.used + 1) > g->index.slots) grow(g);
     size_t n = strlen(s);
-    struct name_slot *slot = find(g, s, n);
+    uint32_t hash = (uint32_t)hash_bytes(s, n, 0);
+    struct name_slot *slot = find(g, s, hash);
     if (slot->name) return slot;
+    slot->hash = hash;
     slot->name = append(g, s, (uint32_t)n + 1);
     g->index.used++;
     return slot;
@@ -67,4 +71,45 @@ void name_index_free(struct name_index *x)
 {
     mem_free(x->slot);
     *x = (struct name_index){0};
+}
+
+/* --- names of outputs ------------------------------------------------------------------- */
+
+static struct output_slot *output_slot(const struct output_index *x, uint64_t key)
+{
+    uint32_t at = (uint32_t)(key * 0x9e3779b97f4a7c15ull >> 32) & (x->slots - 1);
+    while (x->slot[at].key && x->slot[at].key != key) at = (at + 1) & (x->slots - 1);
+    return &x->slot[at];
+}
+
+static void grow_outputs(struct output_index *x)
+{
+    const struct output_index old = *x;
+    x->slots = old.slots ? 2 * old.slots : 256;
+    x->slot = mem_alloc(x->slots * sizeof *x->slot);
+    for (uint32_t i = 0; i < old.slots; i++)
+        if (old.slot[i].key) *output_slot(x, old.slot[i].key) = old.slot[i];
+    mem_free(old.slot);
+}
+
+id *names_of_output(struct graph *g, uint64_t key)
+{
+    struct output_index *x = &g->output_names;
+    if (2 * (x->used + 1) > x->slots) grow_outputs(x);
+    struct output_slot *slot = output_slot(x, key);
+    x->used += !slot->key;
+    slot->key = key;
+    return &slot->name;
+}
+
+void output_index_copy(struct output_index *to, const struct output_index *from)
+{
+    *to = *from;
+    to->slot = mem_copy(from->slot, from->slots * sizeof *from->slot);
+}
+
+void output_index_free(struct output_index *x)
+{
+    mem_free(x->slot);
+    *x = (struct output_index){0};
 }

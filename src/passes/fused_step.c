@@ -113,11 +113,30 @@ static void move_update(struct fused *f, id node, id whole, id scope)
     move(f, node, scope);
 }
 
-/* The step again, with each node of `update` behind its place; `whole` is the norm that they
+/* By position of the step the updates behind it, as lists: SUMSQ first, since an update asks for the norm of all that is
+ * complete; each list in the order of program update. A list ends with 0, and i is written as i + 1. */
+struct lists {
+    uint32_t (*first)[2], *next;
+};
+
+static struct lists list_updates(const struct fused *f, uint32_t steps, const id *update, uint32_t updates)
+{
+    struct lists l = {mem_alloc((steps + 1) * sizeof *l.first), mem_alloc((updates + 1) * sizeof *l.next)};
+    for (uint32_t i = updates; i-- > 0;) {
+        if (f->behind[i] == AT_ONCE) continue;
+        uint32_t *first = &l.first[f->behind[i]][node_at(f->g, update[i])->op != OP_SUMSQ];
+        l.next[i] = *first;
+        *first = i + 1;
+    }
+    return l;
+}
+
+/* The step again, with each node of `update` behind its position; `whole` is the norm that they
  * read up to now, whose node goes. */
 static void interleave(struct fused *f, const id *step, uint32_t steps, const id *update, uint32_t updates, id whole)
 {
     struct graph *g = f->g;
+    struct lists l = list_updates(f, steps, update, updates);
     id scope = 0;
     g->order[PROGRAM_STEP].nodes.n = 0;
     for (uint32_t i = 0; i < updates; i++)
@@ -125,13 +144,13 @@ static void interleave(struct fused *f, const id *step, uint32_t steps, const id
     for (uint32_t k = 0; k < steps; k++) {
         vec_push(&g->order[PROGRAM_STEP].nodes, step[k]);
         scope = node_at(g, step[k])->scope;
-        /* SUMSQ first: an update asks for the norm of all that is complete. */
-        for (int sums = 1; sums >= 0; sums--)
-            for (uint32_t i = 0; i < updates; i++)
-                if (f->behind[i] == k && (node_at(g, update[i])->op == OP_SUMSQ) == sums) move_update(f, update[i], whole, scope);
+        for (int which = 0; which < 2; which++)
+            for (uint32_t i = l.first[k][which]; i; i = l.next[i - 1]) move_update(f, update[i - 1], whole, scope);
     }
     id clip = norm_here(f, scope);
     graph_output(g, "clip", clip);
+    mem_free(l.first);
+    mem_free(l.next);
 }
 
 /* The output "clip" of program update, which is no more. */

@@ -68,6 +68,19 @@ bool offload_repeats(int i, const struct settings *s)
     return i > 0 && (offload_ladder(i) ^ offload_ladder(i - 1)) == OFFLOAD_MASTERS && (s->precision == DT_F32 || s->pure);
 }
 
+/* Whether a node of the program reads or writes one of the first `homes` storages that is away. */
+static bool touches_away(const struct graph *g, enum program p, const bool *away, uint32_t homes)
+{
+    for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+        for (int i = 0; i < n->nin + n->nout; i++) {
+            id s = tensor_at(g, i < n->nin ? n->in[i] : n->out[i - n->nin])->storage;
+            if (s < homes && away[s]) return true;
+        }
+    }
+    return false;
+}
+
 void pass_offload(struct graph *g, const struct settings *s)
 {
     if (!s->offload) return;
@@ -76,13 +89,15 @@ void pass_offload(struct graph *g, const struct settings *s)
     for (id h = 1; h < homes; h++)
         if (away[h]) g->storages.at[h].space = SPACE_HOST;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
+        const bool activations = p == PROGRAM_STEP && s->offload & OFFLOAD_ACTIVATIONS;
+        if (!activations && !touches_away(g, p, away, homes)) continue;
         struct visits v;
         bool *of = mem_alloc(g->storages.n);
         for (id h = 1; h < homes; h++) of[h] = away[h];
         visits_begin(&v, g, p, p == PROGRAM_STEP && s->accumulation > 1, "offload");
         v.beside = s->host_staging;
         for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
-        if (p == PROGRAM_STEP && s->offload & OFFLOAD_ACTIVATIONS) offload_activations(&v);
+        if (activations) offload_activations(&v);
         visits_end(&v);
         mem_free(of);
     }

@@ -108,9 +108,12 @@ static id state(struct graph *g, const char *weight, const char *which, enum dty
     char name[300];
     struct tensor x = {.dtype = (uint8_t)t, .rank = (uint8_t)rank};
     for (int i = 0; i < rank; i++) x.dim[i] = dim[i];
+    tensor_dense_strides(&x);
     snprintf(name, sizeof name, "%s.%s", weight, which);
-    id storage = graph_storage(g, name, KIND_STATE, SPACE_DEVICE, tensor_bytes(&x));
-    return graph_tensor(g, name, storage, t, rank, dim, 0);
+    x.storage = graph_storage(g, name, KIND_STATE, SPACE_DEVICE, tensor_bytes(&x));
+    x.name = g->storages.at[x.storage].name;
+    vec_push(&g->tensors, x);
+    return g->tensors.n - 1;
 }
 
 /* One weight on its way through emit_*. */

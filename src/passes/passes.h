@@ -80,7 +80,7 @@ enum rewrite {
     REWRITE_RESIDUAL = 16,      /* the residual's gradient into the norm's; below f32 one rounding less */
     REWRITE_BIAS_GRAD = 32,     /* GPU: the bias gradient into the activation's; the order of a sum */
     REWRITE_TRIM = 64,          /* outputs that nobody reads */
-    REWRITE_ACT_AGAIN = 128,    /* the recomputed activation into its own gradient */
+    REWRITE_ACT_RECOMPUTE = 128,    /* the recomputed activation into its own gradient */
     REWRITE_HANDOVER = 256,     /* gradients occupy memory only from backward to update */
     REWRITE_INLAY = 512,        /* parts of a CONCAT are written in place */
     REWRITE_REUSE = 1024,       /* an output overwrites an input that is not read again */

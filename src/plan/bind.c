@@ -39,39 +39,137 @@ static void stretch_handed(struct plan *p, const struct graph *g)
     }
 }
 
+/* --- kernels ------------------------------------------------------------------------------ */
+
+/* What was found for one node. It holds for every node that is_alike: the planning half of a kernel is a function of
+ * shapes, strides, attributes and the profile alone (kernel.h), and blocks of a model repeat them. */
+struct found {
+    id node;                 /* that it was found for; 0: a free slot */
+    const struct kernel *kernel;
+    uint64_t work;
+    double seconds;          /* of one launch */
+};
+/* An open hash table over the nodes of a graph that are not alike; it is at most half full. */
+struct kernels {
+    struct found *slot;
+    uint32_t slots, used;
+};
+
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+    h = (h ^ x) * 0x9e3779b97f4a7c15ull;
+    return h ^ h >> 32;
+}
+
+static uint64_t hash_node(const struct graph *g, const struct node *x)
+{
+    uint64_t h = x->op;
+    for (int i = 0; i < x->nin + x->nout; i++) {
+        const struct tensor *t = tensor_at(g, i < x->nin ? x->in[i] : x->out[i - x->nin]);
+        uint64_t shape = t->dtype;
+        for (int d = 0; d < t->rank; d++) shape += (uint64_t)t->dim[d] * (0x10001ull + 0x20002ull * (uint64_t)d);
+        h = mix(h, shape);
+    }
+    return h;
+}
+
+/* All that a kernel may look at; the name and the bytes of a storage are not. */
+static bool operands_alike(const struct graph *g, id a, id b)
+{
+    const struct tensor *x = tensor_at(g, a), *y = tensor_at(g, b);
+    return a == b || (!a == !b && x->dtype == y->dtype && x->rank == y->rank && x->offset == y->offset && !x->loop == !y->loop &&
+                      x->advance == y->advance && g->storages.at[x->storage].space == g->storages.at[y->storage].space &&
+                      !memcmp(x->dim, y->dim, x->rank * sizeof *x->dim) && !memcmp(x->stride, y->stride, x->rank * sizeof *x->stride));
+}
+
+/* The key of an update differs from weight to weight, and only the running half reads it. */
+static bool attributes_alike(const struct node *x, const struct node *y)
+{
+    if (x->op != OP_ADAMW && x->op != OP_ADAMW_8BIT && x->op != OP_SGD && x->op != OP_ADAFACTOR) return !memcmp(&x->attr, &y->attr, sizeof x->attr);
+    union attr a = x->attr;
+    a.adamw.key = y->attr.adamw.key;
+    return !memcmp(&a.adamw, &y->attr.adamw, sizeof a.adamw);
+}
+
+static bool is_alike(const struct graph *g, const struct node *x, const struct node *y)
+{
+    if (x->op != y->op || x->nin != y->nin || x->nout != y->nout || !attributes_alike(x, y)) return false;
+    for (int i = 0; i < x->nin; i++)
+        if (!operands_alike(g, x->in[i], y->in[i])) return false;
+    for (int o = 0; o < x->nout; o++)
+        if (!operands_alike(g, x->out[o], y->out[o])) return false;
+    return true;
+}
+
+/* What a GPU has no kernel for yet is planned by the reference's planning half, and noted: such a plan is not run. */
+static int find_kernel(struct found *f, struct plan *p, const struct graph *g, id n, const struct profile *profile, struct error *e)
+{
+    const struct node *x = node_at(g, n);
+    struct query q;
+    query_fill(&q, g, x, profile);
+    const struct kernel *kernel = kernel_find(profile->kind, x->op, &q);
+    if (!kernel && profile->kind == DEVICE_CUDA) {
+        kernel = kernel_find(DEVICE_REF, x->op, &q);
+        p->missing[x->op / 64] |= (uint64_t)1 << x->op % 64;
+    }
+    if (!kernel)
+        return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
+                         q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
+    q.kernel = kernel;
+    *f = (struct found){n, kernel, kernel->workspace ? kernel->workspace(&q) : 0, kernel_seconds(&q, x->op)};
+    return PL_OK;
+}
+
+/* The slot of a node like this one, or the free one where it belongs. */
+static struct found *slot_of(const struct kernels *k, const struct graph *g, const struct node *x)
+{
+    uint64_t at = hash_node(g, x) & (k->slots - 1);
+    while (k->slot[at].node && !is_alike(g, node_at(g, k->slot[at].node), x)) at = (at + 1) & (k->slots - 1);
+    return &k->slot[at];
+}
+
+static void grow(struct kernels *k, const struct graph *g)
+{
+    const struct kernels old = *k;
+    k->slots = old.slots ? 2 * old.slots : 256;
+    k->slot = mem_alloc(k->slots * sizeof *k->slot);
+    for (uint32_t i = 0; i < old.slots; i++)
+        if (old.slot[i].node) *slot_of(k, g, node_at(g, old.slot[i].node)) = old.slot[i];
+    mem_free(old.slot);
+}
+
+static int bind_program(struct plan *p, const struct graph *g, enum program program, struct kernels *known, const struct profile *profile,
+                        double *seconds, struct error *e)
+{
+    double one_after_the_other = 0;
+    for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
+        id n = g->order[program].nodes.at[k];
+        const struct node *x = node_at(g, n);
+        if (!node_launches(x)) continue;
+        if (2 * known->used >= known->slots) grow(known, g);
+        struct found *f = slot_of(known, g, x);
+        known->used += !f->node;
+        if (!f->node && find_kernel(f, p, g, n, profile, e)) return e->code;
+        p->placement.binding[n] = (struct binding){f->kernel, 0, f->work};
+        double times = 1;
+        for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
+        seconds[n] = program != PROGRAM_EVAL ? times * f->seconds : 0;
+        one_after_the_other += seconds[n];
+    }
+    p->takes[program] = profile->kind != DEVICE_CUDA ? one_after_the_other : lanes_seconds(g, program, seconds, NULL);
+    p->seconds += p->takes[program];
+    return PL_OK;
+}
+
 /* Chooses kernels and adds up predicted time; loops multiply. A CPU does one thing after the
- * other; of a GPU see lanes.h. What a GPU has no kernel for yet
- * is planned by the reference's planning half, and noted: such a plan is not run. */
+ * other; of a GPU see lanes.h. */
 static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e)
 {
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        double one_after_the_other = 0;
-        for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
-            id n = g->order[program].nodes.at[k];
-            const struct node *x = node_at(g, n);
-            if (!node_launches(x)) continue;
-            struct query q;
-            query_fill(&q, g, x, profile);
-            const struct kernel *kernel = kernel_find(profile->kind, x->op, &q);
-            if (!kernel && profile->kind == DEVICE_CUDA) {
-                kernel = kernel_find(DEVICE_REF, x->op, &q);
-                p->missing[x->op / 64] |= (uint64_t)1 << x->op % 64;
-            }
-            if (!kernel)
-                return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
-                                 q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
-            p->placement.binding[n] = (struct binding){kernel, 0, kernel->workspace ? kernel->workspace(&q) : 0};
-            q.kernel = kernel;
-            double times = 1;
-            for (id l = x->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
-            double takes = program != PROGRAM_EVAL ? times * kernel_seconds(&q, x->op) : 0;
-            one_after_the_other += takes;
-            seconds[n] = takes;
-        }
-        p->takes[program] = profile->kind != DEVICE_CUDA ? one_after_the_other : lanes_seconds(g, program, seconds, NULL);
-        p->seconds += p->takes[program];
-    }
-    return PL_OK;
+    struct kernels known = {0};
+    int rc = PL_OK;
+    for (int program = 0; program < PROGRAM_COUNT && !rc; program++) rc = bind_program(p, g, program, &known, profile, seconds, e);
+    mem_free(known.slot);
+    return rc;
 }
 
 void plan_print_missing(const struct plan *p, struct text *out)

@@ -2,42 +2,57 @@
  * compile.c: the pipeline. The model's forward goes in, programs come out; the
  * verifier runs after every pass. The search, which makes many graphs and keeps one,
  * drafts them without it and has the kept one verified.
+ *
+ *     forward     the model in its precision     micro-batch
+ *     backward    with gradients                 and chunks of the head
+ *     update      with recompute and optimizer   and recompute, form of the state
+ *     whole       the programs                   and everything else
+ *
+ * A search drafts hundreds of graphs whose settings differ in what a late pass reads: plan_draft_next
+ * keeps the graph as it was behind each of the first three phases and goes on from the last that is
+ * the same.
  */
+#include <string.h>
+
 #include "plan/plan.h"
 
-/* A rewrite, other than a pass that carries out a setting, can be left out. */
+/* The order of the passes, once. Which settings a phase reads decides which drafts may share its
+ * result (may_share). A rewrite, other than a pass that carries out a setting, can be left out. */
+enum { FORWARD, BACKWARD, UPDATE, WHOLE, PHASES };
 static const struct {
     const char *name;
     pass_fn *run;
-    enum rewrite rewrite; /* 0: it is none */
+    int phase;
+    enum rewrite rewrite; /* 0: it carries out a setting */
 } pipeline[] = {
-    {"precision", pass_precision, 0},
-    {"fuse", pass_fuse, REWRITE_FUSE},
-    {"linear_add", pass_linear_add, REWRITE_LINEAR_ADD},
-    {"chunk", pass_chunk, 0},
-    {"dense", pass_dense, REWRITE_DENSE},
-    {"differentiate", pass_differentiate, 0},
-    {"join", pass_join, REWRITE_JOIN},
-    {"residual", pass_residual, REWRITE_RESIDUAL},
-    {"bias_grad", pass_bias_grad, REWRITE_BIAS_GRAD},
-    {"pure_grad", pass_pure_grad, 0},
-    {"dense", pass_dense, REWRITE_DENSE},
-    {"accumulate", pass_accumulate, 0},
-    {"recompute", pass_recompute, 0},
-    {"selective", pass_selective, 0},
-    {"trim", pass_trim, REWRITE_TRIM},
-    {"optimizer", pass_optimizer, 0},
-    {"act_recompute", pass_act_recompute, REWRITE_ACT_AGAIN},
-    {"loss_scale", pass_loss_scale, 0},
-    {"fused step", pass_fused_step, 0},
-    {"guard", pass_guard, 0},
-    {"offload", pass_offload, 0},
-    {"handover", pass_handover, REWRITE_HANDOVER},
-    {"inlay", pass_inlay, REWRITE_INLAY},
-    {"reuse", pass_reuse, REWRITE_REUSE},
-    {"add_norm", pass_add_norm, REWRITE_ADD_NORM},
-    {"first_sum", pass_first_sum, REWRITE_FIRST_SUM},
+    {"precision", pass_precision, FORWARD, 0},
+    {"fuse", pass_fuse, FORWARD, REWRITE_FUSE},
+    {"linear_add", pass_linear_add, FORWARD, REWRITE_LINEAR_ADD},
+    {"chunk", pass_chunk, BACKWARD, 0},
+    {"dense", pass_dense, BACKWARD, REWRITE_DENSE},
+    {"differentiate", pass_differentiate, BACKWARD, 0},
+    {"join", pass_join, BACKWARD, REWRITE_JOIN},
+    {"residual", pass_residual, BACKWARD, REWRITE_RESIDUAL},
+    {"bias_grad", pass_bias_grad, BACKWARD, REWRITE_BIAS_GRAD},
+    {"pure_grad", pass_pure_grad, BACKWARD, 0},
+    {"dense", pass_dense, BACKWARD, REWRITE_DENSE},
+    {"accumulate", pass_accumulate, BACKWARD, 0},
+    {"recompute", pass_recompute, UPDATE, 0},
+    {"selective", pass_selective, UPDATE, 0},
+    {"trim", pass_trim, UPDATE, REWRITE_TRIM},
+    {"optimizer", pass_optimizer, UPDATE, 0},
+    {"act_recompute", pass_act_recompute, UPDATE, REWRITE_ACT_RECOMPUTE},
+    {"loss_scale", pass_loss_scale, WHOLE, 0},
+    {"fused step", pass_fused_step, WHOLE, 0},
+    {"guard", pass_guard, WHOLE, 0},
+    {"offload", pass_offload, WHOLE, 0},
+    {"handover", pass_handover, WHOLE, REWRITE_HANDOVER},
+    {"inlay", pass_inlay, WHOLE, REWRITE_INLAY},
+    {"reuse", pass_reuse, WHOLE, REWRITE_REUSE},
+    {"add_norm", pass_add_norm, WHOLE, REWRITE_ADD_NORM},
+    {"first_sum", pass_first_sum, WHOLE, REWRITE_FIRST_SUM},
 };
+_Static_assert((int)WHOLE == (int)PLAN_SHARED, "what is before the last phase can be shared");
 
 /* As many bytes as the step's batch has, when its storages are as large as they become. */
 static void add_next(struct graph *g, enum space staging)
@@ -48,9 +63,9 @@ static void add_next(struct graph *g, enum space staging)
     if (bytes) graph_storage(g, "next", KIND_STAGING, staging, bytes);
 }
 
-static int compile(struct graph *g, const struct source *source, const struct settings *s, bool verify, struct error *e)
+/* The storages of every graph, and the model's own nodes. */
+static void build(struct graph *g, const struct source *source, const struct settings *s, bool verify)
 {
-    graph_init(g);
     graph_step(g);
     enum space staging = s->host_staging ? SPACE_HOST : SPACE_DEVICE;
     graph_storage(g, "staging", KIND_STAGING, staging, PLAN_STAGING);
@@ -66,12 +81,23 @@ static int compile(struct graph *g, const struct source *source, const struct se
     graph_prune(g, PROGRAM_STEP);
     graph_prune(g, PROGRAM_EVAL);
     if (verify) graph_verify(g, "build");
+}
+
+static void run_phase(struct graph *g, int phase, const struct settings *s, bool verify)
+{
     for (size_t i = 0; i < COUNT(pipeline) && !g->error.code; i++) {
-        if (s->without & pipeline[i].rewrite) continue;
+        if (pipeline[i].phase != phase || s->without & pipeline[i].rewrite) continue;
         pipeline[i].run(g, s);
         if (verify) graph_verify(g, pipeline[i].name);
     }
-    if (s->inputs_ahead && !g->error.code) add_next(g, staging);
+    if (phase == WHOLE && s->inputs_ahead && !g->error.code) add_next(g, s->host_staging ? SPACE_HOST : SPACE_DEVICE);
+}
+
+static int compile(struct graph *g, const struct source *source, const struct settings *s, bool verify, struct error *e)
+{
+    graph_init(g);
+    build(g, source, s, verify);
+    for (int phase = 0; phase < PHASES; phase++) run_phase(g, phase, s, verify);
     int rc = graph_error(g, e);
     if (rc) graph_free(g);
     return rc;
@@ -85,4 +111,47 @@ int plan_compile(struct graph *g, const struct source *source, const struct sett
 int plan_draft(struct graph *g, const struct source *source, const struct settings *s, struct error *e)
 {
     return compile(g, source, s, false, e);
+}
+
+/* --- drafts that share ---------------------------------------------------------------------- */
+
+/* Whether a graph of settings `a` that is compiled up to `phase`, that one included, is also one of `b`: they differ in nothing
+ * that these passes read. */
+static bool may_share(const struct settings *a, const struct settings *b, int phase)
+{
+    struct settings x = *b;
+    if (phase <= FORWARD) x.head_chunks = a->head_chunks;
+    if (phase <= BACKWARD) x.recompute = a->recompute;
+    if (phase <= BACKWARD) x.state = a->state;
+    x.offload = a->offload;
+    x.fused_step = a->fused_step;
+    return !memcmp(&x, a, sizeof x);
+}
+
+int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e)
+{
+    for (int phase = 0; phase < PLAN_SHARED; phase++) {
+        if (d->made[phase] && may_share(&d->of[phase], s, phase)) continue;
+        for (int later = phase; later < PLAN_SHARED; later++) d->made[later] = false;
+        struct graph *g = &d->shared[phase];
+        if (phase) {
+            graph_copy_over(g, &d->shared[phase - 1]);
+        } else {
+            graph_clear(g);
+            build(g, d->source, s, false);
+        }
+        run_phase(g, phase, s, false);
+        if (graph_error(g, e)) return e->code;
+        d->of[phase] = *s;
+        d->made[phase] = true;
+    }
+    graph_copy_over(&d->graph, &d->shared[PLAN_SHARED - 1]);
+    run_phase(&d->graph, WHOLE, s, false);
+    return graph_error(&d->graph, e);
+}
+
+void plan_drafts_free(struct plan_drafts *d)
+{
+    for (int phase = 0; phase < PLAN_SHARED; phase++) graph_free(&d->shared[phase]);
+    graph_free(&d->graph);
 }

@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+enum { FORGET_EVERY = 64 }; /* nodes */
+
 /* A workspace that was used. */
 struct used {
     uint64_t at, bytes;
@@ -50,6 +52,35 @@ static void join(struct walk *w, id next)
     w->begun = now;
     w->loop = next;
     w->work.n = 0;
+}
+
+/* The earliest that another lane than this one is free. */
+static double soonest(const struct walk *w, int lane)
+{
+    double when = INFINITY;
+    for (int i = 0; i < LANE_COUNT; i++)
+        if (i != lane) when = fmin(when, w->free[i]);
+    return when;
+}
+
+/* Drops what nobody can have to wait for: all other lanes are busy for longer than that takes, and their time only grows. */
+static void forget(struct walk *w)
+{
+    for (int busy = 0; busy < LANE_COUNT; busy++) {
+        const double over = soonest(w, busy);
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < w->touched[busy].n; i++) {
+            id s = w->touched[busy].at[i];
+            if (w->until[s][busy] <= over) w->noted[s][busy] = false;
+            else w->touched[busy].at[n++] = s;
+        }
+        w->touched[busy].n = n;
+    }
+    const double over = soonest(w, LANE_COMPUTE);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < w->work.n; i++)
+        if (w->work.at[i].until > over) w->work.at[n++] = w->work.at[i];
+    w->work.n = n;
 }
 
 /* When the other lanes are through with whatever had these bytes of the compute space and is
@@ -135,6 +166,7 @@ double lanes_seconds(const struct graph *g, enum program program, const double *
         const struct node *x = node_at(g, n);
         if (!node_launches(x)) continue;
         if (x->loop != w.loop) join(&w, x->loop);
+        if (placed && k % FORGET_EVERY == 0) forget(&w);
         ends(&w, x, n, begins(&w, x, n, k) + seconds[n] / iterations(g, x->loop));
     }
     join(&w, 0);

@@ -72,6 +72,18 @@ int plan_place(struct plan *p, const struct graph *g, const struct profile *prof
 /* The same two without verifier and checker, for a search that looks at many and keeps one:
  * what is kept goes through graph_verify and plan_check. */
 int plan_draft(struct graph *g, const struct source *source, const struct settings *s, struct error *e);
+/* Drafts of one source, one after the other; what a draft shares with the one before is not compiled again. Settings that
+ * differ least should follow each other. */
+enum { PLAN_SHARED = 3 };
+struct plan_drafts {
+    const struct source *source;
+    struct graph shared[PLAN_SHARED]; /* the graph behind the first parts of the pipeline (compile.c)... */
+    struct settings of[PLAN_SHARED];  /* ...for these settings... */
+    bool made[PLAN_SHARED];           /* ...if it is made */
+    struct graph graph;               /* the draft, valid until the next */
+};
+int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
+void plan_drafts_free(struct plan_drafts *d);
 /* All of a plan but the offsets: lifetimes, kernels, bytes that last, seconds; of each node
  * too where `seconds` (by node) is given. */
 int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e);
@@ -114,6 +126,7 @@ struct plan_choice {
     struct settings settings;
     double seconds;                   /* predicted, from surveys */
     uint64_t bound[SPACE_COUNT];      /* no placement needs less */
+    uint64_t weights[SPACE_COUNT];    /* of it parameters, masters and optimizer state: no size of a sample changes them */
     uint32_t number;                  /* in the order of listing */
     bool known;                       /* compiled and placed: the rest is filled */
     bool missing;                     /* the device has no kernel for a part of it, so large a tensor say */
@@ -143,6 +156,8 @@ int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32
 /* The choice that needs least of the compute space, within a budget of the other one; where
  * none is, the one that needs least of that. */
 int plan_smallest(struct plan_space *x, uint64_t host_budget, uint32_t *choice, struct error *e);
+/* Whether any choice has weights within a budget (0: none) for each space. Where none has, none would with smaller samples. */
+bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_COUNT]);
 /* From the fastest to the smallest: all that are the fastest within some budget. */
 struct plan_points {
     uint32_t *at, n, cap;             /* choices; vec_free */
@@ -151,7 +166,8 @@ int plan_frontier(struct plan_space *x, uint64_t host_budget, struct plan_points
 /* Its plan and graph, verified and checked; they are the caller's then. */
 int plan_take(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e);
 
-/* The choice with the lowest predicted time that fits the freedom's budget. On PL_NOFIT the
+/* The choice with the lowest predicted time that fits the freedom's budget. That may be set anew and the space searched again:
+ * every answer is that of a space opened for it. On PL_NOFIT the
  * smallest one's plan is in `p` and its graph in `g`, so that its peak can be shown. */
 int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e);
 /* Fills techniques and more; `base` is what the space was opened with. */

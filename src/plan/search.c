@@ -162,6 +162,16 @@ int plan_smallest(struct plan_space *x, uint64_t host_budget, uint32_t *choice, 
     return rc == PL_NOFIT ? least(x, SPACE_HOST, (uint64_t[SPACE_COUNT]){0}, choice, e) : rc;
 }
 
+bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_COUNT])
+{
+    for (uint32_t i = 0; i < x->choices.n; i++) {
+        bool fits = true;
+        for (int s = 0; s < SPACE_COUNT; s++) fits &= !budget[s] || x->choices.at[i].weights[s] <= budget[s];
+        if (fits) return true;
+    }
+    return false;
+}
+
 /* --- the frontier ----------------------------------------------------------------------------- */
 
 int plan_frontier(struct plan_space *x, uint64_t host_budget, struct plan_points *out, struct error *e)

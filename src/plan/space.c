@@ -77,26 +77,48 @@ struct builder {
 struct job {
     struct settings s;
     struct survey *to;
+    uint32_t number;   /* in the order of listing */
 };
 struct jobs {
     VEC(struct job) list;
 };
 
-static int run_jobs(const struct plan_space *x, const struct jobs *jobs, struct error *e)
+/* Those that share most of their graphs follow each other. */
+static int by_sharing(const void *a, const void *b)
+{
+    const struct job *x = a, *y = b;
+    if (x->s.micro_batch != y->s.micro_batch) return x->s.micro_batch > y->s.micro_batch ? -1 : 1;
+    if (x->s.head_chunks != y->s.head_chunks) return x->s.head_chunks < y->s.head_chunks ? -1 : 1;
+    int again = memcmp(&x->s.recompute, &y->s.recompute, sizeof x->s.recompute);
+    if (again) return again;
+    if (x->s.state != y->s.state) return x->s.state < y->s.state ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* Each thread has a run of jobs, and drafts of its own. */
+static int run_jobs(const struct plan_space *x, struct jobs *jobs, struct error *e)
 {
     int failed = PL_OK;
     uint32_t first = UINT32_MAX; /* the same message whoever comes first */
-#pragma omp parallel for schedule(dynamic, 1) if (!x->source->alone)
-    for (uint32_t i = 0; i < jobs->list.n; i++) {
-        struct error mine;
-        int rc = survey_make(jobs->list.at[i].to, x->source, &jobs->list.at[i].s, x->profile, NULL, &mine);
-        if (rc)
+    for (uint32_t i = 0; i < jobs->list.n; i++) jobs->list.at[i].number = i;
+    qsort(jobs->list.at, jobs->list.n, sizeof *jobs->list.at, by_sharing);
+#pragma omp parallel if (!x->source->alone)
+    {
+        struct plan_drafts drafts = {.source = x->source};
+#pragma omp for schedule(static)
+        for (uint32_t i = 0; i < jobs->list.n; i++) {
+            struct error mine;
+            const struct job *job = &jobs->list.at[i];
+            int rc = survey_make(job->to, &drafts, &job->s, x->profile, &mine);
+            if (rc)
 #pragma omp critical
-            if (i < first) {
-                first = i;
-                failed = rc;
-                *e = mine;
-            }
+                if (job->number < first) {
+                    first = job->number;
+                    failed = rc;
+                    *e = mine;
+                }
+        }
+        plan_drafts_free(&drafts);
     }
     return failed;
 }
@@ -105,7 +127,7 @@ static void add_job(struct jobs *jobs, struct settings s, int chunks, struct reb
 {
     s.head_chunks = chunks;
     s.recompute = recompute;
-    vec_push(&jobs->list, ((struct job){s, to}));
+    vec_push(&jobs->list, ((struct job){.s = s, .to = to}));
 }
 
 static void add_family_jobs(struct builder *b, struct family *f, struct jobs *jobs)
@@ -296,6 +318,7 @@ static void add_choice(struct builder *b, const struct family *f, int chunk, con
         c.seconds = seconds + update->update_seconds;
         for (int s = 0; s < SPACE_COUNT; s++) c.bound[s] = shown->persistent[s] - plain->persistent[s] + update->persistent[s];
         c.bound[SPACE_DEVICE] += larger(larger(step, update->update), shown->eval);
+        memcpy(c.weights, update->weights, sizeof c.weights);
         vec_push(&b->x->choices, c);
     }
 }
@@ -340,6 +363,7 @@ static void add_choices(struct builder *b)
         struct plan_choice c = {.settings = b->singles.at[i].s, .seconds = v->total_seconds};
         memcpy(c.bound, v->persistent, sizeof c.bound);
         c.bound[SPACE_DEVICE] += larger(larger(v->step, v->update), v->eval);
+        memcpy(c.weights, v->weights, sizeof c.weights);
         vec_push(&b->x->choices, c);
     }
     for (uint32_t i = 0; i < b->x->choices.n; i++) b->x->choices.at[i].number = i;
@@ -365,21 +389,22 @@ static void free_builder(struct builder *b)
 /* A first graph shows what there is to choose from: blocks, and rows of a head. */
 static int look(struct builder *b, struct error *e)
 {
-    struct graph g;
+    struct plan_drafts drafts = {.source = b->x->source};
     struct survey v;
     struct settings s = b->update[0].s;
     s.micro_batch = b->families.at[0].base.micro_batch;
     s.accumulation = b->families.at[0].base.accumulation;
     s.head_chunks = b->base->head_chunks;
     if (b->x->f.recompute) s.recompute = (struct rebuild){.kind = REBUILD_NONE};
-    int rc = survey_make(&v, b->x->source, &s, b->x->profile, &g, e);
-    if (rc) return rc;
-    b->blocks = v.blocks;
-    list_chunks(b, &g);
-    list_extents(b, &g);
-    graph_free(&g);
-    b->update[0].survey = v;
-    return PL_OK;
+    int rc = survey_make(&v, &drafts, &s, b->x->profile, e);
+    if (!rc) {
+        b->blocks = v.blocks;
+        list_chunks(b, &drafts.graph);
+        list_extents(b, &drafts.graph);
+        b->update[0].survey = v;
+    }
+    plan_drafts_free(&drafts);
+    return rc;
 }
 
 int space_fill(struct plan_space *x, const struct settings *base, struct error *e)
@@ -401,7 +426,7 @@ int space_fill(struct plan_space *x, const struct settings *base, struct error *
         add_job(&jobs, s, base->head_chunks, x->f.recompute ? (struct rebuild){.kind = REBUILD_NONE} : base->recompute, &b.update[u].survey);
     }
     if (!rc) list_singles(&b);
-    for (uint32_t i = 0; i < b.singles.n; i++) vec_push(&jobs.list, ((struct job){b.singles.at[i].s, &b.singles.at[i].survey}));
+    for (uint32_t i = 0; i < b.singles.n; i++) vec_push(&jobs.list, ((struct job){.s = b.singles.at[i].s, .to = &b.singles.at[i].survey}));
     if (!rc) rc = run_jobs(x, &jobs, e);
     x->surveyed = jobs.list.n + 1;
     if (!rc) add_choices(&b);

@@ -152,29 +152,36 @@ static uint64_t visiting(const struct plan *p, const struct graph *g)
     return most;
 }
 
-int survey_make(struct survey *v, const struct source *source, const struct settings *s, const struct profile *profile,
-                struct graph *kept, struct error *e)
+static void add_weights(struct survey *v, const struct plan *p, const struct graph *g)
 {
-    struct graph g;
+    for (id s = 1; s < g->storages.n; s++) {
+        const struct storage *x = &g->storages.at[s];
+        bool weight = x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE;
+        if (weight && storage_lasts(x) && plan_reached(p, g, s)) v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
+    }
+}
+
+int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, const struct profile *profile, struct error *e)
+{
     struct plan p = {.settings = *s};
     memset(v, 0, sizeof *v);
-    int rc = plan_draft(&g, source, s, e);
+    int rc = plan_draft_next(d, s, e);
     if (rc) return rc;
-    double *seconds = mem_alloc(g.nodes.n * sizeof *seconds);
-    rc = plan_bind(&p, &g, profile, seconds, e);
+    const struct graph *g = &d->graph;
+    double *seconds = mem_alloc(g->nodes.n * sizeof *seconds);
+    rc = plan_bind(&p, g, profile, seconds, e);
     if (!rc) {
         memcpy(v->persistent, p.persistent, sizeof v->persistent);
-        survey_step(v, &p, &g, seconds, profile->kind == DEVICE_CUDA);
+        add_weights(v, &p, g);
+        survey_step(v, &p, g, seconds, profile->kind == DEVICE_CUDA);
         v->total_seconds = p.seconds;
-        v->step = fullest(&p, &g, PROGRAM_STEP);
-        v->update = fullest(&p, &g, PROGRAM_UPDATE);
-        v->eval = fullest(&p, &g, PROGRAM_EVAL);
-        v->host = visiting(&p, &g);
+        v->step = fullest(&p, g, PROGRAM_STEP);
+        v->update = fullest(&p, g, PROGRAM_UPDATE);
+        v->eval = fullest(&p, g, PROGRAM_EVAL);
+        v->host = visiting(&p, g);
         plan_free(&p);
     }
     mem_free(seconds);
-    if (kept && !rc) *kept = g;
-    else graph_free(&g);
     return rc;
 }
 

@@ -37,13 +37,13 @@ struct survey {
     double update_seconds, total_seconds;
     uint64_t step;           /* transients of the step */
     uint64_t persistent[SPACE_COUNT];
+    uint64_t weights[SPACE_COUNT]; /* of it parameters, masters and optimizer state */
     uint64_t update, eval;   /* transients of these programs */
     uint64_t host;           /* transients of host memory: all that live, at most */
 };
 
-/* Drafts the graph for settings and surveys it. Where `kept` is given the graph stays there. */
-int survey_make(struct survey *v, const struct source *source, const struct settings *s, const struct profile *profile,
-                struct graph *kept, struct error *e);
+/* Drafts the graph for settings, which is d->graph then, and surveys it. */
+int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, const struct profile *profile, struct error *e);
 void survey_free(struct survey *v);
 
 /* By number of block: does a node of it belong to a unit that is rebuilt under these settings?

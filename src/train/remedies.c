@@ -1,7 +1,9 @@
 /*
  * remedies.c: what to change where nothing fits.
  *
- * Each change is really planned, with the same budget: what is named here would fit. They
+ * Each change is really planned, with the same budget: what is named here would fit. Another bound on host memory
+ * is a question to the space that was searched already; and no sample is small enough where the weights alone
+ * are too large. They
  * are tried from the least to the most: keys of memory that were set by hand first, then
  * precision, then less data at once. At most REMEDY_MOST are named.
  */
@@ -21,34 +23,50 @@ static int try_plan(const struct run *r, const struct run_options *o, struct con
     return run_plan(probe, c, &quiet, &e);
 }
 
+static void note_remedy(struct run *r, const char *change, uint64_t smallest)
+{
+    struct remedy *a = &r->remedy[r->n_remedies++];
+    snprintf(a->change, sizeof a->change, "%s", change);
+    a->smallest = smallest;
+}
+
 /* Would the configuration fit? Then it is noted, with the smallest budget that it needs. */
 static bool try_change(struct run *r, const struct run_options *o, struct config *c, const char *change)
 {
     struct run probe = {0};
     bool fits = r->n_remedies < REMEDY_MOST && !try_plan(r, o, c, &probe);
-    if (fits) {
-        struct remedy *a = &r->remedy[r->n_remedies++];
-        snprintf(a->change, sizeof a->change, "%s", change);
-        a->smallest = probe.plan.smallest;
-    }
+    if (fits) note_remedy(r, change, probe.plan.smallest);
     run_close(&probe);
     return fits;
 }
 
-/* Without the bound on host memory: what that would need, if it fits. True: the bound makes the smallest plan larger. */
-static bool try_second(struct run *r, const struct run_options *o)
+/* The run's own space with another bound on host memory: the smallest budget, and the host memory of the plan. */
+static int try_host_budget(struct run *r, uint64_t host_budget, uint64_t *smallest, uint64_t *host)
 {
-    struct run probe = {0};
-    struct config c = *r->config;
+    struct plan p = {0};
+    struct graph g;
+    struct error e = {0};
+    r->space.f.host_budget = host_budget;
+    int rc = plan_search_in(&r->space, &p, &g, &e);
+    r->space.f.host_budget = r->host_budget;
+    if (rc && rc != PL_NOFIT) return rc;
+    *smallest = p.smallest;
+    *host = p.placement.arena[SPACE_HOST];
+    plan_free(&p);
+    graph_free(&g);
+    return rc;
+}
+
+/* Without the bound on host memory: what that would need, if it fits. True: the bound makes the smallest plan larger. */
+static bool try_second(struct run *r)
+{
     char text[96];
+    uint64_t smallest = 0, host = 0;
     if (!r->host_budget || run_exceeds_host(r)) return false; /* the refusal is of it then */
-    c.memory_host_budget = (struct config_budget){.kind = BUDGET_NONE};
-    int rc = try_plan(r, o, &c, &probe);
-    bool larger = (!rc || rc == PL_NOFIT) && probe.plan.smallest < r->plan.smallest;
-    c.memory_host_budget = (struct config_budget){BUDGET_BYTES, probe.plan.placement.arena[SPACE_HOST]};
-    snprintf(text, sizeof text, "memory.host_budget: %llu", (unsigned long long)c.memory_host_budget.bytes);
-    run_close(&probe);
-    if (!rc) try_change(r, o, &c, text);
+    int rc = try_host_budget(r, 0, &smallest, &host);
+    bool larger = (!rc || rc == PL_NOFIT) && smallest < r->plan.smallest;
+    snprintf(text, sizeof text, "memory.host_budget: %llu", (unsigned long long)host);
+    if (!rc && !try_host_budget(r, host, &smallest, &host)) note_remedy(r, text, smallest);
     return larger;
 }
 
@@ -87,6 +105,7 @@ static void try_memory(struct run *r, const struct run_options *o)
 static void try_data(struct run *r, const struct run_options *o)
 {
     char text[96];
+    if (!plan_weights_fit(&r->space, (uint64_t[SPACE_COUNT]){r->budget, r->host_budget})) return;
     bool masks = r->batch.prompts.masks, fits = false;
     for (int64_t n = (masks ? r->config->data_max_masks : r->config->data_sequence) / 2; n >= (masks ? 1 : 16) && !fits; n /= 2) {
         struct config c = *r->config;
@@ -102,7 +121,7 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
     char size[32];
     if (!o->train || o->probe || o->define || !r->budget) return;
     size_t n = strlen(e->text);
-    if (try_second(r, o) && n < sizeof e->text)
+    if (try_second(r) && n < sizeof e->text)
         n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
     try_memory(r, o);
     try_data(r, o);

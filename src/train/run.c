@@ -259,7 +259,7 @@ static int check_trips(const struct run *r, const struct settings *s, struct err
     return PL_OK;
 }
 
-static int search_plan(struct run *r, const struct source *source, struct settings s, const struct run_options *o, struct error *e)
+static int search_plan(struct run *r, struct settings s, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
     struct freedom f = {.effective_batch = r->effective_batch, .budget = r->budget,
@@ -273,14 +273,43 @@ static int search_plan(struct run *r, const struct source *source, struct settin
                         .allow_8bit = o->train && allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
                         .multiple = (int)r->batch.bn_group,
-                        .trips = r->device.kind == DEVICE_CUDA ? GPU_TRIPS : 0,
-                        .tell = o->tell};
+                        .trips = r->device.kind == DEVICE_CUDA ? GPU_TRIPS : 0};
     if (!o->train) s.micro_batch = r->effective_batch;
     if (check_fused(r, &s, e) || check_trips(r, &s, e)) return e->code;
     if (f.whole && r->effective_batch % s.micro_batch)
         return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d; for a defined model it must",
                          s.micro_batch, r->effective_batch);
-    int rc = plan_search(&r->plan, &r->graph, source, &s, &f, &r->device.profile, e);
+    int rc = plan_space_open(&r->space, &r->source, &s, &f, &r->device.profile, e);
+    if (rc) return rc;
+    r->has_space = true;
+    rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
+    r->has_graph = !rc || rc == PL_NOFIT;
+    if (!rc && o->tell) plan_ablation(&r->space, &r->plan, &s);
+    return rc;
+}
+
+static void close_space(struct run *r)
+{
+    if (r->has_space) plan_space_close(&r->space);
+    r->has_space = false;
+}
+
+static void drop_plan(struct run *r)
+{
+    if (r->has_graph) {
+        plan_free(&r->plan);
+        graph_free(&r->graph);
+    }
+    r->has_graph = false;
+    memset(&r->plan, 0, sizeof r->plan);
+}
+
+int run_plan_within(struct run *r, uint64_t budget, struct error *e)
+{
+    CHECK(r->has_space, "run_options.several");
+    drop_plan(r);
+    r->budget = r->space.f.budget = budget;
+    int rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
     r->has_graph = !rc || rc == PL_NOFIT;
     return rc;
 }
@@ -308,12 +337,13 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if ((rc = offload_choice(c, &r->offload_auto, &r->away, e))) return rc;
     if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r) ? free_memory() : 0, &r->host_budget, e))) return rc;
 
-    struct source source = {r, build_forward, .alone = o->define};
+    r->source = (struct source){r, build_forward, .alone = o->define};
     struct settings s = base_settings(r, o);
     struct run_input ids;
     if ((rc = check_precision(r, &s, e))) return rc;
-    rc = o->plan ? follow_plan(r, &source, s, o->plan, e) : search_plan(r, &source, s, o, e);
+    rc = o->plan ? follow_plan(r, &r->source, s, o->plan, e) : search_plan(r, s, o, e);
     if (rc == PL_NOFIT && !o->plan) run_remedies(r, o, e);
+    if (!o->several) close_space(r);
     if (!rc && r->defined) rc = run_check_ids(r, e);
     /* What a family reads in config.json, a definition says by its layers. */
     if (!rc && r->defined && run_input(r, "input_ids", &ids)) {
@@ -408,10 +438,8 @@ void run_close(struct run *r)
     if (r->has_weights) weights_close(&r->weights);
     if (r->has_device) device_close(&r->device, r->has_tape ? &r->tape : NULL);
     if (r->has_tape) tape_free(&r->tape);
-    if (r->has_graph) {
-        plan_free(&r->plan);
-        graph_free(&r->graph);
-    }
+    close_space(r);
+    drop_plan(r);
     model_close(&r->model);
     bump_free(&r->memory);
 }

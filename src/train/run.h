@@ -23,6 +23,8 @@ struct run {
     struct batch batch;          /* B is set per build */
     struct graph graph;
     struct plan plan;
+    struct source source;        /* of the graph, for searches of the space */
+    struct plan_space space;     /* with has_space: all settings that the plan was chosen from */
     struct device device;
     struct tape tape;
     struct weights weights;
@@ -34,7 +36,7 @@ struct run {
     struct loader *loader;       /* in it, while a feed of images is open: training and validation share it */
     struct packed_embeddings embeddings; /* that the data bring in the place of images; type 0: they do not */
     uint64_t encoder;            /* hash of the encoder's weights, where that was asked for (embed.h); 0: not yet */
-    bool has_graph, has_tape, has_device, has_weights;
+    bool has_space, has_graph, has_tape, has_device, has_weights;
     bool ahead;                  /* run_write_input writes the batch of the step to come... */
     bool ahead_ready;            /* ...which is there, or on its way, and nothing was written over it */
     bool offload_auto;              /* memory.offload is the planner's to choose */
@@ -58,6 +60,7 @@ struct run_options {
     struct prompting prompts;    /* of a model that is asked for masks */
     bool tell;                   /* what techniques saved and cost is wanted too */
     bool probe;                  /* where nothing fits nobody wants advice */
+    bool several;                /* run_plan_within will be called */
     const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
@@ -67,6 +70,9 @@ uint64_t run_gpu_budget(uint64_t memory);
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
 int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e);
+/* Of a run planned with run_options.several: the plan within another budget (0: none). It replaces the run's, as does the smallest one
+ * on PL_NOFIT. Few graphs are compiled for it. */
+int run_plan_within(struct run *r, uint64_t budget, struct error *e);
 /* Allocates, records, numbers the input "samples" if there is one, loads the weights (`load`
  * false: a resume fills them). `spill` is the folder for host memory's file. */
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
