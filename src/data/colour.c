@@ -14,7 +14,7 @@ typedef uint8_t bytes16 __attribute__((vector_size(16)));
 typedef int16_t shorts8 __attribute__((vector_size(16)));
 typedef int32_t ints4 __attribute__((vector_size(16)));
 
-static inline shorts8 eight_of(const uint8_t *p)
+__attribute__((unused)) static inline shorts8 eight_of(const uint8_t *p)
 {
     bytes16 b = {0};
     memcpy(&b, p, 8);
@@ -50,7 +50,7 @@ void colour_widen(uint8_t *to, const uint8_t *near, const uint8_t *far, uint32_t
 
 static inline uint8_t byte_of(int v) { return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v); }
 
-static inline shorts8 limit(shorts8 v)
+__attribute__((unused)) static inline shorts8 limit(shorts8 v)
 {
     shorts8 top = {255, 255, 255, 255, 255, 255, 255, 255};
     v &= ~(v >> 15);
@@ -58,10 +58,10 @@ static inline shorts8 limit(shorts8 v)
     return (v & ~above) | (top & above);
 }
 
-static inline ints4 low_of(shorts8 v) { return (ints4)__builtin_shufflevector((shorts8){0}, v, 0, 8, 1, 9, 2, 10, 3, 11) >> 16; }
-static inline ints4 high_of(shorts8 v) { return (ints4)__builtin_shufflevector((shorts8){0}, v, 4, 12, 5, 13, 6, 14, 7, 15) >> 16; }
+__attribute__((unused)) static inline ints4 low_of(shorts8 v) { return (ints4)__builtin_shufflevector((shorts8){0}, v, 0, 8, 1, 9, 2, 10, 3, 11) >> 16; }
+__attribute__((unused)) static inline ints4 high_of(shorts8 v) { return (ints4)__builtin_shufflevector((shorts8){0}, v, 4, 12, 5, 13, 6, 14, 7, 15) >> 16; }
 /* The upper halves: a shift by 16, and narrow. */
-static inline shorts8 tops(ints4 a, ints4 b) { return __builtin_shufflevector((shorts8)a, (shorts8)b, 1, 3, 5, 7, 9, 11, 13, 15); }
+__attribute__((unused)) static inline shorts8 tops(ints4 a, ints4 b) { return __builtin_shufflevector((shorts8)a, (shorts8)b, 1, 3, 5, 7, 9, 11, 13, 15); }
 
 /* Eight pixels; 16-bit fractions, rounded, as libjpeg has them. */
 #if defined(__ARM_NEON) && defined(__aarch64__)
