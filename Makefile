@@ -18,7 +18,7 @@ ifeq ($(origin CC),default)
 endif
 BUILD   ?= build
 CSTD    := -std=c11 -D_GNU_SOURCE
-WARN    := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length
+WARN    := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length -Wno-pass-failed
 OPT     ?= -O3 -g -fno-math-errno -fno-trapping-math
 CFLAGS  += $(CSTD) $(WARN) $(OPT) -fopenmp -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA)
 DEP     := -MMD -MP

@@ -29,7 +29,8 @@ static pl_tensor block(struct pl_builder *b, pl_tensor x, int i)
     pl_tensor n = pl_rmsnorm(b, x, pl_param(b, name, PL_SHAPE(WIDTH), PL_ONES, 0), 1e-5f);
     pl_tensor gate = pl_linear(b, n, weight(b, i, "gate", INNER, WIDTH), 0);
     pl_tensor up = pl_linear(b, n, weight(b, i, "up", INNER, WIDTH), 0);
-    x = pl_add(b, x, pl_linear(b, pl_silu_gate(b, gate, up), weight(b, i, "down", WIDTH, INNER), 0));
+    pl_tensor gated = pl_silu_gate(b, gate, up), down = weight(b, i, "down", WIDTH, INNER);
+    x = pl_add(b, x, pl_linear(b, gated, down, 0));
     pl_scope_end(b);
     return x;
 }
@@ -39,11 +40,14 @@ static void classifier(struct pl_builder *b, int64_t batch, void *user)
     (void)user;
     pl_tensor points = pl_input(b, "points", PL_F32, PL_SHAPE(batch, 2));
     pl_tensor colours = pl_input(b, "colours", PL_I32, PL_SHAPE(batch));
-    pl_tensor x = pl_linear(b, points, pl_param(b, "in.weight", PL_SHAPE(WIDTH, 2), PL_NORMAL, 1),
-                            pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_NORMAL, 1));
+    /* Parameters are in the order of these calls. C leaves the order of a call's arguments open, so each call has its own line. */
+    pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, 2), PL_NORMAL, 1);
+    pl_tensor bias = pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_NORMAL, 1);
+    pl_tensor x = pl_linear(b, points, w, bias);
     for (int i = 0; i < BLOCKS; i++) x = block(b, x, i);
-    pl_tensor logits = pl_linear(b, x, pl_param(b, "out.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.1f),
-                                 pl_param(b, "out.bias", PL_SHAPE(CLASSES), PL_ZEROS, 0));
+    w = pl_param(b, "out.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.1f);
+    bias = pl_param(b, "out.bias", PL_SHAPE(CLASSES), PL_ZEROS, 0);
+    pl_tensor logits = pl_linear(b, x, w, bias);
     pl_output(b, "loss", pl_cross_entropy(b, logits, colours));
     pl_output(b, "logits", logits);
 }

@@ -286,7 +286,8 @@ static const struct opcase case_ROPE = {
 static id build_silu_gate(struct scene *s, const int64_t *n)
 {
     s->unit = 1; /* the derivative of silu has a zero near -1.28 */
-    return watch(s, op_silu_gate(&s->g, param(s, "gate", DIM(n[0], n[1])), param(s, "up", DIM(n[0], n[1]))));
+    id gate = param(s, "gate", DIM(n[0], n[1])), up = param(s, "up", DIM(n[0], n[1]));
+    return watch(s, op_silu_gate(&s->g, gate, up));
 }
 #define PLANE_SHAPES .small = {{1, 1}, {3, 5}, {7, 9}}, .large = {{65, 130}, {3, 1001}}, \
     .bench = {1024, 768}
@@ -445,7 +446,8 @@ static id build_shift_labels(struct scene *s, const int64_t *n)
     id labels = watch(s, op_shift_labels(&s->g, constant_ids(s, "labels", n[2], true, DIM(n[0], n[1]))));
     s->unit = 1;
     s->length = (double)n[2];
-    return op_xent(&s->g, param(s, "logits", DIM(n[0], n[1], n[2])), op_reshape(&s->g, labels, DIM(-1)));
+    id logits = param(s, "logits", DIM(n[0], n[1], n[2]));
+    return op_xent(&s->g, logits, op_reshape(&s->g, labels, DIM(-1)));
 }
 static const struct opcase case_SHIFT_LABELS = {build_shift_labels, .small = {{1, 1, 3}, {2, 3, 5}, {3, 4, 2}}, .large = {{4, 17, 23}}, .bench = {32, 1024, 2}};
 

@@ -87,6 +87,27 @@ large() {
 }
 check 'tensors that are too large for a GPU are not planned, unless they are asked for' large
 
+# PLIMSOLL_HIDE_CPU: without bf16 instructions precision auto is f32, unless the profile is of a processor that has them.
+hidden() {
+    local as=(env PLIMSOLL_HIDE_CPU=bf16,amx "$binary" plan "$tmp/auto.yaml" --set device=cpu --set memory.precision=auto --json)
+    expect 0 '' "${as[@]}" && grep -q '"precision": "f32"' "$tmp/out" || { echo 'auto is not f32'; return 1; }
+    expect 0 '' "${as[@]}" --set device.profile=tests/golden/profiles/x86-64-16.json && grep -q '"precision": "bf16"' "$tmp/out" || { echo 'auto is not bf16 by a profile with bf16'; return 1; }
+    expect 0 '' "${as[@]}" --set device.profile=tests/golden/profiles/arm64-2.json && grep -q '"precision": "f32"' "$tmp/out" || { echo 'auto is not f32 by a profile without bf16'; return 1; }
+    expect 0 '' env PLIMSOLL_HIDE_CPU=bf16,amx "$binary" --version && grep 'no-bf16 no-amx$' "$tmp/out"
+}
+check 'hidden processor features' hidden
+# What is hidden is not used: bf16 is then multiplied as f32, with other last bits where the processor had it.
+hidden_trains() {
+    local sets=(--set device=cpu --set memory.precision=bf16 --set train.steps=2)
+    expect 0 '' env PLIMSOLL_HIDE_CPU=bf16,avx512,sve "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/hidden" "${sets[@]}"
+}
+check 'a run with hidden features' hidden_trains
+check 'a feature that is none' expect 2 'PLIMSOLL_HIDE_CPU: there is no feature "fma" to hide; known are bf16, amx, avx512, sve' env PLIMSOLL_HIDE_CPU=amx,fma "$binary" plan "$tmp/auto.yaml"
+threads_of() { expect 0 '' env OMP_NUM_THREADS="$1" "$binary" plan "$tmp/auto.yaml" --set device=cpu "${@:3}" --json && grep -q "\"profile\": \"$2\"" "$tmp/out" || { grep '"profile"' "$tmp/out"; return 1; }; }
+check 'OMP_NUM_THREADS=3' threads_of 3 cpu-3
+check 'OMP_NUM_THREADS=5,2' threads_of 5,2 cpu-5
+check 'device.threads goes before OMP_NUM_THREADS' threads_of 3 cpu-4 --set device.threads=4
+
 old_gpu() {
     local gpu=(--set device.kind=cuda --set device.profile=t4 --set memory.precision=auto)
     expect 2 'memory.precision bf16: t4 has no bf16 arithmetic.*f16' "$binary" plan "$tmp/auto.yaml" "${gpu[@]}" --set memory.precision=bf16 || return 1

@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_limit.sh: a run needs its arena and a stated constant, CONSTANT: code, libraries, thread stacks, the
-# JPEG library's pools. Shown by the peak of resident memory, under RLIMIT_DATA, and inside a control group
+# run_limit.sh: a run needs its arena and a stated constant, CONSTANT: code, libraries, the stacks of 2 threads, the
+# JPEG library's pools. Each further thread has a stack, which RLIMIT_DATA counts whole. Shown by the peak of resident memory, under RLIMIT_DATA, and inside a control group
 # where this machine lets us make one.
 #
 #   bash tests/run_limit.sh       from the repository's root, after make; see run_lib.sh
@@ -8,6 +8,7 @@
 . tests/run_lib.sh
 
 CONSTANT=$((48 << 20))
+export OMP_NUM_THREADS=2
 "$binary" data make "$tmp/shards" --images 12 --size 160x120 --masks 4 --seed 3 >/dev/null 2>&1
 printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, train: %s/shards/*.tar, max_masks: 4, threads: 2}\ntrain: {steps: 3, effective_batch: 8}\n' "$tmp" >"$tmp/masks.yaml"
 head -c 100000 /dev/urandom >"$tmp/words.bin"

@@ -63,7 +63,8 @@ check 'the reserve of a GPU, and whose profile a row has' reserve
 named() { table "$tmp/masks.yaml" --devices rtx-4060,rtx-4090,h200 && [ "$(values fits | sort -u)" = true ] && [ "$(values samples_per_second | grep -c '^[0-9.]*[1-9]')" = 3 ] && values samples_per_second | tr '\n' ' '; }
 check 'GPUs by name' named
 # A row that does not fit says so, and which bound it is; times that nobody measured are told apart.
-cpu=(--set device=cpu --set device.profile=default --set memory.host_budget=3MiB)
+# Which plans fit depends on the precision and, by their workspaces, on the threads.
+cpu=(--set device=cpu --set device.threads=2 --set device.profile=default --set memory.precision=bf16 --set memory.host_budget=3MiB)
 bounded() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --compare && [ "$(grep -c 'does not fit: host memory needs [0-9.]* MiB, memory.host_budget is 3.00 MiB' "$tmp/out")" = 3 ] || { cat "$tmp/out"; return 1; }
     expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --set memory.offload=optimizer --frontier && [ "$(grep -c 'does not fit: host memory' "$tmp/out")" = 2 ] || { cat "$tmp/out"; return 1; }

@@ -1,17 +1,24 @@
 #!/bin/bash
-# run_plans.sh: a plan for a GPU is the same bytes on every machine, with the GPU or without.
+# run_plans.sh: a plan is a function of its profile: the same bytes on every machine, by every compiler, with or
+# without a GPU, oneDNN and the processor's features.
 #
 #   bash tests/run_plans.sh           from the repository's root, after make; see run_lib.sh
 #   bash tests/run_plans.sh --write   the plans of now are right: tests/golden/plans.txt again
 #
 # plans.txt has the SHA-256 of what `plimsoll plan --json` says of three models for the stored profile of an
-# H200, and what a reader wants to know of them. It changes with the cost model, and then it is written again.
+# H200 and of four models for two profiles of processors (golden/profiles), and what a reader wants to know of
+# them. It changes with the cost model, and then it is written again.
 # KEEP=FOLDER gets the plans themselves, to be compared where the sums differ.
 # The budget of host memory follows from this machine's memory unless it is given, so it is.
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 stored=tests/golden/plans.txt
 gpu=(--set device.kind=cuda --set device.profile=h200 --set memory.host_budget=64GiB)
+gpu_plans=(sam-vit-h sam-vit-b llama-1b)
+cpu_plans=()
+for profile in arm64-2 x86-64-16; do
+    for model in llama-tiny sam-tiny sam-vit-b tinysam; do cpu_plans+=("$model@$profile"); done
+done
 
 cat >"$tmp/sam-vit-h.yaml" <<'YAML'
 model: {preset: sam-vit-h}
@@ -32,16 +39,30 @@ train: {effective_batch: 8}
 memory: {budget: 16GiB, precision: bf16}
 YAML
 
+# Budgets at which the planner has something to choose.
+cpu_yaml() { printf 'model: {preset: %s}\ndata: {%s}\ntrain: {effective_batch: 8}\nmemory: {budget: %s}\n' "$1" "$2" "$3" >"$tmp/cpu-$1.yaml"; }
+cpu_yaml llama-tiny 'sequence: 128' 12MiB
+cpu_yaml sam-tiny 'format: sa1b, max_masks: 8, threads: 2' 48MiB
+cpu_yaml sam-vit-b 'format: sa1b, max_masks: 4, threads: 2' 4GiB
+cpu_yaml tinysam 'format: sa1b, max_masks: 4, threads: 2' 2GiB
+
+# plan_of NAME or MODEL@PROFILE: leaves the plan in $tmp/out.
+plan_of() {
+    local of=("$tmp/$1.yaml" "${gpu[@]}")
+    case $1 in *@*) of=("$tmp/cpu-${1%@*}.yaml" --set device.kind=cpu --set "device.profile=tests/golden/profiles/${1#*@}.json" --set memory.host_budget=64GiB) ;; esac
+    expect 0 '' ${with[@]+"${with[@]}"} "$binary" plan "${of[@]}" --json
+}
+with=()
 # line NAME: what plans.txt has of it.
 line() {
-    expect 0 '' "$binary" plan "$tmp/$1.yaml" "${gpu[@]}" --json || return 1
+    plan_of "$1" || return 1
     cp "$tmp/out" "$tmp/$1.json"
     [ -z "${KEEP:-}" ] || cp "$tmp/out" "$KEEP/plan-$1.json"
     echo "$1 $(sha256sum <"$tmp/out" | cut -d ' ' -f 1) arena $(json "$tmp/out" arena_bytes) seconds $(json "$tmp/out" predicted_step_seconds)" \
         "micro_batch $(json "$tmp/out" settings.micro_batch) recompute $(json "$tmp/out" settings.recompute) offload $(json "$tmp/out" settings.offload)"
 }
 if [ "${1:-}" = --write ]; then
-    for name in sam-vit-h sam-vit-b llama-1b; do line $name || exit 1; done >"$tmp/plans.txt"
+    for name in "${gpu_plans[@]}" "${cpu_plans[@]}"; do line "$name" || exit 1; done >"$tmp/plans.txt"
     cp "$tmp/plans.txt" $stored && exec cat $stored
 fi
 
@@ -53,17 +74,18 @@ stays() {
     cat "$tmp/line"
     return 1
 }
-for name in sam-vit-h sam-vit-b llama-1b; do check "$name: the plan that is stored" stays $name; done
+for name in "${gpu_plans[@]}" "${cpu_plans[@]}"; do check "$name: the plan that is stored" stays "$name"; done
 
-# What a machine may have more or less of: threads, and a GPU.
+# What a machine may have more or less of: threads, processor features, a GPU.
 again() {
     local variables
-    for variables in OMP_NUM_THREADS=1 OMP_NUM_THREADS=7 CUDA_VISIBLE_DEVICES=; do
-        expect 0 '' env "$variables" "$binary" plan "$tmp/$1.yaml" "${gpu[@]}" --json && same "$tmp/$1.json" "$tmp/out" || return 1
+    for variables in OMP_NUM_THREADS=1 OMP_NUM_THREADS=7 CUDA_VISIBLE_DEVICES= PLIMSOLL_HIDE_CPU=bf16,avx512,sve PLIMSOLL_ONEDNN=1; do
+        with=(env "$variables")
+        plan_of "$1" && same "$tmp/$1.json" "$tmp/out" || return 1
     done
     command -v taskset >/dev/null || return 0
-    expect 0 '' taskset -c 0 "$binary" plan "$tmp/$1.yaml" "${gpu[@]}" --json && same "$tmp/$1.json" "$tmp/out"
+    with=(taskset -c 0)
+    plan_of "$1" && same "$tmp/$1.json" "$tmp/out"
 }
-check 'llama-1b: on one core, with other threads, without GPUs' again llama-1b
-check 'sam-vit-b: on one core, with other threads, without GPUs' again sam-vit-b
+for name in llama-1b sam-vit-b sam-tiny@x86-64-16 llama-tiny@arm64-2; do check "$name: with other threads, processor features and GPUs" again "$name"; done
 summary

@@ -9,6 +9,8 @@
 # shellcheck source=tests/run_lib.sh
 . tests/run_lib.sh
 
+# Every thread has workspaces, which bf16 does not make smaller: of few threads it is the weights that count.
+sed -i 's/^device: cpu$/device: {kind: cpu, threads: 2}/' "$tmp/tiny.yaml"
 smallest_of() {
     expect 0 '' "$binary" plan "$tmp/tiny.yaml" --json || return 1
     smallest=$(json "$tmp/out" smallest_budget_bytes)

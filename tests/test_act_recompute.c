@@ -51,7 +51,8 @@ static void build(struct rig *r, const struct layer *l, bool again)
     memset(r, 0, sizeof *r);
     graph_init(g);
     g->at.program = PROGRAM_STEP;
-    id x = param(g, "x", ROWS, DEEP), h = op_linear(g, x, param(g, "w1", WIDE, DEEP), l->gate ? 0 : param(g, "b", WIDE, 0));
+    id x = param(g, "x", ROWS, DEEP), w1 = param(g, "w1", WIDE, DEEP), b = l->gate ? 0 : param(g, "b", WIDE, 0);
+    id h = op_linear(g, x, w1, b);
     id y = l->gate ? op_silu_gate(g, h, op_linear(g, x, param(g, "w0", WIDE, DEEP), 0)) : op_act(g, h, ACT_GELU);
     id z = op_linear(g, y, param(g, "w2", DEEP, WIDE), 0), loss = op_sum(g, op_mul(g, z, z));
     if (l->more) loss = op_add(g, loss, op_sum(g, op_mul(g, y, y)));

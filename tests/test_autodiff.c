@@ -85,20 +85,21 @@ static id constant(struct draw *d, const char *name, int64_t n)
 
 static id draw_linear(struct draw *d) { return linear(d, recent(d), C); }
 static id draw_norm(struct draw *d) { return norm(d, recent(d)); }
-static id draw_add(struct draw *d) { return op_scale(d->g, op_add(d->g, recent(d), any(d)), 0.7); }
+static id draw_add(struct draw *d) { id x = recent(d), y = any(d); return op_scale(d->g, op_add(d->g, x, y), 0.7); }
 static id draw_residual(struct draw *d) { id x = recent(d); return op_add(d->g, x, linear(d, norm(d, x), C)); }
-static id draw_mul(struct draw *d) { return op_mul(d->g, norm(d, recent(d)), any(d)); }
+static id draw_mul(struct draw *d) { id x = norm(d, recent(d)), y = any(d); return op_mul(d->g, x, y); }
 static id draw_square(struct draw *d) { id x = norm(d, recent(d)); return op_mul(d->g, x, x); }
 static id draw_double(struct draw *d) { id x = recent(d); return op_scale(d->g, op_add(d->g, x, x), 0.5); }
 static id draw_scale(struct draw *d) { return op_scale(d->g, recent(d), -0.8); }
 static id draw_cast(struct draw *d) { return op_cast(d->g, recent(d), d->f); }
-static id draw_copy(struct draw *d) { return op_copy(d->g, recent(d), pick(d, 2) ? SPACE_DEVICE : SPACE_HOST); }
+static id draw_copy(struct draw *d) { id x = recent(d); return op_copy(d->g, x, pick(d, 2) ? SPACE_DEVICE : SPACE_HOST); }
 
 static id draw_gate(struct draw *d)
 {
     id x = recent(d);
     if (pick(d, 3) == 0) return op_silu_gate(d->g, x, x);
-    return linear(d, op_silu_gate(d->g, linear(d, x, 3), linear(d, any(d), 3)), C);
+    id gate = linear(d, x, 3), up = linear(d, any(d), 3);
+    return linear(d, op_silu_gate(d->g, gate, up), C);
 }
 
 static id draw_reshape(struct draw *d)
@@ -133,14 +134,15 @@ static id draw_slices(struct draw *d)
 /* A weight that is seen through a slice, and one that is used elementwise. */
 static id draw_weight_views(struct draw *d)
 {
-    id w = op_slice(d->g, weight(d, C + 2, C), 0, (int64_t)pick(d, 3), C);
-    return op_scale(d->g, op_linear(d->g, recent(d), op_mul(d->g, w, weight(d, C, C)), 0), 0.5);
+    id whole = weight(d, C + 2, C), w = op_slice(d->g, whole, 0, (int64_t)pick(d, 3), C);
+    id x = recent(d), product = op_mul(d->g, w, weight(d, C, C));
+    return op_scale(d->g, op_linear(d->g, x, product, 0), 0.5);
 }
 
 /* Two weights with one gradient, which a third one's gradient reads. */
 static id draw_weight_sum(struct draw *d)
 {
-    id w = op_add(d->g, weight(d, C, C), weight(d, C, C));
+    id a = weight(d, C, C), b = weight(d, C, C), w = op_add(d->g, a, b);
     if (pick(d, 2)) w = op_add(d->g, w, op_scale(d->g, weight(d, C, C), 0.3));
     return op_scale(d->g, op_linear(d->g, recent(d), w, 0), 0.5);
 }
@@ -160,7 +162,8 @@ static id draw_attention(struct draw *d)
     bool causal = pick(d, 2);
     id x = norm(d, recent(d)), freq = constant(d, "inv_freq", D / 2);
     id q = op_rope(d->g, heads(d, linear(d, x, C), HEADS), freq, 1, false);
-    id k = op_rope(d->g, heads(d, linear(d, any(d), groups * D), groups), freq, 0.9f, pick(d, 2));
+    id k = heads(d, linear(d, any(d), groups * D), groups);
+    k = op_rope(d->g, k, freq, 0.9f, pick(d, 2));
     id v = heads(d, linear(d, x, groups * D), groups);
     return op_reshape(d->g, op_attention(d->g, q, k, v, 0.7f, causal), DIM(d->B, T, C));
 }
@@ -174,7 +177,8 @@ static id draw_matmul(struct draw *d)
     if (pick(d, 2)) x = op_reshape(d->g, x, DIM(-1, C)); /* else the product flattens it itself */
     if (pick(d, 2)) y = op_reshape(d->g, y, DIM(-1, C));
     id inner = tb ? op_matmul(d->g, y, x, true, false, d->f) : op_matmul(d->g, x, y, true, false, d->f); /* [C,C] */
-    id w = op_matmul(d->g, weight(d, 3, C), weight(d, C, 3), true, true, d->f);                             /* [C,C] */
+    id first = weight(d, 3, C), second = weight(d, C, 3);
+    id w = op_matmul(d->g, first, second, true, true, d->f); /* [C,C] */
     id z = op_matmul(d->g, x, op_add(d->g, inner, w), false, tb, d->f);
     return op_reshape(d->g, op_scale(d->g, z, 0.1), DIM(d->B, T, C));
 }
@@ -185,23 +189,27 @@ static id draw_layernorm(struct draw *d) { id x = recent(d), w = vector(d); retu
 static id draw_act(struct draw *d)
 {
     static const enum act_kind SMOOTH[] = {ACT_GELU, ACT_GELU_TANH, ACT_QUICK_GELU, ACT_SIGMOID, ACT_SILU, ACT_TANH};
-    return op_act(d->g, recent(d), SMOOTH[pick(d, COUNT(SMOOTH))]);
+    id x = recent(d);
+    return op_act(d->g, x, SMOOTH[pick(d, COUNT(SMOOTH))]);
 }
 
-static id draw_softmax(struct draw *d) { return op_mul(d->g, op_softmax(d->g, recent(d)), any(d)); }
+static id draw_softmax(struct draw *d) { id x = op_softmax(d->g, recent(d)), y = any(d); return op_mul(d->g, x, y); }
 
 static id draw_mlp(struct draw *d)
 {
     id x = recent(d);
     static const enum act_kind KINDS[] = {ACT_GELU, ACT_RELU, ACT_SILU};
-    id z = op_linear(d->g, norm(d, x), weight(d, 3, C), pick(d, 2) ? weight(d, 3, 0) : 0);
+    id normed = norm(d, x), w = weight(d, 3, C), bias = pick(d, 2) ? weight(d, 3, 0) : 0;
+    id z = op_linear(d->g, normed, w, bias);
     return op_add(d->g, x, linear(d, op_act(d->g, z, KINDS[pick(d, COUNT(KINDS))]), C));
 }
 
 static id draw_dropout(struct draw *d)
 {
     id samples = op_samples(d->g, d->B);
-    return (pick(d, 3) ? op_dropout : op_drop_path)(d->g, recent(d), samples, 0.3f);
+    bool elements = pick(d, 3);
+    id x = recent(d);
+    return elements ? op_dropout(d->g, x, samples, 0.3f) : op_drop_path(d->g, x, samples, 0.3f);
 }
 
 /* Weights repeated over samples, positions or columns; one position of a tensor over all. */
@@ -211,7 +219,10 @@ static id draw_broadcast(struct draw *d)
     switch (pick(d, 5)) {
     case 0: return op_scale(d->g, op_add(d->g, x, weight(d, T, C)), 0.7);
     case 1: return op_mul(d->g, vector(d), x);
-    case 2: return op_mul(d->g, x, op_slice(d->g, any(d), 1, (int64_t)pick(d, T), 1));
+    case 2: {
+        id y = any(d);
+        return op_mul(d->g, x, op_slice(d->g, y, 1, (int64_t)pick(d, T), 1));
+    }
     case 3: return op_mul(d->g, x, weight(d, T, 1));
     default: return op_scale(d->g, op_add(d->g, x, op_copy(d->g, op_slice(d->g, any(d), 1, 0, 1), SPACE_DEVICE)), 0.7);
     }
@@ -243,9 +254,9 @@ static id draw_weight_transposed(struct draw *d)
 /* Parts of two tensors side by side, or a weight's rows before a tensor's. */
 static id draw_concat(struct draw *d)
 {
-    id x = recent(d), half[2] = {op_slice(d->g, x, 2, 0, C / 2), op_slice(d->g, any(d), 2, C / 2, C / 2)};
-    if (pick(d, 2)) return op_concat(d->g, half, 2, 2);
-    id w = op_concat(d->g, (id[]){weight(d, 1, C), weight(d, C - 1, C)}, 2, 0);
+    id x = recent(d), left = op_slice(d->g, x, 2, 0, C / 2), right = op_slice(d->g, any(d), 2, C / 2, C / 2);
+    if (pick(d, 2)) return op_concat(d->g, (id[]){left, right}, 2, 2);
+    id first = weight(d, 1, C), rest = weight(d, C - 1, C), w = op_concat(d->g, (id[]){first, rest}, 2, 0);
     return op_scale(d->g, op_linear(d->g, x, w, 0), 0.5);
 }
 
@@ -327,7 +338,10 @@ static void build(struct graph *g, uint64_t number, enum dtype f, int64_t B, int
         graph_scope_pop(g, outer);
     }
     id x = norm(&d, d.pool[d.n - 1]), loss = head(&d, x);
-    if (may & HAS_LOSS_TERMS && pick(&d, 2)) loss = op_add(g, op_scale(g, loss, 0.9), weighted_sum(&d, any(&d)));
+    if (may & HAS_LOSS_TERMS && pick(&d, 2)) {
+        id scaled = op_scale(g, loss, 0.9), term = weighted_sum(&d, any(&d));
+        loss = op_add(g, scaled, term);
+    }
     graph_output(g, "loss", loss);
 }
 
@@ -663,11 +677,13 @@ static void build_rounds(struct rig *r, int64_t B, int64_t M, bool looped, int c
     graph_init(g);
     id w = graph_param(g, "w", DT_F64, DIM(C, C), normal), v = graph_param(g, "v", DT_F64, DIM(C, C), normal);
     /* Rows are what comes from the batch. */
-    id images = op_mul(g, graph_param(g, "images", DT_F64, DIM(B, C), normal), graph_input(g, "of_images", DT_F64, DIM(B, C)));
-    id prompts = op_mul(g, graph_param(g, "prompts", DT_F64, DIM(B * M, C), normal), graph_input(g, "of_prompts", DT_F64, DIM(B * M, C)));
+    id images = graph_param(g, "images", DT_F64, DIM(B, C), normal), of_images = graph_input(g, "of_images", DT_F64, DIM(B, C));
+    images = op_mul(g, images, of_images);
+    id prompts = graph_param(g, "prompts", DT_F64, DIM(B * M, C), normal), of_prompts = graph_input(g, "of_prompts", DT_F64, DIM(B * M, C));
+    prompts = op_mul(g, prompts, of_prompts);
     images = op_linear(g, images, v, 0);
     id outer = graph_scope_push(g, "decoder", SCOPE_ROWS);
-    id h = op_add(g, op_reshape(g, prompts, DIM(B, M, C)), op_reshape(g, images, DIM(B, 1, C)));
+    id rows = op_reshape(g, prompts, DIM(B, M, C)), row = op_reshape(g, images, DIM(B, 1, C)), h = op_add(g, rows, row);
     id loss = rounds(g, h, w, looped);
     graph_scope_pop(g, outer);
     graph_output(g, "loss", op_add(g, loss, op_sum(g, op_scale(g, images, 3))));
@@ -834,7 +850,8 @@ static void check_loop_exit(bool two_ways)
 {
     struct graph g;
     graph_init(&g);
-    id x = op_mul(&g, graph_param(&g, "x", DT_F64, DIM(6, C), (struct init){0}), graph_input(&g, "given", DT_F64, DIM(6, C)));
+    id x = graph_param(&g, "x", DT_F64, DIM(6, C), (struct init){0}), given = graph_input(&g, "given", DT_F64, DIM(6, C));
+    x = op_mul(&g, x, given);
     id w = graph_param(&g, "w", DT_F64, DIM(C, C), (struct init){0});
     id outer = graph_scope_push(&g, "head", SCOPE_ROWS);
     id sum = op_sum(&g, op_linear(&g, x, w, 0));
@@ -861,7 +878,8 @@ static void test_statistic_refused(void **state)
     graph_init(&g);
     id x = graph_param(&g, "x", DT_F64, DIM(2, C), (struct init){0}), w = graph_param(&g, "w", DT_F64, DIM(C), (struct init){0});
     id n = graph_emit(&g, OP_RMSNORM, NULL, (id[]){x, w}, 2);
-    id loss = op_add(&g, op_sum(&g, node_at(&g, n)->out[0]), op_sum(&g, node_at(&g, n)->out[1]));
+    id first = op_sum(&g, node_at(&g, n)->out[0]), second = op_sum(&g, node_at(&g, n)->out[1]);
+    id loss = op_add(&g, first, second);
     graph_differentiate(&g, PROGRAM_STEP, loss);
     expect_refusal(&g, "no gradient flows");
 }

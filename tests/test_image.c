@@ -201,8 +201,8 @@ static void check_jpeg(struct jpg *j, const char *name, uint32_t w, uint32_t h, 
     char *want = golden(file, &want_n);
     struct jpg_header head;
     struct error e;
-    uint32_t got_w, got_h;
-    uint8_t *got;
+    uint32_t got_w = 0, got_h = 0;
+    uint8_t *got = NULL;
     if (jpg_peek(bytes, n, &head, &e) || jpg_decode(j, bytes, n, 1, &got_w, &got_h, &got, &e)) fail_msg("%s: %s", name, e.text);
     assert_int_equal(head.width, w);
     assert_int_equal(head.height, h);
@@ -327,8 +327,8 @@ static void paint(uint8_t *rgb, uint32_t w, uint32_t h, uint64_t seed)
 static void check_same(struct jpg *strict, struct jpg *tolerant, const char *bytes, size_t n)
 {
     for (uint32_t divisor = 1; divisor <= 4; divisor *= 2) {
-        uint32_t w, h, want_w, want_h;
-        uint8_t *got, *want;
+        uint32_t w = 0, h = 0, want_w = 0, want_h = 0;
+        uint8_t *got = NULL, *want = NULL;
         struct error e;
         if (jpg_decode(strict, bytes, n, divisor, &w, &h, &got, &e) || jpg_decode(tolerant, bytes, n, divisor, &want_w, &want_h, &want, &e))
             fail_msg("%s", e.text);
@@ -377,12 +377,12 @@ static void test_jpeg_write(void **state)
 {
     (void)state;
     size_t n;
-    uint8_t *pixels = (uint8_t *)golden("base.rgb", &n), *back;
+    uint8_t *pixels = (uint8_t *)golden("base.rgb", &n), *back = NULL;
     struct text file = {0};
     struct jpg_header head;
     struct error e;
     struct jpg *j = jpg_new(NULL);
-    uint32_t w, h;
+    uint32_t w = 0, h = 0;
     if (jpg_encode(&file, 83, 61, pixels, 0, 95, &e) || jpg_peek(file.at, file.n, &head, &e) ||
         jpg_decode(j, file.at, file.n, 1, &w, &h, &back, &e))
         fail_msg("%s", e.text);

@@ -47,8 +47,9 @@ static void classifier(struct pl_builder *b, int64_t batch, void *user)
 {
     if (user) ++*(int *)user;
     pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
-    x = pl_linear(b, x, pl_param(b, "in.weight", PL_SHAPE(WIDTH, IN), PL_NORMAL, 0.5f),
-                  pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_ZEROS, 0));
+    /* One call, one line: C leaves the order of arguments open, and parameters are in the order of the calls. */
+    pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, IN), PL_NORMAL, 0.5f), bias = pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_ZEROS, 0);
+    x = pl_linear(b, x, w, bias);
     for (int i = 0; i < BLOCKS; i++) x = block(b, x, i);
     pl_tensor logits = pl_linear(b, x, pl_param(b, "out.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.2f), 0);
     pl_output(b, "logits", logits);
@@ -126,8 +127,10 @@ static void views(struct pl_builder *b, int64_t batch, void *user)
     pl_tensor map = pl_permute(b, image, 4, (int[]){0, 2, 3, 1}), ones = pl_param(b, "ones", PL_SHAPE(C), PL_ONES, 0), zeros = pl_param(b, "zeros", PL_SHAPE(C), PL_ZEROS, 0);
 
     pl_tensor sum = pl_avgpool(b, pl_conv(b, map, pl_param(b, "c0", PL_SHAPE(C, 3, 3, 3), PL_NORMAL, 0.2f), 0, 1, 1, 1), 1, 1);
-    sum = pl_add(b, sum, pl_conv(b, pl_avgpool(b, map, 1, 1), pl_param(b, "c1", PL_SHAPE(C, 3, 1, 1), PL_NORMAL, 0.2f), 0, 1, 0, 1));
-    sum = pl_add(b, sum, pl_conv(b, pl_resize(b, map, 1, 1, 0), pl_param(b, "c2", PL_SHAPE(C, 3, 1, 1), PL_NORMAL, 0.2f), 0, 1, 0, 1));
+    pl_tensor pooled = pl_avgpool(b, map, 1, 1), c1 = pl_param(b, "c1", PL_SHAPE(C, 3, 1, 1), PL_NORMAL, 0.2f);
+    sum = pl_add(b, sum, pl_conv(b, pooled, c1, 0, 1, 0, 1));
+    pl_tensor resized = pl_resize(b, map, 1, 1, 0), c2 = pl_param(b, "c2", PL_SHAPE(C, 3, 1, 1), PL_NORMAL, 0.2f);
+    sum = pl_add(b, sum, pl_conv(b, resized, c2, 0, 1, 0, 1));
     sum = pl_reshape(b, sum, PL_SHAPE(batch, 1, C));
 
     pl_tensor x = pl_embedding(b, pl_slice(b, ids, 1, 0, T - 1), table);
@@ -136,12 +139,14 @@ static void views(struct pl_builder *b, int64_t batch, void *user)
     pl_tensor q = pl_rope(b, pl_slice(b, qkv, 2, 0, 4), freq, 1), k = pl_rope(b, pl_slice(b, qkv, 2, 4, 4), freq, 1);
     x = pl_add(b, x, pl_reshape(b, pl_attention(b, q, k, pl_slice(b, qkv, 2, 8, 4), 0.5f, 1), PL_SHAPE(batch, T - 1, C)));
     pl_tensor both = pl_linear(b, x, pl_param(b, "both", PL_SHAPE(4 * C, C), PL_NORMAL, 0.2f), 0);
-    both = pl_silu_gate(b, pl_slice(b, both, 2, 0, 2 * C), pl_slice(b, both, 2, 2 * C, 2 * C));
+    pl_tensor gate = pl_slice(b, both, 2, 0, 2 * C), up = pl_slice(b, both, 2, 2 * C, 2 * C);
+    both = pl_silu_gate(b, gate, up);
     x = pl_add(b, x, pl_linear(b, both, pl_param(b, "down", PL_SHAPE(C, 2 * C), PL_NORMAL, 0.2f), 0));
     /* Gradients come back through these. */
     pl_tensor act = pl_activate(b, pl_linear(b, x, pl_param(b, "w", PL_SHAPE(C, C), PL_NORMAL, 0.2f), zeros), PL_GELU);
     act = pl_permute(b, pl_softmax(b, pl_permute(b, pl_rmsnorm(b, act, ones, 1e-5f), 3, (int[]){0, 2, 1})), 3, (int[]){0, 2, 1});
-    x = pl_add(b, pl_add(b, x, act), pl_dropout(b, pl_slice(b, pl_concat(b, PL_TENSORS(sum, x), 1), 1, 0, T - 1), 0.1f));
+    pl_tensor with_act = pl_add(b, x, act), joined = pl_concat(b, PL_TENSORS(sum, x), 1);
+    x = pl_add(b, with_act, pl_dropout(b, pl_slice(b, joined, 1, 0, T - 1), 0.1f));
     pl_tensor logits = pl_reshape(b, pl_linear(b, x, table, 0), PL_SHAPE(-1, V));
     pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_slice(b, ids, 1, 1, T - 1), PL_SHAPE(-1))));
 }

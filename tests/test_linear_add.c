@@ -44,7 +44,10 @@ static id other_term(struct graph *g, enum form form, enum dtype f, id x)
 {
     id r = form == FORM_ROW || form == FORM_PRODUCTS ? param(g, "r", f, WIDE, 0) : param(g, "r", f, ROWS, form == FORM_STRIDED ? 2 * WIDE : WIDE);
     if (form == FORM_SCALED || form == FORM_LATE) return op_scale(g, r, 0.5);
-    if (form == FORM_PRODUCTS) return op_linear(g, op_mul(g, x, x), param(g, "w0", f, WIDE, DEEP), r);
+    if (form == FORM_PRODUCTS) {
+        id square = op_mul(g, x, x), w0 = param(g, "w0", f, WIDE, DEEP);
+        return op_linear(g, square, w0, r);
+    }
     return form == FORM_STRIDED ? op_slice(g, r, 1, WIDE / 2, WIDE) : r;
 }
 

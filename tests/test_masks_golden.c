@@ -63,17 +63,20 @@ static void emit_case(struct golden *c)
     float *a = data_of(c->name, "attr");
     if (begins(c->name, "rel")) {
         id q = trained(c, "q"), k = trained(c, "k"), v = trained(c, "v");
-        c->y = op_attention_rel(g, q, k, v, trained(c, "table_h"), trained(c, "table_w"), (int)a[0], (int)a[1], a[2]);
+        id h = trained(c, "table_h"), w = trained(c, "table_w");
+        c->y = op_attention_rel(g, q, k, v, h, w, (int)a[0], (int)a[1], a[2]);
     } else if (begins(c->name, "bias")) {
         id q = trained(c, "q"), k = trained(c, "k"), v = trained(c, "v");
         c->y = op_attention_bias(g, q, k, v, trained(c, "table"), (int)a[0], a[1]);
     } else if (begins(c->name, "window")) {
         c->y = op_window(g, trained(c, "x"), (int)a[0]);
     } else if (begins(c->name, "fourier")) {
-        c->y = op_fourier(g, given(c, "coords"), given(c, "gauss"));
+        id coords = given(c, "coords"), gauss = given(c, "gauss");
+        c->y = op_fourier(g, coords, gauss);
     } else {
         struct mask_loss_options o = {a[0], a[1], a[2], a[3], a[4], a[5], a[6] != 0};
-        c->y = op_mask_loss(g, trained(c, "logits"), trained(c, "iou"), given(c, "bits"), given(c, "valid"), o);
+        id logits = trained(c, "logits"), iou = trained(c, "iou"), bits = given(c, "bits"), valid = given(c, "valid");
+        c->y = op_mask_loss(g, logits, iou, bits, valid, o);
     }
     mem_free(a);
 }

@@ -493,7 +493,8 @@ static void chain(struct placed *c)
     graph_scope_pop(g, outer);
     id sum = op_accumulate(g, z, acc);
     g->at.loop = 0;
-    graph_output(g, "out", op_add(g, op_sum(g, x), op_scale(g, sum, 1)));
+    id first = op_sum(g, x), second = op_scale(g, sum, 1);
+    graph_output(g, "out", op_add(g, first, second));
     graph_verify(g, "test");
     must(plan_place(&c->p, g, &profile, &e), &e, "placing");
 }

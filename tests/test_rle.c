@@ -186,7 +186,8 @@ static void test_mutations(void **state)
 
 static void random_geometry(struct grid_geometry *g)
 {
-    *g = (struct grid_geometry){.h = below(SIDE) + 1, .w = below(SIDE) + 1, .flip = below(2)};
+    *g = (struct grid_geometry){0};
+    g->h = below(SIDE) + 1, g->w = below(SIDE) + 1, g->flip = below(2);
     if (below(2)) {
         g->crop_x = below(g->w), g->crop_y = below(g->h);
         g->crop_w = below(g->w - g->crop_x) + 1, g->crop_h = below(g->h - g->crop_y) + 1;

@@ -17,8 +17,12 @@ set -u
 cd "$(dirname "$0")/.." || exit 2
 export BUILD=${BUILD:-build} LC_ALL=C
 LIMIT=${LIMIT:-600}
+# Up to 4 cores: a program on each, with as many threads as there are cores. Beyond, the cores are shared out: programs
+# of 16 threads that stand beside each other wait for each other. OMP_NUM_THREADS, where it is set, stays: a program then
+# runs on so many threads, unless it states another number.
 cores=$(nproc)
-JOBS=${JOBS:-$((cores < 4 ? cores : 4))}
+JOBS=${JOBS:-$((cores < 4 ? cores : cores < 8 ? 4 : cores / 2 < 16 ? cores / 2 : 16))}
+if ((cores > 4)); then export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores / JOBS > 2 ? cores / JOBS : 2))}; fi
 # Threads that wait by spinning would take the cores from the program beside them.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 logs=$(mktemp -d) || exit 2

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/processor.h"
 #include "cli/cli.h"
+#include "run/device.h"
 
 static const struct command *const commands[] = {&command_plan, &command_train, &command_step, &command_report, &command_bench,
                                                   &command_data, &command_convert, &command_predict, &command_eval, &command_init, &command_profile, &command_doctor};
@@ -37,17 +39,20 @@ int main(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--version")) { /* of a command too */
-            printf("plimsoll %s\n", PL_VERSION);
+            struct cpu_identity cpu;
+            cpu_identity(&cpu);
+            printf("plimsoll %s\n%s: %s\n", PL_VERSION, cpu.name, cpu.isa);
             return PL_OK;
         }
+    struct error e = {0};
     const struct command *c = find_command(argv[1]);
     if (!c) {
         fprintf(stderr, "plimsoll: unknown command %s\n\n", argv[1]);
         usage(stderr);
         return PL_USAGE;
     }
-    struct error e = {0};
-    int rc = c->run(argc - 2, argv + 2, &e);
+    int rc = cpu_features_check(&e);
+    if (!rc) rc = c->run(argc - 2, argv + 2, &e);
     if (fflush(stdout) && !rc) rc = error_set(&e, PL_FAIL, "standard output cannot be written");
     if (rc) fprintf(stderr, "plimsoll %s: %s\n", c->name, e.text);
     return rc;

@@ -9,6 +9,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,12 +100,16 @@ static int map_spill(struct device *d, uint64_t bytes, struct error *e)
 
 struct mapping {
     uint64_t bytes;
+    int team; /* the size that OpenMP's teams had by default */
 };
 
 static int cpu_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e)
 {
     struct mapping *m = mem_alloc(sizeof *m);
     d->state = m;
+    /* Regions that name no size get the plan's: a team of another size would end some of the warm threads. */
+    m->team = omp_get_max_threads();
+    omp_set_num_threads(d->profile.threads);
     d->arena[SPACE_DEVICE] = map_compute(bytes[SPACE_DEVICE], &m->bytes);
     if (!d->arena[SPACE_DEVICE])
         return error_set(e, PL_FAIL, "cannot allocate the arena of %llu bytes: %s", (unsigned long long)bytes[SPACE_DEVICE],
@@ -179,6 +184,7 @@ static void cpu_close(struct device *d, struct tape *t)
         munmap(start, m->bytes);
     }
     if (d->arena[SPACE_HOST]) munmap(d->arena[SPACE_HOST], d->bytes[SPACE_HOST]);
+    if (m) omp_set_num_threads(m->team);
     mem_free(m);
 }
 

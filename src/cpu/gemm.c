@@ -30,6 +30,7 @@
 #include "cpu/gemm.h"
 
 #include <omp.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "cpu/cpu.h"
@@ -329,27 +330,38 @@ static struct grid grid_choose(const struct gemm *g, const struct tile *t, int t
     return best;
 }
 
-static void run_tiles(const struct gemm *g, float *work, int threads)
+/* Makes tiles, whichever is next, until there are no more. */
+static void take_tiles(const struct tile *any, const struct grid *x, const struct slots *s, float *at, atomic_int_fast64_t *next)
+{
+    const struct gemm *g = any->g;
+    for (int64_t i; (i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < x->rows * x->columns;) {
+        int64_t m0 = i % x->rows * x->m, n0 = i / x->rows * x->n;
+        struct tile t = *any;
+        t.m0 = m0, t.mn = min_i64(x->m, g->M - m0);
+        t.n0 = n0, t.nn = min_i64(x->n, g->N - n0);
+        t.a = at, t.b = at + s->a, t.sum = at + s->a + s->b;
+        tile_run(&t);
+    }
+}
+
+/* At most `workers` of the team's threads take tiles, each in its own slot of the workspace. The team has
+ * the plan's size in every region: OpenMP's runtime ends the threads that a smaller team leaves out and
+ * starts them again for the next, which costs more than the product and takes memory in a step. */
+static void run_tiles(const struct gemm *g, float *work, int workers, int team)
 {
     struct tile any = {.g = g, .u = micro_best(), .h = bf16_loop(g)};
     any.mr = any.h ? any.h->mr : any.u->mr;
     any.nr = any.h ? any.h->nr : any.u->nr;
-    struct grid x = grid_choose(g, &any, threads);
+    struct grid x = grid_choose(g, &any, workers);
     struct slots s = slots_of(g->M, g->N, g->K, result_type(g));
     int64_t each = s.a + s.b + s.partial;
-#pragma omp parallel num_threads((int)min_i64(threads, x.rows * x.columns))
-    {
-        float *at = work + omp_get_thread_num() * each;
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < x.rows * x.columns; i++) {
-            int64_t m0 = i % x.rows * x.m, n0 = i / x.rows * x.n;
-            struct tile t = any;
-            t.m0 = m0, t.mn = min_i64(x.m, g->M - m0);
-            t.n0 = n0, t.nn = min_i64(x.n, g->N - n0);
-            t.a = at, t.b = at + s.a, t.sum = at + s.a + s.b;
-            tile_run(&t);
-        }
+    atomic_int_fast64_t next = 0;
+    if (workers == 1 || x.rows * x.columns == 1) {
+        take_tiles(&any, &x, &s, work, &next);
+        return;
     }
+#pragma omp parallel num_threads(team)
+    if (omp_get_thread_num() < workers) take_tiles(&any, &x, &s, work + omp_get_thread_num() * each, &next);
 }
 
 /* --- few rows ------------------------------------------------------------------------------ */
@@ -369,7 +381,7 @@ static void dot_column(const struct gemm *g, const struct micro *u, const float 
         finish_row(g, &sum[i], g->add && g->c.dtype == DT_F32 ? element(&g->c, i, j) : NULL, g->bias ? &bias : NULL, i, j, 1);
 }
 
-static void run_dots(const struct gemm *g, float *work, int threads)
+static void run_dots(const struct gemm *g, float *work, int workers, int team)
 {
     const struct micro *u = micro_best();
     for (int64_t i = 0; i < g->M; i++)
@@ -383,7 +395,7 @@ static void run_dots(const struct gemm *g, float *work, int threads)
                 work[i * g->K + x] = (float)dtype_load(g->a.data, g->a.dtype, i * g->a.row + x * g->a.column);
         }
     /* Neighbouring columns of a narrow C share words: each thread takes whole runs of 64. */
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (workers > 1)
     for (int64_t run = 0; run < ceil_div(g->N, 64); run++) {
         int64_t from = run * 64, to = min_i64(g->N, from + 64);
         for (int64_t j = from; j < to; j++) dot_column(g, u, work, j);
@@ -400,11 +412,11 @@ void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads
           "%llu bytes of workspace for [%lld,%lld,%lld]", (unsigned long long)work_bytes, (long long)g->M,
           (long long)g->N, (long long)g->K);
     if (g->M == 0 || g->N == 0) return;
-    threads = useful_threads(g->M, g->N, g->K, threads);
+    int workers = useful_threads(g->M, g->N, g->K, threads);
     /* Of bf16 one row alone: more are faster multiplied as bf16 than dotted as f32. */
     bool few = g->M <= (bf16_loop(g) ? 1 : DOT_ROWS);
-    if (few && g->b.row == 1 && !g->a.gather && !g->b.gather) run_dots(g, work, threads);
-    else run_tiles(g, work, threads);
+    if (few && g->b.row == 1 && !g->a.gather && !g->b.gather) run_dots(g, work, workers, threads);
+    else run_tiles(g, work, workers, threads);
 }
 
 /* --- LINEAR and MATMUL --------------------------------------------------------------------- */

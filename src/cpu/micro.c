@@ -21,12 +21,18 @@
 
 #include <stddef.h>
 
+#include "base/processor.h"
+
 /* static inline functions of a wider ISA pass vectors in registers only once they
  * are inlined; they always are. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 #if defined(__x86_64__)
 
+/* clang has another pragma for it. */
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
+#endif
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")
 #define ISA avx512
@@ -35,6 +41,10 @@
 #define NV 2
 #include "cpu/micro.inc"
 #pragma GCC pop_options
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#endif
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
@@ -44,6 +54,9 @@
 #define NV 3
 #include "cpu/micro.inc"
 #pragma GCC pop_options
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
 
 #define ISA sse
 #define LANES 4
@@ -55,9 +68,7 @@ const struct micro *micro_at(int i)
 {
     const struct micro *runs[4] = {NULL};
     int n = 0;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl"))
-        runs[n++] = &micro_avx512;
+    if (cpu_has(CPU_AVX512)) runs[n++] = &micro_avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) runs[n++] = &micro_avx2;
     runs[n++] = &micro_sse;
     return i < n ? runs[i] : NULL;

@@ -28,11 +28,12 @@
 
 #if defined(__x86_64__) && defined(__linux__)
 
-#include <cpuid.h>
 #include <immintrin.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/processor.h"
 
 #define WITH_AVX512 __attribute__((target("avx512f,avx512bw")))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -44,18 +45,9 @@ _Static_assert(TILE_ROWS == 32 && TILE_DEPTH == 32, "two tiles of 16 rows, rows 
 /* --- what the processor and the system allow ------------------------------------------ */
 
 /* arch_prctl's request for a large register state, and the tiles' number. */
-enum { REQUEST_STATE = 0x1023, STATE_CONFIG = 17, STATE_TILES = 18 };
+enum { REQUEST_STATE = 0x1023, STATE_TILES = 18 };
 
-static bool processor_has_tiles(void)
-{
-    enum { AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, OSXSAVE = 1u << 27 };
-    unsigned a, b, c, d, low, high;
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw")) return false;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE)) return false;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (low >> STATE_CONFIG & 1) && (low >> STATE_TILES & 1);
-}
+static bool processor_has_tiles(void) { return cpu_has(CPU_AMX) && cpu_has(CPU_BF16) && cpu_has(CPU_AVX512); }
 
 /* Asked once; several threads that ask at once get the same answer. */
 static bool tiles_allowed(void)

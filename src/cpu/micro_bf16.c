@@ -20,28 +20,19 @@
 #include <stddef.h>
 
 #include "base/dtype.h"
+#include "base/processor.h"
 #include "run/device.h"
 
 #define UNROLL _Pragma("GCC unroll 16")
 
 #if defined(__aarch64__) && defined(__linux__)
 
-#include <arm_neon.h>
-#include <sys/auxv.h>
-
-#define WITH_BF16 __attribute__((target("arch=armv8.2-a+bf16")))
-enum { CPU_HAS_BF16 = 1 << 14 }; /* HWCAP2_BF16, which old headers lack */
+#include "cpu/neon_bf16.h"
 
 enum { PAIRS_A = 4, PAIRS_B = 6 }; /* of rows and of columns */
 
-WITH_BF16 static inline __attribute__((always_inline)) bfloat16x8_t load_bf16(const uint16_t *p)
-{
-    return vreinterpretq_bf16_u16(vld1q_u16(p));
-}
-
 /* Two neighbouring 2 x 2 blocks are four columns of two rows. */
-WITH_BF16 static inline __attribute__((always_inline)) void store_blocks(float *c, int64_t ldc, float32x4_t left,
-                                                                         float32x4_t right, bool add)
+BF16_INLINE void store_blocks(float *c, int64_t ldc, float32x4_t left, float32x4_t right, bool add)
 {
     float64x2_t l = vreinterpretq_f64_f32(left), r = vreinterpretq_f64_f32(right);
     float32x4_t upper = vreinterpretq_f32_f64(vzip1q_f64(l, r)), lower = vreinterpretq_f32_f64(vzip2q_f64(l, r));
@@ -67,12 +58,11 @@ WITH_BF16 static void product_bfmmla(int64_t groups, const uint16_t *a, const ui
      * products, and the products wait for fewer loads. */
     for (; groups > 0; groups--, a += 8 * PAIRS_A, b += 8 * PAIRS_B)
         UNROLL for (int half = 0; half < PAIRS_B; half += PAIRS_B / 2) {
-            bfloat16x8_t bk[PAIRS_B / 2];
-            UNROLL for (int j = 0; j < PAIRS_B / 2; j++) bk[j] = load_bf16(b + 8 * (half + j));
+            uint16x8_t bk[PAIRS_B / 2];
+            UNROLL for (int j = 0; j < PAIRS_B / 2; j++) bk[j] = vld1q_u16(b + 8 * (half + j));
             UNROLL for (int i = 0; i < PAIRS_A; i++) {
-                bfloat16x8_t ak = load_bf16(a + 8 * i);
-                UNROLL for (int j = 0; j < PAIRS_B / 2; j++)
-                    acc[i][half + j] = vbfmmlaq_f32(acc[i][half + j], ak, bk[j]);
+                uint16x8_t ak = vld1q_u16(a + 8 * i);
+                UNROLL for (int j = 0; j < PAIRS_B / 2; j++) acc[i][half + j] = bf16_mmla(acc[i][half + j], ak, bk[j]);
             }
         }
     UNROLL for (int i = 0; i < PAIRS_A; i++)
@@ -83,16 +73,13 @@ WITH_BF16 static void product_bfmmla(int64_t groups, const uint16_t *a, const ui
 WITH_BF16 static void narrow_bfmmla(uint16_t *c, int64_t ldc, const float *from, int64_t ld)
 {
     for (int i = 0; i < 2 * PAIRS_A; i++, c += ldc, from += ld)
-        UNROLL for (int j = 0; j < 2 * PAIRS_B; j += 4)
-            vst1_u16(c + j, vreinterpret_u16_bf16(vcvt_bf16_f32(vld1q_f32(from + j))));
+        UNROLL for (int j = 0; j < 2 * PAIRS_B; j += 4) vst1_u16(c + j, bf16_narrow(vld1q_f32(from + j)));
 }
 
 /* Four lanes of four rows, each lane's rows together. */
-WITH_BF16 static inline __attribute__((always_inline)) void pack_four(uint16_t *to, float32x4_t r0, float32x4_t r1,
-                                                                      float32x4_t r2, float32x4_t r3)
+BF16_INLINE void pack_four(uint16_t *to, float32x4_t r0, float32x4_t r1, float32x4_t r2, float32x4_t r3)
 {
-    uint16x8_t even = vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(r0), r2));
-    uint16x8_t odd = vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(r1), r3));
+    uint16x8_t even = bf16_narrow_two(r0, r2), odd = bf16_narrow_two(r1, r3);
     uint32x4_t upper = vreinterpretq_u32_u16(vzip1q_u16(even, odd)), lower = vreinterpretq_u32_u16(vzip2q_u16(even, odd));
     vst1q_u16(to, vreinterpretq_u16_u32(vzip1q_u32(upper, lower)));
     vst1q_u16(to + 8, vreinterpretq_u16_u32(vzip2q_u32(upper, lower)));
@@ -118,7 +105,7 @@ WITH_BF16 static void pack_columns_bfmmla(uint16_t *to, const float *from)
 {
     for (int i = 0; i < 2 * PAIRS_A; i++, from += 2 * PAIRS_B)
         UNROLL for (int j = 0; j < 2 * PAIRS_B; j += 4)
-            vst1_u16(to + j * 2 * PAIRS_A + i * 4, vreinterpret_u16_bf16(vcvt_bf16_f32(vld1q_f32(from + j))));
+            vst1_u16(to + j * 2 * PAIRS_A + i * 4, bf16_narrow(vld1q_f32(from + j)));
 }
 
 static const struct micro_bf16 micro_bfmmla = {
@@ -128,7 +115,7 @@ static const struct micro_bf16 micro_bfmmla = {
 
 const struct micro_bf16 *micro_bf16_vectors(void)
 {
-    return getauxval(AT_HWCAP2) & CPU_HAS_BF16 ? &micro_bfmmla : NULL;
+    return cpu_has(CPU_BF16) ? &micro_bfmmla : NULL;
 }
 
 #elif defined(__x86_64__)
@@ -197,9 +184,7 @@ static const struct micro_bf16 micro_avx512bf16 = {
 
 const struct micro_bf16 *micro_bf16_vectors(void)
 {
-    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
-               ? &micro_avx512bf16
-               : NULL;
+    return cpu_has(CPU_BF16) && cpu_has(CPU_AVX512) && __builtin_cpu_supports("avx512bf16") ? &micro_avx512bf16 : NULL;
 }
 
 #else

@@ -12,15 +12,15 @@
  *   implementation named gemm: or ref: is refused, because those allocate buffers of
  *   their own. On processors without AVX-512 version 2 has no other: nothing matches there.
  * - A plan is a function of shapes and profile. A descriptor depends on the processor too,
- *   so the profile says whether oneDNN takes part (profile.onednn) and a plan that says
- *   so is for such a machine. The scratchpad depends on the thread count, which the
+ *   so the profile says whether oneDNN takes part (profile.onednn), its name says so as well,
+ *   and no stored profile does. The scratchpad depends on the thread count, which the
  *   library reads from OpenMP: it is set to the plan's around every call.
  * - Bits do not depend on the thread count. Weight gradients (a transposed) of bf16 do:
  *   the library shares out K. They are refused; device.deterministic refuses everything.
  *
  * What it cannot keep: `execute` puts its arguments into a hash table on the heap, a few
- * pieces of some 100 bytes that it frees before it returns. So a step with these kernels
- * is not free of malloc, and cpu_prefers_onednn says yes only where that is paid for.
+ * pieces of some 100 bytes that it frees before it returns. A step with these kernels is not
+ * free of malloc, so runs use them only where PLIMSOLL_ONEDNN=1 asks for them, to measure.
  */
 #include "cpu/onednn.h"
 
@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/processor.h"
 #include "cpu/micro.h"
 #include "cpu/rows.h"
 #include "run/device.h"
@@ -42,12 +43,8 @@
 /* Primitives of one shape share their code through the library's cache, which holds as many. */
 enum { CACHE_PRIMITIVES = 256, MEMO = 256 };
 
-bool cpu_has_onednn(void) { return true; }
-
 bool cpu_prefers_onednn(void)
 {
-    /* The rule is a measurement, not a guess: `plimsoll bench --calibrate` makes it and its
-     * profile keeps the answer. Without a profile it is no; the switch is for measuring. */
     const char *forced = getenv("PLIMSOLL_ONEDNN");
     return forced && !strcmp(forced, "1");
 }
@@ -118,10 +115,22 @@ static dnnl_engine_t engine;
 static dnnl_stream_t stream;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* The library obeys what is hidden of the processor (processor.h). Only that of x86-64 can be told. */
+static bool limit_instructions(void)
+{
+#if defined(__x86_64__)
+    dnnl_cpu_isa_t most = cpu_hides(CPU_AVX512) ? dnnl_cpu_isa_avx2 : cpu_hides(CPU_BF16) ? dnnl_cpu_isa_avx512_core : dnnl_cpu_isa_avx512_core_bf16;
+    return (!cpu_hides(CPU_AVX512) && !cpu_hides(CPU_BF16) && !cpu_hides(CPU_AMX)) || dnnl_set_max_cpu_isa(most) == dnnl_success;
+#else
+    return !cpu_hides(CPU_BF16) && !cpu_hides(CPU_SVE);
+#endif
+}
+
 /* Holding the lock. The engine and its stream live as long as the process. */
 static bool library_start(void)
 {
     if (stream) return true;
+    if (!engine && !limit_instructions()) return false;
     if (!engine && dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return false;
     dnnl_set_primitive_cache_capacity(CACHE_PRIMITIVES);
     return dnnl_stream_create(&stream, engine, dnnl_stream_default_flags) == dnnl_success;

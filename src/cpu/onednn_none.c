@@ -5,7 +5,6 @@
 
 #include "run/device.h"
 
-bool cpu_has_onednn(void) { return false; }
 bool cpu_prefers_onednn(void) { return false; }
 
 static bool refuse(const struct query *q)

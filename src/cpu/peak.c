@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/utsname.h>
 
+#include "base/processor.h"
 #include "cpu/micro.h"
 #include "cpu/micro_bf16.h"
 #include "run/device.h"
@@ -44,7 +45,7 @@ PEAK(peak_avx2, 8, __attribute__((target("avx2,fma"))))
 PEAK(peak_sse, 4, )
 static double peak_loop(int64_t n, float seed, float *out)
 {
-    if (__builtin_cpu_supports("avx512f")) return peak_avx512(n, seed, out);
+    if (cpu_has(CPU_AVX512)) return peak_avx512(n, seed, out);
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return peak_avx2(n, seed, out);
     return peak_sse(n, seed, out);
 }
@@ -69,15 +70,15 @@ PEAK(peak_loop, 4, )
 
 /* The same of the processor's bf16 instruction; 0 where there is none. */
 #if defined(__aarch64__)
-#include <arm_neon.h>
-__attribute__((target("arch=armv8.2-a+bf16"))) static double peak_loop_bf16(int64_t n, float seed, float *out)
+#include "cpu/neon_bf16.h"
+WITH_BF16 static double peak_loop_bf16(int64_t n, float seed, float *out)
 {
     if (!micro_bf16_best()) return 0;
-    bfloat16x8_t x = vreinterpretq_bf16_f32(vdupq_n_f32(seed));
+    uint16x8_t x = vreinterpretq_u16_f32(vdupq_n_f32(seed));
     float32x4_t a[16], sum = vdupq_n_f32(0);
     _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = vdupq_n_f32((float)j);
     for (int64_t i = 0; i < n; i++)
-        _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = vbfmmlaq_f32(a[j], x, x);
+        _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) a[j] = bf16_mmla(a[j], x, x);
     _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) sum = vaddq_f32(sum, a[j]);
     *out = sum[0];
     return (double)n * 16 * 16 * 2;
@@ -187,6 +188,7 @@ static void cpuinfo(const char *key, char *out, size_t room)
 
 void cpu_identity(struct cpu_identity *c)
 {
+    char hidden[64];
     struct utsname u = {0};
     char maker[32], part[32];
     uname(&u);
@@ -197,5 +199,5 @@ void cpu_identity(struct cpu_identity *c)
         snprintf(c->name, sizeof c->name, "%.16s%s%.16s%s%.16s", u.machine, maker[0] ? " " : "", maker, part[0] ? " " : "", part);
     }
     const struct micro_bf16 *h = micro_bf16_best();
-    snprintf(c->isa, sizeof c->isa, "%.16s %.16s%s%.16s", u.machine, micro_best()->name, h ? " " : "", h ? h->name : "");
+    snprintf(c->isa, sizeof c->isa, "%.16s %.16s%s%.16s%s", u.machine, micro_best()->name, h ? " " : "", h ? h->name : "", cpu_hidden_print(" no-", hidden));
 }

@@ -117,7 +117,8 @@ static void add_pair(struct pairs *p, const char *images, const char *masks, con
 {
     char key[512];
     snprintf(key, sizeof key, "%.*s", (int)(i->n < sizeof key ? i->n : sizeof key - 1), i->name);
-    struct item item = {.image = keep(p, images, i->name), .mask = keep(p, masks, m->name)};
+    struct item item = {.image = keep(p, images, i->name)};
+    item.mask = keep(p, masks, m->name);
     item.key = keep(p, NULL, key);
     item.split = keep(p, NULL, "");
     vec_push(&p->items, item);
@@ -212,7 +213,8 @@ static int read_rows(struct dataset *d, struct csv *c, const struct columns *at,
         if (!*c->fields[at->mask]) d->report.no_text++;
         else if (!*c->fields[at->image]) d->report.no_image++;
         else {
-            struct item item = {.image = keep(p, images, c->fields[at->image]), .mask = keep(p, masks, c->fields[at->mask])};
+            struct item item = {.image = keep(p, images, c->fields[at->image])};
+            item.mask = keep(p, masks, c->fields[at->mask]);
             item.key = keep(p, NULL, c->fields[at->image]);
             item.split = keep(p, NULL, at->split >= 0 ? c->fields[at->split] : "");
             vec_push(&p->items, item);

@@ -89,12 +89,17 @@ static void choose_surface(struct surface *s, struct dice *d, double size, bool 
 {
     double contrast = ground ? 30 : 60;
     s->fabric = ground ? CLOUDS : pick(d, FABRICS);
-    double value[3] = {roll(d, 40, 215), roll(d, 40, 215), roll(d, 40, 215)};
+    double value[3];
+    for (int c = 0; c < 3; c++) value[c] = roll(d, 40, 215);
     /* Shapes are more colourful than the ground: one channel high, one low; the ground is near grey. */
     double middle = (value[0] + value[1] + value[2]) / 3;
     for (int c = 0; c < 3 && ground; c++) value[c] = middle + (value[c] - middle) * 0.45;
-    if (!ground) value[pick(d, 3)] = roll(d, 180, 235);
-    if (!ground) value[pick(d, 3)] = roll(d, 20, 75);
+    if (!ground) {
+        uint32_t high = pick(d, 3);
+        value[high] = roll(d, 180, 235);
+        uint32_t low = pick(d, 3);
+        value[low] = roll(d, 20, 75);
+    }
     double shift = roll(d, 0, 1) < 0.5 ? -contrast : contrast;
     for (int c = 0; c < 3; c++) {
         s->a[c] = (float)value[c];

@@ -40,6 +40,14 @@ static id in(struct pl_builder *b, pl_tensor x)
     return x;
 }
 
+/* The same of several, looked at in this order: the first that is wrong is the one that is reported. */
+static bool needs(struct pl_builder *b, int n, const pl_tensor *x)
+{
+    for (int i = 0; i < n; i++)
+        if (!in(b, x[i])) return false;
+    return true;
+}
+
 /* A tensor that may be left out. */
 static id optional(struct pl_builder *b, pl_tensor x) { return x ? in(b, x) : 0; }
 
@@ -167,21 +175,21 @@ pl_tensor pl_slice(struct pl_builder *b, pl_tensor x, int axis, int64_t start, i
     return in(b, x) ? op_slice(b->g, x, axis, start, length) : 0;
 }
 
-pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias) { return op_linear(b->g, in(b, x), in(b, w), optional(b, bias)); }
-pl_tensor pl_rmsnorm(struct pl_builder *b, pl_tensor x, pl_tensor w, float eps) { return op_rmsnorm(b->g, in(b, x), in(b, w), eps); }
-pl_tensor pl_rope(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, float scale) { return op_rope(b->g, in(b, x), in(b, inv_freq), scale, false); }
-pl_tensor pl_silu_gate(struct pl_builder *b, pl_tensor gate, pl_tensor up) { return op_silu_gate(b->g, in(b, gate), in(b, up)); }
-pl_tensor pl_embedding(struct pl_builder *b, pl_tensor ids, pl_tensor table) { return op_embedding(b->g, in(b, ids), in(b, table)); }
+pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias) { return needs(b, PL_TENSORS(x, w)) ? op_linear(b->g, x, w, optional(b, bias)) : 0; }
+pl_tensor pl_rmsnorm(struct pl_builder *b, pl_tensor x, pl_tensor w, float eps) { return needs(b, PL_TENSORS(x, w)) ? op_rmsnorm(b->g, x, w, eps) : 0; }
+pl_tensor pl_rope(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, float scale) { return needs(b, PL_TENSORS(x, inv_freq)) ? op_rope(b->g, x, inv_freq, scale, false) : 0; }
+pl_tensor pl_silu_gate(struct pl_builder *b, pl_tensor gate, pl_tensor up) { return needs(b, PL_TENSORS(gate, up)) ? op_silu_gate(b->g, gate, up) : 0; }
+pl_tensor pl_embedding(struct pl_builder *b, pl_tensor ids, pl_tensor table) { return needs(b, PL_TENSORS(ids, table)) ? op_embedding(b->g, ids, table) : 0; }
 pl_tensor pl_shift_labels(struct pl_builder *b, pl_tensor labels) { return op_shift_labels(b->g, in(b, labels)); }
-pl_tensor pl_add(struct pl_builder *b, pl_tensor x, pl_tensor y) { return op_add(b->g, in(b, x), in(b, y)); }
-pl_tensor pl_mul(struct pl_builder *b, pl_tensor x, pl_tensor y) { return op_mul(b->g, in(b, x), in(b, y)); }
+pl_tensor pl_add(struct pl_builder *b, pl_tensor x, pl_tensor y) { return needs(b, PL_TENSORS(x, y)) ? op_add(b->g, x, y) : 0; }
+pl_tensor pl_mul(struct pl_builder *b, pl_tensor x, pl_tensor y) { return needs(b, PL_TENSORS(x, y)) ? op_mul(b->g, x, y) : 0; }
 pl_tensor pl_scale(struct pl_builder *b, pl_tensor x, double value) { return op_scale(b->g, in(b, x), value); }
 pl_tensor pl_sum(struct pl_builder *b, pl_tensor x) { return op_sum(b->g, in(b, x)); }
-pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor labels) { return op_xent(b->g, in(b, logits), in(b, labels)); }
+pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor labels) { return needs(b, PL_TENSORS(logits, labels)) ? op_xent(b->g, logits, labels) : 0; }
 
 pl_tensor pl_attention(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, float scale, int causal)
 {
-    return op_attention(b->g, in(b, q), in(b, k), in(b, v), scale, causal);
+    return needs(b, PL_TENSORS(q, k, v)) ? op_attention(b->g, q, k, v, scale, causal) : 0;
 }
 
 pl_tensor pl_matmul(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y)
@@ -196,11 +204,11 @@ pl_tensor pl_bmm(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x
 
 pl_tensor pl_layernorm(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, float eps)
 {
-    return op_layernorm(b->g, in(b, x), in(b, w), in(b, bias), eps);
+    return needs(b, PL_TENSORS(x, w, bias)) ? op_layernorm(b->g, x, w, bias, eps) : 0;
 }
 
 pl_tensor pl_softmax(struct pl_builder *b, pl_tensor x) { return op_softmax(b->g, in(b, x)); }
-pl_tensor pl_gather(struct pl_builder *b, pl_tensor x, pl_tensor index) { return op_gather(b->g, in(b, x), in(b, index)); }
+pl_tensor pl_gather(struct pl_builder *b, pl_tensor x, pl_tensor index) { return needs(b, PL_TENSORS(x, index)) ? op_gather(b->g, x, index) : 0; }
 
 pl_tensor pl_activate(struct pl_builder *b, pl_tensor x, enum pl_activation kind)
 {
@@ -238,12 +246,12 @@ pl_tensor pl_concat(struct pl_builder *b, int n, const pl_tensor *x, int axis)
 
 pl_tensor pl_conv(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad, int groups)
 {
-    return op_conv(b->g, in(b, x), in(b, w), optional(b, bias), stride, pad, groups);
+    return needs(b, PL_TENSORS(x, w)) ? op_conv(b->g, x, w, optional(b, bias), stride, pad, groups) : 0;
 }
 
 pl_tensor pl_conv_transpose(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad)
 {
-    return op_conv_transpose(b->g, in(b, x), in(b, w), optional(b, bias), stride, pad);
+    return needs(b, PL_TENSORS(x, w)) ? op_conv_transpose(b->g, x, w, optional(b, bias), stride, pad) : 0;
 }
 
 pl_tensor pl_resize(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W, int align_corners)

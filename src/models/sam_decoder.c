@@ -165,9 +165,9 @@ static id begin_tokens(const struct sam_build *b, id prompt)
 {
     struct graph *g = b->g;
     const int64_t C = b->c->decoder.hidden, masks = b->c->decoder.candidates + 1;
-    id own[] = {layer_param(g, ROOT, "iou_token.weight", 2, (int64_t[]){1, C}, 1),
-                layer_param(g, ROOT, "mask_tokens.weight", 2, (int64_t[]){masks, C}, 1)};
-    id x = op_concat(g, own, 2, 0);
+    id iou = layer_param(g, ROOT, "iou_token.weight", 2, (int64_t[]){1, C}, 1);
+    id mask = layer_param(g, ROOT, "mask_tokens.weight", 2, (int64_t[]){masks, C}, 1);
+    id x = op_concat(g, (id[]){iou, mask}, 2, 0);
     if (!prompt) return repeat(g, op_reshape(g, x, 3, (int64_t[]){1, masks + 1, C}), b->B * b->M);
     x = op_pad(g, x, (int64_t[]){0, 0}, (int64_t[]){length(g, prompt), 0});
     return op_add(g, op_pad(g, prompt, (int64_t[]){0, masks + 1, 0}, (int64_t[]){0, 0, 0}), x);

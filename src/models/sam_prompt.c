@@ -101,7 +101,8 @@ static id box_tokens(const struct sam_build *b, id gauss)
     struct graph *g = b->g;
     id corners = graph_input(g, "input_boxes", DT_F32, 4, (int64_t[]){b->B, b->M, 2, 2});
     id encoded = op_reshape(g, op_fourier(g, corners, gauss), 3, (int64_t[]){b->B * b->M, 2, b->c->prompts.hidden});
-    return op_add(g, encoded, op_concat(g, (id[]){kind_embedding(b, POINT_FIRST), kind_embedding(b, POINT_LAST)}, 2, 0));
+    id first = kind_embedding(b, POINT_FIRST), last = kind_embedding(b, POINT_LAST);
+    return op_add(g, encoded, op_concat(g, (id[]){first, last}, 2, 0));
 }
 
 /* Masks of four times the grid, [B,n,h,h], to [B*n,grid*grid,C]. */

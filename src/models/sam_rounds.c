@@ -32,8 +32,10 @@ static struct targets target_inputs(const struct sam_build *b)
     id bits = graph_input(g, "gt_masks", DT_U8, 4, (int64_t[]){b->B, b->M, h, row});
     id valid = graph_input(g, "gt_valid", DT_I32, 3, (int64_t[]){b->B, b->M, 2});
     id keys = graph_input(g, "prompt_keys", DT_I32, 2, (int64_t[]){b->B, b->M});
-    return (struct targets){op_reshape(g, bits, 3, (int64_t[]){N, h, row}), op_reshape(g, valid, 2, (int64_t[]){N, 2}),
-                            op_reshape(g, keys, 1, (int64_t[]){N})};
+    bits = op_reshape(g, bits, 3, (int64_t[]){N, h, row});
+    valid = op_reshape(g, valid, 2, (int64_t[]){N, 2});
+    keys = op_reshape(g, keys, 1, (int64_t[]){N});
+    return (struct targets){bits, valid, keys};
 }
 
 /* Places and kinds as the step's batch brings them, by row. */
@@ -43,7 +45,9 @@ static struct prompt_state prompt_inputs(const struct sam_build *b)
     const int64_t N = b->B * b->M, P = b->asked.points;
     id places = graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
     id kinds = graph_input(g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, P});
-    return (struct prompt_state){op_reshape(g, places, 3, (int64_t[]){N, P, 2}), op_reshape(g, kinds, 2, (int64_t[]){N, P}), 0};
+    places = op_reshape(g, places, 3, (int64_t[]){N, P, 2});
+    kinds = op_reshape(g, kinds, 2, (int64_t[]){N, P});
+    return (struct prompt_state){places, kinds, 0};
 }
 
 /* With more rounds, copies to write to. */
@@ -51,7 +55,9 @@ static struct prompt_state first_prompts(const struct sam_build *b, struct promp
 {
     struct graph *g = b->g;
     if (b->asked.rounds == 1) return s;
-    return (struct prompt_state){op_copy(g, s.places, SPACE_DEVICE), op_copy(g, s.kinds, SPACE_DEVICE), op_fill(g, DT_I32, 1, (int64_t[]){1}, 0)};
+    id places = op_copy(g, s.places, SPACE_DEVICE), kinds = op_copy(g, s.kinds, SPACE_DEVICE);
+    id round = op_fill(g, DT_I32, 1, (int64_t[]){1}, 0);
+    return (struct prompt_state){places, kinds, round};
 }
 
 /* One answer and its part of the loss, added to `sum`. */

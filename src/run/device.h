@@ -82,8 +82,8 @@ struct cpu_identity {
 };
 void cpu_identity(struct cpu_identity *c);
 
-/* oneDNN is in this build and faster here than our own products (src/cpu/onednn.c). */
-bool cpu_has_onednn(void), cpu_prefers_onednn(void);
+/* PLIMSOLL_ONEDNN=1 asks for oneDNN's products, and they are in this build (src/cpu/onednn.c): for measuring. */
+bool cpu_prefers_onednn(void);
 
 /* The profile a plan uses when nobody measured this machine (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);

@@ -3,10 +3,21 @@
  * right to the percent; a measured profile replaces them.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "run/device.h"
+
+enum { THREADS_MOST = 4096 }; /* as device.threads */
+
+/* As many threads as other programs with OpenMP take: OMP_NUM_THREADS, where it is set (of a list the first), or all processors. */
+static int threads_here(void)
+{
+    const char *given = getenv("OMP_NUM_THREADS");
+    long n = given ? strtol(given, NULL, 10) : 0;
+    return n >= 1 && n <= THREADS_MOST ? (int)n : (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
 
 void profile_default(struct profile *p, enum device_kind kind, int threads)
 {
@@ -26,7 +37,7 @@ void profile_default(struct profile *p, enum device_kind kind, int threads)
         p->library_workspace = 32u << 20;
         return;
     }
-    if (threads <= 0) threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (threads <= 0) threads = threads_here();
     snprintf(p->name, sizeof p->name, kind == DEVICE_REF ? "reference" : "cpu-%d", threads);
     p->threads = kind == DEVICE_REF ? 1 : threads;
     p->flops_f32 = p->flops_bf16 = 60e9 * p->threads;

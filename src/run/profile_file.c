@@ -1,12 +1,12 @@
 /*
  * profile_file.c: a measured profile as JSON.
  *
- *     profile_format 1, device, cpu, isa, date, threads, native_bf16, onednn?
+ *     profile_format 1, device, cpu, isa, date, threads, native_bf16
  *     ceilings        flops_f32, flops_bf16, memory_bandwidth, ...
  *     corrections     a list of {op, variant?, dtype, points: [[ideal, factor], ...]}
  *
  * Of a GPU (device cuda): name, GPU, sm, memory_bytes, library_workspace instead of cpu, isa,
- * threads and onednn, no caches, and
+ * and threads, no caches, and
  *
  *     classes         a list of {op, kernel, variant?, dtype, extents: [a, b, c], points}
  *
@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/processor.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "run/calibration.h"
@@ -106,7 +107,6 @@ static void write_machine(struct json_writer *w, const struct profile *p, const 
     json_put_string(w, "date", c->date);
     if (!gpu) json_put_int(w, "threads", p->threads);
     json_put_bool(w, "native_bf16", p->native_bf16);
-    if (!gpu) json_put_bool(w, "onednn", p->onednn);
     if (gpu) json_put_uint(w, "memory_bytes", p->memory_bytes);
     if (gpu) json_put_uint(w, "library_workspace", p->library_workspace);
 }
@@ -259,15 +259,19 @@ static int read_bytes(const struct value *v, const char *key, uint64_t *out, str
 }
 
 /* What is written of a CPU, and of a GPU. */
-static int read_cpu(const struct value *v, struct profile *p, struct calibration *c, bool *library, struct error *e)
+static int read_cpu(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
 {
     int64_t threads = 0;
+    bool library = false;
     int rc = read_name(v, "cpu", c->cpu, sizeof c->cpu, e);
     if (!rc) rc = read_name(v, "isa", c->isa, sizeof c->isa, e);
     if (!rc) rc = value_as_int(value_get(v, "threads"), "threads", &threads, e);
     if (!rc && (threads < 1 || threads > 4096)) rc = error_set(e, PL_USAGE, "threads is %lld, expected 1 to 4096", (long long)threads);
     p->threads = (int)threads;
-    return rc ? rc : value_opt_bool(v, "onednn", library, e);
+    /* Its workspaces are this build's and this processor's, so the plan would not follow from the profile. */
+    if (!rc) rc = value_opt_bool(v, "onednn", &library, e);
+    if (!rc && library) rc = error_set(e, PL_USAGE, "onednn is true: runs do not use oneDNN any more");
+    return rc;
 }
 
 static int read_gpu(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
@@ -283,7 +287,6 @@ static int read_gpu(const struct value *v, struct profile *p, struct calibration
 static int read_profile(const struct value *v, struct profile *p, struct calibration *c, struct error *e)
 {
     int64_t format = 0;
-    bool library = false;
     char device[16] = "";
     const struct value *list = value_get(v, "corrections");
     int rc = value_as_int(value_get(v, "profile_format"), "profile_format", &format, e);
@@ -291,7 +294,7 @@ static int read_profile(const struct value *v, struct profile *p, struct calibra
     if (!rc) rc = read_name(v, "device", device, sizeof device, e);
     p->kind = strcmp(device, "cuda") ? DEVICE_CPU : DEVICE_CUDA;
     if (!rc && p->kind == DEVICE_CPU && strcmp(device, "cpu")) rc = error_set(e, PL_USAGE, "device is \"%s\", expected cpu or cuda", device);
-    if (!rc) rc = p->kind == DEVICE_CUDA ? read_gpu(v, p, c, e) : read_cpu(v, p, c, &library, e);
+    if (!rc) rc = p->kind == DEVICE_CUDA ? read_gpu(v, p, c, e) : read_cpu(v, p, c, e);
     if (!rc) rc = read_name(v, "date", c->date, sizeof c->date, e);
     if (!rc) rc = value_as_bool(value_get(v, "native_bf16"), "native_bf16", &p->native_bf16, e);
     for (size_t i = 0; i < COUNT(ceilings) && !rc; i++)
@@ -302,7 +305,7 @@ static int read_profile(const struct value *v, struct profile *p, struct calibra
     if (!rc && p->kind == DEVICE_CUDA) rc = read_classes(value_get(v, "classes"), c, e);
     if (rc) return rc;
     p->measured = c;
-    profile_onednn(p, library && cpu_has_onednn()); /* another build, without it, has its own kernels */
+    profile_onednn(p, false);
     return PL_OK;
 }
 
@@ -338,18 +341,18 @@ int profile_read(const char *path, struct profile *p, struct calibration *c, str
 /* `name` in the folder of profiles. */
 static bool find_place(const char *name, char *out, size_t room)
 {
-    char file[160];
+    char file[224];
     return snprintf(file, sizeof file, "%s.json", name) < (int)sizeof file && data_path(file, out, room);
 }
 
 bool profile_path(int threads, char *out, size_t room)
 {
     struct cpu_identity cpu;
-    char name[128];
+    char name[192], hidden[64];
     cpu_identity(&cpu);
     for (char *c = cpu.name; *c; c++)
         if (!isalnum((unsigned char)*c) && *c != '.') *c = '-';
-    snprintf(name, sizeof name, "%s-%d", cpu.name, threads);
+    snprintf(name, sizeof name, "%s-%d%s", cpu.name, threads, cpu_hidden_print("-no-", hidden)); /* less of a processor has other times */
     return find_place(name, out, room);
 }
 

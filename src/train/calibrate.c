@@ -209,35 +209,6 @@ static void warn_if_busy(void)
         log_warn("the load average is %.1f: what else runs here makes the profile too slow; calibrate on an idle machine", load);
 }
 
-/* One workload's step, the sum over its nodes, with the library's products or ours. */
-static int time_products(bool library, enum dtype precision, int threads, double *seconds, struct error *e)
-{
-    struct profile p;
-    struct samples s = {0};
-    setenv("PLIMSOLL_ONEDNN", library ? "1" : "0", 1);
-    profile_default(&p, DEVICE_CPU, threads);
-    int rc = measure(&s, &workloads[0], precision, &p, 0, e);
-    for (uint32_t i = 0; i < s.list.n; i++) *seconds += s.list.at[i].seconds;
-    vec_free(&s.list);
-    return rc;
-}
-
-/* oneDNN takes part where a step with it was measured to be faster, by more than noise. */
-static int choose_products(struct profile *p, int threads, struct error *e)
-{
-    double ours = 0, theirs = 0;
-    int rc = PL_OK;
-    for (int k = 0; k < 2 && !rc && cpu_has_onednn(); k++) {
-        rc = time_products(false, k ? DT_BF16 : DT_F32, threads, &ours, e);
-        if (!rc) rc = time_products(true, k ? DT_BF16 : DT_F32, threads, &theirs, e);
-    }
-    bool pays = theirs > 0 && theirs < 0.97 * ours;
-    setenv("PLIMSOLL_ONEDNN", pays ? "1" : "0", 1);
-    if (theirs > 0) log_note("products: ours %.3f s, with oneDNN %.3f s: %s", ours, theirs, pays ? "oneDNN takes part" : "ours");
-    profile_default(p, DEVICE_CPU, threads);
-    return rc;
-}
-
 int calibrate(struct profile *p, struct calibration *c, int threads, struct error *e)
 {
     static const enum dtype precisions[] = {DT_F32, DT_BF16};
@@ -245,7 +216,9 @@ int calibrate(struct profile *p, struct calibration *c, int threads, struct erro
     struct cpu_identity cpu;
     time_t now = time(NULL);
     memset(c, 0, sizeof *c);
-    int rc = choose_products(p, threads, e);
+    int rc = PL_OK;
+    profile_default(p, DEVICE_CPU, threads);
+    profile_onednn(p, false);
     cpu_identity(&cpu);
     snprintf(c->cpu, sizeof c->cpu, "%s", cpu.name);
     snprintf(c->isa, sizeof c->isa, "%s", cpu.isa);

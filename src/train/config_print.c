@@ -105,8 +105,8 @@ void config_expect(const struct config_row *r, struct text *out)
         [ROW_CHOICE] = "",
         [ROW_BUDGET] = "a size above 0 such as 8GiB, or ",
         [ROW_GROUPS] = "a list of maps",
-        [ROW_REBUILD] = "none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; where blocks are named also with "
-                        "+selective behind it, and but for segments with +halves",
+        [ROW_REBUILD] = ("none, all, selective, every:N, ratio:R with R from 0 to 1, segments:K or first:N; where blocks are named also with "
+                         "+selective behind it, and but for segments with +halves"),
         [ROW_MODULES] = "a list of maps",
     };
     if (r->type == ROW_REBUILD && *r->allowed) text_printf(out, "%s, ", r->allowed);

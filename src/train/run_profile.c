@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/processor.h"
 #include "io/file.h"
 #include "run/calibration.h"
 #include "train/run.h"
@@ -49,6 +50,8 @@ int run_open_profile(struct run *r, struct error *e)
 {
     const struct config *c = r->config;
     char path[4200];
+    int rc = cpu_features_check(e);
+    if (rc) return rc;
     run_choose_device(r);
     bool named = c->device_profile && strcmp(c->device_profile, "default");
     if (r->device.kind == DEVICE_CUDA) return open_gpu(r, e) ? error_prepend(e, "device.profile") : PL_OK;
@@ -56,7 +59,7 @@ int run_open_profile(struct run *r, struct error *e)
         return error_set(e, PL_USAGE, "device.profile: %s is a GPU; set device.kind to cuda to plan for it", c->device_profile);
     profile_default(&r->device.profile, r->device.kind, (int)c->device_threads);
     find_profile(r, path, sizeof path);
-    int rc = path[0] ? profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e) : PL_OK;
+    rc = path[0] ? profile_read(path, &r->device.profile, bump_alloc(&r->memory, sizeof(struct calibration)), e) : PL_OK;
     if (!rc && path[0] && r->device.profile.kind != DEVICE_CPU) rc = error_set(e, PL_USAGE, "%s is of a GPU; set device.kind to cuda", path);
     if (!rc && c->device_threads && c->device_threads != r->device.profile.threads)
         rc = error_set(e, PL_USAGE, "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out", path,

@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t n;
     struct packed_file f;
     struct error e;
-    static volatile uint64_t seen;
+    static volatile uint64_t seen __attribute__((unused));
     uint8_t *bytes = spread(data, size, &n);
     if (!packed_parse(&f, bytes, n, &e) && f.header->samples < 1000) seen += read_all(&f, n);
     free(bytes);
