@@ -6,6 +6,9 @@
 #   commands.md        from the --help of each command
 #   configuration.md   the tables between its two "generated" comments, from
 #                      `plimsoll train --help`, which prints src/train/config.def
+#
+# Without --check it also renews quoted outputs: in docs/guides, the lines below an indented
+# "$ build/plimsoll plan ..." become what that command prints now.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
@@ -123,6 +126,28 @@ END
     done
 }
 
+# quotes PAGE: the page with the output below each "    $ build/plimsoll plan" renewed.
+quotes() {
+    local line command='' reading='' skipping=''
+    while IFS= read -r line || [[ $line ]]; do
+        if [[ $line == '    $ build/plimsoll plan '* ]]; then
+            command='' reading=1 skipping=''
+        elif [[ $skipping ]]; then
+            if [[ ! $line || $line == '    '* ]]; then continue; fi
+            printf '\n'
+            skipping=''
+        fi
+        printf '%s\n' "$line"
+        if [[ ! $reading ]]; then continue; fi
+        command+=${line%\\}
+        if [[ $line == *\\ ]]; then continue; fi
+        reading='' skipping=1
+        command=${command#    \$ build/}
+        # A plan that does not fit exits with 3: that is what some pages show.
+        { XDG_DATA_HOME=$tmp/none bash -c "$BUILD/$command" 2>&1 || true; } | sed 's/ *$//; s/^\(.\)/    \1/'
+    done <"$1"
+}
+
 # The anchor that a heading gets: lower case, spaces become hyphens, other punctuation goes.
 anchors() { sed -n 's/^##* //p' "$1" | tr 'A-Z ' 'a-z-' | sed 's/[^a-z0-9_-]//g'; }
 
@@ -162,6 +187,12 @@ for page in ops.md commands.md configuration.md; do
         echo "docs/reference/$page is out of date: run make docs"
     fi
 done
+if [[ ${1-} != --check ]]; then
+    for page in docs/guides/*.md; do
+        quotes "$page" >"$tmp/page"
+        cmp -s "$tmp/page" "$page" || { cp "$tmp/page" "$page"; echo "$page written"; }
+    done
+fi
 if links; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 if [[ ${1-} == --check ]]; then echo "$passed passed, $failed failed"; fi
 ((failed == 0))
