@@ -1,6 +1,6 @@
 #!/bin/bash
-# Writes the generated pages of docs/reference. With --check it reports pages that are out of date, and
-# links in README.md and docs/ that lead nowhere.
+# Writes the generated pages of docs/reference. With --check it reports pages that are out of date,
+# links in README.md and docs/ that lead nowhere, and source files that they name and that do not exist.
 #
 #   ops.md             from src/graph/ops.def
 #   commands.md        from the --help of each command
@@ -171,6 +171,15 @@ links() {
     return $bad
 }
 
+# Reports source files that the pages name and that do not exist; its status is 1 then.
+sources() {
+    local page file bad=0
+    while IFS=: read -r page file; do
+        compgen -G "$file" >/dev/null || { echo "$page: there is no $file"; bad=1; }
+    done < <(grep -roE --include='*.md' '`(src|tests|bench|tools|examples|include)/[^` ]+`' README.md docs | tr -d '`')
+    return $bad
+}
+
 ops >"$tmp/ops.md"
 commands >"$tmp/commands.md"
 keys >"$tmp/keys"
@@ -194,5 +203,6 @@ if [[ ${1-} != --check ]]; then
     done
 fi
 if links; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+if sources; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 if [[ ${1-} == --check ]]; then echo "$passed passed, $failed failed"; fi
 ((failed == 0))
