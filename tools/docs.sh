@@ -174,6 +174,7 @@ links() {
 # Reports source files that the pages name and that do not exist; its status is 1 then.
 sources() {
     local page file bad=0
+    # shellcheck disable=SC2016
     while IFS=: read -r page file; do
         compgen -G "$file" >/dev/null || { echo "$page: there is no $file"; bad=1; }
     done < <(grep -roE --include='*.md' '`(src|tests|bench|tools|examples|include)/[^` ]+`' README.md docs | tr -d '`')
