@@ -223,7 +223,8 @@ install: all
 	install -m 755 $(SHARED) $(PLUGIN) $(to)/lib/
 	ln -sf $(notdir $(SHARED)) $(to)/lib/libplimsoll.so
 	$(call pc,$(PREFIX),$(PREFIX)/include,$(PREFIX)/lib) >$(to)/lib/pkgconfig/plimsoll.pc
-	install -m 644 LICENSE README.md docs/*.md $(to)/share/doc/plimsoll/
+	install -m 644 LICENSE README.md $(to)/share/doc/plimsoll/
+	cp -R docs $(to)/share/doc/plimsoll/
 	install -m 644 examples/* $(to)/share/doc/plimsoll/examples/
 
 # The instrumentation hides value ranges from the compiler, which then warns of what cannot be.
