@@ -28,7 +28,7 @@ DIRS := base io graph run cpu cuda passes plan models data train report lib cli
 SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)))
 
 # CUDA: on where nvcc is found, `make CUDA=0` forces it off. The device is a plug-in
-# beside the program (src/cuda/cuda.h); the planning half, plan*.c, is in every build, and choices.c, a file's reader.
+# beside the program (src/cuda/cuda.h); the planning half, plan*.c, is in every build, and autotune_file.c, a file's reader.
 # Machine code for the GPUs that people have and PTX for the rest: what comes after 9.0 and is not
 # 12.0 reads it. GPUs that have the same instructions share one PTX, which the compiler then makes once; only in
 # CUDA_BF16, where bf16 is read at the speed of memory, do 9.0 and later, which have an instruction for it, have their own.
@@ -50,7 +50,7 @@ NVCC      ?= $(shell command -v nvcc)
 CUDA      ?= $(if $(NVCC),1,0)
 CUDA_ARCH ?= all
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_CS   := $(filter-out src/cuda/plan%.c src/cuda/load.c src/cuda/choices.c,$(wildcard src/cuda/*.c))
+CUDA_CS   := $(filter-out src/cuda/plan%.c src/cuda/load.c src/cuda/autotune_file.c,$(wildcard src/cuda/*.c))
 SRCS      := $(filter-out $(CUDA_CS),$(SRCS))
 ifeq ($(CUDA),1)
   ifneq ($(words $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h $(CUDA_HOME)/include/cublasLt.h)),2)
@@ -216,9 +216,9 @@ asan: deps
 	+@$(AGAIN) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' EXTRA='$(SANITIZE)' PARTS='unit replay golden' check
 
 FUZZ_SECONDS ?= 60
-FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/run/,profile_file.c calibration.c classes.c) src/cuda/choices.c tests/fuzz/machine.c
+FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/run/,profile_file.c calibration.c classes.c) src/cuda/autotune_file.c tests/fuzz/machine.c
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h src/graph/*.h src/run/*.h) src/cuda/choices.h
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h src/graph/*.h src/run/*.h) src/cuda/autotune_file.h
 	@mkdir -p $(@D)
 	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -ljpeg -lpng -lz -lm -o $@
 fuzz: deps

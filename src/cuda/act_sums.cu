@@ -5,17 +5,17 @@
  *
  * The thread that writes a pack is the one that read it: dx and y may lie on inputs.
  */
-#include "cuda/columns.cuh"
+#include "cuda/column_sums.cuh"
 #include "cuda/elements.cuh"
 
 static_assert(BLOCK == ACT_THREADS, "act_sums.h counts in blocks of this size");
 
-template <int KIND, typename T, bool AGAIN>
+template <int KIND, typename T, bool RECOMPUTE_Y>
 static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, float *partial, const T *dy, const T *x, act_sums s)
 {
     constexpr int V = 16 / sizeof(T);
     __shared__ float meet[ACT_LINES][ACT_ACROSS * V];
-    columns_may_come();
+    pdl_launch_dependents();
     const int64_t block = blockIdx.x / (unsigned)s.tiles, tile = blockIdx.x - block * s.tiles;
     const int lane = threadIdx.x % ACT_ACROSS, line = (int)threadIdx.x / ACT_ACROSS;
     const int64_t c = (tile * ACT_ACROSS + lane) * V, begin = block * s.each, end = begin + s.each < s.rows ? begin + s.each : s.rows;
@@ -39,11 +39,11 @@ static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, 
             for (int i = 0; i < V; i++) {
                 float value;
                 out.at[i] = from_float<T>(f_slope<KIND>::template of<T>(to_float(p.at[i]), to_float(q.at[i]), value));
-                if (AGAIN) again.at[i] = from_float<T>(value);
+                if (RECOMPUTE_Y) again.at[i] = from_float<T>(value);
                 sum[i] += to_float(out.at[i]);
             }
             *reinterpret_cast<pack<T, V> *>(dx + (r + k * ACT_LINES) * s.C + c) = out;
-            if (AGAIN) *reinterpret_cast<pack<T, V> *>(y + (r + k * ACT_LINES) * s.C + c) = again;
+            if (RECOMPUTE_Y) *reinterpret_cast<pack<T, V> *>(y + (r + k * ACT_LINES) * s.C + c) = again;
         }
     }
     /* Column i of a thread's V lies at i * ACT_ACROSS + lane of its line. */
@@ -106,8 +106,8 @@ extern "C" cudaError_t cuda_act_sums(int kind, void *dx, void *y, float *sums, f
         });
     });
     if (rc != cudaSuccess) return rc;
-    typed to;
+    typed_ptr to;
     to.data = sums, to.type = STORE_F32;
-    launch_columns_end({to, to, s.C, 0}, partial, s.blocks, s.C, stream);
+    launch_column_sums({to, to, s.C, 0}, partial, s.blocks, s.C, stream);
     return cudaGetLastError();
 }

@@ -48,7 +48,7 @@ template <int V> static __device__ inline void add_squares(float (&sum)[V], cons
 template <int V> static __global__ void rows_kernel(update u, factors f, int size)
 {
     __shared__ float meet[WARP];
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float beta = shared_beta(u), clip = clip_of(u);
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
     const int64_t rows = f.N * f.R;
@@ -73,7 +73,7 @@ static __device__ void finish_column(const factors &f, int64_t at, double sum, f
 /* Few rows: a thread to a column. */
 static __global__ void columns_direct_kernel(update u, factors f)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float beta = shared_beta(u), clip = clip_of(u);
     for (int64_t at = (int64_t)blockIdx.x * BLOCK + threadIdx.x; at < f.N * f.C; at += (int64_t)gridDim.x * BLOCK) {
         const int64_t first = at / f.C * f.R * f.C + at % f.C;
@@ -88,7 +88,7 @@ template <int V> static __global__ void columns_kernel(update u, factors f)
 {
     constexpr int WARPS = BLOCK / WARP;
     __shared__ float meet[WARPS][WARP * V];
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float clip = clip_of(u);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t k = (int64_t)blockIdx.x * WARP + lane, from = blockIdx.y * FACTOR_ROWS;
@@ -113,7 +113,7 @@ template <int V> static __global__ void columns_kernel(update u, factors f)
 
 static __global__ void columns_finish_kernel(update u, factors f, int64_t chunks)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float beta = shared_beta(u);
     for (int64_t at = (int64_t)blockIdx.x * BLOCK + threadIdx.x; at < f.N * f.C; at += (int64_t)gridDim.x * BLOCK) {
         const float *from = f.partial + at / f.C * chunks * f.C + at % f.C;
@@ -127,7 +127,7 @@ static __global__ void columns_finish_kernel(update u, factors f, int64_t chunks
 static __global__ void row_factors_kernel(update u, factors f, int size)
 {
     __shared__ float meet[WARP];
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
     for (int64_t base = (int64_t)blockIdx.x * each; base < f.N; base += (int64_t)gridDim.x * each) {
         const int64_t matrix = base + (int)threadIdx.x / size, rows = matrix < f.N ? f.R : 0;
@@ -154,7 +154,7 @@ template <int V> static __device__ inline void make_update(float (&out)[V], cons
 
 template <int V> static __global__ void size_kernel(update u, factors f, int size)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float clip = clip_of(u);
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
     double sum = 0;
@@ -172,7 +172,7 @@ template <int V> static __global__ void size_kernel(update u, factors f, int siz
 
 template <typename P, int V> static __global__ void apply_kernel(update u, factors f, int size)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float clip = clip_of(u), keep = (float)(1 - rate_of(u) * u.weight_decay), rate = (float)*f.rate;
     const uint64_t key = keyed_round(u.step, u.key);
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
@@ -208,7 +208,7 @@ template <int V> static __device__ inline double moment_at(const update &u, floa
 
 template <int V> static __global__ void moments_kernel(update u, factors f)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float beta = shared_beta(u), clip = clip_of(u);
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
     double sum = 0;
@@ -232,7 +232,7 @@ static __device__ inline void move_at(const update &u, const float *v, int64_t a
 
 template <typename P, int V> static __global__ void move_kernel(update u, factors f)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float clip = clip_of(u), keep = (float)(1 - rate_of(u) * u.weight_decay), rate = (float)*f.rate;
     const uint64_t key = keyed_round(u.step, u.key);
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
@@ -245,7 +245,7 @@ template <typename P, int V> static __global__ void move_kernel(update u, factor
 /* One block: the rate, divided by what u's size exceeds 1 by. */
 static __global__ void rate_kernel(update u, factors f)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     double sum = 0;
     for (unsigned b = threadIdx.x; b < f.blocks; b += BLOCK) sum += f.sums[b];
     sum = block_sum_double(sum);

@@ -26,7 +26,7 @@
 
 /* --- elements as they are stored ------------------------------------------------------------------- */
 
-template <typename T, int V> using words = piece<uint32_t, (int)(V * sizeof(T) / 4)>;
+template <typename T, int V> using words = wide_pack<uint32_t, (int)(V * sizeof(T) / 4)>;
 
 template <typename T, int V> static __device__ inline void read_words(words<T, V> &to, const void *from, int64_t at)
 {
@@ -216,7 +216,7 @@ template <typename P, int V> static __device__ inline void store_finite(const ad
     } else {
         store<V>(static_cast<float *>(x.p) + at, p);
     }
-    if (x.w) store<V>(typed{x.w, b.w}, at, p);
+    if (x.w) store<V>(typed_ptr{x.w, b.w}, at, p);
 }
 
 /* Whether it could be done; if not, nothing was. */

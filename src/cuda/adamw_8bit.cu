@@ -81,27 +81,27 @@ template <typename T> static __device__ void read(float (&to)[EACH], const T *fr
     for (int i = 0; i < EACH; i++) to[i] = i < l.count ? to_float(from[l.at + i]) : 0.0f;
 }
 
-static __device__ void read_gradient(float (&to)[EACH], typed g, const lane_state &l)
+static __device__ void read_gradient(float (&to)[EACH], typed_ptr g, const lane_state &l)
 {
     if (l.wide) return load<EACH>(to, g, l.at);
 #pragma unroll
     for (int i = 0; i < EACH; i++) to[i] = i < l.count ? element(g, l.at + i) : 0.0f;
 }
 
-static __device__ piece<uint8_t, EACH> read_codes(const uint8_t *from, const lane_state &l)
+static __device__ wide_pack<uint8_t, EACH> read_codes(const uint8_t *from, const lane_state &l)
 {
-    piece<uint8_t, EACH> c = {};
-    if (l.wide) return *reinterpret_cast<const piece<uint8_t, EACH> *>(from + l.at);
+    wide_pack<uint8_t, EACH> c = {};
+    if (l.wide) return *reinterpret_cast<const wide_pack<uint8_t, EACH> *>(from + l.at);
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         if (i < l.count) c.at[i] = from[l.at + i];
     return c;
 }
 
-static __device__ void write_codes(uint8_t *to, const piece<uint8_t, EACH> &c, const lane_state &l)
+static __device__ void write_codes(uint8_t *to, const wide_pack<uint8_t, EACH> &c, const lane_state &l)
 {
     if (l.wide) {
-        *reinterpret_cast<piece<uint8_t, EACH> *>(to + l.at) = c;
+        *reinterpret_cast<wide_pack<uint8_t, EACH> *>(to + l.at) = c;
         return;
     }
 #pragma unroll
@@ -130,7 +130,7 @@ template <typename P> static __global__ void adamw_8bit_kernel(update u, uint8_t
 {
     __shared__ maps both;
     __shared__ adam_scalars s;
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     static_assert(sizeof(maps) % 4 == 0, "copied by words");
     for (unsigned i = threadIdx.x; i < sizeof(maps) / 4; i += BLOCK)
         reinterpret_cast<uint32_t *>(&both)[i] = reinterpret_cast<const uint32_t *>(&gpu_maps)[i];
@@ -146,7 +146,7 @@ template <typename P> static __global__ void adamw_8bit_kernel(update u, uint8_t
         l.count = left < 0 ? 0 : left < EACH ? (int)left : EACH;
         l.wide = aligned && l.count == EACH;
         float p[EACH], g[EACH], mean[EACH], square[EACH];
-        piece<uint8_t, EACH> mc = read_codes(m, l), vc = read_codes(v, l);
+        wide_pack<uint8_t, EACH> mc = read_codes(m, l), vc = read_codes(v, l);
         const float most_m = absmax[2 * block], most_v = absmax[2 * block + 1];
         read(p, static_cast<const P *>(u.p.data), l);
         read_gradient(g, u.g, l);

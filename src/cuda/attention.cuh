@@ -63,7 +63,7 @@ __device__ inline int table_row(const attention &a, int t, int c)
 }
 
 /* The place of a pair in a head's row of biases. */
-__device__ inline int bias_place(const attention &a, int t, int s)
+__device__ inline int bias_index(const attention &a, int t, int s)
 {
     return abs(t / a.width - s / a.width) * a.width + abs(t % a.width - s % a.width);
 }

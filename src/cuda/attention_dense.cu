@@ -40,7 +40,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
     if (begin < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, begin, a.S);
     copy_commit();
 
-    const unsigned own_q = q + own * 2 * D + place_down<D>(lane), read_k = k + place_across<D>(lane), read_v = v + place_down<D>(lane);
+    const unsigned own_q = q + own * 2 * D + ldmatrix_left<D>(lane), read_k = k + ldmatrix_right<D>(lane), read_v = v + ldmatrix_left<D>(lane);
     for (int s0 = begin; s0 < keys.end; s0 += KEYS) {
         copy_wait<0>();
         __syncthreads(); /* keys are here, values no longer read */
@@ -52,13 +52,13 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
         __syncthreads(); /* values are here, keys no longer read */
         if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, s0 + KEYS, a.S);
         copy_commit();
-        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<false, M, KEYS / 8>(x, a, t0 + own, s0);
-        soften<D, M, KEYS / 8>(x, o, top, sum, factor);
+        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) mask_scores<false, M, KEYS / 8>(x, a, t0 + own, s0);
+        online_softmax<D, M, KEYS / 8>(x, o, top, sum, factor);
         multiply_add<T, D, M, KEYS / 8>(o, x, read_v);
     }
     copy_wait<0>();
 
-    store_softened<T, D, M>(a, b, h, t0 + own, o, top, sum);
+    store_output<T, D, M>(a, b, h, t0 + own, o, top, sum);
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
 {
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     constexpr size_t bytes = (QUERIES + 2 * keys_to_tile<D>) * D * sizeof(T);
-    static_assert(bytes <= ATTENTION_SMALL_ROOM, "it fits, on 7.5 too");
+    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits, on 7.5 too");
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(dense_forward<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

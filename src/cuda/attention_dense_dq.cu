@@ -48,7 +48,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
             delta[m][half] = t < a.T ? a.delta[block.head * padded + t] : 0.0f;
         }
 
-    const unsigned own_q = q + own * 2 * D + place_down<D>(lane), own_dout = own_q + (dout - q);
+    const unsigned own_q = q + own * 2 * D + ldmatrix_left<D>(lane), own_dout = own_q + (dout - q);
     unsigned slot = 0;
     for (int s0 = begin; s0 < keys.end; s0 += KEYS, slot ^= TILE) {
         copy_wait<0>();
@@ -59,9 +59,9 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
         }
         copy_commit();
         float x[M][N][4], ds[M][N][4];
-        multiply<T, D, M, N>(x, own_q, k + slot + place_across<D>(lane));
-        multiply<T, D, M, N>(ds, own_dout, v + slot + place_across<D>(lane));
-        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<false, M, N>(x, a, t0 + own, s0);
+        multiply<T, D, M, N>(x, own_q, k + slot + ldmatrix_right<D>(lane));
+        multiply<T, D, M, N>(ds, own_dout, v + slot + ldmatrix_right<D>(lane));
+        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) mask_scores<false, M, N>(x, a, t0 + own, s0);
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
@@ -69,7 +69,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     ds[m][n][i] = power_of_two(fmaf(x[m][n][i], factor, -lse[m][i / 2])) * (ds[m][n][i] - delta[m][i / 2]);
-        multiply_add<T, D, M, N>(dq, ds, k + slot + place_down<D>(lane));
+        multiply_add<T, D, M, N>(dq, ds, k + slot + ldmatrix_left<D>(lane));
     }
     copy_wait<0>();
 #pragma unroll
@@ -82,7 +82,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
 {
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     constexpr size_t bytes = (2 * QUERIES + 4 * keys_to_tile<D>) * D * sizeof(T);
-    static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SMALL_ROOM : ATTENTION_ROOM), "it fits");
+    static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(dense_dq<T, D>, bytes);
     if (rc != cudaSuccess) return rc;

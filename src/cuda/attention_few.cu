@@ -32,15 +32,15 @@ template <typename T> static __device__ T *row_at(const few_rows &x, int64_t b, 
 }
 
 /* V elements as they are stored, in pieces of up to 16 bytes. */
-template <typename T, int V> struct piece {
+template <typename T, int V> struct chunk {
     static constexpr int WIDE = V * sizeof(T) > 16 ? 16 / (int)sizeof(T) : V, COUNT = V / WIDE;
     pack<T, WIDE> at[COUNT];
 };
 
 template <typename T, int V> static __device__ void read_as(float (&to)[V], const T *from)
 {
-    using P = pack<T, piece<T, V>::WIDE>;
-    piece<T, V> x;
+    using P = pack<T, chunk<T, V>::WIDE>;
+    chunk<T, V> x;
 #pragma unroll
     for (int i = 0; i < x.COUNT; i++) x.at[i] = reinterpret_cast<const P *>(from)[i];
 #pragma unroll
@@ -49,8 +49,8 @@ template <typename T, int V> static __device__ void read_as(float (&to)[V], cons
 
 template <typename T, int V> static __device__ void write(T *to, const float (&x)[V], float factor)
 {
-    using P = pack<T, piece<T, V>::WIDE>;
-    piece<T, V> y;
+    using P = pack<T, chunk<T, V>::WIDE>;
+    chunk<T, V> y;
 #pragma unroll
     for (int i = 0; i < V; i++) y.at[i / y.WIDE].at[i % y.WIDE] = from_float<T>(x[i] * factor);
 #pragma unroll
@@ -81,14 +81,14 @@ static __device__ void write(enum store type, const few_rows &to, int64_t b, int
 /* --- who does what --------------------------------------------------------------------------- */
 
 /* A block's share: a sample, a group of heads, a tile of queries, a split of rows. */
-struct share {
+struct block_work {
     int64_t b;
     int group, tile, split, begin, end;
 };
-static __device__ share share_of(const few_attention &a, int tiles, int splits, int64_t split_rows)
+static __device__ block_work block_work_of(const few_attention &a, int tiles, int splits, int64_t split_rows)
 {
     int64_t i = blockIdx.x;
-    share s;
+    block_work s;
     s.split = (int)(i % splits), i /= splits;
     s.tile = (int)(i % tiles), i /= tiles;
     s.group = (int)(i % a.cut.groups), s.b = i / a.cut.groups;
@@ -97,17 +97,17 @@ static __device__ share share_of(const few_attention &a, int tiles, int splits, 
 }
 
 /* A lane's place: which of the warp's rows, which piece of the row, and where that begins in its head. */
-struct place {
-    int row, piece, head, from;
+struct lane_slice {
+    int row, chunk, head, from;
     bool live;
 };
-template <int V> static __device__ place place_of(const few_attention &a, int group, int lane)
+template <int V> static __device__ lane_slice lane_slice_of(const few_attention &a, int group, int lane)
 {
-    const int pieces = a.cut.heads * a.cut.lanes;
-    place p;
-    p.row = lane / pieces, p.piece = lane % pieces;
-    p.head = group * a.cut.heads + p.piece / a.cut.lanes, p.from = p.piece % a.cut.lanes * V;
-    p.live = p.row < WARP / pieces && p.head < a.H && p.from < a.D;
+    const int chunks = a.cut.heads * a.cut.lanes;
+    lane_slice p;
+    p.row = lane / chunks, p.chunk = lane % chunks;
+    p.head = group * a.cut.heads + p.chunk / a.cut.lanes, p.from = p.chunk % a.cut.lanes * V;
+    p.live = p.row < WARP / chunks && p.head < a.H && p.from < a.D;
     return p;
 }
 
@@ -116,7 +116,7 @@ template <int R> static __device__ int turn_of(const few_attention &a)
 {
     return R * FEW_WARPS * (WARP / (a.cut.heads * a.cut.lanes));
 }
-static __device__ int row_of(const few_attention &a, const place &p, int base, int r)
+static __device__ int row_of(const few_attention &a, const lane_slice &p, int base, int r)
 {
     return base + (r * FEW_WARPS + (int)threadIdx.x / WARP) * (WARP / (a.cut.heads * a.cut.lanes)) + p.row;
 }
@@ -127,7 +127,7 @@ static __device__ int row_of(const few_attention &a, const place &p, int base, i
  * read neighbours.
  */
 
-template <int V> static __device__ void put(float4 *tile, int n, int c, const float (&x)[V], float factor)
+template <int V> static __device__ void store_item(float4 *tile, int n, int c, const float (&x)[V], float factor)
 {
 #pragma unroll
     for (int j = 0; j < V / 4; j++)
@@ -135,7 +135,7 @@ template <int V> static __device__ void put(float4 *tile, int n, int c, const fl
             make_float4(x[4 * j] * factor, x[4 * j + 1] * factor, x[4 * j + 2] * factor, x[4 * j + 3] * factor);
 }
 
-template <int V> static __device__ void take(float (&x)[V], const float4 *tile, int n, int c)
+template <int V> static __device__ void load_item(float (&x)[V], const float4 *tile, int n, int c)
 {
 #pragma unroll
     for (int j = 0; j < V / 4; j++) {
@@ -146,15 +146,15 @@ template <int V> static __device__ void take(float (&x)[V], const float4 *tile, 
 
 /* Items first .. first+count of x, times factor. */
 template <int N, int V>
-static __device__ void fill(float4 *tile, const few_rows &x, const few_attention &a, const share &w, int first, int count, float factor)
+static __device__ void fill(float4 *tile, const few_rows &x, const few_attention &a, const block_work &w, int first, int count, float factor)
 {
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
         const int n = i / WARP, c = i % WARP;
-        const place p = place_of<V>(a, w.group, c);
+        const lane_slice p = lane_slice_of<V>(a, w.group, c);
         const bool live = p.live && p.row == 0 && n < count;
         float e[V];
         read(e, a.type, x, w.b, first + n, p.head, p.from, live);
-        put(tile, n, c, e, factor);
+        store_item(tile, n, c, e, factor);
     }
 }
 
@@ -175,7 +175,7 @@ template <int V> static __device__ float dot(const float (&x)[V], const float (&
 }
 
 /* Over the lanes of a head. */
-template <int M> static __device__ void across(float (&x)[M], int lanes)
+template <int M> static __device__ void reduce_lanes(float (&x)[M], int lanes)
 {
 #pragma unroll 1
     for (int m = lanes / 2; m > 0; m /= 2)
@@ -192,7 +192,7 @@ struct larger {
 
 /* The block's warps meet, lane by lane: M floats of each lane, a multiple of 4, to
  * room[M/4][32]. Room for four warps' values. Everything that is in it must have been read. */
-template <typename F, int M> static __device__ void meet(float (&x)[M], float4 *room)
+template <typename F, int M> static __device__ void reduce_warps(float (&x)[M], float4 *scratch)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 #pragma unroll
@@ -201,13 +201,13 @@ template <typename F, int M> static __device__ void meet(float (&x)[M], float4 *
         if (warp >= half && warp < (half ? 2 * half : 1))
 #pragma unroll
             for (int i = 0; i < M / 4; i++)
-                room[((warp - half) * (M / 4) + i) * WARP + lane] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+                scratch[((warp - half) * (M / 4) + i) * WARP + lane] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
         __syncthreads();
         if (half == 0) break;
         if (warp < half)
 #pragma unroll
             for (int i = 0; i < M / 4; i++) {
-                const float4 y = room[(warp * (M / 4) + i) * WARP + lane];
+                const float4 y = scratch[(warp * (M / 4) + i) * WARP + lane];
                 x[4 * i] = F::of(x[4 * i], y.x), x[4 * i + 1] = F::of(x[4 * i + 1], y.y);
                 x[4 * i + 2] = F::of(x[4 * i + 2], y.z), x[4 * i + 3] = F::of(x[4 * i + 3], y.w);
             }
@@ -215,12 +215,12 @@ template <typename F, int M> static __device__ void meet(float (&x)[M], float4 *
 }
 
 /* What met, over the rows of a warp: four floats of piece c. */
-template <typename F> static __device__ float4 met(const few_attention &a, const float4 *room, int i, int c)
+template <typename F> static __device__ float4 reduce_rows(const few_attention &a, const float4 *scratch, int i, int c)
 {
-    const int pieces = a.cut.heads * a.cut.lanes;
-    float4 x = room[i * WARP + c];
-    for (int at = c + pieces; at + pieces <= WARP + c && at < WARP; at += pieces) {
-        const float4 y = room[i * WARP + at];
+    const int chunks = a.cut.heads * a.cut.lanes;
+    float4 x = scratch[i * WARP + c];
+    for (int at = c + chunks; at + chunks <= WARP + c && at < WARP; at += chunks) {
+        const float4 y = scratch[i * WARP + at];
         x = make_float4(F::of(x.x, y.x), F::of(x.y, y.y), F::of(x.z, y.z), F::of(x.w, y.w));
     }
     return x;
@@ -229,17 +229,17 @@ template <typename F> static __device__ float4 met(const few_attention &a, const
 /* The block's sum of x, [N,V] to a lane, goes out: into the split's part of `partial` [splits,B,count of all,H,D]
  * or, with one split, into `to`. The block's items are first .. first+count of `all`. */
 template <int N, int V>
-static __device__ void give(float (&x)[N * V], float4 *room, const few_attention &a, const share &w, const few_rows &to, float *partial,
+static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const few_attention &a, const block_work &w, const few_rows &to, float *partial,
                             int splits, int first, int count, int all, float factor)
 {
-    const int pieces = a.cut.heads * a.cut.lanes;
-    meet<adding>(x, room);
+    const int chunks = a.cut.heads * a.cut.lanes;
+    reduce_warps<adding>(x, scratch);
     for (int i = threadIdx.x; i < N * (V / 4) * WARP; i += THREADS) {
         const int c = i % WARP, j = i / WARP, n = j / (V / 4);
-        const place p = place_of<V>(a, w.group, c);
+        const lane_slice p = lane_slice_of<V>(a, w.group, c);
         const int from = p.from + j % (V / 4) * 4;
-        if (c >= pieces || !p.live || n >= count) continue;
-        const float4 y = met<adding>(a, room, j, c);
+        if (c >= chunks || !p.live || n >= count) continue;
+        const float4 y = reduce_rows<adding>(a, scratch, j, c);
         const float four[4] = {y.x * factor, y.y * factor, y.z * factor, y.w * factor};
         if (splits == 1) write(a.type, to, w.b, first + n, p.head, from, four, 1.0f);
         else write(partial + (((w.split * (int64_t)a.B + w.b) * all + first + n) * a.H + p.head) * a.D + from, four, 1.0f);
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(BLOCK) join(const few_rows to, const float *pa
 struct row_sum {
     float top, sum;
 };
-template <int N> static __device__ row_sum soften(float (&s)[N])
+template <int N> static __device__ row_sum softmax_row(float (&s)[N])
 {
     row_sum x = {s[0], 0};
 #pragma unroll
@@ -286,8 +286,8 @@ template <int N> static __device__ row_sum soften(float (&s)[N])
 template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_forward(const few_attention a)
 {
     __shared__ float4 keys[N * V / 4 * WARP], values[N * V / 4 * WARP];
-    const share w = share_of(a, 1, a.cut.splits, a.cut.split_rows);
-    const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
+    const block_work w = block_work_of(a, 1, a.cut.splits, a.cut.split_rows);
+    const lane_slice p = lane_slice_of<V>(a, w.group, threadIdx.x % WARP);
     float bias[N];
     fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
     fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
@@ -306,22 +306,22 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_f
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float k[V];
-            take(k, keys, n, p.piece);
+            load_item(k, keys, n, p.chunk);
 #pragma unroll
             for (int r = 0; r < R; r++) s[r][n] = dot(q[r], k);
         }
         row_sum sums[R];
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            across(s[r], a.cut.lanes);
+            reduce_lanes(s[r], a.cut.lanes);
 #pragma unroll
             for (int n = 0; n < N; n++) s[r][n] += bias[n];
-            sums[r] = soften(s[r]);
+            sums[r] = softmax_row(s[r]);
         }
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float v[V];
-            take(v, values, n, p.piece);
+            load_item(v, values, n, p.chunk);
 #pragma unroll
             for (int r = 0; r < R; r++)
 #pragma unroll
@@ -343,10 +343,10 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_f
 /* All keys are here, so p comes from the scores and rowsum(do * o) from p: neither lse nor o is read. */
 template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_backward(const few_attention a)
 {
-    __shared__ float4 room[FEW_WARPS / 2 * N * V / 4 * WARP];
-    float4 *keys = room, *values = room + N * V / 4 * WARP;
-    const share w = share_of(a, 1, a.cut.splits, a.cut.split_rows);
-    const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
+    __shared__ float4 scratch[FEW_WARPS / 2 * N * V / 4 * WARP];
+    float4 *keys = scratch, *values = scratch + N * V / 4 * WARP;
+    const block_work w = block_work_of(a, 1, a.cut.splits, a.cut.split_rows);
+    const lane_slice p = lane_slice_of<V>(a, w.group, threadIdx.x % WARP);
     float dk[N * V], dv[N * V];
     fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
     fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
@@ -367,18 +367,18 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float k[V], v[V];
-            take(k, keys, n, p.piece);
-            take(v, values, n, p.piece);
+            load_item(k, keys, n, p.chunk);
+            load_item(v, values, n, p.chunk);
 #pragma unroll
             for (int r = 0; r < R; r++) s[r][n] = dot(q[r], k), ds[r][n] = dot(dout[r], v);
         }
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            across(s[r], a.cut.lanes);
-            across(ds[r], a.cut.lanes);
+            reduce_lanes(s[r], a.cut.lanes);
+            reduce_lanes(ds[r], a.cut.lanes);
 #pragma unroll
             for (int n = 0; n < N; n++) s[r][n] += score_bias(a, w.b, n);
-            const row_sum x = soften(s[r]);
+            const row_sum x = softmax_row(s[r]);
             const float factor = x.sum == 0 ? 0.0f : 1 / x.sum;
             float delta = 0;
 #pragma unroll
@@ -389,7 +389,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float k[V];
-            take(k, keys, n, p.piece);
+            load_item(k, keys, n, p.chunk);
 #pragma unroll
             for (int r = 0; r < R; r++)
 #pragma unroll
@@ -405,8 +405,8 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
             if (p.live && t < w.end) write(a.type, a.dq, w.b, t, p.head, p.from, dq[r], LN2); /* k has log2(e) */
         }
     }
-    give<N, V>(dk, room, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.S, a.scale);
-    give<N, V>(dv, room, a, w, a.dv, a.other, a.cut.splits, 0, a.S, a.S, 1.0f);
+    write_sums<N, V>(dk, scratch, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.S, a.scale);
+    write_sums<N, V>(dv, scratch, a, w, a.dv, a.other, a.cut.splits, 0, a.S, a.S, 1.0f);
 }
 
 /* --- few queries -------------------------------------------------------------------------------- */
@@ -419,17 +419,17 @@ static __device__ int64_t sum_at(const few_attention &a, int split, int64_t b, i
 
 /* The block's maxima, then everything relative to them, then its sums. */
 template <int N, int V>
-static __device__ void queries_meet(const few_attention &a, const share &w, const place &p, float4 *room, float (&top)[N], float (&sum)[N],
+static __device__ void queries_meet(const few_attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
                                     float (&o)[N * V], int first, int count)
 {
     const int64_t all = (int64_t)a.cut.splits * a.B * a.T * a.H;
     float most[N];
 #pragma unroll
     for (int n = 0; n < N; n++) most[n] = top[n];
-    meet<larger>(most, room);
+    reduce_warps<larger>(most, scratch);
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
-        const float4 x = met<larger>(a, room, i, p.piece);
+        const float4 x = reduce_rows<larger>(a, scratch, i, p.chunk);
         most[4 * i] = x.x, most[4 * i + 1] = x.y, most[4 * i + 2] = x.z, most[4 * i + 3] = x.w;
     }
 #pragma unroll
@@ -441,11 +441,11 @@ static __device__ void queries_meet(const few_attention &a, const share &w, cons
         if (threadIdx.x / WARP == 0 && p.live && p.row == 0 && p.from == 0 && n < count)
             a.other[sum_at(a, w.split, w.b, first + n, p.head)] = most[n];
     }
-    meet<adding>(sum, room);
+    reduce_warps<adding>(sum, scratch);
     if (threadIdx.x / WARP == 0 && p.live && p.row == 0 && p.from == 0)
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
-            const float4 x = met<adding>(a, room, i, p.piece);
+            const float4 x = reduce_rows<adding>(a, scratch, i, p.chunk);
             const float four[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
             for (int j = 0; j < 4; j++)
@@ -455,12 +455,12 @@ static __device__ void queries_meet(const few_attention &a, const share &w, cons
 
 template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) queries_forward(const few_attention a)
 {
-    __shared__ float4 room[FEW_WARPS / 2 * N * V / 4 * WARP];
-    const share w = share_of(a, a.cut.tiles, a.cut.splits, a.cut.split_rows);
-    const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
+    __shared__ float4 scratch[FEW_WARPS / 2 * N * V / 4 * WARP];
+    const block_work w = block_work_of(a, a.cut.tiles, a.cut.splits, a.cut.split_rows);
+    const lane_slice p = lane_slice_of<V>(a, w.group, threadIdx.x % WARP);
     const int first = w.tile * N, count = min(N, a.T - first);
     float top[N], sum[N], o[N * V];
-    fill<N, V>(room, a.q, a, w, first, count, a.scale * LOG2E);
+    fill<N, V>(scratch, a.q, a, w, first, count, a.scale * LOG2E);
 #pragma unroll
     for (int n = 0; n < N; n++) top[n] = -CUDART_INF_F, sum[n] = 0;
 #pragma unroll
@@ -477,7 +477,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float q[V];
-            take(q, room, n, p.piece);
+            load_item(q, scratch, n, p.chunk);
 #pragma unroll
             for (int r = 0; r < R; r++) s[r][n] = dot(q, k[r]);
         }
@@ -485,7 +485,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
         for (int r = 0; r < R; r++) {
             const int row = row_of(a, p, base, r);
             const float bias = row < w.end ? score_bias(a, w.b, row) : -CUDART_INF_F;
-            across(s[r], a.cut.lanes);
+            reduce_lanes(s[r], a.cut.lanes);
 #pragma unroll
             for (int n = 0; n < N; n++) s[r][n] += bias;
         }
@@ -508,8 +508,8 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
 #pragma unroll
                 for (int i = 0; i < V; i++) o[n * V + i] += s[r][n] * v[r][i];
     }
-    queries_meet<N, V>(a, w, p, room, top, sum, o, first, count);
-    give<N, V>(o, room, a, w, few_rows{}, a.partial, 0, first, count, a.T, 1.0f);
+    queries_meet<N, V>(a, w, p, scratch, top, sum, o, first, count);
+    write_sums<N, V>(o, scratch, a, w, few_rows{}, a.partial, 0, first, count, a.T, 1.0f);
 }
 
 /* o and lse from those of the splits. */
@@ -525,10 +525,10 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(cons
         const float from = top == -CUDART_INF_F ? 0.0f : top;
         for (int s = 0; s < a.cut.splits; s++) {
             const int64_t at = sum_at(a, s, b, t, h);
-            const float share = exp2f(a.other[at] - from);
+            const float block_work = exp2f(a.other[at] - from);
             const float4 x = reinterpret_cast<const float4 *>(a.partial)[s * fours + i];
-            sum += share * a.other[all + at];
-            o[0] += share * x.x, o[1] += share * x.y, o[2] += share * x.z, o[3] += share * x.w;
+            sum += block_work * a.other[all + at];
+            o[0] += block_work * x.x, o[1] += block_work * x.y, o[2] += block_work * x.z, o[3] += block_work * x.w;
         }
         write(row_at<T>(a.o, b, t, h) + d, o, sum == 0 ? 0.0f : 1 / sum);
         if (d == 0) a.lse[b * a.lse_sample + h * a.lse_head + t * a.lse_token] = sum == 0 ? -CUDART_INF_F : (top + log2f(sum)) * LN2;
@@ -538,19 +538,19 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(cons
 /* A tile of queries and their gradients; lse in powers of two and rowsum(do * o). A query that sees nothing, or
  * that is not there, has an lse of inf: p is 0. */
 template <int N, int V>
-static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const few_attention &a, const share &w, int first, int count)
+static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const few_attention &a, const block_work &w, int first, int count)
 {
     fill<N, V>(queries, a.q, a, w, first, count, a.scale * LOG2E);
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
         const int n = i / WARP, c = i % WARP;
-        const place p = place_of<V>(a, w.group, c);
+        const lane_slice p = lane_slice_of<V>(a, w.group, c);
         const bool live = p.live && p.row == 0 && n < count;
         float dout[V], o[V];
         read(dout, a.type, a.dout, w.b, first + n, p.head, p.from, live);
         read(o, a.type, a.o, w.b, first + n, p.head, p.from, live);
-        put(douts, n, c, dout, 1.0f);
+        store_item(douts, n, c, dout, 1.0f);
         float delta[1] = {dot(dout, o)};
-        across(delta, a.cut.lanes);
+        reduce_lanes(delta, a.cut.lanes);
         const bool there = p.row == 0 && p.head < a.H && n < count;
         const float lse = there ? a.lse[w.b * a.lse_sample + p.head * a.lse_head + (first + n) * a.lse_token] : -CUDART_INF_F;
         sums[i] = make_float2(lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E, delta[0]);
@@ -562,11 +562,11 @@ template <int N, int V, int R, bool DQ, bool DKV>
 __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention a, int splits, int64_t split_rows)
 {
     constexpr int TILE = N * V / 4 * WARP, MEETING = FEW_WARPS / 2 * TILE;
-    __shared__ float4 room[DQ ? MEETING : 2 * TILE];
+    __shared__ float4 scratch[DQ ? MEETING : 2 * TILE];
     __shared__ float2 sums[N * WARP];
-    float4 *queries = room, *douts = room + TILE;
-    const share w = share_of(a, DQ ? a.cut.tiles : 1, splits, split_rows);
-    const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
+    float4 *queries = scratch, *douts = scratch + TILE;
+    const block_work w = block_work_of(a, DQ ? a.cut.tiles : 1, splits, split_rows);
+    const lane_slice p = lane_slice_of<V>(a, w.group, threadIdx.x % WARP);
     const int last = DQ ? w.tile + 1 : a.cut.tiles;
     float dq[N * V];
 #pragma unroll
@@ -593,12 +593,12 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 float q[V], dout[V], both[2 * R];
-                const float2 known = sums[n * WARP + p.piece];
-                take(q, queries, n, p.piece);
-                take(dout, douts, n, p.piece);
+                const float2 known = sums[n * WARP + p.chunk];
+                load_item(q, queries, n, p.chunk);
+                load_item(dout, douts, n, p.chunk);
 #pragma unroll
                 for (int r = 0; r < R; r++) both[r] = dot(q, k[r]), both[R + r] = dot(dout, v[r]);
-                across(both, a.cut.lanes);
+                reduce_lanes(both, a.cut.lanes);
 #pragma unroll
                 for (int r = 0; r < R; r++) {
                     const float e = exp2f(both[r] + bias[r] - known.x), ds = e * (both[R + r] - known.y);
@@ -618,7 +618,7 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
             write(a.type, a.dv, w.b, row, p.head, p.from, dv[r], 1.0f);
         }
     }
-    if (DQ) give<N, V>(dq, room, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T, a.scale);
+    if (DQ) write_sums<N, V>(dq, scratch, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T, a.scale);
 }
 
 /* --- launching ------------------------------------------------------------------------------------ */

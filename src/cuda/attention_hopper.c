@@ -1,6 +1,6 @@
 /*
  * attention_hopper.c: attention on GPUs of compute capability 9.0: which shapes its kernels take, how the copy
- * engine finds their tiles, what runs before and after (launch_hopper.h).
+ * engine finds their tiles, what runs before and after (launch_attention_hopper.h).
  *
  * The choice is the GPU's and the shape's, made when the tape is recorded; the workspace is the same either way, so a
  * plan does not depend on it.
@@ -9,26 +9,26 @@
 
 #include "cuda/gpu.h"
 #include "cuda/host.h"
-#include "cuda/launch_hopper.h"
+#include "cuda/launch_attention_hopper.h"
 
 /* --- what fits ------------------------------------------------------------------------------------- */
 
-bool hopper_is_here(void) { return gpu_capability() == 90; }
+bool gpu_is_hopper(void) { return gpu_capability() == 90; }
 
 /* The copy engine steps over samples, tokens and heads; it does not stand still. */
-static bool has_steps(const struct head_rows *x, int64_t B, int64_t T, int64_t H)
+static bool has_strides(const struct head_rows *x, int64_t B, int64_t T, int64_t H)
 {
     return (B == 1 || x->sample > 0) && (T == 1 || x->token > 0) && (H == 1 || x->head > 0);
 }
 
-bool hopper_takes(const struct attention *a, bool backward)
+bool hopper_supports(const struct attention *a, bool backward)
 {
     if (a->type == STORE_F32 || (a->D != 64 && a->D != 80 && a->D != 128) || a->mask || a->scale <= 0) return false;
     if (a->mode == ATTENTION_BY_BIAS) return false;
-    if (a->mode == ATTENTION_BY_TABLES && !attention_is_level(a)) return false;
+    if (a->mode == ATTENTION_BY_TABLES && !attention_is_grid64(a)) return false;
     if (a->T < HOPPER_WALKED || a->S < HOPPER_WALKED) return false; /* tiles that are mostly empty */
-    if (!has_steps(&a->q, a->B, a->T, a->H) || !has_steps(&a->k, a->B, a->S, a->G) || !has_steps(&a->v, a->B, a->S, a->G)) return false;
-    return (!backward || has_steps(&a->dout, a->B, a->T, a->H)) && hopper_is_here();
+    if (!has_strides(&a->q, a->B, a->T, a->H) || !has_strides(&a->k, a->B, a->S, a->G) || !has_strides(&a->v, a->B, a->S, a->G)) return false;
+    return (!backward || has_strides(&a->dout, a->B, a->T, a->H)) && gpu_is_hopper();
 }
 
 /* --- maps ------------------------------------------------------------------------------------------ */
@@ -81,7 +81,7 @@ static int map_floats(CUtensorMap *map, float *from, int64_t rows, int64_t colum
                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE), e);
 }
 
-static int map_notes(CUtensorMap *map, const struct attention *a, struct error *e)
+static int map_row_stats(CUtensorMap *map, const struct attention *a, struct error *e)
 {
     const int64_t heads = (int64_t)a->B * a->H, padded = (int64_t)(a->T + 63) / 64 * 64;
     CHECK(a->lse2 == a->delta + heads * padded, "lse2 is not behind delta");
@@ -100,7 +100,7 @@ static int map_positions(struct attention_maps *m, const struct attention *a, st
 static int lay_positions(const struct attention *a, cudaStream_t stream, struct error *e)
 {
     TRY_CUDA(cuda_attention_tables(a, stream));
-    TRY_CUDA(cuda_level_rel(a, 1 / a->scale, stream));
+    TRY_CUDA(cuda_grid64_rel(a, 1 / a->scale, stream));
     return PL_OK;
 }
 
@@ -129,16 +129,16 @@ int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct 
 {
     const bool grid = a->mode == ATTENTION_BY_TABLES;
     struct attention_maps m = {0};
-    TRY_CUDA(cuda_attention_notes(a, stream));
+    TRY_CUDA(cuda_attention_row_stats(a, stream));
     if (grid) TRY(lay_positions(a, stream, e));
-    TRY(map_notes(&m.notes, a, e));
+    TRY(map_row_stats(&m.row_stats, a, e));
     if (grid) TRY(map_positions(&m, a, e));
     TRY(map_all(&m, a, HOPPER_WALKED, HOPPER_HELD, e));
     TRY_CUDA(cuda_hopper_dkv(a, &m, stream));
     TRY(map_all(&m, a, 64 * HOPPER_GROUPS(a->D, grid), HOPPER_WALKED, e));
     TRY_CUDA(cuda_hopper_dq(a, &m, stream));
     if (!grid) return PL_OK;
-    TRY_CUDA(cuda_level_dtables(a, stream));
+    TRY_CUDA(cuda_grid64_dtables(a, stream));
     TRY_CUDA(cuda_attention_sum_tables(a, stream));
     return PL_OK;
 }

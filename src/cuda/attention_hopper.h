@@ -10,8 +10,8 @@
 #include "cuda/launch_attention.h"
 
 /* Whether the GPU in use is one; whether it and the shape are these kernels'. */
-bool hopper_is_here(void);
-bool hopper_takes(const struct attention *a, bool backward);
+bool gpu_is_hopper(void);
+bool hopper_supports(const struct attention *a, bool backward);
 
 int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e);
 int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e);

@@ -60,9 +60,9 @@ __device__ inline void copy16(void *to, const void *from, bool there) { copy_to(
 template <typename T, int D, int N>
 __device__ inline void copy_rows(T *to, const head_rows &x, int64_t b, int64_t h, int first, int count)
 {
-    constexpr int PIECES = D / 8;
-    for (int i = threadIdx.x; i < N * PIECES; i += FAST_BLOCK) {
-        const int r = i / PIECES, d = i % PIECES * 8;
+    constexpr int CHUNKS = D / 8;
+    for (int i = threadIdx.x; i < N * CHUNKS; i += FAST_BLOCK) {
+        const int r = i / CHUNKS, d = i % CHUNKS * 8;
         const bool there = first + r < count;
         copy16(to + r * (D + 8) + d, row_at<T>(x, b, there ? first + r : 0, h) + d, there);
     }
@@ -75,7 +75,7 @@ __device__ inline void load4(unsigned (&r)[4], const void *p)
                  : "r"(shared_address(p))
                  : "memory");
 }
-__device__ inline void load4_across(unsigned (&r)[4], const void *p)
+__device__ inline void load4_transposed(unsigned (&r)[4], const void *p)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -173,7 +173,7 @@ __device__ inline void product_add(float (&c)[D / 8][4], const float (&p)[N][4],
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             unsigned b[4];
-            load4_across(b, right + k * 16 * ROW + n * 8);
+            load4_transposed(b, right + k * 16 * ROW + n * 8);
             mma(c[n], a, b[0], b[1], T());
             mma(c[n + 1], a, b[2], b[3], T());
         }
@@ -193,7 +193,7 @@ template <typename T, int D, int K, int XROW> __device__ inline void product_add
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             unsigned b[4];
-            load4_across(b, right + k * ROW + n * 8);
+            load4_transposed(b, right + k * ROW + n * 8);
             mma(c[n], a, b[0], b[1], T());
             mma(c[n + 1], a, b[2], b[3], T());
         }
@@ -223,12 +223,12 @@ __device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int 
 /* Whether every query of a tile sees every key of another, by position alone. */
 __device__ inline bool all_seen(const attention &a, int t0, int tn, int s0, int sn)
 {
-    const int place = a.S - a.T;
-    return (!a.causal || s0 + sn - 1 <= t0 + place) && (int64_t)t0 + tn - 1 + place - s0 < a.window;
+    const int cell = a.S - a.T;
+    return (!a.causal || s0 + sn - 1 <= t0 + cell) && (int64_t)t0 + tn - 1 + cell - s0 < a.window;
 }
 
 /* A place on the grid, packed; the bias of two of them in a head's row. */
-__device__ inline int place_of(const attention &a, int t) { return t / a.width << 16 | t % a.width; }
+__device__ inline int grid_cell(const attention &a, int t) { return t / a.width << 16 | t % a.width; }
 __device__ inline int bias_between(const attention &a, int x, int y)
 {
     return abs((x >> 16) - (y >> 16)) * a.width + abs((x & 0xffff) - (y & 0xffff));

@@ -82,7 +82,7 @@ static __device__ float score_of(const attention &a, float dot, int64_t b, int64
         const float *rel = a.rel + ((b * a.H + h) * a.T + t) * positions(a);
         score += rel[s / a.width] + rel[a.height + s % a.width];
     }
-    if (a.mode == ATTENTION_BY_BIAS) score += a.bias[h * a.T + bias_place(a, t, s)];
+    if (a.mode == ATTENTION_BY_BIAS) score += a.bias[h * a.T + bias_index(a, t, s)];
     return score;
 }
 

@@ -36,12 +36,12 @@ static struct window_attention window_of(const struct launch *l, int q, int tabl
 }
 
 /* Without tensor cores, with them, with warpgroups. */
-enum way { PLAIN, FAST, HOPPER };
+enum variant { PLAIN, FAST, HOPPER };
 
 /* What the GPU can, which a plan must not ask. */
-static enum way way_of(const struct window_attention *a)
+static enum variant variant_of(const struct window_attention *a)
 {
-    if (hopper_is_here() && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
+    if (gpu_is_hopper() && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
     return gpu_capability() >= 80 || (gpu_capability() >= 75 && a->type == STORE_F16) ? FAST : PLAIN;
 }
 
@@ -51,7 +51,7 @@ static int forward(const struct launch *l, bool fast, struct error *e)
 {
     struct window_attention a = window_of(l, 0, 3, &l->out[1]);
     a.o = rows_of(&l->out[0]);
-    switch (fast ? way_of(&a) : PLAIN) {
+    switch (fast ? variant_of(&a) : PLAIN) {
     case PLAIN: TRY_CUDA(cuda_window_plain(&a, l->stream)); break;
     case FAST: TRY_CUDA(cuda_window_fast(&a, is_small(), l->stream)); break;
     case HOPPER: TRY_CUDA(cuda_window_hopper(&a, l->stream)); break;
@@ -68,7 +68,7 @@ static int backward(const struct launch *l, bool fast, struct error *e)
     a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
     a.dtable[0] = l->out[3].data, a.dtable[1] = l->out[4].data, a.dpad = l->out[5].data;
     a.tables = (float *)(void *)((char *)l->work + w.tables), a.pads = (float *)(void *)((char *)l->work + w.pads);
-    switch (fast ? way_of(&a) : PLAIN) {
+    switch (fast ? variant_of(&a) : PLAIN) {
     case PLAIN: TRY_CUDA(cuda_window_plain_bwd(&a, l->stream)); break;
     case FAST: TRY_CUDA(cuda_window_fast_bwd(&a, is_small(), l->stream)); break;
     case HOPPER: TRY_CUDA(cuda_window_hopper_bwd(&a, l->stream)); break;

@@ -62,7 +62,7 @@ static __device__ float dot_shared(const float *x, const float *y, int D)
 }
 
 /* Pad's key and value in shared memory, [2][D]. */
-static __device__ void note_pad(float *pad, const window_attention &a, const square &s)
+static __device__ void load_pad(float *pad, const window_attention &a, const window_block &s)
 {
     for (int i = threadIdx.x; i < 2 * a.D; i += blockDim.x)
         pad[i] = a.pad ? stored(a.pad, a.pad_type, i / a.D * a.pad_which + s.h * a.pad_head + i % a.D * a.pad_element) : 0.0f;
@@ -70,7 +70,7 @@ static __device__ void note_pad(float *pad, const window_attention &a, const squ
 
 /* x . what stands at place (y,c) of the square: a row of `of`, or pad's. */
 template <typename T>
-static __device__ float dot_place(const float *x, const window_attention &a, const square &s, const head_rows &of, const float *pad, int y, int c, bool is_even)
+static __device__ float dot_key(const float *x, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c, bool is_even)
 {
     if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a.D, is_even);
     return a.pad ? dot_shared(x, pad, a.D) : 0.0f;
@@ -78,7 +78,7 @@ static __device__ float dot_place(const float *x, const window_attention &a, con
 
 /* Element d of the sum over all places of p [window][window] times what stands there. */
 template <typename T>
-static __device__ float sum_places(const float *p, const window_attention &a, const square &s, const head_rows &of, const float *pad, int d)
+static __device__ float sum_values(const float *p, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int d)
 {
     const T *row = row_at<T>(of, s.b, token_at(a, s, 0, 0), s.h) + d;
     float sum = 0, beyond = 0;
@@ -116,8 +116,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
     float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D + warp * (D + 2 * W + keys), *rel = q + D, *p = rel + 2 * W;
-    const square s = square_of(a, (int)blockIdx.x);
-    note_pad(pad, a, s);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
+    load_pad(pad, a, s);
     __syncthreads();
     for (int r = warp; r < s.rows * s.columns; r += PLAIN_WARPS) {
         const int y = r / s.columns, x = r % s.columns;
@@ -129,7 +129,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
         __syncwarp();
         float most = -CUDART_INF_F, sum = 0;
         for (int k = lane; k < keys; k += 32) {
-            p[k] = dot_place<T>(q, a, s, a.k, pad, k / W, k % W, is_even) * a.scale + rel[k / W] + rel[W + k % W];
+            p[k] = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, is_even) * a.scale + rel[k / W] + rel[W + k % W];
             most = fmaxf(most, p[k]);
         }
         most = warp_max(most);
@@ -137,7 +137,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
         sum = warp_sum(sum);
         __syncwarp();
         for (int d = lane; d < D; d += 32)
-            row_at<T>(a.o, s.b, t, s.h)[d] = from_float<T>(sum_places<T>(p, a, s, a.v, pad + D, d) / sum);
+            row_at<T>(a.o, s.b, t, s.h)[d] = from_float<T>(sum_values<T>(p, a, s, a.v, pad + D, d) / sum);
         if (lane == 0) *window_lse_at(a, s, t) = most + logf(sum);
     }
 }
@@ -150,9 +150,9 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
     const int tid = threadIdx.x, W = a.window, keys = W * W, D = a.D, J = 2 * W - 1;
     float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D, *dout = q + D, *rel = dout + D, *drel = rel + 2 * W, *ds = drel + 2 * W;
     float *meet = ds + keys; /* [PLAIN_WARPS] */
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     float *tables = a.tables + (int64_t)s.index * 2 * J * D;
-    note_pad(pad, a, s);
+    load_pad(pad, a, s);
     for (int i = tid; i < 2 * J * D; i += PLAIN) tables[i] = 0;
     for (int r = 0; r < s.rows * s.columns; r++) {
         const int y = r / s.columns, x = r % s.columns;
@@ -172,8 +172,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
         __syncthreads();
         const float lse = *window_lse_at(a, s, t);
         for (int k = tid; k < keys; k += PLAIN) {
-            const float score = dot_place<T>(q, a, s, a.k, pad, k / W, k % W, is_even);
-            const float dp = dot_place<T>(dout, a, s, a.v, pad + D, k / W, k % W, is_even);
+            const float score = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, is_even);
+            const float dp = dot_key<T>(dout, a, s, a.v, pad + D, k / W, k % W, is_even);
             ds[k] = expf(score * a.scale + rel[k / W] + rel[W + k % W] - lse) * (dp - delta);
         }
         __syncthreads();
@@ -184,7 +184,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
         }
         __syncthreads();
         for (int d = tid; d < D; d += PLAIN) {
-            const float sum = sum_places<T>(ds, a, s, a.k, pad, d);
+            const float sum = sum_values<T>(ds, a, s, a.k, pad, d);
             float positions = 0;
             for (int c = 0; c < W; c++)
                 positions += drel[c] * table_at(a, 0, y - c + W - 1, d) + drel[W + c] * table_at(a, 1, x - c + W - 1, d);
@@ -222,11 +222,11 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     const int queries = s.rows * s.columns;
     float *pad = reinterpret_cast<float *>(shared), *delta = pad + 2 * D, *lse = delta + keys, *pads = lse + keys; /* [warps][2][D] */
     float *p = pads + PLAIN_WARPS * 2 * D + warp * (2 * keys + 2 * D), *ds = p + keys, *k = ds + keys, *v = k + D;
-    note_pad(pad, a, s);
+    load_pad(pad, a, s);
     for (int r = threadIdx.x; r < queries; r += PLAIN) {
         const int t = query_at(a, s, r);
         float sum = 0;

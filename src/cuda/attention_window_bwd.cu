@@ -39,7 +39,7 @@ template <int D, int ROWS> struct dkv_layout {
 /* --- dq and the tables ------------------------------------------------------------------------------- */
 
 /* Rows of do times rows of o, by the thread's two queries. */
-template <typename T, int D> static __device__ void make_delta(float (&delta)[2], const unsigned (&dout)[D / 16][4], const square &s, const head_rows &x, const int (&token)[2])
+template <typename T, int D> static __device__ void make_delta(float (&delta)[2], const unsigned (&dout)[D / 16][4], const window_block &s, const head_rows &x, const int (&token)[2])
 {
     unsigned o[D / 16][4];
     load_tokens<T, D>(o, s, x, token);
@@ -57,7 +57,7 @@ template <typename T, int D> static __device__ void make_delta(float (&delta)[2]
 }
 
 /* What the thread's two queries, in rows row and row + 8 of the warp's tile, keep while they meet the places. */
-struct met {
+struct query_state {
     float across[2][4];  /* positions by column, less lse */
     float delta[2];
     float columns[2][4]; /* sums of ds, where the fragment has them */
@@ -65,7 +65,7 @@ struct met {
 
 /* A row of places, y of the square's, which lie at k and v. */
 template <typename T, int D>
-static __device__ void meet_row(float (&dq)[D / 8][4], met &m, float *rel, const unsigned (&q)[D / 16][4], const unsigned (&dout)[D / 16][4], const T *k, const T *v, int y, float factor)
+static __device__ void attend_key_row(float (&dq)[D / 8][4], query_state &m, float *rel, const unsigned (&q)[D / 16][4], const unsigned (&dout)[D / 16][4], const T *k, const T *v, int y, float factor)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
     float p[2][4], ds[2][4], down[2];
@@ -99,7 +99,7 @@ static __device__ float gathered(const window_attention &a, const float *rel, in
 }
 
 /* dq += g tables, of the warp's 16 queries from r0 on. */
-template <typename T, int D> static __device__ void add_positions(float (&dq)[D / 8][4], const window_attention &a, const square &s, const float *rel, const T *tables, int r0)
+template <typename T, int D> static __device__ void add_positions(float (&dq)[D / 8][4], const window_attention &a, const window_block &s, const float *rel, const T *tables, int r0)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -114,7 +114,7 @@ template <typename T, int D> static __device__ void add_positions(float (&dq)[D 
         }
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
-            load4_across(b, right + j * ROW + n * 8);
+            load4_transposed(b, right + j * ROW + n * 8);
             mma(dq[n], x, b[0], b[1], T());
             mma(dq[n + 1], x, b[2], b[3], T());
         }
@@ -123,7 +123,7 @@ template <typename T, int D> static __device__ void add_positions(float (&dq)[D 
 
 /* c += rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over queries first .. end, which lie at q; their sums at rel. */
 template <typename T, int D>
-static __device__ void add_tables(float (&c)[2][4], const window_attention &a, const square &s, const float *rel, const T *q, int first, int end, int m, int n)
+static __device__ void add_tables(float (&c)[2][4], const window_attention &a, const window_block &s, const float *rel, const T *q, int first, int end, int m, int n)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -135,7 +135,7 @@ static __device__ void add_tables(float (&c)[2][4], const window_attention &a, c
             const int r = r0 + column + i / 2 * 8, j = m * 16 + row + i % 2 * 8;
             x[i] = both(gathered(a, rel + r * REL, query_y(a, s, r), query_x(s, r), j), gathered(a, rel + (r + 1) * REL, query_y(a, s, r + 1), query_x(s, r + 1), j), T());
         }
-        load4_across(b, right + (r0 - first) * ROW);
+        load4_transposed(b, right + (r0 - first) * ROW);
         mma(c[0], x, b[0], b[1], T());
         mma(c[1], x, b[2], b[3], T());
     }
@@ -157,7 +157,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     extern __shared__ uint4 shared_pieces[];
     constexpr int ROW = D + 8;
     char *shared = reinterpret_cast<char *>(shared_pieces);
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns, r0 = warp * MINE;
     T *k = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::v), *tables = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::tables);
     float *all = reinterpret_cast<float *>(shared + dq_layout<D, ROWS>::own), *rel = all + r0 * REL;
@@ -168,7 +168,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
 #pragma unroll
     for (int half = 0; half < 2; half++) token[half] = r0 + row + 8 * half < queries ? query_at(a, s, r0 + row + 8 * half) : -1;
     unsigned q[D / 16][4], dout[D / 16][4];
-    met m = {};
+    query_state m = {};
     load_tokens<T, D>(q, s, a.q, token);
     load_tokens<T, D>(dout, s, a.dout, token);
     make_delta<T, D>(m.delta, dout, s, a.o, token);
@@ -195,7 +195,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
         }
 #pragma unroll 1
         for (int y = 0; y < rows && r0 < queries; y++)
-            meet_row<T, D>(dq, m, rel, q, dout, k + y * SIDE * ROW, v + y * SIDE * ROW, y0 + y, a.scale * LOG2E);
+            attend_key_row<T, D>(dq, m, rel, q, dout, k + y * SIDE * ROW, v + y * SIDE * ROW, y0 + y, a.scale * LOG2E);
     }
     constexpr int UNITS = BOTH / 16 * (D / 16), EACH = (UNITS + TILES - 1) / TILES, CHUNK = dq_layout<D, ROWS>::chunk;
     constexpr bool APART = dq_layout<D, ROWS>::apart;
@@ -248,7 +248,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
 /* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its
  * probabilities are 0. */
 template <typename T, int D>
-static __device__ void note_queries(float *lse, float *delta, int *token, const window_attention &a, const square &s)
+static __device__ void load_row_stats(float *lse, float *delta, int *token, const window_attention &a, const window_block &s)
 {
     const int queries = s.rows * s.columns;
     for (int first = 0; first < QUERIES; first += blockDim.x / 2) {
@@ -266,11 +266,11 @@ static __device__ void note_queries(float *lse, float *delta, int *token, const 
 }
 
 /* 32 queries and their do. */
-template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, const window_attention &a, const square &s, const int *token)
+template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, const window_attention &a, const window_block &s, const int *token)
 {
-    constexpr int PIECES = D / 8;
-    for (int i = threadIdx.x; i < TILE * PIECES; i += blockDim.x) {
-        const int r = i / PIECES, d = i % PIECES * 8, t = token[r];
+    constexpr int CHUNKS = D / 8;
+    for (int i = threadIdx.x; i < TILE * CHUNKS; i += blockDim.x) {
+        const int r = i / CHUNKS, d = i % CHUNKS * 8, t = token[r];
         copy16(q + r * (D + 8) + d, row_at<T>(a.q, s.b, max(t, 0), s.h) + d, t >= 0);
         copy16(dout + r * (D + 8) + d, row_at<T>(a.dout, s.b, max(t, 0), s.h) + d, t >= 0);
     }
@@ -278,7 +278,7 @@ template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, con
 
 /* Positions of queries first .. first+count, which lie at q, [WINDOW_FAST + 16][queries]: by row, then by column. */
 template <typename T, int D>
-static __device__ void make_positions(float *rel, const T *q, const T *tables, const window_attention &a, const square &s, int first, int count)
+static __device__ void make_positions(float *rel, const T *q, const T *tables, const window_attention &a, const window_block &s, int first, int count)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns;
     for (int r0 = first + threadIdx.x / 32 * 16; r0 < first + count; r0 += blockDim.x / 32 * 16) {
@@ -330,7 +330,7 @@ static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4]
 
 /* Row y of dk or dv, the warp's: places on the grid are stored, those beyond it add up in `pads` [D]. */
 template <typename T, int D>
-static __device__ void store_places(const window_attention &a, const square &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
+static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     float take[2];
@@ -362,7 +362,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
     extern __shared__ uint4 shared_pieces[];
     constexpr int ROW = D + 8;
     char *shared = reinterpret_cast<char *>(shared_pieces);
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, queries = s.rows * s.columns;
     T *tables = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::tables);
     T *k = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::v);
@@ -376,7 +376,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
         if (first) __syncthreads();
         if (first < queries) copy_queries<T, D>(q, a, s, a.q, first, CHUNK, threadIdx.x, blockDim.x);
         copy_commit();
-        if (!first) note_queries<T, D>(reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::lse), reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::delta), token, a, s);
+        if (!first) load_row_stats<T, D>(reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::lse), reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::delta), token, a, s);
         copy_wait<0>();
         __syncthreads();
         make_positions<T, D>(rel, q, tables, a, s, first, min(CHUNK, QUERIES - first));
@@ -409,8 +409,8 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
             if (warp < rows) take_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
         }
         if (warp >= rows) continue;
-        store_places<T, D>(a, s, a.dk, y0 + warp, dk, a.scale, pads + (y0 + warp) * 2 * D);
-        store_places<T, D>(a, s, a.dv, y0 + warp, dv, 1.0f, pads + ((y0 + warp) * 2 + 1) * D);
+        store_keys<T, D>(a, s, a.dk, y0 + warp, dk, a.scale, pads + (y0 + warp) * 2 * D);
+        store_keys<T, D>(a, s, a.dv, y0 + warp, dv, 1.0f, pads + ((y0 + warp) * 2 + 1) * D);
     }
     __syncthreads();
     const bool is_whole = s.rows == a.window && s.columns == a.window;
@@ -426,7 +426,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
 template <typename T, int D, int ROWS> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
     constexpr size_t dq = dq_layout<D, ROWS>::total, dkv = dkv_layout<D, ROWS>::total;
-    static_assert(dq <= part_room<ROWS> && dkv <= part_room<ROWS>, "it fits");
+    static_assert(dq <= part_shared_limit<ROWS> && dkv <= part_shared_limit<ROWS>, "it fits");
     const unsigned squares = (unsigned)((int64_t)a->B * a->across * a->down * a->H);
     cudaError_t rc = allow_shared(window_dq<T, D, ROWS>, dq);
     if (rc == cudaSuccess) rc = allow_shared(window_dkv<T, D, ROWS>, dkv);

@@ -23,7 +23,7 @@ template <int D> struct forward_layout {
 #if HAS_WGMMA
 
 /* Products become probabilities, not yet divided by their sum; of the thread's two queries, the logarithm's parts. */
-static __device__ void soften(float (&x)[KEYS / 2], float (&most)[2], float (&sum)[2], const float *rel, float factor)
+static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], float (&sum)[2], const float *rel, float factor)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
     rel += threadIdx.x / 32 * 16 + lane / 4;
@@ -38,11 +38,11 @@ static __device__ void soften(float (&x)[KEYS / 2], float (&most)[2], float (&su
         float high = -CUDART_INF_F, total = 0;
 #pragma unroll
         for (int y = 0; y < WINDOW; y++) {
-            const float level = rel[y * REL_ROW + 8 * half];
+            const float row_bias = rel[y * REL_ROW + 8 * half];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 float &at = x[8 * y + j / 2 * 4 + 2 * half + j % 2];
-                at = fmaf(at, factor, columns[j] + level);
+                at = fmaf(at, factor, columns[j] + row_bias);
                 high = fmaxf(high, at);
             }
         }
@@ -69,16 +69,16 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
     using at = forward_layout<D>;
     char *shared = reinterpret_cast<char *>(shared_pieces);
     float *rel = reinterpret_cast<float *>(shared + at::rel);
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     const numbering n = numbering_of(s);
     const int lane = threadIdx.x % 32, queries = s.rows * s.columns;
     const uint64_t k = cores_along<KEYS>(shared + at::k), v = cores_across<KEYS>(shared + at::v), tables = cores_along<BOTH>(shared + at::tables);
 
     lay_tables<T, D, GROUP>(shared + at::tables, a);
     lay_queries<T, D, TILE, GROUP>(shared + at::q, a, s, n, a.q, 0);
-    lay_places<T, D, GROUP>(shared + at::k, a, s, a.k, 0);
+    copy_keys<T, D, GROUP>(shared + at::k, a, s, a.k, 0);
     copy_commit();
-    lay_places<T, D, GROUP>(shared + at::v, a, s, a.v, 1);
+    copy_keys<T, D, GROUP>(shared + at::v, a, s, a.v, 1);
     copy_commit();
 #pragma unroll 1
     for (int t0 = 0; t0 < queries; t0 += TILE) {
@@ -87,7 +87,7 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
         unsigned p[KEYS / 4];
         if (t0 == 0) copy_wait<1>();
         else copy_wait<0>();
-        stores_seen();
+        fence_shared_stores();
         __syncthreads(); /* the other place for queries is free from here on */
         if (t0 + TILE < queries) lay_queries<T, D, TILE, GROUP>(shared + at::q + (TILE * D * 2 - slot), a, s, n, a.q, t0 + TILE);
         copy_commit();
@@ -109,12 +109,12 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             hold(x);
         }
         if (t0 + (int)threadIdx.x / 32 * 16 < queries) {
-            soften(x, most, sum, rel, a.scale * LOG2E);
+            softmax_rows(x, most, sum, rel, a.scale * LOG2E);
             round_all<T>(p, x);
         }
         if (t0 == 0) {
             copy_wait<1>();
-            stores_seen();
+            fence_shared_stores();
             __syncthreads();
         }
         hold(p), hold(o);

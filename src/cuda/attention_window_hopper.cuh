@@ -11,7 +11,7 @@
 #include "cuda/attention_window_mma.cuh"
 #include "cuda/wgmma_cores.cuh"
 
-constexpr int WINDOW = WINDOW_FAST, KEYS = PLACES, QUERIES = (WINDOW * WINDOW + 15) / 16 * 16, ROWS = 2 * WINDOW - 1;
+constexpr int WINDOW = WINDOW_FAST, KEYS = KEY_SLOTS, QUERIES = (WINDOW * WINDOW + 15) / 16 * 16, ROWS = 2 * WINDOW - 1;
 
 #if HAS_WGMMA
 
@@ -19,10 +19,10 @@ constexpr int WINDOW = WINDOW_FAST, KEYS = PLACES, QUERIES = (WINDOW * WINDOW + 
 struct numbering {
     int columns, inverse;
 };
-__device__ inline numbering numbering_of(const square &s) { return {s.columns, 65536 / s.columns + 1}; }
+__device__ inline numbering numbering_of(const window_block &s) { return {s.columns, 65536 / s.columns + 1}; }
 __device__ inline int row_of(const numbering &n, int r) { return r * n.inverse >> 16; }
 __device__ inline int column_of(const numbering &n, int r) { return r - row_of(n, r) * n.columns; }
-__device__ inline int token_of(const window_attention &a, const square &s, const numbering &n, int r)
+__device__ inline int token_of(const window_attention &a, const window_block &s, const numbering &n, int r)
 {
     return token_at(a, s, row_of(n, r), column_of(n, r));
 }
@@ -39,7 +39,7 @@ template <int D, int THREADS, typename F> __device__ inline void by_rounds(F f)
 
 /* All rows of x that the square shows, [224][D]; which: pad's row. A thread stays in its column of the square. */
 template <typename T, int D, int THREADS>
-__device__ inline void lay_places(char *to, const window_attention &a, const square &s, const head_rows &x, int which)
+__device__ inline void copy_keys(char *to, const window_attention &a, const window_block &s, const head_rows &x, int which)
 {
     const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
     by_rounds<D, THREADS>([&](int first, int d, int step) {
@@ -70,7 +70,7 @@ template <typename T, int D, int THREADS> __device__ inline void lay_tables(char
 
 /* The square's queries of x from t0 on, [R][D]; zeros beyond the last. */
 template <typename T, int D, int R, int THREADS>
-__device__ inline void lay_queries(char *to, const window_attention &a, const square &s, const numbering &n, const head_rows &x, int t0)
+__device__ inline void lay_queries(char *to, const window_attention &a, const window_block &s, const numbering &n, const head_rows &x, int t0)
 {
     const int queries = s.rows * s.columns;
     by_rounds<D, THREADS>([&](int first, int d, int step) {

@@ -32,7 +32,7 @@ template <int D> struct gradient_layout {
 #if HAS_WGMMA
 
 /* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its probabilities are 0. */
-template <typename T, int D> static __device__ void note_queries(char *shared, const window_attention &a, const square &s, const numbering &n)
+template <typename T, int D> static __device__ void load_row_stats(char *shared, const window_attention &a, const window_block &s, const numbering &n)
 {
     float *lse = reinterpret_cast<float *>(shared + gradient_layout<D>::lse), *delta = reinterpret_cast<float *>(shared + gradient_layout<D>::delta);
     int *token = reinterpret_cast<int *>(shared + gradient_layout<D>::token);
@@ -89,7 +89,7 @@ template <typename T> static __device__ void put(char *at, float x) { *reinterpr
 
 /* dq of the 64 queries from t0 on, and their rows of g. */
 template <typename T, int D>
-static __device__ void take_queries(const window_attention &a, const square &s, const numbering &n, char *shared, int t0)
+static __device__ void take_queries(const window_attention &a, const window_block &s, const numbering &n, char *shared, int t0)
 {
     using at = gradient_layout<D>;
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, first = t0 + threadIdx.x % GROUP / 32 * 16 + lane / 4;
@@ -127,11 +127,11 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
             for (int i = 0; i < HALF_ROWS; i++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    const float level = rel[(part * HALF_ROWS + i) * REL_ROW + r[half]];
+                    const float row_bias = rel[(part * HALF_ROWS + i) * REL_ROW + r[half]];
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
                         float &x = p[8 * i + j / 2 * 4 + 2 * half + j % 2];
-                        x = power_of_two(fmaf(x, factor, columns[half][j] + level));
+                        x = power_of_two(fmaf(x, factor, columns[half][j] + row_bias));
                     }
                 }
         product_wait<0>();
@@ -177,8 +177,8 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
     }
 #pragma unroll
     for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
-    stores_seen();
-    meet<GROUP>(1 + (int)threadIdx.x / GROUP);
+    fence_shared_stores();
+    named_barrier_sync<GROUP>(1 + (int)threadIdx.x / GROUP);
     hold(dq);
     product_open();
 #pragma unroll
@@ -197,20 +197,20 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
 
 /* Products of 64 places with N queries from t0 on become p^T. The warp's places are row y of the square; what
  * is behind its last goes nowhere. */
-template <int N, int D> static __device__ void soften(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
+template <int N, int D> static __device__ void to_probabilities(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
 {
     if (y >= WINDOW) return;
     const int lane = threadIdx.x % 32;
     const float *rel = reinterpret_cast<const float *>(shared + gradient_layout<D>::rel) + t0 + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
-        const float2 level = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * i);
+        const float2 row_bias = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * i);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float2 column = *reinterpret_cast<const float2 *>(rel + (WINDOW + lane / 4 + 8 * half) * REL_ROW + 8 * i);
             float *x = &p[4 * i + 2 * half];
-            x[0] = power_of_two(fmaf(x[0], factor, column.x + level.x));
-            x[1] = power_of_two(fmaf(x[1], factor, column.y + level.y));
+            x[0] = power_of_two(fmaf(x[0], factor, column.x + row_bias.x));
+            x[1] = power_of_two(fmaf(x[1], factor, column.y + row_bias.y));
         }
     }
 }
@@ -255,7 +255,7 @@ static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char 
     product_close();
     product_wait<1>();
     hold(p);
-    soften<N, D>(p, shared, y, t0, factor);
+    to_probabilities<N, D>(p, shared, y, t0, factor);
     product_wait<0>();
     hold(dp);
     add_both<N, T, D>(dk, dv, p, dp, shared, t0);
@@ -284,7 +284,7 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
         product_close();
         cores_product<T, D, KEYS, QUERIES>(ahead, k, q + t0 + 64, 0);
         product_close();
-        soften<64, D>(p, shared, y, t0, factor);
+        to_probabilities<64, D>(p, shared, y, t0, factor);
         product_wait<1>();
         hold(dp);
         add_both<64, T, D>(dk, dv, p, dp, shared, t0);
@@ -294,7 +294,7 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
 
 /* The warp's row of dk or dv: places on the grid are stored, those beyond it add up in `pads` [D]. */
 template <typename T, int D>
-static __device__ void store_places(const window_attention &a, const square &s, const head_rows &to, const float (&sum)[D / 2], float factor,
+static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
                                     int y, float *pads)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -318,7 +318,7 @@ static __device__ void store_places(const window_attention &a, const square &s, 
 }
 
 /* dk and dv of the 64 places from k0 on. */
-template <typename T, int D> static __device__ void take_places(const window_attention &a, const square &s, char *shared, int k0)
+template <typename T, int D> static __device__ void keys_backward_64(const window_attention &a, const window_block &s, char *shared, int k0)
 {
     using at = gradient_layout<D>;
     const uint64_t k = cores_along<KEYS>(shared + at::k + k0 * 16), v = cores_along<KEYS>(shared + at::v + k0 * 16);
@@ -329,12 +329,12 @@ template <typename T, int D> static __device__ void take_places(const window_att
     if (queries > QUERIES / 64 * 64) add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, y, QUERIES / 64 * 64, factor);
     if (y >= WINDOW) return;
     float *pads = reinterpret_cast<float *>(shared + at::pads) + y * 2 * D;
-    store_places<T, D>(a, s, a.dk, dk, a.scale, y, pads);
-    store_places<T, D>(a, s, a.dv, dv, 1.0f, y, pads + D);
+    store_keys<T, D>(a, s, a.dk, dk, a.scale, y, pads);
+    store_keys<T, D>(a, s, a.dv, dv, 1.0f, y, pads + D);
 }
 
 /* The square's part of the tables' gradients, g^T q. */
-template <typename T, int D> static __device__ void make_tables(const window_attention &a, const square &s, char *shared)
+template <typename T, int D> static __device__ void make_tables(const window_attention &a, const window_block &s, char *shared)
 {
     const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g), q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -363,7 +363,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     extern __shared__ uint4 shared_pieces[];
     using at = gradient_layout<D>;
     char *shared = reinterpret_cast<char *>(shared_pieces);
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     const numbering n = numbering_of(s);
     const int group = threadIdx.x / GROUP, queries = s.rows * s.columns;
 
@@ -371,24 +371,24 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     lay_queries<T, D, QUERIES, THREADS>(shared + at::q, a, s, n, a.q, 0);
     lay_tables<T, D, THREADS>(shared + at::tables, a);
     copy_commit();
-    lay_places<T, D, THREADS>(shared + at::k, a, s, a.k, 0);
-    lay_places<T, D, THREADS>(shared + at::v, a, s, a.v, 1);
+    copy_keys<T, D, THREADS>(shared + at::k, a, s, a.k, 0);
+    copy_keys<T, D, THREADS>(shared + at::v, a, s, a.v, 1);
     lay_queries<T, D, QUERIES, THREADS>(shared + at::dout, a, s, n, a.dout, 0);
     copy_commit();
     for (int i = threadIdx.x; i < QUERIES * BOTH / 8; i += THREADS) reinterpret_cast<uint4 *>(shared + at::g)[i] = uint4{0, 0, 0, 0};
-    note_queries<T, D>(shared, a, s, n);
+    load_row_stats<T, D>(shared, a, s, n);
     copy_wait<1>();
-    stores_seen();
+    fence_shared_stores();
     __syncthreads();
     make_positions<T, D>(shared, a, n, queries);
     copy_wait<0>();
-    stores_seen();
+    fence_shared_stores();
     __syncthreads();
 
 #pragma unroll 1
     for (int t0 = group * 64; t0 < queries; t0 += GROUPS * 64) take_queries<T, D>(a, s, n, shared, t0);
 #pragma unroll 1
-    for (int k0 = (GROUPS - 1 - group) * 64; k0 < KEYS; k0 += GROUPS * 64) take_places<T, D>(a, s, shared, k0);
+    for (int k0 = (GROUPS - 1 - group) * 64; k0 < KEYS; k0 += GROUPS * 64) keys_backward_64<T, D>(a, s, shared, k0);
     __syncthreads();
     __syncthreads(); /* for racecheck, which now and then takes one warp's first for none */
     if (group == 0) {

@@ -18,13 +18,13 @@
 
 /* Places to a row; to a square, of whatever side; rows for both tables; floats from a query's positions to the next one's;
  * tiles of 16 queries. */
-constexpr int SIDE = 16, PLACES = WINDOW_FAST * SIDE, BOTH = 64, REL = 33, TILES = (WINDOW_FAST * WINDOW_FAST + 15) / 16;
+constexpr int SIDE = 16, KEY_SLOTS = WINDOW_FAST * SIDE, BOTH = 64, REL = 33, TILES = (WINDOW_FAST * WINDOW_FAST + 15) / 16;
 
 /* Rows of the square whose keys and values are in shared memory at once: as the 99 KiB allow that a block has from 8.0 on, and as 7.5's 64 do. */
 constexpr int PART = WINDOW_FAST / 2;
 template <int D> constexpr int small_part = D <= 64 ? 5 : 4;
 static_assert(small_part<64> < PART && small_part<80> < PART, "how many they are says which");
-template <int ROWS> constexpr size_t part_room = ROWS == PART ? ATTENTION_ROOM : ATTENTION_SMALL_ROOM;
+template <int ROWS> constexpr size_t part_shared_limit = ROWS == PART ? ATTENTION_SHARED : ATTENTION_SHARED_SM75;
 
 /* Shared memory where a warp has 16 queries, in order: bytes from its beginning; own: [16][REL] floats to each warp. */
 template <int D, int ROWS> struct part_layout {
@@ -44,12 +44,12 @@ template <typename T> __device__ inline float dot8(const T *x, const T *y)
 
 /* Rows y0 .. y0+rows of the square, as x shows them, [rows][16][D + 8]; which: pad's row. */
 template <typename T, int D>
-__device__ inline void copy_places(T *to, const window_attention &a, const square &s, const head_rows &x, int which, int y0, int rows)
+__device__ inline void copy_keys(T *to, const window_attention &a, const window_block &s, const head_rows &x, int which, int y0, int rows)
 {
-    constexpr int PIECES = D / 8;
+    constexpr int CHUNKS = D / 8;
     const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
-    for (int i = threadIdx.x; i < rows * SIDE * PIECES; i += blockDim.x) {
-        const int r = i / PIECES, d = i % PIECES * 8, y = y0 + r / SIDE, c = r % SIDE;
+    for (int i = threadIdx.x; i < rows * SIDE * CHUNKS; i += blockDim.x) {
+        const int r = i / CHUNKS, d = i % CHUNKS * 8, y = y0 + r / SIDE, c = r % SIDE;
         const bool is_there = y < s.rows && c < s.columns;
         const T *from = is_there || !a.pad ? row_at<T>(x, s.b, is_there ? token_at(a, s, y, c) : 0, s.h) : pad;
         copy16(to + r * (D + 8) + d, from + d, is_there || (a.pad && c < a.window));
@@ -57,19 +57,19 @@ __device__ inline void copy_places(T *to, const window_attention &a, const squar
 }
 
 /* Keys and values of so many rows; nobody reads what was there any more. */
-template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const window_attention &a, const square &s, int y0, int rows)
+template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const window_attention &a, const window_block &s, int y0, int rows)
 {
-    copy_places<T, D>(k, a, s, a.k, 0, y0, rows);
-    copy_places<T, D>(v, a, s, a.v, 1, y0, rows);
+    copy_keys<T, D>(k, a, s, a.k, 0, y0, rows);
+    copy_keys<T, D>(v, a, s, a.v, 1, y0, rows);
     copy_commit();
 }
 
 template <typename T, int D> __device__ inline void copy_tables(T *to, const window_attention &a)
 {
-    constexpr int PIECES = D / 8;
+    constexpr int CHUNKS = D / 8;
     const int rows = 2 * a.window - 1;
-    for (int i = threadIdx.x; i < BOTH * PIECES; i += blockDim.x) {
-        const int j = i / PIECES, d = i % PIECES * 8, axis = j >= rows, row = axis ? j - rows : j;
+    for (int i = threadIdx.x; i < BOTH * CHUNKS; i += blockDim.x) {
+        const int j = i / CHUNKS, d = i % CHUNKS * 8, axis = j >= rows, row = axis ? j - rows : j;
         const bool is_there = row < rows;
         copy16(to + j * (D + 8) + d, static_cast<const T *>(a.table[axis].data) + (is_there ? row : 0) * a.table[axis].row + d, is_there);
     }
@@ -77,20 +77,20 @@ template <typename T, int D> __device__ inline void copy_tables(T *to, const win
 
 /* Queries first .. first+count of x; zeros beyond the last. The threads are `step` from `thread` on. */
 template <typename T, int D>
-__device__ inline void copy_queries(T *to, const window_attention &a, const square &s, const head_rows &x, int first, int count, int thread, int step)
+__device__ inline void copy_queries(T *to, const window_attention &a, const window_block &s, const head_rows &x, int first, int count, int thread, int step)
 {
-    constexpr int PIECES = D / 8;
+    constexpr int CHUNKS = D / 8;
     const int queries = s.rows * s.columns;
-    for (int i = thread; i < count * PIECES; i += step) {
-        const int r = i / PIECES, d = i % PIECES * 8;
+    for (int i = thread; i < count * CHUNKS; i += step) {
+        const int r = i / CHUNKS, d = i % CHUNKS * 8;
         const bool is_there = first + r < queries;
         copy16(to + r * (D + 8) + d, row_at<T>(x, s.b, query_at(a, s, is_there ? first + r : 0), s.h) + d, is_there);
     }
 }
 
 /* A query's row and column; one beyond the last has the square's last row, so that all its positions are written. */
-__device__ inline int query_y(const window_attention &a, const square &s, int r) { return min(r / s.columns, a.window - 1); }
-__device__ inline int query_x(const square &s, int r) { return r % s.columns; }
+__device__ inline int query_y(const window_attention &a, const window_block &s, int r) { return min(r / s.columns, a.window - 1); }
+__device__ inline int query_x(const window_block &s, int r) { return r % s.columns; }
 
 /* Which position of a query at (y,x) has row j of both tables: c < 16 counts rows, from 16 on columns; -1: none.
  * Rows behind the tables' last have none: x + window-1 is less than the length of one. */
@@ -104,7 +104,7 @@ __device__ inline int position_of(const window_attention &a, int y, int x, int j
 
 /* Positions of 16 queries from r0 on, in powers of two, to [16][REL]: by row, from SIDE on by column. */
 template <typename T, int D>
-__device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const window_attention &a, const square &s, int r0)
+__device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const window_attention &a, const window_block &s, int r0)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -132,7 +132,7 @@ __device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4]
 }
 
 /* The warp's 16 rows of x at these tokens, as an operand; zeros where a token is -1. */
-template <typename T, int D> __device__ inline void load_tokens(unsigned (&to)[D / 16][4], const square &s, const head_rows &x, const int (&token)[2])
+template <typename T, int D> __device__ inline void load_tokens(unsigned (&to)[D / 16][4], const window_block &s, const head_rows &x, const int (&token)[2])
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -20,13 +20,13 @@
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
 
 /* Heads go into at most so many groups, each with a partial sum of the tables' gradients; where the grid has 64 columns,
- * its rows do, and into more (attention_level.cu). */
+ * its rows do, and into more (attention_grid64.cu). */
 enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 
 /* What the kernels on tensor cores take of a grid: rows and columns together; places, in the gradient of a bias. Their
  * tiles then fit the shared memory that a block may have on any GPU from 8.0 on; those of heads up to ATTENTION_SMALL, with nothing
  * added or a grid of 64 columns, also 7.5's. */
-enum { ATTENTION_GRID = 160, ATTENTION_BIASES = 1024, ATTENTION_SMALL = 80, ATTENTION_ROOM = 99 * 1024, ATTENTION_SMALL_ROOM = 64 * 1024 };
+enum { ATTENTION_GRID = 160, ATTENTION_BIASES = 1024, ATTENTION_SMALL = 80, ATTENTION_SHARED = 99 * 1024, ATTENTION_SHARED_SM75 = 64 * 1024 };
 
 struct attention_sizes {
     int64_t B, T, H, D, height, width;

@@ -315,7 +315,7 @@ static cudaError_t batchnorm(void *y, float *work, const void *x, channel c, map
     });
 }
 
-extern "C" cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, typed w, typed b, maps m,
+extern "C" cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, typed_ptr w, typed_ptr b, maps m,
                                       float eps, cudaStream_t stream)
 {
     return batchnorm(y, work, x, channel{{mean, STORE_F32}, {rstd, STORE_F32}, w, b, 0, eps}, m, stream);

@@ -19,7 +19,7 @@
  */
 #include "cuda/attention_mma.cuh"
 #include "cuda/gpu.h"
-#include "cuda/columns.cuh"
+#include "cuda/column_sums.cuh"
 #include "cuda/launch_conv_tiles.h"
 
 constexpr int TILE_BLOCK = 256, PAD = 8, GROUPS = TILE_BLOCK / 32;
@@ -54,12 +54,12 @@ template <typename T, bool FINE, int N> struct map_rows {
 /* COUNT pixels from `first` on, columns from `column` on, into rows of WIDTH; zeros from P on. */
 template <int COUNT, int WIDTH, typename T, typename M> __device__ inline void fetch_pixels(T *to, const M &from, int first, int column, int P)
 {
-    constexpr int PIECES = WIDTH / 8;
-    static_assert(COUNT * PIECES % TILE_BLOCK == 0, "every thread has as many pieces");
+    constexpr int CHUNKS = WIDTH / 8;
+    static_assert(COUNT * CHUNKS % TILE_BLOCK == 0, "every thread has as many pieces");
     const int w = first % from.W2;
 #pragma unroll
-    for (int k = 0; k < COUNT * PIECES / TILE_BLOCK; k++) {
-        const int i = k * TILE_BLOCK + threadIdx.x, r = i / PIECES, d = i % PIECES * 8;
+    for (int k = 0; k < COUNT * CHUNKS / TILE_BLOCK; k++) {
+        const int i = k * TILE_BLOCK + threadIdx.x, r = i / CHUNKS, d = i % CHUNKS * 8;
         const bool there = first + r < P;
         copy16(to + r * (WIDTH + PAD) + d, from.at(first, w, there ? r : 0, column + d), there);
     }
@@ -145,10 +145,10 @@ static __global__ void __launch_bounds__(TILE_BLOCK, RESIDENT) sweep_kernel(T *o
         __syncthreads(); /* all have read: the results may take its place */
         round_tile<T, form::COLUMNS, form::WIDE>(here, c, bias, row, column);
         __syncthreads();
-        constexpr int PIECES = form::WIDE / 8;
+        constexpr int CHUNKS = form::WIDE / 8;
         const int w = first % W2;
-        for (int i = threadIdx.x; i < ROWS * PIECES; i += TILE_BLOCK) {
-            const int r = i / PIECES, d = i % PIECES * 8;
+        for (int i = threadIdx.x; i < ROWS * CHUNKS; i += TILE_BLOCK) {
+            const int r = i / CHUNKS, d = i % CHUNKS * 8;
             if (first + r < P) *reinterpret_cast<uint4 *>(to.at(first, w, r, d)) = *reinterpret_cast<const uint4 *>(here + r * (form::WIDE + PAD) + d);
         }
         __syncthreads(); /* before the next but one comes here */
@@ -174,7 +174,7 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *parti
     typedef part_form<DOWN, ACROSS, AHEAD> form;
     constexpr int STEP = form::STEP, MI = form::HIGH / 16, NI = form::LONG / 8, ROW = DOWN + PAD, LINE = ACROSS + PAD, BESIDE = K / ACROSS;
     extern __shared__ uint4 shared[];
-    columns_may_come();
+    pdl_launch_dependents();
     T *buffer = reinterpret_cast<T *>(shared);
     const map_rows<const T, false, O> left = {coarse, W2};
     const map_rows<const T, true, K> right = {fine, W2};
@@ -266,7 +266,7 @@ static bool is_large(const struct conv_tiles *n) { return n->O == 256 && n->K ==
 extern "C" bool cuda_conv_tiles_fit(const struct conv_tiles *n)
 {
     if ((!is_small(n) && !is_large(n)) || gpu_capability() < 80) return false;
-    return n->P <= INT32_MAX / 2 && gpu_room() >= (is_small(n) ? part_form<64, 128, 4>::BYTES : sweep_form<false, 256, 256, 64>::BYTES);
+    return n->P <= INT32_MAX / 2 && gpu_shared_bytes() >= (is_small(n) ? part_form<64, 128, 4>::BYTES : sweep_form<false, 256, 256, 64>::BYTES);
 }
 
 template <typename T, bool BACK> static cudaError_t sweep_of(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, cudaStream_t stream)
@@ -310,8 +310,8 @@ extern "C" cudaError_t cuda_conv_tiles_dw(float *dw, const void *coarse, const v
                            : type == STORE_F16 ? part_of<__half>(partial, coarse, fine, parts, n, stream)
                                                : cudaErrorInvalidValue;
     if (rc != cudaSuccess) return rc;
-    typed to;
+    typed_ptr to;
     to.data = dw, to.type = STORE_F32;
-    launch_columns_end({to, to, N, 0}, partial, parts, N, stream);
+    launch_column_sums({to, to, N, 0}, partial, parts, N, stream);
     return cudaGetLastError();
 }

@@ -31,17 +31,17 @@ bool cuda_look(const struct device *d, struct cuda_view *out);
 void cuda_act_like(int capability);
 
 /* What both sides of the plug-in have to agree on: one that was built from other sources is not opened. */
-#define CUDA_PLUGIN_FORM                                                                                                             \
+#define CUDA_PLUGIN_ABI                                                                                                             \
     ((uint64_t)sizeof(struct device) << 48 ^ (uint64_t)sizeof(struct tape) << 36 ^ (uint64_t)sizeof(struct entry) << 24 ^            \
      (uint64_t)sizeof(struct cuda_view) << 12 ^ (uint64_t)sizeof(struct device_ops) << 6 ^ (uint64_t)OP_COUNT)
 
 /* What the plug-in exports, by the name plimsoll_cuda_plugin. */
 struct cuda_plugin {
-    uint64_t form;             /* CUDA_PLUGIN_FORM */
+    uint64_t abi;             /* CUDA_PLUGIN_ABI */
     void (*quiet)(bool quiet); /* its own log_quiet */
     const struct device_ops *ops;
     int (*gpus)(void);
-    bool (*look)(const struct device *d, struct cuda_view *out);
+    bool (*get_view)(const struct device *d, struct cuda_view *out);
     int (*gpu)(struct gpu *c, struct error *e);
     void (*act_like)(int capability);
 };

@@ -15,7 +15,7 @@
 
 #include "cuda/gpu.h"
 #include "cuda/cuda.h"
-#include "cuda/fastest.h"
+#include "cuda/matmul_autotune.h"
 #include "cuda/host.h"
 
 int cuda_failed(struct error *e, cudaError_t rc, const char *call)
@@ -78,9 +78,9 @@ static int describe_gpu(struct gpu *c, struct error *e)
     c->memory_bytes = gpu.totalGlobalMem;
     c->clock = 1e3 * attribute_of(cudaDevAttrClockRate);
     c->memory_bandwidth = 2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
-    if (c->capability >= cuda_least()) return PL_OK;
+    if (c->capability >= cuda_min_capability()) return PL_OK;
     return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build's kernels begin at %d.%d; rebuild with make CUDA_ARCH=sm_%d, if "
-                     "nvcc knows it, or set device: cpu", gpu.name, gpu.major, gpu.minor, cuda_least() / 10, cuda_least() % 10, c->capability);
+                     "nvcc knows it, or set device: cpu", gpu.name, gpu.major, gpu.minor, cuda_min_capability() / 10, cuda_min_capability() % 10, c->capability);
 }
 
 /* The GPU is opened, and kernels loaded: what the driver says of itself may be wrong. */
@@ -105,9 +105,9 @@ static int make_lanes(struct cuda_state *s, struct error *e)
 {
     for (int lane = 0; lane < LANE_COUNT; lane++)
         TRY_CUDA(cudaStreamCreateWithFlags(&s->lane[lane], cudaStreamNonBlocking));
-    TRY_CUDA(cudaStreamCreateWithFlags(&s->ahead, cudaStreamNonBlocking));
-    TRY_CUDA(cudaEventCreateWithFlags(&s->asked, cudaEventDisableTiming));
-    TRY_CUDA(cudaEventCreateWithFlags(&s->arrived, cudaEventDisableTiming));
+    TRY_CUDA(cudaStreamCreateWithFlags(&s->prefetch, cudaStreamNonBlocking));
+    TRY_CUDA(cudaEventCreateWithFlags(&s->batch_read, cudaEventDisableTiming));
+    TRY_CUDA(cudaEventCreateWithFlags(&s->batch_copied, cudaEventDisableTiming));
     for (int i = 0; i < DEVICE_MARKS; i++) TRY_CUDA(cudaEventCreateWithFlags(&s->marks[i], cudaEventDisableTiming));
     TRY_BLAS(cublasLtCreate(&s->blas));
     return PL_OK;
@@ -117,13 +117,13 @@ static void free_state(struct device *d)
 {
     struct cuda_state *s = d->state;
     if (!s) return;
-    fastest_free(s);
+    autotune_free(s);
     if (s->blas) cublasLtDestroy(s->blas);
     for (int lane = 0; lane < LANE_COUNT; lane++)
         if (s->lane[lane]) cudaStreamDestroy(s->lane[lane]);
-    if (s->ahead) cudaStreamDestroy(s->ahead);
-    if (s->asked) cudaEventDestroy(s->asked);
-    if (s->arrived) cudaEventDestroy(s->arrived);
+    if (s->prefetch) cudaStreamDestroy(s->prefetch);
+    if (s->batch_read) cudaEventDestroy(s->batch_read);
+    if (s->batch_copied) cudaEventDestroy(s->batch_copied);
     for (int i = 0; i < DEVICE_MARKS; i++)
         if (s->marks[i]) cudaEventDestroy(s->marks[i]);
     mem_free(s);
@@ -146,11 +146,11 @@ static int cuda_open(struct device *d, struct error *e)
 static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t bytes, const char *what)
 {
     size_t free_bytes = 0, total = 0;
-    char asked[32], have[32], all[32];
+    char need[32], have[32], all[32];
     cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
     return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free: see in nvidia-smi what else uses the GPU and end it, or "
-                     "give a --memory that leaves half a GiB of what is free", s->gpu, what, size_print(bytes, asked), (unsigned long long)bytes,
+                     "give a --memory that leaves half a GiB of what is free", s->gpu, what, size_print(bytes, need), (unsigned long long)bytes,
                      size_print(free_bytes, have), size_print(total, all));
 }
 
@@ -191,8 +191,8 @@ static int cuda_copy(struct device *d, void *to, const void *from, uint64_t byte
 static int cuda_write(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     struct cuda_state *s = d->state;
-    s->written = true;
-    TRY(cuda_join_ahead(s, e));
+    s->arena_written = true;
+    TRY(cuda_join_prefetch(s, e));
     return cuda_copy(d, to, from, bytes, e);
 }
 
@@ -207,28 +207,28 @@ static int cuda_write(struct device *d, void *to, const void *from, uint64_t byt
 static int cuda_write_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     struct cuda_state *s = d->state;
-    s->written = true;
-    if (!s->coming) {
-        TRY_CUDA(cudaStreamWaitEvent(s->ahead, s->asked, 0));
-        s->coming = true;
+    s->arena_written = true;
+    if (!s->prefetch_pending) {
+        TRY_CUDA(cudaStreamWaitEvent(s->prefetch, s->batch_read, 0));
+        s->prefetch_pending = true;
     }
-    TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, s->ahead));
+    TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, s->prefetch));
     return PL_OK;
 }
 
-int cuda_join_ahead(struct cuda_state *s, struct error *e)
+int cuda_join_prefetch(struct cuda_state *s, struct error *e)
 {
-    if (!s->coming) return PL_OK;
-    s->coming = false;
-    TRY_CUDA(cudaEventRecord(s->arrived, s->ahead));
-    TRY_CUDA(cudaStreamWaitEvent(s->lane[LANE_COMPUTE], s->arrived, 0));
+    if (!s->prefetch_pending) return PL_OK;
+    s->prefetch_pending = false;
+    TRY_CUDA(cudaEventRecord(s->batch_copied, s->prefetch));
+    TRY_CUDA(cudaStreamWaitEvent(s->lane[LANE_COMPUTE], s->batch_copied, 0));
     return PL_OK;
 }
 
 static int cuda_settle(struct device *d, struct error *e)
 {
     const struct cuda_state *s = d->state;
-    TRY_CUDA(cudaStreamSynchronize(s->ahead));
+    TRY_CUDA(cudaStreamSynchronize(s->prefetch));
     return PL_OK;
 }
 
@@ -239,7 +239,7 @@ static int cuda_settle(struct device *d, struct error *e)
 static int cuda_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     struct cuda_state *s = d->state;
-    s->written = true;
+    s->arena_written = true;
     TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->lane[LANE_COMPUTE]));
     return PL_OK;
 }
@@ -263,7 +263,7 @@ static void cuda_close(struct device *d, struct tape *t)
     const struct cuda_state *s = d->state;
     if (!s) return;
     cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
-    cudaStreamSynchronize(s->ahead);
+    cudaStreamSynchronize(s->prefetch);
     if (t) cuda_forget(t);
     if (d->arena[SPACE_DEVICE]) cudaFree(d->arena[SPACE_DEVICE]);
     if (d->arena[SPACE_HOST]) cudaFreeHost(d->arena[SPACE_HOST]);
@@ -272,7 +272,7 @@ static void cuda_close(struct device *d, struct tape *t)
 
 /* --- the device -------------------------------------------------------------------- */
 
-static bool look(const struct device *d, struct cuda_view *out)
+static bool get_view(const struct device *d, struct cuda_view *out)
 {
     const struct cuda_state *s = d->state;
     size_t free_bytes = 0, total = 0;
@@ -295,4 +295,4 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
 static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle,
                                       cuda_send, cuda_mark, cuda_await};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_FORM, log_quiet, &ops, count_gpus, look, describe_gpu, gpu_act_like};
+const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops, count_gpus, get_view, describe_gpu, gpu_emulate};

@@ -160,14 +160,14 @@ __device__ inline int64_t quotient(int64_t a, int64_t b)
     return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
-struct place {
+struct offsets {
     int64_t y, a, b;
 };
 
 /* Element `in` of row `row`: a turn of the innermost loop, and of all others together. */
-__device__ inline place place_of(const form &f, int64_t row, int64_t in)
+__device__ inline offsets offsets_of(const loop_nest &f, int64_t row, int64_t in)
 {
-    place p = {in * f.y[0], in * f.a[0], in * f.b[0]};
+    offsets p = {in * f.y[0], in * f.a[0], in * f.b[0]};
     for (int k = 1; k < f.loops; k++) {
         const int64_t next = k + 1 < f.loops ? quotient(row, f.size[k]) : 0, here = row - next * f.size[k];
         p.y += here * f.y[k];

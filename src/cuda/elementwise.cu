@@ -217,7 +217,7 @@ template <typename T> static __device__ void turn_gate(T &d, T &g, T &u)
     u = from_float<T>(dy * gate * s);
 }
 
-template <typename T, int V, bool AGAIN>
+template <typename T, int V, bool RECOMPUTE_Y>
 __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, T *y, const T *dy, const T *gate, const T *up, int64_t n)
 {
     const int64_t first = (int64_t)blockIdx.x * BLOCK * GATES + threadIdx.x, packs = n / V;
@@ -236,14 +236,14 @@ __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, T *y, const T *dy, const 
         for (int i = 0; i < V; i++) turn_gate(d[j].at[i], g[j].at[i], u[j].at[i]);
         reinterpret_cast<pack<T, V> *>(dgate)[first + j * BLOCK] = g[j];
         reinterpret_cast<pack<T, V> *>(dup)[first + j * BLOCK] = u[j];
-        if (AGAIN) reinterpret_cast<pack<T, V> *>(y)[first + j * BLOCK] = d[j];
+        if (RECOMPUTE_Y) reinterpret_cast<pack<T, V> *>(y)[first + j * BLOCK] = d[j];
     }
     const int64_t rest = packs * V + first;
     if (blockIdx.x || rest >= n) return;
     T a = dy[rest], b = gate[rest], c = up[rest];
     turn_gate(a, b, c);
     dgate[rest] = b, dup[rest] = c;
-    if (AGAIN) y[rest] = a;
+    if (RECOMPUTE_Y) y[rest] = a;
 }
 
 template <typename T, int V>
@@ -429,7 +429,7 @@ extern "C" cudaError_t cuda_probe(void)
 
 /* The compiler lists what it was asked for in ascending order. What comes after the least can be
  * run too: by code of its own major version, or by the PTX. */
-extern "C" int cuda_least(void)
+extern "C" int cuda_min_capability(void)
 {
     static const int list[] = {__CUDA_ARCH_LIST__};
     return list[0] / 10;

@@ -13,9 +13,9 @@ extern "C" {
 /* 75, 80, 86 ...; 0: nobody knows. */
 int gpu_capability(void);
 /* Bytes of shared memory that a block may have. */
-size_t gpu_room(void);
+size_t gpu_shared_bytes(void);
 /* For tests: kernels are chosen as on a lesser GPU; 0: as on this one. */
-void gpu_act_like(int capability);
+void gpu_emulate(int capability);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,7 @@
  *     record.c   a tape becomes captured graphs
  *     batch.c    runs of small launches become one
  *     nodes.c    the diagnostic: a tape is launched node by node, and timed
- *     fastest.c  which of cuBLASLt's algorithms is taken; choices.c keeps it
+ *     matmul_autotune.c  which of cuBLASLt's algorithms is taken; autotune_file.c keeps it
  *     bind.c     running halves of the kernels, by name
  *     products.c, conv.c, attention.c, elementwise.c ...   those, family by family (plan.h)
  */
@@ -21,13 +21,13 @@
 struct cuda_state {
     char gpu[256];
     cudaStream_t lane[LANE_COUNT];
-    cudaStream_t ahead;                 /* the next batch's lane */
-    cudaEvent_t asked, arrived;         /* behind the last program that reads a batch; behind the next one */
-    bool coming;                        /* copies that no program waits for yet */
+    cudaStream_t prefetch;                 /* the next batch's lane */
+    cudaEvent_t batch_read, batch_copied;         /* behind the last program that reads a batch; behind the next one */
+    bool prefetch_pending;                        /* copies that no program waits for yet */
     cudaEvent_t marks[DEVICE_MARKS];
     cublasLtHandle_t blas;
-    bool written;                       /* the arena may hold something: no place to try things any more */
-    struct fastest *fastest;            /* what was chosen by timing (fastest.h); NULL: nothing is */
+    bool arena_written;                       /* the arena may hold something: no place to try things any more */
+    struct autotune *autotune;            /* what was chosen by timing (matmul_autotune.h); NULL: nothing is */
     uint64_t captures, nodes, launches; /* see struct cuda_view */
 };
 
@@ -79,7 +79,7 @@ int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, str
 /* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
 int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e);
 /* device.c: what comes next on the compute lane follows the copies in the next batch's. */
-int cuda_join_ahead(struct cuda_state *s, struct error *e);
+int cuda_join_prefetch(struct cuda_state *s, struct error *e);
 /* nodes.c: returns when the program has ended. */
 int cuda_run_nodes(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 

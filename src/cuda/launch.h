@@ -23,7 +23,7 @@ enum store { STORE_F32, STORE_BF16, STORE_F16 };
 /* Whether the GPU can run this build's kernels: loads one and asks. */
 cudaError_t cuda_probe(void);
 /* The least compute capability that this build has kernels for: 75 for 7.5. */
-int cuda_least(void);
+int cuda_min_capability(void);
 
 /* y, so many bytes, becomes the repetition of the 8 bytes of `pattern`. */
 cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, cudaStream_t stream);

@@ -16,7 +16,7 @@ struct head_rows {
 /* Queries to a block of attention_fast_dq.cu: a bias' gradient is left in partial sums of so many. */
 enum { ATTENTION_FAST_TILE = 64 };
 /* Columns of a grid whose rows are tiles. */
-enum { ATTENTION_LEVEL = 64 };
+enum { ATTENTION_GRID64_WIDTH = 64 };
 
 /* [rows,columns] of any type and strides. */
 struct head_table {
@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 /* The passes around the kernels (attention_grid.cu): tables to f32, rel before, and delta for kernels that do not follow
- * cuda_attention_notes; sums of the partial gradients after. `tile` is the queries to a block of the kernel that wrote
+ * cuda_attention_row_stats; sums of the partial gradients after. `tile` is the queries to a block of the kernel that wrote
  * the partial sums of a bias. */
 cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream);
 cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream);
@@ -63,35 +63,35 @@ cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t str
 
 /* With them (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16, D of 32, 64,
  * 80, 96 or 128, rows at multiples of 16 bytes, a GPU of compute capability 8.0 or more, or 7.5 in f16 where it has the room; unit is log2(e).
- * The gradients' kernels follow cuda_attention_notes. The gradient of a bias leaves partial sums of ATTENTION_FAST_TILE queries. */
-cudaError_t cuda_attention_fast(const struct attention *a, int level, cudaStream_t stream);
+ * The gradients' kernels follow cuda_attention_row_stats. The gradient of a bias leaves partial sums of ATTENTION_FAST_TILE queries. */
+cudaError_t cuda_attention_fast(const struct attention *a, int grid64, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
 /* Bytes of shared memory that a block of each takes. */
-size_t cuda_attention_fast_room(const struct attention *a);
-size_t cuda_attention_fast_dq_room(const struct attention *a);
-size_t cuda_attention_fast_dkv_room(const struct attention *a);
+size_t cuda_attention_fast_shared_bytes(const struct attention *a);
+size_t cuda_attention_fast_dq_shared_bytes(const struct attention *a);
+size_t cuda_attention_fast_dkv_shared_bytes(const struct attention *a);
 
 /* Over a grid of 64 columns, up to 64 rows, tables of the heads' type: rel, times `unit`, and drel lie sideways,
- * [B,H,height+width,T]. rel before, the tables' partial gradients after (attention_level.cu); of the kernels above the first
- * one knows by `level`, the others have their own (attention_level_dq.cu, attention_level_dkv.cu). */
-static inline bool attention_is_level(const struct attention *a)
+ * [B,H,height+width,T]. rel before, the tables' partial gradients after (attention_grid64.cu); of the kernels above the first
+ * one knows by `level`, the others have their own (attention_grid64_dq.cu, attention_grid64_dkv.cu). */
+static inline bool attention_is_grid64(const struct attention *a)
 {
-    return a->mode == ATTENTION_BY_TABLES && a->width == ATTENTION_LEVEL && a->height <= ATTENTION_LEVEL && a->table[0].type == a->type &&
+    return a->mode == ATTENTION_BY_TABLES && a->width == ATTENTION_GRID64_WIDTH && a->height <= ATTENTION_GRID64_WIDTH && a->table[0].type == a->type &&
            a->table[1].type == a->type;
 }
-cudaError_t cuda_level_rel(const struct attention *a, float unit, cudaStream_t stream);
-cudaError_t cuda_level_dtables(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_level_dq(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_level_dkv(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream);
+cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_grid64_dq(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_grid64_dkv(const struct attention *a, cudaStream_t stream);
 
 /* The same where nothing is added to the scores and the scale is positive: no mask, no grid (attention_dense.cu,
  * attention_dense_dq.cu, attention_dense_dkv.cu). */
 cudaError_t cuda_attention_dense(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_dense_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_dense_dkv(const struct attention *a, cudaStream_t stream);
-/* delta = rowsum(do * o) and lse in powers of two, [B,H,T rounded up to 64] (attention_notes.cu). */
-cudaError_t cuda_attention_notes(const struct attention *a, cudaStream_t stream);
+/* delta = rowsum(do * o) and lse in powers of two, [B,H,T rounded up to 64] (attention_row_stats.cu). */
+cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -36,7 +36,7 @@ cudaError_t cuda_window_plain_bwd(const struct window_attention *a, cudaStream_t
 cudaError_t cuda_window_sums(const struct window_attention *a, cudaStream_t stream);
 
 /* With them: bf16 or f16, tables and pad too, D of 32, 64 or 80, rows at multiples of 16 bytes, a window
- * up to WINDOW_FAST, compute capability 8.0 or more, which gives a block ATTENTION_ROOM bytes of shared memory; small: 7.5, which gives it ATTENTION_SMALL_ROOM, and f16 alone. */
+ * up to WINDOW_FAST, compute capability 8.0 or more, which gives a block ATTENTION_SHARED bytes of shared memory; small: 7.5, which gives it ATTENTION_SHARED_SM75, and f16 alone. */
 cudaError_t cuda_window_fast(const struct window_attention *a, int small, cudaStream_t stream);
 cudaError_t cuda_window_fast_bwd(const struct window_attention *a, int small, cudaStream_t stream);
 

@@ -36,7 +36,7 @@ struct pixel_grid {
 };
 /* Results first .. first+rows, from [rows,C] to their pixels. `same`: one [C] for all of them;
  * it may be NULL, for zeros. */
-cudaError_t cuda_conv_place(void *to, const void *from, const struct pixel_grid *g, int64_t first, int64_t rows, bool same,
+cudaError_t cuda_conv_scatter(void *to, const void *from, const struct pixel_grid *g, int64_t first, int64_t rows, bool same,
                             int size, cudaStream_t stream);
 /* Patches first .. first+rows, [rows, side side C], to their pixels of [B, H2 side, W2 side, C]. */
 cudaError_t cuda_conv_untile(void *to, const void *from, int64_t W2, int64_t side, int64_t C, int64_t first, int64_t rows,

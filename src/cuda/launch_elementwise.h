@@ -5,8 +5,8 @@
 #define LAUNCH_ELEMENTWISE_H
 
 #include "cuda/act_sums.h"
-#include "cuda/form.h"
-#include "cuda/typed.h"
+#include "cuda/loop_nest.h"
+#include "cuda/typed_ptr.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -54,16 +54,16 @@ cudaError_t cuda_dropout(void *y, const void *x, const struct step_block *step, 
                          uint32_t key, uint32_t threshold, float scale, int per_sample, cudaStream_t stream);
 
 /* Any strides: ADD and MUL of one type; and everything, slower. */
-cudaError_t cuda_pair_form(enum function f, void *y, const void *a, const void *b, enum store type, struct form form, cudaStream_t stream);
+cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, cudaStream_t stream);
 struct any_types {
     enum any y, a, b;
 };
-cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct form form, float value, cudaStream_t stream);
+cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct loop_nest nest, float value, cudaStream_t stream);
 
 /* partial: sum_blocks floats; `dense`: x is one loop of stride 1. */
-cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct form form, cudaStream_t stream);
+cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest, cudaStream_t stream);
 /* partial: s.blocks * N floats; none where that is one block. */
-cudaError_t cuda_sum_to(struct typed y, float *partial, const void *x, enum store type, struct summing s, int64_t N, int accumulate,
+cudaError_t cuda_sum_to(struct typed_ptr y, float *partial, const void *x, enum store type, struct summing s, int64_t N, int accumulate,
                         cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 #define LAUNCH_NORMS_H
 
 #include "cuda/norm_blocks.h"
-#include "cuda/typed.h"
+#include "cuda/typed_ptr.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,17 +16,17 @@ extern "C" {
 struct norm_stats {
     float *mean, *rstd; /* [rows] */
 };
-cudaError_t cuda_norm(void *y, struct norm_stats stats, const void *x, struct typed w, struct typed b, enum store type,
+cudaError_t cuda_norm(void *y, struct norm_stats stats, const void *x, struct typed_ptr w, struct typed_ptr b, enum store type,
                       int64_t rows, int64_t C, float eps, cudaStream_t stream);
 /* The same of r = x + more; r may be one of the two. */
 struct norm_sum {
     void *r;
     const void *more;
 };
-cudaError_t cuda_add_norm(void *y, struct norm_stats stats, const void *x, struct norm_sum sum, struct typed w, struct typed b,
+cudaError_t cuda_add_norm(void *y, struct norm_stats stats, const void *x, struct norm_sum sum, struct typed_ptr w, struct typed_ptr b,
                           enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream);
 /* add, of the rows' type or NULL, is added to dx, which may be any of the inputs; db NULL with mean NULL. partial: norm_partial floats. */
-cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, struct typed w, const void *add,
+cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, struct typed_ptr w, const void *add,
                           struct norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
 
 /* norm_packs.cu: those above where norm_in_packs, all is aligned, and w and b have the rows' type. */
@@ -45,7 +45,7 @@ cudaError_t cuda_softmax_bwd(void *dx, const void *dy, const void *y, enum store
 
 /* Statistics of a channel: [G,C] each; frozen: [C], `spread` is the variance, not rstd. */
 struct channel {
-    struct typed mean, spread, w, b;
+    struct typed_ptr mean, spread, w, b;
     int frozen;
     float eps;
 };
@@ -54,7 +54,7 @@ struct maps {
     enum store type;
     int64_t G, n, C;
 };
-cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, struct typed w, struct typed b,
+cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, struct typed_ptr w, struct typed_ptr b,
                            struct maps m, float eps, cudaStream_t stream);
 cudaError_t cuda_batchnorm_frozen(void *y, const void *x, struct channel c, struct maps m, cudaStream_t stream);
 /* dx may be dy. work: as above, and behind it [G,2,C]; frozen: as above. */

@@ -13,7 +13,7 @@ extern "C" {
 /* --- shuffle.cu: elements of `size` bytes, whatever they mean ----------------- */
 
 /* y = a over the form's loops. */
-cudaError_t cuda_move(void *y, const void *a, struct form form, int size, cudaStream_t stream);
+cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, cudaStream_t stream);
 /* x, `count` bytes, from byte `before` of y on, and zeros around it; all multiples of 16 and so aligned. */
 cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t count, int64_t bytes, cudaStream_t stream);
 /* y [outer,sum of rows] = all x [outer,row bytes], side by side. */

@@ -4,7 +4,7 @@
 #ifndef LAUNCH_TOKENS_H
 #define LAUNCH_TOKENS_H
 
-#include "cuda/typed.h"
+#include "cuda/typed_ptr.h"
 
 #ifdef __cplusplus
 extern "C" {

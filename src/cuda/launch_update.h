@@ -6,7 +6,7 @@
 #define LAUNCH_UPDATE_H
 
 #include "cpu/codes.h"
-#include "cuda/typed.h"
+#include "cuda/typed_ptr.h"
 #include "cuda/update_blocks.h"
 
 #ifdef __cplusplus
@@ -15,8 +15,8 @@ extern "C" {
 
 /* What all updates have in common; attributes are adamw's. */
 struct update {
-    struct typed p;       /* f32 or bf16, changed in place */
-    struct typed g, w;    /* w: may not be given */
+    struct typed_ptr p;       /* f32 or bf16, changed in place */
+    struct typed_ptr g, w;    /* w: may not be given */
     const struct step_block *step;
     const float *clip;    /* {norm, factor}, or NULL */
     int64_t n;
@@ -37,8 +37,8 @@ struct sum_batch {
 /* acc f64 [1] += the sum of squares of the first tensor, += that of the next... */
 cudaError_t cuda_sumsq(struct sum_batch b, cudaStream_t stream);
 cudaError_t cuda_clip(float *out, const double *sum, const struct step_block *step, cudaStream_t stream);
-cudaError_t cuda_scaler(struct step_block *step, const double *sum, struct typed loss, cudaStream_t stream);
-cudaError_t cuda_guard(struct step_block *step, const double *sum, struct typed loss, cudaStream_t stream);
+cudaError_t cuda_scaler(struct step_block *step, const double *sum, struct typed_ptr loss, cudaStream_t stream);
+cudaError_t cuda_guard(struct step_block *step, const double *sum, struct typed_ptr loss, cudaStream_t stream);
 
 /* Weights that ADAMW updates by one launch. They share the types, the step, the clip and what the
  * attributes say but for the rate, the decay and the key. As many as a launch's 4 KB of parameters hold. */

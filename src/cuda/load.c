@@ -9,7 +9,7 @@
 
 #include "cuda/cuda.h"
 
-static const char *const places[] = {"plimsoll-cuda.so", "../plimsoll-cuda.so", "../lib/plimsoll-cuda.so"};
+static const char *const candidates[] = {"plimsoll-cuda.so", "../plimsoll-cuda.so", "../lib/plimsoll-cuda.so"};
 
 static const struct cuda_plugin *plugin(struct error *e);
 
@@ -46,7 +46,7 @@ static const struct cuda_plugin *open_at(const char *path, struct error *e)
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct cuda_plugin *p = handle ? dlsym(handle, "plimsoll_cuda_plugin") : NULL;
     if (!p) error_set(e, PL_FAIL, "%s; install what is missing, or set device: cpu", dlerror());
-    if (!p || p->form == CUDA_PLUGIN_FORM) return p;
+    if (!p || p->abi == CUDA_PLUGIN_ABI) return p;
     error_set(e, PL_FAIL, "%s is of another build than this program; build both again, or set device: cpu", path);
     return NULL;
 }
@@ -58,9 +58,9 @@ static const struct cuda_plugin *plugin(struct error *e)
     static const struct cuda_plugin *found;
     char folder[3000], path[3100];
     error_set(e, PL_USAGE, "this build has no CUDA device (plimsoll-cuda.so); build with nvcc, or set device: cpu");
-    for (size_t i = 0; i < 2 * COUNT(places) && !found; i++) {
-        if (!folder_of(i >= COUNT(places), folder)) continue;
-        snprintf(path, sizeof path, "%s/%s", folder, places[i % COUNT(places)]);
+    for (size_t i = 0; i < 2 * COUNT(candidates) && !found; i++) {
+        if (!folder_of(i >= COUNT(candidates), folder)) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, candidates[i % COUNT(candidates)]);
         if (!access(path, R_OK)) found = open_at(path, e);
     }
     if (found) *e = (struct error){0};
@@ -91,7 +91,7 @@ bool cuda_look(const struct device *d, struct cuda_view *out)
 {
     struct error e;
     const struct cuda_plugin *p = plugin(&e);
-    return p && p->look(d, out);
+    return p && p->get_view(d, out);
 }
 
 void cuda_act_like(int capability)

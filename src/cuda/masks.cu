@@ -173,7 +173,7 @@ static __device__ slopes slopes_of(const mask_task &t, const area &a, const floa
 }
 
 template <typename T, int V>
-static __global__ void slopes_kernel(T *d, typed diou, const float *stats, const float *dloss, mask_task t)
+static __global__ void slopes_kernel(T *d, typed_ptr diou, const float *stats, const float *dloss, mask_task t)
 {
     __shared__ slopes s;
     const area a = area_of(t);
@@ -211,7 +211,7 @@ static __global__ void slopes_kernel(T *d, typed diou, const float *stats, const
     }
 }
 
-extern "C" cudaError_t cuda_mask_loss_bwd(void *d, typed diou, const float *stats, const float *dloss, mask_task t,
+extern "C" cudaError_t cuda_mask_loss_bwd(void *d, typed_ptr diou, const float *stats, const float *dloss, mask_task t,
                                           cudaStream_t stream)
 {
     return by_type(t.type, [&](auto zero) {

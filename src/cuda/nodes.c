@@ -14,7 +14,7 @@
  * it, and a small node would be timed as the host's work on it. So the stream is held by a
  * function of the host until everything is in the queue.
  *
- * The hold ends by itself after HELD_MOST: a launch that has to wait for the GPU (a full
+ * The hold ends by itself after HOLD_LIMIT: a launch that has to wait for the GPU (a full
  * queue, a kernel that is loaded now) would otherwise wait for ever, for us.
  *
  * Small launches that a captured graph has as one (batch.c) are timed as one.
@@ -26,7 +26,7 @@
 
 #include "cuda/host.h"
 
-static const double HELD_MOST = 0.01; /* seconds */
+static const double HOLD_LIMIT = 0.01; /* seconds */
 
 /* What one node is timed with. */
 struct watch {
@@ -53,7 +53,7 @@ static void CUDART_CB hold(void *watch)
 {
     struct watch *w = watch;
     double begun = clock_seconds();
-    while (!atomic_load(&w->released) && clock_seconds() - begun < HELD_MOST) {
+    while (!atomic_load(&w->released) && clock_seconds() - begun < HOLD_LIMIT) {
     }
 }
 

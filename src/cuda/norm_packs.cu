@@ -15,10 +15,10 @@
  *           a   (with lane 2's)  ...            until a lane has one sum of all lanes
  *
  * The order of a sum is fixed by the shape. Gradients of weights: a block's groups are added in
- * order, then the blocks (columns.cuh). The thread that writes a pack is the one that read it:
+ * order, then the blocks (column_sums.cuh). The thread that writes a pack is the one that read it:
  * results may lie on inputs.
  */
-#include "cuda/columns.cuh"
+#include "cuda/column_sums.cuh"
 #include "cuda/launch_norms.h"
 
 /* Threads to a block: as many registers as wanted, or half of those and half the rows at once. */
@@ -42,7 +42,7 @@ template <typename T> static __device__ inline uint4 packed(const float (&from)[
 }
 
 /* From here on a pack is unknown to the compiler, which would else keep its floats, twice the registers. */
-template <int N> static __device__ inline void forget(uint4 (&pack)[N])
+template <int N> static __device__ inline void hide_from_compiler(uint4 (&pack)[N])
 {
 #pragma unroll
     for (int j = 0; j < N; j++) asm volatile("" : "+r"(pack[j].x), "+r"(pack[j].y), "+r"(pack[j].z), "+r"(pack[j].w));
@@ -58,12 +58,12 @@ template <int N> static __device__ constexpr int holder_of(int i)
 
 /* N is 2, 4 or 8. A block keeps two of these by turns: what is read of one has been read by all before
  * the barrier of the next. */
-template <int N> struct meeting {
+template <int N> struct reduce_buffer {
     float at[2][WARP][N];
 };
 
 /* v[i] becomes the group's sum of v[i], in all of its threads. `lanes`: 8, 16 or 32; the block: 0. */
-template <int N> static __device__ inline void sum_together(float (&v)[N], int lanes, meeting<N> &meet, int &turn)
+template <int N> static __device__ inline void sum_rows_together(float (&v)[N], int lanes, reduce_buffer<N> &buffer, int &turn)
 {
     const int lane = threadIdx.x % WARP;
     int bit = 1;
@@ -85,13 +85,13 @@ template <int N> static __device__ inline void sum_together(float (&v)[N], int l
         for (int i = 0; i < N; i++) v[i] = __shfl_sync(ALL_LANES, own, first + holder_of<N>(i));
         return;
     }
-    if (lane < N) meet.at[turn][threadIdx.x / WARP][lane] = own;
+    if (lane < N) buffer.at[turn][threadIdx.x / WARP][lane] = own;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < N; i++) v[i] = 0;
     for (int w = 0; w < (int)blockDim.x / WARP; w++)
 #pragma unroll
-        for (int i = 0; i < N; i++) v[i] += meet.at[turn][w][holder_of<N>(i)];
+        for (int i = 0; i < N; i++) v[i] += buffer.at[turn][w][holder_of<N>(i)];
     turn ^= 1;
 }
 
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
                       int lanes)
 {
     constexpr int V = PACK<T>, ROWS = rows_at_once(THREADS);
-    __shared__ meeting<ROWS> meet;
+    __shared__ reduce_buffer<ROWS> buffer;
     const int group = lanes ? (int)threadIdx.x / lanes : 0, groups = lanes ? (int)blockDim.x / lanes : 1;
     const int pack = lanes ? (int)threadIdx.x & (lanes - 1) : (int)threadIdx.x;
     const int64_t c = (int64_t)pack * V;
@@ -143,7 +143,7 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
                 raw[j] = packed<T>(a);
                 if (live && row + j < rows) *reinterpret_cast<uint4 *>(r + (row + j) * C + c) = raw[j];
             }
-            forget(raw);
+            hide_from_compiler(raw);
         }
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
@@ -154,10 +154,10 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
             for (int i = 0; i < V; i++) mean[j] += a[i];
         }
         if (CENTRED) {
-            sum_together<ROWS>(mean, lanes, meet, turn);
+            sum_rows_together<ROWS>(mean, lanes, buffer, turn);
 #pragma unroll
             for (int j = 0; j < ROWS; j++) mean[j] *= inverse;
-            forget(raw);
+            hide_from_compiler(raw);
         }
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
@@ -166,8 +166,8 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
 #pragma unroll
             for (int i = 0; i < V; i++) rstd[j] += live ? (a[i] - mean[j]) * (a[i] - mean[j]) : 0.0f;
         }
-        sum_together<ROWS>(rstd, lanes, meet, turn);
-        forget(raw);
+        sum_rows_together<ROWS>(rstd, lanes, buffer, turn);
+        hide_from_compiler(raw);
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             rstd[j] = 1.0f / sqrtf(rstd[j] * inverse + eps);
@@ -234,8 +234,8 @@ static __global__ void __launch_bounds__(THREADS)
 {
     constexpr int V = PACK<T>, SUMS = CENTRED ? 2 : 1, ROWS = rows_at_once(THREADS);
     constexpr bool EARLY = ADD && THREADS <= MOST; /* `add` comes with the rest, where there are registers for it */
-    __shared__ meeting<SUMS * ROWS> meet;
-    columns_may_come();
+    __shared__ reduce_buffer<SUMS * ROWS> buffer;
+    pdl_launch_dependents();
     const int group = lanes ? (int)threadIdx.x / lanes : 0, groups = lanes ? (int)blockDim.x / lanes : 1;
     const int64_t c = (int64_t)(lanes ? (int)threadIdx.x & (lanes - 1) : (int)threadIdx.x) * V;
     const bool live = c < C;
@@ -265,10 +265,10 @@ static __global__ void __launch_bounds__(THREADS)
             sums[j] = gh;
             if (CENTRED) sums[(SUMS - 1) * ROWS + j] = g;
         }
-        sum_together<SUMS * ROWS>(sums, lanes, meet, turn);
-        forget(d);
-        forget(a);
-        if (EARLY) forget(more);
+        sum_rows_together<SUMS * ROWS>(sums, lanes, buffer, turn);
+        hide_from_compiler(d);
+        hide_from_compiler(a);
+        if (EARLY) hide_from_compiler(more);
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             if (!live || row + j >= rows) continue;
@@ -346,7 +346,7 @@ static void launch_bwd(void *dx, float *dw, float *db, float *partial, const voi
     if (f.threads <= MOST)
         norm_packs_bwd_kernel<CENTRED, ADD, T, MOST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
     else norm_packs_bwd_kernel<CENTRED, ADD, T, WIDEST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
-    launch_columns_end({{dw, STORE_F32}, {db, STORE_F32}, C, 0}, partial, grid, SUMS * C, stream);
+    launch_column_sums({{dw, STORE_F32}, {db, STORE_F32}, C, 0}, partial, grid, SUMS * C, stream);
 }
 
 extern "C" cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,

@@ -4,7 +4,7 @@
 #include "cuda/launch_norms.h"
 #include "cuda/operands.h"
 
-static const struct typed none = {NULL, STORE_F32};
+static const struct typed_ptr none = {NULL, STORE_F32};
 
 static const void *optional(const struct launch *l, int i) { return i < l->nin ? l->in[i].data : NULL; }
 

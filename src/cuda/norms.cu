@@ -25,7 +25,7 @@ constexpr int BWD_BLOCK = 512, SHARED_MAX = 47 * 1024;
 /* --- RMSNORM and LAYERNORM -------------------------------------------------------------- */
 
 template <bool CENTRED, typename T, int V>
-static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed w, typed b, int64_t rows, int64_t C, float eps, int size)
+static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed_ptr w, typed_ptr b, int64_t rows, int64_t C, float eps, int size)
 {
     __shared__ float partial[WARP];
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
@@ -67,7 +67,7 @@ static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed w, 
 }
 
 template <typename T, int V>
-static void launch_norm(void *y, norm_stats stats, const void *x, typed w, typed b, int64_t rows, int64_t C, float eps,
+static void launch_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, int64_t rows, int64_t C, float eps,
                         cudaStream_t stream)
 {
     const int size = group_size(C / V, BLOCK);
@@ -78,24 +78,24 @@ static void launch_norm(void *y, norm_stats stats, const void *x, typed w, typed
     else norm_kernel<false, T, V><<<grid, BLOCK, 0, stream>>>(to, stats, from, w, b, rows, C, eps, size);
 }
 
-static bool in_packs(const void *y, const void *x, typed w, typed b, enum store type, int64_t C)
+static bool in_packs(const void *y, const void *x, typed_ptr w, typed_ptr b, enum store type, int64_t C)
 {
     return norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && (!b.data || b.type == type) && are_aligned(y, x, w.data, b.data);
 }
 
-extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, struct norm_sum sum, typed w, typed b, enum store type,
+extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, struct norm_sum sum, typed_ptr w, typed_ptr b, enum store type,
                                      int64_t rows, int64_t C, float eps, cudaStream_t stream)
 {
     if (in_packs(y, x, w, b, type, C) && are_aligned(sum.r, sum.more))
         return cuda_norm_packs(y, stats, x, sum, w.data, b.data, type, rows, C, eps, stream);
-    form f = {};
-    form_push(&f, rows * C, 1, 1, 1);
-    form_end(&f);
-    const cudaError_t e = cuda_pair_form(FUNCTION_ADD, sum.r, x, sum.more, type, f, stream);
+    loop_nest f = {};
+    loop_nest_push(&f, rows * C, 1, 1, 1);
+    loop_nest_end(&f);
+    const cudaError_t e = cuda_pair_strided(FUNCTION_ADD, sum.r, x, sum.more, type, f, stream);
     return e != cudaSuccess ? e : cuda_norm(y, stats, sum.r, w, b, type, rows, C, eps, stream);
 }
 
-extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed w, typed b, enum store type, int64_t rows,
+extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, enum store type, int64_t rows,
                                  int64_t C, float eps, cudaStream_t stream)
 {
     if (in_packs(y, x, w, b, type, C)) return cuda_norm_packs(y, stats, x, {NULL, NULL}, w.data, b.data, type, rows, C, eps, stream);
@@ -117,7 +117,7 @@ extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed
 
 template <bool CENTRED, typename T, int V>
 static __global__ void __launch_bounds__(BWD_BLOCK, 2)
-    norm_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, typed w, const T *add, norm_stats stats, int64_t rows, int64_t C,
+    norm_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, typed_ptr w, const T *add, norm_stats stats, int64_t rows, int64_t C,
                     int size, bool in_shared)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
@@ -191,7 +191,7 @@ static __global__ void combine_kernel(float *dw, float *db, const float *partial
 }
 
 template <bool CENTRED, typename T, int V>
-static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed w,
+static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
                             const void *add, norm_stats stats, int64_t rows, int64_t C, cudaStream_t stream)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
@@ -206,7 +206,7 @@ static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, cons
                                                                                                              (int)grid, C, V);
 }
 
-extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed w,
+extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
                                      const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
 {
     if (norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && are_aligned(dx, dy, x, w.data, add, partial))

@@ -24,7 +24,7 @@
 constexpr int SUM_BLOCK = 512, SUM_AHEAD = 4; /* packs that are on their way before the first is added */
 
 /* In double from the square on: a square of f32 may be beyond f32. */
-template <typename T, int V> static __device__ inline double add_squares(double sum, const piece<T, V> &x)
+template <typename T, int V> static __device__ inline double add_squares(double sum, const wide_pack<T, V> &x)
 {
 #pragma unroll
     for (int i = 0; i < V; i++) sum += (double)to_float(x.at[i]) * (double)to_float(x.at[i]);
@@ -37,13 +37,13 @@ static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid
 {
     const int at = tensor_of(b.first, b.count, blockIdx.x);
     const T *x = static_cast<const T *>(b.x[at]);
-    const auto *from = reinterpret_cast<const piece<T, V> *>(x);
+    const auto *from = reinterpret_cast<const wide_pack<T, V> *>(x);
     const int64_t n = b.n[at], packs = n / V, stride = (int64_t)(b.first[at + 1] - b.first[at]) * SUM_BLOCK;
     const int64_t first = (int64_t)(blockIdx.x - b.first[at]) * SUM_BLOCK + threadIdx.x;
     int64_t k = first;
     double sum = 0;
     for (; k + (SUM_AHEAD - 1) * stride < packs; k += SUM_AHEAD * stride) {
-        piece<T, V> ahead[SUM_AHEAD];
+        wide_pack<T, V> ahead[SUM_AHEAD];
 #pragma unroll
         for (int i = 0; i < SUM_AHEAD; i++) ahead[i] = from[k + i * stride];
 #pragma unroll
@@ -113,7 +113,7 @@ extern "C" cudaError_t cuda_clip(float *out, const double *sum, const step_block
 }
 
 /* What becomes of the loss scale (cpu/scaler.c). */
-static __global__ void scaler_kernel(step_block *step, const double *sum, typed loss)
+static __global__ void scaler_kernel(step_block *step, const double *sum, typed_ptr loss)
 {
     const bool finite = isfinite(*sum) && (!loss.data || isfinite(element(loss, 0)));
     step->found_inf = !finite;
@@ -130,18 +130,18 @@ static __global__ void scaler_kernel(step_block *step, const double *sum, typed 
     }
 }
 
-extern "C" cudaError_t cuda_scaler(step_block *step, const double *sum, typed loss, cudaStream_t stream)
+extern "C" cudaError_t cuda_scaler(step_block *step, const double *sum, typed_ptr loss, cudaStream_t stream)
 {
     scaler_kernel<<<1, 1, 0, stream>>>(step, sum, loss);
     return cudaGetLastError();
 }
 
-static __global__ void guard_kernel(step_block *step, const double *sum, typed loss)
+static __global__ void guard_kernel(step_block *step, const double *sum, typed_ptr loss)
 {
     if (!isfinite(*sum) || (loss.data && !isfinite(element(loss, 0)))) step->found_inf = 1;
 }
 
-extern "C" cudaError_t cuda_guard(step_block *step, const double *sum, typed loss, cudaStream_t stream)
+extern "C" cudaError_t cuda_guard(step_block *step, const double *sum, typed_ptr loss, cudaStream_t stream)
 {
     guard_kernel<<<1, 1, 0, stream>>>(step, sum, loss);
     return cudaGetLastError();
@@ -173,7 +173,7 @@ template <typename P, int V> static __device__ void sgd_at(const update &u, floa
 template <typename P, int V> static __global__ void sgd_kernel(update u, float *m)
 {
     __shared__ sgd_scalars s;
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     if (threadIdx.x == 0)
         s = {clip_of(u), (float)u.weight_decay, (float)u.beta1, (float)rate_of(u), keyed_round(u.step, u.key)};
     __syncthreads();

@@ -17,7 +17,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static bool is_plain(const struct conv *n) { return n->kh == 1 && n->kw == 1 && n->stride == 1 && n->pad == 0; }
 
-static enum conv_way way_of(enum op op, const struct conv *n)
+static enum conv_algo algo_of(enum op op, const struct conv *n)
 {
     if (conv_is_depthwise(n)) return CONV_DEPTHWISE;
     if (is_plain(n)) return CONV_PLAIN;
@@ -55,7 +55,7 @@ static void lay_patches(struct conv_layout *l, enum op op, int64_t size)
     l->rows = rows_at_once(conv_results(&l->n), K * size);
     lay(l, &l->weights, l->n.O * K * (op == OP_CONV_DW ? (int64_t)sizeof(float) : size));
     lay(l, &l->patches, l->rows * K * size);
-    lay(l, &l->stage, l->way == CONV_TILES ? K * size : 0); /* the bias, once per tap */
+    lay(l, &l->stage, l->algo == CONV_TILES ? K * size : 0); /* the bias, once per tap */
 }
 
 /* Phase 0 has the most taps. */
@@ -74,12 +74,12 @@ struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t
 {
     struct conv_layout l = {.n = {.B = x[0], .H = x[1], .W = x[2], .C = x[3], .H2 = y[1], .W2 = y[2], .O = y[3], .depth = w[1],
                                   .kh = w[2], .kw = w[3], .stride = attr->conv.stride, .pad = attr->conv.pad}};
-    l.way = way_of(op, &l.n);
-    l.library = l.way == CONV_DEPTHWISE ? 0 : library;
+    l.algo = algo_of(op, &l.n);
+    l.library = l.algo == CONV_DEPTHWISE ? 0 : library;
     l.bytes = align_up(l.library, 256);
-    if (l.way == CONV_DEPTHWISE) lay_depthwise(&l, op);
-    else if (l.way == CONV_PHASES) lay_phases(&l, dtype_size(type));
-    else if (l.way != CONV_PLAIN) lay_patches(&l, op, dtype_size(type));
+    if (l.algo == CONV_DEPTHWISE) lay_depthwise(&l, op);
+    else if (l.algo == CONV_PHASES) lay_phases(&l, dtype_size(type));
+    else if (l.algo != CONV_PLAIN) lay_patches(&l, op, dtype_size(type));
     return l;
 }
 

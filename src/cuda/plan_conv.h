@@ -22,11 +22,11 @@
 
 #include "cpu/conv.h"
 
-enum conv_way { CONV_PLAIN, CONV_PATCHES, CONV_TILES, CONV_PHASES, CONV_DEPTHWISE };
+enum conv_algo { CONV_PLAIN, CONV_PATCHES, CONV_TILES, CONV_PHASES, CONV_DEPTHWISE };
 
 struct conv_layout {
     struct conv n;
-    enum conv_way way;
+    enum conv_algo algo;
     int64_t rows;                      /* of patches at a time; depthwise CONV_DW: pixels in a partial sum */
     uint64_t library;                  /* bytes; it lies first */
     uint64_t weights, patches, stage;  /* where they begin */

@@ -2,7 +2,7 @@
  * plan_elementwise.c: every element from the elements at its own place, fills, and sums.
  */
 #include "cuda/act_sums.h"
-#include "cuda/form.h"
+#include "cuda/loop_nest.h"
 #include "cuda/plan.h"
 
 static bool is_float(const struct tensor *t) { return t && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16); }

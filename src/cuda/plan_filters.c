@@ -21,7 +21,7 @@ static bool any_match(const struct query *q)
 }
 
 /* Other depths, which no model has, go the general way. */
-static bool is_thin(struct thin t) { return t.way && t.K == THIN_GELU; }
+static bool is_thin(struct thin t) { return t.mode && t.K == THIN_GELU; }
 
 static struct thin thin_across(const struct query *q)
 {

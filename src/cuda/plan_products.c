@@ -2,17 +2,17 @@
  * plan_products.c: matrix products, by cuBLASLt.
  *
  * Rows at equal distances are all that is asked of the operands: which strides and dtypes
- * the library takes, and what becomes of the others, is product.c's to know.
+ * the library takes, and what becomes of the others, is gemm.c's to know.
  */
 #include "cuda/plan.h"
-#include "cuda/strides.h"
+#include "cuda/row_stride.h"
 
 static bool is_float(const struct tensor *t) { return t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16; }
 
 static bool is_matrix(const struct tensor *t)
 {
     int64_t row;
-    return is_float(t) && rows_are_even(t->rank, t->dim, t->stride, &row);
+    return is_float(t) && rows_have_one_stride(t->rank, t->dim, t->stride, &row);
 }
 
 static bool is_bias(const struct tensor *t) { return !t || (is_float(t) && tensor_is_dense(t)); }

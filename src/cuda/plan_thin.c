@@ -21,13 +21,13 @@ static bool match_thin(const struct query *q)
     if (!is_storable(q->in[0]) || !is_storable(q->in[1]) || !is_storable(q->out[0])) return false;
     if (acc && !is_dense(acc, q->out[0]->dtype)) return false;
     const struct thin t = thin_query(q);
-    return t.way && is_wide(t.way == THIN_UP ? q->out[0] : q->in[1]);
+    return t.mode && is_wide(t.mode == THIN_UP ? q->out[0] : q->in[1]);
 }
 
 static uint64_t work_thin(const struct query *q)
 {
     const struct thin t = thin_query(q);
-    return t.way == THIN_ACROSS ? (uint64_t)(t.batches * t.blocks * t.m * t.K) * sizeof(float) : 0;
+    return t.mode == THIN_ACROSS ? (uint64_t)(t.batches * t.blocks * t.m * t.K) * sizeof(float) : 0;
 }
 
 const struct kernel cuda_plan_thin[] = {

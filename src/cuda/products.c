@@ -1,6 +1,6 @@
 /*
  * products.c: the running half of LINEAR, LINEAR_ACT, MATMUL and BMM: each says which product
- * it is (product.h).
+ * it is (gemm.h).
  *
  * LINEAR_ACT is LINEAR's product into z, or into y where nobody wants z, and the function in a
  * launch of its own behind it. The library could take it along for ReLU and for GELU by
@@ -10,10 +10,10 @@
  * BMM's leading dimensions become one where their strides allow. Of what remains the
  * largest is the library's batch, and the others are so many launches.
  */
-#include "cuda/forms.h"
-#include "cuda/launch_products.h"
-#include "cuda/product.h"
-#include "cuda/strides.h"
+#include "cuda/operand_loops.h"
+#include "cuda/launch_gemm.h"
+#include "cuda/gemm.h"
+#include "cuda/row_stride.h"
 
 
 struct step {
@@ -21,7 +21,7 @@ struct step {
 };
 
 struct products {
-    struct product product;
+    struct gemm product;
     struct step outer[MAX_RANK]; /* BMM: dimensions that are launched one by one */
     int nouter;
 };
@@ -33,35 +33,35 @@ static struct view matrix_of(const struct entry *entry, int slot, bool transpose
 {
     const struct operand *x = slot < MAX_IN ? &entry->launch.in[slot] : &entry->launch.out[slot - MAX_IN];
     int64_t row, column = x->rank ? x->stride[x->rank - 1] : 1;
-    CHECK(rows_are_even(x->rank, x->dim, x->stride, &row), "plan_products.c matches no other");
+    CHECK(rows_have_one_stride(x->rank, x->dim, x->stride, &row), "plan_products.c matches no other");
     if (operand_last(x) == 1) column = 1;
     return (struct view){.dtype = x->dtype, .row = transposed ? column : row, .column = transposed ? row : column,
-                         .align = product_align_operand(entry, slot)};
+                         .align = gemm_align_operand(entry, slot)};
 }
 
-static void shape_linear(struct product_shape *s, const struct entry *entry, int result)
+static void shape_linear(struct gemm_shape *s, const struct entry *entry, int result)
 {
     const struct launch *l = &entry->launch;
     const struct operand *x = &l->in[0];
-    *s = (struct product_shape){.M = operand_rows(x), .N = l->in[1].dim[0], .K = operand_last(x), .batches = 1,
+    *s = (struct gemm_shape){.M = operand_rows(x), .N = l->in[1].dim[0], .K = operand_last(x), .batches = 1,
                                 .a = matrix_of(entry, 0, false), .b = matrix_of(entry, 1, true),
                                 .c = matrix_of(entry, MAX_IN + result, false), .bias = has(l, 2)};
-    if (has(l, 3)) s->from_align = product_align_operand(entry, 3);
+    if (has(l, 3)) s->from_align = gemm_align_operand(entry, 3);
     if (!s->bias) return;
     s->bias_dtype = l->in[2].dtype;
-    s->bias_align = product_align_operand(entry, 2);
+    s->bias_align = gemm_align_operand(entry, 2);
 }
 
-static void shape_matmul(struct product_shape *s, const struct entry *entry)
+static void shape_matmul(struct gemm_shape *s, const struct entry *entry)
 {
     const struct launch *l = &entry->launch;
     const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
     const struct operand *a = &l->in[0], *b = &l->in[1];
-    *s = (struct product_shape){.M = ta ? operand_last(a) : operand_rows(a), .N = tb ? operand_rows(b) : operand_last(b),
+    *s = (struct gemm_shape){.M = ta ? operand_last(a) : operand_rows(a), .N = tb ? operand_rows(b) : operand_last(b),
                                 .K = ta ? operand_rows(a) : operand_last(a), .batches = 1, .a = matrix_of(entry, 0, ta),
                                 .b = matrix_of(entry, 1, tb)};
     /* The result's rows are a's, or the accumulator's shape: dense in any case. */
-    s->c = (struct view){.dtype = l->out[0].dtype, .row = s->N, .column = 1, .align = product_align_operand(entry, MAX_IN)};
+    s->c = (struct view){.dtype = l->out[0].dtype, .row = s->N, .column = 1, .align = gemm_align_operand(entry, MAX_IN)};
 }
 
 /* --- preparing and launching ----------------------------------------------------------------- */
@@ -74,22 +74,22 @@ static struct products *products_new(struct entry *entry)
 
 static void products_release(void *state)
 {
-    product_end(&((struct products *)state)->product);
+    gemm_end(&((struct products *)state)->product);
     mem_free(state);
 }
 
 static int linear_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
 {
-    struct product_shape shape;
+    struct gemm_shape shape;
     shape_linear(&shape, entry, 0);
-    return product_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
+    return gemm_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
 }
 
 static int linear_into(const struct launch *l, void *y, struct error *e)
 {
     const struct products *p = l->state;
-    const struct product_at at = {y, l->in[0].data, l->in[1].data, has(l, 2) ? l->in[2].data : NULL, has(l, 3) ? l->in[3].data : NULL};
-    return product_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);
+    const struct gemm_at at = {y, l->in[0].data, l->in[1].data, has(l, 2) ? l->in[2].data : NULL, has(l, 3) ? l->in[3].data : NULL};
+    return gemm_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);
 }
 
 static int linear_launch(const struct launch *l, struct error *e) { return linear_into(l, l->out[0].data, e); }
@@ -99,9 +99,9 @@ static int stored(const struct launch *l) { return l->nout > 1 && l->out[1].data
 
 static int linear_act_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
 {
-    struct product_shape shape;
+    struct gemm_shape shape;
     shape_linear(&shape, entry, stored(&entry->launch));
-    return product_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
+    return gemm_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
 }
 
 /* ACT's own kernels: its bits are promised. */
@@ -112,23 +112,23 @@ static int linear_act_launch(const struct launch *l, struct error *e)
     const struct any_types types = {any_of(y->dtype), any_of(z->dtype), ANY_F32};
     TRY(linear_into(l, z->data, e));
     if (is_wide(y) && is_wide(z)) TRY_CUDA(cuda_map(f, y->data, z->data, store_of(z->dtype), operand_elements(z), 0, l->stream));
-    else TRY_CUDA(cuda_any(f, y->data, z->data, NULL, types, form_of(y, z, NULL), 0, l->stream));
+    else TRY_CUDA(cuda_any(f, y->data, z->data, NULL, types, loop_nest_of(y, z, NULL), 0, l->stream));
     return PL_OK;
 }
 
 static int matmul_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
 {
-    struct product_shape shape;
+    struct gemm_shape shape;
     shape_matmul(&shape, entry);
-    return product_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
+    return gemm_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
 }
 
 static int matmul_launch(const struct launch *l, struct error *e)
 {
     const struct products *p = l->state;
-    const struct product_at at = {l->out[0].data, l->in[0].data, l->in[1].data, NULL, has(l, 2) ? l->in[2].data : NULL};
+    const struct gemm_at at = {l->out[0].data, l->in[0].data, l->in[1].data, NULL, has(l, 2) ? l->in[2].data : NULL};
     CHECK(!at.from || at.from == at.c, "the result is not in the accumulator's bytes");
-    return product_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);
+    return gemm_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);
 }
 
 /* --- BMM ------------------------------------------------------------------------------------ */
@@ -159,15 +159,15 @@ static struct view batch_of(const struct entry *entry, int slot, bool transposed
     const struct operand *x = slot < MAX_IN ? &entry->launch.in[slot] : &entry->launch.out[slot - MAX_IN];
     const int64_t row = x->stride[x->rank - 2], column = x->stride[x->rank - 1];
     struct view v = {.dtype = x->dtype, .row = transposed ? column : row, .column = transposed ? row : column,
-                     .align = product_align_operand(entry, slot)};
+                     .align = gemm_align_operand(entry, slot)};
     for (int d = 0; d + 2 < x->rank; d++)
         if (x->dim[d] > 1)
-            v.align = (uint32_t)min_i64(v.align, product_align((uint64_t)x->stride[d] * dtype_size(x->dtype)));
+            v.align = (uint32_t)min_i64(v.align, gemm_align((uint64_t)x->stride[d] * dtype_size(x->dtype)));
     return v;
 }
 
 /* Takes the largest step out of the list as the library's batch. */
-static void bmm_batch(struct product_shape *s, struct products *p)
+static void bmm_batch(struct gemm_shape *s, struct products *p)
 {
     int most = 0;
     s->batches = 1;
@@ -186,11 +186,11 @@ static int bmm_prepare(const struct cuda_state *s, struct entry *entry, struct e
     const struct operand *a = &l->in[0], *c = &l->out[0];
     const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
     struct products *p = products_new(entry);
-    struct product_shape shape = {.M = c->dim[c->rank - 2], .N = c->dim[c->rank - 1], .K = a->dim[a->rank - (ta ? 2 : 1)],
+    struct gemm_shape shape = {.M = c->dim[c->rank - 2], .N = c->dim[c->rank - 1], .K = a->dim[a->rank - (ta ? 2 : 1)],
                                   .a = batch_of(entry, 0, ta), .b = batch_of(entry, 1, tb), .c = batch_of(entry, MAX_IN, false)};
     p->nouter = bmm_steps(p->outer, l);
     bmm_batch(&shape, p);
-    return product_begin(&p->product, s, &shape, l->work_bytes, e);
+    return gemm_begin(&p->product, s, &shape, l->work_bytes, e);
 }
 
 static void *moved(const struct operand *x, int64_t elements)
@@ -211,8 +211,8 @@ static int bmm_launch(const struct launch *l, struct error *e)
             a += k * p->outer[i].a, b += k * p->outer[i].b, c += k * p->outer[i].c;
         }
         void *to = moved(&l->out[0], c);
-        const struct product_at at = {to, moved(&l->in[0], a), moved(&l->in[1], b), NULL, has(l, 2) ? to : NULL};
-        TRY(product_run(&p->product, &at, l->work, l->work_bytes, l->stream, e));
+        const struct gemm_at at = {to, moved(&l->in[0], a), moved(&l->in[1], b), NULL, has(l, 2) ? to : NULL};
+        TRY(gemm_run(&p->product, &at, l->work, l->work_bytes, l->stream, e));
     }
     return PL_OK;
 }

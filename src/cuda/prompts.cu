@@ -15,7 +15,7 @@
 /* --- MASK_PICK --------------------------------------------------------------------------------- */
 
 /* Of equal scores, and of none that is a number, the first. */
-static __device__ int64_t best_candidate(typed scores, int64_t n, int64_t K)
+static __device__ int64_t best_candidate(typed_ptr scores, int64_t n, int64_t K)
 {
     int64_t best = 0;
     float most = element(scores, n * K);
@@ -28,7 +28,7 @@ static __device__ int64_t best_candidate(typed scores, int64_t n, int64_t K)
     return best;
 }
 
-template <typename P> static __global__ void pick_kernel(P *y, const P *x, typed scores, int64_t K, int64_t packs)
+template <typename P> static __global__ void pick_kernel(P *y, const P *x, typed_ptr scores, int64_t K, int64_t packs)
 {
     const int64_t n = blockIdx.y;
     const P *from = x + (n * K + best_candidate(scores, n, K)) * packs;
@@ -36,14 +36,14 @@ template <typename P> static __global__ void pick_kernel(P *y, const P *x, typed
 }
 
 template <typename P>
-static void launch_pick(void *y, const void *x, typed scores, int64_t N, int64_t K, int64_t bytes, cudaStream_t stream)
+static void launch_pick(void *y, const void *x, typed_ptr scores, int64_t N, int64_t K, int64_t bytes, cudaStream_t stream)
 {
     const int64_t packs = bytes / (int64_t)sizeof(P);
     const dim3 grid(grid_of_rows(packs, 4 * BLOCK, 64), (unsigned)N);
     pick_kernel<P><<<grid, BLOCK, 0, stream>>>(static_cast<P *>(y), static_cast<const P *>(x), scores, K, packs);
 }
 
-extern "C" cudaError_t cuda_mask_pick(void *y, const void *x, typed scores, int64_t N, int64_t K, int64_t bytes,
+extern "C" cudaError_t cuda_mask_pick(void *y, const void *x, typed_ptr scores, int64_t N, int64_t K, int64_t bytes,
                                       cudaStream_t stream)
 {
     if (bytes % 16 == 0 && are_aligned(y, x)) launch_pick<uint4>(y, x, scores, N, K, bytes, stream);
@@ -57,7 +57,7 @@ constexpr int SEARCH = 1024, SEARCHERS = SEARCH / WARP;
 
 /* One mask in its grid, seen by a lane of a warp. */
 struct region {
-    typed logits;
+    typed_ptr logits;
     const uint8_t *bits;
     int64_t first, w, row_bytes;
     int64_t columns, across; /* valid ones; words of 32 in a row */
@@ -91,8 +91,8 @@ static __device__ bool adds_point(int32_t round, int32_t rounds, uint64_t key)
 static __device__ void put_point(const prompt_task &t, int64_t n, int32_t round, int64_t y, int64_t x, int kind)
 {
     const int64_t slot = n * t.P + t.first + round - 1;
-    t.places[2 * slot] = __fdiv_rn((float)x + 0.5f, (float)t.w);
-    t.places[2 * slot + 1] = __fdiv_rn((float)y + 0.5f, (float)t.h);
+    t.coords[2 * slot] = __fdiv_rn((float)x + 0.5f, (float)t.w);
+    t.coords[2 * slot + 1] = __fdiv_rn((float)y + 0.5f, (float)t.h);
     t.kinds[slot] = kind;
 }
 

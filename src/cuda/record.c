@@ -18,22 +18,22 @@
  *
  * Invariant: after cuda_record nothing is created or allocated any more; a launch
  * reads the same addresses at every step. The diagnostic that launches node by node
- * (nodes.c) is the exception. While it records the arena is a place to try products in (fastest.c);
+ * (nodes.c) is the exception. While it records the arena is a place to try products in (matmul_autotune.c);
  * then it is zero again, as it was allocated.
  */
 #include <string.h>
 
-#include "cuda/fastest.h"
+#include "cuda/matmul_autotune.h"
 
 /* One captured graph: launched always, or as one iteration of a loop. */
-struct piece {
+struct segment {
     cudaGraphExec_t graph;
     id loop;
     uint32_t iteration;
 };
 
 struct recording {
-    VEC(struct piece) pieces[PROGRAM_COUNT];
+    VEC(struct segment) segments[PROGRAM_COUNT];
 };
 
 /* While one program is being captured. */
@@ -45,7 +45,7 @@ struct capture {
     cudaEvent_t *done;      /* by entry: recorded behind it; NULL: nobody waits for it */
     uint32_t *seen;         /* by entry: the piece in which `done` was last recorded */
     cudaEvent_t meet[LANE_COUNT];
-    uint32_t piece;         /* number of the one being captured, from 1 */
+    uint32_t segment;         /* number of the one being captured, from 1 */
     id loop;                /* of that piece, with its iteration */
     uint32_t iteration, launches;
     struct batch batch;     /* entries first, first + 1 ... wait to be launched together */
@@ -76,11 +76,11 @@ static int gather_lanes(struct capture *c, struct error *e)
 
 /* Relaxed: the driver may load a library's kernel at its first launch, which is
  * here, and the capture's other modes would forbid the memory that takes. */
-static int begin_piece(struct capture *c, id loop, uint32_t iteration, struct error *e)
+static int begin_segment(struct capture *c, id loop, uint32_t iteration, struct error *e)
 {
     TRY_CUDA(cudaStreamBeginCapture(c->s->lane[LANE_COMPUTE], cudaStreamCaptureModeRelaxed));
     c->open = true;
-    c->piece++;
+    c->segment++;
     c->loop = loop;
     c->iteration = iteration;
     c->launches = 0;
@@ -89,11 +89,11 @@ static int begin_piece(struct capture *c, id loop, uint32_t iteration, struct er
 
 static int instantiate(struct capture *c, cudaGraph_t graph, struct error *e)
 {
-    struct piece p = {.loop = c->loop, .iteration = c->iteration};
+    struct segment p = {.loop = c->loop, .iteration = c->iteration};
     size_t nodes = 0;
     TRY_CUDA(cudaGraphGetNodes(graph, NULL, &nodes));
     TRY_CUDA(cudaGraphInstantiate(&p.graph, graph, 0));
-    vec_push(&c->into->pieces[c->program], p);
+    vec_push(&c->into->segments[c->program], p);
     TRY_CUDA(cudaGraphUpload(p.graph, c->s->lane[LANE_COMPUTE]));
     c->s->captures++;
     c->s->nodes += nodes;
@@ -101,7 +101,7 @@ static int instantiate(struct capture *c, cudaGraph_t graph, struct error *e)
 }
 
 /* A piece without launches leaves nothing. */
-static int end_piece(struct capture *c, struct error *e)
+static int end_segment(struct capture *c, struct error *e)
 {
     TRY(gather_lanes(c, e));
     cudaGraph_t graph = NULL;
@@ -133,7 +133,7 @@ int cuda_name_entry(const struct tape *t, enum program p, const struct entry *en
 static int wait_for_others(struct capture *c, const struct entry *entry, struct error *e)
 {
     for (int i = 0; i < entry->nwait; i++)
-        if (c->seen[entry->wait[i]] == c->piece)
+        if (c->seen[entry->wait[i]] == c->segment)
             TRY_CUDA(cudaStreamWaitEvent(c->s->lane[entry->lane], c->done[entry->wait[i]], 0));
     return PL_OK;
 }
@@ -144,7 +144,7 @@ static int mark_done(struct capture *c, uint32_t k, struct error *e)
     c->launches++;
     if (!c->done[k]) return PL_OK;
     TRY_CUDA(cudaEventRecord(c->done[k], c->s->lane[c->t->program[c->program].at[k].lane]));
-    c->seen[k] = c->piece;
+    c->seen[k] = c->segment;
     return PL_OK;
 }
 
@@ -192,8 +192,8 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, 
     for (uint32_t i = 0; i < trip; i++) {
         c->t->iteration[loop] = i;
         if (depth == 0) {
-            TRY(end_piece(c, e));
-            TRY(begin_piece(c, loop, i, e));
+            TRY(end_segment(c, e));
+            TRY(begin_segment(c, loop, i, e));
         }
         TRY(capture_range(c, k + 1, end, depth + 1, e));
         if (depth == 0) continue; /* the piece's end joins the lanes */
@@ -201,8 +201,8 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, 
         TRY(fork_lanes(c, e));
     }
     if (depth > 0) return PL_OK;
-    TRY(end_piece(c, e));
-    return begin_piece(c, 0, 0, e);
+    TRY(end_segment(c, e));
+    return begin_segment(c, 0, 0, e);
 }
 
 static int capture_range(struct capture *c, uint32_t from, uint32_t to, int depth, struct error *e)
@@ -238,9 +238,9 @@ static int make_events(struct capture *c, struct error *e)
 static int capture_program(struct capture *c, struct error *e)
 {
     TRY(make_events(c, e));
-    TRY(begin_piece(c, 0, 0, e));
+    TRY(begin_segment(c, 0, 0, e));
     TRY(capture_range(c, 0, c->t->program[c->program].n, 0, e));
-    return end_piece(c, e);
+    return end_segment(c, e);
 }
 
 /* Whatever happened, no stream is left capturing and no event is left. */
@@ -304,10 +304,10 @@ static int record_programs(struct device *d, struct tape *t, struct error *e)
     struct cuda_state *s = d->state;
     struct error also = {0};
     int rc = PL_OK;
-    if (!d->deterministic && !s->written && !s->fastest) rc = fastest_begin(s, d->arena[SPACE_DEVICE], d->bytes[SPACE_DEVICE], e);
+    if (!d->deterministic && !s->arena_written && !s->autotune) rc = autotune_begin(s, d->arena[SPACE_DEVICE], d->bytes[SPACE_DEVICE], e);
     for (int p = 0; p < PROGRAM_COUNT && !rc; p++)
         if (t->program[p].n) rc = record_program(s, t, p, e);
-    return rc ? (fastest_end(s, &also), rc) : fastest_end(s, e);
+    return rc ? (autotune_end(s, &also), rc) : autotune_end(s, e);
 }
 
 int cuda_record(struct device *d, struct tape *t, struct error *e)
@@ -328,8 +328,8 @@ void cuda_forget(struct tape *t)
     if (!r) return;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
         release_program(t, p); /* what nodes.c had prepared again */
-        for (uint32_t k = 0; k < r->pieces[p].n; k++) cudaGraphExecDestroy(r->pieces[p].at[k].graph);
-        vec_free(&r->pieces[p]);
+        for (uint32_t k = 0; k < r->segments[p].n; k++) cudaGraphExecDestroy(r->segments[p].at[k].graph);
+        vec_free(&r->segments[p]);
     }
     mem_free(r);
     t->device_state = NULL;
@@ -338,7 +338,7 @@ void cuda_forget(struct tape *t)
 /* --- running ---------------------------------------------------------------------------- */
 
 /* Inner loops are unrolled by their planned trip; poison needs a host that writes into the arena. */
-static void check_asked(const struct tape *t, enum program p)
+static void check_run(const struct tape *t, enum program p)
 {
     CHECK(t->device_state, "%s was not recorded", program_name(p));
     CHECK(!t->poison, "poison is a diagnostic of the CPU device");
@@ -354,8 +354,8 @@ static void check_asked(const struct tape *t, enum program p)
 static int replay(struct cuda_state *s, const struct tape *t, enum program p, struct error *e)
 {
     const struct recording *r = t->device_state;
-    for (uint32_t k = 0; k < r->pieces[p].n; k++) {
-        const struct piece *x = &r->pieces[p].at[k];
+    for (uint32_t k = 0; k < r->segments[p].n; k++) {
+        const struct segment *x = &r->segments[p].at[k];
         if (x->loop && x->iteration >= t->trip[x->loop]) continue;
         TRY_CUDA(cudaGraphLaunch(x->graph, s->lane[LANE_COMPUTE]));
         s->launches++;
@@ -368,11 +368,11 @@ int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     struct cuda_state *s = d->state;
     const bool reads = p != PROGRAM_UPDATE;
-    check_asked(t, p);
-    s->written = true;
-    if (reads) TRY(cuda_join_ahead(s, e));
+    check_run(t, p);
+    s->arena_written = true;
+    if (reads) TRY(cuda_join_prefetch(s, e));
     if (t->nodes || t->timing || t->observe) TRY(cuda_run_nodes(s, t, p, e));
     else TRY(replay(s, t, p, e));
-    if (reads) TRY_CUDA(cudaEventRecord(s->asked, s->lane[LANE_COMPUTE]));
+    if (reads) TRY_CUDA(cudaEventRecord(s->batch_read, s->lane[LANE_COMPUTE]));
     return PL_OK;
 }

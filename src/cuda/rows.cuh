@@ -10,32 +10,32 @@
 #define ROWS_CUH
 
 #include "cuda/device.cuh"
-#include "cuda/typed.h"
+#include "cuda/typed_ptr.h"
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 /* As `pack`, but of any size: moved by accesses of up to 16 bytes. */
-template <typename T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) piece {
+template <typename T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) wide_pack {
     T at[V];
 };
 
 template <int V, typename T> static __device__ inline void load(float (&to)[V], const T *from)
 {
-    const piece<T, V> p = *reinterpret_cast<const piece<T, V> *>(from);
+    const wide_pack<T, V> p = *reinterpret_cast<const wide_pack<T, V> *>(from);
 #pragma unroll
     for (int i = 0; i < V; i++) to[i] = to_float(p.at[i]);
 }
 
 template <int V, typename T> static __device__ inline void store(T *to, const float (&from)[V])
 {
-    piece<T, V> p;
+    wide_pack<T, V> p;
 #pragma unroll
     for (int i = 0; i < V; i++) p.at[i] = from_float<T>(from[i]);
-    *reinterpret_cast<piece<T, V> *>(to) = p;
+    *reinterpret_cast<wide_pack<T, V> *>(to) = p;
 }
 
-template <int V> static __device__ inline void load(float (&to)[V], typed from, int64_t at)
+template <int V> static __device__ inline void load(float (&to)[V], typed_ptr from, int64_t at)
 {
     switch (from.type) {
     case STORE_F32: return load<V>(to, static_cast<const float *>(from.data) + at);
@@ -44,7 +44,7 @@ template <int V> static __device__ inline void load(float (&to)[V], typed from, 
     }
 }
 
-template <int V> static __device__ inline void store(typed to, int64_t at, const float (&from)[V])
+template <int V> static __device__ inline void store(typed_ptr to, int64_t at, const float (&from)[V])
 {
     switch (to.type) {
     case STORE_F32: return store<V>(static_cast<float *>(to.data) + at, from);
@@ -53,7 +53,7 @@ template <int V> static __device__ inline void store(typed to, int64_t at, const
     }
 }
 
-static __device__ inline float element(typed x, int64_t at)
+static __device__ inline float element(typed_ptr x, int64_t at)
 {
     float one[1];
     load<1>(one, x, at);

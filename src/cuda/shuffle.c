@@ -3,7 +3,7 @@
  */
 #include "cuda/launch_shuffle.h"
 
-#include "cuda/forms.h"
+#include "cuda/operand_loops.h"
 
 enum { IGNORED_LABEL = -100 };
 
@@ -13,7 +13,7 @@ enum { IGNORED_LABEL = -100 };
  * What is dense on both sides is the copy engine's. */
 static int move_elements(const struct operand *to, const struct operand *from, void *stream, struct error *e)
 {
-    const struct form f = form_of(to, from, NULL);
+    const struct loop_nest f = loop_nest_of(to, from, NULL);
     const int size = (int)dtype_size(to->dtype);
     if (operand_elements(to) == 0 || to->data == from->data) return PL_OK;
     if (f.loops == 1 && f.y[0] == 1 && f.a[0] == 1)
@@ -79,7 +79,7 @@ static int launch_pad(const struct launch *l, struct error *e)
     const int64_t size = (int64_t)dtype_size(y->dtype), bytes = operand_elements(y) * size, count = operand_elements(x) * size;
     struct operand middle = *y;
     for (int d = 0; d < middle.rank; d++) middle = part_of(&middle, d, l->attr->pad.before[d], x->dim[d]);
-    const struct form f = form_of(&middle, x, NULL);
+    const struct loop_nest f = loop_nest_of(&middle, x, NULL);
     const int64_t before = (char *)middle.data - (char *)y->data;
     const bool whole = f.loops == 1 && f.y[0] == 1 && f.a[0] == 1;
     if (whole && is_wide(y) && is_wide(x) && before % 16 == 0 && count % 16 == 0 && bytes % 16 == 0) {

@@ -20,7 +20,7 @@ template <typename T, int V> static __device__ pack<T, V> load_or_repeat(const T
 }
 
 /* V divides the innermost loop. */
-template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, const T *a, const T *b, form f, int64_t packs)
+template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, const T *a, const T *b, loop_nest f, int64_t packs)
 {
     const int64_t each = f.size[0] / V, first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
     pack<T, V> x[TURN], z[TURN];
@@ -30,7 +30,7 @@ template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, 
         const int64_t k = first + u * BLOCK;
         if (k >= packs) continue;
         const int64_t row = quotient(k, each);
-        const place p = place_of(f, row, (k - row * each) * V);
+        const offsets p = offsets_of(f, row, (k - row * each) * V);
         x[u] = load_or_repeat<T, V>(a + p.a, f.a[0]);
         z[u] = load_or_repeat<T, V>(b + p.b, f.b[0]);
         to[u] = p.y;
@@ -76,7 +76,7 @@ template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, cons
 }
 
 /* Whether an operand's places, in packs, are numbers of 31 bits. */
-static bool is_near(const int64_t *stride, const form &f, int V)
+static bool is_near(const int64_t *stride, const loop_nest &f, int V)
 {
     int64_t last = f.size[0] / V;
     for (int k = 1; k < f.loops; k++) {
@@ -87,7 +87,7 @@ static bool is_near(const int64_t *stride, const form &f, int V)
 }
 
 /* Whether y is dense, that is, its loops would be one. */
-static bool is_whole(const form &f)
+static bool is_whole(const loop_nest &f)
 {
     int64_t next = 1;
     for (int k = 0; k < f.loops; next *= f.size[k++])
@@ -95,7 +95,7 @@ static bool is_whole(const form &f)
     return true;
 }
 
-static repeats repeats_of(const form &f, int V)
+static repeats repeats_of(const loop_nest &f, int V)
 {
     repeats r = {{divisor_of(f.size[0] / V), divisor_of(f.loops > 1 ? f.size[1] : 1)}, {0, 0}, {0, 0}};
     for (int k = 1; k < f.loops; k++) r.a[k - 1] = (uint32_t)(f.a[k] / V), r.b[k - 1] = (uint32_t)(f.b[k] / V);
@@ -109,7 +109,7 @@ static __device__ float element_at(const void *x, enum store type, int64_t i)
     return type == STORE_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(x)[i]) : to_float(static_cast<const __half *>(x)[i]);
 }
 
-__global__ void single_form_kernel(void *y, const void *a, const void *b, enum store type, bool product, form f, int64_t n)
+__global__ void single_form_kernel(void *y, const void *a, const void *b, enum store type, bool product, loop_nest f, int64_t n)
 {
     const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
     float x[TURN], z[TURN];
@@ -119,7 +119,7 @@ __global__ void single_form_kernel(void *y, const void *a, const void *b, enum s
         const int64_t k = first + u * BLOCK;
         if (k >= n) continue;
         const int64_t row = quotient(k, f.size[0]);
-        const place p = place_of(f, row, k - row * f.size[0]);
+        const offsets p = offsets_of(f, row, k - row * f.size[0]);
         x[u] = element_at(a, type, p.a);
         z[u] = element_at(b, type, p.b);
         to[u] = p.y;
@@ -145,10 +145,10 @@ static bool fits(const void *p, const int64_t *stride, int loops, int V)
 }
 
 template <typename F, typename T>
-static cudaError_t launch_pair_form(void *y, const void *a, const void *b, enum store type, const form &f, cudaStream_t stream)
+static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, enum store type, const loop_nest &f, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
-    const int64_t n = form_elements(&f);
+    const int64_t n = loop_nest_elements(&f);
     if (!is_one_grid(n)) return cudaErrorInvalidValue;
     T *to = static_cast<T *>(y);
     const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
@@ -162,20 +162,20 @@ static cudaError_t launch_pair_form(void *y, const void *a, const void *b, enum 
 }
 
 template <typename F>
-static cudaError_t launch_pair_forms(void *y, const void *a, const void *b, enum store type, const form &f, cudaStream_t stream)
+static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const void *b, enum store type, const loop_nest &f, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_pair_form<F, float>(y, a, b, type, f, stream);
-    case STORE_BF16: return launch_pair_form<F, __nv_bfloat16>(y, a, b, type, f, stream);
-    case STORE_F16: return launch_pair_form<F, __half>(y, a, b, type, f, stream);
+    case STORE_F32: return launch_pair_strided<F, float>(y, a, b, type, f, stream);
+    case STORE_BF16: return launch_pair_strided<F, __nv_bfloat16>(y, a, b, type, f, stream);
+    case STORE_F16: return launch_pair_strided<F, __half>(y, a, b, type, f, stream);
     }
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_pair_form(enum function f, void *y, const void *a, const void *b, enum store type, struct form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, cudaStream_t stream)
 {
-    if (f == FUNCTION_ADD) return launch_pair_forms<f_add>(y, a, b, type, form, stream);
-    if (f == FUNCTION_MUL) return launch_pair_forms<f_mul>(y, a, b, type, form, stream);
+    if (f == FUNCTION_ADD) return launch_pair_strided_by_type<f_add>(y, a, b, type, nest, stream);
+    if (f == FUNCTION_MUL) return launch_pair_strided_by_type<f_mul>(y, a, b, type, nest, stream);
     return cudaErrorInvalidValue;
 }
 
@@ -188,12 +188,12 @@ template <typename T> static __device__ float function_of(int f, float x, float 
     return f < FUNCTION_SLOPE ? act_value<T>(f - FUNCTION_ACT, x) : x * act_slope<T>(f - FUNCTION_SLOPE, z);
 }
 
-__global__ void any_kernel(int f, void *y, const void *a, const void *b, any_types types, form form, int64_t n, float value)
+__global__ void any_kernel(int f, void *y, const void *a, const void *b, any_types types, loop_nest nest, int64_t n, float value)
 {
     const int64_t step = (int64_t)gridDim.x * BLOCK;
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += step) {
-        const int64_t row = quotient(i, form.size[0]);
-        const place p = place_of(form, row, i - row * form.size[0]);
+        const int64_t row = quotient(i, nest.size[0]);
+        const offsets p = offsets_of(nest, row, i - row * nest.size[0]);
         const double first = any_load(a, types.a, p.a);
         const float x = (float)first, z = b ? (float)any_load(b, types.b, p.b) : 0.0f;
         double out;
@@ -207,10 +207,10 @@ __global__ void any_kernel(int f, void *y, const void *a, const void *b, any_typ
     }
 }
 
-extern "C" cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct form form, float value,
+extern "C" cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct loop_nest nest, float value,
                                 cudaStream_t stream)
 {
-    const int64_t n = form_elements(&form);
-    any_kernel<<<grid_for(n), BLOCK, 0, stream>>>((int)f, y, a, b, types, form, n, value);
+    const int64_t n = loop_nest_elements(&nest);
+    any_kernel<<<grid_for(n), BLOCK, 0, stream>>>((int)f, y, a, b, types, nest, n, value);
     return cudaGetLastError();
 }

@@ -49,7 +49,7 @@ template <typename S, int M, int V> static __device__ void load_filters_as(float
         for (int v = 0; v < V; v++) f[i][v] = i < t.m ? to_float(s[i * t.K + v]) : 0.0f;
 }
 
-template <int M, int V> static __device__ void load_once(float (&f)[M][V], typed s, const thin &t, int64_t at)
+template <int M, int V> static __device__ void load_once(float (&f)[M][V], typed_ptr s, const thin &t, int64_t at)
 {
     if (s.type == STORE_F32) load_filters_as(f, static_cast<const float *>(s.data) + at, t);
     else if (s.type == STORE_BF16) load_filters_as(f, static_cast<const __nv_bfloat16 *>(s.data) + at, t);
@@ -57,7 +57,7 @@ template <int M, int V> static __device__ void load_once(float (&f)[M][V], typed
 }
 
 template <typename T, int K, int M, int V>
-static __device__ void load_filters(float (&f)[M][V], typed s, const lanes<T, K> &at, const thin &t, int64_t batch)
+static __device__ void load_filters(float (&f)[M][V], typed_ptr s, const lanes<T, K> &at, const thin &t, int64_t batch)
 {
     const int channel = at.sub * V;
     if constexpr (common<T, K>) {
@@ -71,7 +71,7 @@ static __device__ void load_filters(float (&f)[M][V], typed s, const lanes<T, K>
 }
 
 /* Of the place that is this lane's among the 32 from `first` on. */
-template <int M> static __device__ void load_results(float (&r)[M], typed y, const thin &t, const span &p, int64_t first)
+template <int M> static __device__ void load_results(float (&r)[M], typed_ptr y, const thin &t, const span &p, int64_t first)
 {
     const int64_t n = first + threadIdx.x % WARP;
 #pragma unroll
@@ -80,7 +80,7 @@ template <int M> static __device__ void load_results(float (&r)[M], typed y, con
 
 /* All of a lane's bytes of 32 places; zeros beyond the end. */
 template <typename T, int K, int L, int V>
-static __device__ void load_places(pack<T, V> (&c)[L], const T *x, const lanes<T, K> &at, const thin &t, const span &p, int64_t first)
+static __device__ void load_points(pack<T, V> (&c)[L], const T *x, const lanes<T, K> &at, const thin &t, const span &p, int64_t first)
 {
     constexpr int R = WARP / L;
 #pragma unroll
@@ -113,7 +113,7 @@ template <int L> static __device__ float gather(float (&part)[L], int sub)
 
 /* --- down: y = s x^T ---------------------------------------------------------------- */
 
-template <typename T, int K, int M, bool GELU> static __global__ void down_kernel(typed y, typed s, const T *x, thin t)
+template <typename T, int K, int M, bool GELU> static __global__ void down_kernel(typed_ptr y, typed_ptr s, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     const lanes<T, K> at;
@@ -123,7 +123,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void down_kerne
     for (int64_t first = p.first; first < p.end; first += BLOCK) {
         pack<T, V> c[L];
         float part[M][L] = {};
-        load_places(c, x, at, t, p, first);
+        load_points(c, x, at, t, p, first);
 #pragma unroll
         for (int u = 0; u < L; u++)
 #pragma unroll
@@ -145,14 +145,14 @@ template <typename T, int K, int M, bool GELU> static __global__ void down_kerne
 }
 
 /* The same at other depths, row by row. */
-template <typename T, int K> static __global__ void down_any_kernel(typed y, typed s, const T *x, thin t)
+template <typename T, int K> static __global__ void down_any_kernel(typed_ptr y, typed_ptr s, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     const lanes<T, K> at;
     const span p = span_of(t);
     for (int64_t first = p.first; first < p.end; first += BLOCK) {
         pack<T, V> c[L];
-        load_places(c, x, at, t, p, first);
+        load_points(c, x, at, t, p, first);
         const int64_t n = first + at.sub * R + at.group;
 #pragma unroll 1
         for (int64_t row = p.batch * t.m; row < (p.batch + 1) * t.m; row++) {
@@ -172,7 +172,7 @@ template <typename T, int K> static __global__ void down_any_kernel(typed y, typ
 
 /* --- up: x = y^T s ---------------------------------------------------------------------- */
 
-template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(T *x, typed y, typed s, const T *z, thin t)
+template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(T *x, typed_ptr y, typed_ptr s, const T *z, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     const lanes<T, K> at;
@@ -214,7 +214,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(
 /* --- across: s = y x -------------------------------------------------------------------- */
 
 /* A piece's sums, [batches, blocks, m, K]. */
-template <typename T, int K, int M, bool GELU> static __global__ void across_kernel(float *partial, typed y, const T *x, thin t)
+template <typename T, int K, int M, bool GELU> static __global__ void across_kernel(float *partial, typed_ptr y, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     __shared__ float of_warp[WARPS][M * K];
@@ -225,7 +225,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void across_ker
     for (int64_t first = p.first; first < p.end; first += BLOCK) {
         pack<T, V> c[L];
         float r[M];
-        load_places(c, x, at, t, p, first);
+        load_points(c, x, at, t, p, first);
         load_results(r, y, t, p, first);
 #pragma unroll
         for (int u = 0; u < L; u++) {
@@ -256,7 +256,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void across_ker
     partial[(int64_t)blockIdx.x * t.m * K + k] = all;
 }
 
-static __global__ void across_end_kernel(typed s, const float *partial, thin t)
+static __global__ void across_end_kernel(typed_ptr s, const float *partial, thin t)
 {
     const int64_t size = t.m * t.K, n = t.batches * size;
     const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
@@ -271,14 +271,14 @@ static __global__ void across_end_kernel(typed s, const float *partial, thin t)
 /* --- launching ------------------------------------------------------------------------------- */
 
 template <typename T, int K, int M, bool GELU>
-static void launch(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static void launch(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     const unsigned grid = (unsigned)(t.batches * t.blocks);
     T *places = static_cast<T *>(x.data);
-    if (t.way == THIN_DOWN) {
+    if (t.mode == THIN_DOWN) {
         if constexpr (K == THIN_GELU) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
         else down_any_kernel<T, K><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
-    } else if (t.way == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(places, y, s, static_cast<const T *>(z), t);
+    } else if (t.mode == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(places, y, s, static_cast<const T *>(z), t);
     else {
         across_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(partial, y, places, t);
         const unsigned ends = (unsigned)((t.batches * t.m * t.K + BLOCK - 1) / BLOCK);
@@ -288,7 +288,7 @@ static void launch(typed s, typed x, typed y, const void *z, float *partial, con
 
 /* The rows beyond the first are 0 and not written: the same sums. */
 template <typename T, int K, bool GELU>
-static void launch_rows(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static void launch_rows(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     if constexpr (common<T, K>)
         if (t.m == 1) return launch<T, K, 1, GELU>(s, x, y, z, partial, t, stream);
@@ -296,7 +296,7 @@ static void launch_rows(typed s, typed x, typed y, const void *z, float *partial
 }
 
 template <typename T, bool GELU>
-static cudaError_t launch_depth(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static cudaError_t launch_depth(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     if (t.K == THIN_GELU) launch_rows<T, THIN_GELU, GELU>(s, x, y, z, partial, t, stream);
     else if (GELU) return cudaErrorInvalidValue;
@@ -307,7 +307,7 @@ static cudaError_t launch_depth(typed s, typed x, typed y, const void *z, float 
 }
 
 template <bool GELU>
-static cudaError_t launch_type(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static cudaError_t launch_type(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     switch (x.type) {
     case STORE_F32: return launch_depth<float, GELU>(s, x, y, z, partial, t, stream);
@@ -317,10 +317,10 @@ static cudaError_t launch_type(typed s, typed x, typed y, const void *z, float *
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_thin(struct typed s, struct typed x, struct typed y, const void *z, float *partial, struct thin t,
+extern "C" cudaError_t cuda_thin(struct typed_ptr s, struct typed_ptr x, struct typed_ptr y, const void *z, float *partial, struct thin t,
                                  cudaStream_t stream)
 {
-    if (t.way == THIN_NONE || !is_aligned(x.data, 16)) return cudaErrorInvalidValue;
-    if (t.gelu && t.way == THIN_UP && (!z || !is_aligned(z, 16))) return cudaErrorInvalidValue;
+    if (t.mode == THIN_NONE || !is_aligned(x.data, 16)) return cudaErrorInvalidValue;
+    if (t.gelu && t.mode == THIN_UP && (!z || !is_aligned(z, 16))) return cudaErrorInvalidValue;
     return t.gelu ? launch_type<true>(s, x, y, z, partial, t, stream) : launch_type<false>(s, x, y, z, partial, t, stream);
 }

@@ -17,12 +17,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum thin_way { THIN_NONE, THIN_DOWN, THIN_UP, THIN_ACROSS };
+enum thin_mode { THIN_NONE, THIN_DOWN, THIN_UP, THIN_ACROSS };
 enum { THIN_ROWS = 4, THIN_LEAST = 256 /* places */, THIN_STEP = 256 /* places of a block at a time */ };
 enum { THIN_GELU = 32 /* the one depth that has an activation */ };
 
 struct thin {
-    enum thin_way way;
+    enum thin_mode mode;
     int64_t batches, N, m, K;
     int64_t each, blocks; /* a batch is cut into so many pieces of so many places */
     bool add;             /* the result is added to */
@@ -34,7 +34,7 @@ struct thin {
 static inline void thin_cut(struct thin *t)
 {
     const int64_t steps = (t->N + THIN_STEP - 1) / THIN_STEP;
-    int64_t turns = t->way == THIN_ACROSS ? steps * t->batches / 2048 : 4;
+    int64_t turns = t->mode == THIN_ACROSS ? steps * t->batches / 2048 : 4;
     if (turns < 1) turns = 1;
     if (turns > 16) turns = 16;
     t->each = turns * THIN_STEP;
@@ -46,14 +46,14 @@ static inline struct thin thin_of(bool ta, bool tb, int rank, const int64_t *a, 
 {
     struct thin t = {THIN_NONE, 1, 0, 0, 0, 0, 0, false, false};
     if (ta && tb) return t;
-    t.way = tb ? THIN_DOWN : ta ? THIN_UP : THIN_ACROSS;
+    t.mode = tb ? THIN_DOWN : ta ? THIN_UP : THIN_ACROSS;
     for (int d = 0; d + 2 < rank; d++) t.batches *= c[d];
     t.m = a[rank - 2];
-    t.N = t.way == THIN_DOWN ? b[rank - 2] : a[rank - 1];
+    t.N = t.mode == THIN_DOWN ? b[rank - 2] : a[rank - 1];
     t.K = b[rank - 1];
-    if (t.m > THIN_ROWS || t.N < THIN_LEAST || (t.K != 16 && t.K != 32 && t.K != 64)) t.way = THIN_NONE;
-    if (t.way) thin_cut(&t);
-    if (t.batches * t.blocks > INT32_MAX) t.way = THIN_NONE;
+    if (t.m > THIN_ROWS || t.N < THIN_LEAST || (t.K != 16 && t.K != 32 && t.K != 64)) t.mode = THIN_NONE;
+    if (t.mode) thin_cut(&t);
+    if (t.batches * t.blocks > INT32_MAX) t.mode = THIN_NONE;
     return t;
 }
 

@@ -84,25 +84,25 @@ static struct adam_batch adam_batch_of(const struct launch *l)
 }
 
 /* Where a weight has no w it has no type either; the first that has one says it for all. */
-static bool adam_joins(struct adam_batch *b, bool *typed, const struct launch *l, const struct adam_weight *x)
+static bool adam_joins(struct adam_batch *b, bool *has_w_type, const struct launch *l, const struct adam_weight *x)
 {
     const struct adam_batch a = adam_batch_of(l);
     if (b->count == ADAM_MOST || a.p != b->p || a.g != b->g || a.m != b->m || a.step != b->step || a.clip != b->clip ||
-        a.beta1 != b->beta1 || a.beta2 != b->beta2 || a.eps != b->eps || (*typed && x->w && a.w != b->w))
+        a.beta1 != b->beta1 || a.beta2 != b->beta2 || a.eps != b->eps || (*has_w_type && x->w && a.w != b->w))
         return false;
     if (b->count && adam_is_wide(x) != adam_is_wide(&b->at[0])) return false;
     if (x->w) b->w = a.w;
-    *typed |= x->w != NULL;
+    *has_w_type |= x->w != NULL;
     return true;
 }
 
 static int batch_adamw(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
     struct adam_batch b = adam_batch_of(l);
-    bool typed = false;
+    bool has_w_type = false;
     for (uint32_t i = 0; i < n; i++) {
         const struct adam_weight x = adam_weight_of(&l[i]);
-        if (!adam_joins(&b, &typed, &l[i], &x)) break;
+        if (!adam_joins(&b, &has_w_type, &l[i], &x)) break;
         b.at[b.count++] = x;
     }
     *taken = (uint32_t)b.count;

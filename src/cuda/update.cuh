@@ -13,7 +13,7 @@
 #include "cuda/rows.cuh"
 
 /* step.found_inf, or a norm that is not finite: every byte stays as it is. */
-static __device__ inline bool is_off(const update &u) { return u.step->found_inf || (u.clip && !isfinite(u.clip[0])); }
+static __device__ inline bool is_skipped(const update &u) { return u.step->found_inf || (u.clip && !isfinite(u.clip[0])); }
 static __device__ inline float clip_of(const update &u) { return u.clip ? u.clip[1] : 1.0f; }
 static __device__ inline double rate_of(const update &u) { return (double)u.step->learning_rate * u.lr_scale; }
 
@@ -37,13 +37,13 @@ template <typename P, int V> static __device__ inline void store_weight(const up
     static_assert(V == 1 || V == 4, "a draw serves four elements");
     if constexpr (sizeof(P) == 2) {
         uint64_t bits = keyed_bits(key, (uint64_t)at / 4) >> (V == 1 ? 16 * (at % 4) : 0);
-        piece<__nv_bfloat16, V> rounded;
+        wide_pack<__nv_bfloat16, V> rounded;
 #pragma unroll
         for (int i = 0; i < V; i++, bits >>= 16) {
             rounded.at[i] = round_at_random(p[i], (uint32_t)bits);
             p[i] = to_float(rounded.at[i]);
         }
-        *reinterpret_cast<piece<__nv_bfloat16, V> *>(static_cast<__nv_bfloat16 *>(u.p.data) + at) = rounded;
+        *reinterpret_cast<wide_pack<__nv_bfloat16, V> *>(static_cast<__nv_bfloat16 *>(u.p.data) + at) = rounded;
     } else {
         store<V>(static_cast<float *>(u.p.data) + at, p);
     }

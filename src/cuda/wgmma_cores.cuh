@@ -20,7 +20,7 @@ template <int R> __host__ __device__ constexpr int core_at(int r, int c) { retur
 #if HAS_WGMMA
 
 /* What ordinary stores have written, products may read after the next barrier. */
-__device__ inline void stores_seen() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void fence_shared_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* Operands of a tile of R rows, from p on. */
 __device__ inline uint64_t core_operand(const void *p, int leading, int stride)

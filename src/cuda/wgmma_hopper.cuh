@@ -68,10 +68,10 @@ __device__ inline void barrier_wait(uint64_t *bar, int phase)
 }
 
 /* A ring of slots: which one, and in which round. */
-struct turn {
+struct ring_slot {
     int slot, phase;
 };
-template <int SLOTS> __device__ inline void next(turn &t)
+template <int SLOTS> __device__ inline void next(ring_slot &t)
 {
     if (++t.slot == SLOTS) t.slot = 0, t.phase ^= 1;
 }
@@ -102,8 +102,8 @@ __device__ inline void fetch_rows(void *to, const CUtensorMap *map, int b, int h
 
 /* --- products ----------------------------------------------------------------------------------- */
 
-template <int n> __device__ inline void registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
-template <int n> __device__ inline void registers_fewer() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
+template <int n> __device__ inline void registers_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
+template <int n> __device__ inline void registers_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
 
 __device__ inline void product_open() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void product_close() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -305,7 +305,7 @@ __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int
     }
 }
 /* Consumers' threads meet; the copying warps are not among them. */
-template <int THREADS> __device__ inline void meet(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
+template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
 
 #endif
 
@@ -328,7 +328,7 @@ template <typename F> static cudaError_t by_shape(const attention *a, F f)
 }
 
 /* One block to a multiprocessor. */
-static inline unsigned blocks_that_stay(int64_t items)
+static inline unsigned persistent_blocks(int64_t items)
 {
     int gpu = 0, count = 0;
     if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess) count = 1;

@@ -1,5 +1,5 @@
 /*
- * product.c: matrix products by cuBLASLt.
+ * gemm.c: matrix products by cuBLASLt.
  *
  * The library is column-major: a row-major [R, C] is its C x R with leading
  * dimension C. So c = a b, all row-major, is asked for as
@@ -17,16 +17,16 @@
  * sums included, and rounded once at the end. The algorithm is one that
  * keeps this and fits the planned workspace, chosen once per entry and then part of the
  * captured graph: the same bits at every launch. Of a small product it is the library's first; of a large
- * one the fastest, which is measured once on a machine and then remembered (fastest.c): a choice by timing
+ * one the fastest, which is measured once on a machine and then remembered (matmul_autotune.c): a choice by timing
  * at every start would differ from run to run, and the bits with it.
  *
  * What the library cannot do (two input dtypes, strides in both dimensions, a result that is narrower
  * than its f32 inputs, a bias that is not at a multiple of 16) our own kernel does, slowly.
  */
-#include "cuda/product.h"
+#include "cuda/gemm.h"
 
-#include "cuda/fastest.h"
-#include "cuda/launch_products.h"
+#include "cuda/matmul_autotune.h"
+#include "cuda/launch_gemm.h"
 
 enum { CANDIDATES = 8, CANDIDATES_TIMED = 24, ALIGN_MAX = 256, BIAS_ALIGN = 16 };
 
@@ -53,12 +53,12 @@ static bool store_of_view(const struct view *v, int64_t rows, int64_t columns, s
 }
 
 /* The dtypes of its table that we use: one dtype throughout, or a wide result. */
-static bool library_has_dtypes(const struct product_shape *s)
+static bool library_has_dtypes(const struct gemm_shape *s)
 {
     return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
 }
 
-static bool library_takes(const struct product_shape *s, struct stored *a, struct stored *b, struct stored *c)
+static bool library_takes(const struct gemm_shape *s, struct stored *a, struct stored *b, struct stored *c)
 {
     if (!library_has_dtypes(s) || !store_of_view(&s->a, s->M, s->K, a) || !store_of_view(&s->b, s->K, s->N, b)) return false;
     *c = (struct stored){false, s->M == 1 ? s->N : s->c.row};
@@ -88,9 +88,9 @@ static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, cons
     return PL_OK;
 }
 
-static int describe(struct product *p, const struct stored *a, const struct stored *b, const struct stored *c, struct error *e)
+static int describe(struct gemm *p, const struct stored *a, const struct stored *b, const struct stored *c, struct error *e)
 {
-    const struct product_shape *s = &p->shape;
+    const struct gemm_shape *s = &p->shape;
     const cublasOperation_t first = b->turned ? CUBLAS_OP_T : CUBLAS_OP_N, second = a->turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     TRY_BLAS(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
@@ -105,7 +105,7 @@ static int describe(struct product *p, const struct stored *a, const struct stor
 }
 
 /* The library asks what its own a, b, c and d are aligned to: ours swapped. */
-static int prefer(cublasLtMatmulPreference_t p, const struct product_shape *s, uint64_t workspace, struct error *e)
+static int prefer(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint64_t workspace, struct error *e)
 {
     /* Partial sums of a split product stay f32 and are added in a separate step,
      * in order: neither a second rounding nor a race for the output. */
@@ -149,9 +149,9 @@ static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, b
 }
 
 /* Without an acceptable candidate the product is left to our own kernel. */
-static int choose(struct product *p, const struct cuda_state *s, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
+static int choose(struct gemm *p, const struct cuda_state *s, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
 {
-    const bool timed = fastest_matters(&p->shape);
+    const bool timed = autotune_applies(&p->shape);
     cublasLtMatmulHeuristicResult_t found[CANDIDATES_TIMED];
     int n = 0, good = 0;
     TRY(prefer(preference, &p->shape, workspace, e));
@@ -164,10 +164,10 @@ static int choose(struct product *p, const struct cuda_state *s, cublasLtMatmulP
         if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) found[good++] = found[i];
     p->library = good > 0;
     if (good) p->algorithm = found[0].algo;
-    return good > 1 && timed ? fastest_of(p, s, found, good, workspace, e) : PL_OK;
+    return good > 1 && timed ? autotune_choose(p, s, found, good, workspace, e) : PL_OK;
 }
 
-int product_begin(struct product *p, const struct cuda_state *s, const struct product_shape *shape, uint64_t workspace,
+int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
                   struct error *e)
 {
     struct stored a, b, c;
@@ -182,7 +182,7 @@ int product_begin(struct product *p, const struct cuda_state *s, const struct pr
     return rc;
 }
 
-void product_end(struct product *p)
+void gemm_end(struct gemm *p)
 {
     if (p->c) cublasLtMatrixLayoutDestroy(p->c);
     if (p->b) cublasLtMatrixLayoutDestroy(p->b);
@@ -190,17 +190,17 @@ void product_end(struct product *p)
     if (p->product) cublasLtMatmulDescDestroy(p->product);
 }
 
-uint32_t product_align(uint64_t bytes)
+uint32_t gemm_align(uint64_t bytes)
 {
     bytes |= ALIGN_MAX;
     return (uint32_t)(bytes & -bytes);
 }
 
-uint32_t product_align_operand(const struct entry *entry, int slot)
+uint32_t gemm_align_operand(const struct entry *entry, int slot)
 {
     const struct launch *l = &entry->launch;
     const void *data = slot < MAX_IN ? l->in[slot].data : l->out[slot - MAX_IN].data;
-    return product_align((uintptr_t)data | (entry->move[slot].loop ? (uint64_t)entry->move[slot].advance : 0));
+    return gemm_align((uintptr_t)data | (entry->move[slot].loop ? (uint64_t)entry->move[slot].advance : 0));
 }
 
 /* --- launching --------------------------------------------------------------------- */
@@ -210,17 +210,17 @@ static struct strided strided_of(const struct view *v)
     return (struct strided){store_of(v->dtype), v->row, v->column, v->batch};
 }
 
-static int run_own(const struct product *p, const struct product_at *at, cudaStream_t stream, struct error *e)
+static int run_own(const struct gemm *p, const struct gemm_at *at, cudaStream_t stream, struct error *e)
 {
-    const struct product_shape *s = &p->shape;
-    const struct own_product own = {
+    const struct gemm_shape *s = &p->shape;
+    const struct generic_gemm own = {
         .M = s->M, .N = s->N, .K = s->K, .batches = s->batches, .a = strided_of(&s->a), .b = strided_of(&s->b),
         .c = strided_of(&s->c), .bias = s->bias ? store_of(s->bias_dtype) : STORE_F32};
-    TRY_CUDA(cuda_product(at->c, at->a, at->b, s->bias ? at->bias : NULL, at->from, &own, stream));
+    TRY_CUDA(cuda_gemm_generic(at->c, at->a, at->b, s->bias ? at->bias : NULL, at->from, &own, stream));
     return PL_OK;
 }
 
-int product_run(const struct product *p, const struct product_at *at, void *work, uint64_t bytes, cudaStream_t stream,
+int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
                 struct error *e)
 {
     if (!p->library) return run_own(p, at, stream, e);

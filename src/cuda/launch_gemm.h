@@ -1,8 +1,8 @@
 /*
- * launch_products.h: the launchers of product.cu (see launch.h).
+ * launch_gemm.h: the launchers of gemm_generic.cu (see launch.h).
  */
-#ifndef LAUNCH_PRODUCTS_H
-#define LAUNCH_PRODUCTS_H
+#ifndef LAUNCH_GEMM_H
+#define LAUNCH_GEMM_H
 
 #include "cuda/launch.h"
 
@@ -16,14 +16,14 @@ struct strided {
     int64_t row, column, batch;
 };
 
-struct own_product {
+struct generic_gemm {
     int64_t M, N, K, batches;
     struct strided a, b, c;
     enum store bias;
 };
 /* c [M,N] = a [M,K] b [K,N] + bias [N] + from, of any dtypes and strides; bias and from may be NULL. from lies as c
  * does, or is c. */
-cudaError_t cuda_product(void *c, const void *a, const void *b, const void *bias, const void *from, const struct own_product *p,
+cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, const void *bias, const void *from, const struct generic_gemm *p,
                          cudaStream_t stream);
 
 #ifdef __cplusplus

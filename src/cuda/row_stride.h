@@ -1,15 +1,15 @@
 /*
- * strides.h: dimensions that are walked as one, for the planning and the running half alike.
+ * row_stride.h: dimensions that are walked as one, for the planning and the running half alike.
  */
-#ifndef CUDA_STRIDES_H
-#define CUDA_STRIDES_H
+#ifndef ROW_STRIDE_H
+#define ROW_STRIDE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* Whether all dimensions but the last are rows at equal distances, which goes to *row. A single
  * row's distance is the length of it. */
-static inline bool rows_are_even(int rank, const int64_t *dim, const int64_t *stride, int64_t *row)
+static inline bool rows_have_one_stride(int rank, const int64_t *dim, const int64_t *stride, int64_t *row)
 {
     int64_t next = 0; /* 0: no dimension of more than one element yet */
     *row = rank ? dim[rank - 1] : 1;

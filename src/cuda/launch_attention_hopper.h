@@ -1,19 +1,19 @@
 /*
- * launch_hopper.h: the seam between attention_hopper.c and the attention_hopper*.cu files: attention on GPUs of
+ * launch_attention_hopper.h: the seam between attention_hopper.c and the attention_hopper*.cu files: attention on GPUs of
  * compute capability 9.0, whose warpgroups multiply out of shared memory and whose engine copies tiles.
  *
  * On a grid its rows have 64 columns, so that 64 keys are one row of it; positions lie sideways, rel and drel
  * [B,H,height+width,T], rel divided by the scale.
  */
-#ifndef LAUNCH_HOPPER_H
-#define LAUNCH_HOPPER_H
+#ifndef LAUNCH_ATTENTION_HOPPER_H
+#define LAUNCH_ATTENTION_HOPPER_H
 
 #include <cuda.h>
 
 #include "cuda/launch_attention.h"
 
 /* Rows to a tile: keys that a block of the gradient by keys holds, and what a block of either gradient walks along. */
-enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = ATTENTION_LEVEL };
+enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = ATTENTION_GRID64_WIDTH };
 
 /* Of the forward and the gradient by queries: warpgroups of 64 queries to a block. Three hide more of each other's latency, where two thirds of the
  * registers are enough. */
@@ -23,7 +23,7 @@ enum { HOPPER_KEYS = 128 };
 /* How the copy engine finds tiles: of heads; what comes with 64 queries, delta's [B,H] and behind them lse2's; of rel half of them by the
  * columns of the grid, and one of its rows. */
 struct attention_maps {
-    CUtensorMap q, k, v, dout, notes, columns, rows;
+    CUtensorMap q, k, v, dout, row_stats, columns, rows;
 };
 
 #ifdef __cplusplus

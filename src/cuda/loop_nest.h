@@ -1,5 +1,5 @@
 /*
- * form.h: the loops over up to three operands of one shape, as kernels walk them. Plain C,
+ * loop_nest.h: the loops over up to three operands of one shape, as kernels walk them. Plain C,
  * included by both halves' host files and by the .cu files.
  *
  *     y [B,T,C], a the same, b [T,1]     innermost first: C (1, 1, 0), T (C, C, 1), B (TC, TC, 0)
@@ -7,21 +7,21 @@
  * Dimensions that go on as the one inside them went are one loop; a repeated operand has
  * stride 0; dense operands of one shape are a single loop.
  */
-#ifndef CUDA_FORM_H
-#define CUDA_FORM_H
+#ifndef LOOP_NEST_H
+#define LOOP_NEST_H
 
 #include <stdint.h>
 #include <string.h>
 
-enum { FORM_LOOPS = 6 };
+enum { LOOP_NEST_DEPTH = 6 };
 
-struct form {
+struct loop_nest {
     int loops;
-    int64_t size[FORM_LOOPS], y[FORM_LOOPS], a[FORM_LOOPS], b[FORM_LOOPS]; /* strides in elements */
+    int64_t size[LOOP_NEST_DEPTH], y[LOOP_NEST_DEPTH], a[LOOP_NEST_DEPTH], b[LOOP_NEST_DEPTH]; /* strides in elements */
 };
 
 /* One more loop, outside of those that are there. */
-static inline void form_push(struct form *f, int64_t size, int64_t y, int64_t a, int64_t b)
+static inline void loop_nest_push(struct loop_nest *f, int64_t size, int64_t y, int64_t a, int64_t b)
 {
     const int last = f->loops - 1;
     if (size == 1) return;
@@ -36,14 +36,14 @@ static inline void form_push(struct form *f, int64_t size, int64_t y, int64_t a,
 }
 
 /* Of a single element: one loop of one turn. */
-static inline void form_end(struct form *f)
+static inline void loop_nest_end(struct loop_nest *f)
 {
     if (f->loops) return;
     f->loops = 1;
     f->size[0] = f->y[0] = f->a[0] = f->b[0] = 1;
 }
 
-static inline int64_t form_elements(const struct form *f)
+static inline int64_t loop_nest_elements(const struct loop_nest *f)
 {
     int64_t n = 1;
     for (int k = 0; k < f->loops; k++) n *= f->size[k];
@@ -62,7 +62,7 @@ static inline int64_t form_elements(const struct form *f)
  * SUM_THREADS / across lines, each with every so many positions. */
 struct axes {
     int n;
-    int64_t size[FORM_LOOPS], stride[FORM_LOOPS];
+    int64_t size[LOOP_NEST_DEPTH], stride[LOOP_NEST_DEPTH];
     int64_t count;
 };
 struct summing {
@@ -111,7 +111,7 @@ static inline int summing_fits(const struct summing *s, int V)
  * additions are. */
 static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank, const int64_t *to, int size)
 {
-    struct form f;
+    struct loop_nest f;
     struct summing s;
     int64_t at = 1;
     memset(&f, 0, sizeof f);
@@ -119,10 +119,10 @@ static inline struct summing summing_of(int rank, const int64_t *dim, const int6
     s.kept.count = s.summed.count = s.C = s.stride = 1;
     for (int d = rank - 1, k = to_rank - 1; d >= 0; d--, k--) {
         const int kept = k >= 0 && to[k] == dim[d];
-        form_push(&f, dim[d], kept ? at : 0, stride[d], 0);
+        loop_nest_push(&f, dim[d], kept ? at : 0, stride[d], 0);
         if (kept) at *= dim[d];
     }
-    form_end(&f);
+    loop_nest_end(&f);
     s.rows = f.y[0] != 0;
     if (s.rows) s.C = f.size[0], s.stride = f.a[0];
     for (int k = s.rows; k < f.loops; k++) axes_push(f.y[k] ? &s.kept : &s.summed, f.size[k], f.a[k]);

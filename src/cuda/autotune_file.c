@@ -1,7 +1,7 @@
 /*
- * choices.c: see choices.h.
+ * autotune_file.c: see autotune_file.h.
  */
-#include "cuda/choices.h"
+#include "cuda/autotune_file.h"
 
 #include <ctype.h>
 #include <errno.h>

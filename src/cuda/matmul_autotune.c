@@ -1,5 +1,5 @@
 /*
- * fastest.c: see fastest.h.
+ * matmul_autotune.c: see matmul_autotune.h.
  *
  * The library sorts its proposals by what it expects of them, and a late one is often the fastest.
  * They are timed where the operands of the run will lie, so that no byte is taken beyond the plan:
@@ -24,25 +24,25 @@
  * attributes, not its rank. After the recording nothing is measured and nothing read, and the arena is
  * zero as it was.
  */
-#include "cuda/fastest.h"
+#include "cuda/matmul_autotune.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/choices.h"
+#include "cuda/autotune_file.h"
 
-enum { SETS = 3, ALIGN = 256, LEADERS = 2, FINALISTS = 6, ROUNDS = 5, RUNS_MOST = 8, PROPOSALS_MOST = 64, BLOCK = 256 << 10 };
-static const double MATTERS = 5e9;  /* operations: what takes less than 10 us on the fastest GPU is no matter */
-static const double LARGE = 5e10;   /* operations: what is timed under load */
+enum { OPERAND_SETS = 3, ALIGN = 256, LEADERS = 2, FINALISTS = 6, ROUNDS = 5, RUNS_MOST = 8, PROPOSALS_MOST = 64, BLOCK = 256 << 10 };
+static const double MIN_OPERATIONS = 5e9;  /* operations: what takes less than 10 us on the fastest GPU is no matter */
+static const double MIN_LOADED = 5e10;   /* operations: what is timed under load */
 static const double MARGIN = 0.01;
-static const double SPAN = 1;       /* ms that a proposal runs at a time, more or less... */
-static const double WARM = 1500, AGAIN = 300, SKIP = 80, HOLD = 120; /* ...and under load */
-static const double BEATEN = 0.05;  /* so much behind the best of the first round: no second one */
-static const double PATIENCE = 600; /* s, for another process that measures */
+static const double RUN_MS = 1;       /* ms that a proposal runs at a time, more or less... */
+static const double WARM = 1500, REWARM = 300, SKIP = 80, HOLD = 120; /* ...and under load */
+static const double FINAL_MARGIN = 0.05;  /* so much behind the best of the first round: no second one */
+static const double LOCK_TIMEOUT = 600; /* s, for another process that measures */
 
-struct fastest {
+struct autotune {
     struct choices kept;
     const char *gpu;
     bool opened, reads;             /* at the first product that matters: looked for, and read, what is kept */
@@ -56,23 +56,23 @@ struct fastest {
 
 /* --- keys and identities ------------------------------------------------------------------ */
 
-static double operations(const struct product_shape *s) { return 2.0 * (double)s->M * (double)s->N * (double)s->K * (double)s->batches; }
-bool fastest_matters(const struct product_shape *s) { return operations(s) >= MATTERS; }
-static bool is_large(const struct product_shape *s) { return operations(s) >= LARGE; }
+static double operations(const struct gemm_shape *s) { return 2.0 * (double)s->M * (double)s->N * (double)s->K * (double)s->batches; }
+bool autotune_applies(const struct gemm_shape *s) { return operations(s) >= MIN_OPERATIONS; }
+static bool is_large(const struct gemm_shape *s) { return operations(s) >= MIN_LOADED; }
 
-static int print_view(char *to, size_t room, char name, const struct view *v)
+static int print_layout(char *to, size_t room, char name, const struct view *v)
 {
     return snprintf(to, room, " %c %s %lld %lld %lld %u", name, dtype_name(v->dtype), (long long)v->row, (long long)v->column,
                     (long long)v->batch, v->align);
 }
 
 /* All that the library's list depends on. False: it has no room. */
-static bool print_key(char key[CHOICE_KEY], const struct product_shape *s, uint64_t workspace)
+static bool print_key(char key[CHOICE_KEY], const struct gemm_shape *s, uint64_t workspace)
 {
     char a[128], b[128], c[128], from[32] = "";
-    print_view(a, sizeof a, 'a', &s->a);
-    print_view(b, sizeof b, 'b', &s->b);
-    print_view(c, sizeof c, 'c', &s->c);
+    print_layout(a, sizeof a, 'a', &s->a);
+    print_layout(b, sizeof b, 'b', &s->b);
+    print_layout(c, sizeof c, 'c', &s->c);
     if (s->from_align) snprintf(from, sizeof from, " from %u", s->from_align);
     int n = snprintf(key, CHOICE_KEY, "%lldx%lldx%lld n %lld%s%s%s%s%s work %llu%s", (long long)s->M, (long long)s->N, (long long)s->K,
                      (long long)s->batches, a, b, c, s->bias ? " bias" : "", from, (unsigned long long)workspace, is_large(s) ? " load" : "");
@@ -124,13 +124,13 @@ static uint64_t bytes_of(const struct view *v, int64_t rows, int64_t columns, in
 }
 
 /* False: the arena has no room for them side by side. */
-static bool lay_out(struct stage *g, const struct fastest *f, const struct product_shape *s, uint64_t workspace)
+static bool lay_out(struct stage *g, const struct autotune *f, const struct gemm_shape *s, uint64_t workspace)
 {
     const uint64_t work = align_up(workspace, ALIGN), a = bytes_of(&s->a, s->M, s->K, s->batches), b = bytes_of(&s->b, s->K, s->N, s->batches);
     const uint64_t c = bytes_of(&s->c, s->M, s->N, s->batches), bias = s->bias ? align_up((uint64_t)s->N * dtype_size(s->bias_dtype), ALIGN) : 0;
     g->step = a + b + c + bias + (s->from_align ? c : 0);
     if (work > f->bytes || g->step > f->bytes - work) return false;
-    g->sets = (int)min_u64(SETS, (f->bytes - work) / g->step);
+    g->sets = (int)min_u64(OPERAND_SETS, (f->bytes - work) / g->step);
     g->work = f->arena;
     g->a = g->work + work;
     g->b = g->a + a;
@@ -151,7 +151,7 @@ static void make_block(uint16_t *x, size_t n)
 }
 
 /* A block from the host, and twice as much with every copy. */
-static int fill(struct fastest *f, const struct stage *g, struct error *e)
+static int fill(struct autotune *f, const struct stage *g, struct error *e)
 {
     const uint64_t bytes = g->step * (uint64_t)g->sets;
     uint64_t done = min_u64(bytes, BLOCK);
@@ -172,7 +172,7 @@ static int fill(struct fastest *f, const struct stage *g, struct error *e)
 
 /* A product and its proposals while they are timed. */
 struct contest {
-    struct product *p;
+    struct gemm *p;
     const cublasLtMatmulHeuristicResult_t *found;
     int n, runs;
     uint64_t workspace;
@@ -182,7 +182,7 @@ struct contest {
 
 /* Milliseconds of a launch of proposal k, on the average of so many behind the first few. One that the library
  * refuses after all is out of the contest; what the GPU itself says is an error. */
-static int time_behind(struct fastest *f, struct contest *t, int k, int skip, int runs, double *ms, struct error *e)
+static int time_behind(struct autotune *f, struct contest *t, int k, int skip, int runs, double *ms, struct error *e)
 {
     struct error refused = {0};
     float took = 0;
@@ -191,9 +191,9 @@ static int time_behind(struct fastest *f, struct contest *t, int k, int skip, in
     for (int i = 0; i < skip + runs; i++) {
         if (i == skip) TRY_CUDA(cudaEventRecord(f->from, f->stream));
         const uint64_t on = (uint64_t)(i % t->stage.sets) * t->stage.step;
-        const struct product_at at = {t->stage.c + on, t->stage.a + on, t->stage.b + on, t->stage.bias + on,
+        const struct gemm_at at = {t->stage.c + on, t->stage.a + on, t->stage.b + on, t->stage.bias + on,
                                       t->stage.from ? t->stage.from + on : NULL};
-        if (product_run(t->p, &at, t->stage.work, t->workspace, f->stream, &refused)) break;
+        if (gemm_run(t->p, &at, t->stage.work, t->workspace, f->stream, &refused)) break;
     }
     TRY_CUDA(cudaEventRecord(f->to, f->stream));
     TRY_CUDA(cudaEventSynchronize(f->to));
@@ -202,18 +202,18 @@ static int time_behind(struct fastest *f, struct contest *t, int k, int skip, in
     return PL_OK;
 }
 
-static int time_runs(struct fastest *f, struct contest *t, int k, int runs, double *ms, struct error *e)
+static int time_runs(struct autotune *f, struct contest *t, int k, int runs, double *ms, struct error *e)
 {
     return time_behind(f, t, k, 0, runs, ms, e);
 }
 
 /* Each once, which loads its kernels, and then a few times. */
-static int run_all(struct fastest *f, struct contest *t, struct error *e)
+static int run_all(struct autotune *f, struct contest *t, struct error *e)
 {
     double ms;
     for (int k = 0; k < t->n; k++) TRY(time_runs(f, t, k, 1, &ms, e));
     TRY(time_runs(f, t, 0, 2, &ms, e));
-    t->runs = ms < SPAN / RUNS_MOST ? RUNS_MOST : ms < SPAN ? (int)(SPAN / ms + 0.5) : 1;
+    t->runs = ms < RUN_MS / RUNS_MOST ? RUNS_MOST : ms < RUN_MS ? (int)(RUN_MS / ms + 0.5) : 1;
     for (int k = 0; k < t->n; k++) TRY(time_runs(f, t, k, t->runs, &t->ms[k], e));
     return PL_OK;
 }
@@ -244,7 +244,7 @@ static int by_value(const void *x, const void *y)
 }
 
 /* In ms[i][round]: so many rounds of finalist i. */
-static int run_rounds(struct fastest *f, struct contest *t, const int *finalist, int m, double ms[FINALISTS][ROUNDS], struct error *e)
+static int run_rounds(struct autotune *f, struct contest *t, const int *finalist, int m, double ms[FINALISTS][ROUNDS], struct error *e)
 {
     for (int round = 0; round < ROUNDS; round++)
         for (int i = 0; i < m; i++) TRY(time_runs(f, t, finalist[i], t->runs, &ms[i][round], e));
@@ -254,29 +254,29 @@ static int run_rounds(struct fastest *f, struct contest *t, const int *finalist,
 /* Launches of proposal k that take so many milliseconds. */
 static int launches(const struct contest *t, int k, double ms) { return (int)fmin(ms / t->ms[k], 1e6) + 1; }
 
-static int hold(struct fastest *f, struct contest *t, int k, double *ms, struct error *e)
+static int time_under_load(struct autotune *f, struct contest *t, int k, double *ms, struct error *e)
 {
     return time_behind(f, t, k, launches(t, k, SKIP), launches(t, k, HOLD), ms, e);
 }
 
-static int run_under_load(struct fastest *f, struct contest *t, const int *finalist, int m, double ms[FINALISTS][ROUNDS], struct error *e)
+static int run_under_load(struct autotune *f, struct contest *t, const int *finalist, int m, double ms[FINALISTS][ROUNDS], struct error *e)
 {
     double best = INFINITY;
-    TRY(time_runs(f, t, 0, launches(t, 0, f->warm ? AGAIN : WARM), &ms[0][0], e));
+    TRY(time_runs(f, t, 0, launches(t, 0, f->warm ? REWARM : WARM), &ms[0][0], e));
     f->warm = true;
     for (int i = 0; i < m; i++) {
-        TRY(hold(f, t, finalist[i], &ms[i][0], e));
+        TRY(time_under_load(f, t, finalist[i], &ms[i][0], e));
         best = ms[i][0] < best ? ms[i][0] : best;
     }
     for (int i = m; i-- > 0;) {
         ms[i][1] = ms[i][0];
-        if (finalist[i] == 0 || ms[i][0] < (1 + BEATEN) * best) TRY(hold(f, t, finalist[i], &ms[i][1], e));
+        if (finalist[i] == 0 || ms[i][0] < (1 + FINAL_MARGIN) * best) TRY(time_under_load(f, t, finalist[i], &ms[i][1], e));
     }
     return PL_OK;
 }
 
 /* *taken becomes the rank of the fastest, or 0. */
-static int run_finals(struct fastest *f, struct contest *t, int *taken, struct error *e)
+static int run_finals(struct autotune *f, struct contest *t, int *taken, struct error *e)
 {
     double ms[FINALISTS][ROUNDS];
     const bool large = is_large(&t->p->shape);
@@ -292,7 +292,7 @@ static int run_finals(struct fastest *f, struct contest *t, int *taken, struct e
     return PL_OK;
 }
 
-static int measure(struct fastest *f, struct contest *t, const char *key, struct choice *x, struct error *e)
+static int measure(struct autotune *f, struct contest *t, const char *key, struct choice *x, struct error *e)
 {
     int taken = 0;
     memset(x, 0, sizeof *x);
@@ -310,32 +310,32 @@ static int measure(struct fastest *f, struct contest *t, const char *key, struct
 /* --- choosing ------------------------------------------------------------------------------------- */
 
 /* From here to the end of the recording the first proposals are taken. */
-static void give_up(struct fastest *f, const struct error *why)
+static void disable(struct autotune *f, const struct error *why)
 {
     f->measures = false;
     log_warn("cuBLASLt's algorithms are not chosen by timing, its first proposals are taken: %s", why->text);
 }
 
-static void read_kept(struct fastest *f)
+static void open_file(struct autotune *f)
 {
     struct error why = {0};
     f->opened = true;
     if (!choices_place(f->gpu, cublasLtGetVersion(), f->kept.path, sizeof f->kept.path))
         error_set(&why, PL_FAIL, "neither XDG_DATA_HOME nor HOME says where to keep them");
     else if (!choices_read(&f->kept, &why)) f->reads = true;
-    if (why.code) give_up(f, &why);
+    if (why.code) disable(f, &why);
 }
 
 /* Where it is missing and may be measured, it is: by us, or by the process that we waited for. NULL: it is not kept. */
-static int look_up(struct fastest *f, struct contest *t, const char *key, const struct choice **kept, struct error *e)
+static int look_up(struct autotune *f, struct contest *t, const char *key, const struct choice **kept, struct error *e)
 {
     struct error why = {0};
     struct choice x;
-    if (!f->opened) read_kept(f);
+    if (!f->opened) open_file(f);
     *kept = f->reads ? choices_find(&f->kept, key) : NULL;
     if ((*kept && rank_of((*kept)->number, t->found, t->n) >= 0) || !f->measures || !lay_out(&t->stage, f, &t->p->shape, t->workspace)) return PL_OK;
     if (f->kept.lock < 0) {
-        if (choices_lock(&f->kept, PATIENCE, &why)) return give_up(f, &why), PL_OK;
+        if (choices_lock(&f->kept, LOCK_TIMEOUT, &why)) return disable(f, &why), PL_OK;
         *kept = choices_find(&f->kept, key);
         if (*kept && rank_of((*kept)->number, t->found, t->n) >= 0) return PL_OK;
         log_note("timing products that this GPU has not had yet, the large ones for two or three seconds each; kept in %s", f->kept.path);
@@ -343,19 +343,19 @@ static int look_up(struct fastest *f, struct contest *t, const char *key, const 
     *kept = NULL;
     TRY(measure(f, t, key, &x, e));
     if (!x.taken) return PL_OK;
-    if (choices_add(&f->kept, &x, &why)) give_up(f, &why);
+    if (choices_add(&f->kept, &x, &why)) disable(f, &why);
     else *kept = choices_find(&f->kept, key);
     return PL_OK;
 }
 
-int fastest_of(struct product *p, const struct cuda_state *s, const cublasLtMatmulHeuristicResult_t *found, int n, uint64_t workspace,
+int autotune_choose(struct gemm *p, const struct cuda_state *s, const cublasLtMatmulHeuristicResult_t *found, int n, uint64_t workspace,
                struct error *e)
 {
     char key[CHOICE_KEY];
     const struct choice *kept = NULL;
     struct contest t = {.p = p, .found = found, .n = n, .workspace = workspace};
     CHECK(n >= 1 && n <= PROPOSALS_MOST, "%d proposals", n);
-    if (s->fastest && n > 1 && print_key(key, &p->shape, workspace)) TRY(look_up(s->fastest, &t, key, &kept, e));
+    if (s->autotune && n > 1 && print_key(key, &p->shape, workspace)) TRY(look_up(s->autotune, &t, key, &kept, e));
     const int rank = kept ? rank_of(kept->number, found, n) : 0;
     p->algorithm = found[rank < 0 ? 0 : rank].algo;
     return PL_OK;
@@ -363,10 +363,10 @@ int fastest_of(struct product *p, const struct cuda_state *s, const cublasLtMatm
 
 /* --- recording -------------------------------------------------------------------------------------- */
 
-int fastest_begin(struct cuda_state *s, char *arena, uint64_t bytes, struct error *e)
+int autotune_begin(struct cuda_state *s, char *arena, uint64_t bytes, struct error *e)
 {
-    CHECK(!s->fastest, "the arena is not fresh");
-    struct fastest *f = s->fastest = mem_alloc(sizeof *f);
+    CHECK(!s->autotune, "the arena is not fresh");
+    struct autotune *f = s->autotune = mem_alloc(sizeof *f);
     f->kept.lock = -1;
     f->gpu = s->gpu;
     f->arena = arena;
@@ -378,9 +378,9 @@ int fastest_begin(struct cuda_state *s, char *arena, uint64_t bytes, struct erro
     return PL_OK;
 }
 
-int fastest_end(struct cuda_state *s, struct error *e)
+int autotune_end(struct cuda_state *s, struct error *e)
 {
-    struct fastest *f = s->fastest;
+    struct autotune *f = s->autotune;
     if (!f) return PL_OK;
     f->measures = false;
     choices_unlock(&f->kept);
@@ -395,12 +395,12 @@ int fastest_end(struct cuda_state *s, struct error *e)
     return PL_OK;
 }
 
-void fastest_free(struct cuda_state *s)
+void autotune_free(struct cuda_state *s)
 {
     struct error ignored = {0};
-    if (!s->fastest) return;
-    fastest_end(s, &ignored);
-    choices_free(&s->fastest->kept);
-    mem_free(s->fastest);
-    s->fastest = NULL;
+    if (!s->autotune) return;
+    autotune_end(s, &ignored);
+    choices_free(&s->autotune->kept);
+    mem_free(s->autotune);
+    s->autotune = NULL;
 }

@@ -1,43 +1,43 @@
 /*
- * attention_added.cuh: what is added to the scores, for the attention_fast*.cu files: a mask by key, the positions of a
+ * attention_score_bias.cuh: what is added to the scores, for the attention_fast*.cu files: a mask by key, the positions of a
  * grid, a bias by distance.
  *
  * Rows of fragments are queries here. A tile's notes have a word for each of its keys: the mask, or the key's place on
  * the grid. A query's positions are its numbers for the grid's rows, then, from an even place on, those for its columns.
  */
-#ifndef ATTENTION_ADDED_CUH
-#define ATTENTION_ADDED_CUH
+#ifndef ATTENTION_SCORE_BIAS_CUH
+#define ATTENTION_SCORE_BIAS_CUH
 
 #include "cuda/attention_tiles.cuh"
 
-__host__ __device__ inline int columns_begin(const attention &a) { return (a.height + 1) / 2 * 2; }
+__host__ __device__ inline int columns_offset_even(const attention &a) { return (a.height + 1) / 2 * 2; }
 
 /* Beyond the last key: its place again. What comes of it is hidden. */
-template <attention_mode MODE, int KEYS> __device__ inline void note_keys(float *notes, const attention &a, int64_t b, int s0)
+template <attention_mode MODE, int KEYS> __device__ inline void load_key_info(float *key_info, const attention &a, int64_t b, int s0)
 {
     for (int i = threadIdx.x; i < KEYS; i += FAST_BLOCK) {
         const int s = min(s0 + i, a.S - 1);
-        if (MODE == ATTENTION_PLAIN) notes[i] = a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
-        else reinterpret_cast<int *>(notes)[i] = place_of(a, s);
+        if (MODE == ATTENTION_PLAIN) key_info[i] = a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
+        else reinterpret_cast<int *>(key_info)[i] = grid_cell(a, s);
     }
 }
 
 /* The positions of a tile of queries; sideways: as they lie over a grid of 64 columns. */
-__device__ inline void bring_positions(float *to, int stride, const attention &a, int64_t head, int t0, bool sideways)
+__device__ inline void fetch_positions(float *to, int stride, const attention &a, int64_t head, int t0, bool transposed)
 {
-    const int R = positions(a), gap = columns_begin(a) - a.height;
+    const int R = positions(a), gap = columns_offset_even(a) - a.height;
     const float *from = a.rel + head * a.T * R;
     for (int i = threadIdx.x; i < HELD * R; i += FAST_BLOCK) {
-        const int r = sideways ? i % HELD : i / R, c = sideways ? i / HELD : i % R, t = min(t0 + r, a.T - 1);
-        to[r * stride + c + (c < a.height ? 0 : gap)] = from[sideways ? (int64_t)c * a.T + t : (int64_t)t * R + c];
+        const int r = transposed ? i % HELD : i / R, c = transposed ? i / HELD : i % R, t = min(t0 + r, a.T - 1);
+        to[r * stride + c + (c < a.height ? 0 : gap)] = from[transposed ? (int64_t)c * a.T + t : (int64_t)t * R + c];
     }
 }
 
-template <int N> __device__ inline void add_mask(float (&x)[N][4], const float *notes, float factor)
+template <int N> __device__ inline void add_mask(float (&x)[N][4], const float *key_info, float factor)
 {
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        const float2 add = *reinterpret_cast<const float2 *>(notes + 8 * n + threadIdx.x % 4 * 2);
+        const float2 add = *reinterpret_cast<const float2 *>(key_info + 8 * n + threadIdx.x % 4 * 2);
         x[n][0] = fmaf(x[n][0], factor, add.x), x[n][1] = fmaf(x[n][1], factor, add.y);
         x[n][2] = fmaf(x[n][2], factor, add.x), x[n][3] = fmaf(x[n][3], factor, add.y);
     }
@@ -46,7 +46,7 @@ template <int N> __device__ inline void add_mask(float (&x)[N][4], const float *
 /* `own`: the positions of the thread's two queries, whose columns begin at `begin`; PAIRS: at even places. Where the
  * grid's rows are whole eights, eight keys lie in one of them and side by side. */
 template <int N, bool PAIRS>
-__device__ inline void add_positions(float (&x)[N][4], const attention &a, const float *notes, const float *const (&own)[2], int begin, int s0, float factor)
+__device__ inline void add_positions(float (&x)[N][4], const attention &a, const float *key_info, const float *const (&own)[2], int begin, int s0, float factor)
 {
     const int column = threadIdx.x % 4 * 2;
     if (a.width % 8 == 0) {
@@ -55,10 +55,10 @@ __device__ inline void add_positions(float (&x)[N][4], const attention &a, const
         for (int n = 0; n < N; n++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float *from = own[half] + begin + across + column, level = own[half][row];
+                const float *from = own[half] + begin + across + column, row_bias = own[half][row];
                 const float2 add = PAIRS ? *reinterpret_cast<const float2 *>(from) : float2{from[0], from[1]};
-                x[n][2 * half] = fmaf(x[n][2 * half], factor, level + add.x);
-                x[n][2 * half + 1] = fmaf(x[n][2 * half + 1], factor, level + add.y);
+                x[n][2 * half] = fmaf(x[n][2 * half], factor, row_bias + add.x);
+                x[n][2 * half + 1] = fmaf(x[n][2 * half + 1], factor, row_bias + add.y);
             }
             across += 8;
             if (across == a.width) across = 0, row = min(row + 1, a.height - 1);
@@ -69,22 +69,22 @@ __device__ inline void add_positions(float (&x)[N][4], const attention &a, const
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int place = reinterpret_cast<const int *>(notes)[8 * n + column + i % 2];
-            x[n][i] = fmaf(x[n][i], factor, own[i / 2][place >> 16] + own[i / 2][begin + (place & 0xffff)]);
+            const int cell = reinterpret_cast<const int *>(key_info)[8 * n + column + i % 2];
+            x[n][i] = fmaf(x[n][i], factor, own[i / 2][cell >> 16] + own[i / 2][begin + (cell & 0xffff)]);
         }
 }
 
 /* t: the thread's upper query. */
 template <int N>
-__device__ inline void add_bias(float (&x)[N][4], const attention &a, const float *notes, const float *bias, int t, float factor)
+__device__ inline void add_bias(float (&x)[N][4], const attention &a, const float *key_info, const float *bias, int t, float factor)
 {
-    const int own[2] = {place_of(a, min(t, a.T - 1)), place_of(a, min(t + 8, a.T - 1))};
+    const int own[2] = {grid_cell(a, min(t, a.T - 1)), grid_cell(a, min(t + 8, a.T - 1))};
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int place = reinterpret_cast<const int *>(notes)[8 * n + threadIdx.x % 4 * 2 + i % 2];
-            x[n][i] = fmaf(x[n][i], factor, bias[bias_between(a, own[i / 2], place)]);
+            const int cell = reinterpret_cast<const int *>(key_info)[8 * n + threadIdx.x % 4 * 2 + i % 2];
+            x[n][i] = fmaf(x[n][i], factor, bias[bias_between(a, own[i / 2], cell)]);
         }
 }
 
@@ -102,7 +102,7 @@ template <typename F> static cudaError_t by_type_length_and_mode(const attention
 }
 
 /* Bytes, by f(D, mode). */
-template <typename F> static size_t room_by(const attention *a, F f)
+template <typename F> static size_t shared_bytes_by(const attention *a, F f)
 {
     size_t bytes = 0;
     by_type_length_and_mode(a, [&](auto, auto d, auto mode) { return bytes = f(d, mode), cudaSuccess; });

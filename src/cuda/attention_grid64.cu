@@ -1,5 +1,5 @@
 /*
- * attention_level.cu: the passes before and after the attention kernels over a grid of 64 columns, up to 64 rows:
+ * attention_grid64.cu: the passes before and after the attention kernels over a grid of 64 columns, up to 64 rows:
  *
  *     rel       q . the table rows of a query's positions
  *     dtables   dtable[j] = sum of drel q over the positions made with row j, by groups of the grids' rows
@@ -12,13 +12,13 @@
  */
 #include "cuda/attention_mma.cuh"
 
-constexpr int WIDTH = ATTENTION_LEVEL, TABLE = 2 * WIDTH; /* rows of a table, and one of zeros */
+constexpr int WIDTH = ATTENTION_GRID64_WIDTH, TABLE = 2 * WIDTH; /* rows of a table, and one of zeros */
 static_assert(HELD == WIDTH, "a block takes a row of the grid");
 
 /* --- before ------------------------------------------------------------------------------------ */
 
 /* Rows of a table, in f32 from `from` on, by `step` of them from j on; zeros where it has none. */
-template <typename T, int D> static __device__ void bring_table(T *to, const float *from, int j, int step, int rows, int count, int threads)
+template <typename T, int D> static __device__ void load_table(T *to, const float *from, int j, int step, int rows, int count, int threads)
 {
     for (int i = threadIdx.x; i < count * (D / 2); i += threads) {
         const int r = i / (D / 2), d = i % (D / 2) * 2, row = j + r * step;
@@ -45,7 +45,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
     copy_wait<0>();
     for (int c0 = 0; c0 < a.height; c0 += WIDTH) {
         __syncthreads();
-        bring_table<T, D>(table, th, y - c0 + a.height - 1, -1, 2 * a.height - 1, WIDTH, FAST_BLOCK);
+        load_table<T, D>(table, th, y - c0 + a.height - 1, -1, 2 * a.height - 1, WIDTH, FAST_BLOCK);
         __syncthreads();
         float x[WIDTH / 8][4];
         product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
@@ -59,7 +59,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
     }
     for (int j0 = 0; j0 < TABLE; j0 += WIDTH) {
         __syncthreads();
-        bring_table<T, D>(table, tw, j0, 1, TABLE - 1, WIDTH, FAST_BLOCK);
+        load_table<T, D>(table, tw, j0, 1, TABLE - 1, WIDTH, FAST_BLOCK);
         __syncthreads();
         float x[WIDTH / 8][4];
         product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
@@ -133,7 +133,7 @@ template <typename T, int D> static cudaError_t rel(const attention *a, float un
 {
     const int64_t blocks = (int64_t)a->B * a->H * a->height;
     constexpr size_t bytes = 2 * WIDTH * (D + 8) * sizeof(T) + WIDTH * (WIDTH + 1) * sizeof(float);
-    static_assert(bytes <= ATTENTION_SMALL_ROOM, "it fits");
+    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
     if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
     const cudaError_t rc = allow_shared(rel_kernel<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
@@ -145,19 +145,19 @@ template <typename T, int D> static cudaError_t dtables(const attention *a, cuda
 {
     const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
     constexpr size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(T);
-    static_assert(bytes <= ATTENTION_SMALL_ROOM, "it fits");
+    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
     const cudaError_t rc = allow_shared(dtables_kernel<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     dtables_kernel<T, D><<<(unsigned)(2 * groups), TURNERS, bytes, stream>>>(*a, (int)groups);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_level_rel(const struct attention *a, float unit, cudaStream_t stream)
+extern "C" cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream)
 {
     return by_type_and_length(a, [&](auto t, auto d) { return rel<decltype(t), decltype(d)::value>(a, unit, stream); });
 }
 
-extern "C" cudaError_t cuda_level_dtables(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream)
 {
     return by_type_and_length(a, [&](auto t, auto d) { return dtables<decltype(t), decltype(d)::value>(a, stream); });
 }

@@ -1,5 +1,5 @@
 /*
- * choices.h: which of a library's proposals was the fastest, found once and written down.
+ * autotune_file.h: which of a library's proposals was the fastest, found once and written down.
  *
  * A choice by timing may come out differently the next time, and with another algorithm come
  * other bits. So it is made once for a product, a GPU and a version of the library, and kept in
@@ -11,14 +11,14 @@
  *     KEY = 66 0 36 1 0 0 0 0 3 : 0.3904 0.3120 ms
  *     what decides the proposals   the algorithm   the first one's time, and its own
  *
- * Plain C, without a call of CUDA: fastest.c measures.
+ * Plain C, without a call of CUDA: matmul_autotune.c measures.
  *
  * Invariants. Any bytes may be in the file: what is no whole line of this form is skipped, and its
  * product is measured again. Lines are only ever added, whole, by whoever holds the lock, and the last one of a key
  * counts: two processes that start at once agree, for the second one waits and reads.
  */
-#ifndef CUDA_CHOICES_H
-#define CUDA_CHOICES_H
+#ifndef AUTOTUNE_FILE_H
+#define AUTOTUNE_FILE_H
 
 #include "base/base.h"
 

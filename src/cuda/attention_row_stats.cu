@@ -1,5 +1,5 @@
 /*
- * attention_notes.cu: what the gradients' kernels know of a query: delta = rowsum(do * o), and lse in powers of two,
+ * attention_row_stats.cu: what the gradients' kernels know of a query: delta = rowsum(do * o), and lse in powers of two,
  * both [B,H,T rounded up to 64]. Beyond T lse is infinite, so that nothing comes of those queries.
  */
 #include "cuda/attention_mma.cuh"
@@ -37,7 +37,7 @@ template <typename T> static void start(const attention *a, cudaStream_t stream)
     else notes_kernel<T, 16><<<grid_for(rows * 16), BLOCK, 0, stream>>>(*a);
 }
 
-extern "C" cudaError_t cuda_attention_notes(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream)
 {
     if (a->type == STORE_BF16) start<__nv_bfloat16>(a, stream);
     else start<__half>(a, stream);
