@@ -5,9 +5,9 @@
  *     space host     one pinned cudaHostAlloc of the planned size
  *     lanes          one stream each; programs are launched on the compute lane
  *
- * Invariant: everything the host asks for goes through the compute lane in order, but for the next
- * batch, so a read sees what every earlier run and write did. Only read, write, settle and await wait.
- * No managed memory, and nothing is taken from the GPU after recording.
+ * Invariant: all work goes through the compute lane in order, except the copy of the next batch. So
+ * a read sees the effect of every earlier run and write. Only read, write, settle and await block
+ * the host. There is no managed memory, and nothing is allocated on the GPU after recording.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static int count_gpus(void)
     return 0;
 }
 
-/* A driver at least as new as the runtime, and a GPU behind it. */
+/* Checks that the driver is at least as new as the runtime and that it sees a GPU. */
 static int check_driver(struct error *e)
 {
     int gpus = 0, driver = 0, runtime = 0;
@@ -59,14 +59,14 @@ static int check_driver(struct error *e)
     return cuda_failed(e, rc, "cudaGetDeviceCount");
 }
 
-/* Numbers that CUDA keeps for display; 0 where a GPU does not say. */
+/* An attribute that CUDA reports for display only; 0 where the GPU does not report it. */
 static double attribute_of(enum cudaDeviceAttr of)
 {
     int x = 0;
     return cudaDeviceGetAttribute(&x, of, 0) == cudaSuccess ? x : 0;
 }
 
-/* Asks the driver alone: without a context nothing is taken from the GPU. */
+/* Queries the driver alone. No context is created, so no GPU memory is used. */
 static int describe_gpu(struct gpu *c, struct error *e)
 {
     struct cudaDeviceProp gpu;
@@ -83,7 +83,7 @@ static int describe_gpu(struct gpu *c, struct error *e)
                      "nvcc knows it, or set device: cpu", gpu.name, gpu.major, gpu.minor, cuda_min_capability() / 10, cuda_min_capability() % 10, c->capability);
 }
 
-/* The GPU is opened, and kernels loaded: what the driver says of itself may be wrong. */
+/* Opens the GPU and loads a kernel: the driver's own report of what it supports may be wrong. */
 static int check_gpu(struct cuda_state *s, struct error *e)
 {
     struct gpu gpu;
@@ -100,7 +100,7 @@ static int check_gpu(struct cuda_state *s, struct error *e)
     return PL_OK;
 }
 
-/* Streams of their own, which do not wait for the default stream. */
+/* Non-blocking streams: they do not synchronize with the default stream. */
 static int make_lanes(struct cuda_state *s, struct error *e)
 {
     for (int lane = 0; lane < LANE_COUNT; lane++)
@@ -154,7 +154,7 @@ static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t b
                      size_print(free_bytes, have), size_print(total, all));
 }
 
-/* Both spaces begin as zeros, as the CPU's mappings do. */
+/* Both spaces start as zeros, as the CPU's mappings do. */
 static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e)
 {
     const struct cuda_state *s = d->state;
@@ -178,7 +178,7 @@ static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], st
     return PL_OK;
 }
 
-/* Either direction and either space: the driver knows an address's side. */
+/* Any direction and either space: the driver derives the direction from the addresses. */
 static int cuda_copy(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     const struct cuda_state *s = d->state;
@@ -187,7 +187,7 @@ static int cuda_copy(struct device *d, void *to, const void *from, uint64_t byte
     return PL_OK;
 }
 
-/* The host's own bytes come behind what is on its way to the same place. */
+/* Waits for prefetch copies in flight first, because they may write to the same address. */
 static int cuda_write(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     struct cuda_state *s = d->state;
@@ -196,13 +196,13 @@ static int cuda_write(struct device *d, void *to, const void *from, uint64_t byt
     return cuda_copy(d, to, from, bytes, e);
 }
 
-/* --- a batch ahead ------------------------------------------------------------------
+/* --- the prefetched batch -----------------------------------------------------------
  *
- *     compute   [ step n ]o asked [update n]    o wait for arrived  [ step n+1 ]
- *     ahead               [copy][copy]..........o
+ *     compute    [ step n ]o batch_read [update n]   o wait for batch_copied  [ step n+1 ]
+ *     prefetch             [copy][copy].............o
  *
- * The first copy follows the last program that reads a batch (cuda_run), the rest follow the first. A read
- * does not wait for them, and no update reads the batch. */
+ * The first copy waits for the last program that reads a batch (cuda_run); the others follow it. A
+ * read on the compute lane does not wait for these copies, and no update reads the batch. */
 
 static int cuda_write_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
@@ -232,9 +232,9 @@ static int cuda_settle(struct device *d, struct error *e)
     return PL_OK;
 }
 
-/* --- steps without waiting --------------------------------------------------------------
+/* --- steps in flight ------------------------------------------------------------------
  *
- * Host memory is pinned, so a copy to or from it returns when it is in the queue. */
+ * The host space is pinned, so a copy to or from it returns as soon as it is queued. */
 
 static int cuda_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {

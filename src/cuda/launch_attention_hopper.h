@@ -1,9 +1,9 @@
 /*
- * launch_attention_hopper.h: the seam between attention_hopper.c and the attention_hopper*.cu files: attention on GPUs of
- * compute capability 9.0, whose warpgroups multiply out of shared memory and whose engine copies tiles.
+ * launch_attention_hopper.h: the launchers of the attention_hopper*.cu files, for attention_hopper.c: attention on GPUs
+ * of compute capability 9.0 (sm_90), with wgmma operands in shared memory and tiles copied by TMA.
  *
- * On a grid its rows have 64 columns, so that 64 keys are one row of it; positions lie sideways, rel and drel
- * [B,H,height+width,T], rel divided by the scale.
+ * A grid must have rows of 64 columns, so that 64 keys are one row of it. rel and drel are stored transposed,
+ * [B,H,height+width,T]; rel is divided by the scale.
  */
 #ifndef LAUNCH_ATTENTION_HOPPER_H
 #define LAUNCH_ATTENTION_HOPPER_H
@@ -12,16 +12,16 @@
 
 #include "cuda/launch_attention.h"
 
-/* Rows to a tile: keys that a block of the gradient by keys holds, and what a block of either gradient walks along. */
+/* Rows per tile: keys that a block of the dk/dv kernel holds, and the tile length by which both backward kernels traverse the other side. */
 enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = ATTENTION_GRID64_WIDTH };
 
-/* Of the forward and the gradient by queries: warpgroups of 64 queries to a block. Three hide more of each other's latency, where two thirds of the
- * registers are enough. */
+/* The forward and the dq kernel: warpgroups of 64 queries per block. Three hide more latency than two, where
+ * two thirds of the registers are enough. */
 #define HOPPER_GROUPS(D, GRID) ((D) > 64 || (GRID) ? 2 : 3)
 enum { HOPPER_KEYS = 128 };
 
-/* How the copy engine finds tiles: of heads; what comes with 64 queries, delta's [B,H] and behind them lse2's; of rel half of them by the
- * columns of the grid, and one of its rows. */
+/* The TMA tensor maps: of the heads; of the row statistics of 64 queries (delta [B,H], followed by lse2); of rel, half of them by the
+ * grid's columns, and one of its rows. */
 struct attention_maps {
     CUtensorMap q, k, v, dout, row_stats, columns, rows;
 };

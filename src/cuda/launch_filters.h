@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 cudaError_t cuda_filters(struct typed_ptr y, struct typed_ptr a, struct typed_ptr z, struct filters n, cudaStream_t stream);
-/* dz may lie where z does. */
+/* dz may alias z. */
 cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct typed_ptr dy, struct typed_ptr a, struct typed_ptr z, struct filters n,
                              cudaStream_t stream);
 

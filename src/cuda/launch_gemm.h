@@ -1,5 +1,5 @@
 /*
- * launch_gemm.h: the launchers of gemm_generic.cu (see launch.h).
+ * launch_gemm.h: the launcher of gemm_generic.cu (see launch.h).
  */
 #ifndef LAUNCH_GEMM_H
 #define LAUNCH_GEMM_H
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* Element (i,j) of batch n lies at n batch + i row + j column. */
+/* Element (i,j) of batch n is at n batch + i row + j column. */
 struct strided {
     enum store type;
     int64_t row, column, batch;
@@ -21,8 +21,8 @@ struct generic_gemm {
     struct strided a, b, c;
     enum store bias;
 };
-/* c [M,N] = a [M,K] b [K,N] + bias [N] + from, of any dtypes and strides; bias and from may be NULL. from lies as c
- * does, or is c. */
+/* c [M,N] = a [M,K] b [K,N] + bias [N] + from, of any dtypes and strides; bias and from may be NULL. from has c's
+ * layout and may be c. */
 cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, const void *bias, const void *from, const struct generic_gemm *p,
                          cudaStream_t stream);
 

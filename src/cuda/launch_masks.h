@@ -1,5 +1,5 @@
 /*
- * launch_masks.h: launchers of the loss of masks (masks.cu) and of simulated prompts (prompts.cu).
+ * launch_masks.h: the launchers of the mask loss (masks.cu) and of simulated prompts (prompts.cu).
  */
 #ifndef LAUNCH_MASKS_H
 #define LAUNCH_MASKS_H
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* Rows of a mask that are summed together, and how many sums there are. */
+/* Rows of a mask per partial sum, and the number of sums. */
 enum { MASK_ROWS = 16, MASK_SUMS = 6 };
 static inline int64_t mask_blocks(int64_t h) { return (h + MASK_ROWS - 1) / MASK_ROWS; }
 
@@ -22,15 +22,15 @@ struct mask_task {
     const int32_t *valid;        /* [N,2] */
     const struct step_block *step;
     int64_t N, K, h, w, row_bytes;
-    float focal, dice, weight, alpha_on, alpha_off, gamma, smooth; /* weight: of the IoU's term */
+    float focal, dice, weight, alpha_on, alpha_off, gamma, smooth; /* weight: of the IoU term */
 };
 /* stats f32 [N,4]. */
 cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, struct mask_task t, cudaStream_t stream);
-/* d, like logits, may be them. */
+/* d has the shape of logits and may alias it. */
 cudaError_t cuda_mask_loss_bwd(void *d, struct typed_ptr diou, const float *stats, const float *dloss, struct mask_task t,
                                cudaStream_t stream);
 
-/* y [N], each so many bytes, of x [N,K]: the candidate with the best score. */
+/* y [N], each of so many bytes, from x [N,K]: the candidate with the best score. */
 cudaError_t cuda_mask_pick(void *y, const void *x, struct typed_ptr scores, int64_t N, int64_t K, int64_t bytes, cudaStream_t stream);
 
 struct prompt_task {

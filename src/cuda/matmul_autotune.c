@@ -1,28 +1,32 @@
 /*
  * matmul_autotune.c: see matmul_autotune.h.
  *
- * The library sorts its proposals by what it expects of them, and a late one is often the fastest.
- * They are timed where the operands of the run will lie, so that no byte is taken beyond the plan:
- * the tape is recorded before anything is loaded, and the arena is still empty.
+ * The library sorts its proposals by expected speed, but a later one is often the fastest. The
+ * proposals are timed in the arena, where the operands of the run will be, so no memory beyond the
+ * plan is used: the tape is recorded before anything is loaded, while the arena is still empty.
  *
- *     arena   [workspace][ a | b | c | bias | from ][ a | b | c | bias | from ][ ...      up to SETS, in turn, so that
- *                                                                                         a cache serves them as in a step
+ *     arena   [workspace][ a | b | c | bias | from ][ a | b | c | bias | from ][ ...   up to OPERAND_SETS sets, used
+ *                                                                                      in rotation, so that the cache
+ *                                                                                      behaves as in a step
  *
- * Operands are random numbers: a GPU is faster on zeros. All proposals run a few times; the library's first ones and the best of the
- * others run against each other in several rounds, one after the other in each, since a GPU's clock moves. One is taken
- * that is MARGIN better than the first, else the first.
+ * Operands are random numbers, because a GPU is faster on zeros. All proposals run a few times. Then
+ * the library's first ones and the best of the others (the finalists) run in several rounds, one
+ * after the other in each, because the GPU's clock drifts. A proposal is selected if it is faster
+ * than the first by MARGIN; otherwise the first is selected.
  *
- * Large products draw more power than the GPU may have, and in a step it is this that sets their clock: what counts is what a
- * product costs in energy, and the one that wins a sprint is often not the one that wins a step. A small tile loads its
- * operands more often. So these run in their rounds under load, each for longer than the GPU takes to set its clock:
+ * Large matmuls draw more power than the GPU's limit, and in a step this limit sets their clock. So
+ * the energy of a matmul counts, and the winner of a short run is often not the winner in a step: a
+ * small tile loads its operands more often. Large matmuls are therefore timed under load, each
+ * for longer than the GPU needs to settle its clock:
  *
- *     WARM | SKIP HOLD | SKIP HOLD | ...      only what runs in HOLD is counted; the second round goes backwards, so that
- *              1st         2nd                nobody comes always behind the same one; the next product begins with AGAIN
+ *     WARM | SKIP HOLD | SKIP HOLD | ...      only the runs in HOLD are timed; the second round is in reverse
+ *              1st         2nd                order, so that no finalist always follows the same one; the next
+ *                                             matmul starts with REWARM
  *
- * Invariants. A choice counts when it is in the file, so that the next run has the same bits: where it cannot
- * be written, nothing is measured and the first is taken. What a proposal is known by are its
- * attributes, not its rank. After the recording nothing is measured and nothing read, and the arena is
- * zero as it was.
+ * Invariants. A choice is used only once it is in the file, so that the next run has the same bits:
+ * if the file cannot be written, nothing is measured and the first proposal is used. A proposal is
+ * identified by its attributes, not by its rank. After the recording nothing is measured or
+ * read, and the arena is zero again.
  */
 #include "cuda/matmul_autotune.h"
 
@@ -34,22 +38,22 @@
 #include "cuda/autotune_file.h"
 
 enum { OPERAND_SETS = 3, ALIGN = 256, LEADERS = 2, FINALISTS = 6, ROUNDS = 5, RUNS_MOST = 8, PROPOSALS_MOST = 64, BLOCK = 256 << 10 };
-static const double MIN_OPERATIONS = 5e9;  /* operations: what takes less than 10 us on the fastest GPU is no matter */
-static const double MIN_LOADED = 5e10;   /* operations: what is timed under load */
+static const double MIN_OPERATIONS = 5e9;  /* operations: smaller matmuls take less than 10 us on the fastest GPU */
+static const double MIN_LOADED = 5e10;   /* operations: larger matmuls are timed under load */
 static const double MARGIN = 0.01;
-static const double RUN_MS = 1;       /* ms that a proposal runs at a time, more or less... */
-static const double WARM = 1500, REWARM = 300, SKIP = 80, HOLD = 120; /* ...and under load */
-static const double FINAL_MARGIN = 0.05;  /* so much behind the best of the first round: no second one */
-static const double LOCK_TIMEOUT = 600; /* s, for another process that measures */
+static const double RUN_MS = 1;       /* approximate ms of one timed run of a proposal... */
+static const double WARM = 1500, REWARM = 300, SKIP = 80, HOLD = 120; /* ...and of the phases under load */
+static const double FINAL_MARGIN = 0.05;  /* a finalist slower than the best of round one by this share is dropped */
+static const double LOCK_TIMEOUT = 600; /* s to wait for another process that measures */
 
 struct autotune {
     struct choices kept;
     const char *gpu;
-    bool opened, reads;             /* at the first product that matters: looked for, and read, what is kept */
-    bool measures;                  /* between begin and end, as long as it can be kept */
-    bool warm;                      /* it has been under load since the recording began */
+    bool opened, reads;             /* set at the first matmul that is large enough: the file was looked for; it was read */
+    bool measures;                  /* between begin and end, while the file can be written */
+    bool warm;                      /* the GPU has been under load since the recording began */
     char *arena;
-    uint64_t bytes, touched;        /* the first `touched` are not zero any more */
+    uint64_t bytes, touched;        /* the first `touched` bytes are no longer zero */
     cudaStream_t stream;
     cudaEvent_t from, to;
 };
@@ -66,7 +70,7 @@ static int print_layout(char *to, size_t room, char name, const struct view *v)
                     (long long)v->batch, v->align);
 }
 
-/* All that the library's list depends on. False: it has no room. */
+/* The key has everything that the library's proposals depend on. Returns false if it does not fit. */
 static bool print_key(char key[CHOICE_KEY], const struct gemm_shape *s, uint64_t workspace)
 {
     char a[128], b[128], c[128], from[32] = "";
@@ -79,7 +83,7 @@ static bool print_key(char key[CHOICE_KEY], const struct gemm_shape *s, uint64_t
     return n > 0 && n < CHOICE_KEY;
 }
 
-/* The attributes have 4 bytes or 2. */
+/* An attribute has 4 bytes or 2. */
 static void identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUMBERS])
 {
     static const struct { cublasLtMatmulAlgoConfigAttributes_t of; bool is_short; } want[CHOICE_NUMBERS] = {
@@ -97,7 +101,7 @@ static void identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUMBE
     }
 }
 
-/* The first proposal with such attributes; -1: there is none. */
+/* The first proposal with these attributes; -1: none. */
 static int rank_of(const uint32_t number[CHOICE_NUMBERS], const cublasLtMatmulHeuristicResult_t *found, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -110,9 +114,9 @@ static int rank_of(const uint32_t number[CHOICE_NUMBERS], const cublasLtMatmulHe
 
 /* --- operands ------------------------------------------------------------------------------ */
 
-/* Where the operands lie: set k begins k `step` further on. */
+/* The operands' addresses: set k begins k * step bytes further on. */
 struct stage {
-    char *work, *a, *b, *c, *bias, *from; /* from: NULL, where nothing is added */
+    char *work, *a, *b, *c, *bias, *from; /* from: NULL if nothing is added */
     uint64_t step;
     int sets;
 };
@@ -123,7 +127,7 @@ static uint64_t bytes_of(const struct view *v, int64_t rows, int64_t columns, in
     return align_up((uint64_t)(last + 1) * dtype_size(v->dtype), ALIGN);
 }
 
-/* False: the arena has no room for them side by side. */
+/* Returns false if the arena has no room for one set. */
 static bool lay_out(struct stage *g, const struct autotune *f, const struct gemm_shape *s, uint64_t workspace)
 {
     const uint64_t work = align_up(workspace, ALIGN), a = bytes_of(&s->a, s->M, s->K, s->batches), b = bytes_of(&s->b, s->K, s->N, s->batches);
@@ -140,7 +144,7 @@ static bool lay_out(struct stage *g, const struct autotune *f, const struct gemm
     return true;
 }
 
-/* Numbers between 0.5 and 2 of either sign, in bf16; as f16 and f32 these bits are near that too. */
+/* Numbers between 0.5 and 2 of either sign in bf16; read as f16 or f32 these bits are of similar size. */
 static void make_block(uint16_t *x, size_t n)
 {
     uint32_t r = 1;
@@ -150,7 +154,7 @@ static void make_block(uint16_t *x, size_t n)
     }
 }
 
-/* A block from the host, and twice as much with every copy. */
+/* Copies one block from the host, then doubles it with every device copy. */
 static int fill(struct autotune *f, const struct stage *g, struct error *e)
 {
     const uint64_t bytes = g->step * (uint64_t)g->sets;
@@ -170,18 +174,18 @@ static int fill(struct autotune *f, const struct stage *g, struct error *e)
 
 /* --- timing ------------------------------------------------------------------------------------ */
 
-/* A product and its proposals while they are timed. */
+/* A matmul and its proposals while they are timed. */
 struct contest {
     struct gemm *p;
     const cublasLtMatmulHeuristicResult_t *found;
     int n, runs;
     uint64_t workspace;
     struct stage stage;
-    double ms[PROPOSALS_MOST];      /* by proposal; infinite: it does not run */
+    double ms[PROPOSALS_MOST];      /* by proposal; infinite: the proposal does not run */
 };
 
-/* Milliseconds of a launch of proposal k, on the average of so many behind the first few. One that the library
- * refuses after all is out of the contest; what the GPU itself says is an error. */
+/* Milliseconds per launch of proposal k, averaged over `runs` launches after the first `skip`. A
+ * proposal that the library refuses at launch is dropped; an error of the GPU is returned. */
 static int time_behind(struct autotune *f, struct contest *t, int k, int skip, int runs, double *ms, struct error *e)
 {
     struct error refused = {0};
@@ -207,7 +211,7 @@ static int time_runs(struct autotune *f, struct contest *t, int k, int runs, dou
     return time_behind(f, t, k, 0, runs, ms, e);
 }
 
-/* Each once, which loads its kernels, and then a few times. */
+/* Runs each proposal once, which loads its kernels, and then a few times. */
 static int run_all(struct autotune *f, struct contest *t, struct error *e)
 {
     double ms;
@@ -218,7 +222,7 @@ static int run_all(struct autotune *f, struct contest *t, struct error *e)
     return PL_OK;
 }
 
-/* The first proposal, the one behind it, and the best of the others. */
+/* The finalists: the library's first proposals (LEADERS of them) and the best of the others. */
 static int find_finalists(const struct contest *t, int finalist[FINALISTS])
 {
     int m = 0;
@@ -243,7 +247,7 @@ static int by_value(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
-/* In ms[i][round]: so many rounds of finalist i. */
+/* Times `m` finalists in several rounds; ms[i][round] is the time of finalist i. */
 static int run_rounds(struct autotune *f, struct contest *t, const int *finalist, int m, double ms[FINALISTS][ROUNDS], struct error *e)
 {
     for (int round = 0; round < ROUNDS; round++)
@@ -251,7 +255,7 @@ static int run_rounds(struct autotune *f, struct contest *t, const int *finalist
     return PL_OK;
 }
 
-/* Launches of proposal k that take so many milliseconds. */
+/* The number of launches of proposal k that take so many milliseconds. */
 static int launches(const struct contest *t, int k, double ms) { return (int)fmin(ms / t->ms[k], 1e6) + 1; }
 
 static int time_under_load(struct autotune *f, struct contest *t, int k, double *ms, struct error *e)
@@ -275,7 +279,7 @@ static int run_under_load(struct autotune *f, struct contest *t, const int *fina
     return PL_OK;
 }
 
-/* *taken becomes the rank of the fastest, or 0. */
+/* Sets *taken to the rank of the fastest proposal, or to 0. */
 static int run_finals(struct autotune *f, struct contest *t, int *taken, struct error *e)
 {
     double ms[FINALISTS][ROUNDS];
@@ -299,7 +303,7 @@ static int measure(struct autotune *f, struct contest *t, const char *key, struc
     snprintf(x->key, sizeof x->key, "%s", key);
     TRY(fill(f, &t->stage, e));
     TRY(run_all(f, t, e));
-    if (!isfinite(t->ms[0])) return PL_OK; /* the run will say why */
+    if (!isfinite(t->ms[0])) return PL_OK; /* the launch in the run reports the error */
     TRY(run_finals(f, t, &taken, e));
     identify(&t->found[taken].algo, x->number);
     x->first = t->ms[0];
@@ -309,11 +313,11 @@ static int measure(struct autotune *f, struct contest *t, const char *key, struc
 
 /* --- choosing ------------------------------------------------------------------------------------- */
 
-/* From here to the end of the recording the first proposals are taken. */
+/* From here to the end of the recording the first proposals are used. */
 static void disable(struct autotune *f, const struct error *why)
 {
     f->measures = false;
-    log_warn("cuBLASLt's algorithms are not chosen by timing, its first proposals are taken: %s", why->text);
+    log_warn("cuBLASLt algorithms are not autotuned, the library's first proposals are used: %s", why->text);
 }
 
 static void open_file(struct autotune *f)
@@ -321,12 +325,13 @@ static void open_file(struct autotune *f)
     struct error why = {0};
     f->opened = true;
     if (!choices_place(f->gpu, cublasLtGetVersion(), f->kept.path, sizeof f->kept.path))
-        error_set(&why, PL_FAIL, "neither XDG_DATA_HOME nor HOME says where to keep them");
+        error_set(&why, PL_FAIL, "neither XDG_DATA_HOME nor HOME is set, so there is no folder to store them in");
     else if (!choices_read(&f->kept, &why)) f->reads = true;
     if (why.code) disable(f, &why);
 }
 
-/* Where it is missing and may be measured, it is: by us, or by the process that we waited for. NULL: it is not kept. */
+/* Looks the key up. A missing one is measured, if measuring is possible, by this process or by one
+ * that holds the lock. *kept is NULL if there is no stored choice. */
 static int look_up(struct autotune *f, struct contest *t, const char *key, const struct choice **kept, struct error *e)
 {
     struct error why = {0};
@@ -338,7 +343,7 @@ static int look_up(struct autotune *f, struct contest *t, const char *key, const
         if (choices_lock(&f->kept, LOCK_TIMEOUT, &why)) return disable(f, &why), PL_OK;
         *kept = choices_find(&f->kept, key);
         if (*kept && rank_of((*kept)->number, t->found, t->n) >= 0) return PL_OK;
-        log_note("timing products that this GPU has not had yet, the large ones for two or three seconds each; kept in %s", f->kept.path);
+        log_note("autotuning matmul shapes that are new on this GPU, two or three seconds for each large one; results are stored in %s", f->kept.path);
     }
     *kept = NULL;
     TRY(measure(f, t, key, &x, e));

@@ -1,5 +1,5 @@
 /*
- * operand_loops.h: from a launch's operands to what launchers take: loops (loop_nest.h), types, alignment.
+ * operand_loops.h: converts the operands of a launch into launcher arguments: loop nests (loop_nest.h), dtypes, alignment.
  */
 #ifndef OPERAND_LOOPS_H
 #define OPERAND_LOOPS_H
@@ -7,14 +7,14 @@
 #include "cuda/host.h"
 #include "cuda/launch_elementwise.h"
 
-/* An operand's stride at the result's dimension d, counted from its last; 0 where it is repeated. */
+/* An operand's stride at a dimension of the result, counted from the last; 0 where the operand is broadcast. */
 static inline int64_t stride_from_last(const struct operand *x, int from_last)
 {
     const int d = x->rank - 1 - from_last;
     return d >= 0 && x->dim[d] != 1 ? x->stride[d] : 0;
 }
 
-/* The loops over y, with a and b (NULL: none) repeated to its shape. */
+/* The loop nest over y, with a and b (NULL: none) broadcast to its shape. */
 static inline struct loop_nest loop_nest_of(const struct operand *y, const struct operand *a, const struct operand *b)
 {
     struct loop_nest f = {0};

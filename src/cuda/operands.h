@@ -1,5 +1,5 @@
 /*
- * operands.h: what running halves say of operands to their launchers.
+ * operands.h: converts the operands of a launch into typed pointers for the launchers.
  */
 #ifndef CUDA_OPERANDS_H
 #define CUDA_OPERANDS_H
@@ -9,7 +9,7 @@
 
 static inline struct typed_ptr typed_of(const struct operand *x) { return (struct typed_ptr){x->data, store_of(x->dtype)}; }
 
-/* Input i, which may not be given. */
+/* Input i, which may be absent. */
 static inline struct typed_ptr typed_in(const struct launch *l, int i)
 {
     return has(l, i) ? typed_of(&l->in[i]) : (struct typed_ptr){NULL, STORE_F32};

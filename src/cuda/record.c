@@ -1,31 +1,31 @@
 /*
- * record.c: a tape becomes captured graphs, once, and running it is launching them.
+ * record.c: captures a tape into CUDA graphs once; running the tape launches these graphs.
  *
  *     program without loops      one graph
  *     a loop at the top level    a graph before it, one per iteration, one after:
- *                                the host may ask for fewer iterations than planned
+ *                                the host may request fewer iterations than planned
  *     a loop inside a loop       unrolled into its parent's graph
  *
  *     lane compute   --o-----o-----o--          the capture begins and ends here;
  *                    fork \ wait ^  \ wait ^ join   other lanes are forked from it
  *     lane copy            --o---+---- o ---    and joined to it
  *
- * A lane is a stream, a wait is an event; both dissolve into the graph's edges.
- * Small launches of one kernel that follow each other become one (batch.c).
+ * A lane is a stream and a wait is an event; both become edges of the graph.
+ * Small consecutive launches of one kernel become one launch (batch.c).
  * An iteration ends with a join of all lanes, as the tape's wait lists assume, and
- * graphs follow each other on one stream; so a wait for an entry of an earlier
- * graph is always met and is not recorded.
+ * graphs run in order on one stream. So a wait for an entry of an earlier graph is
+ * always satisfied and is not recorded.
  *
  * Invariant: after cuda_record nothing is created or allocated any more; a launch
  * reads the same addresses at every step. The diagnostic that launches node by node
- * (nodes.c) is the exception. While it records the arena is a place to try products in (matmul_autotune.c);
- * then it is zero again, as it was allocated.
+ * (nodes.c) is the exception. During recording the arena serves as scratch memory to time
+ * matmuls in (matmul_autotune.c); afterwards it is zeroed, as it was allocated.
  */
 #include <string.h>
 
 #include "cuda/matmul_autotune.h"
 
-/* One captured graph: launched always, or as one iteration of a loop. */
+/* One captured graph: launched once per run, or as one iteration of a loop. */
 struct segment {
     cudaGraphExec_t graph;
     id loop;
@@ -36,26 +36,26 @@ struct recording {
     VEC(struct segment) segments[PROGRAM_COUNT];
 };
 
-/* While one program is being captured. */
+/* State while one program is being captured. */
 struct capture {
     struct cuda_state *s;
     struct tape *t;
     enum program program;
     struct recording *into;
-    cudaEvent_t *done;      /* by entry: recorded behind it; NULL: nobody waits for it */
-    uint32_t *seen;         /* by entry: the piece in which `done` was last recorded */
+    cudaEvent_t *done;      /* by entry: recorded after it; NULL: no entry waits for it */
+    uint32_t *seen;         /* by entry: the segment in which `done` was last recorded */
     cudaEvent_t meet[LANE_COUNT];
-    uint32_t segment;         /* number of the one being captured, from 1 */
-    id loop;                /* of that piece, with its iteration */
+    uint32_t segment;         /* number of the segment being captured, from 1 */
+    id loop;                /* of that segment, with its iteration */
     uint32_t iteration, launches;
-    struct batch batch;     /* entries first, first + 1 ... wait to be launched together */
+    struct batch batch;     /* pending entries first, first + 1 ..., launched together */
     uint32_t first;
     bool open;
 };
 
-/* --- pieces ------------------------------------------------------------------------ */
+/* --- segments ---------------------------------------------------------------------- */
 
-/* The other lanes follow what the compute lane has so far. */
+/* Makes the other lanes wait for the work captured on the compute lane so far. */
 static int fork_lanes(struct capture *c, struct error *e)
 {
     TRY_CUDA(cudaEventRecord(c->meet[LANE_COMPUTE], c->s->lane[LANE_COMPUTE]));
@@ -64,7 +64,7 @@ static int fork_lanes(struct capture *c, struct error *e)
     return PL_OK;
 }
 
-/* The compute lane follows what all the others have so far. */
+/* Makes the compute lane wait for the work captured on all other lanes so far. */
 static int gather_lanes(struct capture *c, struct error *e)
 {
     for (int lane = LANE_COMPUTE + 1; lane < LANE_COUNT; lane++) {
@@ -74,8 +74,8 @@ static int gather_lanes(struct capture *c, struct error *e)
     return PL_OK;
 }
 
-/* Relaxed: the driver may load a library's kernel at its first launch, which is
- * here, and the capture's other modes would forbid the memory that takes. */
+/* Relaxed mode: a library may load a kernel at its first launch, which happens during the capture,
+ * and the other capture modes forbid the allocation that this needs. */
 static int begin_segment(struct capture *c, id loop, uint32_t iteration, struct error *e)
 {
     TRY_CUDA(cudaStreamBeginCapture(c->s->lane[LANE_COMPUTE], cudaStreamCaptureModeRelaxed));
@@ -100,7 +100,7 @@ static int instantiate(struct capture *c, cudaGraph_t graph, struct error *e)
     return PL_OK;
 }
 
-/* A piece without launches leaves nothing. */
+/* A segment without launches produces no graph. */
 static int end_segment(struct capture *c, struct error *e)
 {
     TRY(gather_lanes(c, e));
@@ -138,7 +138,7 @@ static int wait_for_others(struct capture *c, const struct entry *entry, struct 
     return PL_OK;
 }
 
-/* Entry k is on its stream: whoever waits for it may. */
+/* Entry k is on its stream: records the event that other entries wait for. */
 static int mark_done(struct capture *c, uint32_t k, struct error *e)
 {
     c->launches++;
@@ -148,7 +148,7 @@ static int mark_done(struct capture *c, uint32_t k, struct error *e)
     return PL_OK;
 }
 
-/* What waits to be launched together is launched. */
+/* Launches the pending batch. */
 static int flush_batch(struct capture *c, struct error *e)
 {
     const uint32_t n = c->batch.launches.n;
@@ -159,7 +159,7 @@ static int flush_batch(struct capture *c, struct error *e)
     return PL_OK;
 }
 
-/* One that waits for another lane does not make those before it wait. */
+/* An entry that waits for another lane is not batched with the entries before it, which need not wait. */
 static int capture_entry(struct capture *c, uint32_t k, struct error *e)
 {
     const struct entry *entry = &c->t->program[c->program].at[k];
@@ -186,7 +186,7 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, 
 {
     const id loop = c->t->program[c->program].at[k].loop;
     const uint32_t trip = c->t->graph->loops.at[loop].trip;
-    if (trip > GPU_TRIPS) /* in a plan of somebody's: the planner makes none */
+    if (trip > GPU_TRIPS) /* only in an external plan: the planner makes no such loop */
         return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA records %d at most", program_name(c->program),
                          graph_name(c->t->graph, c->t->graph->loops.at[loop].name), trip, GPU_TRIPS);
     for (uint32_t i = 0; i < trip; i++) {
@@ -196,7 +196,7 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, 
             TRY(begin_segment(c, loop, i, e));
         }
         TRY(capture_range(c, k + 1, end, depth + 1, e));
-        if (depth == 0) continue; /* the piece's end joins the lanes */
+        if (depth == 0) continue; /* the end of the segment joins the lanes */
         TRY(gather_lanes(c, e));
         TRY(fork_lanes(c, e));
     }
@@ -243,7 +243,7 @@ static int capture_program(struct capture *c, struct error *e)
     return end_segment(c, e);
 }
 
-/* Whatever happened, no stream is left capturing and no event is left. */
+/* Runs on success and failure: no stream is left capturing and no event is leaked. */
 static void close_capture(struct capture *c)
 {
     if (c->open) {
@@ -261,7 +261,7 @@ static void close_capture(struct capture *c)
     mem_free(c->seen);
 }
 
-/* Everything a library wants to decide is decided here, before the capture. */
+/* Lets the kernels make all library decisions (algorithms, descriptors) before the capture. */
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e)
 {
     for (uint32_t k = 0; k < t->program[p].n; k++) {
@@ -274,7 +274,7 @@ int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, str
     return PL_OK;
 }
 
-/* The graph holds what the launches were given: the descriptors can go. */
+/* The graph holds the launch parameters, so the descriptors can be freed. */
 static void release_program(struct tape *t, enum program p)
 {
     for (uint32_t k = 0; k < t->program[p].n; k++) {
@@ -298,7 +298,7 @@ static int record_program(struct cuda_state *s, struct tape *t, enum program p, 
     return rc;
 }
 
-/* Into an arena in which nothing lies yet products may be tried. */
+/* Matmuls may be timed in the arena as long as nothing has been written to it. */
 static int record_programs(struct device *d, struct tape *t, struct error *e)
 {
     struct cuda_state *s = d->state;
@@ -315,7 +315,7 @@ int cuda_record(struct device *d, struct tape *t, struct error *e)
     const struct cuda_state *s = d->state;
     t->device_state = mem_alloc(sizeof(struct recording));
     int rc = record_programs(d, t, e);
-    /* The uploads end here, so that the first step waits for nothing. */
+    /* Waits for the graph uploads, so that the first step does not. */
     cudaError_t done = rc ? cudaSuccess : cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
     if (done != cudaSuccess) rc = cuda_failed(e, done, "cudaStreamSynchronize after recording");
     if (rc) cuda_forget(t);
@@ -327,7 +327,7 @@ void cuda_forget(struct tape *t)
     struct recording *r = t->device_state;
     if (!r) return;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
-        release_program(t, p); /* what nodes.c had prepared again */
+        release_program(t, p); /* the descriptors that nodes.c created anew */
         for (uint32_t k = 0; k < r->segments[p].n; k++) cudaGraphExecDestroy(r->segments[p].at[k].graph);
         vec_free(&r->segments[p]);
     }
@@ -337,7 +337,7 @@ void cuda_forget(struct tape *t)
 
 /* --- running ---------------------------------------------------------------------------- */
 
-/* Inner loops are unrolled by their planned trip; poison needs a host that writes into the arena. */
+/* Inner loops are unrolled with their planned trip count; poison needs a host that writes to the arena. */
 static void check_run(const struct tape *t, enum program p)
 {
     CHECK(t->device_state, "%s was not recorded", program_name(p));
@@ -363,7 +363,7 @@ static int replay(struct cuda_state *s, const struct tape *t, enum program p, st
     return PL_OK;
 }
 
-/* Enqueues and returns: reading is what waits. The next batch may come behind a program that reads one. */
+/* Enqueues the graphs and returns; only a read blocks. The copy of the next batch may start after a program that reads a batch. */
 int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     struct cuda_state *s = d->state;

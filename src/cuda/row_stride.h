@@ -1,5 +1,5 @@
 /*
- * row_stride.h: dimensions that are walked as one, for the planning and the running half alike.
+ * row_stride.h: whether leading dimensions can be merged into rows of one stride; for both halves.
  */
 #ifndef ROW_STRIDE_H
 #define ROW_STRIDE_H
@@ -7,11 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether all dimensions but the last are rows at equal distances, which goes to *row. A single
- * row's distance is the length of it. */
+/* Whether all dimensions but the last form rows with one stride, which is stored in *row. With a
+ * single row the stride is the row's length. */
 static inline bool rows_have_one_stride(int rank, const int64_t *dim, const int64_t *stride, int64_t *row)
 {
-    int64_t next = 0; /* 0: no dimension of more than one element yet */
+    int64_t next = 0; /* 0: only dimensions of one element so far */
     *row = rank ? dim[rank - 1] : 1;
     for (int i = rank - 2; i >= 0; i--) {
         if (dim[i] == 1) continue;

@@ -1,7 +1,7 @@
 /*
- * typed_ptr.h: an address with the storage type of what lies there, for operands whose type
- * need not be the kernel's: weights of a norm, gradients of an update. A kernel asks for the
- * type where it reads; the branch is the same for all threads.
+ * typed_ptr.h: a pointer with the storage type of its elements, for operands whose type may differ
+ * from the kernel's: weights of a norm, gradients of an update. A kernel branches on the type where
+ * it reads; all threads take the same branch.
  */
 #ifndef TYPED_PTR_H
 #define TYPED_PTR_H
@@ -9,7 +9,7 @@
 #include "cuda/launch.h"
 
 struct typed_ptr {
-    void *data; /* NULL: not given */
+    void *data; /* NULL: absent */
     enum store type;
 };
 
