@@ -1,6 +1,6 @@
 /*
- * conv.c: the running half of CONV, CONV_DX and CONV_DW: the ways of plan_conv.h, as products
- * (gemm.h) between the copies of conv.cu, the direct sums of depthwise.cu, or conv_tiles.cu.
+ * conv.c: the running half of CONV, CONV_DX and CONV_DW: the algorithms of plan_conv.h, built from matrix
+ * products (gemm.h) with the copies of conv.cu, from the direct sums of depthwise.cu, or from conv_tiles.cu.
  *
  *     CONV     y [P,O]          = patches(x) [P,K] by_tap [O,K]^T        K = taps C
  *     CONV_DW  by_tap [O,K]     = dy [P,O]^T patches(x) [P,K]
@@ -8,13 +8,13 @@
  *              lines: line a of every row of tiles, [W2, side C] = dy [W2,O] by_tap_a [O, side C]
  *              phases: [P,C]    = patches(dy) [P,taps O] by_tap [taps O,C]
  *
- * Lines are tiles without the copy: of each row of tiles, line a is one matrix, W2 pixels of dy by
- * `side` pixels of dx, lying in dx as it is; the rows of tiles are the library's batch, and `side`
- * products make them all. dy is read `side` times, so it pays for small ones.
+ * Lines are tiles without the copy. In each row of tiles, line a is one matrix, W2 pixels of dy by
+ * `side` pixels of dx, stored in dx as it is. The rows of tiles are the library's batch, and `side`
+ * products compute all lines. dy is read `side` times, so this pays off for a small side.
  *
- * Rows of patches are made and multiplied so many at a time. Only the last time they may be
- * fewer, so that a sweep has at most two products prepared, a full one and a rest. Of CONV_DW
- * the pieces are added up in f32, in order.
+ * Patches are written and multiplied so many rows at a time. Only the last chunk may be shorter, so
+ * a sweep needs at most two prepared products, a full one and a rest. CONV_DW adds up its chunks in
+ * f32, in order.
  */
 #include "cuda/plan_conv.h"
 
@@ -30,11 +30,11 @@ struct pair {
 
 struct convolution {
     struct conv_layout at;
-    int sweeps;          /* stride^2 of phases, else 1 */
-    bool lines;          /* tiles are made line by line; the product is pair[0].full */
-    bool own;            /* conv_tiles.cu's kernels; there are no products */
-    int64_t parts;       /* theirs, of CONV_DW */
-    struct pair pair[];  /* of each sweep */
+    int sweeps;          /* stride^2 for phases, else 1 */
+    bool lines;          /* tiles are computed line by line; the product is pair[0].full */
+    bool own;            /* uses the kernels of conv_tiles.cu; there are no products */
+    int64_t parts;       /* the partial sums of those kernels' CONV_DW */
+    struct pair pair[];  /* one per sweep */
 };
 
 /* --- layouts and addresses ------------------------------------------------------------------------ */
@@ -45,7 +45,7 @@ static struct conv_layout layout_of(const struct launch *l, enum op op)
     const int64_t *x = op == OP_CONV ? first : op == OP_CONV_DX ? out : second;
     const int64_t *y = op == OP_CONV ? out : first, *w = op == OP_CONV_DW ? out : second;
     struct conv_layout at = conv_layout(op, l->attr, x, y, w, l->in[0].dtype, 0);
-    /* The library's share is what the plan gave beyond the rest. */
+    /* The library's share is the planned workspace minus the rest. */
     CHECK(l->work_bytes >= at.bytes, "%llu bytes of workspace", (unsigned long long)l->work_bytes);
     return at.algo == CONV_DEPTHWISE ? at : conv_layout(op, l->attr, x, y, w, l->in[0].dtype, l->work_bytes - at.bytes);
 }
@@ -54,7 +54,7 @@ static void *work_at(const struct launch *l, uint64_t offset) { return (char *)l
 
 static int size_of(const struct launch *l) { return (int)dtype_size(l->in[0].dtype); }
 
-/* Row `first` of a matrix whose rows have so many elements. */
+/* The address of row `first` of a matrix whose rows have so many elements. */
 static void *row_at(const struct operand *x, int64_t first, int64_t elements)
 {
     return (char *)x->data + first * elements * (int64_t)dtype_size(x->dtype);
@@ -67,7 +67,7 @@ static struct view view_work(enum dtype t, int64_t row, int64_t column)
     return (struct view){.dtype = t, .row = row, .column = column, .align = 256};
 }
 
-/* An operand of which every product begins at a row of so many. */
+/* A view of an operand where each product begins at a multiple of `rows` rows. */
 static struct view view_rows(const struct entry *entry, int slot, int64_t rows, int64_t row, int64_t column)
 {
     const struct operand *x = slot < MAX_IN ? &entry->launch.in[slot] : &entry->launch.out[slot - MAX_IN];
@@ -120,7 +120,7 @@ static struct gemm_shape shape_dx(const struct entry *entry, const struct conv_l
                               .b = plain ? view_rows(entry, 1, 0, N, 1) : view_work(t, N, 1),
                               .c = plain ? view_rows(entry, MAX_IN, 0, N, 1) : view_work(t, N, 1)};
     want_bias(&s, entry);
-    if (!plain) s.bias_align = 256; /* repeated in the workspace */
+    if (!plain) s.bias_align = 256; /* the bias is repeated in the workspace */
     return s;
 }
 
@@ -137,7 +137,7 @@ static struct gemm_shape shape_phase(const struct entry *entry, const struct con
 
 enum { LINES_SIDE = 2, LINES_PIXELS = 32, LINES_BATCH = 65535 };
 
-/* Tiles by lines: the same products for line 0 and the others, which begin a line further on. */
+/* Tiles by lines: line 0 and the others are the same product, each one line further on. */
 static struct gemm_shape shape_lines(const struct entry *entry, const struct conv_layout *at)
 {
     const struct conv *n = &at->n;
@@ -149,11 +149,11 @@ static struct gemm_shape shape_lines(const struct entry *entry, const struct con
     s.a.batch = n->W2 * n->O;
     s.c.batch = n->stride * n->W2 * N;
     want_bias(&s, entry);
-    s.bias_align = 256; /* repeated in the workspace */
+    s.bias_align = 256; /* the bias is repeated in the workspace */
     return s;
 }
 
-/* Sets c->lines where the library takes them; else nothing is left of it. */
+/* Sets c->lines if the library supports the product; otherwise frees it. */
 static int lines_begin(struct convolution *c, const struct cuda_state *s, const struct entry *entry, struct error *e)
 {
     const struct conv *n = &c->at.n;
@@ -168,8 +168,8 @@ static int lines_begin(struct convolution *c, const struct cuda_state *s, const 
     return PL_OK;
 }
 
-/* The dimension that is `results` long is M, or K of CONV_DW; it is cut into pieces of at->rows,
- * 0: it is not cut. */
+/* The dimension of length `results` is M, or K in CONV_DW. It is split into chunks of at->rows; 0:
+ * it is not split. */
 static int pair_begin(struct pair *p, const struct cuda_state *s, struct gemm_shape shape, const struct conv_layout *at,
                       int64_t results, struct error *e)
 {
@@ -195,7 +195,7 @@ static struct conv_tiles tiles_of(const struct conv *n)
     return (struct conv_tiles){.P = conv_results(n), .O = (int)n->O, .K = (int)(conv_taps(n) * n->C), .W2 = (int)n->W2};
 }
 
-/* Every address is a multiple of 16, in every iteration. */
+/* Whether every address is a multiple of 16, in every iteration. */
 static bool are_wide(const struct entry *entry)
 {
     const struct launch *l = &entry->launch;
@@ -204,7 +204,7 @@ static bool are_wide(const struct entry *entry)
     return wide && gemm_align_operand(entry, MAX_IN) >= 16;
 }
 
-/* Parts of CONV_DW lie where the patches would. */
+/* The partial sums of CONV_DW use the workspace of the patches. */
 static void own_begin(struct convolution *c, const struct entry *entry, enum op op)
 {
     const struct conv *n = &c->at.n;
@@ -359,7 +359,7 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
     return PL_OK;
 }
 
-/* A phase without taps meets nothing of dy: its pixels are the bias. */
+/* A phase without taps reads nothing of dy: its pixels are the bias. */
 static int dx_phase(const struct launch *l, const struct convolution *c, int64_t r, struct error *e)
 {
     const struct conv_layout *at = &c->at;

@@ -89,7 +89,7 @@ __device__ inline void multiply(float (&c)[2][COLUMNS / 8][4], const T *pixels, 
 #pragma unroll
         for (int n = 0; n < COLUMNS / 8; n += 2) {
             unsigned b[4];
-            if (BACK) load4_across(b, right + d * WROW + n * 8);
+            if (BACK) load4_transposed(b, right + d * WROW + n * 8);
             else load4(b, right + n * 8 * WROW + d);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
@@ -206,11 +206,11 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *parti
         for (int p = 0; p < STEP; p += 16) {
             unsigned a[MI][4];
 #pragma unroll
-            for (int m = 0; m < MI; m++) load4_across(a[m], x + p * ROW + 16 * m);
+            for (int m = 0; m < MI; m++) load4_transposed(a[m], x + p * ROW + 16 * m);
 #pragma unroll
             for (int n = 0; n < NI; n += 2) {
                 unsigned b[4];
-                load4_across(b, y + p * LINE + 8 * n);
+                load4_transposed(b, y + p * LINE + 8 * n);
 #pragma unroll
                 for (int m = 0; m < MI; m++) {
                     mma(c[m][n], a[m], b[0], b[1], T());

@@ -1,8 +1,8 @@
 /*
- * elementwise.c: the running half of what elementwise.cu, act_sums.cu, strided.cu and sums.cu do.
+ * elementwise.c: the running half of elementwise.cu, act_sums.cu, strided.cu and sums.cu.
  *
- * Operands that are dense, of one shape and aligned go to elementwise.cu; ADD and MUL with
- * strides, and everything else in whatever layout and types, to strided.cu.
+ * Dense, aligned operands of one shape use elementwise.cu; ADD and MUL with strides, and everything
+ * else in any layout and dtypes, use strided.cu.
  */
 #include "cuda/operand_loops.h"
 
@@ -12,10 +12,10 @@ _Static_assert(ACT_GELU == 0 && ACT_GELU_TANH == 1 && ACT_QUICK_GELU == 2 && ACT
                    ACT_TANH == 6 && ACT_KINDS == 7,
                "the functions of elements.cuh are in this order");
 
-/* One loop that every operand walks element by element. */
+/* Whether the nest is a single loop that traverses every operand element by element. */
 static bool is_flat(const struct loop_nest *f, bool pair) { return f->loops == 1 && f->y[0] == 1 && f->a[0] == 1 && (!pair || f->b[0] == 1); }
 
-/* f of two inputs, the second one NULL for one. */
+/* f of one or two inputs; b is NULL for one. */
 static int launch_any(const struct launch *l, enum function f, const struct operand *a, const struct operand *b, float value, struct error *e)
 {
     const struct operand *y = &l->out[0];
@@ -74,7 +74,7 @@ static int launch_accumulate(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* The first launches that are of short vectors: a gradient of each norm and bias, behind each other where micro-batches end. */
+/* The leading launches on short vectors: the gradients of norms and biases, which follow each other at the end of a micro-batch. */
 static bool is_vector(const struct operand *x)
 {
     return x->dtype == DT_F32 && operand_elements(x) <= VECTOR_LONGEST && (x->rank == 0 || (x->rank == 1 && x->stride[0] == 1));
@@ -109,7 +109,7 @@ static int launch_silu_gate_bwd(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* One element, repeated until it is eight bytes: every dtype's size divides eight. */
+/* Repeats one element up to eight bytes: the size of every dtype divides eight. */
 static int launch_fill(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0];

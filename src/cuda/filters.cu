@@ -1,8 +1,8 @@
 /*
- * filters.cu: BMM_ACT of any shape and activation (thin.cu has the fast kernels of SAM's shapes).
+ * filters.cu: BMM_ACT of any shape and activation (thin.cu has the fast kernels for SAM's shapes).
  *
- *     y, dz    a thread to an element, its sum along the short side
- *     da       a block to an element: a thread's places upwards, then threads as group_sum adds them
+ *     y, dz    one thread per element, which sums along the short side
+ *     da       one block per element: each thread sums its positions in ascending order, then group_sum adds the threads
  */
 #include "cuda/elements.cuh"
 #include "cuda/launch_filters.h"

@@ -2,26 +2,27 @@
  * gemm.c: matrix products by cuBLASLt.
  *
  * The library is column-major: a row-major [R, C] is its C x R with leading
- * dimension C. So c = a b, all row-major, is asked for as
+ * dimension C. So c = a b, all row-major, is computed as
  *
  *     c' [N x M] = op(b') [N x K] * op(a') [K x M]  + bias down each column
  *
- * which is the bias epilogue's own orientation and needs no copy. An operand whose columns
- * are not neighbours but whose rows are is the transpose of a row-major matrix, op_T:
+ * which is the orientation of the bias epilogue and needs no copy. An operand whose rows, instead of
+ * columns, are contiguous is the transpose of a row-major matrix, op_T:
  *
- *     element (i,j) at i ld + j    stored as is      op_N
- *     element (i,j) at i + j ld    stored turned     op_T
+ *     element (i,j) at i ld + j    stored as is            op_N
+ *     element (i,j) at i + j ld    stored transposed       op_T
  *
- * Invariants. f32 is true f32: sums, products and inputs; an algorithm that
- * rounds inputs to TF32 is refused. bf16 and f16 inputs are summed in f32, split
- * sums included, and rounded once at the end. The algorithm is one that
- * keeps this and fits the planned workspace, chosen once per entry and then part of the
- * captured graph: the same bits at every launch. Of a small product it is the library's first; of a large
- * one the fastest, which is measured once on a machine and then remembered (matmul_autotune.c): a choice by timing
- * at every start would differ from run to run, and the bits with it.
+ * Invariants. f32 is true f32: sums, products and inputs; an algorithm that rounds inputs to TF32 is
+ * refused. bf16 and f16 inputs are summed in f32, including split-K sums, and rounded once at the
+ * end. The algorithm keeps these rules and fits the planned workspace. It is selected once per entry
+ * and then part of the captured graph: every launch gives the same bits. For a small matmul it is
+ * the library's first proposal; for a large one it is the fastest, measured once per machine and
+ * stored (matmul_autotune.c). A choice by timing at every start would change from run to run, and
+ * the bits with it.
  *
- * What the library cannot do (two input dtypes, strides in both dimensions, a result that is narrower
- * than its f32 inputs, a bias that is not at a multiple of 16) our own kernel does, slowly.
+ * Products that the library does not support (two input dtypes, strides in both dimensions, a result
+ * narrower than its f32 inputs, a bias not aligned to 16 bytes) use a slow kernel of our own
+ * (gemm_generic.cu).
  */
 #include "cuda/gemm.h"
 
@@ -30,16 +31,16 @@
 
 enum { CANDIDATES = 8, CANDIDATES_TIMED = 24, ALIGN_MAX = 256, BIAS_ALIGN = 16 };
 
-/* --- what the library takes ---------------------------------------------------------- */
+/* --- what the library supports ------------------------------------------------------- */
 
-/* How a matrix is stored: [rows, columns] with leading dimension ld, or turned. */
+/* The storage of a matrix: [rows, columns] with leading dimension ld, or transposed. */
 struct stored {
     bool turned;
     int64_t ld;
 };
 
-/* Strides of a dimension of one element say nothing and are replaced by what fits. A dense
- * column is a row turned: its leading dimension is then its length and not 1. */
+/* The stride of a dimension of one element has no meaning and is replaced by one that fits. A dense
+ * column is a transposed row, whose leading dimension is then its length and not 1. */
 static bool store_of_view(const struct view *v, int64_t rows, int64_t columns, struct stored *s)
 {
     const int64_t row = rows == 1 ? max_i64(columns, 1) : v->row, column = columns == 1 ? max_i64(rows, 1) : v->column;
@@ -52,7 +53,7 @@ static bool store_of_view(const struct view *v, int64_t rows, int64_t columns, s
     return (v->row == 1 || rows == 1) && column >= rows;
 }
 
-/* The dtypes of its table that we use: one dtype throughout, or a wide result. */
+/* The entries of the library's dtype table that are used here: one dtype throughout, or an f32 result. */
 static bool library_has_dtypes(const struct gemm_shape *s)
 {
     return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
@@ -74,7 +75,7 @@ static cudaDataType_t type_of(enum dtype t)
 
 /* --- preparing ------------------------------------------------------------------- */
 
-/* Row-major [rows, columns], or its transpose, as the library's. */
+/* Describes a row-major [rows, columns], or its transpose, to the library. */
 static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, const struct stored *s, int64_t rows,
                            int64_t columns, int64_t batches, struct error *e)
 {
@@ -104,11 +105,11 @@ static int describe(struct gemm *p, const struct stored *a, const struct stored 
     return PL_OK;
 }
 
-/* The library asks what its own a, b, c and d are aligned to: ours swapped. */
+/* The preference takes the alignments of the library's a, b, c and d: ours with a and b swapped. */
 static int prefer(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint64_t workspace, struct error *e)
 {
-    /* Partial sums of a split product stay f32 and are added in a separate step,
-     * in order: neither a second rounding nor a race for the output. */
+    /* Partial sums of a split-K product stay f32 and are added in a separate step, in order: there is
+     * no second rounding and no race for the output. */
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
     TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
@@ -121,8 +122,8 @@ static int prefer(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint
     return PL_OK;
 }
 
-/* An algorithm that reads f32 as TF32; CUBLAS_COMPUTE_32F excludes these, an
- * override from the environment brings them back. */
+/* Whether an algorithm reads f32 as TF32. CUBLAS_COMPUTE_32F excludes these, but an environment
+ * variable can enable them. */
 static bool rounds_inputs(const cublasLtMatmulAlgo_t *a)
 {
     uint64_t flags = 0;
@@ -132,7 +133,7 @@ static bool rounds_inputs(const cublasLtMatmulAlgo_t *a)
            (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32);
 }
 
-/* Partial sums that meet in the output itself; the preference excludes these too. */
+/* Whether partial sums are accumulated in the output itself; the preference excludes these too. */
 static bool races(const cublasLtMatmulAlgo_t *a)
 {
     uint32_t scheme = 0;
@@ -142,13 +143,13 @@ static bool races(const cublasLtMatmulAlgo_t *a)
            (scheme & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 }
 
-/* Whether a candidate may be used: it runs, fits, adds in order, and reads f32 as f32. */
+/* Whether a candidate may be used: it runs, fits the workspace, adds in order, and reads f32 as f32. */
 static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
 {
     return !races(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && rounds_inputs(&r->algo));
 }
 
-/* Without an acceptable candidate the product is left to our own kernel. */
+/* Without an acceptable candidate gemm_generic.cu computes the product. */
 static int choose(struct gemm *p, const struct cuda_state *s, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
 {
     const bool timed = autotune_applies(&p->shape);
@@ -226,7 +227,7 @@ int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_
     if (!p->library) return run_own(p, at, stream, e);
     const float one = 1, beta = at->from ? 1 : 0;
     const void *from = at->from ? at->from : at->c;
-    if (p->shape.bias) /* it may advance with a loop */
+    if (p->shape.bias) /* its address may advance with a loop */
         TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at->bias, sizeof at->bias));
     TRY_BLAS(cublasLtMatmul(p->blas, p->product, &one, at->b, p->b, at->a, p->a, &beta, from, p->c, at->c, p->c,
                             &p->algorithm, work, bytes, stream));

@@ -1,5 +1,5 @@
 /*
- * masks.c: the running half of the loss of masks and of simulated prompts (masks.cu, prompts.cu).
+ * masks.c: the running half of the mask loss and of simulated prompts (masks.cu, prompts.cu).
  */
 #include "cuda/launch_masks.h"
 #include "cuda/operands.h"

@@ -29,7 +29,7 @@ template <typename T> constexpr int PACK = 16 / sizeof(T);
 
 template <typename T> static __device__ inline void unpack(float (&to)[PACK<T>], const uint4 &from)
 {
-    const piece<T, PACK<T>> p = *reinterpret_cast<const piece<T, PACK<T>> *>(&from);
+    const wide_pack<T, PACK<T>> p = *reinterpret_cast<const wide_pack<T, PACK<T>> *>(&from);
 #pragma unroll
     for (int i = 0; i < PACK<T>; i++) to[i] = to_float(p.at[i]);
 }

@@ -1,5 +1,5 @@
 /*
- * norms.c: the running half of the normalisations (norms.cu, batchnorm.cu).
+ * norms.c: the running half of the normalisations (norms.cu, norm_packs.cu, batchnorm.cu).
  */
 #include "cuda/launch_norms.h"
 #include "cuda/operands.h"

@@ -1,19 +1,19 @@
 /*
- * plan_conv.c: convolutions: which ones, and their workspace (plan_conv.h).
+ * plan_conv.c: matches convolutions and computes their workspace (plan_conv.h).
  */
 #include "cuda/plan_conv.h"
 
 #include "cuda/plan.h"
 
 enum {
-    PATCH_BYTES = 32 << 20, /* of patches at a time: they stay in the cache between their two uses */
-    PATCH_ROWS = 128,       /* but no fewer than one tile of the product */
+    PATCH_BYTES = 32 << 20, /* of patches at a time: they stay in the cache between write and read */
+    PATCH_ROWS = 128,       /* at least one tile of the matmul */
     PARTIAL_PIXELS = 512, PARTIALS_MAX = 256,
 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* --- the way ------------------------------------------------------------------------------ */
+/* --- the algorithm ------------------------------------------------------------------------ */
 
 static bool is_plain(const struct conv *n) { return n->kh == 1 && n->kw == 1 && n->stride == 1 && n->pad == 0; }
 
@@ -33,7 +33,7 @@ static void lay(struct conv_layout *l, uint64_t *at, int64_t bytes)
     l->bytes = align_up(l->bytes + (uint64_t)bytes, 256);
 }
 
-/* Rows of so many bytes. */
+/* How many patch rows, of so many bytes each, are processed at a time. */
 static int64_t rows_at_once(int64_t results, int64_t bytes)
 {
     int64_t most = PATCH_BYTES / bytes / PATCH_ROWS * PATCH_ROWS;
@@ -48,7 +48,7 @@ static void lay_depthwise(struct conv_layout *l, enum op op)
     lay(l, &l->patches, op == OP_CONV_DW ? ceil_div(results, l->rows) * l->n.C * taps : 0);
 }
 
-/* Of patches and of tiles: a row has every tap of every channel of x. */
+/* For patches and tiles: a row has every tap of every channel of x. */
 static void lay_patches(struct conv_layout *l, enum op op, int64_t size)
 {
     const int64_t K = conv_taps(&l->n) * l->n.C;
@@ -58,7 +58,7 @@ static void lay_patches(struct conv_layout *l, enum op op, int64_t size)
     lay(l, &l->stage, l->algo == CONV_TILES ? K * size : 0); /* the bias, once per tap */
 }
 
-/* Phase 0 has the most taps. */
+/* Phase 0 has the most taps, so it sets the size. */
 static void lay_phases(struct conv_layout *l, int64_t size)
 {
     const struct conv *n = &l->n;
@@ -102,7 +102,7 @@ static uint64_t workspace_conv_dw(const struct query *q)
 
 /* --- matching --------------------------------------------------------------------------------- */
 
-/* Places in a map are counted in 31 bits. */
+/* Offsets in a map are counted in 31 bits. */
 static bool is_map(const struct tensor *t, enum dtype type) { return is_dense(t, type) && tensor_elements(t) <= INT32_MAX; }
 
 /* CONV and CONV_DX: one dtype throughout. */

@@ -1,8 +1,8 @@
 /*
  * plan_products.c: matrix products, by cuBLASLt.
  *
- * Rows at equal distances are all that is asked of the operands: which strides and dtypes
- * the library takes, and what becomes of the others, is gemm.c's to know.
+ * The operands need rows of one stride, nothing else: gemm.c decides which strides and dtypes the
+ * library supports and computes the others with its own kernel.
  */
 #include "cuda/plan.h"
 #include "cuda/row_stride.h"
@@ -34,7 +34,7 @@ static bool match_matmul(const struct query *q)
     return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_storable(q->out[0]) && (!acc || is_dense(acc, q->out[0]->dtype));
 }
 
-/* Of a batch everything may be strided; the accumulator is where the result is. */
+/* The operands of a batch may have any strides; the accumulator must be the result. */
 static bool match_bmm(const struct query *q)
 {
     const struct tensor *acc = given(q, 2);

@@ -1,7 +1,7 @@
 /*
  * plan_thin.c: batched products of a few rows with a long matrix (thin.h): SAM's masks from its
- * hypernetworks, and their gradients. Operands of different dtypes, as the gradients have
- * them, are taken as they are; the library would not.
+ * hypernetworks, and their gradients. Operands may have different dtypes, as they do in the
+ * gradients; the library does not support that.
  */
 #include "cuda/plan.h"
 #include "cuda/thin.h"
@@ -12,7 +12,7 @@ static struct thin thin_query(const struct query *q)
     return thin_of(q->attr->matmul.ta, q->attr->matmul.tb, c->rank, a->dim, b->dim, c->dim);
 }
 
-/* Every place of it can be read 16 bytes at a time, in every iteration of its loop. */
+/* Every row allows 16-byte reads, in every iteration of its loop. */
 static bool is_wide(const struct tensor *x) { return x->offset % 16 == 0 && x->advance % 16 == 0; }
 
 static bool match_thin(const struct query *q)

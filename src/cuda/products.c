@@ -1,14 +1,14 @@
 /*
- * products.c: the running half of LINEAR, LINEAR_ACT, MATMUL and BMM: each says which product
- * it is (gemm.h).
+ * products.c: the running half of LINEAR, LINEAR_ACT, MATMUL and BMM: each is described as a matrix
+ * product of gemm.h.
  *
- * LINEAR_ACT is LINEAR's product into z, or into y where nobody wants z, and the function in a
- * launch of its own behind it. The library could take it along for ReLU and for GELU by
- * tanh; but it applies the latter to the sum before that is rounded, and the op promises the bits of
- * LINEAR and ACT, so that fusing changes nothing.
+ * LINEAR_ACT is LINEAR's product into z, or into y if z is not needed, followed by a separate launch
+ * for the activation. The library could fuse ReLU and tanh GELU into its epilogue, but it applies the
+ * latter to the unrounded sum, and the op guarantees the bits of LINEAR and ACT, so that fusing
+ * changes nothing.
  *
- * BMM's leading dimensions become one where their strides allow. Of what remains the
- * largest is the library's batch, and the others are so many launches.
+ * BMM's leading dimensions are merged into one where their strides allow it. Of the remaining ones
+ * the largest becomes the library's batch, and the others are launched one by one.
  */
 #include "cuda/operand_loops.h"
 #include "cuda/launch_gemm.h"
@@ -17,18 +17,18 @@
 
 
 struct step {
-    int64_t count, a, b, c; /* in elements */
+    int64_t count, a, b, c; /* strides in elements */
 };
 
 struct products {
     struct gemm product;
-    struct step outer[MAX_RANK]; /* BMM: dimensions that are launched one by one */
+    struct step outer[MAX_RANK]; /* BMM: dimensions that are looped over by launches */
     int nouter;
 };
 
 /* --- views ----------------------------------------------------------------------------- */
 
-/* [rows, last] of an operand, or its transpose. */
+/* An operand as a matrix [rows, last], or its transpose. */
 static struct view matrix_of(const struct entry *entry, int slot, bool transposed)
 {
     const struct operand *x = slot < MAX_IN ? &entry->launch.in[slot] : &entry->launch.out[slot - MAX_IN];
@@ -60,7 +60,7 @@ static void shape_matmul(struct gemm_shape *s, const struct entry *entry)
     *s = (struct gemm_shape){.M = ta ? operand_last(a) : operand_rows(a), .N = tb ? operand_rows(b) : operand_last(b),
                                 .K = ta ? operand_rows(a) : operand_last(a), .batches = 1, .a = matrix_of(entry, 0, ta),
                                 .b = matrix_of(entry, 1, tb)};
-    /* The result's rows are a's, or the accumulator's shape: dense in any case. */
+    /* The result has a's rows, or the accumulator's shape: it is dense in either case. */
     s->c = (struct view){.dtype = l->out[0].dtype, .row = s->N, .column = 1, .align = gemm_align_operand(entry, MAX_IN)};
 }
 
@@ -94,7 +94,7 @@ static int linear_into(const struct launch *l, void *y, struct error *e)
 
 static int linear_launch(const struct launch *l, struct error *e) { return linear_into(l, l->out[0].data, e); }
 
-/* Which output the product goes to. */
+/* The index of the output that the product is written to. */
 static int stored(const struct launch *l) { return l->nout > 1 && l->out[1].data ? 1 : 0; }
 
 static int linear_act_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
@@ -104,7 +104,7 @@ static int linear_act_prepare(const struct cuda_state *s, struct entry *entry, s
     return gemm_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
 }
 
-/* ACT's own kernels: its bits are promised. */
+/* Uses ACT's own kernels, whose bits the op guarantees. */
 static int linear_act_launch(const struct launch *l, struct error *e)
 {
     const struct operand *z = &l->out[stored(l)], *y = &l->out[0];
@@ -138,7 +138,7 @@ static bool nest_all(const struct step *outer, const struct step *inner)
     return outer->a == inner->a * inner->count && outer->b == inner->b * inner->count && outer->c == inner->c * inner->count;
 }
 
-/* The leading dimensions, neighbours joined where all three operands allow it. */
+/* The leading dimensions; neighbours are merged if all three operands allow it. */
 static int bmm_steps(struct step *steps, const struct launch *l)
 {
     int n = 0;
@@ -166,7 +166,7 @@ static struct view batch_of(const struct entry *entry, int slot, bool transposed
     return v;
 }
 
-/* Takes the largest step out of the list as the library's batch. */
+/* Removes the largest step from the list and makes it the library's batch. */
 static void bmm_batch(struct gemm_shape *s, struct products *p)
 {
     int most = 0;

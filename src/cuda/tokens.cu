@@ -224,10 +224,10 @@ static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *lab
     const float factor = step->inv_count * *dloss, shift = lse[row];
     /* The gradient may lie on the logits, so what is to be read at once is read first. */
     for (int64_t k = threadIdx.x; k < packs; k += BLOCK * TURN) {
-        piece<T, V> x[TURN];
+        wide_pack<T, V> x[TURN];
 #pragma unroll
         for (int u = 0; u < TURN; u++)
-            if (label != IGNORED && k + u * BLOCK < packs) x[u] = *reinterpret_cast<const piece<T, V> *>(logits + row * C + (k + u * BLOCK) * V);
+            if (label != IGNORED && k + u * BLOCK < packs) x[u] = *reinterpret_cast<const wide_pack<T, V> *>(logits + row * C + (k + u * BLOCK) * V);
 #pragma unroll
         for (int u = 0; u < TURN; u++) {
             const int64_t at = (k + u * BLOCK) * V;
