@@ -1,9 +1,9 @@
 /*
- * act_sums.cu: ACT_BWD_SUM: dx as ACT_BWD makes it, and the sums of its columns, which are taken of what was
- * stored while it is still in registers; and the function's value again, where it is asked for. Two stages, as in sums.cu;
- * how rows are dealt out is in act_sums.h.
+ * act_sums.cu: ACT_BWD_SUM: dx as in ACT_BWD, and its column sums, computed from the stored (rounded)
+ * values while they are still in registers; and, on request, the recomputed value y of the activation. Two stages,
+ * as in sums.cu; act_sums.h describes the split of the rows.
  *
- * The thread that writes a pack is the one that read it: dx and y may lie on inputs.
+ * The thread that writes a pack is the one that read it: dx and y may alias inputs.
  */
 #include "cuda/column_sums.cuh"
 #include "cuda/elements.cuh"
@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, 
             if (RECOMPUTE_Y) *reinterpret_cast<pack<T, V> *>(y + (r + k * ACT_LINES) * s.C + c) = again;
         }
     }
-    /* Column i of a thread's V lies at i * ACT_ACROSS + lane of its line. */
+    /* Column i of a thread's V is at i * ACT_ACROSS + lane of its line. */
 #pragma unroll
     for (int i = 0; i < V; i++) meet[line][i * ACT_ACROSS + lane] = sum[i];
     __syncthreads();
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, 
     }
 }
 
-/* One after the other: rows that are short, or operands that lie anyhow. */
+/* One element at a time, for short rows or unaligned operands. */
 template <int KIND, typename T> static __global__ void act_both_kernel(T *dx, T *y, const T *dy, const T *x, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += (int64_t)gridDim.x * BLOCK) {

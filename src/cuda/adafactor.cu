@@ -1,31 +1,31 @@
 /*
  * adafactor.cu: ADAFACTOR (formulas: cpu/adafactor.c).
  *
- *     g --> r, means of g^2 over columns      one group of threads to a row
- *     g --> c, means of g^2 over rows         chunks of rows, then chunks in order
+ *     g --> r, means of g^2 over columns      one group of threads per row
+ *     g --> c, means of g^2 over rows         chunks of rows, then the chunks in order
  *     r --> row factors 1/sqrt(r / mean r);   column factors 1/sqrt(c)
- *     g --> sums of u^2 by block --> rate     u is made from its factors and never stored
+ *     g --> sums of u^2 by block --> rate     u is computed from its factors and never stored
  *     g --> p
  *
- * Without c, r is the second moment itself, element by element, and u = g / sqrt(r). A step that
- * is off leaves at the start of every kernel.
+ * Without c, r is the second moment itself, element by element, and u = g / sqrt(r). If the step is
+ * skipped, every kernel returns at its start.
  */
 #include "cuda/update.cuh"
 
-constexpr float TINY = 1e-30f; /* added to squares */
-constexpr int64_t DIRECT = 64; /* rows of a matrix whose columns one thread adds */
+constexpr float TINY = 1e-30f; /* added to the squares */
+constexpr int64_t DIRECT = 64; /* up to so many rows, one thread sums a column */
 
 struct factors {
     int64_t N, R, C;
-    float *r, *c;              /* the state; c NULL: not factored */
+    float *r, *c;              /* the optimizer state; c NULL: not factored */
     double *sums, *rate;
     float *row, *column, *partial;
-    unsigned blocks;           /* of sums */
+    unsigned blocks;           /* number of partial sums */
 };
 
 static __device__ float beta_of(const update &u) { return (float)(1 - pow((double)u.step->adam_t, -0.8)); }
 
-/* Of the block, made once. */
+/* Computed once per block. */
 static __device__ float shared_beta(const update &u)
 {
     __shared__ float beta;
@@ -34,7 +34,7 @@ static __device__ float shared_beta(const update &u)
     return beta;
 }
 
-/* Adds g^2 of V elements. */
+/* Adds g^2 of V elements to the sums. */
 template <int V> static __device__ inline void add_squares(float (&sum)[V], const update &u, int64_t at, float clip)
 {
     float g[V];
@@ -70,7 +70,7 @@ static __device__ void finish_column(const factors &f, int64_t at, double sum, f
     f.column[at] = 1.0f / sqrtf(c);
 }
 
-/* Few rows: a thread to a column. */
+/* Few rows: one thread per column. */
 static __global__ void columns_direct_kernel(update u, factors f)
 {
     if (is_skipped(u)) return;
@@ -83,7 +83,7 @@ static __global__ void columns_direct_kernel(update u, factors f)
     }
 }
 
-/* Block (packs of columns, chunk of rows, matrix): a warp takes every eighth row, lanes the columns. */
+/* Block (packs of columns, chunk of rows, matrix): a warp takes every eighth row, its lanes the columns. */
 template <int V> static __global__ void columns_kernel(update u, factors f)
 {
     constexpr int WARPS = BLOCK / WARP;
@@ -123,7 +123,7 @@ static __global__ void columns_finish_kernel(update u, factors f, int64_t chunks
     }
 }
 
-/* A group of threads to a matrix. */
+/* One group of threads per matrix. */
 static __global__ void row_factors_kernel(update u, factors f, int size)
 {
     __shared__ float meet[WARP];
@@ -240,9 +240,9 @@ template <typename P, int V> static __global__ void move_kernel(update u, factor
     for (int64_t i = packs * V + first; i < u.n; i += stride) move_at<P, 1>(u, f.r, i, clip, keep, rate, key);
 }
 
-/* --- both ------------------------------------------------------------------------------------------------ */
+/* --- both variants -------------------------------------------------------------------------------------- */
 
-/* One block: the rate, divided by what u's size exceeds 1 by. */
+/* One block: the learning rate, divided by max(1, rms(u)). */
 static __global__ void rate_kernel(update u, factors f)
 {
     if (is_skipped(u)) return;

@@ -49,11 +49,11 @@ template <bool GRID> static __device__ void to_probabilities(float (&s)[QUERIES 
         float2 off = {-lse.x, -lse.y}, more[2] = {{0, 0}, {0, 0}};
         if (GRID) {
             const float2 row_bias = *reinterpret_cast<const float2 *>(&of->row_bias[group][8 * n + column]);
-            const int piece = (n % 4 * 2 + lane % 4 / 2) ^ (lane / 4);
+            const int chunk = (n % 4 * 2 + lane % 4 / 2) ^ (lane / 4);
             off.x = fmaf(row_bias.x, factor, off.x), off.y = fmaf(row_bias.y, factor, off.y);
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                more[half] = *reinterpret_cast<const float2 *>(&from->columns[n / 4][row + 8 * half][piece * 4 + lane % 2 * 2]);
+                more[half] = *reinterpret_cast<const float2 *>(&from->columns[n / 4][row + 8 * half][chunk * 4 + lane % 2 * 2]);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {

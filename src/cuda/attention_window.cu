@@ -47,9 +47,9 @@ template <typename T> static __device__ float dot(const float *x, const T *row, 
     float sum = 0;
     int d = 0;
     for (; is_even && d < D; d += V) {
-        const pack<T, V> piece = *reinterpret_cast<const pack<T, V> *>(row + d);
+        const pack<T, V> chunk = *reinterpret_cast<const pack<T, V> *>(row + d);
 #pragma unroll
-        for (int i = 0; i < V; i++) sum += x[d + i] * to_float(piece.at[i]);
+        for (int i = 0; i < V; i++) sum += x[d + i] * to_float(chunk.at[i]);
     }
     for (; d < D; d++) sum += x[d] * to_float(row[d]);
     return sum;

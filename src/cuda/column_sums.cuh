@@ -1,20 +1,20 @@
 /*
- * column_sums.cuh: the second stage of sums over rows: partial [blocks, N], left by blocks of a first
- * stage, becomes N results, each block's part added in order.
+ * column_sums.cuh: the second stage of sums over rows: partial [blocks, N], written by the blocks of a
+ * first stage, is reduced to N results; the partial sums of a column are added in a fixed order.
  *
- * A column is one of 32 neighbours of a block and has up to 32 threads, each of which adds every
- * so many parts; several of its loads are on their way at once. Many threads to few columns: the
- * parts are few bytes, and waiting for them one by one would take longer than all the rows did.
+ * A block handles 32 adjacent columns. Each column has up to 32 threads, and each thread adds every
+ * (number of threads)-th partial sum, with several loads in flight. Few columns get many threads: the
+ * partial sums are few bytes, and loading them one by one would take longer than the first stage.
  *
- * From 9.0 on the second stage's blocks come while the first stage works, and wait for its end
- * there: the first says when (pdl_launch_dependents), which is as soon as it has begun.
+ * From sm_90 on the second stage uses programmatic dependent launch (PDL): its blocks are launched while
+ * the first stage runs, and wait for its end. The first stage allows this (pdl_launch_dependents) as soon as it has begun.
  */
 #ifndef COLUMN_SUMS_CUH
 #define COLUMN_SUMS_CUH
 
 #include "cuda/rows.cuh"
 
-/* Column i goes to first[i], from `split` on to second[i - split]; onto what is there with `accumulate`. */
+/* Column i goes to first[i], from `split` on to second[i - split]; with `accumulate` it is added there. */
 struct column_targets {
     typed_ptr first, second;
     int64_t split;
@@ -56,14 +56,14 @@ static __global__ void columns_end_kernel(column_targets to, const float *partia
     store<1>(y, at, value);
 }
 
-/* Whether the kernel's code waits by itself: it does where it was made for 9.0, not for less and run there. */
+/* Whether the kernel's code contains the wait: it does if it was compiled for sm_90 or later, not if older code runs there. */
 static inline bool has_pdl_code()
 {
     cudaFuncAttributes code;
     return cudaFuncGetAttributes(&code, columns_end_kernel) == cudaSuccess && code.ptxVersion >= 90 && code.binaryVersion >= 90;
 }
 
-/* Behind the first stage, on its stream. */
+/* Runs after the first stage, on the same stream. */
 static inline void launch_column_sums(const column_targets &to, const float *partial, int64_t blocks, int64_t N, cudaStream_t stream)
 {
     unsigned slices = 1;
@@ -77,7 +77,7 @@ static inline void launch_column_sums(const column_targets &to, const float *par
     config.stream = stream;
     config.attrs = &early;
     config.numAttrs = has_pdl_code() ? 1 : 0;
-    cudaLaunchKernelEx(&config, columns_end_kernel, to, partial, blocks, N); /* the caller asks for the last error */
+    cudaLaunchKernelEx(&config, columns_end_kernel, to, partial, blocks, N); /* the caller checks cudaGetLastError */
 }
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * conv.cu: what convolutions by matrix products move about: patches, weights by tap, results
- * that are not neighbours. All of it copies elements and makes none.
+ * conv.cu: the copies of convolutions by matrix products: patches (im2col), weights by tap, results
+ * that are not adjacent. These kernels copy elements and compute none.
  *
- * An element here is a word: 2 or 4 bytes, or 16 where runs and addresses allow it, when C
- * counts sixteens. Places within a launch are counted in 31 bits (plan_conv.c sees to it):
- * these kernels are divisions and a copy, and the divisions are multiplications by what the host
- * worked out.
+ * An element here is a word: 2 or 4 bytes, or 16 where runs and addresses allow it; C then counts
+ * 16-byte words. Indices within a launch have 31 bits (ensured by plan_conv.c): these kernels are
+ * divisions and a copy, and the divisions are multiplications by constants that the host computes
+ * (divisor.cuh).
  */
 #include "cuda/device.cuh"
 #include "cuda/divisor.cuh"
@@ -16,13 +16,13 @@ typedef uint32_t index32;
 #define EACH(k, n)                                                                                          \
     for (index32 k = blockIdx.x * BLOCK + threadIdx.x, step_ = gridDim.x * BLOCK; k < (n); k += step_)
 
-/* The widest word that n neighbouring elements of `size` bytes are made of. */
+/* The widest word that divides n adjacent elements of `size` bytes and both addresses. */
 static int word_for(const void *a, const void *b, int64_t n, int size)
 {
     return n * size % 16 == 0 && is_aligned(a, 16) && is_aligned(b, 16) ? 16 : size;
 }
 
-/* Calls with a word of so many bytes. */
+/* Calls with `word` a type of so many bytes. */
 #define BY_WORD(bytes, call)                                     \
     do {                                                         \
         if ((bytes) == 16) { typedef uint4 word; call; }         \
@@ -32,7 +32,7 @@ static int word_for(const void *a, const void *b, int64_t n, int size)
 
 static bool fits(int64_t n) { return n >= 0 && n <= INT32_MAX; }
 
-/* Leaves n / d in n and gives n mod d. */
+/* Replaces n by n / d and returns n mod d. */
 __device__ static inline index32 split(index32 &n, const divisor &d)
 {
     const index32 all = n;
@@ -45,13 +45,13 @@ __device__ static inline index32 split(index32 &n, const divisor &d)
 struct patches {
     int H, W, step, y0, x0;
     divisor ny, nx, kx, tap, row; /* tap, row: words of one tap, and of one patch */
-    int64_t line, hop;            /* words of a line of the map, and from patch to patch */
+    int64_t line, hop;            /* words per line of the map, and from patch to patch */
 };
 
 template <typename T> __global__ void patches_kernel(T *to, const T *map, patches g, index32 first, index32 n)
 {
     EACH(k, n) {
-        index32 b = k, t = split(b, g.row); /* of patch b, word t */
+        index32 b = k, t = split(b, g.row); /* word t of patch b */
         const index32 c = split(t, g.tap);
         b += first;
         const int j = split(b, g.nx), i = split(b, g.ny), v = g.x0 + (int)split(t, g.kx);
@@ -63,8 +63,8 @@ template <typename T> __global__ void patches_kernel(T *to, const T *map, patche
     }
 }
 
-/* Whether patches lie within the map and their lines are whole words of 16: then a line, kx
- * pixels, is one tap of many channels. An image's three channels alone make no such word. */
+/* Whether patches are inside the map and their lines are whole 16-byte words: then a line, kx
+ * pixels, is copied as one tap of many channels. The three channels of an image alone are no such word. */
 static bool lines_are_runs(const void *to, const void *map, const struct patch_grid *g, int size)
 {
     return g->x0 == 0 && g->y0 == 0 && (g->nx - 1) * g->step + g->kx <= g->W && (g->ny - 1) * g->step + g->ky <= g->H &&
@@ -125,7 +125,7 @@ extern "C" cudaError_t cuda_conv_weights_back(float *dw, const float *from, int6
     return cudaGetLastError();
 }
 
-/* --- results that are not neighbours ---------------------------------------------------------- */
+/* --- results that are not adjacent ------------------------------------------------------------ */
 
 struct pixels {
     int H, W, step, oy, ox;
@@ -158,8 +158,8 @@ extern "C" cudaError_t cuda_conv_scatter(void *to, const void *from, const struc
     return cudaGetLastError();
 }
 
-/* A patch is `side` runs, one in each of its lines; patch p is j = p mod W2 of the line of
- * patches p / W2, and a line of patches is `side` lines of W2 runs. */
+/* A patch is `side` runs, one in each of its lines. Patch p is number j = p mod W2 in the row of
+ * patches p / W2, and a row of patches is `side` lines of W2 runs. */
 struct tiles {
     divisor W2, side, run;
 };

@@ -1,15 +1,15 @@
 /*
- * depthwise.cu: convolutions in which each channel has a kernel of its own.
+ * depthwise.cu: depthwise convolutions: each channel has its own filter.
  *
- * Channels are neighbours in memory and in threads. A thread makes V channels of one pixel,
- * V so that an access is 16 bytes wide where addresses allow; what it reads its
- * neighbours read too, out of the cache. The weights, which lie by channel, are first laid out by
- * tap as f32, so that they are read as the map is.
+ * Channels are adjacent in memory and in threads. A thread computes V channels of one pixel, with V
+ * such that an access is 16 bytes wide where addresses allow; its neighbours read the same pixels,
+ * from the cache. The weights, stored by channel, are first rearranged by tap as f32, so that they
+ * are read like the map.
  *
- * The gradient of the weights is summed over fixed runs of pixels, in fixed order; then the runs
- * are added in order. The same bits every time. Of 3 x 3 taps a thread has all nine of four channels,
- * so that dy is read once, and x once from memory and again from the cache; of other sizes each
- * tap is a sweep of its own.
+ * The gradient of the weights is summed over fixed runs of pixels in fixed order; then the runs are
+ * added in order, so the bits are always the same. For 3 x 3 taps a thread sums all nine taps of
+ * four channels, so that dy is read once, and x once from memory and then from the cache; for other
+ * sizes each tap is a separate pass.
  */
 #include "cuda/device.cuh"
 #include "cuda/launch_conv.h"
@@ -37,8 +37,8 @@ template <typename T> __global__ void by_tap_kernel(float *to, const T *w, index
         to[k] = to_float(w[k % C * taps + k / C]);
 }
 
-/* The pixel of the map that is read which result (i,j) of an H x W map meets through (u,v);
- * -1: none. Forward the map is x; backward it is dy: i' stride + u - pad = i. */
+/* The pixel of the input map that result (i,j) of an H x W map reads through tap (u,v); -1: none. In
+ * the forward the input map is x; in the backward it is dy: i' stride + u - pad = i. */
 template <bool BACK> __device__ int64_t source_pixel(const shape &n, int b, int i, int j, int u, int v)
 {
     if (!BACK) {
@@ -121,7 +121,7 @@ extern "C" cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, 
 
 /* --- the gradient of the weights ---------------------------------------------------------------- */
 
-constexpr int LANES = 32, LINES = 8; /* channels, and pixels at a time */
+constexpr int LANES = 32, LINES = 8; /* channels, and pixels, of a block at a time */
 static_assert(LANES * LINES == BLOCK, "blocks are cut into lanes and lines");
 
 /* Block (c, run, t): tap t of LANES channels, over a run of pixels. partial [runs,taps,C]. */
@@ -144,8 +144,8 @@ template <typename T> __global__ void dw_kernel(float *partial, const T *dy, con
     partial[((int64_t)blockIdx.y * gridDim.z + t) * n.C + c] = sum;
 }
 
-/* A warp has a piece of the block's run of pixels and 32 times GROUP channels: whether a tap lies
- * within the map is the same for all its lanes. Away from the border its nine reads are under way
+/* A warp has a part of the block's run of pixels and 32 times GROUP channels: whether a tap is inside
+ * the map is the same for all its lanes. Away from the border its nine loads are in flight
  * together. partial [runs,9,C]. */
 constexpr int GROUP = 4, SIDE = 3;
 
@@ -159,7 +159,7 @@ template <typename T> __device__ static void add_tap(float (&sum)[GROUP], const 
     for (int q = 0; q < GROUP; q++) sum[q] = fmaf(to_float(dy.at[q]), to_float(x.at[q]), sum[q]);
 }
 
-/* One pixel of dy: its nine products. x0 is where its first tap lies, or would. */
+/* One pixel of dy: its nine products. x0 is the offset of its first tap, also if that is outside the map. */
 template <typename T>
 __device__ static void add_pixel(float (&sum)[SIDE * SIDE][GROUP], const T *dy, const T *x, int64_t x0, int y, int column, const shape &n)
 {
@@ -210,7 +210,7 @@ __global__ void dw_nine_kernel(float *partial, const T *dy, const T *x, shape n,
     }
 }
 
-/* dw [C,taps] of partial [runs,taps,C]: LANES sums to a block, each in LINES parts. */
+/* dw [C,taps] from partial [runs,taps,C]: LANES sums per block, each split over LINES threads. */
 __global__ void dw_sum_kernel(float *dw, const float *partial, index32 C, index32 taps, int runs, bool add)
 {
     __shared__ float sums[LINES][LANES];

@@ -1,10 +1,9 @@
 /*
- * elementwise.cu: dense operands: every element from the elements at its own place, 16 bytes
- * at a time where the wider of the types allows, and several such reads on their way at once;
- * fills; dropout.
+ * elementwise.cu: elementwise kernels for dense operands, 16 bytes at a time where the wider of the
+ * types allows it, with several loads in flight; fills; dropout.
  *
- * Invariant: the thread that writes element i is the one that read it, so the
- * result may take an input's bytes.
+ * Invariant: the thread that writes element i is the one that read it, so the result may alias an
+ * input.
  */
 #include <type_traits>
 
@@ -12,7 +11,7 @@
 
 /* --- two inputs of one type ---------------------------------------------------- */
 
-/* What is behind the last whole pack, fewer than V elements, is the first block's. */
+/* The tail after the last whole pack, fewer than V elements, is handled by the first block. */
 template <typename F, typename T> __global__ void pair_kernel(T *y, const T *a, const T *b, int64_t n)
 {
     constexpr int V = 16 / sizeof(T);
@@ -70,7 +69,7 @@ extern "C" cudaError_t cuda_pair(enum function f, void *y, const void *a, const 
 
 /* --- one input ------------------------------------------------------------------- */
 
-/* The narrower type's bits are what a result has. */
+/* The narrower of the two types determines the precision of the result. */
 template <typename X, typename Y> using narrower = std::conditional_t<sizeof(X) < sizeof(Y), X, Y>;
 template <typename X, typename Y> constexpr int PACK = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
 
@@ -152,7 +151,7 @@ extern "C" cudaError_t cuda_cast(void *y, const void *a, enum store to, enum sto
     return cudaErrorInvalidValue;
 }
 
-/* --- onto an accumulator of another type ---------------------------------------------- */
+/* --- add to an accumulator of another type --------------------------------------------- */
 
 template <typename X, typename A> __global__ void accumulate_kernel(A *acc, const X *a, int64_t n)
 {
@@ -204,11 +203,11 @@ extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, 
     return cudaErrorInvalidValue;
 }
 
-/* --- the gate's gradients: with s = sigmoid(g), dgate = dy up s (1 + g (1 - s)), dup = dy g s; and y = g s up again -------- */
+/* --- the gradients of the SiLU gate: with s = sigmoid(g), dgate = dy up s (1 + g (1 - s)), dup = dy g s; and y = g s up recomputed --- */
 
 constexpr int GATES = 2; /* packs of three inputs that a thread reads at once */
 
-/* dy, gate and up become y, dgate and dup. */
+/* Replaces dy, gate and up by y, dgate and dup. */
 template <typename T> static __device__ void turn_gate(T &d, T &g, T &u)
 {
     const float dy = to_float(d), gate = to_float(g), up = to_float(u), s = maths<T>::logistic(gate);
@@ -276,7 +275,7 @@ extern "C" cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, void *y, const
 
 /* --- fill ------------------------------------------------------------------------- */
 
-/* The first `wide` bytes by 16, the rest one by one; wide is a multiple of 16. */
+/* Writes the first `wide` bytes 16 at a time and the rest one by one; wide is a multiple of 16. */
 __global__ void fill_kernel(uint8_t *y, uint64_t pattern, int64_t wide, int64_t bytes)
 {
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
@@ -310,7 +309,7 @@ extern "C" cudaError_t cuda_vectors(struct vectors v, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-/* The value is on the GPU. */
+/* The value is in GPU memory. */
 template <typename T> __global__ void spread_kernel(T *y, const void *ds, enum any from, int64_t n, int wide)
 {
     constexpr int V = 16 / sizeof(T);
@@ -367,7 +366,7 @@ static __device__ uint64_t dropout_stream(uint64_t run)
     return mix(h ^ h >> 32);
 }
 
-/* V divides `each`; blockIdx.y is the sample, or one of those that share it. */
+/* V divides `each`; a block loops over the samples blockIdx.y, blockIdx.y + gridDim.y ... */
 template <typename T, int V>
 __global__ void dropout_kernel(T *y, const T *x, const step_block *step, const int32_t *samples, int64_t B, int64_t each, uint32_t key,
                                uint32_t threshold, float scale, int per_sample)
@@ -427,8 +426,8 @@ extern "C" cudaError_t cuda_probe(void)
     return cudaFuncGetAttributes(&attributes, fill_kernel);
 }
 
-/* The compiler lists what it was asked for in ascending order. What comes after the least can be
- * run too: by code of its own major version, or by the PTX. */
+/* The compiler lists the requested architectures in ascending order. GPUs above the lowest can run
+ * this build too: with code of their own major version, or from the PTX. */
 extern "C" int cuda_min_capability(void)
 {
     static const int list[] = {__CUDA_ARCH_LIST__};

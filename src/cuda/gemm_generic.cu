@@ -1,9 +1,9 @@
 /*
- * gemm_generic.cu: the product for operands that the library does not take.
+ * gemm_generic.cu: the matrix product for operands that cuBLASLt does not support.
  *
- * A block makes TILE x TILE results, a thread one of them; both operands pass
- * through shared memory in tiles of TILE x TILE, as f32. Its sum runs over k upwards, in one
- * thread: the same bits every time.
+ * A block computes TILE x TILE results, one per thread; both operands pass through shared memory in
+ * tiles of TILE x TILE, as f32. A result is summed over ascending k in one thread, so the bits are
+ * always the same.
  */
 #include "cuda/device.cuh"
 #include "cuda/launch_gemm.h"
@@ -29,7 +29,7 @@ __device__ static float load_matrix(const void *x, const strided &s, int64_t n, 
     return load_any(x, s.type, n * s.batch + i * s.row + j * s.column);
 }
 
-/* The sum of one result; every thread of the block comes along, also one outside c. */
+/* The sum of one result; every thread of the block participates, also one outside c. */
 __device__ static float tile_sum(const void *a, const void *b, const generic_gemm &p, int64_t n, int64_t i0, int64_t j0)
 {
     __shared__ float left[TILE][TILE + 1], right[TILE][TILE + 1];

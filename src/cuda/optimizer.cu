@@ -1,18 +1,18 @@
 /*
- * optimizer.cu: SUMSQ, CLIP, SCALER, GUARD and SGD. ADAMW is adamw.cu's.
+ * optimizer.cu: SUMSQ, CLIP, SCALER, GUARD and SGD. ADAMW is in adamw.cu.
  *
  *     SGD, as torch.optim.SGD
  *     d = g + wd p
  *     m = momentum m + d
  *     p -= lr m  (without momentum: lr d)
  *
- * What varies by step is read from the step block on the GPU, so that one captured graph
+ * Values that vary by step are read from the step block in GPU memory, so that one captured graph
  * serves every step.
  *
- * A model has hundreds of weights, most of them vectors that one block is too many for. So SUMSQ
- * takes many tensors by one launch: a table of them stands in the parameters, and a block finds
- * its tensor there. A sum's order is the tensor's own: what a tensor gets does not depend on who
- * goes along.
+ * A model has hundreds of weights, most of them vectors that do not even fill one block. So SUMSQ
+ * takes many tensors in one launch: the launch parameters hold a table of them, in which a block
+ * looks up its tensor. The order of a sum depends on the tensor alone, not on the other tensors of
+ * the launch.
  *
  *     blocks   0 1 2 3 4 5 6 7 8       first   0 5 6 9
  *     tensor   0 0 0 0 0 1 2 2 2
@@ -21,9 +21,9 @@
 
 /* --- the norm -------------------------------------------------------------------------------- */
 
-constexpr int SUM_BLOCK = 512, SUM_AHEAD = 4; /* packs that are on their way before the first is added */
+constexpr int SUM_BLOCK = 512, SUM_AHEAD = 4; /* packs in flight before the first is added */
 
-/* In double from the square on: a square of f32 may be beyond f32. */
+/* Adds in double, starting with the square: the square of an f32 may overflow f32. */
 template <typename T, int V> static __device__ inline double add_squares(double sum, const wide_pack<T, V> &x)
 {
 #pragma unroll
@@ -31,7 +31,7 @@ template <typename T, int V> static __device__ inline double add_squares(double 
     return sum;
 }
 
-/* A tensor's blocks take turns at its packs. A block that is alone has the sum. */
+/* The blocks of a tensor take its packs in rotation. A block that is alone writes the sum itself. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid_constant__ sum_batch b, bool alone)
 {
@@ -57,8 +57,8 @@ static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid
     else b.work[blockIdx.x] = sum;
 }
 
-/* A warp has a tensor's partial sums; the tensors' sums are added one after the other, in the order
- * that single launches would have. */
+/* A warp reduces a tensor's partial sums; the sums of the tensors are added one after the other, in
+ * the order of separate launches. */
 static __global__ void __launch_bounds__(SUM_BLOCK) sumsq_finish_kernel(const __grid_constant__ sum_batch b)
 {
     __shared__ double sums[SUM_MOST];
@@ -95,8 +95,8 @@ extern "C" cudaError_t cuda_sumsq(sum_batch b, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-/* As clip_grad_norm_: the norm is increased by 1e-6 before it divides. A norm that is NaN gives
- * a factor of NaN, so that the failure is seen. */
+/* As clip_grad_norm_: 1e-6 is added to the norm before the division. A NaN norm gives a NaN
+ * factor, so that the failure is visible. */
 static __global__ void clip_kernel(float *out, const double *sum, const step_block *step)
 {
     const double norm = sqrt(*sum) / (double)step->loss_scale;
@@ -112,7 +112,7 @@ extern "C" cudaError_t cuda_clip(float *out, const double *sum, const step_block
     return cudaGetLastError();
 }
 
-/* What becomes of the loss scale (cpu/scaler.c). */
+/* Updates the loss scale (cpu/scaler.c). */
 static __global__ void scaler_kernel(step_block *step, const double *sum, typed_ptr loss)
 {
     const bool finite = isfinite(*sum) && (!loss.data || isfinite(element(loss, 0)));

@@ -1,12 +1,12 @@
 /*
  * prompts.cu: a simulated user: MASK_PICK, the candidate that is fed back, and PROMPT_NEXT, the
- * pixel that is pointed at next (cpu/prompt_next.c has the rules).
+ * next pixel that is clicked (cpu/prompt_next.c has the rules).
  *
- * PROMPT_NEXT has a block to a mask. A warp takes words of 32 pixels of a row, a pixel to a lane,
- * and gathers by a vote which of them are in the region; its words follow each other, so that
- * warps in order are pixels in order. The region is counted, a number below the count is drawn,
- * and the warp that has the pixel of that number goes through its words again. Everything but
- * the comparison is integers: the pixel is the CPU's.
+ * PROMPT_NEXT has one block per mask. A warp takes words of 32 pixels of a row, a pixel per lane, and
+ * determines by a ballot which of them are in the region; its words are consecutive, so that the
+ * order of the warps is the order of the pixels. The region is counted, a number below the count is
+ * drawn, and the warp that has the pixel of that number traverses its words again. Everything but
+ * the comparison is integer arithmetic: the pixel is the CPU's.
  */
 #include "cuda/keyed.cuh"
 #include "cuda/launch_masks.h"
@@ -14,7 +14,7 @@
 
 /* --- MASK_PICK --------------------------------------------------------------------------------- */
 
-/* Of equal scores, and of none that is a number, the first. */
+/* The first of equal scores; the first candidate if all scores are NaN. */
 static __device__ int64_t best_candidate(typed_ptr scores, int64_t n, int64_t K)
 {
     int64_t best = 0;
@@ -55,15 +55,15 @@ extern "C" cudaError_t cuda_mask_pick(void *y, const void *x, typed_ptr scores, 
 
 constexpr int SEARCH = 1024, SEARCHERS = SEARCH / WARP;
 
-/* One mask in its grid, seen by a lane of a warp. */
+/* One mask in its grid, as a lane of a warp sees it. */
 struct region {
     typed_ptr logits;
     const uint8_t *bits;
     int64_t first, w, row_bytes;
-    int64_t columns, across; /* valid ones; words of 32 in a row */
+    int64_t columns, across; /* valid columns; 32-pixel words per row */
 };
 
-/* Which pixels of word `word` are wrong, and which are the target's. */
+/* The pixels of word `word` that are wrong, and those of the target. */
 struct votes {
     unsigned error, target;
 };
@@ -80,7 +80,7 @@ static __device__ votes votes_of(const region &r, int64_t word)
     return v;
 }
 
-/* Rounds count from 1. Of four or more the last and one other, at random, add no point. */
+/* Rounds count from 1. With four rounds or more, the last and a random other one add no point. */
 static __device__ bool adds_point(int32_t round, int32_t rounds, uint64_t key)
 {
     if (rounds < 4) return true;
@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(SEARCH) next_kernel(prompt_task t)
 {
     __shared__ int errors[SEARCHERS], targets[SEARCHERS];
     const int64_t n = blockIdx.x;
-    const int32_t round = *t.round + 1; /* count_kernel, behind this, moves it on */
+    const int32_t round = *t.round + 1; /* count_kernel, which runs next, increments it */
     const uint64_t key = keyed_bits(keyed_bits(keyed_name(t.step->seed, NAME_PROMPTS, 7), t.step->rng_step), (uint64_t)(uint32_t)t.keys[n]);
     const int64_t rows = t.valid[2 * n] < t.h ? t.valid[2 * n] : t.h, columns = t.valid[2 * n + 1] < t.w ? t.valid[2 * n + 1] : t.w;
     if (round > t.rounds || rows <= 0 || columns <= 0 || !adds_point(round, t.rounds, key)) return; /* the whole block */
@@ -132,7 +132,7 @@ static __global__ void __launch_bounds__(SEARCH) next_kernel(prompt_task t)
     if (!count) return;
     int64_t k = (int64_t)(keyed_bits(key, (uint64_t)round) % (uint64_t)count);
     for (int w = 0; w < warp; w++) k -= error ? errors[w] : targets[w];
-    if (k < 0 || k >= (error ? wrong : on)) return; /* another warp has it */
+    if (k < 0 || k >= (error ? wrong : on)) return; /* another warp has the pixel */
     for (int64_t word = from; word < to; word++) {
         const votes v = votes_of(r, word);
         unsigned in = error ? v.error : v.target;

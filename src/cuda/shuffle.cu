@@ -1,16 +1,16 @@
 /*
- * shuffle.cu: elements moved, not changed: strided copies, GATHER, REPEAT, windows, labels; and
- * SCATTER_ADD, which adds rows in the order of their indices.
+ * shuffle.cu: kernels that move elements without changing them: strided copies, GATHER, REPEAT, windows,
+ * labels; and SCATTER_ADD, which adds rows in the order of their indices.
  *
- * What is moved are units of up to 16 bytes: the widest that divides every row, stride and
- * address. Transposed copies go through tiles in shared memory, so that both sides are read and
- * written along their rows.
+ * Elements are moved in units of up to 16 bytes: the widest that divides every row, stride and
+ * address. Transposed copies go through tiles in shared memory, so that both sides are accessed
+ * along their rows.
  */
 #include "cuda/elements.cuh"
 #include "cuda/launch_shuffle.h"
 #include "cuda/rows.cuh"
 
-/* The widest unit that divides all of these bytes. */
+/* The widest unit that divides all of these byte counts, ORed together. */
 static int unit_of(uint64_t bits)
 {
     return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1;
@@ -18,7 +18,7 @@ static int unit_of(uint64_t bits)
 
 static uint64_t bits_of(const void *a, const void *b) { return (uint64_t)(uintptr_t)a | (uint64_t)(uintptr_t)b; }
 
-/* Runs `call` with U the unit of so many bytes. */
+/* Runs `call` with U a type of so many bytes. */
 #define WITH_UNIT(bytes, call)                      \
     switch (bytes) {                                \
     case 16: { using U = uint4; call; break; }      \
@@ -44,7 +44,7 @@ template <typename U> __global__ void move_kernel(U *y, const U *a, loop_nest f,
 
 constexpr int SIDE = 32, SIDE_ROWS = BLOCK / SIDE;
 
-/* y runs along i with stride 1, a along j; the other loops are in `rest`, whose first loop is one turn. */
+/* y has stride 1 along i, a along j; the other loops are in `rest`, whose first loop has one iteration. */
 template <typename U>
 __global__ void transpose_kernel(U *y, const U *a, loop_nest rest, int64_t I, int64_t J, int64_t y_j, int64_t a_i, int64_t tiles_i, int64_t tiles_j)
 {
@@ -88,7 +88,7 @@ template <typename U> static cudaError_t launch_move(void *y, const void *a, con
     return cudaGetLastError();
 }
 
-/* The loop along which a is contiguous, where y is so along another one and tiles are worth it; else 0. */
+/* The loop along which a is contiguous, if y is contiguous along another one and tiles pay off; else 0. */
 static int transposed_loop(const loop_nest &f)
 {
     if (f.y[0] != 1 || f.a[0] == 1 || f.size[0] < 8) return 0;
@@ -97,7 +97,7 @@ static int transposed_loop(const loop_nest &f)
     return 0;
 }
 
-/* Rows contiguous on both sides, in units as wide as all rows and strides allow. */
+/* Widens the element of rows that are contiguous on both sides, as far as all rows and strides allow. */
 static int widen(loop_nest &f, const void *y, const void *a, int size)
 {
     if (f.y[0] != 1 || f.a[0] != 1) return size;
@@ -156,9 +156,9 @@ extern "C" cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t 
     return cudaGetLastError();
 }
 
-/* --- side by side ------------------------------------------------------------------------ */
+/* --- concatenation ------------------------------------------------------------------------ */
 
-/* All sizes in units; `first`: where each begins in a row of y. */
+/* All sizes in units; `first`: the offset of each input in a row of y. */
 struct joined {
     const void *x[JOIN_MOST];
     int64_t row[JOIN_MOST], first[JOIN_MOST + 1];
@@ -241,7 +241,7 @@ extern "C" cudaError_t cuda_repeat(void *y, const void *x, int64_t rows, int64_t
 
 /* --- windows ------------------------------------------------------------------------------- */
 
-/* The map's unit that element c of pixel `pixel` of all windows shows; -1: beyond the map. */
+/* The offset in the map, in units, of unit c of pixel `pixel` of all windows; -1: outside the map. */
 struct windows {
     int64_t H, W, each, size, across, down;
 };
@@ -266,7 +266,7 @@ template <typename U> __global__ void window_kernel(U *y, const U *x, windows g,
 
 constexpr int PIXEL_TURN = 6;
 
-/* A warp to a pixel, whose place is computed once, and all of its units on their way at once. */
+/* One warp per pixel: the offset is computed once, and all loads of the pixel are in flight at once. */
 template <typename U> __global__ void window_pixels_kernel(U *y, const U *x, windows g, int64_t pixels, int back)
 {
     const int lane = threadIdx.x % 32;
@@ -320,8 +320,8 @@ extern "C" cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B
 
 /* --- SCATTER_ADD ----------------------------------------------------------------------------------
  *
- * A block has one row of the result. Its threads look through the indices BLOCK at a time, the
- * rows that are meant are listed in order, and then added in that order, column by column.
+ * A block computes one row of the result. Its threads search the indices BLOCK at a time, list the
+ * matching rows in order, and add them in that order, column by column.
  */
 
 __global__ void scatter_add_kernel(typed_ptr y, typed_ptr x, const int32_t *index, int64_t N, int64_t M, int64_t C, int accumulate)
@@ -331,7 +331,7 @@ __global__ void scatter_add_kernel(typed_ptr y, typed_ptr x, const int32_t *inde
     const int64_t b = blockIdx.x / N, n = blockIdx.x - b * N;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t to = (b * N + n) * C;
-    for (int64_t from = 0; from < C; from += BLOCK) { /* columns of this thread: one at a time */
+    for (int64_t from = 0; from < C; from += BLOCK) { /* one column per thread at a time */
         const int64_t c = from + threadIdx.x;
         float sum = accumulate && c < C ? element(y, to + c) : 0.0f;
         for (int64_t m0 = 0; m0 < M; m0 += BLOCK) {
@@ -348,7 +348,7 @@ __global__ void scatter_add_kernel(typed_ptr y, typed_ptr x, const int32_t *inde
             if (meant) list[at] = threadIdx.x;
             __syncthreads();
             for (int k = 0; k < count && c < C; k++) sum += element(x, (b * M + m0 + list[k]) * C + c);
-            __syncthreads(); /* before the list is written again */
+            __syncthreads(); /* before the list is overwritten */
         }
         const float one[1] = {sum};
         if (c < C) store<1>(y, to + c, one);
@@ -358,7 +358,7 @@ __global__ void scatter_add_kernel(typed_ptr y, typed_ptr x, const int32_t *inde
 extern "C" cudaError_t cuda_scatter_add(void *y, const void *x, const int32_t *index, enum store type, enum store from, int64_t B, int64_t N,
                                         int64_t M, int64_t C, int accumulate, cudaStream_t stream)
 {
-    if (B * N > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (B * N > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const typed_ptr to = {y, type}, rows = {const_cast<void *>(x), from};
     scatter_add_kernel<<<(unsigned)(B * N), BLOCK, 0, stream>>>(to, rows, index, N, M, C, accumulate);
     return cudaGetLastError();

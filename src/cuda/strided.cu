@@ -1,6 +1,6 @@
 /*
- * strided.cu: operands with strides of their own, repeated ones among them. ADD and MUL by 16
- * bytes where the innermost loop allows it; everything else, in any dtypes, one by one.
+ * strided.cu: elementwise kernels for operands with strides, including broadcast ones. ADD and MUL use
+ * 16-byte accesses if the innermost loop allows it; everything else, of any dtypes, goes element by element.
  */
 #include <type_traits>
 
@@ -45,11 +45,11 @@ template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, 
     }
 }
 
-/* The same of up to three loops that all operands walk by packs, y from its first to its last: places fit 32 bits, so
- * that a pack costs less to find than to move. Strides are in packs. */
+/* The same for up to three loops that all operands traverse by packs, with a dense y: offsets fit 32 bits, so that
+ * computing the offset of a pack costs less than moving it. Strides are in packs. */
 struct repeats {
     divisor size[2];
-    uint32_t a[2], b[2]; /* of the second loop and the third */
+    uint32_t a[2], b[2]; /* strides of the second and the third loop */
 };
 
 template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, const T *a, const T *b, repeats r, uint32_t packs)
@@ -75,7 +75,7 @@ template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, cons
     }
 }
 
-/* Whether an operand's places, in packs, are numbers of 31 bits. */
+/* Whether an operand's offsets, in packs, fit 31 bits. */
 static bool is_near(const int64_t *stride, const loop_nest &f, int V)
 {
     int64_t last = f.size[0] / V;
@@ -86,7 +86,7 @@ static bool is_near(const int64_t *stride, const loop_nest &f, int V)
     return stride[0] == 1 && last <= INT32_MAX;
 }
 
-/* Whether y is dense, that is, its loops would be one. */
+/* Whether y is dense, that is, its loops could be merged into one. */
 static bool is_whole(const loop_nest &f)
 {
     int64_t next = 1;
@@ -102,7 +102,7 @@ static repeats repeats_of(const loop_nest &f, int V)
     return r;
 }
 
-/* One by one, whichever the function and the type: each is asked at its access. */
+/* One element at a time, for any function and type: the type is checked at each access. */
 static __device__ float element_at(const void *x, enum store type, int64_t i)
 {
     if (type == STORE_F32) return static_cast<const float *>(x)[i];
@@ -134,7 +134,7 @@ __global__ void single_form_kernel(void *y, const void *a, const void *b, enum s
     }
 }
 
-/* Whether V elements of an operand with these strides can be read at once; repeated: one is. */
+/* Whether V elements of an operand with these strides can be read at once; a broadcast operand reads one. */
 static bool fits(const void *p, const int64_t *stride, int loops, int V)
 {
     if (stride[0] == 0) return true;
@@ -181,7 +181,7 @@ extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a
 
 /* --- everything ----------------------------------------------------------------------- */
 
-/* As dense operands of this type have it. */
+/* The same function that dense operands of this type use. */
 template <typename T> static __device__ float function_of(int f, float x, float z)
 {
     if (f == FUNCTION_SILU_GATE) return f_silu_gate::of<T>(x, z);

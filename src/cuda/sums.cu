@@ -1,7 +1,7 @@
 /*
- * sums.cu: SUM and SUM_TO in two stages: blocks leave their sums in the workspace, and a second
- * kernel adds those in order. How many blocks there are is a function of the shapes (loop_nest.h);
- * where one block has all of a result, it writes that itself.
+ * sums.cu: SUM and SUM_TO in two stages: blocks write their sums to the workspace, and a second kernel
+ * adds those in order. The number of blocks is a function of the shapes (loop_nest.h); if one block
+ * has all elements of a result, it writes the result itself.
  */
 #include "cuda/column_sums.cuh"
 #include "cuda/elements.cuh"
@@ -12,7 +12,7 @@ template <typename S> static __device__ S warp_sum(S x)
     return x;
 }
 
-/* Over a block of BLOCK threads; the result is thread 0's. */
+/* Over a block of BLOCK threads; the result is in thread 0. */
 template <typename S> static __device__ S block_total(S x)
 {
     __shared__ S partial[BLOCK / WARP];
@@ -24,9 +24,9 @@ template <typename S> static __device__ S block_total(S x)
     return sum;
 }
 
-/* --- of everything ------------------------------------------------------------------- */
+/* --- the sum of all elements ----------------------------------------------------------- */
 
-/* Dense: block b has the elements from b * each on; each is a multiple of V. */
+/* Dense: block b sums `each` elements from b * each on; each is a multiple of V. */
 template <typename T, int V> __global__ void sum_kernel(float *partial, const T *x, int64_t each, int64_t n)
 {
     const int64_t from = blockIdx.x * each, to = from + each < n ? from + each : n, packs = (to - from) / V;
@@ -85,7 +85,7 @@ extern "C" cudaError_t cuda_sum(float *y, float *partial, const void *x, enum st
     return cudaErrorInvalidValue;
 }
 
-/* --- of what was repeated -------------------------------------------------------------- */
+/* --- the sum over broadcast dimensions --------------------------------------------------- */
 
 static __device__ int64_t axes_at(const axes &x, int64_t i)
 {
@@ -100,7 +100,7 @@ static __device__ int64_t axes_at(const axes &x, int64_t i)
 
 static_assert(BLOCK == SUM_THREADS, "loop_nest.h counts in blocks of this size");
 
-/* Where a block's sums go: the workspace, [blocks,N], or with a single block the result itself. */
+/* The destination of a block's sums: the workspace, [blocks,N], or with a single block the result itself. */
 struct sum_target {
     typed_ptr y;
     float *partial;
@@ -120,8 +120,8 @@ template <int V> static __device__ void put_sums(const sum_target &to, int64_t b
     store<V>(to.y, at, sum);
 }
 
-/* Rows of C results, V to a thread. Blocks: column tiles, innermost, then kept positions, then
- * blocks of positions. EVEN: the positions are one loop. */
+/* Rows of C results, V per thread. The grid has column tiles, innermost, then kept positions, then
+ * blocks of summed positions. EVEN: the summed positions are one loop. */
 template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK, EVEN ? 4 : 2)
     sum_rows_kernel(sum_target to, const T *x, summing s, int64_t tiles)
 {
@@ -159,7 +159,7 @@ template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK,
         if (c < s.C) put_sums<V>(to, s.blocks, block, kept * s.C + c, sum);
         return;
     }
-    /* Column i of a thread's V lies at i * across + lane of its line. */
+    /* Column i of a thread's V is at i * across + lane of its line. */
 #pragma unroll
     for (int i = 0; i < V; i++) meet[line * across * V + i * across + lane] = sum[i];
     __syncthreads();
@@ -171,7 +171,7 @@ template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK,
     }
 }
 
-/* Results alone: G threads, a warp or a block, for each kept position and block of positions. */
+/* Separate results: G threads, a warp or a block, for each kept position and block of summed positions. */
 template <typename T, int G> __global__ void sum_alone_kernel(sum_target to, const T *x, summing s)
 {
     pdl_launch_dependents();

@@ -1,14 +1,14 @@
 /*
  * thin.cu: products of a few rows with a long matrix (thin.h).
  *
- * A warp has 32 places at a time. A lane holds 16 bytes of a place, V channels; so L = K / V lanes
- * hold a place, R = 32 / L places are one access of 512 neighbouring bytes, and L accesses are the 32:
+ * A warp processes 32 points at a time. A lane holds 16 bytes of a point, V channels; so L = K / V lanes
+ * hold a point, R = 32 / L points are one access of 512 contiguous bytes, and L accesses are the 32 points:
  *
- *     access u, lane (group, sub)      place u R + group, channels sub V .. sub V + V - 1
- *     results of the 32 places         lane i has that of place i, read or written side by side
+ *     access u, lane (group, sub)      point u R + group, channels sub V .. sub V + V - 1
+ *     results of the 32 points         lane i has that of point i, read or written contiguously
  *
- * Filters lie in registers, as f32; of fewer than M the others are 0. Sums have one order: a lane's
- * channels, or its places, upwards; then lanes, warps and pieces as the shapes say.
+ * Filters are in registers, as f32; the rows beyond m are 0. Sums have one order: a lane's
+ * channels, or its points, in ascending order; then lanes, warps and chunks as the shapes determine.
  */
 #include <type_traits>
 
@@ -25,9 +25,9 @@ template <typename T, int K> struct lanes {
     __device__ lanes() : sub((int)threadIdx.x % WARP % L), group((int)threadIdx.x % WARP / L) {}
 };
 
-/* The piece of a batch that this block has. */
+/* The chunk of a batch that this block handles. */
 struct span {
-    int64_t batch, first, end; /* this warp's first place; the piece's end */
+    int64_t batch, first, end; /* this warp's first point; the end of the chunk */
 };
 
 static __device__ span span_of(const thin &t)
@@ -37,8 +37,8 @@ static __device__ span span_of(const thin &t)
     return {batch, from + (int64_t)(threadIdx.x / WARP) * WARP, end};
 }
 
-/* What SAM's mask decoder has: depth 32, bf16 or f32. These kernels were tuned one by one; the others are made to be
- * short for the compiler: they ask for the filters' type once, and have one row as the first of THIN_ROWS. */
+/* The case of SAM's mask decoder: depth 32, bf16 or f32. These kernels are tuned one by one. The others are written for
+ * short compile times: they check the filters' type once, and treat one row as the first of THIN_ROWS. */
 template <typename T, int K> constexpr bool common = K == 32 && !std::is_same_v<T, __half>;
 
 template <typename S, int M, int V> static __device__ void load_filters_as(float (&f)[M][V], const S *s, const thin &t)
@@ -70,7 +70,7 @@ static __device__ void load_filters(float (&f)[M][V], typed_ptr s, const lanes<T
     }
 }
 
-/* Of the place that is this lane's among the 32 from `first` on. */
+/* The results of this lane's point among the 32 from `first` on. */
 template <int M> static __device__ void load_results(float (&r)[M], typed_ptr y, const thin &t, const span &p, int64_t first)
 {
     const int64_t n = first + threadIdx.x % WARP;
@@ -78,7 +78,7 @@ template <int M> static __device__ void load_results(float (&r)[M], typed_ptr y,
     for (int i = 0; i < M; i++) r[i] = i < t.m && n < p.end ? element(y, (p.batch * t.m + i) * t.N + n) : 0.0f;
 }
 
-/* All of a lane's bytes of 32 places; zeros beyond the end. */
+/* All of a lane's bytes of 32 points; zeros beyond the end. */
 template <typename T, int K, int L, int V>
 static __device__ void load_points(pack<T, V> (&c)[L], const T *x, const lanes<T, K> &at, const thin &t, const span &p, int64_t first)
 {
@@ -93,17 +93,17 @@ static __device__ void load_points(pack<T, V> (&c)[L], const T *x, const lanes<T
     }
 }
 
-/* The element that a place's stands for. */
+/* The element itself, or its GELU. */
 template <typename T, bool GELU> static __device__ float channel_of(T x) { return GELU ? act_value<T>(0, to_float(x)) : to_float(x); }
 
-/* L lanes have each a part of L sums: lane i gets the whole of sum i. */
-template <int L> static __device__ float gather(float (&part)[L], int sub)
+/* Each of L lanes has a part of L sums: lane i gets the total of sum i. */
+template <int L> static __device__ float transpose_sum(float (&part)[L], int sub)
 {
 #pragma unroll
     for (int w = L / 2; w > 0; w /= 2)
 #pragma unroll
         for (int i = 0; i < L / 2; i++) {
-            if (i >= w) continue; /* a bound that unrolls */
+            if (i >= w) continue; /* written so that the loop unrolls */
             const bool upper = sub & w;
             const float keep = upper ? part[i + w] : part[i], give = upper ? part[i] : part[i + w];
             part[i] = keep + __shfl_xor_sync(ALL_LANES, give, w);
@@ -135,7 +135,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void down_kerne
         const int64_t n = first + at.sub * R + at.group;
 #pragma unroll
         for (int i = 0; i < M; i++) {
-            float sum[1] = {gather(part[i], at.sub)};
+            float sum[1] = {transpose_sum(part[i], at.sub)};
             const int64_t to = (p.batch * t.m + i) * t.N + n;
             if (i >= t.m || n >= p.end) continue;
             if (t.add) sum[0] += element(y, to);
@@ -162,7 +162,7 @@ template <typename T, int K> static __global__ void down_any_kernel(typed_ptr y,
             for (int u = 0; u < L; u++)
 #pragma unroll
                 for (int v = 0; v < V; v++) part[u] = fmaf(f[0][v], to_float(c[u].at[v]), part[u]);
-            float sum[1] = {gather(part, at.sub)};
+            float sum[1] = {transpose_sum(part, at.sub)};
             if (n >= p.end) continue;
             if (t.add) sum[0] += element(y, row * t.N + n);
             store<1>(y, row * t.N + n, sum);
@@ -213,7 +213,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(
 
 /* --- across: s = y x -------------------------------------------------------------------- */
 
-/* A piece's sums, [batches, blocks, m, K]. */
+/* The sums of a chunk, [batches, blocks, m, K]. */
 template <typename T, int K, int M, bool GELU> static __global__ void across_kernel(float *partial, typed_ptr y, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
@@ -274,19 +274,19 @@ template <typename T, int K, int M, bool GELU>
 static void launch(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     const unsigned grid = (unsigned)(t.batches * t.blocks);
-    T *places = static_cast<T *>(x.data);
+    T *points = static_cast<T *>(x.data);
     if (t.mode == THIN_DOWN) {
-        if constexpr (K == THIN_GELU) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
-        else down_any_kernel<T, K><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
-    } else if (t.mode == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(places, y, s, static_cast<const T *>(z), t);
+        if constexpr (K == THIN_GELU) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, points, t);
+        else down_any_kernel<T, K><<<grid, BLOCK, 0, stream>>>(y, s, points, t);
+    } else if (t.mode == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(points, y, s, static_cast<const T *>(z), t);
     else {
-        across_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(partial, y, places, t);
+        across_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(partial, y, points, t);
         const unsigned ends = (unsigned)((t.batches * t.m * t.K + BLOCK - 1) / BLOCK);
         across_end_kernel<<<ends, BLOCK, 0, stream>>>(s, partial, t);
     }
 }
 
-/* The rows beyond the first are 0 and not written: the same sums. */
+/* The rows beyond the first are 0 and not written: the sums are the same. */
 template <typename T, int K, bool GELU>
 static void launch_rows(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {

@@ -242,8 +242,8 @@ template <int D, int ROWS> __device__ inline void load_rows(unsigned (&x)[D / 4]
     const int lane = threadIdx.x % 32, row = first + lane % 16;
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
-        const int piece = k % 4 * 2 + lane / 16;
-        load4(*reinterpret_cast<unsigned(*)[4]>(&x[4 * k]), tile + k / 4 * ROWS * 128 + row * 128 + (piece ^ row % 8) * 16);
+        const int chunk = k % 4 * 2 + lane / 16;
+        load4(*reinterpret_cast<unsigned(*)[4]>(&x[4 * k]), tile + k / 4 * ROWS * 128 + row * 128 + (chunk ^ row % 8) * 16);
     }
 }
 /* d += p y: p in registers, 64 x 16 K; y has 16 K rows, and as many columns as d. */
