@@ -1,7 +1,7 @@
 /*
- * act_sums.cu: ACT_BWD_SUM: dx as in ACT_BWD, and its column sums, computed from the stored (rounded)
- * values while they are still in registers; and, on request, the recomputed value y of the activation. Two stages,
- * as in sums.cu; act_sums.h describes the split of the rows.
+ * act_sums.cu: ACT_BWD_SUM: dx as in ACT_BWD, and its column sums, computed from the stored
+ * (rounded) values while they are still in registers; and, on request, the recomputed value y of
+ * the activation. Two stages, as in sums.cu; act_sums.h describes the split of the rows.
  *
  * The thread that writes a pack is the one that read it: dx and y may alias inputs.
  */

@@ -1,10 +1,10 @@
 /*
- * act_sums.h: the split of ACT_BWD_SUM's rows into blocks (act_sums.cu), shared by the planning half and the
- * launcher; a function of the shape.
+ * act_sums.h: the split of ACT_BWD_SUM's rows into blocks (act_sums.cu), shared by the planning
+ * half and the launcher; a function of the shape.
  *
- * A block covers ACT_ACROSS 16-byte packs of each of its rows. Its threads form ACT_LINES lines of ACT_ACROSS
- * threads, and a line takes every ACT_LINES-th row. The grid has tiles of columns, innermost, then `blocks` of
- * `each` rows; the sums of the blocks are in the workspace, [blocks,C].
+ * A block covers ACT_ACROSS 16-byte packs of each of its rows. Its threads form ACT_LINES lines of
+ * ACT_ACROSS threads, and a line takes every ACT_LINES-th row. The grid has tiles of columns,
+ * innermost, then `blocks` of `each` rows; the sums of the blocks are in the workspace, [blocks,C].
  */
 #ifndef ACT_SUMS_H
 #define ACT_SUMS_H

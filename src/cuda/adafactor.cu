@@ -83,7 +83,8 @@ static __global__ void columns_direct_kernel(update u, factors f)
     }
 }
 
-/* Block (packs of columns, chunk of rows, matrix): a warp takes every eighth row, its lanes the columns. */
+/* Block (packs of columns, chunk of rows, matrix): a warp takes every eighth row, its lanes the
+ * columns. */
 template <int V> static __global__ void columns_kernel(update u, factors f)
 {
     constexpr int WARPS = BLOCK / WARP;
@@ -139,7 +140,7 @@ static __global__ void row_factors_kernel(update u, factors f, int size)
     }
 }
 
-/* --- the update ---------------------------------------------------------------------------------- */
+/* --- the update ------------------------------------------------------------------------------- */
 
 /* u of V elements of a row. */
 template <int V> static __device__ inline void make_update(float (&out)[V], const update &u, const factors &f, int64_t row, int64_t k, float clip)
@@ -187,7 +188,7 @@ template <typename P, int V> static __global__ void apply_kernel(update u, facto
         }
 }
 
-/* --- not factored ------------------------------------------------------------------------------------ */
+/* --- not factored ----------------------------------------------------------------------------- */
 
 template <int V> static __device__ inline double moment_at(const update &u, float *v, int64_t at, float beta, float clip)
 {
@@ -240,7 +241,7 @@ template <typename P, int V> static __global__ void move_kernel(update u, factor
     for (int64_t i = packs * V + first; i < u.n; i += stride) move_at<P, 1>(u, f.r, i, clip, keep, rate, key);
 }
 
-/* --- both variants -------------------------------------------------------------------------------------- */
+/* --- both variants ---------------------------------------------------------------------------- */
 
 /* One block: the learning rate, divided by max(1, rms(u)). */
 static __global__ void rate_kernel(update u, factors f)

@@ -7,25 +7,26 @@
  *
  * A model has hundreds of weights, most of them vectors that do not even fill one block. The launch
  * parameters hold a table of the weights. Each weight has as many tiles ("turns") as its elements
- * fill blocks, with V elements per thread. The grid has as many blocks as run at once, and they take
- * all tiles in order, so they finish together.
+ * fill blocks, with V elements per thread. The grid has as many blocks as run at once, and they
+ * take all tiles in order, so they finish together.
  *
  *     turns    0 1 2 3 4 5 6 7 8       first   0 5 6 9
  *     tensor   0 0 0 0 0 1 2 2 2
  *     block    0 1 2 3 0 1 2 3 0       for four blocks
  *
- * The loads of a tile are in flight while the tile before it is computed. They stay in their storage
- * type, because a conversion would wait for the load at once.
+ * The loads of a tile are in flight while the tile before it is computed. They stay in their
+ * storage type, because a conversion would wait for the load at once.
  *
- * Invariant: the new value of an element is a function of its operands and its index alone, with the
- * CPU's bits. sqrt and both divisions are correctly rounded. `quick` computes them in a third of the instructions of the
- * IEEE versions for operands of ordinary magnitude, and detects the others.
+ * Invariant: the new value of an element is a function of its operands and its index alone, with
+ * the CPU's bits. sqrt and both divisions are correctly rounded. `quick` computes them in a third
+ * of the instructions of the IEEE versions for operands of ordinary magnitude, and detects the
+ * others.
  */
 #include <type_traits>
 
 #include "cuda/update.cuh"
 
-/* --- loads in storage type ------------------------------------------------------------------------- */
+/* --- loads in storage type -------------------------------------------------------------------- */
 
 template <typename T, int V> using words = wide_pack<uint32_t, (int)(V * sizeof(T) / 4)>;
 
@@ -72,13 +73,13 @@ static __device__ inline void adamw_unpack(adam_pack<V> &to, const adam_words<P,
     unpack<M, V>(to.square, a.v);
 }
 
-/* --- scalars ------------------------------------------------------------------------------------------
+/* --- scalars -------------------------------------------------------------------------------------
  *
- * The quick versions: v is scaled by 2^48, and so sqrt(1-b2^t) by 2^24, so that no v except 0 is too
- * small for them; 0 becomes 2^-126, whose root does not change eps. An overflow, or a v below 0, makes p
- * Inf or NaN. m / (...) may be rounded incorrectly below 2^-102, or where it is itself below 2^-126:
- * that step is at most 2^-102 lr / eps, which does not change a p of 2^27 times that or more. So p
- * shows whether the result is correct: it has to be finite and at least `least`.
+ * The quick versions: v is scaled by 2^48, and so sqrt(1-b2^t) by 2^24, so that no v except 0 is
+ * too small for them; 0 becomes 2^-126, whose root does not change eps. An overflow, or a v below
+ * 0, makes p Inf or NaN. m / (...) may be rounded incorrectly below 2^-102, or where it is itself
+ * below 2^-126: that step is at most 2^-102 lr / eps, which does not change a p of 2^27 times that
+ * or more. So p shows whether the result is correct: it has to be finite and at least `least`.
  */
 
 constexpr float UP = 0x1p48f, ROOT_UP = 0x1p24f;
@@ -132,8 +133,8 @@ static __device__ inline float root_of(float x)
     return __fmaf_rn(__fmaf_rn(-root, root, x), __fmul_rn(y, 0.5f), root);
 }
 
-/* Called by a block, followed by a barrier. Two powers in double take longer than the load of a pack,
- * so two warps compute one each. */
+/* Called by a block, followed by a barrier. Two powers in double take longer than the load of a
+ * pack, so two warps compute one each. */
 static __device__ inline void fill_common(adam_common &c, const adam_batch &b)
 {
     const double t = b.step->adam_t;
@@ -153,7 +154,8 @@ static __device__ inline void fill_common(adam_common &c, const adam_batch &b)
     }
 }
 
-/* Called after the barrier. For an eps outside the range of the quick versions, `least` is out of reach for any p. */
+/* Called after the barrier. For an eps outside the range of the quick versions, `least` is out of
+ * reach for any p. */
 static __device__ inline adam_row row_of(const adam_common &c, const adam_batch &b, const adam_weight &x)
 {
     const double lr = (double)b.step->learning_rate * x.lr_scale;
@@ -162,7 +164,7 @@ static __device__ inline adam_row row_of(const adam_common &c, const adam_batch 
     return {(float)(1 - lr * x.weight_decay), size, c.s.eps <= 1 && least < 1 ? 2 * __float_as_uint(least) : 0xff000000u, key, keyed_mix(key)};
 }
 
-/* --- an element at a time ----------------------------------------------------------------------------- */
+/* --- an element at a time --------------------------------------------------------------------- */
 
 /* With IEEE sqrt and division, for any operands. */
 template <typename P, typename M, typename G>
@@ -184,7 +186,7 @@ static __device__ inline void adamw_one(const adam_batch &b, const adam_weight &
     store_weight<P, 1>(u, at, a.p, row.key);
 }
 
-/* --- V elements --------------------------------------------------------------------------------------- */
+/* --- V elements ------------------------------------------------------------------------------- */
 
 /* The same bits as `adam`, if the new p satisfies the condition of the section above. */
 static __device__ inline void quick(float &p, float &m, float &v, float g, const adam_common &c, float keep, float size)
@@ -279,7 +281,7 @@ static __global__ void __launch_bounds__(BLOCK, 3) adamw_kernel(const __grid_con
     } while (turn < turns);
 }
 
-/* --- the host's side ------------------------------------------------------------------------------------- */
+/* --- the host's side -------------------------------------------------------------------------- */
 
 /* As many blocks as are resident at once. */
 template <typename K> static unsigned blocks_at_once(K kernel)

@@ -3,9 +3,10 @@
  *
  *     m = code * absmax  ->  ADAMW in f32, p too  ->  absmax = max |m|, code of m / absmax
  *
- * A warp handles a quantization block of 256 elements, a lane eight adjacent ones: no other lane reads
- * or writes its bytes. The code maps (cpu/codes.h) are computed by the host, copied to the GPU once,
- * and from there into the shared memory of each block, where lanes look up different entries at once.
+ * A warp handles a quantization block of 256 elements, a lane eight adjacent ones: no other lane
+ * reads or writes its bytes. The code maps (cpu/codes.h) are computed by the host, copied to the
+ * GPU once, and from there into the shared memory of each block, where lanes look up different
+ * entries at once.
  */
 #include "cuda/update.cuh"
 
@@ -40,7 +41,8 @@ extern "C" cudaError_t cuda_put_codes(const codes *with_sign, const codes *witho
 {
     const maps both = {map_of(with_sign), map_of(without_sign)};
     const cudaError_t rc = cudaMemcpyToSymbol(gpu_maps, &both, sizeof both);
-    /* A small copy may return before it has arrived, and the non-blocking streams do not wait for the default stream. */
+    /* A small copy may return before it has arrived, and the non-blocking streams do not wait for
+     * the default stream. */
     return rc == cudaSuccess ? cudaStreamSynchronize(nullptr) : rc;
 }
 

@@ -1,6 +1,7 @@
 /*
- * attention.c: the running half of attention: an entry's operands and workspace become a
- * struct attention, the kernels of which run before, during and after (launch_attention.h).
+ * attention.c: the running half of attention: the operands and workspace of an entry become a
+ * struct attention, and the kernels before, for and after the attention are launched
+ * (launch_attention.h).
  */
 #include <math.h>
 
@@ -9,7 +10,7 @@
 #include "cuda/host.h"
 #include "cuda/launch_attention.h"
 
-/* --- taking a launch apart ------------------------------------------------------------------ */
+/* --- from a launch to a struct attention ---------------------------------------------------- */
 
 static struct head_rows rows_of(const struct operand *x)
 {
@@ -33,7 +34,7 @@ static void set_work(struct attention *a, const struct launch *l, int backward)
     a->bias = (float *)(work + w.bias), a->partial = (float *)(work + w.partial);
 }
 
-/* q, k and v are inputs from `q` on; lse is given. */
+/* q, k and v are the inputs from index `q` on; lse is passed separately. */
 static struct attention attention_of(const struct launch *l, int q, const struct operand *lse, enum attention_mode mode)
 {
     const struct operand *x = &l->in[q], *y = &l->in[q + 1];
@@ -92,10 +93,10 @@ static struct attention backward_of(const struct launch *l, enum attention_mode 
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Whether scores are products and nothing else. */
+/* Whether scores are products and nothing is added to them. */
 static bool has_no_score_bias(const struct attention *a) { return a->mode == ATTENTION_PLAIN && !a->mask && a->scale > 0; }
 
-/* Whether tiles fit ATTENTION_SHARED_SM75, by length as the kernels say. */
+/* Whether tiles fit ATTENTION_SHARED_SM75; the kernels report their size by head dimension. */
 static bool fits_sm75(const struct attention *a, bool backward)
 {
     if (has_no_score_bias(a)) return !backward || a->D <= ATTENTION_SMALL;
@@ -104,14 +105,15 @@ static bool fits_sm75(const struct attention *a, bool backward)
            (!backward || (cuda_attention_fast_dkv_shared_bytes(a) <= ATTENTION_SHARED_SM75 && cuda_attention_fast_dq_shared_bytes(a) <= ATTENTION_SHARED_SM75));
 }
 
-/* Whether the GPU's tensor cores can: what a plan must not ask. From 8.0 on they know bf16, and all tiles fit the shared memory. */
+/* Whether the GPU's tensor cores support this attention. A plan must not depend on that. From 8.0
+ * on they support bf16, and all tiles fit the shared memory. */
 static bool gpu_supports(const struct attention *a, bool backward)
 {
     const int capability = gpu_capability();
     return capability >= 80 || (capability >= 75 && a->type == STORE_F16 && fits_sm75(a, backward));
 }
 
-/* What the kernels on tensor cores need to know of the grid. */
+/* Computes what the tensor-core kernels need for a grid. */
 static int fast_before(struct attention *a, cudaStream_t stream, struct error *e)
 {
     a->unit = (float)M_LOG2E;

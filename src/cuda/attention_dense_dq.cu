@@ -1,18 +1,18 @@
 /*
- * attention_dense_dq.cu: attention's gradient by queries on tensor cores, bf16 and f16, where nothing is added to the
- * scores.
+ * attention_dense_dq.cu: the attention gradient dq on tensor cores, bf16 and f16, where nothing is
+ * added to the scores.
  *
- * Four warps hold 128 queries and their do, 32 each, and walk the keys in tiles, the next one on its way while this one
- * is multiplied:
+ * Four warps hold 128 queries and their do, 32 each, and traverse the keys in tiles; the next tile
+ * is in flight while this one is multiplied:
  *
  *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
  *
- * ds goes from registers to registers, rounded to the storage's type. Masks are looked at in tiles at an edge alone.
+ * ds stays in registers, rounded to the storage type. Only tiles at an edge are masked.
  */
 #include "cuda/attention_tiles.cuh"
 
 constexpr int M = 2, QUERIES = WARPS * 16 * M;
-/* Keys to a tile: longer rows leave fewer registers, and less shared memory. */
+/* Keys per tile: longer rows leave fewer registers, and less shared memory. */
 template <int D> constexpr int keys_to_tile = D <= 64 ? 64 : 32;
 
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) dense_dq(const attention a)
@@ -52,7 +52,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
     unsigned slot = 0;
     for (int s0 = begin; s0 < keys.end; s0 += KEYS, slot ^= TILE) {
         copy_wait<0>();
-        __syncthreads(); /* this tile is here, the one before no longer read */
+        __syncthreads(); /* this tile has arrived, the previous one is no longer read */
         if (s0 + KEYS < keys.end) {
             copy_tile<T, D, KEYS>(k + (slot ^ TILE), from_k, a.k.token, s0 + KEYS, a.S);
             copy_tile<T, D, KEYS>(v + (slot ^ TILE), from_v, a.v.token, s0 + KEYS, a.S);
@@ -83,7 +83,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     constexpr size_t bytes = (2 * QUERIES + 4 * keys_to_tile<D>) * D * sizeof(T);
     static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(dense_dq<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     dense_dq<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a);

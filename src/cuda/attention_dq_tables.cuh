@@ -1,11 +1,12 @@
 /*
- * attention_dq_tables.cuh: the part of dq that comes back through a grid's positions, for attention_fast_dq.cu and
- * attention_grid64_dq.cu:
+ * attention_dq_tables.cuh: the contribution of a grid's position terms to dq, for
+ * attention_fast_dq.cu and attention_grid64_dq.cu:
  *
  *     dq += g tables      g [queries][table rows], 64 table rows at a time
  *
- * where g has a query's drel in the places of the table rows that its positions were made with. A product on tensor
- * cores, in shared memory where the tiles were; rows there lie D + 8 elements apart (attention_mma.cuh).
+ * where g has a query's drel at the table rows that its position terms are computed with. A product
+ * on tensor cores, in the shared memory of the tiles; the row pitch there is D + 8 elements
+ * (attention_mma.cuh).
  */
 #ifndef ATTENTION_DQ_TABLES_CUH
 #define ATTENTION_DQ_TABLES_CUH
@@ -14,10 +15,10 @@
 
 constexpr int TABLE_TILE = 64, TABLE_TILE_PITCH = TABLE_TILE + 8;
 
-/* Bytes of shared memory that it needs beside drel. */
+/* Bytes of shared memory needed in addition to drel. */
 template <int D> constexpr int dq_tables_bytes = (HELD * TABLE_TILE_PITCH + TABLE_TILE * (D + 8)) * 2;
 
-/* drel [HELD][stride]: rows' numbers, then columns'. */
+/* drel [HELD][stride]: the terms of the grid's rows, then those of its columns. */
 template <typename T, int D>
 __device__ inline void add_tables(float (&dq)[D / 8][4], const attention &a, const float *drel, int stride, T *scratch, int t0)
 {

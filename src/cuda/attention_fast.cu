@@ -1,10 +1,11 @@
 /*
- * attention_fast.cu: attention's forward on tensor cores, bf16 and f16, where something is added to the scores: a mask, a
- * grid's positions, a bias by distance.
+ * attention_fast.cu: the attention forward on tensor cores, bf16 and f16, where something is added
+ * to the scores: a mask, the position terms of a grid, a bias by distance.
  *
- * Four warps hold 64 queries, 16 each, in registers, and walk the keys as attention_dense.cu does. Scores are powers of
- * two: what is added comes multiplied by log2(e), and lies in shared memory: by key, a tile at a time, the mask, or where
- * the key lies on the grid; for all keys the queries' positions, or the head's biases.
+ * Four warps hold 64 queries, 16 each, in registers, and traverse the keys as attention_dense.cu
+ * does. Scores are in base 2: the added terms are multiplied by log2(e) and are in shared memory.
+ * Per tile of keys: the mask, or the keys' cells on the grid. For all keys: the position terms of
+ * the queries, or the biases of the head.
  */
 #include "cuda/attention_score_bias.cuh"
 
@@ -42,14 +43,14 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
     load_held<D, 1>(held, q + own * 2 * D + ldmatrix_left<D>(lane));
     for (int s0 = begin; s0 < keys.end; s0 += KEYS) {
         copy_wait<0>();
-        __syncthreads(); /* keys are here, values and notes no longer read */
+        __syncthreads(); /* keys have arrived, values and key_info are no longer read */
         copy_tile<T, D, KEYS>(v, from_v, a.v.token, s0, a.S);
         copy_commit();
         load_key_info<MODE, KEYS>(key_info, a, b, s0);
         float x[1][KEYS / 8][4];
         multiply_held<T, D, 1, KEYS / 8>(x, held, k + ldmatrix_right<D>(lane));
         copy_wait<0>();
-        __syncthreads(); /* values and notes are here, keys no longer read */
+        __syncthreads(); /* values and key_info have arrived, keys are no longer read */
         if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, s0 + KEYS, a.S);
         copy_commit();
         if (MODE == ATTENTION_PLAIN) add_mask<KEYS / 8>(x[0], key_info, factor);
@@ -76,7 +77,7 @@ template <typename T, int D, attention_mode MODE> static cudaError_t start(const
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + HELD - 1) / HELD);
     static_assert(shared_bytes_for<D, MODE>(position_stride(ATTENTION_GRID + 1), ATTENTION_GRID * ATTENTION_GRID / 4) <= ATTENTION_SHARED, "it fits");
     const size_t bytes = shared_bytes_for<D, MODE>(stride, a->T);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(fast_forward<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;
     fast_forward<T, D, MODE><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, stride, grid64);

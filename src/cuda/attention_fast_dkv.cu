@@ -1,20 +1,23 @@
 /*
- * attention_fast_dkv.cu: attention's gradient by keys on tensor cores, bf16 and f16, where something is added to the
- * scores: a mask, a grid's positions, a bias by distance.
+ * attention_fast_dkv.cu: the attention gradient dk, dv on tensor cores, bf16 and f16, where
+ * something is added to the scores: a mask, the position terms of a grid, a bias by distance.
  *
- * Four warps hold 64 keys and their values, 16 each, in registers, and walk the queries, of all the heads that read these
- * keys, in tiles of 32, the next one on its way. Everything stands on its side, keys as rows:
+ * Four warps hold 64 keys and their values, 16 each, in registers, and traverse the queries of all
+ * heads that read these keys, in tiles of 32; the next tile is in flight. Everything is transposed,
+ * keys as rows:
  *
  *     s^T = k q^T,  dp^T = v do^T   ->   p^T, ds^T   ->   dv += p^T do,  dk += ds^T q
  *
- * By tables, a tile of queries brings its positions: those of the grid's rows that the keys lie in, and of all columns.
- * Biases lie in their place. A tile's notes are lse, delta and place of its queries.
+ * With tables, a tile of queries comes with its position terms: those of the grid rows that contain
+ * the keys, and of all columns. With a bias, this memory holds the biases. A tile's stats are the
+ * lse, delta and grid cell of its queries.
  */
 #include "cuda/attention_score_bias.cuh"
 
 constexpr int QUERIES = 32, STATS = 3 * QUERIES;
 
-/* Rows of the grid that 64 keys may lie in; where a query's columns begin behind them. */
+/* The maximum number of grid rows that 64 keys span; the offset of a query's column terms after
+ * them. */
 __host__ __device__ inline int rows_of_keys(const attention &a)
 {
     const int rows = (HELD - 1) / a.width + 2;
@@ -22,9 +25,10 @@ __host__ __device__ inline int rows_of_keys(const attention &a)
 }
 __host__ __device__ inline int columns_offset(const attention &a) { return (rows_of_keys(a) + 3) / 4 * 4; }
 
-constexpr int N = QUERIES / 8; /* fragments across a tile */
+constexpr int N = QUERIES / 8; /* fragments per row of a tile */
 
-/* What a thread knows of its two keys: the mask, and the places of their positions in a query's row. */
+/* A thread's two keys: the mask, and the indices of their terms in a query's row of position
+ * terms. */
 struct key_info {
     float add[2];
     int row[2], column[2], cell[2];
@@ -44,7 +48,7 @@ static __device__ key_info own_key_info(const attention &a, int64_t b, int s0)
     return stats;
 }
 
-/* The positions of a tile of queries: in pieces of 16 bytes where they lie so. */
+/* Loads the position terms of a tile of queries, in chunks of 16 bytes if they are aligned. */
 static __device__ void fetch_key_positions(float *to, int stride, const attention &a, int64_t head, int t0, int s0)
 {
     const int rows = rows_of_keys(a), behind = columns_offset(a), top = s0 / a.width, R = positions(a);
@@ -60,7 +64,7 @@ static __device__ void fetch_key_positions(float *to, int stride, const attentio
     }
 }
 
-/* A tile of queries: rows, notes, positions. */
+/* Loads a tile of queries: rows, stats, position terms. */
 template <typename T, int D, attention_mode MODE>
 static __device__ void fetch(unsigned q, unsigned dout, float *stats, float *rel, const attention &a, int64_t b, int64_t h, int t0, int s0, int stride)
 {
@@ -75,7 +79,7 @@ static __device__ void fetch(unsigned q, unsigned dout, float *stats, float *rel
     if (MODE == ATTENTION_BY_TABLES) fetch_key_positions(rel, stride, a, head, t0, s0);
 }
 
-/* Products become scores. */
+/* Turns products into scores. */
 template <attention_mode MODE>
 static __device__ void add_score_bias(float (&x)[N][4], const attention &a, const key_info &of, const float *stats, const float *rel, int stride, bool one_row)
 {
@@ -99,7 +103,7 @@ static __device__ void add_score_bias(float (&x)[N][4], const attention &a, cons
         }
 }
 
-/* Scores and dp become p and ds, the latter not yet scaled. */
+/* Turns scores and dp into p and ds, the latter not yet scaled. */
 static __device__ void make_pair(float (&x)[N][4], float (&dp)[N][4], const float *stats)
 {
 #pragma unroll
@@ -120,7 +124,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, D > 64 ? 2 : 3) fast_dkv(const att
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int TILE = QUERIES * D * 2;
-    static_assert(2 * HELD == 4 * QUERIES, "keys and values pass through the tiles' place");
+    static_assert(2 * HELD == 4 * QUERIES, "keys and values are loaded through the tiles' buffers");
     const unsigned q = shared_address(shared), dout = q + 2 * TILE;
     float *stats = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + 4 * TILE), *rel = stats + 2 * STATS;
     const int tiles = (a.S + HELD - 1) / HELD, group = a.H / a.G, room = MODE == ATTENTION_BY_TABLES ? QUERIES * stride : 0;
@@ -136,7 +140,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, D > 64 ? 2 : 3) fast_dkv(const att
     copy_tile<T, D, HELD>(dout, row_at<T>(a.v, b, 0, g), a.v.token, s0, a.S);
     copy_commit();
     const key_info of = own_key_info(a, b, s0);
-    if (MODE == ATTENTION_BY_BIAS) /* a group is one head */
+    if (MODE == ATTENTION_BY_BIAS) /* here a group is one head */
         for (int i = threadIdx.x; i < a.T; i += FAST_BLOCK) rel[i] = a.bias[g * a.T + i];
     unsigned k[D / 16][1][4], v[D / 16][1][4];
     copy_wait<0>();
@@ -149,11 +153,11 @@ __global__ void __launch_bounds__(FAST_BLOCK, D > 64 ? 2 : 3) fast_dkv(const att
 
     float dk[1][D / 8][4], dv[1][D / 8][4];
     clear(dk), clear(dv);
-    int slot = 0, h = 0, t0 = begin; /* head by head, tile by tile */
+    int slot = 0, h = 0, t0 = begin; /* over heads, then tiles */
     while (any && h < group) {
         const int next = t0 + QUERIES < queries.end ? t0 + QUERIES : begin, next_h = next == begin ? h + 1 : h, other = slot ^ 1;
         copy_wait<0>();
-        __syncthreads(); /* this tile is here, the one before no longer read */
+        __syncthreads(); /* this tile has arrived, the previous one is no longer read */
         if (next_h < group)
             fetch<T, D, MODE>(q + other * TILE, dout + other * TILE, stats + other * STATS, rel + other * room, a, b, g * group + next_h, next, s0, stride);
         copy_commit();
@@ -186,7 +190,7 @@ template <typename T, int D, attention_mode MODE> static cudaError_t start(const
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + HELD - 1) / HELD);
     static_assert(shared_bytes_for<D, MODE>(position_stride(ATTENTION_GRID + 3), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
     const size_t bytes = shared_bytes_for<D, MODE>(stride, a->T);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(fast_dkv<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;
     fast_dkv<T, D, MODE><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, stride);

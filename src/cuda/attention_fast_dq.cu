@@ -1,28 +1,31 @@
 /*
- * attention_fast_dq.cu: attention's gradient by queries on tensor cores, bf16 and f16, where something is added to the
- * scores: a mask, a grid's positions, a bias by distance.
+ * attention_fast_dq.cu: the attention gradient dq on tensor cores, bf16 and f16, where something is
+ * added to the scores: a mask, the position terms of a grid, a bias by distance.
  *
- * Four warps hold 64 queries and their do, 16 each, and walk the keys in tiles:
+ * Four warps hold 64 queries and their do, 16 each, and traverse the keys in tiles:
  *
  *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
  *
- * By tables, ds also goes through shared memory, where the warp adds it up by the keys' rows and columns into drel: 16
- * queries' positions are one warp's, which adds in one order. At the end drel is written for the tables' gradients and
- * comes back to dq (attention_dq_tables.cuh). By bias, likewise, each warp adds ds into a row of its own, and the four rows
- * are the block's partial sum. Grids of 64 columns have a kernel of their own (attention_grid64_dq.cu).
+ * With tables, ds also goes through shared memory, where the warp sums it by the keys' grid rows
+ * and columns into drel: one warp owns the position terms of 16 queries and adds in one order. At
+ * the end drel is written for the tables' gradients, and its contribution is added to dq
+ * (attention_dq_tables.cuh). With a bias, each warp likewise adds ds into a row of its own, and the
+ * four rows form the block's partial sum. Grids of 64 columns have a kernel of their own
+ * (attention_grid64_dq.cu).
  *
- * The next tile is on its way while this one is multiplied, except by tables, where drel has the room.
+ * The next tile is in flight while this one is multiplied, except with tables, where drel needs the
+ * shared memory.
  */
 #include "cuda/attention_score_bias.cuh"
 #include "cuda/attention_dq_tables.cuh"
 
 static_assert(HELD == ATTENTION_FAST_TILE, "the partial sums are of so many queries");
 
-/* Keys to a tile: longer rows leave less shared memory. */
+/* Keys per tile: longer rows leave less shared memory. */
 template <int D> constexpr int keys_to_tile = D <= 80 ? 64 : 32;
 template <attention_mode MODE> constexpr int slots = MODE == ATTENTION_BY_TABLES ? 1 : 2;
 
-/* The warp's 16 rows of ds to its part of shared memory. */
+/* Writes the warp's 16 rows of ds to its part of shared memory. */
 template <int KEYS> static __device__ void lay_out(float *tile, const float (&ds)[KEYS / 8][4])
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -34,7 +37,8 @@ template <int KEYS> static __device__ void lay_out(float *tile, const float (&ds
     __syncwarp();
 }
 
-/* Adds the warp's 16 rows of ds into its row of bias gradients: a lane to a distance between columns. */
+/* Adds the warp's 16 rows of ds into its row of bias gradients: one lane per distance between
+ * columns. */
 template <int KEYS>
 static __device__ void gather_biases(const attention &a, float *dbias, float *tile, const float (&ds)[KEYS / 8][4], int first, int s0)
 {
@@ -80,7 +84,7 @@ static __device__ void gather_positions(const attention &a, float *drel, int str
     __syncwarp();
 }
 
-/* The block's partial sum of a bias: the warps' rows, in order. */
+/* The block's partial sum of a bias gradient: the warps' rows, added in order. */
 static __device__ void store_biases(const attention &a, const float *dbias, int64_t b, int64_t h, int tile, int tiles)
 {
     for (int i = threadIdx.x; i < a.T; i += FAST_BLOCK) {
@@ -90,7 +94,7 @@ static __device__ void store_biases(const attention &a, const float *dbias, int6
     }
 }
 
-/* drel for the tables' gradients, and what comes back of it to dq, which becomes scaled. */
+/* Writes drel for the tables' gradients, and adds its contribution to dq, which is scaled here. */
 template <typename T, int D>
 static __device__ void store_positions(const attention &a, float (&dq)[D / 8][4], const float *drel, int stride, T *scratch, int64_t head, int t0)
 {
@@ -152,7 +156,7 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
     int slot = 0;
     for (int s0 = begin; s0 < keys.end; s0 += KEYS, slot ^= SLOTS - 1) {
         copy_wait<0>();
-        __syncthreads(); /* this tile is here, the one before no longer read */
+        __syncthreads(); /* this tile has arrived, the previous one is no longer read */
         if (SLOTS == 2 && s0 + KEYS < keys.end) fetch(slot ^ 1, s0 + KEYS);
         copy_commit();
         const float *here = key_info + slot * KEYS;
@@ -171,13 +175,13 @@ template <typename T, int D, attention_mode MODE> __global__ void __launch_bound
         if (BY_BIAS) gather_biases<KEYS>(a, dbias + own / 16 * a.T, through + own * (KEYS + 4), ds[0], t0 + own, s0);
         multiply_add<T, D, 1, N>(dq, ds, k + slot * TILE + ldmatrix_left<D>(lane));
         if (SLOTS == 1) {
-            __syncthreads(); /* no longer read */
+            __syncthreads(); /* this tile is no longer read */
             if (s0 + KEYS < keys.end) fetch(0, s0 + KEYS);
             copy_commit();
         }
     }
     copy_wait<0>();
-    __syncthreads(); /* sums are whole */
+    __syncthreads(); /* the sums are complete */
     if (BY_TABLES) store_positions<T, D>(a, dq[0], sums, stride, reinterpret_cast<T *>(shared), block.head, t0);
     if (BY_BIAS) store_biases(a, dbias, b, h, block.tile, tiles);
     const float scale = BY_TABLES ? 1.0f : a.scale;
@@ -195,12 +199,12 @@ template <int D, attention_mode MODE> constexpr size_t shared_bytes_for(int stri
 
 template <typename T, int D, attention_mode MODE> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
-    static_assert(MODE != ATTENTION_BY_TABLES || dq_tables_bytes<D> <= tiles_bytes<D, MODE>, "add_tables finds room in the tiles' place");
+    static_assert(MODE != ATTENTION_BY_TABLES || dq_tables_bytes<D> <= tiles_bytes<D, MODE>, "add_tables fits the tiles' buffers");
     static_assert(shared_bytes_for<D, MODE>(position_stride(ATTENTION_GRID), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
     const int stride = position_stride(a->height + a->width);
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + HELD - 1) / HELD);
     const size_t bytes = shared_bytes_for<D, MODE>(stride, a->T);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(fast_dq<T, D, MODE>, bytes);
     if (rc != cudaSuccess) return rc;
     fast_dq<T, D, MODE><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, stride);

@@ -1,20 +1,21 @@
 /*
- * attention_few.cu: attention of or to few tokens, without tensor cores: the few stand in shared
- * memory, the many stream by once (attention_few.h has the drawing and the names).
+ * attention_few.cu: attention with few queries or few keys, without tensor cores. The few side is
+ * in shared memory, and the other side is streamed once (attention_few.h explains the layout and
+ * the names).
  *
- *     keys_forward      rows are queries: all scores of a row in registers; o and lse at once
- *     keys_backward     dq at once; dk and dv are summed in registers, then over the block
- *     queries_forward   rows are keys: o, maximum and sum of each query run along with the rows,
- *                       meet over the block, and over splits in queries_join
- *     queries_backward  dk and dv at once; dq is summed as dk is above. With several tiles of queries
- *                       two launches: dk and dv over all tiles, dq tile by tile
+ *     keys_forward      rows are queries: all scores of a row are in registers; o and lse are final
+ *     keys_backward     dq is final; dk and dv are summed in registers, then over the block
+ *     queries_forward   rows are keys: o, maximum and sum of each query are updated row by row,
+ *                       reduced over the block, and over splits in queries_join
+ *     queries_backward  dk and dv are final; dq is summed like dk above. With several tiles of
+ *                       queries there are two launches: dk and dv over all tiles, dq tile by tile
  *
- * A warp reads whole rows of neighbouring heads, 16 bytes a lane in 16-bit storage. Lanes that hold one head
- * meet by shuffles. What shared memory gives is used for R rows at a time.
+ * A warp reads whole rows of adjacent heads, 16 bytes per lane in 16-bit storage. Lanes that hold
+ * one head are reduced by shuffles. Each value read from shared memory is used for R rows.
  *
- * Scores count in powers of two: the few come times scale * log2(e). Where there is no row, no head or no
- * element, zeros are read and a score is -inf, so that nothing follows from it; nothing is written.
- * Each sum has one order, given by the shape: the same bits every time.
+ * Scores are in base 2: the few side is multiplied by scale * log2(e). For rows, heads or elements
+ * that do not exist, zeros are read and the score is -inf, so they contribute nothing; nothing is
+ * written for them. Each sum has one order, given by the shape: the same bits every time.
  */
 #include <math_constants.h>
 
@@ -31,7 +32,7 @@ template <typename T> static __device__ T *row_at(const few_rows &x, int64_t b, 
     return static_cast<T *>(x.data) + b * x.sample + t * x.token + h * x.head;
 }
 
-/* V elements as they are stored, in pieces of up to 16 bytes. */
+/* V elements in their storage type, in chunks of up to 16 bytes. */
 template <typename T, int V> struct chunk {
     static constexpr int WIDE = V * sizeof(T) > 16 ? 16 / (int)sizeof(T) : V, COUNT = V / WIDE;
     pack<T, WIDE> at[COUNT];
@@ -57,8 +58,9 @@ template <typename T, int V> static __device__ void write(T *to, const float (&x
     for (int i = 0; i < y.COUNT; i++) reinterpret_cast<P *>(to)[i] = y.at[i];
 }
 
-/* The type is asked at each access, the same for all threads: what is between accesses is f32 anyway, and a
- * kernel for each type would be three times the code. From element `from` of row t of head h on. */
+/* The type is checked at each access and is the same for all threads: the computation between
+ * accesses is f32 anyway, and a kernel per type would be three times the code. Reads from element
+ * `from` of row t of head h on. */
 template <int V>
 static __device__ void read(float (&to)[V], enum store type, const few_rows &x, int64_t b, int64_t t, int64_t h, int from, bool live)
 {
@@ -78,9 +80,9 @@ static __device__ void write(enum store type, const few_rows &to, int64_t b, int
     else write(row_at<__half>(to, b, t, h) + from, x, factor);
 }
 
-/* --- who does what --------------------------------------------------------------------------- */
+/* --- the work of a block ---------------------------------------------------------------------- */
 
-/* A block's share: a sample, a group of heads, a tile of queries, a split of rows. */
+/* A block's work: a sample, a group of heads, a tile of queries, a split of rows. */
 struct block_work {
     int64_t b;
     int group, tile, split, begin, end;
@@ -96,7 +98,8 @@ static __device__ block_work block_work_of(const few_attention &a, int tiles, in
     return s;
 }
 
-/* A lane's place: which of the warp's rows, which piece of the row, and where that begins in its head. */
+/* A lane's slice: which of the warp's rows, which chunk of the row, and the chunk's first element
+ * in its head. */
 struct lane_slice {
     int row, chunk, head, from;
     bool live;
@@ -111,7 +114,7 @@ template <int V> static __device__ lane_slice lane_slice_of(const few_attention 
     return p;
 }
 
-/* Row r of a lane in the turn that begins at `base`; a turn is turn_of<R>(a) rows. */
+/* Row r of a lane in the iteration that begins at `base`; an iteration has turn_of<R>(a) rows. */
 template <int R> static __device__ int turn_of(const few_attention &a)
 {
     return R * FEW_WARPS * (WARP / (a.cut.heads * a.cut.lanes));
@@ -121,10 +124,10 @@ static __device__ int row_of(const few_attention &a, const lane_slice &p, int ba
     return base + (r * FEW_WARPS + (int)threadIdx.x / WARP) * (WARP / (a.cut.heads * a.cut.lanes)) + p.row;
 }
 
-/* --- the few, in shared memory ------------------------------------------------------------------
+/* --- the few side, in shared memory -------------------------------------------------------------
  *
- * A tile: four elements of item n, piece c, from 4 j on, lie at (n * V/4 + j) * 32 + c: neighbours
- * read neighbours.
+ * A tile: four elements of item n, chunk c, from 4 j on, are at (n * V/4 + j) * 32 + c, so that
+ * neighbouring lanes read neighbouring words.
  */
 
 template <int V> static __device__ void store_item(float4 *tile, int n, int c, const float (&x)[V], float factor)
@@ -144,7 +147,7 @@ template <int V> static __device__ void load_item(float (&x)[V], const float4 *t
     }
 }
 
-/* Items first .. first+count of x, times factor. */
+/* Loads items first .. first+count of x, times factor. */
 template <int N, int V>
 static __device__ void fill(float4 *tile, const few_rows &x, const few_attention &a, const block_work &w, int first, int count, float factor)
 {
@@ -164,7 +167,7 @@ static __device__ float score_bias(const few_attention &a, int64_t b, int s)
     return a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
 }
 
-/* --- sums -------------------------------------------------------------------------------------- */
+/* --- sums ------------------------------------------------------------------------------------- */
 
 template <int V> static __device__ float dot(const float (&x)[V], const float (&y)[V])
 {
@@ -174,7 +177,7 @@ template <int V> static __device__ float dot(const float (&x)[V], const float (&
     return sum;
 }
 
-/* Over the lanes of a head. */
+/* Reduces over the lanes of a head. */
 template <int M> static __device__ void reduce_lanes(float (&x)[M], int lanes)
 {
 #pragma unroll 1
@@ -190,8 +193,9 @@ struct larger {
     static __device__ float of(float x, float y) { return fmaxf(x, y); }
 };
 
-/* The block's warps meet, lane by lane: M floats of each lane, a multiple of 4, to
- * room[M/4][32]. Room for four warps' values. Everything that is in it must have been read. */
+/* Reduces the block's warps, lane by lane: M floats of each lane, a multiple of 4, to
+ * scratch[M/4][32]. scratch holds the values of four warps; all earlier contents must have been
+ * read. */
 template <typename F, int M> static __device__ void reduce_warps(float (&x)[M], float4 *scratch)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -214,7 +218,7 @@ template <typename F, int M> static __device__ void reduce_warps(float (&x)[M], 
     }
 }
 
-/* What met, over the rows of a warp: four floats of piece c. */
+/* Reduces those values over the rows of a warp: four floats of chunk c. */
 template <typename F> static __device__ float4 reduce_rows(const few_attention &a, const float4 *scratch, int i, int c)
 {
     const int chunks = a.cut.heads * a.cut.lanes;
@@ -226,8 +230,9 @@ template <typename F> static __device__ float4 reduce_rows(const few_attention &
     return x;
 }
 
-/* The block's sum of x, [N,V] to a lane, goes out: into the split's part of `partial` [splits,B,count of all,H,D]
- * or, with one split, into `to`. The block's items are first .. first+count of `all`. */
+/* Writes the block's sum of x, [N,V] per lane: into the split's part of `partial`
+ * [splits,B,count of all,H,D] or, with one split, into `to`. The block's items are first ..
+ * first+count of `all`. */
 template <int N, int V>
 static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const few_attention &a, const block_work &w, const few_rows &to, float *partial,
                             int splits, int first, int count, int all, float factor)
@@ -246,7 +251,7 @@ static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const few_
     }
 }
 
-/* The splits' sums, in order: [B,count,H,D]. */
+/* Adds the splits' sums in order: [B,count,H,D]. */
 template <typename T>
 __global__ void __launch_bounds__(BLOCK) join(const few_rows to, const float *partial, int splits, int B, int count, int H, int D)
 {
@@ -263,9 +268,9 @@ __global__ void __launch_bounds__(BLOCK) join(const few_rows to, const float *pa
     }
 }
 
-/* --- few keys ----------------------------------------------------------------------------------- */
+/* --- few keys --------------------------------------------------------------------------------- */
 
-/* Scores of one query become probabilities, not yet divided by their sum. */
+/* Turns the scores of one query into probabilities, not yet divided by their sum. */
 struct row_sum {
     float top, sum;
 };
@@ -274,7 +279,7 @@ template <int N> static __device__ row_sum softmax_row(float (&s)[N])
     row_sum x = {s[0], 0};
 #pragma unroll
     for (int n = 1; n < N; n++) x.top = fmaxf(x.top, s[n]);
-    const float base = x.top == -CUDART_INF_F ? 0.0f : x.top; /* nothing is seen: exp(-inf) = 0 */
+    const float base = x.top == -CUDART_INF_F ? 0.0f : x.top; /* no key is seen: exp(-inf) = 0 */
 #pragma unroll
     for (int n = 0; n < N; n++) {
         s[n] = exp2f(s[n] - base);
@@ -340,7 +345,8 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_f
     }
 }
 
-/* All keys are here, so p comes from the scores and rowsum(do * o) from p: neither lse nor o is read. */
+/* A row has all its keys here, so p comes from the scores and rowsum(do * o) from p: neither lse
+ * nor o is read. */
 template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_backward(const few_attention a)
 {
     __shared__ float4 scratch[FEW_WARPS / 2 * N * V / 4 * WARP];
@@ -402,22 +408,22 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int t = row_of(a, p, base, r);
-            if (p.live && t < w.end) write(a.type, a.dq, w.b, t, p.head, p.from, dq[r], LN2); /* k has log2(e) */
+            if (p.live && t < w.end) write(a.type, a.dq, w.b, t, p.head, p.from, dq[r], LN2); /* undoes the log2(e) in k */
         }
     }
     write_sums<N, V>(dk, scratch, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.S, a.scale);
     write_sums<N, V>(dv, scratch, a, w, a.dv, a.other, a.cut.splits, 0, a.S, a.S, 1.0f);
 }
 
-/* --- few queries -------------------------------------------------------------------------------- */
+/* --- few queries ------------------------------------------------------------------------------ */
 
-/* Maxima and sums of the splits: [splits,B,T,H] each. */
+/* The index in the splits' maxima and sums: [splits,B,T,H] each. */
 static __device__ int64_t sum_at(const few_attention &a, int split, int64_t b, int t, int h)
 {
     return ((split * (int64_t)a.B + b) * a.T + t) * a.H + h;
 }
 
-/* The block's maxima, then everything relative to them, then its sums. */
+/* Reduces the block's maxima, rescales everything to them, then reduces the sums. */
 template <int N, int V>
 static __device__ void queries_meet(const few_attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
                                     float (&o)[N * V], int first, int count)
@@ -512,7 +518,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
     write_sums<N, V>(o, scratch, a, w, few_rows{}, a.partial, 0, first, count, a.T, 1.0f);
 }
 
-/* o and lse from those of the splits. */
+/* Combines o and lse of the splits. */
 template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(const few_attention a)
 {
     const int D4 = a.D / 4;
@@ -535,8 +541,8 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(cons
     }
 }
 
-/* A tile of queries and their gradients; lse in powers of two and rowsum(do * o). A query that sees nothing, or
- * that is not there, has an lse of inf: p is 0. */
+/* Loads a tile of queries and their gradients; lse in base 2 and rowsum(do * o). A query that sees
+ * no key, or that does not exist, has lse = inf, which makes p 0. */
 template <int N, int V>
 static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const few_attention &a, const block_work &w, int first, int count)
 {
@@ -557,7 +563,7 @@ static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums
     }
 }
 
-/* With DQ a block has one tile of queries; without, it goes through all of them. */
+/* With DQ a block has one tile of queries; without, it iterates over all of them. */
 template <int N, int V, int R, bool DQ, bool DKV>
 __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention a, int splits, int64_t split_rows)
 {
@@ -614,14 +620,14 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
         for (int r = 0; r < R; r++) {
             const int row = row_of(a, p, base, r);
             if (!DKV || !p.live || row >= w.end) continue;
-            write(a.type, a.dk, w.b, row, p.head, p.from, dk[r], LN2); /* q has log2(e) */
+            write(a.type, a.dk, w.b, row, p.head, p.from, dk[r], LN2); /* undoes the log2(e) in q */
             write(a.type, a.dv, w.b, row, p.head, p.from, dv[r], 1.0f);
         }
     }
     if (DQ) write_sums<N, V>(dq, scratch, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T, a.scale);
 }
 
-/* --- launching ------------------------------------------------------------------------------------ */
+/* --- launching -------------------------------------------------------------------------------- */
 
 static unsigned blocks_of(const few_attention *a, int tiles, int splits)
 {
@@ -664,7 +670,7 @@ extern "C" cudaError_t cuda_attention_few(const struct few_attention *a, int bac
     return backward ? run_backward<16, 4>(a, stream) : run_forward<16, 4>(a, stream);
 }
 
-/* --- joining ------------------------------------------------------------------------------------- */
+/* --- joining ---------------------------------------------------------------------------------- */
 
 template <typename T> static cudaError_t join_splits(const few_attention *a, const few_rows &to, const float *partial, int count, cudaStream_t stream)
 {

@@ -1,22 +1,26 @@
 /*
- * attention_few_mma.cu: attention of or to few tokens on tensor cores: bf16 or f16, heads of 16.
+ * attention_few_mma.cu: attention with few queries or few keys on tensor cores: bf16 or f16, D =
+ * 16.
  *
  * The sides are those of attention_few.h. Here a warp has one head, streams 16 rows at a time from
- * memory into registers and keeps the few, in eights, as the other factor; nothing lies in shared memory.
- * With g = lane / 4 and c = lane % 4 a lane reads elements 4c .. 4c+3 of rows g and g+8, and of item g of the few:
+ * memory into registers and keeps the few side, in groups of eight, as the other operand; shared
+ * memory is not used. With g = lane / 4 and c = lane % 4 a lane reads elements 4c .. 4c+3 of rows g
+ * and g+8, and of item g of the few side:
  *
- *     scores     [16 rows, 8 few]  = rows . few^T          contracted over a head's 16 elements, in the order
- *                                                          in which both sides hold them, 4c 4c+1 | 4c+2 4c+3
- *     mixtures   [16 rows, 16]     = scores . few          the scores' registers are a factor as they are
- *     sums       [16, 8 few]      += rows^T . scores       8x8 blocks are turned in registers (movmatrix)
+ *     scores     [16 rows, 8 few]  = rows . few^T      contracted over a head's 16 elements, in the
+ *                                                      order of both sides, 4c 4c+1 | 4c+2 4c+3
+ *     mixtures   [16 rows, 16]     = scores . few      the scores' registers are the operand
+ *     sums       [16, 8 few]      += rows^T . scores   8x8 blocks transposed in registers (movmatrix)
  *
- *     few keys      o and dq are mixtures, dk and dv sums        few queries   o and dq are sums, dk and dv mixtures
+ *     few keys      o and dq are mixtures, dk and dv sums
+ *     few queries   o and dq are sums, dk and dv mixtures
  *
- * Element 4c' + 2j + e of a mixture is column 2c'+e of product j, so a lane has the four neighbours that it
- * writes. In a sum, row i of 8j+i is element 4(i/2) + 2j + i%2.
+ * Element 4c' + 2j + e of a mixture is column 2c'+e of product j, so a lane has the four adjacent
+ * elements that it writes. In a sum, row i of 8j+i is element 4(i/2) + 2j + i%2.
  *
- * Probabilities and their gradients are rounded to the storage type as factors; sums, maxima and exponents are f32.
- * Sums over splits of the rows are written as in attention_few.cu, which joins them.
+ * Probabilities and their gradients are rounded to the storage type as operands; sums, maxima and
+ * exponents are f32. Sums over splits of the rows are written as in attention_few.cu, which adds
+ * them up.
  */
 #include <math_constants.h>
 
@@ -26,7 +30,7 @@
 constexpr int WARP = 32, THREADS = WARP * FEW_WARPS, WIDTH = FEW_MMA_WIDTH, ROWS = 16, EIGHT = 8;
 constexpr float LOG2E = 1.44269504088896f, LN2 = 0.693147180559945f;
 
-/* --- instructions -------------------------------------------------------------------------------- */
+/* --- instructions ----------------------------------------------------------------------------- */
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
@@ -61,7 +65,7 @@ static __device__ uint32_t transposed(uint32_t x)
     return y;
 }
 
-#else /* never launched there: attention_few.c asks the GPU */
+#else /* never launched there: attention_few.c checks the compute capability */
 
 template <typename T> static __device__ void product16(float (&)[4], const uint32_t (&)[4], uint32_t, uint32_t, T) {}
 template <typename T> static __device__ void product8(float (&)[4], const uint32_t (&)[2], uint32_t, T) {}
@@ -69,7 +73,7 @@ static __device__ uint32_t transposed(uint32_t x) { return x; }
 
 #endif
 
-/* 2^x, where what is below the normal numbers is 0; 1/x; log2(x). */
+/* 2^x, with subnormal results flushed to 0; 1/x; log2(x). */
 static __device__ float power(float x)
 {
     float y;
@@ -89,7 +93,7 @@ static __device__ float logarithm(float x)
     return y;
 }
 
-/* --- rows ------------------------------------------------------------------------------------------ */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 template <typename T> static __device__ T *row_at(const few_rows &x, int64_t b, int64_t t, int64_t h)
 {
@@ -113,7 +117,7 @@ static __device__ float max4(float x)
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
-/* Over the rows of a column. */
+/* Reduces over the rows of a column. */
 static __device__ float sum_rows(float x)
 {
     for (int m = 4; m < WARP; m *= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
@@ -125,7 +129,7 @@ static __device__ float max_rows(float x)
     return x;
 }
 
-/* What a warp has: a sample, a head, a tile of queries, a split of the rows. */
+/* A warp's work: a sample, a head, a tile of queries, a split of the rows. */
 struct warp_work {
     int64_t b;
     int head, tile, split, begin, end, g, c;
@@ -143,7 +147,7 @@ static __device__ warp_work warp_work_of(const few_attention &a, int tiles, int 
     return s;
 }
 
-/* A lane's part of a tensor's rows, and its way to the next ones, eight by eight. */
+/* A lane's part of a tensor's rows, and the stride to the next eight rows. */
 template <typename T> struct stream {
     T *at;
     int64_t eight;
@@ -153,13 +157,14 @@ template <typename T> static __device__ stream<T> stream_of(const few_rows &x, c
     return {row_at<T>(x, w.b, w.begin + w.g, w.head) + 4 * w.c, EIGHT * x.token};
 }
 
-/* Four elements; zeros if the row is not there. */
+/* Reads four elements; zeros if the row does not exist. */
 template <typename T> static __device__ uint2 read(const T *from, bool there)
 {
     return there ? *reinterpret_cast<const uint2 *>(from) : make_uint2(0, 0);
 }
 
-/* The next 16 rows as a left factor, and a factor turned. From the lane's first row on `left` are there. */
+/* Reads the next 16 rows as a left operand; transposes such an operand. `left` rows remain from the
+ * lane's first row on. */
 template <typename T> static __device__ void read_rows(uint32_t (&to)[4], stream<T> &x, int left)
 {
     const uint2 upper = read(x.at, left > 0), lower = read(x.at + x.eight, left > EIGHT);
@@ -171,7 +176,7 @@ static __device__ void transpose_rows(uint32_t (&to)[4], const uint32_t (&x)[4])
     to[0] = transposed(x[0]), to[1] = transposed(x[2]), to[2] = transposed(x[1]), to[3] = transposed(x[3]);
 }
 
-/* A mixture's rows go out. */
+/* Writes the rows of a mixture. */
 template <typename T> static __device__ void write_rows(stream<T> &to, int left, const float (&x)[2][4], float upper, float lower)
 {
     const uint2 first = make_uint2(both<T>(x[0][0] * upper, x[0][1] * upper), both<T>(x[1][0] * upper, x[1][1] * upper));
@@ -181,9 +186,10 @@ template <typename T> static __device__ void write_rows(stream<T> &to, int left,
     to.at += 2 * to.eight;
 }
 
-/* --- the few ---------------------------------------------------------------------------------------- */
+/* --- the few side ----------------------------------------------------------------------------- */
 
-/* Eights of them as right factors: `look` to be contracted over elements, `mix` over items. */
+/* Groups of eight items as right operands: `by_element` is contracted over elements, `by_item` over
+ * items. */
 template <int E> struct fews {
     uint32_t by_element[E][2], by_item[E][2];
 };
@@ -204,7 +210,8 @@ static __device__ float score_bias(const few_attention &a, int64_t b, int s)
     return a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
 }
 
-/* A sum goes out: into the split's part of `partial` [splits,B,all,H,16] or, with one split, into `to`. */
+/* Writes a sum: into the split's part of `partial` [splits,B,all,H,16] or, with one split, into
+ * `to`. */
 template <typename T, int E>
 static __device__ void write_sums(const float (&x)[E][4], const few_attention &a, const warp_work &w, const few_rows &to, float *partial, int splits,
                             int first, int all, float factor)
@@ -220,10 +227,10 @@ static __device__ void write_sums(const float (&x)[E][4], const few_attention &a
         }
 }
 
-/* --- few keys ----------------------------------------------------------------------------------------- */
+/* --- few keys --------------------------------------------------------------------------------- */
 
-/* A row's scores, powers of two, become probabilities, not yet divided by their sum. `at` is 0 for row g, 2
- * for row g+8. */
+/* Turns a row's scores, in base 2, into probabilities, not yet divided by their sum. `at` is 0 for
+ * row g, 2 for row g+8. */
 struct row_sum {
     float top, sum;
 };
@@ -233,7 +240,7 @@ template <int E> static __device__ row_sum softmax_row(float (&s)[E][4], int at)
 #pragma unroll
     for (int n = 0; n < E; n++) x.top = fmaxf(x.top, fmaxf(s[n][at], s[n][at + 1]));
     x.top = max4(x.top);
-    const float base = x.top == -CUDART_INF_F ? 0.0f : x.top; /* nothing is seen: exp(-inf) = 0 */
+    const float base = x.top == -CUDART_INF_F ? 0.0f : x.top; /* no key is seen: exp(-inf) = 0 */
 #pragma unroll
     for (int n = 0; n < E; n++) {
         s[n][at] = power(s[n][at] - base), s[n][at + 1] = power(s[n][at + 1] - base);
@@ -243,7 +250,7 @@ template <int E> static __device__ row_sum softmax_row(float (&s)[E][4], int at)
     return x;
 }
 
-/* Scores of 16 queries, masked. */
+/* The masked scores of 16 queries. */
 template <typename T, int E>
 static __device__ void score_keys(float (&s)[E][4], const uint32_t (&q)[4], const fews<E> &keys, const float (&bias)[E][2], float scale)
 {
@@ -267,7 +274,7 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
 #pragma unroll
     for (int i = 0; i < 2 * E; i++) bias[i / 2][i % 2] = score_bias(a, w.b, i / 2 * EIGHT + 2 * w.c + i % 2);
     stream<T> queries = stream_of<T>(a.q, w), outputs = stream_of<T>(a.o, w);
-    /* Lanes 0 and 1 of a row's four write the lse of the upper and of the lower one. */
+    /* Lanes 0 and 1 of a row's four write the lse of the upper and of the lower row. */
     float *lse = a.lse + w.b * a.lse_sample + w.head * a.lse_head + (w.begin + w.g + EIGHT * w.c) * a.lse_token;
     for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t q[U][4];
@@ -292,7 +299,7 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
     }
 }
 
-/* Probabilities and their gradients of one row, as `at` says: ds = p (dp - rowsum(p dp)). */
+/* Probabilities and their gradients of one row, selected by `at`: ds = p (dp - rowsum(p dp)). */
 template <int E> static __device__ void softmax_backward(float (&s)[E][4], float (&ds)[E][4], int at)
 {
     const row_sum x = softmax_row(s, at);
@@ -309,7 +316,7 @@ template <int E> static __device__ void softmax_backward(float (&s)[E][4], float
         for (int i = at; i < at + 2; i++) ds[n][i] = s[n][i] * (ds[n][i] - delta);
 }
 
-/* All keys are here, so neither lse nor o is read. */
+/* A row has all its keys here, so neither lse nor o is read. */
 template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) keys_backward(const few_attention a)
 {
     const warp_work w = warp_work_of(a, 1, a.cut.splits, a.cut.split_rows);
@@ -355,9 +362,9 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
     write_sums<T>(dv, a, w, a.dv, a.other, a.cut.splits, 0, a.S, 1.0f);
 }
 
-/* --- few queries --------------------------------------------------------------------------------------- */
+/* --- few queries ------------------------------------------------------------------------------ */
 
-/* The biases of a lane's two rows; -inf where there is none. */
+/* The mask biases of a lane's two rows; -inf if a row does not exist. */
 struct row_bias {
     float upper, lower;
 };
@@ -369,8 +376,8 @@ static __device__ row_bias bias_rows(const few_attention &a, const warp_work &w,
     return x;
 }
 
-/* Maxima follow only when a score is more than 2^STEEP times the largest so far: what is summed stays small all the
- * same, and few turns have to scale what was summed before. */
+/* The running maximum is raised only if a score exceeds it by more than MAX_SLACK, a factor of
+ * 2^MAX_SLACK: the sums stay small enough, and few iterations have to rescale earlier sums. */
 constexpr float MAX_SLACK = 8;
 
 template <int E> static __device__ void raise_max(const float (&s)[E][4], float (&top)[E][2], float (&sum)[E][2], float (&o)[E][4])
@@ -446,8 +453,8 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) q
         }
 }
 
-/* What is known of a lane's two queries of each eight: lse in powers of two, and rowsum(do * o). A query that sees
- * nothing, or that is not there, has an lse of inf: p is 0. */
+/* The statistics of a lane's two queries of each group of eight: lse in base 2, and rowsum(do * o).
+ * A query that sees no key, or that does not exist, has lse = inf, which makes p 0. */
 template <int E> struct query_stats {
     float lse[E][2], delta[E][2];
 };
@@ -466,14 +473,15 @@ static __device__ void fill_query_stats(query_stats<E> &x, const fews<E> &douts,
         delta = sum4(delta);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const int from = 4 * (2 * w.c + i); /* a lane that has the query of this column */
+            const int from = 4 * (2 * w.c + i); /* a lane that holds the query of this column */
             x.lse[n][i] = __shfl_sync(0xffffffffu, lse, from);
             x.delta[n][i] = __shfl_sync(0xffffffffu, delta, from);
         }
     }
 }
 
-/* With DQ a warp has one tile of queries; without, it goes through all of them for U times 16 keys. */
+/* With DQ a warp has one tile of queries; without, it iterates over all of them for U times 16
+ * keys. */
 template <typename T, int E, int U, bool DQ, bool DKV>
 __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention a, int tiles, int splits, int64_t split_rows)
 {
@@ -540,9 +548,9 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
     if (DQ) write_sums<T>(dq, a, w, a.dq, a.partial, splits, w.tile * E * EIGHT, a.T, a.scale);
 }
 
-/* --- launching ------------------------------------------------------------------------------------------ */
+/* --- launching -------------------------------------------------------------------------------- */
 
-/* Eights of the few to a warp: one, two, or four where there are more than that. */
+/* Groups of eight items per warp: one, two, or four if there are more than that. */
 static int eights_of(const few_attention *a)
 {
     const int few = a->cut.side == FEW_KEYS ? a->S : a->T;
@@ -566,7 +574,7 @@ template <typename T, int E> static cudaError_t run_keys(const few_attention *a,
 
 template <typename T, int E> static cudaError_t run_queries(const few_attention *a, bool backward, cudaStream_t stream)
 {
-    constexpr bool WHOLE = E < 4; /* one tile: dk and dv as well */
+    constexpr bool WHOLE = E < 4; /* one tile: dk and dv are computed as well */
     const int tiles = tiles_of(a, E);
     const unsigned blocks = blocks_of(a, tiles, a->cut.splits);
     if (backward) queries_backward<T, E, 2, true, WHOLE><<<blocks, THREADS, 0, stream>>>(*a, tiles, a->cut.splits, a->cut.split_rows);
@@ -574,7 +582,7 @@ template <typename T, int E> static cudaError_t run_queries(const few_attention 
     return cudaGetLastError();
 }
 
-/* dk and dv of all queries, where those have more than one tile. */
+/* dk and dv over all queries, if those have more than one tile. */
 template <typename T> static cudaError_t run_tiles(const few_attention *a, cudaStream_t stream)
 {
     constexpr int U = 4;

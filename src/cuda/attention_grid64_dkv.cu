@@ -1,18 +1,19 @@
 /*
- * attention_grid64_dkv.cu: attention's gradient by keys over a grid of 64 columns, on tensor cores, bf16 and f16.
+ * attention_grid64_dkv.cu: the attention gradient dk, dv for a grid of 64 columns, on tensor cores,
+ * bf16 and f16.
  *
- * As attention_fast_dkv.cu, but the 64 keys that a block holds are row y of the grid: a tile of queries brings one number
- * of each query for the row, and for each key's column a row of the queries' numbers, as they lie in rel. No tile has an
- * edge: T is a multiple of 64.
+ * Like attention_fast_dkv.cu, but the 64 keys that a block holds are row y of the grid. A tile of
+ * queries comes with one term per query for the row and, for each key's column, a row of the
+ * queries' terms, in the layout of rel. No tile has an edge: T is a multiple of 64.
  */
 #include "cuda/attention_tiles.cuh"
 
 constexpr int QUERIES = 32;
-/* Of a tile's queries: lse, delta, numbers for the row, and by column, which lie so far apart that a warp's pairs meet no
- * bank twice. */
+/* Per tile of queries: lse, delta, row terms, and column terms, with a pitch such that the pairs
+ * read by a warp cause no bank conflicts. */
 constexpr int PITCH = QUERIES + 8, STATS = 3 * QUERIES + HELD * PITCH;
 
-constexpr int N = QUERIES / 8; /* fragments across a tile */
+constexpr int N = QUERIES / 8; /* fragments per row of a tile */
 
 template <typename T, int D>
 static __device__ void fetch(unsigned q, unsigned dout, unsigned stats, const attention &a, int64_t b, int64_t h, int t0, int y)
@@ -36,7 +37,8 @@ static __device__ void fetch(unsigned q, unsigned dout, unsigned stats, const at
     }
 }
 
-/* Products become p and ds, the latter not yet scaled. `key`: the upper one of the thread's two. */
+/* Turns products into p and ds, the latter not yet scaled. `key`: the upper of the thread's two
+ * keys. */
 static __device__ void make_pair(float (&x)[N][4], float (&dp)[N][4], const float *stats, int key, float factor)
 {
 #pragma unroll
@@ -60,7 +62,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, D > 6
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int TILE = QUERIES * D * 2;
-    static_assert(2 * HELD == 4 * QUERIES, "keys and values pass through the tiles' place");
+    static_assert(2 * HELD == 4 * QUERIES, "keys and values are loaded through the tiles' buffers");
     const unsigned q = shared_address(shared), dout = q + 2 * TILE, stats = q + 4 * TILE;
     const int group = a.H / a.G, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
     const int y = (int)(blockIdx.x % a.height), s0 = y * HELD;
@@ -82,10 +84,10 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, D > 6
     clear(dk), clear(dv);
     const float factor = a.scale * LOG2E;
     int slot = 0, t0 = 0;
-    for (int h = 0; h < group;) { /* head by head, tile by tile */
+    for (int h = 0; h < group;) { /* over heads, then tiles */
         const int next = t0 + QUERIES < a.T ? t0 + QUERIES : 0, next_h = next ? h : h + 1, other = slot ^ 1;
         copy_wait<0>();
-        __syncthreads(); /* this tile is here, the one before no longer read */
+        __syncthreads(); /* this tile has arrived, the previous one is no longer read */
         if (next_h < group) fetch<T, D>(q + other * TILE, dout + other * TILE, stats + other * STATS * 4, a, b, g * group + next_h, next, y);
         copy_commit();
         const unsigned here_q = q + slot * TILE, here_dout = dout + slot * TILE;
@@ -110,7 +112,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
     const int64_t blocks = (int64_t)a->B * a->G * a->height;
     constexpr size_t bytes = 4 * QUERIES * D * sizeof(T) + 2 * STATS * sizeof(float);
     static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(level_dkv<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     level_dkv<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a);

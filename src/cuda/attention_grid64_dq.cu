@@ -1,20 +1,23 @@
 /*
- * attention_grid64_dq.cu: attention's gradient by queries over a grid of 64 columns, on tensor cores, bf16 and f16.
+ * attention_grid64_dq.cu: the attention gradient dq for a grid of 64 columns, on tensor cores, bf16
+ * and f16.
  *
- * As attention_fast_dq.cu, but a tile of 64 keys is one row of the grid: a query adds one number for all of them, and for
- * each of them one that is the same in every tile, which stays in registers. So do the sums of ds by the keys' columns,
- * an addition to a tile; by the keys' rows a tile has one sum, which goes to drel at once. No ds passes through
- * shared memory, and the tiles have the room to be two of each. At the end drel lies where they were, and comes back to
- * dq (attention_dq_tables.cuh).
+ * Like attention_fast_dq.cu, but a tile of 64 keys is one row of the grid. A query has one row term
+ * for all of them, and a column term for each, which is the same in every tile and stays in
+ * registers. So do the sums of ds by the keys' columns, one addition per tile; by the keys' rows a
+ * tile has one sum, which is written to drel at once. ds does not pass through shared memory, which
+ * leaves room for double-buffered tiles. At the end drel overwrites the tiles, and its contribution
+ * is added to dq (attention_dq_tables.cuh).
  */
 #include "cuda/attention_dq_tables.cuh"
 #include "cuda/attention_tiles.cuh"
 
 constexpr int KEYS = 64;
 
-constexpr int N = KEYS / 8; /* fragments across a tile */
+constexpr int N = KEYS / 8; /* fragments per row of a tile */
 
-/* Products become ds, not yet scaled, and its sums. `before`: of each query, its number for the grid's row less lse. */
+/* Turns products into ds, not yet scaled, and adds up its sums. `before`: the row term of each
+ * query minus its lse. */
 static __device__ void make_ds(float (&ds)[N][4], const float (&x)[N][4], const float (&across)[N][4], float (&columns)[N][4],
                                float (&row)[2], const float (&before)[2], const float (&delta)[2], float factor)
 {
@@ -53,7 +56,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) le
     copy_commit();
     float lse[2], delta[2], row_bias[2], across[N][4], columns[1][N][4], dq[1][D / 8][4];
     clear(dq), clear(columns);
-    const int64_t first = t0 + own + lane / 4; /* of the thread's two queries */
+    const int64_t first = t0 + own + lane / 4; /* the first of the thread's two queries */
     const float *rel = a.rel + head * R * a.T + first;
     float *drel = a.drel + head * R * a.T + first;
 #pragma unroll
@@ -70,7 +73,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) le
     unsigned slot = 0;
     for (int y = 0; y < a.height; y++, slot ^= TILE) {
         copy_wait<0>();
-        __syncthreads(); /* this tile is here, the one before no longer read */
+        __syncthreads(); /* this tile has arrived, the previous one is no longer read */
         if (y + 1 < a.height) {
             copy_tile<T, D, KEYS>(k + (slot ^ TILE), from_k, a.k.token, (y + 1) * KEYS, a.S);
             copy_tile<T, D, KEYS>(v + (slot ^ TILE), from_v, a.v.token, (y + 1) * KEYS, a.S);
@@ -87,7 +90,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) le
         multiply_add<T, D, 1, N>(dq, ds, k + slot + ldmatrix_left<D>(lane));
     }
     copy_wait<0>();
-    __syncthreads(); /* the tiles make room; drel's rows are written */
+    __syncthreads(); /* the tiles are no longer read; the row sums of drel are written */
 
     float *sums = reinterpret_cast<float *>(shared);
 #pragma unroll
@@ -117,7 +120,7 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
     constexpr size_t tiles = (2 * HELD + 4 * KEYS) * D * sizeof(T), most = HELD * position_stride(2 * ATTENTION_GRID64_WIDTH) * sizeof(float) + dq_tables_bytes<D>;
     static_assert((tiles > most ? tiles : most) <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
     const size_t after = HELD * (size_t)stride * sizeof(float) + dq_tables_bytes<D>, bytes = tiles > after ? tiles : after;
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(level_dq<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     level_dq<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, stride);

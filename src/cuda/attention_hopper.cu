@@ -1,22 +1,24 @@
 /*
- * attention_hopper.cu: attention's forward on Hopper, bf16 and f16.
+ * attention_hopper.cu: the attention forward on Hopper, bf16 and f16.
  *
- * One thread of the last warpgroup sends the copy engine for tiles; two or three warpgroups hold 64 queries each and walk
- * the keys. A block stays on its multiprocessor and takes tile after tile of queries, the next one's rows on their way while
- * this one's are stored. A warpgroup multiplies ahead: while it turns this tile's scores into probabilities, the tensor cores add the
- * last tile's to o,
+ * One thread of the last warpgroup (the producer) issues TMA copies of tiles; two or three
+ * warpgroups hold 64 queries each and traverse the keys. Blocks are persistent: a block processes
+ * tile after tile of queries, and the next tile's rows are in flight while this one's are stored. A
+ * warpgroup overlaps: while it turns this tile's scores into probabilities, the tensor cores add
+ * the previous tile's to o,
  *
  *     s = q k(j)^T   |   o += p(j-1) v(j-1)   |   p(j) = 2^(s - running maximum)   ->   o *= shrink
  *
- * and the warpgroups fill each other's gaps. On a grid of 64 columns a tile of 64 keys is one row: what a
- * query adds for the columns stays in registers, the same for every row, and for the row it is one number.
+ * and the warpgroups hide each other's latency. On a grid of 64 columns a tile of 64 keys is one
+ * row of the grid: the column terms of a query stay in registers, the same for every row, and the
+ * row term is one number per tile.
  */
 #include "cuda/launch_attention_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
 
 constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
 
-/* The barriers behind the tiles. */
+/* The mbarriers, stored after the tiles. */
 struct barriers {
     uint64_t q, q_free, k[SLOTS], k_free[SLOTS], v[SLOTS], v_free[SLOTS];
 };
@@ -24,7 +26,7 @@ template <int D, bool GRID> constexpr int workers_of = HOPPER_GROUPS(D, GRID) * 
 
 #if HAS_WGMMA
 
-/* Scores of keys that a query does not see. */
+/* Masks the scores of keys that a query does not see. */
 static __device__ void mask_scores(float (&s)[KEYS / 2], const attention &a, int first, int s0)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
@@ -33,12 +35,13 @@ static __device__ void mask_scores(float (&s)[KEYS / 2], const attention &a, int
         if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + column + i % 2)) s[i] = -CUDART_INF_F;
 }
 
-/* What a row has come to. */
+/* The running statistics of a row. */
 struct running {
     float top[2], sum[2], shrink[2];
 };
 
-/* Scores to probabilities against the running maximum of a row of either half. */
+/* Turns scores into probabilities relative to the running maximum of each of the thread's two
+ * rows. */
 template <bool GRID>
 static __device__ void online_softmax(float (&s)[KEYS / 2], running &r, float factor, const float (&columns)[32], const float (&row_bias)[2][2])
 {
@@ -56,7 +59,7 @@ static __device__ void online_softmax(float (&s)[KEYS / 2], running &r, float fa
         here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 1));
         here = fmaxf(here, __shfl_xor_sync(0xffffffffu, here, 2));
         here = fmaxf(here, r.top[half]);
-        const float base = here == -CUDART_INF_F ? 0.0f : here; /* nothing seen so far: 2^-inf = 0 */
+        const float base = here == -CUDART_INF_F ? 0.0f : here; /* no key seen so far: 2^-inf = 0 */
         r.shrink[half] = power_of_two(r.top[half] - base);
         r.top[half] = here;
         const float off[2] = {base - row_bias[half][0], base - row_bias[half][1]};
@@ -65,11 +68,11 @@ static __device__ void online_softmax(float (&s)[KEYS / 2], running &r, float fa
 #pragma unroll
             for (int i = 4 * n + 2 * half; i < 4 * n + 2 * half + 2; i++)
                 part += s[i] = power_of_two(GRID ? s[i] - off[n / 8] : fmaf(s[i], factor, -base));
-        r.sum[half] = r.sum[half] * r.shrink[half] + part; /* of this thread's columns */
+        r.sum[half] = r.sum[half] * r.shrink[half] + part; /* over this thread's columns */
     }
 }
 
-/* What the thread's two queries add for the rows of the grid that a tile of keys lies in. */
+/* Loads the row terms of the thread's two queries for the grid rows of a tile of keys. */
 static __device__ void load_row_bias(float (&row_bias)[2][2], const attention &a, const float *rel, int first, int s0)
 {
 #pragma unroll
@@ -136,7 +139,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             if (x.head < 0) continue;
             const int first = x.t0 + threadIdx.x / 32 * 16;
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
-            float o[D / 2], s[KEYS / 2], columns[32], row_bias[2][2] = {{0, 0}, {0, 0}}, soon[2][2]; /* soon: the next tile's level, on its way */
+            float o[D / 2], s[KEYS / 2], columns[32], row_bias[2][2] = {{0, 0}, {0, 0}}, soon[2][2]; /* soon: row_bias of the next tile, in flight */
             unsigned p[KEYS / 4];
             running r = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}, {0, 0}};
             ring_slot last = at;
@@ -215,7 +218,7 @@ template <typename T, int D, bool GRID> static cudaError_t start(const attention
     constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
     const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(barriers);
-    if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* counted in int */
+    if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
     const cudaError_t rc = allow_shared(hopper_forward<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
     hopper_forward<T, D, GRID><<<persistent_blocks(items), WORKERS + GROUP, bytes, stream>>>(*a, *m);

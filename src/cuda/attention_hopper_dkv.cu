@@ -1,13 +1,14 @@
 /*
- * attention_hopper_dkv.cu: attention's gradient by keys on Hopper, bf16 and f16.
+ * attention_hopper_dkv.cu: the attention gradient dk, dv on Hopper, bf16 and f16.
  *
- * Two warpgroups hold 64 keys and their values each and walk the queries, of all the heads that read these keys, in
- * tiles of 64. Everything stands on its side, keys as rows, so that what is computed is an operand as it lies:
+ * Two warpgroups hold 64 keys and their values each and traverse the queries of all heads that read
+ * these keys, in tiles of 64. Everything is transposed, keys as rows, so that a result is the next
+ * operand without a change of layout:
  *
  *     s^T = k q^T,  dp^T = v do^T   ->   p^T, ds^T   ->   dv += p^T do,  dk += ds^T q
  *
- * A tile of queries comes with its lse, delta and, on a grid, positions: 64 keys are one of its rows, so a query adds one
- * number for the row and, for the columns, [64][queries].
+ * A tile of queries comes with its lse, delta and, on a grid, position terms: 64 keys are one row
+ * of the grid, so a query has one term for the row and, for the columns, a tile [64][queries].
  */
 #include "cuda/launch_attention_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
@@ -17,15 +18,17 @@ constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD
 template <int D> constexpr int held_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, QUERIES>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
-/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
+/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into
+ * probabilities; this needs registers. */
 template <int D> constexpr bool is_ahead = D <= 80;
-/* Whether k stays in registers as an operand, which then is not read from shared memory for each tile. With v there as well ptxas 13.0 gave
- * v's registers to ds, at 64 columns and no grid, and dk was wrong. */
+/* Whether k stays in registers as an operand, so that it is not read from shared memory for each
+ * tile. With v in registers as well, ptxas 13.0 assigned v's registers to ds, at 64 columns and no
+ * grid, and dk was wrong. */
 template <int D> constexpr bool is_kept = D <= 80;
 
-/* What comes with a tile of queries, behind q and do. */
+/* The data that comes with a tile of queries, after q and do. */
 struct grid_bias {
-    float columns[2][HOPPER_WIDTH][QUERIES / 2]; /* as the copy engine exchanges pieces of 16 bytes */
+    float columns[2][HOPPER_WIDTH][QUERIES / 2]; /* in the TMA swizzle of 16-byte chunks */
 };
 struct row_stats {
     float lse[QUERIES], delta[QUERIES], row_bias[2][QUERIES];
@@ -39,7 +42,7 @@ template <int SLOTS> struct barriers {
 
 #if HAS_WGMMA
 
-/* Products become probabilities. */
+/* Turns products into probabilities. */
 template <bool GRID> static __device__ void to_probabilities(float (&s)[QUERIES / 2], const row_stats *of, const grid_bias *from, int group, float factor)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, row = threadIdx.x % GROUP / 32 * 16 + lane / 4;
@@ -64,7 +67,7 @@ template <bool GRID> static __device__ void to_probabilities(float (&s)[QUERIES 
     }
 }
 
-/* Probabilities of keys that a query does not see. */
+/* Zeros the probabilities of keys that a query does not see. */
 static __device__ void mask_probabilities(float (&p)[QUERIES / 2], const attention &a, int t0, int first)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
@@ -73,7 +76,7 @@ static __device__ void mask_probabilities(float (&p)[QUERIES / 2], const attenti
         if (!key_seen(a, t0 + i / 4 * 8 + column + i % 2, first + lane / 4 + i / 2 % 2 * 8)) p[i] = 0;
 }
 
-/* dp becomes ds, not yet scaled. */
+/* Turns dp into ds, not yet scaled. */
 static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIES / 2], const row_stats *of)
 {
     const int column = threadIdx.x % 4 * 2;
@@ -101,7 +104,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(ring + SLOTS * SLOT);
     const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
-    const int s0 = (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS; /* the longest first */
+    const int s0 = (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS; /* causal: the blocks with most work first */
     const int64_t pair = a.causal ? blockIdx.x % pairs : blockIdx.x / tiles;
     const int b = (int)(pair / a.G), g = (int)(pair % a.G), each = a.H / a.G, group = threadIdx.x / GROUP;
     span queries = queries_of(a, s0, KEYS);
@@ -178,7 +181,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             if (AHEAD) {
 #pragma unroll
                 for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
-                /* behind the last tile none comes; what is multiplied then is nobody's */
+                /* after the last tile there is no next one; the product computed then is not
+                 * used */
                 if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
                 hold(dp), hold(ahead);
                 product_open();
@@ -219,7 +223,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             warp_arrives(&barrier->free[at.slot]);
             next<SLOTS>(at);
             t0 += QUERIES;
-            if (t0 >= queries.end) t0 = queries.begin; /* of the next head */
+            if (t0 >= queries.end) t0 = queries.begin; /* start of the next head */
         }
         store_block<T>(a.dk, b, g, first, a.S, dk, a.scale, a.scale);
         store_block<T>(a.dv, b, g, first, a.S, dv, 1.0f, 1.0f);
@@ -233,7 +237,7 @@ template <typename T, int D, bool GRID> static cudaError_t start(const attention
 {
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
     const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(hopper_dkv<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
     hopper_dkv<T, D, GRID><<<(unsigned)blocks, THREADS, bytes, stream>>>(*a, *m);

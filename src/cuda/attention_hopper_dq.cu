@@ -1,18 +1,22 @@
 /*
- * attention_hopper_dq.cu: attention's gradient by queries on Hopper, bf16 and f16.
+ * attention_hopper_dq.cu: the attention gradient dq on Hopper, bf16 and f16.
  *
- * Two or three warpgroups hold 64 queries and their do each and walk the keys in tiles of 64, passing by those that none of their queries
- * sees; a block takes tile after tile of queries, but on a grid one, since at its end it needs the memory of the keys:
+ * Two or three warpgroups hold 64 queries and their do each and traverse the keys in tiles of 64,
+ * skipping those that none of their queries sees. Blocks are persistent and process tile after tile
+ * of queries, except on a grid: there a block has one tile, because its epilogue needs the memory
+ * of the keys:
  *
  *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
  *
- * On a grid a tile of keys is one of its rows, and 64 queries are one too: ds of all tiles, added up, is drel of the
- * columns; its row sums, tile by tile, are drel of the rows. At the end both go back through the tables,
+ * On a grid a tile of keys is one row of the grid, and so are 64 queries: the sum of ds over all
+ * tiles is drel of the columns; its row sums, tile by tile, are drel of the rows. The epilogue
+ * multiplies both by the tables,
  *
- *     dq += drel_rows th + g tw       th [row] of the table by the key's row; g [query][row of table_w],
- *                                     drel_columns where a query's place and a column meet
+ *     dq += drel_rows th + g tw       th [row]: the row of table_h for the key's grid row
+ *                                     g [query][row of table_w]: drel_columns at the table row of
+ *                                     a query's column and a key's column
  *
- * by mma out of the memory where the tiles were, and out to the tables' gradients.
+ * with mma, in the memory of the tiles, and writes drel for the tables' gradients.
  */
 #include "cuda/launch_attention_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
@@ -23,12 +27,15 @@ template <int D, bool GRID> constexpr int workers_of = HOPPER_GROUPS(D, GRID) * 
 template <int D, bool GRID> constexpr int held_bytes = tile_bytes<D, workers_of<D, GRID> / 2>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
-/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
+/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into
+ * probabilities; this needs registers. */
 template <int D, bool GRID> constexpr bool is_ahead = (D <= 80 || !GRID) && HOPPER_GROUPS(D, GRID) == 2;
-/* Whether q stays in registers as an operand, which then is not read from shared memory for each tile. */
+/* Whether q stays in registers as an operand, so that it is not read from shared memory for each
+ * tile. */
 template <int D, bool GRID> constexpr bool is_kept = D <= 64 && !GRID;
 
-/* For the end: rows of table_w, and by warpgroup rows of table_h, and g. Rows lie an odd number of 16 bytes apart. */
+/* The epilogue's memory: rows of table_w and, by warpgroup, rows of table_h, and g. The row pitch
+ * is an odd number of 16-byte chunks. */
 constexpr int GRID_ROWS = 64, GRID_ROWS_PITCH = GRID_ROWS + 8, TABLE_W_ROWS = 128, TABLE_W_PITCH = TABLE_W_ROWS + 8;
 template <int D> struct alignas(16) grid_epilogue {
     uint16_t tw[TABLE_W_ROWS][D + 8];
@@ -36,7 +43,7 @@ template <int D> struct alignas(16) grid_epilogue {
         uint16_t th[GRID_ROWS][D + 8], g[64][TABLE_W_PITCH];
     } of[2];
 };
-/* During the walk, by warpgroup: drel of the rows. */
+/* During the traversal, by warpgroup: drel of the rows. */
 struct row_sums {
     uint16_t drel[2][64][GRID_ROWS_PITCH];
 };
@@ -50,14 +57,14 @@ template <int SLOTS> struct barriers {
 
 #if HAS_WGMMA
 
-/* dp becomes ds, not yet scaled; s are products. */
+/* Turns dp into ds, not yet scaled; s holds the probabilities. */
 static __device__ void make_ds(float (&dp)[KEYS / 2], const float (&s)[KEYS / 2], const float (&delta)[2])
 {
 #pragma unroll
     for (int i = 0; i < KEYS / 2; i++) dp[i] = s[i] * (dp[i] - delta[i / 2 % 2]);
 }
 
-/* c += x y: 16 rows of x, 16 K long, by mma; y [16 K][D]. */
+/* c += x y by mma: 16 rows of x, 16 K long; y [16 K][D]. */
 template <typename T, int D, int K>
 static __device__ void add_product(float (&c)[D / 2], const uint16_t *x, int x_row, const uint16_t *y)
 {
@@ -83,20 +90,20 @@ template <typename T> __device__ inline uint16_t bits_of(float x)
     return *reinterpret_cast<const uint16_t *>(&y);
 }
 
-/* Four numbers of a table, rounded; zeros from nowhere. */
+/* Four numbers of a table, rounded; zeros if `from` is NULL. */
 template <typename T> __device__ inline void put4(uint16_t *to, const float *from)
 {
     const float4 x = from ? *reinterpret_cast<const float4 *>(from) : float4{0, 0, 0, 0};
     *reinterpret_cast<uint2 *>(to) = uint2{both(x.x, x.y, T()), both(x.z, x.w, T())};
 }
 
-/* Through the tables: the warpgroup's 64 queries are row y of the grid. */
+/* The epilogue on a grid: the warpgroup's 64 queries are row y of the grid. */
 template <typename T, int D>
 static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, grid_epilogue<D> *end, const row_sums *rows,
                                 int group, int y)
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
-    named_barrier_sync<2 * GROUP>(1); /* nobody reads the tiles any more */
+    named_barrier_sync<2 * GROUP>(1); /* the tiles are no longer read */
     for (int i = threadIdx.x; i < TABLE_W_ROWS * (D / 4); i += 2 * GROUP) {
         const int j = i / (D / 4), d = i % (D / 4) * 4;
         put4<T>(&end->tw[j][d], j < 2 * HOPPER_WIDTH - 1 ? a.tables + (int64_t)(split + j) * D + d : nullptr);
@@ -201,7 +208,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     columns[i] = rel[(int64_t)c * a.T + query[i / 2 % 2]] * factor - lse[i / 2 % 2];
                     dcolumns[i] = 0;
                 }
-            float next_row_bias[2] = {0, 0}; /* for the next row of the grid, on its way */
+            float next_row_bias[2] = {0, 0}; /* for the next row of the grid, in flight */
             if (GRID)
 #pragma unroll
                 for (int half = 0; half < 2; half++) next_row_bias[half] = rel[query[half]];
@@ -225,7 +232,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 hold(even);
                 next<SLOTS>(soon);
             }
-            /* A tile of keys. s are its products with q, made a tile ago or here; `ahead` takes the next tile's. */
+            /* A tile of keys. s holds its products with q, computed one tile earlier or here;
+             * `ahead` gets the next tile's. */
             const auto step = [&](float(&s)[KEYS / 2], float(&ahead)[KEYS / 2], int s0) {
                 const int offset = at.slot * (2 * TILE >> 4);
                 const float row_bias[2] = {GRID ? next_row_bias[0] * factor : 0, GRID ? next_row_bias[1] * factor : 0};
@@ -234,7 +242,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     for (int half = 0; half < 2; half++)
                         next_row_bias[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
                 if (AHEAD) {
-                    /* behind the last tile none comes; what is multiplied then is nobody's */
+                    /* after the last tile there is no next one; the product computed then is not
+                     * used */
                     if (s0 + KEYS < keys.end) barrier_wait(&barrier->full[soon.slot], soon.phase);
                     hold(s), hold(dp), hold(ahead);
                     product_open();
@@ -321,7 +330,7 @@ template <typename T, int D, bool GRID> static cudaError_t start(const attention
     constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
     const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     const size_t bytes = 1024 + 2 * held_bytes<D, GRID> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>);
-    if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* counted in int */
+    if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
     const cudaError_t rc = allow_shared(hopper_dq<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
     hopper_dq<T, D, GRID><<<GRID ? (unsigned)items : persistent_blocks(items), WORKERS + GROUP, bytes, stream>>>(*a, *m);

@@ -1,9 +1,10 @@
 /*
- * attention_score_bias.cuh: what is added to the scores, for the attention_fast*.cu files: a mask by key, the positions of a
- * grid, a bias by distance.
+ * attention_score_bias.cuh: terms added to the scores, for the attention_fast*.cu files: a mask by
+ * key, the position terms of a grid, a bias by distance.
  *
- * Rows of fragments are queries here. A tile's notes have a word for each of its keys: the mask, or the key's place on
- * the grid. A query's positions are its numbers for the grid's rows, then, from an even place on, those for its columns.
+ * Rows of fragments are queries here. key_info has one word for each key of a tile: the mask, or
+ * the key's cell of the grid. A query's position terms are those of the grid's rows, then, from an
+ * even index on, those of its columns.
  */
 #ifndef ATTENTION_SCORE_BIAS_CUH
 #define ATTENTION_SCORE_BIAS_CUH
@@ -12,7 +13,7 @@
 
 __host__ __device__ inline int columns_offset_even(const attention &a) { return (a.height + 1) / 2 * 2; }
 
-/* Beyond the last key: its place again. What comes of it is hidden. */
+/* Beyond the last key the last key's cell is repeated; those scores are masked. */
 template <attention_mode MODE, int KEYS> __device__ inline void load_key_info(float *key_info, const attention &a, int64_t b, int s0)
 {
     for (int i = threadIdx.x; i < KEYS; i += FAST_BLOCK) {
@@ -22,7 +23,7 @@ template <attention_mode MODE, int KEYS> __device__ inline void load_key_info(fl
     }
 }
 
-/* The positions of a tile of queries; sideways: as they lie over a grid of 64 columns. */
+/* Loads the position terms of a tile of queries; transposed: the layout of a grid of 64 columns. */
 __device__ inline void fetch_positions(float *to, int stride, const attention &a, int64_t head, int t0, bool transposed)
 {
     const int R = positions(a), gap = columns_offset_even(a) - a.height;
@@ -43,8 +44,9 @@ template <int N> __device__ inline void add_mask(float (&x)[N][4], const float *
     }
 }
 
-/* `own`: the positions of the thread's two queries, whose columns begin at `begin`; PAIRS: at even places. Where the
- * grid's rows are whole eights, eight keys lie in one of them and side by side. */
+/* `own`: the position terms of the thread's two queries, whose columns begin at `begin`; PAIRS: at
+ * even indices. If the grid's width is a multiple of eight, eight adjacent keys are in one row of
+ * the grid. */
 template <int N, bool PAIRS>
 __device__ inline void add_positions(float (&x)[N][4], const attention &a, const float *key_info, const float *const (&own)[2], int begin, int s0, float factor)
 {
@@ -74,7 +76,7 @@ __device__ inline void add_positions(float (&x)[N][4], const attention &a, const
         }
 }
 
-/* t: the thread's upper query. */
+/* t: the upper of the thread's two queries. */
 template <int N>
 __device__ inline void add_bias(float (&x)[N][4], const attention &a, const float *key_info, const float *bias, int t, float factor)
 {
@@ -88,7 +90,7 @@ __device__ inline void add_bias(float (&x)[N][4], const attention &a, const floa
         }
 }
 
-/* f(T, D, mode), as types, for an attention's own. */
+/* Calls f(T, D, mode), as types, for this attention. */
 template <typename F> static cudaError_t by_type_length_and_mode(const attention *a, F f)
 {
     return by_type_and_length(a, [&](auto t, auto d) {
@@ -101,7 +103,7 @@ template <typename F> static cudaError_t by_type_length_and_mode(const attention
     });
 }
 
-/* Bytes, by f(D, mode). */
+/* The bytes that f(D, mode) returns for this attention. */
 template <typename F> static size_t shared_bytes_by(const attention *a, F f)
 {
     size_t bytes = 0;

@@ -1,23 +1,26 @@
 /*
- * attention_tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for the attention_dense*.cu and
- * attention_fast*.cu files and attention_grid64_dq.cu and attention_grid64_dkv.cu.
+ * attention_tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for the
+ * attention_dense*.cu and attention_fast*.cu files and attention_grid64_dq.cu and
+ * attention_grid64_dkv.cu.
  *
- * A warp owns M times 16 rows of what its block holds, so that each piece of the tile that they are multiplied with is
- * read once for all of them. Rows lie D elements apart without padding; the 16-byte pieces of a row change places by
- * the row's number, so that the eight rows which one ldmatrix reads lie in different banks:
+ * A warp owns M times 16 rows of those that its block holds, so that each chunk of the tile that
+ * they are multiplied with is read once for all of them. The row pitch is D elements without
+ * padding; the 16-byte chunks of a row are swizzled by the row's number, so that the eight rows
+ * which one ldmatrix reads are in different banks:
  *
- *     row's bytes      64, 192         128, 256       160
- *     piece p lies at  p ^ (r / 2 % 4) p ^ (r % 8)    p ^ (r / 4 % 2)
+ *     bytes of a row   64, 192         128, 256       160
+ *     chunk p is at    p ^ (r / 2 % 4) p ^ (r % 8)    p ^ (r / 4 % 2)
  *
- * The place of a fragment's 16 columns is then its first one's, exclusive-ored with a constant (tile_column). Fragments
- * are those of attention_mma.cuh. Tiles begin at multiples of 128 bytes; addresses are those of shared memory.
+ * The offset of 16 columns of a fragment is then that of the first ones, XORed with a constant
+ * (tile_column). Fragments are those of attention_mma.cuh. Tiles begin at multiples of 128 bytes;
+ * addresses are shared-memory addresses.
  */
 #ifndef ATTENTION_TILES_CUH
 #define ATTENTION_TILES_CUH
 
 #include "cuda/attention_mma.cuh"
 
-/* Fragments of 16 columns that share one line of 8, 4 or 2 pieces. */
+/* Fragments of 16 columns that share one swizzle line of 8, 4 or 2 chunks. */
 template <int D> constexpr int line_of = D % 64 == 0 ? 4 : D % 32 == 0 ? 2 : 1;
 
 template <int D> __device__ inline unsigned chunk_offset(unsigned row, unsigned chunk)
@@ -26,14 +29,15 @@ template <int D> __device__ inline unsigned chunk_offset(unsigned row, unsigned 
     return row * (2 * D) + (chunk ^ turn) * 16;
 }
 
-/* From the place of a row's first columns to that of columns 16 k .. . */
+/* From the offset of a row's first columns to that of columns 16 k .. . */
 template <int D> __device__ inline unsigned tile_column(unsigned at, int k)
 {
     constexpr int LINE = line_of<D>;
     return (at ^ (k % LINE * 32)) + k / LINE * LINE * 32;
 }
 
-/* Where a lane's ldmatrix reads: the left operand and the right one of columns by 16 rows down; the right one of 16 rows. */
+/* The offset that a lane's ldmatrix reads. ldmatrix_left: for the left operand, and for the right
+ * operand read transposed, 16 rows down. ldmatrix_right: for the right operand of 16 rows. */
 template <int D> __device__ inline unsigned ldmatrix_left(int lane) { return chunk_offset<D>(lane % 16, lane / 16); }
 template <int D> __device__ inline unsigned ldmatrix_right(int lane) { return chunk_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2); }
 
@@ -48,12 +52,12 @@ __device__ inline void read4_transposed(unsigned (&r)[4], unsigned at)
                  : "r"(at));
 }
 
-/* --- copies ------------------------------------------------------------------------------------ */
+/* --- copies ----------------------------------------------------------------------------------- */
 
-/* Pieces FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` on. */
+/* Copies chunks FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` on. */
 template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void copy_band(unsigned to, const T *from, int64_t token, int left)
 {
-    constexpr int STEP = FAST_BLOCK / WIDE; /* a multiple of 8: a thread's rows turn alike */
+    constexpr int STEP = FAST_BLOCK / WIDE; /* a multiple of 8: all rows of a thread have the same swizzle */
     const int row = threadIdx.x / WIDE, chunk = FIRST + threadIdx.x % WIDE;
     if (STEP > N && row >= N) return;
     from += row * token + chunk * 8;
@@ -65,7 +69,7 @@ template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void 
     }
 }
 
-/* Rows first .. first+N of a head, whose row 0 is `from`; zeros beyond `count`. */
+/* Copies rows first .. first+N of a head, whose row 0 is `from`; zeros beyond `count`. */
 template <typename T, int D, int N> __device__ inline void copy_tile(unsigned to, const T *from, int64_t token, int first, int count)
 {
     from += first * token;
@@ -76,9 +80,9 @@ template <typename T, int D, int N> __device__ inline void copy_tile(unsigned to
     if constexpr (D == 96) copy_band<T, D, N, 8, 4>(to, from, token, count - first);
 }
 
-/* --- products ------------------------------------------------------------------------------------- */
+/* --- products --------------------------------------------------------------------------------- */
 
-/* c [16 M][8 N] = the warp's rows times rows of y, over D. `x`, `y`: places of the lane. */
+/* c [16 M][8 N] = the warp's rows times rows of y, over D. `x`, `y`: the lane's addresses. */
 template <typename T, int D, int M, int N> __device__ inline void multiply(float (&c)[M][N][4], unsigned x, unsigned y)
 {
 #pragma unroll
@@ -153,10 +157,11 @@ template <int M, int N> __device__ inline void clear(float (&c)[M][N][4])
         for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
 }
 
-/* --- scores ----------------------------------------------------------------------------------------- */
+/* --- scores ----------------------------------------------------------------------------------- */
 
-/* Products of what a query does not see become -inf. Rows are queries from t0 on, columns keys from s0 on; turned, rows
- * are keys and columns queries. What a row sees is one stretch of columns. */
+/* Scores of keys that a query does not see become -inf. Rows are queries from t0 on, columns are
+ * keys from s0 on; transposed, rows are keys and columns are queries. A row sees one contiguous
+ * range of columns. */
 template <bool TRANSPOSED> __device__ inline span seen_of(const attention &a, int row)
 {
     if (row >= (TRANSPOSED ? a.S : a.T)) return {0, 0};
@@ -181,11 +186,12 @@ template <bool TRANSPOSED, int M, int N> __device__ inline void mask_scores(floa
         }
 }
 
-/* --- softmax ------------------------------------------------------------------------------------------ */
+/* --- softmax ---------------------------------------------------------------------------------- */
 
-/* Products times `factor` to powers of two against a maximum of each row; o and sum shrink where it has grown. It follows
- * the row's own maximum only when that has grown by more than 2^8: until then o and sum keep their scale, and nothing
- * has to be multiplied again. */
+/* Online softmax: turns products times `factor` into powers of two relative to a maximum of each
+ * row; o and sum are rescaled when it is raised. It is raised to the row's own maximum only if that
+ * exceeds it by more than 2^8: until then o and sum keep their scale, and nothing has to be
+ * rescaled. */
 template <int D, int M, int N>
 __device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][4], float (&top)[M][2], float (&sum)[M][2], float factor)
 {
@@ -209,7 +215,7 @@ __device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][
         for (int m = 0; m < M; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                /* nothing seen so far: 2^-inf = 0 */
+                /* no key seen so far: 2^-inf = 0 */
                 const float shrink = now[m][half] == -CUDART_INF_F ? 0.0f : power_of_two(top[m][half] - now[m][half]);
                 top[m][half] = now[m][half];
                 sum[m][half] *= shrink;
@@ -230,7 +236,7 @@ __device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][
         }
 }
 
-/* o over the sums, and lse, of the warp's queries from `first` on. */
+/* Stores o divided by the sums, and lse, of the warp's queries from `first` on. */
 template <typename T, int D, int M>
 __device__ inline void store_output(const attention &a, int64_t b, int64_t h, int first, const float (&o)[M][D / 8][4],
                                       const float (&top)[M][2], const float (&sum)[M][2])
@@ -251,10 +257,10 @@ __device__ inline void store_output(const attention &a, int64_t b, int64_t h, in
     }
 }
 
-/* --- blocks ------------------------------------------------------------------------------------------ */
+/* --- blocks ----------------------------------------------------------------------------------- */
 
-/* A block's tile and head. Where a triangle is walked, tiles with most to do come first, over a group of heads whose
- * keys stay in the cache meanwhile. */
+/* A block's tile and head. With a causal mask, the tiles with most work come first, over a group of
+ * heads whose keys stay in the cache meanwhile. */
 struct block_of {
     int tile;
     int64_t head;

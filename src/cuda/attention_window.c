@@ -1,6 +1,6 @@
 /*
- * attention_window.c: the running half of attention within squares: an entry's operands and
- * workspace become a struct window_attention (launch_attention_window.h).
+ * attention_window.c: the running half of windowed attention: the operands and workspace of an
+ * entry become a struct window_attention (launch_attention_window.h).
  */
 #include "cuda/attention_hopper.h"
 #include "cuda/gpu.h"
@@ -12,7 +12,7 @@ static struct head_rows rows_of(const struct operand *x)
     return (struct head_rows){x->data, x->stride[0], x->stride[1], x->stride[2]};
 }
 
-/* q, k and v are inputs from `q` on, tables and pad from `table` on. */
+/* q, k and v are the inputs from index `q` on, the tables and pad from `table` on. */
 static struct window_attention window_of(const struct launch *l, int q, int table, const struct operand *lse)
 {
     const struct operand *x = &l->in[q];
@@ -35,10 +35,10 @@ static struct window_attention window_of(const struct launch *l, int q, int tabl
     return a;
 }
 
-/* Without tensor cores, with them, with warpgroups. */
+/* The kernel variant: without tensor cores, with mma.sync, with wgmma. */
 enum variant { PLAIN, FAST, HOPPER };
 
-/* What the GPU can, which a plan must not ask. */
+/* Selects the variant that the GPU supports. A plan must not depend on that. */
 static enum variant variant_of(const struct window_attention *a)
 {
     if (gpu_is_hopper() && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;

@@ -1,15 +1,16 @@
 /*
- * attention_window.cu: attention within squares without tensor cores, for f32 and whatever
- * attention_window_fast.cu does not take; and the sums over squares after any backward.
+ * attention_window.cu: windowed attention without tensor cores, for f32 and all cases that
+ * attention_window_fast.cu does not support; and the sums over windows after any backward.
  *
- *     forward   a block has a square, a warp one query after the other: a row of scores in shared memory
- *     dq        a block has a square and takes one query after the other: ds, its sums by rows and columns
- *               (drel), dq, and the tables' gradients of the square, which lie in the workspace
- *     dk, dv    a block has a square, a warp one place after the other; places beyond the grid add up
- *               in the warp's own rows, which meet in order
+ *     forward   one block per window; a warp takes one query after the other: a row of scores in
+ *               shared memory
+ *     dq        one block per window, which takes one query after the other: ds, its sums by rows
+ *               and columns (drel), dq, and the window's gradients of the tables, in the workspace
+ *     dk, dv    one block per window; a warp takes one key after the other; keys outside the grid
+ *               are summed in the warp's own rows, which are added in order
  *
- * Rows of keys are read where they lie, 16 bytes at a time where they begin so; what a place beyond the
- * grid has comes from pad.
+ * Rows of keys are read from global memory, 16 bytes at a time if they are aligned; keys outside
+ * the grid are read from pad.
  */
 #include "cuda/attention_window.cuh"
 
@@ -29,18 +30,19 @@ static __device__ float table_at(const window_attention &a, int axis, int row, i
     return stored(a.table[axis].data, a.table[axis].type, row * a.table[axis].row + d * a.table[axis].column);
 }
 
-/* The table row that position c of a query at (y,x) is made with: c counts the rows of a square, then its columns. */
+/* The table row that position term c of a query at (y,x) is computed with: c counts the rows of a
+ * window, then its columns. */
 static __device__ int row_of(const window_attention &a, int y, int x, int c)
 {
     return (c < a.window ? y - c : x - (c - a.window)) + a.window - 1;
 }
 
-/* A row by pieces of 16 bytes where all rows begin at such, else by elements. */
+/* Reads a row in chunks of 16 bytes if all rows are aligned, else by elements. */
 template <typename T> struct wide {
     static constexpr int V = 16 / sizeof(T);
 };
 
-/* x . row, x being f32 in shared memory. */
+/* x . row, with x as f32 in shared memory. */
 template <typename T> static __device__ float dot(const float *x, const T *row, int D, bool is_even)
 {
     constexpr int V = wide<T>::V;
@@ -61,14 +63,14 @@ static __device__ float dot_shared(const float *x, const float *y, int D)
     return sum;
 }
 
-/* Pad's key and value in shared memory, [2][D]. */
+/* Loads the key and value of pad into shared memory, [2][D]. */
 static __device__ void load_pad(float *pad, const window_attention &a, const window_block &s)
 {
     for (int i = threadIdx.x; i < 2 * a.D; i += blockDim.x)
         pad[i] = a.pad ? stored(a.pad, a.pad_type, i / a.D * a.pad_which + s.h * a.pad_head + i % a.D * a.pad_element) : 0.0f;
 }
 
-/* x . what stands at place (y,c) of the square: a row of `of`, or pad's. */
+/* x . the key at (y,c) of the window: a row of `of`, or pad's. */
 template <typename T>
 static __device__ float dot_key(const float *x, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c, bool is_even)
 {
@@ -76,7 +78,7 @@ static __device__ float dot_key(const float *x, const window_attention &a, const
     return a.pad ? dot_shared(x, pad, a.D) : 0.0f;
 }
 
-/* Element d of the sum over all places of p [window][window] times what stands there. */
+/* Element d of the sum over all keys of p [window][window] times the row of each key. */
 template <typename T>
 static __device__ float sum_values(const float *p, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int d)
 {
@@ -190,7 +192,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
                 positions += drel[c] * table_at(a, 0, y - c + W - 1, d) + drel[W + c] * table_at(a, 1, x - c + W - 1, d);
             row_at<T>(a.dq, s.b, t, s.h)[d] = from_float<T>(sum * a.scale + positions);
         }
-        /* The rows of a query's positions are all different: no two threads meet. */
+        /* The table rows of a query's position terms are all different: no two threads write to one
+         * element. */
         for (int i = tid; i < 2 * W * D; i += PLAIN) {
             const int c = i / D, d = i % D;
             tables[((c < W ? 0 : J) + row_of(a, y, x, c)) * D + d] += drel[c] * q[d];
@@ -198,7 +201,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
     }
 }
 
-/* A place's key against a query: scale k and the rows of both tables, in pieces where all of them lie so. */
+/* The score of a key against a query: scale k plus the rows of both tables, in chunks if all of
+ * them are aligned. */
 template <typename T>
 static __device__ float score_of(const float *k, const T *q, const window_attention &a, int h, int w, bool tables_too, bool is_even)
 {
@@ -279,10 +283,10 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
     }
 }
 
-/* --- sums over squares ---------------------------------------------------------------------------- */
+/* --- sums over windows ------------------------------------------------------------------------ */
 
-/* to[i] = the sum over `count` rows of n numbers: 32 columns to a block, and as many slices of
- * rows, which meet in order. With `heads` the columns are [heads][2][D], and go to [2][heads][D]. */
+/* to[i] = the sum over `count` rows of n numbers: 32 columns per block, and MEET slices of rows,
+ * which are added in order. With `heads` the columns are [heads][2][D] and go to [2][heads][D]. */
 __global__ void __launch_bounds__(MEET * 32) window_sums(float *to, float *next, int64_t split, const float *from, int64_t count, int64_t n,
                                                          int heads, int D)
 {
@@ -310,7 +314,7 @@ extern "C" cudaError_t cuda_window_sums(const struct window_attention *a, cudaSt
     return cudaGetLastError();
 }
 
-/* --- launching ------------------------------------------------------------------------------------- */
+/* --- launching -------------------------------------------------------------------------------- */
 
 /* Whether rows begin at multiples of 16 bytes. */
 template <typename T> static bool are_even(const window_attention *a, const head_rows &x)

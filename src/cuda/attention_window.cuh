@@ -1,5 +1,5 @@
 /*
- * attention_window.cuh: which square a block has, and where its places lie.
+ * attention_window.cuh: the window of a block, and the addresses of its tokens.
  */
 #ifndef ATTENTION_WINDOW_CUH
 #define ATTENTION_WINDOW_CUH
@@ -7,8 +7,8 @@
 #include "cuda/attention_mma.cuh"
 #include "cuda/launch_attention_window.h"
 
-/* A square of a sample and a head: its first place, and how many rows and columns of it lie on the
- * grid. Those places, row by row, are its queries. */
+/* A window of a sample and a head: its first position, and how many of its rows and columns are on
+ * the grid. Those positions, row by row, are its queries. */
 struct window_block {
     int b, h, index;
     int y, x, rows, columns;
@@ -25,7 +25,7 @@ __device__ inline window_block window_block_of(const window_attention &a, int in
 }
 
 __device__ inline int token_at(const window_attention &a, const window_block &s, int y, int x) { return (s.y + y) * a.width + s.x + x; }
-/* Of query r. */
+/* The token of query r. */
 __device__ inline int query_at(const window_attention &a, const window_block &s, int r) { return token_at(a, s, r / s.columns, r % s.columns); }
 
 __device__ inline float *window_lse_at(const window_attention &a, const window_block &s, int64_t t)

@@ -1,44 +1,50 @@
 /*
- * attention_window_bwd.cu: the gradient of attention within squares on tensor cores, bf16 and f16, within the 99 KiB of shared
- * memory that a block of every GPU from 8.0 on has, and with smaller parts within 7.5's 64. Two kernels, in both a block has a square of a head:
+ * attention_window_bwd.cu: the gradient of windowed attention on tensor cores, bf16 and f16, within
+ * the 99 KiB of shared memory that a block may have on every GPU from 8.0 on or, with smaller
+ * parts, within the 64 KiB of 7.5. Two kernels; in both a block has one window of a head:
  *
- *     dq     a warp has 16 queries and their do in registers. Keys and values come by parts of the square's rows:
+ *     dq     a warp has 16 queries and their do in registers. Keys and values are loaded in parts
+ *            of the window's rows:
  *                p = 2^(q k^T + positions - lse)     ds = p (do v^T - delta)     dq += ds k
- *            What positions gather are sums of ds: over a row of places, which takes the place of the row's
- *            position as soon as that is read, and over a column of them, which stays in registers, since a row of the square
- *            begins at a fragment's first column. g [16][64] has them in the places of the tables' rows, so that
- *                dq = scale dq + g tables     and, over all warps' queries in order,     dtables = g^T q
- *     dkv    a warp has a row of places, their keys and values in registers, again by parts. All walk the queries, 32 at a time:
+ *            The gradients of the position terms are sums of ds: over a row of keys, which
+ *            overwrites the row's position term as soon as that is read, and over a column of keys,
+ *            which stays in registers, since a row of the window begins at a fragment's first
+ *            column. g [16][64] has them at the tables' rows, so that
+ *                dq = scale dq + g tables
+ *            and, over all warps' queries in order, dtables = g^T q.
+ *     dkv    a warp has a row of keys, with their values, in registers, again in parts. All warps
+ *            traverse the queries, 32 at a time:
  *                dv += p^T do     dk += ds^T q
  *
- * Together 7 products for a pair of query and key. One kernel would do with 5, but has to pass ds between its warps and hold
- * everything at once: 209 KiB with heads of 80. Nothing is added across blocks: the gradients of tables and pad are left
- * square by square in the workspace (cuda_window_sums).
+ * Together these are 7 products per pair of query and key. One kernel would need 5, but has to pass
+ * ds between its warps and hold everything at once: 209 KiB with heads of 80. Nothing is added
+ * across blocks: the gradients of tables and pad are written to the workspace window by window
+ * (cuda_window_sums).
  */
 #include "cuda/attention_window_mma.cuh"
 
-/* Queries to a tile of dkv, and to a warp of dq. */
+/* Queries per tile of dkv, and per warp of dq. */
 constexpr int TILE = 32, MINE = 16, QUERIES = (WINDOW_FAST * WINDOW_FAST + TILE - 1) / TILE * TILE;
-constexpr int REL_ROW = QUERIES + 8; /* 8 banks on */
-static_assert(REL_ROW % 32 == 8, "few rows meet in a bank");
+constexpr int REL_ROW = QUERIES + 8; /* each row is shifted by 8 banks */
+static_assert(REL_ROW % 32 == 8, "few bank conflicts");
 
-/* Shared memory, in order: bytes from its beginning. */
+/* The shared-memory layout, as byte offsets in order. */
 template <int D, int ROWS> struct dq_layout : part_layout<D, ROWS> {
     using part = part_layout<D, ROWS>;
-    static constexpr int chunk = part::own / part::ROW / MINE * MINE;       /* queries that fit where keys, values and tables were */
-    static constexpr bool apart = TILES * MINE * part::ROW <= part::tables; /* all of them do, and spare the tables */
+    static constexpr int chunk = part::own / part::ROW / MINE * MINE;       /* queries that fit the memory of keys, values and tables */
+    static constexpr bool apart = TILES * MINE * part::ROW <= part::tables; /* all of them fit without overwriting the tables */
 };
 template <int D, int ROWS> struct dkv_layout {
-    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, q = 0, dout = 2 * TILE * ROW; /* one after the other in the same place, */
-    static constexpr int chunk = ROWS == PART ? TILES * MINE : D <= 64 ? 128 : 80, tables = chunk * ROW;  /* as queries, so many at a time, before them */
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, q = 0, dout = 2 * TILE * ROW; /* k, v and later q, dout share this memory, */
+    static constexpr int chunk = ROWS == PART ? TILES * MINE : D <= 64 ? 128 : 80, tables = chunk * ROW;  /* as do chunks of queries before them */
     static constexpr int rel = tables + BOTH * ROW, lse = rel + 4 * (WINDOW_FAST + SIDE) * REL_ROW, delta = lse + 4 * QUERIES;
     static constexpr int token = delta + 4 * QUERIES, pads = token + 4 * QUERIES, total = pads + 4 * WINDOW_FAST * 2 * D;
-    static_assert(2 * v <= rel && 2 * dout <= rel, "nothing reaches the positions");
+    static_assert(2 * v <= rel && 2 * dout <= rel, "nothing overlaps the positions");
 };
 
-/* --- dq and the tables ------------------------------------------------------------------------------- */
+/* --- dq and the tables ------------------------------------------------------------------------ */
 
-/* Rows of do times rows of o, by the thread's two queries. */
+/* rowsum(do * o) of the thread's two queries. */
 template <typename T, int D> static __device__ void make_delta(float (&delta)[2], const unsigned (&dout)[D / 16][4], const window_block &s, const head_rows &x, const int (&token)[2])
 {
     unsigned o[D / 16][4];
@@ -56,14 +62,15 @@ template <typename T, int D> static __device__ void make_delta(float (&delta)[2]
     }
 }
 
-/* What the thread's two queries, in rows row and row + 8 of the warp's tile, keep while they meet the places. */
+/* The state of the thread's two queries, in rows row and row + 8 of the warp's tile, while they
+ * traverse the keys. */
 struct query_state {
-    float across[2][4];  /* positions by column, less lse */
+    float across[2][4];  /* column terms minus lse */
     float delta[2];
-    float columns[2][4]; /* sums of ds, where the fragment has them */
+    float columns[2][4]; /* sums of ds by column, in fragment layout */
 };
 
-/* A row of places, y of the square's, which lie at k and v. */
+/* Processes a row of keys, row y of the window, at k and v. */
 template <typename T, int D>
 static __device__ void attend_key_row(float (&dq)[D / 8][4], query_state &m, float *rel, const unsigned (&q)[D / 16][4], const unsigned (&dout)[D / 16][4], const T *k, const T *v, int y, float factor)
 {
@@ -85,20 +92,20 @@ static __device__ void attend_key_row(float (&dq)[D / 8][4], query_state &m, flo
         float sum = ds[0][2 * half] + ds[0][2 * half + 1] + ds[1][2 * half] + ds[1][2 * half + 1];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        __syncwarp(); /* all four have read it */
+        __syncwarp(); /* all four lanes have read it */
         if (lane % 4 == 0) rel[(row + 8 * half) * REL + y] = sum;
     }
     product_add<T, D, 2>(dq, ds, k);
 }
 
-/* g of a query, whose sums lie at rel, in the place of row j of both tables. */
+/* g of a query at row j of both tables; the query's sums are at rel. */
 static __device__ float gathered(const window_attention &a, const float *rel, int y, int x, int j)
 {
     const int c = position_of(a, y, x, j);
     return c >= 0 ? rel[c] : 0.0f;
 }
 
-/* dq += g tables, of the warp's 16 queries from r0 on. */
+/* dq += g tables, for the warp's 16 queries from r0 on. */
 template <typename T, int D> static __device__ void add_positions(float (&dq)[D / 8][4], const window_attention &a, const window_block &s, const float *rel, const T *tables, int r0)
 {
     constexpr int ROW = D + 8;
@@ -121,7 +128,8 @@ template <typename T, int D> static __device__ void add_positions(float (&dq)[D 
     }
 }
 
-/* c += rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over queries first .. end, which lie at q; their sums at rel. */
+/* c += rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over queries first .. end,
+ * which are at q; their sums are at rel. */
 template <typename T, int D>
 static __device__ void add_tables(float (&c)[2][4], const window_attention &a, const window_block &s, const float *rel, const T *q, int first, int end, int m, int n)
 {
@@ -177,7 +185,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     tile_positions<T, D>(rel, q, tables, a, s, r0);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float lse = token[half] >= 0 ? *window_lse_at(a, s, token[half]) * LOG2E : CUDART_INF_F; /* one beyond the last has probabilities 0 */
+        const float lse = token[half] >= 0 ? *window_lse_at(a, s, token[half]) * LOG2E : CUDART_INF_F; /* a query beyond the last gets probabilities 0 */
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int c = i / 2 * 8 + column + i % 2;
@@ -243,9 +251,9 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     }
 }
 
-/* --- dk and dv ------------------------------------------------------------------------------------------- */
+/* --- dk and dv -------------------------------------------------------------------------------- */
 
-/* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its
+/* lse in base 2, delta, token: two threads per query. A query beyond the last has lse = inf: its
  * probabilities are 0. */
 template <typename T, int D>
 static __device__ void load_row_stats(float *lse, float *delta, int *token, const window_attention &a, const window_block &s)
@@ -265,7 +273,7 @@ static __device__ void load_row_stats(float *lse, float *delta, int *token, cons
     }
 }
 
-/* 32 queries and their do. */
+/* Copies 32 queries and their do. */
 template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, const window_attention &a, const window_block &s, const int *token)
 {
     constexpr int CHUNKS = D / 8;
@@ -276,7 +284,8 @@ template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, con
     }
 }
 
-/* Positions of queries first .. first+count, which lie at q, [WINDOW_FAST + 16][queries]: by row, then by column. */
+/* The position terms of queries first .. first+count, which are at q, [WINDOW_FAST + 16][queries]:
+ * by row, then by column. */
 template <typename T, int D>
 static __device__ void make_positions(float *rel, const T *q, const T *tables, const window_attention &a, const window_block &s, int first, int count)
 {
@@ -294,7 +303,8 @@ static __device__ void make_positions(float *rel, const T *q, const T *tables, c
     }
 }
 
-/* What a row of places, y of the square's, whose keys and values are k and v, does with 32 queries from t0 on, which lie at q and dout. */
+/* The contribution of 32 queries from t0 on, at q and dout, to a row of keys, row y of the window,
+ * with keys k and values v. */
 template <typename T, int D, int ROWS>
 static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const window_attention &a, char *shared,
                                     const T *q, const T *dout, int t0, int y)
@@ -328,7 +338,8 @@ static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4]
     product_add<T, D, N>(dk, ds, q);
 }
 
-/* Row y of dk or dv, the warp's: places on the grid are stored, those beyond it add up in `pads` [D]. */
+/* The warp's row y of dk or dv: keys on the grid are stored, those outside are summed in `pads`
+ * [D]. */
 template <typename T, int D>
 static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
 {
@@ -381,7 +392,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
         __syncthreads();
         make_positions<T, D>(rel, q, tables, a, s, first, min(CHUNK, QUERIES - first));
     }
-    for (int i = threadIdx.x; i < (SIDE - a.window) * QUERIES; i += blockDim.x) /* beyond the square */
+    for (int i = threadIdx.x; i < (SIDE - a.window) * QUERIES; i += blockDim.x) /* beyond the window */
         rel[(WINDOW_FAST + a.window + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
     for (int y0 = 0; y0 < a.window; y0 += ROWS) {
         const int rows = min(ROWS, a.window - y0);
@@ -403,7 +414,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
         for (int t0 = 0; t0 < queries; t0 += TILE) {
             const int stage = t0 / TILE % 2 * TILE, next = TILE - stage;
             copy_wait<0>();
-            __syncthreads(); /* and nobody reads the other stage any more */
+            __syncthreads(); /* the other stage is no longer read */
             if (t0 + TILE < queries) copy_tile<T, D>(q + next * ROW, dout + next * ROW, a, s, token + t0 + TILE);
             copy_commit();
             if (warp < rows) take_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
@@ -421,7 +432,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
     }
 }
 
-/* --- launching ------------------------------------------------------------------------------------------- */
+/* --- launching -------------------------------------------------------------------------------- */
 
 template <typename T, int D, int ROWS> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {

@@ -1,21 +1,23 @@
 /*
- * attention_window_fast.cu: attention within squares on tensor cores, bf16 and f16: the forward.
+ * attention_window_fast.cu: the forward of windowed attention on tensor cores, bf16 and f16.
  *
- * A block has a square of a head, each warp a tile of 16 queries, in registers. Keys and values come by parts of the square's
- * rows, so that a block needs no more shared memory than any GPU has. A tile's positions come from one product with
- * the tables, and wait in the warp's part of shared memory; those by columns then are registers, since a row of
- * the square always begins at a fragment's first column. Four rows of keys at a time go through the softmax.
+ * A block has one window of a head, each warp a tile of 16 queries in registers. Keys and values
+ * are loaded in parts of the window's rows, so that a block needs no more shared memory than any
+ * GPU has. A tile's position terms come from one product with the tables and are stored in the
+ * warp's part of shared memory; those by column are then kept in registers, since a row of the
+ * window always begins at a fragment's first column. The softmax processes four rows of keys at a
+ * time.
  */
 #include "cuda/attention_window_mma.cuh"
 
-constexpr int ONCE = 4; /* rows of keys to a softmax */
+constexpr int ONCE = 4; /* rows of keys per softmax step */
 
-/* What the softmax of a tile knows so far: the thread's two queries. */
+/* The running softmax state of the thread's two queries. */
 struct softmax_state {
     float most[2], sum[2];
 };
 
-/* Scores become probabilities against the new maximum; o so far is scaled to it. */
+/* Turns scores into probabilities relative to the new maximum; o is rescaled to it. */
 template <int N, int M> static __device__ void online_softmax(float (&x)[N][4], float (&o)[M][4], softmax_state &at)
 {
 #pragma unroll
@@ -37,13 +39,15 @@ template <int N, int M> static __device__ void online_softmax(float (&x)[N][4], 
     }
 }
 
-/* What the thread's two queries know of their positions: those by column; the warp's by row lie at rel. */
+/* The position terms of the thread's two queries: those by column; the warp's terms by row are at
+ * rel. */
 struct query_positions {
     float across[2][4];
     const float *rel;
 };
 
-/* The warp's queries meet `rows` rows of places, from y0 on of the square's, which lie at k and v. */
+/* Processes `rows` rows of keys, from row y0 of the window on, at k and v, for the warp's
+ * queries. */
 template <typename T, int D>
 static __device__ void attend_key_rows(float (&o)[D / 8][4], softmax_state &at, const unsigned (&q)[D / 16][4], const query_positions &p, const T *k, const T *v, int y0, int rows, float factor)
 {

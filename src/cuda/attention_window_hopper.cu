@@ -1,20 +1,22 @@
 /*
- * attention_window_hopper.cu: attention within squares of 14 x 14 on Hopper, bf16 and f16: the forward.
+ * attention_window_hopper.cu: the forward of windowed attention with 14 x 14 windows on Hopper,
+ * bf16 and f16.
  *
- * A block has a square of a head and one warpgroup, which takes 64 queries at a time; two blocks share a multiprocessor, so
- * that one multiplies while another's keys are on their way or its scores are softened. Queries come 64 ahead, into one of two
- * places. One product has the scores of all 224 keys, so the softmax knows its maximum before the first power.
- * Positions come from a product with the tables and go through shared memory, 16 queries to a warp, to the rows and columns
+ * A block has one window of a head and one warpgroup, which takes 64 queries at a time. Two blocks
+ * share an SM, so that one multiplies while the other waits for its keys or computes its softmax.
+ * Queries are loaded 64 ahead, into one of two buffers. One product computes the scores of all 224
+ * keys, so the softmax has its maximum before the first power. Position terms come from a product
+ * with the tables and go through shared memory, 16 queries per warp, to the rows and columns that
  * they belong to.
  */
 #include "cuda/attention_window_hopper.cuh"
 
 constexpr int TILE = 64, REL_ROW = TILE + 8;
 
-/* Blocks that share a multiprocessor: by shared memory, and by registers. */
+/* Blocks per SM: limited by shared memory and by registers. */
 constexpr int BLOCKS = 2;
 
-/* Shared memory, in order: bytes from its beginning. */
+/* The shared-memory layout, as byte offsets in order. */
 template <int D> struct forward_layout {
     static constexpr int k = 0, v = k + KEYS * D * 2, tables = v + KEYS * D * 2, q = tables + BOTH * D * 2, rel = q + 2 * TILE * D * 2;
     static constexpr int total = rel + 4 * 2 * WINDOW * REL_ROW;
@@ -22,7 +24,8 @@ template <int D> struct forward_layout {
 
 #if HAS_WGMMA
 
-/* Products become probabilities, not yet divided by their sum; of the thread's two queries, the logarithm's parts. */
+/* Turns products into probabilities, not yet divided by their sum; `most` and `sum` of the thread's
+ * two queries give the lse. */
 static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], float (&sum)[2], const float *rel, float factor)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
@@ -88,7 +91,7 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
         if (t0 == 0) copy_wait<1>();
         else copy_wait<0>();
         fence_shared_stores();
-        __syncthreads(); /* the other place for queries is free from here on */
+        __syncthreads(); /* the other query buffer is free from here on */
         if (t0 + TILE < queries) lay_queries<T, D, TILE, GROUP>(shared + at::q + (TILE * D * 2 - slot), a, s, n, a.q, t0 + TILE);
         copy_commit();
         {
@@ -102,7 +105,7 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             product_close();
             product_wait<1>();
             hold(g);
-            __syncwarp(); /* nobody of the warp reads the positions before these any more */
+            __syncwarp(); /* the warp no longer reads the previous position terms */
             lay_positions<REL_ROW>(rel, g, {0, 0}, n, t0, INT32_MAX);
             __syncwarp();
             product_wait<0>();
@@ -138,7 +141,7 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
 template <typename T, int D> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
     cudaError_t rc = allow_shared(window_hopper<T, D>, forward_layout<D>::total);
-    if (rc == cudaSuccess) /* all of it for shared memory: two blocks fit then */
+    if (rc == cudaSuccess) /* maximum shared memory carveout, so that two blocks fit */
         rc = cudaFuncSetAttribute(window_hopper<T, D>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (rc != cudaSuccess) return rc;
     window_hopper<T, D><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), GROUP, forward_layout<D>::total, stream>>>(*a);

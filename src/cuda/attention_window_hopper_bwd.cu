@@ -1,28 +1,33 @@
 /*
- * attention_window_hopper_bwd.cu: the gradient of attention within squares of 14 x 14 on Hopper, bf16 and f16.
+ * attention_window_hopper_bwd.cu: the gradient of windowed attention with 14 x 14 windows on
+ * Hopper, bf16 and f16.
  *
- * A block has a square of a head, all of it in shared memory, and two warpgroups that go their own ways: each takes 64
- * queries at a time and makes their dq, then 64 places at a time and makes their dk and dv.
+ * A block has one window of a head, all of it in shared memory, and two warpgroups that work
+ * independently: each takes 64 queries at a time and computes their dq, then 64 keys at a time and
+ * computes their dk and dv.
  *
- *     64 queries   s = q k^T,  dp = do v^T,  by halves of the keys   ->   p, ds     dq += ds k
- *                  sums of ds over the square's rows and columns go to g; dq = scale dq + g tables
- *     64 places    s^T = k q^T,  dp^T = v do^T,  64 queries at a time   ->   p^T, ds^T     dv += p^T do,  dk += ds^T q
- *     in the end   the tables' gradients = g^T q
+ *     64 queries   s = q k^T,  dp = do v^T,  in halves of the keys   ->   p, ds     dq += ds k
+ *                  sums of ds over the window's rows and columns go to g; dq = scale dq + g tables
+ *     64 keys      s^T = k q^T,  dp^T = v do^T,  64 queries at a time   ->   p^T, ds^T
+ *                  dv += p^T do,  dk += ds^T q
+ *     at the end   the tables' gradients = g^T q
  *
- * These are seven products where attention_window_bwd.cu has five, but what is computed never leaves the registers: as it lies,
- * it is the next product's operand. g [208][64] has what a query's positions gather in the places of the tables' rows they
- * were made with. Nothing is added across blocks (cuda_window_sums).
+ * These are seven products where one pass would need five, but intermediate results never leave the
+ * registers: in their layout they are operands of the next product. g [208][64] has the gradients
+ * of a query's position terms at the table rows that these are computed with. Nothing is added
+ * across blocks (cuda_window_sums).
  */
 #include "cuda/attention_window_hopper.cuh"
 
 constexpr int GROUPS = 2, THREADS = GROUPS * GROUP, HALF = KEYS / 2, HALF_ROWS = WINDOW / 2;
 
-/* Floats from one row of positions to the next: 16 threads' pairs lie in different banks. */
+/* Floats from one row of position terms to the next: the pairs of 16 threads are in different
+ * banks. */
 constexpr int REL_ROW = QUERIES + 8;
-static_assert(REL_ROW % 32 == 24 && QUERIES % 64 == 16, "few rows meet in a bank; three steps of 64 queries, one of 16");
+static_assert(REL_ROW % 32 == 24 && QUERIES % 64 == 16, "few bank conflicts; three steps of 64 queries, one of 16");
 
-/* Shared memory, in order: bytes from its beginning. A product takes 64 rows from a tile's last, and reads on behind it: what
- * comes of those rows goes nowhere. */
+/* The shared-memory layout, as byte offsets in order. A product takes 64 rows also at the end of a
+ * tile, and reads beyond it: the results of those rows are not used. */
 template <int D> struct gradient_layout {
     static constexpr int k = 0, v = k + KEYS * D * 2, q = v + KEYS * D * 2, dout = q + QUERIES * D * 2, g = dout + QUERIES * D * 2;
     static constexpr int tables = g + QUERIES * BOTH * 2, rel = tables + BOTH * D * 2, pads = rel + 4 * (WINDOW + SIDE) * REL_ROW;
@@ -31,7 +36,8 @@ template <int D> struct gradient_layout {
 
 #if HAS_WGMMA
 
-/* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its probabilities are 0. */
+/* lse in base 2, delta, token: two threads per query. A query beyond the last has lse = inf: its
+ * probabilities are 0. */
 template <typename T, int D> static __device__ void load_row_stats(char *shared, const window_attention &a, const window_block &s, const numbering &n)
 {
     float *lse = reinterpret_cast<float *>(shared + gradient_layout<D>::lse), *delta = reinterpret_cast<float *>(shared + gradient_layout<D>::delta);
@@ -54,7 +60,7 @@ template <typename T, int D> static __device__ void load_row_stats(char *shared,
     }
 }
 
-/* Positions, those of rows less lse: p = 2^(s + row + column). */
+/* Computes the position terms, with the row terms minus lse: p = 2^(s + row + column). */
 template <typename T, int D> static __device__ void make_positions(char *shared, const window_attention &a, const numbering &n, int queries)
 {
     const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), tables = cores_along<BOTH>(shared + gradient_layout<D>::tables);
@@ -75,7 +81,7 @@ template <typename T, int D> static __device__ void make_positions(char *shared,
         rel[(2 * WINDOW + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
 }
 
-/* Four sums over the quad's threads: each has the one of its number. */
+/* Four sums over the quad's threads: thread i of the quad gets sum i. */
 static __device__ float quad_sums(const float (&x)[4])
 {
     const bool odd = threadIdx.x & 1, later = threadIdx.x & 2;
@@ -87,7 +93,7 @@ static __device__ float quad_sums(const float (&x)[4])
 
 template <typename T> static __device__ void put(char *at, float x) { *reinterpret_cast<T *>(at) = from_float<T>(x); }
 
-/* dq of the 64 queries from t0 on, and their rows of g. */
+/* Computes dq of the 64 queries from t0 on, and their rows of g. */
 template <typename T, int D>
 static __device__ void take_queries(const window_attention &a, const window_block &s, const numbering &n, char *shared, int t0)
 {
@@ -98,10 +104,10 @@ static __device__ void take_queries(const window_attention &a, const window_bloc
     const uint64_t k = cores_along<KEYS>(shared + at::k), v = cores_along<KEYS>(shared + at::v), keys = cores_across<KEYS>(shared + at::k);
     float dq[D / 2], columns[2][4], dcolumns[2][4], delta[2];
     int r[2], y[2];
-    const bool is_any = first - lane / 4 < s.rows * s.columns; /* of the warp's queries; the others' rows of g are zeros already */
+    const bool is_any = first - lane / 4 < s.rows * s.columns; /* whether the warp has any query; other rows of g are already zero */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        r[half] = min(first + 8 * half, QUERIES - 1); /* a row behind the last does as it does, and is not written */
+        r[half] = min(first + 8 * half, QUERIES - 1); /* a row beyond the last computes the last row and is not written */
         y[half] = min(row_of(n, r[half]), WINDOW - 1);
         delta[half] = reinterpret_cast<const float *>(shared + at::delta)[r[half]];
 #pragma unroll
@@ -195,8 +201,8 @@ static __device__ void take_queries(const window_attention &a, const window_bloc
     }
 }
 
-/* Products of 64 places with N queries from t0 on become p^T. The warp's places are row y of the square; what
- * is behind its last goes nowhere. */
+/* Turns products of 64 keys with N queries from t0 on into p^T. The warp's keys are row y of the
+ * window; results beyond the last row are not used. */
 template <int N, int D> static __device__ void to_probabilities(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
 {
     if (y >= WINDOW) return;
@@ -215,7 +221,7 @@ template <int N, int D> static __device__ void to_probabilities(float (&p)[N / 2
     }
 }
 
-/* dv += p^T do, ds^T = p^T (dp^T - delta), dk += ds^T q: dp is there. */
+/* dv += p^T do, ds^T = p^T (dp^T - delta), dk += ds^T q, with dp already computed. */
 template <int N, typename T, int D>
 static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const float (&p)[N / 2], float (&dp)[N / 2], char *shared, int t0)
 {
@@ -242,7 +248,7 @@ static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const fl
     hold(dk), hold(dv), hold(pt), hold(ds);
 }
 
-/* What N queries from t0 on add to dk and dv of 64 places: those of k and v. */
+/* The contribution of N queries from t0 on to dk and dv of 64 keys, whose operands are k and v. */
 template <int N, typename T, int D>
 static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int t0, float factor)
 {
@@ -261,8 +267,8 @@ static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char 
     add_both<N, T, D>(dk, dv, p, dp, shared, t0);
 }
 
-/* The same for 64 queries after 64, up to `end`, the next ones' scores always under way. Behind the last none are wanted: what is
- * multiplied then is nobody's. */
+/* The same for 64 queries after 64, up to `end`, with the scores of the next ones always in flight.
+ * After the last there are no next ones: the product computed then is not used. */
 template <typename T, int D>
 static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int end, float factor)
 {
@@ -292,7 +298,8 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
     }
 }
 
-/* The warp's row of dk or dv: places on the grid are stored, those beyond it add up in `pads` [D]. */
+/* The warp's row of dk or dv: keys on the grid are stored, those outside are summed in `pads`
+ * [D]. */
 template <typename T, int D>
 static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
                                     int y, float *pads)
@@ -317,7 +324,7 @@ static __device__ void store_keys(const window_attention &a, const window_block 
         }
 }
 
-/* dk and dv of the 64 places from k0 on. */
+/* Computes dk and dv of the 64 keys from k0 on. */
 template <typename T, int D> static __device__ void keys_backward_64(const window_attention &a, const window_block &s, char *shared, int k0)
 {
     using at = gradient_layout<D>;
@@ -333,7 +340,7 @@ template <typename T, int D> static __device__ void keys_backward_64(const windo
     store_keys<T, D>(a, s, a.dv, dv, 1.0f, y, pads + D);
 }
 
-/* The square's part of the tables' gradients, g^T q. */
+/* The window's part of the tables' gradients, g^T q. */
 template <typename T, int D> static __device__ void make_tables(const window_attention &a, const window_block &s, char *shared)
 {
     const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g), q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
@@ -367,7 +374,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     const numbering n = numbering_of(s);
     const int group = threadIdx.x / GROUP, queries = s.rows * s.columns;
 
-    /* Positions are made while keys are on their way. */
+    /* The position terms are computed while keys are in flight. */
     lay_queries<T, D, QUERIES, THREADS>(shared + at::q, a, s, n, a.q, 0);
     lay_tables<T, D, THREADS>(shared + at::tables, a);
     copy_commit();
@@ -390,7 +397,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
 #pragma unroll 1
     for (int k0 = (GROUPS - 1 - group) * 64; k0 < KEYS; k0 += GROUPS * 64) keys_backward_64<T, D>(a, s, shared, k0);
     __syncthreads();
-    __syncthreads(); /* for racecheck, which now and then takes one warp's first for none */
+    __syncthreads(); /* for compute-sanitizer racecheck, which sometimes misses the first barrier of a warp */
     if (group == 0) {
         make_tables<T, D>(a, s, shared);
     } else {

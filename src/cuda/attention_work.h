@@ -1,12 +1,12 @@
 /*
- * attention_work.h: the workspace of the CUDA attention kernels, cut up once for the
- * planning half, which asks for it, and the running half, which uses it.
+ * attention_work.h: the workspace layout of the CUDA attention kernels, shared by the planning
+ * half, which reserves it, and the running half, which uses it.
  *
  *     delta    [B,H,T up to 64s]       rowsum(do * o)                             backward
- *     lse2     the same                lse in powers of two                       backward
+ *     lse2     the same                lse in base 2                              backward
  *     tables   [J,D], then [D,J]       both tables in f32, J = 2 height + 2 width - 2      REL
- *     rel      [B,H,T,height+width]    what a query adds to a key's row and column         REL
- *              (of 64 columns: [B,H,height+width,T])
+ *     rel      [B,H,T,height+width]    a query's term for each grid row and column         REL
+ *              (64 columns: [B,H,height+width,T])
  *     drel     the same                sums of ds by a key's row and column       backward, REL
  *     bias     [H,T]                   the table in f32                                    BIAS
  *     partial  REL  [groups,J,D]       gradients of the tables, by groups of heads  backward
@@ -19,13 +19,15 @@
 
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
 
-/* Heads go into at most so many groups, each with a partial sum of the tables' gradients; where the grid has 64 columns,
- * its rows do, and into more (attention_grid64.cu). */
+/* Heads are split into at most so many groups, each with a partial sum of the tables' gradients.
+ * With a grid of 64 columns the grid's rows are split instead, into more groups
+ * (attention_grid64.cu). */
 enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 
-/* What the kernels on tensor cores take of a grid: rows and columns together; places, in the gradient of a bias. Their
- * tiles then fit the shared memory that a block may have on any GPU from 8.0 on; those of heads up to ATTENTION_SMALL, with nothing
- * added or a grid of 64 columns, also 7.5's. */
+/* Limits of the tensor-core kernels for a grid: rows plus columns; positions, in the gradient of a
+ * bias. Within them the tiles fit the shared memory that a block may have on any GPU from 8.0 on.
+ * Tiles of heads up to ATTENTION_SMALL, with nothing added or a grid of 64 columns, also fit that
+ * of 7.5. */
 enum { ATTENTION_GRID = 160, ATTENTION_BIASES = 1024, ATTENTION_SMALL = 80, ATTENTION_SHARED = 99 * 1024, ATTENTION_SHARED_SM75 = 64 * 1024 };
 
 struct attention_sizes {
@@ -39,7 +41,7 @@ struct attention_work {
     uint64_t delta, lse2, tables, rel, drel, bias, partial, total;
 };
 
-/* Queries to a block of the kernels without tensor cores in backward: the smallest tile there is. */
+/* Queries per block of the backward without tensor cores: the smallest tile of any kernel. */
 static inline int64_t attention_small_tile(int64_t D) { return D <= 64 ? 32 : 16; }
 
 static inline int64_t attention_groups(int64_t heads, int64_t height, int64_t width)

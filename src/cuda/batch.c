@@ -10,8 +10,8 @@
  *
  * Invariant: the pending launches could run concurrently: none writes a byte that another reads or
  * writes. This is checked by address, so storages that share bytes are covered too. An output that
- * all of them add to, in order, is handled by the kernel. Workspaces may overlap each other, since a
- * batch uses only the first launch's workspace. Any launch may become the first of a batch, so
+ * all of them add to, in order, is handled by the kernel. Workspaces may overlap each other, since
+ * a batch uses only the first launch's workspace. Any launch may become the first of a batch, so
  * each workspace counts as written with respect to the operands of all other launches.
  */
 #include "cuda/host.h"
@@ -35,8 +35,8 @@ static struct span span_of(const struct operand *x)
 
 static bool overlap(struct span a, struct span b) { return a.from < b.to && b.from < a.to; }
 
-/* Whether nothing that `a` writes, including its workspace, is read or written by `b`. With `chain`,
- * output 0 of both, and the input that it updates in place, may be the same. */
+/* Whether nothing that `a` writes, including its workspace, is read or written by `b`. With
+ * `chain`, output 0 of both, and the input that it updates in place, may be the same. */
 static bool is_independent(const struct launch *a, const struct launch *b, bool chain)
 {
     struct span written[MAX_OUT + 1];

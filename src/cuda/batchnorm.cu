@@ -1,6 +1,6 @@
 /*
- * batchnorm.cu: BATCHNORM over groups of images, the variant with given statistics, their gradients,
- * and the running statistics.
+ * batchnorm.cu: BATCHNORM over groups of images, the variant with given statistics, their
+ * gradients, and the running statistics.
  *
  * A map is rows of C channels; a group is n rows, split into the chunks of norm_blocks.h. A thread
  * owns V channels and traverses every S-th row of a chunk; S threads share the channels:
@@ -355,7 +355,7 @@ extern "C" cudaError_t cuda_batchnorm_bwd(void *dx, float *dw, float *db, float 
     });
 }
 
-/* --- running statistics ------------------------------------------------------------------------ */
+/* --- running statistics ----------------------------------------------------------------------- */
 
 static __global__ void update_kernel(float *mean, float *var, const float *batch_mean, const float *batch_rstd, int64_t G, int64_t C,
                               double unbiased, double momentum, double eps)

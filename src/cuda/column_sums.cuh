@@ -1,20 +1,24 @@
 /*
- * column_sums.cuh: the second stage of sums over rows: partial [blocks, N], written by the blocks of a
- * first stage, is reduced to N results; the partial sums of a column are added in a fixed order.
+ * column_sums.cuh: the second stage of sums over rows: partial [blocks, N], written by the blocks
+ * of a first stage, is reduced to N results; the partial sums of a column are added in a fixed
+ * order.
  *
  * A block handles 32 adjacent columns. Each column has up to 32 threads, and each thread adds every
- * (number of threads)-th partial sum, with several loads in flight. Few columns get many threads: the
- * partial sums are few bytes, and loading them one by one would take longer than the first stage.
+ * (number of threads)-th partial sum, with several loads in flight. Few columns get many threads:
+ * the partial sums are few bytes, and loading them one by one would take longer than the first
+ * stage.
  *
- * From sm_90 on the second stage uses programmatic dependent launch (PDL): its blocks are launched while
- * the first stage runs, and wait for its end. The first stage allows this (pdl_launch_dependents) as soon as it has begun.
+ * From sm_90 on the second stage uses programmatic dependent launch (PDL): its blocks are launched
+ * while the first stage runs, and wait for its end. The first stage allows this
+ * (pdl_launch_dependents) as soon as it has begun.
  */
 #ifndef COLUMN_SUMS_CUH
 #define COLUMN_SUMS_CUH
 
 #include "cuda/rows.cuh"
 
-/* Column i goes to first[i], from `split` on to second[i - split]; with `accumulate` it is added there. */
+/* Column i goes to first[i], from `split` on to second[i - split]; with `accumulate` it is added
+ * there. */
 struct column_targets {
     typed_ptr first, second;
     int64_t split;
@@ -56,7 +60,8 @@ static __global__ void columns_end_kernel(column_targets to, const float *partia
     store<1>(y, at, value);
 }
 
-/* Whether the kernel's code contains the wait: it does if it was compiled for sm_90 or later, not if older code runs there. */
+/* Whether the kernel's code contains the wait: it does if it was compiled for sm_90 or later, not
+ * if older code runs there. */
 static inline bool has_pdl_code()
 {
     cudaFuncAttributes code;

@@ -1,6 +1,7 @@
 /*
- * conv.c: the running half of CONV, CONV_DX and CONV_DW: the algorithms of plan_conv.h, built from matrix
- * products (gemm.h) with the copies of conv.cu, from the direct sums of depthwise.cu, or from conv_tiles.cu.
+ * conv.c: the running half of CONV, CONV_DX and CONV_DW: the algorithms of plan_conv.h, built from
+ * matrix products (gemm.h) with the copies of conv.cu, from the direct sums of depthwise.cu, or
+ * from conv_tiles.cu.
  *
  *     CONV     y [P,O]          = patches(x) [P,K] by_tap [O,K]^T        K = taps C
  *     CONV_DW  by_tap [O,K]     = dy [P,O]^T patches(x) [P,K]
@@ -37,7 +38,7 @@ struct convolution {
     struct pair pair[];  /* one per sweep */
 };
 
-/* --- layouts and addresses ------------------------------------------------------------------------ */
+/* --- layouts and addresses -------------------------------------------------------------------- */
 
 static struct conv_layout layout_of(const struct launch *l, enum op op)
 {
@@ -60,7 +61,7 @@ static void *row_at(const struct operand *x, int64_t first, int64_t elements)
     return (char *)x->data + first * elements * (int64_t)dtype_size(x->dtype);
 }
 
-/* --- products ------------------------------------------------------------------------------------------ */
+/* --- products --------------------------------------------------------------------------------- */
 
 static struct view view_work(enum dtype t, int64_t row, int64_t column)
 {
@@ -188,7 +189,7 @@ static int pair_run(const struct pair *p, const struct launch *l, const struct c
     return gemm_run(rows == at->rows ? &p->full : &p->rest, operands, l->work, at->library, l->stream, e);
 }
 
-/* --- kernels without patches --------------------------------------------------------------------------- */
+/* --- kernels without patches ------------------------------------------------------------------ */
 
 static struct conv_tiles tiles_of(const struct conv *n)
 {
@@ -258,7 +259,7 @@ static void conv_release(void *state)
     mem_free(c);
 }
 
-/* --- copies -------------------------------------------------------------------------------------------- */
+/* --- copies ----------------------------------------------------------------------------------- */
 
 static int lay_patches(const struct launch *l, const struct conv_layout *at, const struct operand *map, const struct sweep *s,
                        int64_t first, int64_t rows, struct error *e)
@@ -285,7 +286,7 @@ static struct depthwise depthwise_of(const struct conv *n)
 
 static void *bias_of(const struct launch *l) { return has(l, 2) ? l->in[2].data : NULL; }
 
-/* --- CONV ------------------------------------------------------------------------------------------------ */
+/* --- CONV ------------------------------------------------------------------------------------- */
 
 static int conv_launch(const struct launch *l, struct error *e)
 {
@@ -319,7 +320,7 @@ static int conv_launch(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* --- CONV_DX ---------------------------------------------------------------------------------------------- */
+/* --- CONV_DX ---------------------------------------------------------------------------------- */
 
 static int dx_lines(const struct launch *l, const struct convolution *c, struct error *e)
 {
@@ -403,7 +404,7 @@ static int conv_dx_launch(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* --- CONV_DW ------------------------------------------------------------------------------------------------ */
+/* --- CONV_DW ---------------------------------------------------------------------------------- */
 
 static int dw_patches(const struct launch *l, const struct convolution *c, struct error *e)
 {

@@ -64,7 +64,8 @@ template <typename T> __global__ void patches_kernel(T *to, const T *map, patche
 }
 
 /* Whether patches are inside the map and their lines are whole 16-byte words: then a line, kx
- * pixels, is copied as one tap of many channels. The three channels of an image alone are no such word. */
+ * pixels, is copied as one tap of many channels. The three channels of an image alone are no such
+ * word. */
 static bool lines_are_runs(const void *to, const void *map, const struct patch_grid *g, int size)
 {
     return g->x0 == 0 && g->y0 == 0 && (g->nx - 1) * g->step + g->kx <= g->W && (g->ny - 1) * g->step + g->ky <= g->H &&

@@ -1,6 +1,6 @@
 /*
- * conv_tiles.cu: convolutions whose patches are 2 x 2 pixels and tile the map, on tensor cores: each map is read
- * or written once, and there is no matrix of patches.
+ * conv_tiles.cu: convolutions whose patches are 2 x 2 pixels and tile the map, on tensor cores:
+ * each map is read or written once, and there is no matrix of patches.
  *
  *     fine map          a a b b        the patch of a coarse pixel is two runs of R = 2 C elements,
  *                       a a b b        run i of pixel p = q W2 + w at (2 q + i) W2 R + w R
@@ -9,13 +9,13 @@
  *     CONV_DX   fine [P,K]   = coarse [P,O] weights
  *     CONV_DW   dw [O,K]     = coarse^T fine, as partial sums, which are then added in order
  *
- * The first two keep the weights in shared memory and traverse tiles of pixels with double buffering: while one
- * tile is multiplied, the next is loaded. The results are staged in the operand's buffer, so that they are
- * written 16 bytes at a time. A block of CONV_DW keeps its partial sum in registers and traverses its pixels
- * with several tiles in flight.
+ * The first two keep the weights in shared memory and traverse tiles of pixels with double
+ * buffering: while one tile is multiplied, the next is loaded. The results are staged in the
+ * operand's buffer, so that they are written 16 bytes at a time. A block of CONV_DW keeps its
+ * partial sum in registers and traverses its pixels with several tiles in flight.
  *
- * Rows in shared memory are padded by 16 bytes: the eight rows that one ldmatrix reads are in different
- * banks.
+ * Rows in shared memory are padded by 16 bytes: the eight rows that one ldmatrix reads are in
+ * different banks.
  */
 #include "cuda/attention_mma.cuh"
 #include "cuda/gpu.h"
@@ -24,7 +24,8 @@
 
 constexpr int TILE_BLOCK = 256, PAD = 8, GROUPS = TILE_BLOCK / 32;
 
-/* BACK: CONV_DX. DEEP is the contracted dimension, WIDE the results per pixel, ROWS the pixels per tile. A warp has 32 pixels. */
+/* BACK: CONV_DX. DEEP is the contracted dimension, WIDE the results per pixel, ROWS the pixels per
+ * tile. A warp has 32 pixels. */
 template <bool BACK, int O, int K, int ROWS> struct sweep_config {
     static constexpr int DEEP = BACK ? O : K, WIDE = BACK ? K : O, LONGER = O > K ? O : K;
     static constexpr int DOWN = ROWS / 32, ACROSS = GROUPS / DOWN, COLUMNS = WIDE / ACROSS;
@@ -51,7 +52,8 @@ template <typename T, bool FINE, int N> struct map_rows {
     }
 };
 
-/* Copies COUNT pixels from `first` on, columns from `column` on, into rows of WIDTH; zeros from P on. */
+/* Copies COUNT pixels from `first` on, columns from `column` on, into rows of WIDTH; zeros from P
+ * on. */
 template <int COUNT, int WIDTH, typename T, typename M> __device__ inline void fetch_pixels(T *to, const M &from, int first, int column, int P)
 {
     constexpr int CHUNKS = WIDTH / 8;
@@ -67,8 +69,8 @@ template <int COUNT, int WIDTH, typename T, typename M> __device__ inline void f
 
 /* --- CONV, CONV_DX ------------------------------------------------------------------------- */
 
-/* c [32][COLUMNS] of the warp. The weights are [O][K]: by rows of results or, with BACK, by rows of the contracted
- * dimension. */
+/* c [32][COLUMNS] of the warp. The weights are [O][K]: by rows of results or, with BACK, by rows of
+ * the contracted dimension. */
 template <typename T, bool BACK, int O, int K, int COLUMNS, int DEEP>
 __device__ inline void multiply(float (&c)[2][COLUMNS / 8][4], const T *pixels, const T *weights, int column)
 {
@@ -157,16 +159,18 @@ static __global__ void __launch_bounds__(TILE_BLOCK, RESIDENT) sweep_kernel(T *o
 #endif
 }
 
-/* --- CONV_DW ----------------------------------------------------------------------------------- */
+/* --- CONV_DW ---------------------------------------------------------------------------------- */
 
-/* A block's tile of dw: DOWN of the O rows, ACROSS of the K columns; STEP pixels at a time, AHEAD steps in buffers. */
+/* A block's tile of dw: DOWN of the O rows, ACROSS of the K columns; STEP pixels at a time, AHEAD
+ * steps in buffers. */
 template <int DOWN, int ACROSS, int AHEAD> struct part_config {
     static constexpr int STEP = 64, LEFT = STEP * (DOWN + PAD), BUFFER = LEFT + STEP * (ACROSS + PAD);
     static constexpr int HIGH = DOWN / 2, LONG = ACROSS / 4; /* per warp: 2 x 4 warps */
     static constexpr size_t BYTES = 2 * (size_t)AHEAD * BUFFER;
 };
 
-/* partial [parts][O][K]. The tiles of dw are innermost in the grid, so that blocks which read the same pixels run together. */
+/* partial [parts][O][K]. The tiles of dw are innermost in the grid, so that blocks which read the
+ * same pixels run together. */
 template <typename T, int O, int K, int DOWN, int ACROSS, int AHEAD>
 static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *partial, const T *coarse, const T *fine, int P, int W2, int each)
 {
@@ -231,9 +235,10 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *parti
 #endif
 }
 
-/* --- launching ---------------------------------------------------------------------------------- */
+/* --- launching -------------------------------------------------------------------------------- */
 
-/* Blocks in total: twice the SMs of a large GPU. The number of partial sums is a function of shapes alone. */
+/* Blocks in total: twice the SMs of a large GPU. The number of partial sums is a function of shapes
+ * alone. */
 enum { TILES_GRID = 264 };
 
 template <typename T, bool BACK, int O, int K, int ROWS, int RESIDENT>

@@ -31,7 +31,8 @@ bool cuda_look(const struct device *d, struct cuda_view *out);
  * capability 8.6 (86) or 7.5 (75). 0 restores the GPU's own capability. */
 void cuda_act_like(int capability);
 
-/* Program and plug-in must agree on this value: a plug-in that was built from other sources is not opened. */
+/* Program and plug-in must agree on this value: a plug-in that was built from other sources is not
+ * opened. */
 #define CUDA_PLUGIN_ABI                                                                                                             \
     ((uint64_t)sizeof(struct device) << 48 ^ (uint64_t)sizeof(struct tape) << 36 ^ (uint64_t)sizeof(struct entry) << 24 ^            \
      (uint64_t)sizeof(struct cuda_view) << 12 ^ (uint64_t)sizeof(struct device_ops) << 6 ^ (uint64_t)OP_COUNT)

@@ -37,8 +37,8 @@ template <typename T> __global__ void by_tap_kernel(float *to, const T *w, index
         to[k] = to_float(w[k % C * taps + k / C]);
 }
 
-/* The pixel of the input map that result (i,j) of an H x W map reads through tap (u,v); -1: none. In
- * the forward the input map is x; in the backward it is dy: i' stride + u - pad = i. */
+/* The pixel of the input map that result (i,j) of an H x W map reads through tap (u,v); -1: none.
+ * In the forward the input map is x; in the backward it is dy: i' stride + u - pad = i. */
 template <bool BACK> __device__ int64_t source_pixel(const shape &n, int b, int i, int j, int u, int v)
 {
     if (!BACK) {
@@ -119,7 +119,7 @@ extern "C" cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, 
     return launch_of<true>(x, y, w, bias, scratch, n, type, stream);
 }
 
-/* --- the gradient of the weights ---------------------------------------------------------------- */
+/* --- the gradient of the weights -------------------------------------------------------------- */
 
 constexpr int LANES = 32, LINES = 8; /* channels, and pixels, of a block at a time */
 static_assert(LANES * LINES == BLOCK, "blocks are cut into lanes and lines");
@@ -144,8 +144,8 @@ template <typename T> __global__ void dw_kernel(float *partial, const T *dy, con
     partial[((int64_t)blockIdx.y * gridDim.z + t) * n.C + c] = sum;
 }
 
-/* A warp has a part of the block's run of pixels and 32 times GROUP channels: whether a tap is inside
- * the map is the same for all its lanes. Away from the border its nine loads are in flight
+/* A warp has a part of the block's run of pixels and 32 times GROUP channels: whether a tap is
+ * inside the map is the same for all its lanes. Away from the border its nine loads are in flight
  * together. partial [runs,9,C]. */
 constexpr int GROUP = 4, SIDE = 3;
 
@@ -159,7 +159,8 @@ template <typename T> __device__ static void add_tap(float (&sum)[GROUP], const 
     for (int q = 0; q < GROUP; q++) sum[q] = fmaf(to_float(dy.at[q]), to_float(x.at[q]), sum[q]);
 }
 
-/* One pixel of dy: its nine products. x0 is the offset of its first tap, also if that is outside the map. */
+/* One pixel of dy: its nine products. x0 is the offset of its first tap, also if that is outside
+ * the map. */
 template <typename T>
 __device__ static void add_pixel(float (&sum)[SIDE * SIDE][GROUP], const T *dy, const T *x, int64_t x0, int y, int column, const shape &n)
 {

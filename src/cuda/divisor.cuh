@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-/* n / by for n < 2^31: by <= 2^shift < 2 by, and n + n (2^shift - by) / by = n 2^shift / by. `more` is
- * the fraction (2^shift - by) / by in 32 bits, rounded up. */
+/* n / by for n < 2^31: by <= 2^shift < 2 by, and n + n (2^shift - by) / by = n 2^shift / by. `more`
+ * is the fraction (2^shift - by) / by in 32 bits, rounded up. */
 struct divisor {
     uint32_t by, more, shift;
 };

@@ -26,9 +26,9 @@ __device__ inline float quick_exp2(float x)
     return y;
 }
 
-/* Functions of elements that are stored as T. They are exact where T has 24 bits of mantissa. Where T
- * has 8 or 11 bits, they have about 20, at a third of the instructions: beyond about 25 instructions
- * per element they take longer than the memory traffic. */
+/* Functions of elements that are stored as T. They are exact where T has 24 bits of mantissa. Where
+ * T has 8 or 11 bits, they have about 20, at a third of the instructions: beyond about 25
+ * instructions per element they take longer than the memory traffic. */
 template <typename T> struct maths {
     static __device__ float logistic(float x) { return quick_inverse(1.0f + quick_exp2(-LOG2_E * x)); }
     static __device__ float hyperbolic(float x) { return 2.0f * logistic(2.0f * x) - 1.0f; } /* absolute error 1e-7 */
@@ -70,8 +70,8 @@ template <typename T> __device__ inline float act_value(int kind, float x)
     }
 }
 
-/* The derivative, and y, the value of act_value. Where two products are added, fmaf fixes which one is not
- * rounded: a compiler would choose by context, and all kernels must give the same bits. */
+/* The derivative, and y, the value of act_value. Where two products are added, fmaf fixes which one
+ * is not rounded: a compiler would choose by context, and all kernels must give the same bits. */
 template <typename T> __device__ inline float act_slope(int kind, float x, float &y)
 {
     using m = maths<T>;
@@ -164,7 +164,8 @@ struct offsets {
     int64_t y, a, b;
 };
 
-/* The offsets of element `in` of row `row`: `in` is the index in the innermost loop, `row` the index in all other loops together. */
+/* The offsets of element `in` of row `row`: `in` is the index in the innermost loop, `row` the
+ * index in all other loops together. */
 __device__ inline offsets offsets_of(const loop_nest &f, int64_t row, int64_t in)
 {
     offsets p = {in * f.y[0], in * f.a[0], in * f.b[0]};

@@ -74,7 +74,8 @@ static int launch_accumulate(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* The leading launches on short vectors: the gradients of norms and biases, which follow each other at the end of a micro-batch. */
+/* The leading launches on short vectors: the gradients of norms and biases, which follow each other
+ * at the end of a micro-batch. */
 static bool is_vector(const struct operand *x)
 {
     return x->dtype == DT_F32 && operand_elements(x) <= VECTOR_LONGEST && (x->rank == 0 || (x->rank == 1 && x->stride[0] == 1));

@@ -203,7 +203,9 @@ extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, 
     return cudaErrorInvalidValue;
 }
 
-/* --- the gradients of the SiLU gate: with s = sigmoid(g), dgate = dy up s (1 + g (1 - s)), dup = dy g s; and y = g s up recomputed --- */
+/* --- the gradients of the SiLU gate ---------------------------------------------------
+ *
+ * With s = sigmoid(g): dgate = dy up s (1 + g (1 - s)), dup = dy g s; and y = g s up, recomputed. */
 
 constexpr int GATES = 2; /* packs of three inputs that a thread reads at once */
 
@@ -335,7 +337,7 @@ extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum 
     return cudaGetLastError();
 }
 
-/* --- dropout: the bits of base/random.c, from the step block on the GPU ------------------------- */
+/* --- dropout: the bits of base/random.c, from the step block on the GPU ----------------------- */
 
 static __device__ uint64_t mix(uint64_t x)
 {

@@ -2,7 +2,8 @@
  * filters.cu: BMM_ACT of any shape and activation (thin.cu has the fast kernels for SAM's shapes).
  *
  *     y, dz    one thread per element, which sums along the short side
- *     da       one block per element: each thread sums its positions in ascending order, then group_sum adds the threads
+ *     da       one block per element: each thread sums its positions in ascending order, then
+ *              group_sum adds the threads
  */
 #include "cuda/elements.cuh"
 #include "cuda/launch_filters.h"

@@ -6,22 +6,22 @@
  *
  *     c' [N x M] = op(b') [N x K] * op(a') [K x M]  + bias down each column
  *
- * which is the orientation of the bias epilogue and needs no copy. An operand whose rows, instead of
- * columns, are contiguous is the transpose of a row-major matrix, op_T:
+ * which is the orientation of the bias epilogue and needs no copy. An operand whose rows, instead
+ * of columns, are contiguous is the transpose of a row-major matrix, op_T:
  *
  *     element (i,j) at i ld + j    stored as is            op_N
  *     element (i,j) at i + j ld    stored transposed       op_T
  *
- * Invariants. f32 is true f32: sums, products and inputs; an algorithm that rounds inputs to TF32 is
- * refused. bf16 and f16 inputs are summed in f32, including split-K sums, and rounded once at the
- * end. The algorithm keeps these rules and fits the planned workspace. It is selected once per entry
- * and then part of the captured graph: every launch gives the same bits. For a small matmul it is
- * the library's first proposal; for a large one it is the fastest, measured once per machine and
- * stored (matmul_autotune.c). A choice by timing at every start would change from run to run, and
- * the bits with it.
+ * Invariants. f32 is true f32: sums, products and inputs; an algorithm that rounds inputs to TF32
+ * is refused. bf16 and f16 inputs are summed in f32, including split-K sums, and rounded once at
+ * the end. The algorithm keeps these rules and fits the planned workspace. It is selected once per
+ * entry and then part of the captured graph: every launch gives the same bits. For a small matmul
+ * it is the library's first proposal; for a large one it is the fastest, measured once per machine
+ * and stored (matmul_autotune.c). A choice by timing at every start would change from run to run,
+ * and the bits with it.
  *
- * Products that the library does not support (two input dtypes, strides in both dimensions, a result
- * narrower than its f32 inputs, a bias not aligned to 16 bytes) use a slow kernel of our own
+ * Products that the library does not support (two input dtypes, strides in both dimensions, a
+ * result narrower than its f32 inputs, a bias not aligned to 16 bytes) use a slow kernel of our own
  * (gemm_generic.cu).
  */
 #include "cuda/gemm.h"
@@ -53,7 +53,8 @@ static bool store_of_view(const struct view *v, int64_t rows, int64_t columns, s
     return (v->row == 1 || rows == 1) && column >= rows;
 }
 
-/* The entries of the library's dtype table that are used here: one dtype throughout, or an f32 result. */
+/* The entries of the library's dtype table that are used here: one dtype throughout, or an f32
+ * result. */
 static bool library_has_dtypes(const struct gemm_shape *s)
 {
     return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
@@ -108,8 +109,8 @@ static int describe(struct gemm *p, const struct stored *a, const struct stored 
 /* The preference takes the alignments of the library's a, b, c and d: ours with a and b swapped. */
 static int prefer(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint64_t workspace, struct error *e)
 {
-    /* Partial sums of a split-K product stay f32 and are added in a separate step, in order: there is
-     * no second rounding and no race for the output. */
+    /* Partial sums of a split-K product stay f32 and are added in a separate step, in order: there
+     * is no second rounding and no race for the output. */
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
     TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
@@ -143,7 +144,8 @@ static bool races(const cublasLtMatmulAlgo_t *a)
            (scheme & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 }
 
-/* Whether a candidate may be used: it runs, fits the workspace, adds in order, and reads f32 as f32. */
+/* Whether a candidate may be used: it runs, fits the workspace, adds in order, and reads f32 as
+ * f32. */
 static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
 {
     return !races(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && rounds_inputs(&r->algo));

@@ -1,7 +1,7 @@
 /*
  * gemm.h: one matrix product on the GPU, batched or not, for products.c and conv.c.
  *
- *     c [M,N]  =  a [M,K] b [K,N]  (+ bias [N] in every row)  (+ c, or another tensor of c's layout)
+ *     c [M,N]  =  a [M,K] b [K,N]  (+ bias [N] in every row)  (+ c, or a tensor of c's layout)
  *
  * A transpose is a pair of strides and nothing else: a caller that needs a^T passes the strides of
  * its element (i,k). The library's own conventions (column-major, leading dimensions, transposed
@@ -38,8 +38,8 @@ struct gemm {
 };
 
 /* The addresses of the operands at one launch. bias is NULL if the shape has none. `from`, with c's
- * layout, is added in f32 and rounded once: it is c itself, or, if the shape has from_align, another
- * tensor. NULL: nothing is added. */
+ * layout, is added in f32 and rounded once: it is c itself, or, if the shape has from_align,
+ * another tensor. NULL: nothing is added. */
 struct gemm_at {
     void *c;
     const void *a, *b, *bias, *from;
@@ -55,7 +55,8 @@ void gemm_end(struct gemm *p);
 
 /* The largest power of two, up to 256, that divides a number of bytes; 256 for 0. */
 uint32_t gemm_align(uint64_t bytes);
-/* The same for the operand's address over all iterations. slot: i of in[i], MAX_IN + o of out[o]. */
+/* The same for the operand's address over all iterations. slot: i of in[i], MAX_IN + o of
+ * out[o]. */
 uint32_t gemm_align_operand(const struct entry *entry, int slot);
 
 #endif

@@ -20,7 +20,8 @@ int gpu_capability(void)
     return emulated ? emulated : 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
 }
 
-/* An emulated 8.0 has the limit of the other GPUs from 8.0 up to 9.0, although the real one has more. */
+/* An emulated 8.0 has the limit of the other GPUs from 8.0 up to 9.0, although the real one has
+ * more. */
 size_t gpu_shared_bytes(void)
 {
     if (emulated) return (emulated < 80 ? 64 : 99) * 1024;

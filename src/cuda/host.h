@@ -5,9 +5,9 @@
  *     record.c            captures a tape into CUDA graphs
  *     batch.c             merges runs of small launches into one
  *     nodes.c             the diagnostic: launches and times a tape node by node
- *     matmul_autotune.c   selects cuBLASLt's algorithms by timing; autotune_file.c stores the result
+ *     matmul_autotune.c   selects cuBLASLt's algorithms by timing; autotune_file.c stores them
  *     bind.c              finds the running halves of the kernels by name
- *     products.c, conv.c, attention.c, elementwise.c ...   the running halves, family by family (plan.h)
+ *     products.c, conv.c, attention.c, elementwise.c ...   the running halves by family (plan.h)
  */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
@@ -32,8 +32,9 @@ struct cuda_state {
 };
 
 /* The running half of a kernel. `prepare` is called once per entry, before any capture, and stores
- * in the launch's state what every launch of the entry needs; it may be NULL. `launch` only enqueues
- * on l->stream, so that it can be captured. Both return PL_OK, or an error code with `e` filled. */
+ * in the launch's state what every launch of the entry needs; it may be NULL. `launch` only
+ * enqueues on l->stream, so that it can be captured. Both return PL_OK, or an error code with `e`
+ * filled. */
 struct cuda_kernel {
     const char *name;
     int (*prepare)(const struct cuda_state *s, struct entry *entry, struct error *e);
@@ -63,16 +64,17 @@ struct batch {
 /* Whether a launch may join the pending ones; the first always may. */
 bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
 void batch_add(struct batch *b, const struct cuda_kernel *kernel, const struct launch *l);
-/* Enqueues all pending launches with as few kernel launches as the kernel allows. *at starts at 0; on
- * failure it is the index of the launch at fault. Afterwards none is pending, but the array can still be read. */
+/* Enqueues all pending launches with as few kernel launches as the kernel allows. *at starts at 0;
+ * on failure it is the index of the launch at fault. Afterwards none is pending, but the array can
+ * still be read. */
 int batch_flush(struct batch *b, uint32_t *at, struct error *e);
 
 /* record.c: fills t->device_state; on failure frees everything it made. */
 int cuda_record(struct device *d, struct tape *t, struct error *e);
 int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e);
 void cuda_forget(struct tape *t);
-/* Calls `prepare` for every launch of a program that is not prepared yet. The state is kept until the
- * end of the capture or, for nodes.c, until cuda_forget. */
+/* Calls `prepare` for every launch of a program that is not prepared yet. The state is kept until
+ * the end of the capture or, for nodes.c, until cuda_forget. */
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 /* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
 int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e);
@@ -81,7 +83,8 @@ int cuda_join_prefetch(struct cuda_state *s, struct error *e);
 /* nodes.c: returns when the program has finished. */
 int cuda_run_nodes(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 
-/* Fills `e` with the call, the error's name and its description; clears CUDA's last error; returns PL_FAIL. */
+/* Fills `e` with the call, the error's name and its description; clears CUDA's last error; returns
+ * PL_FAIL. */
 int cuda_failed(struct error *e, cudaError_t rc, const char *call);
 int blas_failed(struct error *e, cublasStatus_t rc, const char *call);
 

@@ -1,6 +1,6 @@
 /*
- * keyed.cuh: the counter-based random numbers of base/random.h on the GPU, with the same bits for the
- * same key and index, and the stochastic rounding of cpu/round.h that uses them.
+ * keyed.cuh: the counter-based random numbers of base/random.h on the GPU, with the same bits for
+ * the same key and index, and the stochastic rounding of cpu/round.h that uses them.
  */
 #ifndef KEYED_CUH
 #define KEYED_CUH

@@ -7,7 +7,8 @@
 #include "cuda/attention_work.h"
 #include "cuda/launch.h"
 
-/* [B,T,H,D] with a dense last dimension: element (b,t,h,d) is at b * sample + t * token + h * head + d. */
+/* [B,T,H,D] with a dense last dimension: element (b,t,h,d) is at b * sample + t * token + h * head
+ * + d. */
 struct head_rows {
     void *data;
     int64_t sample, token, head;
@@ -48,9 +49,10 @@ struct attention {
 extern "C" {
 #endif
 
-/* The passes around the kernels (attention_grid.cu). Before: converts the tables to f32, computes rel, and
- * delta for kernels that do not run after cuda_attention_row_stats. After: sums the partial gradients. `tile` is the
- * number of queries per block of the kernel that wrote the partial sums of a bias. */
+/* The passes around the kernels (attention_grid.cu). Before: converts the tables to f32, computes
+ * rel, and delta for kernels that do not run after cuda_attention_row_stats. After: sums the
+ * partial gradients. `tile` is the number of queries per block of the kernel that wrote the partial
+ * sums of a bias. */
 cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream);
 cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream);
 /* Parts of these passes: the tables to f32; the tables' gradients from the sums of the groups. */
@@ -61,9 +63,11 @@ cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t st
 cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream);
 
-/* With tensor cores (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16, D of 32, 64, 80, 96 or 128, rows
- * at multiples of 16 bytes, compute capability 8.0 or later, or 7.5 with f16 where the shared memory is large enough; unit is
- * log2(e). The backward kernels run after cuda_attention_row_stats. The partial sums of a bias gradient are of ATTENTION_FAST_TILE queries. */
+/* With tensor cores (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16,
+ * D of 32, 64, 80, 96 or 128, rows at multiples of 16 bytes, compute capability 8.0 or later, or
+ * 7.5 with f16 where the shared memory is large enough; unit is log2(e). The backward kernels run
+ * after cuda_attention_row_stats. The partial sums of a bias gradient are of ATTENTION_FAST_TILE
+ * queries. */
 cudaError_t cuda_attention_fast(const struct attention *a, int grid64, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
@@ -72,9 +76,11 @@ size_t cuda_attention_fast_shared_bytes(const struct attention *a);
 size_t cuda_attention_fast_dq_shared_bytes(const struct attention *a);
 size_t cuda_attention_fast_dkv_shared_bytes(const struct attention *a);
 
-/* For a grid of 64 columns and up to 64 rows, with tables of the heads' type. rel, multiplied by `unit`, and drel are stored
- * transposed, [B,H,height+width,T]. attention_grid64.cu computes rel before and the tables' partial gradients after. The forward kernel
- * above handles this case by its argument `grid64`; the backward has kernels of its own (attention_grid64_dq.cu, attention_grid64_dkv.cu). */
+/* For a grid of 64 columns and up to 64 rows, with tables of the heads' type. rel, multiplied by
+ * `unit`, and drel are stored transposed, [B,H,height+width,T]. attention_grid64.cu computes rel
+ * before and the tables' partial gradients after. The forward kernel above handles this case by its
+ * argument `grid64`; the backward has kernels of its own (attention_grid64_dq.cu,
+ * attention_grid64_dkv.cu). */
 static inline bool attention_is_grid64(const struct attention *a)
 {
     return a->mode == ATTENTION_BY_TABLES && a->width == ATTENTION_GRID64_WIDTH && a->height <= ATTENTION_GRID64_WIDTH && a->table[0].type == a->type &&
@@ -85,12 +91,13 @@ cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_grid64_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_grid64_dkv(const struct attention *a, cudaStream_t stream);
 
-/* The same if nothing is added to the scores (no mask, no grid) and the scale is positive (attention_dense.cu,
- * attention_dense_dq.cu, attention_dense_dkv.cu). */
+/* The same if nothing is added to the scores (no mask, no grid) and the scale is positive
+ * (attention_dense.cu, attention_dense_dq.cu, attention_dense_dkv.cu). */
 cudaError_t cuda_attention_dense(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_dense_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_dense_dkv(const struct attention *a, cudaStream_t stream);
-/* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64] (attention_row_stats.cu). */
+/* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64]
+ * (attention_row_stats.cu). */
 cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream);
 
 #ifdef __cplusplus

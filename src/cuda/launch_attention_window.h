@@ -1,5 +1,6 @@
 /*
- * launch_attention_window.h: the launchers of attention_window*.cu, for attention_window.c (see launch.h).
+ * launch_attention_window.h: the launchers of attention_window*.cu, for attention_window.c (see
+ * launch.h).
  */
 #ifndef LAUNCH_ATTENTION_WINDOW_H
 #define LAUNCH_ATTENTION_WINDOW_H
@@ -34,9 +35,10 @@ cudaError_t cuda_window_plain_bwd(const struct window_attention *a, cudaStream_t
 /* Runs after any backward: sums the workspace over all windows, in order. */
 cudaError_t cuda_window_sums(const struct window_attention *a, cudaStream_t stream);
 
-/* With tensor cores: bf16 or f16 (the tables and pad too), D of 32, 64 or 80, rows at multiples of 16 bytes, a window up to
- * WINDOW_FAST, compute capability 8.0 or later, where a block may have ATTENTION_SHARED bytes of shared memory. `small`: sm_75, where
- * a block may have ATTENTION_SHARED_SM75 bytes, and f16 only. */
+/* With tensor cores: bf16 or f16 (the tables and pad too), D of 32, 64 or 80, rows at multiples of
+ * 16 bytes, a window up to WINDOW_FAST, compute capability 8.0 or later, where a block may have
+ * ATTENTION_SHARED bytes of shared memory. `small`: sm_75, where a block may have
+ * ATTENTION_SHARED_SM75 bytes, and f16 only. */
 cudaError_t cuda_window_fast(const struct window_attention *a, int small, cudaStream_t stream);
 cudaError_t cuda_window_fast_bwd(const struct window_attention *a, int small, cudaStream_t stream);
 

@@ -21,7 +21,8 @@ struct patch_grid {
 cudaError_t cuda_conv_patches(void *to, const void *map, const struct patch_grid *g, int64_t first, int64_t rows, int size,
                               cudaStream_t stream);
 
-/* Taps of weights [O,depth,kh,kw]: tap t = (a,b) of element (o,c) is copied to to[o o_step + t t_step + c]. */
+/* Taps of weights [O,depth,kh,kw]: tap t = (a,b) of element (o,c) is copied to to[o o_step + t
+ * t_step + c]. */
 struct tap_grid {
     int64_t O, depth, kh, kw, ky, kx, tap_y, tap_x, tap_step, o_step, t_step;
 };
@@ -38,7 +39,8 @@ struct pixel_grid {
  * results; it may be NULL for zeros. */
 cudaError_t cuda_conv_scatter(void *to, const void *from, const struct pixel_grid *g, int64_t first, int64_t rows, bool same,
                             int size, cudaStream_t stream);
-/* Copies patches first .. first+rows, [rows, side side C], to their pixels in [B, H2 side, W2 side, C]. */
+/* Copies patches first .. first+rows, [rows, side side C], to their pixels in [B, H2 side, W2 side,
+ * C]. */
 cudaError_t cuda_conv_untile(void *to, const void *from, int64_t W2, int64_t side, int64_t C, int64_t first, int64_t rows,
                              int size, cudaStream_t stream);
 /* to [times,C]: x [C], repeated. */
@@ -53,7 +55,8 @@ cudaError_t cuda_depthwise(void *y, const void *x, const void *w, const void *bi
                            enum store type, cudaStream_t stream);
 cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, const void *bias, float *scratch,
                               const struct depthwise *n, enum store type, cudaStream_t stream);
-/* dw [C,kh,kw] is written or added to; scratch: kh kw C floats per (started) group of `pixels` pixels of dy. */
+/* dw [C,kh,kw] is written or added to; scratch: kh kw C floats per (started) group of `pixels`
+ * pixels of dy. */
 cudaError_t cuda_depthwise_dw(float *dw, const void *dy, const void *x, float *scratch, const struct depthwise *n,
                               int64_t pixels, bool add, enum store type, cudaStream_t stream);
 

@@ -1,6 +1,7 @@
 /*
- * launch_conv_tiles.h: the launchers of conv_tiles.cu: 2 x 2 convolutions with stride 2, as in SAM's decoder,
- * without a matrix of patches. Weights are stored by tap, [O,K] with K = 4 C; elements are bf16 or f16.
+ * launch_conv_tiles.h: the launchers of conv_tiles.cu: 2 x 2 convolutions with stride 2, as in
+ * SAM's decoder, without a matrix of patches. Weights are stored by tap, [O,K] with K = 4 C;
+ * elements are bf16 or f16.
  */
 #ifndef LAUNCH_CONV_TILES_H
 #define LAUNCH_CONV_TILES_H
@@ -28,7 +29,8 @@ cudaError_t cuda_conv_tiles(void *coarse, const void *fine, const void *weights,
 /* fine [P,K] = coarse [P,O] weights, plus bias [K]. */
 cudaError_t cuda_conv_tiles_dx(void *fine, const void *coarse, const void *weights, const void *bias, const struct conv_tiles *n,
                                enum store type, cudaStream_t stream);
-/* dw [O,K] = coarse^T fine. The number of partial sums, of O K floats each, that fit so many bytes; 0: none fits. */
+/* dw [O,K] = coarse^T fine. The number of partial sums, of O K floats each, that fit so many bytes;
+ * 0: none fits. */
 int64_t cuda_conv_tiles_parts(const struct conv_tiles *n, uint64_t bytes);
 cudaError_t cuda_conv_tiles_dw(float *dw, const void *coarse, const void *fine, float *partial, int64_t parts, const struct conv_tiles *n,
                                enum store type, cudaStream_t stream);

@@ -1,5 +1,6 @@
 /*
- * launch_elementwise.h: launchers of elementwise.cu, act_sums.cu, strided.cu and sums.cu (see launch.h).
+ * launch_elementwise.h: launchers of elementwise.cu, act_sums.cu, strided.cu and sums.cu (see
+ * launch.h).
  */
 #ifndef LAUNCH_ELEMENTWISE_H
 #define LAUNCH_ELEMENTWISE_H
@@ -15,7 +16,8 @@ extern "C" {
 /* Every dtype, for kernels that branch on it at run time. */
 enum any { ANY_F64, ANY_F32, ANY_BF16, ANY_F16, ANY_I64, ANY_I32, ANY_U8 };
 
-/* The function of the elements: y = f(a) or f(a, b). The ACT functions are in the order of enum act_kind. */
+/* The function of the elements: y = f(a) or f(a, b). The ACT functions are in the order of enum
+ * act_kind. */
 enum function {
     FUNCTION_CAST, FUNCTION_SCALE, FUNCTION_ADD, FUNCTION_MUL, FUNCTION_SILU_GATE,
     FUNCTION_ACT,                   /* + kind */
@@ -26,8 +28,8 @@ enum function {
 cudaError_t cuda_pair(enum function f, void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream);
 cudaError_t cuda_map(enum function f, void *y, const void *a, enum store type, int64_t n, float value, cudaStream_t stream);
 cudaError_t cuda_cast(void *y, const void *a, enum store to, enum store from, int64_t n, cudaStream_t stream);
-/* dx [rows,C] = dy times the derivative of `kind` at x; y, its value, unless NULL; and sums [C], the column sums of dx.
- * Requires act_sums_fit. partial: [blocks,C]. */
+/* dx [rows,C] = dy times the derivative of `kind` at x; y, its value, unless NULL; and sums [C],
+ * the column sums of dx. Requires act_sums_fit. partial: [blocks,C]. */
 cudaError_t cuda_act_sums(int kind, void *dx, void *y, float *sums, float *partial, const void *dy, const void *x, enum store type,
                           struct act_sums s, cudaStream_t stream);
 /* acc += x, in acc's type. */

@@ -1,6 +1,6 @@
 /*
- * launch_norms.h: the launchers of the normalisations (norms.cu, norm_packs.cu, batchnorm.cu). Rows are [rows, C]
- * with the storage `type`; vectors of C have types of their own.
+ * launch_norms.h: the launchers of the normalisations (norms.cu, norm_packs.cu, batchnorm.cu). Rows
+ * are [rows, C] with the storage `type`; vectors of C have types of their own.
  */
 #ifndef LAUNCH_NORMS_H
 #define LAUNCH_NORMS_H
@@ -25,11 +25,13 @@ struct norm_sum {
 };
 cudaError_t cuda_add_norm(void *y, struct norm_stats stats, const void *x, struct norm_sum sum, struct typed_ptr w, struct typed_ptr b,
                           enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream);
-/* add has the rows' type or is NULL; it is added to dx, which may alias any input. db is NULL if mean is. partial: norm_partial floats. */
+/* add has the rows' type or is NULL; it is added to dx, which may alias any input. db is NULL if
+ * mean is. partial: norm_partial floats. */
 cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, struct typed_ptr w, const void *add,
                           struct norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
 
-/* norm_packs.cu: the functions above if norm_in_packs, everything is aligned, and w and b have the rows' type. */
+/* norm_packs.cu: the functions above if norm_in_packs, everything is aligned, and w and b have the
+ * rows' type. */
 cudaError_t cuda_norm_packs(void *y, struct norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b,
                             enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream);
 cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,
@@ -43,7 +45,8 @@ cudaError_t cuda_softmax(void *y, const void *x, enum store type, int64_t rows, 
 cudaError_t cuda_softmax_bwd(void *dx, const void *dy, const void *y, enum store type, int64_t rows, int64_t C,
                              cudaStream_t stream);
 
-/* Statistics of a channel: [G,C] each. Frozen: [C], and `spread` is the variance instead of rstd. */
+/* Statistics of a channel: [G,C] each. Frozen: [C], and `spread` is the variance instead of
+ * rstd. */
 struct channel {
     struct typed_ptr mean, spread, w, b;
     int frozen;

@@ -14,7 +14,8 @@ extern "C" {
 
 /* y = a over the loop nest. */
 cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, cudaStream_t stream);
-/* Copies x, `count` bytes, to y from byte `before` on, with zeros around it; all are multiples of 16 bytes and aligned to 16. */
+/* Copies x, `count` bytes, to y from byte `before` on, with zeros around it; all are multiples of
+ * 16 bytes and aligned to 16. */
 cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t count, int64_t bytes, cudaStream_t stream);
 /* y [outer,sum of rows] = all x [outer,row bytes], concatenated. */
 #define JOIN_MOST 9

@@ -1,6 +1,6 @@
 /*
- * launch_update.h: the launchers of the optimizer step: optimizer.cu, adamw.cu, adamw_8bit.cu, adafactor.cu. All
- * addresses, including step, are device addresses.
+ * launch_update.h: the launchers of the optimizer step: optimizer.cu, adamw.cu, adamw_8bit.cu,
+ * adafactor.cu. All addresses, including step, are device addresses.
  */
 #ifndef LAUNCH_UPDATE_H
 #define LAUNCH_UPDATE_H
@@ -24,7 +24,8 @@ struct update {
     uint64_t key;         /* of the random numbers for the stochastic rounding of a bf16 p */
 };
 
-/* Tensors of one type whose squares are added to one sum: square_blocks of all together are at most UPDATE_BLOCKS. */
+/* Tensors of one type whose squares are added to one sum: square_blocks of all together are at most
+ * UPDATE_BLOCKS. */
 #define SUM_MOST 128
 struct sum_batch {
     double *acc, *work;              /* work: UPDATE_BLOCKS doubles */
@@ -40,8 +41,9 @@ cudaError_t cuda_clip(float *out, const double *sum, const struct step_block *st
 cudaError_t cuda_scaler(struct step_block *step, const double *sum, struct typed_ptr loss, cudaStream_t stream);
 cudaError_t cuda_guard(struct step_block *step, const double *sum, struct typed_ptr loss, cudaStream_t stream);
 
-/* Weights that one ADAMW launch updates. They share the types, the step, the clip and all attributes
- * except the learning-rate scale, the decay and the key. As many as the 4 KB of launch parameters hold. */
+/* Weights that one ADAMW launch updates. They share the types, the step, the clip and all
+ * attributes except the learning-rate scale, the decay and the key. As many as the 4 KB of launch
+ * parameters hold. */
 struct adam_weight {
     void *p, *g, *m, *v, *w;         /* w: may be absent */
     int64_t n;
@@ -71,7 +73,8 @@ cudaError_t cuda_put_codes(const struct codes *with_sign, const struct codes *wi
 /* m, v [n]; absmax [blocks of 256, 2]. */
 cudaError_t cuda_adamw_8bit(struct update u, uint8_t *m, uint8_t *v, float *absmax, cudaStream_t stream);
 
-/* p is N matrices of R x C; r [N,R], c [N,C], or c NULL and r of p's shape. work: factor_work bytes. */
+/* p is N matrices of R x C; r [N,R], c [N,C], or c NULL and r of p's shape. work: factor_work
+ * bytes. */
 cudaError_t cuda_adafactor(struct update u, float *r, float *c, void *work, int64_t N, int64_t R, int64_t C, cudaStream_t stream);
 
 #ifdef __cplusplus

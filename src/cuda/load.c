@@ -1,6 +1,6 @@
 /*
- * load.c: opens the CUDA plug-in (see cuda.h). The planning half (plan.c) is part of every build, so
- * a plan for a GPU can be made without the plug-in.
+ * load.c: opens the CUDA plug-in (see cuda.h). The planning half (plan.c) is part of every build,
+ * so a plan for a GPU can be made without the plug-in.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -36,7 +36,8 @@ static bool driver_is_here(void)
     return driver;
 }
 
-/* Opens one candidate. If the file exists but cannot be opened, `e` says why and the search ends. */
+/* Opens one candidate. If the file exists but cannot be opened, `e` says why and the search
+ * ends. */
 static const struct cuda_plugin *open_at(const char *path, struct error *e)
 {
     if (!driver_is_here()) {

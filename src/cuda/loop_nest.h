@@ -1,6 +1,6 @@
 /*
- * loop_nest.h: the loop nest over up to three strided operands of one shape, as kernels traverse it.
- * Plain C, included by the host files of both halves and by the .cu files.
+ * loop_nest.h: the loop nest over up to three strided operands of one shape, as kernels traverse
+ * it. Plain C, included by the host files of both halves and by the .cu files.
  *
  *     y [B,T,C], a the same, b [T,1]     innermost first: C (1, 1, 0), T (C, C, 1), B (TC, TC, 0)
  *

@@ -65,8 +65,8 @@ template <typename T, int V> __global__ void resize_kernel(T *y, const T *x, map
 /* The weight of pixel i in a result pixel. */
 static __device__ double share_of(const between &p, int64_t i) { return (i == p.low ? 1 - p.weight : 0) + (i == p.high ? p.weight : 0); }
 
-/* The result pixels that pixel i may contribute to: those whose coordinate is within one of i, and, at
- * the borders, all that were clamped there. */
+/* The result pixels that pixel i may contribute to: those whose coordinate is within one of i, and,
+ * at the borders, all that were clamped there. */
 struct reach {
     int64_t first, last;
 };
@@ -270,7 +270,8 @@ extern "C" cudaError_t cuda_image(void *y, const uint8_t *x, const int32_t *vali
     return cudaGetLastError();
 }
 
-/* Whole turns are subtracted in double: after many of them a float angle has little precision left. */
+/* Whole turns are subtracted in double: after many of them a float angle has little precision
+ * left. */
 __global__ void fourier_kernel(void *y, const void *coords, const void *gauss, any_types types, int64_t points, int64_t F)
 {
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < points * F; i += (int64_t)gridDim.x * BLOCK) {

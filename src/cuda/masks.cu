@@ -43,7 +43,8 @@ template <typename T> static __device__ inline pixel pixel_of(float x, bool g, f
     return y;
 }
 
-/* The number of valid rows or columns, at most `most`; masks that only pad a chunk have a negative value. */
+/* The number of valid rows or columns, at most `most`; masks that only pad a chunk have a negative
+ * value. */
 static __device__ inline int64_t valid_of(int32_t valid, int64_t most) { return valid < 0 ? 0 : valid < most ? valid : most; }
 
 /* A block's part of a mask: rows from y0 on of candidate k. */
@@ -64,13 +65,14 @@ static __device__ area area_of(const mask_task &t)
     return a;
 }
 
-/* The bits of pixels x .. x + V - 1 of a row, x a multiple of V, the first pixel in the lowest bit. */
+/* The bits of pixels x .. x + V - 1 of a row, x a multiple of V, the first pixel in the lowest
+ * bit. */
 static __device__ inline unsigned bits_at(const mask_task &t, int64_t n, int64_t y, int64_t x)
 {
     return (unsigned)t.bits[(n * t.h + y) * t.row_bytes + x / 8] >> (x % 8);
 }
 
-/* --- forward ----------------------------------------------------------------------------------- */
+/* --- forward ---------------------------------------------------------------------------------- */
 
 template <typename T, int V> static __global__ void sums_kernel(double *work, mask_task t)
 {
@@ -158,9 +160,10 @@ extern "C" cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, m
     return cudaGetLastError();
 }
 
-/* --- backward ------------------------------------------------------------------------------------ */
+/* --- backward --------------------------------------------------------------------------------- */
 
-/* The factors shared by all pixels of a mask: those of the focal loss, and the derivative of dice by p. */
+/* The factors shared by all pixels of a mask: those of the focal loss, and the derivative of dice
+ * by p. */
 struct slopes {
     float focal_off, focal_on, dice_off, dice_on;
 };

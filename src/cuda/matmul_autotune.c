@@ -5,23 +5,26 @@
  * proposals are timed in the arena, where the operands of the run will be, so no memory beyond the
  * plan is used: the tape is recorded before anything is loaded, while the arena is still empty.
  *
- *     arena   [workspace][ a | b | c | bias | from ][ a | b | c | bias | from ][ ...   up to OPERAND_SETS sets, used
- *                                                                                      in rotation, so that the cache
- *                                                                                      behaves as in a step
+ *     arena   [workspace][ a | b | c | bias | from ][ a | b | c | bias | from ][ ...
  *
- * Operands are random numbers, because a GPU is faster on zeros. All proposals run a few times. Then
- * the library's first ones and the best of the others (the finalists) run in several rounds, one
- * after the other in each, because the GPU's clock drifts. A proposal is selected if it is faster
- * than the first by MARGIN; otherwise the first is selected.
+ * There are up to OPERAND_SETS sets of operands, used in rotation, so that the cache behaves as in
+ * a step.
+ *
+ * Operands are random numbers, because a GPU is faster on zeros. All proposals run a few times.
+ * Then the library's first ones and the best of the others (the finalists) run in several rounds,
+ * one after the other in each, because the GPU's clock drifts. A proposal is selected if it is
+ * faster than the first by MARGIN; otherwise the first is selected.
  *
  * Large matmuls draw more power than the GPU's limit, and in a step this limit sets their clock. So
  * the energy of a matmul counts, and the winner of a short run is often not the winner in a step: a
  * small tile loads its operands more often. Large matmuls are therefore timed under load, each
  * for longer than the GPU needs to settle its clock:
  *
- *     WARM | SKIP HOLD | SKIP HOLD | ...      only the runs in HOLD are timed; the second round is in reverse
- *              1st         2nd                order, so that no finalist always follows the same one; the next
- *                                             matmul starts with REWARM
+ *     WARM | SKIP HOLD | SKIP HOLD | ...
+ *              1st         2nd
+ *
+ * Only the runs in HOLD are timed. The second round is in reverse order, so that no finalist always
+ * follows the same one. The next matmul starts with REWARM.
  *
  * Invariants. A choice is used only once it is in the file, so that the next run has the same bits:
  * if the file cannot be written, nothing is measured and the first proposal is used. A proposal is
@@ -70,7 +73,8 @@ static int print_layout(char *to, size_t room, char name, const struct view *v)
                     (long long)v->batch, v->align);
 }
 
-/* The key has everything that the library's proposals depend on. Returns false if it does not fit. */
+/* The key has everything that the library's proposals depend on. Returns false if it does not
+ * fit. */
 static bool print_key(char key[CHOICE_KEY], const struct gemm_shape *s, uint64_t workspace)
 {
     char a[128], b[128], c[128], from[32] = "";
@@ -144,7 +148,8 @@ static bool lay_out(struct stage *g, const struct autotune *f, const struct gemm
     return true;
 }
 
-/* Numbers between 0.5 and 2 of either sign in bf16; read as f16 or f32 these bits are of similar size. */
+/* Numbers between 0.5 and 2 of either sign in bf16; read as f16 or f32 these bits are of similar
+ * size. */
 static void make_block(uint16_t *x, size_t n)
 {
     uint32_t r = 1;
@@ -172,7 +177,7 @@ static int fill(struct autotune *f, const struct stage *g, struct error *e)
     return rc == cudaSuccess ? PL_OK : cuda_failed(e, rc, "filling operands to time products");
 }
 
-/* --- timing ------------------------------------------------------------------------------------ */
+/* --- timing ----------------------------------------------------------------------------------- */
 
 /* A matmul and its proposals while they are timed. */
 struct contest {
@@ -311,7 +316,7 @@ static int measure(struct autotune *f, struct contest *t, const char *key, struc
     return PL_OK;
 }
 
-/* --- choosing ------------------------------------------------------------------------------------- */
+/* --- choosing --------------------------------------------------------------------------------- */
 
 /* From here to the end of the recording the first proposals are used. */
 static void disable(struct autotune *f, const struct error *why)
@@ -366,7 +371,7 @@ int autotune_choose(struct gemm *p, const struct cuda_state *s, const cublasLtMa
     return PL_OK;
 }
 
-/* --- recording -------------------------------------------------------------------------------------- */
+/* --- recording -------------------------------------------------------------------------------- */
 
 int autotune_begin(struct cuda_state *s, char *arena, uint64_t bytes, struct error *e)
 {

@@ -3,9 +3,9 @@
  * fastest one, timed once and stored (autotune_file.h). For small ones, and where nothing can be
  * stored, it is the first.
  *
- *     autotune_begin ................... autotune_end      a tape is being recorded into a fresh arena
- *         autotune_choose  autotune_choose                 may measure
- *                                         autotune_choose  only looks up: a stored choice, or the first
+ *     autotune_begin ............ autotune_end      a tape is being recorded into a fresh arena
+ *         autotune_choose                           may measure
+ *                                 autotune_choose   only looks up: a stored choice, or the first
  */
 #ifndef MATMUL_AUTOTUNE_H
 #define MATMUL_AUTOTUNE_H

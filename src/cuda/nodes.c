@@ -11,7 +11,8 @@
  * The host waits after each node. So an error is attributed to the node that caused it, and, where
  * the tape has a timing, the time between two events is the time of that node. An idle stream would
  * pass the first event long before the host has queued the kernels after it, and a small node would
- * be measured by its launch overhead. So a host function holds the stream until everything is queued.
+ * be measured by its launch overhead. So a host function holds the stream until everything is
+ * queued.
  *
  * The hold ends by itself after HOLD_LIMIT. A launch that has to wait for the GPU (a full queue, a
  * kernel that is being loaded) would otherwise deadlock with it.

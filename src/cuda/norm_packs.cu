@@ -1,6 +1,6 @@
 /*
- * norm_packs.cu: RMSNORM and LAYERNORM and their gradients for rows of whole 16-byte packs: a thread
- * keeps one pack of columns for all rows.
+ * norm_packs.cu: RMSNORM and LAYERNORM and their gradients for rows of whole 16-byte packs: a
+ * thread keeps one pack of columns for all rows.
  *
  *     a row of up to 32 packs     a group of 8, 16 or 32 lanes per row, several groups per block
  *     a longer row                the whole block is the group
@@ -21,7 +21,8 @@
 #include "cuda/column_sums.cuh"
 #include "cuda/launch_norms.h"
 
-/* Threads per block: up to MOST with all the registers they need, up to WIDEST with half of them and half the rows at once. */
+/* Threads per block: up to MOST with all the registers they need, up to WIDEST with half of them
+ * and half the rows at once. */
 constexpr int MOST = 512, WIDEST = 1024;
 static __host__ __device__ constexpr int rows_at_once(int threads) { return threads > MOST ? 2 : 4; }
 
@@ -41,7 +42,8 @@ template <typename T> static __device__ inline uint4 packed(const float (&from)[
     return to;
 }
 
-/* Hides a pack's value from the compiler, which would otherwise keep its floats in twice the registers. */
+/* Hides a pack's value from the compiler, which would otherwise keep its floats in twice the
+ * registers. */
 template <int N> static __device__ inline void hide_from_compiler(uint4 (&pack)[N])
 {
 #pragma unroll
@@ -62,7 +64,8 @@ template <int N> struct reduce_buffer {
     float at[2][WARP][N];
 };
 
-/* Replaces v[i] by the group's sum of v[i], in all its threads. `lanes`: 8, 16 or 32; 0: the block. */
+/* Replaces v[i] by the group's sum of v[i], in all its threads. `lanes`: 8, 16 or 32; 0: the
+ * block. */
 template <int N> static __device__ inline void sum_rows_together(float (&v)[N], int lanes, reduce_buffer<N> &buffer, int &turn)
 {
     const int lane = threadIdx.x % WARP;
@@ -97,7 +100,8 @@ template <int N> static __device__ inline void sum_rows_together(float (&v)[N], 
 
 /* --- forward --------------------------------------------------------------------------------- */
 
-/* The launch bound in threads per SM; with both a sum and a mean, 1024 threads would not have enough registers. */
+/* The launch bound in threads per SM; with both a sum and a mean, 1024 threads would not have
+ * enough registers. */
 static constexpr int resident(bool centred, bool add, int threads) { return centred && add && threads == MOST ? 768 : WIDEST; }
 
 /* ADD: normalises x + more, which is written to r; the rounded sum is used. */
@@ -187,7 +191,7 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
     }
 }
 
-/* --- gradients: the formulas are in norms.cu ------------------------------------------------------ */
+/* --- gradients: the formulas are in norms.cu -------------------------------------------------- */
 
 /* This thread's pack of a row: its contribution to the row's sums and to the column sums. */
 template <bool CENTRED, typename T>
@@ -291,7 +295,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (CENTRED) put_columns<V>(to + C, db, c, C, groups, lanes);
 }
 
-/* --- launching -------------------------------------------------------------------------------------- */
+/* --- launching -------------------------------------------------------------------------------- */
 
 /* Threads per block, lanes per row (0: all threads), rows per block at a time. */
 struct shape {

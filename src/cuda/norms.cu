@@ -7,14 +7,14 @@
  * A row's sums are complete before any of it is written, and the thread that writes a pack is the
  * one that read it: results may alias inputs.
  *
- * Gradients of weights are sums over rows. A block traverses its rows in order and keeps the sums of
- * its columns in shared memory, each column owned by one thread; then its groups are added in
+ * Gradients of weights are sums over rows. A block traverses its rows in order and keeps the sums
+ * of its columns in shared memory, each column owned by one thread; then its groups are added in
  * order, and a second kernel adds the blocks in order:
  *
  *     block b: rows --> shared [groups, sums, C] --> partial[b] [sums, C] --> dw, db [C]
  *
- * Column c = k V + i, element i of pack k, has index i packs + k there, so that neighbouring threads
- * access neighbouring words.
+ * Column c = k V + i, element i of pack k, has index i packs + k there, so that neighbouring
+ * threads access neighbouring words.
  */
 #include "cuda/launch_elementwise.h"
 #include "cuda/launch_norms.h"
@@ -111,8 +111,8 @@ extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed
  *
  * With h = (x - mean) r and g = dy w:
  *     dx = r (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,  db = of dy
- * and without a mean its terms and those of b vanish. The gradient that reaches x past the norm (the
- * residual branch) is added to dx, if it is given.
+ * and without a mean its terms and those of b vanish. The gradient that reaches x past the norm
+ * (the residual branch) is added to dx, if it is given.
  */
 
 template <bool CENTRED, typename T, int V>
@@ -175,7 +175,8 @@ static __global__ void __launch_bounds__(BWD_BLOCK, 2)
 
 constexpr int COLUMNS = 32, SLICES = 8;
 
-/* out[s] [C] from partial [blocks, sums, C], s = blockIdx.y: adds slices of the blocks, then the slices in order. */
+/* out[s] [C] from partial [blocks, sums, C], s = blockIdx.y: adds slices of the blocks, then the
+ * slices in order. */
 static __global__ void combine_kernel(float *dw, float *db, const float *partial, int blocks, int64_t C, int V)
 {
     __shared__ double sums[SLICES][COLUMNS];
@@ -255,8 +256,8 @@ struct l2norm_bwd {
     template <typename T> static __device__ float of(float dy, float x, float p, float q) { return dy * p - x * q; }
 };
 
-/* p: the sum of e^(x - q), with q the running maximum, then the row's. While all elements are -inf, any
- * finite q makes their terms 0. */
+/* p: the sum of e^(x - q), with q the running maximum, then the row's. While all elements are -inf,
+ * any finite q makes their terms 0. */
 struct softmax {
     static constexpr bool LARGEST = true, TWO = false;
     template <typename T> static __device__ float of(float x, float, float p, float q) { return exp_of<T>(x - q) * p; }

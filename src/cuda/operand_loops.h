@@ -1,5 +1,6 @@
 /*
- * operand_loops.h: converts the operands of a launch into launcher arguments: loop nests (loop_nest.h), dtypes, alignment.
+ * operand_loops.h: converts the operands of a launch into launcher arguments: loop nests
+ * (loop_nest.h), dtypes, alignment.
  */
 #ifndef OPERAND_LOOPS_H
 #define OPERAND_LOOPS_H
@@ -7,7 +8,8 @@
 #include "cuda/host.h"
 #include "cuda/launch_elementwise.h"
 
-/* An operand's stride at a dimension of the result, counted from the last; 0 where the operand is broadcast. */
+/* An operand's stride at a dimension of the result, counted from the last; 0 where the operand is
+ * broadcast. */
 static inline int64_t stride_from_last(const struct operand *x, int from_last)
 {
     const int d = x->rank - 1 - from_last;

@@ -31,7 +31,8 @@ template <typename T, int V> static __device__ inline double add_squares(double 
     return sum;
 }
 
-/* The blocks of a tensor take its packs in rotation. A block that is alone writes the sum itself. */
+/* The blocks of a tensor take its packs in rotation. A block that is alone writes the sum
+ * itself. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid_constant__ sum_batch b, bool alone)
 {
@@ -147,7 +148,7 @@ extern "C" cudaError_t cuda_guard(step_block *step, const double *sum, typed_ptr
     return cudaGetLastError();
 }
 
-/* --- SGD --------------------------------------------------------------------------------------------- */
+/* --- SGD -------------------------------------------------------------------------------------- */
 
 struct sgd_scalars {
     float clip, decay, momentum, rate;

@@ -7,8 +7,8 @@
  *     norms.c        const struct cuda_kernel cuda_run_norms[]    the same names, running (host.h)
  *     norms.cu       the kernels, called through launchers of launch_norms.h or launch.h
  *
- * Invariant: every name of the planning half exists in the running half; the device checks this when
- * it is opened. Tensors are stored as f32, bf16 or f16; the arithmetic is f32 throughout.
+ * Invariant: every name of the planning half exists in the running half; the device checks this
+ * when it is opened. Tensors are stored as f32, bf16 or f16; the arithmetic is f32 throughout.
  */
 #ifndef CUDA_PLAN_H
 #define CUDA_PLAN_H

@@ -71,7 +71,8 @@ static bool backward_match(const struct query *q, bool fast)
            q->in[5]->dtype == DT_F32 && (!mask || mask->dtype == DT_F32);
 }
 
-/* Attention over a grid; the grid's sides decide how much shared memory the positions of a tile need. */
+/* Attention over a grid; the grid's sides decide how much shared memory the positions of a tile
+ * need. */
 static bool grid_match(const struct query *q, bool backward, bool fast)
 {
     const int first = backward ? 6 : 3;
@@ -92,7 +93,8 @@ static bool match_grid_bwd(const struct query *q) { return grid_match(q, true, f
 static bool match_fast(const struct query *q) { return forward_match(q, true); }
 static bool match_fast_bwd(const struct query *q) { return backward_match(q, true); }
 static bool match_fast_grid(const struct query *q) { return grid_match(q, false, true); }
-/* These kernels round the tables to the heads' type; tables of higher precision use the plain kernel. */
+/* These kernels round the tables to the heads' type; tables of higher precision use the plain
+ * kernel. */
 static bool match_fast_rel_bwd(const struct query *q)
 {
     return grid_match(q, true, true) && q->in[6]->dtype == q->in[0]->dtype && q->in[7]->dtype == q->in[0]->dtype;

@@ -1,6 +1,6 @@
 /*
- * plan_attention_few.c: attention with few queries or few keys, as in SAM's mask decoder: neither causal nor
- * windowed, as many key heads as query heads, rows that begin at multiples of 16 bytes.
+ * plan_attention_few.c: attention with few queries or few keys, as in SAM's mask decoder: neither
+ * causal nor windowed, as many key heads as query heads, rows that begin at multiples of 16 bytes.
  *
  * Few keys: up to 16. Few queries: up to 16, and more if the heads are too narrow for the
  * tensor-core kernels (plan_attention.c), because those would fall back to the plain kernels.

@@ -1,9 +1,9 @@
 /*
  * plan_attention_window.c: attention within the windows of a grid, forward and backward.
  *
- * There are two kernels per op, as for attention (plan_attention.c): with tensor cores, and without,
- * which supports f32 and other head dimensions too. The workspace is the same, so that the running
- * half can fall back on a GPU whose tensor cores do not support the dtype.
+ * There are two kernels per op, as for attention (plan_attention.c): with tensor cores, and
+ * without, which supports f32 and other head dimensions too. The workspace is the same, so that the
+ * running half can fall back on a GPU whose tensor cores do not support the dtype.
  */
 #include "cuda/attention_window_work.h"
 #include "cuda/plan.h"
@@ -18,7 +18,8 @@ static bool is_heads(const struct tensor *t, enum dtype dtype)
     return t && t->rank == 4 && t->dtype == dtype && (t->stride[3] == 1 || t->dim[3] == 1) && t->dim[3] <= HEAD_MOST && is_stored(dtype);
 }
 
-/* Rows of the last dimension consist of 16-byte chunks of 8 elements; storages begin at multiples of 256. */
+/* Rows of the last dimension consist of 16-byte chunks of 8 elements; storages begin at multiples
+ * of 256. */
 static bool is_even(const struct tensor *t)
 {
     for (int i = 0; i + 1 < t->rank; i++)
@@ -26,7 +27,8 @@ static bool is_even(const struct tensor *t)
     return t->stride[t->rank - 1] == 1 && t->offset % 16 == 0 && (!t->loop || t->advance % 16 == 0);
 }
 
-/* The first `inputs` inputs and `outputs` outputs are heads; the tables and pad are inputs from `table` on. */
+/* The first `inputs` inputs and `outputs` outputs are heads; the tables and pad are inputs from
+ * `table` on. */
 static bool heads_match(const struct query *q, int inputs, int outputs, int table, bool fast)
 {
     const enum dtype dtype = q->in[0]->dtype;

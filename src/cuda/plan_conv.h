@@ -3,17 +3,17 @@
  * the two halves of the family (plan_conv.c, conv.c).
  *
  *     plain      1x1, stride 1, no padding: the maps are matrices; nothing is copied
- *     patches    CONV, CONV_DW: the matrix of patches [results, taps C] (im2col) is written, so many
- *                rows at a time, and multiplied; the library reads it from the cache
+ *     patches    CONV, CONV_DW: the matrix of patches [results, taps C] (im2col) is written, so
+ *                many rows at a time, and multiplied; the library reads it from the cache
  *     tiles      CONV_DX of patches that neither overlap nor leave gaps: one matmul whose rows
- *                are whole patches, which are then copied to their pixels; or written there directly,
- *                if the library supports it (conv.c, lines)
+ *                are whole patches, which are then copied to their pixels; or written there
+ *                directly, if the library supports it (conv.c, lines)
  *     phases     CONV_DX otherwise: stride x stride sweeps (cpu/conv.h), each a matmul of patches
  *                of dy; with a stride above 1, results are copied to their pixels
  *     depthwise  each channel has its own filter: direct sums
  *
- * 2 x 2 tiles in 16 bits have kernels without patches (conv_tiles.cu), if the GPU has the shared memory
- * for them; the workspace is the same then, and mostly unused.
+ * 2 x 2 tiles in 16 bits have kernels without patches (conv_tiles.cu), if the GPU has the shared
+ * memory for them; the workspace is the same then, and mostly unused.
  *
  *     work: [the library's | weights by tap | patches | stage], each at a multiple of 256
  */

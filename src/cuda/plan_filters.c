@@ -1,8 +1,9 @@
 /*
- * plan_filters.c: BMM_ACT, filters over a map whose activation is computed as the map is read, and its gradients.
+ * plan_filters.c: BMM_ACT, filters over a map whose activation is computed as the map is read, and
+ * its gradients.
  *
- * There are two kernels per op: those of thin.h for few filters over GELU, which read the map once; and plain
- * ones, for any shape and any activation.
+ * There are two kernels per op: those of thin.h for few filters over GELU, which read the map once;
+ * and plain ones, for any shape and any activation.
  */
 #include "cuda/filters.h"
 #include "cuda/plan.h"

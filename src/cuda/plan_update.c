@@ -21,7 +21,8 @@ static bool match_scaler(const struct query *q)
     return is_dense(q->in[0], DT_F64) && is_dense(q->in[1], DT_U8) && (!given(q, 2) || is_storable(given(q, 2)));
 }
 
-/* p is f32 or bf16; g and w have any storage dtype; the input indices of clip and w differ by op. */
+/* p is f32 or bf16; g and w have any storage dtype; the input indices of clip and w differ by
+ * op. */
 static bool match_update(const struct query *q, int clip, int w)
 {
     const struct tensor *p = q->in[0];

@@ -2,10 +2,10 @@
  * products.c: the running half of LINEAR, LINEAR_ACT, MATMUL and BMM: each is described as a matrix
  * product of gemm.h.
  *
- * LINEAR_ACT is LINEAR's product into z, or into y if z is not needed, followed by a separate launch
- * for the activation. The library could fuse ReLU and tanh GELU into its epilogue, but it applies the
- * latter to the unrounded sum, and the op guarantees the bits of LINEAR and ACT, so that fusing
- * changes nothing.
+ * LINEAR_ACT is LINEAR's product into z, or into y if z is not needed, followed by a separate
+ * launch for the activation. The library could fuse ReLU and tanh GELU into its epilogue, but it
+ * applies the latter to the unrounded sum, and the op guarantees the bits of LINEAR and ACT, so
+ * that fusing changes nothing.
  *
  * BMM's leading dimensions are merged into one where their strides allow it. Of the remaining ones
  * the largest becomes the library's batch, and the others are launched one by one.

@@ -2,17 +2,17 @@
  * prompts.cu: a simulated user: MASK_PICK, the candidate that is fed back, and PROMPT_NEXT, the
  * next pixel that is clicked (cpu/prompt_next.c has the rules).
  *
- * PROMPT_NEXT has one block per mask. A warp takes words of 32 pixels of a row, a pixel per lane, and
- * determines by a ballot which of them are in the region; its words are consecutive, so that the
- * order of the warps is the order of the pixels. The region is counted, a number below the count is
- * drawn, and the warp that has the pixel of that number traverses its words again. Everything but
- * the comparison is integer arithmetic: the pixel is the CPU's.
+ * PROMPT_NEXT has one block per mask. A warp takes words of 32 pixels of a row, a pixel per lane,
+ * and determines by a ballot which of them are in the region; its words are consecutive, so that
+ * the order of the warps is the order of the pixels. The region is counted, a number below the
+ * count is drawn, and the warp that has the pixel of that number traverses its words again.
+ * Everything but the comparison is integer arithmetic: the pixel is the CPU's.
  */
 #include "cuda/keyed.cuh"
 #include "cuda/launch_masks.h"
 #include "cuda/rows.cuh"
 
-/* --- MASK_PICK --------------------------------------------------------------------------------- */
+/* --- MASK_PICK -------------------------------------------------------------------------------- */
 
 /* The first of equal scores; the first candidate if all scores are NaN. */
 static __device__ int64_t best_candidate(typed_ptr scores, int64_t n, int64_t K)
@@ -51,7 +51,7 @@ extern "C" cudaError_t cuda_mask_pick(void *y, const void *x, typed_ptr scores, 
     return cudaGetLastError();
 }
 
-/* --- PROMPT_NEXT --------------------------------------------------------------------------------- */
+/* --- PROMPT_NEXT ------------------------------------------------------------------------------ */
 
 constexpr int SEARCH = 1024, SEARCHERS = SEARCH / WARP;
 

@@ -159,7 +159,8 @@ static int flush_batch(struct capture *c, struct error *e)
     return PL_OK;
 }
 
-/* An entry that waits for another lane is not batched with the entries before it, which need not wait. */
+/* An entry that waits for another lane is not batched with the entries before it, which need not
+ * wait. */
 static int capture_entry(struct capture *c, uint32_t k, struct error *e)
 {
     const struct entry *entry = &c->t->program[c->program].at[k];
@@ -337,7 +338,8 @@ void cuda_forget(struct tape *t)
 
 /* --- running ---------------------------------------------------------------------------- */
 
-/* Inner loops are unrolled with their planned trip count; poison needs a host that writes to the arena. */
+/* Inner loops are unrolled with their planned trip count; poison needs a host that writes to the
+ * arena. */
 static void check_run(const struct tape *t, enum program p)
 {
     CHECK(t->device_state, "%s was not recorded", program_name(p));
@@ -363,7 +365,8 @@ static int replay(struct cuda_state *s, const struct tape *t, enum program p, st
     return PL_OK;
 }
 
-/* Enqueues the graphs and returns; only a read blocks. The copy of the next batch may start after a program that reads a batch. */
+/* Enqueues the graphs and returns; only a read blocks. The copy of the next batch may start after a
+ * program that reads a batch. */
 int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     struct cuda_state *s = d->state;

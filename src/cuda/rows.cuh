@@ -60,7 +60,8 @@ static __device__ inline float element(typed_ptr x, int64_t at)
     return one[0];
 }
 
-/* The exponential: exact where elements have 24 bits of mantissa, __expf where they have 8 or 11. */
+/* The exponential: exact where elements have 24 bits of mantissa, __expf where they have 8 or
+ * 11. */
 template <typename T> static __device__ inline float exp_of(float x) { return __expf(x); }
 template <> __device__ inline float exp_of<float>(float x) { return expf(x); }
 

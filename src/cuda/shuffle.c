@@ -71,8 +71,8 @@ static int launch_concat(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* All-zero bits are the zero of every dtype. If the copied region is contiguous, one kernel writes it
- * and the zeros on both sides. */
+/* All-zero bits are the zero of every dtype. If the copied region is contiguous, one kernel writes
+ * it and the zeros on both sides. */
 static int launch_pad(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0], *x = &l->in[0];

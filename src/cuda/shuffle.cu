@@ -1,6 +1,6 @@
 /*
- * shuffle.cu: kernels that move elements without changing them: strided copies, GATHER, REPEAT, windows,
- * labels; and SCATTER_ADD, which adds rows in the order of their indices.
+ * shuffle.cu: kernels that move elements without changing them: strided copies, GATHER, REPEAT,
+ * windows, labels; and SCATTER_ADD, which adds rows in the order of their indices.
  *
  * Elements are moved in units of up to 16 bytes: the widest that divides every row, stride and
  * address. Transposed copies go through tiles in shared memory, so that both sides are accessed
@@ -44,7 +44,8 @@ template <typename U> __global__ void move_kernel(U *y, const U *a, loop_nest f,
 
 constexpr int SIDE = 32, SIDE_ROWS = BLOCK / SIDE;
 
-/* y has stride 1 along i, a along j; the other loops are in `rest`, whose first loop has one iteration. */
+/* y has stride 1 along i, a along j; the other loops are in `rest`, whose first loop has one
+ * iteration. */
 template <typename U>
 __global__ void transpose_kernel(U *y, const U *a, loop_nest rest, int64_t I, int64_t J, int64_t y_j, int64_t a_i, int64_t tiles_i, int64_t tiles_j)
 {
@@ -88,7 +89,8 @@ template <typename U> static cudaError_t launch_move(void *y, const void *a, con
     return cudaGetLastError();
 }
 
-/* The loop along which a is contiguous, if y is contiguous along another one and tiles pay off; else 0. */
+/* The loop along which a is contiguous, if y is contiguous along another one and tiles pay off;
+ * else 0. */
 static int transposed_loop(const loop_nest &f)
 {
     if (f.y[0] != 1 || f.a[0] == 1 || f.size[0] < 8) return 0;
@@ -97,7 +99,8 @@ static int transposed_loop(const loop_nest &f)
     return 0;
 }
 
-/* Widens the element of rows that are contiguous on both sides, as far as all rows and strides allow. */
+/* Widens the element of rows that are contiguous on both sides, as far as all rows and strides
+ * allow. */
 static int widen(loop_nest &f, const void *y, const void *a, int size)
 {
     if (f.y[0] != 1 || f.a[0] != 1) return size;
@@ -241,7 +244,8 @@ extern "C" cudaError_t cuda_repeat(void *y, const void *x, int64_t rows, int64_t
 
 /* --- windows ------------------------------------------------------------------------------- */
 
-/* The offset in the map, in units, of unit c of pixel `pixel` of all windows; -1: outside the map. */
+/* The offset in the map, in units, of unit c of pixel `pixel` of all windows; -1: outside the
+ * map. */
 struct windows {
     int64_t H, W, each, size, across, down;
 };
@@ -266,7 +270,8 @@ template <typename U> __global__ void window_kernel(U *y, const U *x, windows g,
 
 constexpr int PIXEL_TURN = 6;
 
-/* One warp per pixel: the offset is computed once, and all loads of the pixel are in flight at once. */
+/* One warp per pixel: the offset is computed once, and all loads of the pixel are in flight at
+ * once. */
 template <typename U> __global__ void window_pixels_kernel(U *y, const U *x, windows g, int64_t pixels, int back)
 {
     const int lane = threadIdx.x % 32;
@@ -305,7 +310,7 @@ extern "C" cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H,
     return cudaGetLastError();
 }
 
-/* --- labels ------------------------------------------------------------------------------------ */
+/* --- labels ----------------------------------------------------------------------------------- */
 
 __global__ void shift_kernel(int32_t *y, const int32_t *x, int64_t n, int64_t T, int32_t ignored)
 {
@@ -318,7 +323,7 @@ extern "C" cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B
     return cudaGetLastError();
 }
 
-/* --- SCATTER_ADD ----------------------------------------------------------------------------------
+/* --- SCATTER_ADD ---------------------------------------------------------------------------------
  *
  * A block computes one row of the result. Its threads search the indices BLOCK at a time, list the
  * matching rows in order, and add them in that order, column by column.

@@ -1,9 +1,9 @@
 /*
  * streams.cuh: grids for streaming kernels, which read and write each element once.
  *
- * A load takes most of a microsecond, and in that time the memory of a large GPU moves 4 MB. So 32 KB
- * per SM have to be in flight at any time: a thread reads several packs before it uses the first,
- * and the number of threads follows from that.
+ * A load takes most of a microsecond, and in that time the memory of a large GPU moves 4 MB. So 32
+ * KB per SM have to be in flight at any time: a thread reads several packs before it uses the
+ * first, and the number of threads follows from that.
  */
 #ifndef STREAMS_CUH
 #define STREAMS_CUH

@@ -1,6 +1,7 @@
 /*
- * strided.cu: elementwise kernels for operands with strides, including broadcast ones. ADD and MUL use
- * 16-byte accesses if the innermost loop allows it; everything else, of any dtypes, goes element by element.
+ * strided.cu: elementwise kernels for operands with strides, including broadcast ones. ADD and MUL
+ * use 16-byte accesses if the innermost loop allows it; everything else, of any dtypes, goes
+ * element by element.
  */
 #include <type_traits>
 
@@ -45,8 +46,9 @@ template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, 
     }
 }
 
-/* The same for up to three loops that all operands traverse by packs, with a dense y: offsets fit 32 bits, so that
- * computing the offset of a pack costs less than moving it. Strides are in packs. */
+/* The same for up to three loops that all operands traverse by packs, with a dense y: offsets
+ * fit 32 bits, so that computing the offset of a pack costs less than moving it. Strides are in
+ * packs. */
 struct repeats {
     divisor size[2];
     uint32_t a[2], b[2]; /* strides of the second and the third loop */
@@ -134,7 +136,8 @@ __global__ void single_form_kernel(void *y, const void *a, const void *b, enum s
     }
 }
 
-/* Whether V elements of an operand with these strides can be read at once; a broadcast operand reads one. */
+/* Whether V elements of an operand with these strides can be read at once; a broadcast operand
+ * reads one. */
 static bool fits(const void *p, const int64_t *stride, int loops, int V)
 {
     if (stride[0] == 0) return true;

@@ -1,7 +1,7 @@
 /*
- * sums.cu: SUM and SUM_TO in two stages: blocks write their sums to the workspace, and a second kernel
- * adds those in order. The number of blocks is a function of the shapes (loop_nest.h); if one block
- * has all elements of a result, it writes the result itself.
+ * sums.cu: SUM and SUM_TO in two stages: blocks write their sums to the workspace, and a second
+ * kernel adds those in order. The number of blocks is a function of the shapes (loop_nest.h); if
+ * one block has all elements of a result, it writes the result itself.
  */
 #include "cuda/column_sums.cuh"
 #include "cuda/elements.cuh"
@@ -100,7 +100,8 @@ static __device__ int64_t axes_at(const axes &x, int64_t i)
 
 static_assert(BLOCK == SUM_THREADS, "loop_nest.h counts in blocks of this size");
 
-/* The destination of a block's sums: the workspace, [blocks,N], or with a single block the result itself. */
+/* The destination of a block's sums: the workspace, [blocks,N], or with a single block the result
+ * itself. */
 struct sum_target {
     typed_ptr y;
     float *partial;
@@ -171,7 +172,8 @@ template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK,
     }
 }
 
-/* Separate results: G threads, a warp or a block, for each kept position and block of summed positions. */
+/* Separate results: G threads, a warp or a block, for each kept position and block of summed
+ * positions. */
 template <typename T, int G> __global__ void sum_alone_kernel(sum_target to, const T *x, summing s)
 {
     pdl_launch_dependents();

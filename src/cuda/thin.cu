@@ -1,14 +1,16 @@
 /*
  * thin.cu: products of a few rows with a long matrix (thin.h).
  *
- * A warp processes 32 points at a time. A lane holds 16 bytes of a point, V channels; so L = K / V lanes
- * hold a point, R = 32 / L points are one access of 512 contiguous bytes, and L accesses are the 32 points:
+ * A warp processes 32 points at a time. A lane holds 16 bytes of a point, V channels; so L = K / V
+ * lanes hold a point, R = 32 / L points are one access of 512 contiguous bytes, and L accesses are
+ * the 32 points:
  *
  *     access u, lane (group, sub)      point u R + group, channels sub V .. sub V + V - 1
  *     results of the 32 points         lane i has that of point i, read or written contiguously
  *
  * Filters are in registers, as f32; the rows beyond m are 0. Sums have one order: a lane's
- * channels, or its points, in ascending order; then lanes, warps and chunks as the shapes determine.
+ * channels, or its points, in ascending order; then lanes, warps and chunks as the shapes
+ * determine.
  */
 #include <type_traits>
 
@@ -37,8 +39,9 @@ static __device__ span span_of(const thin &t)
     return {batch, from + (int64_t)(threadIdx.x / WARP) * WARP, end};
 }
 
-/* The case of SAM's mask decoder: depth 32, bf16 or f32. These kernels are tuned one by one. The others are written for
- * short compile times: they check the filters' type once, and treat one row as the first of THIN_ROWS. */
+/* The case of SAM's mask decoder: depth 32, bf16 or f32. These kernels are tuned one by one. The
+ * others are written for short compile times: they check the filters' type once, and treat one row
+ * as the first of THIN_ROWS. */
 template <typename T, int K> constexpr bool common = K == 32 && !std::is_same_v<T, __half>;
 
 template <typename S, int M, int V> static __device__ void load_filters_as(float (&f)[M][V], const S *s, const thin &t)

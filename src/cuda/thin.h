@@ -1,15 +1,16 @@
 /*
- * thin.h: products of a few rows with a long (tall and skinny) matrix, for both halves of the family. Plain C.
+ * thin.h: products of a few rows with a long (tall and skinny) matrix, for both halves of the
+ * family. Plain C.
  *
- * Filters s [m,K] with m up to 4, points x [N,K] by the thousand, results y [m,N], for each batch. Two of
- * the three are inputs, and the mode names the one that is computed:
+ * Filters s [m,K] with m up to 4, points x [N,K] by the thousand, results y [m,N], for each batch.
+ * Two of the three are inputs, and the mode names the one that is computed:
  *
  *     down      y = s x^T       a mask is a filter over a map
  *     up        x = y^T s       the gradient of the map
  *     across    s = y x         the gradient of the filters
  *
- * In each mode the time is that of moving x once. If x is an activation (BMM_ACT), the argument of the
- * activation is moved, and GELU is applied to the elements as they are read.
+ * In each mode the time is that of moving x once. If x is an activation (BMM_ACT), the argument of
+ * the activation is moved, and GELU is applied to the elements as they are read.
  */
 #ifndef CUDA_THIN_H
 #define CUDA_THIN_H
@@ -29,9 +30,9 @@ struct thin {
     bool gelu;            /* x is GELU's argument and stands for gelu(x); up computes the argument's gradient */
 };
 
-/* Splits a batch into chunks. In mode across each chunk has a partial sum, and there are about 2000 of
- * them in total; in the other modes chunks are short, so that there are many. A function of the shapes
- * alone, so that the order of additions is too. */
+/* Splits a batch into chunks. In mode across each chunk has a partial sum, and there are about 2000
+ * of them in total; in the other modes chunks are short, so that there are many. A function of the
+ * shapes alone, so that the order of additions is too. */
 static inline void thin_cut(struct thin *t)
 {
     const int64_t steps = (t->N + THIN_STEP - 1) / THIN_STEP;
@@ -42,7 +43,8 @@ static inline void thin_cut(struct thin *t)
     t->blocks = (t->N + t->each - 1) / t->each;
 }
 
-/* From the dense operands a [...,.,.], b and c of a BMM; mode THIN_NONE: the kernels do not support it. */
+/* From the dense operands a [...,.,.], b and c of a BMM; mode THIN_NONE: the kernels do not support
+ * it. */
 static inline struct thin thin_of(bool ta, bool tb, int rank, const int64_t *a, const int64_t *b, const int64_t *c)
 {
     struct thin t = {THIN_NONE, 1, 0, 0, 0, 0, 0, false, false};

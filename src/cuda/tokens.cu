@@ -3,8 +3,8 @@
  * gradient.
  *
  * Ids and labels are in range: the loader has checked them. The logits are read once in the forward
- * (an online log-sum-exp, which rescales when a larger logit occurs) and once in the backward, where
- * the gradient may overwrite them; the backward does not read rows with an ignored label.
+ * (an online log-sum-exp, which rescales when a larger logit occurs) and once in the backward,
+ * where the gradient may overwrite them; the backward does not read rows with an ignored label.
  */
 #include "cuda/launch_tokens.h"
 #include "cuda/rows.cuh"

@@ -1,9 +1,9 @@
 /*
- * update.cuh: functions shared by the optimizer kernels: when a step is skipped, scalar factors, and
- * the store of an updated weight.
+ * update.cuh: functions shared by the optimizer kernels: when a step is skipped, scalar factors,
+ * and the store of an updated weight.
  *
- * Products and sums are written with intrinsics, so that none is contracted into an fma: the bits are
- * those of the CPU.
+ * Products and sums are written with intrinsics, so that none is contracted into an fma: the bits
+ * are those of the CPU.
  */
 #ifndef UPDATE_CUH
 #define UPDATE_CUH
@@ -17,8 +17,8 @@ static __device__ inline bool is_skipped(const update &u) { return u.step->found
 static __device__ inline float clip_of(const update &u) { return u.clip ? u.clip[1] : 1.0f; }
 static __device__ inline double rate_of(const update &u) { return (double)u.step->learning_rate * u.lr_scale; }
 
-/* The tensor of a batch that item `number` belongs to: the last one whose first item is not after it.
- * If the table is in the launch parameters, all threads read the same word of it at a time. */
+/* The tensor of a batch that item `number` belongs to: the last one whose first item is not after
+ * it. If the table is in the launch parameters, all threads read the same word of it at a time. */
 static __device__ inline int tensor_of(const uint32_t *first, int count, uint32_t number)
 {
     int low = 0, high = count - 1;
@@ -60,8 +60,8 @@ struct adam_scalars {
     uint64_t key;
 };
 
-/* Called by a block, followed by a barrier. Two powers in double take longer than the load of a pack,
- * so two warps compute one each. */
+/* Called by a block, followed by a barrier. Two powers in double take longer than the load of a
+ * pack, so two warps compute one each. */
 static __device__ inline void fill_scalars(adam_scalars &s, const update &u)
 {
     const double t = u.step->adam_t;

@@ -22,7 +22,8 @@ static inline int64_t square_blocks(int64_t n)
 #define FACTOR_ROWS ((int64_t)128)
 static inline int64_t factor_chunks(int64_t R) { return (R + FACTOR_ROWS - 1) / FACTOR_ROWS; }
 
-/* f64: sums of u^2, the rate, and one element of padding to 16 bytes; then f32: column factors, row factors, column sums by chunk. */
+/* f64: sums of u^2, the rate, and one element of padding to 16 bytes; then f32: column factors, row
+ * factors, column sums by chunk. */
 static inline uint64_t factor_work(int64_t N, int64_t R, int64_t C, int factored)
 {
     const int64_t floats = factored ? N * R + N * C + N * factor_chunks(R) * C : 0;
