@@ -9,6 +9,7 @@
  * a read sees the effect of every earlier run and write. Only read, write, settle and await block
  * the host. There is no managed memory, and nothing is allocated on the GPU after recording.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,7 +109,7 @@ static int make_lanes(struct cuda_state *s, struct error *e)
     TRY_CUDA(cudaStreamCreateWithFlags(&s->prefetch, cudaStreamNonBlocking));
     TRY_CUDA(cudaEventCreateWithFlags(&s->batch_read, cudaEventDisableTiming));
     TRY_CUDA(cudaEventCreateWithFlags(&s->batch_copied, cudaEventDisableTiming));
-    for (int i = 0; i < DEVICE_MARKS; i++) TRY_CUDA(cudaEventCreateWithFlags(&s->marks[i], cudaEventDisableTiming));
+    for (int i = 0; i < 2 * DEVICE_MARKS; i++) TRY_CUDA(cudaEventCreate(&s->marks[i / 2][i % 2]));
     TRY_BLAS(cublasLtCreate(&s->blas));
     return PL_OK;
 }
@@ -124,8 +125,8 @@ static void free_state(struct device *d)
     if (s->prefetch) cudaStreamDestroy(s->prefetch);
     if (s->batch_read) cudaEventDestroy(s->batch_read);
     if (s->batch_copied) cudaEventDestroy(s->batch_copied);
-    for (int i = 0; i < DEVICE_MARKS; i++)
-        if (s->marks[i]) cudaEventDestroy(s->marks[i]);
+    for (int i = 0; i < 2 * DEVICE_MARKS; i++)
+        if (s->marks[i / 2][i % 2]) cudaEventDestroy(s->marks[i / 2][i % 2]);
     mem_free(s);
     d->state = NULL;
 }
@@ -246,15 +247,30 @@ static int cuda_send(struct device *d, void *to, const void *from, uint64_t byte
 
 static int cuda_mark(struct device *d, int number, struct error *e)
 {
-    const struct cuda_state *s = d->state;
-    TRY_CUDA(cudaEventRecord(s->marks[number], s->lane[LANE_COMPUTE]));
+    struct cuda_state *s = d->state;
+    s->turn[number] ^= 1;
+    TRY_CUDA(cudaEventRecord(s->marks[number][s->turn[number]], s->lane[LANE_COMPUTE]));
     return PL_OK;
 }
 
-static int cuda_await(struct device *d, int number, struct error *e)
+/* *reached is the time when the event was reached. If the host had to wait for it, that is now. If
+ * it was reached earlier, while the host was busy with launches of the next step, the time comes
+ * from the GPU's measurement since the previous event. */
+static int cuda_await(struct device *d, int number, double *reached, struct error *e)
 {
-    const struct cuda_state *s = d->state;
-    TRY_CUDA(cudaEventSynchronize(s->marks[number]));
+    struct cuda_state *s = d->state;
+    const cudaEvent_t mark = s->marks[number][s->turn[number]];
+    const bool early = cudaEventQuery(mark) == cudaSuccess;
+    float ms = 0;
+    if (!early) cudaGetLastError(); /* cudaErrorNotReady is no failure; any other error occurs again below */
+    TRY_CUDA(cudaEventSynchronize(mark));
+    *reached = clock_seconds();
+    if (early && s->last) {
+        TRY_CUDA(cudaEventElapsedTime(&ms, s->last, mark));
+        *reached = fmin(*reached, s->last_at + 1e-3 * (double)ms);
+    }
+    s->last = mark;
+    s->last_at = *reached;
     return PL_OK;
 }
 

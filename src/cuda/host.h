@@ -21,14 +21,17 @@
 struct cuda_state {
     char gpu[256];
     cudaStream_t lane[LANE_COUNT];
-    cudaStream_t prefetch;                 /* the stream that copies the next batch */
-    cudaEvent_t batch_read, batch_copied;         /* after the last program that reads a batch; after the prefetch copies */
-    bool prefetch_pending;                        /* there are prefetch copies that no program waits for yet */
-    cudaEvent_t marks[DEVICE_MARKS];
+    cudaStream_t prefetch;                /* the stream that copies the next batch */
+    cudaEvent_t batch_read, batch_copied; /* after the last program that reads a batch; after the prefetch copies */
+    bool prefetch_pending;                /* there are prefetch copies that no program waits for yet */
+    cudaEvent_t marks[DEVICE_MARKS][2];   /* two events per mark, used in turn: the one before the awaited one stays readable */
+    int turn[DEVICE_MARKS];               /* which of the two was recorded last */
+    cudaEvent_t last;                     /* the event that was awaited last; NULL: none */
+    double last_at;                       /* clock_seconds() when it was reached */
     cublasLtHandle_t blas;
-    bool arena_written;                       /* the arena may hold data: matmuls can no longer be timed in it */
-    struct autotune *autotune;          /* algorithms selected by timing (matmul_autotune.h); NULL: none */
-    uint64_t captures, nodes, launches; /* see struct cuda_view */
+    bool arena_written;                   /* the arena may hold data: matmuls can no longer be timed in it */
+    struct autotune *autotune;            /* algorithms selected by timing (matmul_autotune.h); NULL: none */
+    uint64_t captures, nodes, launches;   /* see struct cuda_view */
 };
 
 /* The running half of a kernel. `prepare` is called once per entry, before any capture, and stores
