@@ -13,7 +13,7 @@
 #include "cuda/update.cuh"
 
 constexpr float TINY = 1e-30f; /* added to the squares */
-constexpr int64_t DIRECT = 64; /* up to so many rows, one thread sums a column */
+constexpr int64_t DIRECT = 64; /* with at most this many rows, one thread sums a column */
 
 struct factors {
     int64_t N, R, C;

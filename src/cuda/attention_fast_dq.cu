@@ -19,7 +19,7 @@
 #include "cuda/attention_score_bias.cuh"
 #include "cuda/attention_dq_tables.cuh"
 
-static_assert(HELD == ATTENTION_FAST_TILE, "the partial sums are of so many queries");
+static_assert(HELD == ATTENTION_FAST_TILE, "a partial sum covers the queries of one block");
 
 /* Keys per tile: longer rows leave less shared memory. */
 template <int D> constexpr int keys_to_tile = D <= 80 ? 64 : 32;

@@ -86,7 +86,7 @@ static int map_floats(CUtensorMap *map, float *from, int64_t rows, int64_t colum
 static int map_row_stats(CUtensorMap *map, const struct attention *a, struct error *e)
 {
     const int64_t heads = (int64_t)a->B * a->H, padded = (int64_t)(a->T + 63) / 64 * 64;
-    CHECK(a->lse2 == a->delta + heads * padded, "lse2 is not behind delta");
+    CHECK(a->lse2 == a->delta + heads * padded, "lse2 does not follow delta");
     return map_floats(map, a->delta, 2 * heads, padded, 1, HOPPER_WALKED, CU_TENSOR_MAP_SWIZZLE_NONE, e);
 }
 

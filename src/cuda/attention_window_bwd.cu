@@ -12,7 +12,7 @@
  *            column. g [16][64] has them at the tables' rows, so that
  *                dq = scale dq + g tables
  *            and, over all warps' queries in order, dtables = g^T q.
- *     dkv    a warp has a row of keys, with their values, in registers, again in parts. All warps
+ *     dkv    a warp has a row of keys, with their values, in registers, also in parts. All warps
  *            traverse the queries, 32 at a time:
  *                dv += p^T do     dk += ds^T q
  *

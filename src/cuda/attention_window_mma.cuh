@@ -59,7 +59,7 @@ __device__ inline void copy_keys(T *to, const window_attention &a, const window_
     }
 }
 
-/* Copies keys and values of so many rows; the previous ones must no longer be read. */
+/* Copies the keys and values of `rows` rows; the previous ones must no longer be read. */
 template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const window_attention &a, const window_block &s, int y0, int rows)
 {
     copy_keys<T, D>(k, a, s, a.k, 0, y0, rows);

@@ -19,7 +19,7 @@ struct window_work {
     uint64_t tables, pads, total;
 };
 
-/* Offsets in bytes, for so many windows. */
+/* Offsets in bytes, for `windows` windows. */
 static inline struct window_work window_work_of(int64_t windows, int64_t window, int64_t D)
 {
     struct window_work w = {0, 0, 0};

@@ -19,8 +19,8 @@
 
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
 
-/* Heads are split into at most so many groups, each with a partial sum of the tables' gradients.
- * With a grid of 64 columns the grid's rows are split instead, into more groups
+/* Heads are split into at most ATTENTION_GROUPS groups, each with a partial sum of the tables'
+ * gradients. With a grid of 64 columns the grid's rows are split instead, into more groups
  * (attention_grid64.cu). */
 enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 

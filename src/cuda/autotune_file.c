@@ -176,7 +176,7 @@ int choices_lock(struct choices *c, double seconds, struct error *e)
     return rc;
 }
 
-/* Appends the line in one write. A partial write, on a full disk, is truncated again. */
+/* Appends the line in one write. A partial write, on a full disk, is undone by truncation. */
 static int append(struct choices *c, const struct text *line, struct error *e)
 {
     ssize_t n = write(c->lock, line->at, line->n);

@@ -52,7 +52,7 @@ void choice_print(const struct choice *x, struct text *out);
 int choices_read(struct choices *c, struct error *e);
 /* NULL: no choice stored. The pointer is valid until the next choices_add. */
 const struct choice *choices_find(const struct choices *c, const char *key);
-/* Waits at most so many seconds for other processes that measure, then reads the file again.
+/* Waits at most `seconds` for other processes that measure, then reads the file again.
  * Creates the file and its folder if they are missing. */
 int choices_lock(struct choices *c, double seconds, struct error *e);
 /* Needs the lock. A choice that could not be written is not added to the list either. */

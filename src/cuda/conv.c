@@ -13,9 +13,9 @@
  * `side` pixels of dx, stored in dx as it is. The rows of tiles are the library's batch, and `side`
  * products compute all lines. dy is read `side` times, so this pays off for a small side.
  *
- * Patches are written and multiplied so many rows at a time. Only the last chunk may be shorter, so
- * a sweep needs at most two prepared products, a full one and a rest. CONV_DW adds up its chunks in
- * f32, in order.
+ * Patches are written and multiplied a chunk of rows at a time. Only the last chunk may be shorter,
+ * so a sweep needs at most two prepared products, a full one and a rest. CONV_DW adds up its chunks
+ * in f32, in order.
  */
 #include "cuda/plan_conv.h"
 
@@ -55,7 +55,7 @@ static void *work_at(const struct launch *l, uint64_t offset) { return (char *)l
 
 static int size_of(const struct launch *l) { return (int)dtype_size(l->in[0].dtype); }
 
-/* The address of row `first` of a matrix whose rows have so many elements. */
+/* The address of row `first` of a matrix with rows of `elements` elements. */
 static void *row_at(const struct operand *x, int64_t first, int64_t elements)
 {
     return (char *)x->data + first * elements * (int64_t)dtype_size(x->dtype);
@@ -221,7 +221,7 @@ static void own_begin(struct convolution *c, const struct entry *entry, enum op 
 
 static int begin(const struct cuda_state *s, struct entry *entry, enum op op, struct error *e)
 {
-    CHECK((uintptr_t)entry->launch.work % 256 == 0, "the library wants its workspace aligned to 256");
+    CHECK((uintptr_t)entry->launch.work % 256 == 0, "cuBLASLt needs a workspace aligned to 256 bytes");
     const struct conv_layout at = layout_of(&entry->launch, op);
     const int64_t sweeps = at.algo == CONV_PHASES ? at.n.stride * at.n.stride : 1;
     struct convolution *c = mem_alloc(sizeof *c + (size_t)sweeps * sizeof c->pair[0]);

@@ -22,7 +22,7 @@ static int word_for(const void *a, const void *b, int64_t n, int size)
     return n * size % 16 == 0 && is_aligned(a, 16) && is_aligned(b, 16) ? 16 : size;
 }
 
-/* Calls with `word` a type of so many bytes. */
+/* Calls with `word` a type of `bytes` bytes. */
 #define BY_WORD(bytes, call)                                     \
     do {                                                         \
         if ((bytes) == 16) { typedef uint4 word; call; }         \

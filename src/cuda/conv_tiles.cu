@@ -57,7 +57,7 @@ template <typename T, bool FINE, int N> struct map_rows {
 template <int COUNT, int WIDTH, typename T, typename M> __device__ inline void fetch_pixels(T *to, const M &from, int first, int column, int P)
 {
     constexpr int CHUNKS = WIDTH / 8;
-    static_assert(COUNT * CHUNKS % TILE_BLOCK == 0, "every thread has as many pieces");
+    static_assert(COUNT * CHUNKS % TILE_BLOCK == 0, "every thread copies the same number of chunks");
     const int w = first % from.W2;
 #pragma unroll
     for (int k = 0; k < COUNT * CHUNKS / TILE_BLOCK; k++) {

@@ -39,7 +39,7 @@ void cuda_act_like(int capability);
 
 /* The plug-in exports one such struct under the name plimsoll_cuda_plugin. */
 struct cuda_plugin {
-    uint64_t abi;             /* CUDA_PLUGIN_ABI */
+    uint64_t abi;              /* CUDA_PLUGIN_ABI */
     void (*quiet)(bool quiet); /* the plug-in's own copy of log_quiet */
     const struct device_ops *ops;
     int (*gpus)(void);

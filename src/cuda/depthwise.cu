@@ -122,7 +122,7 @@ extern "C" cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, 
 /* --- the gradient of the weights -------------------------------------------------------------- */
 
 constexpr int LANES = 32, LINES = 8; /* channels, and pixels, of a block at a time */
-static_assert(LANES * LINES == BLOCK, "blocks are cut into lanes and lines");
+static_assert(LANES * LINES == BLOCK, "a block is LANES x LINES threads");
 
 /* Block (c, run, t): tap t of LANES channels, over a run of pixels. partial [runs,taps,C]. */
 template <typename T> __global__ void dw_kernel(float *partial, const T *dy, const T *x, shape n, index32 results, index32 pixels)

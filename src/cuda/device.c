@@ -54,7 +54,7 @@ static int check_driver(struct error *e)
                          driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (rc == cudaErrorNoDevice || rc == cudaSuccess) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        return error_set(e, PL_FAIL, "no NVIDIA GPU is visible%s%.80s%s; nvidia-smi lists those that are here; or set device: cpu",
+        return error_set(e, PL_FAIL, "no NVIDIA GPU is visible%s%.80s%s; nvidia-smi lists the GPUs of this machine; or set device: cpu",
                          visible ? " (CUDA_VISIBLE_DEVICES is \"" : "", visible ? visible : "", visible ? "\")" : "");
     }
     return cuda_failed(e, rc, "cudaGetDeviceCount");
@@ -80,8 +80,8 @@ static int describe_gpu(struct gpu *c, struct error *e)
     c->clock = 1e3 * attribute_of(cudaDevAttrClockRate);
     c->memory_bandwidth = 2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
     if (c->capability >= cuda_min_capability()) return PL_OK;
-    return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build's kernels begin at %d.%d; rebuild with make CUDA_ARCH=sm_%d, if "
-                     "nvcc knows it, or set device: cpu", gpu.name, gpu.major, gpu.minor, cuda_min_capability() / 10, cuda_min_capability() % 10, c->capability);
+    return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build supports %d.%d and later; rebuild with make CUDA_ARCH=sm_%d, if "
+                     "nvcc supports it, or set device: cpu", gpu.name, gpu.major, gpu.minor, cuda_min_capability() / 10, cuda_min_capability() % 10, c->capability);
 }
 
 /* Opens the GPU and loads a kernel: the driver's own report of what it supports may be wrong. */
@@ -94,7 +94,7 @@ static int check_gpu(struct cuda_state *s, struct error *e)
     cudaError_t rc = cuda_probe();
     if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction || rc == cudaErrorUnsupportedPtxVersion) {
         cudaGetLastError();
-        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, for which this build has no kernels that its driver takes (%s); rebuild with "
+        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, and this build has no kernels for it that the driver accepts (%s); rebuild with "
                          "make CUDA_ARCH=sm_%d, or update the driver", gpu.name, gpu.capability / 10, gpu.capability % 10, cudaGetErrorName(rc), gpu.capability);
     }
     if (rc != cudaSuccess) return cuda_failed(e, rc, "loading the kernels");
@@ -150,8 +150,8 @@ static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t b
     char need[32], have[32], all[32];
     cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
-    return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free: see in nvidia-smi what else uses the GPU and end it, or "
-                     "give a --memory that leaves half a GiB of what is free", s->gpu, what, size_print(bytes, need), (unsigned long long)bytes,
+    return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free; stop other processes on the GPU (nvidia-smi lists them), or "
+                     "set --memory to half a GiB less than what is free", s->gpu, what, size_print(bytes, need), (unsigned long long)bytes,
                      size_print(free_bytes, have), size_print(total, all));
 }
 
@@ -171,8 +171,8 @@ static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], st
         cudaError_t rc = cudaHostAlloc((void **)&d->arena[SPACE_HOST], host, cudaHostAllocDefault);
         if (rc != cudaSuccess) {
             cudaGetLastError();
-            return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): see ulimit -l; lower memory.host_budget where something is "
-                             "offloaded, else data.prefetch", (unsigned long long)host, cudaGetErrorString(rc));
+            return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): check ulimit -l; lower memory.host_budget if tensors are "
+                             "offloaded, otherwise data.prefetch", (unsigned long long)host, cudaGetErrorString(rc));
         }
         memset(d->arena[SPACE_HOST], 0, host);
     }

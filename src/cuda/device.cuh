@@ -35,7 +35,7 @@ template <typename T, int V> struct alignas(sizeof(T) * V) pack {
 /* Whether accesses of `width` bytes may start at p. */
 inline bool is_aligned(const void *p, size_t width) { return (uintptr_t)p % width == 0; }
 
-/* Blocks for so many work items; a grid-stride loop covers the items beyond the cap. */
+/* Blocks for `items` work items; a grid-stride loop covers the items beyond the cap. */
 inline unsigned grid_for(int64_t items)
 {
     int64_t blocks = (items + BLOCK - 1) / BLOCK;

@@ -45,7 +45,7 @@ struct gemm_at {
     const void *a, *b, *bias, *from;
 };
 
-/* Selects the algorithm, within so many bytes of workspace. p must be zero; gemm_end frees what it
+/* Selects the algorithm, within `workspace` bytes. p must be zero; gemm_end frees what it
  * holds, after a failure too. */
 int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
                   struct error *e);

@@ -25,7 +25,7 @@ cudaError_t cuda_probe(void);
 /* The lowest compute capability that this build has kernels for: 75 for 7.5. */
 int cuda_min_capability(void);
 
-/* Fills y, of so many bytes, with the repeated 8 bytes of `pattern`. */
+/* Fills the `bytes` bytes of y with the repeated 8 bytes of `pattern`. */
 cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, cudaStream_t stream);
 
 #ifdef __cplusplus

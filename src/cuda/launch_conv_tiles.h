@@ -29,7 +29,7 @@ cudaError_t cuda_conv_tiles(void *coarse, const void *fine, const void *weights,
 /* fine [P,K] = coarse [P,O] weights, plus bias [K]. */
 cudaError_t cuda_conv_tiles_dx(void *fine, const void *coarse, const void *weights, const void *bias, const struct conv_tiles *n,
                                enum store type, cudaStream_t stream);
-/* dw [O,K] = coarse^T fine. The number of partial sums, of O K floats each, that fit so many bytes;
+/* dw [O,K] = coarse^T fine. The number of partial sums, of O K floats each, that fit `bytes` bytes;
  * 0: none fits. */
 int64_t cuda_conv_tiles_parts(const struct conv_tiles *n, uint64_t bytes);
 cudaError_t cuda_conv_tiles_dw(float *dw, const void *coarse, const void *fine, float *partial, int64_t parts, const struct conv_tiles *n,

@@ -17,7 +17,7 @@ static inline int64_t mask_blocks(int64_t h) { return (h + MASK_ROWS - 1) / MASK
 struct mask_task {
     const void *logits;          /* [N,K,h,w], of `type` */
     enum store type;
-    struct typed_ptr iou;            /* [N,K] */
+    struct typed_ptr iou;        /* [N,K] */
     const uint8_t *bits;         /* [N,h,row_bytes] */
     const int32_t *valid;        /* [N,2] */
     const struct step_block *step;
@@ -30,13 +30,13 @@ cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, struct mask_
 cudaError_t cuda_mask_loss_bwd(void *d, struct typed_ptr diou, const float *stats, const float *dloss, struct mask_task t,
                                cudaStream_t stream);
 
-/* y [N], each of so many bytes, from x [N,K]: the candidate with the best score. */
+/* y [N], each of `bytes` bytes, from x [N,K]: the candidate with the best score. */
 cudaError_t cuda_mask_pick(void *y, const void *x, struct typed_ptr scores, int64_t N, int64_t K, int64_t bytes, cudaStream_t stream);
 
 struct prompt_task {
     float *coords;               /* [N,P,2] */
     int32_t *kinds, *round;      /* [N,P], [1] */
-    struct typed_ptr logits;         /* [N,h,w] */
+    struct typed_ptr logits;     /* [N,h,w] */
     const uint8_t *bits;         /* [N,h,row_bytes] */
     const int32_t *valid, *keys; /* [N,2], [N] */
     const struct step_block *step;

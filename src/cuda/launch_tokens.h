@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* y [rows], each of so many bytes: rows of the table, selected by ids. */
+/* y [rows], each of `bytes` bytes: rows of the table, selected by ids. */
 cudaError_t cuda_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes, cudaStream_t stream);
 /* dw f32 [V,C]; it is added to with `accumulate`. next: scratch, int32 [rows]. */
 cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, const void *dy, enum store type, int64_t rows,

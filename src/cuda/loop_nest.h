@@ -86,7 +86,7 @@ static inline void axes_push(struct axes *x, int64_t size, int64_t stride)
 
 static inline int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* The number of threads across a row of so many packs. It exceeds a warp only if rows of that width
+/* The number of threads across a row of `packs` packs. It exceeds a warp only if rows of that width
  * fill the GPU, or columns are short. */
 static inline int across_of(int64_t packs, int64_t kept, int64_t positions)
 {

@@ -8,7 +8,7 @@
 #include "cuda/elements.cuh"
 #include "cuda/launch_shuffle.h"
 
-/* Channel c of a pixel in a map of so many rows and columns. */
+/* Channel c of a pixel in a map [B,H,W,C]. */
 struct spot {
     int64_t b, h, w, c;
 };

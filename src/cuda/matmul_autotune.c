@@ -41,13 +41,13 @@
 #include "cuda/autotune_file.h"
 
 enum { OPERAND_SETS = 3, ALIGN = 256, LEADERS = 2, FINALISTS = 6, ROUNDS = 5, RUNS_MOST = 8, PROPOSALS_MOST = 64, BLOCK = 256 << 10 };
-static const double MIN_OPERATIONS = 5e9;  /* operations: smaller matmuls take less than 10 us on the fastest GPU */
-static const double MIN_LOADED = 5e10;   /* operations: larger matmuls are timed under load */
+static const double MIN_OPERATIONS = 5e9; /* operations: smaller matmuls take less than 10 us on the fastest GPU */
+static const double MIN_LOADED = 5e10;    /* operations: larger matmuls are timed under load */
 static const double MARGIN = 0.01;
-static const double RUN_MS = 1;       /* approximate ms of one timed run of a proposal... */
+static const double RUN_MS = 1;          /* approximate ms of one timed run of a proposal... */
 static const double WARM = 1500, REWARM = 300, SKIP = 80, HOLD = 120; /* ...and of the phases under load */
-static const double FINAL_MARGIN = 0.05;  /* a finalist slower than the best of round one by this share is dropped */
-static const double LOCK_TIMEOUT = 600; /* s to wait for another process that measures */
+static const double FINAL_MARGIN = 0.05; /* a finalist slower than the best of round one by this share is dropped */
+static const double LOCK_TIMEOUT = 600;  /* s to wait for another process that measures */
 
 struct autotune {
     struct choices kept;
@@ -260,7 +260,7 @@ static int run_rounds(struct autotune *f, struct contest *t, const int *finalist
     return PL_OK;
 }
 
-/* The number of launches of proposal k that take so many milliseconds. */
+/* The number of launches of proposal k that take `ms` milliseconds. */
 static int launches(const struct contest *t, int k, double ms) { return (int)fmin(ms / t->ms[k], 1e6) + 1; }
 
 static int time_under_load(struct autotune *f, struct contest *t, int k, double *ms, struct error *e)

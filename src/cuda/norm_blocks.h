@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* Threads per block for rows of so many 16-byte packs (norm_packs.cu). Longer rows, and rows that
+/* Threads per block for rows of `packs` 16-byte packs (norm_packs.cu). Longer rows, and rows that
  * are not whole packs, use norms.cu. */
 enum { NORM_PACKS = 1024 };
 static inline int norm_threads(int64_t packs) { return packs <= 32 ? 256 : (int)((packs + 31) / 32 * 32); }

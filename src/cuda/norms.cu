@@ -225,7 +225,7 @@ extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *part
 
 /* --- L2NORM and SOFTMAX -------------------------------------------------------------------
  *
- * Four functions of one row or two: what is summed along the row, and then the result for each
+ * Four functions of one row or two: the sum along the row, and then the result for each
  * element. A function of one row gets it twice.
  */
 

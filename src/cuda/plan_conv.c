@@ -32,7 +32,7 @@ static void lay(struct conv_layout *l, uint64_t *at, int64_t bytes)
     l->bytes = align_up(l->bytes + (uint64_t)bytes, 256);
 }
 
-/* How many patch rows, of so many bytes each, are processed at a time. */
+/* How many patch rows, of `bytes` each, are processed at a time. */
 static int64_t rows_at_once(int64_t results, int64_t bytes)
 {
     int64_t most = PATCH_BYTES / bytes / PATCH_ROWS * PATCH_ROWS;

@@ -1,8 +1,8 @@
 /*
  * plan_products.c: matrix products, by cuBLASLt.
  *
- * The operands need rows of one stride, nothing else: gemm.c decides which strides and dtypes the
- * library supports and computes the others with its own kernel.
+ * The only requirement is that operands have rows of one stride: gemm.c decides which strides and
+ * dtypes the library supports and computes the others with its own kernel.
  */
 #include "cuda/plan.h"
 #include "cuda/row_stride.h"

@@ -68,7 +68,7 @@ static void shape_matmul(struct gemm_shape *s, const struct entry *entry)
 
 static struct products *products_new(struct entry *entry)
 {
-    CHECK((uintptr_t)entry->launch.work % 256 == 0, "the library wants its workspace aligned to 256");
+    CHECK((uintptr_t)entry->launch.work % 256 == 0, "cuBLASLt needs a workspace aligned to 256 bytes");
     return entry->launch.state = mem_alloc(sizeof(struct products));
 }
 

@@ -42,13 +42,13 @@ struct capture {
     struct tape *t;
     enum program program;
     struct recording *into;
-    cudaEvent_t *done;      /* by entry: recorded after it; NULL: no entry waits for it */
-    uint32_t *seen;         /* by entry: the segment in which `done` was last recorded */
+    cudaEvent_t *done;        /* by entry: recorded after it; NULL: no entry waits for it */
+    uint32_t *seen;           /* by entry: the segment in which `done` was last recorded */
     cudaEvent_t meet[LANE_COUNT];
     uint32_t segment;         /* number of the segment being captured, from 1 */
-    id loop;                /* of that segment, with its iteration */
+    id loop;                  /* of that segment, with its iteration */
     uint32_t iteration, launches;
-    struct batch batch;     /* pending entries first, first + 1 ..., launched together */
+    struct batch batch;       /* pending entries first, first + 1 ..., launched together */
     uint32_t first;
     bool open;
 };
@@ -188,7 +188,7 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, 
     const id loop = c->t->program[c->program].at[k].loop;
     const uint32_t trip = c->t->graph->loops.at[loop].trip;
     if (trip > GPU_TRIPS) /* only in an external plan: the planner makes no such loop */
-        return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA records %d at most", program_name(c->program),
+        return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA graphs are captured for at most %d", program_name(c->program),
                          graph_name(c->t->graph, c->t->graph->loops.at[loop].name), trip, GPU_TRIPS);
     for (uint32_t i = 0; i < trip; i++) {
         c->t->iteration[loop] = i;

@@ -111,7 +111,7 @@ static __device__ inline double block_sum_double(double x)
 
 /* --- the host's side ------------------------------------------------------------------ */
 
-/* Threads per row of so many packs. */
+/* Threads per row of `packs` packs. */
 static inline int group_size(int64_t packs, int most)
 {
     int size = 4;
@@ -119,7 +119,7 @@ static inline int group_size(int64_t packs, int most)
     return size;
 }
 
-/* Blocks for so many rows, `each` per block. */
+/* Blocks for `rows` rows, `each` per block. */
 static inline unsigned grid_of_rows(int64_t rows, int64_t each, int64_t most)
 {
     const int64_t blocks = (rows + each - 1) / each;

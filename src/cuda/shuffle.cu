@@ -18,7 +18,7 @@ static int unit_of(uint64_t bits)
 
 static uint64_t bits_of(const void *a, const void *b) { return (uint64_t)(uintptr_t)a | (uint64_t)(uintptr_t)b; }
 
-/* Runs `call` with U a type of so many bytes. */
+/* Runs `call` with U a type of `bytes` bytes. */
 #define WITH_UNIT(bytes, call)                      \
     switch (bytes) {                                \
     case 16: { using U = uint4; call; break; }      \

@@ -14,7 +14,7 @@
  * pack b * BLOCK * TURN + t and every BLOCK-th one after it. */
 constexpr int TURN = 4;
 
-/* Blocks for so many packs, TURN per thread, without a cap; a grid has at most 2^31 - 1 blocks. */
+/* Blocks for `packs` packs, TURN per thread, without a cap; a grid has at most 2^31 - 1 blocks. */
 inline unsigned grid_of_packs(int64_t packs)
 {
     const int64_t blocks = (packs + BLOCK * TURN - 1) / (BLOCK * TURN);

@@ -19,7 +19,7 @@
 #include "cuda/rows.cuh"
 
 constexpr int WARPS = BLOCK / WARP;
-static_assert(THIN_STEP == BLOCK, "a block has as many places at a time as threads");
+static_assert(THIN_STEP == BLOCK, "a block has as many points at a time as threads");
 
 template <typename T, int K> struct lanes {
     static constexpr int V = 16 / (int)sizeof(T), L = K / V, R = WARP / L;

@@ -89,7 +89,7 @@ static __device__ inline void adam(float &p, float &m, float &v, float g, const 
     p = __fsub_rn(__fmul_rn(p, s.keep), __fmul_rn(s.size, step));
 }
 
-/* Blocks of 256 threads for so many items. */
+/* Blocks of 256 threads for `items` items. */
 static inline unsigned update_grid(int64_t items) { return grid_of_rows(items, BLOCK, 2 * UPDATE_BLOCKS); }
 
 /* Calls f(P()) with P the storage type of the weights. */
