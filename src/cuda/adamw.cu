@@ -100,13 +100,13 @@ struct adam_common {
 };
 
 /* One approximate instruction each, the start of the IEEE versions. */
-static __device__ inline float about_inverse(float x)
+static __device__ inline float approx_inverse(float x)
 {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-static __device__ inline float about_inverse_root(float x)
+static __device__ inline float approx_rsqrt(float x)
 {
     float y;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -116,7 +116,7 @@ static __device__ inline float about_inverse_root(float x)
 /* 1/x, correct to all bits but the last. */
 static __device__ inline float near_inverse(float x)
 {
-    const float y = about_inverse(x);
+    const float y = approx_inverse(x);
     return __fmaf_rn(y, __fmaf_rn(-x, y, 1.0f), y);
 }
 
@@ -129,7 +129,7 @@ static __device__ inline float quotient_by(float a, float x, float inverse)
 
 static __device__ inline float root_of(float x)
 {
-    const float y = about_inverse_root(x), root = __fmul_rn(x, y);
+    const float y = approx_rsqrt(x), root = __fmul_rn(x, y);
     return __fmaf_rn(__fmaf_rn(-root, root, x), __fmul_rn(y, 0.5f), root);
 }
 

@@ -35,7 +35,7 @@ static __device__ void fetch(unsigned q, unsigned dout, unsigned stats, const at
 
 /* Turns products into p and ds, the latter not yet scaled. stats: lse and delta of the tile's
  * queries. */
-template <int M, int N> static __device__ void make_pair(float (&x)[M][N][4], float (&dp)[M][N][4], const float *stats, float factor)
+template <int M, int N> static __device__ void compute_p_ds(float (&x)[M][N][4], float (&dp)[M][N][4], const float *stats, float factor)
 {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -103,7 +103,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
             multiply<T, D, M, N>(ds, own_v, here_dout + ldmatrix_right<D>(lane));
         }
         if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) mask_scores<true, M, N>(p, a, s0 + own, t0);
-        make_pair<M, N>(p, ds, reinterpret_cast<const float *>(reinterpret_cast<const char *>(shared) + BEFORE + slot * STATS), factor);
+        compute_p_ds<M, N>(p, ds, reinterpret_cast<const float *>(reinterpret_cast<const char *>(shared) + BEFORE + slot * STATS), factor);
         multiply_add<T, D, M, N>(dv, p, here_dout + ldmatrix_left<D>(lane));
         multiply_add<T, D, M, N>(dk, ds, here_q + ldmatrix_left<D>(lane));
         slot = other, h = next_h, t0 = next;

@@ -104,7 +104,7 @@ static __device__ void add_score_bias(float (&x)[N][4], const attention &a, cons
 }
 
 /* Turns scores and dp into p and ds, the latter not yet scaled. */
-static __device__ void make_pair(float (&x)[N][4], float (&dp)[N][4], const float *stats)
+static __device__ void compute_p_ds(float (&x)[N][4], float (&dp)[N][4], const float *stats)
 {
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, D > 64 ? 2 : 3) fast_dkv(const att
         multiply_held<T, D, 1, N>(ds, v, here_dout + ldmatrix_right<D>(lane));
         add_score_bias<MODE>(p[0], a, of, stats + slot * STATS, rel + slot * room, stride, one_row);
         if (s0 + HELD > a.S || !all_seen(a, t0, QUERIES, s0, HELD)) mask_scores<true, 1, N>(p, a, s0 + own, t0);
-        make_pair(p[0], ds[0], stats + slot * STATS);
+        compute_p_ds(p[0], ds[0], stats + slot * STATS);
         multiply_add<T, D, 1, N>(dv, p, here_dout + ldmatrix_left<D>(lane));
         multiply_add<T, D, 1, N>(dk, ds, here_q + ldmatrix_left<D>(lane));
         slot = other, h = next_h, t0 = next;

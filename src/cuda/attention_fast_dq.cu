@@ -26,7 +26,7 @@ template <int D> constexpr int keys_to_tile = D <= 80 ? 64 : 32;
 template <attention_mode MODE> constexpr int slots = MODE == ATTENTION_BY_TABLES ? 1 : 2;
 
 /* Writes the warp's 16 rows of ds to its part of shared memory. */
-template <int KEYS> static __device__ void lay_out(float *tile, const float (&ds)[KEYS / 8][4])
+template <int KEYS> static __device__ void store_ds(float *tile, const float (&ds)[KEYS / 8][4])
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
 #pragma unroll
@@ -44,7 +44,7 @@ static __device__ void gather_biases(const attention &a, float *dbias, float *ti
 {
     constexpr int P = KEYS + 4;
     const int end = min(s0 + KEYS, a.S);
-    lay_out<KEYS>(tile, ds);
+    store_ds<KEYS>(tile, ds);
     for (int dx = threadIdx.x % 32; dx < a.width; dx += 32)
         for (int r = 0; r < min(16, a.T - first); r++) {
             const int y = (first + r) / a.width, x = (first + r) % a.width;
@@ -65,7 +65,7 @@ static __device__ void gather_positions(const attention &a, float *drel, int str
 {
     constexpr int P = KEYS + 4;
     const int lane = threadIdx.x % 32, end = min(s0 + KEYS, a.S);
-    lay_out<KEYS>(tile, ds);
+    store_ds<KEYS>(tile, ds);
     for (int c = lane; c < a.width; c += 32) {
         int s = s0 - s0 % a.width + c;
         if (s < s0) s += a.width;

@@ -114,8 +114,8 @@ template <int V> static __device__ lane_slice lane_slice_of(const few_attention 
     return p;
 }
 
-/* Row r of a lane in the iteration that begins at `base`; an iteration has turn_of<R>(a) rows. */
-template <int R> static __device__ int turn_of(const few_attention &a)
+/* Row r of a lane in the iteration that begins at `base`; an iteration has rows_per_iteration<R>(a) rows. */
+template <int R> static __device__ int rows_per_iteration(const few_attention &a)
 {
     return R * FEW_WARPS * (WARP / (a.cut.heads * a.cut.lanes));
 }
@@ -299,7 +299,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_f
 #pragma unroll
     for (int n = 0; n < N; n++) bias[n] = score_bias(a, w.b, n);
     __syncthreads();
-    for (int base = w.begin; base < w.end; base += turn_of<R>(a)) {
+    for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float q[R][V], s[R][N], o[R][V];
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -359,7 +359,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
 #pragma unroll
     for (int i = 0; i < N * V; i++) dk[i] = dv[i] = 0;
     __syncthreads();
-    for (int base = w.begin; base < w.end; base += turn_of<R>(a)) {
+    for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float q[R][V], dout[R][V], s[R][N], ds[R][N], dq[R][V];
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -425,7 +425,7 @@ static __device__ int64_t sum_at(const few_attention &a, int split, int64_t b, i
 
 /* Reduces the block's maxima, rescales everything to them, then reduces the sums. */
 template <int N, int V>
-static __device__ void queries_meet(const few_attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
+static __device__ void reduce_queries(const few_attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
                                     float (&o)[N * V], int first, int count)
 {
     const int64_t all = (int64_t)a.cut.splits * a.B * a.T * a.H;
@@ -472,7 +472,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
 #pragma unroll
     for (int i = 0; i < N * V; i++) o[i] = 0;
     __syncthreads();
-    for (int base = w.begin; base < w.end; base += turn_of<R>(a)) {
+    for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float k[R][V], v[R][V], s[R][N];
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -514,7 +514,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
 #pragma unroll
                 for (int i = 0; i < V; i++) o[n * V + i] += s[r][n] * v[r][i];
     }
-    queries_meet<N, V>(a, w, p, scratch, top, sum, o, first, count);
+    reduce_queries<N, V>(a, w, p, scratch, top, sum, o, first, count);
     write_sums<N, V>(o, scratch, a, w, few_rows{}, a.partial, 0, first, count, a.T, 1.0f);
 }
 
@@ -579,7 +579,7 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
     for (int i = 0; i < N * V; i++) dq[i] = 0;
     if (DQ) fill_queries<N, V>(queries, douts, sums, a, w, w.tile * N, min(N, a.T - w.tile * N));
     __syncthreads();
-    for (int base = w.begin; base < w.end; base += turn_of<R>(a)) {
+    for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float k[R][V], v[R][V], dk[R][V], dv[R][V], bias[R];
 #pragma unroll
         for (int r = 0; r < R; r++) {

@@ -190,10 +190,10 @@ template <typename T> static __device__ void write_rows(stream<T> &to, int left,
 
 /* Groups of eight items as right operands: `by_element` is contracted over elements, `by_item` over
  * items. */
-template <int E> struct fews {
+template <int E> struct few_operands {
     uint32_t by_element[E][2], by_item[E][2];
 };
-template <typename T, int E> static __device__ void fill(fews<E> &f, const few_rows &x, const warp_work &w, int first, int end)
+template <typename T, int E> static __device__ void fill(few_operands<E> &f, const few_rows &x, const warp_work &w, int first, int end)
 {
 #pragma unroll
     for (int n = 0; n < E; n++) {
@@ -252,7 +252,7 @@ template <int E> static __device__ row_sum softmax_row(float (&s)[E][4], int at)
 
 /* The masked scores of 16 queries. */
 template <typename T, int E>
-static __device__ void score_keys(float (&s)[E][4], const uint32_t (&q)[4], const fews<E> &keys, const float (&bias)[E][2], float scale)
+static __device__ void score_keys(float (&s)[E][4], const uint32_t (&q)[4], const few_operands<E> &keys, const float (&bias)[E][2], float scale)
 {
 #pragma unroll
     for (int n = 0; n < E; n++) {
@@ -267,7 +267,7 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
 {
     const warp_work w = warp_work_of(a, 1, a.cut.splits, a.cut.split_rows);
     if (w.head >= a.H) return;
-    fews<E> keys, values;
+    few_operands<E> keys, values;
     float bias[E][2];
     fill<T>(keys, a.k, w, 0, a.S);
     fill<T>(values, a.v, w, 0, a.S);
@@ -321,7 +321,7 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
 {
     const warp_work w = warp_work_of(a, 1, a.cut.splits, a.cut.split_rows);
     if (w.head >= a.H) return;
-    fews<E> keys, values;
+    few_operands<E> keys, values;
     float bias[E][2], dk[E][4] = {}, dv[E][4] = {};
     fill<T>(keys, a.k, w, 0, a.S);
     fill<T>(values, a.v, w, 0, a.S);
@@ -404,7 +404,7 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) q
     const warp_work w = warp_work_of(a, tiles, a.cut.splits, a.cut.split_rows);
     if (w.head >= a.H) return;
     const int first = w.tile * E * EIGHT;
-    fews<E> queries;
+    few_operands<E> queries;
     float top[E][2], sum[E][2] = {}, o[E][4] = {};
     fill<T>(queries, a.q, w, first, a.T);
 #pragma unroll
@@ -459,7 +459,7 @@ template <int E> struct query_stats {
     float lse[E][2], delta[E][2];
 };
 template <typename T, int E>
-static __device__ void fill_query_stats(query_stats<E> &x, const fews<E> &douts, const few_attention &a, const warp_work &w, int first)
+static __device__ void fill_query_stats(query_stats<E> &x, const few_operands<E> &douts, const few_attention &a, const warp_work &w, int first)
 {
 #pragma unroll
     for (int n = 0; n < E; n++) {
@@ -488,7 +488,7 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
     const warp_work w = warp_work_of(a, DQ ? tiles : 1, splits, split_rows);
     if (w.head >= a.H) return;
     const int last = DQ ? w.tile + 1 : tiles;
-    fews<E> queries, douts;
+    few_operands<E> queries, douts;
     query_stats<E> facts;
     float dq[E][4] = {};
     if (DQ) {

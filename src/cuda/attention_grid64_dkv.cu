@@ -39,7 +39,7 @@ static __device__ void fetch(unsigned q, unsigned dout, unsigned stats, const at
 
 /* Turns products into p and ds, the latter not yet scaled. `key`: the upper of the thread's two
  * keys. */
-static __device__ void make_pair(float (&x)[N][4], float (&dp)[N][4], const float *stats, int key, float factor)
+static __device__ void compute_p_ds(float (&x)[N][4], float (&dp)[N][4], const float *stats, int key, float factor)
 {
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -95,7 +95,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, D > 6
         float p[1][N][4], ds[1][N][4];
         multiply_held<T, D, 1, N>(p, k, here_q + ldmatrix_right<D>(lane));
         multiply_held<T, D, 1, N>(ds, v, here_dout + ldmatrix_right<D>(lane));
-        make_pair(p[0], ds[0], here, own + lane / 4, factor);
+        compute_p_ds(p[0], ds[0], here, own + lane / 4, factor);
         multiply_add<T, D, 1, N>(dv, p, here_dout + ldmatrix_left<D>(lane));
         multiply_add<T, D, 1, N>(dk, ds, here_q + ldmatrix_left<D>(lane));
         slot = other, h = next_h, t0 = next;

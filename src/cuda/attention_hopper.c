@@ -99,7 +99,7 @@ static int map_positions(struct attention_maps *m, const struct attention *a, st
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-static int lay_positions(const struct attention *a, cudaStream_t stream, struct error *e)
+static int compute_rel(const struct attention *a, cudaStream_t stream, struct error *e)
 {
     TRY_CUDA(cuda_attention_tables(a, stream));
     TRY_CUDA(cuda_grid64_rel(a, 1 / a->scale, stream));
@@ -110,7 +110,7 @@ int hopper_attention(const struct attention *a, cudaStream_t stream, struct erro
 {
     const bool grid = a->mode == ATTENTION_BY_TABLES;
     struct attention_maps m = {0};
-    if (grid) TRY(lay_positions(a, stream, e));
+    if (grid) TRY(compute_rel(a, stream, e));
     TRY(map_heads(&m.q, a, &a->q, a->T, a->H, 64 * HOPPER_GROUPS(a->D, grid), e));
     TRY(map_heads(&m.k, a, &a->k, a->S, a->G, HOPPER_KEYS, e));
     TRY(map_heads(&m.v, a, &a->v, a->S, a->G, HOPPER_KEYS, e));
@@ -132,7 +132,7 @@ int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct 
     const bool grid = a->mode == ATTENTION_BY_TABLES;
     struct attention_maps m = {0};
     TRY_CUDA(cuda_attention_row_stats(a, stream));
-    if (grid) TRY(lay_positions(a, stream, e));
+    if (grid) TRY(compute_rel(a, stream, e));
     TRY(map_row_stats(&m.row_stats, a, e));
     if (grid) TRY(map_positions(&m, a, e));
     TRY(map_all(&m, a, HOPPER_WALKED, HOPPER_HELD, e));

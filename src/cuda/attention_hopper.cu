@@ -99,12 +99,12 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
     const int items = a.B * a.H * ((a.T + QUERIES - 1) / QUERIES), group = threadIdx.x / GROUP;
 
     if (threadIdx.x == 0) {
-        barrier_make(&barrier->q, 1), barrier_make(&barrier->q_free, WORKERS / 32);
+        barrier_init(&barrier->q, 1), barrier_init(&barrier->q_free, WORKERS / 32);
         for (int i = 0; i < SLOTS; i++) {
-            barrier_make(&barrier->k[i], 1), barrier_make(&barrier->v[i], 1);
-            barrier_make(&barrier->k_free[i], WORKERS / 32), barrier_make(&barrier->v_free[i], WORKERS / 32);
+            barrier_init(&barrier->k[i], 1), barrier_init(&barrier->v[i], 1);
+            barrier_init(&barrier->k_free[i], WORKERS / 32), barrier_init(&barrier->v_free[i], WORKERS / 32);
         }
-        barriers_made();
+        fence_barrier_init();
     }
     __syncthreads();
 
@@ -160,25 +160,25 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     load_row_bias(soon, a, rel, first, s0 + KEYS);
                 }
                 barrier_wait(&barrier->k[at.slot], at.phase);
-                hold(s), hold(o), hold(p);
-                product_open();
+                pin_registers(s), pin_registers(o), pin_registers(p);
+                wgmma_fence();
                 product_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0);
-                product_close();
+                wgmma_commit();
                 if (s0 > x.keys.begin) {
                     barrier_wait(&barrier->v[last.slot], last.phase);
-                    product_open();
+                    wgmma_fence();
                     product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
-                    product_close();
-                    product_wait<1>();
+                    wgmma_commit();
+                    wgmma_wait<1>();
                 } else {
-                    product_wait<0>();
+                    wgmma_wait<0>();
                 }
-                hold(s);
+                pin_registers(s);
                 if (lane == 0) barrier_arrive(&barrier->k_free[at.slot]);
                 if (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)) mask_scores(s, a, first, s0);
                 online_softmax<GRID>(s, r, factor, columns, row_bias);
-                product_wait<0>();
-                hold(o), hold(p);
+                wgmma_wait<0>();
+                pin_registers(o), pin_registers(p);
                 if (s0 > x.keys.begin && lane == 0) barrier_arrive(&barrier->v_free[last.slot]);
 #pragma unroll
                 for (int i = 0; i < D / 2; i++) o[i] *= r.shrink[i / 2 % 2];
@@ -186,15 +186,15 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 last = at;
                 next<SLOTS>(at);
             }
-            warp_arrives(&barrier->q_free);
+            barrier_arrive_warp(&barrier->q_free);
             if (x.keys.begin < x.keys.end) {
                 barrier_wait(&barrier->v[last.slot], last.phase);
-                hold(o), hold(p);
-                product_open();
+                pin_registers(o), pin_registers(p);
+                wgmma_fence();
                 product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
-                product_close();
-                product_wait<0>();
-                hold(o);
+                wgmma_commit();
+                wgmma_wait<0>();
+                pin_registers(o);
                 if (lane == 0) barrier_arrive(&barrier->v_free[last.slot]);
             }
 #pragma unroll

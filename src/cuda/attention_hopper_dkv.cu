@@ -111,9 +111,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     queries.begin = queries.begin / QUERIES * QUERIES;
 
     if (threadIdx.x == 0) {
-        barrier_make(&barrier->held, 1);
-        for (int i = 0; i < SLOTS; i++) barrier_make(&barrier->full[i], 1), barrier_make(&barrier->free[i], WORKERS / 32);
-        barriers_made();
+        barrier_init(&barrier->held, 1);
+        for (int i = 0; i < SLOTS; i++) barrier_init(&barrier->full[i], 1), barrier_init(&barrier->free[i], WORKERS / 32);
+        fence_barrier_init();
     }
     __syncthreads();
 
@@ -167,12 +167,12 @@ __global__ void __launch_bounds__(THREADS, 1)
         if constexpr (KEPT) load_rows<D, KEYS>(k_rows, k, threadIdx.x / 32 * 16);
         if (AHEAD && count > 0) {
             barrier_wait(&barrier->full[soon.slot], soon.phase);
-            hold(ahead);
-            product_open();
+            pin_registers(ahead);
+            wgmma_fence();
             times_k(ahead, along);
-            product_close();
-            product_wait<0>();
-            hold(ahead);
+            wgmma_commit();
+            wgmma_wait<0>();
+            pin_registers(ahead);
             next<SLOTS>(soon);
         }
         for (int i = 0; i < count; i++) {
@@ -184,43 +184,43 @@ __global__ void __launch_bounds__(THREADS, 1)
                 /* after the last tile there is no next one; the product computed then is not
                  * used */
                 if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
-                hold(dp), hold(ahead);
-                product_open();
+                pin_registers(dp), pin_registers(ahead);
+                wgmma_fence();
                 product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
-                product_close();
+                wgmma_commit();
                 times_k(ahead, along + soon.slot * (SLOT >> 4));
-                product_close();
+                wgmma_commit();
                 next<SLOTS>(soon);
             } else {
                 barrier_wait(&barrier->full[at.slot], at.phase);
-                hold(s), hold(dp);
-                product_open();
+                pin_registers(s), pin_registers(dp);
+                wgmma_fence();
                 times_k(s, along + offset);
-                product_close();
+                wgmma_commit();
                 product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
-                product_close();
-                product_wait<1>();
-                hold(s);
+                wgmma_commit();
+                wgmma_wait<1>();
+                pin_registers(s);
             }
             to_probabilities<GRID>(s, with, reinterpret_cast<const grid_bias *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
             if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) mask_probabilities(s, a, t0, first);
             round_all<T>(p, s);
-            if (AHEAD) product_wait<1>();
-            hold(p), hold(dv), hold(dp);
-            product_open();
+            if (AHEAD) wgmma_wait<1>();
+            pin_registers(p), pin_registers(dv), pin_registers(dp);
+            wgmma_fence();
             product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
-            product_close();
-            if (!AHEAD) product_wait<1>();
-            hold(dp);
+            wgmma_commit();
+            if (!AHEAD) wgmma_wait<1>();
+            pin_registers(dp);
             make_ds(dp, s, with);
             round_all<T>(ds, dp);
-            hold(ds), hold(dk);
-            product_open();
+            pin_registers(ds), pin_registers(dk);
+            wgmma_fence();
             product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
-            product_close();
-            product_wait<0>();
-            hold(dk), hold(dv), hold(p), hold(ds), hold(ahead), hold(k_rows);
-            warp_arrives(&barrier->free[at.slot]);
+            wgmma_commit();
+            wgmma_wait<0>();
+            pin_registers(dk), pin_registers(dv), pin_registers(p), pin_registers(ds), pin_registers(ahead), pin_registers(k_rows);
+            barrier_arrive_warp(&barrier->free[at.slot]);
             next<SLOTS>(at);
             t0 += QUERIES;
             if (t0 >= queries.end) t0 = queries.begin; /* start of the next head */

@@ -142,9 +142,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
     const int items = a.B * a.H * ((a.T + QUERIES - 1) / QUERIES), group = threadIdx.x / GROUP;
 
     if (threadIdx.x == 0) {
-        barrier_make(&barrier->held, 1), barrier_make(&barrier->held_free, WORKERS / 32);
-        for (int i = 0; i < SLOTS; i++) barrier_make(&barrier->full[i], 1), barrier_make(&barrier->free[i], WORKERS / 32);
-        barriers_made();
+        barrier_init(&barrier->held, 1), barrier_init(&barrier->held_free, WORKERS / 32);
+        for (int i = 0; i < SLOTS; i++) barrier_init(&barrier->full[i], 1), barrier_init(&barrier->free[i], WORKERS / 32);
+        fence_barrier_init();
     }
     if (GRID)
         for (int i = threadIdx.x; i < (int)(sizeof(row_sums) / 4); i += WORKERS + GROUP) reinterpret_cast<uint32_t *>(rows)[i] = 0;
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             const auto pass_by = [&](int from, int to) {
                 for (int s0 = from; s0 < to; s0 += KEYS, next<SLOTS>(at)) {
                     barrier_wait(&barrier->full[at.slot], at.phase);
-                    warp_arrives(&barrier->free[at.slot]);
+                    barrier_arrive_warp(&barrier->free[at.slot]);
                 }
             };
             barrier_wait(&barrier->held, n % 2);
@@ -224,12 +224,12 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
             if constexpr (KEPT) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
             if (AHEAD && keys.begin < keys.end) {
                 barrier_wait(&barrier->full[at.slot], at.phase);
-                hold(even);
-                product_open();
+                pin_registers(even);
+                wgmma_fence();
                 times_q(even, along + at.slot * (2 * TILE >> 4));
-                product_close();
-                product_wait<0>();
-                hold(even);
+                wgmma_commit();
+                wgmma_wait<0>();
+                pin_registers(even);
                 next<SLOTS>(soon);
             }
             /* A tile of keys. s holds its products with q, computed one tile earlier or here;
@@ -245,23 +245,23 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     /* after the last tile there is no next one; the product computed then is not
                      * used */
                     if (s0 + KEYS < keys.end) barrier_wait(&barrier->full[soon.slot], soon.phase);
-                    hold(s), hold(dp), hold(ahead);
-                    product_open();
+                    pin_registers(s), pin_registers(dp), pin_registers(ahead);
+                    wgmma_fence();
                     product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
-                    product_close();
+                    wgmma_commit();
                     times_q(ahead, along + soon.slot * (2 * TILE >> 4));
-                    product_close();
+                    wgmma_commit();
                     next<SLOTS>(soon);
                 } else {
                     barrier_wait(&barrier->full[at.slot], at.phase);
-                    hold(s), hold(dp);
-                    product_open();
+                    pin_registers(s), pin_registers(dp);
+                    wgmma_fence();
                     times_q(s, along + offset);
-                    product_close();
+                    wgmma_commit();
                     product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
-                    product_close();
-                    product_wait<1>();
-                    hold(s);
+                    wgmma_commit();
+                    wgmma_wait<1>();
+                    pin_registers(s);
                 }
 #pragma unroll
                 for (int i = 0; i < KEYS / 2; i++)
@@ -270,14 +270,14 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
 #pragma unroll
                     for (int i = 0; i < KEYS / 2; i++)
                         if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
-                product_wait<AHEAD ? 1 : 0>();
-                hold(dp);
+                wgmma_wait<AHEAD ? 1 : 0>();
+                pin_registers(dp);
                 make_ds(dp, s, delta);
                 round_all<T>(ds, dp);
-                hold(ds), hold(dq);
-                product_open();
+                pin_registers(ds), pin_registers(dq);
+                wgmma_fence();
                 product_across<T, KEYS / 16>(dq, ds, across + offset, 1);
-                product_close();
+                wgmma_commit();
                 if (GRID) {
                     float sum[2] = {0, 0};
 #pragma unroll
@@ -293,8 +293,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                         }
                     }
                 }
-                product_wait<0>();
-                hold(dq), hold(ds), hold(ahead), hold(q_rows);
+                wgmma_wait<0>();
+                pin_registers(dq), pin_registers(ds), pin_registers(ahead), pin_registers(q_rows);
                 if (lane == 0) barrier_arrive(&barrier->free[at.slot]);
                 next<SLOTS>(at);
             };
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 s0 += KEYS;
             }
             if (!GRID) pass_by(s0, x.keys.end);
-            warp_arrives(&barrier->held_free);
+            barrier_arrive_warp(&barrier->held_free);
             if (GRID) {
 #pragma unroll
                 for (int i = 0; i < 32; i++) {

@@ -43,12 +43,12 @@ template <typename T> struct wide {
 };
 
 /* x . row, with x as f32 in shared memory. */
-template <typename T> static __device__ float dot(const float *x, const T *row, int D, bool is_even)
+template <typename T> static __device__ float dot(const float *x, const T *row, int D, bool rows_aligned)
 {
     constexpr int V = wide<T>::V;
     float sum = 0;
     int d = 0;
-    for (; is_even && d < D; d += V) {
+    for (; rows_aligned && d < D; d += V) {
         const pack<T, V> chunk = *reinterpret_cast<const pack<T, V> *>(row + d);
 #pragma unroll
         for (int i = 0; i < V; i++) sum += x[d + i] * to_float(chunk.at[i]);
@@ -72,9 +72,9 @@ static __device__ void load_pad(float *pad, const window_attention &a, const win
 
 /* x . the key at (y,c) of the window: a row of `of`, or pad's. */
 template <typename T>
-static __device__ float dot_key(const float *x, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c, bool is_even)
+static __device__ float dot_key(const float *x, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c, bool rows_aligned)
 {
-    if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a.D, is_even);
+    if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a.D, rows_aligned);
     return a.pad ? dot_shared(x, pad, a.D) : 0.0f;
 }
 
@@ -113,7 +113,7 @@ static __device__ float position(const window_attention &a, const float *q, int 
 
 /* --- forward ---------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const window_attention a, bool is_even)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const window_attention a, bool rows_aligned)
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
@@ -131,7 +131,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
         __syncwarp();
         float most = -CUDART_INF_F, sum = 0;
         for (int k = lane; k < keys; k += 32) {
-            p[k] = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, is_even) * a.scale + rel[k / W] + rel[W + k % W];
+            p[k] = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned) * a.scale + rel[k / W] + rel[W + k % W];
             most = fmaxf(most, p[k]);
         }
         most = warp_max(most);
@@ -146,7 +146,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const window_attention a, bool is_even)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const window_attention a, bool rows_aligned)
 {
     extern __shared__ float4 shared[];
     const int tid = threadIdx.x, W = a.window, keys = W * W, D = a.D, J = 2 * W - 1;
@@ -174,8 +174,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
         __syncthreads();
         const float lse = *window_lse_at(a, s, t);
         for (int k = tid; k < keys; k += PLAIN) {
-            const float score = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, is_even);
-            const float dp = dot_key<T>(dout, a, s, a.v, pad + D, k / W, k % W, is_even);
+            const float score = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned);
+            const float dp = dot_key<T>(dout, a, s, a.v, pad + D, k / W, k % W, rows_aligned);
             ds[k] = expf(score * a.scale + rel[k / W] + rel[W + k % W] - lse) * (dp - delta);
         }
         __syncthreads();
@@ -204,11 +204,11 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
 /* The score of a key against a query: scale k plus the rows of both tables, in chunks if all of
  * them are aligned. */
 template <typename T>
-static __device__ float score_of(const float *k, const T *q, const window_attention &a, int h, int w, bool tables_too, bool is_even)
+static __device__ float score_of(const float *k, const T *q, const window_attention &a, int h, int w, bool tables_too, bool rows_aligned)
 {
     constexpr int V = wide<T>::V;
     float sum = 0;
-    if (!tables_too || !is_even) {
+    if (!tables_too || !rows_aligned) {
         for (int d = 0; d < a.D; d++) sum += to_float(q[d]) * (k[d] + table_at(a, 0, h, d) + table_at(a, 1, w, d));
         return sum;
     }
@@ -222,7 +222,7 @@ static __device__ float score_of(const float *k, const T *q, const window_attent
     return sum;
 }
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const window_attention a, bool is_even, bool tables_too)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const window_attention a, bool rows_aligned, bool tables_too)
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
@@ -251,9 +251,9 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
         __syncwarp();
         for (int r = lane; r < queries; r += 32) {
             const int y = r / s.columns, x = r % s.columns, t = token_at(a, s, y, x);
-            const float score = score_of<T>(k, row_at<T>(a.q, s.b, t, s.h), a, y - ky + W - 1, x - kx + W - 1, tables_too, is_even);
+            const float score = score_of<T>(k, row_at<T>(a.q, s.b, t, s.h), a, y - ky + W - 1, x - kx + W - 1, tables_too, rows_aligned);
             p[r] = expf(score - lse[r]);
-            ds[r] = p[r] * (dot<T>(v, row_at<T>(a.dout, s.b, t, s.h), D, is_even) - delta[r]);
+            ds[r] = p[r] * (dot<T>(v, row_at<T>(a.dout, s.b, t, s.h), D, rows_aligned) - delta[r]);
         }
         __syncwarp();
         for (int d = lane; d < D; d += 32) {
@@ -317,12 +317,12 @@ extern "C" cudaError_t cuda_window_sums(const struct window_attention *a, cudaSt
 /* --- launching -------------------------------------------------------------------------------- */
 
 /* Whether rows begin at multiples of 16 bytes. */
-template <typename T> static bool are_even(const window_attention *a, const head_rows &x)
+template <typename T> static bool rows_are_aligned(const window_attention *a, const head_rows &x)
 {
     constexpr int V = wide<T>::V;
     return a->D % V == 0 && is_aligned(x.data, 16) && x.sample % V == 0 && x.token % V == 0 && x.head % V == 0;
 }
-template <typename T> static bool table_is_even(const head_table &x, enum store type)
+template <typename T> static bool table_is_aligned(const head_table &x, enum store type)
 {
     return x.type == type && x.column == 1 && x.row % wide<T>::V == 0 && is_aligned(x.data, 16);
 }
@@ -334,7 +334,7 @@ template <typename T> static cudaError_t forward(const window_attention *a, cuda
     const size_t bytes = sizeof(float) * (size_t)(2 * a->D + PLAIN_WARPS * (a->D + 2 * a->window + a->window * a->window));
     const cudaError_t rc = allow_shared(plain_forward<T>, bytes);
     if (rc != cudaSuccess) return rc;
-    plain_forward<T><<<blocks_of(a), PLAIN, bytes, stream>>>(*a, are_even<T>(a, a->k));
+    plain_forward<T><<<blocks_of(a), PLAIN, bytes, stream>>>(*a, rows_are_aligned<T>(a, a->k));
     return cudaGetLastError();
 }
 
@@ -346,9 +346,9 @@ template <typename T> static cudaError_t backward(const window_attention *a, cud
     cudaError_t rc = allow_shared(plain_dq<T>, by_query);
     if (rc == cudaSuccess) rc = allow_shared(plain_dkv<T>, by_key);
     if (rc != cudaSuccess) return rc;
-    const bool tables_too = table_is_even<T>(a->table[0], a->type) && table_is_even<T>(a->table[1], a->type);
-    plain_dq<T><<<blocks_of(a), PLAIN, by_query, stream>>>(*a, are_even<T>(a, a->k) && are_even<T>(a, a->v));
-    plain_dkv<T><<<blocks_of(a), PLAIN, by_key, stream>>>(*a, are_even<T>(a, a->q) && are_even<T>(a, a->dout), tables_too);
+    const bool tables_too = table_is_aligned<T>(a->table[0], a->type) && table_is_aligned<T>(a->table[1], a->type);
+    plain_dq<T><<<blocks_of(a), PLAIN, by_query, stream>>>(*a, rows_are_aligned<T>(a, a->k) && rows_are_aligned<T>(a, a->v));
+    plain_dkv<T><<<blocks_of(a), PLAIN, by_key, stream>>>(*a, rows_are_aligned<T>(a, a->q) && rows_are_aligned<T>(a, a->dout), tables_too);
     return cudaGetLastError();
 }
 

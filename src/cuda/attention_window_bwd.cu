@@ -306,7 +306,7 @@ static __device__ void make_positions(float *rel, const T *q, const T *tables, c
 /* The contribution of 32 queries from t0 on, at q and dout, to a row of keys, row y of the window,
  * with keys k and values v. */
 template <typename T, int D, int ROWS>
-static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const window_attention &a, char *shared,
+static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const window_attention &a, char *shared,
                                     const T *q, const T *dout, int t0, int y)
 {
     constexpr int N = TILE / 8;
@@ -417,7 +417,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
             __syncthreads(); /* the other stage is no longer read */
             if (t0 + TILE < queries) copy_tile<T, D>(q + next * ROW, dout + next * ROW, a, s, token + t0 + TILE);
             copy_commit();
-            if (warp < rows) take_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
+            if (warp < rows) attend_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
         }
         if (warp >= rows) continue;
         store_keys<T, D>(a, s, a.dk, y0 + warp, dk, a.scale, pads + (y0 + warp) * 2 * D);

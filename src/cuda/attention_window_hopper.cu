@@ -77,11 +77,11 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
     const int lane = threadIdx.x % 32, queries = s.rows * s.columns;
     const uint64_t k = cores_along<KEYS>(shared + at::k), v = cores_across<KEYS>(shared + at::v), tables = cores_along<BOTH>(shared + at::tables);
 
-    lay_tables<T, D, GROUP>(shared + at::tables, a);
-    lay_queries<T, D, TILE, GROUP>(shared + at::q, a, s, n, a.q, 0);
-    copy_keys<T, D, GROUP>(shared + at::k, a, s, a.k, 0);
+    stage_tables<T, D, GROUP>(shared + at::tables, a);
+    stage_queries<T, D, TILE, GROUP>(shared + at::q, a, s, n, a.q, 0);
+    stage_keys<T, D, GROUP>(shared + at::k, a, s, a.k, 0);
     copy_commit();
-    copy_keys<T, D, GROUP>(shared + at::v, a, s, a.v, 1);
+    stage_keys<T, D, GROUP>(shared + at::v, a, s, a.v, 1);
     copy_commit();
 #pragma unroll 1
     for (int t0 = 0; t0 < queries; t0 += TILE) {
@@ -92,24 +92,24 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
         else copy_wait<0>();
         fence_shared_stores();
         __syncthreads(); /* the other query buffer is free from here on */
-        if (t0 + TILE < queries) lay_queries<T, D, TILE, GROUP>(shared + at::q + (TILE * D * 2 - slot), a, s, n, a.q, t0 + TILE);
+        if (t0 + TILE < queries) stage_queries<T, D, TILE, GROUP>(shared + at::q + (TILE * D * 2 - slot), a, s, n, a.q, t0 + TILE);
         copy_commit();
         {
             float g[BOTH / 2];
             const uint64_t q = cores_along<TILE>(shared + at::q + slot);
-            hold(g), hold(x);
-            product_open();
+            pin_registers(g), pin_registers(x);
+            wgmma_fence();
             cores_product<T, D, TILE, BOTH>(g, q, tables, 0);
-            product_close();
+            wgmma_commit();
             cores_product<T, D, TILE, KEYS>(x, q, k, 0);
-            product_close();
-            product_wait<1>();
-            hold(g);
+            wgmma_commit();
+            wgmma_wait<1>();
+            pin_registers(g);
             __syncwarp(); /* the warp no longer reads the previous position terms */
-            lay_positions<REL_ROW>(rel, g, {0, 0}, n, t0, INT32_MAX);
+            stage_positions<REL_ROW>(rel, g, {0, 0}, n, t0, INT32_MAX);
             __syncwarp();
-            product_wait<0>();
-            hold(x);
+            wgmma_wait<0>();
+            pin_registers(x);
         }
         if (t0 + (int)threadIdx.x / 32 * 16 < queries) {
             softmax_rows(x, most, sum, rel, a.scale * LOG2E);
@@ -120,12 +120,12 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             fence_shared_stores();
             __syncthreads();
         }
-        hold(p), hold(o);
-        product_open();
+        pin_registers(p), pin_registers(o);
+        wgmma_fence();
         cores_add<T, KEYS / 16>(o, p, v, 0);
-        product_close();
-        product_wait<0>();
-        hold(o), hold(p);
+        wgmma_commit();
+        wgmma_wait<0>();
+        pin_registers(o), pin_registers(p);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int r = t0 + threadIdx.x / 32 * 16 + lane / 4 + 8 * half;

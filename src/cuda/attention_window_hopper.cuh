@@ -43,7 +43,7 @@ template <int D, int THREADS, typename F> __device__ inline void by_rounds(F f)
 /* Copies all rows of x in the window, [224][D]; which: pad's row. A thread keeps its column of the
  * window. */
 template <typename T, int D, int THREADS>
-__device__ inline void copy_keys(char *to, const window_attention &a, const window_block &s, const head_rows &x, int which)
+__device__ inline void stage_keys(char *to, const window_attention &a, const window_block &s, const head_rows &x, int which)
 {
     const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
     by_rounds<D, THREADS>([&](int first, int d, int step) {
@@ -61,7 +61,7 @@ __device__ inline void copy_keys(char *to, const window_attention &a, const wind
 }
 
 /* Copies both tables, one after the other, [64][D]. */
-template <typename T, int D, int THREADS> __device__ inline void lay_tables(char *to, const window_attention &a)
+template <typename T, int D, int THREADS> __device__ inline void stage_tables(char *to, const window_attention &a)
 {
     by_rounds<D, THREADS>([&](int first, int d, int step) {
         for (int r = first; r < BOTH; r += step) {
@@ -74,7 +74,7 @@ template <typename T, int D, int THREADS> __device__ inline void lay_tables(char
 
 /* Copies the window's queries of x from t0 on, [R][D]; zeros beyond the last. */
 template <typename T, int D, int R, int THREADS>
-__device__ inline void lay_queries(char *to, const window_attention &a, const window_block &s, const numbering &n, const head_rows &x, int t0)
+__device__ inline void stage_queries(char *to, const window_attention &a, const window_block &s, const numbering &n, const head_rows &x, int t0)
 {
     const int queries = s.rows * s.columns;
     by_rounds<D, THREADS>([&](int first, int d, int step) {
@@ -89,7 +89,7 @@ __device__ inline void lay_queries(char *to, const window_attention &a, const wi
  * rows, 16 columns][DISTANCE], the first query in column 0; the row terms minus `less` of the
  * thread's two queries. Queries from `end` on are skipped. */
 template <int DISTANCE>
-__device__ inline void lay_positions(float *rel, const float (&g)[BOTH / 2], const float (&less)[2], const numbering &n, int t0, int end)
+__device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], const float (&less)[2], const numbering &n, int t0, int end)
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16 + lane / 4, column = lane % 4 * 2;
 #pragma unroll

@@ -68,14 +68,14 @@ template <typename T, int D> static __device__ void make_positions(char *shared,
     const float *lse = reinterpret_cast<const float *>(shared + gradient_layout<D>::lse);
     for (int t0 = threadIdx.x / GROUP * 64; t0 < queries; t0 += GROUPS * 64) {
         float g[BOTH / 2];
-        hold(g);
-        product_open();
+        pin_registers(g);
+        wgmma_fence();
         cores_product<T, D, QUERIES, BOTH>(g, q + t0, tables, 0);
-        product_close();
-        product_wait<0>();
-        hold(g);
+        wgmma_commit();
+        wgmma_wait<0>();
+        pin_registers(g);
         const int first = t0 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
-        lay_positions<REL_ROW>(rel + t0, g, {lse[min(first, QUERIES - 1)], lse[min(first + 8, QUERIES - 1)]}, n, t0, QUERIES);
+        stage_positions<REL_ROW>(rel + t0, g, {lse[min(first, QUERIES - 1)], lse[min(first + 8, QUERIES - 1)]}, n, t0, QUERIES);
     }
     for (int i = threadIdx.x; i < (SIDE - WINDOW) * QUERIES; i += THREADS)
         rel[(2 * WINDOW + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
@@ -95,7 +95,7 @@ template <typename T> static __device__ void put(char *at, float x) { *reinterpr
 
 /* Computes dq of the 64 queries from t0 on, and their rows of g. */
 template <typename T, int D>
-static __device__ void take_queries(const window_attention &a, const window_block &s, const numbering &n, char *shared, int t0)
+static __device__ void queries_backward_64(const window_attention &a, const window_block &s, const numbering &n, char *shared, int t0)
 {
     using at = gradient_layout<D>;
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, first = t0 + threadIdx.x % GROUP / 32 * 16 + lane / 4;
@@ -120,14 +120,14 @@ static __device__ void take_queries(const window_attention &a, const window_bloc
     for (int part = 0; part < 2; part++) {
         float p[HALF / 2], dp[HALF / 2];
         unsigned ds[HALF / 4];
-        hold(p), hold(dp);
-        product_open();
+        pin_registers(p), pin_registers(dp);
+        wgmma_fence();
         cores_product<T, D, QUERIES, KEYS>(p, q, k + part * HALF, 0);
-        product_close();
+        wgmma_commit();
         cores_product<T, D, QUERIES, KEYS>(dp, dout, v + part * HALF, 0);
-        product_close();
-        product_wait<1>();
-        hold(p);
+        wgmma_commit();
+        wgmma_wait<1>();
+        pin_registers(p);
         if (is_any)
 #pragma unroll
             for (int i = 0; i < HALF_ROWS; i++)
@@ -140,17 +140,17 @@ static __device__ void take_queries(const window_attention &a, const window_bloc
                         x = power_of_two(fmaf(x, factor, columns[half][j] + row_bias));
                     }
                 }
-        product_wait<0>();
-        hold(dp);
+        wgmma_wait<0>();
+        pin_registers(dp);
         if (is_any) {
 #pragma unroll
             for (int i = 0; i < HALF / 2; i++) dp[i] = p[i] * (dp[i] - delta[i / 2 % 2]);
             round_all<T>(ds, dp);
         }
-        hold(ds), hold(dq);
-        product_open();
+        pin_registers(ds), pin_registers(dq);
+        wgmma_fence();
         cores_add<T, HALF / 16>(dq, ds, keys + part * (HALF * 16 >> 4), part);
-        product_close();
+        wgmma_commit();
         if (is_any)
 #pragma unroll
             for (int half = 0; half < 2; half++)
@@ -168,8 +168,8 @@ static __device__ void take_queries(const window_attention &a, const window_bloc
                     if (i + lane % 4 < HALF_ROWS && first + 8 * half < QUERIES)
                         put<T>(shared + at::g + core_at<QUERIES>(r[half], y[half] - (part * HALF_ROWS + i + lane % 4) + WINDOW - 1), mine);
                 }
-        product_wait<0>();
-        hold(dq), hold(ds);
+        wgmma_wait<0>();
+        pin_registers(dq), pin_registers(ds);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -185,15 +185,15 @@ static __device__ void take_queries(const window_attention &a, const window_bloc
     for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
     fence_shared_stores();
     named_barrier_sync<GROUP>(1 + (int)threadIdx.x / GROUP);
-    hold(dq);
-    product_open();
+    pin_registers(dq);
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < BOTH / 16; i++)
         multiply_cores<0, 1>(dq, cores_along<QUERIES>(shared + at::g + t0 * 16) + i * along_step<QUERIES>,
                              cores_across<BOTH>(shared + at::tables) + i * across_step, 1, T());
-    product_close();
-    product_wait<0>();
-    hold(dq);
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(dq);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int t = reinterpret_cast<const int *>(shared + at::token)[r[half]];
@@ -229,10 +229,10 @@ static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const fl
     const float *delta = reinterpret_cast<const float *>(shared + at::delta) + t0 + threadIdx.x % 4 * 2;
     unsigned pt[N / 4], ds[N / 4];
     round_all<T>(pt, p);
-    hold(pt), hold(dv);
-    product_open();
+    pin_registers(pt), pin_registers(dv);
+    wgmma_fence();
     cores_add<T, N / 16>(dv, pt, cores_across<QUERIES>(shared + at::dout + t0 * 16), t0);
-    product_close();
+    wgmma_commit();
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
         const float2 mean = *reinterpret_cast<const float2 *>(delta + 8 * i);
@@ -240,12 +240,12 @@ static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const fl
         for (int j = 0; j < 4; j++) dp[4 * i + j] = p[4 * i + j] * (dp[4 * i + j] - (j % 2 ? mean.y : mean.x));
     }
     round_all<T>(ds, dp);
-    hold(ds), hold(dk);
-    product_open();
+    pin_registers(ds), pin_registers(dk);
+    wgmma_fence();
     cores_add<T, N / 16>(dk, ds, cores_across<QUERIES>(shared + at::q + t0 * 16), t0);
-    product_close();
-    product_wait<0>();
-    hold(dk), hold(dv), hold(pt), hold(ds);
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(dk), pin_registers(dv), pin_registers(pt), pin_registers(ds);
 }
 
 /* The contribution of N queries from t0 on to dk and dv of 64 keys, whose operands are k and v. */
@@ -253,17 +253,17 @@ template <int N, typename T, int D>
 static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int t0, float factor)
 {
     float p[N / 2], dp[N / 2];
-    hold(p), hold(dp);
-    product_open();
+    pin_registers(p), pin_registers(dp);
+    wgmma_fence();
     cores_product<T, D, KEYS, QUERIES>(p, k, cores_along<QUERIES>(shared + gradient_layout<D>::q + t0 * 16), 0);
-    product_close();
+    wgmma_commit();
     cores_product<T, D, KEYS, QUERIES>(dp, v, cores_along<QUERIES>(shared + gradient_layout<D>::dout + t0 * 16), 0);
-    product_close();
-    product_wait<1>();
-    hold(p);
+    wgmma_commit();
+    wgmma_wait<1>();
+    pin_registers(p);
     to_probabilities<N, D>(p, shared, y, t0, factor);
-    product_wait<0>();
-    hold(dp);
+    wgmma_wait<0>();
+    pin_registers(dp);
     add_both<N, T, D>(dk, dv, p, dp, shared, t0);
 }
 
@@ -274,27 +274,27 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
 {
     const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), dout = cores_along<QUERIES>(shared + gradient_layout<D>::dout);
     float p[32], dp[32], ahead[32];
-    hold(ahead);
-    product_open();
+    pin_registers(ahead);
+    wgmma_fence();
     cores_product<T, D, KEYS, QUERIES>(ahead, k, q, 0);
-    product_close();
-    product_wait<0>();
-    hold(ahead);
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(ahead);
 #pragma unroll 1
     for (int t0 = 0; t0 < end; t0 += 64) {
 #pragma unroll
         for (int i = 0; i < 32; i++) p[i] = ahead[i];
-        hold(dp), hold(ahead);
-        product_open();
+        pin_registers(dp), pin_registers(ahead);
+        wgmma_fence();
         cores_product<T, D, KEYS, QUERIES>(dp, v, dout + t0, 0);
-        product_close();
+        wgmma_commit();
         cores_product<T, D, KEYS, QUERIES>(ahead, k, q + t0 + 64, 0);
-        product_close();
+        wgmma_commit();
         to_probabilities<64, D>(p, shared, y, t0, factor);
-        product_wait<1>();
-        hold(dp);
+        wgmma_wait<1>();
+        pin_registers(dp);
         add_both<64, T, D>(dk, dv, p, dp, shared, t0);
-        hold(ahead);
+        pin_registers(ahead);
     }
 }
 
@@ -346,13 +346,13 @@ template <typename T, int D> static __device__ void make_tables(const window_att
     const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g), q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     float sum[D / 2];
-    hold(sum);
-    product_open();
+    pin_registers(sum);
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < QUERIES / 16; i++) multiply_cores<1, 1>(sum, g + i * across_step, q + i * across_step, i, T());
-    product_close();
-    product_wait<0>();
-    hold(sum);
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(sum);
     float *to = a.tables + (int64_t)s.index * 2 * ROWS * D + lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -375,12 +375,12 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     const int group = threadIdx.x / GROUP, queries = s.rows * s.columns;
 
     /* The position terms are computed while keys are in flight. */
-    lay_queries<T, D, QUERIES, THREADS>(shared + at::q, a, s, n, a.q, 0);
-    lay_tables<T, D, THREADS>(shared + at::tables, a);
+    stage_queries<T, D, QUERIES, THREADS>(shared + at::q, a, s, n, a.q, 0);
+    stage_tables<T, D, THREADS>(shared + at::tables, a);
     copy_commit();
-    copy_keys<T, D, THREADS>(shared + at::k, a, s, a.k, 0);
-    copy_keys<T, D, THREADS>(shared + at::v, a, s, a.v, 1);
-    lay_queries<T, D, QUERIES, THREADS>(shared + at::dout, a, s, n, a.dout, 0);
+    stage_keys<T, D, THREADS>(shared + at::k, a, s, a.k, 0);
+    stage_keys<T, D, THREADS>(shared + at::v, a, s, a.v, 1);
+    stage_queries<T, D, QUERIES, THREADS>(shared + at::dout, a, s, n, a.dout, 0);
     copy_commit();
     for (int i = threadIdx.x; i < QUERIES * BOTH / 8; i += THREADS) reinterpret_cast<uint4 *>(shared + at::g)[i] = uint4{0, 0, 0, 0};
     load_row_stats<T, D>(shared, a, s, n);
@@ -393,7 +393,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     __syncthreads();
 
 #pragma unroll 1
-    for (int t0 = group * 64; t0 < queries; t0 += GROUPS * 64) take_queries<T, D>(a, s, n, shared, t0);
+    for (int t0 = group * 64; t0 < queries; t0 += GROUPS * 64) queries_backward_64<T, D>(a, s, n, shared, t0);
 #pragma unroll 1
     for (int k0 = (GROUPS - 1 - group) * 64; k0 < KEYS; k0 += GROUPS * 64) keys_backward_64<T, D>(a, s, shared, k0);
     __syncthreads();

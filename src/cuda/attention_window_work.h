@@ -24,8 +24,8 @@ static inline struct window_work window_work_of(int64_t windows, int64_t window,
 {
     struct window_work w = {0, 0, 0};
     uint64_t at = 0;
-    w.tables = attention_take(&at, windows * 2 * (2 * window - 1) * D);
-    w.pads = attention_take(&at, windows * 2 * D);
+    w.tables = attention_reserve(&at, windows * 2 * (2 * window - 1) * D);
+    w.pads = attention_reserve(&at, windows * 2 * D);
     w.total = at;
     return w;
 }

@@ -50,7 +50,7 @@ static inline int64_t attention_groups(int64_t heads, int64_t height, int64_t wi
     return n < most ? n : most;
 }
 
-static inline uint64_t attention_take(uint64_t *at, int64_t floats)
+static inline uint64_t attention_reserve(uint64_t *at, int64_t floats)
 {
     uint64_t here = *at;
     *at += ((uint64_t)floats * sizeof(float) + 255) / 256 * 256;
@@ -64,16 +64,16 @@ static inline struct attention_work attention_work_of(const struct attention_siz
     const int64_t heads = n->B * n->H, rows = heads * n->T, R = n->height + n->width, J = 2 * R - 2;
     const int64_t tile = attention_small_tile(n->D), tiles = (n->T + tile - 1) / tile;
     const int64_t padded = heads * ((n->T + 63) / 64 * 64);
-    if (n->backward) w.delta = attention_take(&at, padded), w.lse2 = attention_take(&at, padded);
+    if (n->backward) w.delta = attention_reserve(&at, padded), w.lse2 = attention_reserve(&at, padded);
     if (n->mode == ATTENTION_BY_TABLES) {
-        w.tables = attention_take(&at, 2 * J * n->D);
-        w.rel = attention_take(&at, rows * R);
-        if (n->backward) w.drel = attention_take(&at, rows * R);
-        if (n->backward) w.partial = attention_take(&at, attention_groups(heads, n->height, n->width) * J * n->D);
+        w.tables = attention_reserve(&at, 2 * J * n->D);
+        w.rel = attention_reserve(&at, rows * R);
+        if (n->backward) w.drel = attention_reserve(&at, rows * R);
+        if (n->backward) w.partial = attention_reserve(&at, attention_groups(heads, n->height, n->width) * J * n->D);
     }
     if (n->mode == ATTENTION_BY_BIAS) {
-        w.bias = attention_take(&at, n->H * n->T);
-        if (n->backward) w.partial = attention_take(&at, heads * tiles * n->T);
+        w.bias = attention_reserve(&at, n->H * n->T);
+        if (n->backward) w.partial = attention_reserve(&at, heads * tiles * n->T);
     }
     w.total = at;
     return w;

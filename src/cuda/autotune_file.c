@@ -152,7 +152,7 @@ static int open_kept(const char *path, struct error *e)
 }
 
 /* A process that measures is done in seconds; the timeout covers one that was stopped. */
-static int wait_for(int file, const char *path, double seconds, struct error *e)
+static int wait_for_lock(int file, const char *path, double seconds, struct error *e)
 {
     const double begun = clock_seconds();
     while (flock(file, LOCK_EX | LOCK_NB)) {
@@ -169,7 +169,7 @@ int choices_lock(struct choices *c, double seconds, struct error *e)
     CHECK(c->lock < 0, "held already");
     int file = open_kept(c->path, e);
     if (file < 0) return e->code;
-    int rc = wait_for(file, c->path, seconds, e);
+    int rc = wait_for_lock(file, c->path, seconds, e);
     if (!rc) rc = choices_read(c, e);
     if (rc) close(file);
     else c->lock = file;

@@ -78,7 +78,7 @@ static struct view view_rows(const struct entry *entry, int slot, int64_t rows, 
                          .align = (uint32_t)min_i64(step, gemm_align_operand(entry, slot))};
 }
 
-static void want_bias(struct gemm_shape *s, const struct entry *entry)
+static void set_bias(struct gemm_shape *s, const struct entry *entry)
 {
     if (!has(&entry->launch, 2)) return;
     s->bias = true;
@@ -96,7 +96,7 @@ static struct gemm_shape shape_conv(const struct entry *entry, const struct conv
                               .a = plain ? view_rows(entry, 0, 0, K, 1) : view_work(t, K, 1),
                               .b = plain ? view_rows(entry, 1, 0, 1, K) : view_work(t, 1, K),
                               .c = view_rows(entry, MAX_IN, at->rows, n->O, 1)};
-    want_bias(&s, entry);
+    set_bias(&s, entry);
     return s;
 }
 
@@ -120,7 +120,7 @@ static struct gemm_shape shape_dx(const struct entry *entry, const struct conv_l
     struct gemm_shape s = {.N = N, .K = n->O, .batches = 1, .a = view_rows(entry, 0, at->rows, n->O, 1),
                               .b = plain ? view_rows(entry, 1, 0, N, 1) : view_work(t, N, 1),
                               .c = plain ? view_rows(entry, MAX_IN, 0, N, 1) : view_work(t, N, 1)};
-    want_bias(&s, entry);
+    set_bias(&s, entry);
     if (!plain) s.bias_align = 256; /* the bias is repeated in the workspace */
     return s;
 }
@@ -132,7 +132,7 @@ static struct gemm_shape shape_phase(const struct entry *entry, const struct con
     const enum dtype t = entry->launch.in[0].dtype;
     struct gemm_shape s = {.N = n->C, .K = K, .batches = 1, .a = view_work(t, K, 1), .b = view_work(t, n->C, 1),
                               .c = n->stride > 1 ? view_work(t, n->C, 1) : view_rows(entry, MAX_IN, at->rows, n->C, 1)};
-    want_bias(&s, entry);
+    set_bias(&s, entry);
     return s;
 }
 
@@ -149,7 +149,7 @@ static struct gemm_shape shape_lines(const struct entry *entry, const struct con
     s.b.align = gemm_align((uint64_t)(N * size));
     s.a.batch = n->W2 * n->O;
     s.c.batch = n->stride * n->W2 * N;
-    want_bias(&s, entry);
+    set_bias(&s, entry);
     s.bias_align = 256; /* the bias is repeated in the workspace */
     return s;
 }
@@ -206,7 +206,7 @@ static bool are_wide(const struct entry *entry)
 }
 
 /* The partial sums of CONV_DW use the workspace of the patches. */
-static void own_begin(struct convolution *c, const struct entry *entry, enum op op)
+static void tiles_begin(struct convolution *c, const struct entry *entry, enum op op)
 {
     const struct conv *n = &c->at.n;
     const struct launch *l = &entry->launch;
@@ -229,7 +229,7 @@ static int begin(const struct cuda_state *s, struct entry *entry, enum op op, st
     c->at = at;
     c->sweeps = (int)sweeps;
     if (at.algo == CONV_DEPTHWISE) return PL_OK;
-    if (at.algo == CONV_PATCHES || at.algo == CONV_TILES) own_begin(c, entry, op);
+    if (at.algo == CONV_PATCHES || at.algo == CONV_TILES) tiles_begin(c, entry, op);
     if (c->own) return PL_OK;
     for (int64_t r = 0; at.algo == CONV_PHASES && r < sweeps; r++) {
         const struct sweep phase = sweep_backward(&at.n, r / at.n.stride, r % at.n.stride);
@@ -261,7 +261,7 @@ static void conv_release(void *state)
 
 /* --- copies ----------------------------------------------------------------------------------- */
 
-static int lay_patches(const struct launch *l, const struct conv_layout *at, const struct operand *map, const struct sweep *s,
+static int copy_patches(const struct launch *l, const struct conv_layout *at, const struct operand *map, const struct sweep *s,
                        int64_t first, int64_t rows, struct error *e)
 {
     const struct patch_grid g = {.H = s->H, .W = s->W, .C = map->dim[3], .ny = s->ny, .nx = s->nx, .step = s->step, .y0 = s->y0,
@@ -270,7 +270,7 @@ static int lay_patches(const struct launch *l, const struct conv_layout *at, con
     return PL_OK;
 }
 
-static int lay_weights(const struct launch *l, const struct conv_layout *at, const struct sweep *s, int64_t o_step,
+static int copy_weights(const struct launch *l, const struct conv_layout *at, const struct sweep *s, int64_t o_step,
                        int64_t t_step, struct error *e)
 {
     const struct tap_grid g = {.O = at->n.O, .depth = at->n.depth, .kh = at->n.kh, .kw = at->n.kw, .ky = s->ky, .kx = s->kx,
@@ -304,7 +304,7 @@ static int conv_launch(const struct launch *l, struct error *e)
         return pair_run(&c->pair[0], l, at, conv_results(n), &all, e);
     }
     const struct sweep s = sweep_forward(n);
-    TRY(lay_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
+    TRY(copy_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
     if (c->own) {
         const struct conv_tiles t = tiles_of(n);
         TRY_CUDA(cuda_conv_tiles(l->out[0].data, l->in[0].data, work_at(l, at->weights), bias_of(l), &t, store_of(l->in[0].dtype), l->stream));
@@ -314,7 +314,7 @@ static int conv_launch(const struct launch *l, struct error *e)
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct gemm_at some = {row_at(&l->out[0], p, n->O), work_at(l, at->patches), work_at(l, at->weights), bias_of(l),
                                         NULL};
-        TRY(lay_patches(l, at, &l->in[0], &s, p, rows, e));
+        TRY(copy_patches(l, at, &l->in[0], &s, p, rows, e));
         TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
     }
     return PL_OK;
@@ -341,7 +341,7 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
     const struct conv_layout *at = &c->at;
     const struct conv *n = &at->n;
     const struct sweep s = sweep_forward(n);
-    TRY(lay_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
+    TRY(copy_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
     if (has(l, 2)) TRY_CUDA(cuda_conv_repeat(work_at(l, at->stage), l->in[2].data, conv_taps(n), n->C, size_of(l), l->stream));
     if (c->own) {
         const struct conv_tiles t = tiles_of(n);
@@ -373,12 +373,12 @@ static int dx_phase(const struct launch *l, const struct convolution *c, int64_t
         TRY_CUDA(cuda_conv_scatter(l->out[0].data, bias_of(l), &g, 0, results, true, size_of(l), l->stream));
         return PL_OK;
     }
-    TRY(lay_weights(l, at, &s, n->C, n->O * n->C, e));
+    TRY(copy_weights(l, at, &s, n->C, n->O * n->C, e));
     for (int64_t p = 0, rows; p < results; p += rows) {
         rows = min_i64(at->rows, results - p);
         void *to = n->stride > 1 ? work_at(l, at->stage) : row_at(&l->out[0], p, n->C);
         const struct gemm_at some = {to, work_at(l, at->patches), work_at(l, at->weights), bias_of(l), NULL};
-        TRY(lay_patches(l, at, &l->in[0], &s, p, rows, e));
+        TRY(copy_patches(l, at, &l->in[0], &s, p, rows, e));
         TRY(pair_run(&c->pair[r], l, at, rows, &some, e));
         if (n->stride > 1) TRY_CUDA(cuda_conv_scatter(l->out[0].data, to, &g, p, rows, false, size_of(l), l->stream));
     }
@@ -419,7 +419,7 @@ static int dw_patches(const struct launch *l, const struct convolution *c, struc
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct gemm_at some = {work_at(l, at->weights), row_at(&l->in[0], p, n->O), work_at(l, at->patches), NULL,
                                         p ? work_at(l, at->weights) : NULL};
-        TRY(lay_patches(l, at, &l->in[1], &s, p, rows, e));
+        TRY(copy_patches(l, at, &l->in[1], &s, p, rows, e));
         TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
     }
     TRY_CUDA(cuda_conv_weights_back(l->out[0].data, work_at(l, at->weights), n->O, n->C, conv_taps(n), has(l, 2), l->stream));

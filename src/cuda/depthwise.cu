@@ -226,7 +226,7 @@ __global__ void dw_sum_kernel(float *dw, const float *partial, index32 C, index3
     *to = add ? *to + sum : sum;
 }
 
-template <typename T> static bool is_nine(const void *dy, const void *x, const struct depthwise *n)
+template <typename T> static bool is_3x3(const void *dy, const void *x, const struct depthwise *n)
 {
     return n->kh == SIDE && n->kw == SIDE && n->C % GROUP == 0 && is_aligned(dy, sizeof(channels<T>)) && is_aligned(x, sizeof(channels<T>));
 }
@@ -238,7 +238,7 @@ static cudaError_t launch_dw(float *dw, const void *dy, const void *x, float *sc
     const int64_t results = n->B * n->H2 * n->W2, runs = (results + pixels - 1) / pixels, taps = n->kh * n->kw;
     if (!fits(results + pixels) || runs > 65535 || taps > 65535 || !fits(n->C * taps)) return cudaErrorInvalidValue;
     const T *from = static_cast<const T *>(dy), *map = static_cast<const T *>(x);
-    if (is_nine<T>(dy, x, n)) {
+    if (is_3x3<T>(dy, x, n)) {
         const int64_t groups = (n->C + LANES * GROUP - 1) / (LANES * GROUP);
         const unsigned blocks = (unsigned)(groups * runs);
         if (!fits(groups * runs)) return cudaErrorInvalidValue;

@@ -280,7 +280,7 @@ static void cuda_close(struct device *d, struct tape *t)
     if (!s) return;
     cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
     cudaStreamSynchronize(s->prefetch);
-    if (t) cuda_forget(t);
+    if (t) cuda_free_recording(t);
     if (d->arena[SPACE_DEVICE]) cudaFree(d->arena[SPACE_DEVICE]);
     if (d->arena[SPACE_HOST]) cudaFreeHost(d->arena[SPACE_HOST]);
     free_state(d);

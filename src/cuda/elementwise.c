@@ -81,7 +81,7 @@ static bool is_vector(const struct operand *x)
     return x->dtype == DT_F32 && operand_elements(x) <= VECTOR_LONGEST && (x->rank == 0 || (x->rank == 1 && x->stride[0] == 1));
 }
 
-static uint32_t take_vectors(struct vectors *v, const struct launch *l, uint32_t n)
+static uint32_t collect_vectors(struct vectors *v, const struct launch *l, uint32_t n)
 {
     for (uint32_t i = 0; i < n && v->count < VECTORS_MOST; i++) {
         const struct operand *y = &l[i].out[0], *x = l[i].nin ? &l[i].in[0] : NULL;
@@ -96,7 +96,7 @@ static uint32_t take_vectors(struct vectors *v, const struct launch *l, uint32_t
 static int batch_accumulate(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
     struct vectors v = {0};
-    if (take_vectors(&v, l, n) < 2) return launch_accumulate(l, e);
+    if (collect_vectors(&v, l, n) < 2) return launch_accumulate(l, e);
     *taken = (uint32_t)v.count;
     TRY_CUDA(cuda_vectors(v, l->stream));
     return PL_OK;
@@ -124,7 +124,7 @@ static int launch_fill(const struct launch *l, struct error *e)
 static int batch_fill(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
     struct vectors v = {.value = (float)l->attr->fill.value};
-    if (take_vectors(&v, l, n) < 2) return launch_fill(l, e);
+    if (collect_vectors(&v, l, n) < 2) return launch_fill(l, e);
     *taken = (uint32_t)v.count;
     TRY_CUDA(cuda_vectors(v, l->stream));
     return PL_OK;

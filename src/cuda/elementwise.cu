@@ -210,7 +210,7 @@ extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, 
 constexpr int GATES = 2; /* packs of three inputs that a thread reads at once */
 
 /* Replaces dy, gate and up by y, dgate and dup. */
-template <typename T> static __device__ void turn_gate(T &d, T &g, T &u)
+template <typename T> static __device__ void gate_backward(T &d, T &g, T &u)
 {
     const float dy = to_float(d), gate = to_float(g), up = to_float(u), s = maths<T>::logistic(gate);
     d = from_float<T>(f_silu_gate::of<T>(gate, up));
@@ -234,7 +234,7 @@ __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, T *y, const T *dy, const 
     for (int j = 0; j < GATES; j++) {
         if (first + j * BLOCK >= packs) continue;
 #pragma unroll
-        for (int i = 0; i < V; i++) turn_gate(d[j].at[i], g[j].at[i], u[j].at[i]);
+        for (int i = 0; i < V; i++) gate_backward(d[j].at[i], g[j].at[i], u[j].at[i]);
         reinterpret_cast<pack<T, V> *>(dgate)[first + j * BLOCK] = g[j];
         reinterpret_cast<pack<T, V> *>(dup)[first + j * BLOCK] = u[j];
         if (RECOMPUTE_Y) reinterpret_cast<pack<T, V> *>(y)[first + j * BLOCK] = d[j];
@@ -242,7 +242,7 @@ __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, T *y, const T *dy, const 
     const int64_t rest = packs * V + first;
     if (blockIdx.x || rest >= n) return;
     T a = dy[rest], b = gate[rest], c = up[rest];
-    turn_gate(a, b, c);
+    gate_backward(a, b, c);
     dgate[rest] = b, dup[rest] = c;
     if (RECOMPUTE_Y) y[rest] = a;
 }

@@ -34,22 +34,22 @@ enum { CANDIDATES = 8, CANDIDATES_TIMED = 24, ALIGN_MAX = 256, BIAS_ALIGN = 16 }
 /* --- what the library supports ------------------------------------------------------- */
 
 /* The storage of a matrix: [rows, columns] with leading dimension ld, or transposed. */
-struct stored {
-    bool turned;
+struct matrix_storage {
+    bool transposed;
     int64_t ld;
 };
 
 /* The stride of a dimension of one element has no meaning and is replaced by one that fits. A dense
  * column is a transposed row, whose leading dimension is then its length and not 1. */
-static bool store_of_view(const struct view *v, int64_t rows, int64_t columns, struct stored *s)
+static bool storage_of_view(const struct view *v, int64_t rows, int64_t columns, struct matrix_storage *s)
 {
     const int64_t row = rows == 1 ? max_i64(columns, 1) : v->row, column = columns == 1 ? max_i64(rows, 1) : v->column;
     const bool column_is_dense = columns == 1 && rows > 1 && v->row == 1;
     if ((v->column == 1 || columns == 1) && row >= columns && !column_is_dense) {
-        *s = (struct stored){false, row};
+        *s = (struct matrix_storage){false, row};
         return true;
     }
-    *s = (struct stored){true, column};
+    *s = (struct matrix_storage){true, column};
     return (v->row == 1 || rows == 1) && column >= rows;
 }
 
@@ -60,10 +60,10 @@ static bool library_has_dtypes(const struct gemm_shape *s)
     return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
 }
 
-static bool library_takes(const struct gemm_shape *s, struct stored *a, struct stored *b, struct stored *c)
+static bool library_supports(const struct gemm_shape *s, struct matrix_storage *a, struct matrix_storage *b, struct matrix_storage *c)
 {
-    if (!library_has_dtypes(s) || !store_of_view(&s->a, s->M, s->K, a) || !store_of_view(&s->b, s->K, s->N, b)) return false;
-    *c = (struct stored){false, s->M == 1 ? s->N : s->c.row};
+    if (!library_has_dtypes(s) || !storage_of_view(&s->a, s->M, s->K, a) || !storage_of_view(&s->b, s->K, s->N, b)) return false;
+    *c = (struct matrix_storage){false, s->M == 1 ? s->N : s->c.row};
     if ((s->c.column != 1 && s->N > 1) || c->ld < s->N) return false;
     return !s->bias || (s->bias_dtype == s->c.dtype && s->bias_align >= BIAS_ALIGN);
 }
@@ -77,10 +77,10 @@ static cudaDataType_t type_of(enum dtype t)
 /* --- preparing ------------------------------------------------------------------- */
 
 /* Describes a row-major [rows, columns], or its transpose, to the library. */
-static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, const struct stored *s, int64_t rows,
+static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, const struct matrix_storage *s, int64_t rows,
                            int64_t columns, int64_t batches, struct error *e)
 {
-    const int64_t R = s->turned ? columns : rows, C = s->turned ? rows : columns;
+    const int64_t R = s->transposed ? columns : rows, C = s->transposed ? rows : columns;
     TRY_BLAS(cublasLtMatrixLayoutCreate(m, type_of(v->dtype), (uint64_t)C, (uint64_t)R, s->ld));
     if (batches == 1) return PL_OK;
     const int32_t count = (int32_t)batches;
@@ -90,10 +90,10 @@ static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, cons
     return PL_OK;
 }
 
-static int describe(struct gemm *p, const struct stored *a, const struct stored *b, const struct stored *c, struct error *e)
+static int describe_product(struct gemm *p, const struct matrix_storage *a, const struct matrix_storage *b, const struct matrix_storage *c, struct error *e)
 {
     const struct gemm_shape *s = &p->shape;
-    const cublasOperation_t first = b->turned ? CUBLAS_OP_T : CUBLAS_OP_N, second = a->turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t first = b->transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = a->transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     TRY_BLAS(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
@@ -107,7 +107,7 @@ static int describe(struct gemm *p, const struct stored *a, const struct stored 
 }
 
 /* The preference takes the alignments of the library's a, b, c and d: ours with a and b swapped. */
-static int prefer(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint64_t workspace, struct error *e)
+static int set_preference(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint64_t workspace, struct error *e)
 {
     /* Partial sums of a split-K product stay f32 and are added in a separate step, in order: there
      * is no second rounding and no race for the output. */
@@ -125,7 +125,7 @@ static int prefer(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint
 
 /* Whether an algorithm reads f32 as TF32. CUBLAS_COMPUTE_32F excludes these, but an environment
  * variable can enable them. */
-static bool rounds_inputs(const cublasLtMatmulAlgo_t *a)
+static bool uses_tf32(const cublasLtMatmulAlgo_t *a)
 {
     uint64_t flags = 0;
     size_t written = 0;
@@ -135,7 +135,7 @@ static bool rounds_inputs(const cublasLtMatmulAlgo_t *a)
 }
 
 /* Whether partial sums are accumulated in the output itself; the preference excludes these too. */
-static bool races(const cublasLtMatmulAlgo_t *a)
+static bool accumulates_in_output(const cublasLtMatmulAlgo_t *a)
 {
     uint32_t scheme = 0;
     size_t written = 0;
@@ -148,16 +148,16 @@ static bool races(const cublasLtMatmulAlgo_t *a)
  * f32. */
 static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
 {
-    return !races(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && rounds_inputs(&r->algo));
+    return !accumulates_in_output(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && uses_tf32(&r->algo));
 }
 
 /* Without an acceptable candidate gemm_generic.cu computes the product. */
-static int choose(struct gemm *p, const struct cuda_state *s, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
+static int choose_algorithm(struct gemm *p, const struct cuda_state *s, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
 {
     const bool timed = autotune_applies(&p->shape);
     cublasLtMatmulHeuristicResult_t found[CANDIDATES_TIMED];
     int n = 0, good = 0;
-    TRY(prefer(preference, &p->shape, workspace, e));
+    TRY(set_preference(preference, &p->shape, workspace, e));
     cublasStatus_t rc =
         cublasLtMatmulAlgoGetHeuristic(p->blas, p->product, p->b, p->a, p->c, p->c, preference, timed ? CANDIDATES_TIMED : CANDIDATES,
                                        found, &n);
@@ -173,14 +173,14 @@ static int choose(struct gemm *p, const struct cuda_state *s, cublasLtMatmulPref
 int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
                   struct error *e)
 {
-    struct stored a, b, c;
+    struct matrix_storage a, b, c;
     p->shape = *shape;
     p->blas = s->blas;
-    if (!library_takes(shape, &a, &b, &c)) return PL_OK;
-    TRY(describe(p, &a, &b, &c, e));
+    if (!library_supports(shape, &a, &b, &c)) return PL_OK;
+    TRY(describe_product(p, &a, &b, &c, e));
     cublasLtMatmulPreference_t preference = NULL;
     TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
-    int rc = choose(p, s, preference, workspace, e);
+    int rc = choose_algorithm(p, s, preference, workspace, e);
     cublasLtMatmulPreferenceDestroy(preference);
     return rc;
 }
@@ -213,7 +213,7 @@ static struct strided strided_of(const struct view *v)
     return (struct strided){store_of(v->dtype), v->row, v->column, v->batch};
 }
 
-static int run_own(const struct gemm *p, const struct gemm_at *at, cudaStream_t stream, struct error *e)
+static int run_generic(const struct gemm *p, const struct gemm_at *at, cudaStream_t stream, struct error *e)
 {
     const struct gemm_shape *s = &p->shape;
     const struct generic_gemm own = {
@@ -226,7 +226,7 @@ static int run_own(const struct gemm *p, const struct gemm_at *at, cudaStream_t 
 int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
                 struct error *e)
 {
-    if (!p->library) return run_own(p, at, stream, e);
+    if (!p->library) return run_generic(p, at, stream, e);
     const float one = 1, beta = at->from ? 1 : 0;
     const void *from = at->from ? at->from : at->c;
     if (p->shape.bias) /* its address may advance with a loop */

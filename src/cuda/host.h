@@ -75,9 +75,9 @@ int batch_flush(struct batch *b, uint32_t *at, struct error *e);
 /* record.c: fills t->device_state; on failure frees everything it made. */
 int cuda_record(struct device *d, struct tape *t, struct error *e);
 int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e);
-void cuda_forget(struct tape *t);
+void cuda_free_recording(struct tape *t);
 /* Calls `prepare` for every launch of a program that is not prepared yet. The state is kept until
- * the end of the capture or, for nodes.c, until cuda_forget. */
+ * the end of the capture or, for nodes.c, until cuda_free_recording. */
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e);
 /* "step: node 3 LINEAR in model.layers.0 (cublaslt_linear): ..." */
 int cuda_name_entry(const struct tape *t, enum program p, const struct entry *entry, struct error *e);

@@ -25,12 +25,12 @@ struct pixel {
     float slope;   /* p (1 - p) */
 };
 
-template <typename T> static __device__ inline float log_of_one_and(float e) { return __logf(1.0f + e); }
-template <> __device__ inline float log_of_one_and<float>(float e) { return log1pf(e); }
+template <typename T> static __device__ inline float log1p_of(float e) { return __logf(1.0f + e); }
+template <> __device__ inline float log1p_of<float>(float e) { return log1pf(e); }
 
 template <typename T> static __device__ inline pixel pixel_of(float x, bool g, float gamma)
 {
-    const float e = exp_of<T>(-fabsf(x)), large = __frcp_rn(1.0f + e), small = e * large, log1pe = log_of_one_and<T>(e);
+    const float e = exp_of<T>(-fabsf(x)), large = __frcp_rn(1.0f + e), small = e * large, log1pe = log1p_of<T>(e);
     const float z = g ? x : -x;
     pixel y;
     y.p = x > 0.0f ? large : small;

@@ -191,7 +191,7 @@ struct contest {
 
 /* Milliseconds per launch of proposal k, averaged over `runs` launches after the first `skip`. A
  * proposal that the library refuses at launch is dropped; an error of the GPU is returned. */
-static int time_behind(struct autotune *f, struct contest *t, int k, int skip, int runs, double *ms, struct error *e)
+static int time_after_warmup(struct autotune *f, struct contest *t, int k, int skip, int runs, double *ms, struct error *e)
 {
     struct error refused = {0};
     float took = 0;
@@ -213,7 +213,7 @@ static int time_behind(struct autotune *f, struct contest *t, int k, int skip, i
 
 static int time_runs(struct autotune *f, struct contest *t, int k, int runs, double *ms, struct error *e)
 {
-    return time_behind(f, t, k, 0, runs, ms, e);
+    return time_after_warmup(f, t, k, 0, runs, ms, e);
 }
 
 /* Runs each proposal once, which loads its kernels, and then a few times. */
@@ -265,7 +265,7 @@ static int launches(const struct contest *t, int k, double ms) { return (int)fmi
 
 static int time_under_load(struct autotune *f, struct contest *t, int k, double *ms, struct error *e)
 {
-    return time_behind(f, t, k, launches(t, k, SKIP), launches(t, k, HOLD), ms, e);
+    return time_after_warmup(f, t, k, launches(t, k, SKIP), launches(t, k, HOLD), ms, e);
 }
 
 static int run_under_load(struct autotune *f, struct contest *t, const int *finalist, int m, double ms[FINALISTS][ROUNDS], struct error *e)

@@ -57,7 +57,7 @@ static void CUDART_CB hold(void *watch)
     }
 }
 
-static int launch_between(struct watch *w, struct batch *b, uint32_t *at, struct error *e)
+static int launch_between_events(struct watch *w, struct batch *b, uint32_t *at, struct error *e)
 {
     TRY_CUDA(cudaEventRecord(w->from, w->stream));
     TRY(batch_flush(b, at, e));
@@ -72,7 +72,7 @@ static int launch_timed(struct watch *w, struct batch *b, uint32_t *at, double *
     float ms = 0;
     atomic_store(&w->released, false);
     TRY_CUDA(cudaLaunchHostFunc(w->stream, hold, w));
-    int rc = launch_between(w, b, at, e);
+    int rc = launch_between_events(w, b, at, e);
     atomic_store(&w->released, true);
     cudaError_t done = cudaStreamSynchronize(w->stream);
     if (rc) return rc;
@@ -110,7 +110,7 @@ static double bytes_of(const struct launch *l)
 
 /* The GPU's clock is not the host's: the last node is recorded as ending now, and each node of a
  * batch gets a share of the time in proportion to its bytes. */
-static void note_times(struct walk *w, uint32_t n, double seconds)
+static void record_times(struct walk *w, uint32_t n, double seconds)
 {
     const struct launch *l = w->batch.launches.at;
     double all = 0, at = clock_seconds() - seconds;
@@ -132,7 +132,7 @@ static int flush(struct walk *w, struct error *e)
     if (!n) return PL_OK;
     int rc = w->t->timing ? launch_timed(&w->watch, &w->batch, &at, &seconds, e) : launch_alone(w->watch.stream, &w->batch, &at, e);
     if (rc) return cuda_name_entry(w->t, w->p, &w->t->program[w->p].at[w->first + (at < n ? at : 0)], e);
-    if (w->t->timing) note_times(w, n, seconds);
+    if (w->t->timing) record_times(w, n, seconds);
     for (uint32_t i = 0; w->t->observe && i < n; i++) {
         struct entry now = w->t->program[w->p].at[w->first + i]; /* with the addresses of this iteration */
         now.launch = w->batch.launches.at[i];

@@ -21,7 +21,7 @@ static bool is_heads(const struct tensor *t, enum dtype dtype)
 }
 
 /* Rows consist of 16-byte chunks of 8 elements; storages begin at multiples of 256. */
-static bool is_even(const struct tensor *t)
+static bool has_aligned_rows(const struct tensor *t)
 {
     for (int i = 0; i < 3; i++)
         if (t->dim[i] > 1 && t->stride[i] % 8) return false;
@@ -39,9 +39,9 @@ static bool heads_match(const struct query *q, int heads, int outputs, bool even
 {
     const enum dtype dtype = q->in[0]->dtype;
     for (int i = 0; i < heads; i++)
-        if (!is_heads(q->in[i], dtype) || (even && !is_even(q->in[i]))) return false;
+        if (!is_heads(q->in[i], dtype) || (even && !has_aligned_rows(q->in[i]))) return false;
     for (int i = 0; i < outputs; i++)
-        if (!is_heads(q->out[i], dtype) || (even && !is_even(q->out[i]))) return false;
+        if (!is_heads(q->out[i], dtype) || (even && !has_aligned_rows(q->out[i]))) return false;
     return true;
 }
 

@@ -20,7 +20,7 @@ static bool is_heads(const struct tensor *t, enum dtype dtype)
 
 /* Rows of the last dimension consist of 16-byte chunks of 8 elements; storages begin at multiples
  * of 256. */
-static bool is_even(const struct tensor *t)
+static bool has_aligned_rows(const struct tensor *t)
 {
     for (int i = 0; i + 1 < t->rank; i++)
         if (t->dim[i] > 1 && t->stride[i] % 8) return false;
@@ -34,13 +34,13 @@ static bool heads_match(const struct query *q, int inputs, int outputs, int tabl
     const enum dtype dtype = q->in[0]->dtype;
     const struct tensor *t = q->in[0];
     for (int i = 0; i < inputs; i++)
-        if (!is_heads(q->in[i], dtype) || (fast && !is_even(q->in[i]))) return false;
+        if (!is_heads(q->in[i], dtype) || (fast && !has_aligned_rows(q->in[i]))) return false;
     for (int i = 0; i < outputs; i++)
-        if (!is_heads(q->out[i], dtype) || (fast && !is_even(q->out[i]))) return false;
+        if (!is_heads(q->out[i], dtype) || (fast && !has_aligned_rows(q->out[i]))) return false;
     for (int i = table; i < table + 3; i++) {
         const struct tensor *x = given(q, i);
         if (x && !is_stored(x->dtype)) return false;
-        if (x && fast && (x->dtype != dtype || !is_even(x))) return false;
+        if (x && fast && (x->dtype != dtype || !has_aligned_rows(x))) return false;
     }
     if (q->attr->windowed.window > (fast ? WINDOW_FAST : WINDOW_PLAIN)) return false;
     if (fast && (!is_half(dtype) || (t->dim[3] != 32 && t->dim[3] != 64 && t->dim[3] != 80))) return false;

@@ -26,7 +26,7 @@ static enum conv_algo algo_of(enum op op, const struct conv *n)
 
 /* --- workspace ----------------------------------------------------------------------------- */
 
-static void lay(struct conv_layout *l, uint64_t *at, int64_t bytes)
+static void reserve(struct conv_layout *l, uint64_t *at, int64_t bytes)
 {
     *at = l->bytes;
     l->bytes = align_up(l->bytes + (uint64_t)bytes, 256);
@@ -39,33 +39,33 @@ static int64_t rows_at_once(int64_t results, int64_t bytes)
     return min_i64(results, max_i64(most, PATCH_ROWS));
 }
 
-static void lay_depthwise(struct conv_layout *l, enum op op)
+static void layout_depthwise(struct conv_layout *l, enum op op)
 {
     const int64_t taps = conv_taps(&l->n) * (int64_t)sizeof(float), results = conv_results(&l->n);
     l->rows = max_i64(PARTIAL_PIXELS, ceil_div(results, PARTIALS_MAX));
-    lay(l, &l->weights, op == OP_CONV_DW ? 0 : l->n.C * taps);
-    lay(l, &l->patches, op == OP_CONV_DW ? ceil_div(results, l->rows) * l->n.C * taps : 0);
+    reserve(l, &l->weights, op == OP_CONV_DW ? 0 : l->n.C * taps);
+    reserve(l, &l->patches, op == OP_CONV_DW ? ceil_div(results, l->rows) * l->n.C * taps : 0);
 }
 
 /* For patches and tiles: a row has every tap of every channel of x. */
-static void lay_patches(struct conv_layout *l, enum op op, int64_t size)
+static void layout_patches(struct conv_layout *l, enum op op, int64_t size)
 {
     const int64_t K = conv_taps(&l->n) * l->n.C;
     l->rows = rows_at_once(conv_results(&l->n), K * size);
-    lay(l, &l->weights, l->n.O * K * (op == OP_CONV_DW ? (int64_t)sizeof(float) : size));
-    lay(l, &l->patches, l->rows * K * size);
-    lay(l, &l->stage, l->algo == CONV_TILES ? K * size : 0); /* the bias, once per tap */
+    reserve(l, &l->weights, l->n.O * K * (op == OP_CONV_DW ? (int64_t)sizeof(float) : size));
+    reserve(l, &l->patches, l->rows * K * size);
+    reserve(l, &l->stage, l->algo == CONV_TILES ? K * size : 0); /* the bias, once per tap */
 }
 
 /* Phase 0 has the most taps, so it sets the size. */
-static void lay_phases(struct conv_layout *l, int64_t size)
+static void layout_phases(struct conv_layout *l, int64_t size)
 {
     const struct conv *n = &l->n;
     const int64_t taps = ceil_div(n->kh, n->stride) * ceil_div(n->kw, n->stride);
     l->rows = rows_at_once(n->B * ceil_div(n->H, n->stride) * ceil_div(n->W, n->stride), taps * n->O * size);
-    lay(l, &l->weights, taps * n->O * n->C * size);
-    lay(l, &l->patches, l->rows * taps * n->O * size);
-    lay(l, &l->stage, n->stride > 1 ? l->rows * n->C * size : 0);
+    reserve(l, &l->weights, taps * n->O * n->C * size);
+    reserve(l, &l->patches, l->rows * taps * n->O * size);
+    reserve(l, &l->stage, n->stride > 1 ? l->rows * n->C * size : 0);
 }
 
 struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t *x, const int64_t *y, const int64_t *w,
@@ -76,9 +76,9 @@ struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t
     l.algo = algo_of(op, &l.n);
     l.library = l.algo == CONV_DEPTHWISE ? 0 : library;
     l.bytes = align_up(l.library, 256);
-    if (l.algo == CONV_DEPTHWISE) lay_depthwise(&l, op);
-    else if (l.algo == CONV_PHASES) lay_phases(&l, dtype_size(type));
-    else if (l.algo != CONV_PLAIN) lay_patches(&l, op, dtype_size(type));
+    if (l.algo == CONV_DEPTHWISE) layout_depthwise(&l, op);
+    else if (l.algo == CONV_PHASES) layout_phases(&l, dtype_size(type));
+    else if (l.algo != CONV_PLAIN) layout_patches(&l, op, dtype_size(type));
     return l;
 }
 

@@ -95,19 +95,19 @@ static int linear_into(const struct launch *l, void *y, struct error *e)
 static int linear_launch(const struct launch *l, struct error *e) { return linear_into(l, l->out[0].data, e); }
 
 /* The index of the output that the product is written to. */
-static int stored(const struct launch *l) { return l->nout > 1 && l->out[1].data ? 1 : 0; }
+static int product_output(const struct launch *l) { return l->nout > 1 && l->out[1].data ? 1 : 0; }
 
 static int linear_act_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
 {
     struct gemm_shape shape;
-    shape_linear(&shape, entry, stored(&entry->launch));
+    shape_linear(&shape, entry, product_output(&entry->launch));
     return gemm_begin(&products_new(entry)->product, s, &shape, entry->launch.work_bytes, e);
 }
 
 /* Uses ACT's own kernels, whose bits the op guarantees. */
 static int linear_act_launch(const struct launch *l, struct error *e)
 {
-    const struct operand *z = &l->out[stored(l)], *y = &l->out[0];
+    const struct operand *z = &l->out[product_output(l)], *y = &l->out[0];
     const enum function f = (enum function)(FUNCTION_ACT + l->attr->act.kind);
     const struct any_types types = {any_of(y->dtype), any_of(z->dtype), ANY_F32};
     TRY(linear_into(l, z->data, e));
@@ -133,7 +133,7 @@ static int matmul_launch(const struct launch *l, struct error *e)
 
 /* --- BMM ------------------------------------------------------------------------------------ */
 
-static bool nest_all(const struct step *outer, const struct step *inner)
+static bool can_merge(const struct step *outer, const struct step *inner)
 {
     return outer->a == inner->a * inner->count && outer->b == inner->b * inner->count && outer->c == inner->c * inner->count;
 }
@@ -145,7 +145,7 @@ static int bmm_steps(struct step *steps, const struct launch *l)
     for (int d = 0; d + 2 < l->out[0].rank; d++) {
         const struct step one = {l->out[0].dim[d], l->in[0].stride[d], l->in[1].stride[d], l->out[0].stride[d]};
         if (one.count == 1) continue;
-        if (n && nest_all(&steps[n - 1], &one))
+        if (n && can_merge(&steps[n - 1], &one))
             steps[n - 1] = (struct step){steps[n - 1].count * one.count, one.a, one.b, one.c};
         else
             steps[n++] = one;
@@ -193,7 +193,7 @@ static int bmm_prepare(const struct cuda_state *s, struct entry *entry, struct e
     return gemm_begin(&p->product, s, &shape, l->work_bytes, e);
 }
 
-static void *moved(const struct operand *x, int64_t elements)
+static void *offset_data(const struct operand *x, int64_t elements)
 {
     return (char *)x->data + elements * (int64_t)dtype_size(x->dtype);
 }
@@ -210,8 +210,8 @@ static int bmm_launch(const struct launch *l, struct error *e)
             const int64_t k = rest % p->outer[i].count;
             a += k * p->outer[i].a, b += k * p->outer[i].b, c += k * p->outer[i].c;
         }
-        void *to = moved(&l->out[0], c);
-        const struct gemm_at at = {to, moved(&l->in[0], a), moved(&l->in[1], b), NULL, has(l, 2) ? to : NULL};
+        void *to = offset_data(&l->out[0], c);
+        const struct gemm_at at = {to, offset_data(&l->in[0], a), offset_data(&l->in[1], b), NULL, has(l, 2) ? to : NULL};
         TRY(gemm_run(&p->product, &at, l->work, l->work_bytes, l->stream, e));
     }
     return PL_OK;

@@ -44,7 +44,7 @@ struct capture {
     struct recording *into;
     cudaEvent_t *done;        /* by entry: recorded after it; NULL: no entry waits for it */
     uint32_t *seen;           /* by entry: the segment in which `done` was last recorded */
-    cudaEvent_t meet[LANE_COUNT];
+    cudaEvent_t join_event[LANE_COUNT];
     uint32_t segment;         /* number of the segment being captured, from 1 */
     id loop;                  /* of that segment, with its iteration */
     uint32_t iteration, launches;
@@ -58,18 +58,18 @@ struct capture {
 /* Makes the other lanes wait for the work captured on the compute lane so far. */
 static int fork_lanes(struct capture *c, struct error *e)
 {
-    TRY_CUDA(cudaEventRecord(c->meet[LANE_COMPUTE], c->s->lane[LANE_COMPUTE]));
+    TRY_CUDA(cudaEventRecord(c->join_event[LANE_COMPUTE], c->s->lane[LANE_COMPUTE]));
     for (int lane = LANE_COMPUTE + 1; lane < LANE_COUNT; lane++)
-        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[lane], c->meet[LANE_COMPUTE], 0));
+        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[lane], c->join_event[LANE_COMPUTE], 0));
     return PL_OK;
 }
 
 /* Makes the compute lane wait for the work captured on all other lanes so far. */
-static int gather_lanes(struct capture *c, struct error *e)
+static int join_lanes(struct capture *c, struct error *e)
 {
     for (int lane = LANE_COMPUTE + 1; lane < LANE_COUNT; lane++) {
-        TRY_CUDA(cudaEventRecord(c->meet[lane], c->s->lane[lane]));
-        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[LANE_COMPUTE], c->meet[lane], 0));
+        TRY_CUDA(cudaEventRecord(c->join_event[lane], c->s->lane[lane]));
+        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[LANE_COMPUTE], c->join_event[lane], 0));
     }
     return PL_OK;
 }
@@ -103,7 +103,7 @@ static int instantiate(struct capture *c, cudaGraph_t graph, struct error *e)
 /* A segment without launches produces no graph. */
 static int end_segment(struct capture *c, struct error *e)
 {
-    TRY(gather_lanes(c, e));
+    TRY(join_lanes(c, e));
     cudaGraph_t graph = NULL;
     c->open = false;
     TRY_CUDA(cudaStreamEndCapture(c->s->lane[LANE_COMPUTE], &graph));
@@ -115,7 +115,7 @@ static int end_segment(struct capture *c, struct error *e)
 /* --- entries ------------------------------------------------------------------------ */
 
 /* The launch with the addresses of the iteration being captured. */
-static struct launch launch_now(const struct capture *c, const struct entry *entry)
+static struct launch launch_of_iteration(const struct capture *c, const struct entry *entry)
 {
     struct launch l = entry->launch;
     l.stream = c->s->lane[entry->lane];
@@ -165,7 +165,7 @@ static int capture_entry(struct capture *c, uint32_t k, struct error *e)
 {
     const struct entry *entry = &c->t->program[c->program].at[k];
     const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
-    const struct launch l = launch_now(c, entry);
+    const struct launch l = launch_of_iteration(c, entry);
     if (entry->nwait || !batch_joins(&c->batch, kernel, &l)) TRY(flush_batch(c, e));
     TRY(wait_for_others(c, entry, e));
     if (!c->batch.launches.n) c->first = k;
@@ -198,7 +198,7 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, 
         }
         TRY(capture_range(c, k + 1, end, depth + 1, e));
         if (depth == 0) continue; /* the end of the segment joins the lanes */
-        TRY(gather_lanes(c, e));
+        TRY(join_lanes(c, e));
         TRY(fork_lanes(c, e));
     }
     if (depth > 0) return PL_OK;
@@ -226,7 +226,7 @@ static int capture_range(struct capture *c, uint32_t from, uint32_t to, int dept
 static int make_events(struct capture *c, struct error *e)
 {
     for (int lane = 0; lane < LANE_COUNT; lane++)
-        TRY_CUDA(cudaEventCreateWithFlags(&c->meet[lane], cudaEventDisableTiming));
+        TRY_CUDA(cudaEventCreateWithFlags(&c->join_event[lane], cudaEventDisableTiming));
     for (uint32_t k = 0; k < c->t->program[c->program].n; k++) {
         const struct entry *entry = &c->t->program[c->program].at[k];
         for (int i = 0; i < entry->nwait; i++)
@@ -256,7 +256,7 @@ static void close_capture(struct capture *c)
     for (uint32_t k = 0; k < c->t->program[c->program].n; k++)
         if (c->done[k]) cudaEventDestroy(c->done[k]);
     for (int lane = 0; lane < LANE_COUNT; lane++)
-        if (c->meet[lane]) cudaEventDestroy(c->meet[lane]);
+        if (c->join_event[lane]) cudaEventDestroy(c->join_event[lane]);
     vec_free(&c->batch.launches);
     mem_free(c->done);
     mem_free(c->seen);
@@ -319,11 +319,11 @@ int cuda_record(struct device *d, struct tape *t, struct error *e)
     /* Waits for the graph uploads, so that the first step does not. */
     cudaError_t done = rc ? cudaSuccess : cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
     if (done != cudaSuccess) rc = cuda_failed(e, done, "cudaStreamSynchronize after recording");
-    if (rc) cuda_forget(t);
+    if (rc) cuda_free_recording(t);
     return rc;
 }
 
-void cuda_forget(struct tape *t)
+void cuda_free_recording(struct tape *t)
 {
     struct recording *r = t->device_state;
     if (!r) return;

@@ -78,7 +78,7 @@ template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, cons
 }
 
 /* Whether an operand's offsets, in packs, fit 31 bits. */
-static bool is_near(const int64_t *stride, const loop_nest &f, int V)
+static bool fits_31_bits(const int64_t *stride, const loop_nest &f, int V)
 {
     int64_t last = f.size[0] / V;
     for (int k = 1; k < f.loops; k++) {
@@ -156,7 +156,7 @@ static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, en
     T *to = static_cast<T *>(y);
     const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
     const bool wide = f.size[0] % V == 0 && f.y[0] == 1 && fits(y, f.y, f.loops, V) && fits(a, f.a, f.loops, V) && fits(b, f.b, f.loops, V);
-    const bool near = wide && f.loops <= 3 && n / V <= INT32_MAX / 2 && is_whole(f) && is_near(f.a, f, V) && is_near(f.b, f, V);
+    const bool near = wide && f.loops <= 3 && n / V <= INT32_MAX / 2 && is_whole(f) && fits_31_bits(f.a, f, V) && fits_31_bits(f.b, f, V);
     if (near)
         pair_repeats_kernel<F, T><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, repeats_of(f, V), (uint32_t)(n / V));
     else if (wide) pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V);

@@ -33,7 +33,7 @@ struct thin {
 /* Splits a batch into chunks. In mode across each chunk has a partial sum, and there are about 2000
  * of them in total; in the other modes chunks are short, so that there are many. A function of the
  * shapes alone, so that the order of additions is too. */
-static inline void thin_cut(struct thin *t)
+static inline void thin_split(struct thin *t)
 {
     const int64_t steps = (t->N + THIN_STEP - 1) / THIN_STEP;
     int64_t turns = t->mode == THIN_ACROSS ? steps * t->batches / 2048 : 4;
@@ -55,7 +55,7 @@ static inline struct thin thin_of(bool ta, bool tb, int rank, const int64_t *a, 
     t.N = t.mode == THIN_DOWN ? b[rank - 2] : a[rank - 1];
     t.K = b[rank - 1];
     if (t.m > THIN_ROWS || t.N < THIN_LEAST || (t.K != 16 && t.K != 32 && t.K != 64)) t.mode = THIN_NONE;
-    if (t.mode) thin_cut(&t);
+    if (t.mode) thin_split(&t);
     if (t.batches * t.blocks > INT32_MAX) t.mode = THIN_NONE;
     return t;
 }

@@ -38,18 +38,18 @@ template <int D, int ROWS> constexpr int tile_bytes = ROWS * panels_of<D> * 128;
 
 /* --- barriers --------------------------------------------------------------------------------- */
 
-__device__ inline void barrier_make(uint64_t *bar, int arrivals)
+__device__ inline void barrier_init(uint64_t *bar, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(arrivals) : "memory");
 }
-__device__ inline void barriers_made() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void barrier_arrive(uint64_t *bar)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 }
 /* Arrival of a warp whose threads have read by ordinary loads, each at its own time; for products
  * the warp waits as one. */
-__device__ inline void warp_arrives(uint64_t *bar)
+__device__ inline void barrier_arrive_warp(uint64_t *bar)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(bar);
@@ -108,17 +108,17 @@ __device__ inline void fetch_rows(void *to, const CUtensorMap *map, int b, int h
 template <int n> __device__ inline void registers_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
 template <int n> __device__ inline void registers_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
 
-__device__ inline void product_open() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void product_close() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /* Waits until all but the latest n committed groups are done. */
-template <int n> __device__ inline void product_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory"); }
+template <int n> __device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory"); }
 /* Prevents the compiler from moving registers that a product in flight writes. */
-template <int N> __device__ inline void hold(float (&d)[N])
+template <int N> __device__ inline void pin_registers(float (&d)[N])
 {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
-template <int N> __device__ inline void hold(unsigned (&d)[N])
+template <int N> __device__ inline void pin_registers(unsigned (&d)[N])
 {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i])::"memory");
