@@ -235,7 +235,7 @@ template <typename F> static __device__ float4 reduce_rows(const few_attention &
  * first+count of `all`. */
 template <int N, int V>
 static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const few_attention &a, const block_work &w, const few_rows &to, float *partial,
-                            int splits, int first, int count, int all, float factor)
+                                  int splits, int first, int count, int all, float factor)
 {
     const int chunks = a.cut.heads * a.cut.lanes;
     reduce_warps<adding>(x, scratch);
@@ -426,7 +426,7 @@ static __device__ int64_t sum_at(const few_attention &a, int split, int64_t b, i
 /* Reduces the block's maxima, rescales everything to them, then reduces the sums. */
 template <int N, int V>
 static __device__ void reduce_queries(const few_attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
-                                    float (&o)[N * V], int first, int count)
+                                      float (&o)[N * V], int first, int count)
 {
     const int64_t all = (int64_t)a.cut.splits * a.B * a.T * a.H;
     float most[N];

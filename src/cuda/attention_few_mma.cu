@@ -214,7 +214,7 @@ static __device__ float score_bias(const few_attention &a, int64_t b, int s)
  * `to`. */
 template <typename T, int E>
 static __device__ void write_sums(const float (&x)[E][4], const few_attention &a, const warp_work &w, const few_rows &to, float *partial, int splits,
-                            int first, int all, float factor)
+                                  int first, int all, float factor)
 {
 #pragma unroll
     for (int n = 0; n < E; n++)

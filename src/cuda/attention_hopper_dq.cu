@@ -100,7 +100,7 @@ template <typename T> __device__ inline void put4(uint16_t *to, const float *fro
 /* The epilogue on a grid: the warpgroup's 64 queries are row y of the grid. */
 template <typename T, int D>
 static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, grid_epilogue<D> *end, const row_sums *rows,
-                                int group, int y)
+                                         int group, int y)
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
     named_barrier_sync<2 * GROUP>(1); /* the tiles are no longer read */

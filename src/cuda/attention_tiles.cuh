@@ -239,7 +239,7 @@ __device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][
 /* Stores o divided by the sums, and lse, of the warp's queries from `first` on. */
 template <typename T, int D, int M>
 __device__ inline void store_output(const attention &a, int64_t b, int64_t h, int first, const float (&o)[M][D / 8][4],
-                                      const float (&top)[M][2], const float (&sum)[M][2])
+                                    const float (&top)[M][2], const float (&sum)[M][2])
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll

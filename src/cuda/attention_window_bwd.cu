@@ -307,7 +307,7 @@ static __device__ void make_positions(float *rel, const T *q, const T *tables, c
  * with keys k and values v. */
 template <typename T, int D, int ROWS>
 static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const window_attention &a, char *shared,
-                                    const T *q, const T *dout, int t0, int y)
+                                      const T *q, const T *dout, int t0, int y)
 {
     constexpr int N = TILE / 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;

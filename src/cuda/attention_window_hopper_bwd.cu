@@ -302,7 +302,7 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
  * [D]. */
 template <typename T, int D>
 static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
-                                    int y, float *pads)
+                                  int y, float *pads)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     float take[2];

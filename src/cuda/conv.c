@@ -262,7 +262,7 @@ static void conv_release(void *state)
 /* --- copies ----------------------------------------------------------------------------------- */
 
 static int copy_patches(const struct launch *l, const struct conv_layout *at, const struct operand *map, const struct sweep *s,
-                       int64_t first, int64_t rows, struct error *e)
+                        int64_t first, int64_t rows, struct error *e)
 {
     const struct patch_grid g = {.H = s->H, .W = s->W, .C = map->dim[3], .ny = s->ny, .nx = s->nx, .step = s->step, .y0 = s->y0,
                                  .x0 = s->x0, .ky = s->ky, .kx = s->kx};
@@ -271,7 +271,7 @@ static int copy_patches(const struct launch *l, const struct conv_layout *at, co
 }
 
 static int copy_weights(const struct launch *l, const struct conv_layout *at, const struct sweep *s, int64_t o_step,
-                       int64_t t_step, struct error *e)
+                        int64_t t_step, struct error *e)
 {
     const struct tap_grid g = {.O = at->n.O, .depth = at->n.depth, .kh = at->n.kh, .kw = at->n.kw, .ky = s->ky, .kx = s->kx,
                                .tap_y = s->tap_y, .tap_x = s->tap_x, .tap_step = s->tap_step, .o_step = o_step, .t_step = t_step};

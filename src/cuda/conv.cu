@@ -148,7 +148,7 @@ template <typename T> __global__ void place_kernel(T *to, const T *from, pixels 
 }
 
 extern "C" cudaError_t cuda_conv_scatter(void *to, const void *from, const struct pixel_grid *g, int64_t first, int64_t rows,
-                                       bool same, int size, cudaStream_t stream)
+                                         bool same, int size, cudaStream_t stream)
 {
     const int bytes = word_for(to, from, g->C, size);
     const int64_t C = g->C * size / bytes, n = rows * C;

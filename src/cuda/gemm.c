@@ -171,7 +171,7 @@ static int choose_algorithm(struct gemm *p, const struct cuda_state *s, cublasLt
 }
 
 int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
-                  struct error *e)
+               struct error *e)
 {
     struct matrix_storage a, b, c;
     p->shape = *shape;
@@ -224,7 +224,7 @@ static int run_generic(const struct gemm *p, const struct gemm_at *at, cudaStrea
 }
 
 int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
-                struct error *e)
+             struct error *e)
 {
     if (!p->library) return run_generic(p, at, stream, e);
     const float one = 1, beta = at->from ? 1 : 0;

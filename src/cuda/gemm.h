@@ -48,9 +48,9 @@ struct gemm_at {
 /* Selects the algorithm, within `workspace` bytes. p must be zero; gemm_end frees what it
  * holds, after a failure too. */
 int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
-                  struct error *e);
+               struct error *e);
 int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
-                struct error *e);
+             struct error *e);
 void gemm_end(struct gemm *p);
 
 /* The largest power of two, up to 256, that divides a number of bytes; 256 for 0. */

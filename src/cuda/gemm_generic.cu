@@ -60,7 +60,7 @@ __global__ void product_kernel(void *c, const void *a, const void *b, const void
 }
 
 extern "C" cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, const void *bias, const void *from,
-                                    const struct generic_gemm *p, cudaStream_t stream)
+                                         const struct generic_gemm *p, cudaStream_t stream)
 {
     constexpr int64_t most = 65535;
     const int64_t across = (p->N + TILE - 1) / TILE, down = (p->M + TILE - 1) / TILE;

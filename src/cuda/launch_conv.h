@@ -38,7 +38,7 @@ struct pixel_grid {
 /* Copies results first .. first+rows, [rows,C], to their pixels. `same`: one vector [C] for all
  * results; it may be NULL for zeros. */
 cudaError_t cuda_conv_scatter(void *to, const void *from, const struct pixel_grid *g, int64_t first, int64_t rows, bool same,
-                            int size, cudaStream_t stream);
+                              int size, cudaStream_t stream);
 /* Copies patches first .. first+rows, [rows, side side C], to their pixels in [B, H2 side, W2 side,
  * C]. */
 cudaError_t cuda_conv_untile(void *to, const void *from, int64_t W2, int64_t side, int64_t C, int64_t first, int64_t rows,

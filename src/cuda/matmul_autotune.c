@@ -359,7 +359,7 @@ static int look_up(struct autotune *f, struct contest *t, const char *key, const
 }
 
 int autotune_choose(struct gemm *p, const struct cuda_state *s, const cublasLtMatmulHeuristicResult_t *found, int n, uint64_t workspace,
-               struct error *e)
+                    struct error *e)
 {
     char key[CHOICE_KEY];
     const struct choice *kept = NULL;

@@ -22,6 +22,6 @@ void autotune_free(struct cuda_state *s);
 bool autotune_applies(const struct gemm_shape *shape);
 /* Sets p->algorithm to one of the n proposals, all of which fit `workspace` bytes. */
 int autotune_choose(struct gemm *p, const struct cuda_state *s, const cublasLtMatmulHeuristicResult_t *found, int n,
-               uint64_t workspace, struct error *e);
+                    uint64_t workspace, struct error *e);
 
 #endif
