@@ -2,7 +2,7 @@
  * compare.c: is what `plimsoll step` wrote what the reference framework computed?
  *
  *   compare EXPECT.safetensors GOT.safetensors [--logits 1e-4] [--grad 1e-3]
- *           [--rounding FILE bf16] [--verbose]
+ *           [--rounding FILE TYPE] [--verbose]
  *
  * Every tensor of EXPECT has to be in GOT with the same shape. The measure is the
  * relative L2 error |got - expect| / |expect| of a whole tensor, summed in double;
@@ -12,9 +12,17 @@
  * it would compare noise with noise. So below TINY of the norm of all expected gradients
  * together, the error counts relative to that total.
  *
- * --rounding is for what was computed in bf16 or f16: FILE says how far rounding takes each
- * tensor, as a standard deviation (tests/golden/README.md), and DEVIATIONS of them are allowed
- * on top of the bound. A tensor that FILE does not name fails.
+ * --rounding gives each tensor a bound of its own. FILE has a line for each: how far rounding takes it, as a
+ * standard deviation in bf16 and in f16, and the distance of the reference's f32 from its f64
+ * (tests/golden/README.md). TYPE is what GOT was computed in:
+ *
+ *     bf16, f16   the class's bound + DEVIATIONS * deviation
+ *     f32         DISTANCES * f32 distance + FLOOR * eps(f32), and at most the class's bound
+ *
+ * The f32 distance is one draw: a tensor of few elements may come out near 0 by luck. So it counts as at least
+ * what the deviations say of f32: they grow with the unit roundoff, 2^-8, 2^-11 and 2^-24, as long as rounding is
+ * small beside the numbers; the smaller of the two is taken, as a deviation near 1 is no longer in proportion.
+ * FLOOR is for results of a few roundings, each at most eps / 2. A tensor that FILE does not name fails.
  *
  * GOT may hold further outputs, but no further gradient: a tied weight has one. A NaN
  * anywhere fails, because no comparison with it is true.
@@ -30,7 +38,7 @@
 
 #include "io/safetensors.h"
 
-static const double TINY = 1e-7, DEVIATIONS = 4;
+static const double TINY = 1e-7, DEVIATIONS = 4, DISTANCES = 20, FLOOR = 4;
 
 enum { CLASS_OUTPUT, CLASS_GRAD, CLASS_COUNT };
 static const char *const class_names[CLASS_COUNT] = {"output", "gradient"};
@@ -38,14 +46,14 @@ static const char *const class_names[CLASS_COUNT] = {"output", "gradient"};
 struct options {
     const char *expect, *got;
     double bound[CLASS_COUNT];
-    const char *rounding, *type; /* NULL: computed in f32 */
+    const char *rounding, *type; /* NULL: the classes' bounds */
     bool verbose;
 };
 
-/* A line of the file of roundings. */
+/* A line of the file of roundings: two deviations and the f32 distance. */
 struct spread {
     char name[160];
-    double deviation;
+    double bf16, f16, f32;
 };
 
 /* The worst error of a class so far. It starts below every error, so that the first
@@ -142,14 +150,20 @@ static double relative_error(const struct comparison *c, int class, const double
     return scale > 0 ? sqrt(sum) / scale : sqrt(sum);
 }
 
-/* The class's bound, and room for rounding. NaN, which nothing is below, for an unknown tensor. */
+/* A tensor's own bound; NaN, which nothing is below, for one that the file does not name. */
 static double bound_of(const struct comparison *c, int class, const char *name)
 {
-    double bound = c->options->bound[class];
-    if (!c->options->rounding) return bound;
-    for (uint32_t i = 0; i < c->spreads.n; i++)
-        if (!strcmp(c->spreads.at[i].name, name)) return bound + DEVIATIONS * c->spreads.at[i].deviation;
-    return NAN;
+    const struct options *o = c->options;
+    const double bound = o->bound[class];
+    const struct spread *s = NULL;
+    if (!o->rounding) return bound;
+    for (uint32_t i = 0; i < c->spreads.n && !s; i++)
+        if (!strcmp(c->spreads.at[i].name, name)) s = &c->spreads.at[i];
+    if (!s) return NAN;
+    if (!strcmp(o->type, "bf16")) return bound + DEVIATIONS * s->bf16;
+    if (!strcmp(o->type, "f16")) return bound + DEVIATIONS * s->f16;
+    const double distance = fmax(s->f32, fmin(s->bf16 * 0x1p-16, s->f16 * 0x1p-13));
+    return fmin(bound, DISTANCES * distance + FLOOR * dtype_table[DT_F32].epsilon);
 }
 
 /* Books one error: the table's row, the worst of its class, a failure. */
@@ -246,7 +260,7 @@ static int parse_arguments(int argc, char **argv, struct options *o, struct erro
         if (!strcmp(a, "--verbose")) {
             o->verbose = true;
         } else if (!strcmp(a, "--rounding")) {
-            if (i + 2 >= argc) return error_set(e, PL_USAGE, "--rounding takes a file and bf16 or f16");
+            if (i + 2 >= argc) return error_set(e, PL_USAGE, "--rounding takes a file and f32, bf16 or f16");
             o->rounding = argv[++i];
             o->type = argv[++i];
         } else if (!strcmp(a, "--logits") || !strcmp(a, "--grad")) {
@@ -269,23 +283,24 @@ static int parse_arguments(int argc, char **argv, struct options *o, struct erro
                                   "[--logits BOUND] [--grad BOUND] [--rounding FILE TYPE] [--verbose]");
 }
 
-/* "NAME bf16 f16" a line. */
+/* "NAME bf16 f16 f32" a line; another line is an error. */
 static int read_spreads(struct comparison *c, struct error *e)
 {
     const struct options *o = c->options;
-    const bool half = o->type && !strcmp(o->type, "f16");
+    char line[256];
     if (!o->rounding) return PL_OK;
-    if (!half && strcmp(o->type, "bf16")) return error_set(e, PL_USAGE, "--rounding knows bf16 and f16, found '%s'", o->type);
+    if (strcmp(o->type, "f32") && strcmp(o->type, "bf16") && strcmp(o->type, "f16"))
+        return error_set(e, PL_USAGE, "--rounding knows f32, bf16 and f16, found '%s'", o->type);
     FILE *f = fopen(o->rounding, "r");
     if (!f) return error_set(e, PL_USAGE, "%s: cannot be opened; tests/golden/make_rounding.py makes it", o->rounding);
     struct spread s;
-    double brain, ieee;
-    while (fscanf(f, "%159s %lf %lf", s.name, &brain, &ieee) == 3) {
-        s.deviation = half ? ieee : brain;
-        vec_push(&c->spreads, s);
+    int rc = PL_OK;
+    while (!rc && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%159s %lf %lf %lf", s.name, &s.bf16, &s.f16, &s.f32) == 4) vec_push(&c->spreads, s);
+        else rc = error_set(e, PL_USAGE, "%s: line %u is not NAME bf16 f16 f32", o->rounding, c->spreads.n + 1);
     }
     fclose(f);
-    return PL_OK;
+    return rc;
 }
 
 /* Opens both, compares, closes. The worst names point into the files, so the summary

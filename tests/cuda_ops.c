@@ -5,7 +5,8 @@
  *     cuda_ops [--device cpu] [--jobs N] [--cover [--list] | --cases FILE] [--bench] [--time [--grow N] [--shape N,...]] [OP...]
  *
  * The oracle is the reference in f64, the tolerances are those of test_ops.c. A case runs twice
- * from the same bytes, everything that is not persistent being NaN, and must give the same bits.
+ * from the same bytes, everything that is not persistent being NaN, and must give the same bits. Bytes of the
+ * arenas that belong to no storage and no workspace, and those behind an arena, are guards (guarded.h).
  * A case with a node that no kernel takes is counted, and the ops are listed; without a GPU all
  * cases are planned and counted as skipped. A line per failure, at most SHOWN per row, then a
  * summary; a failure exits with 1.
@@ -38,6 +39,7 @@
 #define assert_true(x) ((x) ? (void)0 : fail_msg("%s does not hold", #x))
 
 #include "opcases.h"
+#include "guarded.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -243,22 +245,57 @@ struct side {
     struct rig copy;
     struct device device;
     struct tape tape;
+    char *owned[SPACE_COUNT]; /* by byte of an arena and its guard: belongs to a storage or a workspace */
     bool opened, placed, built;
 };
 
-/* What no program may rely on becomes NaN: transient storages and workspaces. */
-static void side_poison(struct side *s)
+/* Calls `each` for every block of bytes that the program may write: storages that are in use, and workspaces. */
+static void side_blocks(struct side *s, void (*each)(struct side *, enum space space, uint64_t at, uint64_t bytes, bool lasts))
 {
     const struct graph *g = &s->copy.graph;
     const struct placement *p = &s->copy.plan.placement;
     for (id x = 1; x < g->storages.n; x++) {
         const struct storage *b = &g->storages.at[x];
-        if (p->life[PROGRAM_STEP][x].used && !storage_lasts(b)) memset(s->copy.device.arena[b->space] + p->offset[x], 0xff, b->bytes);
+        bool used = false;
+        for (int program = 0; program < PROGRAM_COUNT; program++) used |= p->life[program][x].used;
+        if (used) each(s, b->space, p->offset[x], b->bytes, storage_lasts(b));
     }
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct binding *b = &p->binding[g->order[PROGRAM_STEP].nodes.at[k]];
-        if (b->work_bytes) memset(s->copy.device.arena[SPACE_DEVICE] + b->work_offset, 0xff, b->work_bytes);
+        if (b->work_bytes) each(s, SPACE_DEVICE, b->work_offset, b->work_bytes, false);
     }
+}
+
+/* What no program may rely on becomes NaN: transient storages and workspaces. */
+static void poison_block(struct side *s, enum space space, uint64_t at, uint64_t bytes, bool lasts)
+{
+    if (!lasts) memset(s->copy.device.arena[space] + at, POISON_BYTE, bytes);
+}
+
+static void mark_block(struct side *s, enum space space, uint64_t at, uint64_t bytes, bool lasts)
+{
+    (void)lasts;
+    memset(s->owned[space] + at, 1, bytes);
+}
+
+/* Bytes of the arena that belong to no block are guards, and so is what lies behind the arena. */
+static void side_poison(struct side *s)
+{
+    const uint64_t *bytes = s->copy.plan.placement.arena;
+    for (int space = 0; space < SPACE_COUNT; space++)
+        if (bytes[space]) memset(s->copy.device.arena[space], GUARD_BYTE, bytes[space] + GUARD_BYTES);
+    side_blocks(s, poison_block);
+}
+
+/* Whether all guards are as they were; says which is not. */
+static int side_guards(const struct side *s, struct error *e)
+{
+    const uint64_t *bytes = s->copy.plan.placement.arena;
+    for (int space = 0; space < SPACE_COUNT; space++)
+        for (uint64_t i = 0; bytes[space] && i < bytes[space] + GUARD_BYTES; i++)
+            if (!s->owned[space][i] && (uint8_t)s->copy.device.arena[space][i] != GUARD_BYTE)
+                return error_set(e, PL_FAIL, "a write outside of all storages, at byte %" PRIu64 " of an arena of %" PRIu64, i, bytes[space]);
+    return PL_OK;
 }
 
 static void side_fill(struct side *s)
@@ -281,11 +318,17 @@ static int side_open(struct side *s, struct error *e)
     s->opened = true;
     if ((rc = plan_place(&r->plan, &r->graph, &s->device.profile, e))) return rc;
     s->placed = true;
-    if ((rc = device_allocate(&s->device, r->plan.placement.arena, e))) return rc;
-    for (int space = 0; space < SPACE_COUNT; space++) r->device.arena[space] = mem_alloc(r->plan.placement.arena[space] + 64);
+    uint64_t guarded[SPACE_COUNT];
+    for (int space = 0; space < SPACE_COUNT; space++) {
+        guarded[space] = r->plan.placement.arena[space] ? r->plan.placement.arena[space] + GUARD_BYTES : 0;
+        r->device.arena[space] = mem_alloc(guarded[space] + 64);
+        s->owned[space] = mem_alloc(guarded[space] + 1);
+    }
+    if ((rc = device_allocate(&s->device, guarded, e))) return rc;
     tape_build(&s->tape, &r->graph, &r->plan.placement, s->device.arena, s->device.profile.threads);
     tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, 1);
     s->built = true;
+    side_blocks(s, mark_block);
     return s->device.ops->record(&s->device, &s->tape, e);
 }
 
@@ -293,7 +336,7 @@ static void side_close(struct side *s)
 {
     if (s->opened) device_close(&s->device, s->built ? &s->tape : NULL);
     if (s->built) tape_free(&s->tape), tape_free(&s->copy.tape);
-    for (int space = 0; space < SPACE_COUNT; space++) mem_free(s->copy.device.arena[space]);
+    for (int space = 0; space < SPACE_COUNT; space++) mem_free(s->copy.device.arena[space]), mem_free(s->owned[space]);
     if (s->placed) plan_free(&s->copy.plan);
     graph_free(&s->copy.graph);
 }
@@ -304,11 +347,11 @@ static int side_run(struct side *s, struct error *e)
     int rc = PL_OK;
     side_fill(s);
     for (int p = 0; p < SPACE_COUNT && !rc; p++)
-        if (bytes[p]) rc = s->device.ops->write(&s->device, s->device.arena[p], s->copy.device.arena[p], bytes[p], e);
+        if (bytes[p]) rc = s->device.ops->write(&s->device, s->device.arena[p], s->copy.device.arena[p], bytes[p] + GUARD_BYTES, e);
     if (!rc) rc = s->device.ops->run(&s->device, &s->tape, PROGRAM_STEP, e);
     for (int p = 0; p < SPACE_COUNT && !rc; p++)
-        if (bytes[p]) rc = s->device.ops->read(&s->device, s->copy.device.arena[p], s->device.arena[p], bytes[p], e);
-    return rc;
+        if (bytes[p]) rc = s->device.ops->read(&s->device, s->copy.device.arena[p], s->device.arena[p], bytes[p] + GUARD_BYTES, e);
+    return rc ? rc : side_guards(s, e);
 }
 
 /* --- comparing ------------------------------------------------------------------------------ */
@@ -360,9 +403,11 @@ static bool compare_gradient(const struct trial *t, const struct scene *s, const
 static bool compare(const struct trial *t, const struct scene *s, const struct rig *got, const struct rig *want)
 {
     bool ok = true;
+    int compared = 0;
     for (uint32_t i = 0; i < looks(t, &got->graph) && ok; i++) {
         id x = look_at(t, &got->graph, i), y = look_at(t, &want->graph, i);
         if (!x) continue;
+        compared++;
         const int64_t n = tensor_elements(tensor_at(&got->graph, x));
         double *a = rig_read(got, x), *b = rig_read(want, y);
         ok = t->forward ? compare_output(t, s, i, tensor_at(&got->graph, x)->dtype, a, b, n)
@@ -370,7 +415,7 @@ static bool compare(const struct trial *t, const struct scene *s, const struct r
         mem_free(a);
         mem_free(b);
     }
-    return ok;
+    return compared ? ok : complain(t, "there is nothing to compare");
 }
 
 /* The bits of everything that is looked at. */

@@ -6,8 +6,7 @@
  * of K terms, c * eps(f32) * sqrt(K) relative to the norm of the terms, plus one
  * rounding to the result's dtype.
  *
- * Every launch gets exactly the workspace it asked for, 0xFF all over, with a
- * canary behind it, and outputs of 0xFF, which is NaN in every float type.
+ * Every launch runs on guarded copies (guarded.h).
  */
 #include <math.h>
 #include <setjmp.h>
@@ -26,8 +25,8 @@
 #include "cpu/micro_bf16.h"
 #include "cpu/onednn.h"
 #include "cpu/pack.h"
+#include "guarded.h"
 
-enum { CANARY = 256 };
 static const enum dtype floats[] = {DT_F32, DT_BF16, DT_F16};
 
 /* --- random numbers ------------------------------------------------------------------ */
@@ -89,33 +88,34 @@ static void call_free(struct call *c)
     for (int i = 0; i < c->nout; i++) mem_free(c->data_out[i].data);
 }
 
-/* Asks, allocates, runs, checks the canary. Optional inputs have rank 0 and no data. */
+static void prepare(const struct kernel *k, struct launch *l)
+{
+    struct error e;
+    assert_int_equal(onednn_prepare(k, l, &e), PL_OK);
+}
+
+static const struct guarded_hooks hooks = {prepare, onednn_release};
+
+/* Asks, runs on guarded copies, and brings the outputs back. An output that lies where an input lies takes the
+ * input's bytes. Optional inputs have rank 0 and no data. */
 static void call_run(struct call *c, const struct kernel *k, int threads)
 {
     struct profile profile = {.threads = threads, .onednn = true};
     struct query q = {.attr = &c->attr, .nin = c->nin, .nout = c->nout, .profile = &profile};
     struct launch l = {.attr = &c->attr, .nin = c->nin, .nout = c->nout, .threads = threads};
+    int alias[MAX_OUT] = {0};
+    void *out[MAX_OUT] = {0};
     for (int i = 0; i < c->nin; i++) q.in[i] = c->data_in[i].data ? &c->in[i] : NULL, l.in[i] = c->data_in[i];
-    for (int i = 0; i < c->nout; i++) q.out[i] = &c->out[i], l.out[i] = c->data_out[i];
+    for (int o = 0; o < c->nout; o++) {
+        q.out[o] = &c->out[o], l.out[o] = c->data_out[o];
+        alias[o] = -1;
+        for (int i = 0; i < c->nin; i++)
+            if (l.in[i].data == l.out[o].data) alias[o] = i;
+    }
     assert_true(k->match(&q));
-    l.work_bytes = k->workspace(&q);
-    char *work = aligned_alloc(64, align_up(l.work_bytes + CANARY, 64));
-    memset(work, 0xFF, l.work_bytes);
-    memset(work + l.work_bytes, 0x5A, CANARY);
-    l.work = work;
-    struct error e;
-    assert_int_equal(onednn_prepare(k, &l, &e), PL_OK);
-    k->run(&l);
-    onednn_release(k, &l);
-    for (int i = 0; i < CANARY; i++)
-        if (work[l.work_bytes + (uint64_t)i] != 0x5A)
-            fail_msg("%s wrote behind its workspace of %llu bytes", k->name, (unsigned long long)l.work_bytes);
-    free(work);
-}
-
-static void poison(const struct operand *x, const struct tensor *t)
-{
-    memset(x->data, 0xFF, (size_t)tensor_span(t) * dtype_size(t->dtype));
+    guarded_launch(k->name, k, &l, k->workspace(&q), threads, alias, &hooks, out);
+    for (int o = 0; o < c->nout; o++) memcpy(c->data_out[o].data, out[o], guarded_span(&l.out[o]));
+    guarded_free_all(out);
 }
 
 /* --- comparing -------------------------------------------------------------------------------- */
@@ -168,7 +168,6 @@ static void *product_added(const struct product *p, const struct call *c)
 static void product_run(const struct product *p, struct call *c, const struct kernel *k, int threads, const void *old)
 {
     void *own = c->data_in[added(p)].data;
-    poison(&c->data_out[0], &c->out[0]);
     if (p->add && !p->apart) {
         memcpy(c->data_out[0].data, old, tensor_bytes(&c->out[0]));
         c->data_in[added(p)].data = c->data_out[0].data;
@@ -244,6 +243,7 @@ static void test_onednn(void **unused)
             taken += product_onednn(&p, &differ), asked++;
         }
     print_message("oneDNN takes %d of %d products here; bits of %d depend on the thread count\n", taken, asked, differ);
+    if (!taken) skip(); /* a build without oneDNN, or a processor for which none of its products is taken */
 }
 
 /* Runs with 1, 2 and 3 threads: the first against the loops, the others bit for bit. */
@@ -659,12 +659,11 @@ static void heads_check(const char *what, const struct operand *x, const double 
                 }
 }
 
-/* Runs a kernel with 1, 2 and 3 threads on poisoned outputs; the bits must agree. */
+/* Runs a kernel with 1, 2 and 3 threads; the bits must agree. */
 static void call_threads(struct call *c, const struct kernel *k)
 {
     void *first[MAX_OUT] = {0};
     for (int threads = 1; threads <= 3; threads++) {
-        for (int i = 0; i < c->nout; i++) poison(&c->data_out[i], &c->out[i]);
         call_run(c, k, threads);
         for (int i = 0; i < c->nout; i++) {
             size_t bytes = (size_t)tensor_span(&c->out[i]) * dtype_size(c->out[i].dtype);

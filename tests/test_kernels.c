@@ -605,10 +605,8 @@ static void check_update(enum dtype f, int64_t R, int64_t C)
         void *results[MAX_OUT];
         adamw_trial(&t, f, R * C, options, true);
         run_fast(&t, cpu_kernels[t.op], t.alias, 2, results);
-        for (int o = 0; o < t.nout; o++) {
-            assert_memory_equal(results[o], t.in[t.alias[o]].data, operand_bytes(&t.out[o]));
-            free(results[o]);
-        }
+        for (int o = 0; o < t.nout; o++) assert_memory_equal(results[o], t.in[t.alias[o]].data, operand_bytes(&t.out[o]));
+        guarded_free_all(results);
         bump_free(&t.memory);
     }
 }

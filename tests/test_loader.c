@@ -22,8 +22,9 @@
 #include "data/tar.h"
 #include "io/file.h"
 #include "io/png.h"
+#include "guarded.h"
 
-enum { N = 100, W = 96, H = 72, SIDE = 64, CELLS = 32, M = 4, RED = 4096 };
+enum { N = 100, W = 96, H = 72, SIDE = 64, CELLS = 32, M = 4 };
 
 static char dir[64];
 static struct text halves[N][2]; /* jpg, json of each sample, made once */
@@ -95,10 +96,10 @@ static int number_of(const struct dataset *d, uint64_t sample)
     return i - 1;
 }
 
-/* A loader in a block with red zones. */
+/* A loader in a block between guards. */
 struct bed {
     struct loader *l;
-    char *block, *at;
+    char *at;
     uint64_t bytes;
 };
 
@@ -106,10 +107,7 @@ static struct bed make_bed(const struct loader_options *o)
 {
     struct error e;
     struct bed b = {.bytes = loader_bytes(o)};
-    b.block = mem_alloc(b.bytes + 2 * RED + 64);
-    b.at = (char *)align_up((uintptr_t)b.block + RED, 64);
-    memset(b.at - RED, 0xa5, RED);
-    memset(b.at + b.bytes, 0xa5, RED);
+    b.at = guarded_new(NULL, b.bytes);
     if (loader_open(&b.l, o, b.at, &e)) fail_msg("%s", e.text);
     return b;
 }
@@ -117,11 +115,8 @@ static struct bed make_bed(const struct loader_options *o)
 static void drop_bed(struct bed *b)
 {
     loader_close(b->l);
-    for (int i = 0; i < RED; i++) {
-        assert_int_equal((uint8_t)b->at[i - RED], 0xa5);
-        assert_int_equal((uint8_t)b->at[b->bytes + (uint64_t)i], 0xa5);
-    }
-    mem_free(b->block);
+    guarded_check("loader", "its block", b->at, b->bytes);
+    guarded_free(b->at);
 }
 
 static struct loader_options options(uint32_t threads, uint32_t slots)

@@ -128,10 +128,12 @@ static void check_case(const char *name, enum device_kind kind)
     compare(&c, c.y, "y");
     for (uint32_t i = 0; i < c.r.graph.params.n; i++) {
         const struct param *p = &c.r.graph.params.at[i];
-        char key[32];
-        if (p->frozen || !p->grad) continue;
+        char key[32], full[128];
+        if (p->frozen) continue;
         snprintf(key, sizeof key, "d%.20s", name_of(&c.r, p->tensor));
-        compare(&c, p->grad, key);
+        snprintf(full, sizeof full, "%s.%s", name, key);
+        if (!p->grad != !st_find(&file, full)) fail_msg("%s: a gradient is %s, PyTorch's is %s", full, p->grad ? "here" : "missing", p->grad ? "missing" : "here");
+        if (p->grad) compare(&c, p->grad, key);
     }
     rig_close(&c.r);
 }

@@ -2,7 +2,7 @@
  * test_ops.c: every row of ops.def in a graph, forward and through its gradient.
  *
  * One case per row: a function that emits the op on parameters, and its shapes, small
- * odd ones and realistic ones (opcases.h). From a case come five tests, each with its oracle:
+ * odd ones and realistic ones (opcases.h). From a case come these tests, each with its oracle:
  *
  *     forward      the CPU's f32 and bf16 outputs      the reference's in f64
  *     differences  the reference's f64 gradient        central differences, every element
@@ -12,6 +12,11 @@
  *     kernels      each fast kernel of the row, in     the reference on the same operands;
  *                  f32, bf16 and f16, on 1 to 3        itself on one thread, bit for bit
  *                  threads, in place where it may be
+ *     stopped      a row without a gradient            autodiff passes nothing through it
+ *
+ * A test is listed only where it compares something, so the count is of real checks: a row without a
+ * gradient has `stopped` in place of the three gradient tests, a view has no kernels, and a backward row
+ * whose graphs are those of its forward row is checked there.
  *
  * For gradients an output is weighed with constants and summed to a loss. The weights
  * are representable in bf16 and the loss' gradient is 1, so the gradient that reaches
@@ -19,10 +24,13 @@
  * directly in the forward test and reached through its forward's vjp in the others;
  * each test checks that its graph has the row.
  *
+ *     test_ops [OP...]     all rows, or those that are named
+ *
  * The table of cases is made from ops.def: a row without one does not compile, and one
  * without a size to be timed at fails.
  */
 #include "opcases.h"
+#include "guarded.h"
 
 #include "passes/passes.h"
 
@@ -149,6 +157,7 @@ static void check_differences(const struct row *row, const int64_t *n)
     open_scene(&r, &s, row, n, DEVICE_REF);
     rig_run(&r);
     double *gradient[8], size = 1e-3;
+    int64_t compared = 0;
     for (uint32_t i = 0; i < r.graph.params.n; i++) {
         const struct param *p = &r.graph.params.at[i];
         if (p->frozen) continue;
@@ -159,7 +168,7 @@ static void check_differences(const struct row *row, const int64_t *n)
     for (uint32_t i = 0; i < r.graph.params.n; i++) {
         const struct param *p = &r.graph.params.at[i];
         double *x = tape_address(&r.tape, p->tensor);
-        for (int64_t k = 0; !p->frozen && k < tensor_elements(tensor_at(&r.graph, p->tensor)); k++) {
+        for (int64_t k = 0; !p->frozen && k < tensor_elements(tensor_at(&r.graph, p->tensor)); k++, compared++) {
             double at = x[k], slope = (loss_with(&r, &x[k], at + h) - loss_with(&r, &x[k], at - h)) / (2 * h);
             x[k] = at;
             if (!(fabs(slope - gradient[i][k]) <= 1e-6 * size))
@@ -168,14 +177,11 @@ static void check_differences(const struct row *row, const int64_t *n)
         }
         if (!p->frozen) mem_free(gradient[i]);
     }
+    if (!compared) fail_msg("%s: there is no parameter to compare", describe(row, n, DT_F64, text));
     rig_close(&r);
 }
 
-static void test_differences(void **state)
-{
-    const struct row *row = *state;
-    if (!row->c->no_gradient) for_small(row, check_differences);
-}
+static void test_differences(void **state) { for_small(*state, check_differences); }
 
 /* --- gradients against the reference ------------------------------------------------------------------------------ */
 
@@ -184,9 +190,11 @@ static void compare_gradients(const struct row *row, const int64_t *n, const str
                               const struct rig *want)
 {
     char text[160];
+    int compared = 0;
     for (uint32_t i = 0; i < got->graph.params.n; i++) {
         const struct param *p = &got->graph.params.at[i], *q = &want->graph.params.at[i];
         if (p->frozen) continue;
+        compared++;
         assert_true(p->grad && q->grad);
         int64_t count = tensor_elements(tensor_at(&got->graph, p->grad));
         double *a = rig_read(got, p->grad), *b = rig_read(want, q->grad), error = 0, size = 0;
@@ -198,6 +206,7 @@ static void compare_gradients(const struct row *row, const int64_t *n, const str
         mem_free(a);
         mem_free(b);
     }
+    if (!compared) fail_msg("%s: there is no gradient to compare", describe(row, n, s->f, text));
 }
 
 static void check_fast(const struct row *row, const int64_t *n, enum dtype f, const struct rig *reference)
@@ -255,11 +264,7 @@ static void check_large(const struct row *row, const int64_t *n)
     rig_close(&r);
 }
 
-static void test_large(void **state)
-{
-    const struct row *row = *state;
-    if (!row->c->no_gradient) for_large(row, check_large);
-}
+static void test_large(void **state) { for_large(*state, check_large); }
 
 static void check_bf16(const struct row *row, const int64_t *n)
 {
@@ -274,40 +279,47 @@ static void check_bf16(const struct row *row, const int64_t *n)
 
 static void test_bf16(void **state)
 {
-    const struct row *row = *state;
-    if (row->c->no_gradient) return;
-    for_small(row, check_bf16);
-    for_large(row, check_bf16);
+    for_small(*state, check_bf16);
+    for_large(*state, check_bf16);
+}
+
+/* --- rows without a gradient ------------------------------------------------------------------------------------- */
+
+/* The sum of a row's float results and of a parameter beside it. Autodiff gives that parameter a gradient, and none
+ * to those in front of the row. */
+static void check_stopped(const struct row *row, const int64_t *n)
+{
+    char text[160];
+    struct scene s = scene_of(row, n, DT_F64, true);
+    const uint32_t outputs = s.g.outputs.n, before = s.g.params.n;
+    id loss = op_sum(&s.g, param(&s, "beside", DIM(3)));
+    int summed = 0;
+    describe(row, n, DT_F64, text);
+    if (op_table[row->op].vjp) fail_msg("%s: its case states no gradient, the row has one", text);
+    for (uint32_t o = 0; o < outputs; o++) {
+        id x = s.g.outputs.at[o].tensor;
+        if (!dtype_is_float(tensor_at(&s.g, x)->dtype)) continue;
+        loss = op_add(&s.g, loss, op_sum(&s.g, op_cast(&s.g, x, DT_F64)));
+        summed++;
+    }
+    if (!summed) fail_msg("%s: no float result", text);
+    graph_differentiate(&s.g, PROGRAM_STEP, loss);
+    struct error e = {0};
+    must(graph_error(&s.g, &e), &e, text);
+    graph_verify(&s.g, "differentiate");
+    for (uint32_t i = 0; i < before; i++)
+        if (s.g.params.at[i].grad) fail_msg("%s: parameter %u has a gradient through the row", text, i);
+    if (!s.g.params.at[before].grad) fail_msg("%s: the parameter beside the row has no gradient", text);
+    graph_free(&s.g);
+}
+
+static void test_stopped(void **state)
+{
+    for_small(*state, check_stopped);
+    for_large(*state, check_stopped);
 }
 
 /* --- kernels --------------------------------------------------------------------------------------------------- */
-
-/* Operands on copies of their own: the bytes they span and a canary behind them; and the same
- * for the workspace, which begins as NaN, as outputs do. */
-enum { CANARY = 64, CANARY_BYTE = 0xA5, POISON = 0xFF };
-
-static size_t span_of(const struct operand *x)
-{
-    int64_t n = 1;
-    for (int d = 0; d < x->rank; d++) n += (x->dim[d] - 1) * x->stride[d];
-    return (size_t)n * dtype_size(x->dtype);
-}
-
-static void *guarded(const void *from, size_t n)
-{
-    char *p = aligned_alloc(64, align_up(n + CANARY, 64));
-    assert_non_null(p);
-    if (from) memcpy(p, from, n);
-    else memset(p, POISON, n);
-    memset(p + n, CANARY_BYTE, CANARY);
-    return p;
-}
-
-static void check_canary(const char *what, const struct kernel *k, const void *p, size_t n)
-{
-    for (size_t i = 0; i < CANARY; i++)
-        if (((const unsigned char *)p)[n + i] != CANARY_BYTE) fail_msg("%s: %s writes %zu bytes behind an operand", what, k->name, i + 1);
-}
 
 /* The input whose bytes output o takes: always (MUST), or where that is tried (MAY) and fits and no other output has them. */
 static int alias_of(const struct launch *l, enum op op, int o, bool in_place, const bool *taken)
@@ -316,45 +328,25 @@ static int alias_of(const struct launch *l, enum op op, int o, bool in_place, co
     if (code > 0) return code <= l->nin && l->in[code - 1].data ? code - 1 : -1;
     for (int i = 0; i < l->nin && code && in_place; i++) {
         const struct operand *x = &l->in[i], *y = &l->out[o];
-        bool fits = x->data && x->dtype == y->dtype && span_of(x) == span_of(y) && !memcmp(x->stride, y->stride, sizeof x->stride);
+        bool fits = x->data && x->dtype == y->dtype && guarded_span(x) == guarded_span(y) && !memcmp(x->stride, y->stride, sizeof x->stride);
         if (fits && !taken[i] && (code == ALIAS_ANY || code == -i - 1)) return i;
     }
     return -1;
 }
 
-/* Runs k on copies of a launch's operands; fills `out` with the outputs, the caller's to free. */
+/* Runs k on guarded copies of a launch's operands; `out` is freed with guarded_free_all. */
 static void run_guarded(const char *what, const struct kernel *k, const struct launch *from, uint64_t work, int threads, bool in_place,
                         void *out[MAX_OUT])
 {
-    struct launch l = *from;
+    int alias[MAX_OUT] = {0};
     bool taken[MAX_IN] = {0};
-    l.threads = threads;
-    l.work_bytes = work;
-    l.work = guarded(NULL, work);
-    for (int i = 0; i < l.nin; i++)
-        if (from->in[i].data) l.in[i].data = guarded(from->in[i].data, span_of(&from->in[i]));
-    for (int o = 0; o < l.nout; o++) {
-        out[o] = NULL;
-        if (!from->out[o].data) continue;
-        int i = alias_of(from, k->op, o, in_place, taken);
-        if (i >= 0) taken[i] = true;
-        out[o] = l.out[o].data = i >= 0 ? l.in[i].data : guarded(NULL, span_of(&from->out[o]));
+    char text[240];
+    for (int o = 0; o < from->nout; o++) {
+        alias[o] = from->out[o].data ? alias_of(from, k->op, o, in_place, taken) : -1;
+        if (alias[o] >= 0) taken[alias[o]] = true;
     }
-    k->run(&l);
-    check_canary(what, k, l.work, work);
-    for (int o = 0; o < l.nout; o++)
-        if (out[o]) check_canary(what, k, out[o], span_of(&from->out[o]));
-    for (int i = 0; i < l.nin; i++) {
-        if (!l.in[i].data || taken[i]) continue;
-        if (memcmp(l.in[i].data, from->in[i].data, span_of(&from->in[i]))) fail_msg("%s: %s changed its input %d", what, k->name, i);
-        free(l.in[i].data);
-    }
-    free(l.work);
-}
-
-static void free_all(void *out[MAX_OUT])
-{
-    for (int o = 0; o < MAX_OUT; o++) free(out[o]);
+    snprintf(text, sizeof text, "%s: %s", what, k->name);
+    guarded_launch(text, k, from, work, threads, alias, NULL, out);
 }
 
 /* The bytes of two runs; elements beside those of a strided output count too. */
@@ -362,7 +354,7 @@ static void check_same(const char *what, const struct kernel *k, const struct la
                        const char *how)
 {
     for (int o = 0; o < l->nout; o++)
-        if (a[o] && memcmp(a[o], b[o], span_of(&l->out[o]))) fail_msg("%s: %s: output %d differs %s", what, k->name, o, how);
+        if (a[o] && memcmp(a[o], b[o], guarded_span(&l->out[o]))) fail_msg("%s: %s: output %d differs %s", what, k->name, o, how);
 }
 
 static void check_close(const char *what, const struct kernel *k, const struct launch *l, const struct scene *s, void *const got[MAX_OUT],
@@ -371,7 +363,7 @@ static void check_close(const char *what, const struct kernel *k, const struct l
     for (int o = 0; o < l->nout; o++) {
         const struct operand *x = &l->out[o];
         double size = s->unit, allowed;
-        int64_t n = x->data ? (int64_t)(span_of(x) / dtype_size(x->dtype)) : 0;
+        int64_t n = x->data ? (int64_t)(guarded_span(x) / dtype_size(x->dtype)) : 0;
         for (int64_t i = 0; i < n && dtype_is_float(x->dtype); i++) {
             double value = fabs(dtype_load(want[o], x->dtype, i));
             if (value > size && isfinite(value)) size = value;
@@ -398,12 +390,12 @@ static void check_kernel(const char *what, const struct kernel *k, const struct 
         run_guarded(what, k, l, k->workspace ? k->workspace(q) : 0, threads, round >= 3, out);
         if (!round) continue;
         check_same(what, k, l, first, other, threads == 1 ? "in place" : round < 3 ? "with more threads" : "in place with more threads");
-        free_all(other);
+        guarded_free_all(other);
     }
     run_guarded(what, ref, l, ref->workspace ? ref->workspace(q) : 0, 1, false, other);
     check_close(what, k, l, s, first, other);
-    free_all(first);
-    free_all(other);
+    guarded_free_all(first);
+    guarded_free_all(other);
 }
 
 static void check_kernels(const struct row *row, const int64_t *n)
@@ -431,30 +423,67 @@ static void check_kernels(const struct row *row, const int64_t *n)
 
 static void test_kernels(void **state)
 {
-    const struct row *row = *state;
-    if (op_table[row->op].flags & OPF_VIEW) return;
-    for_small(row, check_kernels);
-    for_large(row, check_kernels);
+    for_small(*state, check_kernels);
+    for_large(*state, check_kernels);
 }
 
-/* Runs last: each row that runs at all can be timed (bench/bench_ops.c). */
-static void test_bench_sizes(void **state)
+/* Each row has shapes to be tested at, and one that runs at all a size to be timed at (bench/bench_ops.c). */
+static void test_sizes(void **state)
 {
     (void)state;
-    for (size_t i = 1; i < COUNT(rows); i++)
+    for (size_t i = 1; i < COUNT(rows); i++) {
+        if (!rows[i].c->small[0][0]) fail_msg("%s has no small shape", op_table[i].name);
         if (!(op_table[i].flags & OPF_VIEW) && !rows[i].c->bench[0]) fail_msg("%s has no bench size", op_table[i].name);
+    }
 }
 
-#define TEST(KIND, NAME) {#KIND " " #NAME, test_##KIND, NULL, NULL, (void *)&rows[OP_##NAME]}
+/* --- the list ------------------------------------------------------------------------------------------------------ */
 
-int main(void)
+static bool has_gradient(const struct row *row) { return !row->c->no_gradient; }
+static bool has_no_gradient(const struct row *row) { return row->c->no_gradient; }
+static bool has_kernels(const struct row *row) { return !(op_table[row->op].flags & OPF_VIEW); }
+static bool has_small(const struct row *row) { return row->c->small[0][0]; }
+
+static bool has_large_of_its_own(const struct row *row)
 {
-    static const struct CMUnitTest tests[] = {
-#define OP(NAME, ...) TEST(forward, NAME), TEST(differences, NAME), TEST(large, NAME), TEST(bf16, NAME), TEST(kernels, NAME),
-#include "graph/ops.def"
-#undef OP
-        cmocka_unit_test(test_bench_sizes),
-    };
+    for (int i = 0; has_gradient(row) && i < LARGE && row->c->large[i][0]; i++)
+        if (!is_twin(row, row->c->large[i])) return true;
+    return false;
+}
+
+/* A kind of test, and the rows that it compares something for. */
+static const struct test_kind {
+    const char *name;
+    CMUnitTestFunction run;
+    bool (*applies)(const struct row *);
+} kinds[] = {
+    {"forward", test_forward, has_small},        {"differences", test_differences, has_gradient}, {"large", test_large, has_large_of_its_own},
+    {"bf16", test_bf16, has_gradient},           {"kernels", test_kernels, has_kernels},          {"stopped", test_stopped, has_no_gradient},
+};
+
+/* Whether the command line names the row; without names all rows are tested. */
+static bool named(const char *name, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(name, argv[i])) return true;
+    return argc < 2;
+}
+
+int main(int argc, char **argv)
+{
+    static struct CMUnitTest tests[COUNT(kinds) * OP_COUNT + 1];
+    static char names[COUNT(tests)][64];
+    size_t n = 0, stopped = 0;
     seed_begin();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    for (size_t i = 1; i < COUNT(rows); i++)
+        for (size_t k = 0; k < COUNT(kinds); k++) {
+            if (!named(op_table[i].name, argc, argv) || !kinds[k].applies(&rows[i])) continue;
+            snprintf(names[n], sizeof names[n], "%s %s", kinds[k].name, op_table[i].name);
+            tests[n] = (struct CMUnitTest){names[n], kinds[k].run, NULL, NULL, (void *)&rows[i]};
+            stopped += kinds[k].run == test_stopped;
+            n++;
+        }
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_sizes);
+    printf("%zu rows, %zu of them without a gradient\n", COUNT(rows) - 1, stopped);
+    return _cmocka_run_group_tests("tests", tests, n, NULL, NULL);
 }

@@ -18,6 +18,7 @@
 #include "io/safetensors.h"
 #include "run/kernel.h"
 #include "train/run.h"
+#include "guarded.h"
 
 /* --- the file ------------------------------------------------------------------------------ */
 
@@ -102,18 +103,18 @@ static struct operand operand(void *data, enum dtype t, int rank, const int64_t 
     return x;
 }
 
-/* One launch of an op's kernel on `in`; outputs are the inputs that they update. */
+/* One guarded launch of an op's kernel on `in`; outputs are the inputs that they update. */
 static void launch_one(const struct kernel *k, enum op op, const union attr *attr, const struct operand *in, int nin, int threads)
 {
-    struct launch l = {.attr = attr, .nin = nin, .nout = op_table[op].outs, .threads = threads};
-    static double work[1 << 16];
-    memset(work, 0xff, sizeof work);
-    l.work = work;
-    l.work_bytes = sizeof work;
+    struct launch l = {.attr = attr, .nin = nin, .nout = op_table[op].outs, .threads = threads, .work_bytes = (1 << 16) * sizeof(double)};
+    int alias[MAX_OUT] = {0};
     for (int i = 0; i < nin; i++) l.in[i] = in[i];
-    for (int o = 0; o < l.nout; o++)
-        if (op_table[op].alias[o] <= nin) l.out[o] = in[op_table[op].alias[o] - 1];
-    k->run(&l);
+    for (int o = 0; o < l.nout; o++) {
+        alias[o] = op_table[op].alias[o] <= nin ? op_table[op].alias[o] - 1 : -1;
+        if (alias[o] >= 0) l.out[o] = in[alias[o]];
+        if (alias[o] >= 0 && !in[alias[o]].data) alias[o] = -1;
+    }
+    guarded_run(k, &l, alias);
 }
 
 static void compare_weights(const char *what, const float *got, const float *want, int64_t n, double allowed)

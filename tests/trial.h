@@ -5,12 +5,9 @@
  *
  * A trial holds its node's attributes, its inputs as bytes, the types of its
  * outputs. The oracle runs the reference kernel on the same values in f64, with
- * f64 outputs, so nothing of it is rounded. The fast kernel then runs on copies:
- *
- *     operand    [....bytes....][canary]     outputs begin as 0xFF, i.e. NaN
- *     workspace  [exactly what was asked][canary], 0xFF too
- *
- * and must leave the canaries and its inputs alone, come within
+ * f64 outputs, so nothing of it is rounded. The fast kernel then runs on copies
+ * between guards (guarded.h): outputs and workspace begin as NaN, and it must leave the guards and its
+ * inputs alone, come within
  *     c * (eps(output) / 2 + eps(f32) * sqrt(length))
  * of the oracle relative to the larger of the output's largest element and its
  * natural size, and give the same bits for any thread count and in place.
@@ -28,8 +25,7 @@
 #include <cmocka.h>
 
 #include "run/kernel.h"
-
-enum { CANARY = 64, CANARY_BYTE = 0xA5, POISON = 0xFF };
+#include "guarded.h"
 
 /* --- random values ------------------------------------------------------------------- */
 
@@ -188,34 +184,16 @@ static inline void plan_launch(struct planned *p, const struct launch *l)
 /* A kernel without a match takes everything. */
 static inline bool kernel_takes(const struct kernel *k, const struct planned *p) { return !k->match || k->match(&p->query); }
 
-/* n bytes at a multiple of 64, poisoned, with a canary behind them. */
-static inline void *guarded(size_t n)
-{
-    char *p = aligned_alloc(64, align_up(n + CANARY, 64));
-    assert_non_null(p);
-    memset(p, POISON, n);
-    memset(p + n, CANARY_BYTE, CANARY);
-    return p;
-}
-
-static inline void check_canary(const struct trial *t, const char *what, const void *p, size_t n)
-{
-    for (int i = 0; i < CANARY; i++)
-        if (((const unsigned char *)p + n)[i] != CANARY_BYTE)
-            fail_msg("%s: %s was overrun at byte %zu+%d", op_table[t->op].name, what, n, i);
-}
-
-/* Runs a kernel on a prepared launch with a guarded workspace. */
-static inline void run_kernel(const struct trial *t, const struct kernel *k, struct launch *l)
+/* Runs a kernel on guarded copies of a launch's operands; `out` is freed with guarded_free_all. */
+static inline void run_kernel(const struct kernel *k, const struct launch *l, const int alias[MAX_OUT], int threads, void *out[MAX_OUT])
 {
     struct planned p;
-    plan_launch(&p, l);
+    struct launch asked = *l;
+    asked.threads = threads;
+    plan_launch(&p, &asked);
     if (!kernel_takes(k, &p)) fail_msg("%s does not match its own trial", k->name);
-    l->work_bytes = k->workspace ? k->workspace(&p.query) : 0;
-    l->work = guarded(l->work_bytes);
-    k->run(l);
-    check_canary(t, "the workspace", l->work, l->work_bytes);
-    free(l->work);
+    memset(out, 0, MAX_OUT * sizeof *out);
+    guarded_launch(k->name, k, l, k->workspace ? k->workspace(&p.query) : 0, threads, alias, NULL, out);
 }
 
 /* The reference on f64 copies of every float operand; fills t->oracle. */
@@ -234,46 +212,27 @@ static inline void run_oracle(struct trial *t)
     for (int i = 0; i < t->nout; i++) {
         l.out[i] = t->out[i];
         if (t->op != OP_COPY) l.out[i].dtype = DT_F64;
-        l.out[i].data = t->alias[i] < 0 ? bump_alloc(&t->memory, operand_bytes(&l.out[i])) : l.in[t->alias[i]].data;
+        l.out[i].data = t; /* it is there */
         if (t->alias[i] >= 0) l.out[i].dtype = l.in[t->alias[i]].dtype;
     }
     if (t->op == OP_COPY) l.in[0] = t->in[0]; /* bytes, whatever they mean */
-    run_kernel(t, ref_kernels[t->op], &l);
+    void *results[MAX_OUT];
+    run_kernel(ref_kernels[t->op], &l, t->alias, 1, results);
     for (int i = 0; i < t->nout; i++) {
         t->oracle[i] = bump_alloc(&t->memory, (size_t)operand_elements(&l.out[i]) * sizeof(double));
-        dtype_convert(t->oracle[i], DT_F64, l.out[i].data, l.out[i].dtype, operand_elements(&l.out[i]));
+        dtype_convert(t->oracle[i], DT_F64, results[i], l.out[i].dtype, operand_elements(&l.out[i]));
     }
+    guarded_free_all(results);
 }
 
-/* A fast kernel on guarded copies; results[i] is malloc'ed, the caller's. */
-static inline void run_fast(const struct trial *t, const struct kernel *k, const int alias[MAX_OUT], int threads,
-                            void *results[MAX_OUT])
+/* A fast kernel on guarded copies; `results` is freed with guarded_free_all. */
+static inline void run_fast(struct trial *t, const struct kernel *k, const int alias[MAX_OUT], int threads, void *results[MAX_OUT])
 {
-    struct launch l = {.attr = &t->attr, .nin = t->nin, .nout = t->nout, .threads = threads};
-    bool updated[MAX_IN] = {0};
-    for (int i = 0; i < t->nin; i++) {
-        l.in[i] = t->in[i];
-        if (!t->in[i].data) continue;
-        l.in[i].data = guarded(operand_bytes(&t->in[i]));
-        memcpy(l.in[i].data, t->in[i].data, operand_bytes(&t->in[i]));
-    }
-    for (int i = 0; i < t->nout; i++) {
-        l.out[i] = t->out[i];
-        l.out[i].data = alias[i] < 0 ? guarded(operand_bytes(&t->out[i])) : l.in[alias[i]].data;
-        if (alias[i] >= 0) updated[alias[i]] = true;
-    }
-    run_kernel(t, k, &l);
-    for (int i = 0; i < t->nout; i++) {
-        check_canary(t, "an output", l.out[i].data, operand_bytes(&l.out[i]));
-        results[i] = l.out[i].data;
-    }
-    for (int i = 0; i < t->nin; i++) {
-        if (!l.in[i].data || updated[i]) continue;
-        check_canary(t, "an input", l.in[i].data, operand_bytes(&l.in[i]));
-        if (memcmp(l.in[i].data, t->in[i].data, operand_bytes(&l.in[i])))
-            fail_msg("%s changed its input %d", op_table[t->op].name, i);
-        free(l.in[i].data);
-    }
+    struct launch l = {.attr = &t->attr, .nin = t->nin, .nout = t->nout};
+    memcpy(l.in, t->in, sizeof l.in);
+    memcpy(l.out, t->out, sizeof l.out);
+    for (int i = 0; i < t->nout; i++) l.out[i].data = t; /* it is there */
+    run_kernel(k, &l, alias, threads, results);
 }
 
 /* --- comparing -------------------------------------------------------------------------------- */
@@ -308,7 +267,7 @@ static inline void compare(const struct trial *t, int o, const void *got)
 }
 
 /* One kernel: on one thread, on more, and in place as `may` says. */
-static inline void kernel_check(const struct trial *t, const struct kernel *k, const int *may)
+static inline void kernel_check(struct trial *t, const struct kernel *k, const int *may)
 {
     void *one[MAX_OUT], *other[MAX_OUT];
     char text[512];
@@ -321,10 +280,10 @@ static inline void kernel_check(const struct trial *t, const struct kernel *k, c
             if (memcmp(one[o], other[o], operand_bytes(&t->out[o])))
                 fail_msg("%s, %s: output %d differs on %d threads%s", describe(t, text), k->name, o, threads,
                          round < 2 ? "" : " in place");
-            free(other[o]);
         }
+        guarded_free_all(other);
     }
-    for (int o = 0; o < t->nout; o++) free(one[o]);
+    guarded_free_all(one);
 }
 
 /* The whole trial: the oracle, then each of the op's kernels that takes it; one must. */

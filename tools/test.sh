@@ -7,7 +7,7 @@
 #   replay   the stored inputs of the fuzz targets, tests/fuzz/corpus
 #   seam     the CUDA device against the reference; skipped where there is no GPU
 #   docs     generated pages agree with the tables they come from
-#   golden   tests/golden.sh: the binary against PyTorch's numbers
+#   golden   tests/golden.sh: the binary against PyTorch's numbers, in f32, bf16 and f16
 #   run      tests/run_*.sh: whole runs of the binary
 #
 # Programs run beside each other, JOBS at a time, and are told of in order: one line each with its counts and seconds;
@@ -112,7 +112,12 @@ run_seam() {
     run cuda_ops "${with[@]}" "$BUILD/tests/cuda_ops"
 }
 run_docs() { run docs tools/docs.sh --check; }
-run_golden() { run golden.sh sh tests/golden.sh; }
+run_golden() {
+    local precision
+    for precision in f32 bf16 f16; do
+        run "golden.sh $precision" env "PRECISION=$precision" sh tests/golden.sh
+    done
+}
 run_run() {
     local script
     for script in tests/run_*.sh; do # run_lib.sh is what they share

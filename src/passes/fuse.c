@@ -68,8 +68,14 @@ static void fuse(struct graph *g, id product, id act)
     n->made_by = graph_intern(g, "fuse");
 }
 
+/* On the CPU only the reference kernel takes a strided x, and it does not round z before it applies f. */
+static bool keeps_bits(const struct graph *g, const struct node *product, enum act_kind kind, bool gpu)
+{
+    return gpu || kind == ACT_RELU || tensor_is_dense(tensor_at(g, product->in[0]));
+}
+
 /* `differentiated`: there will be a backward. */
-static void fuse_program(struct graph *g, enum program p, bool differentiated)
+static void fuse_program(struct graph *g, enum program p, bool differentiated, bool gpu)
 {
     struct order *order = &g->order[p];
     struct readers r = readers_of(g, p);
@@ -77,7 +83,8 @@ static void fuse_program(struct graph *g, enum program p, bool differentiated)
     uint32_t kept = 0;
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         id node = order->nodes.at[k], act = gone[node] ? 0 : activation_of(g, &r, node_at(g, node));
-        if (differentiated && node_at(g, act)->attr.act.kind != ACT_RELU) act = 0;
+        const enum act_kind kind = node_at(g, act)->attr.act.kind;
+        if (act && ((differentiated && kind != ACT_RELU) || !keeps_bits(g, node_at(g, node), kind, gpu))) act = 0;
         if (act) fuse(g, node, act);
         if (act) gone[act] = true;
         if (!gone[node]) order->nodes.at[kept++] = node;
@@ -89,8 +96,8 @@ static void fuse_program(struct graph *g, enum program p, bool differentiated)
 
 void pass_fuse(struct graph *g, const struct settings *s)
 {
-    fuse_program(g, PROGRAM_STEP, !s->forward);
-    fuse_program(g, PROGRAM_EVAL, false);
+    fuse_program(g, PROGRAM_STEP, !s->forward, s->host_staging);
+    fuse_program(g, PROGRAM_EVAL, false, s->host_staging);
 }
 
 /* --- trim --------------------------------------------------------------------------------- */

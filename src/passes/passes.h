@@ -70,6 +70,25 @@ struct module_rule {
 bool module_pattern(const char *pattern, const char *scope);
 bool module_matches(const struct module_rule *r, const char *scope);
 
+/* Rewrites that run in every plan, because they save memory or time and keep the result; flags. A test leaves some out
+ * through settings.without and compares. A rewrite keeps every bit, or the comment says what it changes. */
+enum rewrite {
+    REWRITE_FUSE = 1,           /* the activation into the product before it */
+    REWRITE_LINEAR_ADD = 2,     /* the residual into the product; the order of a sum */
+    REWRITE_DENSE = 4,          /* GPU: copies before kernels that want dense operands; other kernels run then */
+    REWRITE_JOIN = 8,           /* CONCAT instead of a sum of padded gradients; the sign of a zero */
+    REWRITE_RESIDUAL = 16,      /* the residual's gradient into the norm's; below f32 one rounding less */
+    REWRITE_BIAS_GRAD = 32,     /* GPU: the bias gradient into the activation's; the order of a sum */
+    REWRITE_TRIM = 64,          /* outputs that nobody reads */
+    REWRITE_ACT_AGAIN = 128,    /* the recomputed activation into its own gradient */
+    REWRITE_HANDOVER = 256,     /* gradients occupy memory only from backward to update */
+    REWRITE_INLAY = 512,        /* parts of a CONCAT are written in place */
+    REWRITE_REUSE = 1024,       /* an output overwrites an input that is not read again */
+    REWRITE_ADD_NORM = 2048,    /* a sum and the norm after it in one op */
+    REWRITE_FIRST_SUM = 4096,   /* the first term of a sum is written, not added to 0; the sign of a zero */
+    REWRITE_ALL = 8191,
+};
+
 /* What the planner decided, and the recipe of the update. */
 struct settings {
     int micro_batch;          /* samples in one iteration */
@@ -95,6 +114,7 @@ struct settings {
     uint64_t loader_bytes;  /* of the staging buffer "loader", where samples are made ready; 0: none */
     bool host_staging;      /* the host cannot touch the compute space: staging lies in the second */
     bool inputs_ahead;      /* the staging buffer "next" holds a batch that is on its way while a step runs */
+    unsigned without;       /* enum rewrite: those that are left out; 0 outside of tests */
     bool pipelined;              /* a step is asked for before the one before it was read: the staging buffer "tickets", and GUARD */
 };
 

@@ -7,7 +7,8 @@
  *                                                after    dx = NORM_BWD(dy, x, ..., dr)
  *
  * Two passes over a tensor of the block's width less. Nothing is decided and there is no switch:
- * in f32 the bits are those of the two ops; in less, dx is rounded once where d was rounded before.
+ * in f32 the bits are those of the two ops; in less, dx is rounded once where d was rounded before. (So it is in f32
+ * where the CPU's reference kernel runs, because an operand is strided.)
  * It runs before the passes that move nodes or make them again, so that whatever they do, the
  * same sums are made in the same way.
  */

@@ -5,19 +5,38 @@
  */
 #include "plan/plan.h"
 
+/* A rewrite, other than a pass that carries out a setting, can be left out. */
 static const struct {
     const char *name;
     pass_fn *run;
+    enum rewrite rewrite; /* 0: it is none */
 } pipeline[] = {
-    {"precision", pass_precision},         {"fuse", pass_fuse},                   {"linear_add", pass_linear_add},
-    {"chunk", pass_chunk},                 {"dense", pass_dense},                 {"differentiate", pass_differentiate},
-    {"join", pass_join},                   {"residual", pass_residual},           {"bias_grad", pass_bias_grad},
-    {"pure_grad", pass_pure_grad},         {"dense", pass_dense},                 {"accumulate", pass_accumulate},
-    {"recompute", pass_recompute},         {"selective", pass_selective},         {"trim", pass_trim},
-    {"optimizer", pass_optimizer},         {"act_recompute", pass_act_recompute},         {"loss_scale", pass_loss_scale},
-    {"fused step", pass_fused_step},       {"guard", pass_guard},                 {"offload", pass_offload},
-    {"handover", pass_handover},           {"inlay", pass_inlay},                 {"reuse", pass_reuse},
-    {"add_norm", pass_add_norm},           {"first_sum", pass_first_sum},
+    {"precision", pass_precision, 0},
+    {"fuse", pass_fuse, REWRITE_FUSE},
+    {"linear_add", pass_linear_add, REWRITE_LINEAR_ADD},
+    {"chunk", pass_chunk, 0},
+    {"dense", pass_dense, REWRITE_DENSE},
+    {"differentiate", pass_differentiate, 0},
+    {"join", pass_join, REWRITE_JOIN},
+    {"residual", pass_residual, REWRITE_RESIDUAL},
+    {"bias_grad", pass_bias_grad, REWRITE_BIAS_GRAD},
+    {"pure_grad", pass_pure_grad, 0},
+    {"dense", pass_dense, REWRITE_DENSE},
+    {"accumulate", pass_accumulate, 0},
+    {"recompute", pass_recompute, 0},
+    {"selective", pass_selective, 0},
+    {"trim", pass_trim, REWRITE_TRIM},
+    {"optimizer", pass_optimizer, 0},
+    {"act_recompute", pass_act_recompute, REWRITE_ACT_AGAIN},
+    {"loss_scale", pass_loss_scale, 0},
+    {"fused step", pass_fused_step, 0},
+    {"guard", pass_guard, 0},
+    {"offload", pass_offload, 0},
+    {"handover", pass_handover, REWRITE_HANDOVER},
+    {"inlay", pass_inlay, REWRITE_INLAY},
+    {"reuse", pass_reuse, REWRITE_REUSE},
+    {"add_norm", pass_add_norm, REWRITE_ADD_NORM},
+    {"first_sum", pass_first_sum, REWRITE_FIRST_SUM},
 };
 
 /* As many bytes as the step's batch has, when its storages are as large as they become. */
@@ -48,6 +67,7 @@ static int compile(struct graph *g, const struct source *source, const struct se
     graph_prune(g, PROGRAM_EVAL);
     if (verify) graph_verify(g, "build");
     for (size_t i = 0; i < COUNT(pipeline) && !g->error.code; i++) {
+        if (s->without & pipeline[i].rewrite) continue;
         pipeline[i].run(g, s);
         if (verify) graph_verify(g, pipeline[i].name);
     }

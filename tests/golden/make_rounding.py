@@ -38,6 +38,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.utils import logging
 
 import make_llama
+import make_published
 import make_sam
 import make_tinyvit
 import make_towers
@@ -46,6 +47,7 @@ import make_train
 TYPES = {"bf16": (2.0 ** -8, 0.0), "f16": (2.0 ** -11, 2.0 ** -25)}  # unit roundoff, half of the smallest step
 TINY = 1e-7  # as in tests/compare.c
 HERE = make_llama.HERE
+TINYVIT = {**make_tinyvit.CASES, **make_published.CASES}  # those of the published code, through the restatement
 
 
 class Rounding(TorchDispatchMode):
@@ -132,12 +134,12 @@ def numbers(folder, name, mode):
         return with_weights(make_towers, off, lambda: make_towers.reference(folder, c, batch["pixel_values"]))
     if name in make_sam.CASES:
         return with_weights(make_sam, off, lambda: make_sam.reference(folder, make_sam.CASES[name], batch))
-    if name in make_tinyvit.CASES:
+    if name in TINYVIT:
         weights = load_file(os.path.join(folder, "model.safetensors"))
         statistics = (".running_mean", ".running_var")  # stay in float32
         weights = {n: off.noise(t.float()) if t.is_floating_point() and not n.endswith(statistics) else t for n, t in weights.items()}
         with off:
-            return make_tinyvit.reference(make_tinyvit.CASES[name], weights, batch)[0]
+            return make_tinyvit.reference(TINYVIT[name], weights, batch)[0]
     return with_weights(make_llama, off, lambda: make_llama.reference(folder, batch))
 
 
@@ -198,6 +200,30 @@ class Loss:
         return self.value.detach()
 
 
+def exact(folder, name):
+    """The case's reference in float64, from the bytes on disk."""
+    batch = load_file(os.path.join(folder, "batch.safetensors"))
+    if name in make_towers.CASES:
+        return make_towers.reference(folder, make_towers.CASES[name], batch["pixel_values"], torch.float64)
+    if name in make_sam.CASES:
+        return make_sam.reference(folder, make_sam.CASES[name], batch, torch.float64)
+    if name in TINYVIT:
+        weights = load_file(os.path.join(folder, "model.safetensors"))
+        return make_tinyvit.reference(TINYVIT[name], weights, batch, torch.float64)[0]
+    return make_llama.reference(folder, batch, torch.float64)
+
+
+def exact_distances(folder, name):
+    """How far the stored float32 numbers are from float64 ones."""
+    if not os.path.exists(os.path.join(folder, "losses.json")):
+        return distances(load_file(os.path.join(folder, "expect.safetensors")), exact(folder, name))
+    with open(os.path.join(folder, "run.yaml")) as f:
+        records = make_train.train(yaml.safe_load(f), torch.float64)
+    with open(os.path.join(folder, "losses.json")) as f:
+        steps = json.load(f)["steps"]
+    return {f"{key}.{s['step']}": abs(r[key] - s[key]) / abs(r[key]) for s, r in zip(steps, records) for key in ("loss", "grad_norm")}
+
+
 def measure(folder, name, kind, seed):
     mode = Rounding(kind, seed)
     if os.path.exists(os.path.join(folder, "losses.json")):
@@ -205,23 +231,38 @@ def measure(folder, name, kind, seed):
     return distances(numbers(folder, name, mode), load_file(os.path.join(folder, "expect.safetensors")))
 
 
-def make_case(folder, name, seeds):
+def stored_deviations(path):
+    """Of bf16 and f16, as they were written, tensor by tensor."""
+    with open(path) as f:
+        return {w[0]: w[1:3] for w in map(str.split, f)}
+
+
+def measured_deviations(folder, name, seeds):
     table = {}
     for kind in TYPES:
         for seed in range(seeds):
             for tensor, error in measure(folder, name, kind, seed).items():
                 table.setdefault(tensor, dict.fromkeys(TYPES, 0.0))[kind] += error * error / seeds
-    with open(os.path.join(folder, "rounding.txt"), "w") as f:
-        for tensor, sums in table.items():
-            f.write(f"{tensor} {math.sqrt(sums['bf16']):.2g} {math.sqrt(sums['f16']):.2g}\n")
-    worst = [max((math.sqrt(s[k]), n) for n, s in table.items()) for k in TYPES]
-    print(f"{name:14} {len(table):4}  bf16 {worst[0][0]:8.1e} {worst[0][1]:70} f16 {worst[1][0]:8.1e}", flush=True)
+    return {tensor: [f"{math.sqrt(sums[kind]):.2g}" for kind in TYPES] for tensor, sums in table.items()}
+
+
+def make_case(folder, name, seeds, f32_only):
+    path = os.path.join(folder, "rounding.txt")
+    table = stored_deviations(path) if f32_only else measured_deviations(folder, name, seeds)
+    single = exact_distances(folder, name)
+    assert set(single) == set(table), set(single) ^ set(table)
+    with open(path, "w") as f:
+        for tensor, deviations in table.items():
+            f.write(f"{tensor} {' '.join(deviations)} {single[tensor]:.2g}\n")
+    worst = [max((float(w[k]), n) for n, w in table.items()) for k in range(2)]
+    print(f"{name:14} {len(table):4}  bf16 {worst[0][0]:8.1e} {worst[0][1]:70} f16 {worst[1][0]:8.1e}  f32 {max(single.values()):8.1e}", flush=True)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--only", action="append", metavar="CASE")
     p.add_argument("--seeds", type=int, default=12, metavar="K")
+    p.add_argument("--f32", action="store_true", help="only the last column; the others stay as they are")
     a = p.parse_args()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
@@ -230,7 +271,7 @@ def main():
         folder = os.path.join(HERE, name)
         if not any(os.path.exists(os.path.join(folder, f)) for f in ("expect.safetensors", "losses.json")) or (a.only and name not in a.only):
             continue
-        make_case(folder, name, a.seeds)
+        make_case(folder, name, a.seeds, a.f32)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,134 @@
+/*
+ * guarded.h: a launch on copies of its operands, with guards around each of them. The one harness of
+ * test_ops.c, test_gemm.c, test_fuse.c, test_optim.c, trial.h and test_loader.c; cuda_ops.c uses its bytes on the copy of an arena.
+ *
+ *     input      [guard][the bytes][guard]     unchanged afterwards, unless an output is stated to take them
+ *     output     [guard][0xFF .. ][guard]      0xFF is NaN in every float type
+ *     workspace  [guard][0xFF .. ][guard]      exactly what the kernel asked for
+ *
+ * Every guard is checked afterwards, in front of and behind each block. Needs fail_msg of cmocka, or
+ * of a program that defines its own. Static inline functions: each test is a program of its own.
+ */
+#ifndef GUARDED_H
+#define GUARDED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/kernel.h"
+
+enum { GUARD_BYTES = 256, GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF };
+
+/* --- blocks ----------------------------------------------------------------------------- */
+
+/* n bytes at a multiple of 64 between guards: a copy of `from`, or poison where it is NULL. */
+static inline void *guarded_new(const void *from, size_t n)
+{
+    char *block = aligned_alloc(64, align_up(n + 2 * GUARD_BYTES, 64)), *p = block + GUARD_BYTES;
+    if (!block) fail_msg("no memory for %zu bytes", n);
+    memset(block, GUARD_BYTE, GUARD_BYTES);
+    if (from) memcpy(p, from, n);
+    else memset(p, POISON_BYTE, n);
+    memset(p + n, GUARD_BYTE, GUARD_BYTES);
+    return p;
+}
+
+static inline void guarded_free(void *p)
+{
+    if (p) free((char *)p - GUARD_BYTES);
+}
+
+/* Fails where something wrote outside of the n bytes at p: `part` of `what`. */
+static inline void guarded_check(const char *what, const char *part, const void *p, size_t n)
+{
+    const unsigned char *at = p;
+    for (size_t i = 0; i < GUARD_BYTES; i++) {
+        if (at[n + i] != GUARD_BYTE) fail_msg("%s: a write %zu bytes behind the end of %s, which has %zu", what, i, part, n);
+        if (at[-1 - (ptrdiff_t)i] != GUARD_BYTE) fail_msg("%s: a write %zu bytes in front of %s", what, i + 1, part);
+    }
+}
+
+/* --- a launch ----------------------------------------------------------------------------- */
+
+/* Bytes from an operand's first element to its last, gaps of its strides included. */
+static inline size_t guarded_span(const struct operand *x)
+{
+    int64_t n = 1;
+    for (int d = 0; d < x->rank; d++) {
+        if (!x->dim[d]) return 0;
+        n += (x->dim[d] - 1) * x->stride[d];
+    }
+    return (size_t)n * dtype_size(x->dtype);
+}
+
+/* Around k->run: what a library's kernel prepares for a launch and gives back. */
+struct guarded_hooks {
+    void (*prepare)(const struct kernel *k, struct launch *l);
+    void (*release)(const struct kernel *k, struct launch *l);
+};
+
+/* Fails where an input changed that no output takes, or a guard; frees the inputs. */
+static inline void guarded_inputs_check(const char *what, const struct launch *l, const struct launch *from, const bool *taken)
+{
+    for (int i = 0; i < l->nin; i++) {
+        if (!l->in[i].data || taken[i]) continue;
+        const size_t n = guarded_span(&l->in[i]);
+        char part[32];
+        snprintf(part, sizeof part, "input %d", i);
+        guarded_check(what, part, l->in[i].data, n);
+        if (n && memcmp(l->in[i].data, from->in[i].data, n)) fail_msg("%s: input %d changed", what, i);
+        guarded_free(l->in[i].data);
+    }
+}
+
+/* Runs k on copies of a launch's operands with `work` bytes of workspace. Output o takes the bytes of input
+ * alias[o], unless that is negative. Of an output's own address in `from` only whether it is NULL counts. Fills
+ * `out` with the outputs' bytes, which guarded_free frees. */
+static inline void guarded_launch(const char *what, const struct kernel *k, const struct launch *from, uint64_t work, int threads,
+                                  const int alias[MAX_OUT], const struct guarded_hooks *hooks, void *out[MAX_OUT])
+{
+    struct launch l = *from;
+    bool taken[MAX_IN] = {0};
+    char part[32];
+    l.threads = threads;
+    l.work_bytes = work;
+    l.work = guarded_new(NULL, work);
+    for (int i = 0; i < l.nin; i++)
+        if (from->in[i].data) l.in[i].data = guarded_new(from->in[i].data, guarded_span(&from->in[i]));
+    for (int o = 0; o < l.nout; o++) {
+        out[o] = NULL;
+        if (!from->out[o].data) continue;
+        if (alias[o] >= 0) taken[alias[o]] = true;
+        out[o] = l.out[o].data = alias[o] >= 0 ? l.in[alias[o]].data : guarded_new(NULL, guarded_span(&from->out[o]));
+    }
+    if (hooks) hooks->prepare(k, &l);
+    k->run(&l);
+    if (hooks) hooks->release(k, &l);
+    guarded_check(what, "the workspace", l.work, work);
+    guarded_free(l.work);
+    for (int o = 0; o < l.nout; o++) {
+        snprintf(part, sizeof part, "output %d", o);
+        if (out[o]) guarded_check(what, part, out[o], guarded_span(&l.out[o]));
+    }
+    guarded_inputs_check(what, &l, from, taken);
+}
+
+static inline void guarded_free_all(void *out[MAX_OUT])
+{
+    for (int o = 0; o < MAX_OUT; o++) guarded_free(out[o]), out[o] = NULL;
+}
+
+/* As guarded_launch, with the workspace and threads of the launch; the outputs' bytes are copied back to where it has them. */
+static inline void guarded_run(const struct kernel *k, const struct launch *l, const int alias[MAX_OUT])
+{
+    void *out[MAX_OUT] = {0};
+    guarded_launch(k->name, k, l, l->work_bytes, l->threads, alias, NULL, out);
+    for (int o = 0; o < l->nout; o++)
+        if (out[o]) memcpy(l->out[o].data, out[o], guarded_span(&l->out[o]));
+    guarded_free_all(out);
+}
+
+#endif

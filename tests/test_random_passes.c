@@ -1,0 +1,510 @@
+/*
+ * test_random_passes.c: random subsets of all passes over random graphs.
+ *
+ *     seed -> a graph (random_graph.h) and a recipe (precision, optimizer, micro-batches, clipping)
+ *          -> plain    no technique, and no rewrite that keeps the bits
+ *          -> some     a random subset of techniques and rewrites
+ *
+ * Both train some steps on the CPU, with NaN in dead bytes. Losses, other outputs, the gradient norm, weights, optimizer
+ * state, running statistics and the evaluation's outputs have the same bits. Where `some` has a rewrite that may change the
+ * sign of a zero, -0 counts as 0.
+ *
+ * A second comparison is of what changes the order of sums: micro-batches, chunks of the head, and the rewrites of
+ * passes.h that say so. Losses agree within NEAR. Gradients agree within NEAR of their norm, and four times the
+ * change that the gradients of `plain` show when the weights' last bits change: a random graph may be badly conditioned.
+ *
+ * Every plan goes through the verifier and the independent checker (plan_compile, plan_place), and computes in device memory only.
+ *
+ *     build/tests/test_random_passes [SEED [COUNT]]     or SEED and COUNT in the environment
+ *
+ * A failure prints the seed, and which techniques are needed for it.
+ */
+#include "random_graph.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+enum { STEPS = 2, COUNT_DEFAULT = 400 };
+static const double NEAR = 1e-6;
+static uint64_t first_seed;
+static int count = COUNT_DEFAULT;
+
+/* --- settings --------------------------------------------------------------------------------- */
+
+enum { ZERO_SIGN = REWRITE_JOIN | REWRITE_FIRST_SUM, ORDER = REWRITE_LINEAR_ADD | REWRITE_BIAS_GRAD | REWRITE_DENSE };
+
+static const struct {
+    enum rewrite flag;
+    const char *name;
+} rewrites[] = {
+    {REWRITE_FUSE, "fuse"},           {REWRITE_LINEAR_ADD, "linear_add"}, {REWRITE_DENSE, "dense"},         {REWRITE_JOIN, "join"},
+    {REWRITE_RESIDUAL, "residual"},   {REWRITE_BIAS_GRAD, "bias_grad"},   {REWRITE_TRIM, "trim"},           {REWRITE_ACT_AGAIN, "act_recompute"},
+    {REWRITE_HANDOVER, "handover"},   {REWRITE_INLAY, "inlay"},           {REWRITE_REUSE, "reuse"},         {REWRITE_ADD_NORM, "add_norm"},
+    {REWRITE_FIRST_SUM, "first_sum"},
+};
+
+/* One side of a comparison. */
+struct side {
+    struct settings s;
+    struct module_rule rule;
+    float clip_norm;
+};
+
+static const char *const patterns[] = {"layers.1", "layers.*", "tower", "layers.0.attn", "layers.*.mlp"};
+
+static void print_side(const struct side *x, char *out, size_t room)
+{
+    char a[SETTING_ROOM], b[SETTING_ROOM], rule[2 * SETTING_ROOM] = "";
+    const struct settings *s = &x->s;
+    if (s->n_modules) snprintf(rule, sizeof rule, ", %s recompute %s", x->rule.match[0], rebuild_print(&x->rule.recompute, b));
+    int n = snprintf(out, room, "%d x %d, %s, %s, clip %g, recompute %s%s", s->micro_batch, s->accumulation, precision_print(s), optimizer_print(s),
+                     (double)x->clip_norm, rebuild_print(&s->recompute, a), rule);
+    n += snprintf(out + n, room - (size_t)n, ", offload %s, %d chunks%s%s%s%s%s, rewrites:", offload_print(s->offload, a), s->head_chunks,
+                  s->fused_step ? ", fused step" : "", s->pipelined ? ", late" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
+                  s->host_staging ? ", GPU's graph" : "");
+    for (size_t i = 0; i < COUNT(rewrites); i++)
+        if (!(s->without & rewrites[i].flag)) n += snprintf(out + n, room - (size_t)n, " %s", rewrites[i].name);
+}
+
+static struct rebuild random_rebuild(struct dice *d)
+{
+    struct rebuild r = {.kind = (enum rebuild_kind)throw_dice(d, REBUILD_KINDS), .n = 1 + (int)throw_dice(d, 3), .ratio = 0.25 * (double)throw_dice(d, 5)};
+    if (r.kind == REBUILD_NONE || r.kind == REBUILD_SELECTIVE) return r;
+    r.selective = chance(d, 40);
+    r.halves = r.kind != REBUILD_SEGMENTS && chance(d, 40);
+    return r;
+}
+
+/* What both sides have: nothing but the recipe, and of the rewrites that change sums a random subset. */
+static struct side random_recipe(struct dice *d)
+{
+    static const struct {
+        enum dtype precision;
+        bool pure;
+    } precisions[] = {{DT_F32, false}, {DT_F32, false}, {DT_F32, false}, {DT_BF16, false}, {DT_BF16, true}, {DT_F16, false}};
+    struct side x = {.s = {.head_chunks = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.01, .momentum = 0.9, .train = true}};
+    struct settings *s = &x.s;
+    const int64_t p = throw_dice(d, COUNT(precisions));
+    s->micro_batch = 1 + (int)throw_dice(d, 3);
+    s->accumulation = chance(d, 50) ? 1 : 2 + (int)throw_dice(d, 2);
+    s->precision = precisions[p].precision;
+    s->pure = precisions[p].pure;
+    s->optimizer = chance(d, 60) ? OPT_ADAMW : chance(d, 50) ? OPT_SGD : OPT_ADAFACTOR;
+    if (s->optimizer == OPT_ADAMW) s->state = (enum state_form)throw_dice(d, STATE_FORMS);
+    if (chance(d, 20)) s->layer_decay = 0.8;
+    if (chance(d, 20)) s->momentum = 0;
+    if (chance(d, 20)) s->head_chunks = 2 + (int)throw_dice(d, 3);
+    s->host_staging = chance(d, 40);
+    x.clip_norm = chance(d, 40) ? 0.5f : 0;
+    s->without = REWRITE_ALL & ~(unsigned)ORDER;
+    for (size_t i = 0; i < COUNT(rewrites); i++)
+        if (rewrites[i].flag & ORDER && chance(d, 40)) s->without |= rewrites[i].flag;
+    if (s->precision != DT_F32 && chance(d, 60)) s->without &= ~(unsigned)REWRITE_RESIDUAL;
+    return x;
+}
+
+/* A random subset of what keeps the bits. */
+static struct side random_subset(struct dice *d, const struct side *plain)
+{
+    struct side x = *plain;
+    struct settings *s = &x.s;
+    const unsigned fixed = ORDER | (s->precision != DT_F32 ? REWRITE_RESIDUAL : 0u);
+    for (size_t i = 0; i < COUNT(rewrites); i++)
+        if (!(rewrites[i].flag & fixed) && chance(d, 60)) s->without &= ~(unsigned)rewrites[i].flag;
+    if (chance(d, 70)) s->recompute = random_rebuild(d);
+    if (chance(d, 60)) s->offload = (unsigned)throw_dice(d, OFFLOAD_ALL + 1);
+    if (chance(d, 60)) s->fused_step = s->accumulation == 1 && x.clip_norm == 0 && s->precision != DT_F16;
+    if (chance(d, 30)) s->pipelined = true;
+    if (chance(d, 20)) s->inputs_ahead = true;
+    if (chance(d, 20)) s->loader_bytes = 1000;
+    if (chance(d, 30)) {
+        x.rule = (struct module_rule){.match = &patterns[throw_dice(d, COUNT(patterns))], .n_match = 1, .has_recompute = true};
+        x.rule.recompute = random_rebuild(d);
+        s->n_modules = 1;
+    }
+    return x;
+}
+
+/* --- running ------------------------------------------------------------------------------------ */
+
+static char now[4096]; /* what is being compared, for a crash */
+
+static void tell_and_die(int signal_number)
+{
+    (void)signal_number;
+    if (write(STDERR_FILENO, now, strlen(now)) < 0) _exit(3);
+    _exit(2);
+}
+
+/* Only copies touch host memory: a CPU could compute there, a GPU could not. */
+static void check_spaces(const struct graph *g)
+{
+    for (enum program p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
+            const struct node *n = node_at(g, g->order[p].nodes.at[k]);
+            if (n->op == OP_COPY || !node_launches(n)) continue;
+            for (int i = 0; i < n->nin + n->nout; i++) {
+                const id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
+                if (t && storage_of(g, t)->space != SPACE_DEVICE)
+                    fail_msg("%s  %s of program %s works on %s, which is in host memory", now, op_table[n->op].name, program_name(p), graph_name(g, storage_of(g, t)->name));
+            }
+        }
+}
+
+static void open_side(struct rig *r, struct random_model *m, const struct side *x)
+{
+    struct error e = {0};
+    struct settings s = x->s;
+    memset(r, 0, sizeof *r);
+    s.modules = &x->rule;
+    must(plan_compile(&r->graph, &(struct source){.model = m, .build = build_random}, &s, &e), &e, "compiling");
+    check_spaces(&r->graph);
+    rig_open_on(r, DEVICE_CPU, 1);
+    for (uint32_t i = 0; i < r->graph.params.n; i++) { /* the start is a number of the working precision */
+        const struct param *p = &r->graph.params.at[i];
+        if (p->master == p->tensor) continue;
+        dtype_convert(tape_address(&r->tape, p->master), tensor_at(&r->graph, p->master)->dtype, tape_address(&r->tape, p->tensor),
+                      tensor_at(&r->graph, p->tensor)->dtype, tensor_elements(tensor_at(&r->graph, p->tensor)));
+    }
+}
+
+static void run_side(struct rig *r, const struct side *x, int step)
+{
+    struct error e = {0};
+    struct step_block *b = tape_address(&r->tape, r->graph.step), before = *b;
+    const bool scaled = x->s.precision == DT_F16;
+    *b = (struct step_block){.learning_rate = 1e-2f, .inv_count = 0.0625f, .clip_norm = x->clip_norm, .loss_scale = scaled ? 64 : 1, .seed = 5,
+                             .rng_step = (uint64_t)step, .step = step + 1, .scale_window = 1, .adam_t = scaled ? 0 : step + 1};
+    if (scaled && step) b->loss_scale = before.next_scale, b->adam_t = before.adam_t, b->good_steps = before.good_steps;
+    must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e, "step");
+}
+
+/* --- comparing ---------------------------------------------------------------------------------- */
+
+static bool differ(const char *a, const char *b, uint64_t bytes, enum dtype t, bool zeros)
+{
+    if (!memcmp(a, b, bytes)) return false;
+    if (!zeros || !dtype_is_float(t)) return true;
+    for (uint64_t i = 0; i < bytes / dtype_size(t); i++)
+        if (memcmp(a + i * dtype_size(t), b + i * dtype_size(t), dtype_size(t)) &&
+            (dtype_load(a, t, (int64_t)i) != 0 || dtype_load(b, t, (int64_t)i) != 0)) return true;
+    return false;
+}
+
+/* The name of what differs is left in `what`. */
+static bool tensors_differ(const struct rig *a, const struct rig *b, id x, id y, bool zeros, char what[256])
+{
+    const struct tensor *t = tensor_at(&a->graph, x), *u = tensor_at(&b->graph, y);
+    snprintf(what, 256, "%s", graph_name(&a->graph, t->name));
+    if (t->dtype != u->dtype || tensor_bytes(t) != tensor_bytes(u) || !tensor_is_dense(t) || !tensor_is_dense(u)) return true;
+    return differ(tape_address(&a->tape, x), tape_address(&b->tape, y), tensor_bytes(t), t->dtype, zeros);
+}
+
+static bool outputs_differ(const struct rig *a, const struct rig *b, enum program p, bool zeros, char what[256])
+{
+    for (uint32_t i = 0; i < a->graph.outputs.n; i++) {
+        const struct output *o = &a->graph.outputs.at[i];
+        if (o->program != p) continue;
+        const char *name = graph_name(&a->graph, o->name);
+        id other = graph_find_output(&b->graph, p, name);
+        if (!other) other = graph_find_output(&b->graph, PROGRAM_STEP, name); /* the norm of a fused step */
+        if (!other || tensors_differ(a, b, o->tensor, other, zeros, what)) return snprintf(what, 256, "%s of program %s", name, program_name(p)), true;
+    }
+    return false;
+}
+
+static id state_named(const struct graph *g, const char *name)
+{
+    for (id s = 1; s < g->storages.n; s++)
+        if (g->storages.at[s].kind == KIND_STATE && !strcmp(graph_name(g, g->storages.at[s].name), name)) return s;
+    return 0;
+}
+
+static char *state_at(const struct rig *r, id s) { return r->device.arena[r->graph.storages.at[s].space] + r->plan.placement.offset[s]; }
+
+/* The states' types are not stored with the storages; that of exp_avg is f32, bf16 or u8. */
+static enum dtype state_type(const struct graph *g, id s)
+{
+    for (id t = 1; t < g->tensors.n; t++)
+        if (tensor_at(g, t)->storage == s) return tensor_at(g, t)->dtype;
+    return DT_U8;
+}
+
+static bool kept_differs(const struct rig *a, const struct rig *b, bool zeros, char what[256])
+{
+    for (uint32_t i = 0; i < a->graph.params.n; i++) {
+        const struct param *p = &a->graph.params.at[i], *q = &b->graph.params.at[i];
+        if (tensors_differ(a, b, p->master, q->master, zeros, what) || tensors_differ(a, b, p->tensor, q->tensor, zeros, what)) return true;
+    }
+    for (id s = 1; s < a->graph.storages.n; s++) {
+        if (a->graph.storages.at[s].kind != KIND_STATE) continue;
+        snprintf(what, 256, "%s", graph_name(&a->graph, a->graph.storages.at[s].name));
+        const id other = state_named(&b->graph, what);
+        if (!other || differ(state_at(a, s), state_at(b, other), a->graph.storages.at[s].bytes, state_type(&a->graph, s), zeros)) return true;
+    }
+    return false;
+}
+
+/* Trains both and compares after each program. False, with `what`: they differ. */
+static bool same_bits(struct random_model *m, const struct side *x, const struct side *y, char what[256])
+{
+    struct rig a, b;
+    struct error e = {0};
+    char name[200] = "";
+    const bool zeros = (x->s.without ^ y->s.without) & ZERO_SIGN;
+    bool same = true;
+    int step = 0;
+    open_side(&a, m, x);
+    open_side(&b, m, y);
+    for (; step < STEPS && same; step++) {
+        run_side(&a, x, step);
+        run_side(&b, y, step);
+        same = !outputs_differ(&a, &b, PROGRAM_STEP, zeros, what);
+        must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e, "update");
+        must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e, "update");
+        if (same) same = !outputs_differ(&a, &b, PROGRAM_UPDATE, zeros, what) && !kept_differs(&a, &b, zeros, what);
+        if (same && !isfinite(rig_loss(&a)) && x->s.precision != DT_F16) fail_msg("seed %llu: the loss is %g", (unsigned long long)m->seed, rig_loss(&a));
+    }
+    if (same) {
+        must(a.device.ops->run(&a.device, &a.tape, PROGRAM_EVAL, &e), &e, "evaluation");
+        must(b.device.ops->run(&b.device, &b.tape, PROGRAM_EVAL, &e), &e, "evaluation");
+        same = !outputs_differ(&a, &b, PROGRAM_EVAL, zeros, what);
+    }
+    if (!same) {
+        snprintf(name, sizeof name, "%.190s", what);
+        snprintf(what, 256, "%s after step %d", name, step);
+    }
+    rig_close(&a);
+    rig_close(&b);
+    return same;
+}
+
+/* --- what a failure needs ------------------------------------------------------------------------ */
+
+/* One difference between two sides becomes that of `plain`. False: there is no such one. */
+static bool take_back(struct side *x, const struct side *plain, int which)
+{
+    struct settings *s = &x->s;
+    const struct settings before = *s, *p = &plain->s;
+    if (which < 16) s->without = (s->without & ~(1u << which)) | (p->without & 1u << which);
+    else if (which < 20) s->offload &= ~(1u << (which - 16));
+    else if (which == 20) s->recompute = p->recompute;
+    else if (which == 21) s->fused_step = false;
+    else if (which == 22) s->pipelined = false;
+    else if (which == 23) s->inputs_ahead = false;
+    else if (which == 24) s->loader_bytes = 0;
+    else if (which == 25) s->n_modules = 0;
+    else if (which == 26) s->recompute.selective = false;
+    else s->recompute.halves = false;
+    return memcmp(&before, s, sizeof before) != 0;
+}
+
+static void fail_with(struct random_model *m, const struct side *plain, struct side y)
+{
+    char what[256], a[1024], b[1024];
+    for (int which = 0; which < 28; which++) {
+        struct side less = y;
+        if (take_back(&less, plain, which) && !same_bits(m, plain, &less, what)) y = less;
+    }
+    same_bits(m, plain, &y, what);
+    print_side(plain, a, sizeof a);
+    print_side(&y, b, sizeof b);
+    fail_msg("SEED=%llu COUNT=1: %s differs\n  plain  %s\n  some   %s", (unsigned long long)m->seed, what, a, b);
+}
+
+/* --- what ran -------------------------------------------------------------------------------------- */
+
+static uint32_t applied[COUNT(rewrites)], chunked, recomputed, selective, copied, fused, guarded;
+
+/* Counts what left a mark in a graph: a test of passes that never apply tests nothing. */
+static void note_passes(struct random_model *m, const struct side *x)
+{
+    struct graph g;
+    struct error e = {0};
+    struct settings s = x->s;
+    s.modules = &x->rule;
+    must(plan_compile(&g, &(struct source){.model = m, .build = build_random}, &s, &e), &e, "compiling");
+    for (uint32_t p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t k = 0; k < g.order[p].nodes.n; k++) {
+            const struct node *n = node_at(&g, g.order[p].nodes.at[k]);
+            const char *by = graph_name(&g, n->made_by);
+            for (size_t i = 0; i < COUNT(rewrites); i++) applied[i] += !strcmp(by, rewrites[i].name);
+            chunked += !strcmp(by, "chunk");
+            recomputed += !strcmp(by, "recompute");
+            selective += !strcmp(by, "selective");
+            copied += !strcmp(by, "offload");
+            fused += !strcmp(by, "fused step");
+            guarded += n->op == OP_GUARD;
+        }
+    graph_free(&g);
+}
+
+static void check_applied(void)
+{
+    const unsigned unmarked = REWRITE_TRIM | REWRITE_HANDOVER | REWRITE_INLAY | REWRITE_REUSE | REWRITE_FIRST_SUM; /* they make no node */
+    for (size_t i = 0; i < COUNT(rewrites); i++)
+        if (!(rewrites[i].flag & unmarked) && !applied[i]) fail_msg("%s never applied in %d graphs", rewrites[i].name, count);
+    assert_true(chunked && recomputed && selective && copied && fused && guarded);
+}
+
+/* --- tests ----------------------------------------------------------------------------------------- */
+
+/* cmocka reports a fault without the seed. */
+static void catch_faults(void)
+{
+    signal(SIGABRT, tell_and_die);
+    signal(SIGSEGV, tell_and_die);
+    signal(SIGBUS, tell_and_die);
+}
+
+static void begin(uint64_t of, const char *test, const struct side *x, const struct side *y)
+{
+    char a[1024], b[1024];
+    seed = of;
+    print_side(x, a, sizeof a);
+    print_side(y, b, sizeof b);
+    snprintf(now, sizeof now, "%s, SEED=%llu COUNT=1: stopped in\n  plain  %s\n  some   %s\n", test, (unsigned long long)of, a, b);
+}
+
+/* Rewrites that change bits in this graph because the CPU runs its reference kernels on strided views, and these round once
+ * where two ops round twice: of a norm and the residual's gradient; of a product and its activation (a CPU's plan leaves
+ * those apart, a GPU's does not). */
+static unsigned rounding_rewrites(struct random_model *m, const struct side *x)
+{
+    struct graph g;
+    struct error e = {0};
+    unsigned found = 0;
+    must(plan_compile(&g, &(struct source){.model = m, .build = build_random}, &x->s, &e), &e, "compiling");
+    for (enum program p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t k = 0; k < g.order[p].nodes.n; k++) {
+            const struct node *n = node_at(&g, g.order[p].nodes.at[k]);
+            bool strided = false;
+            for (int i = 0; i < n->nin; i++) strided |= n->in[i] && !tensor_is_dense(tensor_at(&g, n->in[i]));
+            if (strided && (n->op == OP_RMSNORM_BWD || n->op == OP_LAYERNORM_BWD)) found |= REWRITE_RESIDUAL;
+            if (strided && n->op == OP_LINEAR && x->s.host_staging) found |= REWRITE_FUSE;
+        }
+    graph_free(&g);
+    return found;
+}
+
+static void test_bits(void **state)
+{
+    (void)state;
+    catch_faults();
+    for (int i = 0; i < count; i++) {
+        const uint64_t of = first_seed + (uint64_t)i;
+        struct dice d = {random_key(of, "settings"), 0};
+        const struct side plain = random_recipe(&d);
+        struct side some = random_subset(&d, &plain);
+        struct random_model m = {of, plain.s.precision == DT_F32};
+        char what[256];
+        begin(of, "bits", &plain, &some);
+        const unsigned fixed = rounding_rewrites(&m, &plain);
+        some.s.without = (some.s.without & ~fixed) | (plain.s.without & fixed);
+        note_passes(&m, &some);
+        if (!same_bits(&m, &plain, &some, what)) fail_with(&m, &plain, some);
+    }
+    if (count >= COUNT_DEFAULT) check_applied();
+}
+
+/* Gradients of the step as SGD's momentum buffers: squares of their differences and of themselves. */
+static void add_gradients(const struct rig *a, const struct rig *b, double *error, double *size)
+{
+    for (id s = 1; s < a->graph.storages.n; s++) {
+        if (a->graph.storages.at[s].kind != KIND_STATE) continue;
+        const id other = state_named(&b->graph, graph_name(&a->graph, a->graph.storages.at[s].name));
+        const float *x = (const float *)(const void *)state_at(a, s), *y = (const float *)(const void *)state_at(b, other);
+        for (uint64_t k = 0; k < a->graph.storages.at[s].bytes / sizeof *x; k++) {
+            *error += pow((double)x[k] - (double)y[k], 2);
+            *size += pow((double)x[k], 2);
+        }
+    }
+}
+
+/* Half of the weights, at random, move by one last bit. */
+static void move_last_bits(struct rig *r)
+{
+    for (uint32_t i = 0; i < r->graph.params.n; i++) {
+        const struct param *p = &r->graph.params.at[i];
+        float *x = tape_address(&r->tape, p->tensor);
+        const uint64_t key = random_key(seed, name_of(r, p->tensor));
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r->graph, p->tensor)); k++)
+            if (random_bits(key, (uint64_t)k) % 2) x[k] = nextafterf(x[k], 0);
+    }
+}
+
+/* Of one step each: the loss of `b` less that of `a`, and the norm of the gradients' difference, as shares. */
+struct distance {
+    double loss, gradients;
+};
+
+static struct distance distance_between(struct random_model *m, const struct side *x, const struct side *y, bool moved)
+{
+    struct rig a, b;
+    struct error e = {0};
+    double error = 0, size = 0;
+    open_side(&a, m, x);
+    open_side(&b, m, y);
+    if (moved) move_last_bits(&b);
+    run_side(&a, x, 0);
+    run_side(&b, y, 0);
+    const double loss = fabs(rig_loss(&a) - rig_loss(&b)) / (1 + fabs(rig_loss(&a)));
+    must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e, "update");
+    must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e, "update");
+    add_gradients(&a, &b, &error, &size);
+    assert_true(size > 0);
+    rig_close(&a);
+    rig_close(&b);
+    return (struct distance){loss, sqrt(error / size)};
+}
+
+static void compare_near(struct random_model *m, const struct side *x, const struct side *y)
+{
+    const struct distance d = distance_between(m, x, y, false), own = distance_between(m, x, x, true);
+    if (!(d.loss <= NEAR && d.gradients <= NEAR + 4 * own.gradients))
+        fail_msg("%s  loss off by %.3g, gradients by %.3g, by the weights' last bits by %.3g", now, d.loss, d.gradients, own.gradients);
+}
+
+/* Other orders of sums, on top of everything else. */
+static void test_near(void **state)
+{
+    (void)state;
+    catch_faults();
+    for (int i = 0; i < count; i += 2) {
+        const uint64_t of = first_seed + (uint64_t)i;
+        struct dice d = {random_key(of, "near"), 0};
+        struct side plain = random_recipe(&d);
+        plain.s.precision = DT_F32;
+        plain.s.pure = plain.s.host_staging = false;
+        plain.s.optimizer = OPT_SGD;
+        plain.s.momentum = 0.9;
+        plain.s.weight_decay = 0;
+        plain.s.state = STATE_F32;
+        plain.s.head_chunks = 1;
+        plain.s.without |= ORDER;
+        plain.clip_norm = 0;
+        struct side other = random_subset(&d, &plain);
+        const int samples = plain.s.micro_batch * plain.s.accumulation;
+        if (chance(&d, 50)) other.s.head_chunks = 2 + (int)throw_dice(&d, 4);
+        do other.s.micro_batch = 1 + (int)throw_dice(&d, samples);
+        while (samples % other.s.micro_batch);
+        other.s.accumulation = samples / other.s.micro_batch;
+        other.s.fused_step &= other.s.accumulation == 1;
+        other.s.host_staging = chance(&d, 50);
+        other.s.without &= ~(unsigned)throw_dice(&d, REWRITE_ALL + 1);
+        struct random_model m = {of, true};
+        begin(of, "near", &plain, &other);
+        compare_near(&m, &plain, &other);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_near)};
+    seed_begin();
+    first_seed = argc > 1 ? strtoull(argv[1], NULL, 0) : seed;
+    const char *many = argc > 2 ? argv[2] : getenv("COUNT");
+    if (many) count = atoi(many);
+    log_quiet(true);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
