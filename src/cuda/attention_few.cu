@@ -114,7 +114,8 @@ template <int V> static __device__ lane_slice lane_slice_of(const few_attention 
     return p;
 }
 
-/* Row r of a lane in the iteration that begins at `base`; an iteration has rows_per_iteration<R>(a) rows. */
+/* Row r of a lane in the iteration that begins at `base`; an iteration has rows_per_iteration<R>(a)
+ * rows. */
 template <int R> static __device__ int rows_per_iteration(const few_attention &a)
 {
     return R * FEW_WARPS * (WARP / (a.cut.heads * a.cut.lanes));

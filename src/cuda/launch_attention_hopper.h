@@ -23,7 +23,8 @@ enum { HOPPER_HELD = 128, HOPPER_WALKED = 64, HOPPER_WIDTH = ATTENTION_GRID64_WI
 enum { HOPPER_KEYS = 128 };
 
 /* The TMA tensor maps: of the heads; of the row statistics of 64 queries (delta [B,H], followed by
- * lse2); of rel, half of them by the grid's columns, and one of its rows. */
+ * lse2); of rel, a box of 32 queries by the grid's columns, and a box of 64 queries for one of
+ * its rows. */
 struct attention_maps {
     CUtensorMap q, k, v, dout, row_stats, columns, rows;
 };

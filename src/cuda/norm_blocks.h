@@ -14,8 +14,8 @@ enum { NORM_PACKS = 1024 };
 static inline int norm_threads(int64_t packs) { return packs <= 32 ? 256 : (int)((packs + 31) / 32 * 32); }
 static inline int norm_in_packs(int64_t C, int size) { return C * size % 16 == 0 && C * size / 16 <= NORM_PACKS; }
 
-/* Blocks of a weight gradient: as many as fill the SMs of a large GPU with 512 threads each, or,
- * for norms.cu, two blocks of 512 per SM. */
+/* Blocks of a weight gradient, for the 132 SMs of a large GPU: as many as give 512 threads per SM,
+ * at least one block each; for norms.cu two blocks of 512 threads per SM. */
 static inline int64_t norm_blocks(int64_t rows, int64_t C, int size)
 {
     const int64_t threads = norm_in_packs(C, size) ? norm_threads(C * size / 16) : 256, blocks = 132 * (threads < 512 ? 512 / threads : 1);
