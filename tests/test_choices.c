@@ -1,5 +1,5 @@
 /*
- * test_choices.c: choices by timing that are kept in a file (src/cuda/choices.c): what is read of any
+ * test_choices.c: choices by timing that are kept in a file (src/cuda/autotune_file.c): what is read of any
  * bytes, what is added, and that processes which start at once agree.
  */
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda/choices.h"
+#include "cuda/autotune_file.h"
 #include "io/file.h"
 
 static char folder[256];

@@ -1,47 +1,49 @@
 /*
- * attention_level_dkv.cu: attention's gradient by keys over a grid of 64 columns, on tensor cores, bf16 and f16.
+ * attention_grid64_dkv.cu: the attention gradient dk, dv for a grid of 64 columns, on tensor cores,
+ * bf16 and f16.
  *
- * As attention_fast_dkv.cu, but the 64 keys that a block holds are row y of the grid: a tile of queries brings one number
- * of each query for the row, and for each key's column a row of the queries' numbers, as they lie in rel. No tile has an
- * edge: T is a multiple of 64.
+ * Like attention_fast_dkv.cu, but the 64 keys that a block holds are row y of the grid. A tile of
+ * queries comes with one term per query for the row and, for each key's column, a row of the
+ * queries' terms, in the layout of rel. No tile has an edge: T is a multiple of 64.
  */
 #include "cuda/attention_tiles.cuh"
 
 constexpr int QUERIES = 32;
-/* Of a tile's queries: lse, delta, numbers for the row, and by column, which lie so far apart that a warp's pairs meet no
- * bank twice. */
-constexpr int PITCH = QUERIES + 8, NOTES = 3 * QUERIES + HELD * PITCH;
+/* Per tile of queries: lse, delta, row terms, and column terms, with a pitch such that the pairs
+ * read by a warp cause no bank conflicts. */
+constexpr int PITCH = QUERIES + 8, STATS = 3 * QUERIES + HELD * PITCH;
 
-constexpr int N = QUERIES / 8; /* fragments across a tile */
+constexpr int N = QUERIES / 8; /* fragments per row of a tile */
 
 template <typename T, int D>
-static __device__ void bring(unsigned q, unsigned dout, unsigned notes, const attention &a, int64_t b, int64_t h, int t0, int y)
+static __device__ void fetch(unsigned q, unsigned dout, unsigned stats, const attention &a, int64_t b, int64_t h, int t0, int y)
 {
-    constexpr int PIECES = QUERIES / 4;
+    constexpr int CHUNKS = QUERIES / 4;
     const int64_t head = b * a.H + h;
     const float *rel = a.rel + head * positions(a) * a.T + t0;
     copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q.token, t0, a.T);
     copy_tile<T, D, QUERIES>(dout, row_at<T>(a.dout, b, 0, h), a.dout.token, t0, a.T);
-    const int which = threadIdx.x / PIECES, piece = threadIdx.x % PIECES * 4;
+    const int which = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS * 4;
     if (which < 3) {
         const float *from = which == 0 ? a.lse2 + head * a.T + t0 : which == 1 ? a.delta + head * a.T + t0 : rel + (int64_t)y * a.T;
-        copy_to(notes + (which * QUERIES + piece) * 4, from + piece, true);
+        copy_to(stats + (which * QUERIES + chunk) * 4, from + chunk, true);
     }
-    const float *columns = rel + (int64_t)(a.height + which) * a.T + piece;
-    const unsigned to = notes + (3 * QUERIES + which * PITCH + piece) * 4;
+    const float *columns = rel + (int64_t)(a.height + which) * a.T + chunk;
+    const unsigned to = stats + (3 * QUERIES + which * PITCH + chunk) * 4;
 #pragma unroll
-    for (int i = 0; i < HELD * PIECES / FAST_BLOCK; i++) {
-        copy_to(to + i * (FAST_BLOCK / PIECES) * PITCH * 4, columns, true);
-        columns += (int64_t)(FAST_BLOCK / PIECES) * a.T;
+    for (int i = 0; i < HELD * CHUNKS / FAST_BLOCK; i++) {
+        copy_to(to + i * (FAST_BLOCK / CHUNKS) * PITCH * 4, columns, true);
+        columns += (int64_t)(FAST_BLOCK / CHUNKS) * a.T;
     }
 }
 
-/* Products become p and ds, the latter not yet scaled. `key`: the upper one of the thread's two. */
-static __device__ void make_pair(float (&x)[N][4], float (&dp)[N][4], const float *notes, int key, float factor)
+/* Turns products into p and ds, the latter not yet scaled. `key`: the upper of the thread's two
+ * keys. */
+static __device__ void compute_p_ds(float (&x)[N][4], float (&dp)[N][4], const float *stats, int key, float factor)
 {
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        const float *own = notes + 8 * n + threadIdx.x % 4 * 2;
+        const float *own = stats + 8 * n + threadIdx.x % 4 * 2;
         const float2 lse = *reinterpret_cast<const float2 *>(own), delta = *reinterpret_cast<const float2 *>(own + QUERIES);
         const float2 row = *reinterpret_cast<const float2 *>(own + 2 * QUERIES);
         const float before[2] = {row.x - lse.x, row.y - lse.y};
@@ -60,8 +62,8 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, D > 6
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr int TILE = QUERIES * D * 2;
-    static_assert(2 * HELD == 4 * QUERIES, "keys and values pass through the tiles' place");
-    const unsigned q = shared_address(shared), dout = q + 2 * TILE, notes = q + 4 * TILE;
+    static_assert(2 * HELD == 4 * QUERIES, "keys and values are loaded through the tiles' buffers");
+    const unsigned q = shared_address(shared), dout = q + 2 * TILE, stats = q + 4 * TILE;
     const int group = a.H / a.G, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
     const int y = (int)(blockIdx.x % a.height), s0 = y * HELD;
     const int64_t head = blockIdx.x / a.height, b = head / a.G, g = head % a.G;
@@ -72,30 +74,30 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, D > 6
     unsigned k[D / 16][1][4], v[D / 16][1][4];
     copy_wait<0>();
     __syncthreads();
-    hold<D, 1>(k, q + own * 2 * D + place_down<D>(lane));
-    hold<D, 1>(v, dout + own * 2 * D + place_down<D>(lane));
+    load_held<D, 1>(k, q + own * 2 * D + ldmatrix_left<D>(lane));
+    load_held<D, 1>(v, dout + own * 2 * D + ldmatrix_left<D>(lane));
     __syncthreads();
-    bring<T, D>(q, dout, notes, a, b, g * group, 0, y);
+    fetch<T, D>(q, dout, stats, a, b, g * group, 0, y);
     copy_commit();
 
     float dk[1][D / 8][4], dv[1][D / 8][4];
     clear(dk), clear(dv);
     const float factor = a.scale * LOG2E;
     int slot = 0, t0 = 0;
-    for (int h = 0; h < group;) { /* head by head, tile by tile */
+    for (int h = 0; h < group;) { /* over heads, then tiles */
         const int next = t0 + QUERIES < a.T ? t0 + QUERIES : 0, next_h = next ? h : h + 1, other = slot ^ 1;
         copy_wait<0>();
-        __syncthreads(); /* this tile is here, the one before no longer read */
-        if (next_h < group) bring<T, D>(q + other * TILE, dout + other * TILE, notes + other * NOTES * 4, a, b, g * group + next_h, next, y);
+        __syncthreads(); /* this tile has arrived, the previous one is no longer read */
+        if (next_h < group) fetch<T, D>(q + other * TILE, dout + other * TILE, stats + other * STATS * 4, a, b, g * group + next_h, next, y);
         copy_commit();
         const unsigned here_q = q + slot * TILE, here_dout = dout + slot * TILE;
-        const float *here = reinterpret_cast<const float *>(reinterpret_cast<const char *>(shared) + 4 * TILE) + slot * NOTES;
+        const float *here = reinterpret_cast<const float *>(reinterpret_cast<const char *>(shared) + 4 * TILE) + slot * STATS;
         float p[1][N][4], ds[1][N][4];
-        multiply_held<T, D, 1, N>(p, k, here_q + place_across<D>(lane));
-        multiply_held<T, D, 1, N>(ds, v, here_dout + place_across<D>(lane));
-        make_pair(p[0], ds[0], here, own + lane / 4, factor);
-        multiply_add<T, D, 1, N>(dv, p, here_dout + place_down<D>(lane));
-        multiply_add<T, D, 1, N>(dk, ds, here_q + place_down<D>(lane));
+        multiply_held<T, D, 1, N>(p, k, here_q + ldmatrix_right<D>(lane));
+        multiply_held<T, D, 1, N>(ds, v, here_dout + ldmatrix_right<D>(lane));
+        compute_p_ds(p[0], ds[0], here, own + lane / 4, factor);
+        multiply_add<T, D, 1, N>(dv, p, here_dout + ldmatrix_left<D>(lane));
+        multiply_add<T, D, 1, N>(dk, ds, here_q + ldmatrix_left<D>(lane));
         slot = other, h = next_h, t0 = next;
     }
     copy_wait<0>();
@@ -108,16 +110,16 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, D > 6
 template <typename T, int D> static cudaError_t start(const attention *a, cudaStream_t stream)
 {
     const int64_t blocks = (int64_t)a->B * a->G * a->height;
-    constexpr size_t bytes = 4 * QUERIES * D * sizeof(T) + 2 * NOTES * sizeof(float);
-    static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SMALL_ROOM : ATTENTION_ROOM), "it fits");
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    constexpr size_t bytes = 4 * QUERIES * D * sizeof(T) + 2 * STATS * sizeof(float);
+    static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(level_dkv<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     level_dkv<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_attention_level_dkv(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_grid64_dkv(const struct attention *a, cudaStream_t stream)
 {
     return by_type_and_length(a, [&](auto t, auto d) { return start<decltype(t), decltype(d)::value>(a, stream); });
 }

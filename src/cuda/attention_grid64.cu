@@ -1,24 +1,27 @@
 /*
- * attention_level.cu: the passes before and after the attention kernels over a grid of 64 columns, up to 64 rows:
+ * attention_grid64.cu: the passes before and after the attention kernels for a grid of 64 columns
+ * and up to 64 rows:
  *
  *     rel       q . the table rows of a query's positions
- *     dtables   dtable[j] = sum of drel q over the positions made with row j, by groups of the grids' rows
+ *     dtables   dtable[j] = sum of drel q over the positions computed with row j, by groups of
+ *               grid rows
  *
- * 64 queries are one of the grid's rows. What they add for the key rows c is a product with rows y - c of table_h; for the
- * columns, a product with all rows of table_w, of which a query takes the 64 that begin at its place. The tables'
- * gradients are the same products turned around. All on tensor cores, the tables rounded to the queries' type.
+ * 64 queries are one row of the grid. Their terms for the key rows c are a product with rows y - c
+ * of table_h. Their terms for the columns are a product with all rows of table_w, of which a query
+ * takes the 64 that begin at its column. The tables' gradients are the transposed products. All use
+ * tensor cores, with the tables rounded to the queries' type.
  *
- * rel, which comes times `unit`, and drel lie sideways: [B,H,height+width,T].
+ * rel, multiplied by `unit`, and drel are stored transposed: [B,H,height+width,T].
  */
 #include "cuda/attention_mma.cuh"
 
-constexpr int WIDTH = ATTENTION_LEVEL, TABLE = 2 * WIDTH; /* rows of a table, and one of zeros */
+constexpr int WIDTH = ATTENTION_GRID64_WIDTH, TABLE = 2 * WIDTH; /* rows of a table, plus one of zeros */
 static_assert(HELD == WIDTH, "a block takes a row of the grid");
 
-/* --- before ------------------------------------------------------------------------------------ */
+/* --- before ----------------------------------------------------------------------------------- */
 
-/* Rows of a table, in f32 from `from` on, by `step` of them from j on; zeros where it has none. */
-template <typename T, int D> static __device__ void bring_table(T *to, const float *from, int j, int step, int rows, int count, int threads)
+/* Loads rows of an f32 table, every step-th from j on; zeros beyond its ends. */
+template <typename T, int D> static __device__ void load_table(T *to, const float *from, int j, int step, int rows, int count, int threads)
 {
     for (int i = threadIdx.x; i < count * (D / 2); i += threads) {
         const int r = i / (D / 2), d = i % (D / 2) * 2, row = j + r * step;
@@ -35,7 +38,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
     extern __shared__ uint4 shared[];
     constexpr int ROW = D + 8, PITCH = WIDTH + 1;
     T *q = reinterpret_cast<T *>(shared), *table = q + WIDTH * ROW;
-    float *out = reinterpret_cast<float *>(table + WIDTH * ROW); /* [position][query] */
+    float *out = reinterpret_cast<float *>(table + WIDTH * ROW); /* [position term][query] */
     const int y = (int)(blockIdx.x % a.height), t0 = y * WIDTH, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
     const int64_t head = blockIdx.x / a.height, b = head / a.H, h = head % a.H;
     const float *th = a.tables, *tw = a.tables + (int64_t)(2 * a.height - 1) * D;
@@ -45,7 +48,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
     copy_wait<0>();
     for (int c0 = 0; c0 < a.height; c0 += WIDTH) {
         __syncthreads();
-        bring_table<T, D>(table, th, y - c0 + a.height - 1, -1, 2 * a.height - 1, WIDTH, FAST_BLOCK);
+        load_table<T, D>(table, th, y - c0 + a.height - 1, -1, 2 * a.height - 1, WIDTH, FAST_BLOCK);
         __syncthreads();
         float x[WIDTH / 8][4];
         product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
@@ -59,7 +62,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
     }
     for (int j0 = 0; j0 < TABLE; j0 += WIDTH) {
         __syncthreads();
-        bring_table<T, D>(table, tw, j0, 1, TABLE - 1, WIDTH, FAST_BLOCK);
+        load_table<T, D>(table, tw, j0, 1, TABLE - 1, WIDTH, FAST_BLOCK);
         __syncthreads();
         float x[WIDTH / 8][4];
         product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
@@ -76,10 +79,10 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
         to[(int64_t)(a.height + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
 }
 
-/* --- after --------------------------------------------------------------------------------------- */
+/* --- after ------------------------------------------------------------------------------------ */
 
-/* Eight warps hold the 128 rows of a table's gradient, 16 each, and walk the rows of the heads' grids that are their
- * group's: dtable += f q, f [row of the table][query]. */
+/* Eight warps hold the 128 rows of a table's gradient, 16 each, and traverse the grid rows of their
+ * group over the heads: dtable += f q, f [row of the table][query]. */
 constexpr int TURNERS = 8 * 32, TURN_ROW = WIDTH + 8;
 template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_kernel(const attention a, int groups)
 {
@@ -103,12 +106,12 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
             copy16(q + i / (D / 8) * ROW + i % (D / 8) * 8, row_at<T>(a.q, head / a.H, y * WIDTH + i / (D / 8), head % a.H) + i % (D / 8) * 8,
                    true);
         copy_commit();
-        if (by_row) /* row j has the queries' numbers for key row y - j + height - 1 */
+        if (by_row) /* row j has the queries' terms for key row y - j + height - 1 */
             for (int i = threadIdx.x; i < TABLE * WIDTH; i += TURNERS) {
                 const int j = i / WIDTH, x = i % WIDTH, c = y - j + side - 1;
                 f[j * TURN_ROW + x] = from_float<T>(c >= 0 && c < side ? drel[(int64_t)c * a.T + y * WIDTH + x] : 0.0f);
             }
-        else /* elsewhere there are zeros, always */
+        else /* the other elements are zero and stay so */
             for (int i = threadIdx.x; i < WIDTH * WIDTH; i += TURNERS) {
                 const int c = i / WIDTH, x = i % WIDTH;
                 f[(x - c + WIDTH - 1) * TURN_ROW + x] = from_float<T>(drel[(int64_t)c * a.T + y * WIDTH + x]);
@@ -127,14 +130,14 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
         }
 }
 
-/* --- launching ------------------------------------------------------------------------------------- */
+/* --- launching -------------------------------------------------------------------------------- */
 
 template <typename T, int D> static cudaError_t rel(const attention *a, float unit, cudaStream_t stream)
 {
     const int64_t blocks = (int64_t)a->B * a->H * a->height;
     constexpr size_t bytes = 2 * WIDTH * (D + 8) * sizeof(T) + WIDTH * (WIDTH + 1) * sizeof(float);
-    static_assert(bytes <= ATTENTION_SMALL_ROOM, "it fits");
-    if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
+    if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(rel_kernel<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     rel_kernel<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a, unit);
@@ -145,19 +148,19 @@ template <typename T, int D> static cudaError_t dtables(const attention *a, cuda
 {
     const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
     constexpr size_t bytes = (TABLE * TURN_ROW + WIDTH * (D + 8)) * sizeof(T);
-    static_assert(bytes <= ATTENTION_SMALL_ROOM, "it fits");
+    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
     const cudaError_t rc = allow_shared(dtables_kernel<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     dtables_kernel<T, D><<<(unsigned)(2 * groups), TURNERS, bytes, stream>>>(*a, (int)groups);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_level_rel(const struct attention *a, float unit, cudaStream_t stream)
+extern "C" cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream)
 {
     return by_type_and_length(a, [&](auto t, auto d) { return rel<decltype(t), decltype(d)::value>(a, unit, stream); });
 }
 
-extern "C" cudaError_t cuda_level_dtables(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream)
 {
     return by_type_and_length(a, [&](auto t, auto d) { return dtables<decltype(t), decltype(d)::value>(a, stream); });
 }

@@ -1,67 +1,69 @@
 /*
- * product.c: matrix products by cuBLASLt.
+ * gemm.c: matrix products by cuBLASLt.
  *
  * The library is column-major: a row-major [R, C] is its C x R with leading
- * dimension C. So c = a b, all row-major, is asked for as
+ * dimension C. So c = a b, all row-major, is computed as
  *
  *     c' [N x M] = op(b') [N x K] * op(a') [K x M]  + bias down each column
  *
- * which is the bias epilogue's own orientation and needs no copy. An operand whose columns
- * are not neighbours but whose rows are is the transpose of a row-major matrix, op_T:
+ * which is the orientation of the bias epilogue and needs no copy. An operand whose rows, instead
+ * of columns, are contiguous is the transpose of a row-major matrix, op_T:
  *
- *     element (i,j) at i ld + j    stored as is      op_N
- *     element (i,j) at i + j ld    stored turned     op_T
+ *     element (i,j) at i ld + j    stored as is            op_N
+ *     element (i,j) at i + j ld    stored transposed       op_T
  *
- * Invariants. f32 is true f32: sums, products and inputs; an algorithm that
- * rounds inputs to TF32 is refused. bf16 and f16 inputs are summed in f32, split
- * sums included, and rounded once at the end. The algorithm is one that
- * keeps this and fits the planned workspace, chosen once per entry and then part of the
- * captured graph: the same bits at every launch. Of a small product it is the library's first; of a large
- * one the fastest, which is measured once on a machine and then remembered (fastest.c): a choice by timing
- * at every start would differ from run to run, and the bits with it.
+ * Invariants. f32 is true f32: sums, products and inputs; an algorithm that rounds inputs to TF32
+ * is refused. bf16 and f16 inputs are summed in f32, including split-K sums, and rounded once at
+ * the end. The algorithm keeps these rules and fits the planned workspace. It is selected once per
+ * entry and then part of the captured graph: every launch gives the same bits. For a small matmul
+ * it is the library's first proposal; for a large one it is the fastest, measured once per machine
+ * and stored (matmul_autotune.c). A choice by timing at every start would change from run to run,
+ * and the bits with it.
  *
- * What the library cannot do (two input dtypes, strides in both dimensions, a result that is narrower
- * than its f32 inputs, a bias that is not at a multiple of 16) our own kernel does, slowly.
+ * Products that the library does not support (two input dtypes, strides in both dimensions, a
+ * result narrower than its f32 inputs, a bias not aligned to 16 bytes) use a slow kernel of our own
+ * (gemm_generic.cu).
  */
-#include "cuda/product.h"
+#include "cuda/gemm.h"
 
-#include "cuda/fastest.h"
-#include "cuda/launch_products.h"
+#include "cuda/matmul_autotune.h"
+#include "cuda/launch_gemm.h"
 
 enum { CANDIDATES = 8, CANDIDATES_TIMED = 24, ALIGN_MAX = 256, BIAS_ALIGN = 16 };
 
-/* --- what the library takes ---------------------------------------------------------- */
+/* --- what the library supports ------------------------------------------------------- */
 
-/* How a matrix is stored: [rows, columns] with leading dimension ld, or turned. */
-struct stored {
-    bool turned;
+/* The storage of a matrix: [rows, columns] with leading dimension ld, or transposed. */
+struct matrix_storage {
+    bool transposed;
     int64_t ld;
 };
 
-/* Strides of a dimension of one element say nothing and are replaced by what fits. A dense
- * column is a row turned: its leading dimension is then its length and not 1. */
-static bool store_of_view(const struct view *v, int64_t rows, int64_t columns, struct stored *s)
+/* The stride of a dimension of one element has no meaning and is replaced by one that fits. A dense
+ * column is a transposed row, whose leading dimension is then its length and not 1. */
+static bool storage_of_view(const struct view *v, int64_t rows, int64_t columns, struct matrix_storage *s)
 {
     const int64_t row = rows == 1 ? max_i64(columns, 1) : v->row, column = columns == 1 ? max_i64(rows, 1) : v->column;
     const bool column_is_dense = columns == 1 && rows > 1 && v->row == 1;
     if ((v->column == 1 || columns == 1) && row >= columns && !column_is_dense) {
-        *s = (struct stored){false, row};
+        *s = (struct matrix_storage){false, row};
         return true;
     }
-    *s = (struct stored){true, column};
+    *s = (struct matrix_storage){true, column};
     return (v->row == 1 || rows == 1) && column >= rows;
 }
 
-/* The dtypes of its table that we use: one dtype throughout, or a wide result. */
-static bool library_has_dtypes(const struct product_shape *s)
+/* The entries of the library's dtype table that are used here: one dtype throughout, or an f32
+ * result. */
+static bool library_has_dtypes(const struct gemm_shape *s)
 {
     return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
 }
 
-static bool library_takes(const struct product_shape *s, struct stored *a, struct stored *b, struct stored *c)
+static bool library_supports(const struct gemm_shape *s, struct matrix_storage *a, struct matrix_storage *b, struct matrix_storage *c)
 {
-    if (!library_has_dtypes(s) || !store_of_view(&s->a, s->M, s->K, a) || !store_of_view(&s->b, s->K, s->N, b)) return false;
-    *c = (struct stored){false, s->M == 1 ? s->N : s->c.row};
+    if (!library_has_dtypes(s) || !storage_of_view(&s->a, s->M, s->K, a) || !storage_of_view(&s->b, s->K, s->N, b)) return false;
+    *c = (struct matrix_storage){false, s->M == 1 ? s->N : s->c.row};
     if ((s->c.column != 1 && s->N > 1) || c->ld < s->N) return false;
     return !s->bias || (s->bias_dtype == s->c.dtype && s->bias_align >= BIAS_ALIGN);
 }
@@ -74,11 +76,11 @@ static cudaDataType_t type_of(enum dtype t)
 
 /* --- preparing ------------------------------------------------------------------- */
 
-/* Row-major [rows, columns], or its transpose, as the library's. */
-static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, const struct stored *s, int64_t rows,
+/* Describes a row-major [rows, columns], or its transpose, to the library. */
+static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, const struct matrix_storage *s, int64_t rows,
                            int64_t columns, int64_t batches, struct error *e)
 {
-    const int64_t R = s->turned ? columns : rows, C = s->turned ? rows : columns;
+    const int64_t R = s->transposed ? columns : rows, C = s->transposed ? rows : columns;
     TRY_BLAS(cublasLtMatrixLayoutCreate(m, type_of(v->dtype), (uint64_t)C, (uint64_t)R, s->ld));
     if (batches == 1) return PL_OK;
     const int32_t count = (int32_t)batches;
@@ -88,10 +90,10 @@ static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, cons
     return PL_OK;
 }
 
-static int describe(struct product *p, const struct stored *a, const struct stored *b, const struct stored *c, struct error *e)
+static int describe_product(struct gemm *p, const struct matrix_storage *a, const struct matrix_storage *b, const struct matrix_storage *c, struct error *e)
 {
-    const struct product_shape *s = &p->shape;
-    const cublasOperation_t first = b->turned ? CUBLAS_OP_T : CUBLAS_OP_N, second = a->turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const struct gemm_shape *s = &p->shape;
+    const cublasOperation_t first = b->transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = a->transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     TRY_BLAS(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
@@ -104,11 +106,11 @@ static int describe(struct product *p, const struct stored *a, const struct stor
     return PL_OK;
 }
 
-/* The library asks what its own a, b, c and d are aligned to: ours swapped. */
-static int prefer(cublasLtMatmulPreference_t p, const struct product_shape *s, uint64_t workspace, struct error *e)
+/* The preference takes the alignments of the library's a, b, c and d: ours with a and b swapped. */
+static int set_preference(cublasLtMatmulPreference_t p, const struct gemm_shape *s, uint64_t workspace, struct error *e)
 {
-    /* Partial sums of a split product stay f32 and are added in a separate step,
-     * in order: neither a second rounding nor a race for the output. */
+    /* Partial sums of a split-K product stay f32 and are added in a separate step, in order: there
+     * is no second rounding and no race for the output. */
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
     TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
@@ -121,9 +123,9 @@ static int prefer(cublasLtMatmulPreference_t p, const struct product_shape *s, u
     return PL_OK;
 }
 
-/* An algorithm that reads f32 as TF32; CUBLAS_COMPUTE_32F excludes these, an
- * override from the environment brings them back. */
-static bool rounds_inputs(const cublasLtMatmulAlgo_t *a)
+/* Whether an algorithm reads f32 as TF32. CUBLAS_COMPUTE_32F excludes these, but an environment
+ * variable can enable them. */
+static bool uses_tf32(const cublasLtMatmulAlgo_t *a)
 {
     uint64_t flags = 0;
     size_t written = 0;
@@ -132,8 +134,8 @@ static bool rounds_inputs(const cublasLtMatmulAlgo_t *a)
            (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32);
 }
 
-/* Partial sums that meet in the output itself; the preference excludes these too. */
-static bool races(const cublasLtMatmulAlgo_t *a)
+/* Whether partial sums are accumulated in the output itself; the preference excludes these too. */
+static bool accumulates_in_output(const cublasLtMatmulAlgo_t *a)
 {
     uint32_t scheme = 0;
     size_t written = 0;
@@ -142,19 +144,20 @@ static bool races(const cublasLtMatmulAlgo_t *a)
            (scheme & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 }
 
-/* Whether a candidate may be used: it runs, fits, adds in order, and reads f32 as f32. */
+/* Whether a candidate may be used: it runs, fits the workspace, adds in order, and reads f32 as
+ * f32. */
 static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
 {
-    return !races(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && rounds_inputs(&r->algo));
+    return !accumulates_in_output(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && uses_tf32(&r->algo));
 }
 
-/* Without an acceptable candidate the product is left to our own kernel. */
-static int choose(struct product *p, const struct cuda_state *s, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
+/* Without an acceptable candidate gemm_generic.cu computes the product. */
+static int choose_algorithm(struct gemm *p, const struct cuda_state *s, cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
 {
-    const bool timed = fastest_matters(&p->shape);
+    const bool timed = autotune_applies(&p->shape);
     cublasLtMatmulHeuristicResult_t found[CANDIDATES_TIMED];
     int n = 0, good = 0;
-    TRY(prefer(preference, &p->shape, workspace, e));
+    TRY(set_preference(preference, &p->shape, workspace, e));
     cublasStatus_t rc =
         cublasLtMatmulAlgoGetHeuristic(p->blas, p->product, p->b, p->a, p->c, p->c, preference, timed ? CANDIDATES_TIMED : CANDIDATES,
                                        found, &n);
@@ -164,25 +167,25 @@ static int choose(struct product *p, const struct cuda_state *s, cublasLtMatmulP
         if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) found[good++] = found[i];
     p->library = good > 0;
     if (good) p->algorithm = found[0].algo;
-    return good > 1 && timed ? fastest_of(p, s, found, good, workspace, e) : PL_OK;
+    return good > 1 && timed ? autotune_choose(p, s, found, good, workspace, e) : PL_OK;
 }
 
-int product_begin(struct product *p, const struct cuda_state *s, const struct product_shape *shape, uint64_t workspace,
-                  struct error *e)
+int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
+               struct error *e)
 {
-    struct stored a, b, c;
+    struct matrix_storage a, b, c;
     p->shape = *shape;
     p->blas = s->blas;
-    if (!library_takes(shape, &a, &b, &c)) return PL_OK;
-    TRY(describe(p, &a, &b, &c, e));
+    if (!library_supports(shape, &a, &b, &c)) return PL_OK;
+    TRY(describe_product(p, &a, &b, &c, e));
     cublasLtMatmulPreference_t preference = NULL;
     TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
-    int rc = choose(p, s, preference, workspace, e);
+    int rc = choose_algorithm(p, s, preference, workspace, e);
     cublasLtMatmulPreferenceDestroy(preference);
     return rc;
 }
 
-void product_end(struct product *p)
+void gemm_end(struct gemm *p)
 {
     if (p->c) cublasLtMatrixLayoutDestroy(p->c);
     if (p->b) cublasLtMatrixLayoutDestroy(p->b);
@@ -190,17 +193,17 @@ void product_end(struct product *p)
     if (p->product) cublasLtMatmulDescDestroy(p->product);
 }
 
-uint32_t product_align(uint64_t bytes)
+uint32_t gemm_align(uint64_t bytes)
 {
     bytes |= ALIGN_MAX;
     return (uint32_t)(bytes & -bytes);
 }
 
-uint32_t product_align_operand(const struct entry *entry, int slot)
+uint32_t gemm_align_operand(const struct entry *entry, int slot)
 {
     const struct launch *l = &entry->launch;
     const void *data = slot < MAX_IN ? l->in[slot].data : l->out[slot - MAX_IN].data;
-    return product_align((uintptr_t)data | (entry->move[slot].loop ? (uint64_t)entry->move[slot].advance : 0));
+    return gemm_align((uintptr_t)data | (entry->move[slot].loop ? (uint64_t)entry->move[slot].advance : 0));
 }
 
 /* --- launching --------------------------------------------------------------------- */
@@ -210,23 +213,23 @@ static struct strided strided_of(const struct view *v)
     return (struct strided){store_of(v->dtype), v->row, v->column, v->batch};
 }
 
-static int run_own(const struct product *p, const struct product_at *at, cudaStream_t stream, struct error *e)
+static int run_generic(const struct gemm *p, const struct gemm_at *at, cudaStream_t stream, struct error *e)
 {
-    const struct product_shape *s = &p->shape;
-    const struct own_product own = {
+    const struct gemm_shape *s = &p->shape;
+    const struct generic_gemm own = {
         .M = s->M, .N = s->N, .K = s->K, .batches = s->batches, .a = strided_of(&s->a), .b = strided_of(&s->b),
         .c = strided_of(&s->c), .bias = s->bias ? store_of(s->bias_dtype) : STORE_F32};
-    TRY_CUDA(cuda_product(at->c, at->a, at->b, s->bias ? at->bias : NULL, at->from, &own, stream));
+    TRY_CUDA(cuda_gemm_generic(at->c, at->a, at->b, s->bias ? at->bias : NULL, at->from, &own, stream));
     return PL_OK;
 }
 
-int product_run(const struct product *p, const struct product_at *at, void *work, uint64_t bytes, cudaStream_t stream,
-                struct error *e)
+int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
+             struct error *e)
 {
-    if (!p->library) return run_own(p, at, stream, e);
+    if (!p->library) return run_generic(p, at, stream, e);
     const float one = 1, beta = at->from ? 1 : 0;
     const void *from = at->from ? at->from : at->c;
-    if (p->shape.bias) /* it may advance with a loop */
+    if (p->shape.bias) /* its address may advance with a loop */
         TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at->bias, sizeof at->bias));
     TRY_BLAS(cublasLtMatmul(p->blas, p->product, &one, at->b, p->b, at->a, p->a, &beta, from, p->c, at->c, p->c,
                             &p->algorithm, work, bytes, stream));

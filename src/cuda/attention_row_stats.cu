@@ -1,18 +1,19 @@
 /*
- * attention_notes.cu: what the gradients' kernels know of a query: delta = rowsum(do * o), and lse in powers of two,
- * both [B,H,T rounded up to 64]. Beyond T lse is infinite, so that nothing comes of those queries.
+ * attention_row_stats.cu: the row statistics of the backward kernels: delta = rowsum(do * o), and
+ * lse in base 2, both [B,H,T rounded up to 64]. Beyond T lse is infinite, so that those queries
+ * contribute nothing.
  */
 #include "cuda/attention_mma.cuh"
 
-/* PARTS threads to a query, 8 elements each. */
+/* PARTS threads per query, 8 elements each. */
 template <typename T, int PARTS> __global__ void __launch_bounds__(BLOCK) notes_kernel(const attention a)
 {
     constexpr int WARP_ROWS = 32 / PARTS;
     const int part = threadIdx.x % PARTS;
     const int64_t padded = (a.T + 63) / 64 * 64, rows = (int64_t)a.B * a.H * padded, stride = (int64_t)gridDim.x * (BLOCK / PARTS);
-    const int64_t end = (rows + WARP_ROWS - 1) / WARP_ROWS * WARP_ROWS; /* a warp's queries stay together */
+    const int64_t end = (rows + WARP_ROWS - 1) / WARP_ROWS * WARP_ROWS; /* a multiple of a warp's rows, so that warps do not diverge */
     for (int64_t row = (int64_t)blockIdx.x * (BLOCK / PARTS) + threadIdx.x / PARTS; row < end; row += stride) {
-        const int64_t h = row % a.H, t = row / a.H % padded, b = row / a.H / padded; /* as the rows lie */
+        const int64_t h = row % a.H, t = row / a.H % padded, b = row / a.H / padded; /* in memory order */
         const bool there = row < rows && t < a.T;
         float sum = 0;
         if (there && 8 * part < a.D) {
@@ -37,7 +38,7 @@ template <typename T> static void start(const attention *a, cudaStream_t stream)
     else notes_kernel<T, 16><<<grid_for(rows * 16), BLOCK, 0, stream>>>(*a);
 }
 
-extern "C" cudaError_t cuda_attention_notes(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream)
 {
     if (a->type == STORE_BF16) start<__nv_bfloat16>(a, stream);
     else start<__half>(a, stream);

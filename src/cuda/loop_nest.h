@@ -1,27 +1,27 @@
 /*
- * form.h: the loops over up to three operands of one shape, as kernels walk them. Plain C,
- * included by both halves' host files and by the .cu files.
+ * loop_nest.h: the loop nest over up to three strided operands of one shape, as kernels traverse
+ * it. Plain C, included by the host files of both halves and by the .cu files.
  *
  *     y [B,T,C], a the same, b [T,1]     innermost first: C (1, 1, 0), T (C, C, 1), B (TC, TC, 0)
  *
- * Dimensions that go on as the one inside them went are one loop; a repeated operand has
- * stride 0; dense operands of one shape are a single loop.
+ * Dimensions that are contiguous with the one inside them are merged into one loop; a broadcast
+ * operand has stride 0; dense operands of one shape are a single loop.
  */
-#ifndef CUDA_FORM_H
-#define CUDA_FORM_H
+#ifndef LOOP_NEST_H
+#define LOOP_NEST_H
 
 #include <stdint.h>
 #include <string.h>
 
-enum { FORM_LOOPS = 6 };
+enum { LOOP_NEST_DEPTH = 6 };
 
-struct form {
+struct loop_nest {
     int loops;
-    int64_t size[FORM_LOOPS], y[FORM_LOOPS], a[FORM_LOOPS], b[FORM_LOOPS]; /* strides in elements */
+    int64_t size[LOOP_NEST_DEPTH], y[LOOP_NEST_DEPTH], a[LOOP_NEST_DEPTH], b[LOOP_NEST_DEPTH]; /* strides in elements */
 };
 
-/* One more loop, outside of those that are there. */
-static inline void form_push(struct form *f, int64_t size, int64_t y, int64_t a, int64_t b)
+/* Adds a loop outside of those that are there. */
+static inline void loop_nest_push(struct loop_nest *f, int64_t size, int64_t y, int64_t a, int64_t b)
 {
     const int last = f->loops - 1;
     if (size == 1) return;
@@ -35,46 +35,46 @@ static inline void form_push(struct form *f, int64_t size, int64_t y, int64_t a,
     f->b[f->loops++] = b;
 }
 
-/* Of a single element: one loop of one turn. */
-static inline void form_end(struct form *f)
+/* A nest for a single element becomes one loop with one iteration. */
+static inline void loop_nest_end(struct loop_nest *f)
 {
     if (f->loops) return;
     f->loops = 1;
     f->size[0] = f->y[0] = f->a[0] = f->b[0] = 1;
 }
 
-static inline int64_t form_elements(const struct form *f)
+static inline int64_t loop_nest_elements(const struct loop_nest *f)
 {
     int64_t n = 1;
     for (int k = 0; k < f->loops; k++) n *= f->size[k];
     return n;
 }
 
-/* SUM_TO: loops that the result keeps and loops that are summed, with x's strides.
+/* SUM_TO: the loops that the result keeps and the loops that are summed, with x's strides.
  *
- *     rows    the innermost loop is kept: C results side by side, summed over S positions
- *     else    it is summed: a result stands alone (C = 1), the innermost loop in `summed`
+ *     rows    the innermost loop is kept: C adjacent results, summed over S positions
+ *     else    the innermost loop is summed (in `summed`): results are separate (C = 1)
  *
- * The S positions are cut into `blocks` of `each`, whose sums lie in the workspace, [blocks,N]; a
- * single one's are the results, and there is no workspace.
+ * The S positions are split into `blocks` of `each`. The sums of the blocks are in the workspace,
+ * [blocks,N]; with a single block they are the results, and there is no workspace.
  *
- * A block's threads stand `across` columns, each with a pack of them where strides allow, and in
- * SUM_THREADS / across lines, each with every so many positions. */
+ * The threads of a block cover `across` columns, a pack of columns each where strides allow, in
+ * SUM_THREADS / across lines; a line sums every (SUM_THREADS / across)-th position. */
 struct axes {
     int n;
-    int64_t size[FORM_LOOPS], stride[FORM_LOOPS];
+    int64_t size[LOOP_NEST_DEPTH], stride[LOOP_NEST_DEPTH];
     int64_t count;
 };
 struct summing {
     struct axes kept, summed;
     int rows;
-    int64_t C, stride; /* of the innermost kept loop */
+    int64_t C, stride; /* size and stride of the innermost kept loop */
     int64_t blocks, each;
     int across;
 };
 
-/* Blocks in all: two for each of a large GPU's processors. A line has at least SUM_LEAST positions
- * where there are as many, SUM_TURN of them at a time. */
+/* Blocks in total: two for each SM of a large GPU. A line has at least SUM_LEAST positions if there
+ * are as many, and reads SUM_TURN of them at a time. */
 enum { SUM_THREADS = 256, SUM_GRID = 264, SUM_LEAST = 16, SUM_TURN = 8 };
 
 static inline void axes_push(struct axes *x, int64_t size, int64_t stride)
@@ -86,8 +86,8 @@ static inline void axes_push(struct axes *x, int64_t size, int64_t stride)
 
 static inline int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* The threads that stand across, wide enough for a row of so many packs. More than a warp's width
- * only where rows of them fill the GPU, or columns are short. */
+/* The number of threads across a row of `packs` packs. It exceeds a warp only if rows of that width
+ * fill the GPU, or columns are short. */
 static inline int across_of(int64_t packs, int64_t kept, int64_t positions)
 {
     int across = 1;
@@ -98,7 +98,7 @@ static inline int across_of(int64_t packs, int64_t kept, int64_t positions)
     return across;
 }
 
-/* Whether rows can be read by V columns at once, as far as strides say. */
+/* Whether strides allow rows to be read V columns at a time. */
 static inline int summing_fits(const struct summing *s, int V)
 {
     int fits = s->rows && s->C % V == 0 && s->stride == 1;
@@ -107,11 +107,11 @@ static inline int summing_fits(const struct summing *s, int V)
     return fits;
 }
 
-/* A function of shapes, strides and the element's size, so that the workspace and the order of
- * additions are. */
+/* A function of shapes, strides and the element size alone, so that the workspace and the order of
+ * additions are functions of these too. */
 static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank, const int64_t *to, int size)
 {
-    struct form f;
+    struct loop_nest f;
     struct summing s;
     int64_t at = 1;
     memset(&f, 0, sizeof f);
@@ -119,10 +119,10 @@ static inline struct summing summing_of(int rank, const int64_t *dim, const int6
     s.kept.count = s.summed.count = s.C = s.stride = 1;
     for (int d = rank - 1, k = to_rank - 1; d >= 0; d--, k--) {
         const int kept = k >= 0 && to[k] == dim[d];
-        form_push(&f, dim[d], kept ? at : 0, stride[d], 0);
+        loop_nest_push(&f, dim[d], kept ? at : 0, stride[d], 0);
         if (kept) at *= dim[d];
     }
-    form_end(&f);
+    loop_nest_end(&f);
     s.rows = f.y[0] != 0;
     if (s.rows) s.C = f.size[0], s.stride = f.a[0];
     for (int k = s.rows; k < f.loops; k++) axes_push(f.y[k] ? &s.kept : &s.summed, f.size[k], f.a[k]);
@@ -138,7 +138,7 @@ static inline struct summing summing_of(int rank, const int64_t *dim, const int6
     return s;
 }
 
-/* SUM: blocks of `sum_each` elements. */
+/* SUM: the block size in elements. */
 static inline int64_t sum_each(int64_t n)
 {
     const int64_t least = 8192, each = (n + 1023) / 1024;

@@ -1,26 +1,28 @@
 /*
- * forms.h: from a launch's operands to what launchers take: loops (form.h), types, alignment.
+ * operand_loops.h: converts the operands of a launch into launcher arguments: loop nests
+ * (loop_nest.h), dtypes, alignment.
  */
-#ifndef CUDA_FORMS_H
-#define CUDA_FORMS_H
+#ifndef OPERAND_LOOPS_H
+#define OPERAND_LOOPS_H
 
 #include "cuda/host.h"
 #include "cuda/launch_elementwise.h"
 
-/* An operand's stride at the result's dimension d, counted from its last; 0 where it is repeated. */
+/* An operand's stride at a dimension of the result, counted from the last; 0 where the operand is
+ * broadcast. */
 static inline int64_t stride_from_last(const struct operand *x, int from_last)
 {
     const int d = x->rank - 1 - from_last;
     return d >= 0 && x->dim[d] != 1 ? x->stride[d] : 0;
 }
 
-/* The loops over y, with a and b (NULL: none) repeated to its shape. */
-static inline struct form form_of(const struct operand *y, const struct operand *a, const struct operand *b)
+/* The loop nest over y, with a and b (NULL: none) broadcast to its shape. */
+static inline struct loop_nest loop_nest_of(const struct operand *y, const struct operand *a, const struct operand *b)
 {
-    struct form f = {0};
+    struct loop_nest f = {0};
     for (int i = 0; i < y->rank; i++)
-        form_push(&f, y->dim[y->rank - 1 - i], y->stride[y->rank - 1 - i], a ? stride_from_last(a, i) : 0, b ? stride_from_last(b, i) : 0);
-    form_end(&f);
+        loop_nest_push(&f, y->dim[y->rank - 1 - i], y->stride[y->rank - 1 - i], a ? stride_from_last(a, i) : 0, b ? stride_from_last(b, i) : 0);
+    loop_nest_end(&f);
     return f;
 }
 

@@ -1,7 +1,7 @@
 /*
- * choices.c: see choices.h.
+ * autotune_file.c: see autotune_file.h.
  */
-#include "cuda/choices.h"
+#include "cuda/autotune_file.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ void choice_print(const struct choice *x, struct text *out)
     text_printf(out, " : %.4f %.4f ms\n", x->first, x->taken);
 }
 
-/* Digits behind one space, that fit into 32 bits. */
+/* One space, then digits of a number that fits 32 bits. */
 static bool read_number(const char **at, uint32_t *x)
 {
     char *end;
@@ -48,7 +48,7 @@ static bool read_number(const char **at, uint32_t *x)
     return true;
 }
 
-/* "12.3456" behind one space: neither a sign nor an exponent nor a name. */
+/* One space, then a time such as "12.3456": no sign, no exponent, no name. */
 static bool read_time(const char **at, double *x)
 {
     size_t n = strspn(*at + ((*at)[0] == ' '), "0123456789.");
@@ -60,7 +60,7 @@ static bool read_time(const char **at, double *x)
     return *x < 1e6;
 }
 
-/* What begins a line up to " =". */
+/* The key: the start of a line up to " =". */
 static bool read_key(const char **at, char key[CHOICE_KEY])
 {
     const char *end = strstr(*at, " =");
@@ -95,7 +95,7 @@ static struct choice *find(const struct choices *c, const char *key)
 
 const struct choice *choices_find(const struct choices *c, const char *key) { return find(c, key); }
 
-/* The last line of a key counts. */
+/* The last line with a given key counts. */
 static bool put(struct choices *c, const struct choice *x)
 {
     struct choice *old = find(c, x->key);
@@ -151,14 +151,14 @@ static int open_kept(const char *path, struct error *e)
     return file;
 }
 
-/* Whoever measures is done in seconds; one that was stopped meanwhile is not waited for. */
-static int wait_for(int file, const char *path, double seconds, struct error *e)
+/* A process that measures is done in seconds; the timeout covers one that was stopped. */
+static int wait_for_lock(int file, const char *path, double seconds, struct error *e)
 {
     const double begun = clock_seconds();
     while (flock(file, LOCK_EX | LOCK_NB)) {
         if (errno != EWOULDBLOCK && errno != EINTR) return file_error(path, "lock it", e);
         if (clock_seconds() - begun > seconds)
-            return error_set(e, PL_FAIL, "%s: another process has held it for %.0f s", path, seconds);
+            return error_set(e, PL_FAIL, "%s: another process has held its lock for %.0f s", path, seconds);
         usleep(20000);
     }
     return PL_OK;
@@ -169,14 +169,14 @@ int choices_lock(struct choices *c, double seconds, struct error *e)
     CHECK(c->lock < 0, "held already");
     int file = open_kept(c->path, e);
     if (file < 0) return e->code;
-    int rc = wait_for(file, c->path, seconds, e);
+    int rc = wait_for_lock(file, c->path, seconds, e);
     if (!rc) rc = choices_read(c, e);
     if (rc) close(file);
     else c->lock = file;
     return rc;
 }
 
-/* In one write. One that was cut short, by a full disk, is taken back. */
+/* Appends the line in one write. A partial write, on a full disk, is undone by truncation. */
 static int append(struct choices *c, const struct text *line, struct error *e)
 {
     ssize_t n = write(c->lock, line->at, line->n);
@@ -196,12 +196,12 @@ int choices_add(struct choices *c, const struct choice *x, struct error *e)
     struct text line = {0};
     CHECK(c->lock >= 0, "not held");
     if (c->torn) text_printf(&line, "\n");
-    if (!c->bytes) text_printf(&line, "# Which of cuBLASLt's algorithms is the fastest: product = algorithm : ms of the first proposal, of this one.\n"
-                                      "# Without this file they are measured again, and a run's last bits may be others.\n");
+    if (!c->bytes) text_printf(&line, "# The fastest cuBLASLt algorithm by matmul: key = algorithm : ms of the first proposal, of this one.\n"
+                                      "# Without this file the algorithms are measured anew, and a run's last bits may change.\n");
     choice_print(x, &line);
     int rc = PL_OK;
     if (c->bytes + line.n > CHOICES_BYTES_MOST || (c->list.n >= CHOICES_MOST && !find(c, x->key)))
-        rc = error_set(e, PL_FAIL, "%s is full (%u products, %llu bytes): remove it to begin anew", c->path, c->list.n, (unsigned long long)c->bytes);
+        rc = error_set(e, PL_FAIL, "%s is full (%u products, %llu bytes): delete it to start anew", c->path, c->list.n, (unsigned long long)c->bytes);
     if (!rc) rc = append(c, &line, e);
     if (!rc) CHECK(put(c, x), "%s", x->key);
     text_free(&line);

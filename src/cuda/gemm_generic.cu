@@ -1,12 +1,12 @@
 /*
- * product.cu: the product for operands that the library does not take.
+ * gemm_generic.cu: the matrix product for operands that cuBLASLt does not support.
  *
- * A block makes TILE x TILE results, a thread one of them; both operands pass
- * through shared memory in tiles of TILE x TILE, as f32. Its sum runs over k upwards, in one
- * thread: the same bits every time.
+ * A block computes TILE x TILE results, one per thread; both operands pass through shared memory in
+ * tiles of TILE x TILE, as f32. A result is summed over ascending k in one thread, so the bits are
+ * always the same.
  */
 #include "cuda/device.cuh"
-#include "cuda/launch_products.h"
+#include "cuda/launch_gemm.h"
 
 constexpr int TILE = 16;
 
@@ -29,8 +29,8 @@ __device__ static float load_matrix(const void *x, const strided &s, int64_t n, 
     return load_any(x, s.type, n * s.batch + i * s.row + j * s.column);
 }
 
-/* The sum of one result; every thread of the block comes along, also one outside c. */
-__device__ static float tile_sum(const void *a, const void *b, const own_product &p, int64_t n, int64_t i0, int64_t j0)
+/* The sum of one result; every thread of the block participates, also one outside c. */
+__device__ static float tile_sum(const void *a, const void *b, const generic_gemm &p, int64_t n, int64_t i0, int64_t j0)
 {
     __shared__ float left[TILE][TILE + 1], right[TILE][TILE + 1];
     const int x = threadIdx.x, y = threadIdx.y;
@@ -46,7 +46,7 @@ __device__ static float tile_sum(const void *a, const void *b, const own_product
     return sum;
 }
 
-__global__ void product_kernel(void *c, const void *a, const void *b, const void *bias, const void *from, own_product p)
+__global__ void product_kernel(void *c, const void *a, const void *b, const void *bias, const void *from, generic_gemm p)
 {
     for (int64_t n = blockIdx.z; n < p.batches; n += gridDim.z)
         for (int64_t i0 = (int64_t)blockIdx.y * TILE; i0 < p.M; i0 += (int64_t)gridDim.y * TILE) {
@@ -59,8 +59,8 @@ __global__ void product_kernel(void *c, const void *a, const void *b, const void
         }
 }
 
-extern "C" cudaError_t cuda_product(void *c, const void *a, const void *b, const void *bias, const void *from,
-                                    const struct own_product *p, cudaStream_t stream)
+extern "C" cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, const void *bias, const void *from,
+                                         const struct generic_gemm *p, cudaStream_t stream)
 {
     constexpr int64_t most = 65535;
     const int64_t across = (p->N + TILE - 1) / TILE, down = (p->M + TILE - 1) / TILE;
