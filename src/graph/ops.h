@@ -171,9 +171,9 @@ id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct ma
 id op_image(struct graph *g, id x, id valid, const float mean[3], const float std[3]);
 /* The logits [N,h,w] of the best candidate; `into` is the destination, or 0. */
 id op_mask_pick(struct graph *g, id logits, id scores, id into);
-/* The next round of simulated prompts: updates places, kinds and round in place. */
+/* The next round of simulated prompts: updates positions, kinds and round in place. */
 struct prompt_state {
-    id places, kinds, round;
+    id positions, kinds, round;
 };
 void op_prompt_next(struct graph *g, struct prompt_state *s, id logits, id bits, id valid, id keys, int rounds, int first);
 /* Repeats each row of x to match the rows of `like`. */

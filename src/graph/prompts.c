@@ -47,17 +47,17 @@ void infer_mask_pick(struct infer *f)
 void op_prompt_next(struct graph *g, struct prompt_state *s, id logits, id bits, id valid, id keys, int rounds, int first)
 {
     union attr a = {.prompt_next = {rounds, first}};
-    id in[8] = {s->places, s->kinds, s->round, logits, bits, valid, keys, graph_step(g)};
+    id in[8] = {s->positions, s->kinds, s->round, logits, bits, valid, keys, graph_step(g)};
     id n = graph_emit(g, OP_PROMPT_NEXT, &a, in, 8);
     *s = n ? (struct prompt_state){node_at(g, n)->out[0], node_at(g, n)->out[1], node_at(g, n)->out[2]} : (struct prompt_state){0};
 }
 
 void infer_prompt_next(struct infer *f)
 {
-    const struct tensor *places = f->in[0], *kinds = f->in[1], *round = f->in[2], *logits = f->in[3], *bits = f->in[4], *valid = f->in[5],
+    const struct tensor *positions = f->in[0], *kinds = f->in[1], *round = f->in[2], *logits = f->in[3], *bits = f->in[4], *valid = f->in[5],
                         *keys = f->in[6];
-    REQUIRE(places->dtype == DT_F32 && places->rank == 3 && places->dim[2] == 2, "places must be f32 [N,P,2]");
-    const int64_t N = places->dim[0], P = places->dim[1];
+    REQUIRE(positions->dtype == DT_F32 && positions->rank == 3 && positions->dim[2] == 2, "positions must be f32 [N,P,2]");
+    const int64_t N = positions->dim[0], P = positions->dim[1];
     REQUIRE(kinds->dtype == DT_I32 && kinds->rank == 2 && kinds->dim[0] == N && kinds->dim[1] == P, "kinds must be i32 [%lld,%lld]", (long long)N,
             (long long)P);
     REQUIRE(round->dtype == DT_I32 && is_vector(round, 1), "the round must be i32 [1]");
