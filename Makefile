@@ -1,8 +1,9 @@
 # Plimsoll. `make` leaves build/plimsoll, build/libplimsoll.a and build/libplimsoll.so.0.
 #
 #   make test     install what is missing, build, run every test (PARTS='unit golden': some)
-#   make test-cuda   on a machine with a GPU: all that is checked of the CUDA device; test-cuda-75: its ops as a GPU of 7.5 has them
-#   make demo     the same, then a small training run: planned, killed, resumed
+#   make test-cuda      on a machine with a GPU: every test of the CUDA device
+#   make test-cuda-75   on any GPU: the ops with the code of compute capability 7.5
+#   make demo     builds and makes a small training run: data, plan, train, kill, resume, predict, report
 #   make asan     the tests under the address and undefined-behaviour sanitizers
 #   make fuzz     the parsers under libFuzzer, FUZZ_SECONDS each (needs clang)
 #   make bench    every op, and products and convolutions at many sizes, against the machine's peak
@@ -27,13 +28,16 @@ LDFLAGS += -fopenmp $(EXTRA)
 DIRS := base io graph run cpu cuda passes plan models data train report lib cli
 SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)))
 
-# CUDA: on where nvcc is found, `make CUDA=0` forces it off. The device is a plug-in
-# beside the program (src/cuda/cuda.h); the planning half, plan*.c, is in every build, and choices.c, a file's reader.
-# Machine code for the GPUs that people have and PTX for the rest: what comes after 9.0 and is not
-# 12.0 reads it. GPUs that have the same instructions share one PTX, which the compiler then makes once; only in
-# CUDA_BF16, where bf16 is read at the speed of memory, do 9.0 and later, which have an instruction for it, have their own.
-# `make CUDA_ARCH=sm_90`, or a list, is for one's own GPUs, in a third of the time and with lines
-# for a profiler.
+# CUDA: the device is a plug-in beside the program (src/cuda/cuda.h). It is built where nvcc is found, for the
+# GPUs of this machine; without a GPU it is left out.
+#
+#   make CUDA_ARCH=sm_90     for these GPUs (a list), whether they are here or not
+#   make CUDA_ARCH=all       for a release: machine code for all GPUs below, PTX for later ones; several times slower
+#   make CUDA=0              never
+#
+# The planning half, plan*.c, and choices.c, a file reader, are in every build.
+# With `all`, architectures that have the same instructions share one PTX, which the compiler then makes once. The files in
+# CUDA_BF16 are bound by memory bandwidth in bf16: 9.0 and later, which convert bf16 in one instruction, have their own.
 CUDA_BF16     := act_sums.cu attention_few_mma.cu elementwise.cu norm_packs.cu strided.cu sums.cu thin.cu
 CUDA_OF_8      = sm_80,sm_86,sm_89
 CUDA_FAT       = -gencode=arch=compute_75,code=sm_75 $(if $(filter $(CUDA_BF16),$(notdir $1)), \
@@ -47,8 +51,19 @@ CUDA_HOPPER    = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90
 CUDA_CODE_OF   = $(or $(CUDA_HOPPER),$(if $(filter all,$(CUDA_ARCH)),$(CUDA_FAT),$(CUDA_OWN)))
 comma         := ,
 NVCC      ?= $(shell command -v nvcc)
-CUDA      ?= $(if $(NVCC),1,0)
-CUDA_ARCH ?= all
+# Compute capabilities of the GPUs here that this nvcc compiles for, as sm_90.
+CUDA_HERE  = $(if $(NVCC),$(filter $(shell $(NVCC) --list-gpu-code 2>/dev/null),$(addprefix sm_,$(subst .,,$(sort \
+               $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))))))
+ifeq ($(CUDA),1)
+  CUDA_ARCH ?= $(or $(CUDA_HERE),all)
+endif
+CUDA_ARCH ?= $(CUDA_HERE)
+CUDA_ARCH := $(CUDA_ARCH)
+CUDA      ?= $(if $(and $(NVCC),$(CUDA_ARCH)),1,0)
+# nvcc is here and nothing says for which GPUs.
+NO_PLUGIN := $(if $(filter 0,$(CUDA)),$(if $(NVCC),$(if $(filter file,$(origin CUDA)),1)))
+# `make test` compiles the plug-in for one architecture where there is nvcc and no GPU.
+CUDA_TEST  = $(if $(NVCC),$(if $(CUDA_ARCH),,CUDA_ARCH=sm_90))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_CS   := $(filter-out src/cuda/plan%.c src/cuda/load.c src/cuda/choices.c,$(wildcard src/cuda/*.c))
 SRCS      := $(filter-out $(CUDA_CS),$(SRCS))
@@ -86,6 +101,7 @@ OBJCOPY ?= objcopy
 PUBLIC  := $(filter-out $(BUILD)/cli/%,$(OBJS))
 
 all: $(BUILD)/plimsoll $(STATIC) $(SHARED) $(PLUGIN)
+	@$(if $(NO_PLUGIN),echo 'no GPU here: built without the CUDA plug-in (make CUDA_ARCH=all builds it for every GPU)' >&2,:)
 
 $(BUILD)/plimsoll: $(BUILD)/cli/main.o $(LIB)
 	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
@@ -171,25 +187,26 @@ $(BUILD)/tests/cuda_seam $(BUILD)/tests/cuda_ops: $(BUILD)/tests/%: tests/%.c $(
 
 # --- what people type ---------------------------------------------------------
 
-# A build after `deps`, in a make of its own: as parallel as this one, or on all cores.
-AGAIN = echo "building in $(BUILD)" && $(MAKE) -s --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+# A build with progress (n of m), after `deps`: as parallel as this make, or on all cores.
+BUILD_WITH_PROGRESS = tools/build.sh $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 deps:
 	@CC="$(CC)" tools/deps.sh
 test: deps
-	+@$(AGAIN) check
+	+@$(BUILD_WITH_PROGRESS) $(CUDA_TEST) all tests
+	+@$(MAKE) --no-print-directory $(CUDA_TEST) check
 check: all tests
 	+@BUILD=$(BUILD) tools/test.sh $(PARTS)
 test-cuda:
-	+@$(AGAIN) $(BUILD)/plimsoll $(PLUGIN) $(HELPERS)
+	+@$(BUILD_WITH_PROGRESS) $(BUILD)/plimsoll $(PLUGIN) $(HELPERS)
 	@BUILD=$(BUILD) tests/cuda.sh $(PARTS)
-# What 7.5 runs, on whatever GPU there is: its PTX, compiled for that GPU, in f32 and f16.
+# The code of compute capability 7.5 on any GPU: its PTX, compiled for that GPU, in f32 and f16.
 test-cuda-75: GPU = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
 test-cuda-75:
-	+@$(AGAIN) BUILD=$(BUILD)/75 CUDA_ARCH=sm_75 CUDA_OWN=-gencode=arch=compute_75,code=$(or $(GPU:%=sm_%),compute_75) $(BUILD)/75/plimsoll-cuda.so $(BUILD)/75/tests/cuda_ops
+	+@$(BUILD_WITH_PROGRESS) BUILD=$(BUILD)/75 CUDA_ARCH=sm_75 CUDA_OWN=-gencode=arch=compute_75,code=$(or $(GPU:%=sm_%),compute_75) $(BUILD)/75/plimsoll-cuda.so $(BUILD)/75/tests/cuda_ops
 	@$(BUILD)/75/tests/cuda_ops --like 75 $(OPS)
 demo: deps
-	+@$(AGAIN) all
+	+@$(BUILD_WITH_PROGRESS) all
 	@BUILD=$(BUILD) tools/demo.sh
 docs: all
 	@BUILD=$(BUILD) tools/docs.sh
@@ -213,7 +230,8 @@ install: all
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
             -Wno-format-truncation -Wno-maybe-uninitialized
 asan: deps
-	+@$(AGAIN) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' EXTRA='$(SANITIZE)' PARTS='unit replay golden' check
+	+@$(BUILD_WITH_PROGRESS) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' EXTRA='$(SANITIZE)' all tests
+	@BUILD=$(BUILD)/asan tools/test.sh unit replay golden
 
 FUZZ_SECONDS ?= 60
 FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/run/,profile_file.c calibration.c classes.c) src/cuda/choices.c tests/fuzz/machine.c
@@ -223,7 +241,7 @@ $(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h 
 	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -ljpeg -lpng -lz -lm -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
-	+@$(AGAIN) $(FUZZERS)
+	+@$(BUILD_WITH_PROGRESS) $(FUZZERS)
 	@BUILD=$(BUILD) SECONDS_EACH=$(FUZZ_SECONDS) tools/fuzz.sh
 
 BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(filter-out bench/bench_cuda_%,$(wildcard bench/bench_*.c)))
@@ -231,7 +249,7 @@ $(BUILD)/bench/%: bench/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
 bench: deps
-	+@$(AGAIN) $(BENCHES)
+	+@$(BUILD_WITH_PROGRESS) $(BENCHES)
 	@for b in $(filter-out %/bench_loader,$(BENCHES)); do $$b || exit 1; done # that one wants shards: bench/data.sh
 
 clean:

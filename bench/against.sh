@@ -1,6 +1,7 @@
 # against.sh: one training step here and in PyTorch, interleaved; lm.sh, tower.sh and sam.sh read it.
 #
-#   against RUN.yaml SCRIPT.py [option]...    ROUNDS times each, STEPS steps a time; the fastest step counts
+#   against RUN.yaml SCRIPT.py [option]...    ROUNDS times each, STEPS steps a time; the median of a round counts,
+#                                             of the fastest round
 #
 # Memory is what is not weights, gradients or optimizer state ("rest"). State is 16 bytes per
 # trained weight on both sides: the f32 weight, its gradient, AdamW's two moments.
@@ -26,6 +27,7 @@ trap 'rm -rf "$tmp"' EXIT
 number() { sed -n "s/^ *\"$1\": \([0-9.e+-]*\),*$/\1/p" "$2" | head -n 1; }
 # least FILE WORD: the smallest number behind WORD.
 least() { awk -v w="$2" '$1 == w && (!n++ || $2 < m) { m = $2 } END { print m }' "$1"; }
+median() { awk -v w="$2" '$1 == w { print $2 }' "$1" | sort -g | awk '{ x[NR] = $1 } END { print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'; }
 most() { awk -v w="$2" '$1 == w && $2 > m { m = $2 } END { print m }' "$1"; }
 
 against() {
@@ -34,12 +36,16 @@ against() {
         # shellcheck disable=SC2086
         "$BUILD/plimsoll" bench "$1" --steps "$STEPS" --set memory.precision="$PRECISION" ${SETS:-} --json >"$tmp/json"
         {
-            echo "seconds $(number measured_min_seconds "$tmp/json")"
+            echo "seconds $(number measured_median_seconds "$tmp/json")"
             echo "arena $(number arena_bytes "$tmp/json")"
             echo "optimizer $(number optimizer "$tmp/json")"
             echo "resident $(number peak_resident_bytes "$tmp/json")"
         } >>"$tmp/ours"
-        "$PYTHON" "$2" --steps "$STEPS" --precision "$THEIRS" "${@:3}" >>"$tmp/theirs"
+        "$PYTHON" "$2" --steps "$STEPS" --precision "$THEIRS" "${@:3}" >"$tmp/round"
+        {
+            echo "seconds $(median "$tmp/round" seconds)"
+            grep -v '^seconds ' "$tmp/round"
+        } >>"$tmp/theirs"
     done
     awk -v a="$(least "$tmp/ours" seconds)" -v b="$(least "$tmp/theirs" seconds)" \
         -v arena="$(most "$tmp/ours" arena)" -v optimizer="$(most "$tmp/ours" optimizer)" -v resident="$(most "$tmp/ours" resident)" \

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The data path against the Python one it replaces (tarfile, PIL, json, pycocotools, torch: see
 # python_data.py): images/s on one core from the same shards, in turn, and of the packed store; what decoding alone
-# takes, ours and libjpeg's; pairs delivered from shards in bad order and damaged ones; the loader's memory
+# takes; pairs delivered from shards in bad order and damaged ones; the loader's memory
 # over FLAT images.
 #
 #   BUILD=build PYTHON=python3 IMAGES=100 ROUNDS=2 SECONDS_EACH=10 FLAT=10000 DATA= bench/data.sh
@@ -40,13 +40,13 @@ for ((i = 0; i < ROUNDS; i++)); do
 done
 # A pack is compared with Python on what it was made of; it holds no JPEG.
 cp "$tmp/python.raw" "$tmp/python.pack"
-printf 'own_per_cpu_second 0\nlibjpeg_per_cpu_second 0\n' >"$tmp/decode.pack"
-printf '%-26s %9s %9s %7s %9s %9s %7s %10s %9s %9s\n' 'one core, 32 masks' python/s ours/s ratio python/cpu ours/cpu ratio 'to as made' decode/cpu libjpeg
+printf 'decoded_per_cpu_second 0\n' >"$tmp/decode.pack"
+printf '%-26s %9s %9s %7s %9s %9s %7s %10s %9s\n' 'one core, 32 masks' python/s ours/s ratio python/cpu ours/cpu ratio 'to as made' decode/cpu
 row() {
     awk -v name="$1" -v pw="$(most per_second "$tmp/python.$2")" -v pc="$(most per_cpu_second "$tmp/python.$2")" -v ow="$(most per_second "$tmp/ours.$2")" \
         -v oc="$(most per_cpu_second "$tmp/ours.$2")" -v rc="$(most per_cpu_second "$tmp/python.raw")" \
-        -v dc="$(most own_per_cpu_second "$tmp/decode.$2")" -v lc="$(most libjpeg_per_cpu_second "$tmp/decode.$2")" 'BEGIN {
-        printf "%-26s %9.2f %9.2f %7.1f %9.2f %9.2f %7.1f %10.1f %9.1f %9.1f\n", name, pw, ow, ow / pw, pc, oc, oc / pc, oc / rc, dc, lc }'
+        -v dc="$(most decoded_per_cpu_second "$tmp/decode.$2")" 'BEGIN {
+        printf "%-26s %9.2f %9.2f %7.1f %9.2f %9.2f %7.1f %10.1f %9.1f\n", name, pw, ow, ow / pw, pc, oc, oc / pc, oc / rc, dc }'
 }
 row 'as made' raw
 row 'of the weight of SA-1B' photo

@@ -62,7 +62,7 @@ def measure(step, warm=2, steps=5, held=False):
     if GPU:
         torch.cuda.reset_peak_memory_stats()
     times = sorted(time_once(step, held) for _ in range(steps))
-    out = {"median_ms": (times[(steps - 1) // 2] + times[steps // 2]) / 2, "least_ms": times[0], "warm_seconds": warmed}
+    out = {"median_ms": (times[(steps - 1) // 2] + times[steps // 2]) / 2, "mean_ms": sum(times) / steps, "warm_seconds": warmed}
     out |= dict.fromkeys(("peak_bytes", "reserved_bytes", "used_bytes"), 0)
     if GPU:
         free, total = torch.cuda.mem_get_info()

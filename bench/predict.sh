@@ -1,7 +1,7 @@
 #!/bin/bash
 # Predicted against measured step times on this machine: calibrates (unless PROFILE names a
 # profile), then benches models of sizes that the calibration does not use, interleaved,
-# ROUNDS times, and takes the fastest step of each. Prints both and the error.
+# ROUNDS times, and takes the least median of each. Prints both and the error.
 #
 #   BUILD=build ROUNDS=3 STEPS=2 PROFILE= bench/predict.sh
 #
@@ -28,7 +28,7 @@ for ((i = 0; i < ROUNDS; i++)); do
             printf 'model: {preset: %s}\ndata: {sequence: %d}\ntrain: {effective_batch: %d, clip_norm: 1}\nmemory: {micro_batch: %d, precision: %s, recompute: none, offload: none, head_chunks: 1}\n' \
                 "$preset" "$sequence" "$batch" "$batch" "$precision" >"$tmp/run.yaml"
             "$BUILD/plimsoll" bench "$tmp/run.yaml" --steps "$STEPS" --json --set device.profile="$profile" >"$tmp/bench.json"
-            echo "$name,$precision $(member predicted_step_seconds "$tmp/bench.json") $(member measured_min_seconds "$tmp/bench.json")" >>"$tmp/all"
+            echo "$name,$precision $(member predicted_step_seconds "$tmp/bench.json") $(member measured_median_seconds "$tmp/bench.json")" >>"$tmp/all"
         done
     done
 done

@@ -26,7 +26,7 @@ measure() { # one candidate: its name is its settings
     IFS=' ' read -r micro again away pieces <<<"$1"
     sets=(--set "memory.micro_batch=$micro" --set "memory.recompute=$again" --set "memory.offload=$away" --set "memory.head_chunks=$pieces" --set memory.fused_step=off)
     "$BUILD/plimsoll" bench "$tmp/run.yaml" --steps "$STEPS" --json "${sets[@]}" >"$tmp/json"
-    echo "$1 $(number arena_bytes "$tmp/json") $(number predicted_step_seconds "$tmp/json") $(number measured_min_seconds "$tmp/json")" >>"$tmp/all"
+    echo "$1 $(number arena_bytes "$tmp/json") $(number predicted_step_seconds "$tmp/json") $(number measured_median_seconds "$tmp/json")" >>"$tmp/all"
 }
 for ((i = 0; i < ROUNDS; i++)); do
     for micro in 4 2 1; do
@@ -35,7 +35,7 @@ for ((i = 0; i < ROUNDS; i++)); do
         done
     done
 done
-# The least of each candidate over the rounds.
+# Each candidate's least median over the rounds.
 sort "$tmp/all" | awk '{ k = $1 " " $2 " " $3 " " $4; if (!(k in t) || $7 < t[k]) t[k] = $7; a[k] = $5; p[k] = $6 } END { for (k in t) print a[k], p[k], t[k], k }' | sort -n >"$tmp/best"
 awk '{ e = $2 / $3 - 1; if (e < low) low = e; if (e > high) high = e } END { printf "%d candidates, predictions %+.1f %% to %+.1f %% of what was measured\n", NR, 100 * low, 100 * high }' "$tmp/best"
 printf '%12s  %-44s %9s   %-34s %9s %8s\n' budget chosen 'a step' 'fastest that fits' 'a step' slower
@@ -43,7 +43,7 @@ awk 'NR % 4 == 1 { print $1 }' "$tmp/best" | while read -r budget; do
     "$BUILD/plimsoll" bench "$tmp/run.yaml" --steps "$STEPS" --json --memory "$budget" >"$tmp/json"
     "$BUILD/plimsoll" plan "$tmp/run.yaml" --json --memory "$budget" >"$tmp/plan.json"
     chosen="$(number micro_batch "$tmp/plan.json") $(word recompute "$tmp/plan.json") $(word offload "$tmp/plan.json") $(number head_chunks "$tmp/plan.json")"
-    awk -v b="$budget" -v c="$chosen" -v now="$(number measured_min_seconds "$tmp/json")" '
+    awk -v b="$budget" -v c="$chosen" -v now="$(number measured_median_seconds "$tmp/json")" '
         $1 <= b && (!n++ || $3 < best) { best = $3; name = $4 " " $5 " " $6 " " $7 }
         $4 " " $5 " " $6 " " $7 == c && $3 < now { now = $3 }
         END { printf "%12.0f  %-44s %7.3f s   %-34s %7.3f s %+6.1f %%\n", b, c, now, name, best, 100 * (now / best - 1) }' "$tmp/best"

@@ -11,7 +11,7 @@ bench() { "$binary" bench "$tmp/tiny.yaml" --steps 2 --set data.sequence=32 --se
 fields() {
     local key
     bench --json "$@" >"$tmp/bench.json" || return 1
-    for key in steps predicted_step_seconds measured_min_seconds measured_median_seconds ratio samples_per_second arena_bytes threads \
+    for key in steps predicted_step_seconds measured_mean_seconds measured_median_seconds ratio samples_per_second arena_bytes threads \
         breakdown.weights breakdown.gradients breakdown.optimizer breakdown.activations_and_rest peak_resident_bytes; do
         json "$tmp/bench.json" $key >"$tmp/value" && awk -v k=$key '{ ok = $1 > 0 } END { if (!ok) { print k " is " $0; exit 1 } }' "$tmp/value" || return 1
     done
@@ -23,19 +23,41 @@ fields() {
 }
 check 'bench --json: its fields' fields
 check 'bench --json: in bf16' fields --set memory.precision=bf16
-text() { expect 0 '' bench && grep -q 'measured / predicted' "$tmp/out" && grep -q LINEAR "$tmp/out" && grep 'peak resident' "$tmp/out"; }
+# Figures agree with each other and with the clock: all steps take no longer than the process lived, a step takes no less
+# than its ops do in the fastest one, and rates follow from the mean.
+figures() {
+    local from=$EPOCHREALTIME to
+    bench --json --set device=cpu >"$tmp/bench.json" || return 1
+    to=$EPOCHREALTIME
+    if grep measured_min "$tmp/bench.json"; then echo 'the least of intervals is no figure'; return 1; fi
+    awk -F'[:,]' -v lived="$(awk "BEGIN { print $to - $from }")" '
+        /"ops"/ { inside = 1 } /^  \]/ { inside = 0 }
+        inside && /"seconds"/ { ops += $2 }
+        /^  "[a-z_]+":/ { gsub(/[" ]/, "", $1); x[$1] = $2 + 0 }
+        function off(a, b) { return a / b - 1 > 1e-9 || 1 - a / b > 1e-9 }
+        END {
+            mean = x["measured_mean_seconds"]
+            if (mean * x["steps"] > lived) { print x["steps"] " steps of " mean " s in a process of " lived " s"; exit 1 }
+            if (!(ops > 0) || ops > mean) { print "ops of " ops " s in a step of " mean " s"; exit 1 }
+            if (off(x["samples_per_second"] * mean, x["effective_batch"])) { print x["samples_per_second"] " samples/s by " mean " s"; exit 1 }
+            if (off(x["ratio"] * x["predicted_step_seconds"], mean)) { print "ratio " x["ratio"]; exit 1 }
+            printf "%g s a step, ops %g s\n", mean, ops
+        }' "$tmp/bench.json"
+}
+check 'bench --json: its figures agree' figures
+text() { expect 0 '' bench && grep -q 'measured / predicted' "$tmp/out" && grep -q LINEAR "$tmp/out" && grep -Eq 'measured +[0-9.e+-]+ s mean, [0-9.e+-]+ s median of 2' "$tmp/out" && grep 'peak resident' "$tmp/out"; }
 check 'bench: in words' text
 case $binary in /*) whole=$binary ;; *) whole=$PWD/$binary ;; esac
 nothing() { (mkdir "$tmp/empty" && cd "$tmp/empty" && "$whole" bench ../tiny.yaml --steps 1 | grep 'measured  ' && [ -z "$(ls -A)" ]); }
 check 'bench: needs no data, leaves nothing' nothing
 for precision in f32 bf16; do
-    tower() { "$binary" bench "$tmp/tower.yaml" --steps 1 --json >"$tmp/bench.json" && json "$tmp/bench.json" measured_min_seconds; }
+    tower() { "$binary" bench "$tmp/tower.yaml" --steps 1 --json >"$tmp/bench.json" && json "$tmp/bench.json" measured_mean_seconds; }
     printf 'model: {path: tests/golden/clip_vision}\ntrain: {effective_batch: 2}\nmemory: {precision: %s}\n' $precision >"$tmp/tower.yaml"
     check "bench: a tower, $precision" tower
 done
 prompted() {
     printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, max_masks: 3}\nprompts: {iterations: %d}\ntrain: {effective_batch: 2}\n' "$1" >"$tmp/masks.yaml"
-    "$binary" bench "$tmp/masks.yaml" --steps 1 --json >"$tmp/bench.json" && grep -q '"op": "MASK_LOSS"' "$tmp/bench.json" && json "$tmp/bench.json" measured_min_seconds
+    "$binary" bench "$tmp/masks.yaml" --steps 1 --json >"$tmp/bench.json" && grep -q '"op": "MASK_LOSS"' "$tmp/bench.json" && json "$tmp/bench.json" measured_mean_seconds
 }
 check 'bench: a model that is prompted' prompted 1
 check 'bench: a model that is prompted, in rounds' prompted 3

@@ -113,10 +113,20 @@ elsewhere() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set memory.offload=optimizer --set memory.host_budget=1GiB && grep 'may have 1.00 GiB: memory.host_budget' "$tmp/out"
 }
 check 'host memory of a GPU that is not here' elsewhere
+# next_gib is the plan for exactly 1 GiB more. No 64-bit number is 1 GiB more than the last budget, which has no next_gib.
 more() {
-    for budget in 1GiB 18446744073709551615; do
+    local budget arena more next
+    for budget in 33554432 1073741824 9223372035781033983; do
         expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory $budget --json || return 1
-        grep -A 1 '"next_gib"' "$tmp/out" | awk -F': ' '/budget_bytes/ { print $2 + 0; ok = $2 + 0 >= 2147483648 } END { exit !ok }' || return 1
+        arena=$(json "$tmp/out" arena_bytes) && more=$(json "$tmp/out" next_gib.arena_bytes) && next=$(json "$tmp/out" next_gib.budget_bytes) || return 1
+        [ "$next" = $((budget + 1073741824)) ] || { echo "budget_bytes is $next after $budget"; return 1; }
+        [ "$arena" -le $budget ] && [ "$more" -gt 0 ] && [ "$more" -le "$next" ] || { echo "arena_bytes $arena of $budget, then $more of $next"; return 1; }
+    done
+    for budget in 18446744072635809792 18446744073709551615; do # 2^64 - 1 GiB, 2^64 - 1
+        expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory $budget --json || return 1
+        if grep -q next_gib "$tmp/out"; then grep -A 2 next_gib "$tmp/out"; return 1; fi
+        expect 0 '' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory $budget || return 1
+        if grep '1 GiB more' "$tmp/out"; then return 1; fi
     done
 }
 check 'what 1 GiB more would buy' more

@@ -323,49 +323,29 @@ static void paint(uint8_t *rgb, uint32_t w, uint32_t h, uint64_t seed)
             }
 }
 
-/* The strict reader takes plain files through baseline.h, the tolerant one has libjpeg alone. */
-static void check_same(struct jpg *strict, struct jpg *libjpeg, const char *bytes, size_t n)
+/* Both readers give the same rows of an intact file. */
+static void check_same(struct jpg *strict, struct jpg *tolerant, const char *bytes, size_t n)
 {
     for (uint32_t divisor = 1; divisor <= 4; divisor *= 2) {
         uint32_t w, h, want_w, want_h;
         uint8_t *got, *want;
         struct error e;
-        if (jpg_decode(strict, bytes, n, divisor, &w, &h, &got, &e) || jpg_decode(libjpeg, bytes, n, divisor, &want_w, &want_h, &want, &e))
+        if (jpg_decode(strict, bytes, n, divisor, &w, &h, &got, &e) || jpg_decode(tolerant, bytes, n, divisor, &want_w, &want_h, &want, &e))
             fail_msg("%s", e.text);
-        assert_true(w == want_w && h == want_h);
-        int most = difference(got, want, (size_t)w * h * 3);
-        if (most) fail_msg("%u x %u divided by %u: differs from libjpeg by %d", w, h, divisor, most);
+        assert_true(w == want_w && h == want_h && !jpg_warnings(tolerant));
+        assert_int_equal(difference(got, want, (size_t)w * h * 3), 0);
         mem_free(got);
         mem_free(want);
     }
 }
 
-static void test_jpeg_same(void **state)
-{
-    (void)state;
-    static const uint32_t sizes[][2] = {{16, 16}, {1, 1}, {4, 9}, {5, 33}, {17, 15}, {83, 61}, {97, 1}, {256, 130}, {333, 222}, {1000, 75}};
-    struct jpg *strict = jpg_new(NULL), *libjpeg = jpg_new(&(struct jpg_limits){.tolerant = true});
-    for (uint32_t i = 0; i < COUNT(sizes); i++)
-        for (int quality = 5; quality <= 100; quality += 19) {
-            struct text file = {0};
-            struct error e;
-            uint8_t *rgb = mem_alloc((size_t)sizes[i][0] * sizes[i][1] * 3);
-            paint(rgb, sizes[i][0], sizes[i][1], i);
-            if (jpg_encode(&file, sizes[i][0], sizes[i][1], rgb, 0, quality, &e)) fail_msg("%s", e.text);
-            check_same(strict, libjpeg, file.at, file.n);
-            text_free(&file);
-            mem_free(rgb);
-        }
-    jpg_free(strict);
-    jpg_free(libjpeg);
-}
-
-/* A byte changed, or the end cut: what libjpeg warns of is refused, with what libjpeg says. */
+/* A byte changed, or the end cut: the strict reader refuses exactly what the tolerant one counts a warning for. After 400
+ * files, most of them damaged, both read an intact one. */
 static void test_jpeg_damaged(void **state)
 {
     (void)state;
     enum { W = 120, H = 90 };
-    struct jpg *strict = jpg_new(NULL), *libjpeg = jpg_new(&(struct jpg_limits){.tolerant = true});
+    struct jpg *strict = jpg_new(NULL), *tolerant = jpg_new(&(struct jpg_limits){.tolerant = true});
     struct text file = {0};
     struct error e;
     uint8_t *rgb = mem_alloc(W * H * 3), *p;
@@ -379,18 +359,18 @@ static void test_jpeg_damaged(void **state)
         if (i % 4) file.at[at] = (char)(was ^ 1 << i % 8);
         bool takes = !jpg_decode(strict, file.at, n, 1 + i % 2, &w, &h, &p, &e);
         mem_free(p);
-        bool good = !jpg_decode(libjpeg, file.at, n, 1 + i % 2, &w, &h, &p, &e) && !jpg_warnings(libjpeg);
+        bool good = !jpg_decode(tolerant, file.at, n, 1 + i % 2, &w, &h, &p, &e) && !jpg_warnings(tolerant);
         mem_free(p);
         file.at[at] = was;
         refused += !good;
-        if (takes != good) fail_msg("damage %u at %llu: %s, libjpeg %s", i, (unsigned long long)at, takes ? "taken" : "refused", good ? "takes it" : "warns");
+        if (takes != good) fail_msg("damage %u at %llu: %s by the strict reader, the tolerant one %s", i, (unsigned long long)at, takes ? "taken" : "refused", good ? "has no warning" : "warns");
     }
     assert_true(refused > 100);
-    check_same(strict, libjpeg, file.at, file.n);
+    check_same(strict, tolerant, file.at, file.n);
     text_free(&file);
     mem_free(rgb);
     jpg_free(strict);
-    jpg_free(libjpeg);
+    jpg_free(tolerant);
 }
 
 static void test_jpeg_write(void **state)
@@ -655,7 +635,6 @@ int main(void)
         cmocka_unit_test(test_jpeg_kinds),
         cmocka_unit_test(test_jpeg_scaled),
         cmocka_unit_test(test_jpeg_refused),
-        cmocka_unit_test(test_jpeg_same),
         cmocka_unit_test(test_jpeg_damaged),
         cmocka_unit_test(test_jpeg_write),
         cmocka_unit_test(test_resize),

@@ -5,6 +5,7 @@
  *   a lazy device      the same, where everything is done as late as it may be, each step with a batch of its own, put ahead
  *   a bad one in it    neither it nor what was asked for behind it changes a weight or a moment
  *   one after it       what begins with nothing open begins anew
+ *   times of steps     each ends when the device is done with the step, whenever the host reads the results
  *
  * The CPU runs what it is asked for at once; PLIMSOLL_PIPELINE gives its plan the tickets and the GUARD of a GPU's.
  */
@@ -98,7 +99,7 @@ static void ask(struct rig *g, int n, int updates, float scale, bool bad)
     struct step_block b = {.learning_rate = 1e-2f / (float)(n + 1), .inv_count = bad ? INFINITY : 1.0f / (ROWS * (TOKENS - 1)), .clip_norm = 1,
                            .step = n + 1, .adam_t = updates + !g->t.scaled, .loss_scale = scale, .next_scale = scale, .scale_window = 2};
     struct error e = {0};
-    must(ticket_submit(&g->t, &b, &e), &e);
+    must(ticket_submit(&g->t, &b, clock_seconds(), &e), &e);
 }
 
 static struct ticket take(struct rig *g)
@@ -220,9 +221,10 @@ static int lazy_mark(struct device *d, int number, struct error *e)
     (void)d, (void)e;
     return note((struct note){NOTE_MARK, .number = number});
 }
-static int lazy_await(struct device *d, int number, struct error *e)
+static int lazy_await(struct device *d, int number, double *reached, struct error *e)
 {
     (void)d, (void)e;
+    *reached = clock_seconds();
     do_notes(behind(NOTE_MARK, number));
     return PL_OK;
 }
@@ -309,8 +311,89 @@ static void test_bad(void **state)
     stay(&(struct way){"f32", "on", true});
 }
 
+/* --- times of steps ------------------------------------------------------------------------------------
+ *
+ * The host reads the results of step n after it submitted step n+1. Where submitting takes most of a step, the interval
+ * between two reads is no step's time: that of the last two is a fraction of one. */
+
+/* The CPU is done with a step when its submission returns. So after each step the sum of all times lies between the
+ * beginning and the end of its submission: an exact bound, however slow the machine is. */
+static void test_seconds_cpu(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        struct rig g;
+        double before[STEPS], after[STEPS], sum = 0;
+        int taken = 0;
+        rig_open(&g, &(struct way){"f32", "off", late});
+        for (int n = 0; n < STEPS; n++) {
+            before[n] = clock_seconds();
+            ask(&g, n, n, 1, false);
+            after[n] = clock_seconds();
+            while (tickets_pending(&g.t) > (uint32_t)(late && n + 1 < STEPS)) {
+                take(&g);
+                sum += g.t.seconds;
+                assert_true(g.t.seconds > 0 && g.t.seconds <= clock_seconds() - before[taken ? taken - 1 : 0]);
+                if (late) assert_true(sum >= before[taken] - after[0] && sum <= after[taken] - before[0] + 1e-6);
+                taken++;
+            }
+        }
+        assert_int_equal(taken, STEPS);
+        rig_close(&g);
+    }
+}
+
+enum { STEP_SECONDS = 100 };
+static double device_at, done_at[DEVICE_MARKS]; /* a device that takes STEP_SECONDS a step, on a clock that nobody waits for */
+
+static int slow_run(struct device *d, struct tape *t, enum program p, struct error *e)
+{
+    if (p == PROGRAM_STEP) device_at = fmax(device_at, clock_seconds()) + STEP_SECONDS;
+    return cpu_device.run(d, t, p, e);
+}
+static int slow_mark(struct device *d, int number, struct error *e)
+{
+    (void)d, (void)e;
+    done_at[number] = device_at;
+    return PL_OK;
+}
+static int slow_await(struct device *d, int number, double *reached, struct error *e)
+{
+    (void)d, (void)e;
+    *reached = done_at[number];
+    return PL_OK;
+}
+
+/* Two stretches of steps with nothing in flight between them. */
+static void test_seconds_device(void **state)
+{
+    (void)state;
+    struct device_ops ops = cpu_device;
+    struct rig g;
+    rig_open(&g, &(struct way){"f32", "off", true});
+    ops.run = slow_run, ops.mark = slow_mark, ops.await = slow_await;
+    g.r.device.ops = &ops;
+    for (int stretch = 0; stretch < 2; stretch++) {
+        double sum = 0;
+        const double from = clock_seconds();
+        device_at = 0;
+        for (int n = 0; n < STEPS; n++) {
+            ask(&g, n, n, 1, false);
+            while (tickets_pending(&g.t) > (uint32_t)(n + 1 < STEPS)) {
+                take(&g);
+                sum += g.t.seconds;
+                assert_true(g.t.seconds >= STEP_SECONDS - 1e-6 && g.t.seconds < STEP_SECONDS * 1.5);
+            }
+        }
+        assert_true(fabs(sum - (device_at - from)) < STEP_SECONDS / 2.0);
+    }
+    g.r.device.ops = &cpu_device;
+    rig_close(&g);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_row), cmocka_unit_test(test_lazy), cmocka_unit_test(test_bad)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_row), cmocka_unit_test(test_lazy), cmocka_unit_test(test_bad),
+                                       cmocka_unit_test(test_seconds_cpu), cmocka_unit_test(test_seconds_device)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

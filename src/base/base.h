@@ -98,6 +98,7 @@ bool size_parse(const char *s, uint64_t *bytes);
 /* Bytes as people read them ("1.50 GiB"), in a caller's buffer; returns it. */
 char *size_print(uint64_t bytes, char out[32]);
 
+bool text_ends_with(const char *s, const char *ending);
 /* The shell-style pattern with * and ?: the one used for parameter names. */
 bool pattern_match(const char *pattern, const char *name);
 /* Edit distance, for "did you mean"; and to the nearest text that a pattern matches. */
@@ -109,6 +110,7 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 static inline uint64_t align_up(uint64_t x, uint64_t a) { return (x + a - 1) / a * a; }
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -178,6 +178,12 @@ int pattern_distance(const char *pattern, const char *name)
 
 /* ---- clock and hash ---- */
 
+bool text_ends_with(const char *s, const char *ending)
+{
+    size_t n = strlen(s), m = strlen(ending);
+    return n >= m && !strcmp(s + n - m, ending);
+}
+
 double clock_seconds(void)
 {
     struct timespec t;

@@ -87,12 +87,12 @@ static void print_text(const struct bench *b, struct text *out)
     struct parts x = arena_parts(p);
     char a[32];
     uint64_t arena = plan_arena(p);
-    double least = bench_least(b);
+    double mean = bench_mean(b);
     text_printf(out, "Step of %d samples: micro-batch %d x %d, %s, recompute %s, head in %d, %d threads\n", b->run.effective_batch,
                 p->settings.micro_batch, p->settings.accumulation, precision_print(&p->settings), rebuild_print(&p->settings.recompute, (char[SETTING_ROOM]){0}),
                 p->settings.head_chunks, b->run.device.profile.threads);
-    text_printf(out, "  predicted  %.4g s\n  measured   %.4g s least, %.4g s median of %u\n  measured / predicted  %.3f\n", p->seconds, least,
-                bench_median(b), b->steps, least / p->seconds);
+    text_printf(out, "  predicted  %.4g s\n  measured   %.4g s mean, %.4g s median of %u\n  measured / predicted  %.3f\n", p->seconds, mean,
+                bench_median(b), b->steps, mean / p->seconds);
     text_printf(out, "Memory\n");
     print_row(out, "weights", x.weights, arena);
     print_row(out, "gradients", x.gradients, arena);
@@ -184,14 +184,14 @@ static void print_json(const struct bench *b, struct text *out)
     const struct plan *p = &b->run.plan;
     struct parts x = arena_parts(p);
     struct json_writer w = {.out = out, .indent = 2};
-    double least = bench_least(b);
+    double mean = bench_mean(b);
     json_begin_map(&w, NULL);
     json_put_uint(&w, "steps", b->steps);
     json_put_number(&w, "predicted_step_seconds", p->seconds);
-    json_put_number(&w, "measured_min_seconds", least);
+    json_put_number(&w, "measured_mean_seconds", mean);
     json_put_number(&w, "measured_median_seconds", bench_median(b));
-    json_put_number(&w, "ratio", least / p->seconds);
-    json_put_number(&w, "samples_per_second", b->run.effective_batch / least);
+    json_put_number(&w, "ratio", mean / p->seconds);
+    json_put_number(&w, "samples_per_second", b->run.effective_batch / mean);
     json_put_int(&w, "effective_batch", b->run.effective_batch);
     json_put_int(&w, "micro_batch", p->settings.micro_batch);
     json_put_int(&w, "accumulation", p->settings.accumulation);

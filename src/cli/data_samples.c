@@ -16,12 +16,6 @@ static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
 
 /* ---- opening ---- */
 
-static bool has_ending(const char *s, const char *ending)
-{
-    size_t n = strlen(s), m = strlen(ending);
-    return n >= m && !strcmp(s + n - m, ending);
-}
-
 static bool has_folder(const char *path, const char *name)
 {
     struct text t = {0};
@@ -43,9 +37,9 @@ static bool is_list(const char *path)
 
 const char *samples_format(const char *path)
 {
-    if (has_ending(path, ".json")) return is_list(path) ? "packed" : "coco";
-    if (has_ending(path, ".pack")) return "packed";
-    if (has_ending(path, ".csv")) return "csv";
+    if (text_ends_with(path, ".json")) return is_list(path) ? "packed" : "coco";
+    if (text_ends_with(path, ".pack")) return "packed";
+    if (text_ends_with(path, ".csv")) return "csv";
     return has_folder(path, "images") && has_folder(path, "masks") ? "pairs" : "sa1b";
 }
 

@@ -30,7 +30,6 @@
 #include "cpu/pack.h"
 #include "cpu/rows.h"
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* --- shapes -------------------------------------------------------------------------------- */
 

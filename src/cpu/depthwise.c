@@ -41,7 +41,6 @@ static inline void quad_store(float *p, quad x) { *(quad_mem *)p = x; }
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t padded(int64_t C) { return ceil_div(C, DEEP) * DEEP; }
 
 /* --- the stage ---------------------------------------------------------------------------- */

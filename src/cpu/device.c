@@ -148,7 +148,15 @@ static int cpu_settle(struct device *d, struct error *e)
 
 static int cpu_mark(struct device *d, int number, struct error *e)
 {
-    (void)d, (void)number, (void)e;
+    (void)e;
+    d->reached[number] = clock_seconds();
+    return PL_OK;
+}
+
+static int cpu_await(struct device *d, int number, double *reached, struct error *e)
+{
+    (void)e;
+    *reached = d->reached[number];
     return PL_OK;
 }
 
@@ -175,5 +183,5 @@ static void cpu_close(struct device *d, struct tape *t)
 }
 
 const struct device_ops cpu_device = {"cpu", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_copy, cpu_close,
-                                      .write_later = cpu_copy, .settle = cpu_settle, .send = cpu_copy, .mark = cpu_mark, .await = cpu_mark};
+                                      .write_later = cpu_copy, .settle = cpu_settle, .send = cpu_copy, .mark = cpu_mark, .await = cpu_await};
 const struct device_ops ref_device = {"ref", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_copy, cpu_close};

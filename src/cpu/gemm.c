@@ -44,7 +44,6 @@
  * efficient loop, and together well within the L2 cache. */
 enum { KC = 256, KC_BF16 = 2 * KC, MC = 192, NC = 768, SCRATCH_ROWS = 384, DOT_CHUNK = 1024, EPILOGUE = 256 };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_to(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 static void *element(const struct matrix *m, int64_t i, int64_t j)

@@ -3,7 +3,6 @@
  */
 #include "cpu/conv.h"
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool conv_is_depthwise(const struct conv *n) { return n->depth != n->C; }
 

@@ -9,6 +9,7 @@
  * batch, so a read sees what every earlier run and write did. Only read, write, settle and await wait.
  * No managed memory, and nothing is taken from the GPU after recording.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,7 +109,7 @@ static int make_lanes(struct cuda_state *s, struct error *e)
     TRY_CUDA(cudaStreamCreateWithFlags(&s->ahead, cudaStreamNonBlocking));
     TRY_CUDA(cudaEventCreateWithFlags(&s->asked, cudaEventDisableTiming));
     TRY_CUDA(cudaEventCreateWithFlags(&s->arrived, cudaEventDisableTiming));
-    for (int i = 0; i < DEVICE_MARKS; i++) TRY_CUDA(cudaEventCreateWithFlags(&s->marks[i], cudaEventDisableTiming));
+    for (int i = 0; i < 2 * DEVICE_MARKS; i++) TRY_CUDA(cudaEventCreate(&s->marks[i / 2][i % 2]));
     TRY_BLAS(cublasLtCreate(&s->blas));
     return PL_OK;
 }
@@ -124,8 +125,8 @@ static void free_state(struct device *d)
     if (s->ahead) cudaStreamDestroy(s->ahead);
     if (s->asked) cudaEventDestroy(s->asked);
     if (s->arrived) cudaEventDestroy(s->arrived);
-    for (int i = 0; i < DEVICE_MARKS; i++)
-        if (s->marks[i]) cudaEventDestroy(s->marks[i]);
+    for (int i = 0; i < 2 * DEVICE_MARKS; i++)
+        if (s->marks[i / 2][i % 2]) cudaEventDestroy(s->marks[i / 2][i % 2]);
     mem_free(s);
     d->state = NULL;
 }
@@ -246,15 +247,29 @@ static int cuda_send(struct device *d, void *to, const void *from, uint64_t byte
 
 static int cuda_mark(struct device *d, int number, struct error *e)
 {
-    const struct cuda_state *s = d->state;
-    TRY_CUDA(cudaEventRecord(s->marks[number], s->lane[LANE_COMPUTE]));
+    struct cuda_state *s = d->state;
+    s->turn[number] ^= 1;
+    TRY_CUDA(cudaEventRecord(s->marks[number][s->turn[number]], s->lane[LANE_COMPUTE]));
     return PL_OK;
 }
 
-static int cuda_await(struct device *d, int number, struct error *e)
+/* An event that the host had to wait for was reached now. One that was reached earlier, while the host was held up by launches
+ * of the next step, is dated by the GPU: its distance from the event before. */
+static int cuda_await(struct device *d, int number, double *reached, struct error *e)
 {
-    const struct cuda_state *s = d->state;
-    TRY_CUDA(cudaEventSynchronize(s->marks[number]));
+    struct cuda_state *s = d->state;
+    const cudaEvent_t mark = s->marks[number][s->turn[number]];
+    const bool early = cudaEventQuery(mark) == cudaSuccess;
+    float ms = 0;
+    if (!early) cudaGetLastError(); /* not ready is no failure; any other comes again */
+    TRY_CUDA(cudaEventSynchronize(mark));
+    *reached = clock_seconds();
+    if (early && s->last) {
+        TRY_CUDA(cudaEventElapsedTime(&ms, s->last, mark));
+        *reached = fmin(*reached, s->last_at + 1e-3 * (double)ms);
+    }
+    s->last = mark;
+    s->last_at = *reached;
     return PL_OK;
 }
 

@@ -24,7 +24,10 @@ struct cuda_state {
     cudaStream_t ahead;                 /* the next batch's lane */
     cudaEvent_t asked, arrived;         /* behind the last program that reads a batch; behind the next one */
     bool coming;                        /* copies that no program waits for yet */
-    cudaEvent_t marks[DEVICE_MARKS];
+    cudaEvent_t marks[DEVICE_MARKS][2]; /* two for each number, in turn: the event before the awaited one stays readable */
+    int turn[DEVICE_MARKS];             /* which of the two is the number's last */
+    cudaEvent_t last;                   /* the event that was awaited last; NULL: none */
+    double last_at;                     /* clock_seconds() at which it was reached */
     cublasLtHandle_t blas;
     bool written;                       /* the arena may hold something: no place to try things any more */
     struct fastest *fastest;            /* what was chosen by timing (fastest.h); NULL: nothing is */

@@ -11,7 +11,6 @@ enum {
     PARTIAL_PIXELS = 512, PARTIALS_MAX = 256,
 };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* --- the way ------------------------------------------------------------------------------ */
 

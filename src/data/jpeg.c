@@ -7,10 +7,6 @@
  * libjpeg says when data is cut or damaged and it makes up the rest: an error here, unless
  * the caller is tolerant.
  *
- * Plain files, nearly all there are, get their rows from baseline.h after libjpeg has read
- * their headers. When that finds something irregular, libjpeg starts after all, goes over the rows that
- * were given already, and says what is wrong, if something is.
- *
  * Invariant: between jpg_start and jpg_finish the decompressor holds image memory; outside
  * it holds none. Every way out of a failed call goes through abandon().
  */
@@ -23,8 +19,6 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
-#include "data/baseline.h"
-
 struct jpg {
     struct jpeg_decompress_struct d;
     struct jpeg_error_mgr errors;
@@ -32,9 +26,6 @@ struct jpg {
     struct jpg_limits limits;
     jmp_buf back;
     bool started;
-    struct baseline *baseline;
-    bool plain;     /* it reads the rows in libjpeg's place, in libjpeg's image memory */
-    uint32_t given; /* rows by it */
     uint8_t *inks; /* a row of CMYK, in libjpeg's image memory; NULL: rows come as RGB */
     char message[JMSG_LENGTH_MAX];
 };
@@ -121,7 +112,6 @@ struct jpg *jpg_new(const struct jpg_limits *limits)
 {
     struct jpg *j = mem_alloc(sizeof *j);
     if (limits) j->limits = *limits;
-    j->baseline = baseline_new();
     if (!j->limits.pixels) j->limits.pixels = 100000000;
     if (!j->limits.memory) j->limits.memory = 64 << 20;
     if (!j->limits.scans) j->limits.scans = 64;
@@ -142,7 +132,6 @@ void jpg_free(struct jpg *j)
 {
     if (!j) return;
     jpeg_destroy_decompress(&j->d);
-    baseline_free(j->baseline);
     mem_free(j);
 }
 
@@ -185,35 +174,11 @@ static int choose_colours(struct jpg *j, struct error *e)
     return PL_OK;
 }
 
-/* Whether baseline.h may try, and with what. */
-static bool is_plain(const struct jpg *j, uint32_t divisor, struct baseline_file *f)
-{
-    const struct jpeg_decompress_struct *d = &j->d;
-    if (divisor > 2 || d->data_precision != 8 || d->progressive_mode || d->arith_code || d->restart_interval || d->num_components != 3 ||
-        d->comps_in_scan != 3 || d->jpeg_color_space != JCS_YCbCr || d->Ss != 0 || d->Se != 63 || d->Ah || d->Al || j->limits.tolerant)
-        return false;
-    *f = (struct baseline_file){.width = d->image_width, .height = d->image_height, .divisor = divisor, .data = d->src->next_input_byte, .n = d->src->bytes_in_buffer};
-    for (int c = 0; c < 3; c++) {
-        const jpeg_component_info *x = d->cur_comp_info[c];
-        int side = c ? 1 : 2;
-        if (x != &d->comp_info[c] || x->h_samp_factor != side || x->v_samp_factor != side) return false;
-        const JQUANT_TBL *q = x->quant_tbl_no < NUM_QUANT_TBLS ? d->quant_tbl_ptrs[x->quant_tbl_no] : NULL;
-        const JHUFF_TBL *dc = x->dc_tbl_no < NUM_HUFF_TBLS ? d->dc_huff_tbl_ptrs[x->dc_tbl_no] : NULL;
-        const JHUFF_TBL *ac = x->ac_tbl_no < NUM_HUFF_TBLS ? d->ac_huff_tbl_ptrs[x->ac_tbl_no] : NULL;
-        if (!q || !dc || !ac) return false;
-        f->part[c] = (struct baseline_part){q->quantval, dc->bits, dc->huffval, ac->bits, ac->huffval};
-    }
-    return true;
-}
-
 int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height, struct error *e)
 {
     CHECK(!j->started && (divisor == 1 || divisor == 2 || divisor == 4), "jpg_start by %u", divisor);
-    struct baseline_file plain;
     j->message[0] = 0;
     j->inks = NULL;
-    j->plain = false;
-    j->given = 0;
     j->errors.num_warnings = 0;
     if (setjmp(j->back)) return abandon(j, e);
     jpeg_mem_src(&j->d, bytes, n);
@@ -224,24 +189,12 @@ int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint
     }
     j->d.scale_num = 1;
     j->d.scale_denom = divisor;
-    if (is_plain(j, divisor, &plain))
-        j->plain = baseline_begin(j->baseline, &plain, j->d.mem->alloc_large((j_common_ptr)&j->d, JPOOL_IMAGE, baseline_bytes(&plain)));
-    if (j->plain) jpeg_calc_output_dimensions(&j->d);
-    else jpeg_start_decompress(&j->d);
+    jpeg_start_decompress(&j->d);
     if (j->d.out_color_space == JCS_CMYK) j->inks = j->d.mem->alloc_large((j_common_ptr)&j->d, JPOOL_IMAGE, 4 * (size_t)j->d.output_width);
     j->started = true;
     *width = j->d.output_width;
     *height = j->d.output_height;
     return PL_OK;
-}
-
-/* libjpeg after all, behind the rows that are given; `row` has room for one. */
-static void take_over(struct jpg *j, uint8_t *row)
-{
-    JSAMPROW line = row;
-    j->plain = false;
-    jpeg_start_decompress(&j->d);
-    while (j->d.output_scanline < j->given) jpeg_read_scanlines(&j->d, &line, 1);
 }
 
 /* Adobe's programs store inks inverted and leave their marker; the arithmetic is that of
@@ -259,19 +212,10 @@ static void from_inks(uint8_t *to, const uint8_t *inks, uint32_t n, bool inverte
 
 int jpg_rows(struct jpg *j, uint8_t *to, size_t stride, uint32_t rows, struct error *e)
 {
-    CHECK(j->started && rows <= j->d.output_height - (j->plain ? j->given : j->d.output_scanline), "more rows than the image has");
+    CHECK(j->started && rows <= j->d.output_height - j->d.output_scanline, "more rows than the image has");
     if (setjmp(j->back)) return abandon(j, e);
     uint8_t *volatile at = to;
     volatile uint32_t left = rows;
-    while (left && j->plain) {
-        if (!baseline_row(j->baseline, at)) {
-            take_over(j, at);
-            break;
-        }
-        at += stride;
-        left--;
-        j->given++;
-    }
     while (left) {
         JSAMPROW lines[8];
         uint32_t want = j->inks ? 1 : left < COUNT(lines) ? left : COUNT(lines);
@@ -288,12 +232,8 @@ int jpg_finish(struct jpg *j, struct error *e)
 {
     CHECK(j->started);
     if (setjmp(j->back)) return abandon(j, e);
-    bool done = j->given == j->d.output_height;
-    if (j->plain && done && !baseline_ended(j->baseline))
-        take_over(j, j->d.mem->alloc_large((j_common_ptr)&j->d, JPOOL_IMAGE, 3 * (size_t)j->d.output_width));
-    if (!j->plain && j->d.output_scanline == j->d.output_height) jpeg_finish_decompress(&j->d); /* reads on to the end mark */
+    if (j->d.output_scanline == j->d.output_height) jpeg_finish_decompress(&j->d); /* reads on to the end mark */
     else jpeg_abort_decompress(&j->d);
-    j->plain = false;
     j->started = false;
     return PL_OK;
 }

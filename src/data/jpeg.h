@@ -3,8 +3,7 @@
  *
  * A reader is made once per thread and used for any number of files: start, rows until
  * done, finish. What libjpeg takes meanwhile comes from its own pools: bounded by
- * jpg_limits.memory for what grows with the image, given back at finish. The rows of plain files
- * come from baseline.h, with the same bits in less time.
+ * jpg_limits.memory for what grows with the image, given back at finish.
  *
  * Rows are RGB, whatever is stored: grey is repeated, CMYK and YCCK converted. The EXIF
  * orientation is never applied: masks are in the space of the stored pixels.

@@ -37,13 +37,7 @@ struct memmap {
     uint32_t h, w;      /* of a mask */
 };
 
-static bool ends_in(const char *s, const char *ending)
-{
-    size_t n = strlen(s), m = strlen(ending);
-    return n > m && !strcmp(s + n - m, ending);
-}
-
-bool memmap_is_index(const struct dataset_options *o) { return o->n_paths && ends_in(o->paths[0], ".json"); }
+bool memmap_is_index(const struct dataset_options *o) { return o->n_paths && text_ends_with(o->paths[0], ".json"); }
 
 static void memmap_close(struct dataset *d)
 {
@@ -161,7 +155,7 @@ static int find_shape(struct memmap *m, const char *path, int fd, uint64_t *star
 {
     struct npy_header h;
     *start = 0;
-    if (ends_in(path, ".npy")) {
+    if (text_ends_with(path, ".npy")) {
         if (npy_read_header(fd, m->bytes, &h, e)) return e->code;
         if (h.rank != 3 || h.size != 1 || h.fortran_order || (h.type != 'u' && h.type != 'b') || !h.shape[1] || h.shape[1] > 32768 || !h.shape[2] || h.shape[2] > 32768)
             return error_set(e, PL_USAGE, "expected an array of bytes, masks x height x width, in C's order");

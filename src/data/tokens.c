@@ -36,12 +36,6 @@ static const struct {
     [TOKENS_I64] = {"int64", 8, 'i', "I64"},
 };
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
-}
-
 /* --- formats: each fills dtype, start and count of a file -------------------- */
 
 static int detect_npy(int fd, uint64_t size, struct tokens_file *f, struct error *e)
@@ -99,7 +93,7 @@ static int detect_llmc(int fd, uint64_t size, struct tokens_file *f, struct erro
 
 static int detect_raw(uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
 {
-    bool binary = ends_with(f->path, ".bin") || ends_with(f->path, ".tokens");
+    bool binary = text_ends_with(f->path, ".bin") || text_ends_with(f->path, ".tokens");
     f->dtype = wanted ? wanted : binary ? TOKENS_U16 : TOKENS_U8;
     f->count = size / dtypes[f->dtype].size;
     if (size % dtypes[f->dtype].size)
@@ -144,7 +138,7 @@ static int detect_safetensors(struct tokens_file *f, struct error *e)
 /* Everything but safetensors, whose reader opens the file itself. */
 static int detect(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
 {
-    int rc = ends_with(f->path, ".npy") ? detect_npy(fd, size, f, e) : detect_llmc(fd, size, f, e);
+    int rc = text_ends_with(f->path, ".npy") ? detect_npy(fd, size, f, e) : detect_llmc(fd, size, f, e);
     if (!rc && !f->dtype) rc = detect_raw(size, wanted, f, e);
     return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
@@ -170,7 +164,7 @@ static int inspect(struct tokens_file *f, enum tokens_dtype wanted, struct error
     int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return file_error(f->path, "open it", e);
     int rc = regular_size(fd, f->path, &size, e);
-    if (!rc) rc = ends_with(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
+    if (!rc) rc = text_ends_with(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
     close(fd);
     if (rc) return rc;
     if (!f->count) return error_set(e, PL_USAGE, "%s: it holds no tokens", f->path);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "io/file.h"
 #include "io/pth.h"
@@ -30,35 +31,7 @@ struct pth_writer {
     uint64_t left;                /* bytes that the open member still wants */
     VEC(struct member) members;
     struct text pickle;
-    uint32_t crc[8][256];
 };
-
-/* --- the checksum ----------------------------------------------------------------------- */
-
-/* table[k][b]: what byte b does to the remainder when k more bytes follow it (the reflected
- * polynomial of zip), so that eight bytes are taken at once. */
-static void crc_tables(uint32_t table[8][256])
-{
-    for (uint32_t b = 0; b < 256; b++) {
-        uint32_t x = b;
-        for (int i = 0; i < 8; i++) x = x >> 1 ^ (x & 1 ? 0xEDB88320u : 0);
-        table[0][b] = x;
-    }
-    for (int k = 1; k < 8; k++)
-        for (uint32_t b = 0; b < 256; b++) table[k][b] = table[k - 1][b] >> 8 ^ table[0][table[k - 1][b] & 255];
-}
-
-static uint32_t crc_more(const uint32_t table[8][256], uint32_t crc, const uint8_t *p, uint64_t n)
-{
-    uint32_t x = ~crc;
-    for (; n >= 8; n -= 8, p += 8) {
-        uint32_t a = x ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
-        x = table[7][a & 255] ^ table[6][a >> 8 & 255] ^ table[5][a >> 16 & 255] ^ table[4][a >> 24] ^ table[3][p[4]] ^ table[2][p[5]] ^
-            table[1][p[6]] ^ table[0][p[7]];
-    }
-    for (; n; n--, p++) x = x >> 8 ^ table[0][(x ^ *p) & 255];
-    return ~x;
-}
 
 /* --- the archive ------------------------------------------------------------------------ */
 
@@ -118,7 +91,7 @@ static int fill_member(struct pth_writer *w, const void *data, uint64_t n, struc
 {
     struct member *m = &w->members.at[w->members.n - 1];
     CHECK(n <= w->left, "%s: more data than %s has room for", w->path, m->name);
-    if (n) m->crc = crc_more(w->crc, m->crc, data, n);
+    if (n) m->crc = (uint32_t)crc32_z(m->crc, data, n);
     int rc = n ? put(w, data, n, e) : PL_OK;
     w->left -= n;
     if (rc || w->left) return rc;
@@ -246,7 +219,6 @@ int pth_begin(struct pth_writer **out, const char *path, struct error *e)
 {
     if (strlen(path) >= 4096) return error_set(e, PL_USAGE, "a path of %zu bytes; at most 4095 are possible", strlen(path));
     struct pth_writer *w = mem_alloc(sizeof *w);
-    crc_tables(w->crc);
     snprintf(w->path, sizeof w->path, "%s", path);
     snprintf(w->part, sizeof w->part, "%s.part", path);
     w->fd = open(w->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);

@@ -86,15 +86,15 @@ static void tell_techniques(const struct teller *t, const struct settings *base)
     if (s->state != base->state) tell(t, optimizer_print(s), without);
 }
 
-/* The best plan with 1 GiB more. */
+/* The best plan with 1 GiB more. A budget so large that 64 bits do not hold 1 GiB more has none. */
 static void tell_more(const struct teller *t)
 {
     struct plan *p = t->p;
-    const uint64_t room = UINT64_MAX - t->x->f.budget;
-    uint64_t budget[SPACE_COUNT] = {t->x->f.budget + min_u64((uint64_t)1 << 30, room), t->x->f.host_budget};
+    const uint64_t more = (uint64_t)1 << 30;
+    uint64_t budget[SPACE_COUNT] = {t->x->f.budget + more, t->x->f.host_budget};
     uint32_t choice;
+    if (t->x->f.budget > UINT64_MAX - more || plan_choose(t->x, budget, &choice, t->e)) return;
     p->more.budget = budget[SPACE_DEVICE];
-    if (plan_choose(t->x, budget, &choice, t->e)) return;
     const struct plan_choice *c = &t->x->choices.at[choice];
     p->more.settings = c->settings;
     p->more.seconds = c->exact;

@@ -10,6 +10,8 @@
 
 #include "run/tape.h"
 
+enum { DEVICE_MARKS = 2 };
+
 struct device {
     enum device_kind kind;
     const struct device_ops *ops;
@@ -18,6 +20,7 @@ struct device {
     uint64_t bytes[SPACE_COUNT];
     bool deterministic;    /* nothing is chosen by timing */
     char spill[512];       /* where the CPU's host memory keeps its file */
+    double reached[DEVICE_MARKS]; /* the CPU: when it was done with what each mark stands for */
     void *state;           /* the device's own */
 };
 
@@ -39,14 +42,14 @@ struct device_ops {
      * write_later copies in a lane of its own: behind every program that was asked for but the update, before the
      * next one that is not the update. settle returns when what was so written need not be kept any more.
      * send copies, either way or within the device, in order with the programs. mark remembers, under one of
-     * DEVICE_MARKS numbers, what was asked for so far; await returns when that is done. */
+     * DEVICE_MARKS numbers, what was asked for so far; await returns when that is done. Its `reached` is the
+     * clock_seconds() at which the device was done, which may be long before the call. Marks are awaited in order. */
     int (*write_later)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     int (*settle)(struct device *, struct error *);
     int (*send)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     int (*mark)(struct device *, int number, struct error *);
-    int (*await)(struct device *, int number, struct error *);
+    int (*await)(struct device *, int number, double *reached, struct error *);
 };
-enum { DEVICE_MARKS = 2 };
 extern const struct device_ops ref_device, cpu_device;
 
 /* The CUDA device; NULL when there is none: `e` says why. */

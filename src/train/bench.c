@@ -128,25 +128,20 @@ static int submit_step(struct bench *b, struct error *e)
     struct step_block block = {.inv_count = (float)(1 / loss_count(r)), .clip_norm = (float)r->config->train_clip_norm, .loss_scale = 1,
                                .step = (int32_t)done + 1, .adam_t = (int32_t)done + !b->tickets.scaled,
                                .seed = (uint64_t)r->config->train_seed, .rng_step = done};
-    return ticket_submit(&b->tickets, &block, e);
+    return ticket_submit(&b->tickets, &block, clock_seconds(), e);
 }
 
-/* Waits for a step; its time is what passed since `from`, and becomes the next one's `from`. */
-static int take_step(struct bench *b, double *from, double *seconds, struct error *e)
+static int take_step(struct bench *b, struct error *e)
 {
     struct ticket k;
     int rc = ticket_take(&b->tickets, &k, e);
-    double now = clock_seconds();
-    *seconds = now - *from;
-    *from = now;
     return !rc && !isfinite(k.loss) ? complain(b, &k, e) : rc;
 }
 
-static int one_step(struct bench *b, double *seconds, struct error *e)
+static int one_step(struct bench *b, struct error *e)
 {
-    double from = clock_seconds();
     int rc = submit_step(b, e);
-    return rc ? rc : take_step(b, &from, seconds, e);
+    return rc ? rc : take_step(b, e);
 }
 
 static void read_memory(struct bench *b)
@@ -159,31 +154,34 @@ static void read_memory(struct bench *b)
     b->device_total = all;
 }
 
+static double least_seconds(const struct bench *b)
+{
+    double least = INFINITY;
+    for (uint32_t i = 0; i < b->steps; i++) least = fmin(least, b->seconds[i]);
+    return least;
+}
+
 static void note_step(struct bench *b, double seconds)
 {
     if (b->steps == b->room) {
         b->room = 2 * b->room + 16;
         b->seconds = mem_resize(b->seconds, b->room * sizeof *b->seconds);
     }
-    if (b->run.tape.timing && (!b->steps || seconds < bench_least(b))) timing_copy(&b->fastest, &b->now);
+    if (b->run.tape.timing && seconds < least_seconds(b)) timing_copy(&b->fastest, &b->now);
     b->seconds[b->steps++] = seconds;
 }
 
-/* As training goes: a GPU is given a step before the one before it is waited for. The host's time between
- * two steps is the GPU's too only where it has nothing left to do. */
+/* As training does: on a GPU a step is submitted before the results of the one before are read. */
 int bench_run(struct bench *b, int64_t steps, struct error *e)
 {
-    double from = clock_seconds();
     int rc = PL_OK;
     for (int64_t i = 0; i < steps && !rc; i++) {
         const uint32_t left = i + 1 < steps && tickets_overlap(&b->tickets) ? 1 : 0;
         timing_clear(&b->now);
-        if (!tickets_pending(&b->tickets)) from = clock_seconds();
         rc = submit_step(b, e);
         while (!rc && tickets_pending(&b->tickets) > left) {
-            double seconds;
-            rc = take_step(b, &from, &seconds, e);
-            if (!rc) note_step(b, seconds);
+            rc = take_step(b, e);
+            if (!rc) note_step(b, b->tickets.seconds);
         }
     }
     if (!rc) read_memory(b);
@@ -192,7 +190,6 @@ int bench_run(struct bench *b, int64_t steps, struct error *e)
 
 int bench_open(struct bench *b, const struct config *c, const struct run_options *o, struct error *e)
 {
-    double warm;
     memset(b, 0, sizeof *b);
     int rc = run_plan(&b->run, c, o, e);
     if (!rc) rc = run_start(&b->run, NULL, true, e);
@@ -203,7 +200,7 @@ int bench_open(struct bench *b, const struct config *c, const struct run_options
     timing_init(&b->fastest, &b->run.graph);
     tickets_begin(&b->tickets, &b->run);
     if (!bench_replays(b)) bench_by_node(b);
-    return one_step(b, &warm, e);
+    return one_step(b, e);
 }
 
 bool bench_replays(const struct bench *b) { return b->run.device.kind == DEVICE_CUDA; }
@@ -212,11 +209,10 @@ void bench_by_node(struct bench *b) { b->run.tape.timing = &b->now; }
 
 int bench_time_nodes(struct bench *b, struct error *e)
 {
-    double seconds;
     if (b->run.tape.timing) return PL_OK;
     timing_clear(&b->now);
     bench_by_node(b);
-    int rc = one_step(b, &seconds, e);
+    int rc = one_step(b, e);
     b->run.tape.timing = NULL;
     timing_copy(&b->fastest, &b->now);
     return rc;
@@ -232,17 +228,19 @@ void bench_close(struct bench *b)
 
 /* --- what came out ---------------------------------------------------------------------- */
 
+double bench_total(const struct bench *b)
+{
+    double total = 0;
+    for (uint32_t i = 0; i < b->steps; i++) total += b->seconds[i];
+    return total;
+}
+
+double bench_mean(const struct bench *b) { return bench_total(b) / b->steps; }
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
-}
-
-double bench_least(const struct bench *b)
-{
-    double least = INFINITY;
-    for (uint32_t i = 0; i < b->steps; i++) least = fmin(least, b->seconds[i]);
-    return least;
 }
 
 double bench_median(const struct bench *b)

@@ -17,7 +17,7 @@ enum { BENCH_STEPS_MOST = 10000 };
 struct bench {
     struct run run;
     struct tickets tickets;    /* of all steps, warm-up included */
-    double *seconds;           /* of each measured step */
+    double *seconds;           /* of each measured step (ticket.h); their sum is the time that all of them took */
     uint32_t steps, room;      /* room: of `seconds`, in steps */
     struct timing now, fastest; /* by node; of the fastest step that was timed so */
     uint64_t device_used, device_total; /* of the device's own memory after the measured steps, whoever uses it; 0: it has none */
@@ -60,7 +60,10 @@ int bench_time_nodes(struct bench *b, struct error *e);
 bool bench_replays(const struct bench *b);
 void bench_close(struct bench *b);
 
-double bench_least(const struct bench *b);
+/* Of all measured steps: from the submission of the first to the end of the last. */
+double bench_total(const struct bench *b);
+/* bench_total by the steps. */
+double bench_mean(const struct bench *b);
 double bench_median(const struct bench *b);
 /* Ops by time, the largest first; returns how many. `out` has room for 2 * OP_COUNT. */
 uint32_t bench_ops(const struct bench *b, struct bench_op *out);

@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/crc32c.h"
 #include "io/file.h"
 
 /* Bytes of a record around its data; the most that one of ours has within. */
@@ -33,25 +34,10 @@ static const char SUFFIX[] = ".plimsoll";
 
 /* --- records ----------------------------------------------------------------------- */
 
-/* CRC-32C: the polynomial 0x1edc6f41, bits reversed; a table of the 256 bytes' remainders. */
-static uint32_t crc32c(const void *bytes, size_t n)
-{
-    static uint32_t table[256];
-    const uint8_t *at = bytes;
-    for (uint32_t i = 0; !table[255] && i < 256; i++) {
-        uint32_t x = i;
-        for (int bit = 0; bit < 8; bit++) x = x >> 1 ^ (x & 1 ? 0x82f63b78u : 0);
-        table[i] = x;
-    }
-    uint32_t crc = ~0u;
-    for (size_t i = 0; i < n; i++) crc = crc >> 8 ^ table[(crc ^ at[i]) & 255];
-    return ~crc;
-}
-
 /* As TFRecord stores it: a checksum of data that holds checksums would be weak. */
 static uint32_t masked_crc(const void *bytes, size_t n)
 {
-    uint32_t crc = crc32c(bytes, n);
+    uint32_t crc = crc32c(0, bytes, n);
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 

@@ -79,11 +79,13 @@ static int ask_now(struct tickets *t, struct ticket *k, struct error *e)
 
 /* --- either --------------------------------------------------------------------------------- */
 
-int ticket_submit(struct tickets *t, const struct step_block *b, struct error *e)
+int ticket_submit(struct tickets *t, const struct step_block *b, double from, struct error *e)
 {
-    struct ticket *k = &t->at[t->asked % TICKETS];
+    const int number = (int)(t->asked % TICKETS);
+    struct ticket *k = &t->at[number];
     CHECK(tickets_pending(t) < TICKETS && (!tickets_pending(t) || is_pipelined(t)), "%u steps are open", tickets_pending(t));
     k->begun = k->block = *b;
+    t->from[number] = tickets_pending(t) ? -1 : from;
     int rc = is_pipelined(t) ? ask_late(t, k, e) : ask_now(t, k, e);
     t->asked += !rc;
     return rc;
@@ -93,9 +95,12 @@ int ticket_take(struct tickets *t, struct ticket *out, struct error *e)
 {
     const int number = (int)(t->taken % TICKETS);
     CHECK(tickets_pending(t), "no step was asked for");
-    int rc = is_pipelined(t) ? t->run->device.ops->await(&t->run->device, number, e) : PL_OK;
+    double done = clock_seconds();
+    int rc = is_pipelined(t) ? t->run->device.ops->await(&t->run->device, number, &done, e) : PL_OK;
     if (rc) return rc;
     *out = t->at[number];
+    t->seconds = fmax(done - (t->from[number] < 0 ? t->done : t->from[number]), 0);
+    t->done = done;
     t->taken++;
     return PL_OK;
 }

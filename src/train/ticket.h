@@ -13,6 +13,15 @@
  * What the host does not know yet when it asks stays on the GPU (graph/step.h): with f16 Adam's t and the loss scale,
  * and otherwise found_inf, so that after a step that is not finite nothing is updated (passes/guard.c).
  *
+ * The time of a step ends when the device is done with it, not when the host reads its results: launches of the
+ * next step may hold the host up for most of that step. It begins where the time of the step before ends, or, where no step
+ * was in flight, when the host began with it. So the times of steps add up to the time that passed.
+ *
+ *     submitted   1   2                      3
+ *     device      [     step 1     ][     step 2     ][     step 3     ]
+ *     read back                       1                2               3
+ *     seconds     |<-     1      ->|<-     2      ->|<-     3       ->|
+ *
  * Where the plan has no such buffer, on the CPU, asking is running, and a loss that is not finite
  * leaves out the update.
  */
@@ -39,6 +48,9 @@ struct tickets {
     struct ticket *at;       /* [TICKETS], in the plan's buffer or here */
     struct ticket own[TICKETS];
     uint64_t asked, taken;
+    double from[TICKETS];    /* clock_seconds() at which each began; negative: behind another, whose end it began at */
+    double done;             /* clock_seconds() at which the device was done with the last one that was taken */
+    double seconds;          /* that one's time */
 };
 
 /* Finds the run's outputs. `t` stays where it is. */
@@ -51,9 +63,10 @@ bool tickets_overlap(const struct tickets *t);
 uint32_t tickets_pending(const struct tickets *t);
 
 /* Runs step and update with the block's numbers. Of those that only the update knows (`adam_t` with f16,
- * `loss_scale`, `found_inf`) the block's are taken when no other step is open. */
-int ticket_submit(struct tickets *t, const struct step_block *b, struct error *e);
-/* Waits for the oldest open step. */
+ * `loss_scale`, `found_inf`) the block's are taken when no other step is open. `from`: the clock_seconds() at which the
+ * host began with it, its batch included. */
+int ticket_submit(struct tickets *t, const struct step_block *b, double from, struct error *e);
+/* Waits for the oldest open step; t->seconds is its time then. */
 int ticket_take(struct tickets *t, struct ticket *out, struct error *e);
 /* The loss of a taken step ends the run: f16 skips the step instead, unless it moved statistics, which nothing
  * brings back. */

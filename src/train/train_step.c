@@ -44,20 +44,19 @@ int trainer_submit_step(struct trainer *t, struct error *e)
 {
     const int at = (int)(t->tickets.asked % TICKETS);
     struct feed_batch batch = {.count = own_count(t)};
+    const double from = clock_seconds();
     if (!tickets_pending(&t->tickets)) t->position = t->state.position;
-    t->pending[at].from = clock_seconds();
     t->pending[at].samples = trainer_samples_at(t, t->position);
     t->pending[at].broken = t->state.broken;
     int rc = trainer_take_batch(t, t->pending[at].samples, &batch, &t->pending[at].broken, e);
     struct step_block b = trainer_step_block(t, t->count ? t->count : fmax(1, batch.count)); /* of broken samples alone: a loss of 0 */
-    if (!rc) rc = ticket_submit(&t->tickets, &b, e);
+    if (!rc) rc = ticket_submit(&t->tickets, &b, from, e);
     if (rc) return rc;
     t->pending[at].units = batch.units;
     t->position += (uint64_t)t->pending[at].samples;
     return trainer_put_next(t, e);
 }
 
-/* Its time began when it was asked for, or when the one before it was done. */
 int trainer_take_step(struct trainer *t, struct train_event *out, struct error *e)
 {
     const int at = (int)(t->tickets.taken % TICKETS);
@@ -65,12 +64,10 @@ int trainer_take_step(struct trainer *t, struct train_event *out, struct error *
     int rc = ticket_take(&t->tickets, &k, e);
     if (!rc) rc = trainer_check_step(t, &k, e);
     if (rc) return rc;
-    const double from = fmax(t->pending[at].from, t->taken_at);
-    t->taken_at = clock_seconds();
     t->state.step++;
     t->state.position += (uint64_t)t->pending[at].samples;
     t->state.broken = t->pending[at].broken;
-    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.begun.learning_rate, k.clip[0], t->taken_at - from,
+    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.begun.learning_rate, k.clip[0], t->tickets.seconds,
                                 t->pending[at].units, t->tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf};
     t->units += out->units;
     return PL_OK;

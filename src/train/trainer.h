@@ -50,10 +50,9 @@ struct trainer {
     struct {                 /* of a step that was asked for */
         int64_t samples;
         uint64_t broken;
-        double units, from;
+        double units;
     } pending[TICKETS];
     uint64_t position;       /* in the data, behind all steps that were asked for */
-    double taken_at;         /* when the last step was taken */
     bool has_folder, has_run, has_pool, has_scores;
     bool stopped;            /* by on_step */
     struct {                 /* the batch of the step to come, where the run has it (run.ahead_ready) */

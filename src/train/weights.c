@@ -43,12 +43,6 @@ bool weight_is_constant(const struct graph *g, const struct param *p)
     return storage_of(g, p->tensor)->kind == KIND_CONST;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-    return n >= k && !strcmp(s + n - k, end);
-}
-
 /* "[2,3]", for messages. */
 static char *shape_print(int rank, const int64_t *dims, char out[160])
 {
@@ -101,7 +95,7 @@ static int no_weights(const struct weights *w, const struct names *all, uint32_t
 {
     char found[400] = "";
     for (uint32_t i = 0; i < all->n && strlen(found) < 250; i++)
-        if (ends_with(all->at[i], ".safetensors") || ends_with(all->at[i], ".bin") || ends_with(all->at[i], ".pth"))
+        if (text_ends_with(all->at[i], ".safetensors") || text_ends_with(all->at[i], ".bin") || text_ends_with(all->at[i], ".pth"))
             snprintf(found + strlen(found), sizeof found - strlen(found), "%s%.80s", *found ? ", " : "", all->at[i]);
     return error_set(e, PL_USAGE,
                      "%s: no weights found: looked for %s, model.safetensors, or exactly one *.safetensors file (there are %u); "
@@ -116,7 +110,7 @@ static int only_file(struct weights *w, struct error *e)
     int rc = dir_list(w->dir, &all, e);
     if (rc) return rc;
     for (uint32_t i = 0; i < all.n; i++)
-        if (ends_with(all.at[i], ".safetensors") && !count++) add_file(w, &room, all.at[i]);
+        if (text_ends_with(all.at[i], ".safetensors") && !count++) add_file(w, &room, all.at[i]);
     if (count != 1) rc = no_weights(w, &all, count, e);
     names_free(&all);
     return rc;
@@ -386,7 +380,7 @@ static bool is_bookkeeping(const char *name)
 {
     static const char *const ends[] = {"rotary_emb.inv_freq", ".num_batches_tracked", ".attention_bias_idxs"};
     for (size_t i = 0; i < COUNT(ends); i++)
-        if (ends_with(name, ends[i])) return true;
+        if (text_ends_with(name, ends[i])) return true;
     return false;
 }
 
