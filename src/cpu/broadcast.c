@@ -157,7 +157,7 @@ static void add_row(float *sum, const struct operand *x, int64_t at, int64_t n)
     }
 }
 
-static double sum_piece(const struct operand *x, int64_t at, int64_t n)
+static double sum_chunk(const struct operand *x, int64_t at, int64_t n)
 {
     float scratch[TILE];
     double total = 0;
@@ -183,8 +183,8 @@ static void sum_block(float *sum, const struct summing *s, const struct operand 
         if (!s->length) {
             add_row(sum, x, at, s->C);
         } else {
-            int64_t piece = r % s->summed.size[0];
-            total += sum_piece(x, at, min_i64(CHUNK, s->length - piece * CHUNK));
+            int64_t chunk = r % s->summed.size[0];
+            total += sum_chunk(x, at, min_i64(CHUNK, s->length - chunk * CHUNK));
         }
     }
     if (s->length) *sum = (float)total;

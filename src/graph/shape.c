@@ -65,7 +65,7 @@ void infer_linear(struct infer *f)
     REQUIRE(!bias || is_vector(bias, w->dim[0]), "bias must have %lld elements", (long long)w->dim[0]);
     like(&f->out[0], x);
     f->out[0].dim[x->rank - 1] = w->dim[0];
-    REQUIRE(!add || (same(add, &f->out[0]) && add->dtype == x->dtype && tensor_is_dense(add)), "what is added must be dense and like the result");
+    REQUIRE(!add || (same(add, &f->out[0]) && add->dtype == x->dtype && tensor_is_dense(add)), "the added tensor must be dense and have the result's shape and dtype");
 }
 
 void infer_linear_act(struct infer *f)

@@ -223,7 +223,7 @@ static id embed(const struct build *b, id pixels, int64_t patches)
     id w = weight(b, "embeddings.", "patch_embedding.weight", 4, (int64_t[]){c->hidden, c->channels, c->patch, c->patch},
                   c->clip ? c->factor * c->range : 1 / sqrt(area));
     id bias = c->clip ? 0 : weight(b, "embeddings.", "patch_embedding.bias", 1, &c->hidden, 0);
-    id place = weight(b, "embeddings.", "position_embedding.weight", 2, (int64_t[]){b->T, c->hidden},
+    id position = weight(b, "embeddings.", "position_embedding.weight", 2, (int64_t[]){b->T, c->hidden},
                       c->clip ? c->factor * c->range : 1 / sqrt(C));
     id outer = graph_scope_push(g, "vision_model.embeddings", 0);
     id maps = op_dense(g, op_permute(g, pixels, (int[]){0, 2, 3, 1}));
@@ -232,10 +232,10 @@ static id embed(const struct build *b, id pixels, int64_t patches)
         /* The class token is the same for every image: it is added to the first position embedding,
          * and an empty row of the tokens receives both. */
         id first = op_reshape(g, token, 2, (int64_t[]){1, c->hidden});
-        place = op_add(g, place, op_pad(g, first, (int64_t[]){0, 0}, (int64_t[]){patches, 0}));
+        position = op_add(g, position, op_pad(g, first, (int64_t[]){0, 0}, (int64_t[]){patches, 0}));
         x = op_pad(g, x, (int64_t[]){0, 1, 0}, (int64_t[]){0, 0, 0});
     }
-    x = op_add(g, x, place);
+    x = op_add(g, x, position);
     graph_scope_pop(g, outer);
     return c->clip ? norm(b, x, "", "pre_layrnorm") : x;
 }

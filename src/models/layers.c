@@ -26,7 +26,7 @@ static id weight_of(struct graph *g, const char *prefix, const char *name, const
     return graph_param(g, full, DT_F32, rank, dim, init);
 }
 
-static struct init spread(int64_t inputs) { return (struct init){INIT_NORMAL, (float)sqrt(1 / (3.0 * (double)max_i64(1, inputs))), 0}; }
+static struct init default_init(int64_t inputs) { return (struct init){INIT_NORMAL, (float)sqrt(1 / (3.0 * (double)max_i64(1, inputs))), 0}; }
 
 static const struct init zeros = {INIT_ZERO, 0, 0};
 
@@ -34,7 +34,7 @@ id layer_linear(struct graph *g, id x, const char *prefix, const char *name, int
 {
     if (!x) return 0;
     const int64_t in = tensor_last(tensor_at(g, x));
-    id w = weight_of(g, prefix, name, ".weight", 2, (int64_t[]){out, in}, spread(in));
+    id w = weight_of(g, prefix, name, ".weight", 2, (int64_t[]){out, in}, default_init(in));
     return op_linear(g, x, w, weight_of(g, prefix, name, ".bias", 1, &out, zeros));
 }
 
@@ -50,7 +50,7 @@ static struct pair norm_pair(struct graph *g, const char *prefix, const char *na
 
 static struct pair conv_pair(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, int size, bool biased)
 {
-    id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){out, in, size, size}, spread(in * size * size));
+    id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){out, in, size, size}, default_init(in * size * size));
     return (struct pair){w, biased ? weight_of(g, prefix, name, ".bias", 1, &out, zeros) : 0};
 }
 
@@ -79,7 +79,7 @@ id layer_upscale(struct graph *g, id x, const char *prefix, const char *name, in
 {
     if (!x) return 0;
     const int64_t C = tensor_last(tensor_at(g, x));
-    id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){C, out, size, size}, spread(out * size * size));
+    id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){C, out, size, size}, default_init(out * size * size));
     return op_conv_transpose(g, x, w, weight_of(g, prefix, name, ".bias", 1, &out, zeros), size, 0);
 }
 
