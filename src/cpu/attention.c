@@ -27,7 +27,8 @@
  * With a grid (grid.h), relative positions are added to the scores of a product, and in the same
  * pass the scores are scaled to powers of two.
  *
- *     work: [the grid's tables] per thread: [q panels | k panels | v panels | s | p | o | max, sum | bias | rows | positions]
+ *     work: [the grid's tables]
+ *           per thread: [q panels | k panels | v panels | s | p | o | max, sum | bias | rows | positions]
  */
 #include "cpu/attention.h"
 

@@ -31,7 +31,8 @@
  * softmax's gradient, and the gradients of a query's positions are added in the same turns as dq.
  *
  *     work: [delta, B H T][turns, B H blocks][dq in f32, if dq is not][the grid's]
- *           per thread: [k, v, k by D | q, do, q by D, do by D | s, dp, ds^T, p or ds as bf16 | dk, dv | lse, delta, bias | rows | the grid's]
+ *           per thread: [k, v, k by D | q, do, q by D, do by D | s, dp, ds^T, p or ds as bf16
+ *                       | dk, dv | lse, delta, bias | rows | the grid's]
  */
 #include <math.h>
 #include <omp.h>

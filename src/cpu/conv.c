@@ -94,7 +94,7 @@ void conv_weights_back(float *dw, const float *from, int64_t o_step, int64_t tap
             }
 }
 
-/* --- patches: the gathered operand --------------------------------------------------------------- */
+/* --- patches: the gathered operand ------------------------------------------------------------ */
 
 struct patches {
     struct gather gather;
@@ -217,7 +217,7 @@ static void tile_store(const struct scatter *scatter, int64_t i, int64_t j, int6
     }
 }
 
-/* --- workspace ---------------------------------------------------------------------------------------- */
+/* --- workspace -------------------------------------------------------------------------------- */
 
 /* The product's section follows the weights and the bias. */
 static uint64_t weights_bytes(int64_t floats) { return align_up((uint64_t)floats * sizeof(float), 64); }
@@ -239,7 +239,7 @@ static void gemm_after(const struct gemm *g, const struct launch *l, uint64_t us
 /* A map as a matrix of pixels. */
 static struct matrix map_matrix(const struct operand *x) { return (struct matrix){x->data, x->dtype, x->dim[3], 1}; }
 
-/* --- CONV ------------------------------------------------------------------------------------------------ */
+/* --- CONV ------------------------------------------------------------------------------------- */
 
 static bool conv_fits(const struct query *q, const struct tensor *w)
 {
@@ -285,7 +285,7 @@ static void conv_run(const struct launch *l)
     gemm_after(&g, l, used);
 }
 
-/* --- CONV_DX ---------------------------------------------------------------------------------------------- */
+/* --- CONV_DX ---------------------------------------------------------------------------------- */
 
 static bool conv_dx_match(const struct query *q) { return conv_fits(q, q->in[1]); }
 
@@ -374,7 +374,7 @@ static void conv_dx_run(const struct launch *l)
     }
 }
 
-/* --- CONV_DW ------------------------------------------------------------------------------------------------ */
+/* --- CONV_DW ---------------------------------------------------------------------------------- */
 
 static bool conv_dw_match(const struct query *q) { return conv_fits(q, q->out[0]) && q->out[0]->dtype == DT_F32; }
 

@@ -81,7 +81,7 @@ static void stage_fill(float *stage, int64_t row, const struct operand *map, int
     }
 }
 
-/* --- results ------------------------------------------------------------------------------------ */
+/* --- results ---------------------------------------------------------------------------------- */
 
 /* One sweep with its weights: the parameters of a block. */
 struct depth {
@@ -254,7 +254,7 @@ void depthwise_run(const struct launch *l, const struct conv *n, bool backward)
                   stages + omp_get_thread_num() * stage_of(n, backward));
 }
 
-/* --- the gradient of the weights ------------------------------------------------------------------- */
+/* --- the gradient of the weights -------------------------------------------------------------- */
 
 INLINE void taps_add(int64_t ky, int64_t kx, int64_t x_row, quad *sum, quad dy, const float *x)
 {

@@ -5,7 +5,8 @@
  * With tables, a panel of queries is multiplied with the rows of the tables that any of its queries
  * needs, and each lane selects its own:
  *
- *     product[i][lane] = q . table_h[first + i]      rel_h[kh][lane] = product[h - kh + height-1 - first][lane]
+ *     product[i][lane] = q . table_h[first + i]
+ *     rel_h[kh][lane] = product[h - kh + height-1 - first][lane]
  */
 #include "cpu/grid.h"
 

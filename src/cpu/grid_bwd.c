@@ -95,7 +95,7 @@ int64_t grid_bwd_floats(const struct grid_bwd *x, const struct heads *n, int64_t
 
 int64_t grid_bwd_thread_floats(const struct grid_bwd *x, const struct heads *n) { return layout_of(x, n, 0).own; }
 
-/* --- tables ------------------------------------------------------------------------------------ */
+/* --- tables ----------------------------------------------------------------------------------- */
 
 /* Packs n rows of `length`, (i,k) at i * across + k * along, into panels for the products. */
 static void pack(const struct grid_bwd *x, void *to, int width, const void *from, enum dtype t, int64_t across, int64_t along,
@@ -200,7 +200,7 @@ void grid_bwd_begin(const struct grid_bwd *x, const struct heads *n, const struc
     }
 }
 
-/* --- during: tiles of attention_bwd.c --------------------------------------------------------------- */
+/* --- during: tiles of attention_bwd.c --------------------------------------------------------- */
 
 void grid_lanes_of(const struct grid_bwd *x, const struct micro *u, int64_t s, int64_t n, struct grid_lanes *to)
 {
@@ -277,7 +277,7 @@ void grid_clear(const struct grid_bwd *x, const struct heads *n, const struct gr
     for (int64_t i = 0; i < at->tn; i++) memset(drel + i * x->row, 0, used);
 }
 
-/* --- after: dq and the tables' gradients ---------------------------------------------------------------- */
+/* --- after: dq and the tables' gradients ------------------------------------------------------ */
 
 /* G's rows for queries t0.., from their accumulated ds, which includes the scale. */
 static void block_gathered(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at, float *to)
@@ -403,7 +403,7 @@ void grid_bwd_finish(const struct grid_bwd *x, const struct heads *n, const stru
     finish_tables(x, n, dtable);
 }
 
-/* --- the kernels -------------------------------------------------------------------------------- */
+/* --- the kernels ------------------------------------------------------------------------------ */
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_TABLE };
 

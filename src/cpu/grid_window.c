@@ -119,7 +119,7 @@ static struct operand lse_operand(const struct windows *n, float *data, int64_t 
     return (struct operand){data, DT_F32, 3, {windows, n->H, n->keys}, {n->H * n->keys, n->keys, 1}};
 }
 
-/* --- memory --------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static uint64_t reserve(uint64_t *at, int64_t elements, int64_t size)
 {
@@ -179,7 +179,7 @@ static bool fits(const struct query *q, int first, int heads, int table, int out
     return !pad || (table_fits(pad) && (pad->stride[2] == 1 || pad->dim[2] == 1));
 }
 
-/* --- forward ---------------------------------------------------------------------------------------- */
+/* --- forward ---------------------------------------------------------------------------------- */
 
 enum { IN_Q, IN_K, IN_V, IN_TABLE, IN_PAD = 5 };
 
@@ -215,7 +215,7 @@ static void attention_window_run(const struct launch *l)
     }
 }
 
-/* --- backward ------------------------------------------------------------------------------------------ */
+/* --- backward --------------------------------------------------------------------------------- */
 
 enum { IN_DO, IN_BQ, IN_BK, IN_BV, IN_O, IN_LSE, IN_BTABLE, IN_BPAD = 8 };
 

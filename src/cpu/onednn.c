@@ -258,7 +258,7 @@ const char *onednn_implementation(const struct query *q, bool linear)
     return d ? name : NULL;
 }
 
-/* --- running ------------------------------------------------------------------------------------ */
+/* --- running ---------------------------------------------------------------------------------- */
 
 enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_WORK, ARGS };
 

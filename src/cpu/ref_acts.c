@@ -256,7 +256,7 @@ static void ref_softmax_bwd(const struct launch *l)
     }
 }
 
-/* --- dropout ----------------------------------------------------------------------------------- */
+/* --- dropout ---------------------------------------------------------------------------------- */
 
 static void ref_dropout(const struct launch *l)
 {

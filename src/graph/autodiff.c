@@ -39,11 +39,11 @@
 struct sweep {
     struct graph *g;
     enum program program;
-    id *adjoint;          /* indexed by tensor of the forward; 0: none yet */
+    id *adjoint;                 /* indexed by tensor of the forward; 0: none yet */
     bool *owned, *requires_grad; /* indexed by tensor */
-    uint32_t tensors;     /* number of tensors before differentiation */
-    id loop;              /* the loop whose body is being differentiated; 0: none */
-    struct order *before; /* indexed by loop: the nodes that must run before it */
+    uint32_t tensors;            /* number of tensors before differentiation */
+    id loop;                     /* the body of this loop is being differentiated; 0: none */
+    struct order *before;        /* indexed by loop: the nodes that must run before it */
 };
 
 /* --- which tensors require a gradient ---------------------------------------- */

@@ -82,7 +82,8 @@ static id columns_of(struct graph *g, id x, int64_t first, int64_t columns)
 }
 
 /* y = [sin t, cos t] with t = 2 pi (2 c - 1) G:
- *   dt = dsin cos t - dcos sin t,   dc = 4 pi dt G^T,   dG = 4 pi c^T dt - 2 pi (sum of dt's rows, twice). */
+ *   dt = dsin cos t - dcos sin t,   dc = 4 pi dt G^T,
+ *   dG = 4 pi c^T dt - 2 pi (sum of dt's rows, twice). */
 void vjp_fourier(struct vjp *v)
 {
     struct graph *g = v->g;

@@ -60,7 +60,8 @@ void vjp_resize(struct vjp *v)
     v->din[0] = n ? node_at(v->g, n)->out[0] : 0;
 }
 
-/* y_o = sum of x_i / n_o over the window of o:  dx_i = sum of dy_o / n_o over the windows that i is in. */
+/* y_o = sum of x_i / n_o over the window of o:
+ * dx_i = sum of dy_o / n_o over the windows that i is in. */
 void vjp_avgpool(struct vjp *v)
 {
     const struct tensor *x = tensor_at(v->g, v->in[0]);

@@ -39,8 +39,8 @@ enum port_values {
 };
 
 /* The label of a point: background or foreground (on the object); first or last corner of a box; a
- * filler ("not a point" embedding); an unused slot, which is masked out. In files the labels are 0,
- * 1, -1 (filler) and -10 (unused); corners are given as boxes there. */
+ * filler ("not a point" embedding); unused (zero embedding; in slots it is masked out). In files
+ * the labels are 0, 1, -1 (filler) and -10 (unused); corners are given as boxes there. */
 enum point_kind { POINT_BESIDE, POINT_ON, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_NOTHING, POINT_KINDS };
 
 /* Normalisation of pixel values: (value * scale - mean) / std. */

@@ -23,7 +23,7 @@ struct sam_vision {
     double eps, mlp_ratio;
     enum act_kind act;
     bool qkv_bias, positions, relative; /* use absolute and relative positions */
-    bool *global;                    /* indexed by layer: global attention instead of windows */
+    bool *global;                       /* indexed by layer: global attention instead of windows */
 };
 
 struct sam_prompts {
@@ -41,8 +41,8 @@ struct sam_decoder {
 struct tinyvit;
 struct sam {
     struct sam_vision vision;
-    /* The TinyViT encoder; `vision` then holds only its input and output sizes. NULL: `vision` is the
-     * encoder. */
+    /* The TinyViT encoder; `vision` then holds only its input and output sizes. NULL: `vision` is
+     * the encoder. */
     const struct tinyvit *tiny;
     struct sam_prompts prompts;
     struct sam_decoder decoder;
@@ -53,13 +53,13 @@ struct sam_build {
     const struct sam *c;
     struct graph *g;
     int64_t B, M;
-    int64_t side;              /* of the images, in pixels */
-    int64_t grid;              /* of the embedding: grid x grid positions */
-    struct prompting prompting;    /* with its defaults filled in */
+    int64_t side;               /* of the images, in pixels */
+    int64_t grid;               /* of the embedding: grid x grid positions */
+    struct prompting prompting; /* with its defaults filled in */
     /* Replace the inputs in a round: positions f32 [B*M,P,2], kinds i32 [B*M,P] and masks
      * [B*M,h,h]. 0: the inputs with the ports' names. */
     id positions, kinds, masks;
-    int64_t bn_group;          /* as in struct batch */
+    int64_t bn_group;           /* as in struct batch */
     const struct pixel_norm *norm;
 };
 
