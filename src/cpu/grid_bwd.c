@@ -81,7 +81,7 @@ struct grid_bwd grid_bwd_of(const union attr *attr, bool biased, const struct he
     return x;
 }
 
-/* Alone, each thread has its own sums of the tables' gradients for a head. */
+/* Alone, each head is a group, and one thread computes its sums of the tables' gradients. */
 void grid_bwd_blocks(struct grid_bwd *x, const struct heads *n, int64_t key_blocks)
 {
     x->alone = key_blocks <= 1 && !x->g.biased;

@@ -115,7 +115,8 @@ static void add_power(double *sums, const float *x, const float *g, int n, struc
     add_tile(sums, x, g, n, a, gamma, false);
 }
 
-/* The valid rows and columns of mask n; rows that only pad a chunk have negative sizes. */
+/* The valid rows and columns of mask n, within the map. A mask that only pads a chunk has
+ * negative values, which become 0. */
 struct area {
     int64_t rows, columns;
 };

@@ -39,7 +39,8 @@
 #error "onednn.c speaks the C API of oneDNN 2; build with make ONEDNN=0"
 #endif
 
-/* Primitives of one shape share their code through the library's cache, which holds as many. */
+/* Primitives of one shape share their code through the library's cache, which holds
+ * CACHE_PRIMITIVES of them. */
 enum { CACHE_PRIMITIVES = 256, MEMO = 256 };
 
 bool cpu_has_onednn(void) { return true; }
