@@ -156,10 +156,10 @@ union attr {
     struct { double momentum; int64_t count; float eps; } batchnorm_update;
     struct { int32_t size; int64_t H, W; } window;   /* H, W: size of UNWINDOW's result */
     struct { uint8_t dtype; } fourier;               /* dtype of the result */
-    /* mask_loss: weights of the three terms; alpha_both: alpha weighs both classes, instead of 1 -
-     * alpha for the background. */
     struct { float mean[3], std[3]; uint8_t dtype; } image; /* dtype of the result */
     struct { int32_t rounds, first; } prompt_next;          /* rounds after the first one; the prompt slot that the first of them fills */
+    /* Weights of the three terms; alpha_both: alpha weighs both classes, instead of 1 - alpha for the
+     * background. */
     struct { float focal, dice, iou, alpha, gamma, smooth; uint8_t alpha_both; } mask_loss;
 };
 
