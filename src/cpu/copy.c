@@ -25,14 +25,14 @@ enum {
     BATCH = 64              /* rows per unit of work */
 };
 
-struct form {
+struct geometry {
     int rank;
     int64_t dim[MAX_RANK], to[MAX_RANK], from[MAX_RANK]; /* strides in elements */
 };
 
 /* --- normalisation --------------------------------------------------------------- */
 
-static void form_swap(struct form *f, int i, int j)
+static void geometry_swap(struct geometry *f, int i, int j)
 {
     int64_t *const rows[] = {f->dim, f->to, f->from};
     for (int k = 0; k < 3; k++) {
@@ -42,16 +42,16 @@ static void form_swap(struct form *f, int i, int j)
     }
 }
 
-static struct form form_of(const struct operand *to, const struct operand *from)
+static struct geometry geometry_of(const struct operand *to, const struct operand *from)
 {
-    struct form f = {0};
+    struct geometry f = {0};
     for (int d = 0; d < to->rank; d++) {
         if (to->dim[d] == 1) continue;
         int at = f.rank++;
         f.dim[at] = to->dim[d];
         f.to[at] = to->stride[d];
         f.from[at] = from->stride[d];
-        for (; at > 0 && f.to[at - 1] < f.to[at]; at--) form_swap(&f, at - 1, at);
+        for (; at > 0 && f.to[at - 1] < f.to[at]; at--) geometry_swap(&f, at - 1, at);
     }
     int n = 0;
     for (int d = 0; d < f.rank; d++) {
@@ -67,14 +67,14 @@ static struct form form_of(const struct operand *to, const struct operand *from)
 
 /* --- iterating over the outer dimensions -------------------------------------------- */
 
-struct walk {
+struct offsets {
     int64_t index[MAX_RANK], to, from; /* offsets in elements */
 };
 
 /* The offsets of index combination `at` of the first `rank` dimensions. */
-static struct walk walk_at(const struct form *f, int rank, int64_t at)
+static struct offsets offsets_at(const struct geometry *f, int rank, int64_t at)
 {
-    struct walk w = {0};
+    struct offsets w = {0};
     for (int d = rank - 1; d >= 0; d--) {
         w.index[d] = at % f->dim[d];
         at /= f->dim[d];
@@ -84,7 +84,7 @@ static struct walk walk_at(const struct form *f, int rank, int64_t at)
     return w;
 }
 
-static void walk_next(struct walk *w, const struct form *f, int rank)
+static void offsets_next(struct offsets *w, const struct geometry *f, int rank)
 {
     for (int d = rank - 1; d >= 0; d--) {
         w->to += f->to[d];
@@ -96,7 +96,7 @@ static void walk_next(struct walk *w, const struct form *f, int rank)
     }
 }
 
-static int64_t form_elements(const struct form *f, int rank)
+static int64_t geometry_elements(const struct geometry *f, int rank)
 {
     int64_t n = 1;
     for (int d = 0; d < rank; d++) n *= f->dim[d];
@@ -106,17 +106,17 @@ static int64_t form_elements(const struct form *f, int rank)
 /* --- the three cases ------------------------------------------------------------------- */
 
 /* Contiguous rows; a long one is split into runs. */
-static void copy_rows(char *to, const char *from, const struct form *f, int64_t size, int threads)
+static void copy_rows(char *to, const char *from, const struct geometry *f, int64_t size, int threads)
 {
     const int outer = f->rank - 1;
-    const int64_t length = f->dim[outer] * size, rows = form_elements(f, outer), runs = (length + RUN - 1) / RUN;
+    const int64_t length = f->dim[outer] * size, rows = geometry_elements(f, outer), runs = (length + RUN - 1) / RUN;
     const int64_t batch = runs > 1 ? 1 : BATCH, batches = (rows + batch - 1) / batch;
 #pragma omp parallel for collapse(2) num_threads(threads) schedule(static) if (rows * length > SERIAL_BYTES)
     for (int64_t b = 0; b < batches; b++)
         for (int64_t r = 0; r < runs; r++) {
-            struct walk w = walk_at(f, outer, b * batch);
+            struct offsets w = offsets_at(f, outer, b * batch);
             const size_t n = (size_t)min_i64(RUN, length - r * RUN);
-            for (int64_t k = min_i64(batch, rows - b * batch); k-- > 0; walk_next(&w, f, outer))
+            for (int64_t k = min_i64(batch, rows - b * batch); k-- > 0; offsets_next(&w, f, outer))
                 memcpy(to + w.to * size + r * RUN, from + w.from * size + r * RUN, n);
         }
 }
@@ -178,16 +178,16 @@ static void copy_tile(void *to, const void *from, int64_t size, int64_t ts, int6
 }
 
 /* Dimension `d`, contiguous in the source, against the last, contiguous in the target. */
-static void copy_tiles(char *to, const char *from, struct form f, int d, int64_t size, int threads)
+static void copy_tiles(char *to, const char *from, struct geometry f, int d, int64_t size, int threads)
 {
-    for (; d < f.rank - 2; d++) form_swap(&f, d, d + 1);
+    for (; d < f.rank - 2; d++) geometry_swap(&f, d, d + 1);
     const int outer = f.rank - 2;
     const int64_t N = f.dim[outer], M = f.dim[outer + 1], ts = f.to[outer], fs = f.from[outer + 1];
-    const int64_t planes = form_elements(&f, outer), across = (N + SIDE - 1) / SIDE;
+    const int64_t planes = geometry_elements(&f, outer), across = (N + SIDE - 1) / SIDE;
 #pragma omp parallel for collapse(2) num_threads(threads) schedule(static) if (planes * N * M * size > SERIAL_BYTES)
     for (int64_t p = 0; p < planes; p++)
         for (int64_t a = 0; a < across; a++) {
-            const struct walk w = walk_at(&f, outer, p);
+            const struct offsets w = offsets_at(&f, outer, p);
             const int64_t i = a * SIDE;
             const int n = (int)min_i64(SIDE, N - i);
             for (int64_t j = 0; j < M; j += SIDE)
@@ -196,13 +196,13 @@ static void copy_tiles(char *to, const char *from, struct form f, int d, int64_t
         }
 }
 
-static void copy_strided(char *to, const char *from, const struct form *f, int64_t size, int threads)
+static void copy_strided(char *to, const char *from, const struct geometry *f, int64_t size, int threads)
 {
-    const int64_t n = form_elements(f, f->rank);
+    const int64_t n = geometry_elements(f, f->rank);
 #pragma omp parallel for num_threads(threads) schedule(static) if (n * size > SERIAL_BYTES)
     for (int64_t at = 0; at < n; at += BATCH) {
-        struct walk w = walk_at(f, f->rank, at);
-        for (int64_t k = min_i64(BATCH, n - at); k-- > 0; walk_next(&w, f, f->rank)) {
+        struct offsets w = offsets_at(f, f->rank, at);
+        for (int64_t k = min_i64(BATCH, n - at); k-- > 0; offsets_next(&w, f, f->rank)) {
             /* Constant sizes, so that each is a load and a store. */
             if (size == 4) memcpy(to + w.to * 4, from + w.from * 4, 4);
             else if (size == 2) memcpy(to + w.to * 2, from + w.from * 2, 2);
@@ -216,7 +216,7 @@ static void copy_strided(char *to, const char *from, const struct form *f, int64
 /* Copies between operands of one dtype and shape. */
 static void copy_elements(const struct operand *to, const struct operand *from, int threads)
 {
-    const struct form f = form_of(to, from);
+    const struct geometry f = geometry_of(to, from);
     const int64_t size = dtype_size(to->dtype);
     const int last = f.rank - 1;
     if (operand_elements(to) == 0) return;
@@ -261,16 +261,16 @@ static void concat_run(const struct launch *l)
 /* Zeroes an operand with contiguous rows. */
 static void clear_elements(const struct operand *x, int threads)
 {
-    const struct form f = form_of(x, x);
+    const struct geometry f = geometry_of(x, x);
     const int64_t size = dtype_size(x->dtype);
     if (operand_elements(x) == 0) return;
     const bool single = f.rank == 0 || f.to[f.rank - 1] != 1; /* then a row is one element */
     const int outer = single ? f.rank : f.rank - 1;
-    const int64_t rows = form_elements(&f, outer), length = (single ? 1 : f.dim[outer]) * size;
+    const int64_t rows = geometry_elements(&f, outer), length = (single ? 1 : f.dim[outer]) * size;
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows * length > SERIAL_BYTES)
     for (int64_t at = 0; at < rows; at += BATCH) {
-        struct walk w = walk_at(&f, outer, at);
-        for (int64_t k = min_i64(BATCH, rows - at); k-- > 0; walk_next(&w, &f, outer))
+        struct offsets w = offsets_at(&f, outer, at);
+        for (int64_t k = min_i64(BATCH, rows - at); k-- > 0; offsets_next(&w, &f, outer))
             memset((char *)x->data + w.to * size, 0, (size_t)length);
     }
 }

@@ -293,38 +293,38 @@ static void tile_run(struct tile *t)
 /* --- distributing tiles -------------------------------------------------------------------- */
 
 /* C as rows x columns tiles of m x n. */
-struct grid {
+struct tiling {
     int64_t rows, columns, m, n;
 };
 
-static struct grid grid_of(const struct gemm *g, const struct tile *t, int64_t rows, int64_t columns)
+static struct tiling tiling_of(const struct gemm *g, const struct tile *t, int64_t rows, int64_t columns)
 {
-    struct grid x = {.m = round_to(ceil_div(g->M, rows), t->mr), .n = round_to(ceil_div(g->N, columns), t->nr)};
+    struct tiling x = {.m = round_to(ceil_div(g->M, rows), t->mr), .n = round_to(ceil_div(g->N, columns), t->nr)};
     x.rows = ceil_div(g->M, x.m);
     x.columns = ceil_div(g->N, x.n);
     return x;
 }
 
-/* The time of a grid, in units of one multiplication per element of C and step of k: the number of
- * rounds of the threads, times a tile's products and its packing. Packing an element costs about 16
- * multiplications. */
-static double grid_cost(const struct grid *x, int threads)
+/* The time of a tiling, in units of one multiplication per element of C and step of k: the number
+ * of rounds of the threads, times a tile's products and its packing. Packing an element costs about
+ * 16 multiplications. */
+static double tiling_cost(const struct tiling *x, int threads)
 {
     double tile = (double)x->m * (double)x->n + 16.0 * (double)(x->m + x->n);
     return (double)ceil_div(x->rows * x->columns, threads) * tile;
 }
 
-/* The cheapest grid that fits the workspace: from as few tiles as possible to about four per
+/* The cheapest tiling that fits the workspace: from as few tiles as possible to about four per
  * thread, all column counts. The choice does not affect the result's bits. */
-static struct grid grid_choose(const struct gemm *g, const struct tile *t, int threads)
+static struct tiling tiling_choose(const struct gemm *g, const struct tile *t, int threads)
 {
     bool partial = needs_partial(g->K, result_type(g), t->h ? KC_BF16 : KC);
     int64_t min_columns = ceil_div(g->N, NC), min_rows = partial ? ceil_div(g->M, SCRATCH_ROWS) : 1;
-    struct grid best = grid_of(g, t, min_rows, min_columns);
+    struct tiling best = tiling_of(g, t, min_rows, min_columns);
     for (int64_t columns = min_columns; columns <= min_columns + threads; columns++)
         for (int64_t tiles = threads; threads > 1 && tiles <= 4 * threads; tiles += threads) {
-            struct grid x = grid_of(g, t, max_i64(min_rows, ceil_div(tiles, columns)), columns);
-            if (grid_cost(&x, threads) < grid_cost(&best, threads)) best = x;
+            struct tiling x = tiling_of(g, t, max_i64(min_rows, ceil_div(tiles, columns)), columns);
+            if (tiling_cost(&x, threads) < tiling_cost(&best, threads)) best = x;
         }
     return best;
 }
@@ -334,7 +334,7 @@ static void run_tiles(const struct gemm *g, float *work, int threads)
     struct tile any = {.g = g, .u = micro_best(), .h = bf16_loop(g)};
     any.mr = any.h ? any.h->mr : any.u->mr;
     any.nr = any.h ? any.h->nr : any.u->nr;
-    struct grid x = grid_choose(g, &any, threads);
+    struct tiling x = tiling_choose(g, &any, threads);
     struct slots s = slots_of(g->M, g->N, g->K, result_type(g));
     int64_t each = s.a + s.b + s.partial;
 #pragma omp parallel num_threads((int)min_i64(threads, x.rows * x.columns))

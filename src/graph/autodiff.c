@@ -36,7 +36,7 @@
 #include "graph/graph.h"
 #include "graph/ops.h"
 
-struct sweep {
+struct autodiff {
     struct graph *g;
     enum program program;
     id *adjoint;                 /* indexed by tensor of the forward; 0: none yet */
@@ -48,7 +48,7 @@ struct sweep {
 
 /* --- which tensors require a gradient ---------------------------------------- */
 
-static void mark_requires_grad(struct sweep *s)
+static void mark_requires_grad(struct autodiff *s)
 {
     struct graph *g = s->g;
     for (uint32_t i = 0; i < g->params.n; i++)
@@ -72,15 +72,15 @@ static void mark_requires_grad(struct sweep *s)
  * it runs before `acc` holds the sum so far. */
 static bool accumulate_in_place(struct graph *g, id t, id acc)
 {
-    id made = tensor_at(g, t)->node;
-    if (!made) return false;
-    struct node *n = node_at(g, made);
+    id producer = tensor_at(g, t)->node;
+    if (!producer) return false;
+    struct node *n = node_at(g, producer);
     const struct op_row *row = &op_table[n->op];
     if (!(row->flags & OPF_ACCUM) || n->out[0] != t) return false;
     /* A higher node id is later in the order too, except for a loop's accumulators, which are
      * filled before the loop. */
     id begun = tensor_at(g, acc)->node;
-    if (begun > made && node_at(g, begun)->loop == n->loop) return false;
+    if (begun > producer && node_at(g, begun)->loop == n->loop) return false;
     int slot = row->max_in - 1;
     if (n->nin > slot && n->in[slot]) return false;
     const struct tensor *x = tensor_at(g, t), *a = tensor_at(g, acc);
@@ -93,7 +93,7 @@ static bool accumulate_in_place(struct graph *g, id t, id acc)
 }
 
 /* A zeroed accumulator for the gradient `like`, filled before the loop. */
-static id carried(struct sweep *s, id like, id over)
+static id carried(struct autodiff *s, id like, id over)
 {
     struct graph *g = s->g;
     struct tensor x = *tensor_at(g, like);
@@ -115,7 +115,7 @@ static bool per_iteration(const struct graph *g, id t, id loop)
 }
 
 /* The outermost loop around the current body in which t is not produced per iteration; 0: none. */
-static id carry_loop(const struct sweep *s, id t)
+static id carry_loop(const struct autodiff *s, id t)
 {
     id over = 0;
     for (id l = s->loop; l && !per_iteration(s->g, t, l); l = s->g->loops.at[l].parent) over = l;
@@ -130,7 +130,7 @@ static bool stands_alone(const struct graph *g, id t)
 }
 
 /* Makes the adjoint of t dense, because its elements are about to be used. */
-static void make_dense(struct sweep *s, id t)
+static void make_dense(struct autodiff *s, id t)
 {
     id have = s->adjoint[t], dense = op_dense(s->g, have);
     if (!dense || dense == have) return;
@@ -140,7 +140,7 @@ static void make_dense(struct sweep *s, id t)
 
 /* Adds `more` into the bytes of `sum`. The producer of `more` may be redirected there only when no
  * other tensor shares it. */
-static id add_into(struct sweep *s, id sum, id more, bool more_owned)
+static id add_into(struct autodiff *s, id sum, id more, bool more_owned)
 {
     if (more_owned && accumulate_in_place(s->g, more, sum)) return more;
     return op_accumulate(s->g, more, sum);
@@ -157,7 +157,7 @@ static id shaped_like(struct graph *g, id gradient, id t)
 
 /* Converts a contribution to the layout in which it is kept: a dense f32 tensor with a storage of
  * its own for a weight (elementwise ops pass their dy through), dense where it is added. */
-static id prepare(struct sweep *s, id t, id gradient)
+static id to_kept_layout(struct autodiff *s, id t, id gradient)
 {
     struct graph *g = s->g;
     bool weight = storage_of(g, t)->kind == KIND_PARAM, adds = s->adjoint[t] || carry_loop(s, t);
@@ -168,11 +168,11 @@ static id prepare(struct sweep *s, id t, id gradient)
     return gradient;
 }
 
-static void contribute(struct sweep *s, id t, id gradient, bool owned)
+static void contribute(struct autodiff *s, id t, id gradient, bool owned)
 {
     struct graph *g = s->g;
     if (!(gradient = shaped_like(g, gradient, t))) return;
-    id ready = prepare(s, t, gradient);
+    id ready = to_kept_layout(s, t, gradient);
     if (!ready) return;
     owned |= ready != gradient;
     gradient = ready;
@@ -202,7 +202,7 @@ static void contribute(struct sweep *s, id t, id gradient, bool owned)
 
 /* The vjp may read only what its row lists in `reads`. A tensor that appears in several slots (a
  * weight used twice) may be read when one of the slots is listed. */
-static void check_reads(struct sweep *s, const struct node *n, uint32_t first)
+static void check_reads(struct autodiff *s, const struct node *n, uint32_t first)
 {
     const struct op_row *row = &op_table[n->op];
     for (uint32_t m = first; m < s->g->nodes.n; m++)
@@ -216,7 +216,7 @@ static void check_reads(struct sweep *s, const struct node *n, uint32_t first)
         }
 }
 
-static void differentiate_node(struct sweep *s, id node)
+static void differentiate_node(struct autodiff *s, id node)
 {
     struct graph *g = s->g;
     struct node n = *node_at(g, node);
@@ -263,7 +263,7 @@ static void differentiate_node(struct sweep *s, id node)
 
 /* Writes a slice's gradient directly into its slice of the whole's gradient: the accumulating chain
  * on storage `from`, with its views, moves there. */
-static void move_to(struct sweep *s, id from, id slice_grad)
+static void move_to(struct autodiff *s, id from, id slice_grad)
 {
     struct graph *g = s->g;
     const struct tensor to = *tensor_at(g, slice_grad);
@@ -277,7 +277,7 @@ static void move_to(struct sweep *s, id from, id slice_grad)
 }
 
 /* A gradient that another tensor shares stays unchanged; the slice gets a copy. */
-static id copy_to(struct sweep *s, id gradient, id slice_grad)
+static id copy_to(struct autodiff *s, id gradient, id slice_grad)
 {
     id copy = op_copy(s->g, gradient, SPACE_DEVICE);
     if (copy) graph_redirect(s->g, copy, slice_grad);
@@ -286,7 +286,7 @@ static id copy_to(struct sweep *s, id gradient, id slice_grad)
 
 /* After the body: the gradient of each cut tensor exists slice by slice. Allocates the whole
  * gradient and makes the slice's last writer write into it. */
-static void gather_slices(struct sweep *s, id loop)
+static void gather_slices(struct autodiff *s, id loop)
 {
     struct graph *g = s->g;
     for (uint32_t c = 0; c < g->cuts.n; c++) {
@@ -320,16 +320,16 @@ static void gather_slices(struct sweep *s, id loop)
  * values that the loop has not computed yet. */
 
 /* True when the node is in a loop inside the current body. */
-static bool is_inner(const struct sweep *s, id node) { return node_at(s->g, node)->loop != s->loop; }
+static bool is_inner(const struct autodiff *s, id node) { return node_at(s->g, node)->loop != s->loop; }
 
-static bool made_in_inner(const struct sweep *s, id t)
+static bool made_in_inner(const struct autodiff *s, id t)
 {
-    id made = t ? tensor_at(s->g, t)->node : 0, loop = made ? node_at(s->g, made)->loop : 0;
+    id producer = t ? tensor_at(s->g, t)->node : 0, loop = producer ? node_at(s->g, producer)->loop : 0;
     return loop != s->loop && loop_inside(s->g, loop, s->loop);
 }
 
 /* Fills after[], indexed by tensor: true when the tensor depends on the result of an inner loop. */
-static void mark_after_loops(const struct sweep *s, const id *forward, uint32_t count, bool *after)
+static void mark_after_loops(const struct autodiff *s, const id *forward, uint32_t count, bool *after)
 {
     for (uint32_t k = 0; k < count; k++) {
         const struct node *n = node_at(s->g, forward[k]);
@@ -340,7 +340,7 @@ static void mark_after_loops(const struct sweep *s, const id *forward, uint32_t 
 }
 
 /* `t` leaves a loop and contributes to the loss: its gradient must be complete at this point. */
-static void check_exit(struct sweep *s, id t, bool deferred)
+static void check_exit(struct autodiff *s, id t, bool deferred)
 {
     struct graph *g = s->g;
     char text[160];
@@ -354,7 +354,7 @@ static void check_exit(struct sweep *s, id t, bool deferred)
 }
 
 /* Differentiates the nodes that can be before the loops; sets early[k] for forward[k] that were. */
-static void differentiate_early(struct sweep *s, const id *forward, uint32_t count, bool *early)
+static void differentiate_early(struct autodiff *s, const id *forward, uint32_t count, bool *early)
 {
     struct graph *g = s->g;
     bool *after = mem_alloc(s->tensors), *leads = mem_alloc(s->tensors), *deferred = mem_alloc(s->tensors);
@@ -390,7 +390,7 @@ static void append(struct order *to, const id *from, uint32_t n)
 }
 
 /* Returns the end of the nodes of [k, count) that are in the same loop of this body as node k. */
-static uint32_t loop_end(const struct sweep *s, const id *forward, uint32_t k, uint32_t count, id *loop)
+static uint32_t loop_end(const struct autodiff *s, const id *forward, uint32_t k, uint32_t count, id *loop)
 {
     *loop = node_at(s->g, forward[k])->loop;
     while (s->g->loops.at[*loop].parent != s->loop) *loop = s->g->loops.at[*loop].parent;
@@ -401,7 +401,7 @@ static uint32_t loop_end(const struct sweep *s, const id *forward, uint32_t k, u
 /* Differentiates a loop body, or the program itself. Appends to `done`, in this order: the nodes
  * for the gradients of the inner loops' sums; the forward, with each inner loop's backward inside
  * that loop; and the backward of the rest. */
-static void sweep_body(struct sweep *s, const id *forward, uint32_t count, struct order *done)
+static void differentiate_body(struct autodiff *s, const id *forward, uint32_t count, struct order *done)
 {
     struct graph *g = s->g;
     struct order *now = &g->order[s->program], saved = *now;
@@ -421,7 +421,7 @@ static void sweep_body(struct sweep *s, const id *forward, uint32_t count, struc
         id loop;
         uint32_t end = loop_end(s, forward, k, count, &loop);
         s->loop = g->at.loop = loop;
-        sweep_body(s, forward + k, end - k, &inside);
+        differentiate_body(s, forward + k, end - k, &inside);
         s->loop = g->at.loop = body;
         append(done, s->before[loop].nodes.at, s->before[loop].nodes.n);
         append(done, inside.nodes.at, inside.nodes.n);
@@ -437,7 +437,7 @@ static void sweep_body(struct sweep *s, const id *forward, uint32_t count, struc
     mem_free(early);
 }
 
-static void sweep_program(struct sweep *s, id loss, id seed)
+static void differentiate_program(struct autodiff *s, id loss, id seed)
 {
     struct graph *g = s->g;
     struct order *order = &g->order[s->program], forward = *order, done = {0};
@@ -445,13 +445,13 @@ static void sweep_program(struct sweep *s, id loss, id seed)
     s->adjoint[loss] = seed ? seed : op_fill(g, tensor_at(g, loss)->dtype, 0, NULL, 1.0);
     append(&done, order->nodes.at, order->nodes.n);
     vec_free(&order->nodes);
-    sweep_body(s, forward.nodes.at, forward.nodes.n, &done);
+    differentiate_body(s, forward.nodes.at, forward.nodes.n, &done);
     vec_free(&forward.nodes);
     *order = done;
 }
 
 /* A parameter's gradient outlives the program: its storage becomes GRAD. */
-static void keep_gradients(struct sweep *s)
+static void keep_gradients(struct autodiff *s)
 {
     struct graph *g = s->g;
     for (uint32_t i = 0; i < g->params.n; i++) {
@@ -473,14 +473,14 @@ void graph_differentiate(struct graph *g, enum program p, id loss) { graph_diffe
 void graph_differentiate_from(struct graph *g, enum program p, id loss, id seed)
 {
     if (g->error.code || !loss) return;
-    struct sweep s = {.g = g, .program = p, .tensors = g->tensors.n};
+    struct autodiff s = {.g = g, .program = p, .tensors = g->tensors.n};
     s.adjoint = mem_alloc(s.tensors * sizeof(id));
     s.owned = mem_alloc(s.tensors);
     s.requires_grad = mem_alloc(s.tensors);
     s.before = mem_alloc(g->loops.n * sizeof *s.before);
     struct cursor before = graph_move(g, p, PHASE_BACKWARD, "autodiff");
     mark_requires_grad(&s);
-    sweep_program(&s, loss, seed);
+    differentiate_program(&s, loss, seed);
     keep_gradients(&s);
     g->at = before;
     mem_free(s.adjoint);

@@ -180,9 +180,9 @@ id graph_tensor(struct graph *g, const char *name, id storage, enum dtype t, int
 
 static id storage_by_name(struct graph *g, enum kind kind, const char *name)
 {
-    id wanted = graph_intern(g, name);
+    id interned = graph_intern(g, name);
     for (id s = 1; s < g->storages.n; s++)
-        if (g->storages.at[s].kind == kind && g->storages.at[s].name == wanted) return s;
+        if (g->storages.at[s].kind == kind && g->storages.at[s].name == interned) return s;
     return 0;
 }
 
