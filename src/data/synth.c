@@ -232,7 +232,8 @@ int synth_check(const struct synth_options *o, struct error *e)
 
 void synth_draw(struct synth_scene *s, const struct synth_options *o, uint64_t id)
 {
-    struct dice d = {random_bits(random_key(o->seed, "synthetic images"), id), 0};
+    /* The key is part of the data: another text would make other images. */
+    struct dice d = {random_bits(random_key(o->seed, "synthetic pictures"), id), 0};
     struct surface ground = {0};
     size_t pixels = (size_t)o->width * o->height;
     *s = (struct synth_scene){*o, id, mem_alloc(pixels * 3), mem_alloc(pixels * sizeof *s->owner), mem_alloc(o->masks * sizeof *s->shapes)};
