@@ -152,10 +152,10 @@ static void test_png_refused(void **state)
 {
     (void)state;
     png_bad("truncated.png", PNG_AS_STORED, 0, "ends too early");
-    png_bad("badcrc.png", PNG_AS_STORED, 0, "a PNG that cannot be read");
+    png_bad("badcrc.png", PNG_AS_STORED, 0, "the PNG cannot be read");
     png_bad("huge.png", PNG_AS_STORED, 0, "60000x60000");
     png_bad("rgb.png", PNG_AS_LABELS, 0, "differ");
-    png_bad("rgb.png", PNG_AS_RGB, 3 * W * H - 1, "needs 273 bytes; there are 272");
+    png_bad("rgb.png", PNG_AS_RGB, 3 * W * H - 1, "needs 273 bytes; the buffer has 272");
     png_bad("base.jpg", PNG_AS_RGB, 0, "not a PNG");
 }
 
