@@ -164,7 +164,7 @@ full() {
     grep -q 'full/sa_000000.tar: cannot write at byte [0-9]*: ' "$tmp/out" && [ -z "$(ls "$tmp/full")" ] || { cat "$tmp/out"; return 1; }
 }
 check "a full disk, with the file's name" full
-nothing_in_it() { ends 2 "empty: there is no sample with both an image and masks" verify "$tmp/empty"; }
+nothing_in_it() { ends 2 "empty: no sample has both an image and masks" verify "$tmp/empty"; }
 check "a folder without samples, with its name" nothing_in_it
 check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
 check "an unknown one" ends 2 "data mak: expected make" mak

@@ -1,6 +1,6 @@
 /*
- * annotation_write.c: see annotation_write.h. Numbers are printed as Python prints them: SA-1B's
- * files were.
+ * annotation_write.c: see annotation_write.h. Numbers are printed as Python prints them, as in
+ * the files of SA-1B.
  */
 #include "data/annotation_write.h"
 
@@ -36,8 +36,8 @@ static void widen(struct traced *t, uint32_t x, uint32_t y, bool *any)
     if (y > t->y1) t->y1 = y;
 }
 
-/* A column's last run ends with the region, unless the next column goes on where this one
- * touches the image's lower edge. */
+/* A column's last run ends with the region, unless the region touches the image's lower edge and
+ * the next column continues the run. */
 void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t y0, uint32_t x1, uint32_t y1, trace_set *set, const void *of)
 {
     struct run r = {0};
@@ -60,7 +60,7 @@ void trace_free(struct traced *t) { vec_free(&t->runs); }
 
 /* ---- text ---- */
 
-/* As many digits as the number needs to be read back as the same float, and a point. */
+/* Prints as many digits as parse to the same float, and a decimal point. */
 static void print_number(struct text *out, double x)
 {
     char s[40];
