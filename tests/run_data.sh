@@ -51,7 +51,7 @@ check "what is there is left alone" again
 broken() {
     cp -r "$tmp/x/sa_000000" "$tmp/broken" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/broken/sa_2.jpg" || return 1
     sed -i 's/"area": [0-9]*/"area": 7/' "$tmp/broken/sa_3.json" && rm "$tmp/broken/sa_5.json" || return 1
-    ends 1 "2 of 4 samples and 1 of 1 shards are bad" verify "$tmp/broken" && grep -q "sa_2: a JPEG that cannot be read" "$tmp/out" && grep -q "sa_3: mask .* area of 7" "$tmp/out"
+    ends 1 "2 of 4 samples and 1 of 1 shards are bad" verify "$tmp/broken" && grep -q "sa_2: the JPEG cannot be read" "$tmp/out" && grep -q "sa_3: mask .* area of 7" "$tmp/out"
 }
 check "bad pairs are named" broken
 shrunk() {
@@ -68,8 +68,8 @@ cut_images() {
     { head -c 2000 "$from/sa_4.jpg"; tail -c 2 "$from/sa_4.jpg"; } >"$to/sa_4.jpg"
     for size in "" 96 200; do
         rm -rf "$tmp/uncut"
-        ends 0 "5 pairs read, 1 written, 4 left out" prepare "$to" -o "$tmp/uncut" ${size:+--long-side "$size"} && grep -q "left out: sa_1: a JPEG that cannot be read" "$tmp/out" || return 1
-        grep -q "left out: sa_2: a JPEG" "$tmp/out" && grep -q "left out: sa_3: a PNG" "$tmp/out" && grep -q "left out: sa_4: a JPEG" "$tmp/out" && ends 0 "1 samples.* 0 bad samples" verify "$tmp/uncut" || return 1
+        ends 0 "5 pairs read, 1 written, 4 left out" prepare "$to" -o "$tmp/uncut" ${size:+--long-side "$size"} && grep -q "left out: sa_1: the JPEG cannot be read" "$tmp/out" || return 1
+        grep -q "left out: sa_2: the JPEG" "$tmp/out" && grep -q "left out: sa_3: the PNG" "$tmp/out" && grep -q "left out: sa_4: the JPEG" "$tmp/out" && ends 0 "1 samples.* 0 bad samples" verify "$tmp/uncut" || return 1
     done
 }
 check "images that were cut are left out" cut_images

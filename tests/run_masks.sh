@@ -87,7 +87,7 @@ broken_resumed() {
     [ "$(json "$tmp/out" broken_samples)" = 4 ]
 }
 check 'also over a resume: same weights, same count' broken_resumed
-too_many() { expect 1 '2 of 20 samples are broken, data.max_bad allows 0.05' masks "$tmp/many" --set "data.train=$tmp/broken/sa_*" --set data.max_bad=0.05; }
+too_many() { expect 1 '2 of 20 samples are broken, but data.max_bad is 0.05' masks "$tmp/many" --set "data.train=$tmp/broken/sa_*" --set data.max_bad=0.05; }
 check 'more than data.max_bad: the run stops' too_many
 other_files() {
     expect 0 'not those of the checkpoint' masks "$tmp/bad2" --set "data.train=$tmp/held/sa_*" --set train.steps=11 --resume

@@ -282,8 +282,8 @@ static void test_jpeg_refused(void **state)
     struct jpg *j = jpg_new(NULL);
     jpeg_bad(j, "truncated.jpg", "Premature end");
     jpeg_bad(j, "noend.jpg", "Premature end");
-    jpeg_bad(j, "damaged.jpg", "a JPEG that cannot be read");
-    jpeg_bad(j, "headonly.jpg", "a JPEG that cannot be read");
+    jpeg_bad(j, "damaged.jpg", "the JPEG cannot be read");
+    jpeg_bad(j, "headonly.jpg", "the JPEG cannot be read");
     jpeg_bad(j, "rgb.png", "Not a JPEG");
     check_jpeg(j, "base", 83, 61, 3);
     jpg_free(j);

@@ -208,9 +208,9 @@ static void test_npy(void **state)
     refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11", u16, sizeof u16), 0, "array");
     refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (0,), }", u16, 0), 0, "no tokens");
     refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), TOKENS_U8, "token_dtype");
-    refuses(put("x.npy", "\x93NUMPY\x01\x00\xff\x0f{", 11), 0, "cut");
+    refuses(put("x.npy", "\x93NUMPY\x01\x00\xff\x0f{", 11), 0, "truncated");
     refuses(put("x.npy", "\x93NUMPY\x01\x00\xff\xff{", 11), 0, "longer than 4096");
-    refuses(put("x.npy", "hello hello", 11), 0, "NumPy mark");
+    refuses(put("x.npy", "hello hello", 11), 0, "NumPy signature");
 }
 
 static void test_raw(void **state)
