@@ -109,7 +109,7 @@ packed() {
 }
 check "a store, and a store of that store" packed
 cut() {
-    head -c 100000 "$tmp/a.pack" >"$tmp/cut.pack" && ends 1 "it was cut" verify "$tmp/cut.pack" && ends 2 "it was cut" inspect "$tmp/cut.pack" && ends 2 "no such file" verify "$tmp/none.pack" || return 1
+    head -c 100000 "$tmp/a.pack" >"$tmp/cut.pack" && ends 1 "it was truncated" verify "$tmp/cut.pack" && ends 2 "it was truncated" inspect "$tmp/cut.pack" && ends 2 "no such file" verify "$tmp/none.pack" || return 1
     cp "$tmp/a.pack" "$tmp/hurt.pack" && printf x | dd of="$tmp/hurt.pack" bs=1 seek=5000 conv=notrunc 2>/dev/null && ends 1 "1 of 10 samples" verify "$tmp/hurt.pack"
 }
 check "a store that was cut, and one that was changed" cut

@@ -463,7 +463,7 @@ static void test_csv(void **state)
     o.mask_column = NULL;
     save(p, "t.csv", "image,mask,split\nimages/one.jpg,masks/one.png\n");
     assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
-    assert_non_null(strstr(e.text, "line 2: 2 fields, expected 3"));
+    assert_non_null(strstr(e.text, "line 2 has 2 fields; expected 3"));
 }
 
 static void test_csv_rows(void **state)

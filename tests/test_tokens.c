@@ -227,7 +227,7 @@ static void test_raw(void **state)
     holds(put("c.bin", i64, sizeof i64), TOKENS_I64, 70000, N);
     refuses(put("x.bin", u16, sizeof u16 - 1), 0, "whole number of uint16");
     refuses(put("x.txt", "", 0), 0, "empty");
-    refuses(put("x.txt", "abc", 3), 0, "too short for one sample: 3 tokens, data.sequence is 4");
+    refuses(put("x.txt", "abc", 3), 0, "too short for one sample: 3 tokens, but data.sequence is 4");
 }
 
 static void test_llmc(void **state)
