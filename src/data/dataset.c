@@ -168,7 +168,7 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
 
 /* Keeps the round(fraction * n) samples whose names have the lowest hashes: the number is exact,
  * and a sample's rank does not depend on the order of files. */
-static void take_fraction(const struct dataset *d, const struct dataset_split *s, uint32_t *chosen, uint64_t *n)
+static void select_fraction(const struct dataset *d, const struct dataset_split *s, uint32_t *chosen, uint64_t *n)
 {
     struct ranked *ranks = mem_alloc(*n * sizeof *ranks);
     uint64_t key = random_key(s->seed, "split");
@@ -196,7 +196,7 @@ static int apply_split(struct dataset *d, const struct dataset_split *s, struct 
     if (d->total > UINT32_MAX) return error_set(e, PL_USAGE, "%llu samples are too many to be split", (unsigned long long)d->total);
     d->chosen = mem_alloc((size_t)d->total * sizeof *d->chosen);
     if (filter(d, s, d->chosen, &d->n, e)) return e->code;
-    if (s->fraction > 0) take_fraction(d, s, d->chosen, &d->n);
+    if (s->fraction > 0) select_fraction(d, s, d->chosen, &d->n);
     d->fingerprint = hash_bytes(d->chosen, (size_t)d->n * sizeof *d->chosen, d->fingerprint);
     return PL_OK;
 }
@@ -303,7 +303,7 @@ enum data_fault dataset_masks(const struct dataset *d, uint64_t i, void *scratch
 
 void dataset_expect(const struct dataset *d, uint64_t i)
 {
-    if (d->format->expect) d->format->expect(d, number(d, i));
+    if (d->format->prefetch) d->format->prefetch(d, number(d, i));
 }
 
 const struct packed_embeddings *dataset_embeddings(const struct dataset *d) { return d->embeddings; }

@@ -119,7 +119,7 @@ struct dataset_format {
                              struct error *e);
     enum data_fault (*masks)(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks,
                              uint32_t room, struct dataset_masks *out, struct error *e);
-    void (*expect)(const struct dataset *d, uint64_t i);           /* NULL: nothing to do */
+    void (*prefetch)(const struct dataset *d, uint64_t i);           /* NULL: nothing to do */
     const char *(*category)(const struct dataset *d, int32_t category); /* NULL: no names */
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no checksums */

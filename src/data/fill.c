@@ -41,7 +41,7 @@ struct filler {
 /* --- memory -------------------------------------------------------------------------- */
 
 /* Takes `bytes` from the block; with at = NULL it only counts. */
-static void *lay(char *at, uint64_t *used, uint64_t bytes)
+static void *carve(char *at, uint64_t *used, uint64_t bytes)
 {
     void *p = at ? at + *used : NULL;
     *used += align_up(bytes, 64);
@@ -53,45 +53,45 @@ static uint64_t bits_bytes(const struct loader_options *o) { return (uint64_t)o-
 /* Bytes of the image, or of the embedding that replaces it. */
 static uint64_t image_bytes(const struct loader_options *o) { return o->embedding ? o->embedding : (uint64_t)o->side * o->side * 3; }
 
-uint64_t slot_lay(struct slot *s, const struct loader_options *o, char *at)
+uint64_t slot_layout(struct slot *s, const struct loader_options *o, char *at)
 {
     uint64_t used = 0;
-    s->image = lay(at, &used, image_bytes(o));
-    s->bits = lay(at, &used, bits_bytes(o));
-    s->masks = lay(at, &used, o->masks * sizeof *s->masks);
+    s->image = carve(at, &used, image_bytes(o));
+    s->bits = carve(at, &used, bits_bytes(o));
+    s->masks = carve(at, &used, o->masks * sizeof *s->masks);
     return used;
 }
 
-static uint64_t filler_lay(struct filler *f, const struct loader_options *o, char *at)
+static uint64_t filler_layout(struct filler *f, const struct loader_options *o, char *at)
 {
     uint64_t used = 0, cells = o->cells + 2;
     double least = o->least > 0 && o->least < 1 ? o->least : 1;
     uint32_t small = (uint32_t)max_i64(1, (int64_t)(least * o->side));
     size_t a = resize_scratch_most(LOADER_MAX_SIDE, o->side), b = resize_scratch_most(LOADER_MAX_SIDE, small);
     f->resize_room = o->embedding ? 0 : a > b ? a : b; /* no image is decoded or resized */
-    f->room = lay(at, &used, o->room);
-    f->records = lay(at, &used, LOADER_RECORDS * sizeof *f->records);
-    f->choosing = lay(at, &used, sampler_bytes(LOADER_RECORDS, o->masks));
-    f->chosen = lay(at, &used, o->masks * sizeof *f->chosen);
-    f->grid_memory = lay(at, &used, grid_bytes(LOADER_MAX_SIDE, o->cells));
-    f->resize_memory = lay(at, &used, f->resize_room);
-    f->polygon_memory = lay(at, &used, polygon_bytes(o->polygon_runs));
-    f->row = lay(at, &used, o->embedding ? 0 : LOADER_MAX_SIDE * 3);
-    f->distance = lay(at, &used, cells * cells * sizeof *f->distance);
+    f->room = carve(at, &used, o->room);
+    f->records = carve(at, &used, LOADER_RECORDS * sizeof *f->records);
+    f->choosing = carve(at, &used, sampler_bytes(LOADER_RECORDS, o->masks));
+    f->chosen = carve(at, &used, o->masks * sizeof *f->chosen);
+    f->grid_memory = carve(at, &used, grid_bytes(LOADER_MAX_SIDE, o->cells));
+    f->resize_memory = carve(at, &used, f->resize_room);
+    f->polygon_memory = carve(at, &used, polygon_bytes(o->polygon_runs));
+    f->row = carve(at, &used, o->embedding ? 0 : LOADER_MAX_SIDE * 3);
+    f->distance = carve(at, &used, cells * cells * sizeof *f->distance);
     return used;
 }
 
 uint64_t filler_size(const struct loader_options *o)
 {
     struct filler f = {0};
-    return filler_lay(&f, o, NULL);
+    return filler_layout(&f, o, NULL);
 }
 
 struct filler *filler_new(const struct loader_options *o, char *at)
 {
     struct filler *f = mem_alloc(sizeof *f);
     f->o = *o;
-    filler_lay(f, o, at);
+    filler_layout(f, o, at);
     grid_init(&f->grid, f->grid_memory, LOADER_MAX_SIDE, o->cells);
     polygon_init(&f->polygons, f->polygon_memory, o->polygon_runs);
     f->jpg = jpg_new(&(struct jpg_limits){.memory = LOADER_POOL});

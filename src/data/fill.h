@@ -27,7 +27,7 @@ struct slot {
 struct filler;
 
 /* Places a slot's buffers in the block at `at` (NULL: only counts); returns its bytes. */
-uint64_t slot_lay(struct slot *s, const struct loader_options *o, char *at);
+uint64_t slot_layout(struct slot *s, const struct loader_options *o, char *at);
 uint64_t filler_size(const struct loader_options *o);
 
 /* Creates a filler in filler_size bytes at `at`. Only filler_new uses the heap. */

@@ -42,7 +42,7 @@ struct loader {
 uint64_t loader_bytes(const struct loader_options *o)
 {
     struct slot s = {0};
-    uint64_t slot = slot_lay(&s, o, NULL), filler = filler_size(o);
+    uint64_t slot = slot_layout(&s, o, NULL), filler = filler_size(o);
     return o->slots * slot + o->threads * filler;
 }
 
@@ -62,7 +62,7 @@ struct start {
 };
 
 /* Prefetches the sample that will be read after all current tickets. */
-static void expect(const struct loader *l, const struct loader_source *s, uint64_t position)
+static void prefetch(const struct loader *l, const struct loader_source *s, uint64_t position)
 {
     uint64_t ahead = position + l->o.threads;
     if (!s->once || ahead < dataset_count(s->set)) dataset_expect(s->set, source_sample(s, ahead));
@@ -85,7 +85,7 @@ static void *work(void *argument)
         struct slot *s = &l->slots[position % l->o.slots];
         l->busy++;
         pthread_mutex_unlock(&l->lock);
-        expect(l, source, position);
+        prefetch(l, source, position);
         fill_slot(f, source, position, s);
         pthread_mutex_lock(&l->lock);
         l->busy--;
@@ -128,7 +128,7 @@ int loader_open(struct loader **out, const struct loader_options *o, void *memor
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->done, NULL);
-    for (uint32_t i = 0; i < o->slots; i++) at += slot_lay(&l->slots[i], o, at);
+    for (uint32_t i = 0; i < o->slots; i++) at += slot_layout(&l->slots[i], o, at);
     for (uint32_t i = 0; i < o->threads; i++, at += filler_size(o)) l->fillers[i] = filler_new(o, at);
     int rc = PL_OK;
     for (uint32_t i = 0; i < o->threads && !rc; i++) rc = start_thread(l, i, e);
@@ -176,7 +176,7 @@ bool loader_at(const struct loader *l, const struct loader_source *s, uint64_t p
 }
 
 /* Logs the first broken samples, then one each time their number has doubled. */
-static void name_broken(const struct loader_source *s, const struct slot *slot)
+static void log_broken(const struct loader_source *s, const struct slot *slot)
 {
     uint64_t n = s->counts.broken;
     if (n > NAMED && (n & (n - 1))) return;
@@ -196,7 +196,7 @@ static void count(struct loader_source *s, const struct slot *slot)
         c->broken++;
         c->fault[slot->out.fault]++;
         snprintf(c->last, sizeof c->last, "%s: %.200s", slot->name, slot->text);
-        name_broken(s, slot);
+        log_broken(s, slot);
     }
 }
 
@@ -225,7 +225,7 @@ static int nothing_left(const struct loader_source *s, const struct slot *slot, 
 }
 
 /* Fails when too many samples are broken, or when a broken one has no substitute. */
-static int judge(const struct loader_source *s, const struct slot *slot, struct error *e)
+static int check_broken(const struct loader_source *s, const struct slot *slot, struct error *e)
 {
     const struct loader_counts *c = &s->counts;
     bool whole = (slot->out.position + 1) % dataset_count(s->set) == 0;
@@ -256,5 +256,5 @@ int loader_take(struct loader *l, const struct loader_sample **out, struct error
     pthread_mutex_unlock(&l->lock);
     count(l->source, s);
     *out = &s->out;
-    return judge(l->source, s, e);
+    return check_broken(l->source, s, e);
 }

@@ -59,7 +59,7 @@ static int check_embeddings(const struct packed_embeddings *x, uint32_t side, st
 }
 
 /* Sets the pointers to the four tables of the index, which must end where the file does. */
-static int lay_index(struct packed_file *f, size_t n, struct error *e)
+static int locate_index(struct packed_file *f, size_t n, struct error *e)
 {
     const struct packed_header *h = f->header;
     uint64_t most = n / 8; /* no count is larger, so no product below overflows */
@@ -103,7 +103,7 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
     *f = (struct packed_file){.at = bytes, .header = bytes};
     CHECK((uintptr_t)bytes % PACKED_ALIGN == 0);
     if (n < sizeof *f->header) return error_set(e, PL_USAGE, "it has %zu bytes; a packed store has more", n);
-    if (check_header(f->header, n, e) || lay_index(f, n, e)) return e->code;
+    if (check_header(f->header, n, e) || locate_index(f, n, e)) return e->code;
     const struct packed_header *h = f->header;
     f->encoded_bytes = (size_t)align_up((uint64_t)h->side * h->side * 3, PACKED_ALIGN);
     if (h->version == PACKED_WITH_EMBEDDINGS) {
@@ -302,19 +302,19 @@ static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *s
     return FAULT_NONE;
 }
 
-static void will_read(const uint8_t *at, size_t n)
+static void advise_willneed(const uint8_t *at, size_t n)
 {
     uintptr_t page = 4096, from = (uintptr_t)at / page * page;
     madvise((void *)from, (size_t)((uintptr_t)at - from) + n, MADV_WILLNEED);
 }
 
-static void packed_expect(const struct dataset *d, uint64_t i)
+static void packed_prefetch(const struct dataset *d, uint64_t i)
 {
     const struct packed_sample *s;
     const struct packed_file *f = find(d, i, &s);
     /* Only one of image and embedding is read. */
-    will_read(f->at + s->at + (d->from_embeddings ? f->encoded_bytes : 0), d->from_embeddings ? f->embedding_bytes : f->encoded_bytes);
-    will_read(f->at + s->at + f->head_bytes, s->masks * f->mask_bytes);
+    advise_willneed(f->at + s->at + (d->from_embeddings ? f->encoded_bytes : 0), d->from_embeddings ? f->embedding_bytes : f->encoded_bytes);
+    advise_willneed(f->at + s->at + f->head_bytes, s->masks * f->mask_bytes);
 }
 
 static const void *packed_embedding(const struct dataset *d, uint64_t i)
@@ -348,7 +348,7 @@ const struct dataset_format dataset_packed = {
     .describe = packed_describe,
     .image = packed_image,
     .masks = packed_masks,
-    .expect = packed_expect,
+    .prefetch = packed_prefetch,
     .category = packed_category_name,
     .check = packed_check,
     .embedding = packed_embedding,

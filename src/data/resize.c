@@ -26,19 +26,19 @@ struct window {
     double from, length;
 };
 
-static double reach(const struct window *w) /* half the filter's width, in source positions */
+static double half_width(const struct window *w) /* half the filter's width, in source positions */
 {
     double scale = w->length / w->to;
     return scale < 1 ? 1 : scale;
 }
 
 /* An upper bound; weights of zero are removed later. */
-static uint32_t max_taps(const struct window *w) { return (uint32_t)ceil(reach(w)) * 2 + 1; }
+static uint32_t max_taps(const struct window *w) { return (uint32_t)ceil(half_width(w)) * 2 + 1; }
 
 /* The source positions [*a, *b) under the filter at output position i, and its centre. */
 static double span(const struct window *w, uint32_t i, int64_t *a, int64_t *b)
 {
-    double centre = w->from + (i + 0.5) * (w->length / w->to), support = reach(w);
+    double centre = w->from + (i + 0.5) * (w->length / w->to), support = half_width(w);
     *a = max_i64((int64_t)(centre - support + 0.5), 0);
     *b = min_i64((int64_t)(centre + support + 0.5), w->source);
     return centre;
@@ -59,10 +59,10 @@ static void quantise(const double *exact, double total, int64_t n, int16_t *out)
 
 /* Fills row i of the table; `exact` has room for max_taps. Positions beyond the last source
  * position get weight 0, and the row is moved left so that it never reaches beyond it. */
-static void fill_place(const struct window *w, uint32_t i, double *exact, uint32_t taps, uint32_t *first, int16_t *weight)
+static void fill_weights(const struct window *w, uint32_t i, double *exact, uint32_t taps, uint32_t *first, int16_t *weight)
 {
     int64_t a, b;
-    double centre = span(w, i, &a, &b), narrow = 1 / reach(w), total = 0;
+    double centre = span(w, i, &a, &b), narrow = 1 / half_width(w), total = 0;
     if (b <= a) a = min_i64(max_i64((int64_t)centre, 0), w->source - 1), b = a + 1;
     for (int64_t k = a; k < b; k++) {
         double distance = fabs((k - centre + 0.5) * narrow);
@@ -153,7 +153,7 @@ size_t resize_scratch_most(uint32_t longest, uint32_t side)
     return 64 + 2 * table_bytes(&w) + row_stride(longest) + row_stride(side) * max_taps(&w);
 }
 
-static void *take(uint8_t **at, size_t bytes)
+static void *carve(uint8_t **at, size_t bytes)
 {
     void *p = *at;
     *at += align_up(bytes, 64);
@@ -163,10 +163,10 @@ static void *take(uint8_t **at, size_t bytes)
 static void fill_axis(struct resize_axis *x, const struct window *w, uint8_t **at)
 {
     uint32_t taps = max_taps(w);
-    x->first = take(at, w->to * sizeof *x->first);
-    x->weight = take(at, (size_t)w->to * taps * sizeof *x->weight);
-    double *exact = take(at, taps * sizeof *exact);
-    for (uint32_t i = 0; i < w->to; i++) fill_place(w, i, exact, taps, &x->first[i], x->weight + (size_t)i * taps);
+    x->first = carve(at, w->to * sizeof *x->first);
+    x->weight = carve(at, (size_t)w->to * taps * sizeof *x->weight);
+    double *exact = carve(at, taps * sizeof *exact);
+    for (uint32_t i = 0; i < w->to; i++) fill_weights(w, i, exact, taps, &x->first[i], x->weight + (size_t)i * taps);
     tighten(w, x, taps);
 }
 
@@ -184,9 +184,9 @@ void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, 
     fill_axis(&r->down, &down, &at);
     r->copy = r->across.taps == 1 && across.source == across.to && across.length == across.to && !v->flip;
     if (v->flip) mirror(&r->across, v->to_width);
-    r->tail = take(&at, row_stride(v->width));
+    r->tail = carve(&at, row_stride(v->width));
     r->ring_stride = row_stride(v->to_width);
-    r->ring = take(&at, r->ring_stride * r->down.taps);
+    r->ring = carve(&at, r->ring_stride * r->down.taps);
 }
 
 bool resize_wants(const struct resize *r) { return r->next < r->v.to_height && r->at < r->v.height; }
@@ -203,13 +203,13 @@ typedef int32_t ints4 __attribute__((vector_size(16)));
  * 16-bit pairs with 0 as the second value. */
 #if defined(__SSE2__)
 #include <emmintrin.h>
-static inline ints4 spread(__m128i moved, int16_t weight)
+static inline ints4 widen_multiply(__m128i moved, int16_t weight)
 {
     __m128i zero = _mm_setzero_si128();
     __m128i lanes = _mm_unpacklo_epi16(_mm_unpacklo_epi8(moved, zero), zero);
     return (ints4)_mm_madd_epi16(lanes, _mm_set1_epi32(weight));
 }
-#define ADD(sum, b, k, weight) ((sum) + spread(_mm_srli_si128((__m128i)(b), 3 * (k)), weight))
+#define ADD(sum, b, k, weight) ((sum) + widen_multiply(_mm_srli_si128((__m128i)(b), 3 * (k)), weight))
 static inline void store_pixels(uint8_t *to, const ints4 p[4])
 {
     __m128i low = _mm_packs_epi32((__m128i)p[0], (__m128i)p[1]), high = _mm_packs_epi32((__m128i)p[2], (__m128i)p[3]);

@@ -71,7 +71,7 @@ static int open_folders(struct names *paths, struct error *e)
 
 static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
-    enum { TOLD = 10 }; /* shards with faults that are logged one by one */
+    enum { LOGGED = 10 }; /* shards with faults that are logged one by one */
     struct names paths;
     struct sa1b *s = d->state = mem_alloc(sizeof *s);
     if (dataset_paths(o, &paths, e)) return e->code;
@@ -85,13 +85,13 @@ static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct 
         if (n > 4 && !strcmp(paths.at[i] + n - 4, ".idx")) continue; /* a pattern for tars may match their indexes */
         if ((rc = shard_open(shard, paths.at[i], e))) break;
         char what[512];
-        if (shard_report_print(&shard->report, what, sizeof what) && faulty++ < TOLD) log_warn("%s: %s", paths.at[i], what);
+        if (shard_report_print(&shard->report, what, sizeof what) && faulty++ < LOGGED) log_warn("%s: %s", paths.at[i], what);
         s->first[s->n++] = d->total;
         d->total += shard->n;
         d->fingerprint = hash_bytes(&shard->fingerprint, sizeof shard->fingerprint, d->fingerprint);
         add_report(&d->report, &shard->report);
     }
-    if (faulty > TOLD) log_warn("%u more shards have faults", faulty - TOLD);
+    if (faulty > LOGGED) log_warn("%u more shards have faults", faulty - LOGGED);
     names_free(&paths);
     return rc;
 }
@@ -137,7 +137,7 @@ static enum data_fault sa1b_masks(const struct dataset *d, uint64_t i, void *scr
     return f;
 }
 
-static void sa1b_expect(const struct dataset *d, uint64_t i)
+static void sa1b_prefetch(const struct dataset *d, uint64_t i)
 {
     uint32_t pair;
     const struct shard *s = find_shard(d->state, i, &pair);
@@ -151,6 +151,6 @@ const struct dataset_format dataset_sa1b = {
     .describe = sa1b_describe,
     .image = sa1b_image,
     .masks = sa1b_masks,
-    .expect = sa1b_expect,
+    .prefetch = sa1b_prefetch,
     .no_categories = "sa1b",
 };

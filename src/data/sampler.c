@@ -101,7 +101,7 @@ static void select_best(struct candidate *c, uint32_t n, uint32_t k)
 }
 
 /* Chooses the k best of the first n candidates and moves the others to the front. */
-static void take(struct choice *s, uint32_t n, uint32_t k)
+static void choose_best(struct choice *s, uint32_t n, uint32_t k)
 {
     select_best(s->c, n, k);
     for (uint32_t i = 0; i < k; i++) s->chosen[s->taken++] = s->c[i].index;
@@ -109,11 +109,11 @@ static void take(struct choice *s, uint32_t n, uint32_t k)
     s->n -= k;
 }
 
-static void take_rest(struct choice *s)
+static void choose_rest(struct choice *s)
 {
     uint32_t left = s->o->max_masks - s->taken;
     for (uint32_t i = 0; i < s->n; i++) s->c[i].score = 0;
-    take(s, s->n, left < s->n ? left : s->n);
+    choose_best(s, s->n, left < s->n ? left : s->n);
 }
 
 /* Moves the candidates of one group to the front; returns their number. */
@@ -150,9 +150,9 @@ static void choose_balanced(struct choice *s)
     }
     for (uint32_t b = 0; b < BINS; b++) {
         uint32_t n = gather(s, b), k = s->o->max_masks / BINS;
-        take(s, n, k < n ? k : n);
+        choose_best(s, n, k < n ? k : n);
     }
-    take_rest(s);
+    choose_rest(s);
 }
 
 /* --- diverse ------------------------------------------------------------------------------ */
@@ -231,9 +231,9 @@ static void choose_diverse(struct choice *s)
     for (uint32_t i = 0; i < s->n; i++) s->c[i].score = s->masks[s->c[i].index].predicted_iou;
     for (uint32_t g = 0; g < groups; g++) {
         uint32_t n = gather(s, g);
-        if (n) take(s, n, 1);
+        if (n) choose_best(s, n, 1);
     }
-    take_rest(s);
+    choose_rest(s);
 }
 
 /* --- choosing ------------------------------------------------------------------------------ */
@@ -267,9 +267,9 @@ uint32_t sampler_choose(const struct sampler_options *o, const struct mask *mask
     case SAMPLE_SIZE_BALANCED: choose_balanced(&s); break;
     case SAMPLE_QUALITY:
         for (uint32_t i = 0; i < s.n; i++) s.c[i].score = masks[s.c[i].index].predicted_iou;
-        take(&s, s.n, o->max_masks);
+        choose_best(&s, s.n, o->max_masks);
         break;
-    default: take_rest(&s);
+    default: choose_rest(&s);
     }
     sort_indices(chosen, s.taken);
     return s.taken;

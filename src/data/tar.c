@@ -209,7 +209,7 @@ static bool is_regular(char type, const char *name)
 }
 
 /* Processes one valid header at t->at; *given when it is a member for the caller. */
-static int take_header(struct tar *t, const struct header *h, struct tar_member *m, bool *given, struct error *e)
+static int process_header(struct tar *t, const struct header *h, struct tar_member *m, bool *given, struct error *e)
 {
     uint64_t size, offset = t->at + TAR_BLOCK;
     char type = h->type;
@@ -250,7 +250,7 @@ int tar_next(struct tar *t, struct tar_member *m, bool *more, struct error *e)
         } else {
             struct header h; /* the window moves when an extension is read */
             memcpy(&h, block, sizeof h);
-            if (take_header(t, &h, m, more, e)) return e->code;
+            if (process_header(t, &h, m, more, e)) return e->code;
         }
     }
     if (!*more && t->at < t->size) t->partial = true, t->at = t->size;

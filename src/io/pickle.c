@@ -33,7 +33,7 @@ static struct pickle *fail(struct machine *m, const char *what)
 
 /* --- bytes -------------------------------------------------------------------------- */
 
-static const uint8_t *take(struct machine *m, uint64_t n)
+static const uint8_t *read_bytes(struct machine *m, uint64_t n)
 {
     if (m->rc) return NULL;
     if (n > m->n - m->at) {
@@ -44,16 +44,16 @@ static const uint8_t *take(struct machine *m, uint64_t n)
     return m->bytes + m->at - n;
 }
 
-static uint64_t take_number(struct machine *m, int bytes)
+static uint64_t read_number(struct machine *m, int bytes)
 {
-    const uint8_t *p = take(m, (uint64_t)bytes);
+    const uint8_t *p = read_bytes(m, (uint64_t)bytes);
     uint64_t x = 0;
     for (int i = 0; p && i < bytes; i++) x |= (uint64_t)p[i] << (8 * i);
     return x;
 }
 
 /* A line of text without its newline. */
-static const char *take_line(struct machine *m, size_t *length)
+static const char *read_line(struct machine *m, size_t *length)
 {
     const uint8_t *from = m->bytes + m->at, *end = m->rc ? NULL : memchr(from, '\n', m->n - m->at);
     if (!end) {
@@ -143,7 +143,7 @@ static void push_simple(struct machine *m, enum pickle_kind kind, int64_t x)
 /* Little-endian two's complement of any length; beyond 64 bits it becomes a float. */
 static void push_long(struct machine *m, uint64_t n)
 {
-    const uint8_t *p = take(m, n);
+    const uint8_t *p = read_bytes(m, n);
     if (!p) return;
     bool negative = n && p[n - 1] & 0x80;
     uint64_t x = negative ? ~0ull : 0;
@@ -161,7 +161,7 @@ static void push_long(struct machine *m, uint64_t n)
 
 static void push_float(struct machine *m)
 {
-    const uint8_t *p = take(m, 8);
+    const uint8_t *p = read_bytes(m, 8);
     struct pickle *v = p ? make(m, PICKLE_FLOAT) : NULL;
     uint64_t bits = 0;
     if (!v) return;
@@ -315,7 +315,7 @@ static void text_number(struct machine *m, bool real)
 {
     char copy[64];
     size_t n;
-    const char *line = take_line(m, &n);
+    const char *line = read_line(m, &n);
     if (!line) return;
     if (n && line[n - 1] == 'L') n--;
     if (n >= sizeof copy) {
@@ -336,7 +336,7 @@ static void text_number(struct machine *m, bool real)
 static void text_name(struct machine *m)
 {
     size_t a = 0, b = 0;
-    const char *module = take_line(m, &a), *name = module ? take_line(m, &b) : NULL;
+    const char *module = read_line(m, &a), *name = module ? read_line(m, &b) : NULL;
     if (name) push_name(m, module, a, name, b);
 }
 
@@ -344,7 +344,7 @@ static void text_name(struct machine *m)
 static void text_line(struct machine *m, bool quoted)
 {
     size_t n;
-    const char *line = take_line(m, &n);
+    const char *line = read_line(m, &n);
     if (!line) return;
     if (quoted && n >= 2 && line[0] == line[n - 1] && (line[0] == '\'' || line[0] == '"')) push_text(m, PICKLE_STRING, line + 1, n - 2);
     else push_text(m, PICKLE_STRING, line, n);
@@ -353,7 +353,7 @@ static void text_line(struct machine *m, bool quoted)
 static uint64_t text_index(struct machine *m)
 {
     size_t n;
-    const char *line = take_line(m, &n);
+    const char *line = read_line(m, &n);
     uint64_t k = 0;
     for (size_t i = 0; line && i < n; i++) {
         if (line[i] < '0' || line[i] > '9' || k > UINT32_MAX) {
@@ -369,19 +369,19 @@ static uint64_t text_index(struct machine *m)
 
 static void sized_text(struct machine *m, enum pickle_kind kind, int bytes)
 {
-    uint64_t n = take_number(m, bytes);
-    push_text(m, kind, take(m, n), n);
+    uint64_t n = read_number(m, bytes);
+    push_text(m, kind, read_bytes(m, n), n);
 }
 
 /* Executes one opcode; returns false after the last. */
 static bool step(struct machine *m)
 {
-    const uint8_t *op = take(m, 1);
+    const uint8_t *op = read_bytes(m, 1);
     if (!op) return false;
     switch (*op) {
     case '.': return false;
-    case 0x80: take(m, 1); break;                             /* protocol */
-    case 0x95: take(m, 8); break;                             /* frame */
+    case 0x80: read_bytes(m, 1); break;                             /* protocol */
+    case 0x95: read_bytes(m, 8); break;                             /* frame */
     case '(': push(m, NULL); break;
     case '0': pop(m); break;
     case '1': m->stack.n = m->rc ? m->stack.n : find_mark(m); if (!m->rc) m->stack.n--; break;
@@ -391,11 +391,11 @@ static bool step(struct machine *m)
     case 0x89: push_simple(m, PICKLE_BOOL, 0); break;
     case 'I': case 'L': text_number(m, false); break;
     case 'F': text_number(m, true); break;
-    case 'J': push_int(m, (int32_t)take_number(m, 4)); break;
-    case 'K': push_int(m, (int64_t)take_number(m, 1)); break;
-    case 'M': push_int(m, (int64_t)take_number(m, 2)); break;
-    case 0x8a: push_long(m, take_number(m, 1)); break;
-    case 0x8b: push_long(m, take_number(m, 4)); break;
+    case 'J': push_int(m, (int32_t)read_number(m, 4)); break;
+    case 'K': push_int(m, (int64_t)read_number(m, 1)); break;
+    case 'M': push_int(m, (int64_t)read_number(m, 2)); break;
+    case 0x8a: push_long(m, read_number(m, 1)); break;
+    case 0x8b: push_long(m, read_number(m, 4)); break;
     case 'G': push_float(m); break;
     case 'V': text_line(m, false); break;
     case 'S': text_line(m, true); break;
@@ -426,12 +426,12 @@ static bool step(struct machine *m)
     case 'b': build(m); break;
     case 'Q': persistent(m); break;
     case 'p': put_memo(m, text_index(m)); break;
-    case 'q': put_memo(m, take_number(m, 1)); break;
-    case 'r': put_memo(m, take_number(m, 4)); break;
+    case 'q': put_memo(m, read_number(m, 1)); break;
+    case 'r': put_memo(m, read_number(m, 4)); break;
     case 0x94: put_memo(m, m->memo.n); break;
     case 'g': get_memo(m, text_index(m)); break;
-    case 'h': get_memo(m, take_number(m, 1)); break;
-    case 'j': get_memo(m, take_number(m, 4)); break;
+    case 'h': get_memo(m, read_number(m, 1)); break;
+    case 'j': get_memo(m, read_number(m, 4)); break;
     default: fail(m, "the opcode builds no data"); break;
     }
     return !m->rc;

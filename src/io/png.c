@@ -31,7 +31,7 @@ struct stream {
     char message[128];
 };
 
-static void take_error(png_structp png, png_const_charp message)
+static void on_error(png_structp png, png_const_charp message)
 {
     struct stream *s = png_get_error_ptr(png);
     strncpy(s->message, message, sizeof s->message - 1);
@@ -39,7 +39,7 @@ static void take_error(png_structp png, png_const_charp message)
 }
 
 /* Warnings concern unused chunks: colour profiles, text, times. */
-static void take_warning(png_structp png, png_const_charp message)
+static void on_warning(png_structp png, png_const_charp message)
 {
     (void)png;
     (void)message;
@@ -73,7 +73,7 @@ static bool open_read(struct stream *s, const void *bytes, size_t n)
     memset(s, 0, sizeof *s);
     s->at = bytes;
     s->left = n;
-    s->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, s, take_error, take_warning);
+    s->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, s, on_error, on_warning);
     if (s->png) s->info = png_create_info_struct(s->png);
     return s->info != NULL;
 }
@@ -244,7 +244,7 @@ int png_encode(struct text *out, enum png_kind kind, uint32_t width, uint32_t he
 {
     static const uint32_t channels[] = {1, 1, 3, 4};
     struct stream s = {.out = out};
-    s.png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &s, take_error, take_warning);
+    s.png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &s, on_error, on_warning);
     if (s.png) s.info = png_create_info_struct(s.png);
     if (kind == PNG_BITS) s.bits = mem_alloc(width);
     if (!stride) stride = (size_t)width * channels[kind];

@@ -127,7 +127,7 @@ static bool whole_numbers(const struct pickle *t, int64_t *to)
 }
 
 /* The distance from the first element to the last one touched; false: beyond any file. */
-static bool reach(const struct pth_tensor *t, uint64_t *last)
+static bool last_element(const struct pth_tensor *t, uint64_t *last)
 {
     uint64_t sum = 0;
     for (int i = 0; i < t->rank; i++) {
@@ -146,13 +146,13 @@ static const struct pickle *tensor_arguments(const struct pickle *p, int depth);
 
 /* The arguments of the call `name`(a) when it rebuilds a tensor, unwrapped from the calls that
  * build a parameter or a tensor subclass; NULL: the call builds something else. */
-static const struct pickle *made_by(const struct pickle *name, const struct pickle *a, int depth)
+static const struct pickle *rebuild_arguments(const struct pickle *name, const struct pickle *a, int depth)
 {
     if (a->kind != PICKLE_TUPLE || depth > 4) return NULL;
     if (pickle_is_name(name, "torch._utils", "_rebuild_parameter") || pickle_is_name(name, "torch._utils", "_rebuild_parameter_with_state"))
         return a->n ? tensor_arguments(a->items[0], depth + 1) : NULL;
     if (pickle_is_name(name, "torch._tensor", "_rebuild_from_type_v2")) /* function, type, its arguments, state */
-        return a->n >= 3 ? made_by(a->items[0], a->items[2], depth + 1) : NULL;
+        return a->n >= 3 ? rebuild_arguments(a->items[0], a->items[2], depth + 1) : NULL;
     bool tensor = pickle_is_name(name, "torch._utils", "_rebuild_tensor_v2") || pickle_is_name(name, "torch._utils", "_rebuild_tensor") ||
                   pickle_is_name(name, "torch._utils", "_rebuild_tensor_v3");
     return tensor && a->n >= 4 ? a : NULL;
@@ -160,7 +160,7 @@ static const struct pickle *made_by(const struct pickle *name, const struct pick
 
 static const struct pickle *tensor_arguments(const struct pickle *p, int depth)
 {
-    return p && p->kind == PICKLE_CALL && p->n >= 2 ? made_by(p->items[0], p->items[1], depth) : NULL;
+    return p && p->kind == PICKLE_CALL && p->n >= 2 ? rebuild_arguments(p->items[0], p->items[1], depth) : NULL;
 }
 
 /* Whether all elements are inside the storage, and how many there are. The count is bounded by
@@ -171,7 +171,7 @@ static bool fits(const struct pth_tensor *t, uint64_t offset, uint64_t bytes)
     for (int i = 0; i < t->rank; i++)
         if (__builtin_mul_overflow(elements, (uint64_t)t->dim[i], &elements)) return false;
     if (!elements) return true;
-    if (!reach(t, &last) || last >= bytes || offset >= bytes) return false;
+    if (!last_element(t, &last) || last >= bytes || offset >= bytes) return false;
     return offset + last + 1 <= bytes / each && elements <= bytes / each + REPEATED;
 }
 
