@@ -119,8 +119,8 @@ static void test_json_refused(void **state)
     (void)state;
     static const struct { const char *s, *says; } bad[] = {
         {"", "ends too early"}, {"  \n", "ends too early"}, {"{", "ends too early"}, {"[1, 2", ""}, {"{\"a\": 1,", ""},
-        {"[1,]", "line 1, column 4"}, {"{\"a\" 1}", "line 1"}, {"{a: 1}", "line 1, column 2"}, {"[1] 2", "follows"},
-        {"{} {}", "follows"}, {"[1,\n 2,\n x]", "line 3, column 2"}, {"tru", "true, false, null"}, {"NaN", "quotes"},
+        {"[1,]", "line 1, column 4"}, {"{\"a\" 1}", "line 1"}, {"{a: 1}", "line 1, column 2"}, {"[1] 2", "unexpected text after"},
+        {"{} {}", "unexpected text after"}, {"[1,\n 2,\n x]", "line 3, column 2"}, {"tru", "true, false, null"}, {"NaN", "quotes"},
         {"[Infinity]", "quotes"}, {"01", "malformed"}, {"1.", "malformed"}, {"+1", "quotes"}, {"-", "malformed"},
         {".5", "quotes"}, {"1e", "malformed"}, {"1-2", "malformed"}, {"1e999", "beyond the range"}, {"\"a", "closing quote"},
         {"\"\n\"", "control character"}, {"\"\\x\"", "escape"}, {"\"\\u12\"", "hexadecimal"}, {"\"\\u0000\"", "NUL"},

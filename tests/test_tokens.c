@@ -236,8 +236,8 @@ static void test_llmc(void **state)
     fill();
     holds(put_llmc("l.bin", 20240520, 1, N, u16, sizeof u16), 0, 50000, N);
     holds(put_llmc("l3.bin", 20240801, 7, N, u32, sizeof u32), 0, 70000, N);
-    refuses(put_llmc("x.bin", 20240520, 1, N + 1, u16, sizeof u16), 0, "promises 12 tokens");
-    refuses(put_llmc("x.bin", 20240520, 1, N - 1, u16, sizeof u16), 0, "promises 10 tokens");
+    refuses(put_llmc("x.bin", 20240520, 1, N + 1, u16, sizeof u16), 0, "describes 12 tokens");
+    refuses(put_llmc("x.bin", 20240520, 1, N - 1, u16, sizeof u16), 0, "describes 10 tokens");
     refuses(put_llmc("x.bin", 20240520, 1, N, u16, sizeof u16), TOKENS_U32, "token_dtype");
 }
 
@@ -357,7 +357,7 @@ static void test_vocabulary(void **state)
     assert_int_equal(open_as(&t, path, 4, TOKENS_I32, 256, &e), PL_OK);
     assert_int_equal(tokens_read(&t, 0, out, &e), PL_OK);
     assert_int_equal(tokens_read(&t, 1, out, &e), PL_USAGE);
-    assert_non_null(strstr(e.text, "v.bin: token 6 is 300, the model's vocabulary has 256 ids"));
+    assert_non_null(strstr(e.text, "v.bin: token 6 is 300, but the model's vocabulary has 256 ids"));
     tokens_close(&t);
 
     ids[6] = -1;
