@@ -117,7 +117,7 @@ packs_sound() { ends 0 "1 samples and 0 masks left out" pack "$tmp/broken" -o "$
 check "bad pairs are left out of it" packs_sound
 mapped() { ends 0 "masks of 64 a side" pack "$tmp/a" -o "$tmp/map" --layout memmap --size 256 && [ "$(wc -c <"$tmp/map/masks.u8")" = $((60 * 64 * 64)) ] && ends 0 " 0 bad samples" verify "$tmp/map/index.json"; }
 check "an index and a memory map" mapped
-check "an output that is in the way" ends 2 "there already" pack "$tmp/a" -o "$tmp/map" --layout memmap
+check "an output that is in the way" ends 2 "exists already" pack "$tmp/a" -o "$tmp/map" --layout memmap
 check "no output" ends 2 "where to" pack "$tmp/a"
 
 # --- usage ------------------------------------------------------------------------------------

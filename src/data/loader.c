@@ -219,7 +219,7 @@ static int nothing_left(const struct loader_source *s, const struct slot *slot, 
     const struct loader_counts *c = &s->counts;
     char filters[160];
     return error_set(e, c->broken + c->empty == c->seen ? PL_USAGE : PL_FAIL,
-                     "no sample is left: %s cannot be used (%s), and neither can any substitute that was tried; of %llu samples so far %llu are broken and  "
+                     "no sample is left: %s cannot be used (%s), and neither can any substitute that was tried; of %llu samples so far %llu are broken and "
                      "%llu have no mask that passes the filters (%s); list them with `plimsoll data verify`",
                      slot->name, slot->text, (unsigned long long)c->seen, (unsigned long long)c->broken, (unsigned long long)c->empty, filters_print(s, filters));
 }

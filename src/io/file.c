@@ -1,9 +1,9 @@
 /*
  * file.c: files and folders.
  *
- * Invariant: a function that returns PL_OK after writing has synced what it wrote,
- * and the folder entry where it made one, so that a crash right after it loses
- * nothing. A function that fails leaves no temporary file behind.
+ * Invariant: a function that returns PL_OK after writing has synced the bytes and, if it created
+ * a file, the folder entry, so that a crash right after it loses nothing. A function that fails
+ * removes its temporary file.
  */
 #include <dirent.h>
 #include <errno.h>

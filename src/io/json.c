@@ -129,7 +129,7 @@ static int scan_tokens(struct scan *s)
     return PL_OK;
 }
 
-/* ---- from cJSON's tree to ours ---- */
+/* ---- from the cJSON tree to struct value ---- */
 
 struct walk {
     struct bump *b;

@@ -176,7 +176,7 @@ static int decode_open(struct stream *s, const struct png_header *h, enum png_as
     if (!read_pixels(s, h, as, out->bytes / h->height)) rc = bad(s, "read", e);
     else if (as == PNG_AS_LABELS && out->channels == 3 && !fold_channels(out))
         rc = error_set(e, PL_USAGE,
-                       "the PNG is in colour, and labels were expected: its red, green and blue differ.  "
+                       "the PNG is in colour, and labels were expected: its red, green and blue differ. "
                        "Save masks as 8 or 16 bit grey, or with a palette");
     if (rc && !to) mem_free(out->at);
     if (rc) out->at = NULL;

@@ -272,7 +272,7 @@ static int add_state(struct reading *r, struct pickle *root)
     find_state(root, 0, &d, &most);
     if (!d && root->kind == PICKLE_CALL)
         return error_set(r->e, PL_USAGE,
-                         "holds a whole Python object (%.200s), which only its own program can load; nothing in it was executed. In that program:  "
+                         "holds a whole Python object (%.200s), which only its own program can load; nothing in it was executed. In that program: "
                          "torch.save(model.state_dict(), \"weights.pth\")", root->items[0]->kind == PICKLE_NAME ? root->items[0]->text : "of a computed type");
     if (!d) return error_set(r->e, PL_USAGE, "it has no dictionary of tensors: expected a file from torch.save(model.state_dict())");
     size_t cut = wrapper_length(d);
