@@ -39,7 +39,7 @@ int dataset_paths(const struct dataset_options *o, struct names *out, struct err
     for (uint32_t i = 0; i < o->n_paths && !rc; i++) {
         struct names found = {0};
         rc = file_glob(o->paths[i], &found, e);
-        if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: no such file or folder", o->paths[i]);
+        if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: there is no such file or folder", o->paths[i]);
         for (uint32_t k = 0; k < found.n && !rc; k++)
             if (!named_already(out, found.at[k])) vec_push(out, mem_string(found.at[k]));
         names_free(&found);
