@@ -148,10 +148,10 @@ surplus() { printf 'mask_decoder.output_hypernetworks_mlps.9.layers.0.bias 256\n
 check 'one tensor too many' surplus
 check 'another model' refused 'names that are not SAM.*expected image_encoder' tests/golden/pth/zip.pth
 check 'a whole Python object' refused 'whole Python object.*state_dict' tests/golden/pth/whole_module.pth
-check 'a file that would call os.system' refused 'posix system.*nothing of it was run' tests/golden/pth/evil.pth
+check 'a file that would call os.system' refused 'posix system.*nothing in it was executed' tests/golden/pth/evil.pth
 check 'no checkpoint' refused 'neither a zip archive nor a legacy checkpoint' tests/golden/make_pth.py
 check 'no such file' refused 'No such file' "$tmp/nowhere.pth"
-cut_short() { head -c 100000 "$from/sam.pth" >"$tmp/short.pth" && refused 'cut off' "$tmp/short.pth"; }
+cut_short() { head -c 100000 "$from/sam.pth" >"$tmp/short.pth" && refused 'truncated' "$tmp/short.pth"; }
 check 'a file that was cut off' cut_short
 check 'a folder of another model' refused 'names that are not' tests/golden/basic
 check 'a folder without weights' refused 'no \*.safetensors' tests/fuzz

@@ -51,7 +51,7 @@ check "what is there is left alone" again
 broken() {
     cp -r "$tmp/x/sa_000000" "$tmp/broken" && head -c 900 "$tmp/x/sa_000000/sa_2.jpg" >"$tmp/broken/sa_2.jpg" || return 1
     sed -i 's/"area": [0-9]*/"area": 7/' "$tmp/broken/sa_3.json" && rm "$tmp/broken/sa_5.json" || return 1
-    ends 1 "2 of 4 samples and 1 of 1 shards are bad" verify "$tmp/broken" && grep -q "sa_2: a JPEG that cannot be read" "$tmp/out" && grep -q "sa_3: mask .* area of 7" "$tmp/out"
+    ends 1 "2 of 4 samples and 1 of 1 shards are bad" verify "$tmp/broken" && grep -q "sa_2: the JPEG cannot be read" "$tmp/out" && grep -q "sa_3: mask .* area of 7" "$tmp/out"
 }
 check "bad pairs are named" broken
 shrunk() {
@@ -68,8 +68,8 @@ cut_images() {
     { head -c 2000 "$from/sa_4.jpg"; tail -c 2 "$from/sa_4.jpg"; } >"$to/sa_4.jpg"
     for size in "" 96 200; do
         rm -rf "$tmp/uncut"
-        ends 0 "5 pairs read, 1 written, 4 left out" prepare "$to" -o "$tmp/uncut" ${size:+--long-side "$size"} && grep -q "left out: sa_1: a JPEG that cannot be read" "$tmp/out" || return 1
-        grep -q "left out: sa_2: a JPEG" "$tmp/out" && grep -q "left out: sa_3: a PNG" "$tmp/out" && grep -q "left out: sa_4: a JPEG" "$tmp/out" && ends 0 "1 samples.* 0 bad samples" verify "$tmp/uncut" || return 1
+        ends 0 "5 pairs read, 1 written, 4 left out" prepare "$to" -o "$tmp/uncut" ${size:+--long-side "$size"} && grep -q "left out: sa_1: the JPEG cannot be read" "$tmp/out" || return 1
+        grep -q "left out: sa_2: the JPEG" "$tmp/out" && grep -q "left out: sa_3: the PNG" "$tmp/out" && grep -q "left out: sa_4: the JPEG" "$tmp/out" && ends 0 "1 samples.* 0 bad samples" verify "$tmp/uncut" || return 1
     done
 }
 check "images that were cut are left out" cut_images
@@ -109,7 +109,7 @@ packed() {
 }
 check "a store, and a store of that store" packed
 cut() {
-    head -c 100000 "$tmp/a.pack" >"$tmp/cut.pack" && ends 1 "it was cut" verify "$tmp/cut.pack" && ends 2 "it was cut" inspect "$tmp/cut.pack" && ends 2 "no such file" verify "$tmp/none.pack" || return 1
+    head -c 100000 "$tmp/a.pack" >"$tmp/cut.pack" && ends 1 "it was truncated" verify "$tmp/cut.pack" && ends 2 "it was truncated" inspect "$tmp/cut.pack" && ends 2 "no such file" verify "$tmp/none.pack" || return 1
     cp "$tmp/a.pack" "$tmp/hurt.pack" && printf x | dd of="$tmp/hurt.pack" bs=1 seek=5000 conv=notrunc 2>/dev/null && ends 1 "1 of 10 samples" verify "$tmp/hurt.pack"
 }
 check "a store that was cut, and one that was changed" cut
@@ -117,7 +117,7 @@ packs_sound() { ends 0 "1 samples and 0 masks left out" pack "$tmp/broken" -o "$
 check "bad pairs are left out of it" packs_sound
 mapped() { ends 0 "masks of 64 a side" pack "$tmp/a" -o "$tmp/map" --layout memmap --size 256 && [ "$(wc -c <"$tmp/map/masks.u8")" = $((60 * 64 * 64)) ] && ends 0 " 0 bad samples" verify "$tmp/map/index.json"; }
 check "an index and a memory map" mapped
-check "an output that is in the way" ends 2 "there already" pack "$tmp/a" -o "$tmp/map" --layout memmap
+check "an output that is in the way" ends 2 "exists already" pack "$tmp/a" -o "$tmp/map" --layout memmap
 check "no output" ends 2 "where to" pack "$tmp/a"
 
 # --- usage ------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ full() {
     grep -q 'full/sa_000000.tar: cannot write at byte [0-9]*: ' "$tmp/out" && [ -z "$(ls "$tmp/full")" ] || { cat "$tmp/out"; return 1; }
 }
 check "a full disk, with the file's name" full
-nothing_in_it() { ends 2 "empty: there is no sample with both an image and masks" verify "$tmp/empty"; }
+nothing_in_it() { ends 2 "empty: no sample has both an image and masks" verify "$tmp/empty"; }
 check "a folder without samples, with its name" nothing_in_it
 check "no sub-command" ends 2 "make, prepare, inspect, verify or pack"
 check "an unknown one" ends 2 "data mak: expected make" mak

@@ -102,7 +102,7 @@ hidden_trains() {
     expect 0 '' env PLIMSOLL_HIDE_CPU=bf16,avx512,sve "$binary" train "$tmp/auto.yaml" --set "train.out=$tmp/hidden" "${sets[@]}"
 }
 check 'a run with hidden features' hidden_trains
-check 'a feature that is none' expect 2 'PLIMSOLL_HIDE_CPU: there is no feature "fma" to hide; known are bf16, amx, avx512, sve' env PLIMSOLL_HIDE_CPU=amx,fma "$binary" plan "$tmp/auto.yaml"
+check 'a feature that is none' expect 2 'PLIMSOLL_HIDE_CPU: there is no feature "fma" to hide; the features are bf16, amx, avx512, sve' env PLIMSOLL_HIDE_CPU=amx,fma "$binary" plan "$tmp/auto.yaml"
 threads_of() { expect 0 '' env OMP_NUM_THREADS="$1" "$binary" plan "$tmp/auto.yaml" --set device=cpu "${@:3}" --json && grep -q "\"profile\": \"$2\"" "$tmp/out" || { grep '"profile"' "$tmp/out"; return 1; }; }
 check 'OMP_NUM_THREADS=3' threads_of 3 cpu-3
 check 'OMP_NUM_THREADS=5,2' threads_of 5,2 cpu-5

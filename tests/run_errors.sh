@@ -100,7 +100,7 @@ check 'a missing tensor' broken "$weight.*missing" drop $weight
 check 'a wrong shape' broken "$weight.*\[960\].*\[40,24\]" flatten $weight
 check 'NaN in the weights' broken "$weight.*element 7.*nan" set $weight 7 nan
 check 'infinity in the weights' broken "$weight.*element 7.*inf" set $weight 7 inf
-check 'a truncated file' broken 'model.safetensors.*(cut short|damaged)' cut 1000
+check 'a truncated file' broken 'model.safetensors.*(truncated|damaged)' cut 1000
 check 'a file cut within its header' broken 'model.safetensors.*header' cut 51000
 check 'a header that claims too much' broken 'model.safetensors.*header of 99999' length 99999
 check 'a header of 2^63 bytes' broken 'model.safetensors.*header' length 9223372036854775808

@@ -87,7 +87,7 @@ broken_resumed() {
     [ "$(json "$tmp/out" broken_samples)" = 4 ]
 }
 check 'also over a resume: same weights, same count' broken_resumed
-too_many() { expect 1 '2 of 20 samples are broken, data.max_bad allows 0.05' masks "$tmp/many" --set "data.train=$tmp/broken/sa_*" --set data.max_bad=0.05; }
+too_many() { expect 1 '2 of 20 samples are broken, but data.max_bad is 0.05' masks "$tmp/many" --set "data.train=$tmp/broken/sa_*" --set data.max_bad=0.05; }
 check 'more than data.max_bad: the run stops' too_many
 other_files() {
     expect 0 'not those of the checkpoint' masks "$tmp/bad2" --set "data.train=$tmp/held/sa_*" --set train.steps=11 --resume
@@ -112,13 +112,13 @@ for side in 255 238 72 36; do
     check "a size between larger patches: $side" expect 2 "data.image_size is $side, expected a multiple of the model.s patches of 16 pixels" "$binary" plan "$tmp/masks.yaml" --set model.preset=sam-vit-b --set data.image_size=$side
 done
 check 'evaluated on what is trained on' expect 2 'data.validation_match is given and data.train_match is not' masks "$tmp/no" --set 'data.validation_match=*1'
-check 'categories that the format does not have' expect 2 'data.categories asks for cat, and this format has no categories .sa1b.' masks "$tmp/no" --set data.categories=cat
+check 'categories that the format does not have' expect 2 'data.categories names cat, but this format has no categories .sa1b.' masks "$tmp/no" --set data.categories=cat
 check 'no images' expect 2 'nowhere.*there is no such file' masks "$tmp/no" --set "data.train=$tmp/nowhere"
 
 # Found with the first batch: no step was taken, and the same command with the right key begins.
 begun_again() {
     local out=$tmp/begun
-    expect 2 'no sample is left: .*the filters leave none.*0 are broken and 1 have no mask that passes the filters .data.min_iou 2, data.area 0.5 to 1.' masks "$out" --set data.min_iou=2 --set data.area=0.5,1 && [ ! -e "$out" ] || return 1
+    expect 2 'no sample is left: .*passes the filters.*0 are broken and 1 have no mask that passes the filters .data.min_iou 2, data.area 0.5 to 1.' masks "$out" --set data.min_iou=2 --set data.area=0.5,1 && [ ! -e "$out" ] || return 1
     expect 2 'data.validation: none of its 4 samples has something to predict: no mask passes data.min_iou' masks "$out" --set data.min_iou=2 --set "data.validation=$tmp/held/sa_*" --set train.eval_every=1 && [ ! -e "$out" ] || return 1
     # Evaluated before its first step, and then nothing to train on.
     cp -r "$tmp/whole" "$tmp/none" && truncate -s 100 "$tmp"/none/sa_000000/*.jpg && expect 2 'no sample is left: .*1 are broken and 0 have' masks "$out" --set "data.train=$tmp/none/sa_*" \

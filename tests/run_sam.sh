@@ -86,7 +86,7 @@ broken_resumed() {
 }
 check '1 % broken, killed, taken up: same bytes and count' broken_resumed
 
-too_many() { expect 1 '2 of 200 samples are broken, data.max_bad allows 0.005 .*last .*sa_(17|90)' "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/stop" "${small[@]}" --set data.max_bad=0.005; }
+too_many() { expect 1 '2 of 200 samples are broken, but data.max_bad is 0.005; .*last .*sa_(17|90)' "$binary" train "$tmp/sam.yaml" --set "train.out=$tmp/stop" "${small[@]}" --set data.max_bad=0.005; }
 check 'above data.max_bad it stops' too_many
 
 # --- how it is computed -----------------------------------------------------------------------------

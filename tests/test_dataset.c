@@ -189,7 +189,7 @@ static void test_sa1b(void **state)
     char *dogs[] = {"dog"};
     o.categories = dogs, o.n_categories = 1;
     assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
-    assert_non_null(strstr(e.text, "dog, and this format has no categories"));
+    assert_non_null(strstr(e.text, "dog, but this format has no categories"));
     o.n_categories = o.n_paths = 0;
     assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
     char *nothing[] = {path_of(p, "*.nothing")};
@@ -286,21 +286,21 @@ static void test_split_refusals(void **state)
     char *paths[] = {path_of(p, "a.tar")}, list[3][256];
     for (int i = 0; i < 3; i++) snprintf(list[i], sizeof list[i], "%s/%s", p->dir, (const char *[]){"unknown.txt", "some.txt", "empty.txt"}[i]);
     struct dataset_options o = {.format = "sa1b", .paths = paths, .n_paths = 1};
-    assert_refused(&o, (struct dataset_split){.glob = "nothing", .part = "validation"}, "a.tar: the split leaves none of 10 samples: data.validation_match is nothing");
+    assert_refused(&o, (struct dataset_split){.glob = "nothing", .part = "validation"}, "a.tar: the split selects none of 10 samples: data.validation_match is nothing");
     assert_refused(&o, (struct dataset_split){.list = list[0]}, "none of the 2 names");
     assert_refused(&o, (struct dataset_split){.list = list[0]}, "sa_7");
     assert_refused(&o, (struct dataset_split){.list = list[2]}, "names no sample");
     assert_refused(&o, (struct dataset_split){.list = "/nowhere/list.txt"}, "/nowhere/list.txt");
-    assert_refused(&o, (struct dataset_split){.list = list[1], .glob = "sa_102"}, "the split leaves none of 10 samples"); /* both must agree */
-    assert_refused(&o, (struct dataset_split){.fraction = 0.04}, "the split leaves none of 10 samples: data.holdout is 0.04");                /* 0.4 of a sample held out */
-    assert_refused(&o, (struct dataset_split){.fraction = 0.96, .rest = true}, "the split leaves none of 10 samples");  /* none left to train on */
-    assert_refused(&o, (struct dataset_split){.fraction = 1.5}, "a split of 1.5 of the samples, expected a fraction");
+    assert_refused(&o, (struct dataset_split){.list = list[1], .glob = "sa_102"}, "the split selects none of 10 samples"); /* both must agree */
+    assert_refused(&o, (struct dataset_split){.fraction = 0.04}, "the split selects none of 10 samples: data.holdout is 0.04");                /* 0.4 of a sample held out */
+    assert_refused(&o, (struct dataset_split){.fraction = 0.96, .rest = true}, "the split selects none of 10 samples");  /* none left to train on */
+    assert_refused(&o, (struct dataset_split){.fraction = 1.5}, "the split is 1.5 of the samples; expected a fraction");
     assert_refused(&o, (struct dataset_split){.fraction = -0.1}, "expected a fraction");
-    assert_refused(&o, (struct dataset_split){.column = "train"}, "the split leaves none of 10 samples"); /* shards have no column */
+    assert_refused(&o, (struct dataset_split){.column = "train"}, "the split selects none of 10 samples"); /* shards have no column */
     make_pairs(p);
     paths[0] = path_of(p, "t.csv");
     o.format = "csv";
-    assert_refused(&o, (struct dataset_split){.column = "test"}, "the split leaves none of 1 samples");
+    assert_refused(&o, (struct dataset_split){.column = "test"}, "the split selects none of 1 samples");
     o.format = "sa2b";
     assert_refused(&o, (struct dataset_split){0}, "no data format sa2b");
 }
@@ -344,7 +344,7 @@ static void test_coco(void **state)
     assert_null(dataset_category(d, 6));
     dataset_close(d);
     o.images = "/nowhere/at/all";
-    assert_refused(&o, (struct dataset_split){0}, "data.images is /nowhere/at/all, and there is no such folder");
+    assert_refused(&o, (struct dataset_split){0}, "data.images is /nowhere/at/all, but there is no such folder");
     o.images = NULL;
     o.crowds = true;
     d = open_set(&o);
@@ -463,7 +463,7 @@ static void test_csv(void **state)
     o.mask_column = NULL;
     save(p, "t.csv", "image,mask,split\nimages/one.jpg,masks/one.png\n");
     assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
-    assert_non_null(strstr(e.text, "line 2: 2 fields, expected 3"));
+    assert_non_null(strstr(e.text, "line 2 has 2 fields; expected 3"));
 }
 
 static void test_csv_rows(void **state)

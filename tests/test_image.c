@@ -152,10 +152,10 @@ static void test_png_refused(void **state)
 {
     (void)state;
     png_bad("truncated.png", PNG_AS_STORED, 0, "ends too early");
-    png_bad("badcrc.png", PNG_AS_STORED, 0, "a PNG that cannot be read");
+    png_bad("badcrc.png", PNG_AS_STORED, 0, "the PNG cannot be read");
     png_bad("huge.png", PNG_AS_STORED, 0, "60000x60000");
     png_bad("rgb.png", PNG_AS_LABELS, 0, "differ");
-    png_bad("rgb.png", PNG_AS_RGB, 3 * W * H - 1, "needs 273 bytes; there are 272");
+    png_bad("rgb.png", PNG_AS_RGB, 3 * W * H - 1, "needs 273 bytes; the buffer has 272");
     png_bad("base.jpg", PNG_AS_RGB, 0, "not a PNG");
 }
 
@@ -282,8 +282,8 @@ static void test_jpeg_refused(void **state)
     struct jpg *j = jpg_new(NULL);
     jpeg_bad(j, "truncated.jpg", "Premature end");
     jpeg_bad(j, "noend.jpg", "Premature end");
-    jpeg_bad(j, "damaged.jpg", "a JPEG that cannot be read");
-    jpeg_bad(j, "headonly.jpg", "a JPEG that cannot be read");
+    jpeg_bad(j, "damaged.jpg", "the JPEG cannot be read");
+    jpeg_bad(j, "headonly.jpg", "the JPEG cannot be read");
     jpeg_bad(j, "rgb.png", "Not a JPEG");
     check_jpeg(j, "base", 83, 61, 3);
     jpg_free(j);

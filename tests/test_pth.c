@@ -149,7 +149,7 @@ static void test_refused(void **state)
     refuse(FOLDER "no_tensors.pth", "no dictionary of tensors");
     refuse(FOLDER "bare_pickle.pth", "neither a zip archive nor a legacy checkpoint");
     refuse(FOLDER "missing.pth", "No such file");
-    refuse("tests/golden", "no plain file");
+    refuse("tests/golden", "not a regular file");
     refuse("tests/golden/make_pth.py", "neither a zip archive");
     assert_false(file_exists("plimsoll-was-here"));
 }

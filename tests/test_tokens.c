@@ -208,9 +208,9 @@ static void test_npy(void **state)
     refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11", u16, sizeof u16), 0, "array");
     refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (0,), }", u16, 0), 0, "no tokens");
     refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), TOKENS_U8, "token_dtype");
-    refuses(put("x.npy", "\x93NUMPY\x01\x00\xff\x0f{", 11), 0, "cut");
+    refuses(put("x.npy", "\x93NUMPY\x01\x00\xff\x0f{", 11), 0, "truncated");
     refuses(put("x.npy", "\x93NUMPY\x01\x00\xff\xff{", 11), 0, "longer than 4096");
-    refuses(put("x.npy", "hello hello", 11), 0, "NumPy mark");
+    refuses(put("x.npy", "hello hello", 11), 0, "NumPy signature");
 }
 
 static void test_raw(void **state)
@@ -227,7 +227,7 @@ static void test_raw(void **state)
     holds(put("c.bin", i64, sizeof i64), TOKENS_I64, 70000, N);
     refuses(put("x.bin", u16, sizeof u16 - 1), 0, "whole number of uint16");
     refuses(put("x.txt", "", 0), 0, "empty");
-    refuses(put("x.txt", "abc", 3), 0, "too short for one sample: 3 tokens, data.sequence is 4");
+    refuses(put("x.txt", "abc", 3), 0, "too short for one sample: 3 tokens, but data.sequence is 4");
 }
 
 static void test_llmc(void **state)
@@ -236,8 +236,8 @@ static void test_llmc(void **state)
     fill();
     holds(put_llmc("l.bin", 20240520, 1, N, u16, sizeof u16), 0, 50000, N);
     holds(put_llmc("l3.bin", 20240801, 7, N, u32, sizeof u32), 0, 70000, N);
-    refuses(put_llmc("x.bin", 20240520, 1, N + 1, u16, sizeof u16), 0, "promises 12 tokens");
-    refuses(put_llmc("x.bin", 20240520, 1, N - 1, u16, sizeof u16), 0, "promises 10 tokens");
+    refuses(put_llmc("x.bin", 20240520, 1, N + 1, u16, sizeof u16), 0, "describes 12 tokens");
+    refuses(put_llmc("x.bin", 20240520, 1, N - 1, u16, sizeof u16), 0, "describes 10 tokens");
     refuses(put_llmc("x.bin", 20240520, 1, N, u16, sizeof u16), TOKENS_U32, "token_dtype");
 }
 
@@ -357,7 +357,7 @@ static void test_vocabulary(void **state)
     assert_int_equal(open_as(&t, path, 4, TOKENS_I32, 256, &e), PL_OK);
     assert_int_equal(tokens_read(&t, 0, out, &e), PL_OK);
     assert_int_equal(tokens_read(&t, 1, out, &e), PL_USAGE);
-    assert_non_null(strstr(e.text, "v.bin: token 6 is 300, the model's vocabulary has 256 ids"));
+    assert_non_null(strstr(e.text, "v.bin: token 6 is 300, but the model's vocabulary has 256 ids"));
     tokens_close(&t);
 
     ids[6] = -1;

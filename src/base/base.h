@@ -1,6 +1,6 @@
 /*
- * base.h: what every other file stands on: errors, checks, memory, vectors,
- * text, sizes, clocks.
+ * base.h: the common ground of all files: errors, checks, memory, vectors, text, sizes,
+ * clocks.
  *
  * Three kinds of error, never mixed:
  *   CHECK            our own bug: prints the expression and aborts, in every build;
@@ -33,20 +33,20 @@ int error_prepend(struct error *e, const char *fmt, ...)
 
 _Noreturn void check_failed(const char *file, int line, const char *expr, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* CHECK(condition, "format", ...): an invariant of ours. Always compiled in. */
+/* CHECK(condition, "format", ...): an internal invariant, compiled into every build. */
 #define CHECK(cond, ...)                                                      \
     do {                                                                      \
         if (!(cond)) check_failed(__FILE__, __LINE__, #cond, "" __VA_ARGS__); \
     } while (0)
 
-/* Progress and warnings, on stderr. log_quiet(true) drops notes, keeps warnings. */
+/* Progress and warnings, on stderr. log_quiet(true) drops notes and keeps warnings. */
 void log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_quiet(bool quiet);
 bool log_is_quiet(void);
 
-/* Heap memory. Never returns NULL; mem_alloc zeroes. All of our allocations go
- * through these, so mem_allocations() says whether a step allocated. */
+/* Heap memory. No function returns NULL; mem_alloc zeroes. All heap allocations of the program
+ * go through these functions, so mem_allocations() shows whether a step allocated. */
 void *mem_alloc(size_t bytes);
 void *mem_resize(void *p, size_t bytes);
 void *mem_copy(const void *p, size_t bytes);
@@ -54,16 +54,16 @@ char *mem_string(const char *s);
 void mem_free(void *p);
 uint64_t mem_allocations(void);
 
-/* A pool for the bookkeeping of a running program: mem_pool_take gets it from the heap
- * once; between mem_pool_enter and mem_pool_leave every allocation above comes from it
- * and none is counted, and leaving gives all of them back. What does not fit comes from
- * the heap and is counted. One thread at a time. */
+/* A pool for the bookkeeping of a running program. mem_pool_take allocates it once from the
+ * heap. Between mem_pool_enter and mem_pool_leave every allocation above comes from the pool and
+ * is not counted; mem_pool_leave frees all of them. An allocation that does not fit into the
+ * pool comes from the heap and is counted. Only one thread may use the pool at a time. */
 void mem_pool_take(size_t bytes);
 void mem_pool_enter(void);
 void mem_pool_leave(void);
 void mem_pool_drop(void);
 
-/* A bump allocator: many small things that die together. */
+/* A bump allocator, for many small blocks that are freed together. */
 struct bump {
     struct bump_chunk *chunk;
 };
@@ -83,7 +83,7 @@ void bump_free(struct bump *b);
 #define vec_free(v) (mem_free((v)->at), (v)->at = NULL, (v)->n = (v)->cap = 0)
 void vec_grow(void **at, uint32_t *cap, uint32_t need, size_t size);
 
-/* Growable text, for printers. Always terminated once anything was printed. */
+/* Growable text, for printers. It is NUL-terminated as soon as anything was printed. */
 struct text {
     char *at;
     size_t n, cap;
@@ -93,15 +93,16 @@ void text_append(struct text *t, const char *bytes, size_t n);
 void text_free(struct text *t);
 
 /* "8GiB", "500 MB", "123" to bytes: KiB/MiB/GiB/TiB are 1024s, KB/MB/GB/TB 1000s.
- * False when it is not a size. */
+ * Returns false when the text is not a size. */
 bool size_parse(const char *s, uint64_t *bytes);
-/* Bytes as people read them ("1.50 GiB"), in a caller's buffer; returns it. */
+/* Formats bytes ("1.50 GiB") into the caller's buffer and returns it. */
 char *size_print(uint64_t bytes, char out[32]);
 
 bool text_ends_with(const char *s, const char *ending);
-/* The shell-style pattern with * and ?: the one used for parameter names. */
+/* Matches a shell-style pattern with * and ?, as used for parameter names. */
 bool pattern_match(const char *pattern, const char *name);
-/* Edit distance, for "did you mean"; and to the nearest text that a pattern matches. */
+/* Edit distance, for "did you mean". pattern_distance: the distance from `name` to the nearest
+ * text that the pattern matches. */
 int edit_distance(const char *a, const char *b);
 int pattern_distance(const char *pattern, const char *name);
 

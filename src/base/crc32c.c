@@ -1,8 +1,8 @@
 /*
- * crc32c.c: eight bytes a turn through eight tables (see crc32c.h).
+ * crc32c.c: eight bytes per iteration through eight tables (see crc32c.h).
  *
- * table[k][b] is the remainder of byte b followed by k zero bytes; a turn is the xor of
- * eight of them. The tables are made when first asked for.
+ * table[k][b] is the remainder of byte b followed by k zero bytes; an iteration is the xor of
+ * eight entries. The tables are computed at the first call.
  */
 #include "base/crc32c.h"
 
@@ -29,7 +29,7 @@ uint32_t crc32c(uint32_t crc, const void *bytes, size_t n)
     pthread_once(&once, make_tables);
     crc = ~crc;
     for (; n >= 8; p += 8, n -= 8) {
-        uint64_t word; /* little-endian, as on everything we run on */
+        uint64_t word; /* little-endian, as on all supported machines */
         memcpy(&word, p, 8);
         word ^= crc;
         crc = 0;

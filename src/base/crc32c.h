@@ -1,5 +1,5 @@
 /*
- * crc32c.h: the Castagnoli checksum, for files that must be known to be whole.
+ * crc32c.h: the Castagnoli checksum, which detects damaged and truncated files.
  */
 #ifndef CRC32C_H
 #define CRC32C_H
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of n bytes, after those whose sum is `crc`; 0 to begin with. */
+/* Extends `crc`, the checksum of the preceding bytes (0 at the start), by n bytes. */
 uint32_t crc32c(uint32_t crc, const void *bytes, size_t n);
 
 #endif

@@ -2,11 +2,11 @@
  * dtype.c: the traits rows, and conversion between element types.
  *
  * Invariant: every conversion rounds once, to nearest even. A double that goes to
- * bf16 or f16 passes through an f32 rounded to odd, which keeps the sticky bit, so
- * that the second rounding sees what the first one dropped.
+ * bf16 or f16 passes through an f32 rounded to odd. That keeps the sticky bit, so
+ * the second rounding knows whether the first one dropped bits.
  *
- * Floats go to integers by truncation, as a C cast, but saturating, NaN to 0;
- * integers go to integers by saturation, exactly.
+ * Floats convert to integers by truncation, like a C cast, but saturate, and NaN becomes 0;
+ * integers convert to integers exactly, or saturate.
  */
 #include <float.h>
 #include <limits.h>
@@ -47,8 +47,8 @@ union bits32 {
     uint32_t u;
 };
 
-/* A select by mask: a plain ?: would let the compiler move the float operation of one
- * side into a branch, and a loop with branches is not vectorised. */
+/* Selects by mask. With a plain ?: the compiler could move the float operation of one side into
+ * a branch, and a loop with branches is not vectorised. */
 static inline uint32_t pick(bool which, uint32_t yes, uint32_t no)
 {
     uint32_t mask = -(uint32_t)which;
@@ -67,9 +67,9 @@ static inline float f16_widen(uint16_t x)
 }
 
 /* Normal results: add half a unit (less one if even) below the cut, then cut. A
- * carry may run into the exponent, which is what rounding up means; past the
+ * carry may run into the exponent, which is a correct round up; past the
  * largest exponent it is infinity. Subnormal results: 0.5f has a unit of exactly
- * 2^-24, so adding it makes the hardware round at the right place. */
+ * 2^-24, so adding it makes the hardware round at the right bit. */
 static inline uint16_t f16_narrow(float x)
 {
     union bits32 v = {.f = x};
@@ -124,7 +124,7 @@ double dtype_load(const void *p, enum dtype t, int64_t i)
     case DT_I64: return (double)((const int64_t *)p)[i];
     case DT_I32: return ((const int32_t *)p)[i];
     case DT_U8: return ((const uint8_t *)p)[i];
-    default: CHECK(0, "no dtype %d to load", (int)t);
+    default: CHECK(0, "cannot load dtype %d", (int)t);
     }
     return 0;
 }
@@ -139,7 +139,7 @@ void dtype_store(void *p, enum dtype t, int64_t i, double x)
     case DT_I64: ((int64_t *)p)[i] = integer_from_double(x, INT64_MIN, INT64_MAX); return;
     case DT_I32: ((int32_t *)p)[i] = (int32_t)integer_from_double(x, INT32_MIN, INT32_MAX); return;
     case DT_U8: ((uint8_t *)p)[i] = (uint8_t)integer_from_double(x, 0, UINT8_MAX); return;
-    default: CHECK(0, "no dtype %d to store", (int)t);
+    default: CHECK(0, "cannot store dtype %d", (int)t);
     }
 }
 
@@ -165,7 +165,7 @@ static void f16_from_f32(uint16_t *restrict to, const float *restrict from, int6
     for (int64_t i = 0; i < n; i++) to[i] = f16_narrow(from[i]);
 }
 
-/* A double holds integers only to 2^53, so integers do not pass through one. */
+/* Integers do not pass through a double, which holds them exactly only up to 2^53. */
 static int64_t integer_load(const void *p, enum dtype t, int64_t i)
 {
     if (t == DT_I64) return ((const int64_t *)p)[i];
@@ -184,7 +184,7 @@ static void integer_store(void *p, enum dtype t, int64_t i, int64_t x)
 void dtype_convert(void *to, enum dtype t_to, const void *from, enum dtype t_from, int64_t n)
 {
     CHECK(t_to > DT_NONE && t_to < DT_COUNT && t_from > DT_NONE && t_from < DT_COUNT,
-          "a conversion from dtype %d to %d", (int)t_from, (int)t_to);
+          "cannot convert dtype %d to %d", (int)t_from, (int)t_to);
     if (n <= 0) return;
     if (t_to == t_from) {
         memmove(to, from, (size_t)n * dtype_size(t_to));

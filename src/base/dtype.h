@@ -9,8 +9,8 @@
 enum dtype { DT_NONE, DT_F64, DT_F32, DT_BF16, DT_F16, DT_I64, DT_I32, DT_U8, DT_COUNT };
 
 struct dtype_traits {
-    const char *name;        /* ours: "f32" */
-    const char *safetensors; /* theirs: "F32" */
+    const char *name;        /* Plimsoll's name: "f32" */
+    const char *safetensors; /* the name in safetensors: "F32" */
     uint32_t size;
     bool is_float;
     double epsilon;          /* distance from 1 to the next value; 0 for integers */
@@ -38,10 +38,10 @@ static inline uint16_t f32_to_bf16(float x)
 float f16_to_f32(uint16_t x);
 uint16_t f32_to_f16(float x);
 
-/* One element as a double, and back. The slow, exact path of the reference. */
+/* Loads and stores one element as a double: slow and exact, for reference computations. */
 double dtype_load(const void *p, enum dtype t, int64_t i);
 void dtype_store(void *p, enum dtype t, int64_t i, double x);
-/* n contiguous elements from one type to another. Same-type is a memmove. */
+/* Converts n contiguous elements. Equal types are a memmove. */
 void dtype_convert(void *to, enum dtype t_to, const void *from, enum dtype t_from, int64_t n);
 
 #endif

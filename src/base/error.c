@@ -1,9 +1,9 @@
 /*
- * error.c: errors that travel, checks that stop, and lines on stderr.
+ * error.c: error values, failed checks, and log lines on stderr.
  *
- * Invariant: a message is always terminated and never longer than its buffer.
- * An overlong one is cut at the end, so the context prepended last, which says
- * where, survives and the least specific tail is lost.
+ * Invariant: a message is always terminated and never longer than its buffer. An overlong
+ * message is cut at its end: the prepended context, which names the location, survives, and the
+ * least specific tail is lost.
  */
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -13,7 +13,7 @@
 
 #include "base/base.h"
 
-/* The message is built aside first: an argument may be e->text itself. */
+/* The message is formatted into a local buffer: an argument may be e->text itself. */
 int error_set(struct error *e, int code, const char *fmt, ...)
 {
     char text[sizeof e->text];
@@ -45,7 +45,7 @@ int error_prepend(struct error *e, const char *fmt, ...)
 _Noreturn void check_failed(const char *file, int line, const char *expr, const char *fmt, ...)
 {
     fflush(stdout);
-    fprintf(stderr, "%s:%d: this must hold and does not: %s", file, line, expr);
+    fprintf(stderr, "%s:%d: check failed: %s", file, line, expr);
     if (fmt[0]) {
         va_list args;
         fputs("\n  ", stderr);
@@ -66,7 +66,7 @@ void log_quiet(bool quiet)
 
 bool log_is_quiet(void) { return atomic_load(&quiet_notes); }
 
-/* One write per line, so that lines of several threads do not mix. */
+/* One write per line keeps the lines of several threads apart. */
 static void log_line(const char *prefix, const char *fmt, va_list args)
 {
     char line[4096];

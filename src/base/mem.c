@@ -1,14 +1,14 @@
 /*
  * mem.c: heap memory, bump allocation, growable arrays.
  *
- * Invariant: no function here returns NULL, and every block that our code takes
- * from the heap is counted once. Running out of host heap is not survivable (the
- * large arenas are allocated elsewhere and report), so it ends the program with
- * the size that was wanted.
+ * Invariant: no function here returns NULL, and each heap allocation of the program is counted
+ * once. The program cannot continue when the host heap is exhausted, so it prints the requested
+ * size and exits. (The large arenas are allocated elsewhere, and their failure is an error
+ * value.)
  *
  *   struct bump
  *     chunk ──► [ next | used | cap | data ............ free ] ──► older chunks
- *                                    ^ 16-byte aligned pieces
+ *                                    ^ 16-byte aligned blocks
  */
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -28,7 +28,7 @@ static _Noreturn void out_of_memory(size_t bytes)
 
 /* ---- the pool ---- */
 
-/* Blocks stand one behind the other, each behind its size. */
+/* Blocks are contiguous, each preceded by its size. */
 static struct {
     char *base;
     size_t size, used;
@@ -38,7 +38,7 @@ enum { POOL_HEADER = 16 };
 
 static bool in_pool(const void *p) { return pool.base && (const char *)p >= pool.base && (const char *)p < pool.base + pool.size; }
 
-/* NULL: not entered, or full. Not zeroed. */
+/* Returns NULL when the pool is not entered or is full. The block is not zeroed. */
 static void *pool_alloc(size_t bytes)
 {
     if (!pool.entered || bytes > pool.size) return NULL;
@@ -50,7 +50,7 @@ static void *pool_alloc(size_t bytes)
     return block + POOL_HEADER;
 }
 
-/* The last block makes room again; others wait for the end. */
+/* Freeing the last block returns its space; other blocks stay until mem_pool_leave. */
 static void pool_free(void *p)
 {
     size_t bytes, at = (size_t)((char *)p - POOL_HEADER - pool.base);
@@ -60,7 +60,7 @@ static void pool_free(void *p)
 
 void mem_pool_take(size_t bytes)
 {
-    CHECK(!pool.base, "the pool is taken");
+    CHECK(!pool.base, "the pool is already allocated");
     pool.base = mem_alloc(bytes);
     pool.size = bytes;
     memset(pool.base, 0, bytes); /* resident from the start */
@@ -142,11 +142,11 @@ struct bump_chunk {
 
 enum { BUMP_CHUNK = 64 << 10, BUMP_ALIGN = 16 };
 
-/* Memory is zeroed, as mem_alloc's is. A piece larger than a chunk gets a chunk
- * of its own, put behind the current one so that the latter's rest stays in use. */
+/* Memory is zeroed, like mem_alloc's. A block larger than a chunk gets its own chunk, which is
+ * linked after the current one, so that the rest of the current chunk stays in use. */
 void *bump_alloc(struct bump *b, size_t bytes)
 {
-    CHECK(bytes <= SIZE_MAX - BUMP_CHUNK, "a bump allocation of %zu bytes", bytes);
+    CHECK(bytes <= SIZE_MAX - BUMP_CHUNK, "bump allocation of %zu bytes", bytes);
     size_t need = align_up(bytes ? bytes : 1, BUMP_ALIGN);
     struct bump_chunk *c = b->chunk;
     if (!c || c->cap - c->used < need) {
@@ -181,7 +181,7 @@ char *bump_format(struct bump *b, const char *fmt, ...)
     va_copy(again, args);
     int n = vsnprintf(brief, sizeof brief, fmt, args);
     va_end(args);
-    CHECK(n >= 0, "a format that cannot be printed");
+    CHECK(n >= 0, "the format cannot be printed");
     char *s = bump_alloc(b, (size_t)n + 1);
     if ((size_t)n < sizeof brief) memcpy(s, brief, (size_t)n + 1);
     else vsnprintf(s, (size_t)n + 1, fmt, again);
@@ -201,11 +201,11 @@ void bump_free(struct bump *b)
 
 /* ---- vectors ---- */
 
-/* Doubles, so that n pushes cost O(n). */
+/* Doubles the capacity, so that n pushes cost O(n). */
 void vec_grow(void **at, uint32_t *cap, uint32_t need, size_t size)
 {
     if (need <= *cap) return;
-    CHECK(need <= UINT32_MAX / 2, "an array of %u elements", need);
+    CHECK(need <= UINT32_MAX / 2, "array of %u elements", need);
     uint32_t grown = *cap ? *cap * 2 : 8;
     if (grown < need) grown = need;
     *at = mem_resize(*at, (size_t)grown * size);

@@ -1,5 +1,6 @@
 /*
- * processor.c: see processor.h. What is hidden is read once; what the processor has is asked anew, which is cheap.
+ * processor.c: see processor.h. The list of hidden features is read once; the processor's
+ * features are queried at each call, which is cheap.
  */
 #include "base/processor.h"
 
@@ -18,7 +19,7 @@ static const char *const names[CPU_FEATURES] = {"bf16", "amx", "avx512", "sve"};
 #define VARIABLE "PLIMSOLL_HIDE_CPU"
 
 static bool hidden[CPU_FEATURES];
-static char unknown[64]; /* the first name that is no feature's */
+static char unknown[64]; /* the first name that is not a feature */
 
 static void hide(const char *name, size_t n)
 {
@@ -51,7 +52,7 @@ const char *cpu_feature_name(enum cpu_feature f) { return names[f]; }
 
 #if defined(__aarch64__) && defined(__linux__)
 
-/* HWCAP2_BF16 and HWCAP_SVE, which old headers lack. */
+/* HWCAP2_BF16 and HWCAP_SVE are missing in old headers. */
 enum { HAS_BF16 = 1 << 14, HAS_SVE = 1 << 22 };
 
 static bool processor_has(enum cpu_feature f)
@@ -62,7 +63,7 @@ static bool processor_has(enum cpu_feature f)
 
 #elif defined(__x86_64__)
 
-/* The instructions, and a system that keeps the tile registers. */
+/* The processor has the instructions, and the operating system saves the tile registers. */
 static bool has_tiles(void)
 {
     enum { AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, OSXSAVE = 1u << 27, STATE_CONFIG = 17, STATE_TILES = 18 };
@@ -103,7 +104,7 @@ int cpu_features_check(struct error *e)
     cpu_hides(CPU_BF16);
     if (!unknown[0]) return PL_OK;
     for (int f = 0, n = 0; f < CPU_FEATURES; f++) n += snprintf(known + n, sizeof known - (size_t)n, "%s%s", f ? ", " : "", names[f]);
-    return error_set(e, PL_USAGE, VARIABLE ": there is no feature \"%s\" to hide; known are %s", unknown, known);
+    return error_set(e, PL_USAGE, VARIABLE ": there is no feature \"%s\" to hide; the features are %s", unknown, known);
 }
 
 const char *cpu_hidden_print(const char *before, char out[64])

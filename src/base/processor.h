@@ -1,9 +1,9 @@
 /*
- * processor.h: which instructions of this processor the program uses. All that asks for a feature asks
- * here, so a feature that is hidden is hidden from everything.
+ * processor.h: which instruction set extensions the program uses. All code queries features
+ * here, so a hidden feature is hidden from everything.
  *
- * PLIMSOLL_HIDE_CPU=bf16,amx in the environment hides features: one machine then runs what another,
- * without them, would.
+ * PLIMSOLL_HIDE_CPU=bf16,amx in the environment hides features: the program then runs the code
+ * that a machine without them would run.
  */
 #ifndef PROCESSOR_H
 #define PROCESSOR_H
@@ -11,21 +11,21 @@
 #include "base/base.h"
 
 enum cpu_feature {
-    CPU_BF16,   /* products of bf16: BFMMLA on Arm, AVX512_BF16 and AMX on x86-64 */
-    CPU_AMX,    /* AMX's tiles; they are used for bf16, and with AVX-512 */
-    CPU_AVX512, /* F, DQ, BW and VL; AVX512_BF16 and AMX are used only with it */
-    CPU_SVE,    /* no kernel of ours has it; libraries may */
+    CPU_BF16,   /* bf16 matrix products: BFMMLA on Arm, AVX512_BF16 and AMX on x86-64 */
+    CPU_AMX,    /* AMX tiles, used for bf16 together with AVX-512 */
+    CPU_AVX512, /* F, DQ, BW and VL; required for AVX512_BF16 and AMX */
+    CPU_SVE,    /* no kernel here uses it; libraries may */
     CPU_FEATURES
 };
 
-/* The processor has it, and it is not hidden. */
+/* Whether the processor has the feature and it is not hidden. */
 bool cpu_has(enum cpu_feature f);
-/* It is hidden, whether the processor has it or not. */
+/* Whether the feature is hidden, even if the processor lacks it. */
 bool cpu_hides(enum cpu_feature f);
 const char *cpu_feature_name(enum cpu_feature f);
-/* PL_USAGE: PLIMSOLL_HIDE_CPU has a name that is no feature's. */
+/* Returns PL_USAGE when PLIMSOLL_HIDE_CPU contains an unknown feature name. */
 int cpu_features_check(struct error *e);
-/* Before each hidden feature's name `before`: "-no-bf16-no-amx"; "" where nothing is hidden. */
+/* Prints `before` and the name of each hidden feature: "-no-bf16-no-amx"; "" if none. */
 const char *cpu_hidden_print(const char *before, char out[64]);
 
 #endif

@@ -3,12 +3,12 @@
  *
  *     bits(key, i) = mix(mix(i * golden + mix(key)) ^ key)
  *
- * mix is a bijection of 64 bits in which every input bit moves every output bit. The
- * key enters before and after the inner mix, so two streams are not one sequence
- * seen from two starting points.
+ * mix is a bijection of 64 bits in which every input bit affects every output bit. The
+ * key enters before and after the inner mix, so two streams are never one sequence
+ * with two starting points.
  *
  * Normal numbers come in pairs (Box-Muller): pair k of uniform bits gives elements 2k
- * and 2k + 1. A pair is made from bits 2k and 2k + 1 whoever asks for which half.
+ * and 2k + 1. A pair always uses bits 2k and 2k + 1, even if only one half is needed.
  */
 #include "base/random.h"
 
@@ -20,7 +20,7 @@
 static const uint64_t golden = 0x9e3779b97f4a7c15ull; /* 2^64 / golden ratio, odd */
 static const double two_pi = 6.283185307179586476925286766559;
 
-/* Shift-multiply rounds; both multipliers are odd, so each step can be undone. */
+/* Shift-multiply rounds; both multipliers are odd, so each step is invertible. */
 static inline uint64_t mix(uint64_t x)
 {
     x ^= x >> 30;
@@ -62,7 +62,7 @@ static inline void normal_pair(uint64_t key, uint64_t k, double pair[2])
     pair[1] = radius * sin(two_pi * v);
 }
 
-/* Pair k of all. An odd start or end uses one half only. */
+/* Stores pair k of the stream. An odd start or end uses only one half. */
 static inline void put_pair(float *to, uint64_t key, uint64_t first, int64_t n, float std, int64_t k)
 {
     double pair[2];
@@ -72,7 +72,8 @@ static inline void put_pair(float *to, uint64_t key, uint64_t first, int64_t n, 
     if (at + 1 < n) to[at + 1] = (float)(std * pair[1]);
 }
 
-/* A few are made here: a parallel region costs an allocation and a system call even where it has one thread. */
+/* Short ranges are filled by this thread: a parallel region costs an allocation and a system
+ * call even with one thread. */
 void random_normal(float *to, uint64_t key, uint64_t first, int64_t n, float std)
 {
     if (n <= 0) return;

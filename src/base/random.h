@@ -1,16 +1,16 @@
 /*
- * random.h: random numbers by place, not by sequence.
+ * random.h: counter-based random numbers.
  *
  * A number is a pure function of a key and an index. There is no state: any thread
- * may ask for any element at any time, and the answer depends on neither order nor
- * chunking. A key stands for one stream, usually (seed, name of what is filled).
+ * may compute any element at any time, and the result depends neither on the order nor on the
+ * chunking. A key identifies one stream, usually (seed, name of the tensor that is filled).
  */
 #ifndef RANDOM_H
 #define RANDOM_H
 
 #include <stdint.h>
 
-/* The key of a named stream of a run. */
+/* The key of a named stream under a run's seed. */
 uint64_t random_key(uint64_t seed, const char *name);
 
 /* 64 uniform bits. */
@@ -21,8 +21,8 @@ uint64_t random_bits(uint64_t key, uint64_t index);
 void random_words(uint32_t *to, uint64_t key, uint64_t first, int64_t n);
 
 /* Elements [first, first + n) of the stream of normal numbers with mean 0 and the given
- * standard deviation. One call over a range equals any calls that cut it up. The
- * arithmetic is done in double and rounded once. No value is beyond 8.6 deviations. */
+ * standard deviation. One call over a range equals several calls over its parts. The
+ * arithmetic is in double and rounded once. No value is beyond 8.6 deviations. */
 void random_normal(float *to, uint64_t key, uint64_t first, int64_t n, float std);
 
 #endif

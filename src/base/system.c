@@ -1,5 +1,5 @@
 /*
- * system.c: see system.h. Linux: files of /proc and of the control group.
+ * system.c: see system.h. Linux: reads /proc and the control group's files.
  */
 #include "base/system.h"
 
@@ -21,7 +21,7 @@ static bool read_file(const char *path, char text[ROOM])
     return n > 0;
 }
 
-/* The number behind a key; the keys of /proc begin lines and count KiB. */
+/* The number after a key. In /proc each key begins a line, and its unit is KiB. */
 static uint64_t number_after(const char *text, const char *key)
 {
     const char *at = strstr(text, key);
@@ -29,7 +29,7 @@ static uint64_t number_after(const char *text, const char *key)
     return at && sscanf(at + strlen(key), "%llu", &x) == 1 ? x : 0;
 }
 
-/* "max" and a missing file are 0: no limit. */
+/* Returns 0 (no limit) for "max" and for a missing file. */
 static uint64_t group_number(const char *path)
 {
     char text[ROOM];
@@ -45,17 +45,17 @@ void system_memory(struct system_memory *m)
         m->available = number_after(text, "MemAvailable:") << 10;
     }
     uint64_t limit = group_number("/sys/fs/cgroup/memory.max"), used = group_number("/sys/fs/cgroup/memory.current");
-    if (!limit) { /* control groups of the first version */
+    if (!limit) { /* cgroup v1 */
         limit = group_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
         used = group_number("/sys/fs/cgroup/memory/memory.usage_in_bytes");
     }
-    if (!limit || limit > m->total) return; /* a number beyond the machine's stands for none */
+    if (!limit || limit > m->total) return; /* more than the machine has means no limit */
     m->total = limit;
     uint64_t left = limit > used ? limit - used : 0;
     if (left < m->available) m->available = left;
 }
 
-/* Entries of a folder by the system call itself: opendir takes memory from the heap. */
+/* Counts a folder's entries by the system call, because opendir allocates from the heap. */
 static uint32_t count_entries(const char *path)
 {
     _Alignas(8) char entries[ROOM];
@@ -64,7 +64,7 @@ static uint32_t count_entries(const char *path)
     if (fd < 0) return 0;
     for (long bytes; (bytes = syscall(SYS_getdents64, fd, entries, sizeof entries)) > 0;)
         for (long at = 0; at < bytes; n++) {
-            uint16_t length; /* behind the inode and the offset */
+            uint16_t length; /* after the inode and the offset */
             memcpy(&length, entries + at + 16, sizeof length);
             at += length;
         }
@@ -83,5 +83,5 @@ void system_process(struct system_process *p)
         p->threads = (uint32_t)number_after(text, "Threads:");
     }
     p->descriptors = count_entries("/proc/self/fd");
-    if (p->descriptors) p->descriptors--; /* the one that looked */
+    if (p->descriptors) p->descriptors--; /* the one that listed them */
 }

@@ -1,6 +1,6 @@
 /*
- * system.h: what the operating system says of memory and of this process. Nothing is
- * allocated: these are called between steps. What it does not say is 0.
+ * system.h: memory figures of the operating system and of this process. Nothing is allocated,
+ * because these functions run between steps. An unknown figure is 0.
  */
 #ifndef SYSTEM_H
 #define SYSTEM_H
@@ -8,14 +8,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of the machine, or of the control group where that leaves less. */
+/* Of the machine, or of the control group where its limit is lower. */
 struct system_memory {
     uint64_t total, available;
 };
 void system_memory(struct system_memory *m);
 
-/* Of this process: resident bytes, how many of them are no file's, the most there ever were;
- * open descriptors; threads. */
+/* Of this process: resident bytes, the part of them that is not file-backed, peak resident
+ * bytes; open descriptors; threads. */
 struct system_process {
     uint64_t resident, anonymous, resident_peak;
     uint32_t descriptors, threads;

@@ -1,6 +1,6 @@
 /*
- * text.c: growable text, sizes as people write them, name patterns, and the
- * small services that need no file of their own (clock, hash).
+ * text.c: growable text, parsing and printing of sizes, name patterns, and small utilities
+ * (clock, hash).
  */
 #include <ctype.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "base/base.h"
 
-/* Room for `more` bytes and the terminator. */
+/* Makes room for `more` bytes and the terminator. */
 static void text_reserve(struct text *t, size_t more)
 {
     size_t need = t->n + more + 1;
@@ -22,7 +22,7 @@ static void text_reserve(struct text *t, size_t more)
     t->cap = cap;
 }
 
-/* Most prints fit the room at hand; a longer one is printed again once it has room. */
+/* Most prints fit the free space; a longer one is printed again after the buffer has grown. */
 void text_printf(struct text *t, const char *fmt, ...)
 {
     va_list args, again;
@@ -32,7 +32,7 @@ void text_printf(struct text *t, const char *fmt, ...)
     va_copy(again, args);
     int n = vsnprintf(t->at + t->n, room, fmt, args);
     va_end(args);
-    CHECK(n >= 0, "a format that cannot be printed");
+    CHECK(n >= 0, "the format cannot be printed");
     if ((size_t)n >= room) {
         text_reserve(t, (size_t)n);
         vsnprintf(t->at + t->n, (size_t)n + 1, fmt, again);
@@ -63,7 +63,7 @@ static const struct { const char *name; uint64_t bytes; } size_units[] = {
     {"KB", 1000ull}, {"MB", 1000000ull}, {"GB", 1000000000ull}, {"TB", 1000000000000ull},
 };
 
-/* The unit's letters may be of either case. 0 when it is no unit. */
+/* The unit is case-insensitive. Returns 0 when the text is not a unit. */
 static uint64_t size_unit(const char *s)
 {
     size_t n = strlen(s);
@@ -74,8 +74,8 @@ static uint64_t size_unit(const char *s)
     return 0;
 }
 
-/* Integer arithmetic throughout: a budget is a count of bytes and must not be
- * rounded on its way through a double. A fraction ("1.5GiB") is allowed before a
+/* The arithmetic is in integers: a budget is a count of bytes and must not be
+ * rounded by a double. A fraction ("1.5GiB") is allowed before a
  * unit larger than a byte, and is rounded down to whole bytes. */
 bool size_parse(const char *s, uint64_t *bytes)
 {
@@ -90,7 +90,7 @@ bool size_parse(const char *s, uint64_t *bytes)
     if (fraction) {
         if (!isdigit((unsigned char)*++s)) return false;
         for (; isdigit((unsigned char)*s); s++)
-            if (scale < 1000000000000000000ull) { /* later digits are below a byte */
+            if (scale < 1000000000000000000ull) { /* later digits are worth less than a byte */
                 part = part * 10 + (unsigned)(*s - '0');
                 scale *= 10;
             }
@@ -109,7 +109,7 @@ char *size_print(uint64_t bytes, char out[32])
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     size_t u = 0;
     double x = (double)bytes;
-    /* 1023.995 would print as 1024.00: the next unit reads better. */
+    /* 1023.995 would print as 1024.00, so the next unit is used. */
     while (x >= (u ? 1023.995 : 1024) && u + 1 < COUNT(units)) x /= 1024, u++;
     snprintf(out, 32, u ? "%.2f %s" : "%.0f %s", x, units[u]);
     return out;
@@ -117,7 +117,7 @@ char *size_print(uint64_t bytes, char out[32])
 
 /* ---- names ---- */
 
-/* Linear in practice: on a mismatch only the last star is retried, one further. */
+/* Linear in practice: a mismatch only retries the last star, one character further on. */
 bool pattern_match(const char *pattern, const char *name)
 {
     const char *star = NULL, *resume = NULL;
@@ -143,9 +143,9 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* Levenshtein's distance, one row of the table at a time: row[j] is that of what was read
- * of `a` to the first j characters of `b`. With `wild` a star of `a` takes any number of
- * characters for nothing and a question mark any one. */
+/* Levenshtein distance, one row of the table at a time: row[j] is the distance from the part of
+ * `a` read so far to the first j characters of `b`. With `wild` a star in `a` matches any number
+ * of characters at no cost, and a question mark matches any one character. */
 static int distance(const char *a, const char *b, bool wild)
 {
     size_t nb = strlen(b);
@@ -203,8 +203,8 @@ static uint64_t absorb(uint64_t h, uint64_t word)
 }
 
 /* Four independent lanes over 32-byte blocks keep the multiplier busy; the tail is
- * padded with zeroes and told apart by the length. Words are read in the machine's
- * order (little-endian on everything we run on). Not for adversaries. */
+ * padded with zeroes, and the length distinguishes it from real zeroes. Words are read in the
+ * machine's order (little-endian on all supported machines). Not collision-resistant. */
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
 {
     const char *at = p;

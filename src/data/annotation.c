@@ -1,6 +1,6 @@
 /*
- * annotation.c: see annotation.h. One pass over the text; at most one mask record is
- * written per entry, and none beyond the caller's room.
+ * annotation.c: see annotation.h. The text is parsed in one pass. Each entry writes at most one
+ * mask record, and no record is written beyond the caller's room.
  */
 #include "data/annotation.h"
 
@@ -10,13 +10,13 @@
 const char *fault_text(enum data_fault f)
 {
     static const char *const texts[FAULT_KINDS] = {
-        [FAULT_NONE] = "nothing is wrong",
-        [FAULT_READ] = "it could not be read",
+        [FAULT_NONE] = "no fault",
+        [FAULT_READ] = "it cannot be read",
         [FAULT_TOO_LARGE] = "it is larger than the buffers planned for it",
         [FAULT_SYNTAX] = "its annotations are malformed",
         [FAULT_SIZE] = "image and masks differ in size",
-        [FAULT_SHAPE] = "a mask has a form that this format does not know",
-        [FAULT_MANY] = "it has more masks than were planned for",
+        [FAULT_SHAPE] = "a mask has an encoding that this format does not support",
+        [FAULT_MANY] = "it has more masks than the buffers planned for it",
         [FAULT_NO_MASKS] = "it has no mask to train on",
         [FAULT_MASK] = "a mask cannot be decoded",
         [FAULT_IMAGE] = "the image cannot be decoded",
@@ -70,7 +70,7 @@ static bool scan_shape(struct scan *s, struct shape *shape)
     return scan_span(s, &shape->polygons.at, &shape->polygons.n);
 }
 
-/* [[x, y]]; of several points the first. */
+/* [[x, y]]; only the first of several points is used. */
 static bool scan_points(struct scan *s, float point[2])
 {
     bool first = scan_enter(s, '[');
@@ -121,7 +121,7 @@ static bool scan_image(struct scan *s, struct annotation *a)
     return !s->fault;
 }
 
-/* False with s->fault, or with *many when there is no room for the next one. */
+/* False with s->fault, or with *many when there is no room for the next mask. */
 static bool scan_masks(struct scan *s, struct annotation *a, struct mask *masks, uint32_t room, bool *many)
 {
     for (bool first = scan_enter(s, '['); scan_element(s, &first);) {
@@ -143,10 +143,10 @@ static enum data_fault check_shapes(const struct annotation *a, const struct mas
     for (uint32_t i = 0; i < a->masks; i++) {
         const struct shape *shape = &masks[i].shape;
         if (shape->kind != SHAPE_RLE)
-            return error_set(e, PL_USAGE, "mask %lld is a list of polygons, expected run lengths: if this is COCO, set data.format: coco",
+            return error_set(e, PL_USAGE, "mask %lld is a list of polygons; expected run lengths (if this is COCO, set data.format: coco)",
                              (long long)masks[i].id), FAULT_SHAPE;
         if (shape->h != a->h || shape->w != a->w)
-            return error_set(e, PL_USAGE, "mask %lld is %u x %u (width x height), its image %u x %u", (long long)masks[i].id,
+            return error_set(e, PL_USAGE, "mask %lld has %u x %u pixels (width x height), its image %u x %u", (long long)masks[i].id,
                              shape->w, shape->h, a->w, a->h), FAULT_SIZE;
     }
     return FAULT_NONE;
@@ -170,6 +170,6 @@ enum data_fault annotation_read(const char *text, size_t n, struct annotation *a
     if (!image || !list || !a->w || !a->h)
         return error_set(e, PL_USAGE, "expected \"image\" with width and height, and \"annotations\""), FAULT_SYNTAX;
     if ((uint64_t)a->w * a->h > RLE_MAX_PIXELS)
-        return error_set(e, PL_USAGE, "an image of %u x %u pixels", a->w, a->h), FAULT_SIZE;
+        return error_set(e, PL_USAGE, "the image has %u x %u pixels", a->w, a->h), FAULT_SIZE;
     return check_shapes(a, masks, e);
 }

@@ -1,8 +1,8 @@
 /*
- * annotation.h: the annotation files of SA-1B, and one annotation of COCO's.
+ * annotation.h: parses the annotation files of SA-1B, and single annotations of COCO.
  *
- * One file per image: {"image": {...}, "annotations": [{...}, ...]}. Keys in any order,
- * unknown ones skipped, numbers with or without a point.
+ * One file per image: {"image": {...}, "annotations": [{...}, ...]}. Keys may be in any order,
+ * unknown keys are skipped, and numbers may have a decimal point.
  */
 #ifndef ANNOTATION_H
 #define ANNOTATION_H
@@ -15,16 +15,16 @@ struct annotation {
     uint32_t w, h;
     const char *file_name; /* in the text, not terminated */
     size_t file_name_n;
-    uint32_t masks; /* given */
-    uint32_t empty; /* masks of area 0, left out */
+    uint32_t masks; /* masks returned */
+    uint32_t empty; /* masks of area 0, dropped */
 };
 
-/* Reads a whole file into masks[room]; shapes point into the text. Every mask has a shape of
- * the image's size and an area above 0. FAULT_NONE, or a fault with its place in `e`. */
+/* Parses a whole file into masks[room]; shapes point into the text. Every mask has a shape of the
+ * image's size and an area above 0. Returns FAULT_NONE, or a fault with its position in `e`. */
 enum data_fault annotation_read(const char *text, size_t n, struct annotation *a, struct mask *masks, uint32_t room,
                                 struct error *e);
 
-/* One {...} of a list of annotations, with defaults for what it does not say. */
+/* Parses one {...} of a list of annotations; missing keys get default values. */
 bool annotation_scan_mask(struct scan *s, struct mask *m);
 
 #endif

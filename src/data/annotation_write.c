@@ -1,6 +1,6 @@
 /*
- * annotation_write.c: see annotation_write.h. Numbers are printed as Python prints them: SA-1B's
- * files were.
+ * annotation_write.c: see annotation_write.h. Numbers are printed as Python prints them, as in
+ * the files of SA-1B.
  */
 #include "data/annotation_write.h"
 
@@ -18,7 +18,7 @@ struct run {
     bool set;
 };
 
-static void turn(struct traced *t, struct run *r, uint32_t at)
+static void end_run(struct traced *t, struct run *r, uint32_t at)
 {
     uint32_t n = at - r->from;
     if (r->set) t->area += n;
@@ -28,7 +28,7 @@ static void turn(struct traced *t, struct run *r, uint32_t at)
     r->set = !r->set;
 }
 
-static void widen(struct traced *t, uint32_t x, uint32_t y, bool *any)
+static void extend_box(struct traced *t, uint32_t x, uint32_t y, bool *any)
 {
     if (!*any) t->x0 = t->x1 = x, t->y0 = t->y1 = y, *any = true;
     if (x > t->x1) t->x1 = x;
@@ -36,8 +36,8 @@ static void widen(struct traced *t, uint32_t x, uint32_t y, bool *any)
     if (y > t->y1) t->y1 = y;
 }
 
-/* A column's last run ends with the region, unless the next column goes on where this one
- * touches the image's lower edge. */
+/* A column's last run ends with the region, unless the region touches the image's lower edge and
+ * the next column continues the run. */
 void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t y0, uint32_t x1, uint32_t y1, trace_set *set, const void *of)
 {
     struct run r = {0};
@@ -46,12 +46,12 @@ void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t 
     for (uint32_t x = x0; x <= x1; x++) {
         for (uint32_t y = y0; y <= y1; y++) {
             bool on = set(of, x, y);
-            if (on) widen(t, x, y, &any);
-            if (on != r.set) turn(t, &r, x * h + y);
+            if (on) extend_box(t, x, y, &any);
+            if (on != r.set) end_run(t, &r, x * h + y);
         }
-        if (r.set && !(whole && x < x1)) turn(t, &r, x * h + y1 + 1);
+        if (r.set && !(whole && x < x1)) end_run(t, &r, x * h + y1 + 1);
     }
-    if (r.from < w * h) turn(t, &r, w * h);
+    if (r.from < w * h) end_run(t, &r, w * h);
     t->point[0] = r.middle / h;
     t->point[1] = r.middle % h;
 }
@@ -60,7 +60,7 @@ void trace_free(struct traced *t) { vec_free(&t->runs); }
 
 /* ---- text ---- */
 
-/* As many digits as the number needs to be read back as the same float, and a point. */
+/* Prints as many digits as parse to the same float, and a decimal point. */
 static void print_number(struct text *out, double x)
 {
     char s[40];

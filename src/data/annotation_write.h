@@ -1,21 +1,21 @@
 /*
- * annotation_write.h: annotation files of SA-1B, written with its keys in its order, and the
- * runs of a mask that somebody holds as pixels.
+ * annotation_write.h: writes SA-1B annotation files, with SA-1B's keys in its order, and computes
+ * the run lengths of a mask of pixels.
  */
 #ifndef ANNOTATION_WRITE_H
 #define ANNOTATION_WRITE_H
 
 #include "base/base.h"
 
-/* A region's runs down the columns, as rle.h has them. Reset n and reuse. */
+/* A region's runs down the columns, as in rle.h. Reset n to reuse it. */
 struct traced {
     VEC(uint32_t) runs;
-    uint32_t area, x0, y0, x1, y1; /* the tight box, both ends included; of area 0 without meaning */
-    uint32_t point[2];             /* x, y in the middle of the longest run: well inside */
+    uint32_t area, x0, y0, x1, y1; /* the tight box, both ends included; undefined for area 0 */
+    uint32_t point[2];             /* x, y in the middle of the longest run, inside the mask */
 };
-/* Whether pixel (x, y) belongs. */
+/* Whether pixel (x, y) belongs to the region. */
 typedef bool trace_set(const void *of, uint32_t x, uint32_t y);
-/* Looks at columns x0..x1 and rows y0..y1 alone, ends included; all else is not set. */
+/* Tests only columns x0..x1 and rows y0..y1, both ends included; other pixels are 0. */
 void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t y0, uint32_t x1, uint32_t y1, trace_set *set, const void *of);
 void trace_free(struct traced *t);
 
@@ -27,7 +27,7 @@ struct annotation_mask {
     int64_t id;
 };
 /* {"image": ..., "annotations": [   then masks, then   ]}. `number` counts the masks from 0.
- * bbox is one short in width and height, as everywhere in SA-1B. */
+ * bbox is one pixel short in width and height, as in SA-1B. */
 void annotation_write_begin(struct text *out, int64_t image_id, uint32_t w, uint32_t h, const char *file_name);
 void annotation_write_mask(struct text *out, uint32_t number, uint32_t w, uint32_t h, const struct annotation_mask *m);
 void annotation_write_end(struct text *out);

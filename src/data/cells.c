@@ -2,9 +2,9 @@
  * cells.c: see cells.h.
  *
  *     image   |........x.......|           w pixels
- *     cells     |....c....|....|             over_w / per of them lie over it
+ *     cells     |....c....|....|             over_w / per of them cover the image
  *
- * The centre of pixel x lies in cell (x + 1/2) * over_w / (per * w). Whole numbers throughout.
+ * The centre of pixel x lies in cell (x + 1/2) * over_w / (per * w). The arithmetic is in integers.
  */
 #include "data/cells.h"
 
@@ -21,7 +21,7 @@ static inline bool cell_at(const struct shape *s, const uint8_t *row, uint32_t x
     return s->cells.id ? row[x] == s->cells.id : row[x / 8] >> x % 8 & 1;
 }
 
-/* Nothing was cropped or flipped, and the image covers as many cells of either. */
+/* Whether there is no crop or flip, and the image covers the same number of cells in both. */
 static bool same_grid(const struct shape *s, const struct grid *g)
 {
     const struct grid_geometry *a = &g->at;

@@ -1,9 +1,9 @@
 /*
  * coco.c: the format `coco`.
  *
- * Opening goes through the file once and keeps, of each annotation, its image, its category
- * and its place: some 32 bytes. Masks are read when they are asked for, from the file, by the
- * same scanner that reads SA-1B's; a file of half a gigabyte costs what its table costs.
+ * Opening parses the file once and keeps the image, the category and the file offset of each
+ * annotation: about 32 bytes. Masks are read from the file on demand, by the same scanner that
+ * reads SA-1B; a file of half a gigabyte takes only the memory of its table.
  */
 #include "data/coco.h"
 
@@ -99,7 +99,7 @@ static bool scan_categories(struct scan *s, struct coco_table *t)
 
 static int compare_images(const void *pa, const void *pb)
 {
-    const struct coco_image *a = pa, *b = pb; /* names were kept in the file's order */
+    const struct coco_image *a = pa, *b = pb; /* names are in the file's order */
     return a->id != b->id ? (a->id < b->id ? -1 : 1) : a->name < b->name ? -1 : a->name > b->name;
 }
 
@@ -122,10 +122,10 @@ static int unknown_category(const struct coco_table *t, const char *name, struct
     known[0] = 0;
     for (uint32_t i = 0; i < t->categories.n && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%.60s", i ? ", " : "", t->names.at + t->categories.at[i].name);
-    return error_set(e, PL_USAGE, "it has no category %s; it has: %s%s", name, known, n >= sizeof known ? " ..." : "");
+    return error_set(e, PL_USAGE, "there is no category %s; the categories are: %s%s", name, known, n >= sizeof known ? " ..." : "");
 }
 
-/* The numbers of the categories that the filter names. */
+/* Finds the ids of the categories that the filter names. */
 static int resolve(const struct coco_table *t, const struct coco_filter *f, int64_t *ids, struct error *e)
 {
     for (uint32_t i = 0; i < f->n; i++) {
@@ -159,7 +159,7 @@ static int drop_filtered(struct coco_table *t, const struct coco_filter *f, stru
     return rc;
 }
 
-/* Both lists by the image's number, then in step. */
+/* Sorts both lists by image id, then merges them. */
 static void join(struct coco_table *t)
 {
     if (t->images.n) qsort(t->images.at, t->images.n, sizeof *t->images.at, compare_images);
@@ -196,7 +196,7 @@ int coco_parse(const char *text, size_t n, const struct coco_filter *f, struct c
         else scan_skip(&s);
     }
     if (!scan_finish(&s)) return error_set(e, PL_USAGE, "byte %zu: expected %s", scan_offset(&s), s.fault);
-    if (!images || !annotations) return error_set(e, PL_USAGE, "expected COCO's instances: lists of \"images\" and \"annotations\"");
+    if (!images || !annotations) return error_set(e, PL_USAGE, "expected COCO instances: lists of \"images\" and \"annotations\"");
     if (t->categories.n) qsort(t->categories.at, t->categories.n, sizeof *t->categories.at, compare_categories);
     if (drop_filtered(t, f, e)) return e->code;
     t->report.members = (uint64_t)t->images.n + t->annotations.n;
@@ -218,7 +218,7 @@ struct coco_file {
     char *path, *folder; /* the JSON; where its images are */
     int fd;
     struct coco_table table;
-    uint64_t first; /* number of its first sample */
+    uint64_t first; /* index of its first sample */
 };
 
 struct coco {
@@ -233,8 +233,8 @@ static const struct coco_file *find_file(const struct coco *c, uint64_t i, uint3
     return &c->files.at[k];
 }
 
-/* Where the first image is: beside the JSON, in images/, or in the folder that COCO's own
- * layout has for annotations/instances_train2017.json: train2017/. */
+/* Finds the folder of the images: beside the JSON, in images/, or as in COCO's own layout, which
+ * has train2017/ for annotations/instances_train2017.json. */
 static int find_folder(struct coco_file *f, const char *given, struct error *e)
 {
     char dir[2048];
@@ -261,7 +261,7 @@ static int find_folder(struct coco_file *f, const char *given, struct error *e)
         text_free(&at[i]);
     }
     if (f->folder && dir_exists(f->folder)) return PL_OK;
-    if (given) return error_set(e, PL_USAGE, "data.images is %s, and there is no such folder: set it to the folder of the images", given);
+    if (given) return error_set(e, PL_USAGE, "data.images is %s, but there is no such folder: set it to the folder of the images", given);
     return error_set(e, PL_USAGE, "the image %s is not beside it, in images/ or in ../%.*s/: set data.images to the folder of the images",
                      image, n, set);
 }
@@ -272,7 +272,7 @@ static int open_file(struct coco_file *f, const struct dataset_options *o, struc
     struct coco_filter filter = {o->categories, o->n_categories, o->crowds};
     f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f->fd < 0 || fstat(f->fd, &st)) return file_error(f->path, "open it", e);
-    if (!S_ISREG(st.st_mode) || !st.st_size) return error_set(e, PL_USAGE, "%s is no file with anything in it", f->path);
+    if (!S_ISREG(st.st_mode) || !st.st_size) return error_set(e, PL_USAGE, "%s is empty or not a regular file", f->path);
     void *text = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, f->fd, 0);
     if (text == MAP_FAILED) return file_error(f->path, "map it", e);
     int rc = coco_parse(text, (size_t)st.st_size, &filter, &f->table, e);
@@ -348,7 +348,7 @@ static enum data_fault coco_image(const struct dataset *d, uint64_t i, void *to,
     return dataset_read_file(path, to, room, &out->n, e);
 }
 
-/* One annotation out of the file and into a mask; *used grows by its bytes. */
+/* Reads one annotation from the file into a mask; *used grows by its bytes. */
 static enum data_fault read_mask(const struct coco_file *f, const struct coco_image *image,
                                  const struct coco_annotation *a, char *scratch, size_t n, size_t *used,
                                  struct mask *m, struct error *e)
@@ -362,7 +362,7 @@ static enum data_fault read_mask(const struct coco_file *f, const struct coco_im
     if (!annotation_scan_mask(&s, m) || !scan_finish(&s) || m->image != image->id)
         return error_set(e, PL_USAGE, "%s has changed since it was opened, at byte %llu", f->path, (unsigned long long)a->at), FAULT_SYNTAX;
     if (m->shape.kind == SHAPE_RLE && (m->shape.h != image->h || m->shape.w != image->w))
-        return error_set(e, PL_USAGE, "mask %lld is %u x %u (width x height), its image %u x %u", (long long)m->id, m->shape.w,
+        return error_set(e, PL_USAGE, "mask %lld has %u x %u pixels (width x height), its image %u x %u", (long long)m->id, m->shape.w,
                          m->shape.h, image->w, image->h), FAULT_SIZE;
     m->shape.h = image->h;
     m->shape.w = image->w;
@@ -383,7 +383,7 @@ static enum data_fault coco_masks(const struct dataset *d, uint64_t i, void *scr
         enum data_fault fault = read_mask(f, image, &f->table.annotations.at[image->first + k], scratch, n, &used, &m, e);
         if (fault) return fault;
         bool none = m.shape.kind == SHAPE_NONE || (m.shape.kind == SHAPE_POLYGONS && m.shape.polygons.n < 6);
-        if (m.area == 0 || none) { /* a box without a shape is no mask either */
+        if (m.area == 0 || none) { /* a box without a segmentation is not a mask */
             out->empty++;
             continue;
         }

@@ -1,6 +1,6 @@
 /*
- * coco.h: the table that an instances JSON becomes: images by number, and for each where
- * in the file its annotations stand.
+ * coco.h: the table that an instances JSON is parsed into: images by id, and for each image the
+ * file offsets of its annotations.
  */
 #ifndef COCO_H
 #define COCO_H
@@ -17,7 +17,7 @@ struct coco_image {
 
 struct coco_annotation {
     int64_t image;
-    uint64_t at; /* place in the file */
+    uint64_t at; /* offset in the file */
     uint32_t bytes;
     int32_t category;
     bool crowd;
@@ -30,7 +30,7 @@ struct coco_category {
 
 struct coco_table {
     VEC(struct coco_image) images; /* by id; only those with annotations */
-    VEC(struct coco_annotation) annotations; /* by image, then by place */
+    VEC(struct coco_annotation) annotations; /* by image, then by offset */
     VEC(struct coco_category) categories; /* by id */
     struct text names;
     struct shard_report report;
@@ -42,8 +42,8 @@ struct coco_filter {
     bool crowds;
 };
 
-/* Parses n bytes. PL_USAGE with the place when they are no instances file, and when the filter
- * names a category that is not in it. The table is coco_free's in any case. */
+/* Parses n bytes. PL_USAGE with the position when they are not an instances file, and when the
+ * filter names a category that the file does not have. Call coco_free in any case. */
 int coco_parse(const char *text, size_t n, const struct coco_filter *f, struct coco_table *t, struct error *e);
 void coco_free(struct coco_table *t);
 

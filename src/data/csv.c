@@ -1,6 +1,6 @@
 /*
- * csv.c: see csv.h. The writing position never passes the reading position, so a row can be
- * rewritten where it stands.
+ * csv.c: see csv.h. The write position never passes the read position, so a row can be rewritten
+ * in place.
  */
 #include "data/csv.h"
 
@@ -21,7 +21,7 @@ static void skip_line_end(struct csv *c)
     c->next++;
 }
 
-/* The rest of a field that began with a quote; its bytes move to `to`. */
+/* Parses the rest of a quoted field; its bytes move to `to`. */
 static int quoted(struct csv *c, char **to, struct error *e)
 {
     for (c->at++; c->at < c->end; c->at++) {
@@ -35,7 +35,7 @@ static int quoted(struct csv *c, char **to, struct error *e)
     if (c->at == c->end) return error_set(e, PL_USAGE, "line %u: a quote is not closed", c->line);
     c->at++;
     if (!at_line_end(c) && *c->at != ',')
-        return error_set(e, PL_USAGE, "line %u: %c behind a closing quote, expected a comma", c->line, *c->at);
+        return error_set(e, PL_USAGE, "line %u: %c after a closing quote; expected a comma", c->line, *c->at);
     return PL_OK;
 }
 
@@ -55,11 +55,11 @@ int csv_next(struct csv *c, bool *more, struct error *e)
             while (!at_line_end(c) && *c->at != ',') c->at++;
             to = c->at;
         }
-        if (memchr(from, 0, (size_t)(to - from))) return error_set(e, PL_USAGE, "line %u: a zero byte", c->line);
+        if (memchr(from, 0, (size_t)(to - from))) return error_set(e, PL_USAGE, "line %u contains a zero byte", c->line);
         bool comma = c->at < c->end && *c->at == ',';
         if (comma) c->at++;
         else if (c->at < c->end) skip_line_end(c);
-        *to = 0; /* at the latest where the comma or the line's end was, or behind the text */
+        *to = 0; /* at or before the comma, the line's end, or the text's terminator */
         if (!comma) break;
     }
     return PL_OK;

@@ -1,9 +1,9 @@
 /*
- * dataset.c: what all formats have in common: paths, splits, names, and masks to bits (see
+ * dataset.c: the common part of all formats: paths, splits, names, and masks to bits (see
  * dataset.h).
  *
- * A format numbers the samples of its files 0 to total. A split is an ascending list of the
- * numbers it takes; sample i of the data set is number chosen[i].
+ * A format numbers the samples of its files from 0 to total - 1. A split is an ascending list of
+ * these numbers; sample i of the dataset is number chosen[i].
  */
 #include "data/dataset.h"
 
@@ -44,7 +44,7 @@ int dataset_paths(const struct dataset_options *o, struct names *out, struct err
             if (!named_already(out, found.at[k])) vec_push(out, mem_string(found.at[k]));
         names_free(&found);
     }
-    if (!rc && !out->n) rc = error_set(e, PL_USAGE, "no files are named: give paths or patterns");
+    if (!rc && !out->n) rc = error_set(e, PL_USAGE, "no files are given: set paths or patterns");
     if (rc) names_free(out);
     return rc;
 }
@@ -57,10 +57,10 @@ enum data_fault dataset_read_file(const char *path, void *to, size_t room, size_
     enum data_fault f = FAULT_NONE;
     *n = 0;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
-        error_set(e, PL_FAIL, "%s is no regular file", path);
+        error_set(e, PL_FAIL, "%s is not a regular file", path);
         f = FAULT_READ;
     } else if ((uint64_t)st.st_size > room) {
-        error_set(e, PL_NOFIT, "%s: %lld bytes, expected at most %zu", path, (long long)st.st_size, room);
+        error_set(e, PL_NOFIT, "%s: it has %lld bytes; expected at most %zu", path, (long long)st.st_size, room);
         f = FAULT_TOO_LARGE;
     }
     while (!f && *n < (size_t)st.st_size) {
@@ -98,7 +98,7 @@ static int compare_u32(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The lines of a list, sorted; blank ones and what follows # are nothing. */
+/* Reads the lines of a list, sorted, without blank lines and comments (#). */
 static int read_list(const char *path, char **text, struct names *lines, struct error *e)
 {
     size_t n;
@@ -114,7 +114,7 @@ static int read_list(const char *path, char **text, struct names *lines, struct 
     return PL_OK;
 }
 
-/* A list may name a sample by its name or its key. Marks the lines that did. */
+/* A list may name a sample by its name or its key. Marks the lines that matched. */
 static bool listed(const struct names *lines, bool *used, const char *name, const char *key)
 {
     const char *const words[] = {name, key};
@@ -126,21 +126,21 @@ static bool listed(const struct names *lines, bool *used, const char *name, cons
     return found;
 }
 
-/* A list for more shards than there are is no mistake; one that names nothing here is. */
+/* A list may name samples of other shards. A list without any match is an error. */
 static int check_list(const char *path, const struct names *lines, const bool *used, struct error *e)
 {
     uint32_t unknown = 0, first = 0;
     for (uint32_t i = lines->n; i-- > 0;)
         if (!used[i]) unknown++, first = i;
-    if (!lines->n) return error_set(e, PL_USAGE, "%s names no sample: expected a name a line", path);
+    if (!lines->n) return error_set(e, PL_USAGE, "%s names no sample: expected one name per line", path);
     if (unknown == lines->n)
-        return error_set(e, PL_USAGE, "none of the %u names in %s is one of a sample here, such as %s; `plimsoll data verify` and the log show names", lines->n, path,
+        return error_set(e, PL_USAGE, "none of the %u names in %s is the name of a sample in this dataset (the first is %s); `plimsoll data verify` and the log print names", lines->n, path,
                          lines->at[first]);
-    if (unknown) log_warn("%s: %u of its %u names are of no sample here, such as %s", path, unknown, lines->n, lines->at[first]);
+    if (unknown) log_warn("%s: %u of its %u names match no sample in this dataset, such as %s", path, unknown, lines->n, lines->at[first]);
     return PL_OK;
 }
 
-/* Which samples the list, the pattern and the column let through. */
+/* Selects the samples that match the list, the pattern and the column. */
 static int filter(const struct dataset *d, const struct dataset_split *s, uint32_t *to, uint64_t *n, struct error *e)
 {
     char *text = NULL, name[1024];
@@ -166,9 +166,9 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
     return rc;
 }
 
-/* The round(fraction * n) samples whose names hash lowest: exact in number, and a sample's rank does
- * not depend on the order of files. */
-static void take_fraction(const struct dataset *d, const struct dataset_split *s, uint32_t *chosen, uint64_t *n)
+/* Keeps the round(fraction * n) samples whose names have the lowest hashes: the number is exact,
+ * and a sample's rank does not depend on the order of files. */
+static void select_fraction(const struct dataset *d, const struct dataset_split *s, uint32_t *chosen, uint64_t *n)
 {
     struct ranked *ranks = mem_alloc(*n * sizeof *ranks);
     uint64_t key = random_key(s->seed, "split");
@@ -191,19 +191,19 @@ static int apply_split(struct dataset *d, const struct dataset_split *s, struct 
 {
     d->n = d->total;
     if (s->fraction < 0 || s->fraction >= 1)
-        return error_set(e, PL_USAGE, "a split of %g of the samples, expected a fraction between 0 and 1", s->fraction);
+        return error_set(e, PL_USAGE, "the split is %g of the samples; expected a fraction between 0 and 1", s->fraction);
     if (!s->list && !s->glob && !s->column && s->fraction == 0) return PL_OK;
     if (d->total > UINT32_MAX) return error_set(e, PL_USAGE, "%llu samples are too many to be split", (unsigned long long)d->total);
     d->chosen = mem_alloc((size_t)d->total * sizeof *d->chosen);
     if (filter(d, s, d->chosen, &d->n, e)) return e->code;
-    if (s->fraction > 0) take_fraction(d, s, d->chosen, &d->n);
+    if (s->fraction > 0) select_fraction(d, s, d->chosen, &d->n);
     d->fingerprint = hash_bytes(d->chosen, (size_t)d->n * sizeof *d->chosen, d->fingerprint);
     return PL_OK;
 }
 
 /* --- the interface ------------------------------------------------------------------------ */
 
-/* A shard keeps a descriptor: a thousand of them pass the usual soft limit. */
+/* Each shard keeps a descriptor open: a thousand shards exceed the usual soft limit. */
 static void raise_file_limit(void)
 {
     struct rlimit l;
@@ -213,18 +213,18 @@ static void raise_file_limit(void)
     }
 }
 
-/* Nothing is there, or the split left nothing: where, and which keys said so. */
+/* The files or the split have no sample: the message names the path and the keys. */
 static int refuse_empty(const struct dataset *d, const struct dataset_options *o, struct error *e)
 {
     const struct dataset_split *s = &o->split;
     const char *part = s->part ? s->part : "*", *first = o->n_paths ? o->paths[0] : "(no path)", *more = o->n_paths > 1 ? " and others" : "";
-    if (!d->total) return error_set(e, PL_USAGE, "%s%s: there is no sample with both an image and masks", first, more);
+    if (!d->total) return error_set(e, PL_USAGE, "%s%s: no sample has both an image and masks", first, more);
     struct text keys = {0};
     if (s->list) text_printf(&keys, ", data.%s_list is %s", part, s->list);
     if (s->glob) text_printf(&keys, ", data.%s_match is %s", part, s->glob);
     if (s->column) text_printf(&keys, ", data.%s_split is %s", part, s->column);
     if (s->fraction > 0) text_printf(&keys, ", data.holdout is %g", s->fraction);
-    int rc = error_set(e, PL_USAGE, "%s%s: the split leaves none of %llu samples: %s", first, more, (unsigned long long)d->total, keys.at + 2);
+    int rc = error_set(e, PL_USAGE, "%s%s: the split selects none of %llu samples: %s", first, more, (unsigned long long)d->total, keys.at + 2);
     text_free(&keys);
     return rc;
 }
@@ -237,14 +237,14 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
         if (!strcmp(o->format, formats[i]->name)) d->format = formats[i];
     if (!d->format) {
         mem_free(d);
-        return error_set(e, PL_USAGE, "no data format %s: sa1b, coco, pairs, csv, packed", o->format);
+        return error_set(e, PL_USAGE, "there is no data format %s; the formats are sa1b, coco, pairs, csv, packed", o->format);
     }
     raise_file_limit();
     d->fingerprint = hash_bytes(o->format, strlen(o->format), 0);
     d->by_category = o->n_categories;
     int rc = d->format->open(d, o, e);
     if (!rc && o->n_categories && d->format->no_categories)
-        rc = error_set(e, PL_USAGE, "data.categories asks for %s, and this format has no categories (%s): leave the key out", o->categories[0],
+        rc = error_set(e, PL_USAGE, "data.categories names %s, but this format has no categories (%s): remove the key", o->categories[0],
                        d->format->no_categories);
     if (!rc) rc = apply_split(d, &o->split, e);
     if (!rc && !d->n) rc = refuse_empty(d, o, e);
@@ -303,7 +303,7 @@ enum data_fault dataset_masks(const struct dataset *d, uint64_t i, void *scratch
 
 void dataset_expect(const struct dataset *d, uint64_t i)
 {
-    if (d->format->expect) d->format->expect(d, number(d, i));
+    if (d->format->prefetch) d->format->prefetch(d, number(d, i));
 }
 
 const struct packed_embeddings *dataset_embeddings(const struct dataset *d) { return d->embeddings; }
@@ -331,7 +331,7 @@ enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct p
     struct rle merged;
     enum rle_status status;
     if (s->h != g->at.h || s->w != g->at.w)
-        return error_set(e, PL_USAGE, "a mask of %u x %u pixels on an image of %u x %u", s->w, s->h, g->at.w, g->at.h), FAULT_SIZE;
+        return error_set(e, PL_USAGE, "the mask has %u x %u pixels, its image %u x %u", s->w, s->h, g->at.w, g->at.h), FAULT_SIZE;
     switch (s->kind) {
     case SHAPE_RLE: return raster_runs(&s->rle, g, bits, e);
     case SHAPE_POLYGONS:

@@ -1,12 +1,12 @@
 /*
  * fill.c: see fill.h.
  *
- * Three coordinate systems meet here, all of one geometry (grid.h): the stored image, where
- * masks are and crops are drawn; the canvas, what the model sees; the grid of cells over the
- * canvas, what the loss sees. The image's way to the canvas is a window and a size for
- * resize.h, the masks' way to the grid the same window and size for grid.h.
+ * Three coordinate systems meet here, all described by one geometry (grid.h): the stored image,
+ * with its masks and crops; the canvas, which is the model's input; the grid of cells over the
+ * canvas, which the loss reads. The image is mapped to the canvas by a window and a size
+ * (resize.h), the masks to the grid by the same window and size (grid.h).
  *
- * Random decisions are numbers of streams at the position: see random.h.
+ * Random decisions are counter-based random numbers, indexed by position: see random.h.
  */
 #include "data/fill.h"
 
@@ -21,18 +21,18 @@
 #include "data/resize.h"
 #include "io/png.h"
 
-enum { TRIES = 64 }; /* substitutes that are looked at before a position is given up */
+enum { TRIES = 64 }; /* substitutes that are tried before a position fails */
 
 struct filler {
     struct loader_options o;
-    char *room;               /* [o.room] files of the sample at hand */
+    char *room;               /* [o.room] files of the current sample */
     struct mask *records;     /* [LOADER_RECORDS] */
-    void *choosing;           /* the sampler's */
+    void *choosing;           /* scratch of the sampler */
     uint32_t *chosen;         /* [o.masks] */
     void *grid_memory, *resize_memory, *polygon_memory;
     size_t resize_room;
-    uint8_t *row;             /* of a JPEG */
-    uint16_t *distance;       /* [(cells + 2)^2] to a mask's edge */
+    uint8_t *row;             /* one decoded row of a JPEG */
+    uint16_t *distance;       /* [(cells + 2)^2] distance of each cell to a mask's edge */
     struct grid grid;
     struct polygon_scratch polygons;
     struct jpg *jpg;
@@ -40,8 +40,8 @@ struct filler {
 
 /* --- memory -------------------------------------------------------------------------- */
 
-/* A part of the block; with no block yet the numbers are all that counts. */
-static void *lay(char *at, uint64_t *used, uint64_t bytes)
+/* Takes `bytes` from the block; with at = NULL it only counts. */
+static void *carve(char *at, uint64_t *used, uint64_t bytes)
 {
     void *p = at ? at + *used : NULL;
     *used += align_up(bytes, 64);
@@ -50,48 +50,48 @@ static void *lay(char *at, uint64_t *used, uint64_t bytes)
 
 static uint64_t bits_bytes(const struct loader_options *o) { return (uint64_t)o->masks * grid_mask_bytes(o->cells, o->cells); }
 
-/* Of the image, or of what stands for it. */
+/* Bytes of the image, or of the embedding that replaces it. */
 static uint64_t image_bytes(const struct loader_options *o) { return o->embedding ? o->embedding : (uint64_t)o->side * o->side * 3; }
 
-uint64_t slot_lay(struct slot *s, const struct loader_options *o, char *at)
+uint64_t slot_layout(struct slot *s, const struct loader_options *o, char *at)
 {
     uint64_t used = 0;
-    s->image = lay(at, &used, image_bytes(o));
-    s->bits = lay(at, &used, bits_bytes(o));
-    s->masks = lay(at, &used, o->masks * sizeof *s->masks);
+    s->image = carve(at, &used, image_bytes(o));
+    s->bits = carve(at, &used, bits_bytes(o));
+    s->masks = carve(at, &used, o->masks * sizeof *s->masks);
     return used;
 }
 
-static uint64_t filler_lay(struct filler *f, const struct loader_options *o, char *at)
+static uint64_t filler_layout(struct filler *f, const struct loader_options *o, char *at)
 {
     uint64_t used = 0, cells = o->cells + 2;
     double least = o->least > 0 && o->least < 1 ? o->least : 1;
     uint32_t small = (uint32_t)max_i64(1, (int64_t)(least * o->side));
     size_t a = resize_scratch_most(LOADER_MAX_SIDE, o->side), b = resize_scratch_most(LOADER_MAX_SIDE, small);
-    f->resize_room = o->embedding ? 0 : a > b ? a : b; /* nothing is decoded or resized then */
-    f->room = lay(at, &used, o->room);
-    f->records = lay(at, &used, LOADER_RECORDS * sizeof *f->records);
-    f->choosing = lay(at, &used, sampler_bytes(LOADER_RECORDS, o->masks));
-    f->chosen = lay(at, &used, o->masks * sizeof *f->chosen);
-    f->grid_memory = lay(at, &used, grid_bytes(LOADER_MAX_SIDE, o->cells));
-    f->resize_memory = lay(at, &used, f->resize_room);
-    f->polygon_memory = lay(at, &used, polygon_bytes(o->polygon_runs));
-    f->row = lay(at, &used, o->embedding ? 0 : LOADER_MAX_SIDE * 3);
-    f->distance = lay(at, &used, cells * cells * sizeof *f->distance);
+    f->resize_room = o->embedding ? 0 : a > b ? a : b; /* no image is decoded or resized */
+    f->room = carve(at, &used, o->room);
+    f->records = carve(at, &used, LOADER_RECORDS * sizeof *f->records);
+    f->choosing = carve(at, &used, sampler_bytes(LOADER_RECORDS, o->masks));
+    f->chosen = carve(at, &used, o->masks * sizeof *f->chosen);
+    f->grid_memory = carve(at, &used, grid_bytes(LOADER_MAX_SIDE, o->cells));
+    f->resize_memory = carve(at, &used, f->resize_room);
+    f->polygon_memory = carve(at, &used, polygon_bytes(o->polygon_runs));
+    f->row = carve(at, &used, o->embedding ? 0 : LOADER_MAX_SIDE * 3);
+    f->distance = carve(at, &used, cells * cells * sizeof *f->distance);
     return used;
 }
 
 uint64_t filler_size(const struct loader_options *o)
 {
     struct filler f = {0};
-    return filler_lay(&f, o, NULL);
+    return filler_layout(&f, o, NULL);
 }
 
 struct filler *filler_new(const struct loader_options *o, char *at)
 {
     struct filler *f = mem_alloc(sizeof *f);
     f->o = *o;
-    filler_lay(f, o, at);
+    filler_layout(f, o, at);
     grid_init(&f->grid, f->grid_memory, LOADER_MAX_SIDE, o->cells);
     polygon_init(&f->polygons, f->polygon_memory, o->polygon_runs);
     f->jpg = jpg_new(&(struct jpg_limits){.memory = LOADER_POOL});
@@ -107,7 +107,7 @@ void filler_free(struct filler *f)
 
 /* --- geometry --------------------------------------------------------------------------- */
 
-/* In [0, 1), of the position's own stream. */
+/* Uniform in [0, 1), from the position's stream. */
 static double draw(uint64_t key, uint64_t i) { return (double)(random_bits(key, i) >> 11) * 0x1p-53; }
 
 enum { DRAW_FLIP, DRAW_SCALE, DRAW_CROP_W, DRAW_CROP_H, DRAW_CROP_X, DRAW_CROP_Y };
@@ -138,7 +138,7 @@ static struct grid_geometry choose_geometry(const struct filler *f, const struct
 
 /* --- masks ------------------------------------------------------------------------------- */
 
-/* Area and box by the bits. */
+/* Computes area and box from the bits. */
 static void measure(const struct grid *g, const uint8_t *bits, struct loader_mask *m)
 {
     uint32_t words = g->stride / 8, x0 = UINT32_MAX, x1 = 0, y0 = UINT32_MAX, y1 = 0;
@@ -165,9 +165,9 @@ static inline uint16_t nearest(uint16_t a, uint16_t straight, uint16_t left, uin
     return (uint16_t)(r < d ? r : d);
 }
 
-/* The cell with the largest distance to the mask's edge, the first of several: distances by
- * two sweeps, 3 for a step along an axis and 4 for one across, within the box and a margin
- * around it that is outside. */
+/* Finds the cell with the largest distance to the mask's edge, the first of several. Distances
+ * come from two sweeps (chamfer: 3 for a step along an axis, 4 for a diagonal step), within the
+ * box and a margin around it that counts as outside. */
 static void find_interior(struct filler *f, const uint8_t *bits, struct loader_mask *m)
 {
     size_t W = m->w + 2, stride = f->grid.stride;
@@ -190,8 +190,8 @@ static void find_interior(struct filler *f, const uint8_t *bits, struct loader_m
         }
 }
 
-/* The chosen masks, one behind the other. A mask that makes no sense is left out, as is one
- * that no cell sees; one of another size says that the sample is mixed up. */
+/* Rasterises the chosen masks, one after the other. A malformed mask is dropped, and so is one
+ * that covers no cell. A mask of another size than the image is a fault of the sample. */
 static enum data_fault raster(struct filler *f, const struct loader_source *source, uint32_t n, struct slot *s, struct error *e)
 {
     size_t bytes = grid_mask_bytes(f->o.cells, f->o.cells);
@@ -215,7 +215,7 @@ static enum data_fault raster(struct filler *f, const struct loader_source *sour
     }
     memset(s->bits + s->out.n * bytes, 0, (f->o.masks - s->out.n) * bytes);
     if (s->out.n) return FAULT_NONE;
-    return error_set(e, PL_USAGE, "none of %u chosen masks is left: %u make no sense, %u are too small or outside", n, s->bad_masks, s->lost_masks),
+    return error_set(e, PL_USAGE, "none of %u chosen masks can be used: %u are malformed, %u are too small or outside of the crop", n, s->bad_masks, s->lost_masks),
            s->bad_masks ? FAULT_MASK : FAULT_NO_MASKS;
 }
 
@@ -226,14 +226,14 @@ static enum data_fault fill_masks(struct filler *f, const struct loader_source *
     enum data_fault fault = dataset_masks(source->set, sample, f->room, f->o.room, f->records, LOADER_RECORDS, &found, e);
     if (fault) return fault;
     if (!found.h || !found.w || found.h > LOADER_MAX_SIDE || found.w > LOADER_MAX_SIDE)
-        return error_set(e, PL_USAGE, "an image of %u x %u pixels, expected sides of 1 to %d", found.w, found.h, LOADER_MAX_SIDE), FAULT_TOO_LARGE;
+        return error_set(e, PL_USAGE, "the image has %u x %u pixels; expected sides of 1 to %d", found.w, found.h, LOADER_MAX_SIDE), FAULT_TOO_LARGE;
     struct grid_geometry at = choose_geometry(f, source, position, found.h, found.w);
     if (grid_set(&f->grid, &at, e)) return FAULT_SIZE;
     uint64_t n = dataset_count(source->set), epoch = source->once ? 0 : position / n;
     struct sampler_options o = source->sampler;
     o.max_masks = (uint32_t)min_u64(o.max_masks, f->o.masks);
     uint32_t chosen = sampler_choose(&o, f->records, found.n, found.h, found.w, source->seed, epoch, position, f->choosing, f->chosen);
-    if (!chosen) return error_set(e, PL_USAGE, "the filters leave none of its %u masks", found.n), FAULT_NO_MASKS;
+    if (!chosen) return error_set(e, PL_USAGE, "none of its %u masks passes the filters", found.n), FAULT_NO_MASKS;
     s->out.height = found.h;
     s->out.width = found.w;
     s->out.rows = at.resized_h;
@@ -251,7 +251,7 @@ static enum data_fault check_size(const struct slot *s, uint32_t w, uint32_t h, 
     return error_set(e, PL_USAGE, "the image has %u x %u pixels, its annotations are for %u x %u", w, h, s->out.width, s->out.height), FAULT_SIZE;
 }
 
-/* The crop seen in an image decoded to w x h. */
+/* Starts resizing the crop out of an image decoded to w x h. */
 static enum data_fault begin_resize(struct filler *f, struct slot *s, uint32_t w, uint32_t h, struct resize *r, struct error *e)
 {
     const struct grid_geometry *g = &f->grid.at;
@@ -259,7 +259,7 @@ static enum data_fault begin_resize(struct filler *f, struct slot *s, uint32_t w
     struct resize_view v = {.width = w, .height = h, .x = g->crop_x * W / g->w, .y = g->crop_y * H / g->h, .w = g->crop_w * W / g->w, .h = g->crop_h * H / g->h,
                             .to_width = g->resized_w, .to_height = g->resized_h, .flip = g->flip, .to = s->image, .stride = (size_t)f->o.side * 3};
     size_t need = resize_scratch(&v);
-    if (need > f->resize_room) return error_set(e, PL_USAGE, "resizing it takes %zu bytes, expected at most %zu", need, f->resize_room), FAULT_TOO_LARGE;
+    if (need > f->resize_room) return error_set(e, PL_USAGE, "resizing it takes %zu bytes; expected at most %zu", need, f->resize_room), FAULT_TOO_LARGE;
     resize_begin(r, &v, f->resize_memory, f->resize_room);
     return FAULT_NONE;
 }
@@ -272,7 +272,7 @@ static enum data_fault resize_rows(struct filler *f, struct slot *s, const uint8
     return fault;
 }
 
-/* Rows that are decoded already. Those of a store of the canvas's size are copied. */
+/* Fills from decoded rows. Rows that already have the size of the canvas are copied. */
 static enum data_fault fill_rows(struct filler *f, struct slot *s, const struct dataset_image *i, struct error *e)
 {
     const struct grid_geometry *g = &f->grid.at;
@@ -284,7 +284,7 @@ static enum data_fault fill_rows(struct filler *f, struct slot *s, const struct 
     return FAULT_NONE;
 }
 
-/* A PNG is decoded whole, behind its file. */
+/* A PNG is decoded as a whole, into the buffer after its file. */
 static enum data_fault fill_png(struct filler *f, struct slot *s, size_t n, struct error *e)
 {
     struct png_header h;
@@ -295,7 +295,7 @@ static enum data_fault fill_png(struct filler *f, struct slot *s, size_t n, stru
     if (fault) return fault;
     size_t need = png_bytes(&h, PNG_AS_RGB);
     if (at > f->o.room || need > f->o.room - at)
-        return error_set(e, PL_NOFIT, "the PNG and its pixels take %zu bytes, expected at most %llu", at + need, (unsigned long long)f->o.room),
+        return error_set(e, PL_NOFIT, "the PNG and its pixels take %zu bytes; expected at most %llu", at + need, (unsigned long long)f->o.room),
                FAULT_TOO_LARGE;
     if (png_decode(f->room, n, PNG_AS_RGB, 0, f->room + at, f->o.room - at, &p, e)) return FAULT_IMAGE;
     return resize_rows(f, s, p.at, (size_t)p.width * 3, p.width, p.height, e);
@@ -313,7 +313,7 @@ static enum data_fault fill_jpg(struct filler *f, struct slot *s, size_t n, stru
     if (jpg_start(f->jpg, f->room, n, jpg_divisor(g->crop_w, g->crop_h, target), &w, &rows, e)) return FAULT_IMAGE;
     fault = begin_resize(f, s, w, rows, &r, e);
     while (!fault && resize_wants(&r)) {
-        if (jpg_rows(f->jpg, f->row, 0, 1, e)) return FAULT_IMAGE; /* it gave everything back */
+        if (jpg_rows(f->jpg, f->row, 0, 1, e)) return FAULT_IMAGE; /* jpg_rows has released everything */
         resize_row(&r, f->row);
     }
     struct error ignored;
@@ -344,7 +344,7 @@ static enum data_fault fill_image(struct filler *f, const struct loader_source *
     return fault;
 }
 
-/* --- for those who store ------------------------------------------------------------------ */
+/* --- for data packing ------------------------------------------------------------------ */
 
 enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64_t sample, bool stretched, struct fill_facts *out, struct error *e)
 {
@@ -372,8 +372,8 @@ enum data_fault fill_sample_image(struct filler *f, const struct dataset *set, u
     return fill_image(f, &(struct loader_source){.set = set}, sample, &s, e);
 }
 
-/* In the image's place. The geometry is that of the image as it is: masks and prompts do not
- * know the difference. */
+/* Fills the embedding instead of the image. The geometry is that of the unchanged image, so masks
+ * and prompts are the same in both cases. */
 static enum data_fault fill_embedding(struct filler *f, const struct loader_source *source, uint64_t sample, struct slot *s)
 {
     memcpy(s->image, dataset_embedding(source->set, sample), f->o.embedding);
@@ -382,7 +382,7 @@ static enum data_fault fill_embedding(struct filler *f, const struct loader_sour
     return FAULT_NONE;
 }
 
-/* --- the whole --------------------------------------------------------------------------------- */
+/* --- a whole slot -------------- */
 
 uint64_t source_sample(const struct loader_source *source, uint64_t position)
 {
@@ -399,7 +399,7 @@ static enum data_fault fill(struct filler *f, const struct loader_source *source
     return f->o.embedding ? fill_embedding(f, source, sample, s) : fill_image(f, source, sample, s, e);
 }
 
-/* Nothing: no image, no mask. */
+/* Clears a slot: no image, no mask. */
 static void clear(struct filler *f, struct slot *s)
 {
     memset(s->image, 0, image_bytes(&f->o));

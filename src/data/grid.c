@@ -1,19 +1,18 @@
 /*
- * grid.c: lookup tables, and masks through them (see grid.h).
+ * grid.c: lookup tables, and rasterising masks with them (see grid.h).
  *
- * A run of ones is a vertical piece of one column, or of several. Only its two ends are
- * written: bit c is toggled in the first row of the piece and in the first row below it.
- * When all runs are in, each row is xor-ed with the one above, which turns toggles into
- * filled pieces, 64 columns at a time. A run costs two writes whatever its length, and
- * a source column that no cell samples (most of them, when an image shrinks) costs a
- * look into a table.
+ * A run of ones is a vertical segment of one column, or of several. Only its two ends are
+ * written: bit c is toggled in the first row of the segment and in the first row below it. After
+ * all runs, each row is xor-ed with the row above, which turns toggles into filled segments, 64
+ * columns at a time. A run costs two writes, independent of its length, and a source column that
+ * no cell samples (most of them, when an image shrinks) costs one table lookup.
  */
 #include "data/grid.h"
 
 #include <string.h>
 
-/* Cells [first, end) sample this source column; `next` is the nearest column from this one on
- * that has any (w: none). */
+/* Cells [first, end) sample this source column; `next` is the first column from this one on that
+ * any cell samples (w: none). */
 struct grid_span {
     uint32_t next;
     uint16_t first, end;
@@ -40,9 +39,9 @@ void grid_init(struct grid *g, void *memory, uint32_t max_side, uint32_t max_cel
     g->above = (uint16_t *)(at + cells_bytes(max_cells));
 }
 
-/* Along one axis: source positions of the cells in the resized window; returns their number.
- * The centre of cell c lies at (c + 1/2) * canvas / cells on the canvas and at that times
- * window / resized in the window: whole numbers throughout, so no rounding decides. */
+/* Along one axis: computes the source positions of the cells in the resized window; returns their
+ * number. The centre of cell c lies at (c + 1/2) * canvas / cells on the canvas and at that times
+ * window / resized in the window. The arithmetic is in integers, so no rounding error decides. */
 static uint32_t sample_axis(uint32_t *to, uint32_t cells, uint32_t canvas, uint32_t resized, uint32_t from,
                             uint32_t window, bool flip)
 {
@@ -83,16 +82,16 @@ int grid_set(struct grid *g, const struct grid_geometry *geometry, struct error 
     struct grid_geometry a = *geometry;
     if (!a.crop_w && !a.crop_h) a.crop_x = a.crop_y = 0, a.crop_w = a.w, a.crop_h = a.h;
     if (!a.w || !a.h || a.w > g->max_side || a.h > g->max_side)
-        return error_set(e, PL_USAGE, "an image of %u x %u pixels, expected sides of 1 to %u", a.w, a.h, g->max_side);
+        return error_set(e, PL_USAGE, "the image has %u x %u pixels; expected sides of 1 to %u", a.w, a.h, g->max_side);
     if (!a.gw || !a.gh || a.gw > g->max_cells || a.gh > g->max_cells)
-        return error_set(e, PL_USAGE, "a grid of %u x %u cells, expected sides of 1 to %u", a.gw, a.gh, g->max_cells);
+        return error_set(e, PL_USAGE, "the grid has %u x %u cells; expected sides of 1 to %u", a.gw, a.gh, g->max_cells);
     if (!a.crop_w || !a.crop_h || a.crop_w > a.w || a.crop_x > a.w - a.crop_w || a.crop_h > a.h ||
         a.crop_y > a.h - a.crop_h)
-        return error_set(e, PL_USAGE, "a crop of %u x %u at %u, %u in an image of %u x %u", a.crop_w, a.crop_h,
+        return error_set(e, PL_USAGE, "the crop of %u x %u at %u, %u is outside of the image of %u x %u", a.crop_w, a.crop_h,
                          a.crop_x, a.crop_y, a.w, a.h);
     if (!a.resized_w || !a.resized_h || a.resized_w > a.canvas_w || a.resized_h > a.canvas_h ||
         a.canvas_w > 1u << 20 || a.canvas_h > 1u << 20)
-        return error_set(e, PL_USAGE, "an image resized to %u x %u on a canvas of %u x %u", a.resized_w, a.resized_h,
+        return error_set(e, PL_USAGE, "the image resized to %u x %u is larger than the canvas of %u x %u", a.resized_w, a.resized_h,
                          a.canvas_w, a.canvas_h);
     g->at = a;
     g->stride = (uint32_t)grid_stride(a.gw);
@@ -105,11 +104,11 @@ int grid_set(struct grid *g, const struct grid_geometry *geometry, struct error 
 
 /* --- runs to bits ------------------------------------------------------------------- */
 
-/* The rows between the first and the last toggle: above and below all is 0. */
+/* The rows between the first and the last toggle; rows above and below are 0. */
 struct raster {
     const struct grid *g;
     uint64_t *bits;
-    uint32_t words; /* of a row */
+    uint32_t words; /* 64-bit words of a row */
     uint32_t top, bottom;
 };
 
@@ -129,7 +128,7 @@ static inline void mark(struct raster *t, const struct grid_span *s, uint32_t y0
     if (r1 > t->bottom) t->bottom = r1;
 }
 
-/* A run of `run` ones from (x, y) down, over the columns to the right where it is longer. */
+/* A run of `run` ones from (x, y) down, continuing in the columns to the right. */
 static inline void mark_run(struct raster *t, uint32_t x, uint32_t y, uint32_t run)
 {
     const struct grid_span *columns = t->g->columns;
@@ -149,7 +148,7 @@ static void fill_down(struct raster *t)
         uint64_t *row = t->bits + (size_t)r * t->words, *above = row - t->words;
         for (uint32_t i = 0; i < t->words; i++) row[i] ^= above[i];
     }
-    /* the toggles below the lowest piece have done their work */
+    /* clear the toggles below the lowest segment */
     if (t->bottom && t->bottom < t->g->valid_h) memset(t->bits + (size_t)t->bottom * t->words, 0, t->g->stride);
 }
 

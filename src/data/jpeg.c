@@ -1,14 +1,14 @@
 /*
  * jpeg.c: libjpeg(-turbo) behind a row reader.
  *
- * libjpeg reports errors through a function that must not return. Ours keeps the message
- * and jumps back to the public function that was called; each of them sets its own landing
- * place, and all state is in struct jpg, so nothing is lost on the way. A warning is what
- * libjpeg says when data is cut or damaged and it makes up the rest: an error here, unless
- * the caller is tolerant.
+ * libjpeg reports errors through a function that must not return. Ours stores the message and
+ * jumps back to the public function that was called. Each of these calls setjmp itself, and all
+ * state is in struct jpg, so nothing is lost by the jump. libjpeg issues a warning when data is
+ * truncated or damaged and it invents the rest: that is an error here, unless the caller is
+ * tolerant.
  *
- * Invariant: between jpg_start and jpg_finish the decompressor holds image memory; outside
- * it holds none. Every way out of a failed call goes through abandon().
+ * Invariant: between jpg_start and jpg_finish the decompressor holds image memory; outside of
+ * them it holds none. Every failed call returns through abandon().
  */
 #include "data/jpeg.h"
 
@@ -26,11 +26,11 @@ struct jpg {
     struct jpg_limits limits;
     jmp_buf back;
     bool started;
-    uint8_t *inks; /* a row of CMYK, in libjpeg's image memory; NULL: rows come as RGB */
+    uint8_t *inks; /* a row of CMYK, in libjpeg's image memory; NULL: rows are RGB */
     char message[JMSG_LENGTH_MAX];
 };
 
-/* ---- what libjpeg calls ---- */
+/* ---- callbacks of libjpeg ---- */
 
 static _Noreturn void jump(j_common_ptr c)
 {
@@ -55,7 +55,7 @@ static void on_progress(j_common_ptr c)
     longjmp(j->back, 1);
 }
 
-static int bad(const char *what, struct error *e) { return error_set(e, PL_USAGE, "a JPEG that cannot be read: %s", what); }
+static int bad(const char *what, struct error *e) { return error_set(e, PL_USAGE, "the JPEG cannot be read: %s", what); }
 
 static int abandon(struct jpg *j, struct error *e)
 {
@@ -64,40 +64,40 @@ static int abandon(struct jpg *j, struct error *e)
     return bad(j->message, e);
 }
 
-/* ---- the header, by hand ---- */
+/* ---- the header, without libjpeg ---- */
 
-/* The frame headers: C0 to CF but for tables (C4, CC) and JPG (C8). */
+/* The frame headers: C0 to CF except tables (C4, CC) and JPG (C8). */
 static bool is_frame(uint8_t marker) { return marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc; }
 
 int jpg_peek(const void *bytes, size_t n, struct jpg_header *h, struct error *e)
 {
     const uint8_t *p = bytes;
-    if (n < 4 || p[0] != 0xff || p[1] != 0xd8) return error_set(e, PL_USAGE, "not a JPEG: it does not begin with the mark of one");
+    if (n < 4 || p[0] != 0xff || p[1] != 0xd8) return error_set(e, PL_USAGE, "not a JPEG: it does not begin with the JPEG marker");
     for (size_t at = 2; n - at >= 4;) {
-        if (p[at] != 0xff) return bad("no marker where one belongs", e);
+        if (p[at] != 0xff) return bad("a marker is missing", e);
         uint8_t marker = p[at + 1];
         if (marker == 0xff) { /* fill bytes before a marker */
             at++;
             continue;
         }
-        if (marker == 0x01 || (marker >= 0xd0 && marker <= 0xd7)) { /* these stand alone */
+        if (marker == 0x01 || (marker >= 0xd0 && marker <= 0xd7)) { /* markers without a length */
             at += 2;
             continue;
         }
         size_t length = (size_t)p[at + 2] << 8 | p[at + 3];
-        if (marker == 0xda || marker == 0xd9) return bad("pixels before the size", e);
-        if (length < 2 || length > n - at - 2) return bad("its header is cut", e);
+        if (marker == 0xda || marker == 0xd9) return bad("the pixels come before the size", e);
+        if (length < 2 || length > n - at - 2) return bad("its header is truncated", e);
         if (is_frame(marker)) {
             if (length < 8) return bad("its frame header is too short", e);
             h->height = (uint32_t)p[at + 5] << 8 | p[at + 6];
             h->width = (uint32_t)p[at + 7] << 8 | p[at + 8];
             h->components = p[at + 9];
             h->progressive = marker == 0xc2 || marker == 0xc6 || marker == 0xca || marker == 0xce;
-            return h->width && h->height && h->components ? PL_OK : bad("a width, height or component count of 0", e);
+            return h->width && h->height && h->components ? PL_OK : bad("the width, height or component count is 0", e);
         }
         at += 2 + length;
     }
-    return bad("its header is cut", e);
+    return bad("its header is truncated", e);
 }
 
 uint32_t jpg_divisor(uint32_t width, uint32_t height, double target)
@@ -119,9 +119,9 @@ struct jpg *jpg_new(const struct jpg_limits *limits)
     j->errors.error_exit = jump;
     j->errors.emit_message = on_message;
     j->d.client_data = j;
-    CHECK(!setjmp(j->back), "libjpeg does not start: %s", j->message);
+    CHECK(!setjmp(j->back), "libjpeg cannot be initialised: %s", j->message);
     jpeg_create_decompress(&j->d);
-    j->d.client_data = j; /* creation clears what it finds */
+    j->d.client_data = j; /* creation clears the struct */
     j->d.mem->max_memory_to_use = (long)j->limits.memory;
     j->progress.progress_monitor = on_progress;
     j->d.progress = &j->progress;
@@ -137,8 +137,8 @@ void jpg_free(struct jpg *j)
 
 uint32_t jpg_warnings(const struct jpg *j) { return (uint32_t)j->errors.num_warnings; }
 
-/* libjpeg finds its way over garbage between markers and may then take another frame header than
- * jpg_peek did. Whoever planned with the peek must get that size or an error. */
+/* libjpeg skips garbage between markers and may then find another frame header than jpg_peek. The
+ * caller planned with the size from jpg_peek, so another size is an error. */
 static int check_peek(struct jpg *j, const void *bytes, size_t n, struct error *e)
 {
     struct jpg_header h = {0};
@@ -147,18 +147,18 @@ static int check_peek(struct jpg *j, const void *bytes, size_t n, struct error *
     return bad("its markers are garbled", e);
 }
 
-/* Sizes before anything of the image's size is taken. A file with several scans keeps all
- * its coefficients. */
+/* Checks the sizes before anything of the image's size is allocated. libjpeg keeps all
+ * coefficients of a file with several scans. */
 static int check_sizes(struct jpg *j, struct error *e)
 {
     uint64_t pixels = (uint64_t)j->d.image_width * j->d.image_height, coefficients = 0;
     if (pixels > j->limits.pixels)
-        return error_set(e, PL_USAGE, "a JPEG of %ux%u pixels; at most %llu pixels are read here", j->d.image_width, j->d.image_height,
+        return error_set(e, PL_USAGE, "the JPEG has %ux%u pixels; at most %llu pixels are allowed", j->d.image_width, j->d.image_height,
                          (unsigned long long)j->limits.pixels);
     for (int c = 0; c < j->d.num_components && jpeg_has_multiple_scans(&j->d); c++)
         coefficients += (uint64_t)j->d.comp_info[c].width_in_blocks * j->d.comp_info[c].height_in_blocks * sizeof(JBLOCK);
     if (coefficients > j->limits.memory)
-        return error_set(e, PL_USAGE, "a progressive JPEG of %ux%u pixels needs %llu bytes to decode; at most %llu are allowed",
+        return error_set(e, PL_USAGE, "the progressive JPEG of %ux%u pixels needs %llu bytes to decode; at most %llu are allowed",
                          j->d.image_width, j->d.image_height, (unsigned long long)coefficients, (unsigned long long)j->limits.memory);
     return PL_OK;
 }
@@ -168,7 +168,7 @@ static int choose_colours(struct jpg *j, struct error *e)
     J_COLOR_SPACE stored = j->d.jpeg_color_space;
     bool inks = stored == JCS_CMYK || stored == JCS_YCCK;
     if (!inks && stored != JCS_GRAYSCALE && stored != JCS_RGB && stored != JCS_YCbCr)
-        return error_set(e, PL_USAGE, "a JPEG of %d components in an unknown colour space; expected grey, YCbCr, RGB, CMYK or YCCK",
+        return error_set(e, PL_USAGE, "the JPEG has %d components in an unknown colour space; expected grey, YCbCr, RGB, CMYK or YCCK",
                          j->d.num_components);
     j->d.out_color_space = inks ? JCS_CMYK : JCS_RGB;
     return PL_OK;
@@ -176,7 +176,7 @@ static int choose_colours(struct jpg *j, struct error *e)
 
 int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height, struct error *e)
 {
-    CHECK(!j->started && (divisor == 1 || divisor == 2 || divisor == 4), "jpg_start by %u", divisor);
+    CHECK(!j->started && (divisor == 1 || divisor == 2 || divisor == 4), "jpg_start with divisor %u", divisor);
     j->message[0] = 0;
     j->inks = NULL;
     j->errors.num_warnings = 0;
@@ -197,8 +197,8 @@ int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint
     return PL_OK;
 }
 
-/* Adobe's programs store inks inverted and leave their marker; the arithmetic is that of
- * Pillow: what is not black, less the share of it that the ink takes. */
+/* Adobe's programs store inks inverted and write their marker. The arithmetic is Pillow's: the
+ * part that is not black, minus the share of it that the ink absorbs. */
 static void from_inks(uint8_t *to, const uint8_t *inks, uint32_t n, bool inverted)
 {
     int flip = inverted ? 255 : 0;
@@ -232,7 +232,7 @@ int jpg_finish(struct jpg *j, struct error *e)
 {
     CHECK(j->started);
     if (setjmp(j->back)) return abandon(j, e);
-    if (j->d.output_scanline == j->d.output_height) jpeg_finish_decompress(&j->d); /* reads on to the end mark */
+    if (j->d.output_scanline == j->d.output_height) jpeg_finish_decompress(&j->d); /* reads up to the end marker */
     else jpeg_abort_decompress(&j->d);
     j->started = false;
     return PL_OK;
@@ -256,7 +256,7 @@ enum { CHUNK = 16 << 10 };
 
 struct writer {
     struct jpeg_destination_mgr dest;
-    struct jpg error; /* only its message, limits and landing place */
+    struct jpg error; /* only its message, limits and jump buffer are used */
     struct text *out;
     uint8_t chunk[CHUNK];
 };
@@ -285,7 +285,7 @@ static void out_end(j_compress_ptr c)
 static bool compress(struct jpeg_compress_struct *c, struct writer *w, const uint8_t *pixels, size_t stride, int quality)
 {
     if (setjmp(w->error.back)) return false;
-    jpeg_set_defaults(c); /* YCbCr, chroma halved both ways */
+    jpeg_set_defaults(c); /* YCbCr, chroma halved in both directions */
     jpeg_set_quality(c, quality, TRUE);
     jpeg_start_compress(c, TRUE);
     while (c->next_scanline < c->image_height) {
@@ -299,7 +299,7 @@ static bool compress(struct jpeg_compress_struct *c, struct writer *w, const uin
 int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t *pixels, size_t stride, int quality, struct error *e)
 {
     if (!width || !height || width > JPEG_MAX_DIMENSION || height > JPEG_MAX_DIMENSION)
-        return error_set(e, PL_USAGE, "a JPEG has 1 to %ld pixels a side; this image is %ux%u", (long)JPEG_MAX_DIMENSION, width, height);
+        return error_set(e, PL_USAGE, "a JPEG has 1 to %ld pixels per side; this image has %ux%u", (long)JPEG_MAX_DIMENSION, width, height);
     struct writer *w = mem_alloc(sizeof *w);
     struct jpeg_compress_struct c = {0};
     w->dest = (struct jpeg_destination_mgr){.init_destination = out_start, .empty_output_buffer = out_full, .term_destination = out_end};
@@ -307,7 +307,7 @@ int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t 
     c.err = jpeg_std_error(&w->error.errors);
     w->error.errors.error_exit = jump;
     c.client_data = &w->error;
-    CHECK(!setjmp(w->error.back), "libjpeg does not start: %s", w->error.message);
+    CHECK(!setjmp(w->error.back), "libjpeg cannot be initialised: %s", w->error.message);
     jpeg_create_compress(&c);
     c.client_data = &w->error;
     c.dest = &w->dest;
@@ -317,7 +317,7 @@ int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t 
     c.in_color_space = JCS_RGB;
     int rc = PL_OK;
     if (!compress(&c, w, pixels, stride ? stride : (size_t)width * 3, quality))
-        rc = error_set(e, PL_FAIL, "a JPEG cannot be written: %s", w->error.message);
+        rc = error_set(e, PL_FAIL, "the JPEG cannot be written: %s", w->error.message);
     jpeg_destroy_compress(&c);
     mem_free(w);
     return rc;

@@ -1,11 +1,11 @@
 /*
- * jpeg.h: JPEG images, read row by row and written whole. The one door to libjpeg.
+ * jpeg.h: JPEG images, read row by row and written whole. Only jpeg.c uses libjpeg.
  *
- * A reader is made once per thread and used for any number of files: start, rows until
- * done, finish. What libjpeg takes meanwhile comes from its own pools: bounded by
- * jpg_limits.memory for what grows with the image, given back at finish.
+ * A reader is created once per thread and used for any number of files: jpg_start, jpg_rows until
+ * done, jpg_finish. Meanwhile libjpeg allocates from its own pools: memory that grows with the
+ * image is bounded by jpg_limits.memory and freed by jpg_finish.
  *
- * Rows are RGB, whatever is stored: grey is repeated, CMYK and YCCK converted. The EXIF
+ * Rows are RGB for every stored format: grey is repeated, CMYK and YCCK converted. The EXIF
  * orientation is never applied: masks are in the space of the stored pixels.
  * Messages do not name the file.
  */
@@ -18,39 +18,41 @@ struct jpg_header {
     uint32_t width, height, components;
     bool progressive;
 };
-/* From the markers alone, without libjpeg and without memory. */
+/* Reads only the markers, without libjpeg and without allocating. */
 int jpg_peek(const void *bytes, size_t n, struct jpg_header *h, struct error *e);
 
-/* 1, 2 or 4: how much smaller to decode an image that will be resized so that its longer
- * side is `target`. One half when that leaves at least 0.97 of the target, one quarter
- * likewise. Odd eighths are slower than decoding everything and are never used. */
+/* Returns 1, 2 or 4: by how much to shrink an image while decoding, when it will be resized to a
+ * longer side of `target`. 2 if half the size is at least 0.97 of the target, 4 likewise. Other
+ * fractions of eight are slower than full decoding and are never used. */
 uint32_t jpg_divisor(uint32_t width, uint32_t height, double target);
 
-/* Members that are 0 take the value named. */
+/* A member that is 0 gets the default in its comment. */
 struct jpg_limits {
-    uint64_t pixels; /* 100 million: larger images are refused from the header */
-    uint64_t memory; /* 64 MiB: libjpeg's image memory; progressive files keep every coefficient, 2 bytes a sample */
-    uint32_t scans;  /* 64: a progressive file with more is refused */
-    bool tolerant;   /* warnings (cut, damaged data) are counted, not errors; the rest of the image is grey */
+    uint64_t pixels; /* 100 million: larger images are rejected from the header */
+    uint64_t memory; /* 64 MiB: libjpeg's image memory; progressive files keep every coefficient,
+                        2 bytes per sample */
+    uint32_t scans;  /* 64: a progressive file with more scans is rejected */
+    bool tolerant;   /* false: warnings (truncated, damaged data) are errors; true: they are counted
+                        and the rest of the image is grey */
 };
 struct jpg;
 struct jpg *jpg_new(const struct jpg_limits *limits);
 void jpg_free(struct jpg *j);
 
-/* Reads the header and gets ready for rows of *width x *height, the stored size divided and
- * rounded up. `bytes` stays in place until finish. */
+/* Reads the header and prepares for rows of *width x *height, the stored size divided and rounded
+ * up. `bytes` must stay valid until jpg_finish. */
 int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height, struct error *e);
-/* The next `rows` rows, to places `stride` bytes apart. More than are left is our bug. */
+/* Decodes the next `rows` rows, `stride` bytes apart. There must be that many left. */
 int jpg_rows(struct jpg *j, uint8_t *to, size_t stride, uint32_t rows, struct error *e);
-/* After the last row: checks that the file ended well. Earlier: gives up the rest. */
+/* After the last row: checks that the file is complete. Earlier: abandons the rest. */
 int jpg_finish(struct jpg *j, struct error *e);
 uint32_t jpg_warnings(const struct jpg *j);
 
-/* All at once, to rows without gaps; *pixels is the caller's to mem_free. */
+/* Decodes a whole file to rows without gaps; the caller frees *pixels with mem_free. */
 int jpg_decode(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height, uint8_t **pixels,
                struct error *e);
 
-/* Appends a baseline JFIF file of RGB rows `stride` bytes apart (0: no gaps), chroma 4:2:0. */
+/* Appends a baseline JFIF file from RGB rows `stride` bytes apart (0: no gaps), chroma 4:2:0. */
 int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t *pixels, size_t stride, int quality, struct error *e);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * label.c: see label.h. One pass over the rows, a run of equal pixels at a time, gives every
- * value's area and box; a table of all 65536 values finds the mask of a value.
+ * label.c: see label.h. One pass over the rows, a run of equal pixels at a time, computes the area
+ * and box of every value; a table of all 65536 values maps a value to its mask.
  */
 #include "data/label.h"
 
@@ -19,7 +19,7 @@ static uint32_t pixel(const void *row, uint32_t x, int bytes)
     return v;
 }
 
-/* Bright or not, by half of the brightest: edges that were smoothed fall on either side. */
+/* Thresholds at half of the largest value, so that smoothed edges become binary. */
 static void make_binary(void *pixels, uint64_t n, int bytes)
 {
     uint32_t most = 0;
@@ -43,7 +43,7 @@ static bool wanted(const struct label_options *o, uint32_t v)
     return in;
 }
 
-/* box holds the first and last column and row until all runs are in. */
+/* box holds the first and last column and row until all runs are added. */
 static void add_run(struct mask *m, uint32_t x, uint32_t end, uint32_t y)
 {
     m->area += end - x;
@@ -89,11 +89,11 @@ enum data_fault label_masks(void *pixels, uint32_t h, uint32_t w, int bytes, con
         masks[i].box[2] += 1 - masks[i].box[0];
         masks[i].box[3] += 1 - masks[i].box[1];
     }
-    if (o->kind == LABELS_AUTO && out->n == 1) masks[0].category = 1; /* 255 is white, not a class */
+    if (o->kind == LABELS_AUTO && out->n == 1) masks[0].category = 1; /* 255 means white here, not a class */
     return FAULT_NONE;
 }
 
-/* The file is read to the end of the scratch, so that decoding can fill it from the front. */
+/* The file is read into the end of the scratch; the pixels are decoded into its front. */
 enum data_fault label_read(const char *path, const struct label_options *o, void *scratch, size_t n,
                            struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e)
 {
@@ -107,7 +107,7 @@ enum data_fault label_read(const char *path, const struct label_options *o, void
     if (png_peek(file, file_n, &h, e)) return error_prepend(e, "%s", path), FAULT_MASK;
     size_t need = png_bytes(&h, PNG_AS_LABELS);
     if (align_up(need, 8) + file_n + map_n > n)
-        return error_set(e, PL_NOFIT, "%s: it takes %zu bytes, expected at most %zu", path, need + file_n + map_n, n), FAULT_TOO_LARGE;
+        return error_set(e, PL_NOFIT, "%s: it takes %zu bytes; expected at most %zu", path, need + file_n + map_n, n), FAULT_TOO_LARGE;
     if (png_decode(file, file_n, PNG_AS_LABELS, 0, scratch, n - file_n, &p, e)) return error_prepend(e, "%s", path), FAULT_MASK;
     uint16_t *map = (uint16_t *)((char *)scratch + align_up(need, 8));
     return label_masks(scratch, p.height, p.width, p.depth == 16 ? 2 : 1, o, map, masks, room, out, e);

@@ -1,14 +1,14 @@
 /*
- * loader.c: the ring and its threads (see loader.h); what a thread does is in fill.c.
+ * loader.c: the ring and its threads (see loader.h); fill.c does the work of a thread.
  *
  *     taken            next
  *       │                │
  *   ... │ r  r  .  r  .  │ free ...      r: ready   .: being filled
  *       └── at most `slots` wide ──┘
  *
- * One mutex guards the numbers; the slots themselves are a thread's between its ticket and
- * `ready`, then the consumer's until it takes the next one. A seek waits until no ticket is
- * out, so a thread never writes to a slot that means something else meanwhile.
+ * One mutex guards the counters. A slot belongs to a thread from its ticket until `ready`, then to
+ * the consumer until it takes the next slot. A seek waits until no ticket is out, so a thread
+ * never writes to a slot that has been reassigned.
  */
 #include "data/loader.h"
 
@@ -19,7 +19,7 @@
 
 #include "data/fill.h"
 
-enum { STACK = 1 << 20, NAMED = 10 }; /* broken samples named one by one, before only some are */
+enum { STACK = 1 << 20, NAMED = 10 }; /* NAMED: broken samples that are all logged by name; later only some are */
 
 struct loader {
     struct loader_options o;
@@ -28,12 +28,13 @@ struct loader {
     pthread_t *threads;
     uint32_t started;
     pthread_mutex_t lock;
-    pthread_cond_t work, done; /* for threads: a slot is free; for the consumer: one is ready, or no ticket is out */
+    pthread_cond_t work, done; /* for threads: a slot is free; for the consumer: a slot is ready,
+                                  or no ticket is out */
     struct loader_source *source; /* NULL: none yet */
-    uint64_t taken, next;      /* the consumer's position (its slot is in use), and of the next ticket */
+    uint64_t taken, next;      /* the consumer's next position, and the position of the next ticket */
     bool holds;                /* the consumer has the slot of `taken` - 1 */
     uint32_t busy;             /* tickets that are out */
-    bool stop, held;           /* held: no tickets, a seek is waiting */
+    bool stop, held;           /* held: no new tickets, a seek is waiting */
 };
 
 /* --- memory ------------------------------------------------------------------------------ */
@@ -41,7 +42,7 @@ struct loader {
 uint64_t loader_bytes(const struct loader_options *o)
 {
     struct slot s = {0};
-    uint64_t slot = slot_lay(&s, o, NULL), filler = filler_size(o);
+    uint64_t slot = slot_layout(&s, o, NULL), filler = filler_size(o);
     return o->slots * slot + o->threads * filler;
 }
 
@@ -51,7 +52,7 @@ static bool may_start(const struct loader *l)
 {
     if (!l->source || l->held) return false;
     if (l->source->once && l->next >= dataset_count(l->source->set)) return false;
-    /* the slot in the consumer's hand is that of taken - 1 */
+    /* the consumer still reads the slot of taken - 1 */
     return l->next < l->taken - l->holds + l->o.slots;
 }
 
@@ -60,8 +61,8 @@ struct start {
     struct filler *f;
 };
 
-/* Tells the machine of a sample that will be wanted when all tickets out now are done. */
-static void expect(const struct loader *l, const struct loader_source *s, uint64_t position)
+/* Prefetches the sample that will be read after all current tickets. */
+static void prefetch(const struct loader *l, const struct loader_source *s, uint64_t position)
 {
     uint64_t ahead = position + l->o.threads;
     if (!s->once || ahead < dataset_count(s->set)) dataset_expect(s->set, source_sample(s, ahead));
@@ -84,7 +85,7 @@ static void *work(void *argument)
         struct slot *s = &l->slots[position % l->o.slots];
         l->busy++;
         pthread_mutex_unlock(&l->lock);
-        expect(l, source, position);
+        prefetch(l, source, position);
         fill_slot(f, source, position, s);
         pthread_mutex_lock(&l->lock);
         l->busy--;
@@ -95,7 +96,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* One thread, which takes none of the program's signals; waits until it has read `start`. */
+/* Starts a thread with all signals blocked; waits until it has read `start`. */
 static int start_thread(struct loader *l, uint32_t i, struct error *e)
 {
     struct start start = {l, l->fillers[i]};
@@ -117,7 +118,7 @@ static int start_thread(struct loader *l, uint32_t i, struct error *e)
 
 int loader_open(struct loader **out, const struct loader_options *o, void *memory, struct error *e)
 {
-    CHECK(o->slots >= 2 && o->threads && (uintptr_t)memory % 64 == 0, "a loader of %u slots and %u threads at %p", o->slots, o->threads, memory);
+    CHECK(o->slots >= 2 && o->threads && (uintptr_t)memory % 64 == 0, "loader of %u slots and %u threads at %p", o->slots, o->threads, memory);
     struct loader *l = mem_alloc(sizeof *l);
     char *at = memory;
     l->o = *o;
@@ -127,7 +128,7 @@ int loader_open(struct loader **out, const struct loader_options *o, void *memor
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->done, NULL);
-    for (uint32_t i = 0; i < o->slots; i++) at += slot_lay(&l->slots[i], o, at);
+    for (uint32_t i = 0; i < o->slots; i++) at += slot_layout(&l->slots[i], o, at);
     for (uint32_t i = 0; i < o->threads; i++, at += filler_size(o)) l->fillers[i] = filler_new(o, at);
     int rc = PL_OK;
     for (uint32_t i = 0; i < o->threads && !rc; i++) rc = start_thread(l, i, e);
@@ -171,17 +172,17 @@ void loader_seek(struct loader *l, struct loader_source *s, uint64_t position)
 
 bool loader_at(const struct loader *l, const struct loader_source *s, uint64_t position)
 {
-    return l->source == s && l->taken == position; /* only the consumer changes either */
+    return l->source == s && l->taken == position; /* only the consumer changes these */
 }
 
-/* The first ones by name; then when their number has doubled. */
-static void name_broken(const struct loader_source *s, const struct slot *slot)
+/* Logs the first broken samples, then one each time their number has doubled. */
+static void log_broken(const struct loader_source *s, const struct slot *slot)
 {
     uint64_t n = s->counts.broken;
     if (n > NAMED && (n & (n - 1))) return;
     log_warn("broken sample %s: %s (%s); %s; %llu of %llu so far", slot->name, fault_text(slot->out.fault), slot->text,
-             s->once ? "it counts for nothing" : "another one takes its place", (unsigned long long)n, (unsigned long long)s->counts.seen);
-    if (n == NAMED) log_warn("of further broken samples some are named: `plimsoll data verify` lists all");
+             s->once ? "it is skipped" : "another sample replaces it", (unsigned long long)n, (unsigned long long)s->counts.seen);
+    if (n == NAMED) log_warn("only some of the further broken samples are logged; `plimsoll data verify` lists all");
 }
 
 static void count(struct loader_source *s, const struct slot *slot)
@@ -195,11 +196,11 @@ static void count(struct loader_source *s, const struct slot *slot)
         c->broken++;
         c->fault[slot->out.fault]++;
         snprintf(c->last, sizeof c->last, "%s: %.200s", slot->name, slot->text);
-        name_broken(s, slot);
+        log_broken(s, slot);
     }
 }
 
-/* "data.min_iou 0.9, data.categories": those that are set. */
+/* "data.min_iou 0.9, data.categories": the filters that are set. */
 static const char *filters_print(const struct loader_source *s, char out[160])
 {
     const struct sampler_options *o = &s->sampler;
@@ -212,38 +213,38 @@ static const char *filters_print(const struct loader_source *s, char out[160])
     return n ? out + 2 : "none is set";
 }
 
-/* No sample could be used. When none ever was, the data or the filters are not what was meant. */
+/* No sample could be used. If none ever could, the data or the filters are wrong. */
 static int nothing_left(const struct loader_source *s, const struct slot *slot, struct error *e)
 {
     const struct loader_counts *c = &s->counts;
     char filters[160];
     return error_set(e, c->broken + c->empty == c->seen ? PL_USAGE : PL_FAIL,
-                     "no sample is left: %s cannot be used (%s), nor can any that was tried in its place; of %llu samples so far %llu are broken and "
-                     "%llu have no mask that passes the filters (%s); look at them with `plimsoll data verify`",
+                     "no sample is left: %s cannot be used (%s), and neither can any substitute that was tried; of %llu samples so far %llu are broken and "
+                     "%llu have no mask that passes the filters (%s); list them with `plimsoll data verify`",
                      slot->name, slot->text, (unsigned long long)c->seen, (unsigned long long)c->broken, (unsigned long long)c->empty, filters_print(s, filters));
 }
 
-/* Too many broken samples, or none to put in the place of one. */
-static int judge(const struct loader_source *s, const struct slot *slot, struct error *e)
+/* Fails when too many samples are broken, or when a broken one has no substitute. */
+static int check_broken(const struct loader_source *s, const struct slot *slot, struct error *e)
 {
     const struct loader_counts *c = &s->counts;
     bool whole = (slot->out.position + 1) % dataset_count(s->set) == 0;
     if (slot->rc) return nothing_left(s, slot, e);
     if ((c->broken < LOADER_BAD_FIRST && !whole) || (double)c->broken <= s->max_bad * (double)c->seen) return PL_OK;
     enum data_fault most = FAULT_NONE;
-    char why[LOADER_NAMED + 160] = ""; /* nothing when all of them came before a run was resumed: their number alone is known */
+    char why[LOADER_NAMED + 160] = ""; /* empty when all came before a resume, which keeps only their number */
     for (int f = 1; f < FAULT_KINDS; f++)
         if (c->fault[f] > c->fault[most]) most = (enum data_fault)f;
     if (most) snprintf(why, sizeof why, "; most often: %s (%llu), last %s", fault_text(most), (unsigned long long)c->fault[most], c->last);
-    return error_set(e, PL_FAIL, "%llu of %llu samples are broken, data.max_bad allows %g of them%s; `plimsoll data verify` lists all",
+    return error_set(e, PL_FAIL, "%llu of %llu samples are broken, but data.max_bad is %g%s; `plimsoll data verify` lists all",
                      (unsigned long long)c->broken, (unsigned long long)c->seen, s->max_bad, why);
 }
 
 int loader_take(struct loader *l, const struct loader_sample **out, struct error *e)
 {
-    CHECK(l->source && (!l->source->once || l->taken < dataset_count(l->source->set)), "nothing to take at position %llu", (unsigned long long)l->taken);
+    CHECK(l->source && (!l->source->once || l->taken < dataset_count(l->source->set)), "no sample at position %llu", (unsigned long long)l->taken);
     pthread_mutex_lock(&l->lock);
-    if (l->holds) { /* the slot of the last take is free again */
+    if (l->holds) { /* release the slot of the previous call */
         l->holds = false;
         pthread_cond_broadcast(&l->work);
     }
@@ -255,5 +256,5 @@ int loader_take(struct loader *l, const struct loader_sample **out, struct error
     pthread_mutex_unlock(&l->lock);
     count(l->source, s);
     *out = &s->out;
-    return judge(l->source, s, e);
+    return check_broken(l->source, s, e);
 }

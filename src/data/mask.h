@@ -1,7 +1,7 @@
 /*
- * mask.h: what is known of one mask before anybody rasterises it, whatever the format.
+ * mask.h: the properties of one mask before it is rasterised, in any format.
  *
- * The sampler chooses by these facts; only what it chose becomes pixels, from `shape`, which
+ * The sampler chooses by these properties. Only chosen masks are rasterised, from `shape`, which
  * points into the caller's buffer that the sample was read into.
  */
 #ifndef MASK_H
@@ -9,17 +9,17 @@
 
 #include "data/rle.h"
 
-/* Why a sample, or a mask of it, cannot be used: one number per kind in a run's report. */
+/* Why a sample, or one of its masks, cannot be used. A run's report counts each kind. */
 enum data_fault {
     FAULT_NONE,
-    FAULT_READ,      /* the machine could not read it */
+    FAULT_READ,      /* reading failed */
     FAULT_TOO_LARGE, /* larger than the buffer that was planned for it */
-    FAULT_SYNTAX,    /* the annotations are not what they should be */
+    FAULT_SYNTAX,    /* the annotations are malformed */
     FAULT_SIZE,      /* image, annotations and masks disagree on height and width */
-    FAULT_SHAPE,     /* a mask of a form that the format does not have */
-    FAULT_MANY,      /* more masks than were planned for */
-    FAULT_NO_MASKS,  /* none is left to train on */
-    FAULT_MASK,      /* run lengths, polygons or a label image that make no mask */
+    FAULT_SHAPE,     /* a mask has an encoding that the format does not support */
+    FAULT_MANY,      /* more masks than the planned buffers hold */
+    FAULT_NO_MASKS,  /* no mask is left to train on */
+    FAULT_MASK,      /* malformed run lengths, polygons or label image */
     FAULT_IMAGE,     /* the image cannot be decoded */
     FAULT_KINDS,
 };
@@ -30,7 +30,7 @@ enum shape_kind { SHAPE_NONE, SHAPE_RLE, SHAPE_POLYGONS, SHAPE_LABEL, SHAPE_BITS
 
 struct shape {
     enum shape_kind kind;
-    uint32_t h, w; /* of the image it lies in; 0: the annotation does not say */
+    uint32_t h, w; /* size of its image; 0: not in the annotation */
     union {
         struct rle rle;
         struct {
@@ -38,30 +38,30 @@ struct shape {
             size_t n;
         } polygons;
         struct {
-            const void *pixels; /* rows of `stride` bytes, `bytes` (1 or 2) a pixel */
+            const void *pixels; /* rows of `stride` bytes, `bytes` (1 or 2) per pixel */
             size_t stride;
             int bytes;
-            uint32_t id; /* the mask is where pixels equal it */
+            uint32_t id; /* the pixels of this value are the mask */
         } label;
-        struct {            /* of a store whose masks were sampled before (cells.h) */
+        struct {            /* of a store with masks that are already sampled (cells.h) */
             const void *at; /* rows of `stride` bytes: bits as in grid.h, or bytes */
             size_t stride;
-            uint32_t id;    /* 0: bits; else the mask is where bytes equal it */
-            uint32_t w, h;  /* cells there are */
-            uint32_t over_w, over_h, per; /* over_w / per of them lie over the image's width */
+            uint32_t id;    /* 0: bits; else the bytes of this value are the mask */
+            uint32_t w, h;  /* number of cells */
+            uint32_t over_w, over_h, per; /* over_w / per cells cover the image's width */
         } cells;
     };
 };
 
 struct mask {
     int64_t id;
-    int64_t image; /* which image it belongs to, where masks are listed by themselves */
+    int64_t image; /* id of its image, if masks are in a list of their own */
     int32_t category;
-    bool crowd;      /* a group of things under one mask */
-    double area;     /* pixels, as the file says; below 0: it does not */
-    float box[4];    /* x, y, w, h as the file says: for choosing, never for cropping */
-    float predicted_iou, stability; /* 1 where the file says nothing */
-    float point[2];  /* where the mask was asked for; NAN: the file does not say */
+    bool crowd;      /* a group of objects under one mask */
+    double area;     /* pixels, from the file; below 0: unknown */
+    float box[4];    /* x, y, w, h from the file: for sampling, never for cropping */
+    float predicted_iou, stability; /* 1 if not in the file */
+    float point[2];  /* the prompt of the mask; NAN: not in the file */
     float crop_box[4];
     struct shape shape;
 };

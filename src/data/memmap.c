@@ -1,8 +1,8 @@
 /*
  * memmap.c: reading an index with a memory map of masks (see memmap.h).
  *
- * Invariant: of an opened set every range of masks lies in the map. Areas and boxes, which the
- * index does not have, are counted when a sample is read.
+ * Invariant: in an opened dataset every range of masks lies in the map. Areas and boxes are not
+ * in the index; they are computed when a sample is read.
  */
 #include "data/memmap.h"
 
@@ -33,8 +33,8 @@ struct memmap {
     void *map;
     size_t bytes;
     const uint8_t *masks;
-    uint64_t total;     /* masks that the index speaks of */
-    uint32_t h, w;      /* of a mask */
+    uint64_t total;     /* masks in the index */
+    uint32_t h, w;      /* size of a mask */
 };
 
 bool memmap_is_index(const struct dataset_options *o) { return o->n_paths && text_ends_with(o->paths[0], ".json"); }
@@ -50,8 +50,8 @@ static void memmap_close(struct dataset *d)
 
 /* --- the images ------------------------------------------------------------------------- */
 
-/* A path as it stands, below the index's folder, or among the images there: an index moves
- * with its folder. */
+/* Finds an image by its path, by its path relative to the index's folder, or by its name in
+ * images/ there, because an index may be moved together with its folder. */
 static char *find_image(struct memmap *m, const char *dir, const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -61,7 +61,7 @@ static char *find_image(struct memmap *m, const char *dir, const char *path)
     return file_exists(among) ? among : NULL;
 }
 
-/* By the image's header, in pages that are mapped for that long. */
+/* Reads the image's header, from pages that are mapped only meanwhile. */
 static int image_size(const char *path, uint32_t *h, uint32_t *w, struct error *e)
 {
     struct stat st;
@@ -70,7 +70,7 @@ static int image_size(const char *path, uint32_t *h, uint32_t *w, struct error *
     bool usual = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0;
     void *at = usual ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     close(fd);
-    if (at == MAP_FAILED) return error_set(e, PL_USAGE, "%s is no image", path);
+    if (at == MAP_FAILED) return error_set(e, PL_USAGE, "%s is not an image", path);
     struct png_header p = {0};
     struct jpg_header j = {0};
     bool png = *(const uint8_t *)at == 0x89;
@@ -94,9 +94,9 @@ static int read_row(struct dataset *d, const struct value *v, const char *dir, s
         value_opt_uint(v, "mask_width", &mw, e) || value_opt_string(v, "name", &name, e))
         return e->code;
     if (first > end || end - first > UINT32_MAX || end > 1ull << 48)
-        return error_set(e, PL_USAGE, "masks %llu to %llu are no range", (unsigned long long)first, (unsigned long long)end);
-    if (h > 1u << 20 || w > 1u << 20 || mh > 32768 || mw > 32768) return error_set(e, PL_USAGE, "its sizes make no sense");
-    if (m->h && (mh != m->h || mw != m->w)) return error_set(e, PL_USAGE, "masks of %llu x %llu, the rows before have %u x %u", (unsigned long long)mw, (unsigned long long)mh, m->w, m->h);
+        return error_set(e, PL_USAGE, "masks %llu to %llu are not a range", (unsigned long long)first, (unsigned long long)end);
+    if (h > 1u << 20 || w > 1u << 20 || mh > 32768 || mw > 32768) return error_set(e, PL_USAGE, "its sizes are invalid");
+    if (m->h && (mh != m->h || mw != m->w)) return error_set(e, PL_USAGE, "its masks have %llu x %llu pixels, those of earlier rows %u x %u", (unsigned long long)mw, (unsigned long long)mh, m->w, m->h);
     m->h = (uint32_t)mh, m->w = (uint32_t)mw;
     if (end > m->total) m->total = end;
     *r = (struct row){.first = first, .n = (uint32_t)(end - first), .h = (uint32_t)h, .w = (uint32_t)w, .image = find_image(m, dir, path)};
@@ -147,10 +147,11 @@ static int find_masks(const struct dataset_options *o, const char *index, struct
             if (file_exists(to->at)) return PL_OK;
         }
     if (o->masks) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: its masks are neither beside it by name nor in %s/masks.u8; data.masks says where they are", index, dir);
+    return error_set(e, PL_USAGE, "%s: its masks are neither beside it under its name nor in %s/masks.u8; set data.masks to their file", index, dir);
 }
 
-/* A .npy file says its shape; of others the size must be that of square masks, unless the index said more. */
+/* A .npy file has its shape in the header. For other files the size must be that of square masks,
+ * unless the index has the shape. */
 static int find_shape(struct memmap *m, const char *path, int fd, uint64_t *start, struct error *e)
 {
     struct npy_header h;
@@ -158,17 +159,17 @@ static int find_shape(struct memmap *m, const char *path, int fd, uint64_t *star
     if (text_ends_with(path, ".npy")) {
         if (npy_read_header(fd, m->bytes, &h, e)) return e->code;
         if (h.rank != 3 || h.size != 1 || h.fortran_order || (h.type != 'u' && h.type != 'b') || !h.shape[1] || h.shape[1] > 32768 || !h.shape[2] || h.shape[2] > 32768)
-            return error_set(e, PL_USAGE, "expected an array of bytes, masks x height x width, in C's order");
+            return error_set(e, PL_USAGE, "expected an array of bytes, masks x height x width, in C order");
         *start = h.data;
         m->h = (uint32_t)h.shape[1], m->w = (uint32_t)h.shape[2];
     } else if (!m->h || !m->w) {
         uint64_t each = m->total ? m->bytes / m->total : 0, side = (uint64_t)(sqrt((double)each) + 0.5);
         if (!side || side > 32768 || side * side * m->total != m->bytes)
-            return error_set(e, PL_USAGE, "%zu bytes are not %llu square masks; put mask_height and mask_width into the rows of the index", m->bytes, (unsigned long long)m->total);
+            return error_set(e, PL_USAGE, "its %zu bytes are not %llu square masks; add mask_height and mask_width to the rows of the index", m->bytes, (unsigned long long)m->total);
         m->h = m->w = (uint32_t)side;
     }
     if (*start > m->bytes || m->total > (m->bytes - *start) / ((uint64_t)m->h * m->w))
-        return error_set(e, PL_USAGE, "%zu bytes, expected %llu masks of %u x %u", m->bytes, (unsigned long long)m->total, m->w, m->h);
+        return error_set(e, PL_USAGE, "it has %zu bytes; expected %llu masks of %u x %u", m->bytes, (unsigned long long)m->total, m->w, m->h);
     return PL_OK;
 }
 
@@ -178,7 +179,7 @@ static int map_masks(struct memmap *m, const char *path, struct error *e)
     uint64_t start;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = PL_OK;
     if (fd < 0) return file_error(path, "open it", e);
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || !st.st_size) rc = error_set(e, PL_USAGE, "%s is no file of masks", path);
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || !st.st_size) rc = error_set(e, PL_USAGE, "%s is not a file of masks", path);
     if (!rc) {
         m->bytes = (size_t)st.st_size;
         if (find_shape(m, path, fd, &start, e)) rc = error_prepend(e, "%s", path);
@@ -199,7 +200,7 @@ static int memmap_open(struct dataset *d, const struct dataset_options *o, struc
     struct names paths;
     if (dataset_paths(o, &paths, e)) return e->code;
     int rc = PL_OK;
-    if (paths.n != 1) rc = error_set(e, PL_USAGE, "%u indexes of memory maps, expected one", paths.n);
+    if (paths.n != 1) rc = error_set(e, PL_USAGE, "%u indexes of memory maps are given; expected one", paths.n);
     if (!rc) rc = read_index(d, paths.at[0], e);
     if (!rc) rc = find_masks(o, paths.at[0], &masks, e);
     if (!rc) rc = map_masks(m, masks.at, e);
@@ -214,7 +215,7 @@ static int memmap_open(struct dataset *d, const struct dataset_options *o, struc
     return rc;
 }
 
-/* --- reading ------------------------------------------------------------------------------------ */
+/* --- reading ----- */
 
 static void memmap_describe(const struct dataset *d, uint64_t i, char *name, size_t room, const char **key)
 {
@@ -229,7 +230,7 @@ static enum data_fault memmap_image(const struct dataset *d, uint64_t i, void *t
     return dataset_read_file(m->rows[i].image, to, room, &out->n, e);
 }
 
-/* The value of a mask: 1, 255, whatever is not 0; 0 when it has no pixel. */
+/* The value of a mask's pixels (1, 255 or another non-zero value); 0 when it has none. */
 static uint8_t value_of(const uint8_t *at, size_t n, bool *mixed)
 {
     uint8_t value = 0;
@@ -250,12 +251,12 @@ static enum data_fault memmap_masks(const struct dataset *d, uint64_t i, void *s
         const uint8_t *at = m->masks + (r->first + k) * bytes;
         bool mixed = false;
         uint8_t value = value_of(at, bytes, &mixed);
-        if (mixed) return error_set(e, PL_USAGE, "mask %llu has several values besides 0, expected one", (unsigned long long)(r->first + k)), FAULT_MASK;
+        if (mixed) return error_set(e, PL_USAGE, "mask %llu has several values besides 0; expected one", (unsigned long long)(r->first + k)), FAULT_MASK;
         if (!value) {
             out->empty++;
             continue;
         }
-        if (out->n == room) return error_set(e, PL_NOFIT, "%u masks, expected at most %u", r->n, room), FAULT_MANY;
+        if (out->n == room) return error_set(e, PL_NOFIT, "it has %u masks; expected at most %u", r->n, room), FAULT_MANY;
         struct mask *to = &masks[out->n++];
         struct rle_facts f;
         double x = (double)r->w / m->w, y = (double)r->h / m->h;

@@ -1,6 +1,6 @@
 /*
- * memmap_write.c: writing an index, a memory map and the images (see memmap.h), in a folder
- * beside the one wanted that takes its name at the end.
+ * memmap_write.c: writes an index, a memory map and the images (see memmap.h) into a temporary
+ * folder beside the target, which is renamed at the end.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ int memmap_create(struct memmap_writer **out, const char *folder, uint32_t side,
     bool folder_there = dir_exists(folder);
     if ((file_exists(folder) && !folder_there) || (folder_there && dir_list(folder, &there, e)) || there.n) {
         names_free(&there);
-        return error_set(e, PL_USAGE, "%s is there already: take another name, or remove it first", folder);
+        return error_set(e, PL_USAGE, "%s exists already: choose another name, or remove it first", folder);
     }
     struct memmap_writer *w = mem_alloc(sizeof *w);
     struct text path = {0};
@@ -64,7 +64,7 @@ static int put_mask(struct memmap_writer *w, const uint8_t *bits, struct error *
     return fd_write(w->fd, w->bytes, (size_t)w->side * w->side) ? file_error(w->partial, "be written", e) : PL_OK;
 }
 
-/* "000012_sa_13.jpg": the number keeps keys apart that two shards share. */
+/* "000012_sa_13.jpg": the number distinguishes equal keys of two shards. */
 static void image_name(const struct memmap_writer *w, const struct memmap_new *s, struct text *to)
 {
     const char *slash = strrchr(s->key, '/'), *key = slash ? slash + 1 : s->key, *dot = strrchr(key, '.');
@@ -109,7 +109,7 @@ int memmap_finish(struct memmap_writer *w, struct error *e)
     json_end(&w->json);
     text_append(&w->index, "\n", 1);
     int rc = fsync(w->fd) ? file_error(w->partial, "be written", e) : file_write_atomic(path.at, w->index.at, w->index.n, e);
-    if (!rc && dir_exists(w->folder)) rc = tree_remove(w->folder, e); /* it is empty */
+    if (!rc && dir_exists(w->folder)) rc = tree_remove(w->folder, e); /* the folder is empty */
     if (!rc) rc = file_rename(w->partial, w->folder, e);
     text_free(&path);
     memmap_abandon(w);
@@ -120,7 +120,7 @@ void memmap_abandon(struct memmap_writer *w)
 {
     struct error ignored;
     if (w->fd >= 0) close(w->fd);
-    tree_remove(w->partial, &ignored); /* after a rename there is none */
+    tree_remove(w->partial, &ignored); /* after a rename there is nothing to remove */
     mem_free(w->folder);
     mem_free(w->partial);
     mem_free(w->bytes);

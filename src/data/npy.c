@@ -7,8 +7,8 @@
  *
  *     {'descr': '<u2', 'fortran_order': False, 'shape': (1000,), }
  *
- * The parser below reads that literal and nothing more of Python. Every number is
- * checked before it is used: what comes out describes bytes that exist.
+ * The parser reads only that literal, not Python in general. Every number is checked before it is
+ * used, so the result describes bytes that exist.
  */
 #include "data/npy.h"
 
@@ -21,7 +21,7 @@ enum { MAX_HEADER = 4096 };
 
 static int bad(struct error *e, const char *what)
 {
-    return error_set(e, PL_USAGE, "not a .npy file that can be read: %s", what);
+    return error_set(e, PL_USAGE, "the .npy file cannot be read: %s", what);
 }
 
 static const char *skip_space(const char *s)
@@ -30,7 +30,7 @@ static const char *skip_space(const char *s)
     return s;
 }
 
-/* 'text' or "text"; gives its start and length, and what follows the quote. */
+/* 'text' or "text"; returns its start and length, and the position after the quote. */
 static const char *read_quoted(const char *s, const char **start, size_t *n)
 {
     char quote = *s;
@@ -65,7 +65,7 @@ static const char *read_order(const char *s, struct npy_header *h)
     return strncmp(s, "False", 5) == 0 ? s + 5 : NULL;
 }
 
-/* (), (N,), (N, M): the product is kept from overflowing here. */
+/* (), (N,), (N, M): the product is checked for overflow here. */
 static const char *read_shape(const char *s, struct npy_header *h)
 {
     if (*s++ != '(') return NULL;
@@ -84,7 +84,7 @@ static const char *read_shape(const char *s, struct npy_header *h)
     return s + 1;
 }
 
-/* The dict literal, terminated by a NUL. All three entries must be there. */
+/* Parses the dict literal, terminated by a NUL. All three entries are required. */
 static int parse_dict(const char *s, struct npy_header *h, struct error *e)
 {
     enum { DESCR = 1, ORDER = 2, SHAPE = 4 };
@@ -95,9 +95,9 @@ static int parse_dict(const char *s, struct npy_header *h, struct error *e)
         const char *key;
         size_t n;
         s = read_quoted(s, &key, &n);
-        if (!s) return bad(e, "its header is cut or garbled");
+        if (!s) return bad(e, "its header is truncated or malformed");
         s = skip_space(s);
-        if (*s++ != ':') return bad(e, "its header is cut or garbled");
+        if (*s++ != ':') return bad(e, "its header is truncated or malformed");
         s = skip_space(s);
         if (n == 5 && !memcmp(key, "descr", n)) {
             seen |= DESCR;
@@ -111,10 +111,10 @@ static int parse_dict(const char *s, struct npy_header *h, struct error *e)
         } else {
             return bad(e, "its header has an entry that is not descr, fortran_order or shape");
         }
-        if (!s) return bad(e, "its descr, fortran_order or shape is not one of a plain array");
+        if (!s) return bad(e, "its descr, fortran_order or shape is not that of a plain array");
         s = skip_space(s);
         if (*s == ',') s++;
-        else if (*s != '}') return bad(e, "its header is cut or garbled");
+        else if (*s != '}') return bad(e, "its header is truncated or malformed");
     }
     if (seen != (DESCR | ORDER | SHAPE)) return bad(e, "its header lacks descr, fortran_order or shape");
     return PL_OK;
@@ -124,14 +124,14 @@ int npy_read_header(int fd, uint64_t size_of_file, struct npy_header *h, struct 
 {
     unsigned char buffer[MAX_HEADER + 13] = {0};
     ssize_t got = pread(fd, buffer, sizeof buffer - 1, 0);
-    if (got < 10 || memcmp(buffer, "\x93NUMPY", 6)) return bad(e, "it does not begin with the NumPy mark");
+    if (got < 10 || memcmp(buffer, "\x93NUMPY", 6)) return bad(e, "it does not begin with the NumPy signature");
     unsigned major = buffer[6];
-    if (major < 1 || major > 3) return bad(e, "its format version is none of 1, 2, 3");
+    if (major < 1 || major > 3) return bad(e, "its format version is not 1, 2 or 3");
     size_t at = major == 1 ? 10 : 12;
     uint64_t length = buffer[8] | (uint64_t)buffer[9] << 8;
     if (major > 1) length |= (uint64_t)buffer[10] << 16 | (uint64_t)buffer[11] << 24;
     if (length > MAX_HEADER) return bad(e, "its header is longer than 4096 bytes");
-    if (at + length > (uint64_t)got) return bad(e, "its header is cut");
+    if (at + length > (uint64_t)got) return bad(e, "its header is truncated");
     buffer[at + length] = 0;
     if (parse_dict((const char *)buffer + at, h, e)) return e->code;
 
@@ -140,8 +140,8 @@ int npy_read_header(int fd, uint64_t size_of_file, struct npy_header *h, struct 
     if (__builtin_mul_overflow(h->count, (uint64_t)h->size, &bytes) || h->data > size_of_file ||
         bytes > size_of_file - h->data)
         return error_set(e, PL_USAGE,
-                         "truncated: its header promises %llu elements of %u bytes after byte %llu, "
-                         "the file has %llu bytes in all",
+                         "truncated: its header describes %llu elements of %u bytes after byte %llu, "
+                         "but the file has %llu bytes",
                          (unsigned long long)h->count, h->size, (unsigned long long)h->data,
                          (unsigned long long)size_of_file);
     return PL_OK;

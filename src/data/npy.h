@@ -9,7 +9,7 @@
 enum { NPY_MAX_DIMS = 8 };
 
 struct npy_header {
-    char type;           /* 'u', 'i', 'f', 'b', ... as NumPy's descr has it */
+    char type;           /* 'u', 'i', 'f', 'b', ... as in NumPy's descr */
     uint32_t size;       /* bytes of an element */
     bool big_endian;
     bool fortran_order;
@@ -19,9 +19,9 @@ struct npy_header {
     uint64_t data;       /* offset of the first element in the file */
 };
 
-/* Reads the header of an open file (format versions 1 to 3). Trusts nothing: a
- * header that is cut, contradicts itself or promises more than size_of_file is
- * PL_USAGE, with a message that does not name the file. */
+/* Reads the header of an open file (format versions 1 to 3). A header that is truncated,
+ * contradicts itself or describes more than size_of_file bytes is PL_USAGE, with a message that
+ * does not name the file. */
 int npy_read_header(int fd, uint64_t size_of_file, struct npy_header *h, struct error *e);
 
 #endif

@@ -1,18 +1,17 @@
 /*
  * order.c: a shuffle without an array.
  *
- * A Feistel network is a bijection on b bits whatever its round function is: each
- * round changes one half by a hash of the other, and can be undone because that
- * other half is still there.
+ * A Feistel network is a bijection on b bits for any round function: each round changes one half
+ * by a hash of the other half, and can be inverted because the other half is unchanged.
  *
  *      left (b/2 bits)    right (the rest)
  *        ^= H(right)   <---   |
  *        |          --->   ^= H(left)        four such pairs
  *
- * With b the least number of bits that holds n values, the range is below 2n. A
- * result of n or more is fed back in until one falls below n (cycle walking):
- * starting from a value below n, the cycle of the bijection returns to one, and
- * the walk is again a bijection on 0..n-1. It takes less than two turns on average.
+ * With b the least number of bits that holds n values, the range is below 2n. A result of n or
+ * more is fed back in until a result is below n (cycle walking). Starting from a value below n,
+ * the cycle of the bijection returns to such a value, so the walk is a bijection on 0..n-1. It
+ * takes less than two rounds on average.
  */
 #include "data/order.h"
 
@@ -20,7 +19,7 @@
 
 enum { ROUND_PAIRS = 4 };
 
-/* The finalizer of splitmix64: every input bit reaches every output bit. */
+/* The finalizer of splitmix64: every input bit affects every output bit. */
 static uint64_t mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;

@@ -1,9 +1,9 @@
 /*
- * packed.c: the format `packed`: files of packed.h, mapped, one after the other.
+ * packed.c: the format `packed`: memory-mapped files of packed.h, one after the other.
  *
- * Invariant: of an opened file every number that is used for an address has been checked, so
- * the readers below check none. A file that is made shorter while it is mapped is beyond what
- * any reader of a map can bear: stores are replaced by renaming, as packed_finish does.
+ * Invariant: in an opened file every number that is used for an address has been checked, so the
+ * functions below do not check. No reader of a memory map survives a file that becomes shorter
+ * while it is mapped: stores must be replaced by renaming, as packed_finish does.
  */
 #include "data/packed.h"
 
@@ -21,23 +21,23 @@
 #include "data/memmap.h"
 #include "io/file.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a packed store is read where it lies");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a packed store is read in place");
 _Static_assert(sizeof(struct packed_header) == 80 && sizeof(struct packed_sample) == 56 && sizeof(struct packed_mask) == 56 &&
-                   sizeof(struct packed_category) == 8 && sizeof(struct packed_embeddings) == 192, "these are the file's");
+                   sizeof(struct packed_category) == 8 && sizeof(struct packed_embeddings) == 192, "the file's structs have these sizes");
 
 /* --- checking -------------------------------------------------------------------------- */
 
 static int check_header(const struct packed_header *h, size_t n, struct error *e)
 {
     if (n < PACKED_DATA || memcmp(h->magic, PACKED_MAGIC, sizeof h->magic))
-        return error_set(e, PL_USAGE, "it does not begin as a packed store does; it is another file, or writing it was never finished");
+        return error_set(e, PL_USAGE, "it does not begin like a packed store; it is another file, or was never finished");
     if (h->version != PACKED_VERSION && h->version != PACKED_WITH_EMBEDDINGS)
-        return error_set(e, PL_USAGE, "a packed store of version %u, this program reads versions %d and %d: write it again with `plimsoll data pack`", h->version,
+        return error_set(e, PL_USAGE, "the packed store has version %u, this program reads versions %d and %d: write it again with `plimsoll data pack`", h->version,
                          PACKED_VERSION, PACKED_WITH_EMBEDDINGS);
-    if (h->header_sum != crc32c(0, h, offsetof(struct packed_header, header_sum))) return error_set(e, PL_USAGE, "its header is damaged: the sum is wrong");
-    if (h->bytes != n) return error_set(e, PL_USAGE, "it has %zu bytes, its header says %llu: it was cut, or copied in part", n, (unsigned long long)h->bytes);
+    if (h->header_sum != crc32c(0, h, offsetof(struct packed_header, header_sum))) return error_set(e, PL_USAGE, "its header is damaged: the checksum is wrong");
+    if (h->bytes != n) return error_set(e, PL_USAGE, "it has %zu bytes, its header says %llu: it was truncated, or copied in part", n, (unsigned long long)h->bytes);
     if (!h->side || h->side > PACKED_MAX_SIDE || !h->cells || h->cells > PACKED_MAX_SIDE)
-        return error_set(e, PL_USAGE, "images of %u and masks of %u a side, expected 1 to %d", h->side, h->cells, PACKED_MAX_SIDE);
+        return error_set(e, PL_USAGE, "its images have a side of %u, its masks of %u; expected 1 to %d", h->side, h->cells, PACKED_MAX_SIDE);
     return PL_OK;
 }
 
@@ -50,16 +50,16 @@ enum dtype packed_dtype(uint32_t type) { return type == PACKED_F32 ? DT_F32 : ty
 
 static int check_embeddings(const struct packed_embeddings *x, uint32_t side, struct error *e)
 {
-    if (x->sum != crc32c(0, x, offsetof(struct packed_embeddings, sum))) return error_set(e, PL_USAGE, "what it says of its embeddings is damaged: the sum is wrong");
-    if (packed_dtype(x->type) == DT_NONE) return error_set(e, PL_USAGE, "embeddings of type %u, expected %d (f32) or %d (bf16)", x->type, PACKED_F32, PACKED_BF16);
+    if (x->sum != crc32c(0, x, offsetof(struct packed_embeddings, sum))) return error_set(e, PL_USAGE, "the description of its embeddings is damaged: the checksum is wrong");
+    if (packed_dtype(x->type) == DT_NONE) return error_set(e, PL_USAGE, "its embeddings have type %u; expected %d (f32) or %d (bf16)", x->type, PACKED_F32, PACKED_BF16);
     if (!x->channels || x->channels > PACKED_MAX_CHANNELS || !x->grid || x->grid > side)
-        return error_set(e, PL_USAGE, "embeddings of %u channels on a grid of %u, expected 1 to %d and 1 to %u", x->channels, x->grid, PACKED_MAX_CHANNELS, side);
-    if (x->model[sizeof x->model - 1]) return error_set(e, PL_USAGE, "the name of its embeddings' model has no end");
+        return error_set(e, PL_USAGE, "its embeddings have %u channels on a grid of %u; expected 1 to %d and 1 to %u", x->channels, x->grid, PACKED_MAX_CHANNELS, side);
+    if (x->model[sizeof x->model - 1]) return error_set(e, PL_USAGE, "the name of its embeddings' model is not terminated");
     return PL_OK;
 }
 
-/* Where the four tables of the index are; they must end where the file does. */
-static int lay_index(struct packed_file *f, size_t n, struct error *e)
+/* Sets the pointers to the four tables of the index, which must end where the file does. */
+static int locate_index(struct packed_file *f, size_t n, struct error *e)
 {
     const struct packed_header *h = f->header;
     uint64_t most = n / 8; /* no count is larger, so no product below overflows */
@@ -77,8 +77,8 @@ static int lay_index(struct packed_file *f, size_t n, struct error *e)
     f->masks = (const void *)(f->at + masks);
     f->categories = (const void *)(f->at + categories);
     f->names = (const char *)f->at + names;
-    if (h->index_sum != crc32c(0, f->at + h->index, (size_t)(n - h->index))) return error_set(e, PL_USAGE, "its index is damaged: the sum is wrong");
-    if (f->names[h->names - 1]) return error_set(e, PL_USAGE, "its last name has no end");
+    if (h->index_sum != crc32c(0, f->at + h->index, (size_t)(n - h->index))) return error_set(e, PL_USAGE, "its index is damaged: the checksum is wrong");
+    if (f->names[h->names - 1]) return error_set(e, PL_USAGE, "its last name is not terminated");
     return PL_OK;
 }
 
@@ -102,8 +102,8 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
 {
     *f = (struct packed_file){.at = bytes, .header = bytes};
     CHECK((uintptr_t)bytes % PACKED_ALIGN == 0);
-    if (n < sizeof *f->header) return error_set(e, PL_USAGE, "it has %zu bytes, a packed store has more", n);
-    if (check_header(f->header, n, e) || lay_index(f, n, e)) return e->code;
+    if (n < sizeof *f->header) return error_set(e, PL_USAGE, "it has %zu bytes; a packed store has more", n);
+    if (check_header(f->header, n, e) || locate_index(f, n, e)) return e->code;
     const struct packed_header *h = f->header;
     f->encoded_bytes = (size_t)align_up((uint64_t)h->side * h->side * 3, PACKED_ALIGN);
     if (h->version == PACKED_WITH_EMBEDDINGS) {
@@ -115,9 +115,9 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
     f->stride = grid_stride(h->cells);
     f->mask_bytes = grid_mask_bytes(h->cells, h->cells);
     for (uint64_t i = 0; i < h->samples; i++)
-        if (!check_sample(f, &f->samples[i])) return error_set(e, PL_USAGE, "sample %llu of its index makes no sense", (unsigned long long)i);
+        if (!check_sample(f, &f->samples[i])) return error_set(e, PL_USAGE, "sample %llu of its index is invalid", (unsigned long long)i);
     for (uint64_t i = 0; i < h->masks; i++)
-        if (!check_mask(&f->masks[i])) return error_set(e, PL_USAGE, "mask %llu of its index makes no sense", (unsigned long long)i);
+        if (!check_mask(&f->masks[i])) return error_set(e, PL_USAGE, "mask %llu of its index is invalid", (unsigned long long)i);
     for (uint64_t i = 0; i < h->categories; i++)
         if (f->categories[i].name >= h->names) return error_set(e, PL_USAGE, "category %llu of its index has no name", (unsigned long long)i);
     return PL_OK;
@@ -152,7 +152,7 @@ struct packed {
         struct packed_file file;
         void *map;
         size_t n;
-        uint64_t first; /* number of its first sample */
+        uint64_t first; /* index of its first sample */
     } *parts;
     uint32_t n;
     int32_t *only;      /* [n_only] categories; none: all */
@@ -175,8 +175,8 @@ static int open_part(struct packed_part *p, const char *path, struct error *e)
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = PL_OK;
     if (fd < 0) return file_error(path, "open it", e);
     p->map = MAP_FAILED;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = error_set(e, PL_USAGE, "%s is no regular file, expected a packed store", path);
-    else if (st.st_size < PACKED_DATA) rc = error_set(e, PL_USAGE, "%s: it has %lld bytes, a packed store has more", path, (long long)st.st_size);
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = error_set(e, PL_USAGE, "%s is not a regular file; expected a packed store", path);
+    else if (st.st_size < PACKED_DATA) rc = error_set(e, PL_USAGE, "%s: it has %lld bytes; a packed store has more", path, (long long)st.st_size);
     if (!rc) {
         p->n = (size_t)st.st_size;
         p->map = mmap(NULL, p->n, PROT_READ, MAP_SHARED, fd, 0);
@@ -188,7 +188,7 @@ static int open_part(struct packed_part *p, const char *path, struct error *e)
     return rc;
 }
 
-/* Categories are asked for by name or by number. */
+/* Finds a category by name or by number. */
 static int find_category(const struct packed *p, const char *word, int32_t *to, struct error *e)
 {
     char *end;
@@ -204,12 +204,12 @@ static int find_category(const struct packed *p, const char *word, int32_t *to, 
             *to = c->number;
             return PL_OK;
         }
-    return error_set(e, PL_USAGE, "category %s: the packed store has none of that name", word);
+    return error_set(e, PL_USAGE, "the packed store has no category %s", word);
 }
 
 static int packed_open(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
-    if (memmap_is_index(o)) { /* the other layout: a format of its own behind the same name */
+    if (memmap_is_index(o)) { /* the other layout: a separate format under the same name */
         d->format = &dataset_memmap;
         return d->format->open(d, o, e);
     }
@@ -287,7 +287,7 @@ static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *s
     for (uint32_t k = 0; k < s->masks; k++) {
         const struct packed_mask *m = &f->masks[s->first + k];
         if (!wanted(d->state, m->category)) continue;
-        if (out->n == room) return error_set(e, PL_NOFIT, "%u masks, expected at most %u", s->masks, room), FAULT_MANY;
+        if (out->n == room) return error_set(e, PL_NOFIT, "it has %u masks; expected at most %u", s->masks, room), FAULT_MANY;
         struct mask *to = &masks[out->n++];
         *to = (struct mask){.id = m->id, .category = m->category, .crowd = m->crowd != 0, .area = m->area, .predicted_iou = m->predicted_iou,
                             .stability = m->stability, .point = {m->point[0], m->point[1]}, .shape = {.kind = SHAPE_BITS, .h = s->h, .w = s->w}};
@@ -302,19 +302,19 @@ static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *s
     return FAULT_NONE;
 }
 
-static void will_read(const uint8_t *at, size_t n)
+static void advise_willneed(const uint8_t *at, size_t n)
 {
     uintptr_t page = 4096, from = (uintptr_t)at / page * page;
     madvise((void *)from, (size_t)((uintptr_t)at - from) + n, MADV_WILLNEED);
 }
 
-static void packed_expect(const struct dataset *d, uint64_t i)
+static void packed_prefetch(const struct dataset *d, uint64_t i)
 {
     const struct packed_sample *s;
     const struct packed_file *f = find(d, i, &s);
-    /* The image or the embedding: the other one is not read. */
-    will_read(f->at + s->at + (d->from_embeddings ? f->encoded_bytes : 0), d->from_embeddings ? f->embedding_bytes : f->encoded_bytes);
-    will_read(f->at + s->at + f->head_bytes, s->masks * f->mask_bytes);
+    /* Only one of image and embedding is read. */
+    advise_willneed(f->at + s->at + (d->from_embeddings ? f->encoded_bytes : 0), d->from_embeddings ? f->embedding_bytes : f->encoded_bytes);
+    advise_willneed(f->at + s->at + f->head_bytes, s->masks * f->mask_bytes);
 }
 
 static const void *packed_embedding(const struct dataset *d, uint64_t i)
@@ -338,7 +338,7 @@ static int packed_check(const struct dataset *d, uint64_t i, struct error *e)
     const struct packed_sample *s;
     const struct packed_file *f = find(d, i, &s);
     if (crc32c(0, f->at + s->at, f->head_bytes + s->masks * f->mask_bytes) == s->sum) return PL_OK;
-    return error_set(e, PL_USAGE, "the bytes at %llu are not those that were written: the sum is wrong", (unsigned long long)s->at);
+    return error_set(e, PL_USAGE, "the bytes at %llu are damaged: the checksum is wrong", (unsigned long long)s->at);
 }
 
 const struct dataset_format dataset_packed = {
@@ -348,7 +348,7 @@ const struct dataset_format dataset_packed = {
     .describe = packed_describe,
     .image = packed_image,
     .masks = packed_masks,
-    .expect = packed_expect,
+    .prefetch = packed_prefetch,
     .category = packed_category_name,
     .check = packed_check,
     .embedding = packed_embedding,

@@ -1,6 +1,6 @@
 /*
- * packed_write.c: a packed store, sample by sample (see packed.h). What is known of the samples
- * so far is in memory, the rest in a file beside the path that is renamed when it is whole.
+ * packed_write.c: writes a packed store, sample by sample (see packed.h). The index is kept in
+ * memory, the rest is in a temporary file beside the path, which is renamed when it is complete.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ static int put(struct packed_writer *w, const void *bytes, size_t n, uint32_t *s
     return PL_OK;
 }
 
-/* Zeros up to a multiple. */
+/* Pads with zeros to the alignment. */
 static int align(struct packed_writer *w, uint32_t *sum, struct error *e)
 {
     static const char zeros[PACKED_ALIGN];
@@ -41,7 +41,7 @@ static int align(struct packed_writer *w, uint32_t *sum, struct error *e)
 
 int packed_create(struct packed_writer **out, const char *path, uint32_t side, uint32_t cells, struct error *e)
 {
-    static const char zeros[PACKED_DATA]; /* the header's place: no magic until the end */
+    static const char zeros[PACKED_DATA]; /* reserves the header: no magic until the end */
     struct packed_writer *w = mem_alloc(sizeof *w);
     struct text partial = {0};
     text_printf(&partial, "%s.part", path);
@@ -58,7 +58,7 @@ int packed_create(struct packed_writer **out, const char *path, uint32_t side, u
 
 void packed_embed(struct packed_writer *w, const struct packed_embeddings *e)
 {
-    CHECK(!w->samples.n && packed_dtype(e->type) != DT_NONE, "embeddings of type %u behind %u samples", e->type, w->samples.n);
+    CHECK(!w->samples.n && packed_dtype(e->type) != DT_NONE, "embeddings of type %u after %u samples", e->type, w->samples.n);
     w->header.version = PACKED_WITH_EMBEDDINGS;
     w->embeddings = *e;
     w->embeddings.zero = w->embeddings.zero2 = 0;
@@ -76,7 +76,7 @@ int packed_add(struct packed_writer *w, const struct packed_new *s, struct error
 {
     size_t side = w->header.side;
     if (w->names.n > UINT32_MAX - 4096 || w->samples.n == UINT32_MAX || w->masks.n > UINT32_MAX - s->n)
-        return error_set(e, PL_USAGE, "%s: more samples than one file can have (%u); pack them into several", w->path, w->samples.n);
+        return error_set(e, PL_USAGE, "%s: more samples than one file can hold (%u); pack them into several files", w->path, w->samples.n);
     struct packed_sample x = {.at = w->at, .first = w->masks.n, .masks = s->n, .empty = s->empty, .h = s->h, .w = s->w, .rows = s->rows, .columns = s->columns};
     int rc = put(w, s->image, side * side * 3, &x.sum, e);
     if (!rc) rc = align(w, &x.sum, e);
@@ -139,7 +139,7 @@ void packed_abandon(struct packed_writer *w)
 {
     if (w->fd >= 0) {
         close(w->fd);
-        unlink(w->partial); /* after a rename there is none */
+        unlink(w->partial); /* after a rename there is nothing to remove */
     }
     mem_free(w->path);
     mem_free(w->partial);

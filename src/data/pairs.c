@@ -1,8 +1,8 @@
 /*
- * pairs.c: the formats `pairs` and `csv`: an image file and a mask file a sample.
+ * pairs.c: the formats `pairs` and `csv`: an image file and a mask file per sample.
  *
  * They differ in how the files are found: by equal names in two folders, or by the rows of a
- * table. After that a sample is two paths, a key and the value of its split column, all in
+ * table. After that a sample is two paths, a key and the value of its split column, all stored in
  * one block of names.
  */
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "data/label.h"
 #include "io/file.h"
 
-/* Offsets in the names. */
+/* Offsets into the names. */
 struct item {
     uint32_t image, mask, key, split;
 };
@@ -45,7 +45,7 @@ static int start(struct dataset *d, const struct dataset_options *o, struct erro
         char *end;
         p->values[i] = strtoll(o->categories[i], &end, 10);
         if (*end || end == o->categories[i] || p->values[i] < 1 || p->values[i] > 65535)
-            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers of 1 to 65535", o->categories[i]);
+            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535", o->categories[i]);
     }
     return PL_OK;
 }
@@ -69,7 +69,7 @@ static void pairs_close(struct dataset *d)
 
 /* --- pairs: two folders ------------------------------------------------------------------- */
 
-/* A file by its stem, "a" of a.png. */
+/* A file and its stem ("a" of a.png). */
 struct stem {
     const char *name;
     size_t n;
@@ -90,8 +90,8 @@ static bool has_extension(const char *dot, bool mask)
     return !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg") || !strcasecmp(dot, ".png");
 }
 
-/* The images or the masks of a folder, by stem; the caller's to mem_free. A mask may be called
- * a_mask.png for a.jpg. */
+/* The images or the masks of a folder, sorted by stem; the caller frees the list with mem_free. The
+ * mask of a.jpg may have the name a_mask.png. */
 static struct stem *stems(const struct names *l, bool mask, uint32_t *n)
 {
     struct stem *out = mem_alloc(l->n * sizeof *out);
@@ -124,7 +124,7 @@ static void add_pair(struct pairs *p, const char *images, const char *masks, con
     vec_push(&p->items, item);
 }
 
-/* Both lists in step. */
+/* Merges both sorted lists. */
 static int pair_folders(struct dataset *d, const char *images, const char *masks, struct error *e)
 {
     struct names il = {0}, ml = {0};
@@ -151,7 +151,7 @@ static int pair_folders(struct dataset *d, const char *images, const char *masks
     return rc;
 }
 
-/* ROOT/NAME, or what was given instead: inside the root where there is such a folder. */
+/* ROOT/NAME, or the given folder instead, relative to the root if it exists there. */
 static char *folder_of(const char *root, const char *given, const char *usual)
 {
     struct text path = {0};
@@ -170,7 +170,7 @@ static int pairs_open(struct dataset *d, const struct dataset_options *o, struct
         char *images = folder_of(roots.at[i], o->images, "images"), *masks = folder_of(roots.at[i], o->masks, "masks");
         for (int k = 0; k < 2 && !rc; k++)
             if (!dir_exists(k ? masks : images))
-                rc = error_set(e, PL_USAGE, "%s: there is no folder of %s: expected %s (data.%s names another)", roots.at[i],
+                rc = error_set(e, PL_USAGE, "%s: there is no folder of %s: expected %s (data.%s sets another)", roots.at[i],
                                k ? "masks" : "images", k ? masks : images, k ? "masks" : "images");
         if (!rc) rc = pair_folders(d, images, masks, e);
         mem_free(images);
@@ -199,7 +199,8 @@ static int find_columns(const struct csv *c, const struct dataset_options *o, st
     return PL_OK;
 }
 
-/* The rows below the first; paths are taken from the folder of the table unless others are given. */
+/* Reads the rows after the first. Paths are relative to the table's folder unless another is
+ * given. */
 static int read_rows(struct dataset *d, struct csv *c, const struct columns *at, const char *images, const char *masks,
                      struct error *e)
 {
@@ -207,7 +208,7 @@ static int read_rows(struct dataset *d, struct csv *c, const struct columns *at,
     bool more;
     uint32_t columns = c->n;
     while (!csv_next(c, &more, e) && more) {
-        if (c->n != columns) return error_set(e, PL_USAGE, "line %u: %u fields, expected %u as in the first line", c->line, c->n, columns);
+        if (c->n != columns) return error_set(e, PL_USAGE, "line %u has %u fields; expected %u as in the first line", c->line, c->n, columns);
         if (p->names.n > 1u << 31) return error_set(e, PL_USAGE, "line %u: the table is too large", c->line);
         d->report.members++;
         if (!*c->fields[at->mask]) d->report.no_text++;
@@ -233,7 +234,7 @@ static int read_table(struct dataset *d, const struct dataset_options *o, const 
     struct columns at;
     csv_begin(c, text, n);
     int rc = csv_next(c, &more, e);
-    if (!rc && !more) rc = error_set(e, PL_USAGE, "it is empty, expected a line with the names of the columns");
+    if (!rc && !more) rc = error_set(e, PL_USAGE, "it is empty; expected a line with the names of the columns");
     if (!rc) rc = find_columns(c, o, &at, e);
     if (!rc) rc = read_rows(d, c, &at, o->images ? o->images : dir, o->masks ? o->masks : dir, e);
     mem_free(c);

@@ -1,23 +1,22 @@
 /*
- * polygon.c: corners to runs, by COCO's rule (see polygon.h).
+ * polygon.c: rasterises polygons to runs, by COCO's rule (see polygon.h).
  *
  * The rule: corners are rounded to a lattice 5 times as fine as the pixels. Each edge is
  * walked along its longer axis, one lattice step at a time, the other coordinate rounded.
- * Where the walk steps from one lattice column to the next and that step passes the middle
- * of a pixel column (lattice column 2 of 5), it crosses the column at the higher of the two
- * lattice rows: there the colour changes, from the first pixel row whose middle is not above.
- * All changes, sorted along the scan order, are the ends of the runs; two at one place
- * cancel.
+ * Where the walk steps from one lattice column to the next and that step passes the middle of a
+ * pixel column (lattice column 2 of 5), it crosses the column at the higher of the two lattice
+ * rows: the colour changes there, at the first pixel row with its middle not above. All changes,
+ * sorted along the scan order, are the ends of the runs; two changes at one position cancel.
  *
- * In whole numbers: lattice column u is pixel column u / 5 when u % 5 == 2, and lattice row
+ * In integers: lattice column u is pixel column u / 5 when u % 5 == 2, and lattice row
  * v is pixel row ceil((v - 2) / 5), at least 0 and at most h.
  *
- * The walk is done as the corners come, so all that is kept is the list of changes.
+ * The walk processes corners as they are parsed, so only the list of changes is kept.
  *
- * Products and sums are rounded one by one, as on the machines that annotations were made on. All
- * 10,000 cases of tests/golden/make_rle.py equal pycocotools 2.0.11 built so (-ffp-contract=off); its stock wheel
- * for aarch64 was compiled to fused multiply-adds, which round once, and differs in 51 of them by some
- * pixels at an edge. gcc keeps to that with -std=c11, clang with the pragma.
+ * Products and sums are rounded one by one, as in COCO's own tools. All 10,000 cases of
+ * tests/golden/make_rle.py equal pycocotools 2.0.11 built with -ffp-contract=off; its stock wheel
+ * for aarch64 uses fused multiply-adds, which round once, and differs in 51 cases by some pixels
+ * at an edge. gcc does not fuse with -std=c11, clang does not with the pragma.
  */
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -30,8 +29,8 @@
 #include "data/scan.h"
 
 enum { FINE = 5 };
-static const double far_away = 1e8;      /* no coordinate is larger: the lattice fits an int */
-static const uint64_t long_merge = 1 << 26; /* runs that are looked at to unite the polygons of a mask: half a second */
+static const double far_away = 1e8;      /* largest coordinate: the lattice fits an int */
+static const uint64_t long_merge = 1 << 26; /* runs read to merge a mask's polygons: 0.5 s */
 static const uint64_t long_walk = 1 << 23; /* steps of all polygons of a mask: 1.6 million pixels of edge */
 
 struct walk {
@@ -60,8 +59,8 @@ static inline void step(struct walk *k, int u, int v)
     else k->changes[k->n++] = (uint32_t)(column / FINE) * k->h + y;
 }
 
-/* From the last corner to (x, y). An edge is computed from its left or upper end, whichever
- * way it is walked: two polygons that share it meet without a gap. */
+/* The edge from the last corner to (x, y). An edge is computed from its left or upper end for
+ * both directions, so two polygons that share it meet without a gap. */
 static void edge(struct walk *k, int x, int y)
 {
     int xs = k->x, ys = k->y, xe = x, ye = y, dx = abs(xe - xs), dy = abs(ye - ys);
@@ -94,7 +93,7 @@ static void corner(struct walk *k, double x, double y)
     else edge(k, fine_x, fine_y);
 }
 
-/* In place and without memory of its own, which qsort does not promise. */
+/* A heap sort: in place and without allocation, which qsort does not guarantee. */
 static void sift(uint32_t *a, uint32_t i, uint32_t n)
 {
     uint32_t x = a[i];
@@ -117,8 +116,8 @@ static void sort(uint32_t *a, uint32_t n)
     }
 }
 
-/* Changes to runs, in the same place: a run of 0 joins its two neighbours. The end of the
- * image is the last change. */
+/* Converts changes to runs, in place: a run of 0 joins its two neighbours. The end of the image is
+ * the last change. */
 static enum rle_status finish(struct walk *k, uint32_t *n)
 {
     *n = 0;
@@ -170,7 +169,7 @@ void polygon_init(struct polygon_scratch *p, void *memory, uint32_t room)
     *p = (struct polygon_scratch){.runs = {at, at + room, at + 2 * (size_t)room}, .room = room};
 }
 
-/* One list of numbers; s->fault when it is none or odd. */
+/* Parses one list of numbers; sets s->fault when it is malformed or odd. */
 static enum rle_status scan_polygon(struct scan *s, struct walk *k, uint32_t *n)
 {
     double x, y;

@@ -1,15 +1,15 @@
 /*
- * resize.c: a separable triangle filter over rows that arrive one at a time.
+ * resize.c: a separable triangle filter that receives one row at a time.
  *
  *   source row ──across──► ring of the last `taps` rows ──down──► result rows
  *                          (result's width, bytes)
  *
- * Each axis is a table: for every output place the first source place and its weights. A
- * window, a scale and a flip only change the tables. Weights are 14-bit integers whose sum
- * is exactly 1.0, so no result leaves 0..255 and equal pixels stay equal.
+ * Each axis has a table: for every output position the first source position and its weights. A
+ * window, a scale and a flip only change the tables. Weights are 14-bit integers with a sum of
+ * exactly 1.0, so no result leaves 0..255 and equal pixels stay equal.
  *
- * A result row is written as soon as its last source row is in; the ring holds `taps` rows,
- * which is what the widest one needs. When an axis keeps its size the weights shrink to one
+ * A result row is written as soon as its last source row has arrived; the ring holds `taps` rows,
+ * the largest number that a result row needs. When an axis keeps its size there is one weight,
  * and rows are copied.
  */
 #include "data/resize.h"
@@ -26,25 +26,25 @@ struct window {
     double from, length;
 };
 
-static double reach(const struct window *w) /* half the filter's width, in source places */
+static double half_width(const struct window *w) /* half the filter's width, in source positions */
 {
     double scale = w->length / w->to;
     return scale < 1 ? 1 : scale;
 }
 
-/* An upper bound; weights of zero are cut off later. */
-static uint32_t max_taps(const struct window *w) { return (uint32_t)ceil(reach(w)) * 2 + 1; }
+/* An upper bound; weights of zero are removed later. */
+static uint32_t max_taps(const struct window *w) { return (uint32_t)ceil(half_width(w)) * 2 + 1; }
 
-/* The source places [*a, *b) under the filter at output place i, and its centre. */
+/* The source positions [*a, *b) under the filter at output position i, and its centre. */
 static double span(const struct window *w, uint32_t i, int64_t *a, int64_t *b)
 {
-    double centre = w->from + (i + 0.5) * (w->length / w->to), support = reach(w);
+    double centre = w->from + (i + 0.5) * (w->length / w->to), support = half_width(w);
     *a = max_i64((int64_t)(centre - support + 0.5), 0);
     *b = min_i64((int64_t)(centre + support + 0.5), w->source);
     return centre;
 }
 
-/* Rounds n weights to integers that sum to ONE; what rounding leaves goes to the largest. */
+/* Rounds n weights to integers that sum to ONE; the rounding error is added to the largest. */
 static void quantise(const double *exact, double total, int64_t n, int16_t *out)
 {
     int sum = 0;
@@ -57,12 +57,12 @@ static void quantise(const double *exact, double total, int64_t n, int16_t *out)
     out[largest] = (int16_t)(out[largest] + ONE - sum);
 }
 
-/* Row i of the table; `exact` has room for max_taps. Places beyond the last source place get
- * weight 0, and the row is moved left so that it never reaches beyond it. */
-static void fill_place(const struct window *w, uint32_t i, double *exact, uint32_t taps, uint32_t *first, int16_t *weight)
+/* Fills row i of the table; `exact` has room for max_taps. Positions beyond the last source
+ * position get weight 0, and the row is moved left so that it never reaches beyond it. */
+static void fill_weights(const struct window *w, uint32_t i, double *exact, uint32_t taps, uint32_t *first, int16_t *weight)
 {
     int64_t a, b;
-    double centre = span(w, i, &a, &b), narrow = 1 / reach(w), total = 0;
+    double centre = span(w, i, &a, &b), narrow = 1 / half_width(w), total = 0;
     if (b <= a) a = min_i64(max_i64((int64_t)centre, 0), w->source - 1), b = a + 1;
     for (int64_t k = a; k < b; k++) {
         double distance = fabs((k - centre + 0.5) * narrow);
@@ -82,8 +82,8 @@ static void move_left(uint32_t *first, int16_t *weight, uint32_t taps, uint32_t 
     *first -= by;
 }
 
-/* Cuts leading and trailing zeros that all places share, so that an axis that keeps its size
- * has one weight; then nobody reads beyond the source. */
+/* Removes leading and trailing zeros that all positions share, so that an axis that keeps its size
+ * has one weight; afterwards no row reads beyond the source. */
 static void tighten(const struct window *w, struct resize_axis *x, uint32_t taps)
 {
     uint32_t most = 1;
@@ -145,15 +145,15 @@ size_t resize_scratch(const struct resize_view *v)
     return 64 + table_bytes(&across) + table_bytes(&down) + row_stride(v->width) + row_stride(v->to_width) * max_taps(&down);
 }
 
-/* A side that rounds down to a few places is shrunk by up to 1.5 times more than the longer
- * one: 1.49 places become 1. */
+/* A side that rounds down to a few pixels shrinks by up to 1.5 times more than the longer side:
+ * 1.49 pixels become 1. */
 size_t resize_scratch_most(uint32_t longest, uint32_t side)
 {
     struct window w = {longest, side, 0, 1.5 * (longest > side ? longest : side)};
     return 64 + 2 * table_bytes(&w) + row_stride(longest) + row_stride(side) * max_taps(&w);
 }
 
-static void *take(uint8_t **at, size_t bytes)
+static void *carve(uint8_t **at, size_t bytes)
 {
     void *p = *at;
     *at += align_up(bytes, 64);
@@ -163,30 +163,30 @@ static void *take(uint8_t **at, size_t bytes)
 static void fill_axis(struct resize_axis *x, const struct window *w, uint8_t **at)
 {
     uint32_t taps = max_taps(w);
-    x->first = take(at, w->to * sizeof *x->first);
-    x->weight = take(at, (size_t)w->to * taps * sizeof *x->weight);
-    double *exact = take(at, taps * sizeof *exact);
-    for (uint32_t i = 0; i < w->to; i++) fill_place(w, i, exact, taps, &x->first[i], x->weight + (size_t)i * taps);
+    x->first = carve(at, w->to * sizeof *x->first);
+    x->weight = carve(at, (size_t)w->to * taps * sizeof *x->weight);
+    double *exact = carve(at, taps * sizeof *exact);
+    for (uint32_t i = 0; i < w->to; i++) fill_weights(w, i, exact, taps, &x->first[i], x->weight + (size_t)i * taps);
     tighten(w, x, taps);
 }
 
 void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, size_t room)
 {
-    CHECK(v->width && v->height && v->to_width && v->to_height && room >= resize_scratch(v), "a resize of %ux%u to %ux%u in %zu bytes",
+    CHECK(v->width && v->height && v->to_width && v->to_height && room >= resize_scratch(v), "resize of %ux%u to %ux%u in %zu bytes",
           v->width, v->height, v->to_width, v->to_height, room);
     memset(r, 0, sizeof *r);
     r->v = *v;
     uint8_t *at = (uint8_t *)align_up((uintptr_t)scratch, 64);
     struct window across = window_across(v), down = window_down(v);
     CHECK(across.from >= 0 && down.from >= 0 && across.from + across.length <= v->width + 1e-6 && down.from + down.length <= v->height + 1e-6,
-          "a window outside of the image");
+          "the window is outside of the image");
     fill_axis(&r->across, &across, &at);
     fill_axis(&r->down, &down, &at);
     r->copy = r->across.taps == 1 && across.source == across.to && across.length == across.to && !v->flip;
     if (v->flip) mirror(&r->across, v->to_width);
-    r->tail = take(&at, row_stride(v->width));
+    r->tail = carve(&at, row_stride(v->width));
     r->ring_stride = row_stride(v->to_width);
-    r->ring = take(&at, r->ring_stride * r->down.taps);
+    r->ring = carve(&at, r->ring_stride * r->down.taps);
 }
 
 bool resize_wants(const struct resize *r) { return r->next < r->v.to_height && r->at < r->v.height; }
@@ -197,19 +197,19 @@ typedef uint8_t bytes16 __attribute__((vector_size(16)));
 typedef int16_t shorts8 __attribute__((vector_size(16)));
 typedef int32_t ints4 __attribute__((vector_size(16)));
 
-/* Sixteen bytes hold five pixels. ADD adds the k-th of them, spread to 32-bit lanes, times a
- * weight; k is a literal. store_pixels makes bytes of four results: 12 of them and 4 of no meaning,
- * which the next store writes over. x86 before SSE4 has no such product: there it is that of
- * 16-bit pairs, the second of which is 0. */
+/* Sixteen bytes hold five pixels. ADD adds the k-th pixel, widened to 32-bit lanes, times a weight;
+ * k is a literal. store_pixels packs four results to bytes: 12 bytes and 4 undefined ones, which
+ * the next store overwrites. x86 before SSE4 lacks a 32-bit multiplication: it uses the product of
+ * 16-bit pairs with 0 as the second value. */
 #if defined(__SSE2__)
 #include <emmintrin.h>
-static inline ints4 spread(__m128i moved, int16_t weight)
+static inline ints4 widen_multiply(__m128i moved, int16_t weight)
 {
     __m128i zero = _mm_setzero_si128();
     __m128i lanes = _mm_unpacklo_epi16(_mm_unpacklo_epi8(moved, zero), zero);
     return (ints4)_mm_madd_epi16(lanes, _mm_set1_epi32(weight));
 }
-#define ADD(sum, b, k, weight) ((sum) + spread(_mm_srli_si128((__m128i)(b), 3 * (k)), weight))
+#define ADD(sum, b, k, weight) ((sum) + widen_multiply(_mm_srli_si128((__m128i)(b), 3 * (k)), weight))
 static inline void store_pixels(uint8_t *to, const ints4 p[4])
 {
     __m128i low = _mm_packs_epi32((__m128i)p[0], (__m128i)p[1]), high = _mm_packs_epi32((__m128i)p[2], (__m128i)p[3]);
@@ -246,8 +246,8 @@ static inline __attribute__((always_inline)) ints4 one_pixel(const uint8_t *p, c
     return sum >> 14;
 }
 
-/* Four output pixels at a time; the taps are a constant where this is inlined, so that a sum
- * is straight code. Rows have SLACK bytes behind their end for the loads and the stores. */
+/* Four output pixels at a time. The number of taps is a constant where this is inlined, so that
+ * the sum is unrolled. Rows have SLACK bytes after their end for the loads and the stores. */
 static inline __attribute__((always_inline)) void across_taps(uint8_t *to, const uint8_t *from, const struct resize_axis *x, uint32_t n,
                                                               uint32_t taps)
 {
@@ -289,7 +289,7 @@ static inline __attribute__((always_inline)) void down_taps(uint8_t *restrict to
     }
 }
 
-/* Many taps: a part of the row at a time, so that sums stay in the first cache. */
+/* Many taps: a block of the row at a time, so that the sums stay in the L1 cache. */
 static void down_many(uint8_t *restrict to, const struct resize *r, uint32_t first, const int16_t *weight, size_t n)
 {
     enum { PART = 512 };
@@ -306,7 +306,7 @@ static void down_many(uint8_t *restrict to, const struct resize *r, uint32_t fir
     }
 }
 
-/* Source row y sits in ring place y mod taps. */
+/* Source row y is in ring slot y mod taps. */
 static void write_row(struct resize *r)
 {
     uint32_t taps = r->down.taps, first = r->down.first[r->next];
@@ -336,7 +336,7 @@ void resize_row(struct resize *r, const uint8_t *rgb)
     if (r->copy) {
         memcpy(row, rgb, (size_t)r->v.width * 3);
     } else {
-        /* The last pixel is read as four bytes: from a row that has a fourth. */
+        /* The last pixel is read as four bytes, so it is read from a padded copy of the row. */
         memcpy(r->tail, rgb, (size_t)r->v.width * 3);
         across(row, r->tail, &r->across, r->v.to_width);
     }

@@ -1,13 +1,13 @@
 /*
- * rle.c: the checked reader of run lengths, and what is computed from it (see rle.h).
+ * rle.c: the checked reader of run lengths, and operations on runs (see rle.h).
  *
- * The compressed string holds one signed number per run, little-endian groups of 5 bits
- * in characters '0' (48) to 'o' (111): bit 5 says that more follow, bit 4 of the last
- * group is the sign. From the fourth on, a number is the difference to the run before
- * the last, that is, to the last run of the same colour.
+ * The compressed string has one signed number per run, in little-endian groups of 5 bits in
+ * characters '0' (48) to 'o' (111): bit 5 means that more groups follow, bit 4 of the last group
+ * is the sign. From the fourth on, a number is the difference to the run before the last, which
+ * is the previous run of the same colour.
  *
- * The invariant of the reader: 0 <= run <= h * w - sum. What it hands out can be used
- * as a length without another check.
+ * The invariant of the reader: 0 <= run <= h * w - sum. A run that it returns can be used as a
+ * length without another check.
  */
 #include "data/rle.h"
 
@@ -17,11 +17,11 @@ const char *rle_status_text(enum rle_status s)
 {
     switch (s) {
     case RLE_OK:
-    case RLE_END: return "it is right";
-    case RLE_BAD_SIZE: return "its size is 0, too large or another one than expected";
-    case RLE_BAD_CHAR: return "it holds a character that run lengths do not have";
+    case RLE_END: return "it is valid";
+    case RLE_BAD_SIZE: return "its size is 0, too large or not the expected one";
+    case RLE_BAD_CHAR: return "it has a character that is invalid in run lengths";
     case RLE_CUT: return "it ends inside a number";
-    case RLE_LONG: return "it holds a number of more than 7 characters";
+    case RLE_LONG: return "it has a number of more than 7 characters";
     case RLE_BAD_RUN: return "a run is negative or longer than the image";
     case RLE_BAD_SUM: return "its runs do not add up to height * width";
     case RLE_MANY: return "it has more runs than there is room for";
@@ -47,7 +47,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The character behind a backslash in JSON: `\\`, or \u00XX. -1: no such escape. */
+/* The character after a backslash in JSON: `\\`, or \u00XX. -1: another escape. */
 static int unescape(struct rle_reader *r)
 {
     if (r->at == r->end) return -1;
@@ -63,7 +63,8 @@ static int unescape(struct rle_reader *r)
     return value;
 }
 
-/* One number of the compressed string, without the difference. At most 7 groups: 35 bits. */
+/* Reads one number of the compressed string, without resolving the difference. It has at most 7
+ * groups: 35 bits. */
 static enum rle_status next_number(struct rle_reader *r, int64_t *number)
 {
     int64_t value = 0;
@@ -87,13 +88,13 @@ static void skip_blank(struct rle_reader *r)
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\t' || *r->at == '\r')) r->at++;
 }
 
-/* One element of a list; RLE_END behind its bracket. Only digits: a run is a whole number. */
+/* Reads an element of a list; RLE_END after its bracket. Only digits are allowed. */
 static enum rle_status next_element(struct rle_reader *r, int64_t *number)
 {
     skip_blank(r);
     if (r->at == r->end) return RLE_CUT;
     char first = *r->at;
-    if (first == ']') { /* also the empty list's, but not the one behind a comma */
+    if (first == ']') { /* also of an empty list, but not after a comma */
         r->at++;
         skip_blank(r);
         return r->at == r->end ? RLE_END : RLE_BAD_CHAR;
@@ -147,7 +148,7 @@ enum rle_status rle_next(struct rle_reader *r, uint32_t *run)
     return RLE_OK;
 }
 
-/* --- from and to other forms ------------------------------------------------------------ */
+/* --- conversions ------------------------------------------------------------ */
 
 enum rle_status rle_decode(const struct rle *m, uint32_t *runs, uint32_t room, uint32_t *n)
 {
@@ -169,7 +170,7 @@ size_t rle_encode(const uint32_t *runs, uint32_t n, char *out, size_t room)
         int64_t value = i > 2 ? (int64_t)runs[i] - runs[i - 2] : runs[i];
         for (bool more = true; more;) {
             int group = (int)(value & 31);
-            value >>= 5; /* arithmetic: gcc and clang define it so */
+            value >>= 5; /* an arithmetic shift in gcc and clang */
             more = group & 16 ? value != -1 : value != 0;
             if (length == room) return 0;
             out[length++] = (char)(48 + group + (more ? 32 : 0));
@@ -210,10 +211,10 @@ enum rle_status rle_to_pixels(const struct rle *m, uint8_t *to)
     return s == RLE_END ? RLE_OK : s;
 }
 
-/* --- facts ------------------------------------------------------------------------------ */
+/* --- measurements ---------------------------------------------------------------------- */
 
-/* A run that crosses from one column to the next has pixels in a bottom and in a top row,
- * so its box is of full height. */
+/* A run that continues in the next column has pixels in a bottom and in a top row, so its box has
+ * full height. */
 enum rle_status rle_measure(const struct rle *m, struct rle_facts *f)
 {
     struct rle_reader r;
@@ -237,7 +238,7 @@ enum rle_status rle_measure(const struct rle *m, struct rle_facts *f)
     return RLE_OK;
 }
 
-/* Walks both at once: a piece is what is left of the shorter run, of one colour in either. */
+/* Walks two masks at once, in segments that have one colour in each of them. */
 struct pair_reader {
     struct rle_reader r[2];
     uint32_t left[2], area[2];
@@ -251,8 +252,8 @@ static enum rle_status pair_open(struct pair_reader *p, const struct rle *a, con
     return s ? s : rle_open(&p->r[1], b);
 }
 
-/* RLE_OK with a piece and the two colours; RLE_END when both have ended. The sums are equal, so
- * when the first ends the second has nothing left but runs of 0 and faults. */
+/* RLE_OK with a segment and the two colours; RLE_END when both have ended. The sums are equal, so
+ * when the first ends, the second has only runs of 0 and faults left. */
 static enum rle_status pair_next(struct pair_reader *p, uint32_t *piece, bool set[2])
 {
     for (int i = 0; i < 2; i++) {

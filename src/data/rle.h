@@ -1,17 +1,17 @@
 /*
- * rle.h: masks as run lengths, the way COCO and SA-1B write them.
+ * rle.h: masks as run lengths, in the encodings of COCO and SA-1B.
  *
  * Pixels are counted down the columns, p = x * h + y. Runs alternate between zeros and
  * ones and begin with zeros (a first run of 0 means that pixel 0 is set); they add up
- * to exactly h * w. Four ways to write the same runs:
+ * to exactly h * w. Four encodings of the same runs:
  *
  *     RLE_TEXT   the compressed string:  62304
- *     RLE_JSON   the same as it stands in JSON, where a backslash is written twice
+ *     RLE_JSON   the same with JSON escapes: a backslash is written twice
  *     RLE_LIST   a JSON list:            [6, 2, 3, 2, 7]
- *     RLE_RUNS   numbers in memory
+ *     RLE_RUNS   uint32_t numbers in memory
  *
- * Every function takes any of them through one checked reader and needs no buffer: a
- * mask is never expanded, and no text can make a caller read or write out of bounds.
+ * Every function reads any of them through one checked reader without a buffer: a mask is never
+ * expanded, and no text can cause an access out of bounds.
  */
 #ifndef RLE_H
 #define RLE_H
@@ -27,58 +27,58 @@ struct rle {
     enum rle_kind kind;
     uint32_t h, w;
     const void *at; /* characters, or uint32_t for RLE_RUNS; not owned */
-    uint32_t n;     /* of them */
+    uint32_t n;     /* their number */
 };
 
-/* What can be wrong with a mask. */
+/* The faults of a mask. */
 enum rle_status {
     RLE_OK,
-    RLE_END,        /* of rle_next alone: no more runs, and the sum is right */
+    RLE_END,        /* only from rle_next: no more runs, and the sum is right */
     RLE_BAD_SIZE,   /* h or w is 0, or h * w beyond RLE_MAX_PIXELS */
-    RLE_BAD_CHAR,   /* a character outside the alphabet, or a list that is none */
+    RLE_BAD_CHAR,   /* a character outside the alphabet, or a malformed list */
     RLE_CUT,        /* the text ends inside a number */
     RLE_LONG,       /* a number of more than 7 characters */
     RLE_BAD_RUN,    /* a run below 0 or beyond h * w */
     RLE_BAD_SUM,    /* the runs do not add up to h * w */
-    RLE_MANY,       /* more than h * w + 1 runs, or than the caller has room for */
+    RLE_MANY,       /* more than h * w + 1 runs, or more than the caller's room */
 };
 const char *rle_status_text(enum rle_status s);
 
-/* Reads one run after the other. rle_open checks the size; rle_next gives RLE_OK with a
- * run, RLE_END, or what is wrong. The sum of the runs given never exceeds h * w. */
+/* Reads one run after the other. rle_open checks the size; rle_next returns RLE_OK with a run,
+ * RLE_END, or a fault. The sum of the returned runs never exceeds h * w. */
 struct rle_reader {
     const char *at, *end;
     enum rle_kind kind;
-    uint32_t pixels, sum; /* h * w; of the runs so far */
-    uint32_t count;       /* of runs */
-    uint32_t last[2];     /* the runs before: [0] the one of the same colour */
+    uint32_t pixels, sum; /* h * w; sum of the runs so far */
+    uint32_t count;       /* number of runs */
+    uint32_t last[2];     /* the previous two runs: [0] has the same colour */
 };
 enum rle_status rle_open(struct rle_reader *r, const struct rle *m);
 enum rle_status rle_next(struct rle_reader *r, uint32_t *run);
 
-/* Runs into runs[room]; *n is their number. */
+/* Decodes into runs[room]; *n is their number. */
 enum rle_status rle_decode(const struct rle *m, uint32_t *runs, uint32_t room, uint32_t *n);
-/* Runs to the compressed string (not escaped, not terminated). Returns its length, or 0
- * when `room` is too small; 7 characters a run are always enough. */
+/* Encodes runs as the compressed string (not escaped, not terminated). Returns its length, or 0
+ * when `room` is too small; 7 characters per run are always enough. */
 size_t rle_encode(const uint32_t *runs, uint32_t n, char *out, size_t room);
-/* Pixels that are not 0 to runs: pixel (x, y) is at pixels[y * row + x * column]. */
+/* Encodes the non-zero pixels as runs: pixel (x, y) is pixels[y * row + x * column]. */
 enum rle_status rle_from_pixels(const uint8_t *pixels, uint32_t h, uint32_t w, size_t row, size_t column,
                                 uint32_t *runs, uint32_t room, uint32_t *n);
-/* All pixels as 0 and 1, column after column: to[h * w]. For tools; training never does. */
+/* Decodes to pixels of 0 and 1, column after column: to[h * w]. Not used in training. */
 enum rle_status rle_to_pixels(const struct rle *m, uint8_t *to);
 
-/* What one pass over the runs tells: count of ones, tight box (0 0 0 0 when empty). */
+/* Computed in one pass over the runs: number of ones, tight box (0 0 0 0 when empty). */
 struct rle_facts {
     uint32_t area, runs;
     uint32_t x, y, w, h;
 };
 enum rle_status rle_measure(const struct rle *m, struct rle_facts *f);
-/* Pixels set in both. Sizes must be equal, or RLE_BAD_SIZE. */
+/* The number of pixels set in both. RLE_BAD_SIZE when the sizes differ. */
 enum rle_status rle_intersection(const struct rle *a, const struct rle *b, uint32_t *pixels);
-/* Intersection over union; over the area of `a` when `b` is a crowd, as COCO counts it. 0 when
+/* Intersection over union; over the area of `a` when `b` is a crowd, as in COCO. 0 when
  * both are empty. */
 enum rle_status rle_iou(const struct rle *a, const struct rle *b, bool crowd, double *iou);
-/* Pixels set in either, or with `both` in both, as runs: no run but the first is 0. The runs
+/* The union, or with `both` the intersection, as runs; only the first run may be 0. The runs
  * must not overlap those of a or b. */
 enum rle_status rle_merge(const struct rle *a, const struct rle *b, bool both, uint32_t *runs, uint32_t room,
                           uint32_t *n);

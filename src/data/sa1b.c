@@ -1,8 +1,8 @@
 /*
  * sa1b.c: the format `sa1b`: shards of images and annotations, one after the other.
  *
- * Sample i lies in the last shard whose first sample is not beyond i. A key that comes in two
- * shards is two samples: their names differ by the shard's.
+ * Sample i is in the last shard that has its first sample at or before i. A key that occurs in two
+ * shards is two samples: their names contain the shard's name.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 struct sa1b {
     struct shard *shards;
-    uint64_t *first; /* number of each shard's first sample */
+    uint64_t *first; /* index of each shard's first sample */
     uint32_t n;
 };
 
@@ -52,7 +52,7 @@ static void sa1b_close(struct dataset *d)
     mem_free(s);
 }
 
-/* A folder that holds tars stands for them; any other is a shard of extracted files. */
+/* A folder of tars is replaced by its tars; any other folder is a shard of extracted files. */
 static int open_folders(struct names *paths, struct error *e)
 {
     struct names out = {0};
@@ -71,7 +71,7 @@ static int open_folders(struct names *paths, struct error *e)
 
 static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
-    enum { TOLD = 10 }; /* shards whose faults are named one by one */
+    enum { LOGGED = 10 }; /* shards with faults that are logged one by one */
     struct names paths;
     struct sa1b *s = d->state = mem_alloc(sizeof *s);
     if (dataset_paths(o, &paths, e)) return e->code;
@@ -82,16 +82,16 @@ static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct 
     for (uint32_t i = 0; i < paths.n && !rc; i++) {
         struct shard *shard = &s->shards[s->n];
         size_t n = strlen(paths.at[i]);
-        if (n > 4 && !strcmp(paths.at[i] + n - 4, ".idx")) continue; /* a pattern for tars may catch their indexes */
+        if (n > 4 && !strcmp(paths.at[i] + n - 4, ".idx")) continue; /* a pattern for tars may match their indexes */
         if ((rc = shard_open(shard, paths.at[i], e))) break;
         char what[512];
-        if (shard_report_print(&shard->report, what, sizeof what) && faulty++ < TOLD) log_warn("%s: %s", paths.at[i], what);
+        if (shard_report_print(&shard->report, what, sizeof what) && faulty++ < LOGGED) log_warn("%s: %s", paths.at[i], what);
         s->first[s->n++] = d->total;
         d->total += shard->n;
         d->fingerprint = hash_bytes(&shard->fingerprint, sizeof shard->fingerprint, d->fingerprint);
         add_report(&d->report, &shard->report);
     }
-    if (faulty > TOLD) log_warn("%u more shards have such faults", faulty - TOLD);
+    if (faulty > LOGGED) log_warn("%u more shards have faults", faulty - LOGGED);
     names_free(&paths);
     return rc;
 }
@@ -137,7 +137,7 @@ static enum data_fault sa1b_masks(const struct dataset *d, uint64_t i, void *scr
     return f;
 }
 
-static void sa1b_expect(const struct dataset *d, uint64_t i)
+static void sa1b_prefetch(const struct dataset *d, uint64_t i)
 {
     uint32_t pair;
     const struct shard *s = find_shard(d->state, i, &pair);
@@ -151,6 +151,6 @@ const struct dataset_format dataset_sa1b = {
     .describe = sa1b_describe,
     .image = sa1b_image,
     .masks = sa1b_masks,
-    .expect = sa1b_expect,
+    .prefetch = sa1b_prefetch,
     .no_categories = "sa1b",
 };

@@ -1,8 +1,8 @@
 /*
- * sampler.c: filters, then one function per strategy over the candidates that are left (see
- * sampler.h). Random decisions are ranks: each candidate has a number of its own, drawn from the
- * sample's stream by the mask's place in the file, and the lowest win. So a filter that drops
- * some does not reshuffle the others.
+ * sampler.c: filters, then one function per strategy over the remaining candidates (see
+ * sampler.h). Random decisions use ranks: each candidate has a random number, drawn from the
+ * sample's stream by the mask's index in the file, and the lowest numbers win. So a filter that
+ * drops some masks does not reshuffle the others.
  */
 #include "data/sampler.h"
 
@@ -23,7 +23,7 @@ enum { FEATURES = 4, ROUNDS = 10, BINS = 4 };
 
 struct candidate {
     uint64_t rank;  /* uniform */
-    double score;   /* higher is taken first; equal ones by rank */
+    double score;   /* the highest score wins; ties are decided by rank */
     uint32_t index; /* into masks */
     uint32_t group;
     float at[FEATURES];
@@ -35,7 +35,7 @@ struct choice {
     uint32_t h, w;
     struct candidate *c;
     uint32_t n;
-    float (*centre)[FEATURES]; /* of diverse's groups */
+    float (*centre)[FEATURES]; /* of the groups of `diverse` */
     uint32_t *size;
     uint32_t *chosen, taken;
 };
@@ -47,13 +47,13 @@ size_t sampler_bytes(uint32_t max_records, uint32_t max_masks)
 
 /* --- filters ------------------------------------------------------------------------------ */
 
-/* The area as the file says, or else that of the box. */
+/* The area from the file, or else that of the box. */
 static double area_of(const struct mask *m)
 {
     return m->area >= 0 ? m->area : (double)m->box[2] * m->box[3];
 }
 
-/* An area that the file does not tell holds nobody off: what turns out to be empty is left out when it is drawn. */
+/* An unknown area passes: a mask that turns out to be empty is dropped when it is rasterised. */
 static bool area_passes(const struct sampler_options *o, const struct mask *m, double pixels)
 {
     const double share = area_of(m) / pixels, most = o->max_area > 0 ? o->max_area : 1;
@@ -75,7 +75,7 @@ static bool before(const struct candidate *a, const struct candidate *b)
     return a->rank != b->rank ? a->rank < b->rank : a->index < b->index;
 }
 
-/* The k best to the front, in no promised order: a heap of the k best so far, worst on top. */
+/* Moves the k best to the front, unordered, with a heap of the k best so far, worst on top. */
 static void sift(struct candidate *c, uint32_t i, uint32_t n)
 {
     struct candidate x = c[i];
@@ -100,8 +100,8 @@ static void select_best(struct candidate *c, uint32_t n, uint32_t k)
         }
 }
 
-/* Takes the k best of the first n candidates and moves the others to the front. */
-static void take(struct choice *s, uint32_t n, uint32_t k)
+/* Chooses the k best of the first n candidates and moves the others to the front. */
+static void choose_best(struct choice *s, uint32_t n, uint32_t k)
 {
     select_best(s->c, n, k);
     for (uint32_t i = 0; i < k; i++) s->chosen[s->taken++] = s->c[i].index;
@@ -109,14 +109,14 @@ static void take(struct choice *s, uint32_t n, uint32_t k)
     s->n -= k;
 }
 
-static void take_rest(struct choice *s)
+static void choose_rest(struct choice *s)
 {
     uint32_t left = s->o->max_masks - s->taken;
     for (uint32_t i = 0; i < s->n; i++) s->c[i].score = 0;
-    take(s, s->n, left < s->n ? left : s->n);
+    choose_best(s, s->n, left < s->n ? left : s->n);
 }
 
-/* Candidates of one group to the front; returns how many. */
+/* Moves the candidates of one group to the front; returns their number. */
 static uint32_t gather(struct choice *s, uint32_t group)
 {
     uint32_t n = 0;
@@ -131,9 +131,9 @@ static uint32_t gather(struct choice *s, uint32_t group)
 
 /* --- size_balanced ---------------------------------------------------------------------- */
 
-/* Four bins between the smallest and the largest logarithm of the area. The largest mask
- * belongs to the last bin, and when all are equal there is but one. What a bin cannot fill goes
- * to any. */
+/* Four bins between the smallest and the largest logarithm of the area. The largest mask belongs
+ * to the last bin; if all areas are equal there is only one bin. Masks that a bin lacks are chosen
+ * from all bins. */
 static void choose_balanced(struct choice *s)
 {
     double low = INFINITY, high = -INFINITY;
@@ -150,9 +150,9 @@ static void choose_balanced(struct choice *s)
     }
     for (uint32_t b = 0; b < BINS; b++) {
         uint32_t n = gather(s, b), k = s->o->max_masks / BINS;
-        take(s, n, k < n ? k : n);
+        choose_best(s, n, k < n ? k : n);
     }
-    take_rest(s);
+    choose_rest(s);
 }
 
 /* --- diverse ------------------------------------------------------------------------------ */
@@ -176,8 +176,8 @@ static float distance(const float *a, const float *b)
     return d;
 }
 
-/* The first centre is the candidate of the lowest rank, each next one the candidate farthest from
- * all centres so far: spread out, and the same for the same ranks. */
+/* The first centre is the candidate of the lowest rank, each next centre is the candidate farthest
+ * from all centres so far: well separated, and deterministic for the same ranks. */
 static void first_centres(struct choice *s, uint32_t groups)
 {
     uint32_t best = 0;
@@ -231,16 +231,16 @@ static void choose_diverse(struct choice *s)
     for (uint32_t i = 0; i < s->n; i++) s->c[i].score = s->masks[s->c[i].index].predicted_iou;
     for (uint32_t g = 0; g < groups; g++) {
         uint32_t n = gather(s, g);
-        if (n) take(s, n, 1);
+        if (n) choose_best(s, n, 1);
     }
-    take_rest(s);
+    choose_rest(s);
 }
 
 /* --- choosing ------------------------------------------------------------------------------ */
 
 static void sort_indices(uint32_t *a, uint32_t n)
 {
-    for (uint32_t i = 1; i < n; i++) { /* a few dozen */
+    for (uint32_t i = 1; i < n; i++) { /* only a few dozen */
         uint32_t x = a[i], k = i;
         for (; k && a[k - 1] > x; k--) a[k] = a[k - 1];
         a[k] = x;
@@ -267,9 +267,9 @@ uint32_t sampler_choose(const struct sampler_options *o, const struct mask *mask
     case SAMPLE_SIZE_BALANCED: choose_balanced(&s); break;
     case SAMPLE_QUALITY:
         for (uint32_t i = 0; i < s.n; i++) s.c[i].score = masks[s.c[i].index].predicted_iou;
-        take(&s, s.n, o->max_masks);
+        choose_best(&s, s.n, o->max_masks);
         break;
-    default: take_rest(&s);
+    default: choose_rest(&s);
     }
     sort_indices(chosen, s.taken);
     return s.taken;

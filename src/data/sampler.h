@@ -1,18 +1,18 @@
 /*
- * sampler.h: which masks of a sample are trained on.
+ * sampler.h: chooses the masks of a sample to train on.
  *
- * Chosen by what the annotations say, before anything is decoded:
+ * The choice uses only the annotations, before anything is decoded:
  *
- *     random          any, all equally likely
- *     diverse         one of each group that k-means finds in place, size and form: the one of
+ *     random          all masks are equally likely
+ *     diverse         one mask per k-means cluster of position, size and aspect ratio: the one with
  *                     the highest predicted IoU
  *     quality         the highest predicted IoU
- *     size_balanced   as many of each quarter of the range of sizes (by logarithm)
- *     all             all, in the file's order, as far as there is room
+ *     size_balanced   equally many from each quarter of the range of log sizes
+ *     all             all, in the file's order, up to max_masks
  *
- * The result is a pure function of the masks, the options and (seed, epoch, position): any
- * thread and any resumed run chooses the same. Indices ascend. When no more than max_masks
- * pass the filters, every strategy takes all of them.
+ * The result is a pure function of the masks, the options and (seed, epoch, position): every
+ * thread and every resumed run chooses the same masks. Indices ascend. When at most max_masks
+ * masks pass the filters, every strategy chooses all of them.
  */
 #ifndef SAMPLER_H
 #define SAMPLER_H
@@ -20,7 +20,7 @@
 #include "data/mask.h"
 
 enum sampler_strategy { SAMPLE_RANDOM, SAMPLE_DIVERSE, SAMPLE_QUALITY, SAMPLE_SIZE_BALANCED, SAMPLE_ALL };
-/* By its name; false when there is none. */
+/* Finds a strategy by its name; false when there is none. */
 bool sampler_strategy_parse(const char *name, enum sampler_strategy *out);
 
 struct sampler_options {

@@ -1,5 +1,5 @@
 /*
- * scan.c: the JSON walker (see scan.h). Every read is behind a comparison with `end`.
+ * scan.c: the JSON scanner (see scan.h). Every read is preceded by a comparison with `end`.
  */
 #include "data/scan.h"
 
@@ -48,7 +48,7 @@ bool scan_enter(struct scan *s, char open)
     return true;
 }
 
-/* The comma before all but the first item; false at the closing bracket, which it takes. */
+/* Reads the comma before all but the first item; false after the closing bracket. */
 static bool next_item(struct scan *s, bool *first, char close)
 {
     char c = scan_peek(s);
@@ -84,7 +84,7 @@ bool scan_element(struct scan *s, bool *first)
 
 /* --- values ------------------------------------------------------------------------------ */
 
-/* The closing quote is one that an even number of backslashes stands before. */
+/* The closing quote follows an even number of backslashes. */
 bool scan_text(struct scan *s, const char **at, size_t *n)
 {
     if (scan_peek(s) != '"') return scan_fail(s, "a text in quotes");
@@ -114,7 +114,7 @@ static int hex4(const char *at)
     return value;
 }
 
-/* A code point as UTF-8; returns the bytes, 0 for those that are none. */
+/* Encodes a code point as UTF-8; returns the bytes, 0 for an invalid one. */
 static size_t put_utf8(uint32_t c, char out[4])
 {
     if (!c || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return 0;
@@ -165,7 +165,7 @@ static size_t digits(struct scan *s, uint64_t *mantissa, int *used)
     return (size_t)(s->at - from);
 }
 
-/* What the short way cannot give exactly: more than 53 bits, or a far exponent. */
+/* Slow path for numbers of more than 53 bits or with a large exponent. */
 static bool convert_slowly(struct scan *s, const char *from, double *out)
 {
     char copy[400];
@@ -177,9 +177,9 @@ static bool convert_slowly(struct scan *s, const char *from, double *out)
     return isfinite(*out) ? true : scan_fail(s, "a number that a double holds");
 }
 
-/* A mantissa below 2^53 and a power of ten up to 22 are exact, so their quotient is rounded
- * once: the nearest double, as strtod gives. A longer mantissa is rounded before, and the
- * quotient is off by one unit in the last place: with `exact`, that takes the slow way. */
+/* A mantissa below 2^53 and a power of ten up to 22 are exact, so their quotient is rounded once:
+ * the nearest double, like strtod. A longer mantissa is rounded before, and the quotient is off by
+ * one unit in the last place; with `exact` such a number takes the slow path. */
 static bool number(struct scan *s, bool exact, double *out)
 {
     static const double power[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
@@ -263,7 +263,7 @@ bool scan_numbers(struct scan *s, float *out, int n)
     return s->fault || i == n ? !s->fault : scan_fail(s, "more numbers");
 }
 
-/* Depth is bounded by scan_enter, so the recursion is. */
+/* scan_enter bounds the depth, and so the recursion. */
 bool scan_skip(struct scan *s)
 {
     const char *at;

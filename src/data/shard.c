@@ -1,16 +1,16 @@
 /*
- * shard.c: the index of a shard: made, kept, checked, used (see shard.h).
+ * shard.c: builds, stores, checks and uses the index of a shard (see shard.h).
  *
  * An index file is a header, the pairs, and the names:
  *
  *     magic, version | size, mtime and hash of the tar | report | counts | crc32c
  *     n pairs of 32 bytes, sorted by name
- *     names, each with a 0 behind it
+ *     names, each terminated by a 0
  *
- * It is one block, in the file as in memory. Before it is believed, the tar must have the
- * size, the time and the first and last bytes that were written down, the checksum must be
- * right, and every place must lie inside the tar: an index can be missing or stale, but it
- * cannot lead a reader astray.
+ * It is one block, in the file as in memory. Before an index is used, the tar must have the
+ * recorded size, time and hash of the first and last bytes, the checksum must be right, and every
+ * offset must lie inside the tar. So an index can be missing or stale, but it cannot cause an
+ * invalid read.
  */
 #include "data/shard.h"
 
@@ -34,7 +34,7 @@ enum { INDEX_VERSION = 1, EDGE = 64 << 10, MAX_NAMES = 1 << 30 };
 
 struct index_header {
     char magic[8];
-    uint32_t version, crc; /* crc is taken with 0 in its own place */
+    uint32_t version, crc; /* crc is computed with crc = 0 */
     uint64_t size, mtime, hash;
     struct shard_report report;
     uint64_t n, names_n;
@@ -46,7 +46,7 @@ static int read_whole(int fd, uint64_t at, void *to, size_t n, struct error *e)
         ssize_t r = pread(fd, (char *)to + got, n - got, (off_t)(at + got));
         if (r < 0 && errno == EINTR) continue;
         if (r < 0) return error_set(e, PL_FAIL, "cannot read at byte %llu: %s", (unsigned long long)(at + got), strerror(errno));
-        if (!r) return error_set(e, PL_FAIL, "it ends at byte %llu, expected %zu bytes more", (unsigned long long)(at + got), n - got);
+        if (!r) return error_set(e, PL_FAIL, "it ends at byte %llu; expected %zu more bytes", (unsigned long long)(at + got), n - got);
         got += (size_t)r;
     }
     return PL_OK;
@@ -54,10 +54,10 @@ static int read_whole(int fd, uint64_t at, void *to, size_t n, struct error *e)
 
 /* --- members to pairs --------------------------------------------------------------- */
 
-/* One half of a pair, as it is found. */
+/* One half of a pair: an image or its annotations. */
 struct half {
     uint64_t at;
-    uint32_t n, name, number; /* number: the order it came in */
+    uint32_t n, name, number; /* number: its index in the archive */
     uint8_t half;
 };
 
@@ -67,7 +67,7 @@ struct builder {
     struct shard_report *report;
 };
 
-/* Which half a file is by its extension; -1: neither. */
+/* The half that a file is, by its extension; -1: neither. */
 static int half_of(const char *extension)
 {
     static const struct { const char *name; enum shard_half half; } known[] = {
@@ -85,7 +85,7 @@ static uint32_t keep_name(struct builder *b, const char *s, size_t n)
     return at;
 }
 
-/* `path` may hold folders; "._x.jpg" is what some systems put beside x.jpg. */
+/* `path` may contain folders. Some systems put "._x.jpg" beside x.jpg. */
 static void add_member(struct builder *b, const char *path, uint64_t at, uint64_t n, bool folder)
 {
     const char *base = strrchr(path, '/');
@@ -115,7 +115,7 @@ static int compare_halves(const void *pa, const void *pb, void *names)
     return a->number < b->number ? -1 : a->number > b->number;
 }
 
-/* Makes the block: a header, the pairs, the names. */
+/* Builds the block: a header, the pairs, the names. */
 static void pair_up(struct builder *b, struct shard *s)
 {
     if (b->halves.n) qsort_r(b->halves.at, b->halves.n, sizeof *b->halves.at, compare_halves, b->names.at);
@@ -185,7 +185,7 @@ static uint64_t mtime_of(const struct stat *st)
     return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
 }
 
-/* Of the first and the last bytes: tells a tar from another of the same size and time. */
+/* Hashes the first and last bytes, to distinguish tars of the same size and time. */
 static int edge_hash(int fd, uint64_t size, uint64_t *hash, struct error *e)
 {
     char *bytes = mem_alloc(EDGE);
@@ -210,17 +210,17 @@ static uint32_t index_crc(const char *block, size_t n)
 static const char *index_fault(const struct shard *s, const struct index_header *now, const char *block, size_t n)
 {
     struct index_header h;
-    if (n < sizeof h) return "it is cut";
+    if (n < sizeof h) return "it is truncated";
     memcpy(&h, block, sizeof h);
-    if (memcmp(h.magic, index_magic, sizeof h.magic)) return "it is no index";
-    if (h.version != INDEX_VERSION) return "it is of another version";
+    if (memcmp(h.magic, index_magic, sizeof h.magic)) return "it is not an index";
+    if (h.version != INDEX_VERSION) return "it has another version";
     uint64_t rest = n - sizeof h;
-    if (h.n > rest / sizeof(struct shard_pair) || h.names_n != rest - h.n * sizeof(struct shard_pair)) return "it is cut";
+    if (h.n > rest / sizeof(struct shard_pair) || h.names_n != rest - h.n * sizeof(struct shard_pair)) return "it is truncated";
     if (index_crc(block, n) != h.crc) return "its checksum is wrong";
     if (h.size != now->size || h.mtime != now->mtime || h.hash != now->hash) return "the shard has changed since";
     const struct shard_pair *p = (const struct shard_pair *)(block + sizeof h);
     const char *names = (const char *)(p + h.n);
-    if (h.n > UINT32_MAX || (h.names_n && names[h.names_n - 1])) return "its names are cut";
+    if (h.n > UINT32_MAX || (h.names_n && names[h.names_n - 1])) return "its names are truncated";
     for (uint64_t i = 0; i < h.n; i++) {
         if (p[i].name >= h.names_n) return "a name lies outside of it";
         for (int k = 0; k < 2; k++)
@@ -229,7 +229,7 @@ static const char *index_fault(const struct shard *s, const struct index_header 
     return NULL;
 }
 
-/* Takes over a usable index; false, after a line in the log, when there is none. */
+/* Loads a usable index; returns false, with a line in the log, when there is none. */
 static bool index_load(struct shard *s, const struct index_header *now, const char *path)
 {
     struct error e;
@@ -238,7 +238,7 @@ static bool index_load(struct shard *s, const struct index_header *now, const ch
     if (!file_exists(path) || file_read(path, 4ull << 30, &block, &n, &e)) return false;
     const char *fault = index_fault(s, now, block, n);
     if (fault) {
-        log_note("%s is not used: %s; the shard is indexed again", path, fault);
+        log_note("%s is not used: %s; indexing the shard again", path, fault);
         mem_free(block);
         return false;
     }
@@ -270,8 +270,8 @@ static bool index_store(struct shard *s, const struct index_header *now, const c
     return !file_write_atomic(path, s->block, n, &e);
 }
 
-/* Where the index is kept when the shard's own folder cannot be written: by the hash of
- * the full path, so that shards of the same name do not meet. False: nowhere. */
+/* The path of the index when the shard's own folder is not writable: it contains the hash of the
+ * full path, so that shards of the same name do not collide. False: there is no such folder. */
 static bool cache_path(const char *path, struct text *out, bool make)
 {
     struct error e;
@@ -300,7 +300,7 @@ static int index_tar(struct shard *s, const struct stat *st, struct error *e)
     if (!rc && !done && !index_store(s, &now, beside.at)) {
         text_free(&cache);
         if (!cache_path(s->path, &cache, true) || !index_store(s, &now, cache.at))
-            log_note("%s: its index cannot be kept beside it or in the cache folder; it is made again each time", s->path);
+            log_note("%s: its index cannot be stored beside it or in the cache folder, so each run indexes it again", s->path);
     }
     text_free(&beside);
     text_free(&cache);
@@ -316,12 +316,12 @@ static int open_tar(struct shard *s, const struct stat *st, struct error *e)
     if (read_whole(s->fd, 0, head, (size_t)min_u64(s->size, sizeof head), e)) return e->code;
     enum tar_kind kind = tar_sniff(head, sizeof head);
     if (kind != TAR_PLAIN)
-        return error_set(e, PL_USAGE, "it is compressed with %s, whatever its name says, and cannot be read in random order: "
+        return error_set(e, PL_USAGE, "it is compressed with %s and cannot be read in random order: "
                                       "repack it once with `plimsoll data prepare`", kind == TAR_GZIP ? "gzip" : "zstd");
     return index_tar(s, st, e);
 }
 
-/* Folders: the names are all there is to tell them apart. */
+/* Folders are distinguished only by their names. */
 static uint64_t fingerprint(const struct shard *s)
 {
     return hash_bytes(s->names, s->names_n, hash_bytes(s->pairs, s->n * sizeof *s->pairs, s->size));
@@ -359,17 +359,17 @@ const char *shard_key(const struct shard *s, uint32_t i)
 
 static int too_small(const char *name, size_t n, size_t room, struct error *e)
 {
-    return error_set(e, PL_NOFIT, "%s: %zu bytes, expected at most %zu", name, n, room);
+    return error_set(e, PL_NOFIT, "%s has %zu bytes; expected at most %zu", name, n, room);
 }
 
-/* A file of a folder is opened for the time of reading. */
+/* A file in a folder is open only while it is read. */
 static int read_file(const struct shard *s, const char *name, void *to, size_t room, size_t *n, struct error *e)
 {
     struct stat st;
     int fd = openat(s->fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return error_set(e, PL_FAIL, "%s/%s: cannot open it: %s", s->path, name, strerror(errno));
     int rc = PL_OK;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = error_set(e, PL_FAIL, "%s/%s is no regular file", s->path, name);
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = error_set(e, PL_FAIL, "%s/%s is not a regular file", s->path, name);
     else if ((*n = (size_t)st.st_size) > room) rc = too_small(name, *n, room, e);
     else if (read_whole(fd, 0, to, *n, e)) rc = error_prepend(e, "%s/%s", s->path, name);
     close(fd);
@@ -399,7 +399,7 @@ bool shard_report_print(const struct shard_report *r, char *out, size_t room)
     const struct { uint64_t count; const char *what; } parts[] = {
         {r->no_image, "annotations without an image"}, {r->no_text, "images without annotations"},
         {r->duplicates, "duplicates"}, {r->too_large, "members too large"}, {r->damaged, "damaged headers"},
-        {r->partial, "member cut off at the end"}};
+        {r->partial, "member truncated at the end"}};
     size_t n = 0;
     if (room) out[0] = 0;
     for (size_t i = 0; i < COUNT(parts); i++)

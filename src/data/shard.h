@@ -1,17 +1,17 @@
 /*
- * shard.h: images and their annotations in pairs, out of a tar or a folder.
+ * shard.h: pairs of an image and its annotations, from a tar or a folder.
  *
  *     sa_000020.tar                          pair 0   sa_223750   image, text
  *       ./sa_223751.json                     pair 1   sa_223751   image, text
  *       ./sa_223750.jpg           index      ...
  *       ./sa_223751.jpg          ======>
- *       ./sa_223750.json                     a report of what has no partner, comes
- *       ...                                  twice, or cannot be read
+ *       ./sa_223750.json                     a report of files without a partner,
+ *       ...                                  duplicates and damaged members
  *
- * Members belong together by their name without folder and extension, wherever they stand.
- * Pairs are sorted by that name. A tar is gone through once; the result is kept in FILE.idx
- * beside it, or in $XDG_CACHE_HOME/plimsoll where that folder cannot be written, and is used
- * again as long as the tar is the same. A folder of extracted files is a shard as well.
+ * Members belong together by their name without folder and extension, at any position. Pairs are
+ * sorted by that name. A tar is scanned once; the result is stored in FILE.idx beside it, or in
+ * $XDG_CACHE_HOME/plimsoll if that folder is not writable, and is reused as long as the tar is
+ * unchanged. A folder of extracted files is a shard as well.
  *
  * After opening nothing is allocated, and any number of threads may read.
  */
@@ -22,10 +22,10 @@
 
 enum shard_half { SHARD_IMAGE, SHARD_TEXT };
 
-/* In the index file as well: fixed sizes, no holes. */
+/* Also stored in the index file: fixed sizes, no padding. */
 struct shard_pair {
-    uint64_t at[2];  /* of either half: offset in the tar; in a folder, of its file name in `names` */
-    uint32_t n[2];   /* bytes; in a folder 0: not known */
+    uint64_t at[2];  /* of each half: offset in the tar; in a folder, offset of its file name in `names` */
+    uint32_t n[2];   /* bytes; in a folder 0: unknown */
     uint32_t name;   /* offset of the key in `names` */
     uint32_t unused;
 };
@@ -35,11 +35,11 @@ struct shard_report {
     uint64_t others;     /* files that are neither image nor annotation; folders, links */
     uint64_t no_image;   /* annotations without an image */
     uint64_t no_text;    /* images without annotations */
-    uint64_t duplicates; /* a half that was there already: the first stands */
+    uint64_t duplicates; /* repeated halves: the first is used */
     uint64_t too_large;  /* members of 4 GiB and more */
-    uint64_t damaged;    /* places where a header was expected and none was */
-    uint64_t lost;       /* bytes passed over there */
-    uint64_t first_bad;  /* where the first was */
+    uint64_t damaged;    /* positions without an expected header */
+    uint64_t lost;       /* bytes skipped there */
+    uint64_t first_bad;  /* offset of the first */
     uint64_t partial;    /* 1: the tar ends inside a member */
 };
 
@@ -49,7 +49,7 @@ struct shard {
     bool folder;
     bool cached; /* the index came from a file */
     uint64_t size;
-    uint64_t fingerprint; /* of the names and places of all pairs */
+    uint64_t fingerprint; /* of the names and offsets of all pairs */
     uint32_t n;
     struct shard_pair *pairs;
     char *names;
@@ -58,21 +58,21 @@ struct shard {
     void *block; /* holds pairs and names */
 };
 
-/* Opens a tar or a folder. PL_USAGE when it is not there or compressed. A shard that is damaged
- * or without a single pair opens: its report says so. */
+/* Opens a tar or a folder. PL_USAGE when it is missing or compressed. A shard that is damaged or
+ * has no pair opens without an error: its report counts the faults. */
 int shard_open(struct shard *s, const char *path, struct error *e);
 void shard_close(struct shard *s);
 
 /* "sa_223750" */
 const char *shard_key(const struct shard *s, uint32_t i);
-/* The file name or the member's number of bytes is for messages; the bytes go to to[room].
- * PL_NOFIT, and *n is what it takes, when there is not room enough. */
+/* Reads one half into to[room]. Messages name the file or the key. PL_NOFIT, with the required
+ * bytes in *n, when the room is too small. */
 int shard_read(const struct shard *s, uint32_t i, enum shard_half half, void *to, size_t room, size_t *n,
                struct error *e);
-/* The same hint to the machine as reading ahead; costs nothing when it is ignored. */
+/* Prefetches a pair into the page cache (a hint to the operating system). */
 void shard_expect(const struct shard *s, uint32_t i);
 
-/* What went wrong, in one line; false when nothing did. */
+/* Prints the faults in one line; false when there are none. */
 bool shard_report_print(const struct shard_report *r, char *out, size_t room);
 
 #endif

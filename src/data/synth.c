@@ -1,5 +1,5 @@
 /*
- * synth.c: a scene is a list of polygons painted from the largest to the smallest. Painting
+ * synth.c: a scene is a list of polygons, painted from the largest to the smallest. Painting
  * writes the shape's number into the owner map; the colours are a second pass over that map,
  * so the masks are exact by construction: pixel p belongs to shape i when owner[p] is i + 1.
  *
@@ -22,7 +22,7 @@ enum { MAX_CORNERS = 96, QUALITY = 95 };
 enum figure { ELLIPSE, RECTANGLE, POLYGON, STAR, FIGURES };
 enum fabric { PLAIN, STRIPES, CHECKS, DOTS, CLOUDS, FABRICS };
 
-/* How a surface looks: two colours and what decides between them. */
+/* A surface: two colours and the pattern that mixes them. */
 struct surface {
     enum fabric fabric;
     float a[3], b[3];
@@ -35,12 +35,12 @@ struct surface {
 struct synth_shape {
     uint32_t corners;
     float x[MAX_CORNERS], y[MAX_CORNERS];
-    float extent; /* what they are sorted by */
+    float extent; /* the sort key */
     uint32_t painted;
     struct surface surface;
 };
 
-/* Numbers of one scene, in order. */
+/* The random numbers of one scene, in order. */
 struct dice {
     uint64_t key, next;
 };
@@ -91,7 +91,8 @@ static void choose_surface(struct surface *s, struct dice *d, double size, bool 
     s->fabric = ground ? CLOUDS : pick(d, FABRICS);
     double value[3];
     for (int c = 0; c < 3; c++) value[c] = roll(d, 40, 215);
-    /* Shapes are more colourful than the ground: one channel high, one low; the ground is near grey. */
+    /* Shapes are more colourful than the ground: one channel high, one low. The ground is near
+     * grey. */
     double middle = (value[0] + value[1] + value[2]) / 3;
     for (int c = 0; c < 3 && ground; c++) value[c] = middle + (value[c] - middle) * 0.45;
     if (!ground) {
@@ -117,7 +118,7 @@ static void choose_surface(struct surface *s, struct dice *d, double size, bool 
 static void make_shape(struct synth_shape *s, struct dice *d, const struct synth_options *o)
 {
     double side = o->width < o->height ? o->width : o->height;
-    /* Many shapes are smaller: about one image's worth of area in all. */
+    /* Many shapes are smaller: their total area is about that of the image. */
     double largest = fmin(0.30, 1.2 / sqrt(o->masks)), size = side * exp(roll(d, log(largest * 0.25), log(largest)));
     double x = roll(d, 0, o->width), y = roll(d, 0, o->height);
     outline(s, d);
@@ -142,7 +143,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Where the outline crosses the line through the middle of row y, from left to right. */
+/* The crossings of the outline with the line through the middle of row y, left to right. */
 static uint32_t crossings(const struct synth_shape *s, double y, float out[MAX_CORNERS])
 {
     uint32_t n = 0;
@@ -183,7 +184,7 @@ static uint32_t mix(uint32_t x, uint32_t y, uint32_t salt)
     return h ^ h >> 15;
 }
 
-/* Smooth noise in 0..1: random numbers on a lattice, eased between. */
+/* Smooth noise in 0..1: random numbers on a lattice, interpolated smoothly. */
 static float noise(float x, float y, uint32_t salt)
 {
     float fx = floorf(x), fy = floorf(y), u = x - fx, v = y - fy;
@@ -197,7 +198,7 @@ static float noise(float x, float y, uint32_t salt)
 
 static float wave(float t) { return 0.5f + 0.5f * sinf(6.2831853f * t); }
 
-/* How much of the second colour is at a pixel: 0..1. */
+/* The share of the second colour at a pixel: 0..1. */
 static float pattern(const struct surface *s, float x, float y)
 {
     float u = ((x - s->x) * s->cosine + (y - s->y) * s->sine) / s->period, v = ((y - s->y) * s->cosine - (x - s->x) * s->sine) / s->period;
@@ -224,7 +225,7 @@ static void colour_pixel(const struct surface *s, uint32_t x, uint32_t y, uint8_
 int synth_check(const struct synth_options *o, struct error *e)
 {
     if (o->width < 16 || o->height < 16 || o->width > SYNTH_MAX_SIDE || o->height > SYNTH_MAX_SIDE)
-        return error_set(e, PL_USAGE, "a size of %ux%u; expected 16 to %d pixels a side", o->width, o->height, SYNTH_MAX_SIDE);
+        return error_set(e, PL_USAGE, "the size is %ux%u; expected 16 to %d pixels per side", o->width, o->height, SYNTH_MAX_SIDE);
     if (!o->masks || o->masks > SYNTH_MAX_MASKS)
         return error_set(e, PL_USAGE, "%u masks; expected 1 to %d", o->masks, SYNTH_MAX_MASKS);
     return PL_OK;
@@ -312,7 +313,7 @@ uint32_t synth_json(const struct synth_scene *s, struct text *out)
     char name[40];
     snprintf(name, sizeof name, "sa_%llu.jpg", (unsigned long long)s->id);
     annotation_write_begin(out, (int64_t)s->id, s->options.width, s->options.height, name);
-    /* A fifth of the shape and 24 pixels must be seen for it to count as an object. */
+    /* A shape counts as an object if a fifth of it and 24 pixels are visible. */
     for (uint32_t i = 0; i < s->options.masks; i++)
         if (g[i].area >= 24 && g[i].area * 5 >= s->shapes[i].painted) print_mask(s, i, n++, &g[i], &t, out);
     annotation_write_end(out);

@@ -1,9 +1,9 @@
 /*
- * synth.h: images with known answers: textured shapes over one another on a textured
- * ground, and the exact mask of what is visible of each, in SA-1B's format.
+ * synth.h: synthetic images with exact masks: overlapping textured shapes on a textured ground,
+ * and the mask of the visible part of each shape, in SA-1B's format.
  *
- * Image `id` of a seed is a pure function of the options: any of them can be made alone,
- * by any thread, and is always the same.
+ * Image `id` of a seed is a pure function of the options: any thread can draw any image, and the
+ * result is always the same.
  */
 #ifndef SYNTH_H
 #define SYNTH_H
@@ -13,7 +13,7 @@
 struct synth_options {
     uint64_t seed;
     uint32_t width, height;
-    uint32_t masks; /* shapes that are drawn: those hardly visible get no annotation */
+    uint32_t masks; /* shapes that are drawn; a shape that is hardly visible gets no annotation */
 };
 
 struct synth_scene {
@@ -26,14 +26,14 @@ struct synth_scene {
 
 enum { SYNTH_MAX_MASKS = 4096, SYNTH_MAX_SIDE = 16384 };
 
-/* PL_USAGE when the options make no sense. */
+/* PL_USAGE when the options are invalid. */
 int synth_check(const struct synth_options *o, struct error *e);
 void synth_draw(struct synth_scene *s, const struct synth_options *o, uint64_t id);
 void synth_free(struct synth_scene *s);
 /* The annotation file, with SA-1B's keys in SA-1B's order; returns the number of masks.
- * bbox is one short in width and height, as it is there. */
+ * bbox is one pixel short in width and height, as in SA-1B. */
 uint32_t synth_json(const struct synth_scene *s, struct text *out);
-/* The image as SA-1B has it: JPEG, quality 95, 4:2:0. */
+/* Encodes the image as in SA-1B: JPEG, quality 95, 4:2:0. */
 int synth_jpeg(const struct synth_scene *s, struct text *out, struct error *e);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * tar.c: archives as a list of places (see tar.h).
+ * tar.c: reading archives as a list of offsets, and writing them (see tar.h).
  *
- * Every number of a header is checked against the archive's size before it moves the
- * position, and the position always grows by at least a block: any bytes end.
+ * Every number of a header is checked against the archive's size before it moves the position,
+ * and the position always grows by at least a block, so the reader terminates for any input.
  */
 #include "data/tar.h"
 
@@ -13,7 +13,7 @@
 
 #include "io/file.h"
 
-/* The header as POSIX lays it out, in its 512 bytes. */
+/* The POSIX header, in its 512 bytes. */
 struct header {
     char name[100], mode[8], uid[8], gid[8], size[12], mtime[12], checksum[8], type, link[100];
     char magic[6], version[2], user[32], group[32], major[8], minor[8], prefix[155], rest[12];
@@ -37,8 +37,8 @@ void tar_open(struct tar *t, int fd, const void *memory, uint64_t size)
 
 /* --- bytes ------------------------------------------------------------------------- */
 
-/* Bytes [at, at + n) of the archive, n <= TAR_WINDOW, all inside; with `ahead` as many as the
- * window holds are read with them, for those who go on block by block. */
+/* Reads bytes [at, at + n) of the archive, n <= TAR_WINDOW, all inside; with `ahead` it fills the
+ * whole window, for callers that continue block by block. */
 static int read_at(struct tar *t, uint64_t at, size_t n, bool ahead, const uint8_t **out, struct error *e)
 {
     CHECK(n <= TAR_WINDOW && at <= t->size && n <= t->size - at);
@@ -67,7 +67,7 @@ static bool all_zero(const uint8_t *block)
     return !any;
 }
 
-/* A number of a header: octal digits between blanks, or base 256 after a byte of 0x80. */
+/* Parses a header's number: octal digits between blanks, or base 256 after a byte 0x80. */
 static bool parse_number(const char *field, size_t n, uint64_t *value)
 {
     const uint8_t *f = (const uint8_t *)field;
@@ -86,7 +86,7 @@ static bool parse_number(const char *field, size_t n, uint64_t *value)
     return *value = v, true;
 }
 
-/* The sum of all bytes with blanks for the sum itself. Some old writers summed signed bytes. */
+/* The sum of all bytes, with blanks for the sum itself. Some old writers sum signed bytes. */
 static bool checksum_right(const uint8_t *block)
 {
     const struct header *h = (const struct header *)block;
@@ -103,13 +103,13 @@ static bool checksum_right(const uint8_t *block)
     return stored == sum || (sum_signed >= 0 && stored == (uint64_t)sum_signed);
 }
 
-/* --- what comes before a member: long names, pax ------------------------------------------ */
+/* --- extension headers: long names, pax ------------------------------------------ */
 
 static void keep_path(struct tar_pax *p, const char *s, size_t n)
 {
     n = strnlen(s, n);
     if (!n) return;
-    if (n >= TAR_NAME) s += n - (TAR_NAME - 1), n = TAR_NAME - 1; /* its end tells which image it is */
+    if (n >= TAR_NAME) s += n - (TAR_NAME - 1), n = TAR_NAME - 1; /* the end of the name identifies the image */
     memcpy(p->path, s, n);
     p->path[n] = 0;
     p->has_path = true;
@@ -126,7 +126,7 @@ static bool parse_decimal(const char *s, size_t n, uint64_t *value)
     return *value = v, true;
 }
 
-/* Records "LENGTH key=value\n", where LENGTH counts all of it. False when they are not. */
+/* Parses records "LENGTH key=value\n"; LENGTH counts the whole record. False if malformed. */
 static bool parse_pax(struct tar_pax *p, const char *at, size_t n)
 {
     while (n && *at) {
@@ -150,12 +150,12 @@ static bool parse_pax(struct tar_pax *p, const char *at, size_t n)
     return true;
 }
 
-/* The block of a header that speaks of the members behind it. What is larger than the window,
- * or broken, is passed over and counted: the member's own header still stands. */
+/* Reads a header extension for the following members. An extension that is larger than the window
+ * or malformed is skipped and counted: the member's own header is still valid. */
 static int read_extension(struct tar *t, char type, uint64_t offset, uint64_t size, struct error *e)
 {
     const uint8_t *bytes = NULL;
-    if (type == 'K') return PL_OK; /* where a long link points to */
+    if (type == 'K') return PL_OK; /* the target of a long link */
     bool right = size <= TAR_WINDOW;
     if (right) {
         if (read_at(t, offset, (size_t)size, false, &bytes, e)) return e->code;
@@ -168,8 +168,8 @@ static int read_extension(struct tar *t, char type, uint64_t offset, uint64_t si
 
 /* --- members ------------------------------------------------------------------------ */
 
-/* From a place that is no header to the next block that is one, the magic included: without it
- * a block of data could pass for a header too easily. */
+/* Searches from a block that is not a header to the next one that is. The magic is required here:
+ * without it a block of data could too easily pass for a header. */
 static int resync(struct tar *t, struct error *e)
 {
     uint64_t from = t->at;
@@ -204,12 +204,12 @@ static void member_name(const struct tar *t, const struct header *h, char *out)
 static bool is_regular(char type, const char *name)
 {
     size_t n = strlen(name);
-    if (n && name[n - 1] == '/') return false; /* how old archives write folders */
+    if (n && name[n - 1] == '/') return false; /* a folder in old archives */
     return type == '0' || type == 0 || type == '7';
 }
 
-/* One header at t->at, known to be right; *given when it is a member for the caller. */
-static int take_header(struct tar *t, const struct header *h, struct tar_member *m, bool *given, struct error *e)
+/* Processes one valid header at t->at; *given when it is a member for the caller. */
+static int process_header(struct tar *t, const struct header *h, struct tar_member *m, bool *given, struct error *e)
 {
     uint64_t size, offset = t->at + TAR_BLOCK;
     char type = h->type;
@@ -250,7 +250,7 @@ int tar_next(struct tar *t, struct tar_member *m, bool *more, struct error *e)
         } else {
             struct header h; /* the window moves when an extension is read */
             memcpy(&h, block, sizeof h);
-            if (take_header(t, &h, m, more, e)) return e->code;
+            if (process_header(t, &h, m, more, e)) return e->code;
         }
     }
     if (!*more && t->at < t->size) t->partial = true, t->at = t->size;
@@ -286,8 +286,8 @@ static void put_number(char *field, size_t n, uint64_t value)
     for (size_t i = n - 1; i-- > 0; value >>= 3) field[i] = (char)('0' + (value & 7));
 }
 
-/* A name of up to 100 bytes as it is, a longer one cut at a slash into prefix and name. False:
- * it does not fit. */
+/* Stores a name of up to 100 bytes unchanged, a longer one split at a slash into prefix and name.
+ * False: it does not fit. */
 static bool put_name(struct header *h, const char *name, size_t n)
 {
     if (n <= sizeof h->name) return memcpy(h->name, name, n), true;
@@ -318,7 +318,7 @@ static int put_header(struct tar_writer *w, struct header *h, char type, uint64_
 }
 
 /* The pax header before a member: "LENGTH path=NAME\n", where LENGTH counts its own digits too.
- * Names here have 101 to TAR_NAME - 1 bytes, so these are three or four. */
+ * Names here have 101 to TAR_NAME - 1 bytes, so LENGTH has three or four digits. */
 static int put_pax(struct tar_writer *w, const char *name, size_t n, struct error *e)
 {
     struct header h = {.name = "PaxHeaders/name"};
@@ -337,7 +337,7 @@ int tar_write_header(struct tar_writer *w, const char *name, uint64_t size, stru
     size_t n = strlen(name);
     if (!n || n >= TAR_NAME) return error_set(e, PL_USAGE, "the name \"%.200s\" has %zu bytes: expected 1 to %d", name, n, TAR_NAME - 1);
     if (!put_name(&h, name, n)) {
-        memcpy(h.name, name + n - sizeof h.name, sizeof h.name); /* as keep_path: its end tells which image it is */
+        memcpy(h.name, name + n - sizeof h.name, sizeof h.name); /* like keep_path: the end of the name identifies the image */
         if (put_pax(w, name, n, e)) return e->code;
     }
     return put_header(w, &h, '0', size, e);

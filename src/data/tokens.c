@@ -1,14 +1,13 @@
 /*
- * tokens.c: from files to samples of int32 ids.
+ * tokens.c: reads samples of int32 ids from token files.
  *
- * Opening looks at each file once and reduces it to four facts: element type,
- * first byte, number of tokens, number of its first sample. Reading a sample is
- * then one binary search and positioned reads through a fixed buffer, the same for
- * every format. Nothing is allocated after open, whatever the files hold.
+ * Opening inspects each file once and reduces it to four values: element type, first byte, number
+ * of tokens, index of its first sample. Reading a sample is then one binary search and positioned
+ * reads through a fixed buffer, the same for every format. Nothing is allocated after opening.
  *
- * Two checks make sure that the ids are real: sizes are checked against headers
- * at open, and every id against the vocabulary when it is read. A wrong element
- * type shows up in one of the two instead of in the loss.
+ * Two checks make sure that the ids are valid: sizes are checked against headers when a file is
+ * opened, and every id against the vocabulary when it is read. One of them detects a wrong element
+ * type, which would otherwise only show in the loss.
  */
 #include "data/tokens.h"
 
@@ -25,7 +24,7 @@
 static const struct {
     const char *name;
     uint32_t size;
-    char npy; /* NumPy's letter for the kind */
+    char npy; /* NumPy's letter for the type */
     const char *safetensors;
 } dtypes[] = {
     [TOKENS_AUTO] = {"auto", 0, 0, ""},
@@ -45,29 +44,29 @@ static int detect_npy(int fd, uint64_t size, struct tokens_file *f, struct error
     for (int t = TOKENS_U8; t <= TOKENS_I64; t++)
         if (h.type == dtypes[t].npy && h.size == dtypes[t].size) f->dtype = (enum tokens_dtype)t;
     if (!f->dtype || h.big_endian)
-        return error_set(e, PL_USAGE, "its elements are %s%c%u, expected little-endian u1, u2, u4, i4 or i8",
+        return error_set(e, PL_USAGE, "its elements are %s%c%u; expected little-endian u1, u2, u4, i4 or i8",
                          h.big_endian ? "big-endian " : "", h.type, h.size);
     if (h.rank < 1 || h.rank > 2)
-        return error_set(e, PL_USAGE, "it has %u dimensions, expected 1 or 2", h.rank);
+        return error_set(e, PL_USAGE, "it has %u dimensions; expected 1 or 2", h.rank);
     if (h.fortran_order && h.rank == 2)
-        return error_set(e, PL_USAGE, "it is in Fortran order, expected C order: "
+        return error_set(e, PL_USAGE, "it is in Fortran order; expected C order: "
                                       "save numpy.ascontiguousarray(a) instead");
     f->start = h.data;
     f->count = h.count;
     return PL_OK;
 }
 
-/* llm.c's header: magic, version, number of tokens, then zeros up to 256 ints. */
+/* The header of llm.c: magic, version, number of tokens, then zeros up to 256 ints. */
 enum { LLMC_HEADER = 256 * 4 };
 static const struct {
     uint32_t magic, version;
     enum tokens_dtype dtype;
 } llmc_kinds[] = {
     {20240520, 1, TOKENS_U16}, /* GPT-2's vocabulary */
-    {20240801, 7, TOKENS_U32}, /* Llama 3's */
+    {20240801, 7, TOKENS_U32}, /* Llama 3's vocabulary */
 };
 
-/* Leaves dtype at AUTO, without error, when the file is not one of these. */
+/* Leaves dtype at AUTO, without error, when the file has no such header. */
 static int detect_llmc(int fd, uint64_t size, struct tokens_file *f, struct error *e)
 {
     unsigned char b[12];
@@ -82,7 +81,7 @@ static int detect_llmc(int fd, uint64_t size, struct tokens_file *f, struct erro
         uint64_t bytes = (uint64_t)word[2] * dtypes[dtype].size;
         if (bytes != size - LLMC_HEADER)
             return error_set(e, PL_USAGE,
-                             "its llm.c header promises %u tokens of %u bytes, but %llu bytes follow it",
+                             "its llm.c header describes %u tokens of %u bytes, but %llu bytes follow it",
                              word[2], dtypes[dtype].size, (unsigned long long)(size - LLMC_HEADER));
         f->dtype = dtype;
         f->start = LLMC_HEADER;
@@ -98,13 +97,13 @@ static int detect_raw(uint64_t size, enum tokens_dtype wanted, struct tokens_fil
     f->count = size / dtypes[f->dtype].size;
     if (size % dtypes[f->dtype].size)
         return error_set(e, PL_USAGE,
-                         "its %llu bytes are not a whole number of %s tokens: it is cut, or "
+                         "its %llu bytes are not a whole number of %s tokens: it is truncated, or "
                          "data.token_dtype is not its type",
                          (unsigned long long)size, dtypes[f->dtype].name);
     return PL_OK;
 }
 
-/* The tensor that holds the tokens: by name, or because it is alone. */
+/* The tensor of the tokens: by name, or the only one. */
 static const struct st_entry *tokens_tensor(const struct st_file *st)
 {
     const struct st_entry *t = st_find(st, "tokens");
@@ -123,7 +122,7 @@ static int detect_safetensors(struct tokens_file *f, struct error *e)
     if (!t) {
         rc = error_set(e, PL_USAGE, "it has %u tensors and none is named tokens or input_ids", st.n_entries);
     } else if (!f->dtype) {
-        rc = error_set(e, PL_USAGE, "its tensor %s is %s, expected U8, U16, U32, I32 or I64", t->name, t->dtype_name);
+        rc = error_set(e, PL_USAGE, "its tensor %s is %s; expected U8, U16, U32, I32 or I64", t->name, t->dtype_name);
     } else if ((uint64_t)t->elements > t->bytes || (uint64_t)t->elements * dtypes[f->dtype].size != t->bytes) {
         rc = error_set(e, PL_USAGE, "its tensor %s has %lld elements of %s in %llu bytes", t->name,
                        (long long)t->elements, t->dtype_name, (unsigned long long)t->bytes);
@@ -135,7 +134,7 @@ static int detect_safetensors(struct tokens_file *f, struct error *e)
     return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
 
-/* Everything but safetensors, whose reader opens the file itself. */
+/* All formats except safetensors, which has a reader that opens the file itself. */
 static int detect(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens_file *f, struct error *e)
 {
     int rc = text_ends_with(f->path, ".npy") ? detect_npy(fd, size, f, e) : detect_llmc(fd, size, f, e);
@@ -143,9 +142,9 @@ static int detect(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens
     return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
 
-/* --- the data set ------------------------------------------------------------- */
+/* --- the dataset ------------------------------------------------------------- */
 
-/* The size of a regular file; anything else is no place for tokens. */
+/* The size of a regular file; anything else is an error. */
 static int regular_size(int fd, const char *path, uint64_t *size, struct error *e)
 {
     struct stat st;
@@ -157,7 +156,7 @@ static int regular_size(int fd, const char *path, uint64_t *size, struct error *
     return PL_OK;
 }
 
-/* A file that says its own type must agree with a type that was asked for. */
+/* A dtype in the file's header must equal the configured dtype. */
 static int inspect(struct tokens_file *f, enum tokens_dtype wanted, struct error *e)
 {
     uint64_t size = 0;
@@ -167,9 +166,9 @@ static int inspect(struct tokens_file *f, enum tokens_dtype wanted, struct error
     if (!rc) rc = text_ends_with(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
     close(fd);
     if (rc) return rc;
-    if (!f->count) return error_set(e, PL_USAGE, "%s: it holds no tokens", f->path);
+    if (!f->count) return error_set(e, PL_USAGE, "%s: it has no tokens", f->path);
     if (wanted && wanted != f->dtype)
-        return error_set(e, PL_USAGE, "%s: its header says %s, data.token_dtype says %s: leave the key at auto",
+        return error_set(e, PL_USAGE, "%s: its header says %s, but data.token_dtype is %s: leave the key at auto",
                          f->path, dtypes[f->dtype].name, dtypes[wanted].name);
     return PL_OK;
 }
@@ -193,8 +192,8 @@ static int find_files(struct tokens *t, const struct tokens_options *o, struct e
     return rc;
 }
 
-/* Numbers the samples. Short files among longer ones are left out aloud; a data
- * set without a sample is an error. */
+/* Numbers the samples. Short files among longer ones are skipped with a warning; a dataset without
+ * a sample is an error. */
 static int number_samples(struct tokens *t, struct error *e)
 {
     uint32_t short_files = 0;
@@ -208,7 +207,7 @@ static int number_samples(struct tokens *t, struct error *e)
     }
     if (!t->samples)
         return error_set(e, PL_USAGE,
-                         "%s: %s too short for one sample: %llu tokens, data.sequence is %llu",
+                         "%s: %s too short for one sample: %llu tokens, but data.sequence is %llu",
                          t->files[0].path, t->n_files > 1 ? "this and the other files are" : "the file is",
                          (unsigned long long)longest, (unsigned long long)t->sequence);
     if (short_files)
@@ -242,8 +241,8 @@ void tokens_close(struct tokens *t)
 
 /* --- reading ---------------------------------------------------------------------- */
 
-/* The last file whose first sample is not beyond `sample`. Files without samples
- * share their `first` with the next one, and the search passes over them. */
+/* The last file that has its first sample at or before `sample`. A file without samples has the
+ * same `first` as the next file, and the search skips it. */
 static uint32_t file_of(const struct tokens *t, uint64_t sample)
 {
     uint32_t low = 0, high = t->n_files;
@@ -271,8 +270,8 @@ static int descriptor(struct tokens *t, uint32_t file, int *fd, struct error *e)
     return PL_OK;
 }
 
-/* The file was long enough when it was opened: a short read now means that
- * somebody changed it under the run. */
+/* The file was long enough when it was opened: a short read means that it changed during the
+ * run. */
 static int read_fully(int fd, unsigned char *to, size_t bytes, uint64_t at, struct error *e)
 {
     while (bytes) {
@@ -287,8 +286,8 @@ static int read_fully(int fd, unsigned char *to, size_t bytes, uint64_t at, stru
     return PL_OK;
 }
 
-/* One element, little-endian. Signed types are extended, so that a negative id
- * is one that no vocabulary holds. */
+/* One element, little-endian. Signed types are sign-extended, so that a negative id is outside of
+ * any vocabulary. */
 static int64_t element(const unsigned char *p, enum tokens_dtype dtype)
 {
     uint64_t x = 0;
@@ -296,8 +295,8 @@ static int64_t element(const unsigned char *p, enum tokens_dtype dtype)
     return dtype == TOKENS_I32 ? (int32_t)(uint32_t)x : (int64_t)x;
 }
 
-/* n elements of the buffer to ids; returns how many were in the vocabulary
- * before the first that was not. */
+/* Converts n elements of the buffer to ids; returns the number of ids before the first that is
+ * outside of the vocabulary. */
 static uint64_t convert(const struct tokens *t, enum tokens_dtype dtype, uint64_t n, int32_t *out)
 {
     uint32_t size = dtypes[dtype].size;
@@ -326,7 +325,7 @@ int tokens_read(struct tokens *t, uint64_t sample, int32_t *out, struct error *e
         uint64_t good = convert(t, f->dtype, n, out);
         if (good < n)
             return error_set(e, PL_USAGE,
-                             "%s: token %llu is %lld, the model's vocabulary has %llu ids: the file is of "
+                             "%s: token %llu is %lld, but the model's vocabulary has %llu ids: the file is from "
                              "another tokenizer, or is not %s",
                              f->path, (unsigned long long)(token + good),
                              (long long)element(t->buffer + good * size, f->dtype),

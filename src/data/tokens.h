@@ -1,18 +1,18 @@
 /*
  * tokens.h: the data format `tokens`: files of token ids, cut into samples.
  *
- *     file A  |  0  |  1  |  2  |..    .. the tail of a file is left out
+ *     file A  |  0  |  1  |  2  |..    .. the tail of a file is not used
  *     file B  |  3  |  4  |.           a sample is T consecutive tokens
  *
- * A data set is the files in order; a sample never crosses from one to the next.
- * What a file is, is found out from its name and its first bytes:
+ * A dataset is the files in order; a sample never crosses from one file to the next. The format of
+ * a file is detected from its name and its first bytes:
  *
  *     *.npy            1-D or 2-D array of u1 u2 u4 i4 i8
  *     *.safetensors    the tensor `tokens`, `input_ids`, or the only one
  *     llm.c's .bin     256 int32 of header, then uint16 (or uint32) tokens
  *     anything else    raw little-endian elements of data.token_dtype; with auto,
  *                      uint16 for .bin and .tokens, and bytes for all others:
- *                      a text file is its bytes
+ *                      a text file is read as bytes
  *
  * Labels are the same tokens: the model shifts them.
  */
@@ -29,11 +29,11 @@ struct tokens_file {
     enum tokens_dtype dtype;
     uint64_t start; /* offset of the first token, bytes */
     uint64_t count; /* tokens */
-    uint64_t first; /* number of its first sample in the data set */
+    uint64_t first; /* index of its first sample in the dataset */
 };
 
-/* Open descriptors: file i uses slot i % TOKENS_SLOTS, so any number of files
- * works with a few of them. */
+/* Open descriptors: file i uses slot i % TOKENS_SLOTS, so a few descriptors serve any number of
+ * files. */
 enum { TOKENS_SLOTS = 64, TOKENS_BUFFER = 1 << 16 };
 
 /* Not shared between threads: a reader owns its buffer and descriptors. */
@@ -58,15 +58,15 @@ struct tokens_options {
     int64_t vocab_size;
 };
 
-/* Finds and checks all files: PL_USAGE with the file's name when there is none,
- * one is empty, cannot be read as tokens or is cut, or no file holds a sample. */
+/* Finds and checks all files. PL_USAGE with the file's name when there is no file, when one is
+ * empty, truncated or not a file of tokens, or when no file is long enough for a sample. */
 int tokens_open(struct tokens *t, const struct tokens_options *options, struct error *e);
 void tokens_close(struct tokens *t);
 
 static inline uint64_t tokens_count(const struct tokens *t) { return t->samples; }
 
-/* Puts sample number `sample` (< tokens_count) into out[sequence]. Allocates
- * nothing. An id outside the vocabulary is PL_USAGE, with file and position. */
+/* Reads sample number `sample` (< tokens_count) into out[sequence]. Allocates nothing. An id
+ * outside the vocabulary is PL_USAGE, with file and position. */
 int tokens_read(struct tokens *t, uint64_t sample, int32_t *out, struct error *e);
 
 #endif

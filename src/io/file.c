@@ -1,9 +1,9 @@
 /*
  * file.c: files and folders.
  *
- * Invariant: a function that returns PL_OK after writing has synced what it wrote,
- * and the folder entry where it made one, so that a crash right after it loses
- * nothing. A function that fails leaves no temporary file behind.
+ * Invariant: a function that returns PL_OK after writing has synced the bytes and, if it created
+ * a file, the folder entry, so that a crash right after it loses nothing. A function that fails
+ * removes its temporary file.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -59,7 +59,7 @@ int file_error(const char *path, const char *doing, struct error *e)
 bool data_path(const char *name, char *out, size_t room)
 {
     const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
-    bool own = data && data[0] == '/'; /* a relative one is to be ignored, the specification says */
+    bool own = data && data[0] == '/'; /* the XDG specification ignores relative paths */
     if (!own && !(home && home[0])) return false;
     int n = snprintf(out, room, "%s%s/plimsoll/%s", own ? data : home, own ? "" : "/.local/share", name);
     return n > 0 && (size_t)n < room;
@@ -72,7 +72,7 @@ int path_dir(const char *path, char *out, size_t room, struct error *e)
     while (n && path[n - 1] != '/') n--;
     while (n > 1 && path[n - 1] == '/') n--;
     if (!n) path = ".", n = 1;
-    if (n >= room) return error_set(e, PL_USAGE, "a path of more than %zu bytes: %.80s...", room, path);
+    if (n >= room) return error_set(e, PL_USAGE, "the path has more than %zu bytes: %.80s...", room, path);
     memcpy(out, path, n);
     out[n] = 0;
     return PL_OK;
@@ -101,7 +101,7 @@ static ssize_t fd_read(int fd, void *bytes, size_t n)
 
 /* ---- reading ---- */
 
-/* Reads to the end, or to one byte beyond the limit, which tells that there is more. */
+/* Reads to the end, or one byte beyond the limit, which shows that the file is larger. */
 static int fd_read_all(int fd, uint64_t limit, struct text *into)
 {
     size_t block = 64 << 10;
@@ -165,7 +165,7 @@ int dir_sync(const char *path, struct error *e)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return file_error(path, "open the folder", e);
     int rc = PL_OK;
-    /* Some network file systems cannot sync a folder and say EINVAL. */
+    /* Some network file systems cannot sync a folder and return EINVAL. */
     if (fsync(fd) && errno != EINVAL) rc = file_error(path, "sync the folder", e);
     close(fd);
     return rc;
@@ -187,7 +187,7 @@ int file_rename(const char *from, const char *to, struct error *e)
     return parent_sync(to, e);
 }
 
-/* Writes, syncs and closes `fd`; the message speaks of `path`. */
+/* Writes, syncs and closes `fd`; the message names `path`. */
 static int fd_finish(int fd, const char *path, const void *bytes, size_t n, struct error *e)
 {
     int rc = PL_OK;
@@ -198,14 +198,14 @@ static int fd_finish(int fd, const char *path, const void *bytes, size_t n, stru
     return rc;
 }
 
-/* The temporary name carries the process, so two programs do not share one; what an
- * earlier crash left under it is overwritten. */
+/* The temporary name contains the process id, so two programs do not share one. A file that an
+ * earlier crash left under that name is overwritten. */
 int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e)
 {
     struct text temp = {0};
     text_printf(&temp, "%s.tmp.%ld", path, (long)getpid());
     int fd = open(temp.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    int rc = fd < 0 ? file_error(path, "make a temporary file beside it", e) : PL_OK;
+    int rc = fd < 0 ? file_error(path, "create a temporary file beside it", e) : PL_OK;
     if (!rc) {
         rc = fd_finish(fd, path, bytes, n, e);
         if (!rc) rc = file_rename(temp.at, path, e);
@@ -215,7 +215,7 @@ int file_write_atomic(const char *path, const void *bytes, size_t n, struct erro
     return rc;
 }
 
-/* Copies the rest of `in` to `out`. -1 with errno on either side's failure. */
+/* Copies the rest of `in` to `out`. Returns -1 with errno when reading or writing fails. */
 static int fd_copy(int in, int out)
 {
     char *block = mem_alloc(COPY_BLOCK);
@@ -260,8 +260,8 @@ int dir_make(const char *path, struct error *e)
         *at = 0;
         int failed = mkdir(p, 0777) ? errno : 0;
         if (failed && !dir_exists(p)) {
-            errno = failed == EEXIST ? ENOTDIR : failed; /* EEXIST: a file is in the way */
-            rc = file_error(p, "make the folder", e);
+            errno = failed == EEXIST ? ENOTDIR : failed; /* EEXIST: there is a file of that name */
+            rc = file_error(p, "create the folder", e);
         }
         *at = stop;
         if (!stop) break;
@@ -323,13 +323,13 @@ int file_glob(const char *pattern, struct names *out, struct error *e)
     int rc = glob(pattern, GLOB_BRACE | GLOB_NOSORT, NULL, &found);
     if (rc && rc != GLOB_NOMATCH) {
         globfree(&found);
-        return error_set(e, PL_FAIL, "%s: cannot look for files: %s", pattern,
+        return error_set(e, PL_FAIL, "%s: cannot search for files: %s", pattern,
                          rc == GLOB_NOSPACE ? "out of memory" : "a folder cannot be read");
     }
     for (size_t i = 0; !rc && i < found.gl_pathc; i++) vec_push(out, mem_string(found.gl_pathv[i]));
     globfree(&found);
     names_sort(out);
-    uint32_t kept = 0; /* alternatives may name a file twice */
+    uint32_t kept = 0; /* alternatives may match a file twice */
     for (uint32_t i = 0; i < out->n; i++) {
         if (kept && !strcmp(out->at[kept - 1], out->at[i])) mem_free(out->at[i]);
         else out->at[kept++] = out->at[i];
@@ -342,7 +342,7 @@ int disk_free(const char *path, uint64_t *bytes, struct error *e)
 {
     char at[PATH_MAX];
     struct statvfs s;
-    if (strlen(path) >= sizeof at) return error_set(e, PL_USAGE, "a path of more than %d bytes", PATH_MAX);
+    if (strlen(path) >= sizeof at) return error_set(e, PL_USAGE, "the path has more than %d bytes", PATH_MAX);
     strcpy(at, path);
     while (statvfs(at, &s)) {
         bool top = !strcmp(at, "/") || !strcmp(at, ".");

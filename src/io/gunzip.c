@@ -1,6 +1,6 @@
 /*
- * gunzip.c: see gunzip.h. A gzip file is a list of members; zeros after the last are padding.
- * Bounded memory: two blocks and zlib's window.
+ * gunzip.c: see gunzip.h. A gzip file is a list of members; zeros after the last member are
+ * padding. Memory is bounded: two blocks and zlib's window.
  */
 #include "io/gunzip.h"
 
@@ -51,7 +51,7 @@ static void note(struct gunzip_report *r, const char *reason)
     snprintf(r->reason, sizeof r->reason, "%s", reason);
 }
 
-/* After a member: another one follows when its mark does. *more is false at the end. */
+/* After a member: another one follows if its magic bytes do. *more is false at the end. */
 static int next_member(struct gunzip_state *s, struct gunzip_report *r, bool *more, struct error *e)
 {
     do {
@@ -59,7 +59,7 @@ static int next_member(struct gunzip_state *s, struct gunzip_report *r, bool *mo
         while (s->z.avail_in && !*s->z.next_in) s->z.next_in++, s->z.avail_in--;
     } while (!s->z.avail_in && !s->end);
     *more = s->z.avail_in != 0;
-    if (*more && *s->z.next_in != 0x1f) note(r, "bytes that are no gzip behind its end"), *more = false;
+    if (*more && *s->z.next_in != 0x1f) note(r, "bytes that are not gzip after its end"), *more = false;
     inflateReset(&s->z);
     return PL_OK;
 }
@@ -73,7 +73,7 @@ static int inflate_all(struct gunzip_state *s, struct gunzip_report *r, struct e
         if (flush(s, r, e)) return e->code;
         if (z == Z_STREAM_END) {
             if (next_member(s, r, &more, e)) return e->code;
-        } else if (stuck) { /* no input is left, and it wants some */
+        } else if (stuck) { /* zlib needs more input, and none is left */
             note(r, "it ends too early");
             more = false;
         } else if (z != Z_OK && z != Z_BUF_ERROR) {
@@ -92,7 +92,7 @@ int gunzip(int from, int to, struct gunzip_report *r, struct error *e)
     s->to = to;
     s->z.next_out = s->out;
     s->z.avail_out = BLOCK;
-    int rc = inflateInit2(&s->z, 15 + 16) == Z_OK ? PL_OK : error_set(e, PL_FAIL, "zlib does not start");
+    int rc = inflateInit2(&s->z, 15 + 16) == Z_OK ? PL_OK : error_set(e, PL_FAIL, "zlib cannot be initialised");
     if (!rc) rc = inflate_all(s, r, e);
     inflateEnd(&s->z);
     mem_free(s);

@@ -1,5 +1,5 @@
 /*
- * gunzip.h: gzip files to plain ones, damaged or not. The one door to zlib.
+ * gunzip.h: decompresses gzip files, damaged ones as far as possible. Only gunzip.c uses zlib.
  */
 #ifndef GUNZIP_H
 #define GUNZIP_H
@@ -8,11 +8,12 @@
 
 struct gunzip_report {
     uint64_t in, out; /* bytes read and written */
-    bool damaged;     /* it ends early or does not decode to its end: `out` is what came before */
+    bool damaged;     /* the file ends early or cannot be decoded to its end; `out` counts the bytes before that */
     char reason[96];
 };
-/* All members of the gzip file at descriptor `from`, from its position on, to descriptor `to`.
- * Damage is no error: what was decoded stands. PL_FAIL when reading or writing fails. */
+/* Decompresses all members of the gzip file at descriptor `from`, from its position on, to
+ * descriptor `to`. Damage is not an error: the decoded bytes stay. PL_FAIL when reading or
+ * writing fails. */
 int gunzip(int from, int to, struct gunzip_report *r, struct error *e);
 
 #endif

@@ -1,17 +1,17 @@
 /*
  * json.c: reading JSON, on cJSON. The only file that includes its header.
  *
- * cJSON checks the structure, but it is lenient and it forgets digits. So a scan
- * goes first over the bytes. It sees tokens only: it refuses what cJSON would let
- * pass (control characters as blanks, "01", raw line breaks in strings, broken
- * UTF-8, \u0000), bounds the nesting, and notes where each number stands:
+ * cJSON checks the structure, but it is lenient and loses digits. A scan therefore passes over
+ * the bytes first. It sees only tokens. It rejects what cJSON would accept (control characters
+ * as blanks, "01", raw line breaks in strings, invalid UTF-8, \u0000), bounds the nesting, and
+ * records the position of each number:
  *
  *   bytes    {"a": [1, 18446744073709551615], "b": -2e3}
  *   numbers        ^  ^                            ^
  *
  * Invariant: numbers occur in the text in the order in which a walk over cJSON's
- * tree, parents first, meets them. So the walk that copies the tree takes the next
- * noted number each time and with it the exact digits.
+ * tree, parents first, visits them. So the walk that copies the tree takes the next recorded
+ * number each time, and with it the exact digits.
  */
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -20,7 +20,7 @@
 #include "io/file.h"
 #include "io/json.h"
 
-/* cJSON copies a number into a buffer of 64 bytes and would cut a longer one. */
+/* cJSON copies a number into a buffer of 64 bytes and would truncate a longer one. */
 enum { NUMBER_LENGTH = 63 };
 
 struct span {
@@ -50,23 +50,23 @@ static bool is_hex(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* From the backslash on. Pairs of surrogates are cJSON's to check. */
+/* Starts at the backslash. cJSON checks pairs of surrogates. */
 static int scan_escape(struct scan *s)
 {
     const char *start = s->at++;
-    if (s->at == s->end) return fail_at(s, start, "the text ends within a string");
+    if (s->at == s->end) return fail_at(s, start, "the text ends inside a string");
     char c = *s->at++;
-    if (!c || !strchr("\"\\/bfnrtu", c)) return fail_at(s, start, "an unknown escape in a string");
+    if (!c || !strchr("\"\\/bfnrtu", c)) return fail_at(s, start, "unknown escape in a string");
     if (c != 'u') return PL_OK;
     for (int i = 0; i < 4; i++)
         if (s->end - s->at <= i || !is_hex(s->at[i]))
             return fail_at(s, start, "\\u needs four hexadecimal digits");
-    if (!memcmp(s->at, "0000", 4)) return fail_at(s, start, "a string with a NUL character");
+    if (!memcmp(s->at, "0000", 4)) return fail_at(s, start, "the string contains a NUL character");
     s->at += 4;
     return PL_OK;
 }
 
-/* From the opening quote past the closing one. */
+/* From the opening quote to just after the closing quote. */
 static int scan_string(struct scan *s)
 {
     const char *start = s->at++;
@@ -77,11 +77,11 @@ static int scan_string(struct scan *s)
             continue;
         }
         int n = utf8_decode(s->at, (size_t)(s->end - s->at), &code);
-        if (!n) return fail_at(s, s->at, "a string that is not UTF-8");
-        if (code < 0x20) return fail_at(s, s->at, "a control character in a string; write it as an escape");
+        if (!n) return fail_at(s, s->at, "the string is not UTF-8");
+        if (code < 0x20) return fail_at(s, s->at, "control character in a string; write it as an escape");
         s->at += n;
     }
-    if (s->at == s->end) return fail_at(s, start, "a string without its closing quote");
+    if (s->at == s->end) return fail_at(s, start, "the string has no closing quote");
     s->at++;
     return PL_OK;
 }
@@ -91,13 +91,13 @@ static int scan_number(struct scan *s)
     struct span number = {s->at, 0};
     while (s->at < s->end && *s->at && strchr("0123456789+-.eE", *s->at)) s->at++;
     number.n = (size_t)(s->at - number.at);
-    if (!number_is_json(number.at, number.n)) return fail_at(s, number.at, "a malformed number");
-    if (number.n > NUMBER_LENGTH) return fail_at(s, number.at, "a number of more than 63 characters");
+    if (!number_is_json(number.at, number.n)) return fail_at(s, number.at, "malformed number");
+    if (number.n > NUMBER_LENGTH) return fail_at(s, number.at, "the number has more than 63 characters");
     vec_push(&s->numbers, number);
     return PL_OK;
 }
 
-/* true, false, null. The scan only keeps their letters apart from numbers' "e". */
+/* true, false, null. The scan only separates their letters from the "e" of a number. */
 static int scan_word(struct scan *s)
 {
     static const char *const words[] = {"true", "false", "null"};
@@ -108,7 +108,7 @@ static int scan_word(struct scan *s)
             s->at += n;
             return PL_OK;
         }
-    return fail_at(s, s->at, "expected a value; words other than true, false, null stand in quotes");
+    return fail_at(s, s->at, "expected a value; words other than true, false, null need quotes");
 }
 
 static int scan_tokens(struct scan *s)
@@ -129,7 +129,7 @@ static int scan_tokens(struct scan *s)
     return PL_OK;
 }
 
-/* ---- from cJSON's tree to ours ---- */
+/* ---- from the cJSON tree to struct value ---- */
 
 struct walk {
     struct bump *b;
@@ -141,10 +141,10 @@ static int walk_value(struct walk *w, const cJSON *from, struct value **out);
 
 static int walk_number(struct walk *w, struct value **out)
 {
-    CHECK(w->next_number < w->scan->numbers.n, "fewer numbers in the text than in the tree");
+    CHECK(w->next_number < w->scan->numbers.n, "the text has fewer numbers than the tree");
     struct span s = w->scan->numbers.at[w->next_number++];
     *out = value_digits(w->b, s.at, s.n);
-    if (isinf((*out)->number)) return fail_at(w->scan, s.at, "a number beyond the range of a double");
+    if (isinf((*out)->number)) return fail_at(w->scan, s.at, "the number is beyond the range of a double");
     return PL_OK;
 }
 
@@ -174,7 +174,7 @@ static int walk_value(struct walk *w, const cJSON *from, struct value **out)
     return PL_OK;
 }
 
-/* `text` is terminated and cJSON is told so: its look-ahead then stays in bounds. */
+/* `text` is terminated, and cJSON knows it: its look-ahead then stays in bounds. */
 static int parse_text(struct scan *s, struct bump *b, struct value **out)
 {
     if (scan_tokens(s)) return s->e->code;
@@ -186,7 +186,7 @@ static int parse_text(struct scan *s, struct bump *b, struct value **out)
     }
     int rc = PL_OK;
     for (; end < s->end && !rc; end++)
-        if (!strchr(" \t\r\n", *end)) rc = fail_at(s, end, "something follows the JSON value");
+        if (!strchr(" \t\r\n", *end)) rc = fail_at(s, end, "unexpected text after the JSON value");
     if (!rc) {
         struct walk w = {b, s, 0};
         rc = walk_value(&w, tree, out);

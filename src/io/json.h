@@ -1,16 +1,16 @@
 /*
- * json.h: reading JSON into a tree, and writing it onto a text.
+ * json.h: reading JSON into a tree, and writing it to a text.
  */
 #ifndef JSON_H
 #define JSON_H
 
 #include "io/value.h"
 
-/* Parses n bytes into *out, which lives in `b`. Strict RFC 8259, and more: duplicate
- * keys, nesting beyond VALUE_DEPTH, numbers beyond a double and \u0000 are refused.
- * PL_USAGE with line and column. */
+/* Parses n bytes into *out, which lives in `b`. Strict RFC 8259; in addition duplicate keys,
+ * nesting beyond VALUE_DEPTH, numbers beyond a double and \u0000 are errors. PL_USAGE with line
+ * and column. */
 int json_parse(const char *bytes, size_t n, struct bump *b, struct value **out, struct error *e);
-/* The same of a file of at most `limit` bytes; the message begins with the path. */
+/* Parses a file of at most `limit` bytes; the message begins with the path. */
 int json_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out,
                    struct error *e);
 
@@ -26,7 +26,7 @@ struct json_writer {
     int indent;
     int depth;                       /* open maps and lists */
     char close[2 * VALUE_DEPTH + 1]; /* '}' or ']' of each */
-    bool any[2 * VALUE_DEPTH + 1];   /* whether something was put into it */
+    bool any[2 * VALUE_DEPTH + 1];   /* whether it has an element */
 };
 void json_begin_map(struct json_writer *w, const char *key);
 void json_begin_list(struct json_writer *w, const char *key);
@@ -35,14 +35,14 @@ void json_put_null(struct json_writer *w, const char *key);
 void json_put_bool(struct json_writer *w, const char *key, bool x);
 void json_put_int(struct json_writer *w, const char *key, int64_t x);
 void json_put_uint(struct json_writer *w, const char *key, uint64_t x);
-/* Shortest digits that read back equal; NaN and infinities, which JSON lacks, as null. */
+/* The shortest digits that parse to the same double; NaN and infinities become null. */
 void json_put_number(struct json_writer *w, const char *key, double x);
-/* Bytes that are not UTF-8 are written as U+FFFD. */
+/* Invalid UTF-8 bytes are written as U+FFFD. */
 void json_put_string(struct json_writer *w, const char *key, const char *s);
 void json_put_format(struct json_writer *w, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void json_put_value(struct json_writer *w, const char *key, const struct value *v);
-/* A whole tree as one document, without a newline at the end. */
+/* Writes a whole tree as one document, without a newline at the end. */
 void json_write(const struct value *v, int indent, struct text *out);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * json_write.c: writing JSON onto a text.
+ * json_write.c: writing JSON to a text.
  *
- * Invariant: what was written so far is a prefix of a valid document; commas, line
- * breaks and indents are the writer's, and a key is given exactly inside maps.
+ * Invariant: the text so far is a prefix of a valid document. The writer adds commas, line
+ * breaks and indentation. A key is given inside maps and only there.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -36,11 +36,11 @@ static void write_break(struct json_writer *w)
     if (w->indent) text_printf(w->out, "\n%*s", w->depth * w->indent, "");
 }
 
-/* What stands before a value: comma, line break, key. */
+/* Writes what precedes a value: comma, line break, key. */
 static void write_lead(struct json_writer *w, const char *key)
 {
     CHECK(!w->depth || (w->close[w->depth] == '}') == (key != NULL),
-          "a key is given exactly inside a map (%s)", key ? key : "none given");
+          "a key is needed inside a map, and only there (%s)", key ? key : "none given");
     if (w->depth) {
         if (w->any[w->depth]) text_append(w->out, w->indent ? "," : ", ", w->indent ? 1 : 2);
         write_break(w);
@@ -128,7 +128,7 @@ void json_put_format(struct json_writer *w, const char *key, const char *fmt, ..
     va_start(args, fmt);
     int n = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    CHECK(n >= 0 && (size_t)n < sizeof text, "a formatted string of %d bytes", n);
+    CHECK(n >= 0 && (size_t)n < sizeof text, "the formatted string has %d bytes", n);
     json_put_string(w, key, text);
 }
 
@@ -144,7 +144,7 @@ void json_put_value(struct json_writer *w, const char *key, const struct value *
             return;
         }
         write_lead(w, key);
-        text_append(w->out, v->text, strlen(v->text)); /* the digits as they were read */
+        text_append(w->out, v->text, strlen(v->text)); /* the digits as in the source */
         return;
     case VALUE_LIST: json_begin_list(w, key); break;
     case VALUE_MAP: json_begin_map(w, key); break;

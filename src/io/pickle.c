@@ -1,14 +1,13 @@
 /*
- * pickle.c: see pickle.h. Protocols 0 to 5 as far as their opcodes build data: what
+ * pickle.c: see pickle.h. Protocols 0 to 5, limited to the opcodes that build data: all that
  * torch.save has ever written, and containers around it.
  *
- * Sharing. A memo may refer to one value from several places, and a damaged pickle may
- * put a list into itself: whoever walks the tree bounds his depth (PICKLE_DEPTH) and looks
- * at a value once.
+ * Sharing. A memo may reference one value several times, and a damaged pickle may put a list into
+ * itself. Code that walks the tree must bound its depth (PICKLE_DEPTH) and visit each value once.
  *
- * Bounds. Values, items of containers, the stack and the memo are counted, and a name,
- * the one thing that a few bytes could copy again and again, is short: the memory that is
- * taken is the input's length times a constant, and never more than PICKLE_VALUES allows.
+ * Bounds. Values, items of containers, the stack and the memo are counted, and names are short,
+ * because a few bytes could copy a name many times. So memory is at most the length of the input
+ * times a constant, and never more than PICKLE_VALUES allows.
  */
 #include "io/pickle.h"
 
@@ -34,7 +33,7 @@ static struct pickle *fail(struct machine *m, const char *what)
 
 /* --- bytes -------------------------------------------------------------------------- */
 
-static const uint8_t *take(struct machine *m, uint64_t n)
+static const uint8_t *read_bytes(struct machine *m, uint64_t n)
 {
     if (m->rc) return NULL;
     if (n > m->n - m->at) {
@@ -45,16 +44,16 @@ static const uint8_t *take(struct machine *m, uint64_t n)
     return m->bytes + m->at - n;
 }
 
-static uint64_t take_number(struct machine *m, int bytes)
+static uint64_t read_number(struct machine *m, int bytes)
 {
-    const uint8_t *p = take(m, (uint64_t)bytes);
+    const uint8_t *p = read_bytes(m, (uint64_t)bytes);
     uint64_t x = 0;
     for (int i = 0; p && i < bytes; i++) x |= (uint64_t)p[i] << (8 * i);
     return x;
 }
 
 /* A line of text without its newline. */
-static const char *take_line(struct machine *m, size_t *length)
+static const char *read_line(struct machine *m, size_t *length)
 {
     const uint8_t *from = m->bytes + m->at, *end = m->rc ? NULL : memchr(from, '\n', m->n - m->at);
     if (!end) {
@@ -87,7 +86,7 @@ static void push(struct machine *m, struct pickle *p)
 static struct pickle *pop(struct machine *m)
 {
     if (m->rc) return NULL;
-    if (!m->stack.n || !m->stack.at[m->stack.n - 1]) return fail(m, "nothing to take from the stack");
+    if (!m->stack.n || !m->stack.at[m->stack.n - 1]) return fail(m, "the stack is empty");
     return m->stack.at[--m->stack.n];
 }
 
@@ -141,10 +140,10 @@ static void push_simple(struct machine *m, enum pickle_kind kind, int64_t x)
     push(m, p);
 }
 
-/* Little-endian two's complement of any length; beyond 64 bits a float near it will do. */
+/* Little-endian two's complement of any length; beyond 64 bits it becomes a float. */
 static void push_long(struct machine *m, uint64_t n)
 {
-    const uint8_t *p = take(m, n);
+    const uint8_t *p = read_bytes(m, n);
     if (!p) return;
     bool negative = n && p[n - 1] & 0x80;
     uint64_t x = negative ? ~0ull : 0;
@@ -162,7 +161,7 @@ static void push_long(struct machine *m, uint64_t n)
 
 static void push_float(struct machine *m)
 {
-    const uint8_t *p = take(m, 8);
+    const uint8_t *p = read_bytes(m, 8);
     struct pickle *v = p ? make(m, PICKLE_FLOAT) : NULL;
     uint64_t bits = 0;
     if (!v) return;
@@ -173,7 +172,7 @@ static void push_float(struct machine *m)
 
 /* --- containers ---------------------------------------------------------------------- */
 
-/* The place behind the last mark. */
+/* The stack index after the last mark. */
 static uint32_t find_mark(struct machine *m)
 {
     uint32_t k = m->stack.n;
@@ -182,7 +181,7 @@ static uint32_t find_mark(struct machine *m)
     return k;
 }
 
-/* What lies above the last mark goes into `to`; the mark goes too. */
+/* Moves the values above the last mark into `to` and removes the mark. */
 static void gather(struct machine *m, struct pickle *to)
 {
     uint32_t from = find_mark(m);
@@ -199,8 +198,8 @@ static void push_gathered(struct machine *m, enum pickle_kind kind)
     push(m, p);
 }
 
-/* Whether `to` may be filled: lists one by one, dictionaries in pairs. An object that a call
- * would have made takes items as well; they are its own affair and are dropped. */
+/* Whether `to` may be filled: lists item by item, dictionaries in pairs. The object of a recorded
+ * call accepts items as well; they are dropped. */
 static bool fillable(struct machine *m, const struct pickle *to, bool pairs)
 {
     if (m->rc || to->kind == PICKLE_CALL) return false;
@@ -208,7 +207,7 @@ static bool fillable(struct machine *m, const struct pickle *to, bool pairs)
     return !m->rc;
 }
 
-/* Adds what lies above the mark to the container under it. */
+/* Adds the values above the mark to the container below it. */
 static void extend(struct machine *m, bool pairs)
 {
     uint32_t from = find_mark(m);
@@ -242,7 +241,7 @@ static void push_name(struct machine *m, const char *module, size_t a, const cha
 {
     if (m->rc) return;
     if (a > PICKLE_NAME_MOST || b > PICKLE_NAME_MOST) {
-        fail(m, "a name that is too long");
+        fail(m, "the name is too long");
         return;
     }
     struct text t = {0};
@@ -257,7 +256,7 @@ static void stack_name(struct machine *m)
 {
     struct pickle *name = pop(m), *module = pop(m);
     if (m->rc) return;
-    if (name->kind != PICKLE_STRING || module->kind != PICKLE_STRING) fail(m, "a name that is not text");
+    if (name->kind != PICKLE_STRING || module->kind != PICKLE_STRING) fail(m, "the name is not text");
     else push_name(m, module->text, module->length, name->text, name->length);
 }
 
@@ -265,7 +264,7 @@ static void call(struct machine *m)
 {
     struct pickle *arguments = pop(m), *what = pop(m), *p = make(m, PICKLE_CALL);
     if (m->rc) return;
-    /* An ordered dictionary is filled behind its making, like any other. */
+    /* An OrderedDict is filled after it is created, like a plain dict. */
     if (pickle_is_name(what, "collections", "OrderedDict") && arguments->n == 0) p->kind = PICKLE_DICT;
     else {
         add_item(m, p, what);
@@ -274,7 +273,7 @@ static void call(struct machine *m)
     push(m, p);
 }
 
-/* State of an object: kept beside a call, and dropped of anything else. */
+/* State of an object: kept with a call, dropped for any other value. */
 static void build(struct machine *m)
 {
     struct pickle *state = pop(m), *p = top(m);
@@ -294,9 +293,9 @@ static void put_memo(struct machine *m, uint64_t k)
 {
     struct pickle *p = top(m);
     if (m->rc) return;
-    /* They are numbered in the order of the pickle, which has a byte or more for each. */
+    /* Memo numbers ascend with the position in the pickle, and each takes a byte or more. */
     if (k > m->at || k > PICKLE_VALUES) {
-        fail(m, "a memo number out of range");
+        fail(m, "memo number out of range");
         return;
     }
     while (m->memo.n <= k) vec_push(&m->memo, NULL);
@@ -306,7 +305,7 @@ static void put_memo(struct machine *m, uint64_t k)
 static void get_memo(struct machine *m, uint64_t k)
 {
     if (m->rc) return;
-    if (k >= m->memo.n || !m->memo.at[k]) fail(m, "a memo that was not set");
+    if (k >= m->memo.n || !m->memo.at[k]) fail(m, "the memo was not set");
     else push(m, m->memo.at[k]);
 }
 
@@ -316,11 +315,11 @@ static void text_number(struct machine *m, bool real)
 {
     char copy[64];
     size_t n;
-    const char *line = take_line(m, &n);
+    const char *line = read_line(m, &n);
     if (!line) return;
     if (n && line[n - 1] == 'L') n--;
     if (n >= sizeof copy) {
-        fail(m, "a number that is too long");
+        fail(m, "the number is too long");
         return;
     }
     memcpy(copy, line, n);
@@ -337,15 +336,15 @@ static void text_number(struct machine *m, bool real)
 static void text_name(struct machine *m)
 {
     size_t a = 0, b = 0;
-    const char *module = take_line(m, &a), *name = module ? take_line(m, &b) : NULL;
+    const char *module = read_line(m, &a), *name = module ? read_line(m, &b) : NULL;
     if (name) push_name(m, module, a, name, b);
 }
 
-/* A line of text; of protocol 0's strings the quotes go. Escapes stay as they are written. */
+/* A line of text, without the quotes of protocol 0 strings. Escapes stay as written. */
 static void text_line(struct machine *m, bool quoted)
 {
     size_t n;
-    const char *line = take_line(m, &n);
+    const char *line = read_line(m, &n);
     if (!line) return;
     if (quoted && n >= 2 && line[0] == line[n - 1] && (line[0] == '\'' || line[0] == '"')) push_text(m, PICKLE_STRING, line + 1, n - 2);
     else push_text(m, PICKLE_STRING, line, n);
@@ -354,11 +353,11 @@ static void text_line(struct machine *m, bool quoted)
 static uint64_t text_index(struct machine *m)
 {
     size_t n;
-    const char *line = take_line(m, &n);
+    const char *line = read_line(m, &n);
     uint64_t k = 0;
     for (size_t i = 0; line && i < n; i++) {
         if (line[i] < '0' || line[i] > '9' || k > UINT32_MAX) {
-            fail(m, "a memo number that is none");
+            fail(m, "the memo number is not a number");
             return 0;
         }
         k = k * 10 + (uint64_t)(line[i] - '0');
@@ -370,19 +369,19 @@ static uint64_t text_index(struct machine *m)
 
 static void sized_text(struct machine *m, enum pickle_kind kind, int bytes)
 {
-    uint64_t n = take_number(m, bytes);
-    push_text(m, kind, take(m, n), n);
+    uint64_t n = read_number(m, bytes);
+    push_text(m, kind, read_bytes(m, n), n);
 }
 
-/* One opcode; false after the last. */
+/* Executes one opcode; returns false after the last. */
 static bool step(struct machine *m)
 {
-    const uint8_t *op = take(m, 1);
+    const uint8_t *op = read_bytes(m, 1);
     if (!op) return false;
     switch (*op) {
     case '.': return false;
-    case 0x80: take(m, 1); break;                             /* protocol */
-    case 0x95: take(m, 8); break;                             /* frame */
+    case 0x80: read_bytes(m, 1); break;                             /* protocol */
+    case 0x95: read_bytes(m, 8); break;                             /* frame */
     case '(': push(m, NULL); break;
     case '0': pop(m); break;
     case '1': m->stack.n = m->rc ? m->stack.n : find_mark(m); if (!m->rc) m->stack.n--; break;
@@ -392,11 +391,11 @@ static bool step(struct machine *m)
     case 0x89: push_simple(m, PICKLE_BOOL, 0); break;
     case 'I': case 'L': text_number(m, false); break;
     case 'F': text_number(m, true); break;
-    case 'J': push_int(m, (int32_t)take_number(m, 4)); break;
-    case 'K': push_int(m, (int64_t)take_number(m, 1)); break;
-    case 'M': push_int(m, (int64_t)take_number(m, 2)); break;
-    case 0x8a: push_long(m, take_number(m, 1)); break;
-    case 0x8b: push_long(m, take_number(m, 4)); break;
+    case 'J': push_int(m, (int32_t)read_number(m, 4)); break;
+    case 'K': push_int(m, (int64_t)read_number(m, 1)); break;
+    case 'M': push_int(m, (int64_t)read_number(m, 2)); break;
+    case 0x8a: push_long(m, read_number(m, 1)); break;
+    case 0x8b: push_long(m, read_number(m, 4)); break;
     case 'G': push_float(m); break;
     case 'V': text_line(m, false); break;
     case 'S': text_line(m, true); break;
@@ -427,13 +426,13 @@ static bool step(struct machine *m)
     case 'b': build(m); break;
     case 'Q': persistent(m); break;
     case 'p': put_memo(m, text_index(m)); break;
-    case 'q': put_memo(m, take_number(m, 1)); break;
-    case 'r': put_memo(m, take_number(m, 4)); break;
+    case 'q': put_memo(m, read_number(m, 1)); break;
+    case 'r': put_memo(m, read_number(m, 4)); break;
     case 0x94: put_memo(m, m->memo.n); break;
     case 'g': get_memo(m, text_index(m)); break;
-    case 'h': get_memo(m, take_number(m, 1)); break;
-    case 'j': get_memo(m, take_number(m, 4)); break;
-    default: fail(m, "an opcode that builds no data"); break;
+    case 'h': get_memo(m, read_number(m, 1)); break;
+    case 'j': get_memo(m, read_number(m, 4)); break;
+    default: fail(m, "the opcode builds no data"); break;
     }
     return !m->rc;
 }

@@ -1,11 +1,11 @@
 /*
- * pickle.h: Python's pickles, as data and nothing else.
+ * pickle.h: reads Python pickles as plain data, without executing anything.
  *
- * A pickle is a program for a stack machine that may name any function of Python and
- * call it. This machine calls nothing. It builds numbers, strings, lists, tuples and
- * dictionaries; a name stays a name; a call becomes a value of kind PICKLE_CALL that
- * holds the name and the arguments, for a reader who knows what such a call would make.
- * Everything is bounded by the length of the input and by PICKLE_VALUES.
+ * A pickle is a program for a stack machine that may name any Python function and call it. This
+ * machine calls nothing. It builds numbers, strings, lists, tuples and dictionaries. A name
+ * stays a name. A call becomes a value of kind PICKLE_CALL with the name and the arguments; the
+ * caller interprets the calls that it knows. Everything is bounded by the length of the input
+ * and by PICKLE_VALUES.
  */
 #ifndef PICKLE_H
 #define PICKLE_H
@@ -20,12 +20,12 @@ enum pickle_kind {
     PICKLE_TUPLE, PICKLE_LIST, PICKLE_DICT, /* items; of a dictionary key, value, key, value ... */
     PICKLE_NAME,                            /* "module name" */
     PICKLE_CALL,                            /* items[0] called with the tuple items[1]; items[2]: state set afterwards */
-    PICKLE_PERSISTENT,                      /* items[0]: what stands for something outside the pickle */
+    PICKLE_PERSISTENT,                      /* items[0]: the persistent id of an object outside the pickle */
 };
 
 struct pickle {
     enum pickle_kind kind;
-    bool seen, weighed;    /* for whoever walks the tree: values are shared, once is enough */
+    bool seen, weighed;    /* for walks over the tree: shared values are visited once */
     uint32_t n, room;
     struct pickle **items;
     const char *text;      /* string, bytes, name; terminated */
@@ -34,11 +34,11 @@ struct pickle {
     double real;
 };
 
-/* Reads one pickle from the front of bytes; *used is its length. The tree lives in `b`.
- * PL_USAGE with the offset when it is damaged, too deep, too large or of an unknown form. */
+/* Reads one pickle from the front of bytes; *used is its length. The tree lives in `b`. PL_USAGE
+ * with the offset when the pickle is damaged, too deep, too large or of an unknown format. */
 int pickle_read(const uint8_t *bytes, size_t n, size_t *used, struct bump *b, struct pickle **out, struct error *e);
 
-/* The value of a string key in a dictionary; NULL: there is none, or it is no dictionary. */
+/* The value of a string key in a dictionary; NULL: no such key, or not a dictionary. */
 struct pickle *pickle_get(const struct pickle *dict, const char *key);
 bool pickle_is_name(const struct pickle *p, const char *module, const char *name);
 

@@ -1,13 +1,13 @@
 /*
- * png.c: libpng behind five functions.
+ * png.c: libpng behind a small interface.
  *
- * libpng reports trouble by longjmp. Every call into it happens inside one of the three
- * functions that setjmp, and what must survive the jump lives in a struct of the caller's,
- * so no local changes under the compiler's eyes. Its messages go into that struct and
- * become ours; nothing is printed and nothing aborts.
+ * libpng reports errors by longjmp. Every call into it is made inside one of the three functions
+ * that setjmp. Values that must survive the jump live in a struct of the caller, so no local
+ * variable changes between setjmp and longjmp. libpng's messages go into that struct and become
+ * our messages; nothing is printed and nothing aborts.
  *
- * Invariant: pixels are touched only after the header fitted the caps, and the output is
- * complete or the call failed: a file that ends early or fails a checksum gives no image.
+ * Invariant: pixels are decoded only after the header passed the limits, and the output is
+ * complete or the call fails: a file that ends early or fails a checksum gives no image.
  */
 #include "io/png.h"
 
@@ -17,7 +17,7 @@
 
 #include "io/file.h"
 
-/* Ancillary chunks are of no use here: one larger than this is refused, not inflated. */
+/* Ancillary chunks are not used: one larger than this is an error and is not inflated. */
 enum { CHUNK_CAP = 1 << 20, CHUNK_COUNT_CAP = 64, FILE_CAP = 1 << 30, SIDE_CAP = 1 << 20 };
 
 struct stream {
@@ -31,15 +31,15 @@ struct stream {
     char message[128];
 };
 
-static void take_error(png_structp png, png_const_charp message)
+static void on_error(png_structp png, png_const_charp message)
 {
     struct stream *s = png_get_error_ptr(png);
     strncpy(s->message, message, sizeof s->message - 1);
     longjmp(png_jmpbuf(png), 1);
 }
 
-/* Warnings are about chunks that we do not read: colour profiles, text, times. */
-static void take_warning(png_structp png, png_const_charp message)
+/* Warnings concern unused chunks: colour profiles, text, times. */
+static void on_warning(png_structp png, png_const_charp message)
 {
     (void)png;
     (void)message;
@@ -63,7 +63,7 @@ static void flush_nothing(png_structp png) { (void)png; }
 
 static int bad(const struct stream *s, const char *doing, struct error *e)
 {
-    return error_set(e, PL_USAGE, "a PNG that cannot be %s: %s", doing, s->message[0] ? s->message : "out of memory");
+    return error_set(e, PL_USAGE, "the PNG cannot be %s: %s", doing, s->message[0] ? s->message : "out of memory");
 }
 
 /* ---- reading ---- */
@@ -73,7 +73,7 @@ static bool open_read(struct stream *s, const void *bytes, size_t n)
     memset(s, 0, sizeof *s);
     s->at = bytes;
     s->left = n;
-    s->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, s, take_error, take_warning);
+    s->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, s, on_error, on_warning);
     if (s->png) s->info = png_create_info_struct(s->png);
     return s->info != NULL;
 }
@@ -83,7 +83,7 @@ static void close_read(struct stream *s)
     png_destroy_read_struct(&s->png, s->info ? &s->info : NULL, NULL);
 }
 
-/* The chunks before the pixels; false when libpng jumped. */
+/* Reads the chunks before the pixels; false when libpng jumped. */
 static bool read_info(struct stream *s, struct png_header *h)
 {
     if (setjmp(png_jmpbuf(s->png))) return false;
@@ -100,8 +100,8 @@ static bool read_info(struct stream *s, struct png_header *h)
     return true;
 }
 
-/* Says what libpng shall make of the stored pixels, and reads them all. The gamma and
- * significant-bit chunks never change a number: only what is asked for below happens. */
+/* Sets libpng's conversions of the stored pixels, and reads all rows. The gamma and
+ * significant-bit chunks never change a value: only the conversions set below happen. */
 static bool read_pixels(struct stream *s, const struct png_header *h, enum png_as as, size_t row)
 {
     if (setjmp(png_jmpbuf(s->png))) return false;
@@ -118,10 +118,10 @@ static bool read_pixels(struct stream *s, const struct png_header *h, enum png_a
     }
     int passes = png_set_interlace_handling(s->png);
     png_read_update_info(s->png, s->info);
-    if (png_get_rowbytes(s->png, s->info) != row) png_error(s->png, "rows of an unexpected size");
+    if (png_get_rowbytes(s->png, s->info) != row) png_error(s->png, "the rows have an unexpected size");
     for (int pass = 0; pass < passes; pass++)
         for (uint32_t y = 0; y < h->height; y++) png_read_row(s->png, s->pixels + y * row, NULL);
-    png_read_end(s->png, NULL); /* the checksum of the last rows, and the end mark */
+    png_read_end(s->png, NULL); /* the checksum of the last rows, and the end chunk */
     return true;
 }
 
@@ -138,7 +138,7 @@ size_t png_bytes(const struct png_header *h, enum png_as as)
     return (size_t)h->width * h->height * channels_out(h, as) * (depth_out(h, as) / 8);
 }
 
-/* Three equal channels become one, in place. False: they differ somewhere. */
+/* Reduces three equal channels to one, in place. False: the channels differ somewhere. */
 static bool fold_channels(struct png_pixels *p)
 {
     size_t n = (size_t)p->width * p->height;
@@ -159,7 +159,7 @@ static int check_header(const struct png_header *h, uint64_t max_pixels, struct 
 {
     if (!max_pixels) max_pixels = PNG_MAX_PIXELS;
     if ((uint64_t)h->width * h->height > max_pixels)
-        return error_set(e, PL_USAGE, "a PNG of %ux%u pixels; at most %llu pixels are read here", h->width, h->height,
+        return error_set(e, PL_USAGE, "the PNG has %ux%u pixels; at most %llu pixels are allowed", h->width, h->height,
                          (unsigned long long)max_pixels);
     return PL_OK;
 }
@@ -169,14 +169,14 @@ static int decode_open(struct stream *s, const struct png_header *h, enum png_as
 {
     *out = (struct png_pixels){h->width, h->height, channels_out(h, as), depth_out(h, as), png_bytes(h, as), NULL};
     if (to && room < out->bytes)
-        return error_set(e, PL_USAGE, "a PNG of %ux%u pixels needs %zu bytes; there are %zu", h->width, h->height, out->bytes, room);
+        return error_set(e, PL_USAGE, "a PNG of %ux%u pixels needs %zu bytes; the buffer has %zu", h->width, h->height, out->bytes, room);
     out->at = to ? to : mem_alloc(out->bytes);
     s->pixels = out->at;
     int rc = PL_OK;
     if (!read_pixels(s, h, as, out->bytes / h->height)) rc = bad(s, "read", e);
     else if (as == PNG_AS_LABELS && out->channels == 3 && !fold_channels(out))
         rc = error_set(e, PL_USAGE,
-                       "a PNG in colour where labels were expected: its red, green and blue differ. "
+                       "the PNG is in colour, and labels were expected: its red, green and blue differ. "
                        "Save masks as 8 or 16 bit grey, or with a palette");
     if (rc && !to) mem_free(out->at);
     if (rc) out->at = NULL;
@@ -190,7 +190,7 @@ int png_decode(const void *bytes, size_t n, enum png_as as, uint64_t max_pixels,
     struct png_header h;
     int rc;
     memset(out, 0, sizeof *out);
-    if (n < 8 || png_sig_cmp(bytes, 0, 8)) return error_set(e, PL_USAGE, "not a PNG: it does not begin with the mark of one");
+    if (n < 8 || png_sig_cmp(bytes, 0, 8)) return error_set(e, PL_USAGE, "not a PNG: it does not begin with the PNG signature");
     if (!open_read(&s, bytes, n) || !read_info(&s, &h)) rc = bad(&s, "read", e);
     else if (!(rc = check_header(&h, max_pixels, e))) rc = decode_open(&s, &h, as, to, room, out, e);
     close_read(&s);
@@ -200,7 +200,7 @@ int png_decode(const void *bytes, size_t n, enum png_as as, uint64_t max_pixels,
 int png_peek(const void *bytes, size_t n, struct png_header *h, struct error *e)
 {
     struct stream s;
-    if (n < 8 || png_sig_cmp(bytes, 0, 8)) return error_set(e, PL_USAGE, "not a PNG: it does not begin with the mark of one");
+    if (n < 8 || png_sig_cmp(bytes, 0, 8)) return error_set(e, PL_USAGE, "not a PNG: it does not begin with the PNG signature");
     int rc = open_read(&s, bytes, n) && read_info(&s, h) ? PL_OK : bad(&s, "read", e);
     close_read(&s);
     return rc;
@@ -244,7 +244,7 @@ int png_encode(struct text *out, enum png_kind kind, uint32_t width, uint32_t he
 {
     static const uint32_t channels[] = {1, 1, 3, 4};
     struct stream s = {.out = out};
-    s.png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &s, take_error, take_warning);
+    s.png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &s, on_error, on_warning);
     if (s.png) s.info = png_create_info_struct(s.png);
     if (kind == PNG_BITS) s.bits = mem_alloc(width);
     if (!stride) stride = (size_t)width * channels[kind];

@@ -1,18 +1,18 @@
 /*
- * png.h: PNG images in and out. The one door to libpng.
+ * png.h: reading and writing PNG images. Only png.c uses libpng.
  *
- * Pixels are rows from the top, without gaps: [height][width][channels], one byte or one
- * native uint16_t an element. An image that cannot be read is PL_USAGE with a message
- * that does not name the file, unless the function took a path.
+ * Pixels are rows from the top, without gaps: [height][width][channels], one byte or one native
+ * uint16_t per element. An image that cannot be read is PL_USAGE. The message names the file
+ * only if the function took a path.
  */
 #ifndef IO_PNG_H
 #define IO_PNG_H
 
 #include "base/base.h"
 
-enum { PNG_MAX_PIXELS = 1 << 28 }; /* the cap when a caller names none */
+enum { PNG_MAX_PIXELS = 1 << 28 }; /* the limit when the caller sets none */
 
-/* What the first bytes say. */
+/* The contents of the file's header. */
 struct png_header {
     uint32_t width, height;
     uint32_t depth;    /* bits of a sample as stored: 1, 2, 4, 8, 16 */
@@ -21,12 +21,12 @@ struct png_header {
 };
 int png_peek(const void *bytes, size_t n, struct png_header *h, struct error *e);
 
-/* What the caller wants to have:
+/* The layout of the decoded pixels:
  *   PNG_AS_STORED  every channel, 8 or 16 bits. Palettes stay indices; grey of 1, 2 or 4
- *                  bits keeps its numbers (a 1-bit mask gives 0 and 1).
- *   PNG_AS_LABELS  one channel of numbers, 8 or 16 bits: as above, alpha dropped. Colour
- *                  is taken when its three channels are equal everywhere, else refused.
- *   PNG_AS_RGB     8-bit RGB whatever is stored: palette looked up, grey repeated, alpha
+ *                  bits keeps its values (a 1-bit mask gives 0 and 1).
+ *   PNG_AS_LABELS  one channel of values, 8 or 16 bits: as above, alpha dropped. Colour
+ *                  is accepted when its three channels are equal everywhere.
+ *   PNG_AS_RGB     8-bit RGB for every stored format: palette looked up, grey repeated, alpha
  *                  dropped, 16 bits rounded. */
 enum png_as { PNG_AS_STORED, PNG_AS_LABELS, PNG_AS_RGB };
 
@@ -37,26 +37,26 @@ struct png_pixels {
     void *at;
 };
 
-/* Bytes that png_decode needs at `to` for this header; 0 when it has no such form. Reading
- * colour as labels needs room for the three channels. */
+/* Bytes that png_decode needs at `to` for this header; 0 when the layout is not available for it.
+ * Reading colour as labels needs room for the three channels. */
 size_t png_bytes(const struct png_header *h, enum png_as as);
 
-/* Decodes a whole file in memory. The header is checked first: more than max_pixels (0:
- * PNG_MAX_PIXELS) is refused before anything is taken. `to` has `room` bytes; NULL: a block
- * of its own, the caller's to mem_free. Damage anywhere is an error. */
+/* Decodes a whole file in memory. The header is checked first: an image of more than max_pixels
+ * (0: PNG_MAX_PIXELS) is an error before anything is allocated. `to` has `room` bytes; NULL:
+ * png_decode allocates, and the caller frees with mem_free. Damage anywhere is an error. */
 int png_decode(const void *bytes, size_t n, enum png_as as, uint64_t max_pixels, void *to, size_t room,
                struct png_pixels *out, struct error *e);
-/* The same from a file; the message names it. */
+/* Decodes a file; the message names it. */
 int png_read(const char *path, enum png_as as, uint64_t max_pixels, void *to, size_t room, struct png_pixels *out,
              struct error *e);
 
-/* PNG_BITS takes one byte a pixel, 0 is black and anything else white, and stores one bit. */
+/* PNG_BITS takes one byte per pixel (0 is black, other values white) and stores one bit. */
 enum png_kind { PNG_BITS, PNG_GREY, PNG_RGB, PNG_RGBA };
 
-/* Appends the file to `out`; `stride` is the bytes from one row to the next, 0: no gaps. */
+/* Appends the file to `out`; `stride` is the distance of rows in bytes, 0: no gaps. */
 int png_encode(struct text *out, enum png_kind kind, uint32_t width, uint32_t height, const void *pixels, size_t stride,
                struct error *e);
-/* Writes it to a path, all or nothing. */
+/* Writes the image to a path, atomically. */
 int png_write(const char *path, enum png_kind kind, uint32_t width, uint32_t height, const void *pixels, size_t stride,
               struct error *e);
 

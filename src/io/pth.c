@@ -1,5 +1,5 @@
 /*
- * pth.c: see pth.h. The reading half; pth_write.c writes.
+ * pth.c: see pth.h. This file reads; pth_write.c writes.
  */
 #include "io/pth.h"
 
@@ -14,15 +14,15 @@
 #include "io/pickle.h"
 #include "io/zip.h"
 
-/* Storages of a legacy file; depth of dictionaries in dictionaries; elements that a tensor
- * may have beyond the bytes of its storage, when it repeats them (stride 0). */
+/* Limits: storages of a legacy file; depth of nested dictionaries; elements that a tensor may
+ * have beyond the bytes of its storage, when it repeats them (stride 0). */
 enum { LEGACY_KEYS = 1 << 20, NESTED = 4, REPEATED = 1 << 20 };
 
 /* One storage. */
 struct storage {
     const char *key;
-    uint32_t order;             /* legacy: its place in the file */
-    uint64_t each;              /* bytes of an element, which steps to the next; 0: not named */
+    uint32_t order;             /* legacy: its index in the file */
+    uint64_t each;              /* bytes of an element; 0: no tensor names the storage */
     const uint8_t *data;
     uint64_t bytes;
 };
@@ -51,7 +51,7 @@ static const struct {
     {"IntStorage", DT_I32},   {"LongStorage", DT_I64}, {"ByteStorage", DT_U8},
 };
 
-/* The type of "torch FloatStorage"; DT_NONE: one that we have no name for. */
+/* The dtype of "torch FloatStorage"; DT_NONE: unsupported. */
 static enum dtype storage_type(const struct pickle *name)
 {
     for (size_t i = 0; i < COUNT(types); i++)
@@ -59,7 +59,7 @@ static enum dtype storage_type(const struct pickle *name)
     return DT_NONE;
 }
 
-/* Bytes of an element of any storage type, to step over those of other types; 0: unknown. */
+/* Bytes of an element, also of unsupported storage types, to skip them; 0: unknown. */
 static uint64_t element_bytes(const struct pickle *name)
 {
     enum dtype t = storage_type(name);
@@ -70,14 +70,14 @@ static uint64_t element_bytes(const struct pickle *name)
 
 /* --- storages ------------------------------------------------------------------------- */
 
-/* The tuple ("storage", type, key, place, elements, ..) of a persistent id; NULL: not one. */
+/* The tuple ("storage", type, key, location, elements, ..) of a persistent id, or NULL. */
 static const struct pickle *storage_tuple(const struct pickle *p)
 {
     if (!p || p->kind != PICKLE_PERSISTENT) return NULL;
     const struct pickle *t = p->items[0];
     bool good = t->kind == PICKLE_TUPLE && t->n >= 5 && t->items[0]->kind == PICKLE_STRING && !strcmp(t->items[0]->text, "storage") &&
                 t->items[1]->kind == PICKLE_NAME && t->items[2]->kind == PICKLE_STRING && t->items[4]->kind == PICKLE_INT;
-    /* A sixth item: the storage is a part of another, which nothing writes any more. */
+    /* A sixth item: the storage is a view of another, which torch no longer writes. */
     return good && (t->n < 6 || t->items[5]->kind == PICKLE_NONE) ? t : NULL;
 }
 
@@ -103,11 +103,11 @@ static int storage_bytes(struct reading *r, const char *key, const uint8_t **dat
     }
     char path[PICKLE_NAME_MOST];
     size_t a = strlen(r->s.folder), b = strlen(key);
-    if (a + b >= sizeof path) return error_set(r->e, PL_USAGE, "a storage with a name of %zu bytes", b);
+    if (a + b >= sizeof path) return error_set(r->e, PL_USAGE, "the name of a storage has %zu bytes", b);
     memcpy(path, r->s.folder, a);
     memcpy(path + a, key, b + 1);
     const struct zip_member *m = zip_find(r->s.zip, path);
-    if (!m) return error_set(r->e, PL_USAGE, "%s is missing in the archive", path);
+    if (!m) return error_set(r->e, PL_USAGE, "%s is missing from the archive", path);
     if (!m->stored) return error_set(r->e, PL_USAGE, "%s is compressed; save it again with torch.save", path);
     *data = m->data;
     *bytes = m->bytes;
@@ -126,8 +126,8 @@ static bool whole_numbers(const struct pickle *t, int64_t *to)
     return true;
 }
 
-/* The last element that is touched, from the first; false: beyond any file. */
-static bool reach(const struct pth_tensor *t, uint64_t *last)
+/* The distance from the first element to the last one touched; false: beyond any file. */
+static bool last_element(const struct pth_tensor *t, uint64_t *last)
 {
     uint64_t sum = 0;
     for (int i = 0; i < t->rank; i++) {
@@ -144,15 +144,15 @@ static bool reach(const struct pth_tensor *t, uint64_t *last)
 
 static const struct pickle *tensor_arguments(const struct pickle *p, int depth);
 
-/* The arguments of the call `name`(a) when it makes a tensor, behind those that make a
- * parameter or a subclass of one; NULL: it does not. */
-static const struct pickle *made_by(const struct pickle *name, const struct pickle *a, int depth)
+/* The arguments of the call `name`(a) when it rebuilds a tensor, unwrapped from the calls that
+ * build a parameter or a tensor subclass; NULL: the call builds something else. */
+static const struct pickle *rebuild_arguments(const struct pickle *name, const struct pickle *a, int depth)
 {
     if (a->kind != PICKLE_TUPLE || depth > 4) return NULL;
     if (pickle_is_name(name, "torch._utils", "_rebuild_parameter") || pickle_is_name(name, "torch._utils", "_rebuild_parameter_with_state"))
         return a->n ? tensor_arguments(a->items[0], depth + 1) : NULL;
     if (pickle_is_name(name, "torch._tensor", "_rebuild_from_type_v2")) /* function, type, its arguments, state */
-        return a->n >= 3 ? made_by(a->items[0], a->items[2], depth + 1) : NULL;
+        return a->n >= 3 ? rebuild_arguments(a->items[0], a->items[2], depth + 1) : NULL;
     bool tensor = pickle_is_name(name, "torch._utils", "_rebuild_tensor_v2") || pickle_is_name(name, "torch._utils", "_rebuild_tensor") ||
                   pickle_is_name(name, "torch._utils", "_rebuild_tensor_v3");
     return tensor && a->n >= 4 ? a : NULL;
@@ -160,18 +160,18 @@ static const struct pickle *made_by(const struct pickle *name, const struct pick
 
 static const struct pickle *tensor_arguments(const struct pickle *p, int depth)
 {
-    return p && p->kind == PICKLE_CALL && p->n >= 2 ? made_by(p->items[0], p->items[1], depth) : NULL;
+    return p && p->kind == PICKLE_CALL && p->n >= 2 ? rebuild_arguments(p->items[0], p->items[1], depth) : NULL;
 }
 
-/* Whether all elements are inside the storage, and how many there are. The count is bounded
- * by the storage or by a little: a file of a few bytes may not ask for a disk full of zeros. */
+/* Whether all elements are inside the storage, and how many there are. The count is bounded by
+ * the storage plus a little: a file of a few bytes cannot demand a disk full of zeros. */
 static bool fits(const struct pth_tensor *t, uint64_t offset, uint64_t bytes)
 {
     uint64_t last, elements = 1, each = dtype_size(t->dtype);
     for (int i = 0; i < t->rank; i++)
         if (__builtin_mul_overflow(elements, (uint64_t)t->dim[i], &elements)) return false;
     if (!elements) return true;
-    if (!reach(t, &last) || last >= bytes || offset >= bytes) return false;
+    if (!last_element(t, &last) || last >= bytes || offset >= bytes) return false;
     return offset + last + 1 <= bytes / each && elements <= bytes / each + REPEATED;
 }
 
@@ -192,7 +192,7 @@ static int add_tensor(struct reading *r, const char *name, const struct pickle *
     uint64_t offset = (uint64_t)a->items[1]->integer;
     if (storage_bytes(r, s->items[2]->text, &t.data, &bytes)) return error_prepend(r->e, "tensor %.200s", name);
     if (!fits(&t, offset, bytes))
-        return error_set(r->e, PL_USAGE, "tensor %.200s does not fit its storage of %llu bytes; was the file cut off?", name, (unsigned long long)bytes);
+        return error_set(r->e, PL_USAGE, "tensor %.200s does not fit its storage of %llu bytes; was the file truncated?", name, (unsigned long long)bytes);
     if (pth_elements(&t)) t.data += offset * dtype_size(t.dtype);
     vec_push(&r->p->tensors, t);
     return PL_OK;
@@ -212,9 +212,9 @@ static uint32_t count_tensors(const struct pickle *d)
     return n;
 }
 
-/* Keeps in *best the dictionary with the most tensors: a training state has the loss and
- * moments beside the model. Of equal ones the first wins, what people call a model before
- * anything else (an averaged copy has as many). */
+/* Keeps in *best the dictionary with the most tensors, because a training state also has the loss
+ * and the optimizer state. Among equal counts the first wins: training programs save the model
+ * first (an averaged copy has as many tensors). */
 static void find_state(struct pickle *d, int depth, const struct pickle **best, uint32_t *most)
 {
     static const char *const usual[] = {"model", "state_dict", "model_state_dict", "model_state", "net", "params", "module"};
@@ -226,7 +226,7 @@ static void find_state(struct pickle *d, int depth, const struct pickle **best, 
     for (uint32_t i = 1; i < d->n; i += 2) find_state(d->items[i], depth + 1, best, most);
 }
 
-/* Whether every tensor's name goes on with `prefix` behind its first `cut` bytes. */
+/* Whether every tensor's name has `prefix` after its first `cut` bytes. */
 static bool all_begin(const struct pickle *d, size_t cut, const char *prefix)
 {
     size_t n = strlen(prefix);
@@ -235,7 +235,7 @@ static bool all_begin(const struct pickle *d, size_t cut, const char *prefix)
     return true;
 }
 
-/* What wrappers put before every name. */
+/* The length of the prefixes that wrappers put before every name. */
 static size_t wrapper_length(const struct pickle *d)
 {
     static const char *const wrappers[] = {"module.", "_orig_mod.", "model.", "sam."};
@@ -243,7 +243,7 @@ static size_t wrapper_length(const struct pickle *d)
     for (size_t w = 0; w < COUNT(wrappers); w++)
         if (all_begin(d, cut, wrappers[w])) {
             cut += strlen(wrappers[w]);
-            w = (size_t)-1; /* wrapped again, in any order */
+            w = (size_t)-1; /* several wrappers, in any order */
         }
     return cut;
 }
@@ -254,14 +254,14 @@ static int by_tensor_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
-/* The index by name, in which no name occurs twice. */
+/* Builds the index by name and checks that no name occurs twice. */
 static int sort_names(struct pth *p, struct error *e)
 {
     p->by_name = bump_alloc(&p->memory, (p->tensors.n + 1) * sizeof *p->by_name);
     for (uint32_t i = 0; i < p->tensors.n; i++) p->by_name[i] = &p->tensors.at[i];
     if (p->tensors.n) qsort(p->by_name, p->tensors.n, sizeof *p->by_name, by_tensor_name);
     for (uint32_t i = 1; i < p->tensors.n; i++)
-        if (!by_tensor_name(&p->by_name[i - 1], &p->by_name[i])) return error_set(e, PL_USAGE, "two tensors are called %.200s", p->by_name[i]->name);
+        if (!by_tensor_name(&p->by_name[i - 1], &p->by_name[i])) return error_set(e, PL_USAGE, "two tensors have the name %.200s", p->by_name[i]->name);
     return PL_OK;
 }
 
@@ -272,20 +272,20 @@ static int add_state(struct reading *r, struct pickle *root)
     find_state(root, 0, &d, &most);
     if (!d && root->kind == PICKLE_CALL)
         return error_set(r->e, PL_USAGE,
-                         "holds a whole Python object (%.200s), which only its own program can open; nothing of it was run. There: "
+                         "holds a whole Python object (%.200s), which only its own program can load; nothing in it was executed. In that program: "
                          "torch.save(model.state_dict(), \"weights.pth\")", root->items[0]->kind == PICKLE_NAME ? root->items[0]->text : "of a computed type");
-    if (!d) return error_set(r->e, PL_USAGE, "no dictionary of tensors in it: expected what torch.save(model.state_dict()) writes");
+    if (!d) return error_set(r->e, PL_USAGE, "it has no dictionary of tensors: expected a file from torch.save(model.state_dict())");
     size_t cut = wrapper_length(d);
     int rc = PL_OK;
     for (uint32_t i = 0; i + 1 < d->n && !rc; i += 2) {
         if (!is_tensor(d, i)) continue;
-        if (strlen(d->items[i]->text) != d->items[i]->length) rc = error_set(r->e, PL_USAGE, "a name with a zero byte in it");
+        if (strlen(d->items[i]->text) != d->items[i]->length) rc = error_set(r->e, PL_USAGE, "a name contains a zero byte");
         else rc = add_tensor(r, d->items[i]->text + cut, tensor_arguments(d->items[i + 1], 0));
     }
     return rc ? rc : sort_names(r->p, r->e);
 }
 
-/* --- the two forms ---------------------------------------------------------------------------- */
+/* --- the two formats -------------------------------------------------------------------------- */
 
 /* "NAME/data.pkl"; NULL: not written by torch.save. */
 static const struct zip_member *find_data(const struct zip *z)
@@ -297,12 +297,12 @@ static const struct zip_member *find_data(const struct zip *z)
     return NULL;
 }
 
-/* The archive's own word on the order of bytes; without one it is ours. */
+/* Reads the archive's byte order; an archive without one is little-endian. */
 static int check_order(struct reading *r, const struct zip *z, const char *archive)
 {
     const struct zip_member *m = zip_find(z, bump_format(&r->p->memory, "%s/byteorder", archive));
     if (!m || !m->stored || (m->bytes == 6 && !memcmp(m->data, "little", 6))) return PL_OK;
-    return error_set(r->e, PL_USAGE, "numbers are stored with the high byte first; save it again on a little-endian machine");
+    return error_set(r->e, PL_USAGE, "the data is big-endian; save it again on a little-endian machine");
 }
 
 static int read_archive(struct reading *r, const struct zip *z)
@@ -310,7 +310,7 @@ static int read_archive(struct reading *r, const struct zip *z)
     const struct zip_member *data = find_data(z);
     struct pickle *root;
     size_t used;
-    if (!data) return error_set(r->e, PL_USAGE, "a zip archive without a data.pkl that can be read: not written by torch.save");
+    if (!data) return error_set(r->e, PL_USAGE, "the zip archive has no readable data.pkl: not written by torch.save");
     char *archive = bump_string(&r->p->memory, data->name);
     *strchr(archive, '/') = 0;
     r->s = (struct storages){.zip = z, .folder = bump_format(&r->p->memory, "%s/data/", archive)};
@@ -328,7 +328,7 @@ static int open_zip(struct reading *r)
     return rc;
 }
 
-/* Every storage that the tree names gets its element size. */
+/* Sets the element size of every storage that the tree names. */
 static void find_sizes(struct pickle *p, struct storages *all, int depth)
 {
     if (p->weighed) return;
@@ -341,20 +341,20 @@ static void find_sizes(struct pickle *p, struct storages *all, int depth)
 
 static int list_storages(struct reading *r, const struct pickle *keys)
 {
-    if (keys->kind != PICKLE_LIST || keys->n > LEGACY_KEYS) return error_set(r->e, PL_USAGE, "a legacy checkpoint without its list of storages");
+    if (keys->kind != PICKLE_LIST || keys->n > LEGACY_KEYS) return error_set(r->e, PL_USAGE, "the legacy checkpoint has no list of storages");
     r->s = (struct storages){.at = bump_alloc(&r->p->memory, (keys->n + 1) * sizeof *r->s.at), .n = keys->n};
     for (uint32_t i = 0; i < keys->n; i++) {
-        if (keys->items[i]->kind != PICKLE_STRING) return error_set(r->e, PL_USAGE, "a storage without a name");
+        if (keys->items[i]->kind != PICKLE_STRING) return error_set(r->e, PL_USAGE, "a storage has no name");
         r->s.at[i] = (struct storage){.key = keys->items[i]->text, .order = i};
     }
     if (keys->n) qsort(r->s.at, keys->n, sizeof *r->s.at, by_key);
     for (uint32_t i = 1; i < keys->n; i++)
-        if (!by_key(&r->s.at[i - 1], &r->s.at[i])) return error_set(r->e, PL_USAGE, "two storages have one name");
+        if (!by_key(&r->s.at[i - 1], &r->s.at[i])) return error_set(r->e, PL_USAGE, "two storages have the same name");
     return PL_OK;
 }
 
-/* Behind the pickles: for each key, in the order of the list, its number of elements, 8
- * bytes, and the elements. */
+/* After the pickles: for each key, in the order of the list, the number of elements (8 bytes) and
+ * the elements. */
 static int place_storages(struct reading *r, size_t at)
 {
     struct storage **in_file = bump_alloc(&r->p->memory, (r->s.n + 1) * sizeof *in_file);
@@ -363,10 +363,10 @@ static int place_storages(struct reading *r, size_t at)
         struct storage *s = in_file[i];
         uint64_t elements = 0;
         if (!s->each) return error_set(r->e, PL_USAGE, "storage %.64s has an unknown type", s->key);
-        if (r->p->n - at < 8) return error_set(r->e, PL_USAGE, "cut off before storage %u of %u", i + 1, r->s.n);
+        if (r->p->n - at < 8) return error_set(r->e, PL_USAGE, "truncated before storage %u of %u", i + 1, r->s.n);
         for (int k = 0; k < 8; k++) elements |= (uint64_t)r->p->bytes[at + (size_t)k] << (8 * k);
         at += 8;
-        if (elements > (r->p->n - at) / s->each) return error_set(r->e, PL_USAGE, "cut off inside storage %u of %u", i + 1, r->s.n);
+        if (elements > (r->p->n - at) / s->each) return error_set(r->e, PL_USAGE, "truncated inside storage %u of %u", i + 1, r->s.n);
         s->data = r->p->bytes + at;
         s->bytes = elements * s->each;
         at += s->bytes;
@@ -374,7 +374,7 @@ static int place_storages(struct reading *r, size_t at)
     return PL_OK;
 }
 
-/* Magic number, version, facts about the machine, the object, the storages' keys. */
+/* The pickles: magic number, version, machine properties, object, keys of the storages. */
 static int open_legacy(struct reading *r)
 {
     struct pickle *part[5] = {0};
@@ -382,11 +382,11 @@ static int open_legacy(struct reading *r)
     int rc = PL_OK;
     for (int i = 0; i < 5 && !rc; i++, at += used) {
         rc = pickle_read(r->p->bytes + at, r->p->n - at, &used, &r->p->memory, &part[i], r->e);
-        if (i == 1 && !rc && (part[1]->kind != PICKLE_INT || part[1]->integer != 1001)) rc = error_set(r->e, PL_USAGE, "the second pickle is not the version 1001");
+        if (i == 1 && !rc && (part[1]->kind != PICKLE_INT || part[1]->integer != 1001)) rc = error_set(r->e, PL_USAGE, "the second pickle is not version 1001");
     }
     if (rc) return error_prepend(r->e, "neither a zip archive nor a legacy checkpoint of torch.save");
     const struct pickle *little = pickle_get(part[2], "little_endian");
-    if (little && !little->integer) return error_set(r->e, PL_USAGE, "numbers are stored with the high byte first; save it again on a little-endian machine");
+    if (little && !little->integer) return error_set(r->e, PL_USAGE, "the data is big-endian; save it again on a little-endian machine");
     rc = list_storages(r, part[4]);
     if (!rc) {
         find_sizes(part[3], &r->s, 0);
@@ -411,7 +411,7 @@ int pth_open(struct pth *p, const char *path, struct error *e)
     if (fd < 0) return file_error(path, "open", e);
     if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size < 16) {
         close(fd);
-        return error_set(e, PL_USAGE, "%s: not a checkpoint: it is %s", path, S_ISREG(s.st_mode) ? "almost empty" : "no plain file");
+        return error_set(e, PL_USAGE, "%s: not a checkpoint: it is %s", path, S_ISREG(s.st_mode) ? "almost empty" : "not a regular file");
     }
     void *map = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);

@@ -1,11 +1,11 @@
 /*
- * pth.h: PyTorch checkpoints: the tensors of a state dictionary, by name.
+ * pth.h: PyTorch checkpoints: the tensors of a state_dict, by name.
  *
  *     zip       NAME/data.pkl      a pickle in which a tensor is a call that names a storage
  *               NAME/data/KEY      the bytes of storage KEY, not compressed
  *     legacy    five pickles one after the other, then each storage: its length and bytes
  *
- * The file is mapped, not read: tensors point into it. Nothing in it is executed
+ * The file is memory-mapped, and tensors point into it. Nothing in it is executed
  * (pickle.h); every offset, length and shape is checked against the file first.
  */
 #ifndef PTH_H
@@ -31,31 +31,31 @@ struct pth {
     bool mapped;                             /* by pth_open */
     VEC(struct pth_tensor) tensors;          /* in the order of the dictionary */
     const struct pth_tensor **by_name;       /* the same, sorted */
-    uint32_t skipped;                        /* tensors of a type that we have no name for */
+    uint32_t skipped;                        /* tensors of unsupported dtypes */
 };
 
-/* Finds the state dictionary: the root, or the dictionary inside it (under `model`,
- * `state_dict` or any other name) that holds the most tensors. Prefixes that all names share
- * and that wrappers add (`module.`, `_orig_mod.`, `model.`, `sam.`) are cut off. PL_USAGE
- * says what was found instead; on failure nothing needs closing. */
+/* Finds the state_dict: the root, or the dictionary inside it (under `model`, `state_dict` or any
+ * other name) with the most tensors. Prefixes that wrappers add to all names (`module.`,
+ * `_orig_mod.`, `model.`, `sam.`) are removed. The PL_USAGE message describes what was found
+ * instead; on failure nothing needs closing. */
 int pth_open(struct pth *p, const char *path, struct error *e);
-/* The same of bytes in memory, which stay the caller's. */
+/* Opens a checkpoint in memory; the caller owns the bytes. */
 int pth_open_memory(struct pth *p, const uint8_t *bytes, size_t n, struct error *e);
 void pth_close(struct pth *p);
 
 const struct pth_tensor *pth_find(const struct pth *p, const char *name); /* NULL: none */
-/* Whether the elements stand in row-major order in the file, from `data` on. */
+/* Whether the elements are in row-major order in the file, from `data` on. */
 bool pth_is_contiguous(const struct pth_tensor *t);
 int64_t pth_elements(const struct pth_tensor *t);
-/* The elements in row-major order, whatever the strides are; `to` has room for them. */
+/* Copies the elements in row-major order, for any strides; `to` has room for them. */
 void pth_read(const struct pth_tensor *t, void *to);
 
-/* --- writing: what torch.load reads, also with weights_only ------------------------------- */
+/* --- writing: files for torch.load, also with weights_only ------------------------------- */
 
 struct pth_writer;
-/* Tensors are written to `path` in the order of the calls; all or nothing: the file appears
- * when pth_end succeeds. A tensor is pth_write_begin and its data in any number of pth_write_bytes, or
- * pth_write for both. After a failure only pth_abandon may follow; pth_end has done that. */
+/* Writes tensors to `path` in the order of the calls, atomically: the file appears when pth_end
+ * succeeds. A tensor is pth_write_begin followed by its data in any number of pth_write_bytes
+ * calls, or one pth_write. After a failure only pth_abandon may follow; pth_end calls it itself. */
 int pth_begin(struct pth_writer **w, const char *path, struct error *e);
 int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data, struct error *e);
 int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, struct error *e);

@@ -1,13 +1,13 @@
 /*
- * pth_write.c: the writing half of pth.h: a zip archive of stored members.
+ * pth_write.c: the writer of pth.h: a zip archive of stored members.
  *
- *     checkpoint/data/0, 1, ...   a tensor's bytes each, at multiples of 64
- *     checkpoint/data.pkl         the dictionary, which is known only at the end
+ *     checkpoint/data/0, 1, ...   the bytes of one tensor each, aligned to 64
+ *     checkpoint/data.pkl         the dictionary, complete only at the end
  *     checkpoint/version, byteorder
  *
- * Offsets are 64 bits wide throughout. Data goes out as it comes, in pieces; its checksum is
- * put into the header in front of it when the last piece is there. Written beside its place
- * and renamed.
+ * All offsets have 64 bits. Data is written in chunks as it arrives; the checksum is written into
+ * the header before it after the last chunk. The archive is written to a temporary file beside
+ * its path and renamed.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ struct pth_writer {
     char path[4096], part[4200];
     int fd;
     uint64_t at;
-    uint64_t left;                /* bytes that the open member still wants */
+    uint64_t left;                /* bytes still missing from the open member */
     VEC(struct member) members;
     struct text pickle;
 };
@@ -47,7 +47,7 @@ static void put_number(struct text *t, uint64_t x, int bytes)
     for (int i = 0; i < bytes; i++) text_append(t, &(char){(char)(x >> (8 * i))}, 1);
 }
 
-/* What the header in front of a member and the directory have in common, from the version on. */
+/* The fields shared by a member's header and its directory entry, from the version on. */
 static void put_facts(struct text *t, const struct member *m)
 {
     put_number(t, 45, 2);         /* needs 64-bit sizes */
@@ -55,17 +55,17 @@ static void put_facts(struct text *t, const struct member *m)
     put_number(t, 0, 2);          /* stored */
     put_number(t, 0, 4);          /* no time */
     put_number(t, m->crc, 4);
-    put_number(t, UINT32_MAX, 4); /* both sizes stand in the extra field */
+    put_number(t, UINT32_MAX, 4); /* both sizes are in the extra field */
     put_number(t, UINT32_MAX, 4);
     put_number(t, strlen(m->name), 2);
 }
 
-/* Header, name, an extra field that ends where data may begin; the data follows. */
+/* Writes header, name and an extra field that ends at an aligned offset; data follows. */
 static int open_member(struct pth_writer *w, const char *name, uint64_t bytes, struct error *e)
 {
     struct member m = {.at = w->at, .bytes = bytes};
     struct text t = {0};
-    CHECK(!w->left, "%s: a member within another", w->path);
+    CHECK(!w->left, "%s: the previous member is not complete", w->path);
     snprintf(m.name, sizeof m.name, "%s", name);
     size_t fixed = 30 + strlen(m.name) + 20 + 4, fill = (size_t)((64 - (w->at + fixed) % 64) % 64);
     put_number(&t, 0x04034b50, 4);
@@ -76,7 +76,7 @@ static int open_member(struct pth_writer *w, const char *name, uint64_t bytes, s
     put_number(&t, 16, 2);
     put_number(&t, bytes, 8);
     put_number(&t, bytes, 8);
-    put_number(&t, 0x4246, 2);    /* filling, as torch writes it */
+    put_number(&t, 0x4246, 2);    /* padding, as torch writes it */
     put_number(&t, fill, 2);
     for (size_t i = 0; i < fill; i++) text_append(&t, "Z", 1);
     int rc = put(w, t.at, t.n, e);
@@ -86,11 +86,11 @@ static int open_member(struct pth_writer *w, const char *name, uint64_t bytes, s
     return rc;
 }
 
-/* More of the open member. Behind its last byte the checksum goes into its header. */
+/* Writes data of the open member. After its last byte the checksum goes into its header. */
 static int fill_member(struct pth_writer *w, const void *data, uint64_t n, struct error *e)
 {
     struct member *m = &w->members.at[w->members.n - 1];
-    CHECK(n <= w->left, "%s: more data than %s has room for", w->path, m->name);
+    CHECK(n <= w->left, "%s: more data than the size of %s", w->path, m->name);
     if (n) m->crc = (uint32_t)crc32_z(m->crc, data, n);
     int rc = n ? put(w, data, n, e) : PL_OK;
     w->left -= n;
@@ -164,7 +164,7 @@ static void op_text(struct text *t, const char *s)
     op(t, s);
 }
 
-/* The shortest of three forms; a number beyond 31 bits as a long. */
+/* The shortest of three encodings; a number beyond 31 bits is a long. */
 static void op_int(struct text *t, int64_t x)
 {
     if (x < 256) op(t, "K"), put_number(t, (uint64_t)x, 1);
@@ -213,11 +213,11 @@ static void op_tensor(struct text *t, const char *name, const char *key, enum dt
     op(t, "\x89" "ccollections\nOrderedDict\n)RtR");
 }
 
-/* --- what callers see ---------------------------------------------------------------------------- */
+/* --- the interface ---------------------------------------------------------------------------- */
 
 int pth_begin(struct pth_writer **out, const char *path, struct error *e)
 {
-    if (strlen(path) >= 4096) return error_set(e, PL_USAGE, "a path of %zu bytes; at most 4095 are possible", strlen(path));
+    if (strlen(path) >= 4096) return error_set(e, PL_USAGE, "the path has %zu bytes; at most 4095 are possible", strlen(path));
     struct pth_writer *w = mem_alloc(sizeof *w);
     snprintf(w->path, sizeof w->path, "%s", path);
     snprintf(w->part, sizeof w->part, "%s.part", path);
@@ -236,7 +236,7 @@ int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int ra
 {
     char key[32], member[64];
     uint64_t bytes = dtype_size(t);
-    CHECK(bytes && rank <= PTH_RANK, "tensor %s has no dtype or %d dimensions", name, rank);
+    CHECK(bytes && rank <= PTH_RANK, "tensor %s has no dtype, or has %d dimensions", name, rank);
     for (int i = 0; i < rank; i++) bytes *= (uint64_t)dim[i];
     snprintf(key, sizeof key, "%u", w->members.n);
     snprintf(member, sizeof member, "checkpoint/data/%s", key);

@@ -1,10 +1,10 @@
 /*
  * safetensors.c: reading .safetensors files.
  *
- * Invariant: of an opened file every entry lies within the data, is as long as its
- * shape and dtype say, and touches its neighbours without hole or overlap; so st_read
- * needs no further checks of the file's claims. The header is text from anywhere: all
- * arithmetic on its numbers is checked, and nothing is allocated by them.
+ * Invariant: in an open file every entry lies within the data, has the length that its shape and
+ * dtype imply, and touches its neighbours without hole or overlap, so st_read needs no further
+ * checks. The header is untrusted: all arithmetic on its numbers is checked, and no number in it
+ * sets the size of an allocation.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,12 +18,12 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 
-/* One read(2) moves at most this much, so a full one never looks short. */
+/* One read(2) requests at most this much, so a complete read is never reported as short. */
 enum { READ_MOST = 1 << 30, LENGTH_BYTES = 8 };
 
 /* ---- the header's entries ---- */
 
-/* dims and elements from the "shape" list. */
+/* Sets dims and elements from the "shape" list. */
 static int entry_shape(struct st_file *f, const struct value *shape, struct st_entry *t, struct error *e)
 {
     if (value_as_list(shape, "shape", e)) return e->code;
@@ -33,13 +33,13 @@ static int entry_shape(struct st_file *f, const struct value *shape, struct st_e
     for (uint32_t i = 0; i < shape->count; i++) {
         uint64_t d;
         if (value_as_uint(shape->items[i], "a dimension of shape", &d, e)) return e->code;
-        if (d > INT64_MAX) return error_set(e, PL_USAGE, "a dimension of %" PRIu64 " elements", d);
+        if (d > INT64_MAX) return error_set(e, PL_USAGE, "a dimension has %" PRIu64 " elements", d);
         dims[i] = (int64_t)d;
         empty |= !d;
         overflow |= __builtin_mul_overflow(t->elements, dims[i], &t->elements);
     }
-    if (empty) t->elements = 0; /* whatever the other dimensions multiply to */
-    else if (overflow) return error_set(e, PL_USAGE, "shape multiplies to more elements than 63 bits hold");
+    if (empty) t->elements = 0; /* even if the other dimensions overflow */
+    else if (overflow) return error_set(e, PL_USAGE, "shape has more elements than 63 bits hold");
     t->rank = (int)shape->count;
     t->dims = dims;
     return PL_OK;
@@ -57,7 +57,7 @@ static int entry_offsets(const struct value *offsets, uint64_t data_bytes, struc
     if (t->begin > end || end > data_bytes)
         return error_set(e, PL_USAGE,
                          "data_offsets [%" PRIu64 ", %" PRIu64 "] are not a range within the %" PRIu64
-                         " bytes of data; the file is damaged or was cut short",
+                         " bytes of data; the file is damaged or truncated",
                          t->begin, end, data_bytes);
     t->bytes = end - t->begin;
     return PL_OK;
@@ -74,7 +74,7 @@ static int entry_parse(struct st_file *f, const struct value *v, uint64_t data_b
         entry_offsets(value_get(v, "data_offsets"), data_bytes, t, e))
         return e->code;
     t->dtype = dtype_by_safetensors_name(t->dtype_name);
-    if (t->dtype == DT_NONE) return PL_OK; /* of unknown size: its length is its own affair */
+    if (t->dtype == DT_NONE) return PL_OK; /* unknown element size: the length cannot be checked */
     bool overflow = __builtin_mul_overflow((uint64_t)t->elements, (uint64_t)dtype_size(t->dtype), &expected);
     if (overflow || expected != t->bytes)
         return error_set(e, PL_USAGE, "data_offsets span %" PRIu64 " bytes, but %" PRId64 " elements of %s need %s%" PRIu64,
@@ -97,7 +97,7 @@ static int metadata_parse(struct st_file *f, const struct value *v, struct error
 
 /* ---- the header as a whole ---- */
 
-/* Empty tensors before the one that starts at the same byte. */
+/* An empty tensor sorts before the tensor that starts at the same byte. */
 static int data_order(const void *a, const void *b)
 {
     const struct st_entry *x = a, *y = b;
@@ -112,7 +112,7 @@ static int name_order(const void *a, const void *b, void *entries)
     return strcmp(at[*(const uint32_t *)a].name, at[*(const uint32_t *)b].name);
 }
 
-/* Sorted by data, each must start where the one before ended. */
+/* Sorted by data offset, each tensor must start where the previous one ends. */
 static int layout_check(struct st_file *f, uint64_t data_bytes, struct error *e)
 {
     uint64_t at = 0;
@@ -123,7 +123,7 @@ static int layout_check(struct st_file *f, uint64_t data_bytes, struct error *e)
             return error_set(e, PL_USAGE, "tensors \"%.200s\" and \"%.200s\" overlap in the data",
                              f->entries[i - 1].name, t->name);
         if (t->begin > at)
-            return error_set(e, PL_USAGE, "a hole of %" PRIu64 " bytes in the data before tensor \"%.200s\"",
+            return error_set(e, PL_USAGE, "there is a hole of %" PRIu64 " bytes in the data before tensor \"%.200s\"",
                              t->begin - at, t->name);
         at += t->bytes;
     }
@@ -163,7 +163,7 @@ int st_parse_header(const char *header, size_t n, uint64_t data_bytes, struct st
 
 /* ---- the file ---- */
 
-/* pread until n bytes are there. PL_FAIL when the file gives an error or ends. */
+/* Calls pread until n bytes are read. PL_FAIL on an error or at the end of the file. */
 static int read_full(const struct st_file *f, uint64_t at, uint64_t n, void *dst, struct error *e)
 {
     char *to = dst;
@@ -176,7 +176,7 @@ static int read_full(const struct st_file *f, uint64_t at, uint64_t n, void *dst
             return e->code = PL_FAIL;
         }
         if (!k)
-            return error_set(e, PL_FAIL, "%s: ends at byte %" PRIu64 "; %" PRIu64 " more were expected (was it cut while open?)",
+            return error_set(e, PL_FAIL, "%s: ends at byte %" PRIu64 "; %" PRIu64 " more were expected (was it truncated while open?)",
                              f->path, at + n - left, left);
         to += k;
         left -= (uint64_t)k;
@@ -184,7 +184,7 @@ static int read_full(const struct st_file *f, uint64_t at, uint64_t n, void *dst
     return PL_OK;
 }
 
-/* The length word, checked against the limit and against the file. */
+/* Reads the header length and checks it against the limit and the file size. */
 static int header_length(struct st_file *f, uint64_t file_bytes, uint64_t *length, struct error *e)
 {
     unsigned char word[LENGTH_BYTES];
@@ -196,7 +196,7 @@ static int header_length(struct st_file *f, uint64_t file_bytes, uint64_t *lengt
     if (*length > ST_HEADER_MOST || *length > file_bytes - LENGTH_BYTES)
         return error_set(e, PL_USAGE,
                          "%s: claims a header of %" PRIu64 " bytes; the file has %" PRIu64
-                         " bytes and a header at most %d: not a safetensors file, or cut short",
+                         " bytes and a header at most %d: not a safetensors file, or truncated",
                          f->path, *length, file_bytes, ST_HEADER_MOST);
     return PL_OK;
 }
@@ -224,7 +224,7 @@ int st_open(const char *path, struct st_file *f, struct error *e)
     f->path = mem_string(path);
     int rc;
     if (fstat(f->fd, &s)) rc = file_error(path, "find its size", e);
-    else if (!S_ISREG(s.st_mode)) rc = error_set(e, PL_USAGE, "%s: not a plain file; expected a safetensors file", path);
+    else if (!S_ISREG(s.st_mode)) rc = error_set(e, PL_USAGE, "%s: not a regular file; expected a safetensors file", path);
     else rc = header_read(f, (uint64_t)s.st_size, e);
     if (rc) st_close(f);
     return rc;

@@ -1,9 +1,9 @@
 /*
  * safetensors_write.c: writing .safetensors files.
  *
- * Invariant: the header, padded with blanks to 8 bytes so that the data is aligned, is
- * complete before the first byte of data, and data goes out strictly in order; so a
- * file is either whole, after st_write_end, or shorter than its header says.
+ * Invariant: the header, padded with blanks to 8 bytes to align the data, is complete before the
+ * first byte of data, and data is written strictly in order. So a file is either whole, after
+ * st_write_end, or shorter than its header says.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 
-/* A full or forbidden disk is the environment's failure, whatever errno it comes as. */
+/* A write failure is PL_FAIL (the environment), for every errno. */
 static int write_error(const struct st_writer *w, uint64_t bytes, struct error *e)
 {
     char doing[64];
@@ -26,7 +26,7 @@ static int write_error(const struct st_writer *w, uint64_t bytes, struct error *
     return e->code = PL_FAIL;
 }
 
-/* The tensor's bytes. A shape that overflows is a bug of ours: it was in memory once. */
+/* The tensor's bytes. An overflow is an internal bug: the tensor was in memory before. */
 static uint64_t spec_bytes(const struct st_spec *s)
 {
     uint64_t bytes = dtype_size(s->dtype);
@@ -60,7 +60,7 @@ static void header_tensor(struct json_writer *j, const struct st_spec *s, uint64
     json_end(j);
 }
 
-/* The length word and the header, padded; returns the bytes of data that it promises. */
+/* Prints the length and the padded header; returns the bytes of data that it describes. */
 static uint64_t header_build(struct text *out, const struct st_spec *specs, uint32_t n,
                              const struct st_pair *metadata, uint32_t n_metadata)
 {
@@ -81,8 +81,8 @@ static uint64_t header_build(struct text *out, const struct st_spec *specs, uint
     return at;
 }
 
-/* Asks for the room now, so that a full disk is found before anything is written. A
- * file system that cannot reserve says so and is left alone. */
+/* Reserves the disk space, so that a full disk is found before anything is written. Does nothing
+ * on a file system that cannot reserve. */
 static int reserve(struct st_writer *w, uint64_t header, struct error *e)
 {
     uint64_t bytes = header + w->wanted;
@@ -99,7 +99,7 @@ int st_write_begin(struct st_writer *w, const char *path, const struct st_spec *
     w->wanted = header_build(&header, specs, n, metadata, n_metadata);
     int rc = PL_OK;
     if (header.n - 8 > ST_HEADER_MOST)
-        rc = error_set(e, PL_FAIL, "%s: a header of %zu bytes; safetensors allows %d", path, header.n, ST_HEADER_MOST);
+        rc = error_set(e, PL_FAIL, "%s: the header has %zu bytes; safetensors allows %d", path, header.n, ST_HEADER_MOST);
     if (!rc) {
         w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         if (w->fd < 0) rc = write_error(w, header.n + w->wanted, e);
@@ -116,7 +116,7 @@ int st_write_begin(struct st_writer *w, const char *path, const struct st_spec *
 
 int st_write_bytes(struct st_writer *w, const void *data, uint64_t n, struct error *e)
 {
-    CHECK(w->fd >= 0, "writing to a closed file");
+    CHECK(w->fd >= 0, "write to a closed file");
     CHECK(n <= w->wanted - w->written, "%s: %" PRIu64 " bytes more than the %" PRIu64 " announced", w->path,
           w->written + n - w->wanted, w->wanted);
     if (fd_write(w->fd, data, n)) return write_error(w, w->wanted, e);
@@ -126,13 +126,13 @@ int st_write_bytes(struct st_writer *w, const void *data, uint64_t n, struct err
 
 int st_write_end(struct st_writer *w, struct error *e)
 {
-    CHECK(w->fd >= 0, "ending a closed file");
+    CHECK(w->fd >= 0, "st_write_end on a closed file");
     CHECK(w->written == w->wanted, "%s: %" PRIu64 " bytes of data written, %" PRIu64 " announced", w->path,
           w->written, w->wanted);
     int rc = fsync(w->fd) ? write_error(w, w->wanted, e) : PL_OK;
     if (!rc) {
         int fd = w->fd;
-        w->fd = -1; /* a failed close has closed it all the same */
+        w->fd = -1; /* close releases the descriptor even when it fails */
         if (close(fd)) rc = write_error(w, w->wanted, e);
     }
     if (rc) {

@@ -1,10 +1,10 @@
 /*
  * value.c: the document tree: lookups, typed reading, building.
  *
- * Invariant: the children of a map have distinct keys. value_put is the only way
- * in and replaces; parsers that must refuse a duplicate look first.
+ * Invariant: the children of a map have distinct keys. value_put is the only function that adds
+ * one, and it replaces; a parser that rejects duplicates must look the key up first.
  *
- * A map of up to SMALL_MAP children is searched in a row. A larger one carries an
+ * A map of up to SMALL_MAP children is searched linearly. A larger one has an
  * open-addressed table, so that a vocabulary of 10^5 names reads in linear time:
  *
  *   items   [ v0 | v1 | v2 | ... ]           in document order
@@ -23,7 +23,7 @@ enum { SMALL_MAP = 16 };
 
 /* ---- lookups ---- */
 
-/* The slot that holds `key`, or the empty one where it belongs. */
+/* The slot that holds `key`, or the empty slot for it. */
 static uint32_t map_slot(const struct value *map, const char *key)
 {
     uint32_t mask = map->slot_count - 1;
@@ -109,7 +109,7 @@ char *value_describe(const struct value *v, char out[96])
     return out;
 }
 
-/* One wording for every mismatch: where, what was found, what was expected. */
+/* One wording for every mismatch: the location, the value found, the value expected. */
 static int value_mismatch(const struct value *v, const char *name, const char *expected,
                           struct error *e)
 {
@@ -127,7 +127,7 @@ int value_as_bool(const struct value *v, const char *name, bool *out, struct err
     return PL_OK;
 }
 
-/* Digits are read exactly; 1e5 and 2.0 are whole numbers too, as far as a double is exact. */
+/* Digits are read exactly; 1e5 and 2.0 are whole numbers too, if a double holds them. */
 int value_as_int(const struct value *v, const char *name, int64_t *out, struct error *e)
 {
     const char *expected = "a whole number";
@@ -311,11 +311,11 @@ struct value *value_copy(struct bump *b, const struct value *v)
     return copy;
 }
 
-/* Room for one more child. The outgrown array stays in the bump: at most as much again. */
+/* Makes room for one more child. Old arrays stay in the bump: at most as much again. */
 static void children_reserve(struct bump *b, struct value *parent)
 {
     if (parent->count < parent->room) return;
-    CHECK(parent->room <= UINT32_MAX / 8, "a list of %u values", parent->room);
+    CHECK(parent->room <= UINT32_MAX / 8, "list of %u values", parent->room);
     uint32_t room = parent->room ? parent->room * 2 : 4;
     struct value **items = bump_alloc(b, room * sizeof *items);
     if (parent->count) memcpy(items, parent->items, parent->count * sizeof *items);
@@ -323,7 +323,7 @@ static void children_reserve(struct bump *b, struct value *parent)
     parent->room = room;
 }
 
-/* Builds the table anew, four slots per child, once a map outgrows the old one. */
+/* Rebuilds the table, four slots per child, when a map has outgrown the old one. */
 static void map_index(struct bump *b, struct value *map)
 {
     if (map->count <= SMALL_MAP || map->count * 2 <= map->slot_count) return;
@@ -336,14 +336,14 @@ static void map_index(struct bump *b, struct value *map)
 
 void value_append(struct bump *b, struct value *list, struct value *child)
 {
-    CHECK(list->kind == VALUE_LIST, "appending to what is not a list");
+    CHECK(list->kind == VALUE_LIST, "append to a value that is not a list");
     children_reserve(b, list);
     list->items[list->count++] = child;
 }
 
 void value_put(struct bump *b, struct value *map, const char *key, struct value *child)
 {
-    CHECK(map->kind == VALUE_MAP, "putting \"%s\" into what is not a map", key);
+    CHECK(map->kind == VALUE_MAP, "put \"%s\" into a value that is not a map", key);
     child->key = bump_string(b, key);
     uint32_t i = map_find(map, key);
     if (i < map->count) {
@@ -395,7 +395,7 @@ char *number_print(double x, char out[32])
     return out;
 }
 
-/* Overlong forms, surrogates and what lies beyond U+10FFFF are not well formed. */
+/* Overlong encodings, surrogates and codes beyond U+10FFFF are not well formed. */
 int utf8_decode(const char *s, size_t n, uint32_t *code)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -1,8 +1,8 @@
 /*
  * value.h: one tree for JSON and YAML documents.
  *
- * Everything lives in the struct bump that it was built in and dies with it.
- * Strings are C strings: the parsers refuse an embedded NUL.
+ * A tree lives in the struct bump that it was built in, and is freed with it.
+ * Strings are C strings: the parsers reject an embedded NUL.
  */
 #ifndef VALUE_H
 #define VALUE_H
@@ -14,10 +14,10 @@ enum { VALUE_DEPTH = 128 };
 
 enum value_kind { VALUE_NULL, VALUE_BOOL, VALUE_NUMBER, VALUE_STRING, VALUE_LIST, VALUE_MAP };
 
-/* Fields of another kind than `kind` are zero, so `count` may be read of anything. */
+/* Fields of other kinds than `kind` are zero, so `count` may be read from any value. */
 struct value {
     enum value_kind kind;
-    uint32_t line;         /* where it stood, from 1; 0 when not known (JSON, built) */
+    uint32_t line;         /* in the source, from 1; 0 when not known (JSON, built) */
     const char *key;       /* its name when it is a child of a map, else NULL */
     const char *text;      /* string: its bytes. number: its exact digits, a JSON number
                               or one of ".inf", "-.inf", ".nan" */
@@ -28,17 +28,17 @@ struct value {
     bool truth;
 };
 
-/* Looking. All accept NULL, and answer NULL for what is not there. */
+/* Lookups. All accept NULL, and return NULL for a missing value. */
 const struct value *value_get(const struct value *map, const char *key);
 const struct value *value_at(const struct value *list, uint32_t i);
-/* "a.b.c" through nested maps. Keys that hold a dot are reached by value_get only. */
+/* "a.b.c" through nested maps. Only value_get finds keys with a dot. */
 const struct value *value_path(const struct value *map, const char *path);
-/* Same kinds, same order of children. Whole numbers compare by digits, others by value. */
+/* Equal kinds and order of children. Whole numbers compare by digits, others by value. */
 bool value_equal(const struct value *a, const struct value *b);
-/* `a string "abc"`, `the number 7`, `a list`: for messages. Returns `out`. */
+/* Prints `the string "abc"`, `the number 7`, `a list`, for messages. Returns `out`. */
 char *value_describe(const struct value *v, char out[96]);
 
-/* Reading with a type. `name` is what the message calls the value, usually its path.
+/* Typed reading. `name` is the value's name in messages, usually its path.
  * PL_USAGE when v is NULL ("... is missing") or of another type. */
 int value_as_bool(const struct value *v, const char *name, bool *out, struct error *e);
 int value_as_int(const struct value *v, const char *name, int64_t *out, struct error *e);
@@ -49,7 +49,7 @@ int value_as_size(const struct value *v, const char *name, uint64_t *bytes, stru
 int value_as_list(const struct value *v, const char *name, struct error *e);
 int value_as_map(const struct value *v, const char *name, struct error *e);
 
-/* The same by path; what is missing or null leaves *out as it was. */
+/* Typed reading by path; a missing or null value leaves *out unchanged. */
 int value_opt_bool(const struct value *map, const char *path, bool *out, struct error *e);
 int value_opt_int(const struct value *map, const char *path, int64_t *out, struct error *e);
 int value_opt_uint(const struct value *map, const char *path, uint64_t *out, struct error *e);
@@ -67,16 +67,16 @@ struct value *value_string(struct bump *b, const char *s);
 /* A number from text that number_is_json accepts: the digits are kept. */
 struct value *value_digits(struct bump *b, const char *text, size_t n);
 struct value *value_copy(struct bump *b, const struct value *v);
-/* Appends; a child belongs to one parent. */
+/* Appends a child; a child belongs to one parent. */
 void value_append(struct bump *b, struct value *list, struct value *child);
-/* Adds at the end, or replaces the child of that key in its place. */
+/* Adds a child at the end, or replaces the child of that key, at the same position. */
 void value_put(struct bump *b, struct value *map, const char *key, struct value *child);
 
 /* The grammar of a JSON number, over exactly n bytes. */
 bool number_is_json(const char *s, size_t n);
-/* The shortest digits that read back as the same double, ".inf" and so on included. */
+/* The shortest digits that parse to the same double; also ".inf", "-.inf" and ".nan". */
 char *number_print(double x, char out[32]);
-/* The length of the well-formed UTF-8 sequence at s (1 to 4), 0 when there is none.
+/* The length of the well-formed UTF-8 sequence at s (1 to 4), 0 if invalid.
  * *code gets the character. */
 int utf8_decode(const char *s, size_t n, uint32_t *code);
 

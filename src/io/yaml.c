@@ -1,11 +1,11 @@
 /*
  * yaml.c: reading YAML, on libyaml. The only file that includes its header.
  *
- * libyaml gives events; a recursive descent, bounded by VALUE_DEPTH, makes the tree.
- * Aliases are refused rather than expanded: without them a document's tree is never
- * larger than its text, so no small file can grow without bound.
+ * libyaml emits events; a recursive descent, bounded by VALUE_DEPTH, builds the tree. Aliases are
+ * rejected, not expanded: without them a document's tree is never larger than its text, so no
+ * small file can grow without bound.
  *
- * Invariant: a number's text is a JSON number, whatever spelling YAML allowed
+ * Invariant: a number's text is a JSON number, for every spelling that YAML allows
  * (+1, 0x10, .5, 007), so one writer serves both formats.
  */
 #include <errno.h>
@@ -21,7 +21,7 @@
 struct reader {
     yaml_parser_t parser;
     yaml_event_t event;
-    bool has_event;       /* event holds memory of libyaml's */
+    bool has_event;       /* event owns memory of libyaml */
     struct bump *b;
     struct error *e;
 };
@@ -33,7 +33,7 @@ static bool one_of(const char *s, const char *a, const char *b, const char *c)
     return !strcmp(s, a) || !strcmp(s, b) || !strcmp(s, c);
 }
 
-/* 0x1f and 0o17, to decimal digits. NULL when it is neither or beyond 64 bits. */
+/* 0x1f and 0o17, to decimal digits. NULL for other text and beyond 64 bits. */
 static struct value *scalar_radix(struct bump *b, const char *s)
 {
     if (s[0] != '0' || (s[1] != 'x' && s[1] != 'o')) return NULL;
@@ -44,7 +44,7 @@ static struct value *scalar_radix(struct bump *b, const char *s)
     return errno ? NULL : value_uint(b, x);
 }
 
-/* [-+]? digits, with the sign and leading zeroes brought to JSON's form. */
+/* [-+]? digits, with the sign and leading zeroes as in JSON. */
 static struct value *scalar_whole(struct bump *b, const char *s)
 {
     bool minus = s[0] == '-';
@@ -111,7 +111,7 @@ static int fail_here(const struct reader *r, const char *what)
     return error_set(r->e, PL_USAGE, "line %u: %s", event_line(r), what);
 }
 
-/* libyaml knows a mark for most problems; for bad bytes, only an offset. */
+/* libyaml gives line and column for most problems; for bad bytes only an offset. */
 static int fail_parser(const struct reader *r)
 {
     const yaml_parser_t *p = &r->parser;
@@ -131,11 +131,11 @@ static int event_next(struct reader *r)
     return r->has_event ? PL_OK : fail_parser(r);
 }
 
-/* Anchors are refused where they are set, so an alias can only be to nothing. */
+/* Anchors are rejected where they are set, so an alias never has a target. */
 static int check_plain(const struct reader *r, const yaml_char_t *anchor, const yaml_char_t *tag)
 {
-    if (anchor) return fail_here(r, "an anchor (&name); write the value out where it is used");
-    if (tag) return fail_here(r, "a tag (!name); plain values need none");
+    if (anchor) return fail_here(r, "anchors (&name) are not supported; write the value out where it is used");
+    if (tag) return fail_here(r, "tags (!name) are not supported; plain values need none");
     return PL_OK;
 }
 
@@ -143,9 +143,9 @@ static int check_event(const struct reader *r)
 {
     const yaml_event_t *ev = &r->event;
     switch (ev->type) {
-    case YAML_ALIAS_EVENT: return fail_here(r, "an alias (*name); write the value out, or quote the text");
+    case YAML_ALIAS_EVENT: return fail_here(r, "aliases (*name) are not supported; write the value out, or quote the text");
     case YAML_SCALAR_EVENT:
-        if (memchr(ev->data.scalar.value, 0, ev->data.scalar.length)) return fail_here(r, "a NUL character");
+        if (memchr(ev->data.scalar.value, 0, ev->data.scalar.length)) return fail_here(r, "NUL character");
         return check_plain(r, ev->data.scalar.anchor, ev->data.scalar.tag);
     case YAML_SEQUENCE_START_EVENT:
         return check_plain(r, ev->data.sequence_start.anchor, ev->data.sequence_start.tag);
@@ -166,7 +166,7 @@ static int read_scalar(struct reader *r, struct value **out)
     *out = plain ? yaml_scalar(r->b, s) : value_string(r->b, s);
     if ((*out)->kind == VALUE_NUMBER && isinf((*out)->number) && !strstr(s, "inf") && !strstr(s, "Inf") &&
         !strstr(s, "INF"))
-        return fail_here(r, "a number beyond the range of a double");
+        return fail_here(r, "the number is beyond the range of a double");
     return PL_OK;
 }
 
@@ -185,9 +185,9 @@ static int read_list(struct reader *r, int depth, struct value *list)
 static int read_key(struct reader *r, const struct value *map, const char **key)
 {
     if (check_event(r)) return r->e->code;
-    if (r->event.type != YAML_SCALAR_EVENT) return fail_here(r, "a key that is a list or a map; expected a name");
+    if (r->event.type != YAML_SCALAR_EVENT) return fail_here(r, "the key is a list or a map; expected a name");
     const char *s = (const char *)r->event.data.scalar.value;
-    if (!*s && r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE) return fail_here(r, "an empty key");
+    if (!*s && r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE) return fail_here(r, "empty key");
     const struct value *before = value_get(map, s);
     if (before)
         return error_set(r->e, PL_USAGE, "line %u: the key \"%.200s\" occurs twice in one map (first on line %u)",
@@ -220,7 +220,7 @@ static int read_value(struct reader *r, int depth, struct value **out)
         rc = read_scalar(r, out);
     } else {
         bool is_map = r->event.type == YAML_MAPPING_START_EVENT;
-        CHECK(is_map || r->event.type == YAML_SEQUENCE_START_EVENT, "an event of type %d", (int)r->event.type);
+        CHECK(is_map || r->event.type == YAML_SEQUENCE_START_EVENT, "unexpected event of type %d", (int)r->event.type);
         if (depth >= VALUE_DEPTH) return fail_here(r, "nested more than 128 deep");
         *out = value_new(r->b, is_map ? VALUE_MAP : VALUE_LIST);
         rc = is_map ? read_map(r, depth, *out) : read_list(r, depth, *out);
@@ -232,11 +232,11 @@ static int read_value(struct reader *r, int depth, struct value **out)
 static int read_document(struct reader *r, struct value **out)
 {
     *out = value_new(r->b, VALUE_NULL);
-    if (event_next(r) || event_next(r)) return r->e->code; /* the stream's start, and its first */
+    if (event_next(r) || event_next(r)) return r->e->code; /* the stream's start, and the first event after it */
     if (r->event.type == YAML_STREAM_END_EVENT) return PL_OK;
     if (event_next(r) || read_value(r, 0, out)) return r->e->code;
-    if (event_next(r) || event_next(r)) return r->e->code; /* the document's end, and what follows */
-    if (r->event.type != YAML_STREAM_END_EVENT) return fail_here(r, "a second document; expected one");
+    if (event_next(r) || event_next(r)) return r->e->code; /* the document's end, and the event after it */
+    if (r->event.type != YAML_STREAM_END_EVENT) return fail_here(r, "the file has a second document; expected one");
     return PL_OK;
 }
 

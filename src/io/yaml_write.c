@@ -1,23 +1,23 @@
 /*
  * yaml_write.c: writing a tree as YAML.
  *
- *   train:                 a map under a key: one level further in
+ *   train:                 a map under a key: one indent deeper
  *     steps: 100           a scalar: on its line
  *     betas: [0.9, 0.95]   a list of scalars: in brackets
  *   stages:
  *     - name: first        any other list: one dash per child
  *       blocks: 2
  *
- * Invariant: the output reads back equal. A string is left bare only if it looks
- * like a name and resolves to nothing else, under YAML 1.1 as well as 1.2, since
- * other readers follow the former; otherwise it is quoted on one line.
+ * Invariant: the output parses to an equal tree. A string is written without quotes only if it
+ * looks like a name and resolves to nothing else, under YAML 1.1 (which other readers follow) as
+ * well as 1.2; otherwise it is quoted on one line.
  */
 #include <string.h>
 #include <strings.h>
 
 #include "io/yaml.h"
 
-/* Beyond this a key needs the explicit "? key" form: readers look 1024 characters ahead. */
+/* A longer key needs the explicit "? key" syntax: parsers look 1024 characters ahead. */
 enum { LONG_KEY = 128 };
 
 static bool is_bare(const char *s)
@@ -31,7 +31,7 @@ static bool is_bare(const char *s)
     return true;
 }
 
-/* Characters that YAML counts as printable and that break no line. */
+/* Characters that are printable in YAML and do not break the line. */
 static bool is_printable(uint32_t c)
 {
     if (c < 0xa0) return c >= 0x20 && c < 0x7f;
@@ -66,7 +66,7 @@ static bool is_scalar(const struct value *v)
     return v->kind != VALUE_LIST && v->kind != VALUE_MAP;
 }
 
-/* What stands on one line: scalars, empty maps, lists of scalars. */
+/* Whether the value is written on one line: scalars, empty maps, lists of scalars. */
 static bool is_inline(const struct value *v)
 {
     if (is_scalar(v) || !v->count) return true;
@@ -95,8 +95,8 @@ static void write_inline(struct text *out, const struct value *v)
     }
 }
 
-/* Children of a block value, at `indent` columns. The first line's indent is already
- * there when `started` (it follows a dash). */
+/* Writes the children of a block value, indented by `indent` columns. With `started` the first
+ * line is already indented (it follows a dash). */
 static void write_block(struct text *out, const struct value *v, int indent, bool started)
 {
     for (uint32_t i = 0; i < v->count; i++) {

@@ -1,5 +1,5 @@
 /*
- * zip.h: archives of stored (not compressed) members: what torch.save writes. With the
+ * zip.h: zip archives of stored (not compressed) members, as torch.save writes them, with the
  * 64-bit extensions. Every length is checked against the file.
  */
 #ifndef ZIP_H
@@ -19,7 +19,7 @@ struct zip {
 };
 
 bool zip_is(const uint8_t *bytes, size_t n);
-/* The directory; names live in `b`. On failure too, zip_free is due. */
+/* Reads the directory; names live in `b`. Call zip_free after a failure too. */
 int zip_read(struct zip *z, const uint8_t *bytes, size_t n, struct bump *b, struct error *e);
 void zip_free(struct zip *z);
 const struct zip_member *zip_find(const struct zip *z, const char *name);
