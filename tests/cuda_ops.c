@@ -2,7 +2,8 @@
  * cuda_ops.c: compares every row of ops.def on the CUDA device with the reference: the cases of
  * opcases.h, forward and through their gradients, in f32, bf16 and f16.
  *
- *     cuda_ops [--device cpu] [--jobs N] [--cover [--list] | --cases FILE] [--bench] [--time [--grow N] [--shape N,...]] [OP...]
+ *     cuda_ops [--device cpu] [--like 86|75] [--jobs N] [--cover [--list] | --cases FILE] [--bench]
+ *              [--time [--grow N] [--shape N,...]] [OP...]
  *
  * The oracle is the reference in f64, with the tolerances of test_ops.c. A case runs twice from the
  * same persistent bytes, with NaN in all transient ones, and must give the same bits. Arena bytes
@@ -67,7 +68,7 @@ struct result {
 };
 static struct result *results;
 
-/* --- selection of cases -------------------------------------------------------------------- */
+/* --- selection of cases ---------------------------------------------------------------------- */
 
 enum { SLOTS = SMALL + LARGE + GPU }; /* shapes of a row */
 
@@ -239,8 +240,7 @@ static bool all_have_kernels(const struct trial *t, const struct graph *g)
     return all;
 }
 
-/* --- a graph on the device, and a copy of its memory on the host
- * ----------------------------------
+/* --- a graph on the device, and a copy of its memory on the host -----------------------------
  * 
  * The rig is the copy: it has the same placement and arenas of its own, where optest.h writes and
  * reads values. */
@@ -437,7 +437,7 @@ static uint64_t hash_of(const struct trial *t, const struct rig *r)
     return hash;
 }
 
-/* --- a case in three dtypes -------------------------------------------------------------------- */
+/* --- a case in three dtypes ------------------------------------------------------------------ */
 
 static void run_trial(const struct trial *t, const struct rig *reference)
 {
@@ -604,7 +604,7 @@ static void time_row(const struct row *row, enum dtype f, struct result *result)
     side_close(&got);
 }
 
-/* --- all rows ---------------------------------------------------------------------------------- */
+/* --- all rows -------------------------------------------------------------------------------- */
 
 static void work(const struct row *row, struct result *result, bool timing)
 {

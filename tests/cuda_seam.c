@@ -179,7 +179,7 @@ static void compare_sides(const char *name, const char *what, struct side *got, 
     mem_free(y);
 }
 
-/* --- checks that need a GPU ---------------------------------------------------------- */
+/* --- checks that need a GPU ------------------------------------------------------------------ */
 
 /* Another launch gives the same bits; `erased`: all output bits are inverted before it. */
 static void check_relaunch(const char *name, const char *what, struct side *s, id tensor, bool erased)
@@ -403,7 +403,7 @@ static void test_block(const struct block_case *c, bool run)
     graph_free(&on_reference);
 }
 
-/* --- a loop ------------------------------------------------------------------------------
+/* --- a loop ----------------------------------------------------------------------------------
  * 
  *     sum = 0;  loop TRIP { y[i] = x[i] w^T + b;  sum += y[i] };  z = sum + sum
  * 
@@ -491,7 +491,7 @@ static void test_loop(bool run)
     graph_free(&g);
 }
 
-/* --- two lanes ------------------------------------------------------------------------------
+/* --- two lanes -------------------------------------------------------------------------------
  * 
  *     a = x + x;   host = copy(a);   b = silu(a) * x;   back = copy(host);   y = back + b
  * 
@@ -532,7 +532,7 @@ static void test_lanes(bool run)
     graph_free(&g);
 }
 
-/* --- the update -------------------------------------------------------------------------------
+/* --- the update ------------------------------------------------------------------------------
  * 
  * Several parameters of odd sizes, with and without a lower-precision copy and a clip factor. One
  * graph serves every step: the step block is written between launches. A step with found_inf leaves
@@ -670,7 +670,7 @@ static void test_update(bool run)
     graph_free(&g);
 }
 
-/* --- many weights -------------------------------------------------------------------------------
+/* --- many weights ----------------------------------------------------------------------------
  * 
  * The norm of many gradients, then their updates. A captured graph runs these as a few launches
  * (batch.c). Execution node by node, with a launch for each, must give the same bits. One weight is
@@ -784,8 +784,7 @@ static void test_many(const char *name, enum dtype master, enum dtype moment, en
     graph_free(&g);
 }
 
-/* --- many vectors
- * ---------------------------------------------------------------------------------
+/* --- many vectors ----------------------------------------------------------------------------
  * 
  * Sums over micro-batches of the gradients of norms and biases: consecutive fills and additions,
  * most of short vectors. A captured graph runs these as a few launches. */

@@ -87,7 +87,7 @@ static bool strike(bool needs_space)
     return true;
 }
 
-/* --- calls that need disk space ------------------------------------------------------------ */
+/* --- calls that need disk space -------------------------------------------------------------- */
 
 static int open_any(const char *path, int flags, mode_t mode)
 {

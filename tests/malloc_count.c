@@ -41,7 +41,7 @@ static void count(void) { atomic_fetch_add_explicit(&calls, 1, memory_order_rela
 
 __attribute__((constructor)) static void start(void) { prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); }
 
-/* --- counted calls -------------------------------------------------------------------- */
+/* --- counted calls --------------------------------------------------------------------------- */
 
 void *malloc(size_t n)
 {

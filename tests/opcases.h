@@ -11,7 +11,7 @@
 
 #include "optest.h"
 
-/* --- scenes: a case in one dtype ------------------------------------------------------- */
+/* --- scenes: a case in one dtype ------------------------------------------------------------- */
 
 struct scene {
     struct graph g;
@@ -307,7 +307,7 @@ static id build_silu_gate_bwd_y(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_SILU_GATE_BWD_Y = {build_silu_gate_bwd_y, .no_gradient = true, PLANE_SHAPES};
 
-/* --- attention ---------------------------------------------------------------------------------- */
+/* --- attention ------------------------------------------------------------------------------- */
 
 /* One bias per key. The last key is masked; any window of more than one key also has an unmasked
  * one. */
@@ -360,7 +360,7 @@ static id build_attention_bwd(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_ATTENTION_BWD = {build_attention_bwd, HEAD_SHAPES};
 
-/* --- convolution ----------------------------------------------------------------------------------- */
+/* --- convolution ----------------------------------------------------------------------------- */
 
 /* n: B, H, W, C, O, k, 10 stride + pad, options: 1 a bias, 2 depthwise. */
 static union attr conv_attr(const int64_t *n)
@@ -417,7 +417,7 @@ static id build_conv_dw(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_CONV_DW = {build_conv_dw, CONV_SHAPES};
 
-/* --- tokens ---------------------------------------------------------------------------------------- */
+/* --- tokens ---------------------------------------------------------------------------------- */
 
 static id build_embedding(struct scene *s, const int64_t *n)
 {
@@ -480,7 +480,7 @@ static id build_xent_bwd(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_XENT_BWD = {build_xent_bwd, CLASS_SHAPES};
 
-/* --- elementwise -------------------------------------------------------------------------------------- */
+/* --- elementwise ----------------------------------------------------------------------------- */
 
 static id build_scale(struct scene *s, const int64_t *n)
 {
@@ -537,7 +537,7 @@ static const struct opcase case_COPY = {build_copy, PLANE_SHAPES};
 
 #include "ops_shapes.inc"
 
-/* --- update --------------------------------------------------------------------------------------------- */
+/* --- update ---------------------------------------------------------------------------------- */
 
 static id sum_of_squares(struct scene *s, id x)
 {
@@ -588,7 +588,7 @@ static const struct opcase case_GUARD = {build_guard, .no_gradient = true, PLANE
 #include "ops_prompts.inc"
 #include "ops_update.inc"
 
-/* --- all rows -------------------------------------------------------------------------------------------------------- */
+/* --- all rows -------------------------------------------------------------------------------- */
 
 static const struct row rows[] = {
     {OP_NONE, NULL},

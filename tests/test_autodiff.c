@@ -396,7 +396,7 @@ static struct variant plain(uint64_t number)
     return (struct variant){.number = number, .f = DT_F64, .micro_batch = BATCH, .chunks = 1};
 }
 
-/* --- gradients ----------------------------------------------------------------------------------- */
+/* --- gradients ------------------------------------------------------------------------------- */
 
 static void test_slopes(void **state)
 {
@@ -417,7 +417,7 @@ static void test_slopes(void **state)
     }
 }
 
-/* --- the same gradients ---------------------------------------------------------------------------- */
+/* --- the same gradients ---------------------------------------------------------------------- */
 
 static double norm_of(const double *x, int64_t n)
 {
@@ -644,8 +644,7 @@ static void test_together(void **state)
     }
 }
 
-/* --- loops that a model contains
- * --------------------------------------------------------------------------- */
+/* --- loops that a model contains ------------------------------------------------------------- */
 
 enum { ROUNDS = 3 };
 
@@ -731,8 +730,7 @@ static void test_rounds(void **state)
     }
 }
 
-/* --- parameters without a gradient
- * --------------------------------------------------------------------- */
+/* --- parameters without a gradient ----------------------------------------------------------- */
 
 static bool freezes(const struct graph *g, uint32_t param, uint64_t number, uint64_t one_in)
 {
@@ -838,8 +836,7 @@ static void test_means(void **state)
     }
 }
 
-/* --- graphs that autodiff rejects
- * ------------------------------------------------------------------------------ */
+/* --- graphs that autodiff rejects ------------------------------------------------------------ */
 
 static void expect_refusal(struct graph *g, const char *word)
 {

@@ -500,7 +500,7 @@ static void test_preset(void **state)
     }
 }
 
-/* --- parameters and folders ---------------------------------------------------------------------- */
+/* --- parameters and folders ------------------------------------------------------------------ */
 
 static void test_save_and_read_back(void **state)
 {
@@ -571,7 +571,7 @@ static void test_parameters(void **state)
     pl_close(s);
 }
 
-/* --- the whole loop ---------------------------------------------------------------------------------- */
+/* --- the whole loop -------------------------------------------------------------------------- */
 
 /* Meanwhile another session may make any call, except start a training loop of its own. */
 static void use_another_session(void)
@@ -669,8 +669,7 @@ static void test_train_needs_tokens(void **state)
     pl_close(s);
 }
 
-/* --- calls that are rejected
- * ------------------------------------------------------------------------------ */
+/* --- calls that are rejected ----------------------------------------------------------------- */
 
 static void test_order_of_calls(void **state)
 {

@@ -16,7 +16,7 @@
 #include "models/model.h"
 #include "plan/file.h"
 
-/* --- errors of the graph builder -------------------------------------------------------- */
+/* --- errors of the graph builder ------------------------------------------------------------- */
 
 static void test_sticky_errors(void **state)
 {
@@ -256,7 +256,7 @@ static void test_lifetimes_nested(void **state)
     graph_free(&g);
 }
 
-/* --- a small language model ---------------------------------------------------------------------- */
+/* --- a small language model ------------------------------------------------------------------ */
 
 struct language {
     struct model model;
@@ -290,7 +290,7 @@ static void place(struct plan *p, struct graph *g, struct language *l, const str
     must(plan_place(p, g, &profile, &e), &e, "placing");
 }
 
-/* --- placement by brute force ----------------------------------------------------------------------- */
+/* --- placement by brute force ---------------------------------------------------------------- */
 
 struct box {
     uint64_t from, to;
@@ -423,8 +423,7 @@ static void test_placement(void **state)
     model_close(&l.model);
 }
 
-/* --- code that must abort
- * ------------------------------------------------------------------------------- */
+/* --- code that must abort -------------------------------------------------------------------- */
 
 /* Runs `violation` in a child process, which must die by SIGABRT with `word` in its message. */
 static void expect_abort(void (*violation)(void *), void *context, const char *word)
@@ -575,7 +574,7 @@ static void test_checker_at_random(void **state)
     model_close(&l.model);
 }
 
-/* --- the verifier -------------------------------------------------------------------------------------------- */
+/* --- the verifier ---------------------------------------------------------------------------- */
 
 static void verify(void *graph) { graph_verify(graph, "crime"); }
 
@@ -676,7 +675,7 @@ static void test_stale_view(void **state)
     graph_free(&g);
 }
 
-/* --- wait lists -------------------------------------------------------------------------------------------------- */
+/* --- wait lists ------------------------------------------------------------------------------ */
 
 struct span {
     const char *from, *to;
@@ -827,7 +826,7 @@ static void test_waits_offload(void **state)
     check_waits_offload(OFFLOAD_ALL, true);
 }
 
-/* --- whole steps ---------------------------------------------------------------------------------------------------- */
+/* --- whole steps ----------------------------------------------------------------------------- */
 
 /* Runs `steps` steps, each but the last with its update; returns all master weights, or all
  * gradients, concatenated. */
@@ -891,7 +890,7 @@ static void test_same_result(void **state)
     model_close(&l.model);
 }
 
-/* --- the search ---------------------------------------------------------------------------------------------------- */
+/* --- the search ------------------------------------------------------------------------------ */
 
 struct found {
     int rc;

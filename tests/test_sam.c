@@ -1,10 +1,10 @@
 /*
- * test_sam.c: Segment Anything beyond the golden files: a step in micro-batches is the whole
- * step, and masks that are none weigh nothing; folders are written back as they were; what
- * never learns has no gradient; the presets have the published number of weights.
+ * test_sam.c: Segment Anything beyond the golden files: a step in micro-batches equals the whole
+ * step, and empty mask slots have weight 0; folders are written back unchanged; untrained tensors
+ * have no gradient; the presets have the published number of weights.
  *
- * From the repository's root: the models are those of tests/golden. With KEEP=DIR in the environment the
- * fresh weights of sam-tiny are left there, for tests/golden/check_sam.py.
+ * Run from the repository's root: the models are those of tests/golden. With KEEP=DIR in the
+ * environment the fresh weights of sam-tiny are kept there, for tests/golden/check_sam.py.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ static void begin(struct config *c, const char *model, const char *const *sets)
 
 /* --- splits ---------------------------------------------------------------------------- */
 
-/* Every input of the step, by a rule of its own. */
+/* Fills an input of the step by its own rule. */
 static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
 {
     struct run_input x;
@@ -79,7 +79,7 @@ static void put_batch(struct run *r)
 
 static const struct prompting by_points = {.masks = MASKS, .points = POINTS, .targets = true};
 
-/* The loss, and behind it the step's gradients in the order of the parameters. */
+/* The loss, followed by the step's gradients in the order of the parameters. */
 static float *gradients(const struct prompting *p, void (*put)(struct run *), const char *const *sets, int64_t *count)
 {
     struct config c;
@@ -117,8 +117,8 @@ static void expect_within(const float *a, const float *b, int64_t n, double boun
     if (!(sqrt(off / size) < bound)) fail_msg("%s: off by %.2g", what, sqrt(off / size));
 }
 
-/* Sums in another order: eps times the root of the number of terms, with room for the
- * depth of the network. */
+/* Sums in another order: eps times the root of the number of terms, with a margin for the depth of
+ * the network. */
 static void expect_near(const float *a, const float *b, int64_t n, const char *what) { expect_within(a, b, n, 30 * 1.2e-7, what); }
 
 static void test_micro_batches(void **state)
@@ -140,8 +140,8 @@ static void test_micro_batches(void **state)
     mem_free(want);
 }
 
-/* Weights of which layers read parts (queries, keys and values are one matrix), places and
- * targets go through in bf16, too: within its eps of 1/128 times the depth. */
+/* In bf16, too: weights that layers read in slices (queries, keys and values are one matrix),
+ * coordinates and targets; within bf16's eps of 1/128 times the depth. */
 static void test_bf16(void **state)
 {
     (void)state;
@@ -179,9 +179,9 @@ static void put_rounds(struct run *r)
 }
 static const struct prompting in_rounds = {.masks = MASKS, .points = ROUND_SLOTS, .rounds = ROUNDS, .targets = true};
 
-/* A round draws its point by the mask's key: micro-batches and pieces of the masks see the
- * same rounds. A pixel whose logit is on the edge may fall to the other side by rounding, which
- * would be seen: the weights here have none. */
+/* A round draws its point by the mask's key, so micro-batches and chunks of the masks see the same
+ * rounds. A pixel whose logit is near 0 may change its side by rounding, which would change the
+ * result; with these weights none does. */
 static void test_rounds(void **state)
 {
     (void)state;
@@ -191,8 +191,8 @@ static void test_rounds(void **state)
                                            {"memory.recompute=none", "memory.micro_batch=1", NULL},
                                            {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=2", NULL},
                                            {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=3", NULL},
-                                           {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL}, /* pieces of one image's masks */
-                                           {"memory.recompute=none", "memory.micro_batch=1", "memory.head_chunks=2", NULL}, /* the last is filled up */
+                                           {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL}, /* chunks of one image's masks */
+                                           {"memory.recompute=none", "memory.micro_batch=1", "memory.head_chunks=2", NULL}, /* the last chunk is padded */
                                            {"memory.recompute=selective", "memory.micro_batch=1", "memory.head_chunks=2", NULL}};
     int64_t n, k;
     float *want = gradients(&in_rounds, put_rounds, whole, &n);
@@ -209,8 +209,8 @@ static void test_rounds(void **state)
     mem_free(want);
 }
 
-/* The same prompts, a point and a box each: as points and boxes, and in slots of which two
- * stay empty. Nobody sees what is in those. */
+/* The same prompts, a point and a box each: as points and boxes, and in slots of which two stay
+ * unused. The contents of unused slots have no effect. */
 enum { SLOTS = 5 };
 static float slot_kind(int64_t i)
 {
@@ -294,8 +294,8 @@ static void read_whole(const char *dir, char **bytes, size_t *n)
     must(file_read(path, UINT64_MAX, bytes, n, &e), &e);
 }
 
-/* Read and written back, a folder's weights are the same bytes: with the copy of the
- * frequencies that published folders hold, with what no prompt reaches, in bf16. */
+/* Read and written back, a folder's weights are the same bytes: with the copy of the frequencies in
+ * published folders, with tensors that no prompt uses, in bf16. */
 static void test_written_back(void **state)
 {
     (void)state;
@@ -316,7 +316,7 @@ static void test_written_back(void **state)
     }
 }
 
-/* A preset's folder is one that opens again. */
+/* A preset's saved folder can be opened. */
 static void test_preset_folder(void **state)
 {
     (void)state;
@@ -334,8 +334,8 @@ static void test_preset_folder(void **state)
 
 /* --- parameters --------------------------------------------------------------------------- */
 
-/* Training leaves the frequencies alone; masks are no input here, so nothing reaches their
- * embedding either. */
+/* Training does not change the frequencies. Mask prompts are no input here, so their embedding has
+ * no gradient either. */
 static void test_unreached(void **state)
 {
     (void)state;
@@ -360,7 +360,7 @@ static void test_unreached(void **state)
     config_free(&c);
 }
 
-/* The published counts, and the 256 frequencies that are not counted there. */
+/* The published counts, plus the 256 frequencies that these do not include. */
 static void test_presets(void **state)
 {
     (void)state;
@@ -385,7 +385,7 @@ static void test_presets(void **state)
     }
 }
 
-/* loss.preset is what the other keys begin with; one that is given wins. */
+/* loss.preset sets the defaults of the other keys; an explicit key takes precedence. */
 static void test_loss(void **state)
 {
     (void)state;

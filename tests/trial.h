@@ -305,7 +305,7 @@ static inline void trial_check_in_place(struct trial *t, const int *may)
 
 static inline void trial_check(struct trial *t) { trial_check_in_place(t, NULL); }
 
-/* --- trials that both programs use -------------------------------------------------------- */
+/* --- trials that both programs use ----------------------------------------------------------- */
 
 static inline void rmsnorm_forward(struct trial *t, enum dtype f, int64_t R, int64_t C)
 {
