@@ -140,7 +140,7 @@ static void print_uncovered_kernels(void)
         for (const struct kernel *k = *f; k->op != OP_NONE; k++) {
             bool any = false;
             for (uint32_t i = 0; i < covered.n; i++) any |= !strcmp(covered.at[i].kernel, k->name);
-            if (!any) printf("no case brings the kernel %s\n", k->name);
+            if (!any) printf("no case runs the kernel %s\n", k->name);
         }
 }
 
@@ -386,7 +386,7 @@ static bool compare_output(const struct trial *t, const struct scene *s, uint32_
     for (int64_t i = n; i-- > 0;)
         if (!(fabs(a[i] - b[i]) <= allowed)) wrong++, first = i;
     if (!wrong) return true;
-    return complain(t, "output %u: %lld of %lld wrong, [%lld] is %.9g, the reference says %.9g, allowed %.3g", o, (long long)wrong, (long long)n,
+    return complain(t, "output %u: %lld of %lld wrong, [%lld] is %.9g, the reference gives %.9g, allowed %.3g", o, (long long)wrong, (long long)n,
                     (long long)first, a[first], b[first], allowed);
 }
 
@@ -401,7 +401,7 @@ static bool compare_gradient(const struct trial *t, const struct scene *s, const
     }
     size = fmax(sqrt(size), s->unit * sqrt((double)n));
     if (sqrt(error) <= tolerance(s, s->f) * size) return true;
-    return complain(t, "gradient of %s is off by %.3g of its size, allowed %.3g; [%lld] of %lld is %.9g, the reference says %.9g", name,
+    return complain(t, "gradient of %s is off by %.3g of its size, allowed %.3g; [%lld] of %lld is %.9g, the reference gives %.9g", name,
                     sqrt(error) / size, tolerance(s, s->f), (long long)at, (long long)n, a[at], b[at]);
 }
 

@@ -259,7 +259,7 @@ static void check_steady(const char *name, struct side *s, id tensor, uint64_t c
     struct cuda_view before, after;
     char first[8], detail[160];
     if (!cuda_look(&s->device, &before)) {
-        report_skip(name, "no GPU to look at");
+        report_skip(name, "no GPU to inspect");
         return;
     }
     double start = clock_seconds();
@@ -644,7 +644,7 @@ static void run_update(const char *name, const struct update *u, struct side *go
     struct cuda_view v;
     char detail[64];
     if (!cuda_look(&got->device, &v)) {
-        report_skip(name, "no GPU to look at");
+        report_skip(name, "no GPU to inspect");
         return;
     }
     snprintf(detail, sizeof detail, "%llu captured, %llu launches", (unsigned long long)v.captures,

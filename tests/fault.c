@@ -8,8 +8,8 @@
  *
  *     kill     sends itself SIGKILL; a write writes half of its bytes before
  *     stop     sends itself SIGSTOP: the test acts meanwhile and sends SIGCONT
- *     nospace  this call and all later ones that need disk space fail with ENOSPC; calls that only free
- *              space or rename keep working, as on a full disk
+ *     nospace  this call and all later ones that need disk space fail with ENOSPC; calls that only
+ *              free space or rename keep working, as on a full disk
  *     count    nothing: at the end the number of calls is written to FAULT_LOG
  *
  * Every N is a moment at which a kill or a full disk could strike, so a test can try all of them; a

@@ -3,7 +3,7 @@
  * test_gemm.c, test_fuse.c, test_optim.c, trial.h and test_loader.c use it; cuda_ops.c uses its
  * byte values in the host copy of an arena.
  *
- *     input      [guard][the bytes][guard]     unchanged afterwards, unless an output is declared to overwrite it
+ *     input      [guard][the bytes][guard]     unchanged, unless an output overwrites it
  *     output     [guard][0xFF .. ][guard]      0xFF is NaN in every float type
  *     workspace  [guard][0xFF .. ][guard]      exactly the size that the kernel requests
  *

@@ -22,12 +22,12 @@ static const struct layer all[] = {
     {"a gate", true, false, false, true, 1, 1, 0},
     {"a gate, micro-batches", true, false, false, true, 3, 1, 0},
     {"a gate on a GPU", true, true, false, true, 1, 1, 0},
-    {"a gate that something else reads", true, false, true, true, 1, 0, 0},
+    {"a gate with another reader", true, false, true, true, 1, 0, 0},
     {"a gate that is kept", true, false, false, false, 1, 0, 0},
     {"an activation on a GPU", false, true, false, true, 1, 0, 1},
     {"an activation on a GPU, micro-batches", false, true, false, true, 3, 0, 1},
-    {"an activation that something else reads", false, true, true, true, 1, 0, 0},
-    {"an activation on a processor", false, false, false, true, 1, 0, 0},
+    {"an activation with another reader", false, true, true, true, 1, 0, 0},
+    {"an activation on a CPU", false, false, false, true, 1, 0, 0},
 };
 
 static id param(struct graph *g, const char *name, int64_t rows, int64_t columns)
@@ -67,7 +67,7 @@ static void build(struct rig *r, const struct layer *l, bool fused)
     if (fused) pass_act_recompute(g, &s);
     graph_verify(g, "act_recompute");
     if (fused && (count_recomputing(g, OP_SILU_GATE_BWD_Y) != l->gates || count_recomputing(g, OP_ACT_BWD_SUM) != l->acts))
-        fail_msg("%s: %d gates and %d activations are made by their gradients, expected %d and %d", l->what, count_recomputing(g, OP_SILU_GATE_BWD_Y),
+        fail_msg("%s: backward kernels recompute %d gates and %d activations, expected %d and %d", l->what, count_recomputing(g, OP_SILU_GATE_BWD_Y),
                  count_recomputing(g, OP_ACT_BWD_SUM), l->gates, l->acts);
     pass_reuse(g, &s);
     graph_verify(g, "reuse");

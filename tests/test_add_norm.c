@@ -37,7 +37,7 @@ static void same(const struct rig *a, const struct rig *b, const char *name)
     id s = graph_find_output(&a->graph, PROGRAM_STEP, name), t = graph_find_output(&b->graph, PROGRAM_STEP, name);
     double *x = rig_read(a, s), *y = rig_read(b, t);
     for (int64_t k = 0; k < tensor_elements(tensor_at(&a->graph, s)); k++)
-        if (x[k] != y[k]) fail_msg("%s[%d] is %g, the two ops say %g", name, (int)k, y[k], x[k]);
+        if (x[k] != y[k]) fail_msg("%s[%d] is %g, the two ops give %g", name, (int)k, y[k], x[k]);
     mem_free(x);
     mem_free(y);
 }

@@ -410,7 +410,7 @@ static void test_slopes(void **state)
         for (int i = 0; i < 2; i++) {
             struct slope s = rig_slope(&r, i ? "first" : "second");
             if (!(fabs(s.difference - s.product) <= 1e-6 * (s.size + 1e-3)))
-                fail_msg("draw %llu, seed %llu: the slope is %.12g, the gradient says %.12g", (unsigned long long)number,
+                fail_msg("draw %llu, seed %llu: the slope is %.12g, the gradient gives %.12g", (unsigned long long)number,
                          (unsigned long long)seed, s.difference, s.product);
         }
         rig_close(&r);
@@ -445,7 +445,7 @@ static double gradient_size(const struct rig *r)
 static void compare(const struct rig *a, const struct rig *b, double allowed, const struct variant *m, const char *what)
 {
     char text[200];
-    snprintf(text, sizeof text, "draw %llu, seed %llu, %s, %s: micro-batch %d, %d pieces", (unsigned long long)m->number,
+    snprintf(text, sizeof text, "draw %llu, seed %llu, %s, %s: micro-batch %d, %d chunks", (unsigned long long)m->number,
              (unsigned long long)seed, what, dtype_name(m->f), m->micro_batch, m->chunks);
     if (!(fabs(rig_loss(a) - rig_loss(b)) <= allowed * fmax(1, fabs(rig_loss(b)))))
         fail_msg("%s: the loss is %.17g, it was %.17g", text, rig_loss(a), rig_loss(b));
@@ -710,7 +710,7 @@ static void check_rounds(int64_t B, int64_t M, int chunks)
         double *want = rig_read(&plain, p->grad), *have = rig_read(&looped, looped.graph.params.at[i].grad);
         for (int64_t k = 0; k < tensor_elements(tensor_at(&plain.graph, p->tensor)); k++)
             if (!(fabs(want[k] - have[k]) < 1e-9 * (1 + fabs(want[k]))))
-                fail_msg("B %d, M %d, %d pieces: gradient of %s at %d is %g, not %g", (int)B, (int)M, chunks, name_of(&plain, p->tensor),
+                fail_msg("B %d, M %d, %d chunks: gradient of %s at %d is %g, not %g", (int)B, (int)M, chunks, name_of(&plain, p->tensor),
                          (int)k, have[k], want[k]);
         mem_free(want);
         mem_free(have);

@@ -98,7 +98,7 @@ static void compare(const struct rig *r, const struct convolution *n, const char
     const double allowed = 4 * size * (dtype_table[f].epsilon / 2 + dtype_table[DT_F32].epsilon * sqrt(length));
     for (int64_t i = 0; i < e->elements; i++)
         if (!(fabs(got[i] - (double)want[i]) <= allowed))
-            fail_msg("%s, %s: %s[%lld] is %.9g, PyTorch says %.9g, allowed %.3g", n->name, dtype_name(f), what, (long long)i,
+            fail_msg("%s, %s: %s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", n->name, dtype_name(f), what, (long long)i,
                      got[i], (double)want[i], allowed);
     mem_free(got);
     mem_free(want);

@@ -96,7 +96,7 @@ static void record_mask(void *observer, const struct entry *e)
             uint8_t *have = &m->at[slot][sample][i], now = out != 0 ? KEPT : DROPPED;
             if (in == 0) continue;
             if (*have != UNSEEN && *have != now)
-                fail_msg("seed %llu, %s: dropout %d, sample %d, element %lld is another in a %s", (unsigned long long)seed, m->what, slot,
+                fail_msg("seed %llu, %s: dropout %d, sample %d, element %lld differs in a %s", (unsigned long long)seed, m->what, slot,
                          sample, (long long)i, phase_name(node_at(m->g, e->node)->phase));
             *have = now;
         }
@@ -127,20 +127,20 @@ static void set_step(struct rig *r, uint64_t run_seed, uint64_t step)
 static void test_same_masks(void **state)
 {
     (void)state;
-    static const struct setting WAYS[] = {{8, false, 1}, {8, true, 1}, {4, false, 1}, {2, true, 1}, {1, false, 1},
+    static const struct setting SETTINGS[] = {{8, false, 1}, {8, true, 1}, {4, false, 1}, {2, true, 1}, {1, false, 1},
                                       {3, true, 1},  {8, true, 2}, {8, false, 3}, {4, true, 4}, {3, false, 2}};
     struct masks m = {0};
-    for (size_t i = 0; i < COUNT(WAYS); i++) {
+    for (size_t i = 0; i < COUNT(SETTINGS); i++) {
         char what[64];
         struct rig r;
-        snprintf(what, sizeof what, "micro-batch %d%s, %d pieces", WAYS[i].micro_batch, WAYS[i].recompute ? ", recomputed" : "",
-                 WAYS[i].chunks);
-        make(&r, &WAYS[i]);
+        snprintf(what, sizeof what, "micro-batch %d%s, %d chunks", SETTINGS[i].micro_batch, SETTINGS[i].recompute ? ", recomputed" : "",
+                 SETTINGS[i].chunks);
+        make(&r, &SETTINGS[i]);
         set_step(&r, seed, 7);
         memset(m.runs, 0, sizeof m.runs);
         observe(&r, &m, what);
         assert_true(m.runs[PHASE_FORWARD] >= OPS && m.runs[PHASE_BACKWARD] >= OPS);
-        assert_true(!WAYS[i].recompute || m.runs[PHASE_RECOMPUTE] > 0);
+        assert_true(!SETTINGS[i].recompute || m.runs[PHASE_RECOMPUTE] > 0);
         rig_close(&r);
     }
     for (int s = 0; s < E; s++)

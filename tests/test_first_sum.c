@@ -22,11 +22,11 @@ struct layer {
 static const struct layer all[] = {
     {"one micro-batch", 1, 1, false, false, 0},
     {"three micro-batches", 3, 1, false, false, 4},
-    {"a weight that is used twice", 3, 1, true, false, 3},
-    {"a head in pieces", 1, 3, false, false, 1},
-    {"a head in pieces, two micro-batches", 2, 3, false, false, 4},
-    {"a tied head in pieces, two micro-batches", 2, 4, true, false, 3},
-    {"a head in pieces that shares what each of two micro-batches makes", 2, 3, false, true, 5},
+    {"a weight with two uses", 3, 1, true, false, 3},
+    {"a head in chunks", 1, 3, false, false, 1},
+    {"a head in chunks, two micro-batches", 2, 3, false, false, 4},
+    {"a tied head in chunks, two micro-batches", 2, 4, true, false, 3},
+    {"a head in chunks that share a result of each of two micro-batches", 2, 3, false, true, 5},
 };
 
 static id param(struct graph *g, const char *name, int64_t rows, int64_t columns)
@@ -105,7 +105,7 @@ static void test_fill_remains(void **state)
         op_apply(&g, OP_MATMUL, &attr, (id[]){rows, a, sum}, 3);
         g.at.loop = 0;
         pass_first_sum(&g, &s);
-        if (node_at(&g, fill)->silent) fail_msg("case %d: the fill is gone", how);
+        if (node_at(&g, fill)->silent) fail_msg("case %d: the fill was removed", how);
         graph_free(&g);
     }
 }

@@ -19,7 +19,7 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {"plain", PLAIN, 8, true},       {"over a grid", RELATIVE, 8, true}, {"within squares", WINDOWED, 8, true},
+    {"plain", PLAIN, 8, true},       {"over a grid", RELATIVE, 8, true}, {"within windows", WINDOWED, 8, true},
     {"by a bias", BIASED, 12, true}, {"heads of three", PLAIN, 3, false},
 };
 

@@ -61,7 +61,7 @@ static void test_slicings(void **state)
             fail_msg("%s: %d CONCATs and %d PADs", c->what, count_ops(&b.graph, OP_CONCAT), count_ops(&b.graph, OP_PAD));
         double *x = rig_read(&a, rig_param(&a, "w")->grad), *y = rig_read(&b, rig_param(&b, "w")->grad);
         for (int k = 0; k < WIDE * DEEP; k++)
-            if (x[k] != y[k]) fail_msg("%s: [%d] is %g, the sum says %g", c->what, k, y[k], x[k]);
+            if (x[k] != y[k]) fail_msg("%s: [%d] is %g, the sum gives %g", c->what, k, y[k], x[k]);
         mem_free(x);
         mem_free(y);
         rig_close(&a);

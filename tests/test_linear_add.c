@@ -25,15 +25,15 @@ enum addend_case {
     CASE_BROADCAST,       /* r is one row, broadcast */
     CASE_STRIDED,   /* r's rows are strided */
     CASE_OTHER_BLOCK,     /* the sum is in another block */
-    FORMS
+    CASES
 };
 
 static const struct {
     const char *what;
     int joined;
-} expected[FORMS] = {
-    {"r + z", 1}, {"z + r", 1}, {"with a bias", 1}, {"onto what ends there", 1}, {"two products", 1}, {"two sums", 2}, {"z is read", 0}, {"z + z", 0},
-    {"z is an output", 0}, {"r comes behind z", 0}, {"r is a row", 0}, {"r is strided", 0}, {"another block", 0},
+} expected[CASES] = {
+    {"r + z", 1}, {"z + r", 1}, {"with a bias", 1}, {"r is an intermediate", 1}, {"two products", 1}, {"two sums", 2}, {"z has a second reader", 0}, {"z + z", 0},
+    {"z is an output", 0}, {"r is computed after z", 0}, {"r is broadcast", 0}, {"r is strided", 0}, {"another block", 0},
 };
 
 static id param(struct graph *g, const char *name, enum dtype f, int64_t rows, int64_t columns)
@@ -95,7 +95,7 @@ static void build(struct rig *r, enum addend_case addend_case, enum dtype f, boo
 static void test_cases(void **state)
 {
     (void)state;
-    for (enum addend_case addend_case = 0; addend_case < FORMS; addend_case++)
+    for (enum addend_case addend_case = 0; addend_case < CASES; addend_case++)
         for (int type = 0; type < 2; type++) {
             const enum dtype f = type ? DT_BF16 : DT_F32;
             struct rig two, one, over;

@@ -119,7 +119,7 @@ static void compare(const struct golden *c, id tensor, const char *key)
     const double allowed = 4 * dtype_table[DT_F32].epsilon * sqrt(length) * size;
     for (int64_t i = 0; i < t->elements; i++)
         if (!(fabs(got[i] - want[i]) <= allowed))
-            fail_msg("%s.%s[%lld] is %.9g, PyTorch says %.9g, allowed %.3g", c->name, key, (long long)i, got[i], want[i], allowed);
+            fail_msg("%s.%s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", c->name, key, (long long)i, got[i], want[i], allowed);
     mem_free(want);
     mem_free(got);
 }

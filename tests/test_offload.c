@@ -160,14 +160,14 @@ static void check_kind(const struct planned *none, const char *preset, const cha
 {
     struct planned x;
     plan_preset(&x, preset, word, sets);
-    uint64_t all = bytes_of_kind(&none->r.graph, kind), visit = largest_update_operands(&none->r.graph, kind);
-    assert_true(all > 0 && visit > 0 && visit < all);
+    uint64_t all = bytes_of_kind(&none->r.graph, kind), fetched = largest_update_operands(&none->r.graph, kind);
+    assert_true(all > 0 && fetched > 0 && fetched < all);
     assert_int_equal(none->r.plan.persistent[SPACE_DEVICE] - x.r.plan.persistent[SPACE_DEVICE], all);
     assert_int_equal(host_arena(&x), all);
-    assert_int_equal(most_fetched(&x, PROGRAM_UPDATE, kind), visit);
-    if (device_arena(&x) > device_arena(none) - all + visit)
-        fail_msg("%s, %s: %llu bytes, without it %llu; %llu left, at most %llu visit", preset, word, (unsigned long long)device_arena(&x),
-                 (unsigned long long)device_arena(none), (unsigned long long)all, (unsigned long long)visit);
+    assert_int_equal(most_fetched(&x, PROGRAM_UPDATE, kind), fetched);
+    if (device_arena(&x) > device_arena(none) - all + fetched)
+        fail_msg("%s, %s: %llu bytes, without it %llu; %llu offloaded, at most %llu fetched", preset, word, (unsigned long long)device_arena(&x),
+                 (unsigned long long)device_arena(none), (unsigned long long)all, (unsigned long long)fetched);
     planned_free(&x);
 }
 
@@ -182,10 +182,10 @@ static void check_weights(const struct planned *none, const char *preset, const 
     for (int p = 0; p < PROGRAM_COUNT; p++) {
         uint64_t most = most_fetched(&x, p, KIND_PARAM);
         if (most > (p == PROGRAM_UPDATE ? c.largest : c.two) || !most)
-            fail_msg("%s, program %s: %llu bytes of weights visit; two blocks have %llu", preset, program_name(p), (unsigned long long)most, (unsigned long long)c.two);
+            fail_msg("%s, program %s: %llu bytes of weights fetched; two blocks have %llu", preset, program_name(p), (unsigned long long)most, (unsigned long long)c.two);
     }
     if (device_arena(&x) > device_arena(none) - c.all + c.two)
-        fail_msg("%s: %llu bytes, without it %llu; %llu left, two blocks have %llu", preset, (unsigned long long)device_arena(&x),
+        fail_msg("%s: %llu bytes, without it %llu; %llu offloaded, two blocks have %llu", preset, (unsigned long long)device_arena(&x),
                  (unsigned long long)device_arena(none), (unsigned long long)c.all, (unsigned long long)c.two);
     planned_free(&x);
 }

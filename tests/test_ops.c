@@ -107,7 +107,7 @@ static void compare_outputs(const struct row *row, const int64_t *n, const struc
         double allowed = dtype_is_float(t->dtype) ? tolerance(s, t->dtype) * size : 0;
         for (int64_t i = 0; i < tensor_elements(t); i++)
             if (!(fabs(a[i] - b[i]) <= allowed))
-                fail_msg("%s: output %u[%lld] is %.9g, the reference says %.9g, allowed %.3g", describe(row, n, s->f, text), o,
+                fail_msg("%s: output %u[%lld] is %.9g, the reference gives %.9g, allowed %.3g", describe(row, n, s->f, text), o,
                          (long long)i, a[i], b[i], allowed);
         mem_free(a);
         mem_free(b);
@@ -259,7 +259,7 @@ static void check_large(const struct row *row, const int64_t *n)
     open_scene(&r, &exact, row, n, DEVICE_REF);
     struct slope s = rig_slope(&r, "direction");
     if (!(fabs(s.difference - s.product) <= 1e-6 * (s.size + 1e-3)))
-        fail_msg("%s: the slope is %.12g, the gradient says %.12g", describe(row, n, DT_F64, text), s.difference, s.product);
+        fail_msg("%s: the slope is %.12g, the gradient gives %.12g", describe(row, n, DT_F64, text), s.difference, s.product);
     rig_run(&r);
     check_fast(row, n, DT_F32, &r);
     rig_close(&r);
@@ -374,7 +374,7 @@ static void check_close(const char *what, const struct kernel *k, const struct l
         for (int64_t i = 0; i < n; i++) {
             double a = dtype_load(got[o], x->dtype, i), b = dtype_load(want[o], x->dtype, i);
             if (!(fabs(a - b) <= allowed) && !(isnan(a) && isnan(b)) && a != b)
-                fail_msg("%s: %s: output %d[%lld] is %.9g, the reference says %.9g, allowed %.3g", what, k->name, o, (long long)i, a, b, allowed);
+                fail_msg("%s: %s: output %d[%lld] is %.9g, the reference gives %.9g, allowed %.3g", what, k->name, o, (long long)i, a, b, allowed);
         }
     }
 }

@@ -4,7 +4,7 @@
  *
  *     a skipped step       changes no weight, no master weight and no optimizer state
  *     scaled gradients     divided by the scale they are f32's, within f16's rounding
- *     weights              pure bf16 has no master weights; a frozen weight exists in the compute dtype only
+ *     weights              pure bf16 has no masters; a frozen weight has the compute dtype only
  *     modules              have a precision of their own, with casts only at their borders
  *
  * test_scaler.c tests the kernels.

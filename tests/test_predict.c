@@ -1,7 +1,8 @@
 /*
  * test_predict.c: compares predicted times with times measured on an H200.
  *
- *     tests/golden/h200_trace/NAME.txt   settings of a run, and its launches with their measured times (make_trace.py)
+ *     tests/golden/h200_trace/NAME.txt   settings of a run, and its launches with their measured times
+ *                                        (make_trace.py)
  *
  * Each run is planned with the stored profile h200, which needs no GPU. Launches of the plan and of
  * the trace are matched by program, op, dtype and shape of the result, and flops. Then these are

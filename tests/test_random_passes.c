@@ -62,7 +62,7 @@ static void print_side(const struct side *x, char *out, size_t room)
     int n = snprintf(out, room, "%d x %d, %s, %s, clip %g, recompute %s%s", s->micro_batch, s->accumulation, precision_print(s), optimizer_print(s),
                      (double)x->clip_norm, rebuild_print(&s->recompute, a), rule);
     n += snprintf(out + n, room - (size_t)n, ", offload %s, %d chunks%s%s%s%s%s, rewrites:", offload_print(s->offload, a), s->head_chunks,
-                  s->fused_step ? ", fused step" : "", s->pipelined ? ", late" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
+                  s->fused_step ? ", fused step" : "", s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
                   s->host_staging ? ", GPU's graph" : "");
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(s->without & rewrites[i].flag)) n += snprintf(out + n, room - (size_t)n, " %s", rewrites[i].name);

@@ -3,7 +3,7 @@
  * model, one with batch normalisation in stages, and a language model, and for every value of
  * memory.recompute:
  *
- *     bits       losses and weights of three steps are those without it, in loops with NaN in dead bytes
+ *     bits       losses and weights of three steps are unchanged, in loops with NaN in dead bytes
  *     bytes      the arena is smaller, by an amount that follows from the recomputed blocks
  *     seconds    the plan's time grows with every recomputed block
  *     blocks     the requested share of blocks is the one that runs

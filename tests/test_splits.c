@@ -187,9 +187,9 @@ static const double BOUND = 1e-6;
 static void expect_same(const floats *got, const double *want, const struct task *t, const char *what)
 {
     double off = norm(got->at + 1, want + 1, got->n - 1) / norm(NULL, want + 1, got->n - 1), loss = fabs((double)got->at[0] - want[0]) / fabs(want[0]);
-    if (getenv("VERBOSE")) print_message("%s, %d rounds, micro-batch %d, %d pieces%s: loss off by %.1e, gradients by %.1e\n", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
+    if (getenv("VERBOSE")) print_message("%s, %d rounds, micro-batch %d, %d chunks%s: loss off by %.1e, gradients by %.1e\n", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
     if (!(off < BOUND && loss < BOUND))
-        fail_msg("%s, %d rounds, micro-batch %d, %d pieces%s: the loss is off by %.2g, gradients by %.2g", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
+        fail_msg("%s, %d rounds, micro-batch %d, %d chunks%s: the loss is off by %.2g, gradients by %.2g", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
 }
 
 static double *widened(const floats *x)

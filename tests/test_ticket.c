@@ -2,10 +2,10 @@
  * test_ticket.c: steps that are submitted before the previous one is retired (train/ticket.h).
  *
  *     a row of steps     two in flight: every number, weight and moment is the same as one by one
- *     a lazy device      the same on a device that executes as late as allowed, each step with its own prefetched batch
+ *     a lazy device      the same, executed as late as allowed, each step with its own prefetch
  *     a bad step         neither this step nor those submitted after it change a weight or a moment
  *     a step after it    a step submitted with none in flight starts anew
- *     times of steps     each ends when the device completes the step, whenever the host reads the results
+ *     times of steps     each ends when the device completes the step, not when the host reads
  *
  * The CPU executes submitted work at once; PLIMSOLL_PIPELINE gives its plan the tickets and the
  * GUARD of a GPU's.

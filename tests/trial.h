@@ -260,7 +260,7 @@ static inline void compare(const struct trial *t, int o, const void *got)
         double x = dtype_load(got, out->dtype, i), want = t->oracle[o][i];
         bool close = dtype_is_float(out->dtype) ? fabs(x - want) <= tolerance * size : x == want;
         if (!close)
-            fail_msg("%s: output %d[%lld] is %.9g, the oracle says %.9g, off by %.3g of %.3g allowed",
+            fail_msg("%s: output %d[%lld] is %.9g, the oracle gives %.9g, off by %.3g of %.3g allowed",
                      describe(t, text), o, (long long)i, x, want, fabs(x - want), tolerance * size);
     }
 }
