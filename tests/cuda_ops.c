@@ -96,7 +96,7 @@ static bool is_new(const struct key *k)
 
 /* Gradients of slices in one tensor, and outputs that overwrite inputs: kernels have to write such
  * layouts. */
-static void finish(struct graph *g)
+static void apply_layout_passes(struct graph *g)
 {
     pass_join(g, NULL);
     pass_inlay(g, NULL);
@@ -119,7 +119,7 @@ static bool covers_new_kernel(const struct row *row, int slot, bool forward, int
     struct profile profile;
     const uint32_t before = covered.n;
     profile_default(&profile, DEVICE_CUDA, 2);
-    if (!forward) finish(&s.g);
+    if (!forward) apply_layout_passes(&s.g);
     for (uint32_t k = 0; k < s.g.order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *x = node_at(&s.g, s.g.order[PROGRAM_STEP].nodes.at[k]);
         struct query q;
@@ -444,7 +444,7 @@ static void run_trial(const struct trial *t, const struct rig *reference)
     struct scene s = scene_of(t->row, t->n, t->f, t->forward);
     struct side got = {0};
     struct error e = {0};
-    if (!t->forward) finish(&s.g);
+    if (!t->forward) apply_layout_passes(&s.g);
     got.copy.graph = s.g;
     bool taken = all_have_kernels(t, &s.g);
     if (!taken) t->result->lacking++;
@@ -606,7 +606,7 @@ static void time_row(const struct row *row, enum dtype f, struct result *result)
 
 /* --- all rows -------------------------------------------------------------------------------- */
 
-static void work(const struct row *row, struct result *result, bool timing)
+static void run_or_time_row(const struct row *row, struct result *result, bool timing)
 {
     if (!timing) run_row(row, result);
     for (int i = 0; i < TYPES && timing && row->c->bench[0]; i++) time_row(row, types[i], result);
@@ -643,7 +643,7 @@ static void run_all(bool timing, int jobs, char **names, int count)
         results[i].done = !wanted(i, names, count);
         if (results[i].done) continue;
         if (!jobs) {
-            work(&rows[i], &results[i], timing);
+            run_or_time_row(&rows[i], &results[i], timing);
             continue;
         }
         if (active == jobs) wait_one(&active);
@@ -652,7 +652,7 @@ static void run_all(bool timing, int jobs, char **names, int count)
         CHECK(child >= 0, "no process for a row");
         active++;
         if (child) continue;
-        work(&rows[i], &results[i], timing);
+        run_or_time_row(&rows[i], &results[i], timing);
         fflush(stdout);
         _exit(0);
     }

@@ -924,8 +924,8 @@ int main(int argc, char **argv)
     test_many("many, bf16 moments", DT_F32, DT_BF16, DT_F32, run);
     test_many("many bf16", DT_BF16, DT_BF16, DT_BF16, run);
     test_vectors("many vectors", run);
-    test_double("a batch ahead", "next", AHEAD, run_ahead, run);
-    test_double("steps without waiting", "tickets", DEVICE_MARKS * 2 * AHEAD, run_pipeline, run);
+    test_pipelined("a batch ahead", "next", AHEAD, run_ahead, run);
+    test_pipelined("steps without waiting", "tickets", DEVICE_MARKS * 2 * AHEAD, run_pipeline, run);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed ? 1 : 0;
 }

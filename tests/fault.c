@@ -78,7 +78,7 @@ static bool due_fd(int fd)
 }
 
 /* Performs the action. False: the call itself is still to be executed. */
-static bool strike(bool needs_space)
+static bool inject_fault(bool needs_space)
 {
     if (action == KILL) raise(SIGKILL);
     if (action == STOP) raise(SIGSTOP);
@@ -91,7 +91,7 @@ static bool strike(bool needs_space)
 
 static int open_any(const char *path, int flags, mode_t mode)
 {
-    if (flags & (O_WRONLY | O_RDWR) && due(path) && strike(flags & O_CREAT)) return -1;
+    if (flags & (O_WRONLY | O_RDWR) && due(path) && inject_fault(flags & O_CREAT)) return -1;
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
@@ -117,20 +117,20 @@ ssize_t write(int fd, const void *bytes, size_t n)
 {
     if (due_fd(fd)) {
         if (action == KILL && syscall(SYS_write, fd, bytes, n / 2) < 0) _exit(99);
-        if (strike(true)) return -1;
+        if (inject_fault(true)) return -1;
     }
     return syscall(SYS_write, fd, bytes, n);
 }
 
 int fallocate(int fd, int mode, off_t offset, off_t bytes)
 {
-    if (due_fd(fd) && strike(true)) return -1;
+    if (due_fd(fd) && inject_fault(true)) return -1;
     return (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
 }
 
 int mkdir(const char *path, mode_t mode)
 {
-    if (due(path) && strike(true)) return -1;
+    if (due(path) && inject_fault(true)) return -1;
     return (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
 }
 
@@ -138,43 +138,43 @@ int mkdir(const char *path, mode_t mode)
 
 int fsync(int fd)
 {
-    if (due_fd(fd)) strike(false);
+    if (due_fd(fd)) inject_fault(false);
     return 0;
 }
 
 int ftruncate(int fd, off_t bytes)
 {
-    if (due_fd(fd)) strike(false);
+    if (due_fd(fd)) inject_fault(false);
     return (int)syscall(SYS_ftruncate, fd, bytes);
 }
 
 int rename(const char *from, const char *to)
 {
-    if (due(to)) strike(false);
+    if (due(to)) inject_fault(false);
     return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
 {
-    if (due(to)) strike(false);
+    if (due(to)) inject_fault(false);
     return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
 }
 
 int unlink(const char *path)
 {
-    if (due(path)) strike(false);
+    if (due(path)) inject_fault(false);
     return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
 int rmdir(const char *path)
 {
-    if (due(path)) strike(false);
+    if (due(path)) inject_fault(false);
     return (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
 }
 
 int remove(const char *path)
 {
-    if (due(path)) strike(false);
+    if (due(path)) inject_fault(false);
     int rc = (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
     return rc && (errno == EISDIR || errno == EPERM) ? (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR) : rc;
 }

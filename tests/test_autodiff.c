@@ -732,7 +732,7 @@ static void test_rounds(void **state)
 
 /* --- parameters without a gradient ----------------------------------------------------------- */
 
-static bool freezes(const struct graph *g, uint32_t param, uint64_t number, uint64_t one_in)
+static bool is_frozen(const struct graph *g, uint32_t param, uint64_t number, uint64_t one_in)
 {
     const char *name = graph_name(g, tensor_at(g, g->params.at[param].tensor)->name);
     return random_bits(random_key(seed, name), number) % one_in == 0;
@@ -747,7 +747,7 @@ static void make_frozen(struct rig *r, uint64_t number, uint64_t one_in)
     build(g, number, DT_F64, 2, MIXES_ROWS | HAS_LOSS_TERMS);
     graph_prune(g, PROGRAM_STEP);
     uint32_t forward = g->order[PROGRAM_STEP].nodes.n;
-    for (uint32_t i = 0; i < g->params.n; i++) g->params.at[i].frozen |= one_in && freezes(g, i, number, one_in);
+    for (uint32_t i = 0; i < g->params.n; i++) g->params.at[i].frozen |= one_in && is_frozen(g, i, number, one_in);
     graph_differentiate(g, PROGRAM_STEP, rig_loss_tensor(r));
     graph_verify(g, "differentiate");
     /* No node was emitted for a frozen weight: every node leads to some gradient. */

@@ -190,7 +190,7 @@ static void test_add(void **state)
 }
 
 /* An entry that is added behind a line without a newline becomes a line of its own. */
-static void test_torn(void **state)
+static void test_line_without_end(void **state)
 {
     (void)state;
     struct choices c = empty("torn.txt");
@@ -266,7 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken_lines), cmocka_unit_test(test_truncated), cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_add),        cmocka_unit_test(test_torn),         cmocka_unit_test(test_refused), cmocka_unit_test(test_agree),
+        cmocka_unit_test(test_add),        cmocka_unit_test(test_line_without_end),         cmocka_unit_test(test_refused), cmocka_unit_test(test_agree),
         cmocka_unit_test(test_path)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

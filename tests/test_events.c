@@ -259,7 +259,7 @@ static void put(const char *path, const char *text, size_t n)
 }
 
 /* Truncated at every byte, and with every byte changed: the kept events are complete. */
-static void test_torn(void **state)
+static void test_damaged(void **state)
 {
     (void)state;
     struct events w;
@@ -315,7 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crc),  cmocka_unit_test(test_write),     cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_torn), cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_damaged), cmocka_unit_test(test_other_files),
     };
     return cmocka_run_group_tests(tests, make_top, remove_top);
 }

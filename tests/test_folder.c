@@ -353,7 +353,7 @@ static void test_best(void **state)
     folder_close(&f);
 }
 
-static void cut(const char *before, int64_t step, const char *after)
+static void check_metrics_cut(const char *before, int64_t step, const char *after)
 {
     struct folder f;
     struct error e = {0};
@@ -387,14 +387,14 @@ static void test_metrics(void **state)
 #define B "{\"loss\":2,\"step\":2}\n"
 #define V "{\"kind\": \"eval\", \"step\": 2, \"loss\": 2}\n"
 #define C "{\"step\": 10}\n"
-    cut(A B V C, 2, A B V);
-    cut(A B V C, 1, A);
-    cut(A B V C, 0, "");
-    cut(A B V C, 10, A B V C);
-    cut(A B "{\"step\": 2, \"lo", 5, A B);
-    cut(A "{\"step\": 2}", 5, A);
-    cut(A B C "\n\n", 9, A B);
-    cut("", 5, "");
+    check_metrics_cut(A B V C, 2, A B V);
+    check_metrics_cut(A B V C, 1, A);
+    check_metrics_cut(A B V C, 0, "");
+    check_metrics_cut(A B V C, 10, A B V C);
+    check_metrics_cut(A B "{\"step\": 2, \"lo", 5, A B);
+    check_metrics_cut(A "{\"step\": 2}", 5, A);
+    check_metrics_cut(A B C "\n\n", 9, A B);
+    check_metrics_cut("", 5, "");
 }
 
 static void test_space(void **state)

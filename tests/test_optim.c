@@ -246,7 +246,7 @@ static void test_adafactor(void **state)
 
 /* --- in a plan ------------------------------------------------------------------------------ */
 
-static void plans(struct run *r, struct config *c, const char *const *sets)
+static void make_plan(struct run *r, struct config *c, const char *const *sets)
 {
     static const char *const base[] = {"data.sequence=8",     "train.effective_batch=1", "memory.micro_batch=1",
                                        "memory.recompute=none", "memory.offload=none",     "memory.head_chunks=1", "memory.precision=f32"};
@@ -288,9 +288,9 @@ static void test_state_bytes(void **state)
     struct config c[3];
     uint64_t in_codes = 0, elements = 0;
     bool table = false;
-    plans(&wide, &c[0], (const char *const[]){"model.preset=llama-tiny", NULL});
-    plans(&half, &c[1], (const char *const[]){"model.preset=llama-tiny", "memory.optimizer=adamw-bf16", NULL});
-    plans(&narrow, &c[2], (const char *const[]){"model.preset=llama-tiny", "memory.optimizer=adamw-8bit", NULL});
+    make_plan(&wide, &c[0], (const char *const[]){"model.preset=llama-tiny", NULL});
+    make_plan(&half, &c[1], (const char *const[]){"model.preset=llama-tiny", "memory.optimizer=adamw-bf16", NULL});
+    make_plan(&narrow, &c[2], (const char *const[]){"model.preset=llama-tiny", "memory.optimizer=adamw-8bit", NULL});
     uint64_t f32 = state_of(&wide.graph, &in_codes, &elements, &table);
     assert_int_equal(elements, 0);
     assert_int_equal(state_of(&half.graph, &in_codes, &elements, &table) * 2, f32);
@@ -328,9 +328,9 @@ static void check_fused(const char *preset, const char *optimizer, const char *r
     struct run plain, fused;
     struct config c[2];
     const char *sets[] = {preset, optimizer, recompute, "memory.fused_step=off", NULL};
-    plans(&plain, &c[0], sets);
+    make_plan(&plain, &c[0], sets);
     sets[3] = "memory.fused_step=on";
-    plans(&fused, &c[1], sets);
+    make_plan(&fused, &c[1], sets);
     const struct graph *g = &fused.graph;
     uint32_t updates = 0, trained = 0;
     uint64_t gradients = 0, largest = 0;

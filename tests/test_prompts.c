@@ -56,7 +56,7 @@ static void make(struct scene *s)
     s->sample = (struct loader_sample){.n = MASKS, .rows = 192, .columns = 256, .mask_rows = 48, .mask_columns = 64, .bits = s->bits, .masks = s->masks};
 }
 
-static struct first_prompts of(double box, double jitter)
+static struct first_prompts prompts_with(double box, double jitter)
 {
     return (struct first_prompts){.side = SIDE, .cells = CELLS, .masks = MASKS, .key = random_key(3, "first prompts"), .box = box, .jitter = jitter};
 }
@@ -65,7 +65,7 @@ static void test_points(void **state)
 {
     (void)state;
     struct scene s;
-    struct first_prompts p = of(0, 0);
+    struct first_prompts p = prompts_with(0, 0);
     uint32_t hits[CELLS][CELLS] = {{0}};
     make(&s);
     for (uint32_t i = 0; i < DRAWS; i++) {
@@ -91,7 +91,7 @@ static void test_boxes(void **state)
 {
     (void)state;
     struct scene s;
-    struct first_prompts p = of(1, 0);
+    struct first_prompts p = prompts_with(1, 0);
     const float want[MASKS][4] = {{40.5f, 80.5f, 59.5f, 111.5f}, {200.5f, 160.5f, 255.5f, 191.5f}};
     make(&s);
     for (uint32_t k = 0; k < MASKS; k++) {
@@ -115,7 +115,7 @@ static void test_jitter(void **state)
 {
     (void)state;
     struct scene s;
-    struct first_prompts p = of(1, 0.1);
+    struct first_prompts p = prompts_with(1, 0.1);
     double sum = 0, squares = 0;
     make(&s);
     for (uint32_t i = 0; i < DRAWS; i++)
@@ -142,7 +142,7 @@ static void test_draws(void **state)
 {
     (void)state;
     struct scene s;
-    struct first_prompts p = of(0.5, 0.1), other = p;
+    struct first_prompts p = prompts_with(0.5, 0.1), other = p;
     uint32_t boxes = 0, moved = 0;
     other.key = random_key(4, "first prompts");
     make(&s);

@@ -473,7 +473,7 @@ static void compare_near(struct random_model *m, const struct side *x, const str
 }
 
 /* Other orders of sums, combined with all other techniques. */
-static void test_near(void **state)
+static void test_reordered_sums(void **state)
 {
     (void)state;
     catch_faults();
@@ -507,7 +507,7 @@ static void test_near(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_near)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_reordered_sums)};
     seed_begin();
     first_seed = argc > 1 ? strtoull(argv[1], NULL, 0) : seed;
     const char *many = argc > 2 ? argv[2] : getenv("COUNT");

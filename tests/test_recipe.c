@@ -37,7 +37,7 @@ static void begin(struct config *c, const char *preset, const char *const *sets)
     if (rc) fail_msg("%s", e.text);
 }
 
-static void plans(struct run *r, const struct config *c)
+static void make_plan(struct run *r, const struct config *c)
 {
     struct error e = {0};
     if (run_plan(r, c, &(struct run_options){.train = true}, &e)) fail_msg("%s", e.text);
@@ -69,7 +69,7 @@ static void expect_layers(const struct config *c, int layers)
 {
     struct run r;
     int updates = 0;
-    plans(&r, c);
+    make_plan(&r, c);
     for (uint32_t i = 0; i < r.graph.params.n; i++) {
         const struct param *p = &r.graph.params.at[i];
         const char *name = graph_name(&r.graph, tensor_at(&r.graph, p->tensor)->name);
@@ -174,7 +174,7 @@ static void test_groups(void **state)
     struct config c;
     struct run r;
     begin(&c, "llama-1b", sets);
-    plans(&r, &c);
+    make_plan(&r, &c);
     const struct graph *g = &r.graph;
     double depth1 = pow(0.5, 23 - 2); /* of block 1 of 22 */
     expect_update(g, "model.layers.1.self_attn.k_proj.weight", 3 * depth1, 0.2);

@@ -256,7 +256,7 @@ static void test_bytes(void **state)
 
 /* A segment is recomputed as one unit: fewer boundaries, a larger recomputation. Submodules: the
  * other way round. */
-static void test_units(void **state)
+static void test_segments(void **state)
 {
     (void)state;
     for (int model = 0; model < (int)COUNT(presets); model++) {
@@ -441,7 +441,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_words),  cmocka_unit_test(test_refused), cmocka_unit_test(test_shares),  cmocka_unit_test(test_chains), cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_units),  cmocka_unit_test(test_modules), cmocka_unit_test(test_bits),    cmocka_unit_test(test_bits_split),
+        cmocka_unit_test(test_segments),  cmocka_unit_test(test_modules), cmocka_unit_test(test_bits),    cmocka_unit_test(test_bits_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

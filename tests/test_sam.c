@@ -58,7 +58,7 @@ static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
 }
 
 static float wave(int64_t i) { return (float)sin(0.37 * (double)i + 0.001 * (double)(i % 97)); }
-static float place(int64_t i) { return 0.5f + 0.45f * wave(3 * i); }
+static float coordinate(int64_t i) { return 0.5f + 0.45f * wave(3 * i); }
 static float kind(int64_t i) { return (float)(i % 4); }
 static float bits(int64_t i) { return (float)(i * 37 % 251); }
 /* Rows, columns: most of the mask, all of it, none of it. */
@@ -71,7 +71,7 @@ static float area(int64_t i)
 static void put_batch(struct run *r)
 {
     put_input(r, "pixel_values", wave);
-    put_input(r, "input_points", place);
+    put_input(r, "input_points", coordinate);
     put_input(r, "input_labels", kind);
     put_input(r, "gt_masks", bits);
     put_input(r, "gt_valid", area);
@@ -171,7 +171,7 @@ static void put_rounds(struct run *r)
 {
     put_input(r, "images", pixel);
     put_input(r, "image_valid", image_area);
-    put_input(r, "input_points", place);
+    put_input(r, "input_points", coordinate);
     put_input(r, "input_labels", first_kind);
     put_input(r, "gt_masks", bits);
     put_input(r, "gt_valid", area);
@@ -217,21 +217,21 @@ static float slot_kind(int64_t i)
     static const int kinds[SLOTS] = {POINT_NOTHING, POINT_FIRST, POINT_ON, POINT_LAST, POINT_NOTHING};
     return (float)kinds[i % SLOTS];
 }
-static float slot_place(int64_t i)
+static float slot_coordinate(int64_t i)
 {
     const int64_t mask = i / (2 * SLOTS), slot = i / 2 % SLOTS, axis = i % 2;
-    if (slot == 2) return place(2 * mask + axis);
-    return slot == 0 || slot == 4 ? 7.5f : place(100 + 4 * mask + (slot == 3 ? 2 : 0) + axis);
+    if (slot == 2) return coordinate(2 * mask + axis);
+    return slot == 0 || slot == 4 ? 7.5f : coordinate(100 + 4 * mask + (slot == 3 ? 2 : 0) + axis);
 }
-static float box_place(int64_t i) { return place(100 + i); }
-static float on(int64_t i) { return (void)i, (float)POINT_ON; }
+static float box_coordinate(int64_t i) { return coordinate(100 + i); }
+static float foreground(int64_t i) { return (void)i, (float)POINT_ON; }
 
 static void put_apart(struct run *r)
 {
     put_input(r, "pixel_values", wave);
-    put_input(r, "input_points", place);
-    put_input(r, "input_labels", on);
-    put_input(r, "input_boxes", box_place);
+    put_input(r, "input_points", coordinate);
+    put_input(r, "input_labels", foreground);
+    put_input(r, "input_boxes", box_coordinate);
     put_input(r, "gt_masks", bits);
     put_input(r, "gt_valid", area);
 }
@@ -239,7 +239,7 @@ static void put_apart(struct run *r)
 static void put_slots(struct run *r)
 {
     put_input(r, "pixel_values", wave);
-    put_input(r, "input_points", slot_place);
+    put_input(r, "input_points", slot_coordinate);
     put_input(r, "input_labels", slot_kind);
     put_input(r, "gt_masks", bits);
     put_input(r, "gt_valid", area);

@@ -21,7 +21,7 @@
 
 /* --- archives by hand ------------------------------------------------------------------ */
 
-static void seal(char *block)
+static void write_checksum(char *block)
 {
     memset(block + 148, ' ', 8);
     unsigned sum = 0;
@@ -39,7 +39,7 @@ static void put(struct text *t, const char *name, char type, const void *bytes, 
     snprintf(block + 136, 12, "00000000000");
     block[156] = type;
     memcpy(block + 257, "ustar\0" "00", 8);
-    seal(block);
+    write_checksum(block);
     text_append(t, block, 512);
     text_append(t, bytes, n);
     memset(block, 0, 512);
@@ -127,26 +127,26 @@ static void test_sizes(void **state)
     put_file(&a, "a", "12345"); /* base 256 */
     memset(a.at + 124, 0, 12);
     a.at[124] = (char)0x80, a.at[135] = 5;
-    seal(a.at);
+    write_checksum(a.at);
     size_t second = a.n;
     put_pax(&a, 'x', "size", "3"); /* the pax size takes precedence */
     size_t third = a.n;
     put_file(&a, "b", "abc");
     snprintf(a.at + third + 124, 12, "00000000000");
-    seal(a.at + third);
+    write_checksum(a.at + third);
     put_file(&a, "c", "x");
     memcpy(a.at + a.n - 1024 + 345, "some/prefix", 11);
-    seal(a.at + a.n - 1024);
+    write_checksum(a.at + a.n - 1024);
     put_end(&a);
     EXPECT(&a, "a=12345;b=abc;some/prefix/c=x;");
     assert_int_equal(t->damaged, 0);
     /* a negative and a huge base-256 number */
     memset(a.at + 124, 0xff, 12);
-    seal(a.at);
+    write_checksum(a.at);
     EXPECT(&a, "b=abc;some/prefix/c=x;");
     assert_true(t->damaged == 1 && t->first_bad == 0 && t->lost == second);
     a.at[124] = (char)0x80;
-    seal(a.at);
+    write_checksum(a.at);
     EXPECT(&a, "b=abc;some/prefix/c=x;");
     text_free(&a);
     mem_free(t);

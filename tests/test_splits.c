@@ -192,7 +192,7 @@ static void expect_same(const floats *got, const double *want, const struct task
         fail_msg("%s, %d rounds, micro-batch %d, %d chunks%s: the loss is off by %.2g, gradients by %.2g", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
 }
 
-static double *widened(const floats *x)
+static double *as_doubles(const floats *x)
 {
     double *y = mem_alloc(x->n * sizeof *y);
     for (uint32_t i = 0; i < x->n; i++) y[i] = (double)x->at[i];
@@ -206,7 +206,7 @@ static void check_every_split(struct task t, bool ragged)
     t.micro_batch = t.samples, t.chunks = 1;
     floats whole = gradients(&t);
     assert_true(isfinite(whole.at[0]) && whole.at[0] > 0);
-    double *want = widened(&whole);
+    double *want = as_doubles(&whole);
     for (t.micro_batch = 1; t.micro_batch <= t.samples; t.micro_batch++)
         for (t.chunks = 1; t.chunks <= CHUNKS; t.chunks++) {
             if (!ragged && t.samples % t.micro_batch) continue;

@@ -61,8 +61,8 @@ static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
     mem_free(data);
 }
 
-static float place(int64_t i) { return 0.5f + 0.45f * (float)sin(1.11 * (double)i); }
-static float on(int64_t i) { return (void)i, (float)POINT_ON; }
+static float coordinate(int64_t i) { return 0.5f + 0.45f * (float)sin(1.11 * (double)i); }
+static float foreground(int64_t i) { return (void)i, (float)POINT_ON; }
 static float bits(int64_t i) { return (float)(i * 37 % 251); }
 static float side(int64_t i) { return (void)i, 8; }
 
@@ -90,8 +90,8 @@ static void start(struct trial *t, const char *model, const char *const *sets)
     must(run_start(&t->r, NULL, true, &e), &e);
     must(state_reset(&t->r.graph, &t->r.device, &t->r.tape, run_staging(&t->r), PLAN_STAGING, &e), &e);
     put_images(&t->r);
-    put_input(&t->r, "input_points", place);
-    put_input(&t->r, "input_labels", on);
+    put_input(&t->r, "input_points", coordinate);
+    put_input(&t->r, "input_labels", foreground);
     put_input(&t->r, "gt_masks", bits);
     put_input(&t->r, "gt_valid", side);
 }
