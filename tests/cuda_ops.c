@@ -241,7 +241,7 @@ static bool all_have_kernels(const struct trial *t, const struct graph *g)
 }
 
 /* --- a graph on the device, and a copy of its memory on the host -----------------------------
- * 
+ *
  * The rig is the copy: it has the same placement and arenas of its own, where optest.h writes and
  * reads values. */
 

@@ -404,9 +404,9 @@ static void test_block(const struct block_case *c, bool run)
 }
 
 /* --- a loop ----------------------------------------------------------------------------------
- * 
+ *
  *     sum = 0;  loop TRIP { y[i] = x[i] w^T + b;  sum += y[i] };  z = sum + sum
- * 
+ *
  * Slices have 3 x 33 elements, so iterations differ in alignment. With fewer iterations the later
  * slices of y keep their values. */
 
@@ -492,9 +492,9 @@ static void test_loop(bool run)
 }
 
 /* --- two lanes -------------------------------------------------------------------------------
- * 
+ *
  *     a = x + x;   host = copy(a);   b = silu(a) * x;   back = copy(host);   y = back + b
- * 
+ *
  * The copy lane moves `a` to host memory and back while the compute lane works. Another tensor may
  * reuse the bytes of `a`, and must wait for the copy. */
 
@@ -533,7 +533,7 @@ static void test_lanes(bool run)
 }
 
 /* --- the update ------------------------------------------------------------------------------
- * 
+ *
  * Several parameters of odd sizes, with and without a lower-precision copy and a clip factor. One
  * graph serves every step: the step block is written between launches. A step with found_inf leaves
  * every byte unchanged. */
@@ -671,7 +671,7 @@ static void test_update(bool run)
 }
 
 /* --- many weights ----------------------------------------------------------------------------
- * 
+ *
  * The norm of many gradients, then their updates. A captured graph runs these as a few launches
  * (batch.c). Execution node by node, with a launch for each, must give the same bits. One weight is
  * updated twice in a row: those two updates are not batched. */
@@ -785,7 +785,7 @@ static void test_many(const char *name, enum dtype master, enum dtype moment, en
 }
 
 /* --- many vectors ----------------------------------------------------------------------------
- * 
+ *
  * Sums over micro-batches of the gradients of norms and biases: consecutive fills and additions,
  * most of short vectors. A captured graph runs these as a few launches. */
 

@@ -12,19 +12,19 @@ enum { ROWS = 9, DEEP = 300, WIDE = 37 };
 
 /* r is the term that the sum adds to z = x w^T. */
 enum addend_case {
-    CASE_RESIDUAL,  /* r + z */
-    CASE_SWAPPED,    /* z + r */
-    CASE_BIAS,      /* r + z, z with a bias */
-    CASE_INTERMEDIATE,    /* r is an intermediate that dies at the sum */
-    CASE_PRODUCTS,  /* r is a product, too, and computed earlier */
-    CASE_CHAIN,     /* r + z + z2, one sum after the other */
-    CASE_SECOND_READER,      /* z has a second reader */
-    CASE_TWICE,     /* z + z */
-    CASE_OUTPUT,    /* z is a graph output */
-    CASE_LATER,      /* r is computed after z */
-    CASE_BROADCAST,       /* r is one row, broadcast */
-    CASE_STRIDED,   /* r's rows are strided */
-    CASE_OTHER_BLOCK,     /* the sum is in another block */
+    CASE_RESIDUAL,      /* r + z */
+    CASE_SWAPPED,       /* z + r */
+    CASE_BIAS,          /* r + z, z with a bias */
+    CASE_INTERMEDIATE,  /* r is an intermediate that dies at the sum */
+    CASE_PRODUCTS,      /* r is a product, too, and computed earlier */
+    CASE_CHAIN,         /* r + z + z2, one sum after the other */
+    CASE_SECOND_READER, /* z has a second reader */
+    CASE_TWICE,         /* z + z */
+    CASE_OUTPUT,        /* z is a graph output */
+    CASE_LATER,         /* r is computed after z */
+    CASE_BROADCAST,     /* r is one row, broadcast */
+    CASE_STRIDED,       /* r's rows are strided */
+    CASE_OTHER_BLOCK,   /* the sum is in another block */
     CASES
 };
 

@@ -225,7 +225,7 @@ static void check_activations(const struct planned *none, const char *preset, co
         fail_msg("%s: %llu bytes are alive at the turning point, without it %llu; %llu are away", preset, (unsigned long long)after, (unsigned long long)before,
                  (unsigned long long)offloaded);
     assert_true(device_arena(&x) < device_arena(none));
-    print_message("%-14s %-22s activations %llu away, arena %llu -> %llu\n", preset, sets[0], (unsigned long long)offloaded, (unsigned long long)device_arena(none),
+    print_message("%-14s %-22s activations %llu offloaded, arena %llu -> %llu\n", preset, sets[0], (unsigned long long)offloaded, (unsigned long long)device_arena(none),
                   (unsigned long long)device_arena(&x));
     planned_free(&x);
 }

@@ -158,7 +158,7 @@ static void test_row(void **state)
 }
 
 /* --- a lazy device ---------------------------------------------------------------------------
- * 
+ *
  * It queues all submitted work and executes it when the host waits for a result. If the host
  * changes data too early, or reads before the result is complete, the result is wrong. A prefetch
  * is executed as late as possible, after the last step, so that the batch's memory holds the
@@ -176,7 +176,7 @@ static struct command {
 } queue[QUEUE_LENGTH];
 static int queued;
 
-static int command(struct command n)
+static int enqueue(struct command n)
 {
     assert_true(queued < QUEUE_LENGTH);
     queue[queued++] = n;
@@ -207,22 +207,22 @@ static int count_until(int what, int number)
 static int lazy_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     (void)d, (void)e;
-    return command((struct command){COMMAND_RUN, .tape = t, .program = p});
+    return enqueue((struct command){COMMAND_RUN, .tape = t, .program = p});
 }
 static int lazy_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     (void)d, (void)e;
-    return command((struct command){COMMAND_SEND, .to = to, .from = from, .bytes = bytes});
+    return enqueue((struct command){COMMAND_SEND, .to = to, .from = from, .bytes = bytes});
 }
 static int lazy_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     (void)d, (void)e;
-    return command((struct command){COMMAND_PREFETCH, .to = to, .from = from, .bytes = bytes});
+    return enqueue((struct command){COMMAND_PREFETCH, .to = to, .from = from, .bytes = bytes});
 }
 static int lazy_mark(struct device *d, int number, struct error *e)
 {
     (void)d, (void)e;
-    return command((struct command){COMMAND_MARK, .number = number});
+    return enqueue((struct command){COMMAND_MARK, .number = number});
 }
 static int lazy_await(struct device *d, int number, double *reached, struct error *e)
 {
@@ -270,8 +270,8 @@ static uint64_t run_ahead(const struct setting *w, float scale, bool lazy, struc
 static void compare_lazy(const char *precision, const char *fused, float scale)
 {
     struct ticket one[STEPS], two[STEPS];
-    const struct setting pipelined_setting = {precision, fused, true}, sequential_setting = {precision, fused, false};
-    assert_true(run_ahead(&sequential_setting, scale, false, one) == run_ahead(&pipelined_setting, scale, true, two));
+    const struct setting pipelined = {precision, fused, true}, sequential = {precision, fused, false};
+    assert_true(run_ahead(&sequential, scale, false, one) == run_ahead(&pipelined, scale, true, two));
     for (int n = 0; n < STEPS; n++) {
         assert_true(two[n].loss == one[n].loss && !memcmp(two[n].clip, one[n].clip, sizeof one[n].clip));
         assert_memory_equal(&two[n].block, &one[n].block, sizeof one[n].block);
@@ -315,7 +315,7 @@ static void test_bad(void **state)
 }
 
 /* --- times of steps --------------------------------------------------------------------------
- * 
+ *
  * The host reads the results of step n after it submitted step n+1. Where submitting takes most of
  * a step, the interval between two reads is not a step's time: that of the last two is a fraction
  * of one. */
