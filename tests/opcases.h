@@ -392,7 +392,8 @@ static id build_conv(struct scene *s, const int64_t *n)
     .bench = {1, 64, 64, 256, 256, 3, 11, 1}
 static const struct opcase case_CONV = {build_conv, CONV_SHAPES};
 
-/* A transposed convolution where a shape allows it; x has the shape of n's y. */
+/* A transposed convolution where the stride divides the sizes, otherwise CONV_DX itself; x has the
+ * shape of n's y. */
 static id build_conv_dx(struct scene *s, const int64_t *n)
 {
     union attr a = conv_attr(n);

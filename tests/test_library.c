@@ -404,7 +404,6 @@ static void test_bf16(void **state)
     pl_close(s);
 }
 
-/* d/dw of sum (xw - y)^2 / count at w = 0 is -2 sum x y / count: the count is a divisor. */
 /* In a started session the learning rate and the clipping may change, as the plan does not depend
  * on them. */
 static void test_change_while_started(void **state)
@@ -427,6 +426,7 @@ static void test_change_while_started(void **state)
     pl_close(s);
 }
 
+/* d/dw of sum (xw - y)^2 / count at w = 0 is -2 sum x y / count: the count is a divisor. */
 static void test_count(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /*
  * test_pth.c: PyTorch checkpoints written by torch.save (golden/make_pth.py): every format, every
  * dtype, views, wrappers; files that are not a state dictionary, or malicious; truncated and
- * damaged ones; and the output of the own writer.
+ * damaged ones; and files of the project's own writer.
  */
 #include <setjmp.h>
 #include <stdarg.h>
