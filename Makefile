@@ -35,7 +35,7 @@ SRCS := $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c)
 #   make CUDA_ARCH=all       for a release: machine code for all GPUs below, PTX for later ones; several times slower
 #   make CUDA=0              never
 #
-# The planning half, plan*.c, and choices.c, a file reader, are in every build.
+# The planning half, plan*.c, and autotune_file.c, a file reader, are in every build.
 # With `all`, architectures that have the same instructions share one PTX, which the compiler then makes once. The files in
 # CUDA_BF16 are bound by memory bandwidth in bf16: 9.0 and later, which convert bf16 in one instruction, have their own.
 CUDA_BF16     := act_sums.cu attention_few_mma.cu elementwise.cu norm_packs.cu strided.cu sums.cu thin.cu
@@ -65,7 +65,7 @@ NO_PLUGIN := $(if $(filter 0,$(CUDA)),$(if $(NVCC),$(if $(filter file,$(origin C
 # `make test` compiles the plug-in for one architecture where there is nvcc and no GPU.
 CUDA_TEST  = $(if $(NVCC),$(if $(CUDA_ARCH),,CUDA_ARCH=sm_90))
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_CS   := $(filter-out src/cuda/plan%.c src/cuda/load.c src/cuda/choices.c,$(wildcard src/cuda/*.c))
+CUDA_CS   := $(filter-out src/cuda/plan%.c src/cuda/load.c src/cuda/autotune_file.c,$(wildcard src/cuda/*.c))
 SRCS      := $(filter-out $(CUDA_CS),$(SRCS))
 ifeq ($(CUDA),1)
   ifneq ($(words $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h $(CUDA_HOME)/include/cublasLt.h)),2)
@@ -223,7 +223,8 @@ install: all
 	install -m 755 $(SHARED) $(PLUGIN) $(to)/lib/
 	ln -sf $(notdir $(SHARED)) $(to)/lib/libplimsoll.so
 	$(call pc,$(PREFIX),$(PREFIX)/include,$(PREFIX)/lib) >$(to)/lib/pkgconfig/plimsoll.pc
-	install -m 644 LICENSE README.md docs/*.md $(to)/share/doc/plimsoll/
+	install -m 644 LICENSE README.md $(to)/share/doc/plimsoll/
+	cp -R docs $(to)/share/doc/plimsoll/
 	install -m 644 examples/* $(to)/share/doc/plimsoll/examples/
 
 # The instrumentation hides value ranges from the compiler, which then warns of what cannot be.
@@ -234,9 +235,9 @@ asan: deps
 	@BUILD=$(BUILD)/asan tools/test.sh unit replay golden
 
 FUZZ_SECONDS ?= 60
-FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/run/,profile_file.c calibration.c classes.c) src/cuda/choices.c tests/fuzz/machine.c
+FUZZ_SRCS    := $(foreach d,base io data graph,$(wildcard src/$(d)/*.c)) $(addprefix src/run/,profile_file.c calibration.c classes.c) src/cuda/autotune_file.c tests/fuzz/machine.c
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h src/graph/*.h src/run/*.h) src/cuda/choices.h
+$(BUILD)/fuzz/%: tests/fuzz/%.c $(FUZZ_SRCS) $(wildcard src/base/*.h src/io/*.h src/data/*.h src/graph/*.h src/run/*.h) src/cuda/autotune_file.h
 	@mkdir -p $(@D)
 	clang $(CSTD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -Isrc -Iinclude $< $(FUZZ_SRCS) -lcjson -lyaml -ljpeg -lpng -lz -lm -o $@
 fuzz: deps

@@ -5,7 +5,7 @@
     state         weights, their gradients and AdamW's two moments, in bytes of their tensors
     rest          peak - baseline - state: activations, temporaries, libraries' buffers
 
-Resident memory is what both sides can be asked for alike; see docs/benchmarks.md."""
+Resident memory is what both sides can be asked for alike; see docs/notes/benchmarks.md."""
 import resource
 
 

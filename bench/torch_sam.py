@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The step of bench/sam.sh in PyTorch: transformers' SamModel, ViT-B, one image of 1024 x 1024,
-one point for each mask, our loss (docs/sam.md) over the 3 candidates, AdamW. Prints the seconds
+one point for each mask, our loss (docs/reference/sam.md) over the 3 candidates, AdamW. Prints the seconds
 of each step and what bench/common.py says of memory."""
 import argparse
 import sys

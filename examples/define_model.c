@@ -1,10 +1,11 @@
 /*
- * define_model.c: a model of one's own, planned under a budget, trained, saved.
+ * define_model.c: a model of your own, planned under a budget, trained, saved.
  *
  *     make examples && build/examples/define_model [FOLDER]
  *
- * The model is a small classifier: points of a square, four colours like a chess board of
- * 4 x 4 fields. Which byte goes where, and in how many pieces a batch is run, is not its business.
+ * The model is a small classifier of points in the square [-1, 1] x [-1, 1], which is divided into
+ * 4 x 4 fields of four classes. The planner decides on memory and micro-batches; the model code
+ * does not mention them.
  */
 #include <plimsoll.h>
 #include <stdio.h>
@@ -61,7 +62,7 @@ static void make_points(float points[BATCH][2], int32_t colours[BATCH])
     }
 }
 
-/* Ends the program when a call failed. */
+/* Ends the program if a call failed. */
 static void check(struct pl_session *s, int code)
 {
     if (!code) return;
@@ -95,7 +96,7 @@ int main(int argc, char **argv)
     check(s, pl_set(s, "train.learning_rate", "3e-3"));
     check(s, pl_set(s, "train.schedule", "cosine"));
     check(s, pl_set(s, "train.steps", "300"));
-    check(s, pl_set(s, "device.threads", "1")); /* too small to share out */
+    check(s, pl_set(s, "device.threads", "1")); /* the model is too small for several threads */
 
     check(s, pl_plan(s, &plan));
     printf("without a budget: %llu bytes, %lld samples at a time\n", (unsigned long long)plan.arena_bytes, (long long)plan.micro_batch);

@@ -4,7 +4,7 @@
  *     make examples && build/examples/step_callback examples/tiny.yaml LOSS [KEY VALUE]...
  *
  * Prints a line per step and stops as soon as the mean loss of the last eight steps is below LOSS.
- * A stopped run is saved: pl_resume, or `plimsoll train --resume`, goes on from it.
+ * A stopped run is saved: pl_resume, or `plimsoll train --resume`, continues it.
  */
 #include <plimsoll.h>
 #include <stdio.h>

@@ -70,7 +70,7 @@ PL_API void pl_verbose(int on);
 
 /* --- options -------------------------------------------------------------------------- */
 
-/* One key of the configuration (docs/configuration.md): pl_set(s, "train.steps", "100"),
+/* One key of the configuration (docs/reference/configuration.md): pl_set(s, "train.steps", "100"),
  * pl_set(s, "model.freeze", "[a.*, b.*]"), pl_set(s, "device", "cpu"). "null" puts the default
  * back. The last call wins, whether it is pl_set or pl_read_yaml; one that fails sets nothing. A plan that was made
  * before is dropped. After pl_start only train.learning_rate and train.clip_norm may change. */
@@ -129,7 +129,7 @@ PL_API void pl_scope_end(struct pl_builder *b);
 /* Records an error of your own; the first one counts. */
 PL_API void pl_fail(struct pl_builder *b, const char *message);
 
-/* The ops (docs/ops.md). "rows x C" takes all leading dimensions together. */
+/* The ops (docs/reference/ops.md). "rows x C" takes all leading dimensions together. */
 PL_API pl_tensor pl_reshape(struct pl_builder *b, pl_tensor x, int rank, const int64_t *dim); /* one dim may be -1 */
 PL_API pl_tensor pl_slice(struct pl_builder *b, pl_tensor x, int axis, int64_t start, int64_t length);
 PL_API pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias); /* x w^T + bias; bias 0: none */
@@ -163,7 +163,7 @@ PL_API pl_tensor pl_conv_transpose(struct pl_builder *b, pl_tensor x, pl_tensor 
 PL_API pl_tensor pl_resize(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W, int align_corners); /* bilinear */
 PL_API pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W); /* to H x W means that cover the map */
 
-/* Any op by the name that docs/ops.md gives it, capitals or not, with its attributes as text
+/* Any op by the name that docs/reference/ops.md gives it, capitals or not, with its attributes as text
  * ("" or NULL: none; those not named are 0); the first output:
  *     y = pl_op(b, "rmsnorm", PL_TENSORS(x, w), "eps=1e-6");
  *     y = pl_op(b, "avgpool", PL_TENSORS(x), "k=3,3 stride=2,2 pad=1,1");

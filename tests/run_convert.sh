@@ -83,7 +83,7 @@ decoder='/"mask_decoder_config"/,$'
 # epsilon NAME EDIT: transformers' own folders are such.
 epsilon() {
     cp -r "$tmp/sam" "$tmp/$1" && sed -i "$2" "$tmp/$1/config.json" && ! cmp -s "$tmp/sam/config.json" "$tmp/$1/config.json" || return 1
-    expect 0 'mask_decoder_config.layer_norm_eps is 1e-06; whoever reads the checkpoint will take 1e-05' "$binary" convert "$tmp/$1" -o "$tmp/$1.pth" && same "$tmp/sam.pth" "$tmp/$1.pth"
+    expect 0 'mask_decoder_config.layer_norm_eps is 1e-06; programs that read the exported file assume 1e-05' "$binary" convert "$tmp/$1" -o "$tmp/$1.pth" && same "$tmp/sam.pth" "$tmp/$1.pth"
 }
 check 'another epsilon is told of' epsilon other-eps "$decoder s/\"layer_norm_eps\": [0-9.e-]*/\"layer_norm_eps\": 1e-6/"
 check 'one that is left to its default' epsilon no-eps "$decoder s/\"layer_norm_eps\"/\"note\"/"
@@ -144,7 +144,7 @@ check 'a wrong shape' shape
 empty_dim() { forged 's/^\(mask_decoder.iou_token.weight\) .*/\1 1,0/' && refused 'iou_token.weight is \[1,0\]' "$tmp/forged.pth"; }
 check 'an empty tensor' empty_dim
 surplus() { printf 'mask_decoder.output_hypernetworks_mlps.9.layers.0.bias 256\n' >"$tmp/more" && cat "$from/tinysam.names" "$tmp/more" >"$tmp/edited" &&
-    "$tools/forge_pth" make "$tmp/edited" "$tmp/forged.pth" && refused 'mlps.9.layers.0.bias has no place' "$tmp/forged.pth"; }
+    "$tools/forge_pth" make "$tmp/edited" "$tmp/forged.pth" && refused 'mlps.9.layers.0.bias does not belong to a model' "$tmp/forged.pth"; }
 check 'one tensor too many' surplus
 check 'another model' refused 'names that are not SAM.*expected image_encoder' tests/golden/pth/zip.pth
 check 'a whole Python object' refused 'whole Python object.*state_dict' tests/golden/pth/whole_module.pth

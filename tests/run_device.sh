@@ -76,7 +76,7 @@ check 'auto with a driver that fails says how' failing_driver
 stale() {
     make_stub || return 1
     mkdir -p "$tmp/old" && cp "$binary" "$tmp/old/plimsoll" && echo 'const unsigned long plimsoll_cuda_plugin[16];' | ${CC:-cc} -x c -shared -fPIC -o "$tmp/old/plimsoll-cuda.so" - || return 1
-    expect 1 'plimsoll-cuda.so is of another build than this program; build both again' \
+    expect 1 'plimsoll-cuda.so does not match this program.s build; rebuild both' \
         with_stub "$tmp/old/plimsoll" train "$tmp/auto.yaml" --set "train.out=$tmp/none" --set device=cuda
 }
 check 'a plug-in of another build' stale

@@ -38,7 +38,7 @@ make_packed() {
     mkdir -p "$tmp/packed" && "$binary" data pack "$tmp/tars" -o "$tmp/packed/all.pack" --model sam-tiny &&
         "$binary" data pack "$tmp/tars" -o "$tmp/memmap" --layout memmap --size 256
 }
-make_tokens() { mkdir -p "$tmp/tokens" && cp docs/data.md "$tmp/tokens/a.txt" && cp docs/data-formats.md "$tmp/tokens/b.txt"; }
+make_tokens() { mkdir -p "$tmp/tokens" && cp README.md "$tmp/tokens/a.txt" && cp LICENSE "$tmp/tokens/b.txt"; }
 
 # works MODEL DATA FORMAT [PATTERN]: init writes that format and the pattern; plan accepts it; two steps are trained.
 works() {

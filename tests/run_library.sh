@@ -58,7 +58,7 @@ check 'step_callback: stops, and plimsoll train goes on' step_callback
 installed() {
     make -s BUILD="$BUILD" install DESTDIR="$tmp/root" PREFIX=/opt/pl >/dev/null &&
         (cd "$tmp/root/opt/pl" && ls bin/plimsoll include/plimsoll.h lib/libplimsoll.a lib/libplimsoll.so lib/libplimsoll.so.0 \
-            lib/pkgconfig/plimsoll.pc share/doc/plimsoll/LICENSE share/doc/plimsoll/library.md) &&
+            lib/pkgconfig/plimsoll.pc share/doc/plimsoll/LICENSE share/doc/plimsoll/docs/guides/c-library.md) &&
         "$tmp/root/opt/pl/bin/plimsoll" --version
 }
 check 'make install with DESTDIR' installed

@@ -1,6 +1,6 @@
 /*
- * test_choices.c: the file of choices that timing made (src/cuda/choices.c): reading arbitrary
- * bytes, adding entries, and agreement between processes that start at the same time.
+ * test_choices.c: the file of choices that timing made (src/cuda/autotune_file.c): reading
+ * arbitrary bytes, adding entries, and agreement between processes that start at the same time.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda/choices.h"
+#include "cuda/autotune_file.h"
 #include "io/file.h"
 
 static char folder[256];

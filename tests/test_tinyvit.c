@@ -436,8 +436,8 @@ static void test_config(void **state)
     static const char *const bad[][2] = {
         {"\"embed_dims\": [64, 128, 160], \"depths\": [2, 2, 6, 2]", "depths has 4 numbers"},
         {"\"embed_dims\": [64], \"depths\": [1]", "embed_dims"},
-        {"\"num_heads\": [2, 3, 5, 10]", "does not divide by num_heads[1]"},
-        {"\"image_size\": 1000", "does not divide by 16"},
+        {"\"num_heads\": [2, 3, 5, 10]", "is not divisible by num_heads[1]"},
+        {"\"image_size\": 1000", "is not divisible by 16"},
         {"\"mask_decoder_config\": {\"iou_head_depth\": 2}", "iou_head_depth"},
         {"\"prompt_encoder_config\": {\"hidden_size\": 128}", "must be the same"},
         {"\"window_sizes\": [7, 0, 14, 7]", "window_sizes[1]"},

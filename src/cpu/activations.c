@@ -1,13 +1,12 @@
 /*
- * activations.c: ACT and ACT_BWD: one function of one variable, and dy times its slope.
+ * activations.c: ACT and ACT_BWD: an elementwise function, and dy times its derivative.
  *
- * A kind is one line of the list below: its value and its slope at x. From the
- * line come two loops over a tile, so the choice of the kind is made once per
- * tile and never per element. Every element is read before it is written: an
- * output may be an input.
+ * A kind is one line of the list below: its value and its derivative at x. Each line expands to two
+ * loops over a tile, so the kind is selected once per tile and not per element. Every element is
+ * read before it is written: an output may be an input.
  *
- * These functions are bound by the length of their chains, not by memory: a multiplication and
- * the addition after it become one instruction where the processor has it.
+ * These functions are bound by the latency of their dependency chains, not by memory: a
+ * multiplication and the addition after it are contracted to one FMA if the processor has it.
  */
 #pragma GCC optimize("fp-contract=fast")
 #include "cpu/activations.h"
@@ -16,15 +15,14 @@
 #include "cpu/math.h"
 #include "cpu/rows.h"
 
-/* Under this many elements waking the threads costs more than they save. */
+/* Below this many elements waking the threads costs more than it saves. */
 enum { SERIAL = 16384 };
 
-/* --- values and slopes ------------------------------------------------------------
+/* --- values and derivatives -------------------------------------------------------
  *
- * With s = sigmoid(k x):  (x s)' = s + k x s (1 - s)  serves SILU and QUICK_GELU.
- * GELU is x P(x), P the normal distribution, whose slope is the density.
- * GELU_TANH: (1 + tanh u) / 2 = sigmoid(2u), which does not cancel for negative u.
- */
+ * With s = sigmoid(k x): (x s)' = s + k x s (1 - s) serves SILU and QUICK_GELU. GELU is x P(x), P
+ * the normal distribution function, which has the density as derivative. GELU_TANH: (1 + tanh u) /
+ * 2 = sigmoid(2u), which does not cancel for negative u. */
 
 static inline float swish(float x, float k) { return x * sigmoid_fast(k * x); }
 static inline float swish_slope(float x, float k)
@@ -34,10 +32,10 @@ static inline float swish_slope(float x, float k)
 }
 
 /*
- * The normal distribution beyond a >= 0, by e = exp(-a^2/2): e times a polynomial of degree 9 in
- * t = (a - 3) / (a + 3), fitted by least squares to the ratio of both up to 14 (relative error 8e-9),
- * where e is 0; in pairs, since a chain of ten would be waited for. Value and slope share e, and nothing
- * cancels for negative x.
+ * The normal distribution beyond a >= 0, from e = exp(-a^2/2): e times a polynomial of degree 9 in
+ * t = (a - 3) / (a + 3), fitted by least squares to the ratio of both up to 14 (relative error
+ * 8e-9), where e is 0. It is evaluated in pairs, because a chain of ten has a long latency. Value
+ * and derivative share e, and nothing cancels for negative x.
  */
 static inline float normal_tail(float a, float e)
 {
@@ -58,7 +56,7 @@ static inline float gelu_slope(float x)
     return normal_cdf(x, e) + x * 0.398942280f * e;
 }
 
-/* 2u and its slope, u = sqrt(2/pi) (x + 0.044715 x^3). */
+/* 2u and its derivative, u = sqrt(2/pi) (x + 0.044715 x^3). */
 static inline float gelu_inner(float x) { return 1.59576912f * x * (1.0f + 0.044715f * x * x); }
 static inline float gelu_inner_slope(float x) { return 1.59576912f * (1.0f + 0.134145f * x * x); }
 static inline float gelu_tanh_slope(float x)
@@ -78,7 +76,7 @@ static inline float tanh_slope(float x)
     return 1.0f - t * t;
 }
 
-/* RELU of NaN is NaN; its slope at 0 is 0. */
+/* RELU of NaN is NaN; its derivative at 0 is 0. */
 #define ACTIVATIONS(A)                                                             \
     A(GELU, gelu(x), gelu_slope(x))                                                \
     A(GELU_TANH, x * sigmoid_fast(gelu_inner(x)), gelu_tanh_slope(x))              \
@@ -180,7 +178,8 @@ static void act_bwd_run(const struct launch *l)
 CPU_KERNEL(ACT, act);
 CPU_KERNEL(ACT_BWD, act_bwd);
 
-/* --- ACT_BWD_SUM: ACT_BWD, then SUM_TO of what it left; and ACT of x, where it is asked for ----------- */
+/* --- ACT_BWD_SUM: ACT_BWD, then SUM_TO of its result; and ACT of x, if that output is given
+ * ----------- */
 
 static bool act_bwd_sum_match(const struct query *q) { return query_is_fast(q); }
 
@@ -192,7 +191,8 @@ static uint64_t act_bwd_sum_workspace(const struct query *q)
     return cpu_SUM_TO->workspace(&sum);
 }
 
-/* By the loop that the forward has, for its bits. dx and y may lie on dy and x, either way round. */
+/* Uses the forward's loop, for identical bits. dx and y may be in place of dy and x, in either
+ * order. */
 static void act_bwd_y(const struct launch *l)
 {
     const struct operand *dx = &l->out[0], *y = &l->out[2];

@@ -1,6 +1,6 @@
 /*
- * adafactor.c: ADAFACTOR (Shazeer and Stern, 2018), with a rate that is given, without a
- * first moment and without scaling by the weight's size.
+ * adafactor.c: ADAFACTOR (Shazeer and Stern, 2018), with a given learning rate, without a first
+ * moment and without scaling by the weight's size.
  *
  *     q = g^2 + eps                          beta = 1 - t^-0.8
  *     r = beta r + (1-beta) mean of q over columns      [...,R]
@@ -9,8 +9,8 @@
  *     u /= max(1, root mean square of u)
  *     p = p (1 - lr wd) - lr u
  *
- * u is never stored: it is made from its factors when its size is summed, and again when
- * p changes. Sums are by rows and tiles, added in order: threads change no bit.
+ * u is never stored: it is computed from its factors when its size is summed, and recomputed when p
+ * is updated. Sums are by rows and tiles, added in order: threads change no bit.
  *
  *     workspace   a double per row (or tile): its sum of u^2 | a float per row | a float per column
  */
@@ -43,7 +43,7 @@ static uint64_t adafactor_workspace(const struct query *q)
 
 /* --- the second moment ---------------------------------------------------------------- */
 
-/* Means over columns: one row each. */
+/* Means over columns: one value per row. */
 static void average_rows(const struct factor *f)
 {
     float *r = f->l->in[ADAFACTOR_ROWS].data;
@@ -63,7 +63,7 @@ static void average_rows(const struct factor *f)
     }
 }
 
-/* Means over rows: a tile of columns each. */
+/* Means over rows: a tile of columns at a time. */
 static void average_columns(const struct factor *f)
 {
     const int64_t tiles = row_tiles(f->x.C);
@@ -110,7 +110,7 @@ static void average_elements(const struct factor *f, float *v, const float *g, i
 
 /* --- the update -------------------------------------------------------------------------- */
 
-/* u of elements at .. at+n, which lie in one row. */
+/* u of elements at .. at+n, all in one row. */
 static void make_update(const struct factor *f, int64_t row, int64_t at, int n, float *u)
 {
     float scratch[TILE];
@@ -133,7 +133,7 @@ static int64_t row_width(const struct factor *f, int64_t row)
 }
 static int64_t row_begin(const struct factor *f, int64_t row) { return row * (f->factored ? f->x.C : TILE); }
 
-/* What u is divided by. */
+/* The divisor of u. */
 static double size_of_update(const struct factor *f)
 {
     const int64_t elements = operand_elements(&f->l->in[0]);

@@ -1,5 +1,5 @@
 /*
- * adafactor.h: what Adafactor's kernels share: its constants, and a weight as matrices.
+ * adafactor.h: shared by Adafactor's kernels: its constants, and a weight as matrices.
  */
 #ifndef CPU_ADAFACTOR_H
 #define CPU_ADAFACTOR_H
@@ -8,7 +8,7 @@
 
 #include "cpu/update.h"
 
-/* Added to squares; the update's root mean square is at most this. */
+/* Added to squares; the upper bound of the update's root mean square. */
 #define ADAFACTOR_EPS 1e-30
 #define ADAFACTOR_CLIP 1.0
 /* The decay of the second moment at update t. */
@@ -17,8 +17,8 @@ static inline double adafactor_beta(const struct step_block *step) { return 1 - 
 static const struct update_slots adafactor_at = {3, 4, 5};
 enum { ADAFACTOR_ROWS = 2, ADAFACTOR_COLUMNS = 6 };
 
-/* N matrices of R x C. A weight that is not factored is rows of one tile: nothing is
- * averaged over them. */
+/* N matrices of R x C. A weight that is not factored is rows of one tile: there are no means over
+ * them. */
 struct matrices {
     int64_t N, R, C;
 };

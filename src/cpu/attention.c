@@ -1,34 +1,34 @@
 /*
- * attention.c: softmax(scale q k^T + mask) v without ever storing the scores.
+ * attention.c: softmax(scale q k^T + mask) v without storing the scores (online softmax).
  *
- * A thread takes a block of queries of one head and walks the keys in blocks. For
- * each it makes the scores, turns them into probabilities against a running
- * maximum, and adds their product with v; whenever the maximum grows, what was
- * summed so far shrinks by the same factor. All in panels (micro.h) that stand
- * queries side by side, one per lane, so that nothing is ever summed across lanes
- * and the scores come out of one product in the very layout that the next reads:
+ * A thread processes a block of queries of one head and iterates over the keys in blocks. For each
+ * it computes the scores, turns them into probabilities relative to a running maximum, and adds
+ * their product with v; when the maximum grows, the sum so far is rescaled. All of this uses panels
+ * (micro.h) with one query per lane, so that nothing is summed across lanes, and the scores are the
+ * output of one product in the layout that the next one reads:
  *
  *     keys  x queries    s  = k  q^T     [key][nr queries]     A = k, B = q
  *     D     x queries    o^T += v^T p    [D][nr queries]       A = v, B = p (= s in place)
  *
- * Powers of two instead of e: q is multiplied by scale * log2(e) as it is packed, and so is the mask.
- * Blocks of keys that no query of the block sees are skipped; within a block the
- * sums run from the first to the last key that a panel sees, so a causal mask
- * costs half the work and a window its own width.
+ * Exponentials are powers of two: q is multiplied by scale * log2(e) as it is packed, and so is the
+ * mask. Blocks of keys that no query of the block sees are skipped; within a block the sums run
+ * from the first to the last key that a panel sees, so a causal mask halves the work and a sliding
+ * window costs its own width.
  *
- * Where the processor multiplies bf16 (micro_bf16.h) and q, k and v are bf16, so are the
- * panels, and the probabilities are rounded to bf16 for their product with v; scores,
- * sums and o stay f32. q is then scaled after its product, as f32.
+ * If the processor multiplies bf16 (micro_bf16.h) and q, k and v are bf16, so are the panels, and
+ * the probabilities are rounded to bf16 for their product with v; scores, sums and o stay f32. q is
+ * then scaled after its product, as f32.
  *
  * A query that sees no key has o = 0 and lse = -inf.
  *
- * Same bits for any thread count: a query's sums run over the key blocks in
- * order, in one thread, and blocks are cut by position alone.
+ * Bit-identical for any thread count: the sums of a query run over the key blocks in order, in one
+ * thread, and the block boundaries depend on positions alone.
  *
- * Over a grid (grid.h) a position is added to the scores as they come out of their
- * product, and they are brought to powers of two in the same go.
+ * With a grid (grid.h), relative positions are added to the scores of a product, and in the same
+ * pass the scores are scaled to powers of two.
  *
- *     work: [the grid's tables] per thread: [q panels | k panels | v panels | s | p | o | max, sum | bias | rows | positions]
+ *     work: [the grid's tables]
+ *           per thread: [q panels | k panels | v panels | s | p | o | max, sum | bias | rows | positions]
  */
 #include "cpu/attention.h"
 
@@ -43,19 +43,19 @@
 #include "cpu/pack.h"
 #include "cpu/rows.h"
 
-/* Multiples of PANEL_B and PANEL_A. More queries to a block pack the keys less often,
- * more keys make longer sums; all of it stays in the second cache. */
+/* Multiples of PANEL_B and PANEL_A. With more queries per block the keys are packed less often;
+ * more keys make longer sums; everything fits the L2 cache. */
 enum { QUERIES = 288, KEYS = 144 };
 
-/* --- shared with the backward half ------------------------------------------------------ */
+/* --- shared with the backward ----------------------------------------------------------- */
 
 struct heads heads_of(const int64_t *q, const int64_t *k, const union attr *attr)
 {
     struct heads n = {.B = q[0], .T = q[1], .S = k[1], .H = q[2], .G = k[2], .D = q[3], .scale = attr->attention.scale};
-    int64_t place = n.S - n.T; /* query t stands at key t + place: both end together */
-    n.last = attr->attention.causal ? place : n.S;
+    int64_t offset = n.S - n.T; /* query t is at key t + offset: both sequences end together */
+    n.last = attr->attention.causal ? offset : n.S;
     n.first = -n.T - n.S;
-    if (attr->attention.window) n.first = max_i64(n.first, place - attr->attention.window + 1);
+    if (attr->attention.window) n.first = max_i64(n.first, offset - attr->attention.window + 1);
     return n;
 }
 
@@ -103,7 +103,7 @@ void heads_store(const struct operand *x, int64_t b, int64_t t, int64_t h, const
 
 /* --- planning ------------------------------------------------------------------------------ */
 
-/* A thread's memory, in floats from its beginning. */
+/* A thread's memory: offsets in floats from its beginning. */
 struct layout {
     int64_t q, k, v, s, p, o, max, sum, bias, rows, position, total;
 };
@@ -156,7 +156,7 @@ struct block {
     const struct heads *n;
     const struct micro *u;
     const struct micro_bf16 *half; /* NULL: panels are f32 */
-    const struct grid *grid;       /* NULL: keys have no positions */
+    const struct grid *grid;       /* NULL: no relative positions */
     bool masked;
     int64_t b, h, t0, tn;
     void *q, *k, *v;  /* panels */
@@ -166,7 +166,7 @@ struct block {
 
 static int64_t block_depth(const struct block *x) { return round_up(x->n->D, x->u->mr); }
 
-/* Panels of n rows of `length`, of the kind that the block multiplies. */
+/* Packs n rows of `length` into panels of the dtype that the block multiplies. */
 static void block_pack(const struct block *x, void *to, int width, const void *from, enum dtype t, int64_t across,
                        int64_t along, int64_t n, int64_t length)
 {
@@ -174,7 +174,7 @@ static void block_pack(const struct block *x, void *to, int width, const void *f
     else pack_panels(to, width, from, t, across, along, n, length);
 }
 
-/* s = keys i.. against the nr queries from p on. */
+/* s = keys from `from` on times the nr queries from p on. */
 static void block_scores(const struct block *x, int64_t p, int64_t from, int64_t keys)
 {
     const struct micro *u = x->u;
@@ -188,7 +188,8 @@ static void block_scores(const struct block *x, int64_t p, int64_t from, int64_t
     }
 }
 
-/* o += the probabilities times the values of sn keys, from which on these `keys` are. */
+/* o += the probabilities times the values of `keys` keys, at offset `from` of the sn packed
+ * keys. */
 static void block_values(const struct block *x, float *o, int64_t from, int64_t keys, int64_t sn)
 {
     const struct micro *u = x->u;
@@ -204,7 +205,7 @@ static void block_values(const struct block *x, float *o, int64_t from, int64_t 
     }
 }
 
-/* Keys s0 .. s0+sn, packed, against the nr queries from p on. */
+/* Keys s0 .. s0+sn, packed, times the nr queries from p on. */
 static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn)
 {
     const struct micro *u = x->u;
@@ -215,14 +216,14 @@ static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn
     if (keys <= 0) return;
     float *o = x->o + p * depth;
     block_scores(x, p, from, keys);
-    struct sight see = heads_sight(x->n, x->t0 + p, s0 + from, x->masked ? x->bias + from : NULL);
+    struct key_band band = heads_band(x->n, x->t0 + p, s0 + from, x->masked ? x->bias + from : NULL);
     float factor = x->half ? x->n->scale * (float)M_LOG2E : 1;
     if (x->grid) {
         struct grid_panel at = {u, x->h, x->t0 + p, tn, x->position + p * grid_row(x->grid)};
         grid_add_queries(x->grid, &at, x->s, s0 + from, keys, factor);
         factor = 1;
     }
-    u->softmax(x->s, keys, &see, factor, x->max + p, x->sum + p, o, depth);
+    u->softmax(x->s, keys, &band, factor, x->max + p, x->sum + p, o, depth);
     block_values(x, o, from, keys, sn);
 }
 
@@ -234,10 +235,10 @@ static void block_finish(const struct block *x, int64_t p)
     float factor[NR_MAX];
     for (int64_t i = 0; i < n; i++) {
         float sum = x->sum[p + i];
-        bool blind = sum == 0; /* NaN is not */
-        factor[i] = blind ? 0 : 1 / sum;
+        bool no_keys = sum == 0; /* false for NaN */
+        factor[i] = no_keys ? 0 : 1 / sum;
         float *at = (float *)lse->data + x->b * lse->stride[0] + x->h * lse->stride[1] + (x->t0 + p + i) * lse->stride[2];
-        *at = blind ? -INFINITY : x->max[p + i] * (float)M_LN2 + logf(sum);
+        *at = no_keys ? -INFINITY : x->max[p + i] * (float)M_LN2 + logf(sum);
     }
     heads_store(&x->l->out[0], x->b, x->t0 + p, x->h, x->o + p * block_depth(x), x->u->nr, n, x->n->D, factor, x->rows);
 }
@@ -278,7 +279,8 @@ void attention_forward(const struct launch *l, const struct heads *n, struct gri
         grid_pack(grid, n, u, half, work);
         work += grid_table_floats(grid, n);
     }
-    /* Late queries see the most keys: they go first, so that no thread is left with a long one. */
+    /* Later queries see more keys: they are scheduled first, so that no thread ends with a long
+     * block. */
 #pragma omp parallel for num_threads(l->threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < blocks * heads; i++) {
         float *at = work + omp_get_thread_num() * y.total;

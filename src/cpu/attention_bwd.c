@@ -1,41 +1,38 @@
 /*
- * attention_bwd.c: the gradient of attention, from o and lse, again without the
- * scores.
+ * attention_bwd.c: the gradient of attention, from o and lse, also without storing the scores.
  *
  * With P = exp(scale q k^T + mask - lse) and delta = rowsum(do * o):
  *
  *     dv = P^T do      dP = do v^T      dS = scale P (dP - delta)
  *     dq = dS k        dk = dS^T q
  *
- * A thread takes a block of keys of one key head and walks the query blocks of
- * all query heads that read it: five products a pair, in panels (micro.h) that
- * stand keys side by side, one per lane:
+ * A thread processes a block of keys of one key head and iterates over the query blocks of all
+ * query heads that read it: five products per pair, in panels (micro.h) with one key per lane:
  *
  *     queries x keys   s  = q  k^T,  dp = do v^T   [query][nr keys]   A = q, do   B = k, v
  *     D x keys         dv^T += do^T p              [D][nr keys]       A = do      B = p
  *                      dk^T += q^T ds                                 A = q       B = ds
  *     queries x D      dq += ds k                  rows of D          A = ds^T    B = k
  *
- * so only ds is ever transposed. dk and dv stay with the thread and are stored
- * once. dq is summed over key blocks, which different threads hold: each block
- * of queries has a counter of the key blocks added so far, of those that it sees
- * any of, and a key block waits for its turn. Items are handed out key block by key block, so the one before
- * was begun long ago, and the first unfinished item never waits: no deadlock,
- * little waiting. Thus every sum has one order: the same bits for any thread
- * count.
+ * so only ds is transposed. dk and dv stay in the thread and are stored once. dq is summed over key
+ * blocks, which different threads process: each block of queries has a counter of the key blocks
+ * added so far, among those that it sees, and a key block waits for its turn. Work items are
+ * scheduled key block by key block, so the previous one started long before, and the first
+ * unfinished item never waits: no deadlock, little waiting. Every sum thus has one order:
+ * bit-identical for any thread count.
  *
- * Where the processor multiplies bf16 (micro_bf16.h) and do, q, k and v are bf16, so are
- * the panels; p and ds are made in f32 and rounded to bf16 for their products, whose
- * sums stay f32.
+ * If the processor multiplies bf16 (micro_bf16.h) and do, q, k and v are bf16, so are the panels; p
+ * and ds are computed in f32 and rounded to bf16 for their products, whose sums stay f32.
  *
- * The first key block stores dq instead of adding; a block of queries that sees no
- * key at all takes key block 0 for it.
+ * The first key block stores dq instead of adding to it; for a block of queries that sees no key at
+ * all this is key block 0.
  *
- * Over a grid (grid.h) positions are added to the scores between their product and the
- * softmax's gradient, and what a query's positions gather is added in the same turns as dq.
+ * With a grid (grid.h), relative positions are added to the scores between their product and the
+ * softmax's gradient, and the gradients of a query's positions are added in the same turns as dq.
  *
  *     work: [delta, B H T][turns, B H blocks][dq in f32, if dq is not][the grid's]
- *           per thread: [k, v, k by D | q, do, q by D, do by D | s, dp, ds^T, p or ds as bf16 | dk, dv | lse, delta, bias | rows | the grid's]
+ *           per thread: [k, v, k by D | q, do, q by D, do by D | s, dp, ds^T, p or ds as bf16
+ *                       | dk, dv | lse, delta, bias | rows | the grid's]
  */
 #include <math.h>
 #include <omp.h>
@@ -49,16 +46,16 @@
 #include "cpu/pack.h"
 #include "cpu/rows.h"
 
-/* Multiples of PANEL_A and PANEL_B. More keys to a block pack the queries less often. */
+/* Multiples of PANEL_A and PANEL_B. With more keys per block the queries are packed less often. */
 enum { QUERIES = 96, KEYS = 192, KEYS_ALONE = 288 };
 
-/* Keys to a block: a few too many are better taken at once than left to a second block,
- * where there are heads enough to go round. */
+/* Keys per block: a few more than KEYS are processed in one block instead of two, if there are
+ * enough heads for all threads. */
 static int64_t keys_of(const struct heads *n) { return n->S <= KEYS_ALONE && n->B * n->G >= 16 ? KEYS_ALONE : KEYS; }
 
 /* --- planning ------------------------------------------------------------------------------ */
 
-/* Offsets in floats: the shared parts, then those of a thread from its beginning. */
+/* Offsets in floats: the shared sections, then those of a thread from its beginning. */
 struct layout {
     int64_t delta, turns, dq, grid, threads;
     int64_t k, v, kd, q, o, qd, od, s, dp, st, half, dk, dv, lse, row_delta, bias, rows, own_grid, total;
@@ -66,7 +63,7 @@ struct layout {
 
 static int64_t blocks_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-static int64_t take(int64_t *at, int64_t floats)
+static int64_t reserve(int64_t *at, int64_t floats)
 {
     int64_t here = *at;
     *at += round_up(floats, 16);
@@ -77,25 +74,25 @@ static struct layout layout_of(const struct heads *n, const struct grid_bwd *gri
 {
     struct layout y;
     int64_t at = 0, rows = n->B * n->H * n->T;
-    y.delta = take(&at, rows);
-    y.turns = take(&at, n->B * n->H * blocks_of(n->T, QUERIES));
-    y.dq = take(&at, narrow ? rows * n->D : 0);
-    y.grid = take(&at, grid ? grid_bwd_floats(grid, n, blocks_of(n->S, keys_of(n))) : 0);
+    y.delta = reserve(&at, rows);
+    y.turns = reserve(&at, n->B * n->H * blocks_of(n->T, QUERIES));
+    y.dq = reserve(&at, narrow ? rows * n->D : 0);
+    y.grid = reserve(&at, grid ? grid_bwd_floats(grid, n, blocks_of(n->S, keys_of(n))) : 0);
     y.threads = at;
 
     int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_A), keys = round_up(min_i64(n->S, keys_of(n)), PANEL_B);
     int64_t deep = n->D + MR_MAX, wide = n->D + NR_MAX; /* D rounded up to any mr, any nr */
     int64_t length = max_i64(n->D, GROUP_MAX / 2); /* of a row in floats, also in groups of bf16 */
     at = 0;
-    y.k = take(&at, keys * length), y.v = take(&at, keys * length), y.kd = take(&at, keys * wide);
-    y.q = take(&at, queries * length), y.o = take(&at, queries * length);
-    y.qd = take(&at, queries * deep), y.od = take(&at, queries * deep);
-    y.s = take(&at, queries * keys), y.dp = take(&at, queries * keys), y.st = take(&at, queries * keys);
-    y.half = take(&at, queries * NR_MAX / 2);
-    y.dk = take(&at, keys * deep), y.dv = take(&at, keys * deep);
-    y.lse = take(&at, queries), y.row_delta = take(&at, queries), y.bias = take(&at, keys);
-    y.rows = take(&at, NR_MAX * n->D);
-    y.own_grid = take(&at, grid ? grid_bwd_thread_floats(grid, n) : 0);
+    y.k = reserve(&at, keys * length), y.v = reserve(&at, keys * length), y.kd = reserve(&at, keys * wide);
+    y.q = reserve(&at, queries * length), y.o = reserve(&at, queries * length);
+    y.qd = reserve(&at, queries * deep), y.od = reserve(&at, queries * deep);
+    y.s = reserve(&at, queries * keys), y.dp = reserve(&at, queries * keys), y.st = reserve(&at, queries * keys);
+    y.half = reserve(&at, queries * NR_MAX / 2);
+    y.dk = reserve(&at, keys * deep), y.dv = reserve(&at, keys * deep);
+    y.lse = reserve(&at, queries), y.row_delta = reserve(&at, queries), y.bias = reserve(&at, keys);
+    y.rows = reserve(&at, NR_MAX * n->D);
+    y.own_grid = reserve(&at, grid ? grid_bwd_thread_floats(grid, n) : 0);
     y.total = at;
     return y;
 }
@@ -135,27 +132,27 @@ struct run {
     const struct launch *l;
     const struct micro *u;
     const struct micro_bf16 *half; /* NULL: panels are f32 */
-    const struct grid_bwd *grid;   /* NULL: keys have no positions */
+    const struct grid_bwd *grid;   /* NULL: no relative positions */
     bool masked;
     struct heads n;
     struct layout y;
     float *delta; /* [B,H,T] */
     int *turns;   /* [B,H,blocks of queries]: key blocks added to dq */
-    struct operand dq; /* f32: the output, or the accumulator behind it */
+    struct operand dq; /* f32: the output, or the accumulator for it */
 };
 
-/* The block of keys s0.. of head g, the block of queries t0.. of head h, and the
- * thread's memory. */
+/* The block of keys s0.. of head g, the block of queries t0.. of head h, and the thread's
+ * memory. */
 struct item {
     const struct run *r;
     int64_t b, g, s0, sn, h, t0, tn;
-    bool hidden; /* the mask hides every key of the block */
+    bool hidden; /* every key of the block is masked out */
     void *k, *v, *kd, *q, *o, *qd, *od, *st; /* panels */
     uint16_t *half;                          /* p or ds as a bf16 panel */
     float *s, *dp, *dk, *dv, *lse, *delta, *bias, *rows, *grid;
 };
 
-/* Panels of n rows of `length`, of the kind that the run multiplies. */
+/* Packs n rows of `length` into panels of the dtype that the run multiplies. */
 static void run_pack(const struct run *r, void *to, int width, const void *from, const struct operand *x, bool rows,
                      int64_t n, int64_t length)
 {
@@ -164,13 +161,13 @@ static void run_pack(const struct run *r, void *to, int width, const void *from,
     else pack_panels(to, width, from, x->dtype, across, along, n, length);
 }
 
-/* dq is not whole when all key blocks have been added. */
+/* True if dq is incomplete when all key blocks have been added. */
 static bool run_adds_later(const struct run *r) { return r->grid && !r->grid->g.biased && !r->grid->alone; }
 
-/* How long a row of K is in a panel. */
+/* The length of a row of K in a panel. */
 static int64_t run_length(const struct run *r, int64_t K) { return r->half ? round_up(K, r->half->group) : K; }
 
-/* The panels that begin at elements a and b of two packed operands, over K. */
+/* Multiplies the panels that begin at elements a and b of two packed operands, over K. */
 static void run_product(const struct run *r, int64_t K, const void *a, int64_t at, const void *b, int64_t bt, float *c,
                         int64_t ldc, bool add)
 {
@@ -180,7 +177,7 @@ static void run_product(const struct run *r, int64_t K, const void *a, int64_t a
 
 static int64_t item_block(const struct item *x) { return x->s0 / keys_of(&x->r->n); }
 
-/* The key blocks that the queries t0.. see any of: first .. last, counted in blocks. */
+/* The key blocks that the queries t0.. see: first .. last, counted in blocks. */
 struct span {
     int64_t first, last;
 };
@@ -219,7 +216,7 @@ static void item_queries(struct item *x)
     const float *from = (const float *)lse->data + x->b * lse->stride[0] + x->h * lse->stride[1];
     for (int64_t i = 0; i < x->tn; i++) {
         float value = from[(x->t0 + i) * lse->stride[2]] * (float)M_LOG2E;
-        /* A query that saw no key: every probability becomes 0, not 1/0. */
+        /* A query that sees no key: every probability becomes 0, not 1/0. */
         x->lse[i] = value == -INFINITY ? INFINITY : value;
         x->delta[i] = r->delta[(x->b * r->n.H + x->h) * r->n.T + x->t0 + i];
     }
@@ -236,7 +233,7 @@ static void item_add(struct item *x, float *sum, const void *by_d, int64_t from,
         run_product(r, n, by_d, d * length + from * u->mr, r->half ? x->half : (const void *)rows, 0, sum + d * u->nr, u->nr, true);
 }
 
-/* Rows `from`.. of ds, n of them against the nr keys from j on, as what dq multiplies. */
+/* Rows `from`.. of ds, n of them against the nr keys from j on, as the operand of dq's product. */
 static void item_transpose(struct item *x, int64_t j, int64_t from, float *ds, int64_t n)
 {
     const struct run *r = x->r;
@@ -249,21 +246,21 @@ static void item_transpose(struct item *x, int64_t j, int64_t from, float *ds, i
             tile_transpose((float *)x->st + at, tile, u->nr, u->mr, u->nr);
             continue;
         }
-        /* The last group of keys may reach beyond them, into lanes of no meaning. */
+        /* The last group of keys may extend beyond them, into unused lanes. */
         for (int64_t row = 0; row < u->mr && there < u->nr; row++)
             memset(tile + row * u->nr + there, 0, (size_t)(u->nr - there) * sizeof(float));
         r->half->pack_columns((uint16_t *)x->st + at, tile);
     }
 }
 
-/* Lanes without a key gather nothing. */
+/* Clears lanes without a key. */
 static void item_blank(const struct item *x, int64_t j, float *ds, int64_t n)
 {
     const int64_t nr = x->r->u->nr, there = min_i64(nr, x->sn - j);
     for (int64_t i = 0; i < n && there < nr; i++) memset(ds + i * nr + there, 0, (size_t)(nr - there) * sizeof *ds);
 }
 
-/* What the block of keys adds to the gradient of its head's bias. */
+/* The sums that the block of keys adds to the gradient of its head's bias. */
 static float *item_bias(const struct item *x)
 {
     const struct run *r = x->r;
@@ -271,13 +268,14 @@ static float *item_bias(const struct item *x)
     return r->grid->partial + block * r->grid->g.height * (2 * r->grid->g.width - 1);
 }
 
-/* The nr keys from j on against the block of queries: p, ds, and what dk and dv get. */
+/* The nr keys from j on against the block of queries: p, ds, and their contributions to dk and
+ * dv. */
 static void item_panel(struct item *x, int64_t j)
 {
     const struct run *r = x->r;
     const struct micro *u = r->u;
     int64_t D = r->n.D, depth = round_up(D, u->mr), tall = round_up(x->tn, u->mr), length = run_length(r, D);
-    /* From the first query that sees a key of the panel, and the last, in whole tiles. */
+    /* From the first query that sees a key of the panel to the last, in whole tiles. */
     int64_t key = x->s0 + j - x->t0, past = key + min_i64(u->nr, x->sn - j);
     int64_t from = max_i64(0, key - r->n.last), to = min_i64(x->tn, past - r->n.first);
     if (from >= to) return;
@@ -289,16 +287,16 @@ static void item_panel(struct item *x, int64_t j)
     }
     s += from * u->nr, dp += from * u->nr;
     int64_t n = to - from;
-    struct sight see = heads_sight(&r->n, x->t0 + from, x->s0 + j, r->masked ? x->bias + j : NULL);
+    struct key_band band = heads_band(&r->n, x->t0 + from, x->s0 + j, r->masked ? x->bias + j : NULL);
     float factor = r->n.scale * (float)M_LOG2E;
     struct grid_lanes lanes;
-    struct grid_block at = {x->b, x->h, x->t0, x->tn, x->grid}; /* on a grid all are seen: from is 0 */
+    struct grid_block at = {x->b, x->h, x->t0, x->tn, x->grid}; /* on a grid all keys are visible: from is 0 */
     if (r->grid) {
         grid_lanes_of(r->grid, u, x->s0 + j, min_i64(u->nr, x->sn - j), &lanes);
         grid_add_keys(r->grid, &r->n, &lanes, &at, s, factor);
         factor = 1;
     }
-    u->gradient(s, dp, n, &see, factor, r->n.scale, x->lse + from, x->delta + from);
+    u->gradient(s, dp, n, &band, factor, r->n.scale, x->lse + from, x->delta + from);
     if (r->grid) {
         item_blank(x, j, dp, n);
         if (r->grid->g.biased)
@@ -318,7 +316,7 @@ static void item_dq_tile(const struct item *x, int64_t i, bool add)
     int64_t from = max_i64(0, heads_begin(&r->n, x->t0 + i) - x->s0);
     int64_t keys = max_i64(0, min_i64(x->sn, heads_end(&r->n, x->t0 + i, m) - x->s0) - from);
     if (x->hidden) from = keys = 0;
-    /* Back to the beginning of a group: ds is 0 where a query does not see. */
+    /* Back to the beginning of a group: ds is 0 where a key is not visible. */
     if (r->half && keys) keys += from % r->half->group, from -= from % r->half->group;
     int64_t st = i * round_up(x->sn, u->nr) + from * u->mr, length = run_length(r, x->sn);
     float *row = heads_row(&r->dq, x->b, x->t0 + i, x->h);
@@ -339,7 +337,7 @@ static void item_dq_tile(const struct item *x, int64_t i, bool add)
     }
 }
 
-/* By tables: what the positions of the block's queries gather from its keys. */
+/* With tables: the gradients of the positions of the block's queries, from its keys. */
 static void item_positions(const struct item *x, bool first)
 {
     const struct run *r = x->r;
@@ -355,7 +353,7 @@ static void item_positions(const struct item *x, bool first)
     if (r->grid->alone) grid_block_finish(r->grid, &r->n, &r->l->in[IN_Q], &r->dq, &at);
 }
 
-/* Adds to dq when it is this key block's turn. The last one stores a narrow dq, unless
+/* Adds to dq when it is this key block's turn. The last one converts dq to its dtype, unless
  * positions are still to be added. */
 static void item_dq(struct item *x)
 {
@@ -429,7 +427,7 @@ static void run_delta(const struct run *r)
     }
 }
 
-/* dq in its own type, where it was summed in f32 beside it. */
+/* Converts dq to its own dtype, if it was summed in a separate f32 accumulator. */
 static void run_narrow(const struct run *r)
 {
     const struct heads *n = &r->n;
@@ -477,7 +475,7 @@ void attention_backward(const struct launch *l, const struct heads *heads, struc
     memset(r.turns, 0, (size_t)(n->B * n->H * blocks_of(n->T, QUERIES)) * sizeof *r.turns);
     if (grid) grid_bwd_place(grid, n, r.u, r.half, work + r.y.grid);
 
-    /* One block at least: without keys dq is still to be zeroed. */
+    /* At least one block: without keys dq must still be zeroed. */
     int64_t items = max_i64(1, key_blocks) * n->B * n->G, next = 0;
 #pragma omp parallel num_threads(l->threads)
     {

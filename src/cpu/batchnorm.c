@@ -1,13 +1,13 @@
 /*
- * batchnorm.c: BATCHNORM over groups of images, its form with given statistics, and
- * their gradients.
+ * batchnorm.c: BATCHNORM over groups of images, BATCHNORM_FROZEN with given statistics, and their
+ * gradients.
  *
- * A map [B,H,W,C] is rows of C channels; a group is `n` rows in a row, cut into the
- * fixed blocks of row_blocks(n). Sums are over rows, channel by channel: f32 within a
- * block, double across blocks, blocks in order, so the thread count changes no bit.
+ * A map [B,H,W,C] is rows of C channels; a group is `n` consecutive rows, partitioned into the
+ * fixed blocks of row_blocks(n). Sums are over rows, channel by channel: f32 within a block, double
+ * across blocks, blocks in order, so the thread count changes no bit.
  *
- * The variance: a block takes its own mean first and squares around it while its rows
- * are in cache; two blocks a and b then combine without cancellation:
+ * Variance: a block first computes its own mean and sums squares around it while its rows are in
+ * cache; two blocks a and b are then combined without cancellation:
  *
  *     M2 = M2_a + M2_b + n_a (mean_a - mean)^2 + n_b (mean_b - mean)^2
  *
@@ -19,9 +19,9 @@
 #include "cpu/cpu.h"
 #include "cpu/rows.h"
 
-enum { SERIAL = 8192 }; /* elements below which threads do not pay */
+enum { SERIAL = 8192 }; /* below this many elements one thread is faster */
 
-/* How the rows of a map are shared out. */
+/* The partition of a map's rows. */
 struct groups {
     int64_t G, n, C;          /* groups, rows of each, channels */
     struct row_blocks blocks; /* of a group */

@@ -1,14 +1,14 @@
 /*
- * bmm.c: the kernel BMM: equal matrix products side by side.
+ * bmm.c: the kernel BMM: batched matrix products.
  *
- * Each batch is a product of its own (gemm.h), so strides of the last two dimensions are
- * a matter of packing and leading strides a matter of where a batch begins:
+ * Each batch is a product of its own (gemm.h), so the strides of the last two dimensions are
+ * handled by packing, and leading strides by the start address of a batch:
  *
- *     a [..., M, K]   element (i,k) of batch n lies at  begin(n) + i * stride + k * stride
+ *     a [..., M, K]   element (i,k) of batch n is at  begin(n) + i * stride + k * stride
  *
- * Many batches are shared out among the threads, one whole product each; few batches
- * run one after the other on all threads. A product's bits do not depend on
- * how many threads make it, so both ways give the same.
+ * With many batches each thread computes whole products; few batches are computed one after the
+ * other by all threads. A product's bits do not depend on the number of threads, so both variants
+ * give the same result.
  *
  *     work: many batches   thread 0 [a product's] thread 1 [a product's] ...
  *           few batches    [a product's on all threads]
@@ -32,7 +32,7 @@ static struct products products_of(int rank, const int64_t *a, const int64_t *c,
     return p;
 }
 
-/* So many that threads which take whole products finish about together. */
+/* True for so many products that threads with whole products finish at about the same time. */
 static bool products_are_many(const struct products *p, int threads)
 {
     return p->n % threads == 0 || p->n >= 4 * (int64_t)threads;
@@ -79,11 +79,11 @@ static void product_run(const struct launch *l, const struct products *p, int64_
         .a = batch_of(&l->in[0], n, l->attr->matmul.ta), .b = batch_of(&l->in[1], n, l->attr->matmul.tb),
         .c = batch_of(&l->out[0], n, false), .add = l->nin > 2 && l->in[2].data,
     };
-    g.c.column = 1; /* also of a single column, whose stride says nothing */
+    g.c.column = 1; /* also for a single column, which has an arbitrary stride */
     gemm_run(&g, work, bytes, threads);
 }
 
-/* a, b, acc?: op(a) op(b) + acc for each batch, the sum in acc's bytes. */
+/* a, b, acc?: op(a) op(b) + acc for each batch, in place in acc. */
 static void bmm_run(const struct launch *l)
 {
     const struct operand *c = &l->out[0];

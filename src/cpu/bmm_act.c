@@ -1,14 +1,16 @@
 /*
- * bmm_act.c: BMM_ACT and BMM_ACT_BWD: filters over a map whose activation is made as it is read.
+ * bmm_act.c: BMM_ACT and BMM_ACT_BWD: a matrix product that computes the activation of its second
+ * operand as it reads it.
  *
  *     y = a f(z)^T          da = dy f(z)          dz = (dy^T a) f'(z)
  *
- * Of one batch at a time f(z) lies in scratch, in z's type; in the backward f'(z), made with it, beside it, and
- * later the gradient before its slope in f(z)'s place. The bits are those of ACT, BMM and their gradients,
- * one after the other, and the time is theirs: value and slope together cost what the slope does.
+ * The scratch memory holds f(z) of one batch at a time, in z's dtype. In the backward it also holds
+ * f'(z), computed together with f(z); later the gradient before the multiplication by f'(z)
+ * replaces f(z). The result is bit-identical to ACT, BMM and their gradients in sequence, and takes
+ * the same time: value and derivative together cost as much as the derivative.
  *
- * Many batches are shared out among the threads, few run one after the other on all of them, as in
- * bmm.c, and for the same reason the bits do not depend on which.
+ * Many batches are shared among the threads, few are computed one after the other by all of them,
+ * as in bmm.c, and as there the bits do not depend on the variant.
  *
  *     work: many batches   thread 0 [f(z) | f'(z) | a product's] thread 1 [f(z) | f'(z) | a product's] ...
  *           few batches    [f(z) | f'(z) | a product's on all threads]
@@ -23,8 +25,8 @@
 struct filters {
     int64_t n, M, N, K;
     enum dtype type; /* of z */
-    int workers, each; /* batches at a time, and threads to a batch */
-    uint64_t values, scratch, product; /* bytes of a worker's f(z), of that and f'(z), and of a product's */
+    int workers, each; /* batches at a time, and threads per batch */
+    uint64_t values, scratch, product; /* bytes of a worker's f(z), of f(z) and f'(z) together, and of a product's workspace */
 };
 
 static uint64_t product_bytes(const struct filters *x, enum dtype y, bool backward)
@@ -34,7 +36,7 @@ static uint64_t product_bytes(const struct filters *x, enum dtype y, bool backwa
     return align_up(da > dz ? da : dz, 64);
 }
 
-/* From the dimensions of a and z; `to`: what y is, or da. */
+/* From the dimensions of a and z; `to`: the dtype of y, or of da. */
 static struct filters filters_of(int rank, const int64_t *a, const int64_t *z, enum dtype type, enum dtype to, int threads, bool backward)
 {
     struct filters x = {.n = 1, .M = a[rank - 2], .N = z[rank - 2], .K = a[rank - 1], .type = type};
@@ -99,7 +101,7 @@ static void times_slope(const struct operand *dz, const struct operand *f, const
     }
 }
 
-/* z is read before dz, which may take its bytes, is written. */
+/* z is read before dz is written, which may be in place of z. */
 static void backward_batch(const struct launch *l, const struct filters *x, int64_t b, char *work)
 {
     const struct operand dy = batch_of(&l->in[0], b, x->M, x->N), a = batch_of(&l->in[1], b, x->M, x->K), z = batch_of(&l->in[2], b, x->N, x->K);

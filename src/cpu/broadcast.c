@@ -1,12 +1,12 @@
 /*
- * broadcast.c: elementwise ops of two shapes, and SUM_TO, which sums back over what
- * was repeated.
+ * broadcast.c: elementwise ops with broadcasting, and SUM_TO, which sums over the broadcast
+ * dimensions.
  *
  *     b [T,1] with a [B,T,C]      loops, innermost first: C (a 1, b 0), T (C, 1), B (TC, 0)
  *
- * Invariant: an element of SUM_TO is a sum over blocks of the repeated positions, cut
- * by row_blocks(), a function of the shape alone; the blocks' partial sums lie in the
- * workspace and are added in order. So the bits do not depend on the thread count.
+ * Invariant: an element of SUM_TO is a sum over blocks of the repeated positions, partitioned by
+ * row_blocks(), a function of the shape alone; the blocks' partial sums are in the workspace and
+ * are added in order. So the bits do not depend on the thread count.
  */
 #include "cpu/broadcast.h"
 
@@ -17,8 +17,8 @@
 
 /* --- loops over shapes ---------------------------------------------------------- */
 
-/* A dimension outside those that are there: joins the outermost loop where both
- * tensors go on as they went. */
+/* Adds an outer dimension: merges it with the outermost loop if both tensors are contiguous across
+ * the two. */
 static void walk_push(struct walk *w, int64_t size, int64_t a, int64_t b)
 {
     int last = w->loops - 1;
@@ -52,7 +52,7 @@ struct walk walk_of(int rank, const int64_t *dim, int a_rank, const int64_t *a_d
 
 /* --- two inputs, one output -------------------------------------------------------- */
 
-/* Elements from `at` on; with stride 0 the one at `at`, n times. */
+/* Elements from `at` on; with stride 0 the element at `at`, repeated n times. */
 static const float *view_repeated(const struct operand *x, int64_t at, int64_t stride, int n, float scratch[TILE])
 {
     if (stride) return row_view(x, at, n, scratch);
@@ -83,15 +83,13 @@ void broadcast_run(const struct launch *l, void (*tile)(float *, const float *, 
     }
 }
 
-/* --- summing back --------------------------------------------------------------------
+/* --- SUM_TO ---------------------------------------------------------------------------
  *
- * The loops over x are of two kinds: kept, which move in the result, and summed,
- * which do not. The innermost one is special: kept, it is a row of C results that x's
- * rows are added to; summed, it is cut into pieces of PIECE elements and each result
- * stands alone (C = 1).
- */
+ * The loops over x are of two kinds: kept, which advance in the result, and summed, which do not.
+ * The innermost loop is special: if kept, it is a row of C results that x's rows are added to; if
+ * summed, it is split into chunks of CHUNK elements and there is one result at a time (C = 1). */
 
-enum { PIECE = 1024 };
+enum { CHUNK = 1024 };
 
 struct loops {
     int n;
@@ -100,9 +98,9 @@ struct loops {
 };
 
 struct summing {
-    struct loops kept, summed; /* the innermost loop not in `kept`; its pieces in `summed` */
-    int64_t C;                 /* results side by side */
-    int64_t length;            /* of the innermost loop when it is summed; else 0 */
+    struct loops kept, summed; /* `kept` excludes the innermost loop; `summed` includes its chunks */
+    int64_t C;                 /* adjacent results */
+    int64_t length;            /* of the innermost loop if it is summed; else 0 */
     struct row_blocks blocks;  /* of the summed positions */
 };
 
@@ -113,7 +111,7 @@ static void loops_push(struct loops *l, int64_t size, int64_t stride)
     l->count *= size;
 }
 
-/* Where position i of the loops lies in x. The outermost one needs no division. */
+/* The offset in x of position i of the loops. The outermost one needs no division. */
 static int64_t loops_at(const struct loops *l, int64_t i)
 {
     int64_t at = 0;
@@ -131,7 +129,7 @@ static struct summing summing_of(int rank, const int64_t *dim, int to_rank, cons
     struct summing s = {.kept = {.count = 1}, .summed = {.count = 1}, .C = 1};
     if (w.b[0]) s.C = w.size[0];
     else s.length = w.size[0];
-    if (s.length) loops_push(&s.summed, (s.length + PIECE - 1) / PIECE, PIECE);
+    if (s.length) loops_push(&s.summed, (s.length + CHUNK - 1) / CHUNK, CHUNK);
     for (int k = 1; k < w.loops; k++) loops_push(w.b[k] ? &s.kept : &s.summed, w.size[k], w.a[k]);
     s.blocks = row_blocks(s.summed.count);
     return s;
@@ -159,7 +157,7 @@ static void add_row(float *sum, const struct operand *x, int64_t at, int64_t n)
     }
 }
 
-static double sum_piece(const struct operand *x, int64_t at, int64_t n)
+static double sum_chunk(const struct operand *x, int64_t at, int64_t n)
 {
     float scratch[TILE];
     double total = 0;
@@ -185,14 +183,14 @@ static void sum_block(float *sum, const struct summing *s, const struct operand 
         if (!s->length) {
             add_row(sum, x, at, s->C);
         } else {
-            int64_t piece = r % s->summed.size[0];
-            total += sum_piece(x, at, min_i64(PIECE, s->length - piece * PIECE));
+            int64_t chunk = r % s->summed.size[0];
+            total += sum_chunk(x, at, min_i64(CHUNK, s->length - chunk * CHUNK));
         }
     }
     if (s->length) *sum = (float)total;
 }
 
-/* The blocks' sums [n, N] in order, in double, onto what y holds when `accumulate`. */
+/* Adds the blocks' sums [n, N] in order, in double, to y's value if `accumulate`. */
 static void combine(const struct operand *y, const float *partial, int64_t n, bool accumulate, int threads)
 {
     const int64_t N = operand_elements(y);

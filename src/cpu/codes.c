@@ -1,6 +1,6 @@
 /*
- * codes.c: see codes.h. The invariant that code_magnitude rests on, at most one border
- * in a bucket, is checked when a map is made.
+ * codes.c: see codes.h. code_magnitude relies on at most one border per bucket, which is checked
+ * when a map is built.
  */
 #include "cpu/codes.h"
 
@@ -11,7 +11,7 @@
 
 static struct codes with_sign, without_sign;
 
-/* The magnitudes in rising order, 0 and 1 included; returns how many. */
+/* Fills the magnitudes in ascending order, including 0 and 1; returns their number. */
 static int list_magnitudes(float *to, bool sign)
 {
     int n = 0;
@@ -51,7 +51,7 @@ static void make(struct codes *c, bool sign)
     for (int k = 0; k < 256; k++) c->border[k] = k < c->last ? (magnitude[k] + magnitude[k + 1]) / 2 : INFINITY;
     for (int at = 0; at < CODE_BUCKETS; at++) {
         c->bucket[at] = (uint8_t)borders_below(c, at ? bucket_low(at) : 0);
-        CHECK(borders_below(c, bucket_low(at + 1)) <= c->bucket[at] + 1, "two codes' borders in bucket %d", at);
+        CHECK(borders_below(c, bucket_low(at + 1)) <= c->bucket[at] + 1, "two borders in bucket %d", at);
     }
     CHECK(c->zero + c->last == 255, "a map of %d codes", c->zero + c->last + 1);
 }

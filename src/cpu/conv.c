@@ -1,10 +1,10 @@
 /*
- * conv.c: the kernels CONV, CONV_DX and CONV_DW: geometry, and the matrix products
- * that convolutions over all channels are. Depthwise ones are in depthwise.c.
+ * conv.c: the kernels CONV, CONV_DX and CONV_DW: geometry, and the matrix products that compute
+ * full convolutions. Depthwise ones are in depthwise.c.
  *
- * The matrix of patches, one row per result, [B ny nx, ky kx C], is never stored: the
- * product packs it panel by panel straight from the map (struct patches).
- * Channels-last makes a patch's row of kx pixels one run of kx C elements:
+ * The matrix of patches (im2col), one row per result, [B ny nx, ky kx C], is never stored: the
+ * product packs it panel by panel directly from the map (struct patches). With channels last, a
+ * patch's row of kx pixels is one run of kx C elements:
  *
  *     map row   . . [c c c|c c c|c c c] . .      kx = 3, C = 3
  *     patch     [ ... a = 0 ... ][ a = 1 ][ a = 2 ]   K = ky kx C
@@ -13,11 +13,11 @@
  *     CONV_DX  dx = patches(dy) weights, a product per phase (conv.h)
  *     CONV_DW  dw = dy^T patches(x)
  *
- * A 1x1 kernel of stride 1 needs no patches: the maps are matrices. A kernel as large
- * as its stride without a border makes patches that do not overlap: then dx is one
- * product whose rows are dealt out to the pixels of their patch.
+ * A 1x1 kernel of stride 1 needs no patches: the maps are matrices. A kernel as large as its
+ * stride, without padding, has patches that do not overlap: then dx is one product with rows that
+ * are scattered to the pixels of their patch.
  *
- * Same bits for any thread count: gemm.h promises it and no sum is made elsewhere.
+ * Bit-identical for any thread count: gemm.h guarantees it and there are no other sums.
  *
  *     work: [weights in the order of taps, f32 | bias, f32 | the product's own]
  */
@@ -39,7 +39,7 @@ static struct conv conv_of(const union attr *attr, const int64_t *x, const int64
                          .kh = w[2], .kw = w[3], .stride = attr->conv.stride, .pad = attr->conv.pad};
 }
 
-/* The maps are matrices, and w is one. */
+/* The maps are matrices, and so is w. */
 static bool conv_is_plain(const struct conv *n) { return n->kh == 1 && n->kw == 1 && n->stride == 1 && n->pad == 0; }
 
 /* Patches cover x without gaps or overlap. */
@@ -53,7 +53,7 @@ static int64_t conv_pixels(const struct conv *n) { return n->B * n->H2 * n->W2; 
 
 /* --- weights --------------------------------------------------------------------------------- */
 
-/* Channels c .. c+n of result o, from f32 [channels][kh][kw]. */
+/* Distributes channels c .. c+n of result o over the taps, from f32 [channels][kh][kw]. */
 static void weights_deal(float *to, int64_t tap_step, const float *from, int64_t n, int64_t kh, int64_t kw,
                          const struct sweep *s)
 {
@@ -94,7 +94,7 @@ void conv_weights_back(float *dw, const float *from, int64_t o_step, int64_t tap
             }
 }
 
-/* --- patches: the gathered operand --------------------------------------------------------------- */
+/* --- patches: the gathered operand ------------------------------------------------------------ */
 
 struct patches {
     struct gather gather;
@@ -104,8 +104,8 @@ struct patches {
     int64_t C;
 };
 
-/* n elements of the map as f32. Runs are often a few pixels of few channels: a call would
- * cost more than the copy. */
+/* n elements of the map as f32. Runs are often a few pixels of few channels: a call would cost more
+ * than the copy. */
 static inline void patch_copy(float *to, const struct patches *p, int64_t at, int64_t n)
 {
     if (p->dtype != DT_F32 || n >= 64) {
@@ -122,8 +122,8 @@ static inline void patch_zero(float *to, int64_t n)
     for (int64_t i = 0; i < n; i++) to[i] = 0;
 }
 
-/* Elements off .. off+n of one row of a patch, kx C long, whose first pixel is (y,x). */
-static void patch_piece(float *to, const struct patches *p, int64_t b, int64_t y, int64_t x, int64_t off, int64_t n)
+/* Elements off .. off+n of one row of a patch, kx C long, with first pixel (y,x). */
+static void patch_segment(float *to, const struct patches *p, int64_t b, int64_t y, int64_t x, int64_t off, int64_t n)
 {
     const struct sweep *s = p->s;
     if (y < 0 || y >= s->H) {
@@ -158,7 +158,7 @@ static void patch_strips(const struct gather *g, int64_t i, int count, int64_t a
             row[k] = scratch[k];
             for (int64_t done = 0; done < n; y++, off = 0) {
                 int64_t piece = min_i64(n - done, run - off);
-                patch_piece(scratch[k] + done, p, b, y, x, off, piece);
+                patch_segment(scratch[k] + done, p, b, y, x, off, piece);
                 done += piece;
             }
         }
@@ -177,7 +177,8 @@ static struct matrix patches_matrix(const struct patches *p)
     return (struct matrix){.dtype = p->dtype, .row = p->s->ky * p->s->kx * p->C, .column = 1, .gather = &p->gather};
 }
 
-/* --- where results go that are not consecutive --------------------------------------------------------- */
+/* --- scattering results that are not consecutive
+ * ------------------------------------------------------- */
 
 struct pixels {
     struct scatter scatter;
@@ -201,7 +202,8 @@ static void pixel_store(const struct scatter *scatter, int64_t i, int64_t j, int
     pixel_put(p->out, ((r / s->ny * s->out_H + y) * s->out_W + x) * p->out->dim[3] + j, n, sum);
 }
 
-/* Tiling patches, `s` the forward sweep: row i is patch i, [kh][kw C]; its rows lie apart. */
+/* Tiling patches, `s` the forward sweep: row i is patch i, [kh][kw C]; its rows are not
+ * adjacent. */
 static void tile_store(const struct scatter *scatter, int64_t i, int64_t j, int64_t n, const float *sum)
 {
     const struct pixels *p = (const struct pixels *)scatter;
@@ -215,9 +217,9 @@ static void tile_store(const struct scatter *scatter, int64_t i, int64_t j, int6
     }
 }
 
-/* --- workspace ---------------------------------------------------------------------------------------- */
+/* --- workspace -------------------------------------------------------------------------------- */
 
-/* The product's part follows the weights and the bias. */
+/* The product's section follows the weights and the bias. */
 static uint64_t weights_bytes(int64_t floats) { return align_up((uint64_t)floats * sizeof(float), 64); }
 
 static struct gemm gemm_at(int64_t M, int64_t N, int64_t K) { return (struct gemm){.M = M, .N = N, .K = K}; }
@@ -237,7 +239,7 @@ static void gemm_after(const struct gemm *g, const struct launch *l, uint64_t us
 /* A map as a matrix of pixels. */
 static struct matrix map_matrix(const struct operand *x) { return (struct matrix){x->data, x->dtype, x->dim[3], 1}; }
 
-/* --- CONV ------------------------------------------------------------------------------------------------ */
+/* --- CONV ------------------------------------------------------------------------------------- */
 
 static bool conv_fits(const struct query *q, const struct tensor *w)
 {
@@ -283,11 +285,11 @@ static void conv_run(const struct launch *l)
     gemm_after(&g, l, used);
 }
 
-/* --- CONV_DX ---------------------------------------------------------------------------------------------- */
+/* --- CONV_DX ---------------------------------------------------------------------------------- */
 
 static bool conv_dx_match(const struct query *q) { return conv_fits(q, q->in[1]); }
 
-/* The most that any phase needs. Of the weights phase 0 has the most taps. */
+/* The maximum over the phases. Phase 0 has the most taps, and so the most weights. */
 static uint64_t phases_workspace(const struct conv *n, enum dtype t, int threads)
 {
     uint64_t most = 0;
@@ -312,8 +314,8 @@ static uint64_t conv_dx_workspace(const struct query *q)
     return phases_workspace(&n, t, threads);
 }
 
-/* One product: row i is the whole patch of pixel i of dy. The bias, per channel, repeats
- * with the taps. */
+/* One product: row i is the whole patch of pixel i of dy. The bias, per channel, repeats with the
+ * taps. */
 static void dx_tiling(const struct launch *l, const struct conv *n)
 {
     const struct sweep s = sweep_forward(n);
@@ -372,7 +374,7 @@ static void conv_dx_run(const struct launch *l)
     }
 }
 
-/* --- CONV_DW ------------------------------------------------------------------------------------------------ */
+/* --- CONV_DW ---------------------------------------------------------------------------------- */
 
 static bool conv_dw_match(const struct query *q) { return conv_fits(q, q->out[0]) && q->out[0]->dtype == DT_F32; }
 

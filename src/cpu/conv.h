@@ -1,18 +1,17 @@
 /*
- * conv.h: what the convolution kernels share: a sweep, the form that forward and
- * backward have in common.
+ * conv.h: shared by the convolution kernels: a sweep, the common structure of forward and backward.
  *
- * A sweep writes a grid of results, each the sum over some taps (a,b) of the map that
- * is read, times weights:
+ * A sweep writes a grid of results, each the sum over some taps (a,b) of the input map times
+ * weights:
  *
  *     result (i,j)  =  sum over a < ky, b < kx of
  *                      map(y0 + i step + a, x0 + j step + b) . weight(tap_y + a tap_step, ...)
- *     and lies at (oy + i out_step, ox + j out_step) of the map that is written.
+ *     and is stored at (oy + i out_step, ox + j out_step) of the output map.
  *
- * CONV is one sweep. CONV_DX is stride x stride of them: pixel h of dx meets those rows i
- * of dy with h = i stride + u - pad, so the pixels with equal r = (h + pad) mod stride
- * meet the taps u = r, r + stride, ... and consecutive ones of them consecutive
- * rows of dy. Each such phase gathers, so no two results share a sum:
+ * CONV is one sweep. CONV_DX is stride x stride of them: pixel h of dx depends on the rows i of dy
+ * with h = i stride + u - pad, so the pixels with equal r = (h + pad) mod stride use the taps u =
+ * r, r + stride, ... and consecutive ones of them use consecutive rows of dy. Each such phase
+ * gathers, so no two results share a sum:
  *
  *     stride 2, 3 taps:   h + pad   0   1   2   3   4      phase 0 (even): taps 2, 0
  *                         taps     0,2  1  0,2  1  0,2     phase 1 (odd):  tap 1
@@ -22,16 +21,16 @@
 
 #include "run/kernel.h"
 
-/* More taps than this are left to the reference. */
+/* Kernels with more taps are left to the reference. */
 enum { TAPS_MAX = 1024 };
 
 struct sweep {
     int64_t B;
-    int64_t H, W;                   /* the map that is read */
+    int64_t H, W;                   /* the input map */
     int64_t ny, nx;                 /* results per image */
     int64_t step, y0, x0;
-    int64_t ky, kx;                 /* taps; 0 when the phase has none */
-    int64_t tap_y, tap_x, tap_step; /* as indices of the kernel */
+    int64_t ky, kx;                 /* taps; 0 if the phase has none */
+    int64_t tap_y, tap_x, tap_step; /* as indices into the kernel */
     int64_t out_H, out_W, out_step, oy, ox;
 };
 
@@ -46,10 +45,10 @@ struct sweep sweep_forward(const struct conv *n);
 /* Phase ry, rx < stride of the gradient of x. */
 struct sweep sweep_backward(const struct conv *n, int64_t ry, int64_t rx);
 
-/* The sweep's taps of the weights as f32: tap t of element (o,c) goes to
- * to[o * o_step + t * tap_step + c]. */
+/* Copies the sweep's taps of the weights as f32: tap t of element (o,c) goes to to[o * o_step + t *
+ * tap_step + c]. */
 void conv_weights(float *to, int64_t o_step, int64_t tap_step, const struct operand *w, const struct sweep *s, int threads);
-/* The way back, for the forward's taps: into dw [O,depth,kh,kw], added to it when `add`. */
+/* The inverse, for the forward's taps: into dw [O,depth,kh,kw], added to it if `add`. */
 void conv_weights_back(float *dw, const float *from, int64_t o_step, int64_t tap_step, const struct conv *n, bool add,
                        int threads);
 

@@ -1,17 +1,17 @@
 /*
- * cpu.h: how a file of src/cpu offers its kernels, and what such files share.
+ * cpu.h: how a file of src/cpu registers its kernels, and helpers that such files share.
  *
- * A kernel X is X_match and, where it needs scratch, X_workspace, the planning half,
- * and X_run. What a match refuses (strided views, f64, integers) falls to the next
- * kernel of the op and at last to the reference. At its end a file says which op they
- * are for, with one of
+ * A kernel X consists of X_match, X_workspace if it needs scratch memory (both are called when
+ * planning), and X_run. If X_match returns false (strided views, f64, integers), the op's next
+ * kernel is tried, and the reference kernel last. At its end a file registers its kernels for an op
+ * with one of
  *
  *     CPU_KERNEL(SOFTMAX, softmax);                        without a workspace
  *     CPU_KERNEL_WORK(LINEAR, linear);                     with one
  *     CPU_KERNELS(LINEAR, KERNEL(LINEAR, tiny), KERNEL_WORK(LINEAR, linear));
  *                                                          several, preferred first
  *
- * and that is all: the table (kernels.c) is made from ops.def.
+ * No other registration is needed: the table (kernels.c) is generated from ops.def.
  */
 #ifndef CPU_H
 #define CPU_H
@@ -29,11 +29,11 @@
 #include "graph/ops.def"
 #undef OP
 
-/* One of an op's kernels, whatever else would be preferred: for tests and benches. */
+/* One of an op's kernels by name, regardless of the preference: for tests and benchmarks. */
 const struct kernel *cpu_kernel_named(enum op op, const char *name);
 
-/* The sum of a dense operand's elements, or of their squares, in double: chunks
- * of a fixed length, added in order. `work` holds reduce_workspace() bytes. */
+/* The sum of a dense operand's elements, or of their squares, in double: chunks of a fixed length,
+ * added in order. `work` holds reduce_workspace() bytes. */
 uint64_t reduce_workspace(int64_t elements);
 double reduce_sum(const struct operand *x, bool squares, double *work, int threads);
 

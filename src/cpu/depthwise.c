@@ -1,19 +1,19 @@
 /*
- * depthwise.c: convolutions in which each channel has a kernel of its own.
+ * depthwise.c: depthwise convolutions: each channel has its own kernel.
  *
- * A few multiplications per element, so what counts is how memory is met. A block of
- * results is made from a staged copy of its piece of the map:
+ * There are few multiplications per element, so memory access determines the speed. A block of
+ * results is computed from a staged copy of its region of the map:
  *
  *     block   LINES x ACROSS results x DEEP channels
  *     stage   [(LINES-1) step + ky][(ACROSS-1) step + kx][PITCH]  f32, zeros outside the map
  *
- * The copy makes all loops alike: no borders, one type, distances known when compiled,
- * and lines that lie side by side, where those of a map of 2^n elements a line fall onto
- * the same places of every cache. Channels are the vector lanes; the stage, the weights
- * and the sums are padded to whole blocks of DEEP, so that loops go in fours.
+ * The copy makes all loops uniform: no borders, one dtype, strides known at compile time, and
+ * adjacent lines, where the lines of a map with 2^n elements per line would map to the same cache
+ * sets. Channels are the vector lanes; the stage, the weights and the sums are padded to whole
+ * blocks of DEEP, so that loops advance by four.
  *
- * Same bits for any thread count: a result is made by one thread, taps in order. The
- * weights' gradient is summed over fixed blocks of lines, and those are added in order.
+ * Bit-identical for any thread count: a result is computed by one thread, taps in order. The
+ * gradient of the weights is summed over fixed blocks of lines, which are added in order.
  *
  *     work, results:   [weights of each sweep | bias | stage of thread 0 | 1 | ...]
  *     work, gradient:  [sums of each block of lines | their sum | stage, dy of thread 0 | ...]
@@ -28,8 +28,8 @@
 
 #include "cpu/rows.h"
 
-/* From pixel to pixel a stage goes PITCH floats: neighbours' loads then fall onto different
- * banks of the cache, not all onto one. */
+/* The pixels of a stage are PITCH floats apart: loads of neighbouring pixels then use different
+ * cache banks. */
 enum { LINES = 8, ACROSS = 16, DEEP = 64, PITCH = DEEP + 4 };
 
 typedef float quad __attribute__((vector_size(16)));
@@ -53,8 +53,8 @@ static int64_t stage_floats(int64_t ky, int64_t kx, int64_t step)
     return ((LINES - 1) * step + ky) * stage_row(kx, step);
 }
 
-/* n elements of the map as f32, then zeros to a multiple of four. A full pixel is copied in
- * place: a call would cost as much again. */
+/* Copies n elements of the map as f32, then zeros to a multiple of four. A full pixel is copied
+ * inline: a call would double the cost. */
 static inline void stage_pixel(float *to, const struct operand *map, int64_t at, int64_t n)
 {
     const float *from = (const float *)map->data + at;
@@ -81,9 +81,9 @@ static void stage_fill(float *stage, int64_t row, const struct operand *map, int
     }
 }
 
-/* --- results ------------------------------------------------------------------------------------ */
+/* --- results ---------------------------------------------------------------------------------- */
 
-/* One sweep with its weights; what a block needs to know. */
+/* One sweep with its weights: the parameters of a block. */
 struct depth {
     struct sweep s;
     const float *w;    /* [blocks of channels][taps][DEEP] */
@@ -91,9 +91,9 @@ struct depth {
     const struct operand *in, *out;
 };
 
-/* `count` neighbouring results of four channels: sums over the taps, first to last. Eight
- * at a time are enough to hide a multiplication behind the others. Constant bounds make it registers and straight code, in which a load serves every
- * result that wants it. */
+/* `count` neighbouring results of four channels: sums over the taps, first to last. Eight at a time
+ * are enough to hide the latency of a multiplication. With constant bounds it compiles to
+ * straight-line code in registers, in which a load serves every result that uses it. */
 INLINE void taps_sum(int count, int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in,
                      const quad *w, quad first)
 {
@@ -106,8 +106,8 @@ INLINE void taps_sum(int count, int64_t ky, int64_t kx, int64_t step, float *to,
     UNROLL for (int i = 0; i < count; i++, to += to_pixel) quad_store(to, sum[i]);
 }
 
-/* nj results of n channels, in fours, by a kernel of constant size: its weights stay in
- * registers along the line. */
+/* nj results of n channels, in fours, by a kernel of constant size: its weights stay in registers
+ * along the line. */
 INLINE void line_fixed(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in, const float *w,
                        const float *bias, int64_t nj, int64_t n)
 {
@@ -123,7 +123,7 @@ INLINE void line_fixed(int64_t ky, int64_t kx, int64_t step, float *to, int64_t 
     }
 }
 
-/* The same by any kernel: result by result. */
+/* The same for any kernel size: result by result. */
 static void line_any(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in, const float *w,
                      const float *bias, int64_t nj, int64_t n)
 {
@@ -137,7 +137,7 @@ static void line_any(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to
         }
 }
 
-/* The kernels that networks have: 3x3 at both strides, and the phases of a 3x3 of stride 2. */
+/* The common kernel sizes: 3x3 at both strides, and the phases of a 3x3 of stride 2. */
 static void line_sum(const struct sweep *s, float *to, int64_t to_pixel, const float *in, const float *w, const float *bias,
                      int64_t nj, int64_t n)
 {
@@ -153,8 +153,8 @@ static void line_sum(const struct sweep *s, float *to, int64_t to_pixel, const f
     }
 }
 
-/* Results (i, j .. j+nj) of image b, channels c .. c+n, from the stage's line. What is not
- * f32, or not whole fours, passes through a buffer. */
+/* Results (i, j .. j+nj) of image b, channels c .. c+n, from the stage's line. Results that are not
+ * f32, or not a multiple of four, go through a buffer. */
 static void line_run(const struct depth *d, int64_t b, int64_t i, int64_t j, int64_t nj, int64_t c, int64_t n, const float *in)
 {
     const struct sweep *s = &d->s;
@@ -172,7 +172,7 @@ static void line_run(const struct depth *d, int64_t b, int64_t i, int64_t j, int
         dtype_convert((char *)out->data + (at + k * apart) * dtype_size(out->dtype), out->dtype, buffer + k * DEEP, DT_F32, n);
 }
 
-/* The block of a sweep whose first result is (i0,j0) of image b, channels c .. c+n. */
+/* The block of a sweep with first result (i0,j0) of image b, channels c .. c+n. */
 static void block_run(const struct depth *d, int64_t b, int64_t i0, int64_t j0, int64_t c, int64_t n, float *stage)
 {
     const struct sweep *s = &d->s;
@@ -184,13 +184,13 @@ static void block_run(const struct depth *d, int64_t b, int64_t i0, int64_t j0, 
     for (int64_t i = 0; i < ni; i++) line_run(d, b, i0 + i, j0, nj, c, n, stage + i * s->step * row);
 }
 
-/* Floats, rounded so that each part begins on a cache line. */
-static int64_t part(int64_t floats) { return (floats + 15) / 16 * 16; }
+/* Floats, rounded up so that each section begins on a cache line. */
+static int64_t align_floats(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-/* The whole kernel bounds a phase's taps. */
+/* The whole kernel is an upper bound of a phase's taps. */
 static int64_t stage_of(const struct conv *n, bool backward)
 {
-    return part(stage_floats(n->kh, n->kw, backward ? 1 : n->stride));
+    return align_floats(stage_floats(n->kh, n->kw, backward ? 1 : n->stride));
 }
 
 uint64_t depthwise_workspace(const struct conv *n, bool backward, int threads)
@@ -198,7 +198,7 @@ uint64_t depthwise_workspace(const struct conv *n, bool backward, int threads)
     return (uint64_t)((n->kh * n->kw + 1) * padded(n->C) + threads * stage_of(n, backward)) * sizeof(float);
 }
 
-/* The sweeps: the forward's one, or all phases. */
+/* Number of sweeps: one in the forward, all phases in the backward. */
 static int64_t sweep_count(const struct conv *n, bool backward) { return backward ? n->stride * n->stride : 1; }
 
 static struct sweep sweep_at(const struct conv *n, bool backward, int64_t r)
@@ -206,7 +206,7 @@ static struct sweep sweep_at(const struct conv *n, bool backward, int64_t r)
     return backward ? sweep_backward(n, r / n->stride, r % n->stride) : sweep_forward(n);
 }
 
-/* A sweep's weights by blocks of channels; returns how many floats they take. */
+/* Arranges a sweep's weights by blocks of channels; returns the number of floats. */
 static int64_t weights_fill(float *to, const struct operand *w, const struct sweep *s, int64_t C, int threads)
 {
     const int64_t taps = s->ky * s->kx;
@@ -220,9 +220,9 @@ static int64_t weights_fill(float *to, const struct operand *w, const struct swe
     return taps * padded(C);
 }
 
-/* All results of every sweep at one place of the grid. Phases read the same piece of dy, so
- * they go one after the other. */
-static void place_run(const struct launch *l, const struct conv *n, bool backward, int64_t b, int64_t i0, int64_t j0,
+/* All results of every sweep at one block of the grid. Phases read the same region of dy, so they
+ * are computed one after the other. */
+static void block_sweeps(const struct launch *l, const struct conv *n, bool backward, int64_t b, int64_t i0, int64_t j0,
                       const float *weights, const float *bias, float *stage)
 {
     for (int64_t c = 0; c < n->C; c += DEEP) {
@@ -250,11 +250,11 @@ void depthwise_run(const struct launch *l, const struct conv *n, bool backward)
     if (launch_has(l, 2)) dtype_convert(bias, DT_F32, l->in[2].data, l->in[2].dtype, n->C);
 #pragma omp parallel for num_threads(l->threads) schedule(dynamic, 1)
     for (int64_t k = 0; k < n->B * down * across; k++)
-        place_run(l, n, backward, k / across / down, k / across % down * LINES, k % across * ACROSS, weights, bias,
+        block_sweeps(l, n, backward, k / across / down, k / across % down * LINES, k % across * ACROSS, weights, bias,
                   stages + omp_get_thread_num() * stage_of(n, backward));
 }
 
-/* --- the gradient of the weights ------------------------------------------------------------------- */
+/* --- the gradient of the weights -------------------------------------------------------------- */
 
 INLINE void taps_add(int64_t ky, int64_t kx, int64_t x_row, quad *sum, quad dy, const float *x)
 {
@@ -268,7 +268,7 @@ INLINE void taps_product(int64_t ky, int64_t kx, int64_t step, int64_t x_row, fl
                          int64_t ni, int64_t nj, int64_t n)
 {
     for (int64_t c = 0; c < n; c += 4) {
-        quad even[9] = {0}, odd[9] = {0}; /* two chains a tap hide the latency */
+        quad even[9] = {0}, odd[9] = {0}; /* two chains per tap hide the latency */
         for (int64_t i = 0; i < ni; i++) {
             const float *d = dy + i * stage_row(1, 1) + c, *at = x + i * step * x_row + c;
             int64_t j = 0;
@@ -283,7 +283,7 @@ INLINE void taps_product(int64_t ky, int64_t kx, int64_t step, int64_t x_row, fl
     }
 }
 
-/* One tap after another where the kernel is not 3 x 3. */
+/* One tap after another if the kernel is not 3 x 3. */
 static void block_product(const struct sweep *s, float *sum, const float *dy, const float *x, int64_t ni, int64_t nj, int64_t n)
 {
     const int64_t row = stage_row(s->kx, s->step);
@@ -300,7 +300,7 @@ static void lines_product(const struct launch *l, const struct sweep *s, int64_t
 {
     const struct operand *dy = &l->in[0], *x = &l->in[1];
     const int64_t C = x->dim[3], ni = min_i64(LINES, s->ny - i0);
-    float *stage_dy = stage + part(stage_floats(s->ky, s->kx, s->step));
+    float *stage_dy = stage + align_floats(stage_floats(s->ky, s->kx, s->step));
     for (int64_t j = 0; j < s->nx; j += ACROSS)
         for (int64_t c = 0; c < C; c += DEEP) {
             const int64_t nj = min_i64(ACROSS, s->nx - j), n = min_i64(DEEP, C - c);
@@ -311,7 +311,7 @@ static void lines_product(const struct launch *l, const struct sweep *s, int64_t
         }
 }
 
-/* Groups of LINES lines of an image; a block is some of them in a row. */
+/* Groups of LINES lines of an image; a block is several consecutive ones. */
 static struct row_blocks dw_blocks(const struct conv *n)
 {
     const int64_t groups = n->B * ceil_div(n->H2, LINES), each = max_i64(1, ceil_div(groups, 64));
@@ -320,7 +320,7 @@ static struct row_blocks dw_blocks(const struct conv *n)
 
 static int64_t dw_stage(const struct conv *n)
 {
-    return part(stage_floats(n->kh, n->kw, n->stride)) + part(stage_floats(1, 1, 1));
+    return align_floats(stage_floats(n->kh, n->kw, n->stride)) + align_floats(stage_floats(1, 1, 1));
 }
 
 uint64_t depthwise_dw_workspace(const struct conv *n, int threads)

@@ -1,11 +1,11 @@
 /*
- * device.c: the CPU as a device, and the reference beside it.
+ * device.c: the CPU as a device, and the reference device.
  *
- * The compute space is one anonymous mapping whose last byte touches a page
- * without access: a read or write past the planned size faults at once. Every page
- * is taken at the start: memory that is not there shows then, not in step 1000. The
- * host memory is a mapping of a file without a name, so its bytes are the page
- * cache's and leave memory under pressure: that is what offload means here.
+ * The compute space is one anonymous mapping that ends at a page without access: a read or write
+ * past the planned size faults at once. Every page is allocated at the start, so that a lack of
+ * memory shows then and not in step 1000. The host space is the offload file: a mapping of an
+ * unnamed file, so its bytes are in the page cache and leave memory under pressure. This is what
+ * offloading means on a CPU.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,8 +22,8 @@
 
 enum { STACK_BYTES = 128 << 10 }; /* more than any kernel uses */
 
-/* Starts the threads and touches their stacks, so that neither shows up as memory that
- * a later step takes. */
+/* Starts the threads and touches their stacks, so that neither appears as memory that a later step
+ * allocates. */
 static void warm_threads(int threads)
 {
 #pragma omp parallel num_threads(threads)
@@ -40,22 +40,22 @@ static int cpu_open(struct device *d, struct error *e)
     return PL_OK;
 }
 
-/* [pages ... arena][no access]; the arena's end is the guard's begin, less what
- * alignment to 256 needs. */
+/* [pages ... arena][no access]; the arena ends where the guard page begins, up to its alignment to
+ * 256. */
 static char *map_compute(uint64_t bytes, uint64_t *mapped)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), whole = align_up(bytes, page);
     char *at = mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) return NULL;
     mprotect(at + whole, page, PROT_NONE);
-    madvise(at, whole, MADV_HUGEPAGE); /* fewer page faults and cache conflicts, where the kernel agrees */
+    madvise(at, whole, MADV_HUGEPAGE); /* fewer page faults and cache conflicts, if the kernel provides huge pages */
     for (uint64_t i = 0; i < whole; i += page) ((volatile char *)at)[i] = 0;
     *mapped = whole + page;
     return at + (whole - align_up(bytes, 256));
 }
 
-/* A file without a name, where the file system can make one: nothing is left behind even by a kill
- * at this moment. Else one that loses its name at once. */
+/* Opens an unnamed file if the file system supports it: nothing is left on disk even if the process
+ * is killed at this moment. Otherwise creates a file and unlinks it at once. */
 static int open_spill(const char *dir)
 {
     char path[600];
@@ -67,33 +67,33 @@ static int open_spill(const char *dir)
     return fd;
 }
 
-/* A file system that lives in memory gives pages that only go to swap. */
+/* Pages of a file system in memory can only go to swap. */
 static void warn_of_memory(int fd, const char *dir, uint64_t bytes)
 {
     enum { TMPFS = 0x01021994, RAMFS = (int)0x858458f6 };
     struct statfs s;
     char size[32];
     if (!fstatfs(fd, &s) && ((int)s.f_type == TMPFS || (int)s.f_type == RAMFS))
-        log_warn("host memory, %s, is a file in %s, which lies in memory itself: memory.offload moves bytes there and frees none; set "
-                 "train.out on a disk", size_print(bytes, size), dir);
+        log_warn("the offload file of %s is in %s, a file system in memory: memory.offload frees no memory there; set "
+                 "train.out to a directory on disk", size_print(bytes, size), dir);
 }
 
 static int map_spill(struct device *d, uint64_t bytes, struct error *e)
 {
     const char *dir = d->spill[0] ? d->spill : "/tmp";
     int fd = open_spill(dir);
-    if (fd < 0) return error_set(e, PL_FAIL, "cannot create host memory's file in %s: %s", dir, strerror(errno));
+    if (fd < 0) return error_set(e, PL_FAIL, "cannot create the offload file in %s: %s", dir, strerror(errno));
     warn_of_memory(fd, dir, bytes);
-    /* Take the blocks now: a full disk must not show up as a fault in the middle of a step. */
+    /* Allocate the blocks now: a full disk must not cause a fault in the middle of a step. */
     int rc = posix_fallocate(fd, 0, (off_t)bytes);
     if (rc) {
         close(fd);
-        return error_set(e, PL_FAIL, "cannot reserve %llu bytes for host memory in %s: %s; free disk space or set memory.offload: none",
+        return error_set(e, PL_FAIL, "cannot reserve %llu bytes for the offload file in %s: %s; free disk space or set memory.offload: none",
                          (unsigned long long)bytes, dir, strerror(rc));
     }
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
-    if (at == MAP_FAILED) return error_set(e, PL_FAIL, "cannot map %llu bytes of host memory: %s", (unsigned long long)bytes, strerror(errno));
+    if (at == MAP_FAILED) return error_set(e, PL_FAIL, "cannot map %llu bytes of the offload file: %s", (unsigned long long)bytes, strerror(errno));
     d->arena[SPACE_HOST] = at;
     return PL_OK;
 }
@@ -117,7 +117,7 @@ static int cpu_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], str
     return bytes[SPACE_HOST] ? map_spill(d, bytes[SPACE_HOST], e) : PL_OK;
 }
 
-/* What a library wants made before the first step. */
+/* Prepares the kernels of libraries before the first step. */
 static int cpu_record(struct device *d, struct tape *t, struct error *e)
 {
     (void)d;
@@ -144,7 +144,7 @@ static int cpu_copy(struct device *d, void *to, const void *from, uint64_t bytes
     return PL_OK;
 }
 
-/* Everything that was asked for is done. */
+/* Waits until all submitted work is done. */
 static int cpu_settle(struct device *d, struct error *e)
 {
     (void)d, (void)e;

@@ -1,10 +1,9 @@
 /*
  * dropout.c: DROPOUT: elements, or whole samples, set to 0 at random.
  *
- * Invariant: whether an element is kept is a pure function of the run's seed, the
- * step, the op's key, the sample and the place in the sample (dropout_key). Threads,
- * micro-batches, repetition in the backward and a resume ask the same question and
- * get the same answer; no mask is kept.
+ * Invariant: whether an element is kept is a pure function of the run's seed, the step, the op's
+ * key, the sample and the element's index in the sample (dropout_key). Threads, micro-batches,
+ * recomputation in the backward and a resume therefore drop the same elements; no mask is stored.
  */
 #include "cpu/dropout.h"
 

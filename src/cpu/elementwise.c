@@ -1,9 +1,9 @@
 /*
- * elementwise.c: kernels that take elements one by one, and the sum over all.
+ * elementwise.c: elementwise kernels, and the sum over all elements.
  *
- * Each is a loop over tiles shared out to threads, so no result depends on the
- * thread count. The inner functions work on f32 tiles, whatever the storage.
- * Every element is read before it is written: an output may be an input.
+ * Each is a loop over tiles that threads share, so no result depends on the thread count. The inner
+ * functions work on f32 tiles, for any storage dtype. Every element is read before it is written:
+ * an output may be an input.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #include "cpu/math.h"
 #include "cpu/rows.h"
 
-/* Under this many elements waking the threads costs more than they save. */
+/* Below this many elements waking the threads costs more than it saves. */
 enum { SERIAL = 16384 };
 
 /* --- two inputs, one output --------------------------------------------------- */
@@ -55,7 +55,7 @@ static bool mul_match(const struct query *q) { return query_is_fast(q); }
 static bool silu_gate_match(const struct query *q) { return query_is_fast(q); }
 static bool accumulate_match(const struct query *q) { return query_is_fast(q); }
 
-/* Both inputs have all the elements, or one is repeated. */
+/* Both inputs have all elements, or one is broadcast. */
 static void pair_run(const struct launch *l, void (*tile)(float *, const float *, const float *, int))
 {
     const int64_t n = operand_elements(&l->out[0]);
@@ -75,7 +75,7 @@ static void accumulate_run(const struct launch *l)
 /* --- silu gate backward --------------------------------------------------------
  *
  * With s = sigmoid(g):  silu' = s (1 + g (1 - s)),
- *     dgate = dy up silu',  dup = dy g s,  and where it is asked for again  y = g s up.
+ *     dgate = dy up silu',  dup = dy g s,  and y = g s up, recomputed if that output is given.
  */
 
 static bool silu_gate_bwd_match(const struct query *q) { return query_is_fast(q); }
@@ -153,14 +153,14 @@ static void cast_run(const struct launch *l)
     for (int64_t at = 0; at < n; at += TILE) {
         float scratch[TILE];
         int width = row_tile(n - at);
-        /* Widens straight into an f32 output; a narrower one takes the second step. */
+        /* Converts directly into an f32 output; another output takes the second step. */
         row_store(y, at, width, row_view(x, at, width, row_place(y, at, scratch)));
     }
 }
 
 /* --- filling: any dtype ----------------------------------------------------- */
 
-/* The first element is there; the others become the same bytes. */
+/* The first element is set; copies its bytes to the others. */
 static void replicate(const struct operand *y, int threads)
 {
     const int64_t n = operand_elements(y), size = dtype_size(y->dtype);
@@ -168,7 +168,7 @@ static void replicate(const struct operand *y, int threads)
 #pragma omp parallel for num_threads(threads) schedule(static) if (n > SERIAL)
     for (int64_t at = 0; at < n; at += TILE) {
         int width = row_tile(n - at);
-        /* Fixed sizes, so that each becomes a loop of plain stores. */
+        /* Constant sizes, so that each becomes a loop of plain stores. */
         for (int i = at == 0; i < width; i++) {
             char *p = to + (at + i) * size;
             if (size == 4) memcpy(p, to, 4);
@@ -201,7 +201,7 @@ static void spread_run(const struct launch *l)
 
 /* --- sums over everything ----------------------------------------------------------------- */
 
-/* Elements a partial sum covers: a constant, so the order of additions is one. */
+/* Elements per partial sum: a constant, so that the order of additions is fixed. */
 enum { REDUCE_CHUNK = 32768 };
 
 uint64_t reduce_workspace(int64_t elements)

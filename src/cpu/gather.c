@@ -1,14 +1,14 @@
 /*
- * gather.c: GATHER, rows by index, and SCATTER_ADD, their sums by index.
+ * gather.c: GATHER, rows by index, and SCATTER_ADD, sums of rows by index.
  *
- * Indices repeat, so the rows of a sum must be found before threads can share them
- * out: the indices of each image are sorted by counting into
+ * Indices repeat, so the terms of each sum must be found before threads can share the sums: the
+ * indices of each image are sorted by counting into
  *
  *     first [N+1]   where the list of row n begins
  *     order [M]     the rows of y, listed by the index they have, in order
  *
- * and each row of the result is then made by one thread, in f32, its terms in order.
- * An index outside 0..N-1 reads zeros and adds nothing.
+ * Each row of the result is then computed by one thread, in f32, its terms in order. An index
+ * outside 0..N-1 reads zeros and adds nothing.
  */
 #include <string.h>
 
@@ -46,7 +46,7 @@ static bool scatter_add_match(const struct query *q)
            (!acc || tensor_is(acc, q->out[0]->dtype));
 }
 
-/* Of each image: first [N+1], order [M]. */
+/* Per image: first [N+1], order [M]. */
 static int64_t lists_length(int64_t N, int64_t M) { return N + 1 + M; }
 
 static uint64_t scatter_add_workspace(const struct query *q)
@@ -55,7 +55,7 @@ static uint64_t scatter_add_workspace(const struct query *q)
     return (uint64_t)(x->dim[0] * lists_length(x->dim[1], q->in[1]->dim[1])) * sizeof(int32_t);
 }
 
-/* Sorts one image's indices; first[n] .. first[n+1] is then the list of row n. */
+/* Sorts the indices of one image; first[n] .. first[n+1] is then the list of row n. */
 static void sort_by_row(int32_t *first, int32_t *order, const int32_t *index, int64_t N, int64_t M)
 {
     memset(first, 0, (size_t)(N + 1) * sizeof *first);
@@ -63,12 +63,12 @@ static void sort_by_row(int32_t *first, int32_t *order, const int32_t *index, in
         if (index[m] >= 0 && index[m] < N) first[index[m]]++;
     int32_t end = 0;
     for (int64_t n = 0; n <= N; n++) first[n] = end += n < N ? first[n] : 0;
-    /* From the back, each list fills from its end: afterwards first[n] is its begin. */
+    /* Iterates backwards, so each list fills from its end: afterwards first[n] is its beginning. */
     for (int64_t m = M; m-- > 0;)
         if (index[m] >= 0 && index[m] < N) order[--first[index[m]]] = (int32_t)m;
 }
 
-/* Row n of an image: the rows of y that its list names, on top of acc. */
+/* Row n of an image: the sum of the rows of y in its list, added to acc. */
 static void sum_row(const struct launch *l, int64_t b, int64_t n, const int32_t *first, const int32_t *order)
 {
     const struct operand *y = &l->in[0], *x = &l->out[0];

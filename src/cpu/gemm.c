@@ -1,29 +1,28 @@
 /*
  * gemm.c: packed, blocked matrix products, and the kernels LINEAR and MATMUL.
  *
- * C is cut into tiles, one thread each. A thread walks K in blocks; for each it
- * packs a slab of B, then block after block of A's rows, and multiplies panel by
- * panel (micro.h), which keeps each operand in the cache that can feed it:
+ * C is partitioned into tiles, one thread each. A thread iterates over K in blocks. For each block
+ * it packs a slab of B, then block after block of A's rows, and multiplies panel by panel
+ * (micro.h). This keeps each operand in the cache level that can feed it:
  *
- *                 n                     B panel     [KC][nr]    first cache
- *            +---------+                A block     [MC][KC]    second cache
- *          k | B  slab |                B slab      [KC][NC]    second or third
+ *                 n                     B panel     [KC][nr]    L1 cache
+ *            +---------+                A block     [MC][KC]    L2 cache
+ *          k | B  slab |                B slab      [KC][NC]    L2 or L3
  *            +---------+
  *        k
  *     +-----+----------+
  *   m |  A  |  C  tile | MC rows at a time
  *     +-----+----------+
  *
- * Same bits for any thread count: an element's sum runs over the K blocks in
- * order, the blocks are a function of K alone, and threads only share out
- * tiles. Between K blocks the sum stays f32: in C itself when C is f32, in a
- * scratch tile otherwise.
+ * Bit-identical for any thread count: the sum of an element runs over the K blocks in order, the
+ * blocks are a function of K alone, and threads only share the tiles. Between K blocks the sum
+ * stays f32: in C itself when C is f32, in a scratch tile otherwise.
  *
- * Where both operands are bf16 and the processor multiplies bf16 itself, panels stay
- * bf16 (micro_bf16.h): half the bytes, so twice the block of K, and other last bits.
+ * If both operands are bf16 and the processor has bf16 multiply instructions, panels stay bf16
+ * (micro_bf16.h): half the bytes, so K blocks are twice as long, and the last bits differ.
  *
- * A product of at most DOT_ROWS rows with a weight [N,K] is bound by reading the
- * weight, so packing it would only add traffic: that case is dot products.
+ * A product of at most DOT_ROWS rows with a weight [N,K] is bound by reading the weight, and
+ * packing would only add traffic: it is computed as dot products.
  *
  *     work: thread 0 [A block | B slab | f32 tile] thread 1 [...] ...
  */
@@ -41,9 +40,9 @@
 #include "cpu/rows.h"
 
 /* Multiples of PANEL_A, TILE_ROWS, PANEL_B and 8. KC of both panels takes a third of a 64 KiB
- * cache: without large pages more would evict itself. SCRATCH_ROWS bounds
- * the f32 tile behind a narrow C. An epilogue gets up to EPILOGUE columns of a block of rows: long
- * enough to be worked on, and together well within the second cache. */
+ * cache: without huge pages a larger block would evict itself. SCRATCH_ROWS bounds the f32 tile of
+ * a C in lower precision. An epilogue gets up to EPILOGUE columns of a block of rows: enough for an
+ * efficient loop, and together well within the L2 cache. */
 enum { KC = 256, KC_BF16 = 2 * KC, MC = 192, NC = 768, SCRATCH_ROWS = 384, DOT_CHUNK = 1024, EPILOGUE = 256 };
 
 static int64_t round_to(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -59,8 +58,8 @@ static int64_t block_of(int64_t K, int64_t most)
     return K <= most ? K : round_to(ceil_div(K, ceil_div(K, most)), 8);
 }
 
-/* The inner loop of a product that stays in bf16; NULL: it is made on f32 panels, as
- * whatever is gathered is, since gatherers give f32, and whatever is scattered. */
+/* The inner loop of a product that stays in bf16; NULL: it uses f32 panels. Gathered operands do,
+ * because gatherers return f32, and so do scattered results. */
 static const struct micro_bf16 *bf16_loop(const struct gemm *g)
 {
     if (g->a.gather || g->b.gather || g->scatter) return NULL;
@@ -69,20 +68,20 @@ static const struct micro_bf16 *bf16_loop(const struct gemm *g)
 
 /* --- workspace ------------------------------------------------------------------------ */
 
-/* Floats of each part of a thread's workspace. */
+/* Floats of each section of a thread's workspace. */
 struct slots {
     int64_t a, b, partial;
 };
 
 static bool needs_partial(int64_t K, enum dtype c, int64_t block) { return c != DT_F32 && K > block; }
 
-/* The type that a product's sums are finished into, for needs_partial: they can gather in
- * C itself only when it is f32 and lies as a matrix. */
+/* The dtype into which a product's sums are stored, for needs_partial: sums can accumulate in C
+ * itself only when it is an f32 matrix. */
 static enum dtype result_type(const struct gemm *g) { return g->scatter ? DT_NONE : g->c.dtype; }
 
 static struct slots slots_of(int64_t M, int64_t N, int64_t K, enum dtype c)
 {
-    /* Enough for panels of every kind: a plan does not depend on the instructions. */
+    /* Enough for panels of every kind: a plan does not depend on the instruction set. */
     int64_t kc = block_of(K, KC), half = round_to(block_of(K, KC_BF16), TILE_DEPTH) / 2;
     int64_t m = min_i64(M, MC), n = round_to(min_i64(N, NC), PANEL_B);
     int64_t rows = round_to(m, PANEL_A), tiles = round_to(m, TILE_ROWS);
@@ -94,8 +93,8 @@ static struct slots slots_of(int64_t M, int64_t N, int64_t K, enum dtype c)
     return s;
 }
 
-/* Waking a thread costs about a microsecond, so each one gets 2^16 multiplications at
- * least; and a tile is no smaller than the smallest of any ISA. */
+/* Waking a thread costs about a microsecond, so each thread gets at least 2^16 multiplications; and
+ * a tile is not smaller than the smallest of any ISA. */
 static int useful_threads(int64_t M, int64_t N, int64_t K, int threads)
 {
     int64_t most = min_i64(ceil_div(M, 4) * ceil_div(N, 8), M * N * K >> 16);
@@ -110,9 +109,9 @@ uint64_t gemm_workspace(int64_t M, int64_t N, int64_t K, enum dtype c, int threa
     return (packed > dots ? packed : dots) * sizeof(float);
 }
 
-/* --- the end of a sum --------------------------------------------------------------------- */
+/* --- finishing a sum ---------------------------------------------------------------------- */
 
-/* Four f32 to bf16, as f32_to_bf16 does. */
+/* Converts four f32 to bf16, as f32_to_bf16 does. */
 static inline void store_bf16(uint16_t *to, const float *from)
 {
     typedef uint32_t quad __attribute__((vector_size(16)));
@@ -125,7 +124,8 @@ static inline void store_bf16(uint16_t *to, const float *from)
     memcpy(to, &h, sizeof h);
 }
 
-/* n values as c's dtype. bf16 has its own loop because it is the common one and n is short. */
+/* Stores n values in c's dtype. bf16 has its own loop because it is the common case and n is
+ * small. */
 static inline void store_row(void *to, enum dtype t, const float *from, int64_t n)
 {
     uint16_t *h = to;
@@ -139,7 +139,7 @@ static inline void store_row(void *to, enum dtype t, const float *from, int64_t 
     }
 }
 
-/* To n sums comes what C holds, which is not f32; n is short. */
+/* Adds the elements that C holds, which is not f32, to n sums; n is small. */
 static inline void add_held(float *sum, const void *c, enum dtype t, int64_t n)
 {
     float held[NR_MAX];
@@ -150,8 +150,8 @@ static inline void add_held(float *sum, const void *c, enum dtype t, int64_t n)
     for (int64_t x = 0; x < n; x++) sum[x] = held[x] + sum[x];
 }
 
-/* What one element's sum still needs once its last product is made: the earlier K
- * blocks (`partial`, NULL: none), the bias, what C holds. Row by row, n columns. */
+/* Completes a sum after its last product: adds the earlier K blocks (`partial`, NULL: none), the
+ * bias, and the previous value of C. Row by row, n columns. */
 static void finish_row(const struct gemm *g, float *sum, const float *partial, const float *bias, int64_t i, int64_t j,
                        int64_t n)
 {
@@ -170,7 +170,7 @@ static void finish_row(const struct gemm *g, float *sum, const float *partial, c
 
 /* --- one tile of C ---------------------------------------------------------------------- */
 
-/* A tile, the K block being added to it, and the thread's memory. */
+/* A tile, its current K block, and the thread's memory. */
 struct tile {
     const struct gemm *g;
     const struct micro *u;
@@ -178,13 +178,13 @@ struct tile {
     int mr, nr;
     int64_t m0, mn, n0, nn;  /* rows and columns of C */
     int64_t k0, kn;
-    bool last;               /* of the K blocks */
+    bool last;               /* this is the last K block */
     void *a, *b;             /* packed */
     float *sum;              /* f32 sums [mn][nn]: in C or in scratch */
     int64_t ld;
 };
 
-/* `n` rows of an operand as panels, from the element at `from`; `group` counts for bf16. */
+/* Packs `n` rows of an operand into panels, from the element at `from`; `group` is for bf16. */
 static void tile_pack(const struct tile *t, void *to, int width, int group, const void *from, enum dtype type,
                       int64_t across, int64_t along, int64_t n)
 {
@@ -192,7 +192,7 @@ static void tile_pack(const struct tile *t, void *to, int width, int group, cons
     else pack_panels(to, width, from, type, across, along, n, t->kn);
 }
 
-/* The panels of A's packed row i and of B's packed column j, multiplied. */
+/* Multiplies the panels of A's packed row i and of B's packed column j. */
 static void tile_product(const struct tile *t, int64_t i, int64_t j, float *c, int64_t ldc, bool add)
 {
     if (t->h) {
@@ -203,8 +203,8 @@ static void tile_product(const struct tile *t, int64_t i, int64_t j, float *c, i
     }
 }
 
-/* One micro-tile: packed row a and column j, which are rows i.. and columns j.. of the
- * tile. Whole ones of an f32 sum are made in place, the others in a buffer. */
+/* One micro-tile: packed row a and column j, at rows i.. and columns j.. of the tile. Complete
+ * micro-tiles of an f32 sum are computed in place, the others in a buffer. */
 static void tile_micro(const struct tile *t, int64_t a, const float *bias, int64_t i, int64_t j)
 {
     const struct gemm *g = t->g;
@@ -235,11 +235,11 @@ static void tile_micro(const struct tile *t, int64_t a, const float *bias, int64
     }
 }
 
-/* Rows i0.. of the tile, whose A block is packed, against the whole slab of B. */
+/* Rows i0.. of the tile, with their A block packed, times the whole slab of B. */
 static void tile_block(const struct tile *t, int64_t i0, int64_t in)
 {
     const struct gemm *g = t->g;
-    int64_t taken = 0; /* columns that the epilogue has had */
+    int64_t applied = 0; /* columns already passed to the epilogue */
     for (int64_t j = 0; j < t->nn; j += t->nr) {
         float values[NR_MAX], *bias = NULL;
         if (g->bias && t->last) {
@@ -249,9 +249,9 @@ static void tile_block(const struct tile *t, int64_t i0, int64_t in)
         }
         for (int64_t i = 0; i < in; i += t->mr) tile_micro(t, i, bias, i0 + i, j);
         int64_t made = min_i64(j + t->nr, t->nn);
-        if (!g->epilogue || !t->last || (made - taken + t->nr <= EPILOGUE && made < t->nn)) continue;
-        g->epilogue->take(g->epilogue, t->m0 + i0, in, t->n0 + taken, made - taken);
-        taken = made;
+        if (!g->epilogue || !t->last || (made - applied + t->nr <= EPILOGUE && made < t->nn)) continue;
+        g->epilogue->apply(g->epilogue, t->m0 + i0, in, t->n0 + applied, made - applied);
+        applied = made;
     }
 }
 
@@ -276,7 +276,7 @@ static void tile_run(struct tile *t)
     if (result_type(g) == DT_F32) t->sum = element(&g->c, t->m0, t->n0), t->ld = g->c.row;
     else t->ld = round_to(t->nn, t->nr);
     if (t->h && t->h->begin) t->h->begin();
-    /* Once at least: an empty sum is 0. */
+    /* At least once: an empty sum is 0. */
     for (t->k0 = 0; t->k0 == 0 || t->k0 < g->K; t->k0 += kc) {
         t->kn = min_i64(kc, g->K - t->k0);
         t->last = t->k0 + t->kn >= g->K;
@@ -291,47 +291,47 @@ static void tile_run(struct tile *t)
     if (t->h && t->h->end) t->h->end();
 }
 
-/* --- sharing out tiles --------------------------------------------------------------------- */
+/* --- distributing tiles -------------------------------------------------------------------- */
 
-/* C in rows x columns tiles of m x n. */
-struct grid {
+/* C as rows x columns tiles of m x n. */
+struct tiling {
     int64_t rows, columns, m, n;
 };
 
-static struct grid grid_of(const struct gemm *g, const struct tile *t, int64_t rows, int64_t columns)
+static struct tiling tiling_of(const struct gemm *g, const struct tile *t, int64_t rows, int64_t columns)
 {
-    struct grid x = {.m = round_to(ceil_div(g->M, rows), t->mr), .n = round_to(ceil_div(g->N, columns), t->nr)};
+    struct tiling x = {.m = round_to(ceil_div(g->M, rows), t->mr), .n = round_to(ceil_div(g->N, columns), t->nr)};
     x.rows = ceil_div(g->M, x.m);
     x.columns = ceil_div(g->N, x.n);
     return x;
 }
 
-/* The time of a grid, in units of one multiplication per element of C and step of k:
- * the rounds that the threads need, times a tile's products and its packing. Packing
- * an element costs as much as some 16 multiplications. */
-static double grid_cost(const struct grid *x, int threads)
+/* The time of a tiling, in units of one multiplication per element of C and step of k: the number
+ * of rounds of the threads, times a tile's products and its packing. Packing an element costs about
+ * 16 multiplications. */
+static double tiling_cost(const struct tiling *x, int threads)
 {
     double tile = (double)x->m * (double)x->n + 16.0 * (double)(x->m + x->n);
     return (double)ceil_div(x->rows * x->columns, threads) * tile;
 }
 
-/* The cheapest grid that the workspace allows: from as few tiles as possible to some
- * four a thread, all column counts. Bits do not depend on it. */
-static struct grid grid_choose(const struct gemm *g, const struct tile *t, int threads)
+/* The cheapest tiling that fits the workspace: from as few tiles as possible to about four per
+ * thread, all column counts. The choice does not affect the result's bits. */
+static struct tiling tiling_choose(const struct gemm *g, const struct tile *t, int threads)
 {
     bool partial = needs_partial(g->K, result_type(g), t->h ? KC_BF16 : KC);
     int64_t min_columns = ceil_div(g->N, NC), min_rows = partial ? ceil_div(g->M, SCRATCH_ROWS) : 1;
-    struct grid best = grid_of(g, t, min_rows, min_columns);
+    struct tiling best = tiling_of(g, t, min_rows, min_columns);
     for (int64_t columns = min_columns; columns <= min_columns + threads; columns++)
         for (int64_t tiles = threads; threads > 1 && tiles <= 4 * threads; tiles += threads) {
-            struct grid x = grid_of(g, t, max_i64(min_rows, ceil_div(tiles, columns)), columns);
-            if (grid_cost(&x, threads) < grid_cost(&best, threads)) best = x;
+            struct tiling x = tiling_of(g, t, max_i64(min_rows, ceil_div(tiles, columns)), columns);
+            if (tiling_cost(&x, threads) < tiling_cost(&best, threads)) best = x;
         }
     return best;
 }
 
 /* Makes tiles, whichever is next, until there are no more. */
-static void take_tiles(const struct tile *any, const struct grid *x, const struct slots *s, float *at, atomic_int_fast64_t *next)
+static void take_tiles(const struct tile *any, const struct tiling *x, const struct slots *s, float *at, atomic_int_fast64_t *next)
 {
     const struct gemm *g = any->g;
     for (int64_t i; (i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < x->rows * x->columns;) {
@@ -352,7 +352,7 @@ static void run_tiles(const struct gemm *g, float *work, int workers, int team)
     struct tile any = {.g = g, .u = micro_best(), .h = bf16_loop(g)};
     any.mr = any.h ? any.h->mr : any.u->mr;
     any.nr = any.h ? any.h->nr : any.u->nr;
-    struct grid x = grid_choose(g, &any, workers);
+    struct tiling x = tiling_choose(g, &any, workers);
     struct slots s = slots_of(g->M, g->N, g->K, result_type(g));
     int64_t each = s.a + s.b + s.partial;
     atomic_int_fast64_t next = 0;
@@ -394,18 +394,18 @@ static void run_dots(const struct gemm *g, float *work, int workers, int team)
             for (int64_t x = k; x < k + n; x++)
                 work[i * g->K + x] = (float)dtype_load(g->a.data, g->a.dtype, i * g->a.row + x * g->a.column);
         }
-    /* Neighbouring columns of a narrow C share words: each thread takes whole runs of 64. */
+    /* Neighbouring columns of a narrow C share cache lines: each thread gets whole runs of 64. */
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (workers > 1)
     for (int64_t run = 0; run < ceil_div(g->N, 64); run++) {
         int64_t from = run * 64, to = min_i64(g->N, from + 64);
         for (int64_t j = from; j < to; j++) dot_column(g, u, work, j);
-        if (g->epilogue) g->epilogue->take(g->epilogue, 0, g->M, from, to - from);
+        if (g->epilogue) g->epilogue->apply(g->epilogue, 0, g->M, from, to - from);
     }
 }
 
 void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads)
 {
-    CHECK(g->c.column == 1, "C's columns are %lld apart", (long long)g->c.column);
+    CHECK(g->c.column == 1, "C has a column stride of %lld", (long long)g->c.column);
     CHECK(!g->scatter || !g->add, "a scattered C cannot be added to");
     CHECK(!g->scatter || !g->epilogue, "a scattered C has no epilogue");
     CHECK(work_bytes >= gemm_workspace(g->M, g->N, g->K, result_type(g), threads),
@@ -413,7 +413,8 @@ void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads
           (long long)g->N, (long long)g->K);
     if (g->M == 0 || g->N == 0) return;
     int workers = useful_threads(g->M, g->N, g->K, threads);
-    /* Of bf16 one row alone: more are faster multiplied as bf16 than dotted as f32. */
+    /* With bf16 only a single row: more rows are faster with bf16 multiply instructions than with
+     * f32 dot products. */
     bool few = g->M <= (bf16_loop(g) ? 1 : DOT_ROWS);
     if (few && g->b.row == 1 && !g->a.gather && !g->b.gather) run_dots(g, work, workers, threads);
     else run_tiles(g, work, workers, threads);
@@ -426,7 +427,7 @@ static bool is_matrix(const struct tensor *t)
     return tensor_is_dense(t) && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16);
 }
 
-/* A dense tensor's rows x last, or the transpose of that. */
+/* A dense tensor as the matrix [rows x last], or its transpose. */
 static struct matrix matrix_of(const struct operand *x, bool transposed)
 {
     int64_t last = operand_last(x);
@@ -447,7 +448,8 @@ static uint64_t linear_workspace(const struct query *q)
     return gemm_workspace(tensor_rows(x), w->dim[0], tensor_last(x), y->dtype, q->profile->threads);
 }
 
-/* What is added is put where the sum is made, whether it lies there already or not: the same bits. */
+/* The added tensor is copied to the destination of the sum, unless it is there already: same
+ * bits. */
 static void linear_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1];
@@ -460,7 +462,7 @@ static void linear_run(const struct launch *l)
     gemm_run(&g, l->work, l->work_bytes, l->threads);
 }
 
-/* a, b, acc?: op(a) op(b) + acc, the sum in acc's bytes. */
+/* a, b, acc?: op(a) op(b) + acc, the sum in place in acc. */
 static bool matmul_match(const struct query *q)
 {
     const struct tensor *acc = q->nin > 2 ? q->in[2] : NULL;
@@ -493,6 +495,6 @@ static void matmul_run(const struct launch *l)
     gemm_run(&g, l->work, l->work_bytes, l->threads);
 }
 
-/* A library's comes first: it matches where the profile says that it is used. */
+/* The library's kernel comes first: it matches if the profile enables it. */
 CPU_KERNELS(LINEAR, {OP_LINEAR, "onednn_linear", onednn_linear_match, onednn_linear_workspace, onednn_linear_run}, KERNEL_WORK(LINEAR, linear));
 CPU_KERNELS(MATMUL, {OP_MATMUL, "onednn_matmul", onednn_matmul_match, onednn_matmul_workspace, onednn_matmul_run}, KERNEL_WORK(MATMUL, matmul));

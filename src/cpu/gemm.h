@@ -8,28 +8,30 @@
 
 struct gather; /* pack.h */
 
-/* Element (i,j) lies i * row + j * column elements after data. A transpose is an
- * exchange of the two strides. */
+/* Element (i,j) is at data + i * row + j * column elements. A transpose exchanges the two
+ * strides. */
 struct matrix {
     void *data;
     enum dtype dtype;
     int64_t row, column;
-    /* Not NULL: A's or B's elements come from here instead of data. The gatherer's rows are
-     * the matrix's when column is 1, its columns when row is 1. */
+    /* Not NULL: the elements of A or B are gathered by this instead of read from data. The
+     * gatherer's rows are the matrix's rows when column is 1, its columns when row is 1. */
     const struct gather *gather;
 };
 
-/* Where C's rows go that do not lie at even distances. The first member of what knows. */
+/* Stores the rows of C if they are not at equal distances. Embed it as the first member of the
+ * struct that implements it. */
 struct scatter {
     /* Stores n finished elements of row i, from column j on. */
     void (*store)(const struct scatter *s, int64_t i, int64_t j, int64_t n, const float *sum);
 };
 
-/* What is done with C's elements once they are finished, while they are in cache. The first
- * member of what knows. */
+/* Applied to finished elements of C while they are in cache. Embed it as the first member of the
+ * struct that implements it. */
 struct epilogue {
-    /* Takes rows i.. and columns j.., m and n of them. Whoever finished them calls it, once for each. */
-    void (*take)(const struct epilogue *e, int64_t i, int64_t m, int64_t j, int64_t n);
+    /* Called once for each block of m rows from i and n columns from j, by the thread that finished
+     * it. */
+    void (*apply)(const struct epilogue *e, int64_t i, int64_t m, int64_t j, int64_t n);
 };
 
 struct gemm {
@@ -40,16 +42,16 @@ struct gemm {
     const void *bias; /* [N], NULL: none */
     enum dtype bias_dtype;
     bool add;        /* C += instead of C = */
-    const struct scatter *scatter; /* not NULL: takes C instead of c; no add */
-    const struct epilogue *epilogue; /* not NULL: takes what has been stored; no scatter */
+    const struct scatter *scatter; /* not NULL: stores C instead of c; excludes add */
+    const struct epilogue *epilogue; /* not NULL: called on stored elements; excludes scatter */
 };
 
-/* Bytes of `work` for a product whose result is stored as c (DT_NONE: scattered). Depends on the shape and
- * the thread count alone, and stops growing: a few MiB per thread at most. */
+/* Bytes of `work` for a product with a result of dtype c (DT_NONE: scattered). A function of the
+ * shape and the thread count alone, and bounded: a few MiB per thread. */
 uint64_t gemm_workspace(int64_t M, int64_t N, int64_t K, enum dtype c, int threads);
 
-/* Sums in f32, rounds once on store. The same bits for any number of threads. C must
- * not overlap A or B; work is 64-aligned. */
+/* Sums are f32, rounded once on store. The result is bit-identical for any number of threads. C
+ * must not overlap A or B; work is 64-byte aligned. */
 void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads);
 
 #endif

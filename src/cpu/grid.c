@@ -1,11 +1,12 @@
 /*
- * grid.c: positions on a grid, for attention's forward (see grid.h), and the kernels of
+ * grid.c: relative positions on a grid, for attention's forward (see grid.h), and the kernels of
  * ATTENTION_REL and ATTENTION_BIAS, which are attention.c's with a grid.
  *
- * By tables, a panel of queries is multiplied with the rows of the tables that any of its
- * queries needs, and each lane picks its own:
+ * With tables, a panel of queries is multiplied with the rows of the tables that any of its queries
+ * needs, and each lane selects its own:
  *
- *     product[i][lane] = q . table_h[first + i]      rel_h[kh][lane] = product[h - kh + height-1 - first][lane]
+ *     product[i][lane] = q . table_h[first + i]
+ *     rel_h[kh][lane] = product[h - kh + height-1 - first][lane]
  */
 #include "cpu/grid.h"
 
@@ -34,7 +35,7 @@ static int64_t grid_size(const struct grid *g, int axis) { return axis ? g->widt
 
 /* --- tables --------------------------------------------------------------------------------- */
 
-/* Floats of a table's panels: rows to whole tiles, of f32 or of bf16 in groups. */
+/* Floats of a table's panels: rows in whole tiles, f32 or bf16 in groups. */
 static int64_t panel_room(const struct grid *g, int axis, int64_t D)
 {
     return round_up((2 * grid_size(g, axis) - 1 + MR_MAX) * max_i64(D, GROUP_MAX / 2), 16);
@@ -73,7 +74,7 @@ void grid_pack(struct grid *g, const struct heads *n, const struct micro *u, con
     }
 }
 
-/* --- positions of queries ------------------------------------------------------------------ */
+/* --- position terms of queries ------------------------------------------------------------- */
 
 /* Scratch of grid_positions: rows of one table, in whole tiles, against a panel. */
 static int64_t product_floats(const struct grid *g)
@@ -86,7 +87,7 @@ int64_t grid_query_floats(const struct grid *g, int64_t queries)
     return g->biased ? 0 : round_up(queries * grid_row(g), 16) + product_floats(g);
 }
 
-/* The least and the most that the coordinate of queries t .. t+tn is. */
+/* The minimum and maximum of a coordinate over queries t .. t+tn. */
 struct reach {
     int64_t low, high;
 };
@@ -114,8 +115,8 @@ static void panel_positions(const struct grid *g, int axis, const struct micro *
     int64_t at[NR_MAX];
     for (int64_t i = 0; i < u->nr; i++) {
         /* Lanes without a query repeat the last one. */
-        int64_t query = t + min_i64(i, tn - 1), place = axis ? query % g->width : query / g->width;
-        at[i] = (place + size - 1 - first) * u->nr + i;
+        int64_t query = t + min_i64(i, tn - 1), coordinate = axis ? query % g->width : query / g->width;
+        at[i] = (coordinate + size - 1 - first) * u->nr + i;
     }
     for (int64_t k = 0; k < size; k++)
         for (int64_t i = 0; i < u->nr; i++) rel[k * u->nr + i] = product[at[i] - k * u->nr] * (float)M_LOG2E;
@@ -136,18 +137,18 @@ void grid_positions(const struct grid *g, const struct micro *u, const struct mi
     }
 }
 
-/* --- onto the scores ------------------------------------------------------------------------ */
+/* --- adding to the scores ------------------------------------------------------------------- */
 
-/* Lanes that stand in one row of the grid. */
-struct stretch {
+/* Lanes in one row of the grid. */
+struct lane_run {
     int64_t lane, n, y, x;
 };
 
-static int stretches_of(const struct grid *g, int64_t t, int64_t tn, struct stretch to[NR_MAX])
+static int stretches_of(const struct grid *g, int64_t t, int64_t tn, struct lane_run to[NR_MAX])
 {
     int count = 0;
     for (int64_t i = 0; i < tn;) {
-        struct stretch x = {i, min_i64(tn - i, g->width - (t + i) % g->width), (t + i) / g->width, (t + i) % g->width};
+        struct lane_run x = {i, min_i64(tn - i, g->width - (t + i) % g->width), (t + i) / g->width, (t + i) % g->width};
         to[count++] = x;
         i += x.n;
     }
@@ -157,12 +158,12 @@ static int stretches_of(const struct grid *g, int64_t t, int64_t tn, struct stre
 static void add_bias(const struct grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys, float factor)
 {
     const int64_t wide = 2 * g->width - 1, nr = at->u->nr;
-    struct stretch stretch[NR_MAX];
-    const int count = stretches_of(g, at->t, at->tn, stretch);
+    struct lane_run lane_run[NR_MAX];
+    const int count = stretches_of(g, at->t, at->tn, lane_run);
     for (int64_t i = 0; i < keys; i++, s += nr) {
         int64_t y = (s0 + i) / g->width, x = (s0 + i) % g->width;
         for (int k = 0; k < count; k++) {
-            const struct stretch *q = &stretch[k];
+            const struct lane_run *q = &lane_run[k];
             int64_t down = q->y < y ? y - q->y : q->y - y;
             const float *bias = g->mirror + (at->h * g->height + down) * wide + q->x - x + g->width - 1;
             for (int64_t l = 0; l < q->n; l++) s[q->lane + l] = s[q->lane + l] * factor + bias[l];

@@ -1,24 +1,24 @@
 /*
- * grid_bwd.c: positions on a grid, for attention's backward (see grid.h), and the kernels
+ * grid_bwd.c: relative positions on a grid, for attention's backward (see grid.h), and the kernels
  * of ATTENTION_REL_BWD and ATTENTION_BIAS_BWD.
  *
- * By tables there are three parts. Before: all queries' positions, [B,H,T,row], from one
- * product with both tables. During: attention_bwd.c walks its tiles, adds positions to
+ * With tables there are three phases. Before: all queries' position terms, [B,H,T,row], from one
+ * product with both tables. During: attention_bwd.c iterates over its tiles, adds position terms to
  * scores, and adds ds into drel, of the same shape:
  *
- *     row:  rel_h, height numbers | rel_w, width numbers, and again from the first: a panel
- *           of keys that goes on in the next row of the grid reads and adds without a break
+ *     row:  rel_h, height numbers | rel_w, width numbers, repeated from the first on: a panel of
+ *           keys that continues in the next row of the grid reads and adds contiguously
  *
- * After: with G [T,J] = drel put back to where its rows lie in the (reversed) tables,
+ * After: with G [T,J] = drel scattered to the rows of the (reversed) tables,
  *
  *     dq += G tables          dtables += G^T q
  *
- * Where one block of keys is all, as in a window, a thread does the three parts for a block
- * of queries in one go, and rel and drel are rows of that block alone.
+ * If there is only one block of keys, as in a window, a thread does the three phases for a block of
+ * queries in one pass, and rel and drel hold the rows of that block alone.
  *
- * Groups of heads have a partial sum of dtables each; groups are a function of the shape and
- * are added in order: the same bits for any thread count. By bias each block of keys has
- * its partial sum.
+ * Each group of heads has a partial sum of dtables; groups are a function of the shape and are
+ * added in order: bit-identical for any thread count. With a bias each block of keys has its
+ * partial sum.
  */
 #include <math.h>
 #include <string.h>
@@ -31,14 +31,14 @@ enum { QUERIES = 96, GROUPS = 64 };
 
 /* --- memory ---------------------------------------------------------------------------------- */
 
-static int64_t take(int64_t *at, int64_t floats)
+static int64_t reserve(int64_t *at, int64_t floats)
 {
     int64_t here = *at;
     *at += round_up(floats, 16);
     return here;
 }
 
-/* Offsets in floats, of the shared part and of a thread's. */
+/* Offsets in floats, of the shared section and of a thread's. */
 struct layout {
     int64_t rel, drel, rows, by_row, by_depth, partial, shared;
     int64_t product, narrow, left, right, own_rel, own_drel, own;
@@ -50,25 +50,25 @@ static struct layout layout_of(const struct grid_bwd *x, const struct heads *n, 
     int64_t at = 0, rows = n->B * n->H * n->T, J = x->J, deep = n->D + NR_MAX;
     if (x->g.biased) {
         int64_t table = x->g.height * (2 * x->g.width - 1);
-        y.rel = take(&at, n->H * table);
-        y.partial = take(&at, n->B * n->H * key_blocks * table);
+        y.rel = reserve(&at, n->H * table);
+        y.partial = reserve(&at, n->B * n->H * key_blocks * table);
         y.shared = at;
         return y;
     }
     if (x->alone) rows = 0;
-    y.rel = take(&at, rows * x->row), y.drel = take(&at, rows * x->row);
-    y.rows = take(&at, J * n->D);
-    y.by_row = take(&at, (J + NR_MAX) * max_i64(n->D, GROUP_MAX / 2)), y.by_depth = take(&at, (J + GROUP_MAX) * deep);
-    y.partial = take(&at, x->groups * (J + MR_MAX) * deep);
+    y.rel = reserve(&at, rows * x->row), y.drel = reserve(&at, rows * x->row);
+    y.rows = reserve(&at, J * n->D);
+    y.by_row = reserve(&at, (J + NR_MAX) * max_i64(n->D, GROUP_MAX / 2)), y.by_depth = reserve(&at, (J + GROUP_MAX) * deep);
+    y.partial = reserve(&at, x->groups * (J + MR_MAX) * deep);
     y.shared = at;
 
     int64_t queries = round_up(min_i64(n->T, QUERIES), PANEL_A);
     at = 0;
-    y.product = take(&at, queries * (J + NR_MAX));
-    y.narrow = take(&at, queries * J / 2 + 1);
-    y.left = take(&at, max_i64(queries * max_i64(J, max_i64(n->D, GROUP_MAX)), (J + MR_MAX) * (queries + GROUP_MAX)));
-    y.right = take(&at, deep * (queries + GROUP_MAX));
-    y.own_rel = take(&at, x->alone ? queries * x->row : 0), y.own_drel = take(&at, x->alone ? queries * x->row : 0);
+    y.product = reserve(&at, queries * (J + NR_MAX));
+    y.narrow = reserve(&at, queries * J / 2 + 1);
+    y.left = reserve(&at, max_i64(queries * max_i64(J, max_i64(n->D, GROUP_MAX)), (J + MR_MAX) * (queries + GROUP_MAX)));
+    y.right = reserve(&at, deep * (queries + GROUP_MAX));
+    y.own_rel = reserve(&at, x->alone ? queries * x->row : 0), y.own_drel = reserve(&at, x->alone ? queries * x->row : 0);
     y.own = at;
     return y;
 }
@@ -81,7 +81,7 @@ struct grid_bwd grid_bwd_of(const union attr *attr, bool biased, const struct he
     return x;
 }
 
-/* Alone, a head's sums of the tables' gradients are its thread's. */
+/* Alone, each head is a group, and one thread computes its sums of the tables' gradients. */
 void grid_bwd_blocks(struct grid_bwd *x, const struct heads *n, int64_t key_blocks)
 {
     x->alone = key_blocks <= 1 && !x->g.biased;
@@ -95,9 +95,9 @@ int64_t grid_bwd_floats(const struct grid_bwd *x, const struct heads *n, int64_t
 
 int64_t grid_bwd_thread_floats(const struct grid_bwd *x, const struct heads *n) { return layout_of(x, n, 0).own; }
 
-/* --- tables ------------------------------------------------------------------------------------ */
+/* --- tables ----------------------------------------------------------------------------------- */
 
-/* Panels of n rows of `length`, (i,k) at i * across + k * along, as the products take them. */
+/* Packs n rows of `length`, (i,k) at i * across + k * along, into panels for the products. */
 static void pack(const struct grid_bwd *x, void *to, int width, const void *from, enum dtype t, int64_t across, int64_t along,
                  int64_t n, int64_t length)
 {
@@ -116,7 +116,7 @@ static void product(const struct grid_bwd *x, int64_t K, const void *a, int64_t 
     else x->u->product(K, (const float *)a + at, (const float *)b + bt, c, ldc, add);
 }
 
-/* Both tables, each from its last row to its first, as the products' type. */
+/* Both tables, each from its last row to its first, in the products' dtype. */
 static void reverse_tables(const struct grid_bwd *x, const struct heads *n)
 {
     const enum dtype to = x->half ? DT_BF16 : DT_F32;
@@ -146,7 +146,8 @@ void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct micr
     pack(x, x->by_depth, u->nr, x->rows, t, 1, n->D, n->D, x->J);
 }
 
-/* --- before: positions --------------------------------------------------------------------------- */
+/* --- before: position terms
+ * ---------------------------------------------------------------------- */
 
 /* The first of a block's rows. */
 static float *rel_rows(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at)
@@ -160,7 +161,7 @@ static float *drel_rows(const struct grid_bwd *x, const struct heads *n, const s
     return x->drel + ((at->b * n->H + at->h) * n->T + at->t0) * x->row;
 }
 
-/* Where rel_h and rel_w of query t begin among the J rows of the reversed tables. */
+/* The offset of rel_h and rel_w of query t among the J rows of the reversed tables. */
 static int64_t begin_h(const struct grid_bwd *x, int64_t t) { return x->g.height - 1 - t / x->g.width; }
 static int64_t begin_w(const struct grid_bwd *x, int64_t t)
 {
@@ -199,7 +200,7 @@ void grid_bwd_begin(const struct grid_bwd *x, const struct heads *n, const struc
     }
 }
 
-/* --- during: tiles of attention_bwd.c --------------------------------------------------------------- */
+/* --- during: tiles of attention_bwd.c --------------------------------------------------------- */
 
 void grid_lanes_of(const struct grid_bwd *x, const struct micro *u, int64_t s, int64_t n, struct grid_lanes *to)
 {
@@ -210,8 +211,8 @@ void grid_lanes_of(const struct grid_bwd *x, const struct micro *u, int64_t s, i
     for (int64_t i = 0; i < n; i++) to->masks[((s + i) / x->g.width - s / x->g.width) * u->nr + i] = 1;
 }
 
-/* A run of a panel's keys in one row of the grid, against query t: where it lies in a
- * mirrored table [height][2 width - 1]. */
+/* The offset in a mirrored table [height][2 width - 1] of a run of a panel's keys in one row of the
+ * grid, for query t. */
 static int64_t mirror_at(const struct grid_bwd *x, int64_t t, int64_t s)
 {
     const int64_t W = x->g.width, down = t / W - s / W;
@@ -276,9 +277,9 @@ void grid_clear(const struct grid_bwd *x, const struct heads *n, const struct gr
     for (int64_t i = 0; i < at->tn; i++) memset(drel + i * x->row, 0, used);
 }
 
-/* --- after: dq and the tables' gradients ---------------------------------------------------------------- */
+/* --- after: dq and the tables' gradients ------------------------------------------------------ */
 
-/* G's rows for queries t0.., from what they gathered: ds came times scale. */
+/* G's rows for queries t0.., from their accumulated ds, which includes the scale. */
 static void block_gathered(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at, float *to)
 {
     const int64_t t0 = at->t0, tn = at->tn;
@@ -349,7 +350,7 @@ void grid_block_finish(const struct grid_bwd *x, const struct heads *n, const st
     block_finish(x, n, q, dq, at, partial);
 }
 
-/* Row j of the reversed tables, over all groups. */
+/* Row j of the reversed tables, summed over all groups. */
 static void finish_tables(const struct grid_bwd *x, const struct heads *n, const struct operand *dtable)
 {
     const int64_t D = n->D, wide = round_up(D, x->u->nr), size = partial_size(x, n);
@@ -366,7 +367,7 @@ static void finish_tables(const struct grid_bwd *x, const struct heads *n, const
     }
 }
 
-/* By bias: both sides of the mirror, over batches and blocks of keys. */
+/* With a bias: both sides of the mirror, over batches and blocks of keys. */
 static void finish_bias(const struct grid_bwd *x, const struct heads *n, const struct operand *to, int64_t key_blocks)
 {
     const int64_t W = x->g.width, T = x->g.height * W, size = x->g.height * (2 * W - 1);
@@ -402,7 +403,7 @@ void grid_bwd_finish(const struct grid_bwd *x, const struct heads *n, const stru
     finish_tables(x, n, dtable);
 }
 
-/* --- the kernels -------------------------------------------------------------------------------- */
+/* --- the kernels ------------------------------------------------------------------------------ */
 
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_TABLE };
 

@@ -1,6 +1,6 @@
 /*
- * kernels.c: the CPU's kernel table, made from ops.def: for each row the list that its
- * kernel file defines (CPU_KERNELS in cpu.h). A row without one does not link.
+ * kernels.c: the CPU's kernel table, generated from ops.def: for each row, the list that its kernel
+ * file defines (CPU_KERNELS in cpu.h). A row without a list is a link error.
  */
 #include "cpu/cpu.h"
 

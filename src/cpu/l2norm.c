@@ -3,12 +3,12 @@
  *
  *     y = x / n,  n = max(|x|, eps),  |x|^2 the sum of squares of a row
  *
- * Where |x| > eps, dn/dx = x / n, so  dx = dy / n - x (dy . x) / n^3; where eps takes over, n is
- * constant and dx = dy / eps.
+ * Where |x| > eps, dn/dx = x / n, so dx = dy / n - x (dy . x) / n^3; otherwise n = eps is constant
+ * and dx = dy / eps.
  *
- * Invariant of the fast ones: a row is worked on by one thread, tile by tile, f32 sums within a
- * tile and double across tiles, and is summed before any of it is written: the result may lie on
- * an input.
+ * Invariant of the fast kernels: a row is processed by one thread, tile by tile, with f32 sums
+ * within a tile and double across tiles, and its sum is complete before any of it is written: the
+ * result may overlap an input.
  */
 #include <math.h>
 

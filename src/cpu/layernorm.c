@@ -1,10 +1,10 @@
 /*
  * layernorm.c: LAYERNORM and its gradient, along the last dimension.
  *
- * Invariant: a row is worked on by one thread, tile by tile, f32 sums within a
- * tile and double across tiles. The variance is taken around the mean in a pass
- * of its own, so a large mean costs no digits. Sums over rows (dw, db) use the
- * fixed blocks of row_blocks(): partial sums in the workspace, combined in order.
+ * Invariant: a row is processed by one thread, tile by tile, with f32 sums within a tile and double
+ * across tiles. The variance is computed around the mean in a separate pass, so a large mean costs
+ * no precision. Sums over rows (dw, db) use the fixed blocks of row_blocks(): partial sums in the
+ * workspace, combined in order.
  */
 /* What is added to dx is added after dx was rounded, with every compiler: clang would fuse the two (passes/residual.c). */
 #pragma STDC FP_CONTRACT OFF
@@ -52,7 +52,7 @@ static double row_variance(const struct operand *x, int64_t at, int64_t C, float
     return total / (double)C;
 }
 
-/* Of x, which is made of two others first where there are any; w, and behind it b. */
+/* Normalises x, which is first computed as the sum of `two` operands if given; w, followed by b. */
 static void layernorm_rows(const struct launch *l, const struct operand *x, const struct operand *two, const struct operand *w)
 {
     const struct operand *b = w + 1, *y = &l->out[0];
@@ -85,8 +85,7 @@ static void add_layernorm_run(const struct launch *l) { layernorm_rows(l, &l->ou
  *
  * With h = (x - mean) r and g = dy w (derivation beside vjp_layernorm):
  *     dx = r (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,  db = of dy,
- * and to dx is added what reaches x past the norm.
- */
+ * and the gradient of the residual branch is added to dx. */
 
 static bool layernorm_bwd_match(const struct query *q)
 {
@@ -102,7 +101,7 @@ static uint64_t layernorm_bwd_workspace(const struct query *q)
 }
 
 struct norm_row {
-    int64_t at, C;     /* its first element, its length */
+    int64_t at, C;     /* index of its first element, its length */
     float mean, rstd;
     double g, gh;      /* sum(g), sum(g h) */
 };
@@ -131,7 +130,7 @@ static void layernorm_row_sums(const struct launch *l, struct norm_row *row, flo
     }
 }
 
-/* Second pass: dx, which may lie on any of what it is made from. */
+/* Second pass: dx, which may overlap any of its inputs. */
 static void layernorm_row_dx(const struct launch *l, const struct norm_row *row)
 {
     float ds[TILE], xs[TILE], ws[TILE], as[TILE];

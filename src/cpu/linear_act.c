@@ -1,14 +1,14 @@
 /*
- * linear_act.c: LINEAR_ACT: a product whose epilogue is an activation.
+ * linear_act.c: LINEAR_ACT: a matrix product with an activation as its epilogue.
  *
  *     x w^T + bias --round--> z --f--> y
  *
- * The product is LINEAR's, stored into z, or into y where nobody wants z; the epilogue then
- * reads what was stored, rounded as it is, while it is in cache. So the bits are those of
- * LINEAR and ACT, one after the other, and z is not fetched from memory again.
+ * The product is LINEAR's, stored into z, or into y if z is not read. The epilogue then reads the
+ * stored, rounded elements while they are in cache. The result is therefore bit-identical to LINEAR
+ * followed by ACT, and z is not read from memory a second time.
  *
- * oneDNN's products come without our epilogues: there the function follows the product, as
- * ACT would. Which of the two makes the product is decided as for LINEAR: fusing changes no bit.
+ * oneDNN's products have no epilogue of ours: there the function follows the product, as ACT would.
+ * Whether oneDNN computes the product is decided as for LINEAR: fusing changes no bit.
  */
 #include "cpu/activations.h"
 #include "cpu/cpu.h"
@@ -30,7 +30,7 @@ static void apply_take(const struct epilogue *e, int64_t i, int64_t m, int64_t j
         for (int64_t c = j; c < j + n; c += TILE) act_tile(a->kind, a->y, a->z, r * a->N + c, row_tile(j + n - c));
 }
 
-/* Where the product goes: y where z is not wanted. */
+/* The destination of the product: y if z is not read. */
 static const struct operand *stored(const struct launch *l) { return l->out[1].data ? &l->out[1] : &l->out[0]; }
 
 static bool linear_act_match(const struct query *q) { return query_is_fast(q); }

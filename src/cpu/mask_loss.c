@@ -1,14 +1,13 @@
 /*
- * mask_loss.c: focal and dice loss of candidate masks against bits, and its gradient, in
- * one reading of the logits each (formulas: graph/masks.c).
+ * mask_loss.c: focal and dice loss of candidate masks against targets stored as bits, and its
+ * gradient, each in one pass over the logits (formulas: graph/masks.c).
  *
- * A tile of a row's target bits is spread to floats once and serves all candidates. Of a
- * logit x everything comes from e = exp(-|x|), which neither overflows nor cancels:
- * sigmoid(|x|) = 1/(1+e), sigmoid(-|x|) = e/(1+e), log(1 + e^-z) = max(-z, 0) + log(1+e).
+ * A tile of a row's target bits is expanded to floats once and used for all candidates. Every term
+ * of a logit x is computed from e = exp(-|x|), which neither overflows nor cancels: sigmoid(|x|) =
+ * 1/(1+e), sigmoid(-|x|) = e/(1+e), log(1 + e^-z) = max(-z, 0) + log(1+e).
  *
- * Sums are f32 over a tile and double beyond. Masks are cut into blocks of rows whose
- * number does not depend on the threads, and blocks are added in order: the same bits
- * for any thread count.
+ * Sums are f32 within a tile and double beyond. Masks are partitioned into blocks of rows,
+ * independently of the threads, and blocks are added in order: bit-identical for any thread count.
  *
  *     work: double [N,blocks,K,SUMS]
  */
@@ -33,10 +32,10 @@ static int64_t blocks_of(int64_t h) { return (h + ROWS - 1) / ROWS; }
 
 /* --- a pixel ------------------------------------------------------------------------------ */
 
-/* What both directions need of a logit x whose target is g, 0 or 1. */
+/* The values of a logit x with target g, 0 or 1, that forward and backward need. */
 struct pixel {
     float p;       /* sigmoid(x) */
-    float q, rest; /* sigmoid(-z), 1 - q, where z is x on the mask and -x beside it */
+    float q, rest; /* sigmoid(-z), 1 - q, where z is x inside the mask and -x outside */
     float S;       /* log(1 + e^-z) */
     float weight;  /* q^gamma */
     float slope;   /* p (1 - p) */
@@ -57,8 +56,8 @@ static inline __attribute__((always_inline)) struct pixel pixel_of(float x, floa
     return y;
 }
 
-/* Bits from `at`, a multiple of 8, as floats; up to a multiple of 8 of them are written. */
-static void spread_bits(float g[TILE], const uint8_t *row, int64_t at, int n)
+/* Expands bits from `at`, a multiple of 8, to floats; writes up to a multiple of 8 of them. */
+static void expand_bits(float g[TILE], const uint8_t *row, int64_t at, int n)
 {
     for (int i = 0; i < (n + 7) / 8; i++)
         for (int j = 0; j < 8; j++) g[8 * i + j] = (float)(row[at / 8 + i] >> j & 1);
@@ -78,7 +77,7 @@ static uint64_t mask_loss_workspace(const struct query *q)
 }
 
 struct alphas {
-    float off, on; /* of the background, of the mask */
+    float off, on; /* weights of background and mask */
 };
 
 static struct alphas alphas_of(const union attr *a)
@@ -86,7 +85,7 @@ static struct alphas alphas_of(const union attr *a)
     return (struct alphas){a->mask_loss.alpha_both ? a->mask_loss.alpha : 1 - a->mask_loss.alpha, a->mask_loss.alpha};
 }
 
-/* One tile of one candidate, added to its sums. `square` is a constant where this is inlined. */
+/* Adds one tile of one candidate to its sums. `square` is a constant after inlining. */
 static inline __attribute__((always_inline)) void add_tile(double *sums, const float *x, const float *g, int n,
                                                            struct alphas a, float gamma, bool square)
 {
@@ -116,7 +115,8 @@ static void add_power(double *sums, const float *x, const float *g, int n, struc
     add_tile(sums, x, g, n, a, gamma, false);
 }
 
-/* The valid rows and columns of mask n; rows that only fill a piece up have less than none. */
+/* The valid rows and columns of mask n, within the map. A mask that only pads a chunk has
+ * negative values, which become 0. */
 struct area {
     int64_t rows, columns;
 };
@@ -146,7 +146,7 @@ static void block_sums(const struct launch *l, int64_t n, int64_t y0, double *su
         for (int64_t x = 0; x < v.columns; x += TILE) {
             float g[TILE], scratch[TILE];
             int count = row_tile(v.columns - x);
-            spread_bits(g, bits_row(l, n, y), x, count);
+            expand_bits(g, bits_row(l, n, y), x, count);
             for (int64_t k = 0; k < K; k++) {
                 const float *tile = row_view(logits, ((n * K + k) * h + y) * w + x, count, scratch);
                 if (gamma == 2) add_square(sums + k * SUMS, tile, g, count, a);
@@ -155,7 +155,7 @@ static void block_sums(const struct launch *l, int64_t n, int64_t y0, double *su
         }
 }
 
-/* Mask n from its blocks' sums: its loss, and what the backward needs. */
+/* Mask n from its blocks' sums: its loss, and the statistics for the backward. */
 static double mask_finish(const struct launch *l, int64_t n, double *sums, float stats[MASK_STATS])
 {
     const union attr *a = l->attr;
@@ -200,7 +200,8 @@ static bool mask_loss_bwd_match(const struct query *q)
            tensor_is_fast(q->out[0]) && tensor_is_fast(q->out[1]);
 }
 
-/* What is the same for all pixels of a mask: the factors of focal, and dice's slope by p. */
+/* The values that all pixels of a mask share: the factors of focal, and the derivative of dice by
+ * p. */
 struct slopes {
     struct alphas focal, dice;
     float gamma;
@@ -232,7 +233,7 @@ static inline __attribute__((always_inline)) void slope_tile(float *d, const flo
 static void slope_square(float *d, const float *x, const float *g, int n, struct slopes s) { slope_tile(d, x, g, n, s, 2, true); }
 static void slope_power(float *d, const float *x, const float *g, int n, struct slopes s) { slope_tile(d, x, g, n, s, s.gamma, false); }
 
-/* The first `valid` pixels of row y of mask n, from element `at` on; zeros behind them. */
+/* The first `valid` pixels of row y of mask n, from element `at` on; zeros after them. */
 static void row_slopes(const struct launch *l, int64_t n, int64_t y, int64_t at, int64_t valid, struct slopes s)
 {
     const struct operand *logits = &l->in[IN_LOGITS], *out = &l->out[0];
@@ -243,7 +244,7 @@ static void row_slopes(const struct launch *l, int64_t n, int64_t y, int64_t at,
         float *d = row_place(out, at + x, result);
         if (live) {
             const float *from = row_view(logits, at + x, live, in);
-            spread_bits(g, bits_row(l, n, y), x, live);
+            expand_bits(g, bits_row(l, n, y), x, live);
             if (s.gamma == 2) slope_square(d, from, g, live, s);
             else slope_power(d, from, g, live, s);
         }
@@ -252,7 +253,7 @@ static void row_slopes(const struct launch *l, int64_t n, int64_t y, int64_t at,
     }
 }
 
-/* Candidate k of mask n: its predicted IoU. */
+/* Candidate k of mask n: the gradient of its predicted IoU. */
 static void iou_slope(const struct launch *l, int64_t n, int64_t k, const float stats[MASK_STATS], double factor)
 {
     const struct operand *iou = &l->in[IN_IOU], *out = &l->out[1];

@@ -1,13 +1,11 @@
 /*
- * math.h: the exponential, and what is made of it, that the CPU kernels share,
- * written so that a loop over it vectorises on any ISA: no branch, no table, no call.
+ * math.h: the exponential and functions derived from it, shared by the CPU kernels. A loop over
+ * them vectorises on any ISA: no branch, no table, no call.
  *
- * exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln(2)/2. exp(r) is
- * 1 + r + r^2 q(r) with q of degree 4, interpolated at the Chebyshev nodes:
- * relative error 1.1e-8, far under half an ulp, so the rounding of the last
- * three operations dominates: under 1.1 ulp over all normal results.
- * Results below the smallest denormal are 0, above the largest float +inf,
- * and NaN stays NaN.
+ * exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln(2)/2. exp(r) is 1 + r + r^2 q(r) with q of
+ * degree 4, interpolated at the Chebyshev nodes: relative error 1.1e-8, far below half an ulp, so
+ * the rounding of the last three operations dominates: under 1.1 ulp over all normal results.
+ * Results below the smallest denormal are 0, above the largest float +inf, and NaN stays NaN.
  */
 #ifndef CPU_MATH_H
 #define CPU_MATH_H
@@ -27,9 +25,9 @@ static inline uint32_t bits_of_float(float f)
 
 static inline float exp_fast(float in)
 {
-    /* -104 to 104, beyond which the answer is 0 or inf. On the bits, where each bound is one
-     * instruction: as signed numbers they order what is above 0, as unsigned ones what is
-     * below. NaN does not survive that and is put back at the end. */
+    /* Clamps to -104 .. 104, beyond which the result is 0 or inf. Clamping the bits takes one
+     * instruction per bound: as signed integers they order positive floats, as unsigned integers
+     * negative ones. NaN does not survive this and is restored at the end. */
     const int32_t most = 0x42d00000;
     const uint32_t least = 0xc2d00000u;
     int32_t above = (int32_t)bits_of_float(in);
@@ -54,20 +52,21 @@ static inline float exp_fast(float in)
     q = q * r + 0.5f;
     float p = 1.0f + (r + r * r * q);
 
-    /* 2^n in two factors: n reaches -150 and 150, which no single float holds. The bits of
-     * `shift` itself are zeros below the tenth, and leave when n moves to the exponent. */
+    /* 2^n in two factors: n reaches -150 and 150, which no single float represents. The bits of
+     * `shift` itself are zeros below the tenth, and are shifted out when n moves to the
+     * exponent. */
     uint32_t half = bits_of_float(sum) >> 1 << 23, rest = (bits_of_float(sum) << 23) - half;
     float y = p * float_of_bits(half + 0x3f800000u) * float_of_bits(rest + 0x3f800000u);
     return in == in ? y : in;
 }
 
 /*
- * e^x for x <= 0, -0 included, and 0 below -87.68: most of exp_fast's care is for what cannot be here. The sum
- * holds n + 127, which is the exponent of 2^n. NaN may come out as any number.
+ * e^x for x <= 0, including -0, and 0 below -87.68: simpler than exp_fast, because the other cases
+ * cannot occur. The sum holds n + 127, which is the exponent of 2^n. NaN may become any number.
  */
 static inline float exp_down(float in)
 {
-    const uint32_t least = 0xc2b00000u; /* -88; below 0 the order of floats is that of their bits, turned */
+    const uint32_t least = 0xc2b00000u; /* -88; for negative floats the order is the reverse of that of their bits */
     uint32_t bits = bits_of_float(in);
     const float x = float_of_bits(bits < least ? bits : least), shift = 12582912.0f + 127.0f;
     float sum = x * 1.44269504f + shift;
@@ -95,9 +94,9 @@ static inline float with_sign(float magnitude, float x)
 static inline int is_within(float x, uint32_t limit) { return (int32_t)(bits_of_float(x) & 0x7fffffffu) < (int32_t)limit; }
 
 /*
- * tanh(x). Up to 0.6 it is x + x^3 p(x^2), p of degree 4, interpolated at the
- * Chebyshev nodes (relative error 1.1e-8); beyond, 1 - 2 / (e^2|x| + 1), which no
- * longer cancels. Under 1.4 ulp everywhere; odd; NaN stays NaN.
+ * tanh(x). Up to 0.6 it is x + x^3 p(x^2), p of degree 4, interpolated at the Chebyshev nodes
+ * (relative error 1.1e-8); above, 1 - 2 / (e^2|x| + 1), which does not cancel there. Under 1.4 ulp
+ * everywhere; odd; NaN stays NaN.
  */
 static inline float tanh_fast(float x)
 {
@@ -112,9 +111,9 @@ static inline float tanh_fast(float x)
 }
 
 /*
- * log(1 + x) for x from 0 to 1: 2 atanh(t) with t = x / (2 + x) <= 1/3, that is
- * t (2 + t^2 p(t^2)), p of degree 3 (relative error 1.6e-8). Under 2 ulp; with x = e^-|z| it is
- * what a logistic's logarithm needs.
+ * log(1 + x) for x from 0 to 1: 2 atanh(t) with t = x / (2 + x) <= 1/3, that is t (2 + t^2 p(t^2)),
+ * p of degree 3 (relative error 1.6e-8). Under 2 ulp. With x = e^-|z| it computes the logarithm of
+ * a sigmoid.
  */
 static inline float log1p_unit(float x)
 {

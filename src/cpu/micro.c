@@ -1,9 +1,9 @@
 /*
  * micro.c: the sets of inner loops, and the choice among them.
  *
- * On x86-64 one binary carries three sets and asks the processor which it may
- * run; elsewhere there is one set of 128-bit vectors, which NEON runs at its
- * peak. The tile of each set fills its register file:
+ * On x86-64 one binary contains three sets and detects at run time which the processor supports;
+ * elsewhere there is one set of 128-bit vectors, which reaches the peak of NEON. The tile of each
+ * set fills its register file:
  *
  *     set       registers    tile     accumulators   b    a
  *     vector128 32 x 128     8 x 12   24             3    2     (elements of a)
@@ -11,9 +11,9 @@
  *     avx2      16 x 256     4 x 24   12             3    1
  *     sse       16 x 128     4 x 8     8             2    1
  *
- * A multiplication and an addition become one instruction here, rounded once:
- * said by the pragma because ISO C mode turns it off. So bits differ between
- * sets, but not between runs on one machine.
+ * A multiplication and an addition are contracted to one FMA here, rounded once: the pragma enables
+ * it because ISO C mode disables it. So bits differ between sets, but not between runs on one
+ * machine.
  */
 #pragma GCC optimize("fp-contract=fast")
 
@@ -23,8 +23,8 @@
 
 #include "base/processor.h"
 
-/* static inline functions of a wider ISA pass vectors in registers only once they
- * are inlined; they always are. */
+/* static inline functions of a wider ISA pass vectors in registers only if they are inlined; they
+ * always are. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 #if defined(__x86_64__)

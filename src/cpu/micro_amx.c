@@ -1,26 +1,25 @@
 /*
- * micro_amx.c: bf16 products by AMX's tiles (see micro_bf16.h).
+ * micro_amx.c: bf16 products with AMX tiles (see micro_bf16.h).
  *
- * Eight tile registers of 16 rows of 64 bytes. One instruction multiplies two of them:
- * 16 rows of 32 bf16 times 16 pairs of k of 16 columns, onto 16 x 16 f32. Four tiles
- * of sums, two of A and two of B make 32 x 32 x 32 a step, in which each tile that is
- * loaded is used twice:
+ * AMX has eight tile registers of 16 rows of 64 bytes. One instruction multiplies two of them: 16
+ * rows of 32 bf16 times 16 pairs of k of 16 columns, added to 16 x 16 f32. Four tiles of sums, two
+ * of A and two of B compute 32 x 32 x 32 per step, in which each loaded tile is used twice:
  *
  *                        B  [16 pairs][32 columns]     tile 6 | tile 7
  *                                                     --------+--------
  *     A  [32 rows][32 of k]     tile 4                 tile 0 | tile 1
  *                               tile 5                 tile 2 | tile 3
  *
- * So A's panel keeps 32 neighbours of k of a row together, which is a row of its
- * tile, and B's panel two. Products are exact and sums f32, rounded after each pair;
- * denormals count as 0. A sum begins at 0 and what C holds is added at the end, as in
- * the other sets: an element's bits depend on its row, its column and K alone.
+ * So A's panel keeps 32 neighbours of k of a row together, which is a row of its tile, and B's
+ * panel two. Products are exact and sums f32, rounded after each pair; denormals count as 0. A sum
+ * starts at 0 and the previous value of C is added at the end, as in the other sets: an element's
+ * bits depend on its row, its column and K alone.
  *
- * The tile registers are large, so Linux gives them only to a process that asks; and a
- * thread must configure them before use and should give them back.
+ * The tile registers are large, so Linux enables them only for a process that requests them. A
+ * thread must configure them before use and should release them.
  *
- * The instructions are written out: the compiler's intrinsics do not tell it that a tile
- * is loaded from memory.
+ * The instructions are inline assembly: the compiler's intrinsics do not declare that a tile load
+ * reads memory.
  */
 #include "cpu/micro_bf16.h"
 
@@ -42,17 +41,17 @@
 enum { SIDE = 16, ROWS = TILE_ROWS, COLUMNS = 2 * SIDE, DEPTH = TILE_DEPTH };
 _Static_assert(TILE_ROWS == 32 && TILE_DEPTH == 32, "two tiles of 16 rows, rows of 64 bytes");
 
-/* --- what the processor and the system allow ------------------------------------------ */
+/* --- support by the processor and the system ------------------------------------------ */
 
-/* arch_prctl's request for a large register state, and the tiles' number. */
+/* arch_prctl's request for a large register state, and the component number of the tiles. */
 enum { REQUEST_STATE = 0x1023, STATE_TILES = 18 };
 
 static bool processor_has_tiles(void) { return cpu_has(CPU_AMX) && cpu_has(CPU_BF16) && cpu_has(CPU_AVX512); }
 
-/* Asked once; several threads that ask at once get the same answer. */
+/* Requested once; concurrent threads get the same answer. */
 static bool tiles_allowed(void)
 {
-    static atomic_int known; /* 0: not asked, 1: no, 2: yes */
+    static atomic_int known; /* 0: unknown, 1: no, 2: yes */
     int answer = atomic_load_explicit(&known, memory_order_relaxed);
     if (!answer) {
         answer = processor_has_tiles() && syscall(SYS_arch_prctl, REQUEST_STATE, STATE_TILES) == 0 ? 2 : 1;
@@ -69,7 +68,7 @@ static bool tiles_allowed(void)
 /* sum += a b */
 #define TILE_PRODUCT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::: "memory")
 
-/* What LDTILECFG reads. */
+/* The operand of LDTILECFG. */
 struct tiles {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -97,7 +96,7 @@ static void store_tiles(float *c, int64_t ldc)
     TILE_STORE(3, c + SIDE * ldc + SIDE, stride);
 }
 
-/* Vectors cannot read tiles: sums that are added to C go through memory. */
+/* Vector instructions cannot read tiles: sums that are added to C go through memory. */
 WITH_AVX512 static void add_tiles(float *c, int64_t ldc)
 {
     float sum[ROWS * COLUMNS] __attribute__((aligned(64)));
@@ -130,7 +129,7 @@ static void product_amx(int64_t groups, const uint16_t *a, const uint16_t *b, fl
     else store_tiles(c, ldc);
 }
 
-/* In integers: the processor's own conversion takes denormals for 0. */
+/* Integer conversion: the processor's instruction flushes denormals to 0. */
 WITH_AVX512 static void narrow_amx(uint16_t *c, int64_t ldc, const float *from, int64_t ld)
 {
     const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7fff), quiet = _mm512_set1_epi32(0x400000);

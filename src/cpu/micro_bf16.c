@@ -1,17 +1,17 @@
 /*
- * micro_bf16.c: bf16 products by the processor's own instructions (see micro_bf16.h).
+ * micro_bf16.c: matrix products with bf16 multiply instructions (see micro_bf16.h).
  *
  *     set         instruction   computes                        tile     group
  *     bfmmla      BFMMLA        2 x 2 += [2 x 4] [4 x 2]        8 x 12   4
  *     avx512bf16  VDPBF16PS     16 lanes += pair . pair         12 x 32  2
  *     amx         TDPBF16PS     16 x 16 += [16 x 32] [32 x 16]  32 x 32  32    (micro_amx.c)
  *
- * The binary is built for any processor of its kind; whether the instructions are
- * there is asked at run time, once.
+ * The binary runs on any processor of its architecture; the instructions are detected once, at run
+ * time.
  *
- * The loops fill the register file to the last one: 24 accumulators and what is
- * multiplied. They are written in an order that needs no more, and the compiler is told
- * not to move loads up, which would spill accumulators.
+ * The loops use the whole register file: 24 accumulators and the operands. They are written in an
+ * order that needs no more registers, and the compiler must not hoist loads, which would spill
+ * accumulators.
  */
 #pragma GCC optimize("no-schedule-insns")
 
@@ -49,13 +49,13 @@ WITH_BF16 static void product_bfmmla(int64_t groups, const uint16_t *a, const ui
     float32x4_t acc[PAIRS_A][PAIRS_B];
     UNROLL for (int i = 0; i < PAIRS_A; i++)
         UNROLL for (int j = 0; j < PAIRS_B; j++) acc[i][j] = vdupq_n_f32(0);
-    /* c is not needed before the end, and by then it is there. */
+    /* c is needed only at the end: the prefetch has completed by then. */
     for (int i = 0; i < 2 * PAIRS_A; i++) {
         __builtin_prefetch(c + i * ldc, 1);
         __builtin_prefetch(c + i * ldc + 2 * PAIRS_B - 1, 1);
     }
-    /* Half of the columns at a time: a is loaded twice, which costs nothing beside so many
-     * products, and the products wait for fewer loads. */
+    /* Half of the columns at a time: a is loaded twice, which is hidden behind the products, and
+     * the products wait for fewer loads. */
     for (; groups > 0; groups--, a += 8 * PAIRS_A, b += 8 * PAIRS_B)
         UNROLL for (int half = 0; half < PAIRS_B; half += PAIRS_B / 2) {
             uint16x8_t bk[PAIRS_B / 2];
@@ -76,7 +76,7 @@ WITH_BF16 static void narrow_bfmmla(uint16_t *c, int64_t ldc, const float *from,
         UNROLL for (int j = 0; j < 2 * PAIRS_B; j += 4) vst1_u16(c + j, bf16_narrow(vld1q_f32(from + j)));
 }
 
-/* Four lanes of four rows, each lane's rows together. */
+/* Four lanes of four rows, with the rows of each lane adjacent. */
 BF16_INLINE void pack_four(uint16_t *to, float32x4_t r0, float32x4_t r1, float32x4_t r2, float32x4_t r3)
 {
     uint16x8_t even = bf16_narrow_two(r0, r2), odd = bf16_narrow_two(r1, r3);
@@ -126,7 +126,7 @@ const struct micro_bf16 *micro_bf16_vectors(void)
 
 enum { ROWS = 12, VECTORS = 2 };
 
-/* A pair of k of one row of a, in every lane. */
+/* Broadcasts a pair of k of one row of a to every lane. */
 WITH_BF16 static inline __attribute__((always_inline)) __m512bh pair_bf16(const uint16_t *p)
 {
     int32_t pair;
@@ -155,7 +155,7 @@ WITH_BF16 static void product_avx512bf16(int64_t groups, const uint16_t *a, cons
         }
 }
 
-/* Conversions in integers: the processor's own takes denormals for 0. */
+/* Integer conversion: the processor's instruction flushes denormals to 0. */
 WITH_BF16 static void narrow_avx512bf16(uint16_t *c, int64_t ldc, const float *from, int64_t ld)
 {
     for (int i = 0; i < ROWS; i++)

@@ -1,10 +1,9 @@
 /*
- * norm.c: RMSNORM and its gradient: kernels that go along rows and reduce over
- * them.
+ * norm.c: RMSNORM and its gradient: kernels that reduce along rows.
  *
- * Invariant: a row is worked on by one thread, tile by tile, f32 sums within a
- * tile and double across tiles. Sums over rows use the fixed blocks of
- * row_blocks(): partial sums [blocks, C] in the workspace, combined in order.
+ * Invariant: a row is processed by one thread, tile by tile, with f32 sums within a tile and double
+ * across tiles. Sums over rows use the fixed blocks of row_blocks(): partial sums [blocks, C] in
+ * the workspace, combined in order.
  */
 /* What is added to dx is added after dx was rounded, with every compiler: clang would fuse the two (passes/residual.c). */
 #pragma STDC FP_CONTRACT OFF
@@ -37,7 +36,7 @@ static double row_sum_of_squares(const struct operand *x, int64_t at, int64_t C)
     return total;
 }
 
-/* Of x, which is made of two others first where there are any. */
+/* Normalises x, which is first computed as the sum of `two` operands if given. */
 static void rmsnorm_rows(const struct launch *l, const struct operand *x, const struct operand *two, const struct operand *w)
 {
     const struct operand *y = &l->out[0];
@@ -71,8 +70,7 @@ static void add_rmsnorm_run(const struct launch *l) { rmsnorm_rows(l, &l->out[2]
  * With r = rstd and y_i = x_i r w_i:  dr/dx_j = -r^3 x_j / C, so
  *     dx_j = r w_j dy_j - x_j r^3 / C * sum_i(w_i dy_i x_i)
  *     dw_i = sum over rows of dy_i x_i r
- * and to dx is added what reaches x past the norm.
- */
+ * and the gradient of the residual branch is added to dx. */
 
 static bool rmsnorm_bwd_match(const struct query *q)
 {
@@ -107,7 +105,7 @@ static double rmsnorm_row_sums(const struct launch *l, int64_t r, int64_t C, flo
     return total;
 }
 
-/* Second pass: dx = rstd w dy - x k, + add; it may lie on any of them. */
+/* Second pass: dx = rstd w dy - x k, + add; dx may overlap any of its inputs. */
 static void rmsnorm_row_dx(const struct launch *l, int64_t r, int64_t C, float rstd, float k)
 {
     float ds[TILE], xs[TILE], ws[TILE], as[TILE];

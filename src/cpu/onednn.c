@@ -1,26 +1,26 @@
 /*
- * onednn.c: LINEAR and MATMUL by oneDNN (C API of version 2): the one file that includes
- * its header.
+ * onednn.c: LINEAR and MATMUL by oneDNN (C API of version 2): the only file that includes its
+ * header.
  *
  *     planning   a shape  ->  primitive descriptor  ->  implementation's name, scratchpad bytes
  *     record     each launch of the tape: primitive and memory objects, before step 0
  *     a step     addresses into the memory objects, execute
  *
- * What it may do is bounded by what we promise elsewhere:
+ * The guarantees of the engine limit its use:
  *
- * - Memory is planned. The scratchpad is the user's, so it is our workspace; an
- *   implementation named gemm: or ref: is refused, because those allocate buffers of
- *   their own. On processors without AVX-512 version 2 has no other: nothing matches there.
- * - A plan is a function of shapes and profile. A descriptor depends on the processor too,
- *   so the profile says whether oneDNN takes part (profile.onednn), its name says so as well,
- *   and no stored profile does. The scratchpad depends on the thread count, which the
- *   library reads from OpenMP: it is set to the plan's around every call.
- * - Bits do not depend on the thread count. Weight gradients (a transposed) of bf16 do:
- *   the library shares out K. They are refused; device.deterministic refuses everything.
+ * - Memory is planned. The scratchpad is user-provided, so it is our workspace. An implementation
+ *   named gemm: or ref: is refused, because it allocates buffers of its own. On processors without
+ *   AVX-512 version 2 has no other: nothing matches there.
+ * - A plan is a function of shapes and profile. A descriptor depends on the processor too, so the
+ *   profile states whether oneDNN is used (profile.onednn), its name does as well, and no stored
+ *   profile does. The scratchpad depends on the thread count, which the library reads from OpenMP:
+ *   it is set to the plan's around every call.
+ * - Bits do not depend on the thread count. Weight gradients (a transposed) of bf16 would: the
+ *   library splits K among threads. They are refused; device.deterministic refuses everything.
  *
- * What it cannot keep: `execute` puts its arguments into a hash table on the heap, a few
- * pieces of some 100 bytes that it frees before it returns. A step with these kernels is not
- * free of malloc, so runs use them only where PLIMSOLL_ONEDNN=1 asks for them, to measure.
+ * One guarantee does not hold: `execute` puts its arguments into a hash table on the heap, a few
+ * allocations of about 100 bytes that it frees before it returns. A step with these kernels is not
+ * free of malloc, so runs use them only where PLIMSOLL_ONEDNN=1 is set, to measure.
  */
 #include "cpu/onednn.h"
 
@@ -40,7 +40,8 @@
 #error "onednn.c speaks the C API of oneDNN 2; build with make ONEDNN=0"
 #endif
 
-/* Primitives of one shape share their code through the library's cache, which holds as many. */
+/* Primitives of one shape share their code through the library's cache, which holds
+ * CACHE_PRIMITIVES of them. */
 enum { CACHE_PRIMITIVES = 256, MEMO = 256 };
 
 bool cpu_prefers_onednn(void)
@@ -51,15 +52,15 @@ bool cpu_prefers_onednn(void)
 
 /* --- shapes ------------------------------------------------------------------------------- */
 
-/* What a product is to oneDNN; compared byte by byte, so it is filled from zeros. */
+/* A product as oneDNN sees it; compared byte by byte, so it is initialised with zeros. */
 struct shape {
     int64_t M, N, K;
     int threads;
     uint8_t ta, tb, add, in, out, bias; /* the last three are dtypes; DT_NONE: no bias */
-    uint8_t zero[6];                    /* named, or a copy might leave them out */
+    uint8_t zero[6];                    /* named padding: a copy might skip unnamed padding */
 };
 
-/* What query and launch both know of an operand. */
+/* The properties of an operand that query and launch share. */
 struct view {
     int64_t rows, last;
     enum dtype dtype;
@@ -86,7 +87,8 @@ static struct shape shape_of(struct view a, struct view b, bool ta, bool tb, enu
     return s;
 }
 
-/* Which input is added to: MATMUL's accumulator, and behind LINEAR's bias what passes it by. */
+/* The index of the added input: MATMUL's accumulator, and LINEAR's residual, which follows its
+ * bias. */
 static int added(bool linear) { return linear ? 3 : 2; }
 
 static struct shape shape_of_query(const struct query *q, bool linear)
@@ -115,7 +117,8 @@ static dnnl_engine_t engine;
 static dnnl_stream_t stream;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The library obeys what is hidden of the processor (processor.h). Only that of x86-64 can be told. */
+/* Limits the library to the processor features that are not hidden (processor.h). Only its x86-64
+ * build has such a limit; elsewhere oneDNN is not used while bf16 or SVE is hidden. */
 static bool limit_instructions(void)
 {
 #if defined(__x86_64__)
@@ -126,7 +129,7 @@ static bool limit_instructions(void)
 #endif
 }
 
-/* Holding the lock. The engine and its stream live as long as the process. */
+/* Requires the lock. The engine and its stream live as long as the process. */
 static bool library_start(void)
 {
     if (stream) return true;
@@ -144,7 +147,7 @@ static bool matrix_desc(dnnl_memory_desc_t *d, int64_t rows, int64_t columns, en
     return dnnl_memory_desc_init_by_tag(d, 2, dims, type_of(t), transposed ? dnnl_ba : dnnl_ab) == dnnl_success;
 }
 
-/* Scratchpad from us; C += by adding to what is there. */
+/* Scratchpad provided by us; C += as a sum with the previous value. */
 static bool attributes_new(dnnl_primitive_attr_t *attr, bool add)
 {
     dnnl_post_ops_t after = NULL;
@@ -159,7 +162,7 @@ static bool attributes_new(dnnl_primitive_attr_t *attr, bool add)
     return ok;
 }
 
-/* Holding the lock. The library's best implementation, whatever it is; NULL: none. */
+/* Requires the lock. The library's best implementation, of any kind; NULL: none. */
 static dnnl_primitive_desc_t describe(const struct shape *s)
 {
     dnnl_memory_desc_t a, b, c, bias;
@@ -192,7 +195,7 @@ static bool keeps_to_scratchpad(const char *implementation)
 
 /* --- planning -------------------------------------------------------------------------------- */
 
-/* What a descriptor said. A planner asks about the same few shapes again and again. */
+/* The result of a descriptor query, cached: a planner queries the same few shapes many times. */
 struct answer {
     struct shape shape;
     bool known, takes;
@@ -219,8 +222,8 @@ static struct answer ask(const struct shape *s)
     return result;
 }
 
-/* Dense f32 throughout, or bf16 with bf16 or f32 results. A few rows are bound by reading
- * the weight, which our dot products do at once. */
+/* Dense f32 throughout, or bf16 with bf16 or f32 results. Products of a few rows are bound by
+ * reading the weight, which our dot products already do at full speed. */
 static bool types_fit(const struct query *q, const struct shape *s, bool linear)
 {
     const struct tensor *third = query_in(q, 2), *add = query_in(q, added(linear));
@@ -265,11 +268,11 @@ const char *onednn_implementation(const struct query *q, bool linear)
     return d ? name : NULL;
 }
 
-/* --- running ------------------------------------------------------------------------------------ */
+/* --- running ---------------------------------------------------------------------------------- */
 
 enum { ARG_A, ARG_B, ARG_C, ARG_BIAS, ARG_WORK, ARGS };
 
-/* A primitive and its arguments, whose addresses are set before each call. */
+/* A primitive and its arguments; their addresses are set before each call. */
 struct product {
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[ARGS]; /* NULL: not given */
@@ -329,7 +332,7 @@ static void product_execute(const struct product *p, const struct launch *l)
     CHECK(status == dnnl_success, "oneDNN's product failed with status %d", (int)status);
 }
 
-/* A launch that was not recorded makes its product for this once. */
+/* A launch that was not recorded creates its primitive for this call only. */
 static void product_run(const struct launch *l, bool linear)
 {
     bool add = launch_has(l, added(linear));

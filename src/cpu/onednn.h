@@ -1,6 +1,6 @@
 /*
- * onednn.h: matrix products made by oneDNN, for builds that have it (onednn.c) and
- * for those that do not (onednn_none.c, where nothing matches).
+ * onednn.h: matrix products by oneDNN, for builds that have it (onednn.c) and for those that do not
+ * (onednn_none.c, where nothing matches).
  */
 #ifndef CPU_ONEDNN_H
 #define CPU_ONEDNN_H
@@ -10,16 +10,16 @@
 bool onednn_linear_match(const struct query *q), onednn_matmul_match(const struct query *q);
 uint64_t onednn_linear_workspace(const struct query *q), onednn_matmul_workspace(const struct query *q);
 void onednn_linear_run(const struct launch *l), onednn_matmul_run(const struct launch *l);
-/* LINEAR's product and then an activation (linear_act.c, in every build). */
+/* LINEAR's product followed by an activation (linear_act.c, in every build). */
 void onednn_linear_act_run(const struct launch *l);
 
-/* Before step 0: makes what a launch of one of these kernels needs, and hangs it on the
- * launch (other kernels' are left alone); and gives it back. */
+/* Before step 0: creates the primitive of a launch of one of these kernels and attaches it to the
+ * launch (launches of other kernels are unchanged); and releases it. */
 int onednn_prepare(const struct kernel *k, struct launch *l, struct error *e);
 void onednn_release(const struct kernel *k, struct launch *l);
 
-/* The implementation that oneDNN would take for a product that its kernel's match is asked
- * about, refused or not; NULL: it has none. For the bench. */
+/* The implementation that oneDNN would select for a product, whether or not the kernel's match
+ * accepts it; NULL: none. For the benchmark. */
 const char *onednn_implementation(const struct query *q, bool linear);
 
 #endif

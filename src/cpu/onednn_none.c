@@ -1,5 +1,5 @@
 /*
- * onednn_none.c: a build without oneDNN (see onednn.h). Our own kernels take everything.
+ * onednn_none.c: a build without oneDNN (see onednn.h). All products use our own kernels.
  */
 #include "cpu/onednn.h"
 

@@ -1,9 +1,9 @@
 /*
- * optimizer.c: the update: SUMSQ, CLIP, and ADAMW with state of 32, 16 and 8 bits.
+ * optimizer.c: the update: SUMSQ, CLIP, and ADAMW with optimizer state of 32, 16 and 8 bits.
  *
- * What varies by step comes from the step block. A step whose gradients hold an
- * inf or NaN (step.found_inf, or a norm in clip that is not finite) leaves
- * every byte of p, m, v and w as it was.
+ * Values that change per step come from the step block. A step with an inf or NaN in its gradients
+ * (step.found_inf, or a norm in clip that is not finite) leaves every byte of p, m, v and w
+ * unchanged.
  */
 #include <math.h>
 
@@ -24,9 +24,9 @@ static void sumsq_run(const struct launch *l)
     *(double *)l->out[0].data += reduce_sum(&l->in[0], true, l->work, l->threads);
 }
 
-/* As clip_grad_norm_: the norm is increased by 1e-6 before it divides. A norm that
- * is NaN gives a factor of NaN, so that the failure is seen. Gradients of a scaled loss are
- * divided by the scale first: the factor does both. */
+/* As clip_grad_norm_: the norm is increased by 1e-6 before it divides. A NaN norm gives a NaN
+ * factor, so that the failure is visible. Gradients of a scaled loss are divided by the scale
+ * first: the factor does both. */
 static bool clip_match(const struct query *q)
 {
     return tensor_is(q->in[0], DT_F64) && tensor_is(q->out[0], DT_F32);
@@ -43,12 +43,11 @@ static void clip_run(const struct launch *l)
 
 /* --- adamw -------------------------------------------------------------------------
  *
- * As torch.optim.AdamW, the plain one:
+ * As torch.optim.AdamW (single tensor, without amsgrad):
  *     p -= lr wd p
  *     m += (1-b1) (g - m)          v = b2 v + (1-b2) g^2
  *     p -= lr / (1-b1^t) * m / (sqrt(v) / sqrt(1-b2^t) + eps)
- * The scalars are made in double and rounded once.
- */
+ * The scalars are computed in double and rounded once. */
 
 static const struct update_slots adamw_at = {4, 5, 6}, adamw_8bit_at = {5, 6, 7};
 
@@ -90,7 +89,8 @@ static void adamw_tile(float *p, float *m, float *v, const float *g, int n, stru
     }
 }
 
-/* m and v are f32, or bf16: then they are worked on as f32 and rounded to nearest even. */
+/* m and v are f32, or bf16: then they are converted to f32, updated, and rounded to nearest
+ * even. */
 static bool adamw_match(const struct query *q)
 {
     for (int i = 2; i < 4; i++)
@@ -120,9 +120,8 @@ static void adamw_run(const struct launch *l)
  *
  *     m = code * absmax  ->  ADAMW in f32, p too  ->  absmax = max |m|, code of m / absmax
  *
- * A block of 256 is a tile: nobody else reads or writes its bytes, so threads change no bit.
- * A block of zeros has absmax 0, which is also what a new run's state of zero bytes means.
- */
+ * A block of 256 is a tile: only one thread reads or writes its bytes, so threads change no bit. A
+ * block of zeros has absmax 0, and so has the initial state of zero bytes. */
 
 static bool adamw_8bit_match(const struct query *q)
 {
@@ -144,7 +143,7 @@ static float largest(const float *x, int n)
     return most;
 }
 
-/* In place: x / most, or 0 where all are 0. */
+/* In place: x / most, or 0 if all are 0. */
 static void normalise(float *x, float most, int n)
 {
     const float by = most > 0 ? most : 1;

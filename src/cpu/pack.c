@@ -1,18 +1,18 @@
 /*
- * pack.c: panels from rows and back (see pack.h).
+ * pack.c: packs rows into panels and unpacks them (see pack.h).
  *
- * Two ways in, by which index is contiguous in memory:
+ * There are two cases, by the index that is contiguous in memory:
  *
- *     across = 1   a panel's row is there already: copy pieces of `width`
+ *     across = 1   a panel's row is contiguous already: copy runs of `width`
  *     along  = 1   a panel is a transpose: 4 x 4 at a time, in registers
  *
- * bf16 and f16 are converted a strip at a time into a buffer on the stack that
- * the first cache holds, then packed as f32: packing reads memory once either way.
+ * bf16 and f16 are converted a strip at a time into a stack buffer that fits the L1 cache, then
+ * packed as f32: in both cases packing reads memory once.
  */
 #include "cpu/pack.h"
 
-/* Elements of a row taken at a time: enough to hide a conversion's call, and few, so that
- * the reads move on from row to row and many are under way at once. A multiple of PANEL_B. */
+/* Elements of a row converted at a time: enough to amortise the conversion's call, and few enough
+ * that the reads alternate between rows and many are in flight at once. A multiple of PANEL_B. */
 enum { STRIP = GATHER_STRIP, WIDTH_MAX = GATHER_ROWS };
 
 typedef float quad __attribute__((vector_size(16)));
@@ -51,7 +51,7 @@ static const void *element(const void *p, enum dtype t, int64_t i)
     return (const char *)p + i * dtype_size(t);
 }
 
-/* One panel of n <= width lanes whose k is contiguous. */
+/* One panel of n <= width lanes with contiguous k. */
 static void pack_along(float *to, int width, const void *from, enum dtype t, int64_t across, int64_t n, int64_t K)
 {
     static const float zeros[STRIP];
@@ -72,8 +72,8 @@ static void pack_along(float *to, int width, const void *from, enum dtype t, int
     }
 }
 
-/* n contiguous floats dealt to panels whose step k begins at `to`, `apart` from panel
- * to panel. The tail of the last one becomes 0. */
+/* Distributes n contiguous floats over the panels: step k of the first begins at `to`, the panels
+ * are `apart` from each other. The tail of the last one becomes 0. */
 static inline __attribute__((always_inline)) void pack_deal(float *to, int width, int64_t apart, const float *from, int64_t n)
 {
     for (; n >= width; n -= width, from += width, to += apart)
@@ -81,8 +81,8 @@ static inline __attribute__((always_inline)) void pack_deal(float *to, int width
     for (int i = 0; n > 0 && i < width; i++) to[i] = i < n ? from[i] : 0.0f;
 }
 
-/* All panels of n lanes that are contiguous for each k. Eight steps of k before the next
- * strip of panels: reads stay on eight rows, writes on one strip. */
+/* All panels of n lanes that are contiguous for each k. Eight steps of k before the next strip of
+ * panels: reads stay in eight rows, writes in one strip. */
 static inline __attribute__((always_inline)) void pack_across(float *to, int width, const void *from, enum dtype t,
                                                               int64_t along, int64_t n, int64_t K)
 {
@@ -97,7 +97,7 @@ static inline __attribute__((always_inline)) void pack_across(float *to, int wid
             }
 }
 
-/* The widths that occur, each unrolled. */
+/* The widths in use, each unrolled. */
 static void pack_across_any(float *to, int width, const void *from, enum dtype t, int64_t along, int64_t n, int64_t K)
 {
     switch (width) {
@@ -109,7 +109,7 @@ static void pack_across_any(float *to, int width, const void *from, enum dtype t
     }
 }
 
-/* Neither index contiguous: element by element. */
+/* Neither index is contiguous: element by element. */
 static void pack_scattered(float *to, int width, const void *from, enum dtype t, int64_t across, int64_t along,
                            int64_t n, int64_t K)
 {
@@ -132,9 +132,9 @@ void pack_panels(float *to, int width, const void *from, enum dtype t, int64_t a
     }
 }
 
-/* --- gathered ---------------------------------------------------------------------------- */
+/* --- gathered operands ------------------------------------------------------------------- */
 
-/* Lanes are rows: a panel's rows together, transposed strip by strip. */
+/* Lanes are rows: the rows of a panel together, transposed strip by strip. */
 static void gather_along(float *to, int width, const struct gather *g, int64_t i, int64_t k, int64_t n, int64_t K)
 {
     static const float zeros[STRIP];
@@ -148,7 +148,7 @@ static void gather_along(float *to, int width, const struct gather *g, int64_t i
     }
 }
 
-/* Lanes are columns: eight rows' strips at a time, dealt to the panels. */
+/* Lanes are columns: strips of eight rows at a time, distributed over the panels. */
 static inline __attribute__((always_inline)) void gather_across(float *to, int width, const struct gather *g, int64_t i,
                                                                 int64_t k, int64_t n, int64_t K)
 {

@@ -1,11 +1,10 @@
 /*
- * pack_bf16.c: bf16 panels from bf16 operands (see pack.h), for the instructions that
+ * pack_bf16.c: packs bf16 operands into bf16 panels (see pack.h), for the instructions that
  * multiply groups of neighbours in k (micro_bf16.h).
  *
- * A group of one row, 2 or 4 elements, is a word of 32 or 64 bits (or a line of the cache, for
- * the matrix instructions, whose A panel is rows of 32). So where k is
- * contiguous a panel is a transpose of words, and where the rows' index is, lanes of
- * 2 or 4 steps of k are interleaved in registers:
+ * A group of one row, 2 or 4 elements, is a word of 32 or 64 bits (or a cache line, for the matrix
+ * instructions, with an A panel of rows of 32). So if k is contiguous a panel is a transpose of
+ * words, and if the row index is, lanes of 2 or 4 steps of k are interleaved in registers:
  *
  *     along  = 1   row i   [g0][g1]       to  [g0 of i][g0 of i+1] .. width .. [g1 of i][g1 of i+1]
  *                  row i+1 [g0][g1]
@@ -14,13 +13,13 @@
  *                  k+2 i j k l
  *                  k+3 m n o p
  *
- * No arithmetic: bits are moved, and what fills up is 0.
+ * There is no arithmetic: bits are moved, and the padding is 0.
  */
 #include <string.h>
 
 #include "cpu/pack.h"
 
-enum { STEPS = 16, STRIP = 96 }; /* of k and of lanes, where lanes are contiguous */
+enum { STEPS = 16, STRIP = 96 }; /* of k and of lanes, if lanes are contiguous */
 
 typedef uint16_t eight __attribute__((vector_size(16)));
 typedef uint32_t words __attribute__((vector_size(16)));
@@ -33,7 +32,7 @@ static inline eight eight_load(const uint16_t *p)
     return x;
 }
 
-/* Four elements in the lower half. */
+/* Loads four elements into the lower half. */
 static inline eight four_load(const uint16_t *p)
 {
     uint64_t x;
@@ -46,7 +45,7 @@ static inline eight zip_high(eight a, eight b) { return __builtin_shufflevector(
 
 /* --- k contiguous ---------------------------------------------------------------------- */
 
-/* Two groups of 4 of two rows; the second group goes `step` elements behind the first. */
+/* Two groups of 4 of two rows; the second group is stored `step` elements after the first. */
 static inline void move_pairs(uint16_t *to, int64_t step, const uint16_t *a, const uint16_t *b)
 {
     pair x, y;
@@ -57,7 +56,7 @@ static inline void move_pairs(uint16_t *to, int64_t step, const uint16_t *a, con
     memcpy(to + step, &second, sizeof second);
 }
 
-/* Four groups of 2 of four rows; each goes `step` elements behind the one before. */
+/* Four groups of 2 of four rows; each is stored `step` elements after the previous one. */
 static inline void move_words(uint16_t *to, int64_t step, const uint16_t *from, int64_t across)
 {
     words r[4], low[2], high[2];
@@ -71,8 +70,8 @@ static inline void move_words(uint16_t *to, int64_t step, const uint16_t *from, 
     for (int i = 0; i < 4; i++) memcpy(to + i * step, &r[i], sizeof r[i]);
 }
 
-/* One panel of n <= width lanes, `tall` steps of k with what fills up. Eight steps of k at a
- * time where groups are that small; a group of 32 is a line of the cache already. */
+/* One panel of n <= width lanes, `tall` steps of k including the padding. Eight steps of k at a
+ * time if groups are small enough; a group of 32 is a cache line already. */
 static inline __attribute__((always_inline)) void pack_along(uint16_t *to, int width, int group, int64_t tall,
                                                              const uint16_t *from, int64_t across, int64_t n, int64_t K)
 {
@@ -95,7 +94,7 @@ static inline __attribute__((always_inline)) void pack_along(uint16_t *to, int w
         memcpy(to + whole * width + i * group, from + i * across + whole, (size_t)(K - whole) * sizeof *to);
 }
 
-/* All panels, by the groups that occur. */
+/* All panels, for the groups in use. */
 static void pack_along_any(uint16_t *to, int width, int group, int64_t tall, const uint16_t *from, int64_t across,
                            int64_t n, int64_t K)
 {
@@ -109,7 +108,7 @@ static void pack_along_any(uint16_t *to, int width, int group, int64_t tall, con
 
 /* --- lanes contiguous --------------------------------------------------------------------- */
 
-/* Four lanes of one group, whose steps of k are interleaved in pairs. */
+/* Four lanes of one group, with steps of k interleaved in pairs. */
 static inline void store_lanes(uint16_t *to, int group, eight a, eight b)
 {
     if (group == 2) {
@@ -122,19 +121,21 @@ static inline void store_lanes(uint16_t *to, int group, eight a, eight b)
     memcpy(to + 8, &second, sizeof second);
 }
 
-/* Eight steps of eight lanes to eight lanes of eight steps, which lie 32 elements apart. */
-static inline void move_square(uint16_t *to, const uint16_t *from, int64_t along)
+/* Transposes eight steps of eight lanes to eight lanes of eight steps, which are 32 elements
+ * apart. */
+static inline void transpose_eight(uint16_t *to, const uint16_t *from, int64_t along)
 {
     eight a[8], b[8];
     for (int i = 0; i < 8; i++) a[i] = eight_load(from + i * along);
-    /* Step i beside step i+4, then i+2, then i+1: three times, and all steps of a lane are together. */
+    /* Interleave step i with step i+4, then i+2, then i+1: after three rounds all steps of a lane
+     * are adjacent. */
     for (int i = 0; i < 4; i++) b[2 * i] = zip_low(a[i], a[i + 4]), b[2 * i + 1] = zip_high(a[i], a[i + 4]);
     for (int i = 0; i < 4; i++) a[2 * i] = zip_low(b[i], b[i + 4]), a[2 * i + 1] = zip_high(b[i], b[i + 4]);
     for (int i = 0; i < 4; i++) b[2 * i] = zip_low(a[i], a[i + 4]), b[2 * i + 1] = zip_high(a[i], a[i + 4]);
     for (int i = 0; i < 8; i++) memcpy(to + i * 32, &b[i], sizeof b[i]);
 }
 
-/* Eight lanes and four of a whole group. */
+/* Eight lanes, and four, of a whole group. */
 static inline void move_eight(uint16_t *to, int group, const uint16_t *from, int64_t along)
 {
     eight r0 = eight_load(from), r1 = eight_load(from + along), r2 = r0, r3 = r0;
@@ -150,7 +151,7 @@ static inline void move_four(uint16_t *to, int group, const uint16_t *from, int6
     store_lanes(to, group, zip_low(r0, r1), zip_low(r2, r3));
 }
 
-/* The end of the lanes or of k: what there is, then 0. */
+/* The end of the lanes or of k: the remaining elements, then 0. */
 static void move_some(uint16_t *to, int width, int group, const uint16_t *from, int64_t along, int64_t lanes, int64_t K)
 {
     for (int i = 0; i < width; i++)
@@ -168,15 +169,15 @@ static inline void move_group(uint16_t *to, int width, int group, const uint16_t
     }
     if (group == 32) {
         for (; i < width; i += 8)
-            for (int k = 0; k < 32; k += 8) move_square(to + i * 32 + k, from + i + k * along, along);
+            for (int k = 0; k < 32; k += 8) transpose_eight(to + i * 32 + k, from + i + k * along, along);
         return;
     }
     for (; i + 8 <= width; i += 8) move_eight(to + i * group, group, from + i, along);
     for (; i < width; i += 4) move_four(to + i * group, group, from + i, along);
 }
 
-/* All panels. A strip of lanes for a few groups of k before the next strip: reads stay on
- * a few rows, writes on a few panels. */
+/* All panels. A strip of lanes for a few groups of k before the next strip: reads stay in a few
+ * rows, writes in a few panels. */
 static inline __attribute__((always_inline)) void pack_across(uint16_t *to, int width, int group, int64_t tall,
                                                               const uint16_t *from, int64_t along, int64_t n, int64_t K)
 {
@@ -191,7 +192,7 @@ static inline __attribute__((always_inline)) void pack_across(uint16_t *to, int 
         memset(to + p * tall + moved * width, 0, (size_t)((tall - moved) * width) * sizeof *to);
 }
 
-/* --- any -------------------------------------------------------------------------------------- */
+/* --- dispatch --------------------------------------------------------------------------------- */
 
 static void pack_scattered(uint16_t *to, int width, int group, int64_t tall, const uint16_t *from, int64_t across,
                            int64_t along, int64_t n, int64_t K)

@@ -1,9 +1,9 @@
 /*
- * peak.c: what this machine can do at most: fused multiply-adds in registers, the
- * processor's bf16 products, and bytes through memory and through its caches.
+ * peak.c: this machine's peak rates: fused multiply-adds in registers, bf16 products, and bytes
+ * through memory and through its caches.
  *
- * Each is the best of many short tries, because a shared machine only ever adds time.
- * Nothing of this runs but to hold measurements against it and to calibrate.
+ * Each is the best of many short trials, because load on a shared machine only ever adds time. They
+ * are used only to compare measurements with them and to calibrate.
  */
 #pragma GCC optimize("fp-contract=fast")
 
@@ -19,13 +19,13 @@
 #include "cpu/micro_bf16.h"
 #include "run/device.h"
 
-/* Tries are short, and there are as many of them as fit: between two others' turns on a
- * processor there is time for one. */
+/* Trials are short, and there are as many as fit: one then falls between two time slices of other
+ * processes. */
 #define TRY_SECONDS 0.4
 
-/* 12 accumulators of two registers' worth: more than latency times pipes anywhere, and
- * made by a product first, because some processors bind a chain of sums to the pipe
- * that began it. Returns flops. */
+/* 12 accumulators of two registers each: more than latency times pipes on any processor. They are
+ * initialised by a product, because some processors bind a chain of sums to the pipe that began it.
+ * Returns flops. */
 #define PEAK(name, lanes, attribute)                                                      \
     attribute static double name(int64_t n, float seed, float *out)                       \
     {                                                                                     \
@@ -50,7 +50,7 @@ static double peak_loop(int64_t n, float seed, float *out)
     return peak_sse(n, seed, out);
 }
 #elif defined(__aarch64__)
-/* The accumulator of fmla is the sum, not the product: chains as a matrix product has. */
+/* The accumulator of fmla is the sum, not the product: chains as in a matrix product. */
 static double peak_loop(int64_t n, float seed, float *out)
 {
     typedef float vec __attribute__((vector_size(16)));
@@ -68,7 +68,7 @@ static double peak_loop(int64_t n, float seed, float *out)
 PEAK(peak_loop, 4, )
 #endif
 
-/* The same of the processor's bf16 instruction; 0 where there is none. */
+/* The same for the processor's bf16 instruction; 0 if there is none. */
 #if defined(__aarch64__)
 #include "cpu/neon_bf16.h"
 WITH_BF16 static double peak_loop_bf16(int64_t n, float seed, float *out)
@@ -85,7 +85,7 @@ WITH_BF16 static double peak_loop_bf16(int64_t n, float seed, float *out)
 }
 #elif defined(__x86_64__)
 #include <immintrin.h>
-/* Four tiles of sums, as the inner loop has; the tiles hold zeros. */
+/* Four tiles of sums, as in the inner loop; the tiles hold zeros. */
 static double peak_loop_tiles(int64_t n)
 {
     micro_bf16_tiles()->begin();
@@ -139,7 +139,7 @@ double peak_measure(enum dtype t, int threads)
 
 /* --- bytes -------------------------------------------------------------------------- */
 
-/* a = b + c over n elements, again and again until it took long enough to time. */
+/* a = b + c over n elements, repeated until it takes long enough to time. */
 static double stream_once(float *a, const float *b, const float *c, int64_t n, int times, int threads)
 {
     double start = clock_seconds();
@@ -158,7 +158,7 @@ double peak_stream(uint64_t bytes, int threads)
     uint64_t whole = align_up(3 * (uint64_t)n * 4, 2u << 20);
     float *at = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return 0;
-    madvise(at, whole, MADV_HUGEPAGE); /* as the arena is */
+    madvise(at, whole, MADV_HUGEPAGE); /* as for the arena */
     memset(at, 0, whole);
     double best = 0;
     for (double begun = clock_seconds(); clock_seconds() - begun < TRY_SECONDS;) {
@@ -171,7 +171,7 @@ double peak_stream(uint64_t bytes, int threads)
 
 /* --- names ------------------------------------------------------------------------------ */
 
-/* The value of a key of /proc/cpuinfo's first processor; "" when it has none. */
+/* The value of a key of the first processor in /proc/cpuinfo; "" if it has none. */
 static void cpuinfo(const char *key, char *out, size_t room)
 {
     char line[512];
@@ -193,7 +193,7 @@ void cpu_identity(struct cpu_identity *c)
     char maker[32], part[32];
     uname(&u);
     cpuinfo("model name", c->name, sizeof c->name);
-    if (!c->name[0]) { /* Arm says who made it and which one it is, in numbers */
+    if (!c->name[0]) { /* Arm gives implementer and part as numbers */
         cpuinfo("CPU implementer", maker, sizeof maker);
         cpuinfo("CPU part", part, sizeof part);
         snprintf(c->name, sizeof c->name, "%.16s%s%.16s%s%.16s", u.machine, maker[0] ? " " : "", maker, part[0] ? " " : "", part);

@@ -1,5 +1,5 @@
 /*
- * peak.h: this machine's ceilings, measured (see peak.c); run/device.h has its name.
+ * peak.h: this machine's peak rates, measured (see peak.c); run/device.h has its name.
  */
 #ifndef PEAK_H
 #define PEAK_H
@@ -7,9 +7,9 @@
 #include "base/base.h"
 #include "base/dtype.h"
 
-/* Multiply-adds, in flops a second; of f32 where the processor does not multiply t itself. */
+/* Multiply-adds, in flops per second; of f32 if the processor has no instruction for t. */
 double peak_measure(enum dtype t, int threads);
-/* Bytes a second of a sum of two arrays into a third, `bytes` in all; 0: no memory for it. */
+/* Bytes per second of adding two arrays into a third, `bytes` in all; 0: out of memory. */
 double peak_stream(uint64_t bytes, int threads);
 
 #endif

@@ -1,19 +1,19 @@
 /*
- * prompt_next.c: PROMPT_NEXT, where a simulated user points at next: a pixel drawn
- * from where the last answer is wrong or, when it is right everywhere, from the target.
+ * prompt_next.c: PROMPT_NEXT, the next simulated prompt point: a pixel drawn from the wrong pixels
+ * of the last mask or, if there are none, from the target.
  *
- * Targets are bits, row by row, lowest bit first, each row a whole number of 8-byte
- * words. The region to draw from is counted, a number below the count is drawn, and
- * the pixel of that number, row by row, is looked for. The fast kernel makes both
- * passes in words of 64 pixels, the reference pixel by pixel:
+ * Targets are bits, row by row, lowest bit first, each row a whole number of 8-byte words. The
+ * pixels of the region are counted, a number below the count is drawn, and the pixel of that
+ * number, row by row, is located. The fast kernel does both passes in words of 64 pixels, the
+ * reference pixel by pixel:
  *
- *     logits > 0   ..11 1..1 11..     64 comparisons, gathered into a word
+ *     logits > 0   ..11 1..1 11..     64 comparisons, packed into a word
  *     target       .111 1... 11..     as it is stored
- *     wrong        .1.. ...1 ....     their exclusive or, cut off behind the valid columns
+ *     wrong        .1.. ...1 ....     their exclusive or, masked to the valid columns
  *
- * Both draw the same pixel: everything but the comparison is integers. A mask is worked on
- * by one thread, so the threads' number changes nothing, and a draw is keyed by seed, step,
- * mask and round: a resume, a split of the batch and a repetition draw the same points.
+ * Both draw the same pixel: everything except the comparison is integer arithmetic. A mask is
+ * processed by one thread, so the number of threads changes nothing, and a draw is keyed by seed,
+ * step, mask and round: a resume, a split of the batch and a recomputation draw the same points.
  */
 #include <string.h>
 
@@ -22,18 +22,18 @@
 #include "cpu/ref.h"
 #include "cpu/rows.h"
 
-enum { WORD = 64 }; /* pixels, which TILE is a multiple of */
+enum { WORD = 64 }; /* pixels; divides TILE */
 
 /* One mask in its grid. */
 struct region {
     const struct operand *logits; /* [N,h,w] */
     const uint8_t *bits;          /* of this mask */
-    int64_t first, w, row_bytes;  /* first: its first logit */
-    int64_t rows, columns;        /* that are valid */
-    bool error;                   /* what is predicted wrongly; else the target */
+    int64_t first, w, row_bytes;  /* first: index of its first logit */
+    int64_t rows, columns;        /* valid rows and columns */
+    bool error;                   /* the region is the wrong pixels; else the target */
 };
 
-/* How a region is gone through. find: its k-th pixel, in rows, as {row, column}. */
+/* How a region is searched. find: its k-th pixel, row by row, as {row, column}. */
 struct search {
     int64_t (*count)(const struct region *r);
     void (*find)(const struct region *r, int64_t k, int64_t at[2]);
@@ -70,8 +70,9 @@ static void find_pixel(const struct region *r, int64_t k, int64_t at[2])
 
 /* --- in words --------------------------------------------------------------------------- */
 
-/* Which of n <= 64 values are positive, the first one in the lowest bit. Eight bytes of 0 or 1 become eight
- * bits by one product: byte i goes to bit 56 + i, and no two of the shifted copies meet. */
+/* The positive ones of n <= 64 values, the first in the lowest bit. One multiplication packs eight
+ * bytes of 0 or 1 into eight bits: byte i goes to bit 56 + i, and the shifted copies do not
+ * overlap. */
 static uint64_t positive(const float *x, int n)
 {
     uint8_t on[WORD] = {0};
@@ -83,7 +84,7 @@ static uint64_t positive(const float *x, int n)
     }
     for (int k = 0; k < WORD / 8; k++) {
         uint64_t eight = 0;
-        for (int i = 0; i < 8; i++) eight |= (uint64_t)on[8 * k + i] << (8 * i); /* one load, whatever the order of bytes */
+        for (int i = 0; i < 8; i++) eight |= (uint64_t)on[8 * k + i] << (8 * i); /* one load, for any byte order */
         word |= (eight * 0x0102040810204080u >> 56) << (8 * k);
     }
     return word;
@@ -127,7 +128,8 @@ static void find_in_words(const struct region *r, int64_t k, int64_t at[2])
 
 /* --- a round ------------------------------------------------------------------------------ */
 
-/* Rounds count from 1. Of four or more the last and one other, at random, add no point. */
+/* Rounds count from 1. Of four or more rounds, the last and one other, chosen at random, add no
+ * point. */
 static bool adds_point(int32_t round, int rounds, uint64_t key)
 {
     if (rounds < 4) return true;

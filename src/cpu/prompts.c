@@ -1,7 +1,7 @@
 /*
- * prompts.c: what goes into a prompted model: IMAGE makes pixels of bytes, MASK_PICK
- * takes the mask that is fed back. Neither has a gradient: images and fed-back masks
- * are given, not learnt. The next point is prompt_next.c's.
+ * prompts.c: inputs of a prompted model: IMAGE converts bytes to normalised pixels, MASK_PICK
+ * selects the mask that is fed back. Neither has a gradient: images and fed-back masks are
+ * constants. The next point is in prompt_next.c.
  */
 #include <string.h>
 
@@ -60,7 +60,7 @@ static void ref_image(const struct launch *l)
 
 /* --- MASK_PICK ------------------------------------------------------------------------ */
 
-/* The candidate of the best predicted score; of equal ones, and of none that is a number, the first. */
+/* The candidate with the best predicted score; of equal ones, or if all are NaN, the first. */
 static int64_t best_candidate(const struct operand *scores, int64_t n)
 {
     int64_t K = scores->dim[1], best = 0;

@@ -1,14 +1,14 @@
 /*
- * ref.c: the reference kernels: one for every op that is not a view, for any
- * dtype and any strides, on one thread, with every sum in double.
+ * ref.c: the reference kernels: one for every op that is not a view, for any dtype and any strides,
+ * on one thread, with every sum in double.
  *
- * They are the oracle of all tests and the CPU's last resort, so they are
- * written to be seen right, not to be fast. With f64 operands everything is
- * f64, statistics too: outputs are stored in whatever type they have.
+ * They are the oracle of all tests and the CPU's fallback, so they are written for clarity, not for
+ * speed. With f64 operands everything is f64, statistics too: outputs are stored in their own
+ * dtype.
  *
- * Invariant: an element is read before anything is written over it, in the
- * aliases that ops.def allows. This file holds the elementwise ops, the update
- * and the table; layers, attention and tokens have files of their own.
+ * Invariant: an element is read before it is overwritten, for the aliases that ops.def allows. This
+ * file holds the elementwise ops, the update and the table; layers, attention and tokens have their
+ * own files.
  */
 #include <math.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 
 /* --- elements ------------------------------------------------------------------ */
 
-/* Where element i of the row-major order lies, in elements from `data`. */
+/* The offset of element i in row-major order, in elements from `data`. */
 static int64_t ref_offset(const struct operand *x, int64_t i)
 {
     int64_t offset = 0;
@@ -98,7 +98,7 @@ static void ref_fill(const struct launch *l)
     for (int64_t i = 0; i < operand_elements(&l->out[0]); i++) ref_put(&l->out[0], i, l->attr->fill.value);
 }
 
-/* Bytes, not values: 64-bit integers do not survive a double, nor do NaN payloads. */
+/* Copies bytes, not values: a double does not preserve 64-bit integers or NaN payloads. */
 static void ref_copy(const struct launch *l)
 {
     const struct operand *from = &l->in[0], *to = &l->out[0];

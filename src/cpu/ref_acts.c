@@ -1,6 +1,6 @@
 /*
- * ref_acts.c: reference kernels of broadcast sums, layer norm,
- * activations, softmax and dropout (see ref.c for what the reference promises).
+ * ref_acts.c: reference kernels of broadcast sums, layer norm, activations, softmax and dropout
+ * (see ref.c for the reference's guarantees).
  */
 #include <math.h>
 
@@ -8,11 +8,11 @@
 #include "cpu/dropout.h"
 #include "cpu/ref.h"
 
-/* --- sums over what was broadcast ------------------------------------------------------- */
+/* --- sums over broadcast dimensions ----------------------------------------------------- */
 
-/* Place in x of the r-th element that result o sums: o moves in the dimensions that
- * the result keeps, r in the others. */
-static int64_t summed_place(const struct operand *x, const struct operand *y, int64_t o, int64_t r)
+/* The index in x of the r-th element that result o sums: o varies in the dimensions that the result
+ * keeps, r in the others. */
+static int64_t summed_index(const struct operand *x, const struct operand *y, int64_t o, int64_t r)
 {
     int64_t at = 0, stride = 1;
     for (int d = x->rank - 1, k = y->rank - 1; d >= 0; stride *= x->dim[d], d--, k--) {
@@ -29,7 +29,7 @@ static void ref_sum_to(const struct launch *l)
     const int64_t N = operand_elements(y), count = operand_elements(x) / N;
     for (int64_t o = 0; o < N; o++) {
         double sum = ref_get_acc(l, 1, o);
-        for (int64_t r = 0; r < count; r++) sum += ref_get(x, summed_place(x, y, o, r));
+        for (int64_t r = 0; r < count; r++) sum += ref_get(x, summed_index(x, y, o, r));
         ref_put(y, o, sum);
     }
 }
@@ -59,7 +59,7 @@ static void ref_add_layernorm(const struct launch *l)
     ref_layernorm(&rest);
 }
 
-/* h of element i, which is of row i / C. */
+/* h of element i, in row i / C. */
 static double ref_normal(const struct launch *l, int64_t i, int64_t C)
 {
     return (ref_get(&l->in[1], i) - ref_get(&l->in[3], i / C)) * ref_get(&l->in[4], i / C);
@@ -103,7 +103,7 @@ static const double root_half = 0.70710678118654752440, root_two_over_pi = 0.797
 
 static double logistic(double x) { return 1 / (1 + exp(-x)); }
 
-/* The inner function of GELU_TANH, and its slope. */
+/* The inner function of GELU_TANH, and its derivative. */
 static double gelu_u(double x) { return root_two_over_pi * (x + 0.044715 * x * x * x); }
 static double gelu_du(double x) { return root_two_over_pi * (1 + 3 * 0.044715 * x * x); }
 
@@ -144,7 +144,7 @@ static void ref_act(const struct launch *l)
         ref_put(&l->out[0], i, act_value(l->attr->act.kind, ref_get(&l->in[0], i)));
 }
 
-/* What is rounded first is z; without it y holds it for a moment. */
+/* z is rounded first; without an output z it is stored in y temporarily. */
 static void ref_linear_act(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1], *y = &l->out[0], *z = l->out[1].data ? &l->out[1] : y;
@@ -165,7 +165,7 @@ static void ref_act_bwd(const struct launch *l)
         ref_put(&l->out[0], i, ref_get(&l->in[0], i) * act_slope(l->attr->act.kind, ref_get(&l->in[1], i)));
 }
 
-/* The sum is that of what was stored. dx and y may lie on dy and x. */
+/* Sums the stored values. dx and y may be in place of dy and x. */
 static void ref_act_bwd_sum(const struct launch *l)
 {
     const struct operand *dx = &l->out[0];
@@ -207,7 +207,7 @@ static void ref_bmm_act(const struct launch *l)
             }
 }
 
-/* da = dy f(z),  dz = (dy^T a) f'(z). All of da first: dz may take z's bytes. */
+/* da = dy f(z), dz = (dy^T a) f'(z). All of da first: dz may be in place of z. */
 static void ref_bmm_act_bwd(const struct launch *l)
 {
     const struct operand *dy = &l->in[0], *a = &l->in[1], *z = &l->in[2];
@@ -256,7 +256,7 @@ static void ref_softmax_bwd(const struct launch *l)
     }
 }
 
-/* --- dropout ----------------------------------------------------------------------------------- */
+/* --- dropout ---------------------------------------------------------------------------------- */
 
 static void ref_dropout(const struct launch *l)
 {

@@ -1,24 +1,22 @@
 /*
- * ref_attention.c: reference attention and its gradient (see ref.c for what the
- * reference promises).
+ * ref_attention.c: reference attention and its gradient (see ref.c for the reference's guarantees).
  *
  *     q, o, do, dq  [B,T,H,D]      k, v, dk, dv  [B,S,G,D]      lse  [B,H,T]      mask  [B,S]
  *
- * Query head h reads key head h / (H/G). A key that a query does not see has the
- * score -inf, whether by position or by the mask. Scores are made again wherever they are
- * needed, so nothing of size T x S ever exists; the workspace holds one or two
- * rows of D doubles.
+ * Query head h reads key head h / (H/G). A key that a query does not see has the score -inf,
+ * whether because of its position or the mask. Scores are recomputed wherever they are needed, so
+ * nothing of size T x S is ever stored; the workspace holds one or two rows of D doubles.
  */
 #include <math.h>
 
 #include "cpu/ref.h"
 
-/* The shape of a launch, and the operands that make a score. */
+/* The shape of a launch, and the operands of a score. */
 struct ref_heads {
     int64_t B, T, S, H, G, D, window;
     double scale;
     bool causal;
-    const struct operand *q, *k, *mask; /* no mask: NULL */
+    const struct operand *q, *k, *mask; /* mask NULL: none */
 };
 
 static struct ref_heads ref_heads_of(const struct launch *l, int q, int k, int mask)
@@ -31,7 +29,7 @@ static struct ref_heads ref_heads_of(const struct launch *l, int q, int k, int m
     };
 }
 
-/* The first element of a query's and of a key's head row; the place of a query's lse. */
+/* The first element of a query's and of a key's head row; the index of a query's lse. */
 static int64_t query_row(const struct ref_heads *n, int64_t b, int64_t t, int64_t h)
 {
     return ((b * n->T + t) * n->H + h) * n->D;
@@ -45,7 +43,7 @@ static int64_t lse_at(const struct ref_heads *n, int64_t b, int64_t t, int64_t h
     return (b * n->H + h) * n->T + t;
 }
 
-/* By position: queries and keys end together, so query t stands at key t + (S-T). */
+/* By position: queries and keys end together, so query t is at key t + (S-T). */
 static bool key_seen(const struct ref_heads *n, int64_t t, int64_t s)
 {
     int64_t before = t + (n->S - n->T) - s;
@@ -66,7 +64,7 @@ static double ref_score(const struct ref_heads *n, int64_t b, int64_t t, int64_t
     return n->scale * ref_dot(n->q, query_row(n, b, t, h), n->k, key_row(n, b, s, h), n->D) + mask;
 }
 
-/* exp(score - lse), and 0 for a query that sees nothing: its lse is -inf, too. */
+/* exp(score - lse), and 0 for a query that sees no key: its lse is -inf, too. */
 static double ref_probability(double score, double lse) { return score == -INFINITY ? 0 : exp(score - lse); }
 
 /* --- forward -------------------------------------------------------------------------- */
@@ -76,7 +74,7 @@ static uint64_t ref_attention_workspace(const struct query *q)
     return (uint64_t)q->in[0]->dim[3] * sizeof(double);
 }
 
-/* log(sum(exp(score))) over the keys that (b,t,h) sees; -inf when it sees none. */
+/* log(sum(exp(score))) over the keys that (b,t,h) sees; -inf if it sees none. */
 static double ref_row_lse(const struct ref_heads *n, int64_t b, int64_t t, int64_t h)
 {
     double max = -INFINITY, sum = 0;
@@ -142,7 +140,7 @@ static void ref_attention_dq(const struct launch *l, const struct ref_heads *n, 
     for (int64_t d = 0; d < n->D; d++) ref_put(&l->out[0], query_row(n, b, t, h) + d, dq[d]);
 }
 
-/* One key of group g: every query that sees it, in every head of the group. */
+/* One key of group g: all queries that see it, in every head of the group. */
 static void ref_attention_dkv(const struct launch *l, const struct ref_heads *n, int64_t b, int64_t s, int64_t g)
 {
     const int64_t group = n->H / n->G, at = key_row(n, b, s, g * group);

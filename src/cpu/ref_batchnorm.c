@@ -1,6 +1,6 @@
 /*
- * ref_batchnorm.c: reference kernels of batch normalisation (see ref.h). A map [B,H,W,C]
- * is taken as rows of C; a group is `n` rows in a row.
+ * ref_batchnorm.c: reference kernels of batch normalisation (see ref.h). A map [B,H,W,C] is treated
+ * as rows of C; a group is `n` consecutive rows.
  */
 #include <math.h>
 
@@ -80,7 +80,7 @@ static void ref_batchnorm_frozen_bwd(const struct launch *l)
     }
 }
 
-/* torch.nn.BatchNorm2d's running statistics, as one step per group would leave them. */
+/* Running statistics as torch.nn.BatchNorm2d updates them, with one update per group. */
 static void ref_batchnorm_update(const struct launch *l)
 {
     const int64_t G = l->in[0].dim[0], C = l->in[0].dim[1], count = l->attr->batchnorm_update.count;

@@ -1,11 +1,10 @@
 /*
- * ref_conv.c: reference kernels of convolutions (see ref.c for what the reference
- * promises). All three walk the same sum (src/graph/conv.c); they differ in what is
- * held fixed.
+ * ref_conv.c: reference kernels of convolutions (see ref.c for the reference's guarantees). All
+ * three compute the same sum (src/graph/conv.c); they differ in which index is fixed.
  */
 #include "cpu/ref.h"
 
-/* One convolution, from whichever operands are there. */
+/* One convolution, from the operands that are given. */
 struct ref_shape {
     int64_t B, H, W, C, H2, W2, O, kh, kw; // x [B,H,W,C], y [B,H2,W2,O]
     int64_t stride, pad, depth;            // depth: channels of x that a result sees, C / groups
@@ -19,10 +18,10 @@ static struct ref_shape ref_shape(const struct launch *l, const struct operand *
                               .stride = l->attr->conv.stride, .pad = l->attr->conv.pad, .depth = w->dim[1]};
 }
 
-/* Channel c of a result's kernel as a channel of x: all of them, or its own alone. */
+/* Channel c of a result's kernel as a channel of x: all channels, or (depthwise) only its own. */
 static int64_t ref_channel(const struct ref_shape *n, int64_t o, int64_t c) { return n->depth == n->C ? c : o + c; }
 
-/* The element of x that result (i,j) meets through (u,v); -1: outside. */
+/* The element of x that result (i,j) multiplies with (u,v); -1: outside. */
 static int64_t ref_pixel(const struct ref_shape *n, int64_t b, int64_t i, int64_t j, int64_t u, int64_t v)
 {
     int64_t y = i * n->stride + u - n->pad, x = j * n->stride + v - n->pad;
@@ -46,7 +45,7 @@ static void ref_conv(const struct launch *l)
     }
 }
 
-/* Result (h,k) of dx gathers from those (i,j) of dy that met it: i stride + u - pad = h. */
+/* Result (h,k) of dx sums over the (i,j) of dy that used it: i stride + u - pad = h. */
 static double ref_dx(const struct launch *l, const struct ref_shape *n, int64_t b, int64_t h, int64_t k, int64_t c)
 {
     const struct operand *dy = &l->in[0], *w = &l->in[1];

@@ -1,6 +1,6 @@
 /*
- * ref_layers.c: reference kernels of matrix products, norms, rotary position and
- * the gated activation (see ref.c for what the reference promises).
+ * ref_layers.c: reference kernels of matrix products, norms, rotary position and the gated
+ * activation (see ref.c for the reference's guarantees).
  */
 #include <math.h>
 
@@ -20,7 +20,7 @@ static void ref_linear(const struct launch *l)
         }
 }
 
-/* a and b as matrices [rows, last]; ta and tb say which of the two is summed over. */
+/* a and b as matrices [rows, last]; ta and tb determine which dimension is summed over. */
 static void ref_matmul(const struct launch *l)
 {
     const struct operand *a = &l->in[0], *b = &l->in[1];
@@ -112,9 +112,8 @@ static void ref_rmsnorm_bwd(const struct launch *l)
 
 /* --- rope ----------------------------------------------------------------------------
  *
- * With an f32 table the angle is an f32 product, as published models take it:
- * at large t its rounding is part of the definition, not an error.
- */
+ * With an f32 table the angle is an f32 product, as in published models: at large t its rounding is
+ * part of the definition, not an error. */
 static double ref_angle(const struct operand *inv_freq, int64_t t, int64_t i)
 {
     double exact = (double)t * ref_get(inv_freq, i);

@@ -1,6 +1,6 @@
 /*
- * ref_maps.c: reference kernels of the ops that move elements and of those on maps
- * [B,H,W,C] (see ref.h).
+ * ref_maps.c: reference kernels of the ops that move elements and of the ops on maps [B,H,W,C] (see
+ * ref.h).
  */
 #include <math.h>
 
@@ -76,7 +76,7 @@ static struct between ref_between(int64_t at, int64_t from, int64_t to, bool ali
     return (struct between){low, min_i64(low + 1, from - 1), fmin(1, place - (double)low)};
 }
 
-/* Channel c of pixel (h, w) of image b, as an element. */
+/* The element of channel c of pixel (h, w) of image b. */
 static int64_t ref_pixel(const struct operand *x, int64_t b, int64_t h, int64_t w, int64_t c)
 {
     return ((b * x->dim[1] + h) * x->dim[2] + w) * x->dim[3] + c;
@@ -96,7 +96,7 @@ static void ref_resize(const struct launch *l)
     }
 }
 
-/* What pixel `i` weighs in a result pixel. */
+/* The weight of pixel `i` in a result pixel. */
 static double ref_share(struct between p, int64_t i)
 {
     return (i == p.low ? 1 - p.weight : 0) + (i == p.high ? p.weight : 0);
@@ -121,7 +121,7 @@ static void ref_resize_bwd(const struct launch *l)
 
 /* --- average pooling ------------------------------------------------------------- */
 
-/* Pixels from .. to of window `at` along an axis, and how many the mean counts. */
+/* Pixels from .. to of window `at` along an axis, and the count that the mean divides by. */
 struct window {
     int64_t from, to, count;
 };

@@ -1,6 +1,6 @@
 /*
- * ref_masks.c: reference kernels of windows, encoded points and the loss of masks (see
- * ref.c for what the reference promises, graph/masks.c for the formulas).
+ * ref_masks.c: reference kernels of windows, Fourier features and the mask loss (see ref.c for the
+ * reference's guarantees, graph/masks.c for the formulas).
  */
 #include <math.h>
 
@@ -8,7 +8,7 @@
 
 /* --- windows ---------------------------------------------------------------------------- */
 
-/* A window's element, and the map's that it shows; -1: beyond the map. */
+/* The element of the map that a window's element corresponds to; -1: beyond the map. */
 static int64_t map_element(const struct operand *map, const struct operand *windows, int64_t i)
 {
     const int64_t size = windows->dim[1], C = windows->dim[3], H = map->dim[1], W = map->dim[2];
@@ -36,7 +36,7 @@ static void ref_unwindow(const struct launch *l)
     }
 }
 
-/* --- encoded points ----------------------------------------------------------------------- */
+/* --- Fourier features of points ----------------------------------------------------------- */
 
 static void ref_fourier(const struct launch *l)
 {
@@ -51,12 +51,12 @@ static void ref_fourier(const struct launch *l)
         }
 }
 
-/* --- the loss of masks ---------------------------------------------------------------------- */
+/* --- the mask loss -------------------------------------------------------------------------- */
 
 static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
 static double sigmoid(double x) { return exp(-softplus(-x)); }
 
-/* One mask: its valid area, and the operands to read it from. */
+/* One mask: its valid area, and its operands. */
 struct ref_mask {
     const struct launch *l;
     int64_t n, K, h, w, rows, columns;
@@ -87,7 +87,7 @@ static double alpha_of(const struct launch *l, bool g)
     return g || l->attr->mask_loss.alpha_both ? alpha : 1 - alpha;
 }
 
-/* What one candidate says of the mask. */
+/* The sums of one candidate. */
 struct ref_sums {
     double focal, pg, p, g, both, either;
 };
@@ -133,7 +133,7 @@ static void ref_mask_loss(const struct launch *l)
     ref_put(&l->out[0], 0, total * step->inv_count);
 }
 
-/* The slope of focal / pixels + dice, each times its weight, at one pixel. */
+/* The derivative of focal / pixels + dice, each times its weight, at one pixel. */
 static double pixel_slope(const struct ref_mask *m, double logit, bool g, double A, double B)
 {
     const struct launch *l = m->l;

@@ -1,23 +1,23 @@
 /*
- * ref_relative.c: reference attention over a grid and its gradient (see ref.c for what
- * the reference promises, graph/relative.c for the formulas).
+ * ref_relative.c: reference attention over a grid and its gradient (see ref.c for the reference's
+ * guarantees, graph/relative.c for the formulas).
  *
  *     q, k, v, o, do, dq, dk, dv  [B,T,H,D]      lse  [B,H,T]      T = height x width
  *
- * One query of one head at a time: a row of T scores. What a key or a table's row gathers
- * over queries is summed in double in the workspace and stored at the end.
+ * One query of one head at a time: a row of T scores. The gradients of keys and of table rows are
+ * summed over queries in double in the workspace and stored at the end.
  */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/ref.h"
 
-/* The shape of a launch, and the operands that make a score. */
+/* The shape of a launch, and the operands of a score. */
 struct ref_grid {
     int64_t B, T, H, D, height, width;
     double scale;
     const struct operand *q, *k, *v;
-    const struct operand *table_h, *table_w, *bias; /* the first two, or the last one */
+    const struct operand *table_h, *table_w, *bias; /* the first two, or only the last */
 };
 
 static struct ref_grid ref_grid_of(const struct launch *l, int q, int table, bool biased)
@@ -37,9 +37,9 @@ static int64_t row_at(const struct ref_grid *n, int64_t b, int64_t t, int64_t h)
 }
 static int64_t lse_at(const struct ref_grid *n, int64_t b, int64_t t, int64_t h) { return (b * n->H + h) * n->T + t; }
 
-/* The rows of the two tables, or the place in the bias' row, that belong to a pair. */
-static int64_t place_h(const struct ref_grid *n, int64_t t, int64_t s) { return t / n->width - s / n->width + n->height - 1; }
-static int64_t place_w(const struct ref_grid *n, int64_t t, int64_t s) { return t % n->width - s % n->width + n->width - 1; }
+/* The rows of the two tables, or the index in the bias' row, of a pair. */
+static int64_t table_row_h(const struct ref_grid *n, int64_t t, int64_t s) { return t / n->width - s / n->width + n->height - 1; }
+static int64_t table_row_w(const struct ref_grid *n, int64_t t, int64_t s) { return t % n->width - s % n->width + n->width - 1; }
 static int64_t place_bias(const struct ref_grid *n, int64_t h, int64_t t, int64_t s)
 {
     int64_t dy = t / n->width - s / n->width, dx = t % n->width - s % n->width;
@@ -58,8 +58,8 @@ static double score(const struct ref_grid *n, int64_t b, int64_t t, int64_t h, i
     const int64_t i = row_at(n, b, t, h);
     double value = n->scale * dot(n->q, i, n->k, row_at(n, b, s, h), n->D);
     if (n->bias) return value + ref_get(n->bias, place_bias(n, h, t, s));
-    return value + dot(n->q, i, n->table_h, place_h(n, t, s) * n->D, n->D) +
-           dot(n->q, i, n->table_w, place_w(n, t, s) * n->D, n->D);
+    return value + dot(n->q, i, n->table_h, table_row_h(n, t, s) * n->D, n->D) +
+           dot(n->q, i, n->table_w, table_row_w(n, t, s) * n->D, n->D);
 }
 
 /* --- forward -------------------------------------------------------------------------- */
@@ -108,7 +108,7 @@ static void ref_attention_bias(const struct launch *l)
 
 /* --- backward --------------------------------------------------------------------------- */
 
-/* Sums in double: of one head, and of the tables over all of them. */
+/* Sums in double: of one head, and of the tables over all heads. */
 struct ref_sums {
     double *dk, *dv, *dq; // [T,D] [T,D] [D]
     double *table[2];     // as the tables
@@ -123,7 +123,7 @@ static uint64_t backward_workspace(const struct query *q)
 static uint64_t ref_attention_rel_bwd_workspace(const struct query *q) { return backward_workspace(q); }
 static uint64_t ref_attention_bias_bwd_workspace(const struct query *q) { return backward_workspace(q); }
 
-/* Query t against key s: everything that the pair's gradient ds goes to. */
+/* Query t against key s: adds the pair's gradient ds to all its destinations. */
 static void backward_pair(const struct launch *l, const struct ref_grid *n, const struct ref_sums *to, int64_t b, int64_t t,
                           int64_t h, int64_t s, double delta)
 {
@@ -137,7 +137,7 @@ static void backward_pair(const struct launch *l, const struct ref_grid *n, cons
         to->dk[s * D + d] += n->scale * ds * q;
         to->dq[d] += n->scale * ds * ref_get(n->k, j + d);
         if (n->bias) continue;
-        int64_t y = place_h(n, t, s) * D + d, x = place_w(n, t, s) * D + d;
+        int64_t y = table_row_h(n, t, s) * D + d, x = table_row_w(n, t, s) * D + d;
         to->dq[d] += ds * (ref_get(n->table_h, y) + ref_get(n->table_w, x));
         to->table[0][y] += ds * q;
         to->table[1][x] += ds * q;

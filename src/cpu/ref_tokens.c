@@ -1,13 +1,12 @@
 /*
- * ref_tokens.c: reference kernels of embeddings, labels and the cross entropy (see
- * ref.c for what the reference promises). Unlike the fast ones they check that
- * every id and label is in range.
+ * ref_tokens.c: reference kernels of embeddings, labels and the cross-entropy (see ref.c for the
+ * reference's guarantees). Unlike the fast kernels they check that every id and label is in range.
  */
 #include <math.h>
 
 #include "cpu/ref.h"
 
-/* Id i, which must name one of n rows. */
+/* Id i, which must be below n. */
 static int64_t ref_id(const struct operand *ids, int64_t i, int64_t n)
 {
     int64_t id = (int64_t)ref_get(ids, i);
@@ -23,8 +22,8 @@ static void ref_embedding(const struct launch *l)
         for (int64_t c = 0; c < C; c++) ref_put(&l->out[0], r * C + c, ref_get(table, ref_id(ids, r, V) * C + c));
 }
 
-/* Every element of the table asks all rows whether they add to it: no scratch, and
- * the sum is a double from its first term to its last. */
+/* Every element of the table is a sum over all rows with its id: no scratch, and the sum is a
+ * double from its first term to its last. */
 static void ref_embedding_dw(const struct launch *l)
 {
     const struct operand *ids = &l->in[0], *dy = &l->in[1], *dw = &l->out[0];

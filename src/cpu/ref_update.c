@@ -1,6 +1,6 @@
 /*
- * ref_update.c: reference kernels of the updates (see ref.c for what the reference
- * promises). What a kernel may not do differently is shared: random numbers, maps of codes.
+ * ref_update.c: reference kernels of the updates (see ref.c for the reference's guarantees). Parts
+ * that all kernels must do identically are shared: random numbers and quantisation maps.
  */
 #include <math.h>
 
@@ -20,7 +20,7 @@ static double gradient(const struct launch *l, struct update_slots at, int64_t i
     return ref_get(&l->in[1], i) * (ref_has(l, at.clip) ? ref_get(&l->in[at.clip], 1) : 1);
 }
 
-/* w is p as p is stored, so that the two never disagree by a double rounding. */
+/* w is rounded from the stored p, so that the two never differ by a double rounding. */
 static void put_weight(const struct launch *l, struct update_slots at, int w_out, int64_t i, double p)
 {
     if (l->in[0].dtype == DT_BF16) {
@@ -54,8 +54,8 @@ static void ref_adamw(const struct launch *l)
     }
 }
 
-/* The value that is nearest, looked for among all; in the middle between two, the smaller in
- * size. The sign of x is kept. */
+/* The nearest value, by a search over all; at a midpoint, the smaller magnitude. The sign of x is
+ * kept. */
 static int nearest(const struct codes *c, float x)
 {
     int k = 0;
@@ -66,8 +66,8 @@ static int nearest(const struct codes *c, float x)
     return x < 0 && k >= c->zero ? c->zero - 1 : k;
 }
 
-/* A code says nothing of how far its number is from the border to the next one. So that one
- * answer is right, the moments are made in f32 here, by ADAMW's formulas in their order. */
+/* A code does not show how far its number is from the border to the next one. So that there is one
+ * right answer, the moments are computed in f32 here, by ADAMW's formulas in their order. */
 static void ref_adamw_8bit(const struct launch *l)
 {
     static const struct update_slots at = {5, 6, 7};
@@ -119,7 +119,7 @@ static void ref_sgd(const struct launch *l)
 
 /* --- Adafactor ------------------------------------------------------------------------------- */
 
-/* The mean over a row (step 1) or a column (step C) of g^2. */
+/* The mean of g^2 over a row (step 1) or a column (step C). */
 static double mean_square(const struct launch *l, int64_t from, int64_t count, int64_t step)
 {
     double sum = 0;
@@ -144,7 +144,7 @@ static void moments(const struct launch *l, struct matrices x, double beta)
         ref_put(c, i, beta * ref_get(&l->in[ADAFACTOR_COLUMNS], i) + (1 - beta) * mean_square(l, i / x.C * x.R * x.C + i % x.C, x.R, x.C));
 }
 
-/* What g is divided by, squared, at element i. */
+/* The square of the divisor of g at element i. */
 static double second_moment(const struct launch *l, struct matrices x, int64_t i)
 {
     const struct operand *r = &l->out[1], *c = &l->out[3];

@@ -1,28 +1,28 @@
 /*
- * ref_window.c: reference attention within the squares of a grid and its gradient (see ref.c for
- * what the reference promises, graph/windowed.c for the op).
+ * ref_window.c: reference attention within the windows of a grid and its gradient (see ref.c for
+ * the reference's guarantees, graph/windowed.c for the op).
  *
  *     q, k, v, o, do, dq, dk, dv  [B,T,H,D]      lse  [B,H,T]      T = height x width      pad  [2,H,D]
  *
- * One query of one head at a time: a row of window^2 scores. What a key, pad or a table's row
- * gathers over queries is summed in double in the workspace and stored at the end.
+ * One query of one head at a time: a row of window^2 scores. The gradients of keys, pad and table
+ * rows are summed over queries in double in the workspace and stored at the end.
  */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/ref.h"
 
-struct squares {
+struct windows {
     int64_t B, T, H, D, height, width, window, keys;
     double scale;
     const struct operand *q, *k, *v, *table_h, *table_w, *pad; /* pad NULL: zeros */
 };
 
-static struct squares squares_of(const struct launch *l, int q, int table)
+static struct windows windows_of(const struct launch *l, int q, int table)
 {
     const struct operand *x = &l->in[q];
     const int64_t window = l->attr->windowed.window;
-    return (struct squares){
+    return (struct windows){
         .B = x->dim[0], .T = x->dim[1], .H = x->dim[2], .D = x->dim[3], .height = l->attr->windowed.height,
         .width = l->attr->windowed.width, .window = window, .keys = window * window, .scale = l->attr->windowed.scale,
         .q = x, .k = &l->in[q + 1], .v = &l->in[q + 2], .table_h = &l->in[table], .table_w = &l->in[table + 1],
@@ -30,34 +30,34 @@ static struct squares squares_of(const struct launch *l, int q, int table)
     };
 }
 
-static int64_t row_at(const struct squares *n, int64_t b, int64_t t, int64_t h) { return ((b * n->T + t) * n->H + h) * n->D; }
-static int64_t lse_at(const struct squares *n, int64_t b, int64_t t, int64_t h) { return (b * n->H + h) * n->T + t; }
+static int64_t row_at(const struct windows *n, int64_t b, int64_t t, int64_t h) { return ((b * n->T + t) * n->H + h) * n->D; }
+static int64_t lse_at(const struct windows *n, int64_t b, int64_t t, int64_t h) { return (b * n->H + h) * n->T + t; }
 
-/* The token that is place s of query t's square; -1: it lies beyond the grid. */
-static int64_t token_of(const struct squares *n, int64_t t, int64_t s)
+/* The token at position s of query t's window; -1: it is beyond the grid. */
+static int64_t token_of(const struct windows *n, int64_t t, int64_t s)
 {
     int64_t y = t / n->width / n->window * n->window + s / n->window, x = t % n->width / n->window * n->window + s % n->window;
     return y < n->height && x < n->width ? y * n->width + x : -1;
 }
 
-/* The rows of the two tables that belong to query t and place s. */
-static int64_t place_h(const struct squares *n, int64_t t, int64_t s) { return t / n->width % n->window - s / n->window + n->window - 1; }
-static int64_t place_w(const struct squares *n, int64_t t, int64_t s) { return t % n->width % n->window - s % n->window + n->window - 1; }
+/* The rows of the two tables for query t and position s. */
+static int64_t table_row_h(const struct windows *n, int64_t t, int64_t s) { return t / n->width % n->window - s / n->window + n->window - 1; }
+static int64_t table_row_w(const struct windows *n, int64_t t, int64_t s) { return t % n->width % n->window - s % n->window + n->window - 1; }
 
-/* Element d of the key (which 0) or the value (1) at place s of t's square. */
-static double other(const struct squares *n, int which, int64_t b, int64_t t, int64_t h, int64_t s, int64_t d)
+/* Element d of the key (which 0) or the value (1) at position s of t's window. */
+static double key_or_value(const struct windows *n, int which, int64_t b, int64_t t, int64_t h, int64_t s, int64_t d)
 {
     const int64_t token = token_of(n, t, s);
     if (token >= 0) return ref_get(which ? n->v : n->k, row_at(n, b, token, h) + d);
     return n->pad ? ref_get(n->pad, (which * n->H + h) * n->D + d) : 0;
 }
 
-static double score(const struct squares *n, int64_t b, int64_t t, int64_t h, int64_t s)
+static double score(const struct windows *n, int64_t b, int64_t t, int64_t h, int64_t s)
 {
-    const int64_t i = row_at(n, b, t, h), y = place_h(n, t, s) * n->D, x = place_w(n, t, s) * n->D;
+    const int64_t i = row_at(n, b, t, h), y = table_row_h(n, t, s) * n->D, x = table_row_w(n, t, s) * n->D;
     double sum = 0;
     for (int64_t d = 0; d < n->D; d++)
-        sum += ref_get(n->q, i + d) * (n->scale * other(n, 0, b, t, h, s, d) + ref_get(n->table_h, y + d) + ref_get(n->table_w, x + d));
+        sum += ref_get(n->q, i + d) * (n->scale * key_or_value(n, 0, b, t, h, s, d) + ref_get(n->table_h, y + d) + ref_get(n->table_w, x + d));
     return sum;
 }
 
@@ -69,7 +69,7 @@ static uint64_t ref_attention_window_workspace(const struct query *q)
     return (window * window + (uint64_t)q->in[0]->dim[3]) * sizeof(double);
 }
 
-static void forward_row(const struct launch *l, const struct squares *n, int64_t b, int64_t t, int64_t h)
+static void forward_row(const struct launch *l, const struct windows *n, int64_t b, int64_t t, int64_t h)
 {
     double *p = l->work, *o = p + n->keys; // [keys], [D]
     double max = -INFINITY, sum = 0;
@@ -80,14 +80,14 @@ static void forward_row(const struct launch *l, const struct squares *n, int64_t
     for (int64_t s = 0; s < n->keys; s++) sum += exp(p[s] - max);
     memset(o, 0, (size_t)n->D * sizeof *o);
     for (int64_t s = 0; s < n->keys; s++)
-        for (int64_t d = 0; d < n->D; d++) o[d] += exp(p[s] - max) / sum * other(n, 1, b, t, h, s, d);
+        for (int64_t d = 0; d < n->D; d++) o[d] += exp(p[s] - max) / sum * key_or_value(n, 1, b, t, h, s, d);
     for (int64_t d = 0; d < n->D; d++) ref_put(&l->out[0], row_at(n, b, t, h) + d, o[d]);
     ref_put(&l->out[1], lse_at(n, b, t, h), max + log(sum));
 }
 
 static void ref_attention_window(const struct launch *l)
 {
-    const struct squares n = squares_of(l, 0, 3);
+    const struct windows n = windows_of(l, 0, 3);
     for (int64_t b = 0; b < n.B; b++)
         for (int64_t t = 0; t < n.T; t++)
             for (int64_t h = 0; h < n.H; h++) forward_row(l, &n, b, t, h);
@@ -95,7 +95,7 @@ static void ref_attention_window(const struct launch *l)
 
 /* --- backward --------------------------------------------------------------------------- */
 
-/* Sums in double: of one head, and of tables and pad over all of them. */
+/* Sums in double: of one head, and of tables and pad over all heads. */
 struct ref_sums {
     double *d[2], *dq;         // dk, dv [T,D], dq [D]
     double *table[2], *pad;    // as the tables, as pad
@@ -107,28 +107,28 @@ static uint64_t ref_attention_window_bwd_workspace(const struct query *q)
     return (uint64_t)((2 * dim[1] + 1 + 2 * rows + 2 * dim[2]) * dim[3]) * sizeof(double);
 }
 
-/* Query t against place s: everything that the pair's gradient ds goes to. */
-static void backward_pair(const struct launch *l, const struct squares *n, const struct ref_sums *to, int64_t b, int64_t t,
+/* Query t against position s: adds the pair's gradient ds to all its destinations. */
+static void backward_pair(const struct launch *l, const struct windows *n, const struct ref_sums *to, int64_t b, int64_t t,
                           int64_t h, int64_t s, double delta)
 {
     const struct operand *dO = &l->in[0];
     const int64_t i = row_at(n, b, t, h), D = n->D, token = token_of(n, t, s);
-    const int64_t y = place_h(n, t, s) * D, x = place_w(n, t, s) * D;
+    const int64_t y = table_row_h(n, t, s) * D, x = table_row_w(n, t, s) * D;
     double *dk = token >= 0 ? to->d[0] + token * D : to->pad + h * D, *dv = token >= 0 ? to->d[1] + token * D : to->pad + (n->H + h) * D;
     double p = exp(score(n, b, t, h, s) - ref_get(&l->in[5], lse_at(n, b, t, h))), dp = 0;
-    for (int64_t d = 0; d < D; d++) dp += ref_get(dO, i + d) * other(n, 1, b, t, h, s, d);
+    for (int64_t d = 0; d < D; d++) dp += ref_get(dO, i + d) * key_or_value(n, 1, b, t, h, s, d);
     const double ds = p * (dp - delta);
     for (int64_t d = 0; d < D; d++) {
         double q = ref_get(n->q, i + d);
         dv[d] += p * ref_get(dO, i + d);
         dk[d] += n->scale * ds * q;
-        to->dq[d] += ds * (n->scale * other(n, 0, b, t, h, s, d) + ref_get(n->table_h, y + d) + ref_get(n->table_w, x + d));
+        to->dq[d] += ds * (n->scale * key_or_value(n, 0, b, t, h, s, d) + ref_get(n->table_h, y + d) + ref_get(n->table_w, x + d));
         to->table[0][y + d] += ds * q;
         to->table[1][x + d] += ds * q;
     }
 }
 
-static void backward_head(const struct launch *l, const struct squares *n, const struct ref_sums *to, int64_t b, int64_t h)
+static void backward_head(const struct launch *l, const struct windows *n, const struct ref_sums *to, int64_t b, int64_t h)
 {
     const int64_t D = n->D;
     memset(to->d[0], 0, (size_t)(2 * n->T * D) * sizeof(double));
@@ -147,7 +147,7 @@ static void backward_head(const struct launch *l, const struct squares *n, const
 
 static void ref_attention_window_bwd(const struct launch *l)
 {
-    const struct squares n = squares_of(l, 1, 6);
+    const struct windows n = windows_of(l, 1, 6);
     const int64_t table = (2 * n.window - 1) * n.D;
     struct ref_sums to = {.d = {l->work}};
     to.d[1] = to.d[0] + n.T * n.D, to.dq = to.d[1] + n.T * n.D;

@@ -1,5 +1,5 @@
 /*
- * repeat.c: REPEAT: rows of a few, once for each of many. Its gradient is SUM_TO.
+ * repeat.c: REPEAT: repeats rows consecutively. Its gradient is SUM_TO.
  */
 #include <string.h>
 

@@ -1,14 +1,13 @@
 /*
- * rope.c: ROPE, rotary position: the pair (x[i], x[i+D/2]) of each head turns by
- * the angle t * inv_freq[i].
+ * rope.c: ROPE, rotary position embedding: the pair (x[i], x[i+D/2]) of each head is rotated by the
+ * angle t * inv_freq[i].
  *
- * Published models take the angle as an f32 product, and at t = 2048 its
- * rounding shows in the fourth digit of the cosine; so the product is an f32
- * here too, and only the sine and cosine of it are exact.
+ * Published models compute the angle as an f32 product, and at t = 2048 its rounding shows in the
+ * fourth digit of the cosine; so the product is f32 here too, and only its sine and cosine are
+ * exact.
  *
- * Threads share out positions; sines and cosines of a position are made once
- * for all batches and heads. Both halves of a pair are read before either is
- * written: the output may be the input.
+ * Threads share the positions; sines and cosines of a position are computed once for all batches
+ * and heads. Both halves of a pair are read before either is written: the output may be the input.
  */
 #include <math.h>
 
@@ -32,7 +31,7 @@ static void rope_angles(const struct launch *l, int64_t t, int64_t from, int n, 
     }
 }
 
-/* Turns n pairs: elements at .. at+n with elements at+half .. at+half+n. */
+/* Rotates n pairs: elements at .. at+n with elements at+half .. at+half+n. */
 static void rope_turn(const struct launch *l, int64_t at, int64_t half, int n, const float *sine,
                       const float *cosine)
 {

@@ -1,8 +1,7 @@
 /*
- * rows.c: tiles of f32 over dense rows of any float storage (see rows.h).
+ * rows.c: tiles of f32 over dense rows of any float dtype (see rows.h).
  *
- * dtype_convert rounds to nearest even and its loops vectorise; f32 operands are
- * never copied.
+ * dtype_convert rounds to nearest even and its loops vectorise; f32 operands are never copied.
  */
 #include "cpu/rows.h"
 
@@ -54,8 +53,8 @@ void row_copy(const struct operand *to, const struct operand *from, int threads)
         memcpy((char *)to->data + at, (const char *)from->data + at, (size_t)min_i64(RUN, bytes - at));
 }
 
-/* At least 32 rows a block, so that combining is cheap beside the rows; at most
- * 64 blocks, so that the partial sums stay small beside the tensor. */
+/* At least 32 rows per block, so that combining is cheap compared with the rows; at most 64 blocks,
+ * so that the partial sums are small compared with the tensor. */
 struct row_blocks row_blocks(int64_t rows)
 {
     int64_t each = max_i64(32, (rows + 63) / 64);

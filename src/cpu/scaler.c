@@ -1,13 +1,13 @@
 /*
- * scaler.c: SCALER: what becomes of the loss scale after a step, as torch.amp.GradScaler.
+ * scaler.c: SCALER: the next loss scale after a step, as torch.amp.GradScaler.
  *
  *     gradients finite   Adam's t + 1, good_steps + 1; after scale_window of them the scale doubles
- *     inf or NaN         the update is predicated off (found_inf), the scale halves
+ *     inf or NaN         the update is skipped (found_inf), the scale halves
  *
- * A scale that would leave f32 stays. A few scalars: there is one version, which is the
- * reference's too; tests/golden/scaler.txt has the other opinion.
+ * A scale that would overflow f32 is unchanged. These are a few scalars, so one implementation
+ * serves as the reference too; tests/golden/scaler.txt has independent values.
  *
- * GUARD, of other precisions, only sets found_inf, and what it once found stays (passes/guard.c).
+ * GUARD, for other precisions, only sets found_inf and never clears it (passes/guard.c).
  */
 #include <math.h>
 

@@ -1,17 +1,17 @@
 /*
- * separable.c: RESIZE, AVGPOOL and their gradients: sums over neighbours that are taken
- * along H first and then along W.
+ * separable.c: RESIZE, AVGPOOL and their gradients: separable sums over neighbours, along H first
+ * and then along W.
  *
- * Along an axis, pixel o of the small or large result is a weighted sum of consecutive
- * pixels of the map, its tap: two for an interpolation, a window of equal weights for a
- * mean. The gradient goes the other way: pixel i gets a share of all results whose taps
- * it is in, and these are consecutive too, since taps move forward with o. So all four
- * kernels are one: for each row of the result
+ * Along an axis, each pixel o of the result is a weighted sum of consecutive pixels of the map, its
+ * tap: two for an interpolation, a window of equal weights for a mean. The gradient is the
+ * transpose: pixel i gets a share of all results that have it in their taps, and these are
+ * consecutive too, because taps advance with o. So one kernel serves all four ops. For each row of
+ * the result:
  *
  *     rows of the source  --weighted sum along H-->  row [pixels of the source x C]
  *                         --weighted sum along W-->  row of the result
  *
- * with f32 sums, a row by one thread, its terms in order.
+ * Sums are f32; a row is computed by one thread, its terms in order.
  *
  *     workspace   taps of H and W | spans of H and W | per thread: row, result row
  */
@@ -21,19 +21,19 @@
 #include "cpu/cpu.h"
 #include "cpu/rows.h"
 
-/* The forward's result pixel: pixels first .. first + count of the map, with weights
+/* The tap of a pixel of the forward's result: pixels first .. first + count of the map, with weight
  * a for the first and b for the others. */
 struct tap {
     int32_t first, count;
     float a, b;
 };
 
-/* The result pixels that a pixel of the map is in the taps of. */
+/* The result pixels that have a pixel of the map in their taps. */
 struct span {
     int32_t from, to;
 };
 
-/* One axis of a kernel: the tap of each result pixel; the gradient's way has spans too. */
+/* One axis of a kernel: the tap of each result pixel; the gradient also has spans. */
 struct axis {
     struct tap *taps;   // [results]
     struct span *spans; // [map]; NULL forward
@@ -49,10 +49,10 @@ struct kernel_sizes {
 static struct tap resize_tap(int64_t at, int64_t from, int64_t to, bool align)
 {
     double scale = align ? (to > 1 ? (double)(from - 1) / (double)(to - 1) : 0) : (double)from / (double)to;
-    double place = align ? scale * (double)at : scale * ((double)at + 0.5) - 0.5;
-    if (place < 0) place = 0; /* before the first centre: the border continues */
-    int32_t low = (int32_t)min_i64((int64_t)place, from - 1);
-    float weight = (float)(place - (double)low);
+    double position = align ? scale * (double)at : scale * ((double)at + 0.5) - 0.5;
+    if (position < 0) position = 0; /* before the first centre: the border is replicated */
+    int32_t low = (int32_t)min_i64((int64_t)position, from - 1);
+    float weight = (float)(position - (double)low);
     if (low == from - 1) return (struct tap){low, 1, 1, 0};
     return (struct tap){low, 2, 1 - weight, weight};
 }
@@ -71,7 +71,7 @@ static struct tap pool_tap(const struct attr_avgpool *p, int axis, int64_t at, i
     return (struct tap){(int32_t)from, (int32_t)(to - from), share, share};
 }
 
-/* Both ends of taps only move forward. */
+/* Both ends of taps are monotonic. */
 static void fill_spans(struct axis *x)
 {
     int32_t from = 0, to = 0;
@@ -91,14 +91,15 @@ static struct span sources(const struct axis *x, int64_t at)
     return (struct span){x->taps[at].first, x->taps[at].first + x->taps[at].count};
 }
 
-/* What source pixel `from` weighs in target pixel `at`. */
+/* The weight of source pixel `from` in target pixel `at`. */
 static float weight(const struct axis *x, int64_t at, int64_t from)
 {
     const struct tap *t = &x->taps[x->spans ? from : at];
     return t->first == (x->spans ? at : from) ? t->a : t->b;
 }
 
-/* row = sum over rows of image b, each of `length` elements, that target row `at` takes. */
+/* row = weighted sum of the source rows of image b, each of `length` elements, for target row
+ * `at`. */
 static void sum_rows_of(float *row, const struct operand *x, const struct axis *vertical, int64_t b, int64_t at, int64_t length)
 {
     const struct span s = sources(vertical, at);
@@ -120,7 +121,7 @@ static void sum_pixels(float *out, const float *row, const struct axis *horizont
     for (int64_t at = 0; at < pixels; at++) {
         const struct span s = sources(horizontal, at);
         float *to = out + at * C;
-        if (C == 1) { /* a plane: a register instead of a row of channels */
+        if (C == 1) { /* a single channel: a register instead of a row of channels */
             float sum = 0;
             for (int64_t p = s.from; p < s.to; p++) sum += weight(horizontal, at, p) * row[p];
             *to = sum;
@@ -147,7 +148,7 @@ static uint64_t tables_bytes(const struct kernel_sizes *n)
     return (uint64_t)(n->H2 + n->W2) * sizeof(struct tap) + (uint64_t)(n->H + n->W) * sizeof(struct span);
 }
 
-/* A row of the source after the sum along H, and a row of the result, whichever way. */
+/* A row of the source after the sum along H, and a row of the result, in either direction. */
 static uint64_t thread_bytes(const struct kernel_sizes *n)
 {
     return align_up((uint64_t)((n->W + n->W2) * n->C) * sizeof(float), 64);
@@ -158,7 +159,7 @@ static uint64_t separable_workspace(const struct kernel_sizes *n, int threads)
     return align_up(tables_bytes(n), 64) + thread_bytes(n) * (uint64_t)threads;
 }
 
-/* Lays the tables into the workspace; taps are filled by `fill`. */
+/* Lays out the tables in the workspace; `fill` computes the taps. */
 static void tables_of(struct axis axes[2], const struct launch *l, const struct kernel_sizes *n, bool back,
                       struct tap (*fill)(const struct launch *, int axis, int64_t at, int64_t map, int64_t results))
 {

@@ -1,7 +1,7 @@
 /*
  * sgd.c: SGD, as torch.optim.SGD without dampening and without Nesterov:
  *
- *     d = g + wd p          the decay is part of the gradient
+ *     d = g + wd p          weight decay is part of the gradient
  *     m = momentum m + d    from m = 0, so that the first m is d
  *     p -= lr m             without momentum: lr d
  */

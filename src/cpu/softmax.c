@@ -1,11 +1,10 @@
 /*
  * softmax.c: SOFTMAX over the last dimension and its gradient.
  *
- * Invariant: a row is worked on by one thread, tile by tile, f32 sums within a
- * tile and double across tiles. The exponentials are made twice, once for the sum
- * and once for the result, so that a narrow output is rounded once, and nothing is
- * kept between the passes. Each pass reads a tile before it writes it: the result may
- * lie on an input.
+ * Invariant: a row is processed by one thread, tile by tile, with f32 sums within a tile and double
+ * across tiles. The exponentials are computed twice, once for the sum and once for the result, so
+ * that a lower-precision output is rounded once and nothing is stored between the passes. Each pass
+ * reads a tile before it writes it: the result may overlap an input.
  */
 #include <math.h>
 
@@ -18,7 +17,7 @@ static bool softmax_bwd_match(const struct query *q) { return query_is_fast(q); 
 
 /* --- forward ------------------------------------------------------------------- */
 
-/* NaN is not larger than anything; the sum finds it. */
+/* NaN compares as not larger; the sum propagates it. */
 static float row_largest(const struct operand *x, int64_t at, int64_t C)
 {
     float scratch[TILE], most = -INFINITY;

@@ -1,5 +1,5 @@
 /*
- * sweep.c: convolutions as sweeps (conv.h): geometry alone, for every device.
+ * sweep.c: convolutions as sweeps (conv.h): only the geometry, for every device.
  */
 #include "cpu/conv.h"
 
@@ -12,8 +12,8 @@ struct sweep sweep_forward(const struct conv *n)
                           .x0 = -n->pad, .ky = n->kh, .kx = n->kw, .tap_step = 1, .out_H = n->H2, .out_W = n->W2, .out_step = 1};
 }
 
-/* One axis of a phase: its first pixel, how many there are, its taps, and the row of dy
- * that the first pixel's first tap reads. Taps run downwards, so that rows of dy run up. */
+/* One axis of a phase: its first pixel, the number of pixels, its taps, and the row of dy that the
+ * first pixel's first tap reads. Taps are in descending order, so that rows of dy are ascending. */
 static void phase_axis(int64_t size, int64_t k, int64_t stride, int64_t pad, int64_t r, int64_t *first, int64_t *count,
                        int64_t *taps, int64_t *tap, int64_t *row)
 {

@@ -1,13 +1,11 @@
 /*
- * tokens.c: from token ids to rows and back: EMBEDDING and its gradient, the
- * label shift, and the cross entropy over the vocabulary.
+ * tokens.c: EMBEDDING and its gradient, the label shift, and the cross-entropy over the vocabulary.
  *
- * Ids and labels are in range: the loader has checked them. A label of IGNORED
- * adds nothing to the loss and gets a gradient of zero.
+ * Ids and labels are in range: the loader has checked them. A label of IGNORED adds nothing to the
+ * loss and gets a gradient of zero.
  *
- * The logits are the largest activation of a language model, so they are read
- * once forward (an online log-sum-exp) and once backward, where the gradient
- * may take their place.
+ * The logits are the largest activation of a language model, so they are read once in the forward
+ * (an online log-sum-exp) and once in the backward, where the gradient may replace them in place.
  */
 #include <math.h>
 #include <string.h>
@@ -40,9 +38,8 @@ static void embedding_run(const struct launch *l)
 
 /* --- embedding gradient ----------------------------------------------------------
  *
- * Ids repeat, so rows cannot be shared out. Columns can: a strip of columns goes
- * through all rows in order, whichever thread has it.
- */
+ * Ids repeat, so threads cannot share the rows. They share the columns: a strip of columns goes
+ * through all rows in order, in one thread. */
 
 enum { STRIP = 64 };
 
@@ -104,7 +101,7 @@ static bool xent_match(const struct query *q)
            tensor_is(q->out[1], DT_F32);
 }
 
-/* One f64 loss per row; summed in row order. */
+/* One f64 loss per row, summed in row order. */
 static uint64_t xent_workspace(const struct query *q)
 {
     return (uint64_t)tensor_rows(q->in[0]) * sizeof(double);
@@ -126,8 +123,8 @@ static float tile_sum_exp(const float *x, float shift, int n)
     return sum;
 }
 
-/* log(sum(exp)) of a row in one reading: `sum` is relative to the largest so far,
- * and shrinks when a larger one comes. A NaN anywhere ends up in the sum. */
+/* log(sum(exp)) of a row in one pass: `sum` is relative to the maximum so far, and is rescaled when
+ * the maximum grows. A NaN anywhere propagates to the sum. */
 static double row_log_sum_exp(const struct operand *x, int64_t at, int64_t V)
 {
     float max = -INFINITY, scratch[TILE];
@@ -140,7 +137,7 @@ static double row_log_sum_exp(const struct operand *x, int64_t at, int64_t V)
             sum *= exp((double)max - (double)top);
             max = top;
         }
-        /* Only -inf so far: any finite shift gives each of them exp() = 0. */
+        /* Only -inf so far: with any finite shift exp() of each of them is 0. */
         sum += tile_sum_exp(tile, max == -INFINITY ? 0.0f : max, n);
     }
     return (double)max + log(sum);
@@ -172,7 +169,7 @@ static bool xent_bwd_match(const struct query *q)
            tensor_is(q->in[4], DT_F32) && tensor_is_fast(q->out[0]);
 }
 
-/* One row: (softmax - onehot) * factor; zeros when the label is ignored. */
+/* One row: (softmax - onehot) * factor; zeros if the label is ignored. */
 static void xent_row_bwd(const struct operand *out, const struct operand *logits, int64_t at, int64_t V,
                          int32_t label, float lse, float factor)
 {

@@ -1,11 +1,11 @@
 /*
- * windows.c: a map cut into windows and put together again, and points turned into
- * waves: what a segmentation model does around its attention.
+ * windows.c: window partition of a map and its inverse, and Fourier features of points, as
+ * segmentation models use them.
  *
- *     map      [B,H,W,C]                window rows of size x C elements are pieces of
- *     windows  [B nh nw,size,size,C]    the map's rows: one copy each way
+ *     map      [B,H,W,C]                rows of a window, of size x C elements, are segments of
+ *     windows  [B nh nw,size,size,C]    the map's rows: one copy in each direction
  *
- * What a window shows beyond the map is zeros, and is dropped on the way back.
+ * Window positions beyond the map are zeros, and are dropped in the inverse.
  */
 #include <math.h>
 #include <string.h>
@@ -18,18 +18,18 @@
 static bool window_match(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->out[0]); }
 static bool unwindow_match(const struct query *q) { return window_match(q); }
 
-/* Row r of all windows' rows: where its first element lies in the map, and how many of its
- * pixels do. */
-struct piece {
+/* Row r of all windows' rows: the index of its first element in the map, and how many of its pixels
+ * are in the map. */
+struct segment {
     int64_t at, pixels;
 };
 
-static struct piece piece_of(const struct operand *map, int64_t size, int64_t r)
+static struct segment piece_of(const struct operand *map, int64_t size, int64_t r)
 {
     const int64_t H = map->dim[1], W = map->dim[2], C = map->dim[3];
     const int64_t across = (W + size - 1) / size, down = (H + size - 1) / size, window = r / size;
     int64_t x = window % across * size, y = window / across % down * size + r % size, b = window / across / down;
-    return (struct piece){((b * H + y) * W + x) * C, y < H ? min_i64(size, W - x) : 0};
+    return (struct segment){((b * H + y) * W + x) * C, y < H ? min_i64(size, W - x) : 0};
 }
 
 static void window_run(const struct launch *l)
@@ -39,7 +39,7 @@ static void window_run(const struct launch *l)
     const int64_t pixel = map->dim[3] * element;
 #pragma omp parallel for num_threads(l->threads) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        struct piece p = piece_of(map, size, r);
+        struct segment p = piece_of(map, size, r);
         char *to = (char *)windows->data + r * size * pixel;
         if (p.pixels) memcpy(to, (const char *)map->data + p.at * element, (size_t)(p.pixels * pixel));
         memset(to + p.pixels * pixel, 0, (size_t)((size - p.pixels) * pixel));
@@ -53,18 +53,18 @@ static void unwindow_run(const struct launch *l)
     const int64_t pixel = map->dim[3] * element;
 #pragma omp parallel for num_threads(l->threads) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        struct piece p = piece_of(map, size, r);
+        struct segment p = piece_of(map, size, r);
         const char *from = (const char *)windows->data + r * size * pixel;
         if (p.pixels) memcpy((char *)map->data + p.at * element, from, (size_t)(p.pixels * pixel));
     }
 }
 
-/* --- encoded points ----------------------------------------------------------------------- */
+/* --- Fourier features of points ----------------------------------------------------------- */
 
 static bool fourier_match(const struct query *q) { return query_is_fast(q); }
 
-/* n frequencies of one point. Whole turns are taken off in double: many of them leave
- * little of a float's angle. */
+/* n frequencies of one point. Whole turns are subtracted in double: they would use up the precision
+ * of a float angle. */
 static void waves(float *sine, float *cosine, const float *gx, const float *gy, int n, double x, double y)
 {
     for (int i = 0; i < n; i++) {

@@ -1,21 +1,21 @@
 /*
- * act_sums.cu: ACT_BWD_SUM: dx as ACT_BWD makes it, and the sums of its columns, which are taken of what was
- * stored while it is still in registers; and the function's value again, where it is asked for. Two stages, as in sums.cu;
- * how rows are dealt out is in act_sums.h.
+ * act_sums.cu: ACT_BWD_SUM: dx as in ACT_BWD, and its column sums, computed from the stored
+ * (rounded) values while they are still in registers; and, on request, the recomputed value y of
+ * the activation. Two stages, as in sums.cu; act_sums.h describes the split of the rows.
  *
- * The thread that writes a pack is the one that read it: dx and y may lie on inputs.
+ * The thread that writes a pack is the one that read it: dx and y may alias inputs.
  */
-#include "cuda/columns.cuh"
+#include "cuda/column_sums.cuh"
 #include "cuda/elements.cuh"
 
 static_assert(BLOCK == ACT_THREADS, "act_sums.h counts in blocks of this size");
 
-template <int KIND, typename T, bool AGAIN>
+template <int KIND, typename T, bool RECOMPUTE_Y>
 static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, float *partial, const T *dy, const T *x, act_sums s)
 {
     constexpr int V = 16 / sizeof(T);
     __shared__ float meet[ACT_LINES][ACT_ACROSS * V];
-    columns_may_come();
+    pdl_launch_dependents();
     const int64_t block = blockIdx.x / (unsigned)s.tiles, tile = blockIdx.x - block * s.tiles;
     const int lane = threadIdx.x % ACT_ACROSS, line = (int)threadIdx.x / ACT_ACROSS;
     const int64_t c = (tile * ACT_ACROSS + lane) * V, begin = block * s.each, end = begin + s.each < s.rows ? begin + s.each : s.rows;
@@ -39,14 +39,14 @@ static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, 
             for (int i = 0; i < V; i++) {
                 float value;
                 out.at[i] = from_float<T>(f_slope<KIND>::template of<T>(to_float(p.at[i]), to_float(q.at[i]), value));
-                if (AGAIN) again.at[i] = from_float<T>(value);
+                if (RECOMPUTE_Y) again.at[i] = from_float<T>(value);
                 sum[i] += to_float(out.at[i]);
             }
             *reinterpret_cast<pack<T, V> *>(dx + (r + k * ACT_LINES) * s.C + c) = out;
-            if (AGAIN) *reinterpret_cast<pack<T, V> *>(y + (r + k * ACT_LINES) * s.C + c) = again;
+            if (RECOMPUTE_Y) *reinterpret_cast<pack<T, V> *>(y + (r + k * ACT_LINES) * s.C + c) = again;
         }
     }
-    /* Column i of a thread's V lies at i * ACT_ACROSS + lane of its line. */
+    /* Column i of a thread's V is at i * ACT_ACROSS + lane of its line. */
 #pragma unroll
     for (int i = 0; i < V; i++) meet[line][i * ACT_ACROSS + lane] = sum[i];
     __syncthreads();
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, 
     }
 }
 
-/* One after the other: rows that are short, or operands that lie anyhow. */
+/* One element at a time, for short rows or unaligned operands. */
 template <int KIND, typename T> static __global__ void act_both_kernel(T *dx, T *y, const T *dy, const T *x, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += (int64_t)gridDim.x * BLOCK) {
@@ -106,8 +106,8 @@ extern "C" cudaError_t cuda_act_sums(int kind, void *dx, void *y, float *sums, f
         });
     });
     if (rc != cudaSuccess) return rc;
-    typed to;
+    typed_ptr to;
     to.data = sums, to.type = STORE_F32;
-    launch_columns_end({to, to, s.C, 0}, partial, s.blocks, s.C, stream);
+    launch_column_sums({to, to, s.C, 0}, partial, s.blocks, s.C, stream);
     return cudaGetLastError();
 }

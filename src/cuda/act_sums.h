@@ -1,10 +1,10 @@
 /*
- * act_sums.h: how ACT_BWD_SUM's rows are dealt out (act_sums.cu): what the planning half and the launcher agree
- * upon, as a function of the shape.
+ * act_sums.h: the split of ACT_BWD_SUM's rows into blocks (act_sums.cu), shared by the planning
+ * half and the launcher; a function of the shape.
  *
- * A block has ACT_ACROSS packs of 16 bytes of every row of its own; its threads stand in lines of so many, each
- * with every so many rows. Blocks: tiles of columns, innermost, then `blocks` of `each` rows, whose sums lie in the
- * workspace, [blocks,C].
+ * A block covers ACT_ACROSS 16-byte packs of each of its rows. Its threads form ACT_LINES lines of
+ * ACT_ACROSS threads, and a line takes every ACT_LINES-th row. The grid has tiles of columns,
+ * innermost, then `blocks` of `each` rows; the sums of the blocks are in the workspace, [blocks,C].
  */
 #ifndef ACT_SUMS_H
 #define ACT_SUMS_H
@@ -26,7 +26,7 @@ static inline struct act_sums act_sums_of(int64_t rows, int64_t C, int size)
     return (struct act_sums){rows, C, tiles, blocks, each};
 }
 
-/* Whether rows are packs, and so many that few threads of a tile have none. */
+/* Whether rows are whole packs, and long enough that few threads of a tile are idle. */
 static inline int act_sums_fit(int64_t C, int size) { return C * size % 16 == 0 && C * size >= 2 * 16 * ACT_ACROSS; }
 
 #endif

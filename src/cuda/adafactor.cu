@@ -1,31 +1,31 @@
 /*
  * adafactor.cu: ADAFACTOR (formulas: cpu/adafactor.c).
  *
- *     g --> r, means of g^2 over columns      one group of threads to a row
- *     g --> c, means of g^2 over rows         chunks of rows, then chunks in order
+ *     g --> r, means of g^2 over columns      one group of threads per row
+ *     g --> c, means of g^2 over rows         chunks of rows, then the chunks in order
  *     r --> row factors 1/sqrt(r / mean r);   column factors 1/sqrt(c)
- *     g --> sums of u^2 by block --> rate     u is made from its factors and never stored
+ *     g --> sums of u^2 by block --> rate     u is computed from its factors and never stored
  *     g --> p
  *
- * Without c, r is the second moment itself, element by element, and u = g / sqrt(r). A step that
- * is off leaves at the start of every kernel.
+ * Without c, r is the second moment itself, element by element, and u = g / sqrt(r). If the step is
+ * skipped, every kernel returns at its start.
  */
 #include "cuda/update.cuh"
 
-constexpr float TINY = 1e-30f; /* added to squares */
-constexpr int64_t DIRECT = 64; /* rows of a matrix whose columns one thread adds */
+constexpr float TINY = 1e-30f; /* added to the squares */
+constexpr int64_t DIRECT = 64; /* with at most this many rows, one thread sums a column */
 
 struct factors {
     int64_t N, R, C;
-    float *r, *c;              /* the state; c NULL: not factored */
+    float *r, *c;              /* the optimizer state; c NULL: not factored */
     double *sums, *rate;
     float *row, *column, *partial;
-    unsigned blocks;           /* of sums */
+    unsigned blocks;           /* number of partial sums */
 };
 
 static __device__ float beta_of(const update &u) { return (float)(1 - pow((double)u.step->adam_t, -0.8)); }
 
-/* Of the block, made once. */
+/* Computed once per block. */
 static __device__ float shared_beta(const update &u)
 {
     __shared__ float beta;
@@ -34,7 +34,7 @@ static __device__ float shared_beta(const update &u)
     return beta;
 }
 
-/* Adds g^2 of V elements. */
+/* Adds g^2 of V elements to the sums. */
 template <int V> static __device__ inline void add_squares(float (&sum)[V], const update &u, int64_t at, float clip)
 {
     float g[V];
@@ -48,7 +48,7 @@ template <int V> static __device__ inline void add_squares(float (&sum)[V], cons
 template <int V> static __global__ void rows_kernel(update u, factors f, int size)
 {
     __shared__ float meet[WARP];
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float beta = shared_beta(u), clip = clip_of(u);
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
     const int64_t rows = f.N * f.R;
@@ -70,10 +70,10 @@ static __device__ void finish_column(const factors &f, int64_t at, double sum, f
     f.column[at] = 1.0f / sqrtf(c);
 }
 
-/* Few rows: a thread to a column. */
+/* Few rows: one thread per column. */
 static __global__ void columns_direct_kernel(update u, factors f)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float beta = shared_beta(u), clip = clip_of(u);
     for (int64_t at = (int64_t)blockIdx.x * BLOCK + threadIdx.x; at < f.N * f.C; at += (int64_t)gridDim.x * BLOCK) {
         const int64_t first = at / f.C * f.R * f.C + at % f.C;
@@ -83,12 +83,13 @@ static __global__ void columns_direct_kernel(update u, factors f)
     }
 }
 
-/* Block (packs of columns, chunk of rows, matrix): a warp takes every eighth row, lanes the columns. */
+/* Block (packs of columns, chunk of rows, matrix): a warp takes every eighth row, its lanes the
+ * columns. */
 template <int V> static __global__ void columns_kernel(update u, factors f)
 {
     constexpr int WARPS = BLOCK / WARP;
     __shared__ float meet[WARPS][WARP * V];
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float clip = clip_of(u);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t k = (int64_t)blockIdx.x * WARP + lane, from = blockIdx.y * FACTOR_ROWS;
@@ -113,7 +114,7 @@ template <int V> static __global__ void columns_kernel(update u, factors f)
 
 static __global__ void columns_finish_kernel(update u, factors f, int64_t chunks)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float beta = shared_beta(u);
     for (int64_t at = (int64_t)blockIdx.x * BLOCK + threadIdx.x; at < f.N * f.C; at += (int64_t)gridDim.x * BLOCK) {
         const float *from = f.partial + at / f.C * chunks * f.C + at % f.C;
@@ -123,11 +124,11 @@ static __global__ void columns_finish_kernel(update u, factors f, int64_t chunks
     }
 }
 
-/* A group of threads to a matrix. */
+/* One group of threads per matrix. */
 static __global__ void row_factors_kernel(update u, factors f, int size)
 {
     __shared__ float meet[WARP];
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
     for (int64_t base = (int64_t)blockIdx.x * each; base < f.N; base += (int64_t)gridDim.x * each) {
         const int64_t matrix = base + (int)threadIdx.x / size, rows = matrix < f.N ? f.R : 0;
@@ -139,7 +140,7 @@ static __global__ void row_factors_kernel(update u, factors f, int size)
     }
 }
 
-/* --- the update ---------------------------------------------------------------------------------- */
+/* --- the update ------------------------------------------------------------------------------- */
 
 /* u of V elements of a row. */
 template <int V> static __device__ inline void make_update(float (&out)[V], const update &u, const factors &f, int64_t row, int64_t k, float clip)
@@ -154,7 +155,7 @@ template <int V> static __device__ inline void make_update(float (&out)[V], cons
 
 template <int V> static __global__ void size_kernel(update u, factors f, int size)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float clip = clip_of(u);
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
     double sum = 0;
@@ -172,7 +173,7 @@ template <int V> static __global__ void size_kernel(update u, factors f, int siz
 
 template <typename P, int V> static __global__ void apply_kernel(update u, factors f, int size)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float clip = clip_of(u), keep = (float)(1 - rate_of(u) * u.weight_decay), rate = (float)*f.rate;
     const uint64_t key = keyed_round(u.step, u.key);
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
@@ -187,7 +188,7 @@ template <typename P, int V> static __global__ void apply_kernel(update u, facto
         }
 }
 
-/* --- not factored ------------------------------------------------------------------------------------ */
+/* --- not factored ----------------------------------------------------------------------------- */
 
 template <int V> static __device__ inline double moment_at(const update &u, float *v, int64_t at, float beta, float clip)
 {
@@ -208,7 +209,7 @@ template <int V> static __device__ inline double moment_at(const update &u, floa
 
 template <int V> static __global__ void moments_kernel(update u, factors f)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float beta = shared_beta(u), clip = clip_of(u);
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
     double sum = 0;
@@ -232,7 +233,7 @@ static __device__ inline void move_at(const update &u, const float *v, int64_t a
 
 template <typename P, int V> static __global__ void move_kernel(update u, factors f)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     const float clip = clip_of(u), keep = (float)(1 - rate_of(u) * u.weight_decay), rate = (float)*f.rate;
     const uint64_t key = keyed_round(u.step, u.key);
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
@@ -240,12 +241,12 @@ template <typename P, int V> static __global__ void move_kernel(update u, factor
     for (int64_t i = packs * V + first; i < u.n; i += stride) move_at<P, 1>(u, f.r, i, clip, keep, rate, key);
 }
 
-/* --- both ------------------------------------------------------------------------------------------------ */
+/* --- both variants ---------------------------------------------------------------------------- */
 
-/* One block: the rate, divided by what u's size exceeds 1 by. */
+/* One block: the learning rate, divided by max(1, rms(u)). */
 static __global__ void rate_kernel(update u, factors f)
 {
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     double sum = 0;
     for (unsigned b = threadIdx.x; b < f.blocks; b += BLOCK) sum += f.sums[b];
     sum = block_sum_double(sum);

@@ -1,32 +1,34 @@
 /*
- * adamw.cu: ADAMW, as torch.optim.AdamW, of many weights by one launch.
+ * adamw.cu: ADAMW, as torch.optim.AdamW, for many weights in one launch.
  *
  *     p -= lr wd p
  *     m += (1-b1) (g - m)          v = b2 v + (1-b2) g^2
  *     p -= lr / (1-b1^t) * m / (sqrt(v) / sqrt(1-b2^t) + eps)
  *
- * A model has hundreds of weights, most of them vectors that one block is too many for. A table of
- * them stands in the parameters; each has as many turns as its elements fill blocks, V elements to a
- * thread, and the blocks, as many as run at once, take all turns in order. So all end together.
+ * A model has hundreds of weights, most of them vectors that do not even fill one block. The launch
+ * parameters hold a table of the weights. Each weight has as many tiles ("turns") as its elements
+ * fill blocks, with V elements per thread. The grid has as many blocks as run at once, and they
+ * take all tiles in order, so they finish together.
  *
  *     turns    0 1 2 3 4 5 6 7 8       first   0 5 6 9
  *     tensor   0 0 0 0 0 1 2 2 2
- *     block    0 1 2 3 0 1 2 3 0       of four
+ *     block    0 1 2 3 0 1 2 3 0       for four blocks
  *
- * The bytes of a turn are on their way while the one before it is worked on, and wait as they are
- * stored: numbers that a load is turned into at once are waited for at once.
+ * The loads of a tile are in flight while the tile before it is computed. They stay in their
+ * storage type, because a conversion would wait for the load at once.
  *
- * Invariant: what an element becomes is a function of its operands and its place alone, to the CPU's
- * bits. sqrt and both divisions round once; `quick` has them in a third of the instructions that IEEE's
- * ones take where operands have a common size, and says where they have not.
+ * Invariant: the new value of an element is a function of its operands and its index alone, with
+ * the CPU's bits. sqrt and both divisions are correctly rounded. `quick` computes them in a third
+ * of the instructions of the IEEE versions for operands of ordinary magnitude, and detects the
+ * others.
  */
 #include <type_traits>
 
 #include "cuda/update.cuh"
 
-/* --- elements as they are stored ------------------------------------------------------------------- */
+/* --- loads in storage type -------------------------------------------------------------------- */
 
-template <typename T, int V> using words = piece<uint32_t, (int)(V * sizeof(T) / 4)>;
+template <typename T, int V> using words = wide_pack<uint32_t, (int)(V * sizeof(T) / 4)>;
 
 template <typename T, int V> static __device__ inline void read_words(words<T, V> &to, const void *from, int64_t at)
 {
@@ -43,7 +45,7 @@ template <typename T, int V> static __device__ inline void unpack(float (&to)[V]
     }
 }
 
-/* V elements of everything, on their way and as numbers. */
+/* V elements of every operand: as loaded words, and as numbers. */
 template <typename P, typename M, typename G, int V> struct adam_words {
     words<P, V> p;
     words<G, V> g;
@@ -71,54 +73,54 @@ static __device__ inline void adamw_unpack(adam_pack<V> &to, const adam_words<P,
     unpack<M, V>(to.square, a.v);
 }
 
-/* --- scalars ------------------------------------------------------------------------------------------
+/* --- scalars -------------------------------------------------------------------------------------
  *
- * The quick forms: v is taken times 2^48, and so sqrt(1-b2^t) times 2^24, which makes no v but 0
- * too small for them; 0 becomes 2^-126, where eps is not changed by its root. What goes wrong
- * above, and with a v below 0, makes p Inf or NaN. m / (...) may be rounded wrong below 2^-102, or where
- * it is below 2^-126 itself: that step is at most 2^-102 lr / eps, which a p of 2^27 of it does not
- * feel. So p tells whether all is well: it has to be at least `least`, and finite.
+ * The quick versions: v is scaled by 2^48, and so sqrt(1-b2^t) by 2^24, so that no v except 0 is
+ * too small for them; 0 becomes 2^-126, whose root does not change eps. An overflow, or a v below
+ * 0, makes p Inf or NaN. m / (...) may be rounded incorrectly below 2^-102, or where it is itself
+ * below 2^-126: that step is at most 2^-102 lr / eps, which does not change a p of 2^27 times that
+ * or more. So p shows whether the result is correct: it has to be finite and at least `least`.
  */
 
 constexpr float UP = 0x1p48f, ROOT_UP = 0x1p24f;
 
-/* What a tensor has of its own; `least` without its sign, times two, as bits. */
+/* The scalars of one tensor. `least`: its bits without the sign, times two. */
 struct adam_row {
     float keep, size;
     uint32_t least;
     uint64_t key, mixed;
 };
 
-/* What all have: `s` without keep, size and key. */
+/* The scalars that all tensors share: `s` without keep, size and key. */
 struct adam_common {
     adam_scalars s;
-    float root, inverse; /* s.root and 1 / s.root of the quick forms */
-    float nothing;       /* what v = 0 becomes */
+    float root, inverse; /* s.root and 1 / s.root for the quick versions */
+    float nothing;       /* replaces v = 0 */
     double correct;      /* 1-b1^t */
 };
 
-/* One instruction each, as IEEE's forms begin. */
-static __device__ inline float about_inverse(float x)
+/* One approximate instruction each, the start of the IEEE versions. */
+static __device__ inline float approx_inverse(float x)
 {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-static __device__ inline float about_inverse_root(float x)
+static __device__ inline float approx_rsqrt(float x)
 {
     float y;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-/* 1/x to all bits but the last. */
+/* 1/x, correct to all bits but the last. */
 static __device__ inline float near_inverse(float x)
 {
-    const float y = about_inverse(x);
+    const float y = approx_inverse(x);
     return __fmaf_rn(y, __fmaf_rn(-x, y, 1.0f), y);
 }
 
-/* a/x, by near_inverse of x. A zero keeps its sign. */
+/* a/x, with near_inverse of x. A zero keeps its sign. */
 static __device__ inline float quotient_by(float a, float x, float inverse)
 {
     const float q = __fmul_rn(a, inverse);
@@ -127,12 +129,12 @@ static __device__ inline float quotient_by(float a, float x, float inverse)
 
 static __device__ inline float root_of(float x)
 {
-    const float y = about_inverse_root(x), root = __fmul_rn(x, y);
+    const float y = approx_rsqrt(x), root = __fmul_rn(x, y);
     return __fmaf_rn(__fmaf_rn(-root, root, x), __fmul_rn(y, 0.5f), root);
 }
 
-/* For a block, before a barrier: two powers in double take longer than a pack takes to arrive, so two
- * warps have one each. */
+/* Called by a block, followed by a barrier. Two powers in double take longer than the load of a
+ * pack, so two warps compute one each. */
 static __device__ inline void fill_common(adam_common &c, const adam_batch &b)
 {
     const double t = b.step->adam_t;
@@ -152,7 +154,8 @@ static __device__ inline void fill_common(adam_common &c, const adam_batch &b)
     }
 }
 
-/* Behind it. An eps that the quick forms do not hold for has a `least` that no p reaches. */
+/* Called after the barrier. For an eps outside the range of the quick versions, `least` is out of
+ * reach for any p. */
 static __device__ inline adam_row row_of(const adam_common &c, const adam_batch &b, const adam_weight &x)
 {
     const double lr = (double)b.step->learning_rate * x.lr_scale;
@@ -161,9 +164,9 @@ static __device__ inline adam_row row_of(const adam_common &c, const adam_batch 
     return {(float)(1 - lr * x.weight_decay), size, c.s.eps <= 1 && least < 1 ? 2 * __float_as_uint(least) : 0xff000000u, key, keyed_mix(key)};
 }
 
-/* --- an element at a time ----------------------------------------------------------------------------- */
+/* --- an element at a time --------------------------------------------------------------------- */
 
-/* By IEEE's sqrt and division, whatever the operands are. */
+/* With IEEE sqrt and division, for any operands. */
 template <typename P, typename M, typename G>
 static __device__ inline void adamw_one(const adam_batch &b, const adam_weight &x, const adam_common &c, const adam_row &row, int64_t at)
 {
@@ -183,9 +186,9 @@ static __device__ inline void adamw_one(const adam_batch &b, const adam_weight &
     store_weight<P, 1>(u, at, a.p, row.key);
 }
 
-/* --- V elements --------------------------------------------------------------------------------------- */
+/* --- V elements ------------------------------------------------------------------------------- */
 
-/* `adam`, to the same bits where p becomes what the block above asks for. */
+/* The same bits as `adam`, if the new p satisfies the condition of the section above. */
 static __device__ inline void quick(float &p, float &m, float &v, float g, const adam_common &c, float keep, float size)
 {
     const float d = __fmul_rn(g, c.s.clip);
@@ -196,7 +199,7 @@ static __device__ inline void quick(float &p, float &m, float &v, float g, const
     p = __fsub_rn(__fmul_rn(p, keep), __fmul_rn(size, quotient_by(m, under, near_inverse(under))));
 }
 
-/* As store_weight, of numbers that are finite. */
+/* Like store_weight, for finite numbers. */
 template <typename P, int V> static __device__ inline void store_finite(const adam_batch &b, const adam_weight &x, int64_t at, float (&p)[V], const adam_row &row)
 {
     if constexpr (sizeof(P) == 2) {
@@ -216,10 +219,10 @@ template <typename P, int V> static __device__ inline void store_finite(const ad
     } else {
         store<V>(static_cast<float *>(x.p) + at, p);
     }
-    if (x.w) store<V>(typed{x.w, b.w}, at, p);
+    if (x.w) store<V>(typed_ptr{x.w, b.w}, at, p);
 }
 
-/* Whether it could be done; if not, nothing was. */
+/* Returns whether the quick version was valid; if not, nothing was stored. */
 template <typename P, typename M, int V>
 static __device__ inline bool adamw_pack(adam_pack<V> &a, const adam_batch &b, const adam_weight &x, const adam_common &c, const adam_row &row, int64_t at)
 {
@@ -236,7 +239,7 @@ static __device__ inline bool adamw_pack(adam_pack<V> &a, const adam_batch &b, c
     return true;
 }
 
-/* The first element of a thread in a turn. */
+/* The first element of this thread in a tile. */
 template <int V> static __device__ inline int64_t element_of(const adam_batch &b, int at, uint32_t turn)
 {
     return ((int64_t)(turn - b.first[at]) * BLOCK + threadIdx.x) * V;
@@ -278,9 +281,9 @@ static __global__ void __launch_bounds__(BLOCK, 3) adamw_kernel(const __grid_con
     } while (turn < turns);
 }
 
-/* --- the host's side ------------------------------------------------------------------------------------- */
+/* --- the host's side -------------------------------------------------------------------------- */
 
-/* As many blocks as run at once. */
+/* As many blocks as are resident at once. */
 template <typename K> static unsigned blocks_at_once(K kernel)
 {
     int gpu = 0, processors = 1, each = 1;
@@ -291,7 +294,7 @@ template <typename K> static unsigned blocks_at_once(K kernel)
 
 template <typename P, typename M, typename G> static void launch(adam_batch &b, bool wide, cudaStream_t stream)
 {
-    constexpr int V = sizeof(P) + sizeof(M) == 4 ? 8 : 4; /* 16 bytes of what there is most of */
+    constexpr int V = sizeof(P) + sizeof(M) == 4 ? 8 : 4; /* 16 bytes of the most frequent operand type */
     b.first[0] = 0;
     for (int i = 0; i < b.count; i++) b.first[i + 1] = b.first[i] + grid_of_rows(b.at[i].n, BLOCK * V, INT32_MAX);
     const unsigned most = blocks_at_once(adamw_kernel<P, M, G, V>), turns = b.first[b.count];

@@ -1,15 +1,16 @@
 /*
- * adamw_8bit.cu: ADAMW on moments of 8 bits.
+ * adamw_8bit.cu: ADAMW with 8-bit optimizer state.
  *
  *     m = code * absmax  ->  ADAMW in f32, p too  ->  absmax = max |m|, code of m / absmax
  *
- * A warp has a block of 256 elements, a lane eight of them in a row: nobody else reads or
- * writes its bytes. The maps (cpu/codes.h) are the host's, put on the GPU once and from there
- * into each block's shared memory, where lanes look up different places at once.
+ * A warp handles a quantization block of 256 elements, a lane eight adjacent ones: no other lane
+ * reads or writes its bytes. The code maps (cpu/codes.h) are computed by the host, copied to the
+ * GPU once, and from there into the shared memory of each block, where lanes look up different
+ * entries at once.
  */
 #include "cuda/update.cuh"
 
-constexpr int EACH = 8; /* elements of a lane */
+constexpr int EACH = 8; /* elements per lane */
 constexpr int STATE = WARP * EACH;
 
 struct map {
@@ -40,7 +41,8 @@ extern "C" cudaError_t cuda_put_codes(const codes *with_sign, const codes *witho
 {
     const maps both = {map_of(with_sign), map_of(without_sign)};
     const cudaError_t rc = cudaMemcpyToSymbol(gpu_maps, &both, sizeof both);
-    /* A small copy may return before it has arrived, and the lanes do not wait for this stream. */
+    /* A small copy may return before it has arrived, and the non-blocking streams do not wait for
+     * the default stream. */
     return rc == cudaSuccess ? cudaStreamSynchronize(nullptr) : rc;
 }
 
@@ -67,11 +69,11 @@ static __device__ inline float warp_max(float x)
     return x;
 }
 
-/* What a lane holds: `count` elements from `at` on. */
+/* A lane's range: `count` elements from `at` on. */
 struct lane_state {
     int64_t at;
     int count;
-    bool wide; /* all of them, by wide accesses */
+    bool wide; /* all EACH elements exist and allow wide accesses */
 };
 
 template <typename T> static __device__ void read(float (&to)[EACH], const T *from, const lane_state &l)
@@ -81,27 +83,27 @@ template <typename T> static __device__ void read(float (&to)[EACH], const T *fr
     for (int i = 0; i < EACH; i++) to[i] = i < l.count ? to_float(from[l.at + i]) : 0.0f;
 }
 
-static __device__ void read_gradient(float (&to)[EACH], typed g, const lane_state &l)
+static __device__ void read_gradient(float (&to)[EACH], typed_ptr g, const lane_state &l)
 {
     if (l.wide) return load<EACH>(to, g, l.at);
 #pragma unroll
     for (int i = 0; i < EACH; i++) to[i] = i < l.count ? element(g, l.at + i) : 0.0f;
 }
 
-static __device__ piece<uint8_t, EACH> read_codes(const uint8_t *from, const lane_state &l)
+static __device__ wide_pack<uint8_t, EACH> read_codes(const uint8_t *from, const lane_state &l)
 {
-    piece<uint8_t, EACH> c = {};
-    if (l.wide) return *reinterpret_cast<const piece<uint8_t, EACH> *>(from + l.at);
+    wide_pack<uint8_t, EACH> c = {};
+    if (l.wide) return *reinterpret_cast<const wide_pack<uint8_t, EACH> *>(from + l.at);
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         if (i < l.count) c.at[i] = from[l.at + i];
     return c;
 }
 
-static __device__ void write_codes(uint8_t *to, const piece<uint8_t, EACH> &c, const lane_state &l)
+static __device__ void write_codes(uint8_t *to, const wide_pack<uint8_t, EACH> &c, const lane_state &l)
 {
     if (l.wide) {
-        *reinterpret_cast<piece<uint8_t, EACH> *>(to + l.at) = c;
+        *reinterpret_cast<wide_pack<uint8_t, EACH> *>(to + l.at) = c;
         return;
     }
 #pragma unroll
@@ -130,7 +132,7 @@ template <typename P> static __global__ void adamw_8bit_kernel(update u, uint8_t
 {
     __shared__ maps both;
     __shared__ adam_scalars s;
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     static_assert(sizeof(maps) % 4 == 0, "copied by words");
     for (unsigned i = threadIdx.x; i < sizeof(maps) / 4; i += BLOCK)
         reinterpret_cast<uint32_t *>(&both)[i] = reinterpret_cast<const uint32_t *>(&gpu_maps)[i];
@@ -146,7 +148,7 @@ template <typename P> static __global__ void adamw_8bit_kernel(update u, uint8_t
         l.count = left < 0 ? 0 : left < EACH ? (int)left : EACH;
         l.wide = aligned && l.count == EACH;
         float p[EACH], g[EACH], mean[EACH], square[EACH];
-        piece<uint8_t, EACH> mc = read_codes(m, l), vc = read_codes(v, l);
+        wide_pack<uint8_t, EACH> mc = read_codes(m, l), vc = read_codes(v, l);
         const float most_m = absmax[2 * block], most_v = absmax[2 * block + 1];
         read(p, static_cast<const P *>(u.p.data), l);
         read_gradient(g, u.g, l);
@@ -161,7 +163,7 @@ template <typename P> static __global__ void adamw_8bit_kernel(update u, uint8_t
             top_v = fmaxf(top_v, fabsf(square[i]));
         }
         write_weights<P>(u, p, l, s.key);
-        top_m = warp_max(top_m); /* behind it all lanes have read absmax */
+        top_m = warp_max(top_m); /* after this all lanes have read absmax */
         top_v = warp_max(top_v);
 #pragma unroll
         for (int i = 0; i < EACH; i++) {

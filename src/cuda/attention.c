@@ -1,6 +1,7 @@
 /*
- * attention.c: the running half of attention: an entry's operands and workspace become a
- * struct attention, the kernels of which run before, during and after (launch_attention.h).
+ * attention.c: the running half of attention: the operands and workspace of an entry become a
+ * struct attention, and the kernels before, for and after the attention are launched
+ * (launch_attention.h).
  */
 #include <math.h>
 
@@ -9,7 +10,7 @@
 #include "cuda/host.h"
 #include "cuda/launch_attention.h"
 
-/* --- taking a launch apart ------------------------------------------------------------------ */
+/* --- from a launch to a struct attention ---------------------------------------------------- */
 
 static struct head_rows rows_of(const struct operand *x)
 {
@@ -33,7 +34,7 @@ static void set_work(struct attention *a, const struct launch *l, int backward)
     a->bias = (float *)(work + w.bias), a->partial = (float *)(work + w.partial);
 }
 
-/* q, k and v are inputs from `q` on; lse is given. */
+/* q, k and v are the inputs from index `q` on; lse is passed separately. */
 static struct attention attention_of(const struct launch *l, int q, const struct operand *lse, enum attention_mode mode)
 {
     const struct operand *x = &l->in[q], *y = &l->in[q + 1];
@@ -92,65 +93,66 @@ static struct attention backward_of(const struct launch *l, enum attention_mode 
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Whether scores are products and nothing else. */
-static bool is_bare(const struct attention *a) { return a->mode == ATTENTION_PLAIN && !a->mask && a->scale > 0; }
+/* Whether scores are products and nothing is added to them. */
+static bool has_no_score_bias(const struct attention *a) { return a->mode == ATTENTION_PLAIN && !a->mask && a->scale > 0; }
 
-/* Whether tiles fit ATTENTION_SMALL_ROOM, by length as the kernels say. */
-static bool fits_small(const struct attention *a, bool backward)
+/* Whether tiles fit ATTENTION_SHARED_SM75; the kernels report their size by head dimension. */
+static bool fits_sm75(const struct attention *a, bool backward)
 {
-    if (is_bare(a)) return !backward || a->D <= ATTENTION_SMALL;
-    if (attention_is_level(a)) return a->D <= ATTENTION_SMALL && cuda_attention_fast_room(a) <= ATTENTION_SMALL_ROOM;
-    return cuda_attention_fast_room(a) <= ATTENTION_SMALL_ROOM &&
-           (!backward || (cuda_attention_fast_dkv_room(a) <= ATTENTION_SMALL_ROOM && cuda_attention_fast_dq_room(a) <= ATTENTION_SMALL_ROOM));
+    if (has_no_score_bias(a)) return !backward || a->D <= ATTENTION_SMALL;
+    if (attention_is_grid64(a)) return a->D <= ATTENTION_SMALL && cuda_attention_fast_shared_bytes(a) <= ATTENTION_SHARED_SM75;
+    return cuda_attention_fast_shared_bytes(a) <= ATTENTION_SHARED_SM75 &&
+           (!backward || (cuda_attention_fast_dkv_shared_bytes(a) <= ATTENTION_SHARED_SM75 && cuda_attention_fast_dq_shared_bytes(a) <= ATTENTION_SHARED_SM75));
 }
 
-/* Whether the GPU's tensor cores can: what a plan must not ask. From 8.0 on they know bf16, and all tiles fit the shared memory. */
-static bool gpu_is_fit(const struct attention *a, bool backward)
+/* Whether the GPU's tensor cores support this attention. A plan must not depend on that. From 8.0
+ * on they support bf16, and all tiles fit the shared memory. */
+static bool gpu_supports(const struct attention *a, bool backward)
 {
     const int capability = gpu_capability();
-    return capability >= 80 || (capability >= 75 && a->type == STORE_F16 && fits_small(a, backward));
+    return capability >= 80 || (capability >= 75 && a->type == STORE_F16 && fits_sm75(a, backward));
 }
 
-/* What the kernels on tensor cores need to know of the grid. */
+/* Computes what the tensor-core kernels need for a grid. */
 static int fast_before(struct attention *a, cudaStream_t stream, struct error *e)
 {
     a->unit = (float)M_LOG2E;
-    if (!attention_is_level(a)) TRY_CUDA(cuda_attention_before(a, 0, stream));
+    if (!attention_is_grid64(a)) TRY_CUDA(cuda_attention_before(a, 0, stream));
     else {
         TRY_CUDA(cuda_attention_tables(a, stream));
-        TRY_CUDA(cuda_level_rel(a, a->unit, stream));
+        TRY_CUDA(cuda_grid64_rel(a, a->unit, stream));
     }
     return PL_OK;
 }
 
 static int fast_forward(struct attention *a, cudaStream_t stream, struct error *e)
 {
-    if (is_bare(a)) {
+    if (has_no_score_bias(a)) {
         TRY_CUDA(cuda_attention_dense(a, stream));
         return PL_OK;
     }
     TRY(fast_before(a, stream, e));
-    TRY_CUDA(cuda_attention_fast(a, attention_is_level(a), stream));
+    TRY_CUDA(cuda_attention_fast(a, attention_is_grid64(a), stream));
     return PL_OK;
 }
 
 static int fast_backward(struct attention *a, cudaStream_t stream, struct error *e)
 {
-    TRY_CUDA(cuda_attention_notes(a, stream));
-    if (is_bare(a)) {
+    TRY_CUDA(cuda_attention_row_stats(a, stream));
+    if (has_no_score_bias(a)) {
         TRY_CUDA(cuda_attention_dense_dkv(a, stream));
         TRY_CUDA(cuda_attention_dense_dq(a, stream));
         return PL_OK;
     }
     TRY(fast_before(a, stream, e));
-    if (!attention_is_level(a)) {
+    if (!attention_is_grid64(a)) {
         TRY_CUDA(cuda_attention_fast_dkv(a, stream));
         TRY_CUDA(cuda_attention_fast_dq(a, stream));
         TRY_CUDA(cuda_attention_after(a, ATTENTION_FAST_TILE, stream));
     } else {
-        TRY_CUDA(cuda_attention_level_dkv(a, stream));
-        TRY_CUDA(cuda_attention_level_dq(a, stream));
-        TRY_CUDA(cuda_level_dtables(a, stream));
+        TRY_CUDA(cuda_attention_grid64_dkv(a, stream));
+        TRY_CUDA(cuda_attention_grid64_dq(a, stream));
+        TRY_CUDA(cuda_grid64_dtables(a, stream));
         TRY_CUDA(cuda_attention_sum_tables(a, stream));
     }
     return PL_OK;
@@ -159,8 +161,8 @@ static int fast_backward(struct attention *a, cudaStream_t stream, struct error 
 static int forward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
 {
     struct attention a = forward_of(l, mode);
-    if (fast && hopper_takes(&a, false)) return hopper_attention(&a, l->stream, e);
-    if (fast && gpu_is_fit(&a, false)) return fast_forward(&a, l->stream, e);
+    if (fast && hopper_supports(&a, false)) return hopper_attention(&a, l->stream, e);
+    if (fast && gpu_supports(&a, false)) return fast_forward(&a, l->stream, e);
     TRY_CUDA(cuda_attention_before(&a, 0, l->stream));
     TRY_CUDA(cuda_attention_plain(&a, l->stream));
     return PL_OK;
@@ -169,8 +171,8 @@ static int forward(const struct launch *l, enum attention_mode mode, bool fast, 
 static int backward(const struct launch *l, enum attention_mode mode, bool fast, struct error *e)
 {
     struct attention a = backward_of(l, mode);
-    if (fast && hopper_takes(&a, true)) return hopper_attention_bwd(&a, l->stream, e);
-    if (fast && gpu_is_fit(&a, true)) return fast_backward(&a, l->stream, e);
+    if (fast && hopper_supports(&a, true)) return hopper_attention_bwd(&a, l->stream, e);
+    if (fast && gpu_supports(&a, true)) return fast_backward(&a, l->stream, e);
     TRY_CUDA(cuda_attention_before(&a, 1, l->stream));
     TRY_CUDA(cuda_attention_plain_bwd(&a, l->stream));
     TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));

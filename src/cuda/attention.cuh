@@ -1,6 +1,6 @@
 /*
- * attention.cuh: what the attention kernels share: which keys a query sees, where rows lie,
- * which table rows belong to a pair of places.
+ * attention.cuh: functions shared by the attention kernels: which keys a query sees, the addresses
+ * of rows, and the table rows of a pair of grid positions.
  */
 #ifndef ATTENTION_CUH
 #define ATTENTION_CUH
@@ -20,14 +20,15 @@ __device__ inline float *lse_at(const attention &a, int64_t b, int64_t h, int64_
     return a.lse + b * a.lse_sample + h * a.lse_head + t * a.lse_token;
 }
 
-/* By position: queries and keys end together, so query t stands at key t + (S-T). */
+/* By position: queries and keys end together, so query t is aligned with key t + (S-T). */
 __device__ inline bool key_seen(const attention &a, int t, int s)
 {
     const int before = t + (a.S - a.T) - s;
     return t < a.T && s < a.S && (!a.causal || before >= 0) && before < a.window;
 }
 
-/* The keys that any of the queries t0 .. t0+tn sees; the queries that see any of the keys s0 .. s0+sn. */
+/* The range of keys that any of the queries t0 .. t0+tn sees; the range of queries that see any of
+ * the keys s0 .. s0+sn. */
 struct span {
     int begin, end;
 };
@@ -50,26 +51,27 @@ __device__ inline span queries_of(const attention &a, int s0, int sn)
 
 /* --- a grid ----------------------------------------------------------------------------- */
 
-/* The numbers to a query: one for each row of the grid, one for each column. */
+/* The position terms of a query: one for each row of the grid, one for each column. */
 __device__ inline int positions(const attention &a) { return a.height + a.width; }
-/* The rows of both tables, one after the other. */
+/* The number of rows of both tables together. */
 __device__ inline int table_rows(const attention &a) { return 2 * (a.height + a.width) - 2; }
 
-/* The table row that position c of query t is made with: those of table_w follow table_h's. */
+/* The table row that position term c of query t is computed with: the rows of table_w follow those
+ * of table_h. */
 __device__ inline int table_row(const attention &a, int t, int c)
 {
     if (c < a.height) return t / a.width - c + a.height - 1;
     return 2 * a.height - 1 + t % a.width - (c - a.height) + a.width - 1;
 }
 
-/* The place of a pair in a head's row of biases. */
-__device__ inline int bias_place(const attention &a, int t, int s)
+/* The index of a (query, key) pair in a head's row of biases. */
+__device__ inline int bias_index(const attention &a, int t, int s)
 {
     return abs(t / a.width - s / a.width) * a.width + abs(t % a.width - s % a.width);
 }
 
-/* A launch with so much dynamic shared memory, which beyond 48 KiB must be asked for. What was asked for before, for a launch that is
- * captured and runs later, stays. */
+/* Allows a kernel so much dynamic shared memory; beyond 48 KiB this must be requested. An earlier,
+ * larger request, for a launch that is captured and runs later, stays in force. */
 template <typename F> static cudaError_t allow_shared(F *kernel, size_t bytes)
 {
     cudaFuncAttributes now;

@@ -1,20 +1,20 @@
 /*
- * attention_dense.cu: attention's forward on tensor cores, bf16 and f16, where nothing is added to the scores: dense,
- * causal, sliding, grouped.
+ * attention_dense.cu: the attention forward on tensor cores, bf16 and f16, where nothing is added
+ * to the scores: dense, causal, sliding window, grouped heads.
  *
- * Four warps hold 128 queries, 32 each, and walk the keys in tiles. Keys and values have one place each in shared
- * memory; while the one is multiplied, the other is on its way:
+ * Four warps hold 128 queries, 32 each, and traverse the keys in tiles. Keys and values have one
+ * buffer each in shared memory; while one is multiplied, the other is loaded:
  *
  *     s = q k^T   ->   p = 2^(s - maximum)   ->   o += p v
  *     values' copy     next keys' copy
  *
- * s and p live in registers, p rounded to the storage's type for its product; sums are f32. Masks are
- * looked at in tiles at an edge alone.
+ * s and p are in registers, p rounded to the storage type for its product; sums are f32. Only tiles
+ * at an edge are masked.
  */
 #include "cuda/attention_tiles.cuh"
 
 constexpr int M = 2, QUERIES = WARPS * 16 * M;
-/* Keys to a tile: longer rows leave fewer registers. */
+/* Keys per tile: longer rows leave fewer registers. */
 template <int D> constexpr int keys_to_tile = D <= 64 ? 128 : 64;
 
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) dense_forward(const attention a)
@@ -40,25 +40,25 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
     if (begin < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, begin, a.S);
     copy_commit();
 
-    const unsigned own_q = q + own * 2 * D + place_down<D>(lane), read_k = k + place_across<D>(lane), read_v = v + place_down<D>(lane);
+    const unsigned own_q = q + own * 2 * D + ldmatrix_left<D>(lane), read_k = k + ldmatrix_right<D>(lane), read_v = v + ldmatrix_left<D>(lane);
     for (int s0 = begin; s0 < keys.end; s0 += KEYS) {
         copy_wait<0>();
-        __syncthreads(); /* keys are here, values no longer read */
+        __syncthreads(); /* keys have arrived, values are no longer read */
         copy_tile<T, D, KEYS>(v, from_v, a.v.token, s0, a.S);
         copy_commit();
         float x[M][KEYS / 8][4];
         multiply<T, D, M, KEYS / 8>(x, own_q, read_k);
         copy_wait<0>();
-        __syncthreads(); /* values are here, keys no longer read */
+        __syncthreads(); /* values have arrived, keys are no longer read */
         if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k.token, s0 + KEYS, a.S);
         copy_commit();
-        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<false, M, KEYS / 8>(x, a, t0 + own, s0);
-        soften<D, M, KEYS / 8>(x, o, top, sum, factor);
+        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) mask_scores<false, M, KEYS / 8>(x, a, t0 + own, s0);
+        online_softmax<D, M, KEYS / 8>(x, o, top, sum, factor);
         multiply_add<T, D, M, KEYS / 8>(o, x, read_v);
     }
     copy_wait<0>();
 
-    store_softened<T, D, M>(a, b, h, t0 + own, o, top, sum);
+    store_output<T, D, M>(a, b, h, t0 + own, o, top, sum);
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
@@ -67,8 +67,8 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
 {
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     constexpr size_t bytes = (QUERIES + 2 * keys_to_tile<D>) * D * sizeof(T);
-    static_assert(bytes <= ATTENTION_SMALL_ROOM, "it fits, on 7.5 too");
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits, on 7.5 too");
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(dense_forward<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     dense_forward<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a);

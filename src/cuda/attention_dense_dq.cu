@@ -1,18 +1,18 @@
 /*
- * attention_dense_dq.cu: attention's gradient by queries on tensor cores, bf16 and f16, where nothing is added to the
- * scores.
+ * attention_dense_dq.cu: the attention gradient dq on tensor cores, bf16 and f16, where nothing is
+ * added to the scores.
  *
- * Four warps hold 128 queries and their do, 32 each, and walk the keys in tiles, the next one on its way while this one
- * is multiplied:
+ * Four warps hold 128 queries and their do, 32 each, and traverse the keys in tiles; the next tile
+ * is in flight while this one is multiplied:
  *
  *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
  *
- * ds goes from registers to registers, rounded to the storage's type. Masks are looked at in tiles at an edge alone.
+ * ds stays in registers, rounded to the storage type. Only tiles at an edge are masked.
  */
 #include "cuda/attention_tiles.cuh"
 
 constexpr int M = 2, QUERIES = WARPS * 16 * M;
-/* Keys to a tile: longer rows leave fewer registers, and less shared memory. */
+/* Keys per tile: longer rows leave fewer registers, and less shared memory. */
 template <int D> constexpr int keys_to_tile = D <= 64 ? 64 : 32;
 
 template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) dense_dq(const attention a)
@@ -48,20 +48,20 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
             delta[m][half] = t < a.T ? a.delta[block.head * padded + t] : 0.0f;
         }
 
-    const unsigned own_q = q + own * 2 * D + place_down<D>(lane), own_dout = own_q + (dout - q);
+    const unsigned own_q = q + own * 2 * D + ldmatrix_left<D>(lane), own_dout = own_q + (dout - q);
     unsigned slot = 0;
     for (int s0 = begin; s0 < keys.end; s0 += KEYS, slot ^= TILE) {
         copy_wait<0>();
-        __syncthreads(); /* this tile is here, the one before no longer read */
+        __syncthreads(); /* this tile has arrived, the previous one is no longer read */
         if (s0 + KEYS < keys.end) {
             copy_tile<T, D, KEYS>(k + (slot ^ TILE), from_k, a.k.token, s0 + KEYS, a.S);
             copy_tile<T, D, KEYS>(v + (slot ^ TILE), from_v, a.v.token, s0 + KEYS, a.S);
         }
         copy_commit();
         float x[M][N][4], ds[M][N][4];
-        multiply<T, D, M, N>(x, own_q, k + slot + place_across<D>(lane));
-        multiply<T, D, M, N>(ds, own_dout, v + slot + place_across<D>(lane));
-        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) hide<false, M, N>(x, a, t0 + own, s0);
+        multiply<T, D, M, N>(x, own_q, k + slot + ldmatrix_right<D>(lane));
+        multiply<T, D, M, N>(ds, own_dout, v + slot + ldmatrix_right<D>(lane));
+        if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) mask_scores<false, M, N>(x, a, t0 + own, s0);
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
@@ -69,7 +69,7 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK, 2) de
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     ds[m][n][i] = power_of_two(fmaf(x[m][n][i], factor, -lse[m][i / 2])) * (ds[m][n][i] - delta[m][i / 2]);
-        multiply_add<T, D, M, N>(dq, ds, k + slot + place_down<D>(lane));
+        multiply_add<T, D, M, N>(dq, ds, k + slot + ldmatrix_left<D>(lane));
     }
     copy_wait<0>();
 #pragma unroll
@@ -82,8 +82,8 @@ template <typename T, int D> static cudaError_t start(const attention *a, cudaSt
 {
     const int64_t blocks = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     constexpr size_t bytes = (2 * QUERIES + 4 * keys_to_tile<D>) * D * sizeof(T);
-    static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SMALL_ROOM : ATTENTION_ROOM), "it fits");
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    static_assert(bytes <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(dense_dq<T, D>, bytes);
     if (rc != cudaSuccess) return rc;
     dense_dq<T, D><<<(unsigned)blocks, FAST_BLOCK, bytes, stream>>>(*a);

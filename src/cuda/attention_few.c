@@ -1,6 +1,6 @@
 /*
- * attention_few.c: the running half of attention over few tokens: an entry's operands and workspace
- * become a struct few_attention.
+ * attention_few.c: the running half of attention with few queries or few keys: the operands and
+ * workspace of an entry become a struct few_attention.
  */
 #include "cuda/gpu.h"
 #include "cuda/host.h"
@@ -11,7 +11,7 @@ static struct few_rows rows_of(const struct operand *x)
     return (struct few_rows){x->data, x->stride[0], x->stride[1], x->stride[2]};
 }
 
-/* q, k and v are inputs from `q` on; the mask is input `mask`. */
+/* q, k and v are the inputs from index `q` on; the mask is input `mask`. */
 static struct few_attention few_of(const struct launch *l, int q, int mask, const struct operand *lse, int backward)
 {
     const struct operand *x = &l->in[q], *y = &l->in[q + 1];
@@ -28,7 +28,7 @@ static struct few_attention few_of(const struct launch *l, int q, int mask, cons
     return a;
 }
 
-/* Whether the GPU's tensor cores know bf16: what a plan must not ask. */
+/* Whether the GPU's tensor cores support bf16. A plan must not depend on that. */
 static bool on_tensor_cores(const struct few_attention *a)
 {
     return a->type != STORE_F32 && a->D == FEW_MMA_WIDTH && gpu_capability() >= 80;

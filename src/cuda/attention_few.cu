@@ -1,20 +1,21 @@
 /*
- * attention_few.cu: attention of or to few tokens, without tensor cores: the few stand in shared
- * memory, the many stream by once (attention_few.h has the drawing and the names).
+ * attention_few.cu: attention with few queries or few keys, without tensor cores. The few side is
+ * in shared memory, and the other side is streamed once (attention_few.h explains the layout and
+ * the names).
  *
- *     keys_forward      rows are queries: all scores of a row in registers; o and lse at once
- *     keys_backward     dq at once; dk and dv are summed in registers, then over the block
- *     queries_forward   rows are keys: o, maximum and sum of each query run along with the rows,
- *                       meet over the block, and over splits in queries_join
- *     queries_backward  dk and dv at once; dq is summed as dk is above. With several tiles of queries
- *                       two launches: dk and dv over all tiles, dq tile by tile
+ *     keys_forward      rows are queries: all scores of a row are in registers; o and lse are final
+ *     keys_backward     dq is final; dk and dv are summed in registers, then over the block
+ *     queries_forward   rows are keys: o, maximum and sum of each query are updated row by row,
+ *                       reduced over the block, and over splits in queries_join
+ *     queries_backward  dk and dv are final; dq is summed like dk above. With several tiles of
+ *                       queries there are two launches: dk and dv over all tiles, dq tile by tile
  *
- * A warp reads whole rows of neighbouring heads, 16 bytes a lane in 16-bit storage. Lanes that hold one head
- * meet by shuffles. What shared memory gives is used for R rows at a time.
+ * A warp reads whole rows of adjacent heads, 16 bytes per lane in 16-bit storage. Lanes that hold
+ * one head are reduced by shuffles. Each value read from shared memory is used for R rows.
  *
- * Scores count in powers of two: the few come times scale * log2(e). Where there is no row, no head or no
- * element, zeros are read and a score is -inf, so that nothing follows from it; nothing is written.
- * Each sum has one order, given by the shape: the same bits every time.
+ * Scores are in base 2: the few side is multiplied by scale * log2(e). For rows, heads or elements
+ * that do not exist, zeros are read and the score is -inf, so they contribute nothing; nothing is
+ * written for them. Each sum has one order, given by the shape: the same bits every time.
  */
 #include <math_constants.h>
 
@@ -31,16 +32,16 @@ template <typename T> static __device__ T *row_at(const few_rows &x, int64_t b, 
     return static_cast<T *>(x.data) + b * x.sample + t * x.token + h * x.head;
 }
 
-/* V elements as they are stored, in pieces of up to 16 bytes. */
-template <typename T, int V> struct piece {
+/* V elements in their storage type, in chunks of up to 16 bytes. */
+template <typename T, int V> struct chunk {
     static constexpr int WIDE = V * sizeof(T) > 16 ? 16 / (int)sizeof(T) : V, COUNT = V / WIDE;
     pack<T, WIDE> at[COUNT];
 };
 
 template <typename T, int V> static __device__ void read_as(float (&to)[V], const T *from)
 {
-    using P = pack<T, piece<T, V>::WIDE>;
-    piece<T, V> x;
+    using P = pack<T, chunk<T, V>::WIDE>;
+    chunk<T, V> x;
 #pragma unroll
     for (int i = 0; i < x.COUNT; i++) x.at[i] = reinterpret_cast<const P *>(from)[i];
 #pragma unroll
@@ -49,16 +50,17 @@ template <typename T, int V> static __device__ void read_as(float (&to)[V], cons
 
 template <typename T, int V> static __device__ void write(T *to, const float (&x)[V], float factor)
 {
-    using P = pack<T, piece<T, V>::WIDE>;
-    piece<T, V> y;
+    using P = pack<T, chunk<T, V>::WIDE>;
+    chunk<T, V> y;
 #pragma unroll
     for (int i = 0; i < V; i++) y.at[i / y.WIDE].at[i % y.WIDE] = from_float<T>(x[i] * factor);
 #pragma unroll
     for (int i = 0; i < y.COUNT; i++) reinterpret_cast<P *>(to)[i] = y.at[i];
 }
 
-/* The type is asked at each access, the same for all threads: what is between accesses is f32 anyway, and a
- * kernel for each type would be three times the code. From element `from` of row t of head h on. */
+/* The type is checked at each access and is the same for all threads: the computation between
+ * accesses is f32 anyway, and a kernel per type would be three times the code. Reads from element
+ * `from` of row t of head h on. */
 template <int V>
 static __device__ void read(float (&to)[V], enum store type, const few_rows &x, int64_t b, int64_t t, int64_t h, int from, bool live)
 {
@@ -78,17 +80,17 @@ static __device__ void write(enum store type, const few_rows &to, int64_t b, int
     else write(row_at<__half>(to, b, t, h) + from, x, factor);
 }
 
-/* --- who does what --------------------------------------------------------------------------- */
+/* --- the work of a block ---------------------------------------------------------------------- */
 
-/* A block's share: a sample, a group of heads, a tile of queries, a split of rows. */
-struct share {
+/* A block's work: a sample, a group of heads, a tile of queries, a split of rows. */
+struct block_work {
     int64_t b;
     int group, tile, split, begin, end;
 };
-static __device__ share share_of(const few_attention &a, int tiles, int splits, int64_t split_rows)
+static __device__ block_work block_work_of(const few_attention &a, int tiles, int splits, int64_t split_rows)
 {
     int64_t i = blockIdx.x;
-    share s;
+    block_work s;
     s.split = (int)(i % splits), i /= splits;
     s.tile = (int)(i % tiles), i /= tiles;
     s.group = (int)(i % a.cut.groups), s.b = i / a.cut.groups;
@@ -96,38 +98,40 @@ static __device__ share share_of(const few_attention &a, int tiles, int splits, 
     return s;
 }
 
-/* A lane's place: which of the warp's rows, which piece of the row, and where that begins in its head. */
-struct place {
-    int row, piece, head, from;
+/* A lane's slice: which of the warp's rows, which chunk of the row, and the chunk's first element
+ * in its head. */
+struct lane_slice {
+    int row, chunk, head, from;
     bool live;
 };
-template <int V> static __device__ place place_of(const few_attention &a, int group, int lane)
+template <int V> static __device__ lane_slice lane_slice_of(const few_attention &a, int group, int lane)
 {
-    const int pieces = a.cut.heads * a.cut.lanes;
-    place p;
-    p.row = lane / pieces, p.piece = lane % pieces;
-    p.head = group * a.cut.heads + p.piece / a.cut.lanes, p.from = p.piece % a.cut.lanes * V;
-    p.live = p.row < WARP / pieces && p.head < a.H && p.from < a.D;
+    const int chunks = a.cut.heads * a.cut.lanes;
+    lane_slice p;
+    p.row = lane / chunks, p.chunk = lane % chunks;
+    p.head = group * a.cut.heads + p.chunk / a.cut.lanes, p.from = p.chunk % a.cut.lanes * V;
+    p.live = p.row < WARP / chunks && p.head < a.H && p.from < a.D;
     return p;
 }
 
-/* Row r of a lane in the turn that begins at `base`; a turn is turn_of<R>(a) rows. */
-template <int R> static __device__ int turn_of(const few_attention &a)
+/* Row r of a lane in the iteration that begins at `base`; an iteration has rows_per_iteration<R>(a)
+ * rows. */
+template <int R> static __device__ int rows_per_iteration(const few_attention &a)
 {
     return R * FEW_WARPS * (WARP / (a.cut.heads * a.cut.lanes));
 }
-static __device__ int row_of(const few_attention &a, const place &p, int base, int r)
+static __device__ int row_of(const few_attention &a, const lane_slice &p, int base, int r)
 {
     return base + (r * FEW_WARPS + (int)threadIdx.x / WARP) * (WARP / (a.cut.heads * a.cut.lanes)) + p.row;
 }
 
-/* --- the few, in shared memory ------------------------------------------------------------------
+/* --- the few side, in shared memory -------------------------------------------------------------
  *
- * A tile: four elements of item n, piece c, from 4 j on, lie at (n * V/4 + j) * 32 + c: neighbours
- * read neighbours.
+ * A tile: four elements of item n, chunk c, from 4 j on, are at (n * V/4 + j) * 32 + c, so that
+ * neighbouring lanes read neighbouring words.
  */
 
-template <int V> static __device__ void put(float4 *tile, int n, int c, const float (&x)[V], float factor)
+template <int V> static __device__ void store_item(float4 *tile, int n, int c, const float (&x)[V], float factor)
 {
 #pragma unroll
     for (int j = 0; j < V / 4; j++)
@@ -135,7 +139,7 @@ template <int V> static __device__ void put(float4 *tile, int n, int c, const fl
             make_float4(x[4 * j] * factor, x[4 * j + 1] * factor, x[4 * j + 2] * factor, x[4 * j + 3] * factor);
 }
 
-template <int V> static __device__ void take(float (&x)[V], const float4 *tile, int n, int c)
+template <int V> static __device__ void load_item(float (&x)[V], const float4 *tile, int n, int c)
 {
 #pragma unroll
     for (int j = 0; j < V / 4; j++) {
@@ -144,17 +148,17 @@ template <int V> static __device__ void take(float (&x)[V], const float4 *tile, 
     }
 }
 
-/* Items first .. first+count of x, times factor. */
+/* Loads items first .. first+count of x, times factor. */
 template <int N, int V>
-static __device__ void fill(float4 *tile, const few_rows &x, const few_attention &a, const share &w, int first, int count, float factor)
+static __device__ void fill(float4 *tile, const few_rows &x, const few_attention &a, const block_work &w, int first, int count, float factor)
 {
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
         const int n = i / WARP, c = i % WARP;
-        const place p = place_of<V>(a, w.group, c);
+        const lane_slice p = lane_slice_of<V>(a, w.group, c);
         const bool live = p.live && p.row == 0 && n < count;
         float e[V];
         read(e, a.type, x, w.b, first + n, p.head, p.from, live);
-        put(tile, n, c, e, factor);
+        store_item(tile, n, c, e, factor);
     }
 }
 
@@ -164,7 +168,7 @@ static __device__ float score_bias(const few_attention &a, int64_t b, int s)
     return a.mask ? a.mask[b * a.mask_sample + s * a.mask_key] * LOG2E : 0.0f;
 }
 
-/* --- sums -------------------------------------------------------------------------------------- */
+/* --- sums ------------------------------------------------------------------------------------- */
 
 template <int V> static __device__ float dot(const float (&x)[V], const float (&y)[V])
 {
@@ -174,8 +178,8 @@ template <int V> static __device__ float dot(const float (&x)[V], const float (&
     return sum;
 }
 
-/* Over the lanes of a head. */
-template <int M> static __device__ void across(float (&x)[M], int lanes)
+/* Reduces over the lanes of a head. */
+template <int M> static __device__ void reduce_lanes(float (&x)[M], int lanes)
 {
 #pragma unroll 1
     for (int m = lanes / 2; m > 0; m /= 2)
@@ -190,9 +194,10 @@ struct larger {
     static __device__ float of(float x, float y) { return fmaxf(x, y); }
 };
 
-/* The block's warps meet, lane by lane: M floats of each lane, a multiple of 4, to
- * room[M/4][32]. Room for four warps' values. Everything that is in it must have been read. */
-template <typename F, int M> static __device__ void meet(float (&x)[M], float4 *room)
+/* Reduces the block's warps, lane by lane: M floats of each lane, a multiple of 4, to
+ * scratch[M/4][32]. scratch holds the values of four warps; all earlier contents must have been
+ * read. */
+template <typename F, int M> static __device__ void reduce_warps(float (&x)[M], float4 *scratch)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 #pragma unroll
@@ -201,52 +206,53 @@ template <typename F, int M> static __device__ void meet(float (&x)[M], float4 *
         if (warp >= half && warp < (half ? 2 * half : 1))
 #pragma unroll
             for (int i = 0; i < M / 4; i++)
-                room[((warp - half) * (M / 4) + i) * WARP + lane] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+                scratch[((warp - half) * (M / 4) + i) * WARP + lane] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
         __syncthreads();
         if (half == 0) break;
         if (warp < half)
 #pragma unroll
             for (int i = 0; i < M / 4; i++) {
-                const float4 y = room[(warp * (M / 4) + i) * WARP + lane];
+                const float4 y = scratch[(warp * (M / 4) + i) * WARP + lane];
                 x[4 * i] = F::of(x[4 * i], y.x), x[4 * i + 1] = F::of(x[4 * i + 1], y.y);
                 x[4 * i + 2] = F::of(x[4 * i + 2], y.z), x[4 * i + 3] = F::of(x[4 * i + 3], y.w);
             }
     }
 }
 
-/* What met, over the rows of a warp: four floats of piece c. */
-template <typename F> static __device__ float4 met(const few_attention &a, const float4 *room, int i, int c)
+/* Reduces those values over the rows of a warp: four floats of chunk c. */
+template <typename F> static __device__ float4 reduce_rows(const few_attention &a, const float4 *scratch, int i, int c)
 {
-    const int pieces = a.cut.heads * a.cut.lanes;
-    float4 x = room[i * WARP + c];
-    for (int at = c + pieces; at + pieces <= WARP + c && at < WARP; at += pieces) {
-        const float4 y = room[i * WARP + at];
+    const int chunks = a.cut.heads * a.cut.lanes;
+    float4 x = scratch[i * WARP + c];
+    for (int at = c + chunks; at + chunks <= WARP + c && at < WARP; at += chunks) {
+        const float4 y = scratch[i * WARP + at];
         x = make_float4(F::of(x.x, y.x), F::of(x.y, y.y), F::of(x.z, y.z), F::of(x.w, y.w));
     }
     return x;
 }
 
-/* The block's sum of x, [N,V] to a lane, goes out: into the split's part of `partial` [splits,B,count of all,H,D]
- * or, with one split, into `to`. The block's items are first .. first+count of `all`. */
+/* Writes the block's sum of x, [N,V] per lane: into the split's part of `partial`
+ * [splits,B,count of all,H,D] or, with one split, into `to`. The block's items are first ..
+ * first+count of `all`. */
 template <int N, int V>
-static __device__ void give(float (&x)[N * V], float4 *room, const few_attention &a, const share &w, const few_rows &to, float *partial,
-                            int splits, int first, int count, int all, float factor)
+static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const few_attention &a, const block_work &w, const few_rows &to, float *partial,
+                                  int splits, int first, int count, int all, float factor)
 {
-    const int pieces = a.cut.heads * a.cut.lanes;
-    meet<adding>(x, room);
+    const int chunks = a.cut.heads * a.cut.lanes;
+    reduce_warps<adding>(x, scratch);
     for (int i = threadIdx.x; i < N * (V / 4) * WARP; i += THREADS) {
         const int c = i % WARP, j = i / WARP, n = j / (V / 4);
-        const place p = place_of<V>(a, w.group, c);
+        const lane_slice p = lane_slice_of<V>(a, w.group, c);
         const int from = p.from + j % (V / 4) * 4;
-        if (c >= pieces || !p.live || n >= count) continue;
-        const float4 y = met<adding>(a, room, j, c);
+        if (c >= chunks || !p.live || n >= count) continue;
+        const float4 y = reduce_rows<adding>(a, scratch, j, c);
         const float four[4] = {y.x * factor, y.y * factor, y.z * factor, y.w * factor};
         if (splits == 1) write(a.type, to, w.b, first + n, p.head, from, four, 1.0f);
         else write(partial + (((w.split * (int64_t)a.B + w.b) * all + first + n) * a.H + p.head) * a.D + from, four, 1.0f);
     }
 }
 
-/* The splits' sums, in order: [B,count,H,D]. */
+/* Adds the splits' sums in order: [B,count,H,D]. */
 template <typename T>
 __global__ void __launch_bounds__(BLOCK) join(const few_rows to, const float *partial, int splits, int B, int count, int H, int D)
 {
@@ -263,18 +269,18 @@ __global__ void __launch_bounds__(BLOCK) join(const few_rows to, const float *pa
     }
 }
 
-/* --- few keys ----------------------------------------------------------------------------------- */
+/* --- few keys --------------------------------------------------------------------------------- */
 
-/* Scores of one query become probabilities, not yet divided by their sum. */
+/* Turns the scores of one query into probabilities, not yet divided by their sum. */
 struct row_sum {
     float top, sum;
 };
-template <int N> static __device__ row_sum soften(float (&s)[N])
+template <int N> static __device__ row_sum softmax_row(float (&s)[N])
 {
     row_sum x = {s[0], 0};
 #pragma unroll
     for (int n = 1; n < N; n++) x.top = fmaxf(x.top, s[n]);
-    const float base = x.top == -CUDART_INF_F ? 0.0f : x.top; /* nothing is seen: exp(-inf) = 0 */
+    const float base = x.top == -CUDART_INF_F ? 0.0f : x.top; /* no key is seen: exp(-inf) = 0 */
 #pragma unroll
     for (int n = 0; n < N; n++) {
         s[n] = exp2f(s[n] - base);
@@ -286,15 +292,15 @@ template <int N> static __device__ row_sum soften(float (&s)[N])
 template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_forward(const few_attention a)
 {
     __shared__ float4 keys[N * V / 4 * WARP], values[N * V / 4 * WARP];
-    const share w = share_of(a, 1, a.cut.splits, a.cut.split_rows);
-    const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
+    const block_work w = block_work_of(a, 1, a.cut.splits, a.cut.split_rows);
+    const lane_slice p = lane_slice_of<V>(a, w.group, threadIdx.x % WARP);
     float bias[N];
     fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
     fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
 #pragma unroll
     for (int n = 0; n < N; n++) bias[n] = score_bias(a, w.b, n);
     __syncthreads();
-    for (int base = w.begin; base < w.end; base += turn_of<R>(a)) {
+    for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float q[R][V], s[R][N], o[R][V];
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -306,22 +312,22 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_f
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float k[V];
-            take(k, keys, n, p.piece);
+            load_item(k, keys, n, p.chunk);
 #pragma unroll
             for (int r = 0; r < R; r++) s[r][n] = dot(q[r], k);
         }
         row_sum sums[R];
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            across(s[r], a.cut.lanes);
+            reduce_lanes(s[r], a.cut.lanes);
 #pragma unroll
             for (int n = 0; n < N; n++) s[r][n] += bias[n];
-            sums[r] = soften(s[r]);
+            sums[r] = softmax_row(s[r]);
         }
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float v[V];
-            take(v, values, n, p.piece);
+            load_item(v, values, n, p.chunk);
 #pragma unroll
             for (int r = 0; r < R; r++)
 #pragma unroll
@@ -340,20 +346,21 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_f
     }
 }
 
-/* All keys are here, so p comes from the scores and rowsum(do * o) from p: neither lse nor o is read. */
+/* A row has all its keys here, so p comes from the scores and rowsum(do * o) from p: neither lse
+ * nor o is read. */
 template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_backward(const few_attention a)
 {
-    __shared__ float4 room[FEW_WARPS / 2 * N * V / 4 * WARP];
-    float4 *keys = room, *values = room + N * V / 4 * WARP;
-    const share w = share_of(a, 1, a.cut.splits, a.cut.split_rows);
-    const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
+    __shared__ float4 scratch[FEW_WARPS / 2 * N * V / 4 * WARP];
+    float4 *keys = scratch, *values = scratch + N * V / 4 * WARP;
+    const block_work w = block_work_of(a, 1, a.cut.splits, a.cut.split_rows);
+    const lane_slice p = lane_slice_of<V>(a, w.group, threadIdx.x % WARP);
     float dk[N * V], dv[N * V];
     fill<N, V>(keys, a.k, a, w, 0, a.S, a.scale * LOG2E);
     fill<N, V>(values, a.v, a, w, 0, a.S, 1.0f);
 #pragma unroll
     for (int i = 0; i < N * V; i++) dk[i] = dv[i] = 0;
     __syncthreads();
-    for (int base = w.begin; base < w.end; base += turn_of<R>(a)) {
+    for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float q[R][V], dout[R][V], s[R][N], ds[R][N], dq[R][V];
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -367,18 +374,18 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float k[V], v[V];
-            take(k, keys, n, p.piece);
-            take(v, values, n, p.piece);
+            load_item(k, keys, n, p.chunk);
+            load_item(v, values, n, p.chunk);
 #pragma unroll
             for (int r = 0; r < R; r++) s[r][n] = dot(q[r], k), ds[r][n] = dot(dout[r], v);
         }
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            across(s[r], a.cut.lanes);
-            across(ds[r], a.cut.lanes);
+            reduce_lanes(s[r], a.cut.lanes);
+            reduce_lanes(ds[r], a.cut.lanes);
 #pragma unroll
             for (int n = 0; n < N; n++) s[r][n] += score_bias(a, w.b, n);
-            const row_sum x = soften(s[r]);
+            const row_sum x = softmax_row(s[r]);
             const float factor = x.sum == 0 ? 0.0f : 1 / x.sum;
             float delta = 0;
 #pragma unroll
@@ -389,7 +396,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float k[V];
-            take(k, keys, n, p.piece);
+            load_item(k, keys, n, p.chunk);
 #pragma unroll
             for (int r = 0; r < R; r++)
 #pragma unroll
@@ -402,34 +409,34 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int t = row_of(a, p, base, r);
-            if (p.live && t < w.end) write(a.type, a.dq, w.b, t, p.head, p.from, dq[r], LN2); /* k has log2(e) */
+            if (p.live && t < w.end) write(a.type, a.dq, w.b, t, p.head, p.from, dq[r], LN2); /* undoes the log2(e) in k */
         }
     }
-    give<N, V>(dk, room, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.S, a.scale);
-    give<N, V>(dv, room, a, w, a.dv, a.other, a.cut.splits, 0, a.S, a.S, 1.0f);
+    write_sums<N, V>(dk, scratch, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.S, a.scale);
+    write_sums<N, V>(dv, scratch, a, w, a.dv, a.other, a.cut.splits, 0, a.S, a.S, 1.0f);
 }
 
-/* --- few queries -------------------------------------------------------------------------------- */
+/* --- few queries ------------------------------------------------------------------------------ */
 
-/* Maxima and sums of the splits: [splits,B,T,H] each. */
+/* The index in the splits' maxima and sums: [splits,B,T,H] each. */
 static __device__ int64_t sum_at(const few_attention &a, int split, int64_t b, int t, int h)
 {
     return ((split * (int64_t)a.B + b) * a.T + t) * a.H + h;
 }
 
-/* The block's maxima, then everything relative to them, then its sums. */
+/* Reduces the block's maxima, rescales everything to them, then reduces the sums. */
 template <int N, int V>
-static __device__ void queries_meet(const few_attention &a, const share &w, const place &p, float4 *room, float (&top)[N], float (&sum)[N],
-                                    float (&o)[N * V], int first, int count)
+static __device__ void reduce_queries(const few_attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
+                                      float (&o)[N * V], int first, int count)
 {
     const int64_t all = (int64_t)a.cut.splits * a.B * a.T * a.H;
     float most[N];
 #pragma unroll
     for (int n = 0; n < N; n++) most[n] = top[n];
-    meet<larger>(most, room);
+    reduce_warps<larger>(most, scratch);
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
-        const float4 x = met<larger>(a, room, i, p.piece);
+        const float4 x = reduce_rows<larger>(a, scratch, i, p.chunk);
         most[4 * i] = x.x, most[4 * i + 1] = x.y, most[4 * i + 2] = x.z, most[4 * i + 3] = x.w;
     }
 #pragma unroll
@@ -441,11 +448,11 @@ static __device__ void queries_meet(const few_attention &a, const share &w, cons
         if (threadIdx.x / WARP == 0 && p.live && p.row == 0 && p.from == 0 && n < count)
             a.other[sum_at(a, w.split, w.b, first + n, p.head)] = most[n];
     }
-    meet<adding>(sum, room);
+    reduce_warps<adding>(sum, scratch);
     if (threadIdx.x / WARP == 0 && p.live && p.row == 0 && p.from == 0)
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
-            const float4 x = met<adding>(a, room, i, p.piece);
+            const float4 x = reduce_rows<adding>(a, scratch, i, p.chunk);
             const float four[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
             for (int j = 0; j < 4; j++)
@@ -455,18 +462,18 @@ static __device__ void queries_meet(const few_attention &a, const share &w, cons
 
 template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) queries_forward(const few_attention a)
 {
-    __shared__ float4 room[FEW_WARPS / 2 * N * V / 4 * WARP];
-    const share w = share_of(a, a.cut.tiles, a.cut.splits, a.cut.split_rows);
-    const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
+    __shared__ float4 scratch[FEW_WARPS / 2 * N * V / 4 * WARP];
+    const block_work w = block_work_of(a, a.cut.tiles, a.cut.splits, a.cut.split_rows);
+    const lane_slice p = lane_slice_of<V>(a, w.group, threadIdx.x % WARP);
     const int first = w.tile * N, count = min(N, a.T - first);
     float top[N], sum[N], o[N * V];
-    fill<N, V>(room, a.q, a, w, first, count, a.scale * LOG2E);
+    fill<N, V>(scratch, a.q, a, w, first, count, a.scale * LOG2E);
 #pragma unroll
     for (int n = 0; n < N; n++) top[n] = -CUDART_INF_F, sum[n] = 0;
 #pragma unroll
     for (int i = 0; i < N * V; i++) o[i] = 0;
     __syncthreads();
-    for (int base = w.begin; base < w.end; base += turn_of<R>(a)) {
+    for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float k[R][V], v[R][V], s[R][N];
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -477,7 +484,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float q[V];
-            take(q, room, n, p.piece);
+            load_item(q, scratch, n, p.chunk);
 #pragma unroll
             for (int r = 0; r < R; r++) s[r][n] = dot(q, k[r]);
         }
@@ -485,7 +492,7 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
         for (int r = 0; r < R; r++) {
             const int row = row_of(a, p, base, r);
             const float bias = row < w.end ? score_bias(a, w.b, row) : -CUDART_INF_F;
-            across(s[r], a.cut.lanes);
+            reduce_lanes(s[r], a.cut.lanes);
 #pragma unroll
             for (int n = 0; n < N; n++) s[r][n] += bias;
         }
@@ -508,11 +515,11 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) querie
 #pragma unroll
                 for (int i = 0; i < V; i++) o[n * V + i] += s[r][n] * v[r][i];
     }
-    queries_meet<N, V>(a, w, p, room, top, sum, o, first, count);
-    give<N, V>(o, room, a, w, few_rows{}, a.partial, 0, first, count, a.T, 1.0f);
+    reduce_queries<N, V>(a, w, p, scratch, top, sum, o, first, count);
+    write_sums<N, V>(o, scratch, a, w, few_rows{}, a.partial, 0, first, count, a.T, 1.0f);
 }
 
-/* o and lse from those of the splits. */
+/* Combines o and lse of the splits. */
 template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(const few_attention a)
 {
     const int D4 = a.D / 4;
@@ -525,55 +532,55 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(cons
         const float from = top == -CUDART_INF_F ? 0.0f : top;
         for (int s = 0; s < a.cut.splits; s++) {
             const int64_t at = sum_at(a, s, b, t, h);
-            const float share = exp2f(a.other[at] - from);
+            const float block_work = exp2f(a.other[at] - from);
             const float4 x = reinterpret_cast<const float4 *>(a.partial)[s * fours + i];
-            sum += share * a.other[all + at];
-            o[0] += share * x.x, o[1] += share * x.y, o[2] += share * x.z, o[3] += share * x.w;
+            sum += block_work * a.other[all + at];
+            o[0] += block_work * x.x, o[1] += block_work * x.y, o[2] += block_work * x.z, o[3] += block_work * x.w;
         }
         write(row_at<T>(a.o, b, t, h) + d, o, sum == 0 ? 0.0f : 1 / sum);
         if (d == 0) a.lse[b * a.lse_sample + h * a.lse_head + t * a.lse_token] = sum == 0 ? -CUDART_INF_F : (top + log2f(sum)) * LN2;
     }
 }
 
-/* A tile of queries and their gradients; lse in powers of two and rowsum(do * o). A query that sees nothing, or
- * that is not there, has an lse of inf: p is 0. */
+/* Loads a tile of queries and their gradients; lse in base 2 and rowsum(do * o). A query that sees
+ * no key, or that does not exist, has lse = inf, which makes p 0. */
 template <int N, int V>
-static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const few_attention &a, const share &w, int first, int count)
+static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const few_attention &a, const block_work &w, int first, int count)
 {
     fill<N, V>(queries, a.q, a, w, first, count, a.scale * LOG2E);
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
         const int n = i / WARP, c = i % WARP;
-        const place p = place_of<V>(a, w.group, c);
+        const lane_slice p = lane_slice_of<V>(a, w.group, c);
         const bool live = p.live && p.row == 0 && n < count;
         float dout[V], o[V];
         read(dout, a.type, a.dout, w.b, first + n, p.head, p.from, live);
         read(o, a.type, a.o, w.b, first + n, p.head, p.from, live);
-        put(douts, n, c, dout, 1.0f);
+        store_item(douts, n, c, dout, 1.0f);
         float delta[1] = {dot(dout, o)};
-        across(delta, a.cut.lanes);
+        reduce_lanes(delta, a.cut.lanes);
         const bool there = p.row == 0 && p.head < a.H && n < count;
         const float lse = there ? a.lse[w.b * a.lse_sample + p.head * a.lse_head + (first + n) * a.lse_token] : -CUDART_INF_F;
         sums[i] = make_float2(lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E, delta[0]);
     }
 }
 
-/* With DQ a block has one tile of queries; without, it goes through all of them. */
+/* With DQ a block has one tile of queries; without, it iterates over all of them. */
 template <int N, int V, int R, bool DQ, bool DKV>
 __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention a, int splits, int64_t split_rows)
 {
     constexpr int TILE = N * V / 4 * WARP, MEETING = FEW_WARPS / 2 * TILE;
-    __shared__ float4 room[DQ ? MEETING : 2 * TILE];
+    __shared__ float4 scratch[DQ ? MEETING : 2 * TILE];
     __shared__ float2 sums[N * WARP];
-    float4 *queries = room, *douts = room + TILE;
-    const share w = share_of(a, DQ ? a.cut.tiles : 1, splits, split_rows);
-    const place p = place_of<V>(a, w.group, threadIdx.x % WARP);
+    float4 *queries = scratch, *douts = scratch + TILE;
+    const block_work w = block_work_of(a, DQ ? a.cut.tiles : 1, splits, split_rows);
+    const lane_slice p = lane_slice_of<V>(a, w.group, threadIdx.x % WARP);
     const int last = DQ ? w.tile + 1 : a.cut.tiles;
     float dq[N * V];
 #pragma unroll
     for (int i = 0; i < N * V; i++) dq[i] = 0;
     if (DQ) fill_queries<N, V>(queries, douts, sums, a, w, w.tile * N, min(N, a.T - w.tile * N));
     __syncthreads();
-    for (int base = w.begin; base < w.end; base += turn_of<R>(a)) {
+    for (int base = w.begin; base < w.end; base += rows_per_iteration<R>(a)) {
         float k[R][V], v[R][V], dk[R][V], dv[R][V], bias[R];
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -593,12 +600,12 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 float q[V], dout[V], both[2 * R];
-                const float2 known = sums[n * WARP + p.piece];
-                take(q, queries, n, p.piece);
-                take(dout, douts, n, p.piece);
+                const float2 known = sums[n * WARP + p.chunk];
+                load_item(q, queries, n, p.chunk);
+                load_item(dout, douts, n, p.chunk);
 #pragma unroll
                 for (int r = 0; r < R; r++) both[r] = dot(q, k[r]), both[R + r] = dot(dout, v[r]);
-                across(both, a.cut.lanes);
+                reduce_lanes(both, a.cut.lanes);
 #pragma unroll
                 for (int r = 0; r < R; r++) {
                     const float e = exp2f(both[r] + bias[r] - known.x), ds = e * (both[R + r] - known.y);
@@ -614,14 +621,14 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const few_attention 
         for (int r = 0; r < R; r++) {
             const int row = row_of(a, p, base, r);
             if (!DKV || !p.live || row >= w.end) continue;
-            write(a.type, a.dk, w.b, row, p.head, p.from, dk[r], LN2); /* q has log2(e) */
+            write(a.type, a.dk, w.b, row, p.head, p.from, dk[r], LN2); /* undoes the log2(e) in q */
             write(a.type, a.dv, w.b, row, p.head, p.from, dv[r], 1.0f);
         }
     }
-    if (DQ) give<N, V>(dq, room, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T, a.scale);
+    if (DQ) write_sums<N, V>(dq, scratch, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T, a.scale);
 }
 
-/* --- launching ------------------------------------------------------------------------------------ */
+/* --- launching -------------------------------------------------------------------------------- */
 
 static unsigned blocks_of(const few_attention *a, int tiles, int splits)
 {
@@ -664,7 +671,7 @@ extern "C" cudaError_t cuda_attention_few(const struct few_attention *a, int bac
     return backward ? run_backward<16, 4>(a, stream) : run_forward<16, 4>(a, stream);
 }
 
-/* --- joining ------------------------------------------------------------------------------------- */
+/* --- joining ---------------------------------------------------------------------------------- */
 
 template <typename T> static cudaError_t join_splits(const few_attention *a, const few_rows &to, const float *partial, int count, cudaStream_t stream)
 {

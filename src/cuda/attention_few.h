@@ -1,21 +1,22 @@
 /*
- * attention_few.h: how attention over few tokens is cut into blocks, and its workspace; once for
- * the planning half, which asks for it, and the running half, which uses it.
+ * attention_few.h: the split of attention with few queries or few keys into blocks, and its
+ * workspace; shared by the planning half, which reserves it, and the running half, which uses it.
  *
- * One side of the attention is few (`few`, at most N to a block, in shared memory), the other is many
- * (`rows`, streamed through registers). A lane holds V elements of a row; `lanes` of them, a power of
- * two, hold a head; a warp holds `heads` heads of one row or, where that leaves lanes free, of several.
+ * One side of the attention has few items (`few`, at most N per block, in shared memory), the other
+ * has many (`rows`, streamed through registers). A lane holds V elements of a row; `lanes` of them,
+ * a power of two, hold a head; a warp holds `heads` heads of one row or, if that leaves lanes free,
+ * of several rows.
  *
  *     FEW_KEYS      S <= 16: rows are queries. dk and dv are sums over rows.
- *     FEW_QUERIES   else: rows are keys, queries come in tiles of N. o, lse and dq are sums over rows.
+ *     FEW_QUERIES   else: rows are keys, queries are in tiles of N. o, lse, dq are sums over rows.
  *
- * Sums over rows are made by splits of the rows, then by the splits in their order:
+ * Sums over rows are computed per split of the rows, then over the splits in order:
  *
  *     FEW_KEYS      backward  dk, dv  [splits,B,S,H,D] each
  *     FEW_QUERIES   forward   o       [splits,B,T,H,D], maximum and sum [splits,B,T,H] each
  *                   backward  dq      [splits,B,T,H,D]
  *
- * With one split a gradient is written at once. Everything here is a function of the shape alone.
+ * With one split a gradient is written directly. Everything here is a function of the shape alone.
  */
 #ifndef ATTENTION_FEW_H
 #define ATTENTION_FEW_H
@@ -24,20 +25,20 @@
 
 enum few_side { FEW_KEYS, FEW_QUERIES };
 enum {
-    FEW_MOST = 16,      /* of the few side in one tile */
-    FEW_TILE = 8,       /* queries to a tile where there are more than that */
-    FEW_WARPS = 8,      /* to a block */
-    FEW_BLOCKS = 1024,  /* wanted: some waves on a large GPU */
-    FEW_TURNS = 4,      /* a split's rows are at least so many for each lane */
-    FEW_MMA_WIDTH = 16, /* D of the kernels on tensor cores */
+    FEW_MOST = 16,      /* items of the few side per tile */
+    FEW_TILE = 8,       /* queries per tile if there are more than that */
+    FEW_WARPS = 8,      /* per block */
+    FEW_BLOCKS = 1024,  /* target: a few waves on a large GPU */
+    FEW_TURNS = 4,      /* minimum rows per lane in a split */
+    FEW_MMA_WIDTH = 16, /* D of the tensor-core kernels */
 };
 
 struct few_cut {
     enum few_side side;
-    int N, V, lanes, heads;             /* see above; heads: to a block */
-    int groups, tiles, splits;          /* of heads, of queries, of rows */
+    int N, V, lanes, heads;             /* see above; heads: per block */
+    int groups, tiles, splits;          /* groups of heads, tiles of queries, splits of rows */
     int64_t rows, split_rows;
-    uint64_t other, total;              /* workspace, in bytes: o, dq or dk, then maximum and sum, or dv */
+    uint64_t other, total;              /* workspace in bytes: o, dq or dk, then, at `other`, maximum and sum, or dv */
 };
 
 static inline int64_t few_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }

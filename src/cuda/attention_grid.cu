@@ -1,11 +1,11 @@
 /*
- * attention_grid.cu: the passes before and after the attention kernels, small next to them.
+ * attention_grid.cu: the passes before and after the attention kernels, small compared to them.
  *
  *     before   tables to f32, as rows and as columns; rel = q . the table rows of a query's
  *              positions; delta = rowsum(do * o)
- *     after    the tables' gradients, dtable[j] = sum of drel q over the positions made with
- *              row j: by groups of heads, then over the groups in order; the bias' over the
- *              partial sums that the dq kernel left
+ *     after    the tables' gradients, dtable[j] = sum of drel q over the positions computed with
+ *              row j: by groups of heads, then over the groups in order; the gradient of the bias
+ *              over the partial sums that the dq kernel wrote
  */
 #include "cuda/attention.cuh"
 
@@ -41,7 +41,8 @@ __global__ void bias_kernel(const attention a)
         a.bias[i] = table_value(a.table[0], i / a.T, i % a.T) * a.unit;
 }
 
-/* 16 queries of a head; a thread takes table rows, and of each query the position made with it. */
+/* 16 queries of a head; a thread takes table rows, and for each query the position that uses the
+ * row. */
 template <typename T> __global__ void __launch_bounds__(BLOCK) rel_kernel(const attention a)
 {
     extern __shared__ float4 columns[]; /* q by D: [D][16] */
@@ -55,7 +56,7 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) rel_kernel(const 
         q[d * QUERIES + r] = r < count ? to_float(row_at<T>(a.q, b, t0 + r, h)[d]) : 0.0f;
     }
     __syncthreads();
-    /* Row j of table_h serves the queries of grid rows j-(height-1) .. j. */
+    /* Row j of table_h is used by the queries of grid rows j-(height-1) .. j. */
     const int top = t0 / a.width, bottom = (t0 + count - 1) / a.width;
     for (int j = threadIdx.x; j < J; j += blockDim.x) {
         if (j < split && (top > j || bottom < j - (a.height - 1))) continue;
@@ -78,13 +79,13 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) rel_kernel(const 
     }
 }
 
-/* A warp to a row. */
+/* One warp per row. */
 template <typename T> __global__ void __launch_bounds__(BLOCK) delta_kernel(const attention a)
 {
     const int lane = threadIdx.x % 32;
     const int64_t rows = (int64_t)a.B * a.H * a.T, stride = (int64_t)gridDim.x * (BLOCK / 32);
     for (int64_t row = (int64_t)blockIdx.x * (BLOCK / 32) + threadIdx.x / 32; row < rows; row += stride) {
-        const int64_t t = row / a.H % a.T, h = row % a.H, b = row / a.H / a.T; /* as the rows lie */
+        const int64_t t = row / a.H % a.T, h = row % a.H, b = row / a.H / a.T; /* in memory order */
         const T *x = row_at<T>(a.dout, b, t, h), *y = row_at<T>(a.o, b, t, h);
         float sum = 0;
         for (int d = lane; d < a.D; d += 32) sum += to_float(x[d]) * to_float(y[d]);
@@ -111,7 +112,7 @@ template <typename T> static cudaError_t before(const attention *a, int with_del
     const int64_t heads = (int64_t)a->B * a->H, J = 2 * (a->height + a->width) - 2;
     if (a->mode == ATTENTION_BY_TABLES) {
         const int64_t blocks = heads * ((a->T + QUERIES - 1) / QUERIES);
-        if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+        if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
         const cudaError_t rc = cuda_attention_tables(a, stream);
         if (rc != cudaSuccess) return rc;
         rel_kernel<T><<<(unsigned)blocks, threads_for(J), QUERIES * sizeof(float) * (size_t)a->D, stream>>>(*a);
@@ -133,8 +134,9 @@ extern "C" cudaError_t cuda_attention_before(const struct attention *a, int with
 
 /* --- after ------------------------------------------------------------------------------- */
 
-/* 16 rows of a table over the heads of a group. Threads stand side by side along D, in as many
- * slices as fit the block; a slice takes every so-manieth token, and slices meet in order. */
+/* 16 rows of a table over the heads of a group. Threads are adjacent along D, in as many slices as
+ * fit the block; a slice takes every (number of slices)-th token, and the slices are added in
+ * order. */
 template <typename T> __global__ void __launch_bounds__(BLOCK) dtable_kernel(const attention a, int groups)
 {
     __shared__ float4 factors[TOKENS][ROWS / 4];
@@ -146,7 +148,7 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) dtable_kernel(con
     const int side = by_row ? a.height : a.width, rows = 2 * side - 1, j0 = (by_row ? chunk : chunk - first) * ROWS;
     const int wide = (a.D + 31) / 32 * 32, slices = BLOCK / wide, slice = threadIdx.x / wide, d = threadIdx.x % wide;
     const int R = positions(a), J = table_rows(a);
-    /* Row j of table_h serves the queries of grid rows j-(height-1) .. j. */
+    /* Row j of table_h is used by the queries of grid rows j-(height-1) .. j. */
     const int begin = by_row ? max(0, j0 - (side - 1)) * a.width : 0;
     const int end = by_row ? min(side, j0 + ROWS) * a.width : a.T;
 
@@ -187,8 +189,8 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) dtable_kernel(con
     }
 }
 
-/* to[i] = the sum over `count` rows of n numbers: 32 columns to a block, and as many slices of
- * rows, which meet in order. */
+/* to[i] = the sum over `count` rows of n numbers: 32 columns per block, and SLICES slices of rows,
+ * which are added in order. */
 __global__ void __launch_bounds__(SLICES * 32) sum_rows_kernel(float *to, const float *from, int64_t count, int64_t n, int64_t stride)
 {
     __shared__ float meet[SLICES][33];
@@ -207,7 +209,7 @@ __global__ void __launch_bounds__(SLICES * 32) sum_rows_kernel(float *to, const 
 static cudaError_t sum_rows(float *to, const float *from, int64_t count, int64_t n, int64_t stride, cudaStream_t stream)
 {
     const int64_t blocks = (n + 31) / 32;
-    if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     sum_rows_kernel<<<(unsigned)blocks, SLICES * 32, 0, stream>>>(to, from, count, n, stride);
     return cudaGetLastError();
 }

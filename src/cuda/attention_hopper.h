@@ -1,5 +1,5 @@
 /*
- * attention_hopper.h: attention on GPUs of compute capability 9.0, for attention.c.
+ * attention_hopper.h: attention on GPUs of compute capability 9.0 (sm_90), for attention.c.
  */
 #ifndef ATTENTION_HOPPER_H
 #define ATTENTION_HOPPER_H
@@ -9,9 +9,10 @@
 #include "base/base.h"
 #include "cuda/launch_attention.h"
 
-/* Whether the GPU in use is one; whether it and the shape are these kernels'. */
-bool hopper_is_here(void);
-bool hopper_takes(const struct attention *a, bool backward);
+/* Whether the GPU in use has compute capability 9.0; whether these kernels support it and the
+ * shape. */
+bool gpu_is_hopper(void);
+bool hopper_supports(const struct attention *a, bool backward);
 
 int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e);
 int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e);

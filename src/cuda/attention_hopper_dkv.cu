@@ -1,15 +1,16 @@
 /*
- * attention_hopper_dkv.cu: attention's gradient by keys on Hopper, bf16 and f16.
+ * attention_hopper_dkv.cu: the attention gradient dk, dv on Hopper, bf16 and f16.
  *
- * Two warpgroups hold 64 keys and their values each and walk the queries, of all the heads that read these keys, in
- * tiles of 64. Everything stands on its side, keys as rows, so that what is computed is an operand as it lies:
+ * Two warpgroups hold 64 keys and their values each and traverse the queries of all heads that read
+ * these keys, in tiles of 64. Everything is transposed, keys as rows, so that a result is the next
+ * operand without a change of layout:
  *
  *     s^T = k q^T,  dp^T = v do^T   ->   p^T, ds^T   ->   dv += p^T do,  dk += ds^T q
  *
- * A tile of queries comes with its lse, delta and, on a grid, positions: 64 keys are one of its rows, so a query adds one
- * number for the row and, for the columns, [64][queries].
+ * A tile of queries comes with its lse, delta and, on a grid, position terms: 64 keys are one row
+ * of the grid, so a query has one term for the row and, for the columns, a tile [64][queries].
  */
-#include "cuda/launch_hopper.h"
+#include "cuda/launch_attention_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
 
 constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD, QUERIES = HOPPER_WALKED;
@@ -17,30 +18,32 @@ constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD
 template <int D> constexpr int held_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, QUERIES>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
-/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
+/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into
+ * probabilities; this needs registers. */
 template <int D> constexpr bool is_ahead = D <= 80;
-/* Whether k stays in registers as an operand, which then is not read from shared memory for each tile. With v there as well ptxas 13.0 gave
- * v's registers to ds, at 64 columns and no grid, and dk was wrong. */
+/* Whether k stays in registers as an operand, so that it is not read from shared memory for each
+ * tile. With v in registers as well, ptxas 13.0 assigned v's registers to ds, at 64 columns and no
+ * grid, and dk was wrong. */
 template <int D> constexpr bool is_kept = D <= 80;
 
-/* What comes with a tile of queries, behind q and do. */
-struct side {
-    float columns[2][HOPPER_WIDTH][QUERIES / 2]; /* as the copy engine exchanges pieces of 16 bytes */
+/* The data that comes with a tile of queries, after q and do. */
+struct grid_bias {
+    float columns[2][HOPPER_WIDTH][QUERIES / 2]; /* in the TMA swizzle of 16-byte chunks */
 };
-struct notes {
-    float lse[QUERIES], delta[QUERIES], level[2][QUERIES];
+struct row_stats {
+    float lse[QUERIES], delta[QUERIES], row_bias[2][QUERIES];
 };
-template <int D, bool GRID> constexpr int slot_bytes = 2 * walked_bytes<D> + (GRID ? (int)sizeof(side) : 0) + 1024;
-static_assert(sizeof(notes) == 1024 && sizeof(side) == 16384, "tiles begin at multiples of 1024");
+template <int D, bool GRID> constexpr int slot_bytes = 2 * walked_bytes<D> + (GRID ? (int)sizeof(grid_bias) : 0) + 1024;
+static_assert(sizeof(row_stats) == 1024 && sizeof(grid_bias) == 16384, "tiles begin at multiples of 1024");
 
-template <int SLOTS> struct gates {
+template <int SLOTS> struct barriers {
     uint64_t held, full[SLOTS], free[SLOTS];
 };
 
 #if HAS_WGMMA
 
-/* Products become probabilities. */
-template <bool GRID> static __device__ void soften(float (&s)[QUERIES / 2], const notes *of, const side *from, int group, float factor)
+/* Turns products into probabilities. */
+template <bool GRID> static __device__ void to_probabilities(float (&s)[QUERIES / 2], const row_stats *of, const grid_bias *from, int group, float factor)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, row = threadIdx.x % GROUP / 32 * 16 + lane / 4;
 #pragma unroll
@@ -48,12 +51,12 @@ template <bool GRID> static __device__ void soften(float (&s)[QUERIES / 2], cons
         const float2 lse = *reinterpret_cast<const float2 *>(&of->lse[8 * n + column]);
         float2 off = {-lse.x, -lse.y}, more[2] = {{0, 0}, {0, 0}};
         if (GRID) {
-            const float2 level = *reinterpret_cast<const float2 *>(&of->level[group][8 * n + column]);
-            const int piece = (n % 4 * 2 + lane % 4 / 2) ^ (lane / 4);
-            off.x = fmaf(level.x, factor, off.x), off.y = fmaf(level.y, factor, off.y);
+            const float2 row_bias = *reinterpret_cast<const float2 *>(&of->row_bias[group][8 * n + column]);
+            const int chunk = (n % 4 * 2 + lane % 4 / 2) ^ (lane / 4);
+            off.x = fmaf(row_bias.x, factor, off.x), off.y = fmaf(row_bias.y, factor, off.y);
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                more[half] = *reinterpret_cast<const float2 *>(&from->columns[n / 4][row + 8 * half][piece * 4 + lane % 2 * 2]);
+                more[half] = *reinterpret_cast<const float2 *>(&from->columns[n / 4][row + 8 * half][chunk * 4 + lane % 2 * 2]);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -64,8 +67,8 @@ template <bool GRID> static __device__ void soften(float (&s)[QUERIES / 2], cons
     }
 }
 
-/* Probabilities of keys that a query does not see. */
-static __device__ void cover(float (&p)[QUERIES / 2], const attention &a, int t0, int first)
+/* Zeros the probabilities of keys that a query does not see. */
+static __device__ void mask_probabilities(float (&p)[QUERIES / 2], const attention &a, int t0, int first)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
 #pragma unroll
@@ -73,8 +76,8 @@ static __device__ void cover(float (&p)[QUERIES / 2], const attention &a, int t0
         if (!key_seen(a, t0 + i / 4 * 8 + column + i % 2, first + lane / 4 + i / 2 % 2 * 8)) p[i] = 0;
 }
 
-/* dp becomes ds, not yet scaled. */
-static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIES / 2], const notes *of)
+/* Turns dp into ds, not yet scaled. */
+static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIES / 2], const row_stats *of)
 {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
@@ -99,52 +102,52 @@ __global__ void __launch_bounds__(THREADS, 1)
     constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
     constexpr bool AHEAD = is_ahead<D>, KEPT = is_kept<D>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
-    gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(ring + SLOTS * SLOT);
+    barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(ring + SLOTS * SLOT);
     const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
-    const int s0 = (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS; /* the longest first */
+    const int s0 = (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS; /* causal: the blocks with most work first */
     const int64_t pair = a.causal ? blockIdx.x % pairs : blockIdx.x / tiles;
     const int b = (int)(pair / a.G), g = (int)(pair % a.G), each = a.H / a.G, group = threadIdx.x / GROUP;
     span queries = queries_of(a, s0, KEYS);
     queries.begin = queries.begin / QUERIES * QUERIES;
 
     if (threadIdx.x == 0) {
-        barrier_make(&gate->held, 1);
-        for (int i = 0; i < SLOTS; i++) barrier_make(&gate->full[i], 1), barrier_make(&gate->free[i], WORKERS / 32);
-        barriers_made();
+        barrier_init(&barrier->held, 1);
+        for (int i = 0; i < SLOTS; i++) barrier_init(&barrier->full[i], 1), barrier_init(&barrier->free[i], WORKERS / 32);
+        fence_barrier_init();
     }
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_fewer<24>();
+        registers_dec<24>();
         if (threadIdx.x == WORKERS) {
-            barrier_expect(&gate->held, 2 * HELD_BYTES);
-            fetch_rows<KEYS, PANELS>(k, &m.k, b, g, s0, &gate->held);
-            fetch_rows<KEYS, PANELS>(v, &m.v, b, g, s0, &gate->held);
-            turn at = {0, 1};
+            barrier_expect(&barrier->held, 2 * HELD_BYTES);
+            fetch_rows<KEYS, PANELS>(k, &m.k, b, g, s0, &barrier->held);
+            fetch_rows<KEYS, PANELS>(v, &m.v, b, g, s0, &barrier->held);
+            ring_slot at = {0, 1};
             for (int h = g * each; h < (g + 1) * each; h++)
                 for (int t0 = queries.begin; t0 < queries.end; t0 += QUERIES, next<SLOTS>(at)) {
                     char *slot = ring + at.slot * SLOT;
                     const int head = b * a.H + h;
-                    notes *with = reinterpret_cast<notes *>(slot + SLOT - sizeof(notes));
-                    uint64_t *full = &gate->full[at.slot];
-                    barrier_wait(&gate->free[at.slot], at.phase);
-                    barrier_expect(full, GRID ? SLOT : SLOT - (int)sizeof with->level);
+                    row_stats *with = reinterpret_cast<row_stats *>(slot + SLOT - sizeof(row_stats));
+                    uint64_t *full = &barrier->full[at.slot];
+                    barrier_wait(&barrier->free[at.slot], at.phase);
+                    barrier_expect(full, GRID ? SLOT : SLOT - (int)sizeof with->row_bias);
                     fetch_rows<QUERIES, PANELS>(slot, &m.q, b, h, t0, full);
                     fetch_rows<QUERIES, PANELS>(slot + TILE, &m.dout, b, h, t0, full);
-                    fetch2(with->delta, &m.notes, t0, head, full);
-                    fetch2(with->lse, &m.notes, t0, a.B * a.H + head, full);
+                    fetch2(with->delta, &m.row_stats, t0, head, full);
+                    fetch2(with->lse, &m.row_stats, t0, a.B * a.H + head, full);
                     if (GRID) {
-                        side *columns = reinterpret_cast<side *>(slot + 2 * TILE);
+                        grid_bias *columns = reinterpret_cast<grid_bias *>(slot + 2 * TILE);
                         const int first = head * positions(a);
                         for (int i = 0; i < 2; i++) {
                             fetch2(columns->columns[i], &m.columns, t0 + i * QUERIES / 2, first + a.height, full);
-                            fetch2(with->level[i], &m.rows, t0, first + min(s0 / HOPPER_WIDTH + i, a.height - 1), full);
+                            fetch2(with->row_bias[i], &m.rows, t0, first + min(s0 / HOPPER_WIDTH + i, a.height - 1), full);
                         }
                     }
                 }
         }
     } else {
-        registers_more<240>();
+        registers_inc<240>();
         const int first = s0 + threadIdx.x / 32 * 16;
         const float factor = a.scale * LOG2E;
         const uint64_t k_at = operand_at(k + group * 64 * 128, 16), v_at = operand_at(v + group * 64 * 128, 16);
@@ -156,70 +159,71 @@ __global__ void __launch_bounds__(THREADS, 1)
             else product_along<T, D, KEYS, QUERIES>(to, k_at, y, 0);
         };
         const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = each * span_tiles;
-        turn at = {0, 0}, soon = {0, 0};
+        ring_slot at = {0, 0}, soon = {0, 0};
         int t0 = queries.begin;
 #pragma unroll
         for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
-        barrier_wait(&gate->held, 0);
+        barrier_wait(&barrier->held, 0);
         if constexpr (KEPT) load_rows<D, KEYS>(k_rows, k, threadIdx.x / 32 * 16);
         if (AHEAD && count > 0) {
-            barrier_wait(&gate->full[soon.slot], soon.phase);
-            hold(ahead);
-            product_open();
+            barrier_wait(&barrier->full[soon.slot], soon.phase);
+            pin_registers(ahead);
+            wgmma_fence();
             times_k(ahead, along);
-            product_close();
-            product_wait<0>();
-            hold(ahead);
+            wgmma_commit();
+            wgmma_wait<0>();
+            pin_registers(ahead);
             next<SLOTS>(soon);
         }
         for (int i = 0; i < count; i++) {
             const int offset = at.slot * (SLOT >> 4);
-            const notes *with = reinterpret_cast<const notes *>(ring + (at.slot + 1) * SLOT - sizeof(notes));
+            const row_stats *with = reinterpret_cast<const row_stats *>(ring + (at.slot + 1) * SLOT - sizeof(row_stats));
             if (AHEAD) {
 #pragma unroll
                 for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
-                /* behind the last tile none comes; what is multiplied then is nobody's */
-                if (i + 1 < count) barrier_wait(&gate->full[soon.slot], soon.phase);
-                hold(dp), hold(ahead);
-                product_open();
+                /* after the last tile there is no next one; the product computed then is not
+                 * used */
+                if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
+                pin_registers(dp), pin_registers(ahead);
+                wgmma_fence();
                 product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
-                product_close();
+                wgmma_commit();
                 times_k(ahead, along + soon.slot * (SLOT >> 4));
-                product_close();
+                wgmma_commit();
                 next<SLOTS>(soon);
             } else {
-                barrier_wait(&gate->full[at.slot], at.phase);
-                hold(s), hold(dp);
-                product_open();
+                barrier_wait(&barrier->full[at.slot], at.phase);
+                pin_registers(s), pin_registers(dp);
+                wgmma_fence();
                 times_k(s, along + offset);
-                product_close();
+                wgmma_commit();
                 product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
-                product_close();
-                product_wait<1>();
-                hold(s);
+                wgmma_commit();
+                wgmma_wait<1>();
+                pin_registers(s);
             }
-            soften<GRID>(s, with, reinterpret_cast<const side *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
-            if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) cover(s, a, t0, first);
+            to_probabilities<GRID>(s, with, reinterpret_cast<const grid_bias *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
+            if (!GRID && !all_seen(a, t0, QUERIES, first, 16)) mask_probabilities(s, a, t0, first);
             round_all<T>(p, s);
-            if (AHEAD) product_wait<1>();
-            hold(p), hold(dv), hold(dp);
-            product_open();
+            if (AHEAD) wgmma_wait<1>();
+            pin_registers(p), pin_registers(dv), pin_registers(dp);
+            wgmma_fence();
             product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
-            product_close();
-            if (!AHEAD) product_wait<1>();
-            hold(dp);
+            wgmma_commit();
+            if (!AHEAD) wgmma_wait<1>();
+            pin_registers(dp);
             make_ds(dp, s, with);
             round_all<T>(ds, dp);
-            hold(ds), hold(dk);
-            product_open();
+            pin_registers(ds), pin_registers(dk);
+            wgmma_fence();
             product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
-            product_close();
-            product_wait<0>();
-            hold(dk), hold(dv), hold(p), hold(ds), hold(ahead), hold(k_rows);
-            warp_arrives(&gate->free[at.slot]);
+            wgmma_commit();
+            wgmma_wait<0>();
+            pin_registers(dk), pin_registers(dv), pin_registers(p), pin_registers(ds), pin_registers(ahead), pin_registers(k_rows);
+            barrier_arrive_warp(&barrier->free[at.slot]);
             next<SLOTS>(at);
             t0 += QUERIES;
-            if (t0 >= queries.end) t0 = queries.begin; /* of the next head */
+            if (t0 >= queries.end) t0 = queries.begin; /* start of the next head */
         }
         store_block<T>(a.dk, b, g, first, a.S, dk, a.scale, a.scale);
         store_block<T>(a.dv, b, g, first, a.S, dv, 1.0f, 1.0f);
@@ -232,8 +236,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 template <typename T, int D, bool GRID> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
 {
     const int64_t blocks = (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS);
-    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(gates<slots_of<D>>);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>);
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(hopper_dkv<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
     hopper_dkv<T, D, GRID><<<(unsigned)blocks, THREADS, bytes, stream>>>(*a, *m);

@@ -1,20 +1,24 @@
 /*
- * attention_hopper_dq.cu: attention's gradient by queries on Hopper, bf16 and f16.
+ * attention_hopper_dq.cu: the attention gradient dq on Hopper, bf16 and f16.
  *
- * Two or three warpgroups hold 64 queries and their do each and walk the keys in tiles of 64, passing by those that none of their queries
- * sees; a block takes tile after tile of queries, but on a grid one, since at its end it needs the memory of the keys:
+ * Two or three warpgroups hold 64 queries and their do each and traverse the keys in tiles of 64,
+ * skipping those that none of their queries sees. Blocks are persistent and process tile after tile
+ * of queries, except on a grid: there a block has one tile, because its epilogue needs the memory
+ * of the keys:
  *
  *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
  *
- * On a grid a tile of keys is one of its rows, and 64 queries are one too: ds of all tiles, added up, is drel of the
- * columns; its row sums, tile by tile, are drel of the rows. At the end both go back through the tables,
+ * On a grid a tile of keys is one row of the grid, and so are 64 queries: the sum of ds over all
+ * tiles is drel of the columns; its row sums, tile by tile, are drel of the rows. The epilogue
+ * multiplies both by the tables,
  *
- *     dq += drel_rows th + g tw       th [row] of the table by the key's row; g [query][row of table_w],
- *                                     drel_columns where a query's place and a column meet
+ *     dq += drel_rows th + g tw       th [row]: the row of table_h for the key's grid row
+ *                                     g [query][row of table_w]: drel_columns at the table row of
+ *                                     a query's column and a key's column
  *
- * by mma out of the memory where the tiles were, and out to the tables' gradients.
+ * with mma, in the memory of the tiles, and writes drel for the tables' gradients.
  */
-#include "cuda/launch_hopper.h"
+#include "cuda/launch_attention_hopper.h"
 #include "cuda/wgmma_hopper.cuh"
 
 constexpr int KEYS = HOPPER_WALKED;
@@ -23,41 +27,44 @@ template <int D, bool GRID> constexpr int workers_of = HOPPER_GROUPS(D, GRID) * 
 template <int D, bool GRID> constexpr int held_bytes = tile_bytes<D, workers_of<D, GRID> / 2>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
-/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into probabilities: it takes registers. */
+/* Whether a warpgroup multiplies the next tile's scores while it turns this one's into
+ * probabilities; this needs registers. */
 template <int D, bool GRID> constexpr bool is_ahead = (D <= 80 || !GRID) && HOPPER_GROUPS(D, GRID) == 2;
-/* Whether q stays in registers as an operand, which then is not read from shared memory for each tile. */
+/* Whether q stays in registers as an operand, so that it is not read from shared memory for each
+ * tile. */
 template <int D, bool GRID> constexpr bool is_kept = D <= 64 && !GRID;
 
-/* For the end: rows of table_w, and by warpgroup rows of table_h, and g. Rows lie an odd number of 16 bytes apart. */
-constexpr int LEVELS = 64, LEVEL_ROW = LEVELS + 8, SHEAR = 128, SHEAR_ROW = SHEAR + 8;
-template <int D> struct alignas(16) ending {
-    uint16_t tw[SHEAR][D + 8];
+/* The epilogue's memory: rows of table_w and, by warpgroup, rows of table_h, and g. The row pitch
+ * is an odd number of 16-byte chunks. */
+constexpr int GRID_ROWS = 64, GRID_ROWS_PITCH = GRID_ROWS + 8, TABLE_W_ROWS = 128, TABLE_W_PITCH = TABLE_W_ROWS + 8;
+template <int D> struct alignas(16) grid_epilogue {
+    uint16_t tw[TABLE_W_ROWS][D + 8];
     struct {
-        uint16_t th[LEVELS][D + 8], g[64][SHEAR_ROW];
+        uint16_t th[GRID_ROWS][D + 8], g[64][TABLE_W_PITCH];
     } of[2];
 };
-/* During the walk, by warpgroup: drel of the rows. */
-struct levels {
-    uint16_t drel[2][64][LEVEL_ROW];
+/* During the traversal, by warpgroup: drel of the rows. */
+struct row_sums {
+    uint16_t drel[2][64][GRID_ROWS_PITCH];
 };
 template <int D> constexpr int walk_bytes = slots_of<D> * 2 * walked_bytes<D>;
-template <int D> constexpr int end_bytes = ((int)sizeof(ending<D>) + 1023) / 1024 * 1024;
+template <int D> constexpr int end_bytes = ((int)sizeof(grid_epilogue<D>) + 1023) / 1024 * 1024;
 template <int D, bool GRID> constexpr int ring_bytes = GRID && end_bytes<D> > walk_bytes<D> ? end_bytes<D> : walk_bytes<D>;
 
-template <int SLOTS> struct gates {
+template <int SLOTS> struct barriers {
     uint64_t held, held_free, full[SLOTS], free[SLOTS];
 };
 
 #if HAS_WGMMA
 
-/* dp becomes ds, not yet scaled; s are products. */
+/* Turns dp into ds, not yet scaled; s holds the probabilities. */
 static __device__ void make_ds(float (&dp)[KEYS / 2], const float (&s)[KEYS / 2], const float (&delta)[2])
 {
 #pragma unroll
     for (int i = 0; i < KEYS / 2; i++) dp[i] = s[i] * (dp[i] - delta[i / 2 % 2]);
 }
 
-/* c += x y: 16 rows of x, 16 K long, by mma; y [16 K][D]. */
+/* c += x y by mma: 16 rows of x, 16 K long; y [16 K][D]. */
 template <typename T, int D, int K>
 static __device__ void add_product(float (&c)[D / 2], const uint16_t *x, int x_row, const uint16_t *y)
 {
@@ -70,7 +77,7 @@ static __device__ void add_product(float (&c)[D / 2], const uint16_t *x, int x_r
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             unsigned r[4];
-            load4_across(r, right + 16 * k * (D + 8) + 8 * n);
+            load4_transposed(r, right + 16 * k * (D + 8) + 8 * n);
             mma(*reinterpret_cast<float(*)[4]>(&c[4 * n]), p, r[0], r[1], T());
             mma(*reinterpret_cast<float(*)[4]>(&c[4 * n + 4]), p, r[2], r[3], T());
         }
@@ -83,39 +90,39 @@ template <typename T> __device__ inline uint16_t bits_of(float x)
     return *reinterpret_cast<const uint16_t *>(&y);
 }
 
-/* Four numbers of a table, rounded; zeros from nowhere. */
+/* Four numbers of a table, rounded; zeros if `from` is NULL. */
 template <typename T> __device__ inline void put4(uint16_t *to, const float *from)
 {
     const float4 x = from ? *reinterpret_cast<const float4 *>(from) : float4{0, 0, 0, 0};
     *reinterpret_cast<uint2 *>(to) = uint2{both(x.x, x.y, T()), both(x.z, x.w, T())};
 }
 
-/* Through the tables: the warpgroup's 64 queries are row y of the grid. */
+/* The epilogue on a grid: the warpgroup's 64 queries are row y of the grid. */
 template <typename T, int D>
-static __device__ void end_grid(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, ending<D> *end, const levels *rows,
-                                int group, int y)
+static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, grid_epilogue<D> *end, const row_sums *rows,
+                                         int group, int y)
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
-    meet<2 * GROUP>(1); /* nobody reads the tiles any more */
-    for (int i = threadIdx.x; i < SHEAR * (D / 4); i += 2 * GROUP) {
+    named_barrier_sync<2 * GROUP>(1); /* the tiles are no longer read */
+    for (int i = threadIdx.x; i < TABLE_W_ROWS * (D / 4); i += 2 * GROUP) {
         const int j = i / (D / 4), d = i % (D / 4) * 4;
         put4<T>(&end->tw[j][d], j < 2 * HOPPER_WIDTH - 1 ? a.tables + (int64_t)(split + j) * D + d : nullptr);
     }
-    for (int i = threadIdx.x % GROUP; i < LEVELS * (D / 4); i += GROUP) {
+    for (int i = threadIdx.x % GROUP; i < GRID_ROWS * (D / 4); i += GROUP) {
         const int c = i / (D / 4), d = i % (D / 4) * 4;
         put4<T>(&end->of[group].th[c][d], c < a.height && y < a.height ? a.tables + (int64_t)(y - c + a.height - 1) * D + d : nullptr);
     }
     uint4 *zero = reinterpret_cast<uint4 *>(end->of[group].g);
-    for (int i = threadIdx.x % GROUP; i < 64 * SHEAR_ROW / 8; i += GROUP) zero[i] = uint4{0, 0, 0, 0};
-    meet<2 * GROUP>(1);
+    for (int i = threadIdx.x % GROUP; i < 64 * TABLE_W_PITCH / 8; i += GROUP) zero[i] = uint4{0, 0, 0, 0};
+    named_barrier_sync<2 * GROUP>(1);
 #pragma unroll
     for (int i = 0; i < 32; i++) {
         const int x = own + lane / 4 + i / 2 % 2 * 8, c = i / 4 * 8 + lane % 4 * 2 + i % 2;
         end->of[group].g[x][x - c + HOPPER_WIDTH - 1] = bits_of<T>(dcolumns[i]);
     }
     __syncwarp();
-    add_product<T, D, LEVELS / 16>(dq, &rows->drel[group][own][0], LEVEL_ROW, &end->of[group].th[0][0]);
-    add_product<T, D, SHEAR / 16>(dq, &end->of[group].g[own][0], SHEAR_ROW, &end->tw[0][0]);
+    add_product<T, D, GRID_ROWS / 16>(dq, &rows->drel[group][own][0], GRID_ROWS_PITCH, &end->of[group].th[0][0]);
+    add_product<T, D, TABLE_W_ROWS / 16>(dq, &end->of[group].g[own][0], TABLE_W_PITCH, &end->tw[0][0]);
 }
 
 #endif
@@ -130,47 +137,47 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
     constexpr int HELD_BYTES = held_bytes<D, GRID>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
     constexpr bool AHEAD = is_ahead<D, GRID>, KEPT = is_kept<D, GRID>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
-    levels *rows = reinterpret_cast<levels *>(ring + ring_bytes<D, GRID>);
-    gates<SLOTS> *gate = reinterpret_cast<gates<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(levels) : 0));
+    row_sums *rows = reinterpret_cast<row_sums *>(ring + ring_bytes<D, GRID>);
+    barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(row_sums) : 0));
     const int items = a.B * a.H * ((a.T + QUERIES - 1) / QUERIES), group = threadIdx.x / GROUP;
 
     if (threadIdx.x == 0) {
-        barrier_make(&gate->held, 1), barrier_make(&gate->held_free, WORKERS / 32);
-        for (int i = 0; i < SLOTS; i++) barrier_make(&gate->full[i], 1), barrier_make(&gate->free[i], WORKERS / 32);
-        barriers_made();
+        barrier_init(&barrier->held, 1), barrier_init(&barrier->held_free, WORKERS / 32);
+        for (int i = 0; i < SLOTS; i++) barrier_init(&barrier->full[i], 1), barrier_init(&barrier->free[i], WORKERS / 32);
+        fence_barrier_init();
     }
     if (GRID)
-        for (int i = threadIdx.x; i < (int)(sizeof(levels) / 4); i += WORKERS + GROUP) reinterpret_cast<uint32_t *>(rows)[i] = 0;
+        for (int i = threadIdx.x; i < (int)(sizeof(row_sums) / 4); i += WORKERS + GROUP) reinterpret_cast<uint32_t *>(rows)[i] = 0;
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
-        registers_fewer<WORKERS == 2 * GROUP ? 24 : 32>();
+        registers_dec<WORKERS == 2 * GROUP ? 24 : 32>();
         if (threadIdx.x == WORKERS) {
-            turn at = {0, 1};
+            ring_slot at = {0, 1};
             for (int n = 0; GRID ? n == 0 : n * gridDim.x < items; n++) {
                 const task x = task_of<QUERIES>(a, n, items);
                 if (x.head < 0) continue;
-                barrier_wait(&gate->held_free, n % 2 ^ 1);
-                barrier_expect(&gate->held, 2 * HELD_BYTES);
-                fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &gate->held);
-                fetch_rows<QUERIES, PANELS>(dout, &m.dout, x.b, x.h, x.t0, &gate->held);
+                barrier_wait(&barrier->held_free, n % 2 ^ 1);
+                barrier_expect(&barrier->held, 2 * HELD_BYTES);
+                fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->held);
+                fetch_rows<QUERIES, PANELS>(dout, &m.dout, x.b, x.h, x.t0, &barrier->held);
                 for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
                     char *slot = ring + at.slot * 2 * TILE;
-                    barrier_wait(&gate->free[at.slot], at.phase);
-                    barrier_expect(&gate->full[at.slot], 2 * TILE);
-                    fetch_rows<KEYS, PANELS>(slot, &m.k, x.b, x.g, s0, &gate->full[at.slot]);
-                    fetch_rows<KEYS, PANELS>(slot + TILE, &m.v, x.b, x.g, s0, &gate->full[at.slot]);
+                    barrier_wait(&barrier->free[at.slot], at.phase);
+                    barrier_expect(&barrier->full[at.slot], 2 * TILE);
+                    fetch_rows<KEYS, PANELS>(slot, &m.k, x.b, x.g, s0, &barrier->full[at.slot]);
+                    fetch_rows<KEYS, PANELS>(slot + TILE, &m.v, x.b, x.g, s0, &barrier->full[at.slot]);
                 }
             }
         }
     } else {
-        registers_more<WORKERS == 2 * GROUP ? 240 : 160>();
+        registers_inc<WORKERS == 2 * GROUP ? 240 : 160>();
         const int lane = threadIdx.x % 32;
         const float factor = a.scale * LOG2E;
         const uint64_t q_at = operand_at(q + group * 64 * 128, 16), do_at = operand_at(dout + group * 64 * 128, 16);
         const uint64_t along = operand_at(ring, 16), across = operand_at(ring, KEYS * 128);
         const int64_t padded = (a.T + 63) / 64 * 64;
-        turn at = {0, 0};
+        ring_slot at = {0, 0};
         for (int n = 0; GRID ? n == 0 : n * gridDim.x < items; n++) {
             const task x = task_of<QUERIES>(a, n, items);
             if (x.head < 0) continue;
@@ -201,74 +208,76 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                     columns[i] = rel[(int64_t)c * a.T + query[i / 2 % 2]] * factor - lse[i / 2 % 2];
                     dcolumns[i] = 0;
                 }
-            float next_level[2] = {0, 0}; /* for the next row of the grid, on its way */
+            float next_row_bias[2] = {0, 0}; /* for the next row of the grid, in flight */
             if (GRID)
 #pragma unroll
-                for (int half = 0; half < 2; half++) next_level[half] = rel[query[half]];
+                for (int half = 0; half < 2; half++) next_row_bias[half] = rel[query[half]];
             const auto pass_by = [&](int from, int to) {
                 for (int s0 = from; s0 < to; s0 += KEYS, next<SLOTS>(at)) {
-                    barrier_wait(&gate->full[at.slot], at.phase);
-                    warp_arrives(&gate->free[at.slot]);
+                    barrier_wait(&barrier->full[at.slot], at.phase);
+                    barrier_arrive_warp(&barrier->free[at.slot]);
                 }
             };
-            barrier_wait(&gate->held, n % 2);
+            barrier_wait(&barrier->held, n % 2);
             if (!GRID) pass_by(x.keys.begin, keys.begin);
-            turn soon = at;
+            ring_slot soon = at;
             if constexpr (KEPT) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
             if (AHEAD && keys.begin < keys.end) {
-                barrier_wait(&gate->full[at.slot], at.phase);
-                hold(even);
-                product_open();
+                barrier_wait(&barrier->full[at.slot], at.phase);
+                pin_registers(even);
+                wgmma_fence();
                 times_q(even, along + at.slot * (2 * TILE >> 4));
-                product_close();
-                product_wait<0>();
-                hold(even);
+                wgmma_commit();
+                wgmma_wait<0>();
+                pin_registers(even);
                 next<SLOTS>(soon);
             }
-            /* A tile of keys. s are its products with q, made a tile ago or here; `ahead` takes the next tile's. */
+            /* A tile of keys. s holds its products with q, computed one tile earlier or here;
+             * `ahead` gets the next tile's. */
             const auto step = [&](float(&s)[KEYS / 2], float(&ahead)[KEYS / 2], int s0) {
                 const int offset = at.slot * (2 * TILE >> 4);
-                const float level[2] = {GRID ? next_level[0] * factor : 0, GRID ? next_level[1] * factor : 0};
+                const float row_bias[2] = {GRID ? next_row_bias[0] * factor : 0, GRID ? next_row_bias[1] * factor : 0};
                 if (GRID)
 #pragma unroll
                     for (int half = 0; half < 2; half++)
-                        next_level[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
+                        next_row_bias[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
                 if (AHEAD) {
-                    /* behind the last tile none comes; what is multiplied then is nobody's */
-                    if (s0 + KEYS < keys.end) barrier_wait(&gate->full[soon.slot], soon.phase);
-                    hold(s), hold(dp), hold(ahead);
-                    product_open();
+                    /* after the last tile there is no next one; the product computed then is not
+                     * used */
+                    if (s0 + KEYS < keys.end) barrier_wait(&barrier->full[soon.slot], soon.phase);
+                    pin_registers(s), pin_registers(dp), pin_registers(ahead);
+                    wgmma_fence();
                     product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
-                    product_close();
+                    wgmma_commit();
                     times_q(ahead, along + soon.slot * (2 * TILE >> 4));
-                    product_close();
+                    wgmma_commit();
                     next<SLOTS>(soon);
                 } else {
-                    barrier_wait(&gate->full[at.slot], at.phase);
-                    hold(s), hold(dp);
-                    product_open();
+                    barrier_wait(&barrier->full[at.slot], at.phase);
+                    pin_registers(s), pin_registers(dp);
+                    wgmma_fence();
                     times_q(s, along + offset);
-                    product_close();
+                    wgmma_commit();
                     product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
-                    product_close();
-                    product_wait<1>();
-                    hold(s);
+                    wgmma_commit();
+                    wgmma_wait<1>();
+                    pin_registers(s);
                 }
 #pragma unroll
                 for (int i = 0; i < KEYS / 2; i++)
-                    s[i] = power_of_two(GRID ? fmaf(s[i], factor, columns[i]) + level[i / 2 % 2] : fmaf(s[i], factor, -lse[i / 2 % 2]));
+                    s[i] = power_of_two(GRID ? fmaf(s[i], factor, columns[i]) + row_bias[i / 2 % 2] : fmaf(s[i], factor, -lse[i / 2 % 2]));
                 if (!GRID && (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)))
 #pragma unroll
                     for (int i = 0; i < KEYS / 2; i++)
                         if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
-                product_wait<AHEAD ? 1 : 0>();
-                hold(dp);
+                wgmma_wait<AHEAD ? 1 : 0>();
+                pin_registers(dp);
                 make_ds(dp, s, delta);
                 round_all<T>(ds, dp);
-                hold(ds), hold(dq);
-                product_open();
+                pin_registers(ds), pin_registers(dq);
+                wgmma_fence();
                 product_across<T, KEYS / 16>(dq, ds, across + offset, 1);
-                product_close();
+                wgmma_commit();
                 if (GRID) {
                     float sum[2] = {0, 0};
 #pragma unroll
@@ -284,9 +293,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                         }
                     }
                 }
-                product_wait<0>();
-                hold(dq), hold(ds), hold(ahead), hold(q_rows);
-                if (lane == 0) barrier_arrive(&gate->free[at.slot]);
+                wgmma_wait<0>();
+                pin_registers(dq), pin_registers(ds), pin_registers(ahead), pin_registers(q_rows);
+                if (lane == 0) barrier_arrive(&barrier->free[at.slot]);
                 next<SLOTS>(at);
             };
             int s0 = keys.begin;
@@ -297,7 +306,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 s0 += KEYS;
             }
             if (!GRID) pass_by(s0, x.keys.end);
-            warp_arrives(&gate->held_free);
+            barrier_arrive_warp(&barrier->held_free);
             if (GRID) {
 #pragma unroll
                 for (int i = 0; i < 32; i++) {
@@ -306,7 +315,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID> + GROUP, 1)
                 }
 #pragma unroll
                 for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
-                end_grid<T, D>(dq, dcolumns, a, reinterpret_cast<ending<D> *>(ring), rows, group, x.t0 / HOPPER_WIDTH + group);
+                run_grid_epilogue<T, D>(dq, dcolumns, a, reinterpret_cast<grid_epilogue<D> *>(ring), rows, group, x.t0 / HOPPER_WIDTH + group);
             }
             store_block<T>(a.dq, x.b, x.h, first, a.T, dq, GRID ? 1.0f : a.scale, GRID ? 1.0f : a.scale);
         }
@@ -320,11 +329,11 @@ template <typename T, int D, bool GRID> static cudaError_t start(const attention
 {
     constexpr int WORKERS = workers_of<D, GRID>, QUERIES = WORKERS / 2;
     const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + 2 * held_bytes<D, GRID> + ring_bytes<D, GRID> + (GRID ? sizeof(levels) : 0) + sizeof(gates<slots_of<D>>);
-    if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* counted in int */
+    const size_t bytes = 1024 + 2 * held_bytes<D, GRID> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>);
+    if (items < 1 || items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
     const cudaError_t rc = allow_shared(hopper_dq<T, D, GRID>, bytes);
     if (rc != cudaSuccess) return rc;
-    hopper_dq<T, D, GRID><<<GRID ? (unsigned)items : blocks_that_stay(items), WORKERS + GROUP, bytes, stream>>>(*a, *m);
+    hopper_dq<T, D, GRID><<<GRID ? (unsigned)items : persistent_blocks(items), WORKERS + GROUP, bytes, stream>>>(*a, *m);
     return cudaGetLastError();
 }
 

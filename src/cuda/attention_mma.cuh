@@ -1,16 +1,18 @@
 /*
- * attention_mma.cuh: copies into shared memory, fragments and products on tensor cores (cp.async, ldmatrix, mma.sync):
- * what all kernels of attention that have them share, and conv_tiles.cu.
+ * attention_mma.cuh: copies into shared memory, fragments and products on tensor cores (cp.async,
+ * ldmatrix, mma.sync), shared by all tensor-core attention kernels and conv_tiles.cu.
  *
- * A warp multiplies 16 rows; a fragment's registers hold, with row = lane / 4 and column = 2 (lane % 4):
+ * A warp multiplies 16 rows; a fragment's registers hold, with row = lane / 4 and column = 2 (lane
+ * % 4):
  *
  *     A 16x16   {row, column..} {row+8, column..} {row, column+8..} {row+8, column+8..}
  *     C 16x8    {row, column} {row, column+1} {row+8, column} {row+8, column+1}
  *
- * so two C's side by side, rounded, are an A: products chain without shared memory.
+ * so two adjacent C fragments, rounded, are an A fragment: products chain without shared memory.
  *
- * In the tiles of copy_rows, product_rows and product_add rows lie D + 8 elements apart, an odd number of 16-byte pieces:
- * the eight rows that one ldmatrix reads lie in different banks. attention_tiles.cuh has another order for that.
+ * In the tiles of copy_rows, product_rows and product_add the row pitch is D + 8 elements, an odd
+ * number of 16-byte chunks: the eight rows that one ldmatrix reads are in different banks.
+ * attention_tiles.cuh uses a swizzle instead.
  */
 #ifndef ATTENTION_MMA_CUH
 #define ATTENTION_MMA_CUH
@@ -19,9 +21,9 @@
 
 #include "cuda/attention.cuh"
 
-constexpr int WARPS = 4, FAST_BLOCK = WARPS * 32, HELD = WARPS * 16; /* rows that a block holds */
+constexpr int WARPS = 4, FAST_BLOCK = WARPS * 32, HELD = WARPS * 16; /* HELD: rows that a block holds */
 
-/* Whether the GPU multiplies T's: 7.5 f16 alone, and without copies that go past the registers. */
+/* Whether the tensor cores multiply type T: 7.5 only f16, and without cp.async. */
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 #define HAS_BF16 1
 #else
@@ -31,7 +33,7 @@ template <typename T> __device__ constexpr bool multiplies() { return HAS_BF16 |
 
 __device__ inline unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 
-/* 16 bytes to a shared address, zeros if not `there`; 4 bytes. */
+/* Copies 16 bytes to a shared address, zeros if not `there`; copies 4 bytes. */
 #if HAS_BF16
 __device__ inline void copy_to(unsigned to, const void *from, bool there)
 {
@@ -42,7 +44,7 @@ __device__ inline void copy4(void *to, const void *from, bool there)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0) : "memory");
 }
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* All but the latest n groups have arrived. */
+/* Waits until all but the latest n groups have arrived. */
 template <int n> __device__ inline void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory"); }
 #else
 __device__ inline void copy_to(unsigned to, const void *from, bool there)
@@ -56,13 +58,13 @@ template <int n> __device__ inline void copy_wait() {}
 #endif
 __device__ inline void copy16(void *to, const void *from, bool there) { copy_to(shared_address(to), from, there); }
 
-/* Rows first .. first+N of a head; zeros beyond `count`. */
+/* Copies rows first .. first+N of a head; zeros beyond `count`. */
 template <typename T, int D, int N>
 __device__ inline void copy_rows(T *to, const head_rows &x, int64_t b, int64_t h, int first, int count)
 {
-    constexpr int PIECES = D / 8;
-    for (int i = threadIdx.x; i < N * PIECES; i += FAST_BLOCK) {
-        const int r = i / PIECES, d = i % PIECES * 8;
+    constexpr int CHUNKS = D / 8;
+    for (int i = threadIdx.x; i < N * CHUNKS; i += FAST_BLOCK) {
+        const int r = i / CHUNKS, d = i % CHUNKS * 8;
         const bool there = first + r < count;
         copy16(to + r * (D + 8) + d, row_at<T>(x, b, there ? first + r : 0, h) + d, there);
     }
@@ -75,7 +77,7 @@ __device__ inline void load4(unsigned (&r)[4], const void *p)
                  : "r"(shared_address(p))
                  : "memory");
 }
-__device__ inline void load4_across(unsigned (&r)[4], const void *p)
+__device__ inline void load4_transposed(unsigned (&r)[4], const void *p)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -104,7 +106,7 @@ __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, u
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 #else
-/* By halves of the 16. */
+/* In two halves of 8. */
 __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half)
 {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
@@ -117,7 +119,7 @@ __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, u
 __device__ inline void mma(float (&)[4], const unsigned (&)[4], unsigned, unsigned, __nv_bfloat16) {}
 #endif
 
-/* Two neighbours, the first in the lower half. */
+/* Packs two adjacent elements, the first in the lower half. */
 __device__ inline unsigned both(float x, float y, __nv_bfloat16)
 {
     const __nv_bfloat162 z = __floats2bfloat162_rn(x, y);
@@ -129,7 +131,7 @@ __device__ inline unsigned both(float x, float y, __half)
     return *reinterpret_cast<const unsigned *>(&z);
 }
 
-/* The A of columns 16 k .. of a row of C's. */
+/* The A fragment of columns 16 k .. from a row of C fragments. */
 template <typename T, int N> __device__ inline void round_to(unsigned (&a)[4], const float (&c)[N][4], int k)
 {
     a[0] = both(c[2 * k][0], c[2 * k][1], T()), a[1] = both(c[2 * k][2], c[2 * k][3], T());
@@ -173,14 +175,15 @@ __device__ inline void product_add(float (&c)[D / 8][4], const float (&p)[N][4],
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             unsigned b[4];
-            load4_across(b, right + k * 16 * ROW + n * 8);
+            load4_transposed(b, right + k * 16 * ROW + n * 8);
             mma(c[n], a, b[0], b[1], T());
             mma(c[n + 1], a, b[2], b[3], T());
         }
     }
 }
 
-/* The same with p rounded already: rows of x in shared memory, XROW apart, from `first` on, and K long. */
+/* The same with p already rounded: rows of x in shared memory with pitch XROW, from `first` on, of
+ * length K. */
 template <typename T, int D, int K, int XROW> __device__ inline void product_add(float (&c)[D / 8][4], const T *x, int first, const T *y)
 {
     constexpr int ROW = D + 8;
@@ -193,14 +196,15 @@ template <typename T, int D, int K, int XROW> __device__ inline void product_add
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             unsigned b[4];
-            load4_across(b, right + k * ROW + n * 8);
+            load4_transposed(b, right + k * ROW + n * 8);
             mma(c[n], a, b[0], b[1], T());
             mma(c[n + 1], a, b[2], b[3], T());
         }
     }
 }
 
-/* The warp's 16 rows of C's, times `factor` of each half, to rows of x from `first` on. */
+/* Stores the warp's 16 rows of C fragments, times the factor of each half, to rows of x from
+ * `first` on. */
 template <typename T, int D>
 __device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int first, int count, const float (&c)[D / 8][4],
                                   float upper, float lower)
@@ -218,28 +222,29 @@ __device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int 
     }
 }
 
-/* --- scores ------------------------------------------------------------------------------------ */
+/* --- scores ----------------------------------------------------------------------------------- */
 
 /* Whether every query of a tile sees every key of another, by position alone. */
 __device__ inline bool all_seen(const attention &a, int t0, int tn, int s0, int sn)
 {
-    const int place = a.S - a.T;
-    return (!a.causal || s0 + sn - 1 <= t0 + place) && (int64_t)t0 + tn - 1 + place - s0 < a.window;
+    const int cell = a.S - a.T;
+    return (!a.causal || s0 + sn - 1 <= t0 + cell) && (int64_t)t0 + tn - 1 + cell - s0 < a.window;
 }
 
-/* A place on the grid, packed; the bias of two of them in a head's row. */
-__device__ inline int place_of(const attention &a, int t) { return t / a.width << 16 | t % a.width; }
+/* The grid cell (row, column) of a token, packed; the index of the bias between two cells in a
+ * head's row. */
+__device__ inline int grid_cell(const attention &a, int t) { return t / a.width << 16 | t % a.width; }
 __device__ inline int bias_between(const attention &a, int x, int y)
 {
     return abs((x >> 16) - (y >> 16)) * a.width + abs((x & 0xffff) - (y & 0xffff));
 }
 
-/* Floats between the rows of a tile of positions: pairs of them meet few banks twice. */
+/* The pitch in floats of a tile of position terms: accesses by pairs cause few bank conflicts. */
 __host__ __device__ constexpr int position_stride(int numbers) { return (numbers + 11) / 16 * 16 + 4; }
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
-/* f(T, D), as types, for an attention's own. */
+/* Calls f(T, D), as types, for this attention. */
 template <typename T, typename F> static cudaError_t by_length(const attention *a, F f)
 {
     switch (a->D) {

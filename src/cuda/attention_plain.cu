@@ -2,26 +2,26 @@
  * attention_plain.cu: attention without tensor cores: any head dimension up to 256, f32,
  * bf16 and f16, all arithmetic in f32.
  *
- * A block of 16 x 16 threads holds a tile of rows in shared memory as f32 and walks the
- * others tile by tile. Thread (y,x) makes the scores of queries y, y+16, .. against keys x,
- * x+16, ..; the 16 threads of a query are neighbours in a warp, so a row's maximum and sum
- * meet by shuffles. Rows lie an odd number of floats apart: columns meet no bank twice.
+ * A block of 16 x 16 threads holds a tile of rows in shared memory as f32 and traverses the
+ * other side tile by tile. Thread (y,x) computes the scores of queries y, y+16, .. against keys x,
+ * x+16, ..; the 16 threads of a query are adjacent in a warp, so a row's maximum and sum are
+ * reduced by shuffles. The row pitch is an odd number of floats: columns cause no bank conflicts.
  *
  *     forward   a tile of queries, all keys:   o, lse         running maximum and sum
- *     dq        a tile of queries, all keys:   dq, drel or the bias' partial sums
+ *     dq        a tile of queries, all keys:   dq, drel or the partial sums of the bias
  *     dk, dv    a tile of keys, all queries of all heads that read it
  *
- * Each output has one owner that adds in one order: the same bits every time. p is made
- * again from lse in both kernels of the backward; no T x S tensor exists.
+ * Each output has one owner that adds in one order: the same bits every time. p is recomputed
+ * from lse in both kernels of the backward; no T x S tensor exists.
  */
 #include "cuda/attention.cuh"
 
 constexpr int SIDE = 16, PLAIN_BLOCK = SIDE * SIDE;
 
-/* The type is asked where rows are read and written, the same for all threads: what is between is f32
- * anyway, and a kernel for each type would be three times the code. */
+/* The type is checked where rows are read and written, and is the same for all threads: the
+ * computation in between is f32 anyway, and a kernel per type would be three times the code. */
 
-/* Rows first .. first+rows to shared memory; zeros beyond `count`. */
+/* Loads rows first .. first+rows to shared memory; zeros beyond `count`. */
 template <typename T>
 static __device__ void load_rows_as(float *to, int stride, const T *x, int64_t token, int first, int rows, int count, int D)
 {
@@ -30,8 +30,8 @@ static __device__ void load_rows_as(float *to, int stride, const T *x, int64_t t
         to[r * stride + d] = first + r < count ? to_float(x[(first + r) * token + d]) : 0.0f;
     }
 }
-/* Not inline: nobody waits for a call here, but the compiler for its many copies. Nothing by reference, which
- * would lay the kernel's arguments out in memory. */
+/* Not inlined: the call costs no measurable time here, but many inlined copies cost compile time.
+ * Nothing is passed by reference, which would place the kernel's arguments in local memory. */
 static __device__ __noinline__ void load_head(enum store type, float *to, int stride, const void *x, int64_t at, int64_t token, int first,
                                               int rows, int count, int D)
 {
@@ -72,7 +72,7 @@ static __device__ void dots(float (&to)[M][N], const float *x, const float *y, i
     }
 }
 
-/* What is added to a score by mask and place. */
+/* The score of a product: adds the mask and the position terms. */
 static __device__ float score_of(const attention &a, float dot, int64_t b, int64_t h, int t, int s)
 {
     if (!key_seen(a, t, s)) return -CUDART_INF_F;
@@ -82,7 +82,7 @@ static __device__ float score_of(const attention &a, float dot, int64_t b, int64
         const float *rel = a.rel + ((b * a.H + h) * a.T + t) * positions(a);
         score += rel[s / a.width] + rel[a.height + s % a.width];
     }
-    if (a.mode == ATTENTION_BY_BIAS) score += a.bias[h * a.T + bias_place(a, t, s)];
+    if (a.mode == ATTENTION_BY_BIAS) score += a.bias[h * a.T + bias_index(a, t, s)];
     return score;
 }
 
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
                 here = fmaxf(here, x[i][j]);
             }
             const float now = fmaxf(top[i], across_max(here));
-            const float base = now == -CUDART_INF_F ? 0.0f : now; /* nothing seen so far: exp(-inf) = 0 */
+            const float base = now == -CUDART_INF_F ? 0.0f : now; /* no key seen so far: exp(-inf) = 0 */
             const float shrink = expf(top[i] - base);
             float part = 0;
 #pragma unroll
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
     }
 }
 
-/* --- backward: what both kernels do ------------------------------------------------------- */
+/* --- backward: shared by both kernels ------------------------------------------------------ */
 
 /* p and ds, not yet scaled, of query t and key s, from their two products. */
 struct pair {
@@ -204,7 +204,8 @@ static __device__ void load_statistics(const attention &a, int64_t b, int64_t h,
 
 /* --- backward: dq --------------------------------------------------------------------------- */
 
-/* Adds a tile of ds into drel, rows of all positions. A position has one thread throughout. */
+/* Adds a tile of ds into drel, rows of all position terms. One thread owns a position term
+ * throughout. */
 static __device__ void add_positions(const attention &a, float *drel, const float *ds, int stride, int t0, int tn, int s0,
                                      int sn)
 {
@@ -235,7 +236,7 @@ static __device__ void add_biases(const attention &a, float *dbias, const float 
         for (int r = 0; r < count; r++) {
             const int y = (t0 + r) / a.width, x = (t0 + r) % a.width;
             for (int corner = 0; corner < 4; corner++) {
-                if ((corner & 1 && !dx) || (corner & 2 && !dy)) continue; /* the same place again */
+                if ((corner & 1 && !dx) || (corner & 2 && !dy)) continue; /* the same index as another corner */
                 const int kx = corner & 1 ? x - dx : x + dx, ky = corner & 2 ? y - dy : y + dy, s = ky * a.width + kx;
                 if (kx < 0 || kx >= a.width || ky < 0 || ky >= a.height || s < s0 || s >= end) continue;
                 sum += ds[r * stride + s - s0];
@@ -302,7 +303,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
         if (a.mode == ATTENTION_BY_TABLES) add_positions(a, drel, ds, P, t0, BM, s0, BN);
         if (a.mode == ATTENTION_BY_BIAS) add_biases(a, dbias, ds, P, t0, BM, s0, BN);
     }
-    __syncthreads(); /* drel is whole */
+    __syncthreads(); /* drel is complete */
 #pragma unroll
     for (int i = 0; i < M; i++) {
         const int r = ty + SIDE * i, t = t0 + r;
@@ -395,7 +396,7 @@ static int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile;
 template <typename F> static cudaError_t start(F *kernel, const attention *a, int64_t blocks, size_t floats, cudaStream_t stream)
 {
     const size_t bytes = floats * sizeof(float);
-    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
+    if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(kernel, bytes);
     if (rc != cudaSuccess) return rc;
     kernel<<<(unsigned)blocks, PLAIN_BLOCK, bytes, stream>>>(*a);
@@ -408,7 +409,7 @@ template <int M, int N, int C> static cudaError_t start_forward(const attention 
     return start(plain_forward<M, N, C>, a, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), floats, stream);
 }
 
-/* The queries to a block of dq are attention_small_tile(D). */
+/* A block of dq has attention_small_tile(D) queries. */
 template <int M, int N, int C> static cudaError_t start_backward(const attention *a, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), scores = (size_t)(M * SIDE) * (N * SIDE + 1), rows = 2 * (M + N) * SIDE * row;

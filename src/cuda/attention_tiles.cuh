@@ -1,63 +1,67 @@
 /*
- * attention_tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for the attention_dense*.cu and
- * attention_fast*.cu files and attention_level_dq.cu and attention_level_dkv.cu.
+ * attention_tiles.cuh: tiles of rows in shared memory and their products on tensor cores, for the
+ * attention_dense*.cu and attention_fast*.cu files and attention_grid64_dq.cu and
+ * attention_grid64_dkv.cu.
  *
- * A warp owns M times 16 rows of what its block holds, so that each piece of the tile that they are multiplied with is
- * read once for all of them. Rows lie D elements apart without padding; the 16-byte pieces of a row change places by
- * the row's number, so that the eight rows which one ldmatrix reads lie in different banks:
+ * A warp owns M times 16 rows of those that its block holds, so that each chunk of the tile that
+ * they are multiplied with is read once for all of them. The row pitch is D elements without
+ * padding; the 16-byte chunks of a row are swizzled by the row's number, so that the eight rows
+ * which one ldmatrix reads are in different banks:
  *
- *     row's bytes      64, 192         128, 256       160
- *     piece p lies at  p ^ (r / 2 % 4) p ^ (r % 8)    p ^ (r / 4 % 2)
+ *     bytes of a row   64, 192         128, 256       160
+ *     chunk p is at    p ^ (r / 2 % 4) p ^ (r % 8)    p ^ (r / 4 % 2)
  *
- * The place of a fragment's 16 columns is then its first one's, exclusive-ored with a constant (tile_column). Fragments
- * are those of attention_mma.cuh. Tiles begin at multiples of 128 bytes; addresses are those of shared memory.
+ * The offset of 16 columns of a fragment is then that of the first ones, XORed with a constant
+ * (tile_column). Fragments are those of attention_mma.cuh. Tiles begin at multiples of 128 bytes;
+ * addresses are shared-memory addresses.
  */
 #ifndef ATTENTION_TILES_CUH
 #define ATTENTION_TILES_CUH
 
 #include "cuda/attention_mma.cuh"
 
-/* Fragments of 16 columns that share one line of 8, 4 or 2 pieces. */
+/* Fragments of 16 columns that share one swizzle line of 8, 4 or 2 chunks. */
 template <int D> constexpr int line_of = D % 64 == 0 ? 4 : D % 32 == 0 ? 2 : 1;
 
-template <int D> __device__ inline unsigned piece_place(unsigned row, unsigned piece)
+template <int D> __device__ inline unsigned chunk_offset(unsigned row, unsigned chunk)
 {
     const unsigned turn = line_of<D> == 4 ? row % 8 : line_of<D> == 2 ? row / 2 % 4 : row / 4 % 2;
-    return row * (2 * D) + (piece ^ turn) * 16;
+    return row * (2 * D) + (chunk ^ turn) * 16;
 }
 
-/* From the place of a row's first columns to that of columns 16 k .. . */
+/* From the offset of a row's first columns to that of columns 16 k .. . */
 template <int D> __device__ inline unsigned tile_column(unsigned at, int k)
 {
     constexpr int LINE = line_of<D>;
     return (at ^ (k % LINE * 32)) + k / LINE * LINE * 32;
 }
 
-/* Where a lane's ldmatrix reads: the left operand and the right one of columns by 16 rows down; the right one of 16 rows. */
-template <int D> __device__ inline unsigned place_down(int lane) { return piece_place<D>(lane % 16, lane / 16); }
-template <int D> __device__ inline unsigned place_across(int lane) { return piece_place<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2); }
+/* The offset that a lane's ldmatrix reads. ldmatrix_left: for the left operand, and for the right
+ * operand read transposed, 16 rows down. ldmatrix_right: for the right operand of 16 rows. */
+template <int D> __device__ inline unsigned ldmatrix_left(int lane) { return chunk_offset<D>(lane % 16, lane / 16); }
+template <int D> __device__ inline unsigned ldmatrix_right(int lane) { return chunk_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2); }
 
 __device__ inline void read4(unsigned (&r)[4], unsigned at)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
 }
-__device__ inline void read4_turned(unsigned (&r)[4], unsigned at)
+__device__ inline void read4_transposed(unsigned (&r)[4], unsigned at)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(at));
 }
 
-/* --- copies ------------------------------------------------------------------------------------ */
+/* --- copies ----------------------------------------------------------------------------------- */
 
-/* Pieces FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` on. */
+/* Copies chunks FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` on. */
 template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void copy_band(unsigned to, const T *from, int64_t token, int left)
 {
-    constexpr int STEP = FAST_BLOCK / WIDE; /* a multiple of 8: a thread's rows turn alike */
-    const int row = threadIdx.x / WIDE, piece = FIRST + threadIdx.x % WIDE;
+    constexpr int STEP = FAST_BLOCK / WIDE; /* a multiple of 8: all rows of a thread have the same swizzle */
+    const int row = threadIdx.x / WIDE, chunk = FIRST + threadIdx.x % WIDE;
     if (STEP > N && row >= N) return;
-    from += row * token + piece * 8;
-    to += piece_place<D>(row, piece);
+    from += row * token + chunk * 8;
+    to += chunk_offset<D>(row, chunk);
 #pragma unroll
     for (int i = 0; i < (N + STEP - 1) / STEP; i++) {
         copy_to(to + i * STEP * 2 * D, from, row + i * STEP < left);
@@ -65,7 +69,7 @@ template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void 
     }
 }
 
-/* Rows first .. first+N of a head, whose row 0 is `from`; zeros beyond `count`. */
+/* Copies rows first .. first+N of a head, whose row 0 is `from`; zeros beyond `count`. */
 template <typename T, int D, int N> __device__ inline void copy_tile(unsigned to, const T *from, int64_t token, int first, int count)
 {
     from += first * token;
@@ -76,9 +80,9 @@ template <typename T, int D, int N> __device__ inline void copy_tile(unsigned to
     if constexpr (D == 96) copy_band<T, D, N, 8, 4>(to, from, token, count - first);
 }
 
-/* --- products ------------------------------------------------------------------------------------- */
+/* --- products --------------------------------------------------------------------------------- */
 
-/* c [16 M][8 N] = the warp's rows times rows of y, over D. `x`, `y`: places of the lane. */
+/* c [16 M][8 N] = the warp's rows times rows of y, over D. `x`, `y`: the lane's addresses. */
 template <typename T, int D, int M, int N> __device__ inline void multiply(float (&c)[M][N][4], unsigned x, unsigned y)
 {
 #pragma unroll
@@ -118,7 +122,7 @@ __device__ inline void multiply_held(float (&c)[M][N][4], const unsigned (&x)[D 
             for (int m = 0; m < M; m++) mma(c[m][n], x[k][m], b[0], b[1], T()), mma(c[m][n + 1], x[k][m], b[2], b[3], T());
         }
 }
-template <int D, int M> __device__ inline void hold(unsigned (&x)[D / 16][M][4], unsigned at)
+template <int D, int M> __device__ inline void load_held(unsigned (&x)[D / 16][M][4], unsigned at)
 {
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
@@ -138,7 +142,7 @@ __device__ inline void multiply_add(float (&c)[M][D / 8][4], const float (&p)[M]
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
             unsigned b[4];
-            read4_turned(b, tile_column<D>(y, n / 2) + k * 16 * 2 * D);
+            read4_transposed(b, tile_column<D>(y, n / 2) + k * 16 * 2 * D);
 #pragma unroll
             for (int m = 0; m < M; m++) mma(c[m][n], a[m], b[0], b[1], T()), mma(c[m][n + 1], a[m], b[2], b[3], T());
         }
@@ -153,24 +157,25 @@ template <int M, int N> __device__ inline void clear(float (&c)[M][N][4])
         for (int n = 0; n < N; n++) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
 }
 
-/* --- scores ----------------------------------------------------------------------------------------- */
+/* --- scores ----------------------------------------------------------------------------------- */
 
-/* Products of what a query does not see become -inf. Rows are queries from t0 on, columns keys from s0 on; turned, rows
- * are keys and columns queries. What a row sees is one stretch of columns. */
-template <bool TURNED> __device__ inline span seen_of(const attention &a, int row)
+/* Scores of keys that a query does not see become -inf. Rows are queries from t0 on, columns are
+ * keys from s0 on; transposed, rows are keys and columns are queries. A row sees one contiguous
+ * range of columns. */
+template <bool TRANSPOSED> __device__ inline span seen_of(const attention &a, int row)
 {
-    if (row >= (TURNED ? a.S : a.T)) return {0, 0};
-    const span x = TURNED ? queries_of(a, row, 1) : keys_of(a, row, 1);
+    if (row >= (TRANSPOSED ? a.S : a.T)) return {0, 0};
+    const span x = TRANSPOSED ? queries_of(a, row, 1) : keys_of(a, row, 1);
     return {x.begin, max(x.begin, x.end)};
 }
-template <bool TURNED, int M, int N> __device__ inline void hide(float (&x)[M][N][4], const attention &a, int row0, int column0)
+template <bool TRANSPOSED, int M, int N> __device__ inline void mask_scores(float (&x)[M][N][4], const attention &a, int row0, int column0)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const span seen = seen_of<TURNED>(a, row0 + m * 16 + half * 8 + lane / 4);
+            const span seen = seen_of<TRANSPOSED>(a, row0 + m * 16 + half * 8 + lane / 4);
             const int first = column0 + lane % 4 * 2 - seen.begin;
             const unsigned length = (unsigned)(seen.end - seen.begin);
 #pragma unroll
@@ -181,13 +186,14 @@ template <bool TURNED, int M, int N> __device__ inline void hide(float (&x)[M][N
         }
 }
 
-/* --- softmax ------------------------------------------------------------------------------------------ */
+/* --- softmax ---------------------------------------------------------------------------------- */
 
-/* Products times `factor` to powers of two against a maximum of each row; o and sum shrink where it has grown. It follows
- * the row's own maximum only when that has grown by more than 2^8: until then o and sum keep their scale, and nothing
- * has to be multiplied again. */
+/* Online softmax: turns products times `factor` into powers of two relative to a maximum of each
+ * row; o and sum are rescaled when it is raised. It is raised to the row's own maximum only if that
+ * exceeds it by more than 2^8: until then o and sum keep their scale, and nothing has to be
+ * rescaled. */
 template <int D, int M, int N>
-__device__ inline void soften(float (&x)[M][N][4], float (&o)[M][D / 8][4], float (&top)[M][2], float (&sum)[M][2], float factor)
+__device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][4], float (&top)[M][2], float (&sum)[M][2], float factor)
 {
     constexpr float SLACK = 8;
     float now[M][2];
@@ -209,7 +215,7 @@ __device__ inline void soften(float (&x)[M][N][4], float (&o)[M][D / 8][4], floa
         for (int m = 0; m < M; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                /* nothing seen so far: 2^-inf = 0 */
+                /* no key seen so far: 2^-inf = 0 */
                 const float shrink = now[m][half] == -CUDART_INF_F ? 0.0f : power_of_two(top[m][half] - now[m][half]);
                 top[m][half] = now[m][half];
                 sum[m][half] *= shrink;
@@ -230,10 +236,10 @@ __device__ inline void soften(float (&x)[M][N][4], float (&o)[M][D / 8][4], floa
         }
 }
 
-/* o over the sums, and lse, of the warp's queries from `first` on. */
+/* Stores o divided by the sums, and lse, of the warp's queries from `first` on. */
 template <typename T, int D, int M>
-__device__ inline void store_softened(const attention &a, int64_t b, int64_t h, int first, const float (&o)[M][D / 8][4],
-                                      const float (&top)[M][2], const float (&sum)[M][2])
+__device__ inline void store_output(const attention &a, int64_t b, int64_t h, int first, const float (&o)[M][D / 8][4],
+                                    const float (&top)[M][2], const float (&sum)[M][2])
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -251,10 +257,10 @@ __device__ inline void store_softened(const attention &a, int64_t b, int64_t h, 
     }
 }
 
-/* --- blocks ------------------------------------------------------------------------------------------ */
+/* --- blocks ----------------------------------------------------------------------------------- */
 
-/* A block's tile and head. Where a triangle is walked, tiles with most to do come first, over a group of heads whose
- * keys stay in the cache meanwhile. */
+/* A block's tile and head. With a causal mask, the tiles with most work come first, over a group of
+ * heads whose keys stay in the cache meanwhile. */
 struct block_of {
     int tile;
     int64_t head;

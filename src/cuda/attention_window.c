@@ -1,6 +1,6 @@
 /*
- * attention_window.c: the running half of attention within squares: an entry's operands and
- * workspace become a struct window_attention (launch_attention_window.h).
+ * attention_window.c: the running half of windowed attention: the operands and workspace of an
+ * entry become a struct window_attention (launch_attention_window.h).
  */
 #include "cuda/attention_hopper.h"
 #include "cuda/gpu.h"
@@ -12,7 +12,7 @@ static struct head_rows rows_of(const struct operand *x)
     return (struct head_rows){x->data, x->stride[0], x->stride[1], x->stride[2]};
 }
 
-/* q, k and v are inputs from `q` on, tables and pad from `table` on. */
+/* q, k and v are the inputs from index `q` on, the tables and pad from `table` on. */
 static struct window_attention window_of(const struct launch *l, int q, int table, const struct operand *lse)
 {
     const struct operand *x = &l->in[q];
@@ -35,13 +35,13 @@ static struct window_attention window_of(const struct launch *l, int q, int tabl
     return a;
 }
 
-/* Without tensor cores, with them, with warpgroups. */
-enum way { PLAIN, FAST, HOPPER };
+/* The kernel variant: without tensor cores, with mma.sync, with wgmma. */
+enum variant { PLAIN, FAST, HOPPER };
 
-/* What the GPU can, which a plan must not ask. */
-static enum way way_of(const struct window_attention *a)
+/* Selects the variant that the GPU supports. A plan must not depend on that. */
+static enum variant variant_of(const struct window_attention *a)
 {
-    if (hopper_is_here() && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
+    if (gpu_is_hopper() && a->window == WINDOW_FAST && (a->D == 64 || a->D == 80)) return HOPPER;
     return gpu_capability() >= 80 || (gpu_capability() >= 75 && a->type == STORE_F16) ? FAST : PLAIN;
 }
 
@@ -51,7 +51,7 @@ static int forward(const struct launch *l, bool fast, struct error *e)
 {
     struct window_attention a = window_of(l, 0, 3, &l->out[1]);
     a.o = rows_of(&l->out[0]);
-    switch (fast ? way_of(&a) : PLAIN) {
+    switch (fast ? variant_of(&a) : PLAIN) {
     case PLAIN: TRY_CUDA(cuda_window_plain(&a, l->stream)); break;
     case FAST: TRY_CUDA(cuda_window_fast(&a, is_small(), l->stream)); break;
     case HOPPER: TRY_CUDA(cuda_window_hopper(&a, l->stream)); break;
@@ -68,7 +68,7 @@ static int backward(const struct launch *l, bool fast, struct error *e)
     a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
     a.dtable[0] = l->out[3].data, a.dtable[1] = l->out[4].data, a.dpad = l->out[5].data;
     a.tables = (float *)(void *)((char *)l->work + w.tables), a.pads = (float *)(void *)((char *)l->work + w.pads);
-    switch (fast ? way_of(&a) : PLAIN) {
+    switch (fast ? variant_of(&a) : PLAIN) {
     case PLAIN: TRY_CUDA(cuda_window_plain_bwd(&a, l->stream)); break;
     case FAST: TRY_CUDA(cuda_window_fast_bwd(&a, is_small(), l->stream)); break;
     case HOPPER: TRY_CUDA(cuda_window_hopper_bwd(&a, l->stream)); break;

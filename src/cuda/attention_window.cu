@@ -1,15 +1,16 @@
 /*
- * attention_window.cu: attention within squares without tensor cores, for f32 and whatever
- * attention_window_fast.cu does not take; and the sums over squares after any backward.
+ * attention_window.cu: windowed attention without tensor cores, for f32 and all cases that
+ * attention_window_fast.cu does not support; and the sums over windows after any backward.
  *
- *     forward   a block has a square, a warp one query after the other: a row of scores in shared memory
- *     dq        a block has a square and takes one query after the other: ds, its sums by rows and columns
- *               (drel), dq, and the tables' gradients of the square, which lie in the workspace
- *     dk, dv    a block has a square, a warp one place after the other; places beyond the grid add up
- *               in the warp's own rows, which meet in order
+ *     forward   one block per window; a warp takes one query after the other: a row of scores in
+ *               shared memory
+ *     dq        one block per window, which takes one query after the other: ds, its sums by rows
+ *               and columns (drel), dq, and the window's gradients of the tables, in the workspace
+ *     dk, dv    one block per window; a warp takes one key after the other; keys outside the grid
+ *               are summed in the warp's own rows, which are added in order
  *
- * Rows of keys are read where they lie, 16 bytes at a time where they begin so; what a place beyond the
- * grid has comes from pad.
+ * Rows of keys are read from global memory, 16 bytes at a time if they are aligned; keys outside
+ * the grid are read from pad.
  */
 #include "cuda/attention_window.cuh"
 
@@ -29,27 +30,28 @@ static __device__ float table_at(const window_attention &a, int axis, int row, i
     return stored(a.table[axis].data, a.table[axis].type, row * a.table[axis].row + d * a.table[axis].column);
 }
 
-/* The table row that position c of a query at (y,x) is made with: c counts the rows of a square, then its columns. */
+/* The table row that position term c of a query at (y,x) is computed with: c counts the rows of a
+ * window, then its columns. */
 static __device__ int row_of(const window_attention &a, int y, int x, int c)
 {
     return (c < a.window ? y - c : x - (c - a.window)) + a.window - 1;
 }
 
-/* A row by pieces of 16 bytes where all rows begin at such, else by elements. */
+/* Reads a row in chunks of 16 bytes if all rows are aligned, else by elements. */
 template <typename T> struct wide {
     static constexpr int V = 16 / sizeof(T);
 };
 
-/* x . row, x being f32 in shared memory. */
-template <typename T> static __device__ float dot(const float *x, const T *row, int D, bool is_even)
+/* x . row, with x as f32 in shared memory. */
+template <typename T> static __device__ float dot(const float *x, const T *row, int D, bool rows_aligned)
 {
     constexpr int V = wide<T>::V;
     float sum = 0;
     int d = 0;
-    for (; is_even && d < D; d += V) {
-        const pack<T, V> piece = *reinterpret_cast<const pack<T, V> *>(row + d);
+    for (; rows_aligned && d < D; d += V) {
+        const pack<T, V> chunk = *reinterpret_cast<const pack<T, V> *>(row + d);
 #pragma unroll
-        for (int i = 0; i < V; i++) sum += x[d + i] * to_float(piece.at[i]);
+        for (int i = 0; i < V; i++) sum += x[d + i] * to_float(chunk.at[i]);
     }
     for (; d < D; d++) sum += x[d] * to_float(row[d]);
     return sum;
@@ -61,24 +63,24 @@ static __device__ float dot_shared(const float *x, const float *y, int D)
     return sum;
 }
 
-/* Pad's key and value in shared memory, [2][D]. */
-static __device__ void note_pad(float *pad, const window_attention &a, const square &s)
+/* Loads the key and value of pad into shared memory, [2][D]. */
+static __device__ void load_pad(float *pad, const window_attention &a, const window_block &s)
 {
     for (int i = threadIdx.x; i < 2 * a.D; i += blockDim.x)
         pad[i] = a.pad ? stored(a.pad, a.pad_type, i / a.D * a.pad_which + s.h * a.pad_head + i % a.D * a.pad_element) : 0.0f;
 }
 
-/* x . what stands at place (y,c) of the square: a row of `of`, or pad's. */
+/* x . the key at (y,c) of the window: a row of `of`, or pad's. */
 template <typename T>
-static __device__ float dot_place(const float *x, const window_attention &a, const square &s, const head_rows &of, const float *pad, int y, int c, bool is_even)
+static __device__ float dot_key(const float *x, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c, bool rows_aligned)
 {
-    if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a.D, is_even);
+    if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a.D, rows_aligned);
     return a.pad ? dot_shared(x, pad, a.D) : 0.0f;
 }
 
-/* Element d of the sum over all places of p [window][window] times what stands there. */
+/* Element d of the sum over all keys of p [window][window] times the row of each key. */
 template <typename T>
-static __device__ float sum_places(const float *p, const window_attention &a, const square &s, const head_rows &of, const float *pad, int d)
+static __device__ float sum_values(const float *p, const window_attention &a, const window_block &s, const head_rows &of, const float *pad, int d)
 {
     const T *row = row_at<T>(of, s.b, token_at(a, s, 0, 0), s.h) + d;
     float sum = 0, beyond = 0;
@@ -111,13 +113,13 @@ static __device__ float position(const window_attention &a, const float *q, int 
 
 /* --- forward ---------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const window_attention a, bool is_even)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const window_attention a, bool rows_aligned)
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
     float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D + warp * (D + 2 * W + keys), *rel = q + D, *p = rel + 2 * W;
-    const square s = square_of(a, (int)blockIdx.x);
-    note_pad(pad, a, s);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
+    load_pad(pad, a, s);
     __syncthreads();
     for (int r = warp; r < s.rows * s.columns; r += PLAIN_WARPS) {
         const int y = r / s.columns, x = r % s.columns;
@@ -129,7 +131,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
         __syncwarp();
         float most = -CUDART_INF_F, sum = 0;
         for (int k = lane; k < keys; k += 32) {
-            p[k] = dot_place<T>(q, a, s, a.k, pad, k / W, k % W, is_even) * a.scale + rel[k / W] + rel[W + k % W];
+            p[k] = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned) * a.scale + rel[k / W] + rel[W + k % W];
             most = fmaxf(most, p[k]);
         }
         most = warp_max(most);
@@ -137,22 +139,22 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
         sum = warp_sum(sum);
         __syncwarp();
         for (int d = lane; d < D; d += 32)
-            row_at<T>(a.o, s.b, t, s.h)[d] = from_float<T>(sum_places<T>(p, a, s, a.v, pad + D, d) / sum);
+            row_at<T>(a.o, s.b, t, s.h)[d] = from_float<T>(sum_values<T>(p, a, s, a.v, pad + D, d) / sum);
         if (lane == 0) *window_lse_at(a, s, t) = most + logf(sum);
     }
 }
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const window_attention a, bool is_even)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const window_attention a, bool rows_aligned)
 {
     extern __shared__ float4 shared[];
     const int tid = threadIdx.x, W = a.window, keys = W * W, D = a.D, J = 2 * W - 1;
     float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D, *dout = q + D, *rel = dout + D, *drel = rel + 2 * W, *ds = drel + 2 * W;
     float *meet = ds + keys; /* [PLAIN_WARPS] */
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     float *tables = a.tables + (int64_t)s.index * 2 * J * D;
-    note_pad(pad, a, s);
+    load_pad(pad, a, s);
     for (int i = tid; i < 2 * J * D; i += PLAIN) tables[i] = 0;
     for (int r = 0; r < s.rows * s.columns; r++) {
         const int y = r / s.columns, x = r % s.columns;
@@ -172,8 +174,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
         __syncthreads();
         const float lse = *window_lse_at(a, s, t);
         for (int k = tid; k < keys; k += PLAIN) {
-            const float score = dot_place<T>(q, a, s, a.k, pad, k / W, k % W, is_even);
-            const float dp = dot_place<T>(dout, a, s, a.v, pad + D, k / W, k % W, is_even);
+            const float score = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned);
+            const float dp = dot_key<T>(dout, a, s, a.v, pad + D, k / W, k % W, rows_aligned);
             ds[k] = expf(score * a.scale + rel[k / W] + rel[W + k % W] - lse) * (dp - delta);
         }
         __syncthreads();
@@ -184,13 +186,14 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
         }
         __syncthreads();
         for (int d = tid; d < D; d += PLAIN) {
-            const float sum = sum_places<T>(ds, a, s, a.k, pad, d);
+            const float sum = sum_values<T>(ds, a, s, a.k, pad, d);
             float positions = 0;
             for (int c = 0; c < W; c++)
                 positions += drel[c] * table_at(a, 0, y - c + W - 1, d) + drel[W + c] * table_at(a, 1, x - c + W - 1, d);
             row_at<T>(a.dq, s.b, t, s.h)[d] = from_float<T>(sum * a.scale + positions);
         }
-        /* The rows of a query's positions are all different: no two threads meet. */
+        /* The table rows of a query's position terms are all different: no two threads write to one
+         * element. */
         for (int i = tid; i < 2 * W * D; i += PLAIN) {
             const int c = i / D, d = i % D;
             tables[((c < W ? 0 : J) + row_of(a, y, x, c)) * D + d] += drel[c] * q[d];
@@ -198,13 +201,14 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const wi
     }
 }
 
-/* A place's key against a query: scale k and the rows of both tables, in pieces where all of them lie so. */
+/* The score of a key against a query: scale k plus the rows of both tables, in chunks if all of
+ * them are aligned. */
 template <typename T>
-static __device__ float score_of(const float *k, const T *q, const window_attention &a, int h, int w, bool tables_too, bool is_even)
+static __device__ float score_of(const float *k, const T *q, const window_attention &a, int h, int w, bool tables_too, bool rows_aligned)
 {
     constexpr int V = wide<T>::V;
     float sum = 0;
-    if (!tables_too || !is_even) {
+    if (!tables_too || !rows_aligned) {
         for (int d = 0; d < a.D; d++) sum += to_float(q[d]) * (k[d] + table_at(a, 0, h, d) + table_at(a, 1, w, d));
         return sum;
     }
@@ -218,15 +222,15 @@ static __device__ float score_of(const float *k, const T *q, const window_attent
     return sum;
 }
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const window_attention a, bool is_even, bool tables_too)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const window_attention a, bool rows_aligned, bool tables_too)
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     const int queries = s.rows * s.columns;
     float *pad = reinterpret_cast<float *>(shared), *delta = pad + 2 * D, *lse = delta + keys, *pads = lse + keys; /* [warps][2][D] */
     float *p = pads + PLAIN_WARPS * 2 * D + warp * (2 * keys + 2 * D), *ds = p + keys, *k = ds + keys, *v = k + D;
-    note_pad(pad, a, s);
+    load_pad(pad, a, s);
     for (int r = threadIdx.x; r < queries; r += PLAIN) {
         const int t = query_at(a, s, r);
         float sum = 0;
@@ -247,9 +251,9 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
         __syncwarp();
         for (int r = lane; r < queries; r += 32) {
             const int y = r / s.columns, x = r % s.columns, t = token_at(a, s, y, x);
-            const float score = score_of<T>(k, row_at<T>(a.q, s.b, t, s.h), a, y - ky + W - 1, x - kx + W - 1, tables_too, is_even);
+            const float score = score_of<T>(k, row_at<T>(a.q, s.b, t, s.h), a, y - ky + W - 1, x - kx + W - 1, tables_too, rows_aligned);
             p[r] = expf(score - lse[r]);
-            ds[r] = p[r] * (dot<T>(v, row_at<T>(a.dout, s.b, t, s.h), D, is_even) - delta[r]);
+            ds[r] = p[r] * (dot<T>(v, row_at<T>(a.dout, s.b, t, s.h), D, rows_aligned) - delta[r]);
         }
         __syncwarp();
         for (int d = lane; d < D; d += 32) {
@@ -279,10 +283,10 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const w
     }
 }
 
-/* --- sums over squares ---------------------------------------------------------------------------- */
+/* --- sums over windows ------------------------------------------------------------------------ */
 
-/* to[i] = the sum over `count` rows of n numbers: 32 columns to a block, and as many slices of
- * rows, which meet in order. With `heads` the columns are [heads][2][D], and go to [2][heads][D]. */
+/* to[i] = the sum over `count` rows of n numbers: 32 columns per block, and MEET slices of rows,
+ * which are added in order. With `heads` the columns are [heads][2][D] and go to [2][heads][D]. */
 __global__ void __launch_bounds__(MEET * 32) window_sums(float *to, float *next, int64_t split, const float *from, int64_t count, int64_t n,
                                                          int heads, int D)
 {
@@ -310,15 +314,15 @@ extern "C" cudaError_t cuda_window_sums(const struct window_attention *a, cudaSt
     return cudaGetLastError();
 }
 
-/* --- launching ------------------------------------------------------------------------------------- */
+/* --- launching -------------------------------------------------------------------------------- */
 
 /* Whether rows begin at multiples of 16 bytes. */
-template <typename T> static bool are_even(const window_attention *a, const head_rows &x)
+template <typename T> static bool rows_are_aligned(const window_attention *a, const head_rows &x)
 {
     constexpr int V = wide<T>::V;
     return a->D % V == 0 && is_aligned(x.data, 16) && x.sample % V == 0 && x.token % V == 0 && x.head % V == 0;
 }
-template <typename T> static bool table_is_even(const head_table &x, enum store type)
+template <typename T> static bool table_is_aligned(const head_table &x, enum store type)
 {
     return x.type == type && x.column == 1 && x.row % wide<T>::V == 0 && is_aligned(x.data, 16);
 }
@@ -330,7 +334,7 @@ template <typename T> static cudaError_t forward(const window_attention *a, cuda
     const size_t bytes = sizeof(float) * (size_t)(2 * a->D + PLAIN_WARPS * (a->D + 2 * a->window + a->window * a->window));
     const cudaError_t rc = allow_shared(plain_forward<T>, bytes);
     if (rc != cudaSuccess) return rc;
-    plain_forward<T><<<blocks_of(a), PLAIN, bytes, stream>>>(*a, are_even<T>(a, a->k));
+    plain_forward<T><<<blocks_of(a), PLAIN, bytes, stream>>>(*a, rows_are_aligned<T>(a, a->k));
     return cudaGetLastError();
 }
 
@@ -342,9 +346,9 @@ template <typename T> static cudaError_t backward(const window_attention *a, cud
     cudaError_t rc = allow_shared(plain_dq<T>, by_query);
     if (rc == cudaSuccess) rc = allow_shared(plain_dkv<T>, by_key);
     if (rc != cudaSuccess) return rc;
-    const bool tables_too = table_is_even<T>(a->table[0], a->type) && table_is_even<T>(a->table[1], a->type);
-    plain_dq<T><<<blocks_of(a), PLAIN, by_query, stream>>>(*a, are_even<T>(a, a->k) && are_even<T>(a, a->v));
-    plain_dkv<T><<<blocks_of(a), PLAIN, by_key, stream>>>(*a, are_even<T>(a, a->q) && are_even<T>(a, a->dout), tables_too);
+    const bool tables_too = table_is_aligned<T>(a->table[0], a->type) && table_is_aligned<T>(a->table[1], a->type);
+    plain_dq<T><<<blocks_of(a), PLAIN, by_query, stream>>>(*a, rows_are_aligned<T>(a, a->k) && rows_are_aligned<T>(a, a->v));
+    plain_dkv<T><<<blocks_of(a), PLAIN, by_key, stream>>>(*a, rows_are_aligned<T>(a, a->q) && rows_are_aligned<T>(a, a->dout), tables_too);
     return cudaGetLastError();
 }
 

@@ -1,45 +1,51 @@
 /*
- * attention_window_bwd.cu: the gradient of attention within squares on tensor cores, bf16 and f16, within the 99 KiB of shared
- * memory that a block of every GPU from 8.0 on has, and with smaller parts within 7.5's 64. Two kernels, in both a block has a square of a head:
+ * attention_window_bwd.cu: the gradient of windowed attention on tensor cores, bf16 and f16, within
+ * the 99 KiB of shared memory that a block may have on every GPU from 8.0 on or, with smaller
+ * parts, within the 64 KiB of 7.5. Two kernels; in both a block has one window of a head:
  *
- *     dq     a warp has 16 queries and their do in registers. Keys and values come by parts of the square's rows:
+ *     dq     a warp has 16 queries and their do in registers. Keys and values are loaded in parts
+ *            of the window's rows:
  *                p = 2^(q k^T + positions - lse)     ds = p (do v^T - delta)     dq += ds k
- *            What positions gather are sums of ds: over a row of places, which takes the place of the row's
- *            position as soon as that is read, and over a column of them, which stays in registers, since a row of the square
- *            begins at a fragment's first column. g [16][64] has them in the places of the tables' rows, so that
- *                dq = scale dq + g tables     and, over all warps' queries in order,     dtables = g^T q
- *     dkv    a warp has a row of places, their keys and values in registers, again by parts. All walk the queries, 32 at a time:
+ *            The gradients of the position terms are sums of ds: over a row of keys, which
+ *            overwrites the row's position term as soon as that is read, and over a column of keys,
+ *            which stays in registers, since a row of the window begins at a fragment's first
+ *            column. g [16][64] has them at the tables' rows, so that
+ *                dq = scale dq + g tables
+ *            and, over all warps' queries in order, dtables = g^T q.
+ *     dkv    a warp has a row of keys, with their values, in registers, also in parts. All warps
+ *            traverse the queries, 32 at a time:
  *                dv += p^T do     dk += ds^T q
  *
- * Together 7 products for a pair of query and key. One kernel would do with 5, but has to pass ds between its warps and hold
- * everything at once: 209 KiB with heads of 80. Nothing is added across blocks: the gradients of tables and pad are left
- * square by square in the workspace (cuda_window_sums).
+ * Together these are 7 products per pair of query and key. One kernel would need 5, but has to pass
+ * ds between its warps and hold everything at once: 209 KiB with heads of 80. Nothing is added
+ * across blocks: the gradients of tables and pad are written to the workspace window by window
+ * (cuda_window_sums).
  */
 #include "cuda/attention_window_mma.cuh"
 
-/* Queries to a tile of dkv, and to a warp of dq. */
+/* Queries per tile of dkv, and per warp of dq. */
 constexpr int TILE = 32, MINE = 16, QUERIES = (WINDOW_FAST * WINDOW_FAST + TILE - 1) / TILE * TILE;
-constexpr int REL_ROW = QUERIES + 8; /* 8 banks on */
-static_assert(REL_ROW % 32 == 8, "few rows meet in a bank");
+constexpr int REL_ROW = QUERIES + 8; /* each row is shifted by 8 banks */
+static_assert(REL_ROW % 32 == 8, "few bank conflicts");
 
-/* Shared memory, in order: bytes from its beginning. */
+/* The shared-memory layout, as byte offsets in order. */
 template <int D, int ROWS> struct dq_layout : part_layout<D, ROWS> {
     using part = part_layout<D, ROWS>;
-    static constexpr int chunk = part::own / part::ROW / MINE * MINE;       /* queries that fit where keys, values and tables were */
-    static constexpr bool apart = TILES * MINE * part::ROW <= part::tables; /* all of them do, and spare the tables */
+    static constexpr int chunk = part::own / part::ROW / MINE * MINE;       /* queries that fit the memory of keys, values and tables */
+    static constexpr bool apart = TILES * MINE * part::ROW <= part::tables; /* all of them fit without overwriting the tables */
 };
 template <int D, int ROWS> struct dkv_layout {
-    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, q = 0, dout = 2 * TILE * ROW; /* one after the other in the same place, */
-    static constexpr int chunk = ROWS == PART ? TILES * MINE : D <= 64 ? 128 : 80, tables = chunk * ROW;  /* as queries, so many at a time, before them */
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, q = 0, dout = 2 * TILE * ROW; /* k, v and later q, dout share this memory, */
+    static constexpr int chunk = ROWS == PART ? TILES * MINE : D <= 64 ? 128 : 80, tables = chunk * ROW;  /* as do chunks of queries before them */
     static constexpr int rel = tables + BOTH * ROW, lse = rel + 4 * (WINDOW_FAST + SIDE) * REL_ROW, delta = lse + 4 * QUERIES;
     static constexpr int token = delta + 4 * QUERIES, pads = token + 4 * QUERIES, total = pads + 4 * WINDOW_FAST * 2 * D;
-    static_assert(2 * v <= rel && 2 * dout <= rel, "nothing reaches the positions");
+    static_assert(2 * v <= rel && 2 * dout <= rel, "nothing overlaps the positions");
 };
 
-/* --- dq and the tables ------------------------------------------------------------------------------- */
+/* --- dq and the tables ------------------------------------------------------------------------ */
 
-/* Rows of do times rows of o, by the thread's two queries. */
-template <typename T, int D> static __device__ void make_delta(float (&delta)[2], const unsigned (&dout)[D / 16][4], const square &s, const head_rows &x, const int (&token)[2])
+/* rowsum(do * o) of the thread's two queries. */
+template <typename T, int D> static __device__ void make_delta(float (&delta)[2], const unsigned (&dout)[D / 16][4], const window_block &s, const head_rows &x, const int (&token)[2])
 {
     unsigned o[D / 16][4];
     load_tokens<T, D>(o, s, x, token);
@@ -56,16 +62,17 @@ template <typename T, int D> static __device__ void make_delta(float (&delta)[2]
     }
 }
 
-/* What the thread's two queries, in rows row and row + 8 of the warp's tile, keep while they meet the places. */
-struct met {
-    float across[2][4];  /* positions by column, less lse */
+/* The state of the thread's two queries, in rows row and row + 8 of the warp's tile, while they
+ * traverse the keys. */
+struct query_state {
+    float across[2][4];  /* column terms minus lse */
     float delta[2];
-    float columns[2][4]; /* sums of ds, where the fragment has them */
+    float columns[2][4]; /* sums of ds by column, in fragment layout */
 };
 
-/* A row of places, y of the square's, which lie at k and v. */
+/* Processes a row of keys, row y of the window, at k and v. */
 template <typename T, int D>
-static __device__ void meet_row(float (&dq)[D / 8][4], met &m, float *rel, const unsigned (&q)[D / 16][4], const unsigned (&dout)[D / 16][4], const T *k, const T *v, int y, float factor)
+static __device__ void attend_key_row(float (&dq)[D / 8][4], query_state &m, float *rel, const unsigned (&q)[D / 16][4], const unsigned (&dout)[D / 16][4], const T *k, const T *v, int y, float factor)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
     float p[2][4], ds[2][4], down[2];
@@ -85,21 +92,21 @@ static __device__ void meet_row(float (&dq)[D / 8][4], met &m, float *rel, const
         float sum = ds[0][2 * half] + ds[0][2 * half + 1] + ds[1][2 * half] + ds[1][2 * half + 1];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        __syncwarp(); /* all four have read it */
+        __syncwarp(); /* all four lanes have read it */
         if (lane % 4 == 0) rel[(row + 8 * half) * REL + y] = sum;
     }
     product_add<T, D, 2>(dq, ds, k);
 }
 
-/* g of a query, whose sums lie at rel, in the place of row j of both tables. */
+/* g of a query at row j of both tables; the query's sums are at rel. */
 static __device__ float gathered(const window_attention &a, const float *rel, int y, int x, int j)
 {
     const int c = position_of(a, y, x, j);
     return c >= 0 ? rel[c] : 0.0f;
 }
 
-/* dq += g tables, of the warp's 16 queries from r0 on. */
-template <typename T, int D> static __device__ void add_positions(float (&dq)[D / 8][4], const window_attention &a, const square &s, const float *rel, const T *tables, int r0)
+/* dq += g tables, for the warp's 16 queries from r0 on. */
+template <typename T, int D> static __device__ void add_positions(float (&dq)[D / 8][4], const window_attention &a, const window_block &s, const float *rel, const T *tables, int r0)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -114,16 +121,17 @@ template <typename T, int D> static __device__ void add_positions(float (&dq)[D 
         }
 #pragma unroll
         for (int n = 0; n < D / 8; n += 2) {
-            load4_across(b, right + j * ROW + n * 8);
+            load4_transposed(b, right + j * ROW + n * 8);
             mma(dq[n], x, b[0], b[1], T());
             mma(dq[n + 1], x, b[2], b[3], T());
         }
     }
 }
 
-/* c += rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over queries first .. end, which lie at q; their sums at rel. */
+/* c += rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over queries first .. end,
+ * which are at q; their sums are at rel. */
 template <typename T, int D>
-static __device__ void add_tables(float (&c)[2][4], const window_attention &a, const square &s, const float *rel, const T *q, int first, int end, int m, int n)
+static __device__ void add_tables(float (&c)[2][4], const window_attention &a, const window_block &s, const float *rel, const T *q, int first, int end, int m, int n)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -135,7 +143,7 @@ static __device__ void add_tables(float (&c)[2][4], const window_attention &a, c
             const int r = r0 + column + i / 2 * 8, j = m * 16 + row + i % 2 * 8;
             x[i] = both(gathered(a, rel + r * REL, query_y(a, s, r), query_x(s, r), j), gathered(a, rel + (r + 1) * REL, query_y(a, s, r + 1), query_x(s, r + 1), j), T());
         }
-        load4_across(b, right + (r0 - first) * ROW);
+        load4_transposed(b, right + (r0 - first) * ROW);
         mma(c[0], x, b[0], b[1], T());
         mma(c[1], x, b[2], b[3], T());
     }
@@ -157,7 +165,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     extern __shared__ uint4 shared_pieces[];
     constexpr int ROW = D + 8;
     char *shared = reinterpret_cast<char *>(shared_pieces);
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns, r0 = warp * MINE;
     T *k = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::v), *tables = reinterpret_cast<T *>(shared + dq_layout<D, ROWS>::tables);
     float *all = reinterpret_cast<float *>(shared + dq_layout<D, ROWS>::own), *rel = all + r0 * REL;
@@ -168,7 +176,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
 #pragma unroll
     for (int half = 0; half < 2; half++) token[half] = r0 + row + 8 * half < queries ? query_at(a, s, r0 + row + 8 * half) : -1;
     unsigned q[D / 16][4], dout[D / 16][4];
-    met m = {};
+    query_state m = {};
     load_tokens<T, D>(q, s, a.q, token);
     load_tokens<T, D>(dout, s, a.dout, token);
     make_delta<T, D>(m.delta, dout, s, a.o, token);
@@ -177,7 +185,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     tile_positions<T, D>(rel, q, tables, a, s, r0);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float lse = token[half] >= 0 ? *window_lse_at(a, s, token[half]) * LOG2E : CUDART_INF_F; /* one beyond the last has probabilities 0 */
+        const float lse = token[half] >= 0 ? *window_lse_at(a, s, token[half]) * LOG2E : CUDART_INF_F; /* a query beyond the last gets probabilities 0 */
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int c = i / 2 * 8 + column + i % 2;
@@ -195,7 +203,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
         }
 #pragma unroll 1
         for (int y = 0; y < rows && r0 < queries; y++)
-            meet_row<T, D>(dq, m, rel, q, dout, k + y * SIDE * ROW, v + y * SIDE * ROW, y0 + y, a.scale * LOG2E);
+            attend_key_row<T, D>(dq, m, rel, q, dout, k + y * SIDE * ROW, v + y * SIDE * ROW, y0 + y, a.scale * LOG2E);
     }
     constexpr int UNITS = BOTH / 16 * (D / 16), EACH = (UNITS + TILES - 1) / TILES, CHUNK = dq_layout<D, ROWS>::chunk;
     constexpr bool APART = dq_layout<D, ROWS>::apart;
@@ -243,12 +251,12 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     }
 }
 
-/* --- dk and dv ------------------------------------------------------------------------------------------- */
+/* --- dk and dv -------------------------------------------------------------------------------- */
 
-/* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its
+/* lse in base 2, delta, token: two threads per query. A query beyond the last has lse = inf: its
  * probabilities are 0. */
 template <typename T, int D>
-static __device__ void note_queries(float *lse, float *delta, int *token, const window_attention &a, const square &s)
+static __device__ void load_row_stats(float *lse, float *delta, int *token, const window_attention &a, const window_block &s)
 {
     const int queries = s.rows * s.columns;
     for (int first = 0; first < QUERIES; first += blockDim.x / 2) {
@@ -265,20 +273,21 @@ static __device__ void note_queries(float *lse, float *delta, int *token, const 
     }
 }
 
-/* 32 queries and their do. */
-template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, const window_attention &a, const square &s, const int *token)
+/* Copies 32 queries and their do. */
+template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, const window_attention &a, const window_block &s, const int *token)
 {
-    constexpr int PIECES = D / 8;
-    for (int i = threadIdx.x; i < TILE * PIECES; i += blockDim.x) {
-        const int r = i / PIECES, d = i % PIECES * 8, t = token[r];
+    constexpr int CHUNKS = D / 8;
+    for (int i = threadIdx.x; i < TILE * CHUNKS; i += blockDim.x) {
+        const int r = i / CHUNKS, d = i % CHUNKS * 8, t = token[r];
         copy16(q + r * (D + 8) + d, row_at<T>(a.q, s.b, max(t, 0), s.h) + d, t >= 0);
         copy16(dout + r * (D + 8) + d, row_at<T>(a.dout, s.b, max(t, 0), s.h) + d, t >= 0);
     }
 }
 
-/* Positions of queries first .. first+count, which lie at q, [WINDOW_FAST + 16][queries]: by row, then by column. */
+/* The position terms of queries first .. first+count, which are at q, [WINDOW_FAST + 16][queries]:
+ * by row, then by column. */
 template <typename T, int D>
-static __device__ void make_positions(float *rel, const T *q, const T *tables, const window_attention &a, const square &s, int first, int count)
+static __device__ void make_positions(float *rel, const T *q, const T *tables, const window_attention &a, const window_block &s, int first, int count)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns;
     for (int r0 = first + threadIdx.x / 32 * 16; r0 < first + count; r0 += blockDim.x / 32 * 16) {
@@ -294,10 +303,11 @@ static __device__ void make_positions(float *rel, const T *q, const T *tables, c
     }
 }
 
-/* What a row of places, y of the square's, whose keys and values are k and v, does with 32 queries from t0 on, which lie at q and dout. */
+/* The contribution of 32 queries from t0 on, at q and dout, to a row of keys, row y of the window,
+ * with keys k and values v. */
 template <typename T, int D, int ROWS>
-static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const window_attention &a, char *shared,
-                                    const T *q, const T *dout, int t0, int y)
+static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const window_attention &a, char *shared,
+                                      const T *q, const T *dout, int t0, int y)
 {
     constexpr int N = TILE / 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -328,9 +338,10 @@ static __device__ void take_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4]
     product_add<T, D, N>(dk, ds, q);
 }
 
-/* Row y of dk or dv, the warp's: places on the grid are stored, those beyond it add up in `pads` [D]. */
+/* The warp's row y of dk or dv: keys on the grid are stored, those outside are summed in `pads`
+ * [D]. */
 template <typename T, int D>
-static __device__ void store_places(const window_attention &a, const square &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
+static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     float take[2];
@@ -362,7 +373,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
     extern __shared__ uint4 shared_pieces[];
     constexpr int ROW = D + 8;
     char *shared = reinterpret_cast<char *>(shared_pieces);
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, queries = s.rows * s.columns;
     T *tables = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::tables);
     T *k = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + dkv_layout<D, ROWS>::v);
@@ -376,12 +387,12 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
         if (first) __syncthreads();
         if (first < queries) copy_queries<T, D>(q, a, s, a.q, first, CHUNK, threadIdx.x, blockDim.x);
         copy_commit();
-        if (!first) note_queries<T, D>(reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::lse), reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::delta), token, a, s);
+        if (!first) load_row_stats<T, D>(reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::lse), reinterpret_cast<float *>(shared + dkv_layout<D, ROWS>::delta), token, a, s);
         copy_wait<0>();
         __syncthreads();
         make_positions<T, D>(rel, q, tables, a, s, first, min(CHUNK, QUERIES - first));
     }
-    for (int i = threadIdx.x; i < (SIDE - a.window) * QUERIES; i += blockDim.x) /* beyond the square */
+    for (int i = threadIdx.x; i < (SIDE - a.window) * QUERIES; i += blockDim.x) /* beyond the window */
         rel[(WINDOW_FAST + a.window + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
     for (int y0 = 0; y0 < a.window; y0 += ROWS) {
         const int rows = min(ROWS, a.window - y0);
@@ -403,14 +414,14 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
         for (int t0 = 0; t0 < queries; t0 += TILE) {
             const int stage = t0 / TILE % 2 * TILE, next = TILE - stage;
             copy_wait<0>();
-            __syncthreads(); /* and nobody reads the other stage any more */
+            __syncthreads(); /* the other stage is no longer read */
             if (t0 + TILE < queries) copy_tile<T, D>(q + next * ROW, dout + next * ROW, a, s, token + t0 + TILE);
             copy_commit();
-            if (warp < rows) take_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
+            if (warp < rows) attend_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
         }
         if (warp >= rows) continue;
-        store_places<T, D>(a, s, a.dk, y0 + warp, dk, a.scale, pads + (y0 + warp) * 2 * D);
-        store_places<T, D>(a, s, a.dv, y0 + warp, dv, 1.0f, pads + ((y0 + warp) * 2 + 1) * D);
+        store_keys<T, D>(a, s, a.dk, y0 + warp, dk, a.scale, pads + (y0 + warp) * 2 * D);
+        store_keys<T, D>(a, s, a.dv, y0 + warp, dv, 1.0f, pads + ((y0 + warp) * 2 + 1) * D);
     }
     __syncthreads();
     const bool is_whole = s.rows == a.window && s.columns == a.window;
@@ -421,12 +432,12 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
     }
 }
 
-/* --- launching ------------------------------------------------------------------------------------------- */
+/* --- launching -------------------------------------------------------------------------------- */
 
 template <typename T, int D, int ROWS> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
     constexpr size_t dq = dq_layout<D, ROWS>::total, dkv = dkv_layout<D, ROWS>::total;
-    static_assert(dq <= part_room<ROWS> && dkv <= part_room<ROWS>, "it fits");
+    static_assert(dq <= part_shared_limit<ROWS> && dkv <= part_shared_limit<ROWS>, "it fits");
     const unsigned squares = (unsigned)((int64_t)a->B * a->across * a->down * a->H);
     cudaError_t rc = allow_shared(window_dq<T, D, ROWS>, dq);
     if (rc == cudaSuccess) rc = allow_shared(window_dkv<T, D, ROWS>, dkv);

@@ -1,22 +1,24 @@
 /*
- * attention_window_fast.cu: attention within squares on tensor cores, bf16 and f16: the forward.
+ * attention_window_fast.cu: the forward of windowed attention on tensor cores, bf16 and f16.
  *
- * A block has a square of a head, each warp a tile of 16 queries, in registers. Keys and values come by parts of the square's
- * rows, so that a block needs no more shared memory than any GPU has. A tile's positions come from one product with
- * the tables, and wait in the warp's part of shared memory; those by columns then are registers, since a row of
- * the square always begins at a fragment's first column. Four rows of keys at a time go through the softmax.
+ * A block has one window of a head, each warp a tile of 16 queries in registers. Keys and values
+ * are loaded in parts of the window's rows, so that a block needs no more shared memory than any
+ * GPU has. A tile's position terms come from one product with the tables and are stored in the
+ * warp's part of shared memory; those by column are then kept in registers, since a row of the
+ * window always begins at a fragment's first column. The softmax processes four rows of keys at a
+ * time.
  */
 #include "cuda/attention_window_mma.cuh"
 
-constexpr int ONCE = 4; /* rows of keys to a softmax */
+constexpr int ONCE = 4; /* rows of keys per softmax step */
 
-/* What the softmax of a tile knows so far: the thread's two queries. */
-struct so_far {
+/* The running softmax state of the thread's two queries. */
+struct softmax_state {
     float most[2], sum[2];
 };
 
-/* Scores become probabilities against the new maximum; o so far is scaled to it. */
-template <int N, int M> static __device__ void soften(float (&x)[N][4], float (&o)[M][4], so_far &at)
+/* Turns scores into probabilities relative to the new maximum; o is rescaled to it. */
+template <int N, int M> static __device__ void online_softmax(float (&x)[N][4], float (&o)[M][4], softmax_state &at)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -37,15 +39,17 @@ template <int N, int M> static __device__ void soften(float (&x)[N][4], float (&
     }
 }
 
-/* What the thread's two queries know of their positions: those by column; the warp's by row lie at rel. */
+/* The position terms of the thread's two queries: those by column; the warp's terms by row are at
+ * rel. */
 struct query_positions {
     float across[2][4];
     const float *rel;
 };
 
-/* The warp's queries meet `rows` rows of places, from y0 on of the square's, which lie at k and v. */
+/* Processes `rows` rows of keys, from row y0 of the window on, at k and v, for the warp's
+ * queries. */
 template <typename T, int D>
-static __device__ void meet_part(float (&o)[D / 8][4], so_far &at, const unsigned (&q)[D / 16][4], const query_positions &p, const T *k, const T *v, int y0, int rows, float factor)
+static __device__ void attend_key_rows(float (&o)[D / 8][4], softmax_state &at, const unsigned (&q)[D / 16][4], const query_positions &p, const T *k, const T *v, int y0, int rows, float factor)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4;
@@ -74,7 +78,7 @@ static __device__ void meet_part(float (&o)[D / 8][4], so_far &at, const unsigne
                 score = score * factor + (p.across[i / 2 % 2][i / 4 * 2 + i % 2] + down[i / 2 % 2]);
             }
         }
-        soften<2 * ONCE, D / 8>(x, o, at);
+        online_softmax<2 * ONCE, D / 8>(x, o, at);
 #pragma unroll
         for (int y = 0; y < ONCE; y++) {
             if (first + y >= rows) continue;
@@ -83,7 +87,7 @@ static __device__ void meet_part(float (&o)[D / 8][4], so_far &at, const unsigne
 #pragma unroll
             for (int n = 0; n < D / 8; n += 2) {
                 unsigned b[4];
-                load4_across(b, values + (first + y) * SIDE * ROW + n * 8);
+                load4_transposed(b, values + (first + y) * SIDE * ROW + n * 8);
                 mma(o[n], a, b[0], b[1], T());
                 mma(o[n + 1], a, b[2], b[3], T());
             }
@@ -96,7 +100,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     if (!multiplies<T>()) return;
     extern __shared__ uint4 shared_pieces[];
     char *shared = reinterpret_cast<char *>(shared_pieces);
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, r0 = threadIdx.x / 32 * 16, queries = s.rows * s.columns;
     T *k = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::v);
     T *tables = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::tables);
@@ -119,7 +123,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
         p.across[i / 4][i % 4] = c < a.window ? rel[(row + i / 4 * 8) * REL + SIDE + c] : -CUDART_INF_F;
     }
     float o[D / 8][4] = {};
-    so_far at = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}};
+    softmax_state at = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}};
     for (int y0 = 0; y0 < a.window; y0 += ROWS) {
         const int rows = min(ROWS, a.window - y0);
         if (y0) {
@@ -128,7 +132,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
             copy_wait<0>();
             __syncthreads();
         }
-        if (r0 < queries) meet_part<T, D>(o, at, q, p, k, v, y0, rows, a.scale * LOG2E);
+        if (r0 < queries) attend_key_rows<T, D>(o, at, q, p, k, v, y0, rows, a.scale * LOG2E);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -148,7 +152,7 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
 template <typename T, int D, int ROWS> static cudaError_t start(const window_attention *a, cudaStream_t stream)
 {
     constexpr size_t bytes = part_layout<D, ROWS>::total;
-    static_assert(bytes <= part_room<ROWS>, "it fits");
+    static_assert(bytes <= part_shared_limit<ROWS>, "it fits");
     const cudaError_t rc = allow_shared(window_forward<T, D, ROWS>, bytes);
     if (rc != cudaSuccess) return rc;
     window_forward<T, D, ROWS><<<(unsigned)((int64_t)a->B * a->across * a->down * a->H), TILES * 32, bytes, stream>>>(*a);

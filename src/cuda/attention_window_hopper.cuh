@@ -1,9 +1,11 @@
 /*
- * attention_window_hopper.cuh: a square of 14 x 14 in shared memory, for the kernels of Hopper: tiles of cores (wgmma_cores.cuh).
+ * attention_window_hopper.cuh: a 14 x 14 window in shared memory, for the Hopper kernels: tiles of
+ * cores (wgmma_cores.cuh).
  *
- * Keys and values lie 16 to a row of the square (attention_window_mma.cuh): 224 of them, so that eight columns of a
- * product of queries with keys are half of one row of the square, and the 16 rows that a warp has of a product of keys
- * with queries all of it. Queries lie one after the other, those of the square that are on the grid, zeros up to 208.
+ * Keys and values have 16 slots per row of the window (attention_window_mma.cuh), 224 in total, so
+ * that eight columns of a product of queries with keys are half of one row of the window, and the
+ * 16 rows that a warp has of a product of keys with queries are one whole row. Queries are
+ * consecutive: those of the window that are on the grid, then zeros up to 208.
  */
 #ifndef ATTENTION_WINDOW_HOPPER_CUH
 #define ATTENTION_WINDOW_HOPPER_CUH
@@ -11,35 +13,37 @@
 #include "cuda/attention_window_mma.cuh"
 #include "cuda/wgmma_cores.cuh"
 
-constexpr int WINDOW = WINDOW_FAST, KEYS = PLACES, QUERIES = (WINDOW * WINDOW + 15) / 16 * 16, ROWS = 2 * WINDOW - 1;
+constexpr int WINDOW = WINDOW_FAST, KEYS = KEY_SLOTS, QUERIES = (WINDOW * WINDOW + 15) / 16 * 16, ROWS = 2 * WINDOW - 1;
 
 #if HAS_WGMMA
 
-/* Queries by number: division by the columns of a square, exact below 4096. */
+/* Row and column of a query number: division by the columns of a window, exact below 4096. */
 struct numbering {
     int columns, inverse;
 };
-__device__ inline numbering numbering_of(const square &s) { return {s.columns, 65536 / s.columns + 1}; }
+__device__ inline numbering numbering_of(const window_block &s) { return {s.columns, 65536 / s.columns + 1}; }
 __device__ inline int row_of(const numbering &n, int r) { return r * n.inverse >> 16; }
 __device__ inline int column_of(const numbering &n, int r) { return r - row_of(n, r) * n.columns; }
-__device__ inline int token_of(const window_attention &a, const square &s, const numbering &n, int r)
+__device__ inline int token_of(const window_attention &a, const window_block &s, const numbering &n, int r)
 {
     return token_at(a, s, row_of(n, r), column_of(n, r));
 }
 
-/* How a block's threads copy a tile of D columns: eight rows side by side fill a core, whose column of cores is the thread's own. A
- * round is 16 rows by 64 columns to 128 threads; columns from 64 on come in rounds of 16 rows to a warp. f(row, column, rows further). */
+/* How a block's threads copy a tile of D columns: eight adjacent rows fill a core, and a thread
+ * keeps its column of cores. A round is 16 rows by 64 columns for 128 threads; columns from 64 on
+ * are copied in rounds of 16 rows per warp. f(row, column, rows further). */
 template <int D, int THREADS, typename F> __device__ inline void by_rounds(F f)
 {
-    static_assert(D == 64 || D == 80, "what is left of a row are two pieces");
+    static_assert(D == 64 || D == 80, "the rest of a row is two chunks");
     const int t = threadIdx.x % 128, lane = threadIdx.x % 32;
     f(threadIdx.x / 128 * 16 + t / 64 * 8 + t % 8, t / 8 % 8 * 8, THREADS / 8);
     if (D > 64) f(threadIdx.x / 32 * 16 + lane / 16 * 8 + lane % 8, 64 + lane / 8 % 2 * 8, THREADS / 2);
 }
 
-/* All rows of x that the square shows, [224][D]; which: pad's row. A thread stays in its column of the square. */
+/* Copies all rows of x in the window, [224][D]; which: pad's row. A thread keeps its column of the
+ * window. */
 template <typename T, int D, int THREADS>
-__device__ inline void lay_places(char *to, const window_attention &a, const square &s, const head_rows &x, int which)
+__device__ inline void stage_keys(char *to, const window_attention &a, const window_block &s, const head_rows &x, int which)
 {
     const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
     by_rounds<D, THREADS>([&](int first, int d, int step) {
@@ -56,8 +60,8 @@ __device__ inline void lay_places(char *to, const window_attention &a, const squ
     });
 }
 
-/* Both tables, one behind the other, [64][D]. */
-template <typename T, int D, int THREADS> __device__ inline void lay_tables(char *to, const window_attention &a)
+/* Copies both tables, one after the other, [64][D]. */
+template <typename T, int D, int THREADS> __device__ inline void stage_tables(char *to, const window_attention &a)
 {
     by_rounds<D, THREADS>([&](int first, int d, int step) {
         for (int r = first; r < BOTH; r += step) {
@@ -68,9 +72,9 @@ template <typename T, int D, int THREADS> __device__ inline void lay_tables(char
     });
 }
 
-/* The square's queries of x from t0 on, [R][D]; zeros beyond the last. */
+/* Copies the window's queries of x from t0 on, [R][D]; zeros beyond the last. */
 template <typename T, int D, int R, int THREADS>
-__device__ inline void lay_queries(char *to, const window_attention &a, const square &s, const numbering &n, const head_rows &x, int t0)
+__device__ inline void stage_queries(char *to, const window_attention &a, const window_block &s, const numbering &n, const head_rows &x, int t0)
 {
     const int queries = s.rows * s.columns;
     by_rounds<D, THREADS>([&](int first, int d, int step) {
@@ -81,18 +85,20 @@ __device__ inline void lay_queries(char *to, const window_attention &a, const sq
     });
 }
 
-/* Positions of 64 queries out of their products with both tables, in powers of two: rel [14 rows, 16 columns][DISTANCE], the first
- * query's in column 0; those of rows less what the thread's two queries are `less`. Queries from `end` on have no place in it. */
+/* Writes the position terms of 64 queries, from their products with both tables, in base 2: rel [14
+ * rows, 16 columns][DISTANCE], the first query in column 0; the row terms minus `less` of the
+ * thread's two queries. Queries from `end` on are skipped. */
 template <int DISTANCE>
-__device__ inline void lay_positions(float *rel, const float (&g)[BOTH / 2], const float (&less)[2], const numbering &n, int t0, int end)
+__device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], const float (&less)[2], const numbering &n, int t0, int end)
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16 + lane / 4, column = lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int r = own + 8 * half;
         if (t0 + r >= end) continue;
-        /* Row j of the tables is position y + 13 - j of a query in row y, or x + 27 + 13 - j of one in column x, if there is such a one; one
-         * beyond the last has the square's last row, so that all its positions are written. */
+        /* Row j of the tables is row term y + 13 - j of a query in row y, or column term x + 27 +
+         * 13 - j of a query in column x, if there is one; a query beyond the last uses the window's
+         * last row, so that all its position terms are written. */
         const int down = min(row_of(n, t0 + r), WINDOW - 1) + WINDOW - 1 - column, right = column_of(n, t0 + r) + ROWS + WINDOW - 1 - column;
         float *to = rel + down * DISTANCE + r, *then = rel + (WINDOW + right) * DISTANCE + r;
 #pragma unroll
@@ -108,8 +114,9 @@ __device__ inline void lay_positions(float *rel, const float (&g)[BOTH / 2], con
     }
 }
 
-/* What the quad's threads have of a row of an accumulator, times `factor`: 32 bytes at a time, 8 to a thread, so that no piece of
- * memory is written by halves. All threads of the warp come here; those that are not `there` store nothing. */
+/* Stores a quad's part of a row of an accumulator, times `factor`: 32 bytes at a time, 8 per
+ * thread, so that no 32-byte sector is written in halves. All threads of the warp call this; those
+ * that are not `there` store nothing. */
 template <typename T, int N> __device__ inline void store_row(T *row, const float (&d)[N], int half, float factor, bool there)
 {
     const int lane = threadIdx.x % 32, odd = lane % 2;

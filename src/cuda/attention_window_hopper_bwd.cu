@@ -1,28 +1,33 @@
 /*
- * attention_window_hopper_bwd.cu: the gradient of attention within squares of 14 x 14 on Hopper, bf16 and f16.
+ * attention_window_hopper_bwd.cu: the gradient of windowed attention with 14 x 14 windows on
+ * Hopper, bf16 and f16.
  *
- * A block has a square of a head, all of it in shared memory, and two warpgroups that go their own ways: each takes 64
- * queries at a time and makes their dq, then 64 places at a time and makes their dk and dv.
+ * A block has one window of a head, all of it in shared memory, and two warpgroups that work
+ * independently: each takes 64 queries at a time and computes their dq, then 64 keys at a time and
+ * computes their dk and dv.
  *
- *     64 queries   s = q k^T,  dp = do v^T,  by halves of the keys   ->   p, ds     dq += ds k
- *                  sums of ds over the square's rows and columns go to g; dq = scale dq + g tables
- *     64 places    s^T = k q^T,  dp^T = v do^T,  64 queries at a time   ->   p^T, ds^T     dv += p^T do,  dk += ds^T q
- *     in the end   the tables' gradients = g^T q
+ *     64 queries   s = q k^T,  dp = do v^T,  in halves of the keys   ->   p, ds     dq += ds k
+ *                  sums of ds over the window's rows and columns go to g; dq = scale dq + g tables
+ *     64 keys      s^T = k q^T,  dp^T = v do^T,  64 queries at a time   ->   p^T, ds^T
+ *                  dv += p^T do,  dk += ds^T q
+ *     at the end   the tables' gradients = g^T q
  *
- * These are seven products where attention_window_bwd.cu has five, but what is computed never leaves the registers: as it lies,
- * it is the next product's operand. g [208][64] has what a query's positions gather in the places of the tables' rows they
- * were made with. Nothing is added across blocks (cuda_window_sums).
+ * These are seven products where one pass would need five, but intermediate results never leave the
+ * registers: in their layout they are operands of the next product. g [208][64] has the gradients
+ * of a query's position terms at the table rows that these are computed with. Nothing is added
+ * across blocks (cuda_window_sums).
  */
 #include "cuda/attention_window_hopper.cuh"
 
 constexpr int GROUPS = 2, THREADS = GROUPS * GROUP, HALF = KEYS / 2, HALF_ROWS = WINDOW / 2;
 
-/* Floats from one row of positions to the next: 16 threads' pairs lie in different banks. */
+/* Floats from one row of position terms to the next: the pairs of 16 threads are in different
+ * banks. */
 constexpr int REL_ROW = QUERIES + 8;
-static_assert(REL_ROW % 32 == 24 && QUERIES % 64 == 16, "few rows meet in a bank; three steps of 64 queries, one of 16");
+static_assert(REL_ROW % 32 == 24 && QUERIES % 64 == 16, "few bank conflicts; three steps of 64 queries, one of 16");
 
-/* Shared memory, in order: bytes from its beginning. A product takes 64 rows from a tile's last, and reads on behind it: what
- * comes of those rows goes nowhere. */
+/* The shared-memory layout, as byte offsets in order. A product takes 64 rows also at the end of a
+ * tile, and reads beyond it: the results of those rows are not used. */
 template <int D> struct gradient_layout {
     static constexpr int k = 0, v = k + KEYS * D * 2, q = v + KEYS * D * 2, dout = q + QUERIES * D * 2, g = dout + QUERIES * D * 2;
     static constexpr int tables = g + QUERIES * BOTH * 2, rel = tables + BOTH * D * 2, pads = rel + 4 * (WINDOW + SIDE) * REL_ROW;
@@ -31,8 +36,9 @@ template <int D> struct gradient_layout {
 
 #if HAS_WGMMA
 
-/* lse in powers of two, delta, token: two threads to a query. One beyond the last has lse = inf: its probabilities are 0. */
-template <typename T, int D> static __device__ void note_queries(char *shared, const window_attention &a, const square &s, const numbering &n)
+/* lse in base 2, delta, token: two threads per query. A query beyond the last has lse = inf: its
+ * probabilities are 0. */
+template <typename T, int D> static __device__ void load_row_stats(char *shared, const window_attention &a, const window_block &s, const numbering &n)
 {
     float *lse = reinterpret_cast<float *>(shared + gradient_layout<D>::lse), *delta = reinterpret_cast<float *>(shared + gradient_layout<D>::delta);
     int *token = reinterpret_cast<int *>(shared + gradient_layout<D>::token);
@@ -54,7 +60,7 @@ template <typename T, int D> static __device__ void note_queries(char *shared, c
     }
 }
 
-/* Positions, those of rows less lse: p = 2^(s + row + column). */
+/* Computes the position terms, with the row terms minus lse: p = 2^(s + row + column). */
 template <typename T, int D> static __device__ void make_positions(char *shared, const window_attention &a, const numbering &n, int queries)
 {
     const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), tables = cores_along<BOTH>(shared + gradient_layout<D>::tables);
@@ -62,20 +68,20 @@ template <typename T, int D> static __device__ void make_positions(char *shared,
     const float *lse = reinterpret_cast<const float *>(shared + gradient_layout<D>::lse);
     for (int t0 = threadIdx.x / GROUP * 64; t0 < queries; t0 += GROUPS * 64) {
         float g[BOTH / 2];
-        hold(g);
-        product_open();
+        pin_registers(g);
+        wgmma_fence();
         cores_product<T, D, QUERIES, BOTH>(g, q + t0, tables, 0);
-        product_close();
-        product_wait<0>();
-        hold(g);
+        wgmma_commit();
+        wgmma_wait<0>();
+        pin_registers(g);
         const int first = t0 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
-        lay_positions<REL_ROW>(rel + t0, g, {lse[min(first, QUERIES - 1)], lse[min(first + 8, QUERIES - 1)]}, n, t0, QUERIES);
+        stage_positions<REL_ROW>(rel + t0, g, {lse[min(first, QUERIES - 1)], lse[min(first + 8, QUERIES - 1)]}, n, t0, QUERIES);
     }
     for (int i = threadIdx.x; i < (SIDE - WINDOW) * QUERIES; i += THREADS)
         rel[(2 * WINDOW + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
 }
 
-/* Four sums over the quad's threads: each has the one of its number. */
+/* Four sums over the quad's threads: thread i of the quad gets sum i. */
 static __device__ float quad_sums(const float (&x)[4])
 {
     const bool odd = threadIdx.x & 1, later = threadIdx.x & 2;
@@ -87,9 +93,9 @@ static __device__ float quad_sums(const float (&x)[4])
 
 template <typename T> static __device__ void put(char *at, float x) { *reinterpret_cast<T *>(at) = from_float<T>(x); }
 
-/* dq of the 64 queries from t0 on, and their rows of g. */
+/* Computes dq of the 64 queries from t0 on, and their rows of g. */
 template <typename T, int D>
-static __device__ void take_queries(const window_attention &a, const square &s, const numbering &n, char *shared, int t0)
+static __device__ void queries_backward_64(const window_attention &a, const window_block &s, const numbering &n, char *shared, int t0)
 {
     using at = gradient_layout<D>;
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, first = t0 + threadIdx.x % GROUP / 32 * 16 + lane / 4;
@@ -98,10 +104,10 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
     const uint64_t k = cores_along<KEYS>(shared + at::k), v = cores_along<KEYS>(shared + at::v), keys = cores_across<KEYS>(shared + at::k);
     float dq[D / 2], columns[2][4], dcolumns[2][4], delta[2];
     int r[2], y[2];
-    const bool is_any = first - lane / 4 < s.rows * s.columns; /* of the warp's queries; the others' rows of g are zeros already */
+    const bool is_any = first - lane / 4 < s.rows * s.columns; /* whether the warp has any query; other rows of g are already zero */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        r[half] = min(first + 8 * half, QUERIES - 1); /* a row behind the last does as it does, and is not written */
+        r[half] = min(first + 8 * half, QUERIES - 1); /* a row beyond the last computes the last row and is not written */
         y[half] = min(row_of(n, r[half]), WINDOW - 1);
         delta[half] = reinterpret_cast<const float *>(shared + at::delta)[r[half]];
 #pragma unroll
@@ -114,37 +120,37 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
     for (int part = 0; part < 2; part++) {
         float p[HALF / 2], dp[HALF / 2];
         unsigned ds[HALF / 4];
-        hold(p), hold(dp);
-        product_open();
+        pin_registers(p), pin_registers(dp);
+        wgmma_fence();
         cores_product<T, D, QUERIES, KEYS>(p, q, k + part * HALF, 0);
-        product_close();
+        wgmma_commit();
         cores_product<T, D, QUERIES, KEYS>(dp, dout, v + part * HALF, 0);
-        product_close();
-        product_wait<1>();
-        hold(p);
+        wgmma_commit();
+        wgmma_wait<1>();
+        pin_registers(p);
         if (is_any)
 #pragma unroll
             for (int i = 0; i < HALF_ROWS; i++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    const float level = rel[(part * HALF_ROWS + i) * REL_ROW + r[half]];
+                    const float row_bias = rel[(part * HALF_ROWS + i) * REL_ROW + r[half]];
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
                         float &x = p[8 * i + j / 2 * 4 + 2 * half + j % 2];
-                        x = power_of_two(fmaf(x, factor, columns[half][j] + level));
+                        x = power_of_two(fmaf(x, factor, columns[half][j] + row_bias));
                     }
                 }
-        product_wait<0>();
-        hold(dp);
+        wgmma_wait<0>();
+        pin_registers(dp);
         if (is_any) {
 #pragma unroll
             for (int i = 0; i < HALF / 2; i++) dp[i] = p[i] * (dp[i] - delta[i / 2 % 2]);
             round_all<T>(ds, dp);
         }
-        hold(ds), hold(dq);
-        product_open();
+        pin_registers(ds), pin_registers(dq);
+        wgmma_fence();
         cores_add<T, HALF / 16>(dq, ds, keys + part * (HALF * 16 >> 4), part);
-        product_close();
+        wgmma_commit();
         if (is_any)
 #pragma unroll
             for (int half = 0; half < 2; half++)
@@ -162,8 +168,8 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
                     if (i + lane % 4 < HALF_ROWS && first + 8 * half < QUERIES)
                         put<T>(shared + at::g + core_at<QUERIES>(r[half], y[half] - (part * HALF_ROWS + i + lane % 4) + WINDOW - 1), mine);
                 }
-        product_wait<0>();
-        hold(dq), hold(ds);
+        wgmma_wait<0>();
+        pin_registers(dq), pin_registers(ds);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -177,17 +183,17 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
     }
 #pragma unroll
     for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
-    stores_seen();
-    meet<GROUP>(1 + (int)threadIdx.x / GROUP);
-    hold(dq);
-    product_open();
+    fence_shared_stores();
+    named_barrier_sync<GROUP>(1 + (int)threadIdx.x / GROUP);
+    pin_registers(dq);
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < BOTH / 16; i++)
         multiply_cores<0, 1>(dq, cores_along<QUERIES>(shared + at::g + t0 * 16) + i * along_step<QUERIES>,
                              cores_across<BOTH>(shared + at::tables) + i * across_step, 1, T());
-    product_close();
-    product_wait<0>();
-    hold(dq);
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(dq);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int t = reinterpret_cast<const int *>(shared + at::token)[r[half]];
@@ -195,27 +201,27 @@ static __device__ void take_queries(const window_attention &a, const square &s, 
     }
 }
 
-/* Products of 64 places with N queries from t0 on become p^T. The warp's places are row y of the square; what
- * is behind its last goes nowhere. */
-template <int N, int D> static __device__ void soften(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
+/* Turns products of 64 keys with N queries from t0 on into p^T. The warp's keys are row y of the
+ * window; results beyond the last row are not used. */
+template <int N, int D> static __device__ void to_probabilities(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
 {
     if (y >= WINDOW) return;
     const int lane = threadIdx.x % 32;
     const float *rel = reinterpret_cast<const float *>(shared + gradient_layout<D>::rel) + t0 + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
-        const float2 level = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * i);
+        const float2 row_bias = *reinterpret_cast<const float2 *>(rel + y * REL_ROW + 8 * i);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float2 column = *reinterpret_cast<const float2 *>(rel + (WINDOW + lane / 4 + 8 * half) * REL_ROW + 8 * i);
             float *x = &p[4 * i + 2 * half];
-            x[0] = power_of_two(fmaf(x[0], factor, column.x + level.x));
-            x[1] = power_of_two(fmaf(x[1], factor, column.y + level.y));
+            x[0] = power_of_two(fmaf(x[0], factor, column.x + row_bias.x));
+            x[1] = power_of_two(fmaf(x[1], factor, column.y + row_bias.y));
         }
     }
 }
 
-/* dv += p^T do, ds^T = p^T (dp^T - delta), dk += ds^T q: dp is there. */
+/* dv += p^T do, ds^T = p^T (dp^T - delta), dk += ds^T q, with dp already computed. */
 template <int N, typename T, int D>
 static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const float (&p)[N / 2], float (&dp)[N / 2], char *shared, int t0)
 {
@@ -223,10 +229,10 @@ static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const fl
     const float *delta = reinterpret_cast<const float *>(shared + at::delta) + t0 + threadIdx.x % 4 * 2;
     unsigned pt[N / 4], ds[N / 4];
     round_all<T>(pt, p);
-    hold(pt), hold(dv);
-    product_open();
+    pin_registers(pt), pin_registers(dv);
+    wgmma_fence();
     cores_add<T, N / 16>(dv, pt, cores_across<QUERIES>(shared + at::dout + t0 * 16), t0);
-    product_close();
+    wgmma_commit();
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
         const float2 mean = *reinterpret_cast<const float2 *>(delta + 8 * i);
@@ -234,68 +240,69 @@ static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const fl
         for (int j = 0; j < 4; j++) dp[4 * i + j] = p[4 * i + j] * (dp[4 * i + j] - (j % 2 ? mean.y : mean.x));
     }
     round_all<T>(ds, dp);
-    hold(ds), hold(dk);
-    product_open();
+    pin_registers(ds), pin_registers(dk);
+    wgmma_fence();
     cores_add<T, N / 16>(dk, ds, cores_across<QUERIES>(shared + at::q + t0 * 16), t0);
-    product_close();
-    product_wait<0>();
-    hold(dk), hold(dv), hold(pt), hold(ds);
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(dk), pin_registers(dv), pin_registers(pt), pin_registers(ds);
 }
 
-/* What N queries from t0 on add to dk and dv of 64 places: those of k and v. */
+/* The contribution of N queries from t0 on to dk and dv of 64 keys, whose operands are k and v. */
 template <int N, typename T, int D>
 static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int t0, float factor)
 {
     float p[N / 2], dp[N / 2];
-    hold(p), hold(dp);
-    product_open();
+    pin_registers(p), pin_registers(dp);
+    wgmma_fence();
     cores_product<T, D, KEYS, QUERIES>(p, k, cores_along<QUERIES>(shared + gradient_layout<D>::q + t0 * 16), 0);
-    product_close();
+    wgmma_commit();
     cores_product<T, D, KEYS, QUERIES>(dp, v, cores_along<QUERIES>(shared + gradient_layout<D>::dout + t0 * 16), 0);
-    product_close();
-    product_wait<1>();
-    hold(p);
-    soften<N, D>(p, shared, y, t0, factor);
-    product_wait<0>();
-    hold(dp);
+    wgmma_commit();
+    wgmma_wait<1>();
+    pin_registers(p);
+    to_probabilities<N, D>(p, shared, y, t0, factor);
+    wgmma_wait<0>();
+    pin_registers(dp);
     add_both<N, T, D>(dk, dv, p, dp, shared, t0);
 }
 
-/* The same for 64 queries after 64, up to `end`, the next ones' scores always under way. Behind the last none are wanted: what is
- * multiplied then is nobody's. */
+/* The same for 64 queries after 64, up to `end`, with the scores of the next ones always in flight.
+ * After the last there are no next ones: the product computed then is not used. */
 template <typename T, int D>
 static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int end, float factor)
 {
     const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), dout = cores_along<QUERIES>(shared + gradient_layout<D>::dout);
     float p[32], dp[32], ahead[32];
-    hold(ahead);
-    product_open();
+    pin_registers(ahead);
+    wgmma_fence();
     cores_product<T, D, KEYS, QUERIES>(ahead, k, q, 0);
-    product_close();
-    product_wait<0>();
-    hold(ahead);
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(ahead);
 #pragma unroll 1
     for (int t0 = 0; t0 < end; t0 += 64) {
 #pragma unroll
         for (int i = 0; i < 32; i++) p[i] = ahead[i];
-        hold(dp), hold(ahead);
-        product_open();
+        pin_registers(dp), pin_registers(ahead);
+        wgmma_fence();
         cores_product<T, D, KEYS, QUERIES>(dp, v, dout + t0, 0);
-        product_close();
+        wgmma_commit();
         cores_product<T, D, KEYS, QUERIES>(ahead, k, q + t0 + 64, 0);
-        product_close();
-        soften<64, D>(p, shared, y, t0, factor);
-        product_wait<1>();
-        hold(dp);
+        wgmma_commit();
+        to_probabilities<64, D>(p, shared, y, t0, factor);
+        wgmma_wait<1>();
+        pin_registers(dp);
         add_both<64, T, D>(dk, dv, p, dp, shared, t0);
-        hold(ahead);
+        pin_registers(ahead);
     }
 }
 
-/* The warp's row of dk or dv: places on the grid are stored, those beyond it add up in `pads` [D]. */
+/* The warp's row of dk or dv: keys on the grid are stored, those outside are summed in `pads`
+ * [D]. */
 template <typename T, int D>
-static __device__ void store_places(const window_attention &a, const square &s, const head_rows &to, const float (&sum)[D / 2], float factor,
-                                    int y, float *pads)
+static __device__ void store_keys(const window_attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
+                                  int y, float *pads)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     float take[2];
@@ -317,8 +324,8 @@ static __device__ void store_places(const window_attention &a, const square &s, 
         }
 }
 
-/* dk and dv of the 64 places from k0 on. */
-template <typename T, int D> static __device__ void take_places(const window_attention &a, const square &s, char *shared, int k0)
+/* Computes dk and dv of the 64 keys from k0 on. */
+template <typename T, int D> static __device__ void keys_backward_64(const window_attention &a, const window_block &s, char *shared, int k0)
 {
     using at = gradient_layout<D>;
     const uint64_t k = cores_along<KEYS>(shared + at::k + k0 * 16), v = cores_along<KEYS>(shared + at::v + k0 * 16);
@@ -329,23 +336,23 @@ template <typename T, int D> static __device__ void take_places(const window_att
     if (queries > QUERIES / 64 * 64) add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, y, QUERIES / 64 * 64, factor);
     if (y >= WINDOW) return;
     float *pads = reinterpret_cast<float *>(shared + at::pads) + y * 2 * D;
-    store_places<T, D>(a, s, a.dk, dk, a.scale, y, pads);
-    store_places<T, D>(a, s, a.dv, dv, 1.0f, y, pads + D);
+    store_keys<T, D>(a, s, a.dk, dk, a.scale, y, pads);
+    store_keys<T, D>(a, s, a.dv, dv, 1.0f, y, pads + D);
 }
 
-/* The square's part of the tables' gradients, g^T q. */
-template <typename T, int D> static __device__ void make_tables(const window_attention &a, const square &s, char *shared)
+/* The window's part of the tables' gradients, g^T q. */
+template <typename T, int D> static __device__ void make_tables(const window_attention &a, const window_block &s, char *shared)
 {
     const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g), q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     float sum[D / 2];
-    hold(sum);
-    product_open();
+    pin_registers(sum);
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < QUERIES / 16; i++) multiply_cores<1, 1>(sum, g + i * across_step, q + i * across_step, i, T());
-    product_close();
-    product_wait<0>();
-    hold(sum);
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(sum);
     float *to = a.tables + (int64_t)s.index * 2 * ROWS * D + lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -363,34 +370,34 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     extern __shared__ uint4 shared_pieces[];
     using at = gradient_layout<D>;
     char *shared = reinterpret_cast<char *>(shared_pieces);
-    const square s = square_of(a, (int)blockIdx.x);
+    const window_block s = window_block_of(a, (int)blockIdx.x);
     const numbering n = numbering_of(s);
     const int group = threadIdx.x / GROUP, queries = s.rows * s.columns;
 
-    /* Positions are made while keys are on their way. */
-    lay_queries<T, D, QUERIES, THREADS>(shared + at::q, a, s, n, a.q, 0);
-    lay_tables<T, D, THREADS>(shared + at::tables, a);
+    /* The position terms are computed while keys are in flight. */
+    stage_queries<T, D, QUERIES, THREADS>(shared + at::q, a, s, n, a.q, 0);
+    stage_tables<T, D, THREADS>(shared + at::tables, a);
     copy_commit();
-    lay_places<T, D, THREADS>(shared + at::k, a, s, a.k, 0);
-    lay_places<T, D, THREADS>(shared + at::v, a, s, a.v, 1);
-    lay_queries<T, D, QUERIES, THREADS>(shared + at::dout, a, s, n, a.dout, 0);
+    stage_keys<T, D, THREADS>(shared + at::k, a, s, a.k, 0);
+    stage_keys<T, D, THREADS>(shared + at::v, a, s, a.v, 1);
+    stage_queries<T, D, QUERIES, THREADS>(shared + at::dout, a, s, n, a.dout, 0);
     copy_commit();
     for (int i = threadIdx.x; i < QUERIES * BOTH / 8; i += THREADS) reinterpret_cast<uint4 *>(shared + at::g)[i] = uint4{0, 0, 0, 0};
-    note_queries<T, D>(shared, a, s, n);
+    load_row_stats<T, D>(shared, a, s, n);
     copy_wait<1>();
-    stores_seen();
+    fence_shared_stores();
     __syncthreads();
     make_positions<T, D>(shared, a, n, queries);
     copy_wait<0>();
-    stores_seen();
+    fence_shared_stores();
     __syncthreads();
 
 #pragma unroll 1
-    for (int t0 = group * 64; t0 < queries; t0 += GROUPS * 64) take_queries<T, D>(a, s, n, shared, t0);
+    for (int t0 = group * 64; t0 < queries; t0 += GROUPS * 64) queries_backward_64<T, D>(a, s, n, shared, t0);
 #pragma unroll 1
-    for (int k0 = (GROUPS - 1 - group) * 64; k0 < KEYS; k0 += GROUPS * 64) take_places<T, D>(a, s, shared, k0);
+    for (int k0 = (GROUPS - 1 - group) * 64; k0 < KEYS; k0 += GROUPS * 64) keys_backward_64<T, D>(a, s, shared, k0);
     __syncthreads();
-    __syncthreads(); /* for racecheck, which now and then takes one warp's first for none */
+    __syncthreads(); /* for compute-sanitizer racecheck, which sometimes misses the first barrier of a warp */
     if (group == 0) {
         make_tables<T, D>(a, s, shared);
     } else {

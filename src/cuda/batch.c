@@ -1,22 +1,22 @@
 /*
- * batch.c: launches that wait, so that many of a kernel become one.
+ * batch.c: pending launches of one kernel, merged into few launches.
  *
  *     tape      SUMSQ SUMSQ SUMSQ ... CLIP ADAMW ADAMW ADAMW ...
  *     capture   [ one launch, two  ] CLIP [ one, two, six  ]
  *
- * A launch costs a captured graph 2 us and more, one behind the other, and most weights of
- * a model are vectors that the GPU is done with in less. A kernel that has `batch` takes
- * tensors by a table; the recorder hands it what follows each other on the tape.
+ * Each launch costs a captured graph 2 us or more, one after the other, and most weights of a model
+ * are vectors that take the GPU less than that. A kernel that has `batch` takes many tensors by a
+ * table; the recorder passes it consecutive launches of the tape.
  *
- * Invariant: those that wait could run at the same time: none writes a byte that another
- * reads or writes, as addresses say, so bytes that were given to a second storage are
- * covered too. An output that all add to, in order, is the kernel's own business. Workspaces
- * may lie on each other, since only the first one's is used for a batch, whichever launch
- * is the first of one; so each counts as written to the operands of all others.
+ * Invariant: the pending launches could run concurrently: none writes a byte that another reads or
+ * writes. This is checked by address, so storages that share bytes are covered too. An output that
+ * all of them add to, in order, is handled by the kernel. Workspaces may overlap each other, since
+ * a batch uses only the first launch's workspace. Any launch may become the first of a batch, so
+ * each workspace counts as written with respect to the operands of all other launches.
  */
 #include "cuda/host.h"
 
-enum { WAIT_MOST = 256 }; /* each is compared with all before it */
+enum { BATCH_MAX = 256 }; /* each launch is compared with all before it */
 
 struct span {
     const char *from, *to;
@@ -33,11 +33,11 @@ static struct span span_of(const struct operand *x)
     return (struct span){x->data, (const char *)x->data + (uint64_t)(last + 1) * dtype_size(x->dtype)};
 }
 
-static bool meet(struct span a, struct span b) { return a.from < b.to && b.from < a.to; }
+static bool overlap(struct span a, struct span b) { return a.from < b.to && b.from < a.to; }
 
-/* Whether what `a` writes, its workspace too, is nothing that `b` reads or writes; with `chain`,
- * output 0 of both and the input that it was may be the same. */
-static bool spares(const struct launch *a, const struct launch *b, bool chain)
+/* Whether nothing that `a` writes, including its workspace, is read or written by `b`. With
+ * `chain`, output 0 of both, and the input that it updates in place, may be the same. */
+static bool is_independent(const struct launch *a, const struct launch *b, bool chain)
 {
     struct span written[MAX_OUT + 1];
     int n = 0;
@@ -48,7 +48,7 @@ static bool spares(const struct launch *a, const struct launch *b, bool chain)
         if (chain && x->data == a->out[0].data) continue;
         const struct span touched = span_of(x);
         for (int i = 0; i < n; i++)
-            if (meet(written[i], touched)) return false;
+            if (overlap(written[i], touched)) return false;
     }
     return true;
 }
@@ -56,11 +56,11 @@ static bool spares(const struct launch *a, const struct launch *b, bool chain)
 bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l)
 {
     if (!b->launches.n) return true;
-    if (!kernel->batch || kernel != b->kernel || b->launches.n == WAIT_MOST || l->stream != b->launches.at[0].stream) return false;
+    if (!kernel->batch || kernel != b->kernel || b->launches.n == BATCH_MAX || l->stream != b->launches.at[0].stream) return false;
     for (uint32_t i = 0; i < b->launches.n; i++) {
         const struct launch *x = &b->launches.at[i];
         const bool chain = kernel->chains && x->out[0].data == l->out[0].data;
-        if (!spares(x, l, chain) || !spares(l, x, chain)) return false;
+        if (!is_independent(x, l, chain) || !is_independent(l, x, chain)) return false;
     }
     return true;
 }

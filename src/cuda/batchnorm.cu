@@ -1,21 +1,21 @@
 /*
- * batchnorm.cu: BATCHNORM over groups of images, its form with given statistics, their
+ * batchnorm.cu: BATCHNORM over groups of images, the variant with given statistics, their
  * gradients, and the running statistics.
  *
- * A map is rows of C channels, a group n rows, cut into the chunks of norm_blocks.h. A thread
- * owns V channels and goes through every S-th row of a chunk; S threads share the channels:
+ * A map is rows of C channels; a group is n rows, split into the chunks of norm_blocks.h. A thread
+ * owns V channels and traverses every S-th row of a chunk; S threads share the channels:
  *
  *     block (tile of channels, chunk, group):   lanes across channels, slices down the rows
  *     slices added in order --> partial [G, chunks, 2, C] --> chunks added in order
  *
- * Moments are a mean and a sum of squares around it, from the thread on (Welford), so that a
- * large mean costs no digits; two sets a and b combine as
+ * The moments are a mean and a sum of squared deviations in every thread (Welford), so that a
+ * large mean costs no precision; two sets a and b combine as
  *     M2 = M2_a + M2_b + (mean_a - mean_b)^2 n_a n_b / (n_a + n_b).
  */
 #include "cuda/launch_norms.h"
 #include "cuda/rows.cuh"
 
-/* How a block sees its part. */
+/* The part of the map that a thread handles. */
 struct part {
     int64_t from, to;    /* rows of the map */
     int64_t k;           /* the thread's pack of channels */
@@ -42,7 +42,7 @@ static __device__ int64_t chunk_rows(const maps &m, int64_t each, int64_t chunk)
     return left < 0 ? 0 : left < each ? left : each;
 }
 
-/* Where partial sum `which` of the block's channels lies. */
+/* The index of partial sum `which` of the block's channels. */
 static __device__ int64_t partial_at(const maps &m, int64_t g, int64_t chunks, int64_t chunk, int which)
 {
     return ((g * chunks + chunk) * 2 + which) * m.C;
@@ -109,7 +109,7 @@ template <typename T, int V> static __global__ void moments_kernel(float *partia
 
 constexpr int COLUMNS = 32, SLICES = 8;
 
-/* Slices of a sum, given by threadIdx.y, in order; the same bits for every slice. */
+/* The sum over slices (threadIdx.y), in order; every slice gets the same bits. */
 static __device__ double slice_sum(double x)
 {
     __shared__ double sums[SLICES][COLUMNS];
@@ -168,7 +168,7 @@ template <typename T, int V> static __global__ void normalise_kernel(T *y, const
  * and dw, db are the sums of dot and sum over groups.
  */
 
-/* Partial sums of dy and dy h; with given statistics dx as well, which may be dy. */
+/* Partial sums of dy and dy h; with given statistics also dx, which may alias dy. */
 template <typename T, int V>
 static __global__ void dots_kernel(T *dx, float *partial, const T *dy, const T *x, channel c, maps m, int64_t each, int lanes)
 {
@@ -213,7 +213,7 @@ static __global__ void dots_kernel(T *dx, float *partial, const T *dy, const T *
     }
 }
 
-/* A group's sums of its chunks, at sum and dot + g stride. */
+/* Adds the chunks of group g; the results are at sum + g stride and dot + g stride. */
 static __global__ void totals_kernel(float *sum, float *dot, int64_t stride, const float *partial, maps m, int64_t chunks)
 {
     const int64_t c = (int64_t)blockIdx.x * COLUMNS + threadIdx.x, g = blockIdx.z, mine = c < m.C ? chunks : 0;
@@ -272,7 +272,7 @@ static __global__ void slopes_kernel(T *dx, const T *dy, const T *x, const float
 struct layout {
     int64_t chunks, each;
     int lanes;
-    dim3 blocks, columns; /* grids of kernels by parts, and by channels */
+    dim3 blocks, columns; /* grids of the kernels by chunk, and by channel */
 };
 
 static layout layout_of(const maps &m, int V)
@@ -315,7 +315,7 @@ static cudaError_t batchnorm(void *y, float *work, const void *x, channel c, map
     });
 }
 
-extern "C" cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, typed w, typed b, maps m,
+extern "C" cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, typed_ptr w, typed_ptr b, maps m,
                                       float eps, cudaStream_t stream)
 {
     return batchnorm(y, work, x, channel{{mean, STORE_F32}, {rstd, STORE_F32}, w, b, 0, eps}, m, stream);
@@ -355,7 +355,7 @@ extern "C" cudaError_t cuda_batchnorm_bwd(void *dx, float *dw, float *db, float 
     });
 }
 
-/* --- running statistics ------------------------------------------------------------------------ */
+/* --- running statistics ----------------------------------------------------------------------- */
 
 static __global__ void update_kernel(float *mean, float *var, const float *batch_mean, const float *batch_rstd, int64_t G, int64_t C,
                               double unbiased, double momentum, double eps)

@@ -1,7 +1,6 @@
 /*
- * bind.c: the running halves of the CUDA kernels, found by the planning half's name. Each
- * family takes launches apart into what its launchers want: addresses, sizes, the lane's
- * stream.
+ * bind.c: finds the running half of a CUDA kernel by the planning half's name. Each family converts
+ * launches into the arguments of its launchers: addresses, sizes, the lane's stream.
  */
 #include <string.h>
 

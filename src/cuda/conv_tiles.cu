@@ -1,31 +1,32 @@
 /*
- * conv_tiles.cu: convolutions whose patches are 2 x 2 pixels and tile the map, on tensor cores: each map is read
- * or written once, and there is no matrix of patches.
+ * conv_tiles.cu: convolutions whose patches are 2 x 2 pixels and tile the map, on tensor cores:
+ * each map is read or written once, and there is no matrix of patches.
  *
  *     fine map          a a b b        the patch of a coarse pixel is two runs of R = 2 C elements,
  *                       a a b b        run i of pixel p = q W2 + w at (2 q + i) W2 R + w R
  *
  *     CONV      coarse [P,O] = fine [P,K] weights^T          K = 2 R
  *     CONV_DX   fine [P,K]   = coarse [P,O] weights
- *     CONV_DW   dw [O,K]     = coarse^T fine, by parts, which are then added in order
+ *     CONV_DW   dw [O,K]     = coarse^T fine, as partial sums, which are then added in order
  *
- * The first two keep the weights in shared memory and walk over tiles of pixels: while one is multiplied, the
- * next is on its way into the other buffer. The results go through the buffer that the operand lay in, so that
- * they leave by 16 bytes. A part of CONV_DW keeps its sums in registers and walks over its pixels with several
- * tiles on their way.
+ * The first two keep the weights in shared memory and traverse tiles of pixels with double
+ * buffering: while one tile is multiplied, the next is loaded. The results are staged in the
+ * operand's buffer, so that they are written 16 bytes at a time. A block of CONV_DW keeps its
+ * partial sum in registers and traverses its pixels with several tiles in flight.
  *
- * Rows in shared memory lie 16 bytes further apart than they are long: the eight rows that one ldmatrix reads lie in
+ * Rows in shared memory are padded by 16 bytes: the eight rows that one ldmatrix reads are in
  * different banks.
  */
 #include "cuda/attention_mma.cuh"
 #include "cuda/gpu.h"
-#include "cuda/columns.cuh"
+#include "cuda/column_sums.cuh"
 #include "cuda/launch_conv_tiles.h"
 
 constexpr int TILE_BLOCK = 256, PAD = 8, GROUPS = TILE_BLOCK / 32;
 
-/* BACK: CONV_DX. DEEP is summed over, WIDE results to a pixel, ROWS pixels at a time. A warp has 32 of them. */
-template <bool BACK, int O, int K, int ROWS> struct sweep_form {
+/* BACK: CONV_DX. DEEP is the contracted dimension, WIDE the results per pixel, ROWS the pixels per
+ * tile. A warp has 32 pixels. */
+template <bool BACK, int O, int K, int ROWS> struct sweep_config {
     static constexpr int DEEP = BACK ? O : K, WIDE = BACK ? K : O, LONGER = O > K ? O : K;
     static constexpr int DOWN = ROWS / 32, ACROSS = GROUPS / DOWN, COLUMNS = WIDE / ACROSS;
     static constexpr int BUFFER = ROWS * (LONGER + PAD), WEIGHTS = O * (K + PAD);
@@ -35,11 +36,11 @@ template <bool BACK, int O, int K, int ROWS> struct sweep_form {
 
 #if HAS_BF16
 
-/* A matrix of pixels in memory: of the coarse map, or the tiles of the fine one. */
+/* A matrix of pixels in global memory: of the coarse map, or the tiles of the fine one. */
 template <typename T, bool FINE, int N> struct map_rows {
     T *data;
     int W2;
-    /* Elements d .. d + 8 of pixel first + r, where `first` is number w of its line. */
+    /* The address of elements d .. d + 8 of pixel first + r; `first` is number w of its line. */
     __device__ T *at(int first, int w, int r, int d) const
     {
         constexpr int R = N / 2;
@@ -51,15 +52,16 @@ template <typename T, bool FINE, int N> struct map_rows {
     }
 };
 
-/* COUNT pixels from `first` on, columns from `column` on, into rows of WIDTH; zeros from P on. */
+/* Copies COUNT pixels from `first` on, columns from `column` on, into rows of WIDTH; zeros from P
+ * on. */
 template <int COUNT, int WIDTH, typename T, typename M> __device__ inline void fetch_pixels(T *to, const M &from, int first, int column, int P)
 {
-    constexpr int PIECES = WIDTH / 8;
-    static_assert(COUNT * PIECES % TILE_BLOCK == 0, "every thread has as many pieces");
+    constexpr int CHUNKS = WIDTH / 8;
+    static_assert(COUNT * CHUNKS % TILE_BLOCK == 0, "every thread copies the same number of chunks");
     const int w = first % from.W2;
 #pragma unroll
-    for (int k = 0; k < COUNT * PIECES / TILE_BLOCK; k++) {
-        const int i = k * TILE_BLOCK + threadIdx.x, r = i / PIECES, d = i % PIECES * 8;
+    for (int k = 0; k < COUNT * CHUNKS / TILE_BLOCK; k++) {
+        const int i = k * TILE_BLOCK + threadIdx.x, r = i / CHUNKS, d = i % CHUNKS * 8;
         const bool there = first + r < P;
         copy16(to + r * (WIDTH + PAD) + d, from.at(first, w, there ? r : 0, column + d), there);
     }
@@ -67,8 +69,8 @@ template <int COUNT, int WIDTH, typename T, typename M> __device__ inline void f
 
 /* --- CONV, CONV_DX ------------------------------------------------------------------------- */
 
-/* c [32][COLUMNS] of the warp. The weights lie as [O][K]: by rows of results, or, with BACK, by rows of what is
- * summed over. */
+/* c [32][COLUMNS] of the warp. The weights are [O][K]: by rows of results or, with BACK, by rows of
+ * the contracted dimension. */
 template <typename T, bool BACK, int O, int K, int COLUMNS, int DEEP>
 __device__ inline void multiply(float (&c)[2][COLUMNS / 8][4], const T *pixels, const T *weights, int column)
 {
@@ -89,7 +91,7 @@ __device__ inline void multiply(float (&c)[2][COLUMNS / 8][4], const T *pixels, 
 #pragma unroll
         for (int n = 0; n < COLUMNS / 8; n += 2) {
             unsigned b[4];
-            if (BACK) load4_across(b, right + d * WROW + n * 8);
+            if (BACK) load4_transposed(b, right + d * WROW + n * 8);
             else load4(b, right + n * 8 * WROW + d);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
@@ -100,7 +102,7 @@ __device__ inline void multiply(float (&c)[2][COLUMNS / 8][4], const T *pixels, 
     }
 }
 
-/* The warp's sums plus bias, rounded, to rows of WIDE. */
+/* Writes the warp's sums plus bias, rounded, to rows of WIDE. */
 template <typename T, int COLUMNS, int WIDE>
 __device__ inline void round_tile(T *to, const float (&c)[2][COLUMNS / 8][4], const T *bias, int row, int column)
 {
@@ -123,70 +125,72 @@ template <typename T, bool BACK, int O, int K, int ROWS, int RESIDENT>
 static __global__ void __launch_bounds__(TILE_BLOCK, RESIDENT) sweep_kernel(T *out, const T *in, const T *by_tap, const T *bias, int P, int W2)
 {
 #if HAS_BF16
-    typedef sweep_form<BACK, O, K, ROWS> form;
+    typedef sweep_config<BACK, O, K, ROWS> config;
     extern __shared__ uint4 shared[];
-    T *weights = reinterpret_cast<T *>(shared), *buffer = weights + form::WEIGHTS;
-    const map_rows<const T, !BACK, form::DEEP> from = {in, W2};
-    const map_rows<T, BACK, form::WIDE> to = {out, W2};
-    const int warp = threadIdx.x / 32, row = warp % form::DOWN * 32, column = warp / form::DOWN * form::COLUMNS;
+    T *weights = reinterpret_cast<T *>(shared), *buffer = weights + config::WEIGHTS;
+    const map_rows<const T, !BACK, config::DEEP> from = {in, W2};
+    const map_rows<T, BACK, config::WIDE> to = {out, W2};
+    const int warp = threadIdx.x / 32, row = warp % config::DOWN * 32, column = warp / config::DOWN * config::COLUMNS;
     const int tiles = (P + ROWS - 1) / ROWS;
     for (int i = threadIdx.x; i < O * (K / 8); i += TILE_BLOCK) copy16(weights + i / (K / 8) * (K + PAD) + i % (K / 8) * 8, by_tap + i * 8, true);
-    if ((int)blockIdx.x < tiles) fetch_pixels<ROWS, form::DEEP>(buffer, from, blockIdx.x * ROWS, 0, P);
+    if ((int)blockIdx.x < tiles) fetch_pixels<ROWS, config::DEEP>(buffer, from, blockIdx.x * ROWS, 0, P);
     copy_commit();
     for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn ^= 1) {
-        T *here = buffer + turn * form::BUFFER;
+        T *here = buffer + turn * config::BUFFER;
         const int next = tile + gridDim.x, first = tile * ROWS;
-        if (next < tiles) fetch_pixels<ROWS, form::DEEP>(buffer + (turn ^ 1) * form::BUFFER, from, next * ROWS, 0, P);
+        if (next < tiles) fetch_pixels<ROWS, config::DEEP>(buffer + (turn ^ 1) * config::BUFFER, from, next * ROWS, 0, P);
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        float c[2][form::COLUMNS / 8][4];
-        multiply<T, BACK, O, K, form::COLUMNS, form::DEEP>(c, here + row * (form::DEEP + PAD), weights, column);
-        __syncthreads(); /* all have read: the results may take its place */
-        round_tile<T, form::COLUMNS, form::WIDE>(here, c, bias, row, column);
+        float c[2][config::COLUMNS / 8][4];
+        multiply<T, BACK, O, K, config::COLUMNS, config::DEEP>(c, here + row * (config::DEEP + PAD), weights, column);
+        __syncthreads(); /* all threads have read the operand: the results may overwrite it */
+        round_tile<T, config::COLUMNS, config::WIDE>(here, c, bias, row, column);
         __syncthreads();
-        constexpr int PIECES = form::WIDE / 8;
+        constexpr int CHUNKS = config::WIDE / 8;
         const int w = first % W2;
-        for (int i = threadIdx.x; i < ROWS * PIECES; i += TILE_BLOCK) {
-            const int r = i / PIECES, d = i % PIECES * 8;
-            if (first + r < P) *reinterpret_cast<uint4 *>(to.at(first, w, r, d)) = *reinterpret_cast<const uint4 *>(here + r * (form::WIDE + PAD) + d);
+        for (int i = threadIdx.x; i < ROWS * CHUNKS; i += TILE_BLOCK) {
+            const int r = i / CHUNKS, d = i % CHUNKS * 8;
+            if (first + r < P) *reinterpret_cast<uint4 *>(to.at(first, w, r, d)) = *reinterpret_cast<const uint4 *>(here + r * (config::WIDE + PAD) + d);
         }
-        __syncthreads(); /* before the next but one comes here */
+        __syncthreads(); /* before the tile after the next is loaded here */
     }
     copy_wait<0>();
 #endif
 }
 
-/* --- CONV_DW ----------------------------------------------------------------------------------- */
+/* --- CONV_DW ---------------------------------------------------------------------------------- */
 
-/* A part's tile of dw: DOWN of the O rows, ACROSS of the K columns; STEP pixels at a time, AHEAD of them in buffers. */
-template <int DOWN, int ACROSS, int AHEAD> struct part_form {
+/* A block's tile of dw: DOWN of the O rows, ACROSS of the K columns; STEP pixels at a time, AHEAD
+ * steps in buffers. */
+template <int DOWN, int ACROSS, int AHEAD> struct part_config {
     static constexpr int STEP = 64, LEFT = STEP * (DOWN + PAD), BUFFER = LEFT + STEP * (ACROSS + PAD);
-    static constexpr int HIGH = DOWN / 2, LONG = ACROSS / 4; /* of a warp: two stand below each other */
+    static constexpr int HIGH = DOWN / 2, LONG = ACROSS / 4; /* per warp: 2 x 4 warps */
     static constexpr size_t BYTES = 2 * (size_t)AHEAD * BUFFER;
 };
 
-/* partial [parts][O][K]. Blocks: tiles of dw, innermost, so that those which read the same pixels run together. */
+/* partial [parts][O][K]. The tiles of dw are innermost in the grid, so that blocks which read the
+ * same pixels run together. */
 template <typename T, int O, int K, int DOWN, int ACROSS, int AHEAD>
 static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *partial, const T *coarse, const T *fine, int P, int W2, int each)
 {
 #if HAS_BF16
-    typedef part_form<DOWN, ACROSS, AHEAD> form;
-    constexpr int STEP = form::STEP, MI = form::HIGH / 16, NI = form::LONG / 8, ROW = DOWN + PAD, LINE = ACROSS + PAD, BESIDE = K / ACROSS;
+    typedef part_config<DOWN, ACROSS, AHEAD> config;
+    constexpr int STEP = config::STEP, MI = config::HIGH / 16, NI = config::LONG / 8, ROW = DOWN + PAD, LINE = ACROSS + PAD, BESIDE = K / ACROSS;
     extern __shared__ uint4 shared[];
-    columns_may_come();
+    pdl_launch_dependents();
     T *buffer = reinterpret_cast<T *>(shared);
     const map_rows<const T, false, O> left = {coarse, W2};
     const map_rows<const T, true, K> right = {fine, W2};
     const int tile = blockIdx.x % (O / DOWN * BESIDE), part = blockIdx.x / (O / DOWN * BESIDE);
     const int o0 = tile / BESIDE * DOWN, k0 = tile % BESIDE * ACROSS;
     const int begin = part * each, end = P < begin + each ? P : begin + each, steps = end > begin ? (end - begin + STEP - 1) / STEP : 0;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, high = warp % 2 * form::HIGH, far = warp / 2 * form::LONG;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, high = warp % 2 * config::HIGH, far = warp / 2 * config::LONG;
     auto fetch = [&](int s) {
-        T *to = buffer + s % AHEAD * form::BUFFER;
+        T *to = buffer + s % AHEAD * config::BUFFER;
         if (s < steps) {
             fetch_pixels<STEP, DOWN>(to, left, begin + s * STEP, o0, end);
-            fetch_pixels<STEP, ACROSS>(to + form::LEFT, right, begin + s * STEP, k0, end);
+            fetch_pixels<STEP, ACROSS>(to + config::LEFT, right, begin + s * STEP, k0, end);
         }
         copy_commit();
     };
@@ -198,19 +202,19 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *parti
     for (int s = 0; s < AHEAD - 1; s++) fetch(s);
     for (int s = 0; s < steps; s++) {
         copy_wait<AHEAD - 2>();
-        __syncthreads(); /* step s is there, and all are done with the one before it */
+        __syncthreads(); /* step s has arrived, and all threads are done with the one before */
         fetch(s + AHEAD - 1);
-        const T *x = buffer + s % AHEAD * form::BUFFER + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8 + high;
-        const T *y = buffer + s % AHEAD * form::BUFFER + form::LEFT + lane % 16 * LINE + lane / 16 * 8 + far;
+        const T *x = buffer + s % AHEAD * config::BUFFER + (lane / 16 * 8 + lane % 8) * ROW + lane / 8 % 2 * 8 + high;
+        const T *y = buffer + s % AHEAD * config::BUFFER + config::LEFT + lane % 16 * LINE + lane / 16 * 8 + far;
 #pragma unroll
         for (int p = 0; p < STEP; p += 16) {
             unsigned a[MI][4];
 #pragma unroll
-            for (int m = 0; m < MI; m++) load4_across(a[m], x + p * ROW + 16 * m);
+            for (int m = 0; m < MI; m++) load4_transposed(a[m], x + p * ROW + 16 * m);
 #pragma unroll
             for (int n = 0; n < NI; n += 2) {
                 unsigned b[4];
-                load4_across(b, y + p * LINE + 8 * n);
+                load4_transposed(b, y + p * LINE + 8 * n);
 #pragma unroll
                 for (int m = 0; m < MI; m++) {
                     mma(c[m][n], a[m], b[0], b[1], T());
@@ -231,19 +235,20 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *parti
 #endif
 }
 
-/* --- launching ---------------------------------------------------------------------------------- */
+/* --- launching -------------------------------------------------------------------------------- */
 
-/* Blocks in all, twice a large GPU's processors; the parts of a sum are a function of shapes alone. */
+/* Blocks in total: twice the SMs of a large GPU. The number of partial sums is a function of shapes
+ * alone. */
 enum { TILES_GRID = 264 };
 
 template <typename T, bool BACK, int O, int K, int ROWS, int RESIDENT>
 static cudaError_t launch_sweep(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, cudaStream_t stream)
 {
-    typedef sweep_form<BACK, O, K, ROWS> form;
+    typedef sweep_config<BACK, O, K, ROWS> config;
     const int64_t tiles = (n->P + ROWS - 1) / ROWS, most = TILES_GRID / 2 * RESIDENT;
-    cudaError_t rc = allow_shared(sweep_kernel<T, BACK, O, K, ROWS, RESIDENT>, form::BYTES);
+    cudaError_t rc = allow_shared(sweep_kernel<T, BACK, O, K, ROWS, RESIDENT>, config::BYTES);
     if (rc != cudaSuccess) return rc;
-    sweep_kernel<T, BACK, O, K, ROWS, RESIDENT><<<(unsigned)(tiles < most ? tiles : most), TILE_BLOCK, form::BYTES, stream>>>(
+    sweep_kernel<T, BACK, O, K, ROWS, RESIDENT><<<(unsigned)(tiles < most ? tiles : most), TILE_BLOCK, config::BYTES, stream>>>(
         (T *)out, (const T *)in, (const T *)weights, (const T *)bias, (int)n->P, n->W2);
     return cudaGetLastError();
 }
@@ -251,11 +256,11 @@ static cudaError_t launch_sweep(void *out, const void *in, const void *weights, 
 template <typename T, int O, int K, int DOWN, int ACROSS, int AHEAD>
 static cudaError_t launch_part(float *partial, const void *coarse, const void *fine, int64_t parts, const struct conv_tiles *n, cudaStream_t stream)
 {
-    typedef part_form<DOWN, ACROSS, AHEAD> form;
-    const int64_t steps = (n->P + form::STEP - 1) / form::STEP, each = (steps + parts - 1) / parts * form::STEP;
-    cudaError_t rc = allow_shared(part_kernel<T, O, K, DOWN, ACROSS, AHEAD>, form::BYTES);
+    typedef part_config<DOWN, ACROSS, AHEAD> config;
+    const int64_t steps = (n->P + config::STEP - 1) / config::STEP, each = (steps + parts - 1) / parts * config::STEP;
+    cudaError_t rc = allow_shared(part_kernel<T, O, K, DOWN, ACROSS, AHEAD>, config::BYTES);
     if (rc != cudaSuccess) return rc;
-    part_kernel<T, O, K, DOWN, ACROSS, AHEAD><<<(unsigned)(parts * (O / DOWN) * (K / ACROSS)), TILE_BLOCK, form::BYTES, stream>>>(
+    part_kernel<T, O, K, DOWN, ACROSS, AHEAD><<<(unsigned)(parts * (O / DOWN) * (K / ACROSS)), TILE_BLOCK, config::BYTES, stream>>>(
         partial, (const T *)coarse, (const T *)fine, (int)n->P, n->W2, (int)each);
     return cudaGetLastError();
 }
@@ -266,7 +271,7 @@ static bool is_large(const struct conv_tiles *n) { return n->O == 256 && n->K ==
 extern "C" bool cuda_conv_tiles_fit(const struct conv_tiles *n)
 {
     if ((!is_small(n) && !is_large(n)) || gpu_capability() < 80) return false;
-    return n->P <= INT32_MAX / 2 && gpu_room() >= (is_small(n) ? part_form<64, 128, 4>::BYTES : sweep_form<false, 256, 256, 64>::BYTES);
+    return n->P <= INT32_MAX / 2 && gpu_shared_bytes() >= (is_small(n) ? part_config<64, 128, 4>::BYTES : sweep_config<false, 256, 256, 64>::BYTES);
 }
 
 template <typename T, bool BACK> static cudaError_t sweep_of(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, cudaStream_t stream)
@@ -310,8 +315,8 @@ extern "C" cudaError_t cuda_conv_tiles_dw(float *dw, const void *coarse, const v
                            : type == STORE_F16 ? part_of<__half>(partial, coarse, fine, parts, n, stream)
                                                : cudaErrorInvalidValue;
     if (rc != cudaSuccess) return rc;
-    typed to;
+    typed_ptr to;
     to.data = dw, to.type = STORE_F32;
-    launch_columns_end({to, to, N, 0}, partial, parts, N, stream);
+    launch_column_sums({to, to, N, 0}, partial, parts, N, stream);
     return cudaGetLastError();
 }

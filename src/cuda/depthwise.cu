@@ -1,29 +1,29 @@
 /*
- * depthwise.cu: convolutions in which each channel has a kernel of its own.
+ * depthwise.cu: depthwise convolutions: each channel has its own filter.
  *
- * Channels are neighbours in memory and in threads. A thread makes V channels of one pixel,
- * V so that an access is 16 bytes wide where addresses allow; what it reads its
- * neighbours read too, out of the cache. The weights, which lie by channel, are first laid out by
- * tap as f32, so that they are read as the map is.
+ * Channels are adjacent in memory and in threads. A thread computes V channels of one pixel, with V
+ * such that an access is 16 bytes wide where addresses allow; its neighbours read the same pixels,
+ * from the cache. The weights, stored by channel, are first rearranged by tap as f32, so that they
+ * are read like the map.
  *
- * The gradient of the weights is summed over fixed runs of pixels, in fixed order; then the runs
- * are added in order. The same bits every time. Of 3 x 3 taps a thread has all nine of four channels,
- * so that dy is read once, and x once from memory and again from the cache; of other sizes each
- * tap is a sweep of its own.
+ * The gradient of the weights is summed over fixed runs of pixels in fixed order; then the runs are
+ * added in order, so the bits are always the same. For 3 x 3 taps a thread sums all nine taps of
+ * four channels, so that dy is read once, and x once from memory and then from the cache; for other
+ * sizes each tap is a separate pass.
  */
 #include "cuda/device.cuh"
 #include "cuda/launch_conv.h"
 
-typedef uint32_t place;
+typedef uint32_t index32;
 
 struct shape {
     int H, W, H2, W2, kh, kw, stride, pad;
-    place C;
+    index32 C;
 };
 
 static shape shape_of(const struct depthwise *n)
 {
-    return {(int)n->H, (int)n->W, (int)n->H2, (int)n->W2, (int)n->kh, (int)n->kw, (int)n->stride, (int)n->pad, (place)n->C};
+    return {(int)n->H, (int)n->W, (int)n->H2, (int)n->W2, (int)n->kh, (int)n->kw, (int)n->stride, (int)n->pad, (index32)n->C};
 }
 
 static bool fits(int64_t n) { return n >= 0 && n <= INT32_MAX; }
@@ -31,15 +31,15 @@ static bool fits(int64_t n) { return n >= 0 && n <= INT32_MAX; }
 /* --- results and the gradient of x ------------------------------------------------------------ */
 
 /* to [taps,C] from w [C,taps]. */
-template <typename T> __global__ void by_tap_kernel(float *to, const T *w, place C, place taps)
+template <typename T> __global__ void by_tap_kernel(float *to, const T *w, index32 C, index32 taps)
 {
-    for (place k = blockIdx.x * BLOCK + threadIdx.x; k < C * taps; k += gridDim.x * BLOCK)
+    for (index32 k = blockIdx.x * BLOCK + threadIdx.x; k < C * taps; k += gridDim.x * BLOCK)
         to[k] = to_float(w[k % C * taps + k / C]);
 }
 
-/* The pixel of the map that is read which result (i,j) of an H x W map meets through (u,v);
- * -1: none. Forward the map is x; backward it is dy: i' stride + u - pad = i. */
-template <bool BACK> __device__ int64_t met(const shape &n, int b, int i, int j, int u, int v)
+/* The pixel of the input map that result (i,j) of an H x W map reads through tap (u,v); -1: none.
+ * In the forward the input map is x; in the backward it is dy: i' stride + u - pad = i. */
+template <bool BACK> __device__ int64_t source_pixel(const shape &n, int b, int i, int j, int u, int v)
 {
     if (!BACK) {
         const int y = i * n.stride + u - n.pad, x = j * n.stride + v - n.pad;
@@ -51,19 +51,19 @@ template <bool BACK> __device__ int64_t met(const shape &n, int b, int i, int j,
 }
 
 template <typename T, int V, bool BACK>
-__global__ void depthwise_kernel(T *out, const T *in, const float *w, const T *bias, shape n, place count)
+__global__ void depthwise_kernel(T *out, const T *in, const float *w, const T *bias, shape n, index32 count)
 {
-    const place packs = n.C / V;
+    const index32 packs = n.C / V;
     const int width = BACK ? n.W : n.W2, height = BACK ? n.H : n.H2;
-    for (place k = blockIdx.x * BLOCK + threadIdx.x; k < count; k += gridDim.x * BLOCK) {
-        const place c = k % packs * V, p = k / packs;
+    for (index32 k = blockIdx.x * BLOCK + threadIdx.x; k < count; k += gridDim.x * BLOCK) {
+        const index32 c = k % packs * V, p = k / packs;
         const int j = p % width, i = p / width % height, b = p / width / height;
         float sum[V];
 #pragma unroll
         for (int q = 0; q < V; q++) sum[q] = bias ? to_float(bias[c + q]) : 0.0f;
         for (int u = 0; u < n.kh; u++)
             for (int v = 0; v < n.kw; v++) {
-                const int64_t pixel = met<BACK>(n, b, i, j, u, v);
+                const int64_t pixel = source_pixel<BACK>(n, b, i, j, u, v);
                 if (pixel < 0) continue;
                 const pack<T, V> x = *reinterpret_cast<const pack<T, V> *>(in + pixel * n.C + c);
                 const pack<float, V> tap = *reinterpret_cast<const pack<float, V> *>(w + (int64_t)(u * n.kw + v) * n.C + c);
@@ -86,12 +86,12 @@ static cudaError_t launch(void *out, const void *in, const void *w, const void *
     if (!fits(count) || !fits(n->C * taps)) return cudaErrorInvalidValue;
     T *to = static_cast<T *>(out);
     const T *from = static_cast<const T *>(in), *add = static_cast<const T *>(bias);
-    by_tap_kernel<T><<<grid_for(n->C * taps), BLOCK, 0, stream>>>(scratch, static_cast<const T *>(w), (place)n->C, (place)taps);
+    by_tap_kernel<T><<<grid_for(n->C * taps), BLOCK, 0, stream>>>(scratch, static_cast<const T *>(w), (index32)n->C, (index32)taps);
     if (n->C % V == 0 && is_aligned(out, 16) && is_aligned(in, 16))
         depthwise_kernel<T, V, BACK><<<grid_for(count / V), BLOCK, 0, stream>>>(to, from, scratch, add, shape_of(n),
-                                                                                (place)(count / V));
+                                                                                (index32)(count / V));
     else
-        depthwise_kernel<T, 1, BACK><<<grid_for(count), BLOCK, 0, stream>>>(to, from, scratch, add, shape_of(n), (place)count);
+        depthwise_kernel<T, 1, BACK><<<grid_for(count), BLOCK, 0, stream>>>(to, from, scratch, add, shape_of(n), (index32)count);
     return cudaGetLastError();
 }
 
@@ -119,22 +119,22 @@ extern "C" cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, 
     return launch_of<true>(x, y, w, bias, scratch, n, type, stream);
 }
 
-/* --- the gradient of the weights ---------------------------------------------------------------- */
+/* --- the gradient of the weights -------------------------------------------------------------- */
 
-constexpr int LANES = 32, LINES = 8; /* channels, and pixels at a time */
-static_assert(LANES * LINES == BLOCK, "blocks are cut into lanes and lines");
+constexpr int LANES = 32, LINES = 8; /* channels, and pixels, of a block at a time */
+static_assert(LANES * LINES == BLOCK, "a block is LANES x LINES threads");
 
 /* Block (c, run, t): tap t of LANES channels, over a run of pixels. partial [runs,taps,C]. */
-template <typename T> __global__ void dw_kernel(float *partial, const T *dy, const T *x, shape n, place results, place pixels)
+template <typename T> __global__ void dw_kernel(float *partial, const T *dy, const T *x, shape n, index32 results, index32 pixels)
 {
     __shared__ float sums[LINES][LANES];
-    const place c = blockIdx.x * LANES + threadIdx.x, from = blockIdx.y * pixels;
-    const place end = from + pixels < results ? from + pixels : results;
+    const index32 c = blockIdx.x * LANES + threadIdx.x, from = blockIdx.y * pixels;
+    const index32 end = from + pixels < results ? from + pixels : results;
     const int t = blockIdx.z, u = t / n.kw, v = t % n.kw;
     float sum = 0;
     if (c < n.C)
-        for (place p = from + threadIdx.y; p < end; p += LINES) {
-            const int64_t pixel = met<false>(n, p / n.W2 / n.H2, p / n.W2 % n.H2, p % n.W2, u, v);
+        for (index32 p = from + threadIdx.y; p < end; p += LINES) {
+            const int64_t pixel = source_pixel<false>(n, p / n.W2 / n.H2, p / n.W2 % n.H2, p % n.W2, u, v);
             if (pixel >= 0) sum = fmaf(to_float(dy[(int64_t)p * n.C + c]), to_float(x[pixel * n.C + c]), sum);
         }
     sums[threadIdx.y][threadIdx.x] = sum;
@@ -144,8 +144,8 @@ template <typename T> __global__ void dw_kernel(float *partial, const T *dy, con
     partial[((int64_t)blockIdx.y * gridDim.z + t) * n.C + c] = sum;
 }
 
-/* A warp has a piece of the block's run of pixels and 32 times GROUP channels: whether a tap lies
- * within the map is the same for all its lanes. Away from the border its nine reads are under way
+/* A warp has a part of the block's run of pixels and 32 times GROUP channels: whether a tap is
+ * inside the map is the same for all its lanes. Away from the border its nine loads are in flight
  * together. partial [runs,9,C]. */
 constexpr int GROUP = 4, SIDE = 3;
 
@@ -159,7 +159,8 @@ template <typename T> __device__ static void add_tap(float (&sum)[GROUP], const 
     for (int q = 0; q < GROUP; q++) sum[q] = fmaf(to_float(dy.at[q]), to_float(x.at[q]), sum[q]);
 }
 
-/* One pixel of dy: its nine products. x0 is where its first tap lies, or would. */
+/* One pixel of dy: its nine products. x0 is the offset of its first tap, also if that is outside
+ * the map. */
 template <typename T>
 __device__ static void add_pixel(float (&sum)[SIDE * SIDE][GROUP], const T *dy, const T *x, int64_t x0, int y, int column, const shape &n)
 {
@@ -181,15 +182,15 @@ __device__ static void add_pixel(float (&sum)[SIDE * SIDE][GROUP], const T *dy, 
 }
 
 template <typename T>
-__global__ void dw_nine_kernel(float *partial, const T *dy, const T *x, shape n, place results, place pixels, place groups)
+__global__ void dw_nine_kernel(float *partial, const T *dy, const T *x, shape n, index32 results, index32 pixels, index32 groups)
 {
     __shared__ float sums[LINES][LANES * GROUP];
-    const place lane = threadIdx.x % LANES, line = threadIdx.x / LANES, run = blockIdx.x / groups;
-    const place first = blockIdx.x % groups * LANES * GROUP, c = first + lane * GROUP, each = (pixels + LINES - 1) / LINES;
-    const place stop = min((run + 1) * pixels, results), from = min(run * pixels + line * each, stop), end = min(from + each, stop);
+    const index32 lane = threadIdx.x % LANES, line = threadIdx.x / LANES, run = blockIdx.x / groups;
+    const index32 first = blockIdx.x % groups * LANES * GROUP, c = first + lane * GROUP, each = (pixels + LINES - 1) / LINES;
+    const index32 stop = min((run + 1) * pixels, results), from = min(run * pixels + line * each, stop), end = min(from + each, stop);
     float sum[SIDE * SIDE][GROUP] = {};
     int j = from % n.W2, i = from / n.W2 % n.H2, b = from / n.W2 / n.H2;
-    for (place p = from; p < end && c < n.C; p++) {
+    for (index32 p = from; p < end && c < n.C; p++) {
         const int y = i * n.stride - n.pad, column = j * n.stride - n.pad;
         add_pixel(sum, dy + (int64_t)p * n.C + c, x, (((int64_t)b * n.H + y) * n.W + column) * n.C + c, y, column, n);
         if (++j < n.W2) continue;
@@ -202,7 +203,7 @@ __global__ void dw_nine_kernel(float *partial, const T *dy, const T *x, shape n,
 #pragma unroll
         for (int q = 0; q < GROUP; q++) sums[line][lane * GROUP + q] = sum[t][q];
         __syncthreads();
-        const place k = threadIdx.x;
+        const index32 k = threadIdx.x;
         if (k >= LANES * GROUP || first + k >= n.C) continue;
         float all = sums[0][k];
         for (int m = 1; m < LINES; m++) all += sums[m][k];
@@ -210,11 +211,11 @@ __global__ void dw_nine_kernel(float *partial, const T *dy, const T *x, shape n,
     }
 }
 
-/* dw [C,taps] of partial [runs,taps,C]: LANES sums to a block, each in LINES parts. */
-__global__ void dw_sum_kernel(float *dw, const float *partial, place C, place taps, int runs, bool add)
+/* dw [C,taps] from partial [runs,taps,C]: LANES sums per block, each split over LINES threads. */
+__global__ void dw_sum_kernel(float *dw, const float *partial, index32 C, index32 taps, int runs, bool add)
 {
     __shared__ float sums[LINES][LANES];
-    const place lane = threadIdx.x % LANES, line = threadIdx.x / LANES, k = blockIdx.x * LANES + lane, n = C * taps;
+    const index32 lane = threadIdx.x % LANES, line = threadIdx.x / LANES, k = blockIdx.x * LANES + lane, n = C * taps;
     float sum = 0;
     for (int r = (int)line; r < runs && k < n; r += LINES) sum += partial[(int64_t)r * n + k];
     sums[line][lane] = sum;
@@ -225,7 +226,7 @@ __global__ void dw_sum_kernel(float *dw, const float *partial, place C, place ta
     *to = add ? *to + sum : sum;
 }
 
-template <typename T> static bool is_nine(const void *dy, const void *x, const struct depthwise *n)
+template <typename T> static bool is_3x3(const void *dy, const void *x, const struct depthwise *n)
 {
     return n->kh == SIDE && n->kw == SIDE && n->C % GROUP == 0 && is_aligned(dy, sizeof(channels<T>)) && is_aligned(x, sizeof(channels<T>));
 }
@@ -237,17 +238,17 @@ static cudaError_t launch_dw(float *dw, const void *dy, const void *x, float *sc
     const int64_t results = n->B * n->H2 * n->W2, runs = (results + pixels - 1) / pixels, taps = n->kh * n->kw;
     if (!fits(results + pixels) || runs > 65535 || taps > 65535 || !fits(n->C * taps)) return cudaErrorInvalidValue;
     const T *from = static_cast<const T *>(dy), *map = static_cast<const T *>(x);
-    if (is_nine<T>(dy, x, n)) {
+    if (is_3x3<T>(dy, x, n)) {
         const int64_t groups = (n->C + LANES * GROUP - 1) / (LANES * GROUP);
         const unsigned blocks = (unsigned)(groups * runs);
         if (!fits(groups * runs)) return cudaErrorInvalidValue;
-        dw_nine_kernel<T><<<blocks, BLOCK, 0, stream>>>(scratch, from, map, shape_of(n), (place)results, (place)pixels, (place)groups);
+        dw_nine_kernel<T><<<blocks, BLOCK, 0, stream>>>(scratch, from, map, shape_of(n), (index32)results, (index32)pixels, (index32)groups);
     } else {
         const dim3 grid((unsigned)((n->C + LANES - 1) / LANES), (unsigned)runs, (unsigned)taps);
-        dw_kernel<T><<<grid, dim3(LANES, LINES), 0, stream>>>(scratch, from, map, shape_of(n), (place)results, (place)pixels);
+        dw_kernel<T><<<grid, dim3(LANES, LINES), 0, stream>>>(scratch, from, map, shape_of(n), (index32)results, (index32)pixels);
     }
     const unsigned ends = (unsigned)((n->C * taps + LANES - 1) / LANES);
-    dw_sum_kernel<<<ends, BLOCK, 0, stream>>>(dw, scratch, (place)n->C, (place)taps, (int)runs, add);
+    dw_sum_kernel<<<ends, BLOCK, 0, stream>>>(dw, scratch, (index32)n->C, (index32)taps, (int)runs, add);
     return cudaGetLastError();
 }
 

@@ -5,9 +5,9 @@
  *     space host     one pinned cudaHostAlloc of the planned size
  *     lanes          one stream each; programs are launched on the compute lane
  *
- * Invariant: everything the host asks for goes through the compute lane in order, but for the next
- * batch, so a read sees what every earlier run and write did. Only read, write, settle and await wait.
- * No managed memory, and nothing is taken from the GPU after recording.
+ * Invariant: all work goes through the compute lane in order, except the copy of the next batch. So
+ * a read sees the effect of every earlier run and write. Only read, write, settle and await block
+ * the host. There is no managed memory, and nothing is allocated on the GPU after recording.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 #include "cuda/gpu.h"
 #include "cuda/cuda.h"
-#include "cuda/fastest.h"
+#include "cuda/matmul_autotune.h"
 #include "cuda/host.h"
 
 int cuda_failed(struct error *e, cudaError_t rc, const char *call)
@@ -40,7 +40,7 @@ static int count_gpus(void)
     return 0;
 }
 
-/* A driver at least as new as the runtime, and a GPU behind it. */
+/* Checks that the driver is at least as new as the runtime and that it sees a GPU. */
 static int check_driver(struct error *e)
 {
     int gpus = 0, driver = 0, runtime = 0;
@@ -54,20 +54,20 @@ static int check_driver(struct error *e)
                          driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (rc == cudaErrorNoDevice || rc == cudaSuccess) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        return error_set(e, PL_FAIL, "no NVIDIA GPU is visible%s%.80s%s; nvidia-smi lists those that are here; or set device: cpu",
+        return error_set(e, PL_FAIL, "no NVIDIA GPU is visible%s%.80s%s; nvidia-smi lists the GPUs of this machine; or set device: cpu",
                          visible ? " (CUDA_VISIBLE_DEVICES is \"" : "", visible ? visible : "", visible ? "\")" : "");
     }
     return cuda_failed(e, rc, "cudaGetDeviceCount");
 }
 
-/* Numbers that CUDA keeps for display; 0 where a GPU does not say. */
+/* An attribute that CUDA reports for display only; 0 where the GPU does not report it. */
 static double attribute_of(enum cudaDeviceAttr of)
 {
     int x = 0;
     return cudaDeviceGetAttribute(&x, of, 0) == cudaSuccess ? x : 0;
 }
 
-/* Asks the driver alone: without a context nothing is taken from the GPU. */
+/* Queries the driver alone. No context is created, so no GPU memory is used. */
 static int describe_gpu(struct gpu *c, struct error *e)
 {
     struct cudaDeviceProp gpu;
@@ -79,12 +79,12 @@ static int describe_gpu(struct gpu *c, struct error *e)
     c->memory_bytes = gpu.totalGlobalMem;
     c->clock = 1e3 * attribute_of(cudaDevAttrClockRate);
     c->memory_bandwidth = 2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
-    if (c->capability >= cuda_least()) return PL_OK;
-    return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build's kernels begin at %d.%d; rebuild with make CUDA_ARCH=sm_%d, if "
-                     "nvcc knows it, or set device: cpu", gpu.name, gpu.major, gpu.minor, cuda_least() / 10, cuda_least() % 10, c->capability);
+    if (c->capability >= cuda_min_capability()) return PL_OK;
+    return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build supports %d.%d and later; rebuild with make CUDA_ARCH=sm_%d, if "
+                     "nvcc supports it, or set device: cpu", gpu.name, gpu.major, gpu.minor, cuda_min_capability() / 10, cuda_min_capability() % 10, c->capability);
 }
 
-/* The GPU is opened, and kernels loaded: what the driver says of itself may be wrong. */
+/* Opens the GPU and loads a kernel: the driver's own report of what it supports may be wrong. */
 static int check_gpu(struct cuda_state *s, struct error *e)
 {
     struct gpu gpu;
@@ -94,21 +94,21 @@ static int check_gpu(struct cuda_state *s, struct error *e)
     cudaError_t rc = cuda_probe();
     if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction || rc == cudaErrorUnsupportedPtxVersion) {
         cudaGetLastError();
-        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, for which this build has no kernels that its driver takes (%s); rebuild with "
+        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, and this build has no kernels for it that the driver accepts (%s); rebuild with "
                          "make CUDA_ARCH=sm_%d, or update the driver", gpu.name, gpu.capability / 10, gpu.capability % 10, cudaGetErrorName(rc), gpu.capability);
     }
     if (rc != cudaSuccess) return cuda_failed(e, rc, "loading the kernels");
     return PL_OK;
 }
 
-/* Streams of their own, which do not wait for the default stream. */
+/* Non-blocking streams: they do not synchronize with the default stream. */
 static int make_lanes(struct cuda_state *s, struct error *e)
 {
     for (int lane = 0; lane < LANE_COUNT; lane++)
         TRY_CUDA(cudaStreamCreateWithFlags(&s->lane[lane], cudaStreamNonBlocking));
-    TRY_CUDA(cudaStreamCreateWithFlags(&s->ahead, cudaStreamNonBlocking));
-    TRY_CUDA(cudaEventCreateWithFlags(&s->asked, cudaEventDisableTiming));
-    TRY_CUDA(cudaEventCreateWithFlags(&s->arrived, cudaEventDisableTiming));
+    TRY_CUDA(cudaStreamCreateWithFlags(&s->prefetch, cudaStreamNonBlocking));
+    TRY_CUDA(cudaEventCreateWithFlags(&s->batch_read, cudaEventDisableTiming));
+    TRY_CUDA(cudaEventCreateWithFlags(&s->batch_copied, cudaEventDisableTiming));
     for (int i = 0; i < 2 * DEVICE_MARKS; i++) TRY_CUDA(cudaEventCreate(&s->marks[i / 2][i % 2]));
     TRY_BLAS(cublasLtCreate(&s->blas));
     return PL_OK;
@@ -118,13 +118,13 @@ static void free_state(struct device *d)
 {
     struct cuda_state *s = d->state;
     if (!s) return;
-    fastest_free(s);
+    autotune_free(s);
     if (s->blas) cublasLtDestroy(s->blas);
     for (int lane = 0; lane < LANE_COUNT; lane++)
         if (s->lane[lane]) cudaStreamDestroy(s->lane[lane]);
-    if (s->ahead) cudaStreamDestroy(s->ahead);
-    if (s->asked) cudaEventDestroy(s->asked);
-    if (s->arrived) cudaEventDestroy(s->arrived);
+    if (s->prefetch) cudaStreamDestroy(s->prefetch);
+    if (s->batch_read) cudaEventDestroy(s->batch_read);
+    if (s->batch_copied) cudaEventDestroy(s->batch_copied);
     for (int i = 0; i < 2 * DEVICE_MARKS; i++)
         if (s->marks[i / 2][i % 2]) cudaEventDestroy(s->marks[i / 2][i % 2]);
     mem_free(s);
@@ -147,15 +147,15 @@ static int cuda_open(struct device *d, struct error *e)
 static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t bytes, const char *what)
 {
     size_t free_bytes = 0, total = 0;
-    char asked[32], have[32], all[32];
+    char need[32], have[32], all[32];
     cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
-    return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free: see in nvidia-smi what else uses the GPU and end it, or "
-                     "give a --memory that leaves half a GiB of what is free", s->gpu, what, size_print(bytes, asked), (unsigned long long)bytes,
+    return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free; stop other processes on the GPU (nvidia-smi lists them), or "
+                     "set --memory to half a GiB less than what is free", s->gpu, what, size_print(bytes, need), (unsigned long long)bytes,
                      size_print(free_bytes, have), size_print(total, all));
 }
 
-/* Both spaces begin as zeros, as the CPU's mappings do. */
+/* Both spaces start as zeros, as the CPU's mappings do. */
 static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct error *e)
 {
     const struct cuda_state *s = d->state;
@@ -171,15 +171,15 @@ static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], st
         cudaError_t rc = cudaHostAlloc((void **)&d->arena[SPACE_HOST], host, cudaHostAllocDefault);
         if (rc != cudaSuccess) {
             cudaGetLastError();
-            return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): see ulimit -l; lower memory.host_budget where something is "
-                             "offloaded, else data.prefetch", (unsigned long long)host, cudaGetErrorString(rc));
+            return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): check ulimit -l; lower memory.host_budget if tensors are "
+                             "offloaded, otherwise data.prefetch", (unsigned long long)host, cudaGetErrorString(rc));
         }
         memset(d->arena[SPACE_HOST], 0, host);
     }
     return PL_OK;
 }
 
-/* Either direction and either space: the driver knows an address's side. */
+/* Any direction and either space: the driver derives the direction from the addresses. */
 static int cuda_copy(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     const struct cuda_state *s = d->state;
@@ -188,59 +188,59 @@ static int cuda_copy(struct device *d, void *to, const void *from, uint64_t byte
     return PL_OK;
 }
 
-/* The host's own bytes come behind what is on its way to the same place. */
+/* Waits for prefetch copies in flight first, because they may write to the same address. */
 static int cuda_write(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     struct cuda_state *s = d->state;
-    s->written = true;
-    TRY(cuda_join_ahead(s, e));
+    s->arena_written = true;
+    TRY(cuda_join_prefetch(s, e));
     return cuda_copy(d, to, from, bytes, e);
 }
 
-/* --- a batch ahead ------------------------------------------------------------------
+/* --- the prefetched batch -----------------------------------------------------------
  *
- *     compute   [ step n ]o asked [update n]    o wait for arrived  [ step n+1 ]
- *     ahead               [copy][copy]..........o
+ *     compute    [ step n ]o batch_read [update n]   o wait for batch_copied  [ step n+1 ]
+ *     prefetch             [copy][copy].............o
  *
- * The first copy follows the last program that reads a batch (cuda_run), the rest follow the first. A read
- * does not wait for them, and no update reads the batch. */
+ * The first copy waits for the last program that reads a batch (cuda_run); the others follow it. A
+ * read on the compute lane does not wait for these copies, and no update reads the batch. */
 
 static int cuda_write_later(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     struct cuda_state *s = d->state;
-    s->written = true;
-    if (!s->coming) {
-        TRY_CUDA(cudaStreamWaitEvent(s->ahead, s->asked, 0));
-        s->coming = true;
+    s->arena_written = true;
+    if (!s->prefetch_pending) {
+        TRY_CUDA(cudaStreamWaitEvent(s->prefetch, s->batch_read, 0));
+        s->prefetch_pending = true;
     }
-    TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, s->ahead));
+    TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, s->prefetch));
     return PL_OK;
 }
 
-int cuda_join_ahead(struct cuda_state *s, struct error *e)
+int cuda_join_prefetch(struct cuda_state *s, struct error *e)
 {
-    if (!s->coming) return PL_OK;
-    s->coming = false;
-    TRY_CUDA(cudaEventRecord(s->arrived, s->ahead));
-    TRY_CUDA(cudaStreamWaitEvent(s->lane[LANE_COMPUTE], s->arrived, 0));
+    if (!s->prefetch_pending) return PL_OK;
+    s->prefetch_pending = false;
+    TRY_CUDA(cudaEventRecord(s->batch_copied, s->prefetch));
+    TRY_CUDA(cudaStreamWaitEvent(s->lane[LANE_COMPUTE], s->batch_copied, 0));
     return PL_OK;
 }
 
 static int cuda_settle(struct device *d, struct error *e)
 {
     const struct cuda_state *s = d->state;
-    TRY_CUDA(cudaStreamSynchronize(s->ahead));
+    TRY_CUDA(cudaStreamSynchronize(s->prefetch));
     return PL_OK;
 }
 
-/* --- steps without waiting --------------------------------------------------------------
+/* --- steps in flight ------------------------------------------------------------------
  *
- * Host memory is pinned, so a copy to or from it returns when it is in the queue. */
+ * The host space is pinned, so a copy to or from it returns as soon as it is queued. */
 
 static int cuda_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     struct cuda_state *s = d->state;
-    s->written = true;
+    s->arena_written = true;
     TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->lane[LANE_COMPUTE]));
     return PL_OK;
 }
@@ -253,15 +253,16 @@ static int cuda_mark(struct device *d, int number, struct error *e)
     return PL_OK;
 }
 
-/* An event that the host had to wait for was reached now. One that was reached earlier, while the host was held up by launches
- * of the next step, is dated by the GPU: its distance from the event before. */
+/* *reached is the time when the event was reached. If the host had to wait for it, that is now. If
+ * it was reached earlier, while the host was busy with launches of the next step, the time comes
+ * from the GPU's measurement since the previous event. */
 static int cuda_await(struct device *d, int number, double *reached, struct error *e)
 {
     struct cuda_state *s = d->state;
     const cudaEvent_t mark = s->marks[number][s->turn[number]];
     const bool early = cudaEventQuery(mark) == cudaSuccess;
     float ms = 0;
-    if (!early) cudaGetLastError(); /* not ready is no failure; any other comes again */
+    if (!early) cudaGetLastError(); /* cudaErrorNotReady is no failure; any other error occurs again below */
     TRY_CUDA(cudaEventSynchronize(mark));
     *reached = clock_seconds();
     if (early && s->last) {
@@ -278,8 +279,8 @@ static void cuda_close(struct device *d, struct tape *t)
     const struct cuda_state *s = d->state;
     if (!s) return;
     cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
-    cudaStreamSynchronize(s->ahead);
-    if (t) cuda_forget(t);
+    cudaStreamSynchronize(s->prefetch);
+    if (t) cuda_free_recording(t);
     if (d->arena[SPACE_DEVICE]) cudaFree(d->arena[SPACE_DEVICE]);
     if (d->arena[SPACE_HOST]) cudaFreeHost(d->arena[SPACE_HOST]);
     free_state(d);
@@ -287,7 +288,7 @@ static void cuda_close(struct device *d, struct tape *t)
 
 /* --- the device -------------------------------------------------------------------- */
 
-static bool look(const struct device *d, struct cuda_view *out)
+static bool get_view(const struct device *d, struct cuda_view *out)
 {
     const struct cuda_state *s = d->state;
     size_t free_bytes = 0, total = 0;
@@ -310,4 +311,4 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
 static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_settle,
                                       cuda_send, cuda_mark, cuda_await};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_FORM, log_quiet, &ops, count_gpus, look, describe_gpu, gpu_act_like};
+const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops, count_gpus, get_view, describe_gpu, gpu_emulate};

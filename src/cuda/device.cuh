@@ -1,10 +1,10 @@
 /*
- * device.cuh: what the .cu files share: storage types, 16-byte packs, grids.
+ * device.cuh: definitions shared by the .cu files: storage types, 16-byte packs, grids.
  *
- * An access is 16 bytes wide where every address allows it, else one element.
- * The width changes which thread handles an element, never its value; where a
- * sum's order depends on the width (rmsnorm), width and grid are functions of
- * shape and alignment, so one tape gives the same bits every time.
+ * An access is 16 bytes wide if every address allows it, otherwise one element.
+ * The width changes which thread handles an element, never its value. Where the order of a
+ * sum depends on the width (rmsnorm), width and grid are functions of shape and alignment,
+ * so one tape gives the same bits every time.
  */
 #ifndef DEVICE_CUH
 #define DEVICE_CUH
@@ -27,7 +27,7 @@ template <> __device__ inline float from_float<float>(float x) { return x; }
 template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ inline __half from_float<__half>(float x) { return __float2half_rn(x); }
 
-/* V neighbouring elements, moved by one access. */
+/* V adjacent elements, moved by one access. */
 template <typename T, int V> struct alignas(sizeof(T) * V) pack {
     T at[V];
 };
@@ -35,7 +35,7 @@ template <typename T, int V> struct alignas(sizeof(T) * V) pack {
 /* Whether accesses of `width` bytes may start at p. */
 inline bool is_aligned(const void *p, size_t width) { return (uintptr_t)p % width == 0; }
 
-/* Blocks for so many work items; a grid-stride loop covers what the cap leaves. */
+/* Blocks for `items` work items; a grid-stride loop covers the items beyond the cap. */
 inline unsigned grid_for(int64_t items)
 {
     int64_t blocks = (items + BLOCK - 1) / BLOCK;

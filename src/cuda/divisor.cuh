@@ -1,13 +1,13 @@
 /*
- * divisor.cuh: division by a number that the host knows: a multiplication and a shift.
+ * divisor.cuh: division by a number known to the host: a multiplication and a shift.
  */
 #ifndef DIVISOR_CUH
 #define DIVISOR_CUH
 
 #include <stdint.h>
 
-/* n / by for n < 2^31: by <= 2^shift < 2 by, and n + n (2^shift - by) / by = n 2^shift / by, of which
- * `more` has the second fraction in 32 bits, rounded up. */
+/* n / by for n < 2^31: by <= 2^shift < 2 by, and n + n (2^shift - by) / by = n 2^shift / by. `more`
+ * is the fraction (2^shift - by) / by in 32 bits, rounded up. */
 struct divisor {
     uint32_t by, more, shift;
 };

@@ -1,6 +1,6 @@
 /*
- * elements.cuh: the functions of single elements, loads and stores of any dtype, and places in
- * strided operands: what elementwise.cu, strided.cu, sums.cu and maps.cu share.
+ * elements.cuh: elementwise functions, loads and stores of any dtype, and offsets in strided
+ * operands, shared by elementwise.cu, strided.cu, sums.cu and maps.cu.
  */
 #ifndef ELEMENTS_CUH
 #define ELEMENTS_CUH
@@ -12,7 +12,7 @@
 
 constexpr float ROOT_HALF = 0.70710678118654752440f, ROOT_TWO_OVER_PI = 0.79788456080286535588f, LOG2_E = 1.44269504088896340736f;
 
-/* One instruction each, with 22 bits or more. */
+/* One instruction each, accurate to 22 bits or more. */
 __device__ inline float quick_inverse(float x)
 {
     float y;
@@ -26,14 +26,14 @@ __device__ inline float quick_exp2(float x)
     return y;
 }
 
-/* Functions of elements that are stored as T: all bits where T has 24, and where it has 8 or 11
- * about 20, at a third of the instructions: a GPU has no more than 25 or so to an element before
- * they take longer than its bytes. */
+/* Functions of elements that are stored as T. They are exact where T has 24 bits of mantissa. Where
+ * T has 8 or 11 bits, they have about 20, at a third of the instructions: beyond about 25
+ * instructions per element they take longer than the memory traffic. */
 template <typename T> struct maths {
     static __device__ float logistic(float x) { return quick_inverse(1.0f + quick_exp2(-LOG2_E * x)); }
     static __device__ float hyperbolic(float x) { return 2.0f * logistic(2.0f * x) - 1.0f; } /* absolute error 1e-7 */
-    /* The normal distribution at x, and e^(-x^2/2), by Abramowitz and Stegun 7.1.26: the tail is a
-     * polynomial in t times that. */
+    /* The normal distribution function at x, and e^(-x^2/2) as `density`, by Abramowitz and Stegun
+     * 7.1.26: the tail is a polynomial in t times the density. */
     static __device__ float normal(float x, float &density)
     {
         const float t = quick_inverse(1.0f + 0.3275911f * ROOT_HALF * fabsf(x));
@@ -54,7 +54,7 @@ template <> struct maths<float> {
 
 __device__ inline float gelu_u(float x) { return ROOT_TWO_OVER_PI * (x + 0.044715f * x * x * x); }
 
-/* By the number of enum act_kind. */
+/* `kind` is a value of enum act_kind. */
 template <typename T> __device__ inline float act_value(int kind, float x)
 {
     using m = maths<T>;
@@ -70,8 +70,8 @@ template <typename T> __device__ inline float act_value(int kind, float x)
     }
 }
 
-/* The slope, and y, which is act_value's. Where two products are added it is said which one is not rounded: a compiler
- * chooses by what else a kernel does, and all of them shall give the same bits. */
+/* The derivative, and y, the value of act_value. Where two products are added, fmaf fixes which one
+ * is not rounded: a compiler would choose by context, and all kernels must give the same bits. */
 template <typename T> __device__ inline float act_slope(int kind, float x, float &y)
 {
     using m = maths<T>;
@@ -104,7 +104,7 @@ struct f_mul {
 struct f_silu_gate {
     template <typename T> static __device__ float of(float gate, float up) { return gate * maths<T>::logistic(gate) * up; }
 };
-/* Rounded as it is stored, also where it is summed. */
+/* The result is rounded as it is stored, also where it is summed. */
 template <int KIND> struct f_slope {
     template <typename T> static __device__ float of(float dy, float x, float &y) { return __fmul_rn(dy, act_slope<T>(KIND, x, y)); }
     template <typename T> static __device__ float of(float dy, float x) { return __fmul_rn(dy, act_slope<T>(KIND, x)); }
@@ -132,7 +132,7 @@ __device__ inline double any_load(const void *p, enum any type, int64_t i)
     }
 }
 
-/* Integers are cut towards 0 and saturate; what is not a number is 0. */
+/* Integers are truncated towards 0 and saturate; NaN becomes 0. */
 __device__ inline int64_t any_integer(double x, double lowest, double highest, int64_t low, int64_t high)
 {
     if (isnan(x)) return 0;
@@ -152,22 +152,23 @@ __device__ inline void any_store(void *p, enum any type, int64_t i, double x)
     }
 }
 
-/* --- places ------------------------------------------------------------------------------ */
+/* --- offsets ----------------------------------------------------------------------------- */
 
-/* a / b of numbers that are not negative: few of them need 64 bits. */
+/* a / b of non-negative numbers: few of them need 64-bit division. */
 __device__ inline int64_t quotient(int64_t a, int64_t b)
 {
     return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
-struct place {
+struct offsets {
     int64_t y, a, b;
 };
 
-/* Element `in` of row `row`: a turn of the innermost loop, and of all others together. */
-__device__ inline place place_of(const form &f, int64_t row, int64_t in)
+/* The offsets of element `in` of row `row`: `in` is the index in the innermost loop, `row` the
+ * index in all other loops together. */
+__device__ inline offsets offsets_of(const loop_nest &f, int64_t row, int64_t in)
 {
-    place p = {in * f.y[0], in * f.a[0], in * f.b[0]};
+    offsets p = {in * f.y[0], in * f.a[0], in * f.b[0]};
     for (int k = 1; k < f.loops; k++) {
         const int64_t next = k + 1 < f.loops ? quotient(row, f.size[k]) : 0, here = row - next * f.size[k];
         p.y += here * f.y[k];

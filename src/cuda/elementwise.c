@@ -1,10 +1,10 @@
 /*
- * elementwise.c: the running half of what elementwise.cu, act_sums.cu, strided.cu and sums.cu do.
+ * elementwise.c: the running half of elementwise.cu, act_sums.cu, strided.cu and sums.cu.
  *
- * Operands that are dense, of one shape and aligned go to elementwise.cu; ADD and MUL with
- * strides, and everything else in whatever layout and types, to strided.cu.
+ * Dense, aligned operands of one shape use elementwise.cu; ADD and MUL with strides, and everything
+ * else in any layout and dtypes, use strided.cu.
  */
-#include "cuda/forms.h"
+#include "cuda/operand_loops.h"
 
 #include "cpu/dropout.h"
 
@@ -12,26 +12,26 @@ _Static_assert(ACT_GELU == 0 && ACT_GELU_TANH == 1 && ACT_QUICK_GELU == 2 && ACT
                    ACT_TANH == 6 && ACT_KINDS == 7,
                "the functions of elements.cuh are in this order");
 
-/* One loop that every operand walks element by element. */
-static bool is_flat(const struct form *f, bool pair) { return f->loops == 1 && f->y[0] == 1 && f->a[0] == 1 && (!pair || f->b[0] == 1); }
+/* Whether the nest is a single loop that traverses every operand element by element. */
+static bool is_flat(const struct loop_nest *f, bool pair) { return f->loops == 1 && f->y[0] == 1 && f->a[0] == 1 && (!pair || f->b[0] == 1); }
 
-/* f of two inputs, the second one NULL for one. */
+/* f of one or two inputs; b is NULL for one. */
 static int launch_any(const struct launch *l, enum function f, const struct operand *a, const struct operand *b, float value, struct error *e)
 {
     const struct operand *y = &l->out[0];
     const struct any_types types = {any_of(y->dtype), any_of(a->dtype), b ? any_of(b->dtype) : ANY_F32};
-    TRY_CUDA(cuda_any(f, y->data, a->data, b ? b->data : NULL, types, form_of(y, a, b), value, l->stream));
+    TRY_CUDA(cuda_any(f, y->data, a->data, b ? b->data : NULL, types, loop_nest_of(y, a, b), value, l->stream));
     return PL_OK;
 }
 
 static int launch_pair(const struct launch *l, enum function f, struct error *e)
 {
     const struct operand *y = &l->out[0], *a = &l->in[0], *b = &l->in[1];
-    const struct form form = form_of(y, a, b);
+    const struct loop_nest nest = loop_nest_of(y, a, b);
     const enum store type = store_of(y->dtype);
-    if (is_flat(&form, true) && is_wide(y) && is_wide(a) && is_wide(b))
-        TRY_CUDA(cuda_pair(f, y->data, a->data, b->data, type, form.size[0], l->stream));
-    else if (f == FUNCTION_ADD || f == FUNCTION_MUL) TRY_CUDA(cuda_pair_form(f, y->data, a->data, b->data, type, form, l->stream));
+    if (is_flat(&nest, true) && is_wide(y) && is_wide(a) && is_wide(b))
+        TRY_CUDA(cuda_pair(f, y->data, a->data, b->data, type, nest.size[0], l->stream));
+    else if (f == FUNCTION_ADD || f == FUNCTION_MUL) TRY_CUDA(cuda_pair_strided(f, y->data, a->data, b->data, type, nest, l->stream));
     else return launch_any(l, f, a, b, 0, e);
     return PL_OK;
 }
@@ -44,9 +44,9 @@ static int launch_act_bwd(const struct launch *l, struct error *e) { return laun
 static int launch_map(const struct launch *l, enum function f, float value, struct error *e)
 {
     const struct operand *y = &l->out[0], *a = &l->in[0];
-    const struct form form = form_of(y, a, NULL);
-    if (!is_flat(&form, false) || !is_wide(y) || !is_wide(a)) return launch_any(l, f, a, NULL, value, e);
-    TRY_CUDA(cuda_map(f, y->data, a->data, store_of(y->dtype), form.size[0], value, l->stream));
+    const struct loop_nest nest = loop_nest_of(y, a, NULL);
+    if (!is_flat(&nest, false) || !is_wide(y) || !is_wide(a)) return launch_any(l, f, a, NULL, value, e);
+    TRY_CUDA(cuda_map(f, y->data, a->data, store_of(y->dtype), nest.size[0], value, l->stream));
     return PL_OK;
 }
 
@@ -58,29 +58,30 @@ static bool has_store(const struct operand *x) { return x->dtype == DT_F32 || x-
 static int launch_cast(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0], *a = &l->in[0];
-    const struct form form = form_of(y, a, NULL);
-    if (!is_flat(&form, false) || !is_wide(y) || !is_wide(a) || !has_store(y) || !has_store(a)) return launch_any(l, FUNCTION_CAST, a, NULL, 0, e);
-    TRY_CUDA(cuda_cast(y->data, a->data, store_of(y->dtype), store_of(a->dtype), form.size[0], l->stream));
+    const struct loop_nest nest = loop_nest_of(y, a, NULL);
+    if (!is_flat(&nest, false) || !is_wide(y) || !is_wide(a) || !has_store(y) || !has_store(a)) return launch_any(l, FUNCTION_CAST, a, NULL, 0, e);
+    TRY_CUDA(cuda_cast(y->data, a->data, store_of(y->dtype), store_of(a->dtype), nest.size[0], l->stream));
     return PL_OK;
 }
 
 static int launch_accumulate(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0], *x = &l->in[0], *acc = &l->in[1];
-    const struct form form = form_of(y, x, acc);
+    const struct loop_nest nest = loop_nest_of(y, x, acc);
     CHECK(acc->data == y->data, "the accumulator is updated in place");
-    if (!is_flat(&form, true) || !is_wide(y) || !is_wide(x)) return launch_any(l, FUNCTION_ADD, x, acc, 0, e);
-    TRY_CUDA(cuda_accumulate(y->data, x->data, store_of(y->dtype), store_of(x->dtype), form.size[0], l->stream));
+    if (!is_flat(&nest, true) || !is_wide(y) || !is_wide(x)) return launch_any(l, FUNCTION_ADD, x, acc, 0, e);
+    TRY_CUDA(cuda_accumulate(y->data, x->data, store_of(y->dtype), store_of(x->dtype), nest.size[0], l->stream));
     return PL_OK;
 }
 
-/* The first launches that are of short vectors: a gradient of each norm and bias, behind each other where micro-batches end. */
+/* The leading launches on short vectors: the gradients of norms and biases, which follow each other
+ * at the end of a micro-batch. */
 static bool is_vector(const struct operand *x)
 {
     return x->dtype == DT_F32 && operand_elements(x) <= VECTOR_LONGEST && (x->rank == 0 || (x->rank == 1 && x->stride[0] == 1));
 }
 
-static uint32_t take_vectors(struct vectors *v, const struct launch *l, uint32_t n)
+static uint32_t collect_vectors(struct vectors *v, const struct launch *l, uint32_t n)
 {
     for (uint32_t i = 0; i < n && v->count < VECTORS_MOST; i++) {
         const struct operand *y = &l[i].out[0], *x = l[i].nin ? &l[i].in[0] : NULL;
@@ -95,7 +96,7 @@ static uint32_t take_vectors(struct vectors *v, const struct launch *l, uint32_t
 static int batch_accumulate(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
     struct vectors v = {0};
-    if (take_vectors(&v, l, n) < 2) return launch_accumulate(l, e);
+    if (collect_vectors(&v, l, n) < 2) return launch_accumulate(l, e);
     *taken = (uint32_t)v.count;
     TRY_CUDA(cuda_vectors(v, l->stream));
     return PL_OK;
@@ -109,7 +110,7 @@ static int launch_silu_gate_bwd(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* One element, repeated until it is eight bytes: every dtype's size divides eight. */
+/* Repeats one element up to eight bytes: the size of every dtype divides eight. */
 static int launch_fill(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0];
@@ -123,7 +124,7 @@ static int launch_fill(const struct launch *l, struct error *e)
 static int batch_fill(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
     struct vectors v = {.value = (float)l->attr->fill.value};
-    if (take_vectors(&v, l, n) < 2) return launch_fill(l, e);
+    if (collect_vectors(&v, l, n) < 2) return launch_fill(l, e);
     *taken = (uint32_t)v.count;
     TRY_CUDA(cuda_vectors(v, l->stream));
     return PL_OK;
@@ -148,14 +149,14 @@ static int launch_dropout(const struct launch *l, struct error *e)
 static int launch_sum(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_sum(l->out[0].data, l->work, x->data, store_of(x->dtype), form_of(x, x, NULL), l->stream));
+    TRY_CUDA(cuda_sum(l->out[0].data, l->work, x->data, store_of(x->dtype), loop_nest_of(x, x, NULL), l->stream));
     return PL_OK;
 }
 
 static int sum_columns(const struct launch *l, const struct operand *x, const struct operand *y, bool add, struct error *e)
 {
     const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype));
-    const struct typed to = {y->data, store_of(y->dtype)};
+    const struct typed_ptr to = {y->data, store_of(y->dtype)};
     TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), add, l->stream));
     return PL_OK;
 }

@@ -1,10 +1,9 @@
 /*
- * elementwise.cu: dense operands: every element from the elements at its own place, 16 bytes
- * at a time where the wider of the types allows, and several such reads on their way at once;
- * fills; dropout.
+ * elementwise.cu: elementwise kernels for dense operands, 16 bytes at a time where the wider of the
+ * types allows it, with several loads in flight; fills; dropout.
  *
- * Invariant: the thread that writes element i is the one that read it, so the
- * result may take an input's bytes.
+ * Invariant: the thread that writes element i is the one that read it, so the result may alias an
+ * input.
  */
 #include <type_traits>
 
@@ -12,7 +11,7 @@
 
 /* --- two inputs of one type ---------------------------------------------------- */
 
-/* What is behind the last whole pack, fewer than V elements, is the first block's. */
+/* The tail after the last whole pack, fewer than V elements, is handled by the first block. */
 template <typename F, typename T> __global__ void pair_kernel(T *y, const T *a, const T *b, int64_t n)
 {
     constexpr int V = 16 / sizeof(T);
@@ -70,7 +69,7 @@ extern "C" cudaError_t cuda_pair(enum function f, void *y, const void *a, const 
 
 /* --- one input ------------------------------------------------------------------- */
 
-/* The narrower type's bits are what a result has. */
+/* The narrower of the two types determines the precision of the result. */
 template <typename X, typename Y> using narrower = std::conditional_t<sizeof(X) < sizeof(Y), X, Y>;
 template <typename X, typename Y> constexpr int PACK = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
 
@@ -152,7 +151,7 @@ extern "C" cudaError_t cuda_cast(void *y, const void *a, enum store to, enum sto
     return cudaErrorInvalidValue;
 }
 
-/* --- onto an accumulator of another type ---------------------------------------------- */
+/* --- add to an accumulator of another type --------------------------------------------- */
 
 template <typename X, typename A> __global__ void accumulate_kernel(A *acc, const X *a, int64_t n)
 {
@@ -204,12 +203,14 @@ extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, 
     return cudaErrorInvalidValue;
 }
 
-/* --- the gate's gradients: with s = sigmoid(g), dgate = dy up s (1 + g (1 - s)), dup = dy g s; and y = g s up again -------- */
+/* --- the gradients of the SiLU gate ---------------------------------------------------
+ *
+ * With s = sigmoid(g): dgate = dy up s (1 + g (1 - s)), dup = dy g s; and y = g s up, recomputed. */
 
 constexpr int GATES = 2; /* packs of three inputs that a thread reads at once */
 
-/* dy, gate and up become y, dgate and dup. */
-template <typename T> static __device__ void turn_gate(T &d, T &g, T &u)
+/* Replaces dy, gate and up by y, dgate and dup. */
+template <typename T> static __device__ void gate_backward(T &d, T &g, T &u)
 {
     const float dy = to_float(d), gate = to_float(g), up = to_float(u), s = maths<T>::logistic(gate);
     d = from_float<T>(f_silu_gate::of<T>(gate, up));
@@ -217,7 +218,7 @@ template <typename T> static __device__ void turn_gate(T &d, T &g, T &u)
     u = from_float<T>(dy * gate * s);
 }
 
-template <typename T, int V, bool AGAIN>
+template <typename T, int V, bool RECOMPUTE_Y>
 __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, T *y, const T *dy, const T *gate, const T *up, int64_t n)
 {
     const int64_t first = (int64_t)blockIdx.x * BLOCK * GATES + threadIdx.x, packs = n / V;
@@ -233,17 +234,17 @@ __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, T *y, const T *dy, const 
     for (int j = 0; j < GATES; j++) {
         if (first + j * BLOCK >= packs) continue;
 #pragma unroll
-        for (int i = 0; i < V; i++) turn_gate(d[j].at[i], g[j].at[i], u[j].at[i]);
+        for (int i = 0; i < V; i++) gate_backward(d[j].at[i], g[j].at[i], u[j].at[i]);
         reinterpret_cast<pack<T, V> *>(dgate)[first + j * BLOCK] = g[j];
         reinterpret_cast<pack<T, V> *>(dup)[first + j * BLOCK] = u[j];
-        if (AGAIN) reinterpret_cast<pack<T, V> *>(y)[first + j * BLOCK] = d[j];
+        if (RECOMPUTE_Y) reinterpret_cast<pack<T, V> *>(y)[first + j * BLOCK] = d[j];
     }
     const int64_t rest = packs * V + first;
     if (blockIdx.x || rest >= n) return;
     T a = dy[rest], b = gate[rest], c = up[rest];
-    turn_gate(a, b, c);
+    gate_backward(a, b, c);
     dgate[rest] = b, dup[rest] = c;
-    if (AGAIN) y[rest] = a;
+    if (RECOMPUTE_Y) y[rest] = a;
 }
 
 template <typename T, int V>
@@ -276,7 +277,7 @@ extern "C" cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, void *y, const
 
 /* --- fill ------------------------------------------------------------------------- */
 
-/* The first `wide` bytes by 16, the rest one by one; wide is a multiple of 16. */
+/* Writes the first `wide` bytes 16 at a time and the rest one by one; wide is a multiple of 16. */
 __global__ void fill_kernel(uint8_t *y, uint64_t pattern, int64_t wide, int64_t bytes)
 {
     const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
@@ -310,7 +311,7 @@ extern "C" cudaError_t cuda_vectors(struct vectors v, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-/* The value is on the GPU. */
+/* The value is in GPU memory. */
 template <typename T> __global__ void spread_kernel(T *y, const void *ds, enum any from, int64_t n, int wide)
 {
     constexpr int V = 16 / sizeof(T);
@@ -336,7 +337,7 @@ extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum 
     return cudaGetLastError();
 }
 
-/* --- dropout: the bits of base/random.c, from the step block on the GPU ------------------------- */
+/* --- dropout: the bits of base/random.c, from the step block on the GPU ----------------------- */
 
 static __device__ uint64_t mix(uint64_t x)
 {
@@ -367,7 +368,7 @@ static __device__ uint64_t dropout_stream(uint64_t run)
     return mix(h ^ h >> 32);
 }
 
-/* V divides `each`; blockIdx.y is the sample, or one of those that share it. */
+/* V divides `each`; a block loops over the samples blockIdx.y, blockIdx.y + gridDim.y ... */
 template <typename T, int V>
 __global__ void dropout_kernel(T *y, const T *x, const step_block *step, const int32_t *samples, int64_t B, int64_t each, uint32_t key,
                                uint32_t threshold, float scale, int per_sample)
@@ -427,9 +428,9 @@ extern "C" cudaError_t cuda_probe(void)
     return cudaFuncGetAttributes(&attributes, fill_kernel);
 }
 
-/* The compiler lists what it was asked for in ascending order. What comes after the least can be
- * run too: by code of its own major version, or by the PTX. */
-extern "C" int cuda_least(void)
+/* The compiler lists the requested architectures in ascending order. GPUs above the lowest can run
+ * this build too: with code of their own major version, or from the PTX. */
+extern "C" int cuda_min_capability(void)
 {
     static const int list[] = {__CUDA_ARCH_LIST__};
     return list[0] / 10;

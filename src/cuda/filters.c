@@ -1,5 +1,5 @@
 /*
- * filters.c: the running half of filters over an activation (plan_filters.c).
+ * filters.c: the running half of BMM_ACT, filters over an activation (plan_filters.c).
  */
 #include "cuda/launch_filters.h"
 #include "cuda/launch_thin.h"
@@ -34,7 +34,7 @@ static int launch_thin(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* da first: dz may take z's bytes. */
+/* da is computed first: dz may alias z. */
 static int launch_thin_bwd(const struct launch *l, struct error *e)
 {
     const struct operand *dy = &l->in[0], *a = &l->in[1], *z = &l->in[2], *da = &l->out[0], *dz = &l->out[1];

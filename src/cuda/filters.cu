@@ -1,14 +1,15 @@
 /*
- * filters.cu: BMM_ACT of any shape and activation (thin.cu has the fast kernels of SAM's shapes).
+ * filters.cu: BMM_ACT of any shape and activation (thin.cu has the fast kernels for SAM's shapes).
  *
- *     y, dz    a thread to an element, its sum along the short side
- *     da       a block to an element: a thread's places upwards, then threads as group_sum adds them
+ *     y, dz    one thread per element, which sums along the short side
+ *     da       one block per element: each thread sums its positions in ascending order, then
+ *              group_sum adds the threads
  */
 #include "cuda/elements.cuh"
 #include "cuda/launch_filters.h"
 #include "cuda/rows.cuh"
 
-static __global__ void forward_kernel(typed y, typed a, typed z, filters n)
+static __global__ void forward_kernel(typed_ptr y, typed_ptr a, typed_ptr z, filters n)
 {
     const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= n.batches * n.M * n.N) return;
@@ -19,7 +20,7 @@ static __global__ void forward_kernel(typed y, typed a, typed z, filters n)
     store<1>(y, i, sum);
 }
 
-static __global__ void da_kernel(typed da, typed dy, typed z, filters n)
+static __global__ void da_kernel(typed_ptr da, typed_ptr dy, typed_ptr z, filters n)
 {
     __shared__ float partial[BLOCK / WARP];
     const int64_t i = blockIdx.x, k = i % n.K, row = i / n.K, batch = row / n.M;
@@ -30,7 +31,7 @@ static __global__ void da_kernel(typed da, typed dy, typed z, filters n)
     if (threadIdx.x == 0) store<1>(da, i, sum);
 }
 
-static __global__ void dz_kernel(typed dz, typed dy, typed a, typed z, filters n)
+static __global__ void dz_kernel(typed_ptr dz, typed_ptr dy, typed_ptr a, typed_ptr z, filters n)
 {
     const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= n.batches * n.N * n.K) return;
@@ -44,13 +45,13 @@ static __global__ void dz_kernel(typed dz, typed dy, typed a, typed z, filters n
 
 static unsigned blocks_of(int64_t n) { return (unsigned)((n + BLOCK - 1) / BLOCK); }
 
-extern "C" cudaError_t cuda_filters(struct typed y, struct typed a, struct typed z, struct filters n, cudaStream_t stream)
+extern "C" cudaError_t cuda_filters(struct typed_ptr y, struct typed_ptr a, struct typed_ptr z, struct filters n, cudaStream_t stream)
 {
     forward_kernel<<<blocks_of(n.batches * n.M * n.N), BLOCK, 0, stream>>>(y, a, z, n);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_filters_bwd(struct typed da, struct typed dz, struct typed dy, struct typed a, struct typed z, struct filters n,
+extern "C" cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct typed_ptr dy, struct typed_ptr a, struct typed_ptr z, struct filters n,
                                         cudaStream_t stream)
 {
     da_kernel<<<(unsigned)(n.batches * n.M * n.K), BLOCK, 0, stream>>>(da, dy, z, n);

@@ -1,5 +1,5 @@
 /*
- * filters.h: the shape of BMM_ACT, as both halves of the family see it. Plain C.
+ * filters.h: the shape of BMM_ACT, for both halves of the family. Plain C.
  */
 #ifndef CUDA_FILTERS_H
 #define CUDA_FILTERS_H
@@ -19,7 +19,7 @@ static inline struct filters filters_of(int rank, const int64_t *a, const int64_
     return x;
 }
 
-/* A gradient of a has a block to an element. */
+/* The gradient of a uses one block per element, so their number must fit a grid. */
 static inline bool filters_countable(struct filters x)
 {
     return x.batches * x.M * x.K < INT32_MAX && x.batches * x.M * x.N < (int64_t)INT32_MAX * 64 && x.batches * x.N * x.K < (int64_t)INT32_MAX * 64;

@@ -5,11 +5,11 @@
 
 #include <cuda_runtime_api.h>
 
-static int like;
+static int emulated;
 
-void gpu_act_like(int capability) { like = capability; }
+void gpu_emulate(int capability) { emulated = capability; }
 
-static int ask(enum cudaDeviceAttr what)
+static int attribute(enum cudaDeviceAttr what)
 {
     int gpu = 0, value = 0;
     return cudaGetDevice(&gpu) == cudaSuccess && cudaDeviceGetAttribute(&value, what, gpu) == cudaSuccess ? value : 0;
@@ -17,12 +17,13 @@ static int ask(enum cudaDeviceAttr what)
 
 int gpu_capability(void)
 {
-    return like ? like : 10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor);
+    return emulated ? emulated : 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
 }
 
-/* Of 8.0, which has more, as of all others between 7.5 and 9.0. */
-size_t gpu_room(void)
+/* An emulated 8.0 has the limit of the other GPUs from 8.0 up to 9.0, although the real one has
+ * more. */
+size_t gpu_shared_bytes(void)
 {
-    if (like) return (like < 80 ? 64 : 99) * 1024;
-    return (size_t)ask(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    if (emulated) return (emulated < 80 ? 64 : 99) * 1024;
+    return (size_t)attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }

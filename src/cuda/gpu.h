@@ -1,5 +1,6 @@
 /*
- * gpu.h: what kernels on tensor cores are chosen by: the compute capability of the GPU in use, and the shared memory of a block.
+ * gpu.h: the two facts by which tensor-core kernels are selected: the compute capability of the GPU
+ * in use, and the shared memory available to a thread block.
  */
 #ifndef GPU_H
 #define GPU_H
@@ -10,12 +11,12 @@
 extern "C" {
 #endif
 
-/* 75, 80, 86 ...; 0: nobody knows. */
+/* 75, 80, 86 ...; 0: unknown. */
 int gpu_capability(void);
-/* Bytes of shared memory that a block may have. */
-size_t gpu_room(void);
-/* For tests: kernels are chosen as on a lesser GPU; 0: as on this one. */
-void gpu_act_like(int capability);
+/* Maximum bytes of shared memory per block. */
+size_t gpu_shared_bytes(void);
+/* For tests: selects kernels as on an older GPU of this capability; 0: as on the GPU in use. */
+void gpu_emulate(int capability);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,9 @@
 /*
- * launch.h: the seam between C and the .cu files. A launcher is a pure function
- * over device addresses: outputs first, inputs next, sizes last, then the stream
- * it enqueues on. It never waits and never allocates, so it can be captured.
+ * launch.h: the interface between C and the .cu files. A launcher is a pure function over device
+ * addresses: outputs first, inputs next, sizes last, then the stream it enqueues on. It never
+ * blocks and never allocates, so it can be captured.
  *
- * Included by C and by CUDA C++; it knows nothing of graphs and tapes.
+ * Included by C and by CUDA C++; it does not depend on graphs and tapes.
  */
 #ifndef LAUNCH_H
 #define LAUNCH_H
@@ -17,15 +17,15 @@
 extern "C" {
 #endif
 
-/* How elements are stored; arithmetic is f32 whatever this is. */
+/* The storage type of elements; the arithmetic is f32 for all of them. */
 enum store { STORE_F32, STORE_BF16, STORE_F16 };
 
-/* Whether the GPU can run this build's kernels: loads one and asks. */
+/* Checks that the GPU can run this build's kernels, by loading one. */
 cudaError_t cuda_probe(void);
-/* The least compute capability that this build has kernels for: 75 for 7.5. */
-int cuda_least(void);
+/* The lowest compute capability that this build has kernels for: 75 for 7.5. */
+int cuda_min_capability(void);
 
-/* y, so many bytes, becomes the repetition of the 8 bytes of `pattern`. */
+/* Fills the `bytes` bytes of y with the repeated 8 bytes of `pattern`. */
 cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * launch_attention.h: the seam between attention.c and the attention's .cu files (launch.h).
+ * launch_attention.h: the launchers of the attention kernels, for attention.c (see launch.h).
  */
 #ifndef LAUNCH_ATTENTION_H
 #define LAUNCH_ATTENTION_H
@@ -7,16 +7,17 @@
 #include "cuda/attention_work.h"
 #include "cuda/launch.h"
 
-/* [B,T,H,D], the last dense: the element (b,t,h,d) lies at b * sample + t * token + h * head + d. */
+/* [B,T,H,D] with a dense last dimension: element (b,t,h,d) is at b * sample + t * token + h * head
+ * + d. */
 struct head_rows {
     void *data;
     int64_t sample, token, head;
 };
 
-/* Queries to a block of attention_fast_dq.cu: a bias' gradient is left in partial sums of so many. */
+/* Queries per block of attention_fast_dq.cu, and so per partial sum of a bias gradient. */
 enum { ATTENTION_FAST_TILE = 64 };
-/* Columns of a grid whose rows are tiles. */
-enum { ATTENTION_LEVEL = 64 };
+/* The width of a grid for which a tile of 64 keys is exactly one row of the grid. */
+enum { ATTENTION_GRID64_WIDTH = 64 };
 
 /* [rows,columns] of any type and strides. */
 struct head_table {
@@ -25,21 +26,21 @@ struct head_table {
     int64_t row, column;
 };
 
-/* One attention: its operands, its shape, its workspace. As ops.def names them. */
+/* One attention: its operands, its shape, its workspace. The names are those of ops.def. */
 struct attention {
     struct head_rows q, k, v, o, dout, dq, dk, dv;
-    float *lse;                  /* forward writes it, backward reads it */
+    float *lse;                  /* the forward writes it, the backward reads it */
     int64_t lse_sample, lse_head, lse_token;
     const float *mask;           /* [B,S], or NULL */
     int64_t mask_sample, mask_key;
     enum store type;
     enum attention_mode mode;
     int B, T, S, H, G, D;
-    int causal, window;          /* no window: INT32_MAX */
-    int height, width;           /* of the grid; 1 where there is none */
+    int causal, window;          /* window: INT32_MAX if there is none */
+    int height, width;           /* of the grid; 1 if there is none */
     float scale;
-    float unit;                  /* rel and bias come times this: log2(e) for kernels that count in powers of two */
-    struct head_table table[2];  /* height's and width's, or the bias */
+    float unit;                  /* rel and bias are multiplied by this: log2(e) for kernels that use exp2 */
+    struct head_table table[2];  /* of the height and the width, or the bias */
     float *dtable[2];            /* dense */
     float *delta, *lse2, *tables, *rel, *drel, *bias, *partial; /* attention_work.h */
 };
@@ -48,12 +49,13 @@ struct attention {
 extern "C" {
 #endif
 
-/* The passes around the kernels (attention_grid.cu): tables to f32, rel before, and delta for kernels that do not follow
- * cuda_attention_notes; sums of the partial gradients after. `tile` is the queries to a block of the kernel that wrote
- * the partial sums of a bias. */
+/* The passes around the kernels (attention_grid.cu). Before: converts the tables to f32, computes
+ * rel, and delta for kernels that do not run after cuda_attention_row_stats. After: sums the
+ * partial gradients. `tile` is the number of queries per block of the kernel that wrote the partial
+ * sums of a bias. */
 cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream);
 cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream);
-/* The first and the last of these alone: tables to f32; the tables' gradients out of the groups' sums. */
+/* Parts of these passes: the tables to f32; the tables' gradients from the sums of the groups. */
 cudaError_t cuda_attention_tables(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t stream);
 
@@ -61,37 +63,42 @@ cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t st
 cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream);
 
-/* With them (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16, D of 32, 64,
- * 80, 96 or 128, rows at multiples of 16 bytes, a GPU of compute capability 8.0 or more, or 7.5 in f16 where it has the room; unit is log2(e).
- * The gradients' kernels follow cuda_attention_notes. The gradient of a bias leaves partial sums of ATTENTION_FAST_TILE queries. */
-cudaError_t cuda_attention_fast(const struct attention *a, int level, cudaStream_t stream);
+/* With tensor cores (attention_fast.cu, attention_fast_dq.cu, attention_fast_dkv.cu): bf16 or f16,
+ * D of 32, 64, 80, 96 or 128, rows at multiples of 16 bytes, compute capability 8.0 or later, or
+ * 7.5 with f16 where the shared memory is large enough; unit is log2(e). The backward kernels run
+ * after cuda_attention_row_stats. The partial sums of a bias gradient are of ATTENTION_FAST_TILE
+ * queries. */
+cudaError_t cuda_attention_fast(const struct attention *a, int grid64, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_fast_dkv(const struct attention *a, cudaStream_t stream);
-/* Bytes of shared memory that a block of each takes. */
-size_t cuda_attention_fast_room(const struct attention *a);
-size_t cuda_attention_fast_dq_room(const struct attention *a);
-size_t cuda_attention_fast_dkv_room(const struct attention *a);
+/* Bytes of shared memory per block of each kernel. */
+size_t cuda_attention_fast_shared_bytes(const struct attention *a);
+size_t cuda_attention_fast_dq_shared_bytes(const struct attention *a);
+size_t cuda_attention_fast_dkv_shared_bytes(const struct attention *a);
 
-/* Over a grid of 64 columns, up to 64 rows, tables of the heads' type: rel, times `unit`, and drel lie sideways,
- * [B,H,height+width,T]. rel before, the tables' partial gradients after (attention_level.cu); of the kernels above the first
- * one knows by `level`, the others have their own (attention_level_dq.cu, attention_level_dkv.cu). */
-static inline bool attention_is_level(const struct attention *a)
+/* For a grid of 64 columns and up to 64 rows, with tables of the heads' type. rel, multiplied by
+ * `unit`, and drel are stored transposed, [B,H,height+width,T]. attention_grid64.cu computes rel
+ * before and the tables' partial gradients after. The forward kernel above handles this case by its
+ * argument `grid64`; the backward has kernels of its own (attention_grid64_dq.cu,
+ * attention_grid64_dkv.cu). */
+static inline bool attention_is_grid64(const struct attention *a)
 {
-    return a->mode == ATTENTION_BY_TABLES && a->width == ATTENTION_LEVEL && a->height <= ATTENTION_LEVEL && a->table[0].type == a->type &&
+    return a->mode == ATTENTION_BY_TABLES && a->width == ATTENTION_GRID64_WIDTH && a->height <= ATTENTION_GRID64_WIDTH && a->table[0].type == a->type &&
            a->table[1].type == a->type;
 }
-cudaError_t cuda_level_rel(const struct attention *a, float unit, cudaStream_t stream);
-cudaError_t cuda_level_dtables(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_level_dq(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_level_dkv(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream);
+cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_grid64_dq(const struct attention *a, cudaStream_t stream);
+cudaError_t cuda_attention_grid64_dkv(const struct attention *a, cudaStream_t stream);
 
-/* The same where nothing is added to the scores and the scale is positive: no mask, no grid (attention_dense.cu,
- * attention_dense_dq.cu, attention_dense_dkv.cu). */
+/* The same if nothing is added to the scores (no mask, no grid) and the scale is positive
+ * (attention_dense.cu, attention_dense_dq.cu, attention_dense_dkv.cu). */
 cudaError_t cuda_attention_dense(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_dense_dq(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_attention_dense_dkv(const struct attention *a, cudaStream_t stream);
-/* delta = rowsum(do * o) and lse in powers of two, [B,H,T rounded up to 64] (attention_notes.cu). */
-cudaError_t cuda_attention_notes(const struct attention *a, cudaStream_t stream);
+/* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64]
+ * (attention_row_stats.cu). */
+cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

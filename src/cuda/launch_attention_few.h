@@ -1,5 +1,6 @@
 /*
- * launch_attention_few.h: the seam between attention_few.c and attention_few.cu (launch.h).
+ * launch_attention_few.h: the launchers of attention_few.cu and attention_few_mma.cu, for
+ * attention_few.c (see launch.h).
  */
 #ifndef LAUNCH_ATTENTION_FEW_H
 #define LAUNCH_ATTENTION_FEW_H
@@ -7,16 +8,18 @@
 #include "cuda/attention_few.h"
 #include "cuda/launch.h"
 
-/* [B,tokens,H,D], the last dense: the element (b,t,h,d) lies at b * sample + t * token + h * head + d. */
+/* [B,tokens,H,D] with a dense last dimension: element (b,t,h,d) is at b * sample + t * token + h *
+ * head + d. */
 struct few_rows {
     void *data;
     int64_t sample, token, head;
 };
 
-/* One attention: its operands as ops.def names them, its shape, how it is cut, its workspace. */
+/* One attention: its operands as ops.def names them, its shape, its split into blocks, its
+ * workspace. */
 struct few_attention {
     struct few_rows q, k, v, o, dout, dq, dk, dv;
-    float *lse;                     /* forward writes it, backward of FEW_QUERIES reads it */
+    float *lse;                     /* the forward writes it, the backward of FEW_QUERIES reads it */
     int64_t lse_sample, lse_head, lse_token;
     const float *mask;              /* [B,S], or NULL */
     int64_t mask_sample, mask_key;
@@ -31,12 +34,12 @@ struct few_attention {
 extern "C" {
 #endif
 
-/* Rows begin at multiples of 16 bytes; D is a multiple of 8, up to 128. What is a sum over rows is left to join,
- * where there are splits to be joined. */
+/* Rows begin at multiples of 16 bytes; D is a multiple of 8, up to 128. If there are several
+ * splits, sums over rows are partial afterwards and cuda_attention_few_join adds them. */
 cudaError_t cuda_attention_few(const struct few_attention *a, int backward, cudaStream_t stream);
-/* The same on tensor cores: bf16 or f16, D of FEW_MMA_WIDTH, a GPU of compute capability 8.0 or more. */
+/* The same on tensor cores: bf16 or f16, D of FEW_MMA_WIDTH, compute capability 8.0 or later. */
 cudaError_t cuda_attention_few_mma(const struct few_attention *a, int backward, cudaStream_t stream);
-/* Behind either. */
+/* Runs after either kernel. */
 cudaError_t cuda_attention_few_join(const struct few_attention *a, int backward, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /*
- * launch_attention_window.h: the seam between attention_window.c and attention_window*.cu
- * (launch.h).
+ * launch_attention_window.h: the launchers of attention_window*.cu, for attention_window.c (see
+ * launch.h).
  */
 #ifndef LAUNCH_ATTENTION_WINDOW_H
 #define LAUNCH_ATTENTION_WINDOW_H
@@ -8,14 +8,14 @@
 #include "cuda/attention_window_work.h"
 #include "cuda/launch_attention.h"
 
-/* One ATTENTION_WINDOW: its operands and its shape. As ops.def names them. */
+/* One ATTENTION_WINDOW: its operands and its shape. The names are those of ops.def. */
 struct window_attention {
     struct head_rows q, k, v, o, dout, dq, dk, dv;
-    float *lse;                  /* forward writes it, backward reads it */
+    float *lse;                  /* the forward writes it, the backward reads it */
     int64_t lse_sample, lse_head, lse_token;
     enum store type;
     int B, T, H, D, height, width, window;
-    int across, down;            /* squares of a map */
+    int across, down;            /* windows of a map in each direction */
     float scale;
     struct head_table table[2];
     const void *pad;             /* NULL: zeros */
@@ -32,15 +32,17 @@ extern "C" {
 /* Without tensor cores. */
 cudaError_t cuda_window_plain(const struct window_attention *a, cudaStream_t stream);
 cudaError_t cuda_window_plain_bwd(const struct window_attention *a, cudaStream_t stream);
-/* After any backward: the workspace's sums, over all squares in order. */
+/* Runs after any backward: sums the workspace over all windows, in order. */
 cudaError_t cuda_window_sums(const struct window_attention *a, cudaStream_t stream);
 
-/* With them: bf16 or f16, tables and pad too, D of 32, 64 or 80, rows at multiples of 16 bytes, a window
- * up to WINDOW_FAST, compute capability 8.0 or more, which gives a block ATTENTION_ROOM bytes of shared memory; small: 7.5, which gives it ATTENTION_SMALL_ROOM, and f16 alone. */
+/* With tensor cores: bf16 or f16 (the tables and pad too), D of 32, 64 or 80, rows at multiples of
+ * 16 bytes, a window up to WINDOW_FAST, compute capability 8.0 or later, where a block may have
+ * ATTENTION_SHARED bytes of shared memory. `small`: sm_75, where a block may have
+ * ATTENTION_SHARED_SM75 bytes, and f16 only. */
 cudaError_t cuda_window_fast(const struct window_attention *a, int small, cudaStream_t stream);
 cudaError_t cuda_window_fast_bwd(const struct window_attention *a, int small, cudaStream_t stream);
 
-/* Of these, compute capability 9.0 alone: D of 64 or 80, and a window of WINDOW_FAST. */
+/* The same on compute capability 9.0 (sm_90) only: D of 64 or 80, and a window of WINDOW_FAST. */
 cudaError_t cuda_window_hopper(const struct window_attention *a, cudaStream_t stream);
 cudaError_t cuda_window_hopper_bwd(const struct window_attention *a, cudaStream_t stream);
 

@@ -5,15 +5,15 @@
 #define LAUNCH_FILTERS_H
 
 #include "cuda/filters.h"
-#include "cuda/typed.h"
+#include "cuda/typed_ptr.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-cudaError_t cuda_filters(struct typed y, struct typed a, struct typed z, struct filters n, cudaStream_t stream);
-/* dz may lie where z does. */
-cudaError_t cuda_filters_bwd(struct typed da, struct typed dz, struct typed dy, struct typed a, struct typed z, struct filters n,
+cudaError_t cuda_filters(struct typed_ptr y, struct typed_ptr a, struct typed_ptr z, struct filters n, cudaStream_t stream);
+/* dz may alias z. */
+cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct typed_ptr dy, struct typed_ptr a, struct typed_ptr z, struct filters n,
                              cudaStream_t stream);
 
 #ifdef __cplusplus

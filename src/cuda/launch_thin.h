@@ -5,16 +5,16 @@
 #define LAUNCH_THIN_H
 
 #include "cuda/thin.h"
-#include "cuda/typed.h"
+#include "cuda/typed_ptr.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Whichever is the result is written. x lies at a multiple of 16 bytes. partial: of THIN_ACROSS,
- * batches x blocks x m x K floats. z, where t.gelu says so and the way is up: the argument, of x's type and at such a
- * multiple; it may be x. */
-cudaError_t cuda_thin(struct typed s, struct typed x, struct typed y, const void *z, float *partial, struct thin t, cudaStream_t stream);
+/* Writes the operand that t.mode selects as the result. x is at a multiple of 16 bytes. partial,
+ * for THIN_ACROSS: batches x blocks x m x K floats. z, if t.gelu and the mode is THIN_UP: the
+ * argument of the GELU, of x's type and alignment; it may alias x. */
+cudaError_t cuda_thin(struct typed_ptr s, struct typed_ptr x, struct typed_ptr y, const void *z, float *partial, struct thin t, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /*
- * load.c: opens the CUDA plug-in (see cuda.h). The planning half (plan.c) is in
- * every build, so a plan for a GPU can be made without it.
+ * load.c: opens the CUDA plug-in (see cuda.h). The planning half (plan.c) is part of every build,
+ * so a plan for a GPU can be made without the plug-in.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -9,11 +9,11 @@
 
 #include "cuda/cuda.h"
 
-static const char *const places[] = {"plimsoll-cuda.so", "../plimsoll-cuda.so", "../lib/plimsoll-cuda.so"};
+static const char *const candidates[] = {"plimsoll-cuda.so", "../plimsoll-cuda.so", "../lib/plimsoll-cuda.so"};
 
 static const struct cuda_plugin *plugin(struct error *e);
 
-/* The folder of the program, or of the library that this code is in. */
+/* The folder of the program, or of the library that contains this code. */
 static bool folder_of(bool library, char out[3000])
 {
     Dl_info at;
@@ -27,8 +27,8 @@ static bool folder_of(bool library, char out[3000])
     return slash;
 }
 
-/* A GPU's driver brings this library, nothing else does. Asked first: the plug-in brings hundreds of
- * megabytes of CUDA's own, which a machine without a GPU need not load to be told so. */
+/* libcuda.so.1 comes with the NVIDIA driver only. It is checked first because the plug-in loads
+ * hundreds of megabytes of CUDA libraries, which a machine without a GPU need not load. */
 static bool driver_is_here(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -36,7 +36,8 @@ static bool driver_is_here(void)
     return driver;
 }
 
-/* Opens one candidate. A file that is there and cannot be opened is the answer, with why. */
+/* Opens one candidate. If the file exists but cannot be opened, `e` says why and the search
+ * ends. */
 static const struct cuda_plugin *open_at(const char *path, struct error *e)
 {
     if (!driver_is_here()) {
@@ -46,21 +47,21 @@ static const struct cuda_plugin *open_at(const char *path, struct error *e)
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct cuda_plugin *p = handle ? dlsym(handle, "plimsoll_cuda_plugin") : NULL;
     if (!p) error_set(e, PL_FAIL, "%s; install what is missing, or set device: cpu", dlerror());
-    if (!p || p->form == CUDA_PLUGIN_FORM) return p;
-    error_set(e, PL_FAIL, "%s is of another build than this program; build both again, or set device: cpu", path);
+    if (!p || p->abi == CUDA_PLUGIN_ABI) return p;
+    error_set(e, PL_FAIL, "%s does not match this program's build; rebuild both, or set device: cpu", path);
     return NULL;
 }
 
-/* Looks beside the program, in the lib folder of an installation, and beside the library.
- * What was found is kept; else `e` is what the last attempt said. */
+/* Searches beside the program, in the lib folder of an installation, and beside the library. A
+ * plug-in that was found is cached; otherwise `e` holds the error of the last attempt. */
 static const struct cuda_plugin *plugin(struct error *e)
 {
     static const struct cuda_plugin *found;
     char folder[3000], path[3100];
     error_set(e, PL_USAGE, "this build has no CUDA device (plimsoll-cuda.so); build with nvcc, or set device: cpu");
-    for (size_t i = 0; i < 2 * COUNT(places) && !found; i++) {
-        if (!folder_of(i >= COUNT(places), folder)) continue;
-        snprintf(path, sizeof path, "%s/%s", folder, places[i % COUNT(places)]);
+    for (size_t i = 0; i < 2 * COUNT(candidates) && !found; i++) {
+        if (!folder_of(i >= COUNT(candidates), folder)) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, candidates[i % COUNT(candidates)]);
         if (!access(path, R_OK)) found = open_at(path, e);
     }
     if (found) *e = (struct error){0};
@@ -91,7 +92,7 @@ bool cuda_look(const struct device *d, struct cuda_view *out)
 {
     struct error e;
     const struct cuda_plugin *p = plugin(&e);
-    return p && p->look(d, out);
+    return p && p->get_view(d, out);
 }
 
 void cuda_act_like(int capability)

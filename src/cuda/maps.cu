@@ -1,14 +1,14 @@
 /*
- * maps.cu: images and maps [B,H,W,C]: RESIZE and AVGPOOL both ways, IMAGE, and FOURIER.
+ * maps.cu: images and maps [B,H,W,C]: RESIZE and AVGPOOL, forward and backward, IMAGE, and FOURIER.
  *
- * A thread has V channels of one pixel of what is written, forward and backward: a gradient
- * gathers from the pixels that its own went to, in order, so nothing is added by two threads.
- * Places between pixels are computed in double, as the reference does.
+ * A thread computes V channels of one output pixel, in the forward and in the backward: a gradient
+ * gathers from the pixels that its own contributed to, in order, so no element has two writers.
+ * Coordinates between pixels are computed in double, as in the reference.
  */
 #include "cuda/elements.cuh"
 #include "cuda/launch_shuffle.h"
 
-/* Channel c of a pixel of a map of so many rows and columns. */
+/* Channel c of a pixel in a map [B,H,W,C]. */
 struct spot {
     int64_t b, h, w, c;
 };
@@ -26,7 +26,7 @@ static __device__ int64_t element_of(int64_t b, int64_t h, int64_t w, int64_t c,
 
 /* --- resize ---------------------------------------------------------------------------- */
 
-/* The two pixels that result pixel `at` lies between, and the second one's weight. */
+/* The two pixels that result pixel `at` interpolates, and the weight of the second. */
 struct between {
     int64_t low, high;
     double weight;
@@ -62,11 +62,11 @@ template <typename T, int V> __global__ void resize_kernel(T *y, const T *x, map
     }
 }
 
-/* What pixel i weighs in a result pixel. */
+/* The weight of pixel i in a result pixel. */
 static __device__ double share_of(const between &p, int64_t i) { return (i == p.low ? 1 - p.weight : 0) + (i == p.high ? p.weight : 0); }
 
-/* The result pixels that pixel i may weigh in: those placed within one of it, and at the borders
- * all that were moved there. */
+/* The result pixels that pixel i may contribute to: those whose coordinate is within one of i, and,
+ * at the borders, all that were clamped there. */
 struct reach {
     int64_t first, last;
 };
@@ -139,7 +139,7 @@ extern "C" cudaError_t cuda_resize(void *y, const void *x, enum store type, stru
 
 /* --- average pooling ---------------------------------------------------------------------- */
 
-/* Pixels from .. to of window `at` along an axis of n pixels, and how many the mean counts. */
+/* Pixels from .. to of window `at` along an axis of n pixels, and the divisor of the mean. */
 struct pool_span {
     int64_t from, to, count;
 };
@@ -155,7 +155,7 @@ static __device__ pool_span span_of(const pool &p, int axis, int64_t at, int64_t
     return {from, to, p.count_pad ? end - begin : to - from};
 }
 
-/* The windows that may have pixel i. */
+/* The windows that may contain pixel i. */
 static __device__ reach windows_of(const pool &p, int axis, int64_t i, int64_t n, int64_t windows)
 {
     reach r;
@@ -270,7 +270,8 @@ extern "C" cudaError_t cuda_image(void *y, const uint8_t *x, const int32_t *vali
     return cudaGetLastError();
 }
 
-/* Whole turns are taken off in double: many of them leave little of a float's angle. */
+/* Whole turns are subtracted in double: after many of them a float angle has little precision
+ * left. */
 __global__ void fourier_kernel(void *y, const void *coords, const void *gauss, any_types types, int64_t points, int64_t F)
 {
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < points * F; i += (int64_t)gridDim.x * BLOCK) {

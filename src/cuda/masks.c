@@ -1,5 +1,5 @@
 /*
- * masks.c: the running half of the loss of masks and of simulated prompts (masks.cu, prompts.cu).
+ * masks.c: the running half of the mask loss and of simulated prompts (masks.cu, prompts.cu).
  */
 #include "cuda/launch_masks.h"
 #include "cuda/operands.h"
@@ -44,7 +44,7 @@ static int launch_prompt_next(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[3];
     const struct prompt_task t = {
-        .places = l->out[0].data, .kinds = l->out[1].data, .round = l->out[2].data, .logits = typed_of(x), .bits = l->in[4].data,
+        .coords = l->out[0].data, .kinds = l->out[1].data, .round = l->out[2].data, .logits = typed_of(x), .bits = l->in[4].data,
         .valid = l->in[5].data, .keys = l->in[6].data, .step = l->in[7].data, .N = x->dim[0], .P = l->in[0].dim[1], .h = x->dim[1],
         .w = x->dim[2], .row_bytes = l->in[4].dim[2], .rounds = l->attr->prompt_next.rounds, .first = l->attr->prompt_next.first,
     };

@@ -1,13 +1,13 @@
 /*
- * masks.cu: focal and dice loss of candidate masks against bits, and its gradient, in one
- * reading of the logits each (formulas: graph/masks.c).
+ * masks.cu: focal and dice loss of candidate masks against a bit mask, and its gradient, each in a
+ * single pass over the logits (formulas: graph/masks.c).
  *
- * Of a logit x everything comes from e = exp(-|x|), which neither overflows nor cancels:
+ * All terms of a logit x are computed from e = exp(-|x|), which neither overflows nor cancels:
  * sigmoid(|x|) = 1/(1+e), sigmoid(-|x|) = e/(1+e), log(1 + e^-z) = max(-z, 0) + log(1+e).
  *
  *     block (rows of a mask, candidate of a mask) --> f64 [N,K,blocks,SUMS] --> mask, loss
  *
- * A pack of V pixels has its bits in one byte: V divides 8, and the row's width.
+ * The bits of a pack of V pixels are in one byte: V divides 8, and the row's width.
  */
 #include "cuda/launch_masks.h"
 #include "cuda/rows.cuh"
@@ -19,18 +19,18 @@ constexpr int STATS = 4;
 
 struct pixel {
     float p;       /* sigmoid(x) */
-    float q, rest; /* sigmoid(-z), 1 - q, where z is x on the mask and -x beside it */
+    float q, rest; /* sigmoid(-z), 1 - q, where z is x inside the mask and -x outside */
     float S;       /* log(1 + e^-z) */
     float weight;  /* q^gamma */
     float slope;   /* p (1 - p) */
 };
 
-template <typename T> static __device__ inline float log_of_one_and(float e) { return __logf(1.0f + e); }
-template <> __device__ inline float log_of_one_and<float>(float e) { return log1pf(e); }
+template <typename T> static __device__ inline float log1p_of(float e) { return __logf(1.0f + e); }
+template <> __device__ inline float log1p_of<float>(float e) { return log1pf(e); }
 
 template <typename T> static __device__ inline pixel pixel_of(float x, bool g, float gamma)
 {
-    const float e = exp_of<T>(-fabsf(x)), large = __frcp_rn(1.0f + e), small = e * large, log1pe = log_of_one_and<T>(e);
+    const float e = exp_of<T>(-fabsf(x)), large = __frcp_rn(1.0f + e), small = e * large, log1pe = log1p_of<T>(e);
     const float z = g ? x : -x;
     pixel y;
     y.p = x > 0.0f ? large : small;
@@ -43,7 +43,8 @@ template <typename T> static __device__ inline pixel pixel_of(float x, bool g, f
     return y;
 }
 
-/* Rows or columns that are valid, of `most`; masks that only fill a piece up have less than none. */
+/* The number of valid rows or columns, at most `most`; masks that only pad a chunk have a negative
+ * value. */
 static __device__ inline int64_t valid_of(int32_t valid, int64_t most) { return valid < 0 ? 0 : valid < most ? valid : most; }
 
 /* A block's part of a mask: rows from y0 on of candidate k. */
@@ -64,13 +65,14 @@ static __device__ area area_of(const mask_task &t)
     return a;
 }
 
-/* The bits of pixels x .. x + V - 1 of a row, x a multiple of V, the first one lowest. */
+/* The bits of pixels x .. x + V - 1 of a row, x a multiple of V, the first pixel in the lowest
+ * bit. */
 static __device__ inline unsigned bits_at(const mask_task &t, int64_t n, int64_t y, int64_t x)
 {
     return (unsigned)t.bits[(n * t.h + y) * t.row_bytes + x / 8] >> (x % 8);
 }
 
-/* --- forward ----------------------------------------------------------------------------------- */
+/* --- forward ---------------------------------------------------------------------------------- */
 
 template <typename T, int V> static __global__ void sums_kernel(double *work, mask_task t)
 {
@@ -111,7 +113,7 @@ template <typename T, int V> static __global__ void sums_kernel(double *work, ma
     work[((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * MASK_SUMS + threadIdx.x] = total;
 }
 
-/* Mask n from its blocks' sums: its loss, and what the backward needs. */
+/* Computes mask n from the sums of its blocks: its loss, and the statistics for the backward. */
 static __device__ double finish_mask(float *stats, const double *sums, const mask_task &t, int64_t n)
 {
     const int64_t blocks = (t.h + MASK_ROWS - 1) / MASK_ROWS;
@@ -134,7 +136,7 @@ static __device__ double finish_mask(float *stats, const double *sums, const mas
     return best + (double)t.weight * off * off;
 }
 
-/* One block: a thread takes every 256th mask, then the masks' losses are added by thread, in order. */
+/* One block: a thread takes every 256th mask, then the threads' losses are added in order. */
 static __global__ void finish_kernel(float *loss, float *stats, const double *sums, mask_task t)
 {
     double total = 0;
@@ -158,9 +160,10 @@ extern "C" cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, m
     return cudaGetLastError();
 }
 
-/* --- backward ------------------------------------------------------------------------------------ */
+/* --- backward --------------------------------------------------------------------------------- */
 
-/* What is the same for all pixels of a mask: the factors of focal, and dice's slope by p. */
+/* The factors shared by all pixels of a mask: those of the focal loss, and the derivative of dice
+ * by p. */
 struct slopes {
     float focal_off, focal_on, dice_off, dice_on;
 };
@@ -173,7 +176,7 @@ static __device__ slopes slopes_of(const mask_task &t, const area &a, const floa
 }
 
 template <typename T, int V>
-static __global__ void slopes_kernel(T *d, typed diou, const float *stats, const float *dloss, mask_task t)
+static __global__ void slopes_kernel(T *d, typed_ptr diou, const float *stats, const float *dloss, mask_task t)
 {
     __shared__ slopes s;
     const area a = area_of(t);
@@ -211,7 +214,7 @@ static __global__ void slopes_kernel(T *d, typed diou, const float *stats, const
     }
 }
 
-extern "C" cudaError_t cuda_mask_loss_bwd(void *d, typed diou, const float *stats, const float *dloss, mask_task t,
+extern "C" cudaError_t cuda_mask_loss_bwd(void *d, typed_ptr diou, const float *stats, const float *dloss, mask_task t,
                                           cudaStream_t stream)
 {
     return by_type(t.type, [&](auto zero) {

@@ -1,34 +1,34 @@
 /*
- * nodes.c: the diagnostic switch: a program is launched node by node, not replayed, so that each
- * can be timed, or looked at by an observer.
+ * nodes.c: the diagnostic mode: a program is launched node by node instead of by its graph, so that
+ * each node can be timed or inspected by an observer.
  *
- *     entry by entry, as the CPU's runner walks, all lanes on the compute lane's stream:
+ *     entry by entry, in the CPU runner's order, all lanes on the compute lane's stream:
  *
  *     host     hold, event, launch, event   release   wait
  *     stream   [ held ................... ]    |------- node -------|
  *                                            event                event
  *
- * The host waits behind each node, so that a failure is named by the node that caused it,
- * and, where the tape has a timing, so that the time between two events is that node's.
- * An idle stream would take the first event long before the host has put the kernels behind
- * it, and a small node would be timed as the host's work on it. So the stream is held by a
- * function of the host until everything is in the queue.
+ * The host waits after each node. So an error is attributed to the node that caused it, and, where
+ * the tape has a timing, the time between two events is the time of that node. An idle stream would
+ * pass the first event long before the host has queued the kernels after it, and a small node would
+ * be measured by its launch overhead. So a host function holds the stream until everything is
+ * queued.
  *
- * The hold ends by itself after HELD_MOST: a launch that has to wait for the GPU (a full
- * queue, a kernel that is loaded now) would otherwise wait for ever, for us.
+ * The hold ends by itself after HOLD_LIMIT. A launch that has to wait for the GPU (a full queue, a
+ * kernel that is being loaded) would otherwise deadlock with it.
  *
- * Small launches that a captured graph has as one (batch.c) are timed as one.
+ * Small launches that a captured graph merges into one (batch.c) are timed as one.
  *
- * Descriptors that record.c gave up after the capture are made again, from the same
- * operands, at the first such run, and kept for the next.
+ * Descriptors that record.c freed after the capture are created anew from the same operands at the
+ * first such run, and kept for the next.
  */
 #include <stdatomic.h>
 
 #include "cuda/host.h"
 
-static const double HELD_MOST = 0.01; /* seconds */
+static const double HOLD_LIMIT = 0.01; /* seconds */
 
-/* What one node is timed with. */
+/* The events and the flag that time one node. */
 struct watch {
     cudaStream_t stream;
     cudaEvent_t from, to;
@@ -48,16 +48,16 @@ static void watch_close(struct watch *w)
     if (w->to) cudaEventDestroy(w->to);
 }
 
-/* Runs on a thread of the driver, in the stream's order. */
+/* Runs on a thread of the driver, in stream order. */
 static void CUDART_CB hold(void *watch)
 {
     struct watch *w = watch;
     double begun = clock_seconds();
-    while (!atomic_load(&w->released) && clock_seconds() - begun < HELD_MOST) {
+    while (!atomic_load(&w->released) && clock_seconds() - begun < HOLD_LIMIT) {
     }
 }
 
-static int launch_between(struct watch *w, struct batch *b, uint32_t *at, struct error *e)
+static int launch_between_events(struct watch *w, struct batch *b, uint32_t *at, struct error *e)
 {
     TRY_CUDA(cudaEventRecord(w->from, w->stream));
     TRY(batch_flush(b, at, e));
@@ -65,14 +65,14 @@ static int launch_between(struct watch *w, struct batch *b, uint32_t *at, struct
     return PL_OK;
 }
 
-/* Whatever happens the stream is released, and nobody holds the watch any more when this
- * returns, with what the GPU's clock says. */
+/* On every path the stream is released, and no host function uses the watch any more when this
+ * returns. *seconds is the GPU's own measurement. */
 static int launch_timed(struct watch *w, struct batch *b, uint32_t *at, double *seconds, struct error *e)
 {
     float ms = 0;
     atomic_store(&w->released, false);
     TRY_CUDA(cudaLaunchHostFunc(w->stream, hold, w));
-    int rc = launch_between(w, b, at, e);
+    int rc = launch_between_events(w, b, at, e);
     atomic_store(&w->released, true);
     cudaError_t done = cudaStreamSynchronize(w->stream);
     if (rc) return rc;
@@ -89,9 +89,9 @@ static int launch_alone(cudaStream_t stream, struct batch *b, uint32_t *at, stru
     return PL_OK;
 }
 
-/* --- what goes together ---------------------------------------------------------------- */
+/* --- batches --------------------------------------------------------------------------- */
 
-/* A walk over a program: entries first, first + 1 ... wait in `batch`. */
+/* The traversal of a program: entries first, first + 1 ... are pending in `batch`. */
 struct walk {
     struct watch watch;
     struct tape *t;
@@ -108,9 +108,9 @@ static double bytes_of(const struct launch *l)
     return bytes;
 }
 
-/* The GPU's clock is not the host's: the last node is noted as ending now, and each has a
- * share of the time as it has of the bytes. */
-static void note_times(struct walk *w, uint32_t n, double seconds)
+/* The GPU's clock is not the host's: the last node is recorded as ending now, and each node of a
+ * batch gets a share of the time in proportion to its bytes. */
+static void record_times(struct walk *w, uint32_t n, double seconds)
 {
     const struct launch *l = w->batch.launches.at;
     double all = 0, at = clock_seconds() - seconds;
@@ -132,7 +132,7 @@ static int flush(struct walk *w, struct error *e)
     if (!n) return PL_OK;
     int rc = w->t->timing ? launch_timed(&w->watch, &w->batch, &at, &seconds, e) : launch_alone(w->watch.stream, &w->batch, &at, e);
     if (rc) return cuda_name_entry(w->t, w->p, &w->t->program[w->p].at[w->first + (at < n ? at : 0)], e);
-    if (w->t->timing) note_times(w, n, seconds);
+    if (w->t->timing) record_times(w, n, seconds);
     for (uint32_t i = 0; w->t->observe && i < n; i++) {
         struct entry now = w->t->program[w->p].at[w->first + i]; /* with the addresses of this iteration */
         now.launch = w->batch.launches.at[i];
@@ -141,8 +141,8 @@ static int flush(struct walk *w, struct error *e)
     return PL_OK;
 }
 
-/* Where only times are asked for, launches go together as in a captured graph: those are the
- * times that a step is made of. Else each node is for itself. */
+/* When only times are recorded, launches are merged as in a captured graph, because those are the
+ * times of a real step. Otherwise each node is launched alone. */
 static int run_entry(struct walk *w, uint32_t k, struct error *e)
 {
     const struct entry *entry = &w->t->program[w->p].at[k];

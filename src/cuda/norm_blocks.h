@@ -1,30 +1,30 @@
 /*
- * norm_blocks.h: into how many partial sums a sum over rows is cut. A function of the shape
- * alone, which the planning half (workspaces), the launchers (grids) and so the order of
- * every sum follow.
+ * norm_blocks.h: the number of partial sums of a sum over rows. It is a function of the shape
+ * alone; the planning half (workspaces), the launchers (grids) and so the order of every sum follow
+ * it.
  */
 #ifndef NORM_BLOCKS_H
 #define NORM_BLOCKS_H
 
 #include <stdint.h>
 
-/* Rows of so many packs of 16 bytes (norm_packs.cu): threads to a block. Longer rows, and those that
- * are not packs, are norms.cu's. */
+/* Threads per block for rows of `packs` 16-byte packs (norm_packs.cu). Longer rows, and rows that
+ * are not whole packs, use norms.cu. */
 enum { NORM_PACKS = 1024 };
 static inline int norm_threads(int64_t packs) { return packs <= 32 ? 256 : (int)((packs + 31) / 32 * 32); }
 static inline int norm_in_packs(int64_t C, int size) { return C * size % 16 == 0 && C * size / 16 <= NORM_PACKS; }
 
-/* Blocks of a gradient: as many as a large GPU's processors hold at 512 threads each, or with
- * norms.cu two of 512. */
+/* Blocks of a weight gradient, for the 132 SMs of a large GPU: as many as give 512 threads per SM,
+ * at least one block each; for norms.cu two blocks of 512 threads per SM. */
 static inline int64_t norm_blocks(int64_t rows, int64_t C, int size)
 {
     const int64_t threads = norm_in_packs(C, size) ? norm_threads(C * size / 16) : 256, blocks = 132 * (threads < 512 ? 512 / threads : 1);
     return rows < 1 ? 1 : rows < blocks ? rows : blocks;
 }
-/* Floats of so many sums of C by block. */
+/* The number of floats of `sums` sums of C columns per block. */
 static inline int64_t norm_partial(int64_t rows, int64_t C, int size, int sums) { return norm_blocks(rows, C, size) * C * sums; }
 
-/* Chunks of a group of n rows: at least 64 rows each, and few where channels or groups are many. */
+/* Chunks per group of n rows: at least 64 rows each, and few if channels or groups are many. */
 static inline int64_t batch_chunks(int64_t G, int64_t n, int64_t C)
 {
     int64_t most = 65536 / (C < 64 ? 64 : C) / G, chunks = (n + 63) / 64;

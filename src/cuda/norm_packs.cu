@@ -1,27 +1,28 @@
 /*
- * norm_packs.cu: RMSNORM and LAYERNORM and their gradients where rows come in packs of 16 bytes:
- * a thread has one pack of columns and keeps it, row after row.
+ * norm_packs.cu: RMSNORM and LAYERNORM and their gradients for rows of whole 16-byte packs: a
+ * thread keeps one pack of columns for all rows.
  *
- *     a row of up to 32 packs     a group of 8, 16 or 32 lanes to a row, several to a block
- *     a longer one                the whole block is the group
+ *     a row of up to 32 packs     a group of 8, 16 or 32 lanes per row, several groups per block
+ *     a longer row                the whole block is the group
  *
- * So what belongs to a column never leaves the thread: its weights, and the sums over rows that
- * become their gradients. Four rows are read at once, which keeps enough bytes on their way, and
- * their sums meet together: one exchange halves how many sums a lane has left.
+ * So the data of a column never leave the thread: its weights, and the sums over rows that become
+ * their gradients. Four rows are read at once, which keeps enough loads in flight, and their sums
+ * are reduced together: each exchange halves the number of sums per lane.
  *
  *     lane    0          1                      sums a b c d of four rows
  *           a b c d    a b c d
- *           a b     ->     c d                  each gives away what the other keeps,
- *           a   (with lane 2's)  ...            until a lane has one sum of all lanes
+ *           a b     ->     c d                  each lane sends the sums that the other keeps,
+ *           a   (with lane 2's)  ...            until a lane has one sum over all lanes
  *
  * The order of a sum is fixed by the shape. Gradients of weights: a block's groups are added in
- * order, then the blocks (columns.cuh). The thread that writes a pack is the one that read it:
- * results may lie on inputs.
+ * order, then the blocks (column_sums.cuh). The thread that writes a pack is the one that read it:
+ * results may alias inputs.
  */
-#include "cuda/columns.cuh"
+#include "cuda/column_sums.cuh"
 #include "cuda/launch_norms.h"
 
-/* Threads to a block: as many registers as wanted, or half of those and half the rows at once. */
+/* Threads per block: up to MOST with all the registers they need, up to WIDEST with half of them
+ * and half the rows at once. */
 constexpr int MOST = 512, WIDEST = 1024;
 static __host__ __device__ constexpr int rows_at_once(int threads) { return threads > MOST ? 2 : 4; }
 
@@ -29,7 +30,7 @@ template <typename T> constexpr int PACK = 16 / sizeof(T);
 
 template <typename T> static __device__ inline void unpack(float (&to)[PACK<T>], const uint4 &from)
 {
-    const piece<T, PACK<T>> p = *reinterpret_cast<const piece<T, PACK<T>> *>(&from);
+    const wide_pack<T, PACK<T>> p = *reinterpret_cast<const wide_pack<T, PACK<T>> *>(&from);
 #pragma unroll
     for (int i = 0; i < PACK<T>; i++) to[i] = to_float(p.at[i]);
 }
@@ -41,8 +42,9 @@ template <typename T> static __device__ inline uint4 packed(const float (&from)[
     return to;
 }
 
-/* From here on a pack is unknown to the compiler, which would else keep its floats, twice the registers. */
-template <int N> static __device__ inline void forget(uint4 (&pack)[N])
+/* Hides a pack's value from the compiler, which would otherwise keep its floats in twice the
+ * registers. */
+template <int N> static __device__ inline void hide_from_compiler(uint4 (&pack)[N])
 {
 #pragma unroll
     for (int j = 0; j < N; j++) asm volatile("" : "+r"(pack[j].x), "+r"(pack[j].y), "+r"(pack[j].z), "+r"(pack[j].w));
@@ -50,20 +52,21 @@ template <int N> static __device__ inline void forget(uint4 (&pack)[N])
 
 /* --- sums of several rows at once ---------------------------------------------------------- */
 
-/* The lane whose low bits say that it ends with sum i of N. */
+/* The lane, by its low bits, that ends up with sum i of N. */
 template <int N> static __device__ constexpr int holder_of(int i)
 {
     return N == 8 ? (i >> 2 & 1) | (i & 2) | (i & 1) << 2 : N == 4 ? (i >> 1 & 1) | (i & 1) << 1 : i;
 }
 
-/* N is 2, 4 or 8. A block keeps two of these by turns: what is read of one has been read by all before
- * the barrier of the next. */
-template <int N> struct meeting {
+/* N is 2, 4 or 8. A block alternates between two of these: all threads have read one before the
+ * barrier of the next. */
+template <int N> struct reduce_buffer {
     float at[2][WARP][N];
 };
 
-/* v[i] becomes the group's sum of v[i], in all of its threads. `lanes`: 8, 16 or 32; the block: 0. */
-template <int N> static __device__ inline void sum_together(float (&v)[N], int lanes, meeting<N> &meet, int &turn)
+/* Replaces v[i] by the group's sum of v[i], in all its threads. `lanes`: 8, 16 or 32; 0: the
+ * block. */
+template <int N> static __device__ inline void sum_rows_together(float (&v)[N], int lanes, reduce_buffer<N> &buffer, int &turn)
 {
     const int lane = threadIdx.x % WARP;
     int bit = 1;
@@ -85,29 +88,30 @@ template <int N> static __device__ inline void sum_together(float (&v)[N], int l
         for (int i = 0; i < N; i++) v[i] = __shfl_sync(ALL_LANES, own, first + holder_of<N>(i));
         return;
     }
-    if (lane < N) meet.at[turn][threadIdx.x / WARP][lane] = own;
+    if (lane < N) buffer.at[turn][threadIdx.x / WARP][lane] = own;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < N; i++) v[i] = 0;
     for (int w = 0; w < (int)blockDim.x / WARP; w++)
 #pragma unroll
-        for (int i = 0; i < N; i++) v[i] += meet.at[turn][w][holder_of<N>(i)];
+        for (int i = 0; i < N; i++) v[i] += buffer.at[turn][w][holder_of<N>(i)];
     turn ^= 1;
 }
 
 /* --- forward --------------------------------------------------------------------------------- */
 
-/* Threads to a processor that the registers are to suffice for: with a sum and a mean those of 1024 do not. */
+/* The launch bound in threads per SM; with both a sum and a mean, 1024 threads would not have
+ * enough registers. */
 static constexpr int resident(bool centred, bool add, int threads) { return centred && add && threads == MOST ? 768 : WIDEST; }
 
-/* ADD: of x + more, which is written to r, and rounded as it is there. */
+/* ADD: normalises x + more, which is written to r; the rounded sum is used. */
 template <bool CENTRED, bool ADD, typename T, int THREADS>
 static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
     norm_packs_kernel(T *y, norm_stats stats, const T *x, T *r, const T *more, const T *w, const T *b, int64_t rows, int64_t C, float eps,
                       int lanes)
 {
     constexpr int V = PACK<T>, ROWS = rows_at_once(THREADS);
-    __shared__ meeting<ROWS> meet;
+    __shared__ reduce_buffer<ROWS> buffer;
     const int group = lanes ? (int)threadIdx.x / lanes : 0, groups = lanes ? (int)blockDim.x / lanes : 1;
     const int pack = lanes ? (int)threadIdx.x & (lanes - 1) : (int)threadIdx.x;
     const int64_t c = (int64_t)pack * V;
@@ -143,7 +147,7 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
                 raw[j] = packed<T>(a);
                 if (live && row + j < rows) *reinterpret_cast<uint4 *>(r + (row + j) * C + c) = raw[j];
             }
-            forget(raw);
+            hide_from_compiler(raw);
         }
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
@@ -154,10 +158,10 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
             for (int i = 0; i < V; i++) mean[j] += a[i];
         }
         if (CENTRED) {
-            sum_together<ROWS>(mean, lanes, meet, turn);
+            sum_rows_together<ROWS>(mean, lanes, buffer, turn);
 #pragma unroll
             for (int j = 0; j < ROWS; j++) mean[j] *= inverse;
-            forget(raw);
+            hide_from_compiler(raw);
         }
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
@@ -166,8 +170,8 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
 #pragma unroll
             for (int i = 0; i < V; i++) rstd[j] += live ? (a[i] - mean[j]) * (a[i] - mean[j]) : 0.0f;
         }
-        sum_together<ROWS>(rstd, lanes, meet, turn);
-        forget(raw);
+        sum_rows_together<ROWS>(rstd, lanes, buffer, turn);
+        hide_from_compiler(raw);
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             rstd[j] = 1.0f / sqrtf(rstd[j] * inverse + eps);
@@ -187,9 +191,9 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
     }
 }
 
-/* --- gradients: the formulas are in norms.cu ------------------------------------------------------ */
+/* --- gradients: the formulas are in norms.cu -------------------------------------------------- */
 
-/* What this thread has of a row, and what it adds to the row's sums and to its columns'. */
+/* This thread's pack of a row: its contribution to the row's sums and to the column sums. */
 template <bool CENTRED, typename T>
 static __device__ inline void add_row(float (&dw)[PACK<T>], float (&db)[PACK<T>], float &g, float &gh, const uint4 &dy, const uint4 &x,
                                       const float (&s)[PACK<T>], float mean, float rstd)
@@ -207,7 +211,7 @@ static __device__ inline void add_row(float (&dw)[PACK<T>], float (&db)[PACK<T>]
     }
 }
 
-/* The groups' sums of a block, in order, to its part of `partial`, [SUMS,C]. */
+/* Adds the groups of a block in order and writes the block's part of `partial`, [SUMS,C]. */
 template <int V> static __device__ inline void put_columns(float *partial, const float (&sum)[V], int64_t c, int64_t C, int groups, int lanes)
 {
     extern __shared__ float columns[]; /* [V, threads] */
@@ -233,9 +237,9 @@ static __global__ void __launch_bounds__(THREADS)
                           int lanes)
 {
     constexpr int V = PACK<T>, SUMS = CENTRED ? 2 : 1, ROWS = rows_at_once(THREADS);
-    constexpr bool EARLY = ADD && THREADS <= MOST; /* `add` comes with the rest, where there are registers for it */
-    __shared__ meeting<SUMS * ROWS> meet;
-    columns_may_come();
+    constexpr bool EARLY = ADD && THREADS <= MOST; /* `add` is loaded with the rest if there are enough registers */
+    __shared__ reduce_buffer<SUMS * ROWS> buffer;
+    pdl_launch_dependents();
     const int group = lanes ? (int)threadIdx.x / lanes : 0, groups = lanes ? (int)blockDim.x / lanes : 1;
     const int64_t c = (int64_t)(lanes ? (int)threadIdx.x & (lanes - 1) : (int)threadIdx.x) * V;
     const bool live = c < C;
@@ -265,10 +269,10 @@ static __global__ void __launch_bounds__(THREADS)
             sums[j] = gh;
             if (CENTRED) sums[(SUMS - 1) * ROWS + j] = g;
         }
-        sum_together<SUMS * ROWS>(sums, lanes, meet, turn);
-        forget(d);
-        forget(a);
-        if (EARLY) forget(more);
+        sum_rows_together<SUMS * ROWS>(sums, lanes, buffer, turn);
+        hide_from_compiler(d);
+        hide_from_compiler(a);
+        if (EARLY) hide_from_compiler(more);
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             if (!live || row + j >= rows) continue;
@@ -281,7 +285,7 @@ static __global__ void __launch_bounds__(THREADS)
             if (ADD) {
                 unpack<T>(h, EARLY ? more[j] : *reinterpret_cast<const uint4 *>(add + (row + j) * C + c));
 #pragma unroll
-                for (int i = 0; i < V; i++) e[i] = __fadd_rn(e[i], h[i]); /* after it, as a sum of its own would be */
+                for (int i = 0; i < V; i++) e[i] = __fadd_rn(e[i], h[i]); /* added after rounding, as a separate ADD would */
             }
             store<V>(dx + (row + j) * C + c, e);
         }
@@ -291,9 +295,9 @@ static __global__ void __launch_bounds__(THREADS)
     if (CENTRED) put_columns<V>(to + C, db, c, C, groups, lanes);
 }
 
-/* --- launching -------------------------------------------------------------------------------------- */
+/* --- launching -------------------------------------------------------------------------------- */
 
-/* Threads to a block, lanes to a row (0: all of them), rows to a block at a time. */
+/* Threads per block, lanes per row (0: all threads), rows per block at a time. */
 struct shape {
     int threads, lanes;
     int64_t each;
@@ -346,7 +350,7 @@ static void launch_bwd(void *dx, float *dw, float *db, float *partial, const voi
     if (f.threads <= MOST)
         norm_packs_bwd_kernel<CENTRED, ADD, T, MOST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
     else norm_packs_bwd_kernel<CENTRED, ADD, T, WIDEST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
-    launch_columns_end({{dw, STORE_F32}, {db, STORE_F32}, C, 0}, partial, grid, SUMS * C, stream);
+    launch_column_sums({{dw, STORE_F32}, {db, STORE_F32}, C, 0}, partial, grid, SUMS * C, stream);
 }
 
 extern "C" cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,

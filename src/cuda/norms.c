@@ -1,10 +1,10 @@
 /*
- * norms.c: the running half of the normalisations (norms.cu, batchnorm.cu).
+ * norms.c: the running half of the normalisations (norms.cu, norm_packs.cu, batchnorm.cu).
  */
 #include "cuda/launch_norms.h"
 #include "cuda/operands.h"
 
-static const struct typed none = {NULL, STORE_F32};
+static const struct typed_ptr none = {NULL, STORE_F32};
 
 static const void *optional(const struct launch *l, int i) { return i < l->nin ? l->in[i].data : NULL; }
 

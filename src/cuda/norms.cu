@@ -1,20 +1,20 @@
 /*
- * norms.cu: RMSNORM, LAYERNORM, L2NORM, SOFTMAX and their gradients: one group of threads to
- * a row (rows.cuh). The first two are norm_packs.cu's where rows are packs of 16 bytes.
+ * norms.cu: RMSNORM, LAYERNORM, L2NORM, SOFTMAX and their gradients: one group of threads per row
+ * (rows.cuh). The first two use norm_packs.cu if rows are whole 16-byte packs.
  *
  *     x[r] --read--> sums along the row --> x[r] --read again, from cache--> y[r]
  *
- * A row's sums are complete before any of it is written, and the thread that writes a pack is
- * the one that read it: results may lie on inputs.
+ * A row's sums are complete before any of it is written, and the thread that writes a pack is the
+ * one that read it: results may alias inputs.
  *
- * Gradients of weights are sums over rows. A block goes through its rows in order and keeps the
- * sums of its columns in shared memory, each column one thread's own; then its groups are added
- * in order, and a second kernel adds the blocks in order:
+ * Gradients of weights are sums over rows. A block traverses its rows in order and keeps the sums
+ * of its columns in shared memory, each column owned by one thread; then its groups are added in
+ * order, and a second kernel adds the blocks in order:
  *
  *     block b: rows --> shared [groups, sums, C] --> partial[b] [sums, C] --> dw, db [C]
  *
- * Column c = k V + i, element i of pack k, has place i packs + k there, so that neighbouring
- * threads have neighbouring places.
+ * Column c = k V + i, element i of pack k, has index i packs + k there, so that neighbouring
+ * threads access neighbouring words.
  */
 #include "cuda/launch_elementwise.h"
 #include "cuda/launch_norms.h"
@@ -25,7 +25,7 @@ constexpr int BWD_BLOCK = 512, SHARED_MAX = 47 * 1024;
 /* --- RMSNORM and LAYERNORM -------------------------------------------------------------- */
 
 template <bool CENTRED, typename T, int V>
-static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed w, typed b, int64_t rows, int64_t C, float eps, int size)
+static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed_ptr w, typed_ptr b, int64_t rows, int64_t C, float eps, int size)
 {
     __shared__ float partial[WARP];
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
@@ -67,7 +67,7 @@ static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed w, 
 }
 
 template <typename T, int V>
-static void launch_norm(void *y, norm_stats stats, const void *x, typed w, typed b, int64_t rows, int64_t C, float eps,
+static void launch_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, int64_t rows, int64_t C, float eps,
                         cudaStream_t stream)
 {
     const int size = group_size(C / V, BLOCK);
@@ -78,24 +78,24 @@ static void launch_norm(void *y, norm_stats stats, const void *x, typed w, typed
     else norm_kernel<false, T, V><<<grid, BLOCK, 0, stream>>>(to, stats, from, w, b, rows, C, eps, size);
 }
 
-static bool in_packs(const void *y, const void *x, typed w, typed b, enum store type, int64_t C)
+static bool in_packs(const void *y, const void *x, typed_ptr w, typed_ptr b, enum store type, int64_t C)
 {
     return norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && (!b.data || b.type == type) && are_aligned(y, x, w.data, b.data);
 }
 
-extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, struct norm_sum sum, typed w, typed b, enum store type,
+extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, struct norm_sum sum, typed_ptr w, typed_ptr b, enum store type,
                                      int64_t rows, int64_t C, float eps, cudaStream_t stream)
 {
     if (in_packs(y, x, w, b, type, C) && are_aligned(sum.r, sum.more))
         return cuda_norm_packs(y, stats, x, sum, w.data, b.data, type, rows, C, eps, stream);
-    form f = {};
-    form_push(&f, rows * C, 1, 1, 1);
-    form_end(&f);
-    const cudaError_t e = cuda_pair_form(FUNCTION_ADD, sum.r, x, sum.more, type, f, stream);
+    loop_nest f = {};
+    loop_nest_push(&f, rows * C, 1, 1, 1);
+    loop_nest_end(&f);
+    const cudaError_t e = cuda_pair_strided(FUNCTION_ADD, sum.r, x, sum.more, type, f, stream);
     return e != cudaSuccess ? e : cuda_norm(y, stats, sum.r, w, b, type, rows, C, eps, stream);
 }
 
-extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed w, typed b, enum store type, int64_t rows,
+extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, enum store type, int64_t rows,
                                  int64_t C, float eps, cudaStream_t stream)
 {
     if (in_packs(y, x, w, b, type, C)) return cuda_norm_packs(y, stats, x, {NULL, NULL}, w.data, b.data, type, rows, C, eps, stream);
@@ -111,13 +111,13 @@ extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed
  *
  * With h = (x - mean) r and g = dy w:
  *     dx = r (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,  db = of dy
- * and without a mean the terms of it and of b fall away. To dx is added what reaches x past the norm,
- * where that is given.
+ * and without a mean its terms and those of b vanish. The gradient that reaches x past the norm
+ * (the residual branch) is added to dx, if it is given.
  */
 
 template <bool CENTRED, typename T, int V>
 static __global__ void __launch_bounds__(BWD_BLOCK, 2)
-    norm_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, typed w, const T *add, norm_stats stats, int64_t rows, int64_t C,
+    norm_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, typed_ptr w, const T *add, norm_stats stats, int64_t rows, int64_t C,
                     int size, bool in_shared)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
@@ -175,7 +175,8 @@ static __global__ void __launch_bounds__(BWD_BLOCK, 2)
 
 constexpr int COLUMNS = 32, SLICES = 8;
 
-/* out[s] [C] from partial [blocks, sums, C], s = blockIdx.y: slices of blocks, then the slices in order. */
+/* out[s] [C] from partial [blocks, sums, C], s = blockIdx.y: adds slices of the blocks, then the
+ * slices in order. */
 static __global__ void combine_kernel(float *dw, float *db, const float *partial, int blocks, int64_t C, int V)
 {
     __shared__ double sums[SLICES][COLUMNS];
@@ -191,14 +192,14 @@ static __global__ void combine_kernel(float *dw, float *db, const float *partial
 }
 
 template <bool CENTRED, typename T, int V>
-static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed w,
+static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
                             const void *add, norm_stats stats, int64_t rows, int64_t C, cudaStream_t stream)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     const int size = group_size(C / V, BWD_BLOCK), each = BWD_BLOCK / size;
     const unsigned grid = grid_of_rows(rows, each, norm_blocks(rows, C, sizeof(T)));
     const int64_t bytes = each * SUMS * C * (int64_t)sizeof(float);
-    const bool in_shared = bytes <= SHARED_MAX; /* where it is not, each is 1 */
+    const bool in_shared = bytes <= SHARED_MAX; /* if it does not fit, each is 1 */
     norm_bwd_kernel<CENTRED, T, V><<<grid, BWD_BLOCK, in_shared ? (size_t)bytes : 0, stream>>>(
         static_cast<T *>(dx), partial, static_cast<const T *>(dy), static_cast<const T *>(x), w, static_cast<const T *>(add), stats, rows, C, size,
         in_shared);
@@ -206,7 +207,7 @@ static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, cons
                                                                                                              (int)grid, C, V);
 }
 
-extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed w,
+extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
                                      const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
 {
     if (norm_in_packs(C, type == STORE_F32 ? 4 : 2) && w.type == type && are_aligned(dx, dy, x, w.data, add, partial))
@@ -224,8 +225,8 @@ extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *part
 
 /* --- L2NORM and SOFTMAX -------------------------------------------------------------------
  *
- * Four functions of a row, or of two: what is summed along it, and what becomes of an element
- * then. A function of one row gets it as both.
+ * Four functions of one row or two: the sum along the row, and then the result for each
+ * element. A function of one row gets it twice.
  */
 
 struct l2norm {
@@ -255,8 +256,8 @@ struct l2norm_bwd {
     template <typename T> static __device__ float of(float dy, float x, float p, float q) { return dy * p - x * q; }
 };
 
-/* p: the sum of e^(x - q), q the largest so far, then the row's. While all are -inf any finite
- * shift makes them 0. */
+/* p: the sum of e^(x - q), with q the running maximum, then the row's. While all elements are -inf,
+ * any finite q makes their terms 0. */
 struct softmax {
     static constexpr bool LARGEST = true, TWO = false;
     template <typename T> static __device__ float of(float x, float, float p, float q) { return exp_of<T>(x - q) * p; }
@@ -269,7 +270,7 @@ struct softmax_bwd {
     template <typename T> static __device__ float of(float dy, float y, float p, float) { return y * (dy - p); }
 };
 
-/* A pack into a sum of exponentials relative to its largest element. */
+/* Adds a pack to a sum of exponentials relative to its largest element. */
 template <typename T, int V> static __device__ void add_exponentials(float &sum, float &most, const float (&a)[V])
 {
     float top = most;

@@ -1,18 +1,18 @@
 /*
- * optimizer.cu: SUMSQ, CLIP, SCALER, GUARD and SGD. ADAMW is adamw.cu's.
+ * optimizer.cu: SUMSQ, CLIP, SCALER, GUARD and SGD. ADAMW is in adamw.cu.
  *
  *     SGD, as torch.optim.SGD
  *     d = g + wd p
  *     m = momentum m + d
  *     p -= lr m  (without momentum: lr d)
  *
- * What varies by step is read from the step block on the GPU, so that one captured graph
+ * Values that vary by step are read from the step block in GPU memory, so that one captured graph
  * serves every step.
  *
- * A model has hundreds of weights, most of them vectors that one block is too many for. So SUMSQ
- * takes many tensors by one launch: a table of them stands in the parameters, and a block finds
- * its tensor there. A sum's order is the tensor's own: what a tensor gets does not depend on who
- * goes along.
+ * A model has hundreds of weights, most of them vectors that do not even fill one block. So SUMSQ
+ * takes many tensors in one launch: the launch parameters hold a table of them, in which a block
+ * looks up its tensor. The order of a sum depends on the tensor alone, not on the other tensors of
+ * the launch.
  *
  *     blocks   0 1 2 3 4 5 6 7 8       first   0 5 6 9
  *     tensor   0 0 0 0 0 1 2 2 2
@@ -21,29 +21,30 @@
 
 /* --- the norm -------------------------------------------------------------------------------- */
 
-constexpr int SUM_BLOCK = 512, SUM_AHEAD = 4; /* packs that are on their way before the first is added */
+constexpr int SUM_BLOCK = 512, SUM_AHEAD = 4; /* packs in flight before the first is added */
 
-/* In double from the square on: a square of f32 may be beyond f32. */
-template <typename T, int V> static __device__ inline double add_squares(double sum, const piece<T, V> &x)
+/* Adds in double, starting with the square: the square of an f32 may overflow f32. */
+template <typename T, int V> static __device__ inline double add_squares(double sum, const wide_pack<T, V> &x)
 {
 #pragma unroll
     for (int i = 0; i < V; i++) sum += (double)to_float(x.at[i]) * (double)to_float(x.at[i]);
     return sum;
 }
 
-/* A tensor's blocks take turns at its packs. A block that is alone has the sum. */
+/* The blocks of a tensor take its packs in rotation. A block that is alone writes the sum
+ * itself. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid_constant__ sum_batch b, bool alone)
 {
     const int at = tensor_of(b.first, b.count, blockIdx.x);
     const T *x = static_cast<const T *>(b.x[at]);
-    const auto *from = reinterpret_cast<const piece<T, V> *>(x);
+    const auto *from = reinterpret_cast<const wide_pack<T, V> *>(x);
     const int64_t n = b.n[at], packs = n / V, stride = (int64_t)(b.first[at + 1] - b.first[at]) * SUM_BLOCK;
     const int64_t first = (int64_t)(blockIdx.x - b.first[at]) * SUM_BLOCK + threadIdx.x;
     int64_t k = first;
     double sum = 0;
     for (; k + (SUM_AHEAD - 1) * stride < packs; k += SUM_AHEAD * stride) {
-        piece<T, V> ahead[SUM_AHEAD];
+        wide_pack<T, V> ahead[SUM_AHEAD];
 #pragma unroll
         for (int i = 0; i < SUM_AHEAD; i++) ahead[i] = from[k + i * stride];
 #pragma unroll
@@ -57,8 +58,8 @@ static __global__ void __launch_bounds__(SUM_BLOCK, 2) sumsq_kernel(const __grid
     else b.work[blockIdx.x] = sum;
 }
 
-/* A warp has a tensor's partial sums; the tensors' sums are added one after the other, in the order
- * that single launches would have. */
+/* A warp reduces a tensor's partial sums; the sums of the tensors are added one after the other, in
+ * the order of separate launches. */
 static __global__ void __launch_bounds__(SUM_BLOCK) sumsq_finish_kernel(const __grid_constant__ sum_batch b)
 {
     __shared__ double sums[SUM_MOST];
@@ -95,8 +96,8 @@ extern "C" cudaError_t cuda_sumsq(sum_batch b, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-/* As clip_grad_norm_: the norm is increased by 1e-6 before it divides. A norm that is NaN gives
- * a factor of NaN, so that the failure is seen. */
+/* As clip_grad_norm_: 1e-6 is added to the norm before the division. A NaN norm gives a NaN
+ * factor, so that the failure is visible. */
 static __global__ void clip_kernel(float *out, const double *sum, const step_block *step)
 {
     const double norm = sqrt(*sum) / (double)step->loss_scale;
@@ -112,8 +113,8 @@ extern "C" cudaError_t cuda_clip(float *out, const double *sum, const step_block
     return cudaGetLastError();
 }
 
-/* What becomes of the loss scale (cpu/scaler.c). */
-static __global__ void scaler_kernel(step_block *step, const double *sum, typed loss)
+/* Updates the loss scale (cpu/scaler.c). */
+static __global__ void scaler_kernel(step_block *step, const double *sum, typed_ptr loss)
 {
     const bool finite = isfinite(*sum) && (!loss.data || isfinite(element(loss, 0)));
     step->found_inf = !finite;
@@ -130,24 +131,24 @@ static __global__ void scaler_kernel(step_block *step, const double *sum, typed 
     }
 }
 
-extern "C" cudaError_t cuda_scaler(step_block *step, const double *sum, typed loss, cudaStream_t stream)
+extern "C" cudaError_t cuda_scaler(step_block *step, const double *sum, typed_ptr loss, cudaStream_t stream)
 {
     scaler_kernel<<<1, 1, 0, stream>>>(step, sum, loss);
     return cudaGetLastError();
 }
 
-static __global__ void guard_kernel(step_block *step, const double *sum, typed loss)
+static __global__ void guard_kernel(step_block *step, const double *sum, typed_ptr loss)
 {
     if (!isfinite(*sum) || (loss.data && !isfinite(element(loss, 0)))) step->found_inf = 1;
 }
 
-extern "C" cudaError_t cuda_guard(step_block *step, const double *sum, typed loss, cudaStream_t stream)
+extern "C" cudaError_t cuda_guard(step_block *step, const double *sum, typed_ptr loss, cudaStream_t stream)
 {
     guard_kernel<<<1, 1, 0, stream>>>(step, sum, loss);
     return cudaGetLastError();
 }
 
-/* --- SGD --------------------------------------------------------------------------------------------- */
+/* --- SGD -------------------------------------------------------------------------------------- */
 
 struct sgd_scalars {
     float clip, decay, momentum, rate;
@@ -173,7 +174,7 @@ template <typename P, int V> static __device__ void sgd_at(const update &u, floa
 template <typename P, int V> static __global__ void sgd_kernel(update u, float *m)
 {
     __shared__ sgd_scalars s;
-    if (is_off(u)) return;
+    if (is_skipped(u)) return;
     if (threadIdx.x == 0)
         s = {clip_of(u), (float)u.weight_decay, (float)u.beta1, (float)rate_of(u), keyed_round(u.step, u.key)};
     __syncthreads();

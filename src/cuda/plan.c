@@ -1,5 +1,5 @@
 /*
- * plan.c: the families of the planning half (see plan.h), in order of preference.
+ * plan.c: the kernel families of the planning half (see plan.h), in order of preference.
  */
 #include "cuda/plan.h"
 

@@ -1,18 +1,18 @@
 /*
  * plan_attention.c: attention, plain and over a grid, forward and backward.
  *
- * Two kernels to an op. With tensor cores: bf16 or f16 throughout, the head dimensions that
- * those kernels were made for, rows that begin at multiples of 16 bytes. Without: any
- * head dimension up to 256, f32 too. Both take strided heads, as a slice of a joint
- * projection is, and the same workspace, so the running half can fall back on a GPU
- * whose tensor cores do not know bf16.
+ * There are two kernels per op. With tensor cores: bf16 or f16 throughout, the head dimensions that
+ * those kernels are compiled for, rows that begin at multiples of 16 bytes. Without: any head
+ * dimension up to 256, and f32 too. Both accept strided heads, such as a slice of a joint
+ * projection, and need the same workspace, so the running half can fall back to the plain kernel on
+ * a GPU whose tensor cores do not support bf16.
  */
 #include "cuda/attention_work.h"
 #include "cuda/plan.h"
 
 enum { HEAD_MAX = 256 };
 
-/* --- what fits ------------------------------------------------------------------------- */
+/* --- matching -------------------------------------------------------------------------- */
 
 static bool is_heads(const struct tensor *t, enum dtype dtype)
 {
@@ -20,28 +20,28 @@ static bool is_heads(const struct tensor *t, enum dtype dtype)
            (dtype == DT_F32 || dtype == DT_BF16 || dtype == DT_F16);
 }
 
-/* Rows in 16-byte pieces of 8 elements; storages lie at multiples of 256. */
-static bool is_even(const struct tensor *t)
+/* Rows consist of 16-byte chunks of 8 elements; storages begin at multiples of 256. */
+static bool has_aligned_rows(const struct tensor *t)
 {
     for (int i = 0; i < 3; i++)
         if (t->dim[i] > 1 && t->stride[i] % 8) return false;
     return t->stride[3] == 1 && t->offset % 16 == 0 && (!t->loop || t->advance % 16 == 0);
 }
 
-/* Sizes and distances that a kernel counts in int. */
+/* Whether sizes and strides fit the int counters of the kernels. */
 static bool is_countable(const struct tensor *q, const struct tensor *k)
 {
     return q->dim[1] < INT32_MAX / 4 && k->dim[1] < INT32_MAX / 4 && q->dim[0] * q->dim[2] < INT32_MAX;
 }
 
-/* The first so many inputs and outputs are heads, all of one dtype. */
+/* The first `heads` inputs and `outputs` outputs are heads, all of one dtype. */
 static bool heads_match(const struct query *q, int heads, int outputs, bool even)
 {
     const enum dtype dtype = q->in[0]->dtype;
     for (int i = 0; i < heads; i++)
-        if (!is_heads(q->in[i], dtype) || (even && !is_even(q->in[i]))) return false;
+        if (!is_heads(q->in[i], dtype) || (even && !has_aligned_rows(q->in[i]))) return false;
     for (int i = 0; i < outputs; i++)
-        if (!is_heads(q->out[i], dtype) || (even && !is_even(q->out[i]))) return false;
+        if (!is_heads(q->out[i], dtype) || (even && !has_aligned_rows(q->out[i]))) return false;
     return true;
 }
 
@@ -52,7 +52,7 @@ static bool is_table(const struct tensor *t)
 
 static bool is_fast(const struct query *q)
 {
-    const struct tensor *t = q->in[0]; /* q, or do */
+    const struct tensor *t = q->in[0]; /* q in the forward, do in the backward */
     const int64_t D = t->dim[3];
     return (t->dtype == DT_BF16 || t->dtype == DT_F16) && (D == 32 || D == 64 || D == 80 || D == 96 || D == 128);
 }
@@ -71,7 +71,8 @@ static bool backward_match(const struct query *q, bool fast)
            q->in[5]->dtype == DT_F32 && (!mask || mask->dtype == DT_F32);
 }
 
-/* Over a grid; its sides decide how much shared memory a tile's positions take. */
+/* Attention over a grid; the grid's sides decide how much shared memory the positions of a tile
+ * need. */
 static bool grid_match(const struct query *q, bool backward, bool fast)
 {
     const int first = backward ? 6 : 3;
@@ -92,12 +93,13 @@ static bool match_grid_bwd(const struct query *q) { return grid_match(q, true, f
 static bool match_fast(const struct query *q) { return forward_match(q, true); }
 static bool match_fast_bwd(const struct query *q) { return backward_match(q, true); }
 static bool match_fast_grid(const struct query *q) { return grid_match(q, false, true); }
-/* The tables are rounded to the heads' type; those that are more precise go the other way. */
+/* These kernels round the tables to the heads' type; tables of higher precision use the plain
+ * kernel. */
 static bool match_fast_rel_bwd(const struct query *q)
 {
     return grid_match(q, true, true) && q->in[6]->dtype == q->in[0]->dtype && q->in[7]->dtype == q->in[0]->dtype;
 }
-/* Five rows of biases lie in shared memory. */
+/* Five rows of biases are in shared memory. */
 static bool match_fast_bias_bwd(const struct query *q) { return grid_match(q, true, true) && q->in[0]->dim[1] <= ATTENTION_BIASES; }
 
 /* --- workspace -------------------------------------------------------------------------- */

@@ -1,16 +1,16 @@
 /*
- * plan_attention_few.c: attention of or to few tokens, as SAM's mask decoder has it: neither causal nor
- * in a window, as many key heads as query heads, rows that begin at multiples of 16 bytes.
+ * plan_attention_few.c: attention with few queries or few keys, as in SAM's mask decoder: neither
+ * causal nor windowed, as many key heads as query heads, rows that begin at multiples of 16 bytes.
  *
- * Few keys: up to 16. Few queries: up to 16, and more of them where heads are too narrow for the
- * kernels on tensor cores (plan_attention.c), which would leave the work to the plain ones.
+ * Few keys: up to 16. Few queries: up to 16, and more if the heads are too narrow for the
+ * tensor-core kernels (plan_attention.c), because those would fall back to the plain kernels.
  */
 #include "cuda/attention_few.h"
 #include "cuda/plan.h"
 
 enum { HEAD_MOST = 128, NARROW = 16, NARROW_QUERIES = 1024 };
 
-/* Storages lie at multiples of 256 bytes. */
+/* Storages begin at multiples of 256 bytes. */
 static bool is_heads(const struct tensor *t, enum dtype dtype)
 {
     if (!t || t->rank != 4 || t->dtype != dtype || t->stride[3] != 1) return false;
@@ -24,7 +24,7 @@ static bool is_few(const struct tensor *q, const struct tensor *k)
     const int64_t T = q->dim[1], S = k->dim[1], H = q->dim[2], D = q->dim[3];
     if (k->dim[2] != H || D % 8 || D > HEAD_MOST || T > INT32_MAX / 4 || S > INT32_MAX / 4) return false;
     if (S > FEW_MOST && T > FEW_MOST && (D > NARROW || T > NARROW_QUERIES)) return false;
-    return q->dim[0] * H * (T + S) < INT32_MAX / 4; /* so blocks can be counted, too */
+    return q->dim[0] * H * (T + S) < INT32_MAX / 4; /* so the number of blocks fits an int, too */
 }
 
 static bool few_match(const struct query *q, int heads, int first, int outputs)

@@ -1,19 +1,19 @@
 /*
- * plan_conv.h: how a convolution is made on the GPU, and what lies where in its workspace:
- * what the two halves of the family (plan_conv.c, conv.c) agree upon.
+ * plan_conv.h: the algorithm of a convolution on the GPU and the layout of its workspace, shared by
+ * the two halves of the family (plan_conv.c, conv.c).
  *
- *     plain      1x1, stride 1, no border: the maps are matrices; nothing is copied
- *     patches    CONV, CONV_DW: the matrix of patches [results, taps C] is laid out, so many
- *                rows at a time, and multiplied; the library reads it out of the cache
- *     tiles      CONV_DX of patches that neither overlap nor leave gaps: one product whose rows
- *                are whole patches, then dealt out to their pixels; or straight to them, where
- *                the library takes it (conv.c, lines)
- *     phases     CONV_DX otherwise: stride x stride sweeps (cpu/conv.h), each a product of patches
- *                of dy; with a stride, results are dealt out to their pixels
- *     depthwise  a kernel of its own for every channel: direct sums
+ *     plain      1x1, stride 1, no padding: the maps are matrices; nothing is copied
+ *     patches    CONV, CONV_DW: the matrix of patches [results, taps C] (im2col) is written, so
+ *                many rows at a time, and multiplied; the library reads it from the cache
+ *     tiles      CONV_DX of patches that neither overlap nor leave gaps: one matmul whose rows
+ *                are whole patches, which are then copied to their pixels; or written there
+ *                directly, if the library supports it (conv.c, lines)
+ *     phases     CONV_DX otherwise: stride x stride sweeps (cpu/conv.h), each a matmul of patches
+ *                of dy; with a stride above 1, results are copied to their pixels
+ *     depthwise  each channel has its own filter: direct sums
  *
- * Tiles of 2 x 2 in 16 bits have kernels without patches (conv_tiles.cu), where the GPU has room for them; the
- * workspace is the same then, and mostly idle.
+ * 2 x 2 tiles in 16 bits have kernels without patches (conv_tiles.cu), if the GPU has the shared
+ * memory for them; the workspace is the same then, and mostly unused.
  *
  *     work: [the library's | weights by tap | patches | stage], each at a multiple of 256
  */
@@ -22,22 +22,22 @@
 
 #include "cpu/conv.h"
 
-enum conv_way { CONV_PLAIN, CONV_PATCHES, CONV_TILES, CONV_PHASES, CONV_DEPTHWISE };
+enum conv_algo { CONV_PLAIN, CONV_PATCHES, CONV_TILES, CONV_PHASES, CONV_DEPTHWISE };
 
 struct conv_layout {
     struct conv n;
-    enum conv_way way;
-    int64_t rows;                      /* of patches at a time; depthwise CONV_DW: pixels in a partial sum */
-    uint64_t library;                  /* bytes; it lies first */
-    uint64_t weights, patches, stage;  /* where they begin */
-    uint64_t bytes;                    /* of it all */
+    enum conv_algo algo;
+    int64_t rows;                      /* patch rows at a time; depthwise CONV_DW: pixels per partial sum */
+    uint64_t library;                  /* bytes of the library's workspace, which comes first */
+    uint64_t weights, patches, stage;  /* offsets in bytes */
+    uint64_t bytes;                    /* in total */
 };
 
-/* Of CONV, CONV_DX or CONV_DW, from the dimensions of its x, y and w sides. */
+/* The layout of CONV, CONV_DX or CONV_DW, from the dimensions of x, y and w. */
 struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t *x, const int64_t *y, const int64_t *w,
                                enum dtype type, uint64_t library);
 
-/* Patches cover x without gaps or overlap. */
+/* Whether patches cover x without gaps or overlap. */
 static inline bool conv_is_tiling(const struct conv *n)
 {
     return n->kh == n->stride && n->kw == n->stride && n->pad == 0 && n->H == n->H2 * n->stride && n->W == n->W2 * n->stride;

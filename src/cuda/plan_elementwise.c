@@ -1,13 +1,13 @@
 /*
- * plan_elementwise.c: every element from the elements at its own place, fills, and sums.
+ * plan_elementwise.c: elementwise ops, fills, and sums.
  */
 #include "cuda/act_sums.h"
-#include "cuda/form.h"
+#include "cuda/loop_nest.h"
 #include "cuda/plan.h"
 
 static bool is_float(const struct tensor *t) { return t && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16); }
 
-/* All of one floating type, with any strides. */
+/* All operands have one floating-point dtype; any strides. */
 static bool match_alike(const struct query *q)
 {
     for (int i = 0; i < q->nin; i++)
@@ -50,7 +50,7 @@ static uint64_t workspace_sum_to(const struct query *q)
     return blocks > 1 ? (uint64_t)(blocks * tensor_elements(y)) * sizeof(float) : 0;
 }
 
-/* By its own kernel, or where rows are short by ACT_BWD's and SUM_TO's. */
+/* Uses its own kernel or, for short rows, those of ACT_BWD and SUM_TO. */
 static bool match_act_bwd_sum(const struct query *q)
 {
     return match_alike(q) && is_storable(q->out[0]) && is_dense(q->in[0], q->out[0]->dtype) && is_dense(q->in[1], q->out[0]->dtype) && is_dense(q->out[1], DT_F32) &&

@@ -1,8 +1,9 @@
 /*
- * plan_filters.c: filters over a map whose activation is made as it is read (BMM_ACT), and their gradients.
+ * plan_filters.c: BMM_ACT, filters over a map whose activation is computed as the map is read, and
+ * its gradients.
  *
- * Two kernels to an op: of few filters over GELU those of thin.h, which move the map once; and plain ones,
- * for any shape and any activation.
+ * There are two kernels per op: those of thin.h for few filters over GELU, which read the map once;
+ * and plain ones, for any shape and any activation.
  */
 #include "cuda/filters.h"
 #include "cuda/plan.h"
@@ -20,8 +21,8 @@ static bool any_match(const struct query *q)
     return filters_countable(filters_of(a->rank, a->dim, z->dim));
 }
 
-/* Other depths, which no model has, go the general way. */
-static bool is_thin(struct thin t) { return t.way && t.K == THIN_GELU; }
+/* Other depths, which no model uses, take the generic kernel. */
+static bool is_thin(struct thin t) { return t.mode && t.K == THIN_GELU; }
 
 static struct thin thin_across(const struct query *q)
 {
@@ -34,7 +35,7 @@ static bool match_thin(const struct query *q)
     return any_match(q) && q->attr->act.kind == ACT_GELU && is_thin(thin_of(false, true, y->rank, a->dim, z->dim, y->dim)) && is_wide(z);
 }
 
-/* dz is of z's type, and so in the same pieces. */
+/* dz has z's dtype, and so its alignment. */
 static bool match_thin_bwd(const struct query *q)
 {
     const struct tensor *dy = q->in[0], *a = q->in[1], *z = q->in[2], *dz = q->out[1];

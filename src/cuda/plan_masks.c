@@ -1,12 +1,12 @@
 /*
- * plan_masks.c: the loss of masks, and simulated prompts.
+ * plan_masks.c: the mask loss, and simulated prompts.
  */
 #include "cuda/plan.h"
 
 enum { IN_LOGITS, IN_IOU, IN_BITS, IN_VALID, IN_STEP, IN_STATS, IN_DLOSS };
-enum { GRID_Y = 65535 }; /* blocks of a grid in its second direction */
+enum { GRID_Y = 65535 }; /* maximum blocks in the y dimension of a CUDA grid */
 
-/* As in launch_masks.h, which needs the toolkit. */
+/* The same values as in launch_masks.h, which needs the CUDA toolkit. */
 enum { MASK_ROWS = 16, MASK_SUMS = 6 };
 
 static bool masks_fit(const struct query *q)

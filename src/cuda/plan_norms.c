@@ -1,14 +1,14 @@
 /*
- * plan_norms.c: normalisations. Activations and their gradients have one type, vectors of
- * weights and statistics any.
+ * plan_norms.c: normalisations. Activations and their gradients have one dtype; vectors of weights
+ * and statistics may have any.
  */
 #include "cuda/norm_blocks.h"
 #include "cuda/plan.h"
 
-enum { GROUPS_MAX = 65535 }; /* of one grid */
+enum { GROUPS_MAX = 65535 }; /* the limit of a CUDA grid's y dimension */
 
-/* All that is given, in and out, is storable; `main` inputs and output 0 have one type; the
- * other outputs are f32. */
+/* All operands are storable; the first `main` inputs and output 0 have one dtype; the other outputs
+ * are f32. */
 static bool fits(const struct query *q, int main)
 {
     for (int i = 0; i < q->nin; i++)

@@ -1,18 +1,18 @@
 /*
  * plan_products.c: matrix products, by cuBLASLt.
  *
- * Rows at equal distances are all that is asked of the operands: which strides and dtypes
- * the library takes, and what becomes of the others, is product.c's to know.
+ * The only requirement is that operands have rows of one stride: gemm.c decides which strides and
+ * dtypes the library supports and computes the others with its own kernel.
  */
 #include "cuda/plan.h"
-#include "cuda/strides.h"
+#include "cuda/row_stride.h"
 
 static bool is_float(const struct tensor *t) { return t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16; }
 
 static bool is_matrix(const struct tensor *t)
 {
     int64_t row;
-    return is_float(t) && rows_are_even(t->rank, t->dim, t->stride, &row);
+    return is_float(t) && rows_have_one_stride(t->rank, t->dim, t->stride, &row);
 }
 
 static bool is_bias(const struct tensor *t) { return !t || (is_float(t) && tensor_is_dense(t)); }
@@ -34,7 +34,7 @@ static bool match_matmul(const struct query *q)
     return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_storable(q->out[0]) && (!acc || is_dense(acc, q->out[0]->dtype));
 }
 
-/* Of a batch everything may be strided; the accumulator is where the result is. */
+/* The operands of a batch may have any strides; the accumulator must be the result. */
 static bool match_bmm(const struct query *q)
 {
     const struct tensor *acc = given(q, 2);

@@ -1,5 +1,5 @@
 /*
- * plan_shuffle.c: elements moved, and maps.
+ * plan_shuffle.c: ops that move elements, and ops on maps.
  */
 #include "cuda/plan.h"
 
@@ -13,10 +13,10 @@ static bool match_concat(const struct query *q)
     return true;
 }
 
-/* Zeros first, then x between them. */
+/* PAD writes zeros first, then x between them. */
 static bool match_pad(const struct query *q) { return is_dense(q->out[0], q->in[0]->dtype); }
 
-/* Dense, and of one type: REPEAT, windows. */
+/* Dense operands of one dtype: REPEAT, windows. */
 static bool match_dense(const struct query *q) { return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }
 static bool match_gather(const struct query *q) { return match_dense(q) && is_dense(q->in[1], DT_I32); }
 

@@ -1,16 +1,16 @@
 /*
- * plan_tokens.c: embeddings, rotary position, the cross entropy.
+ * plan_tokens.c: embeddings, rotary position embedding, cross entropy.
  */
 #include "cuda/plan.h"
 
-enum { ROPE_WIDEST = 12288 }; /* D: its turns lie in shared memory */
+enum { ROPE_WIDEST = 12288 }; /* D: its sines and cosines are in shared memory */
 
 static bool match_embedding(const struct query *q)
 {
     return is_dense(q->in[0], DT_I32) && is_storable(q->in[1]) && is_dense(q->out[0], q->in[1]->dtype);
 }
 
-/* Rows are counted in 32 bits, and are blocks of one grid. */
+/* Rows are counted in 32 bits, and are the blocks of one CUDA grid. */
 static bool match_embedding_dw(const struct query *q)
 {
     return is_dense(q->in[0], DT_I32) && tensor_elements(q->in[0]) <= INT32_MAX / 2 && is_storable(q->in[1]) &&

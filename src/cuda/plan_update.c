@@ -1,5 +1,5 @@
 /*
- * plan_update.c: the norm of the gradients and the optimizers.
+ * plan_update.c: the norm of the gradients, and the optimizers.
  */
 #include "cuda/plan.h"
 #include "cuda/update_blocks.h"
@@ -21,7 +21,8 @@ static bool match_scaler(const struct query *q)
     return is_dense(q->in[0], DT_F64) && is_dense(q->in[1], DT_U8) && (!given(q, 2) || is_storable(given(q, 2)));
 }
 
-/* p f32 or bf16, g and w of any storage; where clip and w stand differs by op. */
+/* p is f32 or bf16; g and w have any storage dtype; the input indices of clip and w differ by
+ * op. */
 static bool match_update(const struct query *q, int clip, int w)
 {
     const struct tensor *p = q->in[0];
@@ -42,7 +43,7 @@ static bool match_adamw_8bit(const struct query *q)
 
 static bool match_sgd(const struct query *q) { return (!given(q, 5) || is_dense(given(q, 5), DT_F32)) && match_update(q, 3, 4); }
 
-/* A grid has 65535 chunks at most. */
+/* A CUDA grid has at most 65535 chunks. */
 static bool match_adafactor(const struct query *q)
 {
     const struct tensor *p = q->in[0], *c = given(q, 6);

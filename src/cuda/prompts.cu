@@ -1,21 +1,21 @@
 /*
  * prompts.cu: a simulated user: MASK_PICK, the candidate that is fed back, and PROMPT_NEXT, the
- * pixel that is pointed at next (cpu/prompt_next.c has the rules).
+ * next pixel that is clicked (cpu/prompt_next.c has the rules).
  *
- * PROMPT_NEXT has a block to a mask. A warp takes words of 32 pixels of a row, a pixel to a lane,
- * and gathers by a vote which of them are in the region; its words follow each other, so that
- * warps in order are pixels in order. The region is counted, a number below the count is drawn,
- * and the warp that has the pixel of that number goes through its words again. Everything but
- * the comparison is integers: the pixel is the CPU's.
+ * PROMPT_NEXT has one block per mask. A warp takes words of 32 pixels of a row, a pixel per lane,
+ * and determines by a ballot which of them are in the region; its words are consecutive, so that
+ * the order of the warps is the order of the pixels. The region is counted, a number below the
+ * count is drawn, and the warp that has the pixel of that number traverses its words again.
+ * Everything but the comparison is integer arithmetic: the pixel is the CPU's.
  */
 #include "cuda/keyed.cuh"
 #include "cuda/launch_masks.h"
 #include "cuda/rows.cuh"
 
-/* --- MASK_PICK --------------------------------------------------------------------------------- */
+/* --- MASK_PICK -------------------------------------------------------------------------------- */
 
-/* Of equal scores, and of none that is a number, the first. */
-static __device__ int64_t best_candidate(typed scores, int64_t n, int64_t K)
+/* The first of equal scores; the first candidate if all scores are NaN. */
+static __device__ int64_t best_candidate(typed_ptr scores, int64_t n, int64_t K)
 {
     int64_t best = 0;
     float most = element(scores, n * K);
@@ -28,7 +28,7 @@ static __device__ int64_t best_candidate(typed scores, int64_t n, int64_t K)
     return best;
 }
 
-template <typename P> static __global__ void pick_kernel(P *y, const P *x, typed scores, int64_t K, int64_t packs)
+template <typename P> static __global__ void pick_kernel(P *y, const P *x, typed_ptr scores, int64_t K, int64_t packs)
 {
     const int64_t n = blockIdx.y;
     const P *from = x + (n * K + best_candidate(scores, n, K)) * packs;
@@ -36,14 +36,14 @@ template <typename P> static __global__ void pick_kernel(P *y, const P *x, typed
 }
 
 template <typename P>
-static void launch_pick(void *y, const void *x, typed scores, int64_t N, int64_t K, int64_t bytes, cudaStream_t stream)
+static void launch_pick(void *y, const void *x, typed_ptr scores, int64_t N, int64_t K, int64_t bytes, cudaStream_t stream)
 {
     const int64_t packs = bytes / (int64_t)sizeof(P);
     const dim3 grid(grid_of_rows(packs, 4 * BLOCK, 64), (unsigned)N);
     pick_kernel<P><<<grid, BLOCK, 0, stream>>>(static_cast<P *>(y), static_cast<const P *>(x), scores, K, packs);
 }
 
-extern "C" cudaError_t cuda_mask_pick(void *y, const void *x, typed scores, int64_t N, int64_t K, int64_t bytes,
+extern "C" cudaError_t cuda_mask_pick(void *y, const void *x, typed_ptr scores, int64_t N, int64_t K, int64_t bytes,
                                       cudaStream_t stream)
 {
     if (bytes % 16 == 0 && are_aligned(y, x)) launch_pick<uint4>(y, x, scores, N, K, bytes, stream);
@@ -51,19 +51,19 @@ extern "C" cudaError_t cuda_mask_pick(void *y, const void *x, typed scores, int6
     return cudaGetLastError();
 }
 
-/* --- PROMPT_NEXT --------------------------------------------------------------------------------- */
+/* --- PROMPT_NEXT ------------------------------------------------------------------------------ */
 
 constexpr int SEARCH = 1024, SEARCHERS = SEARCH / WARP;
 
-/* One mask in its grid, seen by a lane of a warp. */
+/* One mask in its grid, as a lane of a warp sees it. */
 struct region {
-    typed logits;
+    typed_ptr logits;
     const uint8_t *bits;
     int64_t first, w, row_bytes;
-    int64_t columns, across; /* valid ones; words of 32 in a row */
+    int64_t columns, across; /* valid columns; 32-pixel words per row */
 };
 
-/* Which pixels of word `word` are wrong, and which are the target's. */
+/* The pixels of word `word` that are wrong, and those of the target. */
 struct votes {
     unsigned error, target;
 };
@@ -80,7 +80,7 @@ static __device__ votes votes_of(const region &r, int64_t word)
     return v;
 }
 
-/* Rounds count from 1. Of four or more the last and one other, at random, add no point. */
+/* Rounds count from 1. With four rounds or more, the last and a random other one add no point. */
 static __device__ bool adds_point(int32_t round, int32_t rounds, uint64_t key)
 {
     if (rounds < 4) return true;
@@ -91,8 +91,8 @@ static __device__ bool adds_point(int32_t round, int32_t rounds, uint64_t key)
 static __device__ void put_point(const prompt_task &t, int64_t n, int32_t round, int64_t y, int64_t x, int kind)
 {
     const int64_t slot = n * t.P + t.first + round - 1;
-    t.places[2 * slot] = __fdiv_rn((float)x + 0.5f, (float)t.w);
-    t.places[2 * slot + 1] = __fdiv_rn((float)y + 0.5f, (float)t.h);
+    t.coords[2 * slot] = __fdiv_rn((float)x + 0.5f, (float)t.w);
+    t.coords[2 * slot + 1] = __fdiv_rn((float)y + 0.5f, (float)t.h);
     t.kinds[slot] = kind;
 }
 
@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(SEARCH) next_kernel(prompt_task t)
 {
     __shared__ int errors[SEARCHERS], targets[SEARCHERS];
     const int64_t n = blockIdx.x;
-    const int32_t round = *t.round + 1; /* count_kernel, behind this, moves it on */
+    const int32_t round = *t.round + 1; /* count_kernel, which runs next, increments it */
     const uint64_t key = keyed_bits(keyed_bits(keyed_name(t.step->seed, NAME_PROMPTS, 7), t.step->rng_step), (uint64_t)(uint32_t)t.keys[n]);
     const int64_t rows = t.valid[2 * n] < t.h ? t.valid[2 * n] : t.h, columns = t.valid[2 * n + 1] < t.w ? t.valid[2 * n + 1] : t.w;
     if (round > t.rounds || rows <= 0 || columns <= 0 || !adds_point(round, t.rounds, key)) return; /* the whole block */
@@ -132,7 +132,7 @@ static __global__ void __launch_bounds__(SEARCH) next_kernel(prompt_task t)
     if (!count) return;
     int64_t k = (int64_t)(keyed_bits(key, (uint64_t)round) % (uint64_t)count);
     for (int w = 0; w < warp; w++) k -= error ? errors[w] : targets[w];
-    if (k < 0 || k >= (error ? wrong : on)) return; /* another warp has it */
+    if (k < 0 || k >= (error ? wrong : on)) return; /* another warp has the pixel */
     for (int64_t word = from; word < to; word++) {
         const votes v = votes_of(r, word);
         unsigned in = error ? v.error : v.target;

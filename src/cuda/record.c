@@ -1,86 +1,86 @@
 /*
- * record.c: a tape becomes captured graphs, once, and running it is launching them.
+ * record.c: captures a tape into CUDA graphs once; running the tape launches these graphs.
  *
  *     program without loops      one graph
  *     a loop at the top level    a graph before it, one per iteration, one after:
- *                                the host may ask for fewer iterations than planned
+ *                                the host may request fewer iterations than planned
  *     a loop inside a loop       unrolled into its parent's graph
  *
  *     lane compute   --o-----o-----o--          the capture begins and ends here;
  *                    fork \ wait ^  \ wait ^ join   other lanes are forked from it
  *     lane copy            --o---+---- o ---    and joined to it
  *
- * A lane is a stream, a wait is an event; both dissolve into the graph's edges.
- * Small launches of one kernel that follow each other become one (batch.c).
+ * A lane is a stream and a wait is an event; both become edges of the graph.
+ * Small consecutive launches of one kernel become one launch (batch.c).
  * An iteration ends with a join of all lanes, as the tape's wait lists assume, and
- * graphs follow each other on one stream; so a wait for an entry of an earlier
- * graph is always met and is not recorded.
+ * graphs run in order on one stream. So a wait for an entry of an earlier graph is
+ * always satisfied and is not recorded.
  *
  * Invariant: after cuda_record nothing is created or allocated any more; a launch
  * reads the same addresses at every step. The diagnostic that launches node by node
- * (nodes.c) is the exception. While it records the arena is a place to try products in (fastest.c);
- * then it is zero again, as it was allocated.
+ * (nodes.c) is the exception. During recording the arena serves as scratch memory to time
+ * matmuls in (matmul_autotune.c); afterwards it is zeroed, as it was allocated.
  */
 #include <string.h>
 
-#include "cuda/fastest.h"
+#include "cuda/matmul_autotune.h"
 
-/* One captured graph: launched always, or as one iteration of a loop. */
-struct piece {
+/* One captured graph: launched once per run, or as one iteration of a loop. */
+struct segment {
     cudaGraphExec_t graph;
     id loop;
     uint32_t iteration;
 };
 
 struct recording {
-    VEC(struct piece) pieces[PROGRAM_COUNT];
+    VEC(struct segment) segments[PROGRAM_COUNT];
 };
 
-/* While one program is being captured. */
+/* State while one program is being captured. */
 struct capture {
     struct cuda_state *s;
     struct tape *t;
     enum program program;
     struct recording *into;
-    cudaEvent_t *done;      /* by entry: recorded behind it; NULL: nobody waits for it */
-    uint32_t *seen;         /* by entry: the piece in which `done` was last recorded */
-    cudaEvent_t meet[LANE_COUNT];
-    uint32_t piece;         /* number of the one being captured, from 1 */
-    id loop;                /* of that piece, with its iteration */
+    cudaEvent_t *done;        /* by entry: recorded after it; NULL: no entry waits for it */
+    uint32_t *seen;           /* by entry: the segment in which `done` was last recorded */
+    cudaEvent_t join_event[LANE_COUNT];
+    uint32_t segment;         /* number of the segment being captured, from 1 */
+    id loop;                  /* of that segment, with its iteration */
     uint32_t iteration, launches;
-    struct batch batch;     /* entries first, first + 1 ... wait to be launched together */
+    struct batch batch;       /* pending entries first, first + 1 ..., launched together */
     uint32_t first;
     bool open;
 };
 
-/* --- pieces ------------------------------------------------------------------------ */
+/* --- segments ---------------------------------------------------------------------- */
 
-/* The other lanes follow what the compute lane has so far. */
+/* Makes the other lanes wait for the work captured on the compute lane so far. */
 static int fork_lanes(struct capture *c, struct error *e)
 {
-    TRY_CUDA(cudaEventRecord(c->meet[LANE_COMPUTE], c->s->lane[LANE_COMPUTE]));
+    TRY_CUDA(cudaEventRecord(c->join_event[LANE_COMPUTE], c->s->lane[LANE_COMPUTE]));
     for (int lane = LANE_COMPUTE + 1; lane < LANE_COUNT; lane++)
-        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[lane], c->meet[LANE_COMPUTE], 0));
+        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[lane], c->join_event[LANE_COMPUTE], 0));
     return PL_OK;
 }
 
-/* The compute lane follows what all the others have so far. */
-static int gather_lanes(struct capture *c, struct error *e)
+/* Makes the compute lane wait for the work captured on all other lanes so far. */
+static int join_lanes(struct capture *c, struct error *e)
 {
     for (int lane = LANE_COMPUTE + 1; lane < LANE_COUNT; lane++) {
-        TRY_CUDA(cudaEventRecord(c->meet[lane], c->s->lane[lane]));
-        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[LANE_COMPUTE], c->meet[lane], 0));
+        TRY_CUDA(cudaEventRecord(c->join_event[lane], c->s->lane[lane]));
+        TRY_CUDA(cudaStreamWaitEvent(c->s->lane[LANE_COMPUTE], c->join_event[lane], 0));
     }
     return PL_OK;
 }
 
-/* Relaxed: the driver may load a library's kernel at its first launch, which is
- * here, and the capture's other modes would forbid the memory that takes. */
-static int begin_piece(struct capture *c, id loop, uint32_t iteration, struct error *e)
+/* Relaxed mode: a library may load a kernel at its first launch, which happens during the capture,
+ * and the other capture modes forbid the allocation that this needs. */
+static int begin_segment(struct capture *c, id loop, uint32_t iteration, struct error *e)
 {
     TRY_CUDA(cudaStreamBeginCapture(c->s->lane[LANE_COMPUTE], cudaStreamCaptureModeRelaxed));
     c->open = true;
-    c->piece++;
+    c->segment++;
     c->loop = loop;
     c->iteration = iteration;
     c->launches = 0;
@@ -89,21 +89,21 @@ static int begin_piece(struct capture *c, id loop, uint32_t iteration, struct er
 
 static int instantiate(struct capture *c, cudaGraph_t graph, struct error *e)
 {
-    struct piece p = {.loop = c->loop, .iteration = c->iteration};
+    struct segment p = {.loop = c->loop, .iteration = c->iteration};
     size_t nodes = 0;
     TRY_CUDA(cudaGraphGetNodes(graph, NULL, &nodes));
     TRY_CUDA(cudaGraphInstantiate(&p.graph, graph, 0));
-    vec_push(&c->into->pieces[c->program], p);
+    vec_push(&c->into->segments[c->program], p);
     TRY_CUDA(cudaGraphUpload(p.graph, c->s->lane[LANE_COMPUTE]));
     c->s->captures++;
     c->s->nodes += nodes;
     return PL_OK;
 }
 
-/* A piece without launches leaves nothing. */
-static int end_piece(struct capture *c, struct error *e)
+/* A segment without launches produces no graph. */
+static int end_segment(struct capture *c, struct error *e)
 {
-    TRY(gather_lanes(c, e));
+    TRY(join_lanes(c, e));
     cudaGraph_t graph = NULL;
     c->open = false;
     TRY_CUDA(cudaStreamEndCapture(c->s->lane[LANE_COMPUTE], &graph));
@@ -115,7 +115,7 @@ static int end_piece(struct capture *c, struct error *e)
 /* --- entries ------------------------------------------------------------------------ */
 
 /* The launch with the addresses of the iteration being captured. */
-static struct launch launch_now(const struct capture *c, const struct entry *entry)
+static struct launch launch_of_iteration(const struct capture *c, const struct entry *entry)
 {
     struct launch l = entry->launch;
     l.stream = c->s->lane[entry->lane];
@@ -133,22 +133,22 @@ int cuda_name_entry(const struct tape *t, enum program p, const struct entry *en
 static int wait_for_others(struct capture *c, const struct entry *entry, struct error *e)
 {
     for (int i = 0; i < entry->nwait; i++)
-        if (c->seen[entry->wait[i]] == c->piece)
+        if (c->seen[entry->wait[i]] == c->segment)
             TRY_CUDA(cudaStreamWaitEvent(c->s->lane[entry->lane], c->done[entry->wait[i]], 0));
     return PL_OK;
 }
 
-/* Entry k is on its stream: whoever waits for it may. */
+/* Entry k is on its stream: records the event that other entries wait for. */
 static int mark_done(struct capture *c, uint32_t k, struct error *e)
 {
     c->launches++;
     if (!c->done[k]) return PL_OK;
     TRY_CUDA(cudaEventRecord(c->done[k], c->s->lane[c->t->program[c->program].at[k].lane]));
-    c->seen[k] = c->piece;
+    c->seen[k] = c->segment;
     return PL_OK;
 }
 
-/* What waits to be launched together is launched. */
+/* Launches the pending batch. */
 static int flush_batch(struct capture *c, struct error *e)
 {
     const uint32_t n = c->batch.launches.n;
@@ -159,12 +159,13 @@ static int flush_batch(struct capture *c, struct error *e)
     return PL_OK;
 }
 
-/* One that waits for another lane does not make those before it wait. */
+/* An entry that waits for another lane is not batched with the entries before it, which need not
+ * wait. */
 static int capture_entry(struct capture *c, uint32_t k, struct error *e)
 {
     const struct entry *entry = &c->t->program[c->program].at[k];
     const struct cuda_kernel *kernel = cuda_kernel_named(entry->kernel->name);
-    const struct launch l = launch_now(c, entry);
+    const struct launch l = launch_of_iteration(c, entry);
     if (entry->nwait || !batch_joins(&c->batch, kernel, &l)) TRY(flush_batch(c, e));
     TRY(wait_for_others(c, entry, e));
     if (!c->batch.launches.n) c->first = k;
@@ -186,23 +187,23 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, int depth, 
 {
     const id loop = c->t->program[c->program].at[k].loop;
     const uint32_t trip = c->t->graph->loops.at[loop].trip;
-    if (trip > GPU_TRIPS) /* in a plan of somebody's: the planner makes none */
-        return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA records %d at most", program_name(c->program),
+    if (trip > GPU_TRIPS) /* only in an external plan: the planner makes no such loop */
+        return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA graphs are captured for at most %d", program_name(c->program),
                          graph_name(c->t->graph, c->t->graph->loops.at[loop].name), trip, GPU_TRIPS);
     for (uint32_t i = 0; i < trip; i++) {
         c->t->iteration[loop] = i;
         if (depth == 0) {
-            TRY(end_piece(c, e));
-            TRY(begin_piece(c, loop, i, e));
+            TRY(end_segment(c, e));
+            TRY(begin_segment(c, loop, i, e));
         }
         TRY(capture_range(c, k + 1, end, depth + 1, e));
-        if (depth == 0) continue; /* the piece's end joins the lanes */
-        TRY(gather_lanes(c, e));
+        if (depth == 0) continue; /* the end of the segment joins the lanes */
+        TRY(join_lanes(c, e));
         TRY(fork_lanes(c, e));
     }
     if (depth > 0) return PL_OK;
-    TRY(end_piece(c, e));
-    return begin_piece(c, 0, 0, e);
+    TRY(end_segment(c, e));
+    return begin_segment(c, 0, 0, e);
 }
 
 static int capture_range(struct capture *c, uint32_t from, uint32_t to, int depth, struct error *e)
@@ -225,7 +226,7 @@ static int capture_range(struct capture *c, uint32_t from, uint32_t to, int dept
 static int make_events(struct capture *c, struct error *e)
 {
     for (int lane = 0; lane < LANE_COUNT; lane++)
-        TRY_CUDA(cudaEventCreateWithFlags(&c->meet[lane], cudaEventDisableTiming));
+        TRY_CUDA(cudaEventCreateWithFlags(&c->join_event[lane], cudaEventDisableTiming));
     for (uint32_t k = 0; k < c->t->program[c->program].n; k++) {
         const struct entry *entry = &c->t->program[c->program].at[k];
         for (int i = 0; i < entry->nwait; i++)
@@ -238,12 +239,12 @@ static int make_events(struct capture *c, struct error *e)
 static int capture_program(struct capture *c, struct error *e)
 {
     TRY(make_events(c, e));
-    TRY(begin_piece(c, 0, 0, e));
+    TRY(begin_segment(c, 0, 0, e));
     TRY(capture_range(c, 0, c->t->program[c->program].n, 0, e));
-    return end_piece(c, e);
+    return end_segment(c, e);
 }
 
-/* Whatever happened, no stream is left capturing and no event is left. */
+/* Runs on success and failure: no stream is left capturing and no event is leaked. */
 static void close_capture(struct capture *c)
 {
     if (c->open) {
@@ -255,13 +256,13 @@ static void close_capture(struct capture *c)
     for (uint32_t k = 0; k < c->t->program[c->program].n; k++)
         if (c->done[k]) cudaEventDestroy(c->done[k]);
     for (int lane = 0; lane < LANE_COUNT; lane++)
-        if (c->meet[lane]) cudaEventDestroy(c->meet[lane]);
+        if (c->join_event[lane]) cudaEventDestroy(c->join_event[lane]);
     vec_free(&c->batch.launches);
     mem_free(c->done);
     mem_free(c->seen);
 }
 
-/* Everything a library wants to decide is decided here, before the capture. */
+/* Lets the kernels make all library decisions (algorithms, descriptors) before the capture. */
 int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, struct error *e)
 {
     for (uint32_t k = 0; k < t->program[p].n; k++) {
@@ -274,7 +275,7 @@ int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, str
     return PL_OK;
 }
 
-/* The graph holds what the launches were given: the descriptors can go. */
+/* The graph holds the launch parameters, so the descriptors can be freed. */
 static void release_program(struct tape *t, enum program p)
 {
     for (uint32_t k = 0; k < t->program[p].n; k++) {
@@ -298,16 +299,16 @@ static int record_program(struct cuda_state *s, struct tape *t, enum program p, 
     return rc;
 }
 
-/* Into an arena in which nothing lies yet products may be tried. */
+/* Matmuls may be timed in the arena as long as nothing has been written to it. */
 static int record_programs(struct device *d, struct tape *t, struct error *e)
 {
     struct cuda_state *s = d->state;
     struct error also = {0};
     int rc = PL_OK;
-    if (!d->deterministic && !s->written && !s->fastest) rc = fastest_begin(s, d->arena[SPACE_DEVICE], d->bytes[SPACE_DEVICE], e);
+    if (!d->deterministic && !s->arena_written && !s->autotune) rc = autotune_begin(s, d->arena[SPACE_DEVICE], d->bytes[SPACE_DEVICE], e);
     for (int p = 0; p < PROGRAM_COUNT && !rc; p++)
         if (t->program[p].n) rc = record_program(s, t, p, e);
-    return rc ? (fastest_end(s, &also), rc) : fastest_end(s, e);
+    return rc ? (autotune_end(s, &also), rc) : autotune_end(s, e);
 }
 
 int cuda_record(struct device *d, struct tape *t, struct error *e)
@@ -315,21 +316,21 @@ int cuda_record(struct device *d, struct tape *t, struct error *e)
     const struct cuda_state *s = d->state;
     t->device_state = mem_alloc(sizeof(struct recording));
     int rc = record_programs(d, t, e);
-    /* The uploads end here, so that the first step waits for nothing. */
+    /* Waits for the graph uploads, so that the first step does not. */
     cudaError_t done = rc ? cudaSuccess : cudaStreamSynchronize(s->lane[LANE_COMPUTE]);
     if (done != cudaSuccess) rc = cuda_failed(e, done, "cudaStreamSynchronize after recording");
-    if (rc) cuda_forget(t);
+    if (rc) cuda_free_recording(t);
     return rc;
 }
 
-void cuda_forget(struct tape *t)
+void cuda_free_recording(struct tape *t)
 {
     struct recording *r = t->device_state;
     if (!r) return;
     for (int p = 0; p < PROGRAM_COUNT; p++) {
-        release_program(t, p); /* what nodes.c had prepared again */
-        for (uint32_t k = 0; k < r->pieces[p].n; k++) cudaGraphExecDestroy(r->pieces[p].at[k].graph);
-        vec_free(&r->pieces[p]);
+        release_program(t, p); /* the descriptors that nodes.c created anew */
+        for (uint32_t k = 0; k < r->segments[p].n; k++) cudaGraphExecDestroy(r->segments[p].at[k].graph);
+        vec_free(&r->segments[p]);
     }
     mem_free(r);
     t->device_state = NULL;
@@ -337,8 +338,9 @@ void cuda_forget(struct tape *t)
 
 /* --- running ---------------------------------------------------------------------------- */
 
-/* Inner loops are unrolled by their planned trip; poison needs a host that writes into the arena. */
-static void check_asked(const struct tape *t, enum program p)
+/* Inner loops are unrolled with their planned trip count; poison needs a host that writes to the
+ * arena. */
+static void check_run(const struct tape *t, enum program p)
 {
     CHECK(t->device_state, "%s was not recorded", program_name(p));
     CHECK(!t->poison, "poison is a diagnostic of the CPU device");
@@ -354,8 +356,8 @@ static void check_asked(const struct tape *t, enum program p)
 static int replay(struct cuda_state *s, const struct tape *t, enum program p, struct error *e)
 {
     const struct recording *r = t->device_state;
-    for (uint32_t k = 0; k < r->pieces[p].n; k++) {
-        const struct piece *x = &r->pieces[p].at[k];
+    for (uint32_t k = 0; k < r->segments[p].n; k++) {
+        const struct segment *x = &r->segments[p].at[k];
         if (x->loop && x->iteration >= t->trip[x->loop]) continue;
         TRY_CUDA(cudaGraphLaunch(x->graph, s->lane[LANE_COMPUTE]));
         s->launches++;
@@ -363,16 +365,17 @@ static int replay(struct cuda_state *s, const struct tape *t, enum program p, st
     return PL_OK;
 }
 
-/* Enqueues and returns: reading is what waits. The next batch may come behind a program that reads one. */
+/* Enqueues the graphs and returns; only a read blocks. The copy of the next batch may start after a
+ * program that reads a batch. */
 int cuda_run(struct device *d, struct tape *t, enum program p, struct error *e)
 {
     struct cuda_state *s = d->state;
     const bool reads = p != PROGRAM_UPDATE;
-    check_asked(t, p);
-    s->written = true;
-    if (reads) TRY(cuda_join_ahead(s, e));
+    check_run(t, p);
+    s->arena_written = true;
+    if (reads) TRY(cuda_join_prefetch(s, e));
     if (t->nodes || t->timing || t->observe) TRY(cuda_run_nodes(s, t, p, e));
     else TRY(replay(s, t, p, e));
-    if (reads) TRY_CUDA(cudaEventRecord(s->asked, s->lane[LANE_COMPUTE]));
+    if (reads) TRY_CUDA(cudaEventRecord(s->batch_read, s->lane[LANE_COMPUTE]));
     return PL_OK;
 }

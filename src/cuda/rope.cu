@@ -1,9 +1,9 @@
 /*
- * rope.cu: ROPE: the pair (x[i], x[i+D/2]) of each head turns by the angle t * inv_freq[i].
+ * rope.cu: ROPE: rotates the pair (x[i], x[i+D/2]) of each head by the angle t * inv_freq[i].
  *
- * The angle is an f32 product, as published models take it; its sine and cosine are exact.
- * A block has a position of one sequence, or several: it makes their D/2 values once, in shared
- * memory, for all heads. Both halves of a pair are read by the thread that writes them: y may be x.
+ * The angle is an f32 product, as in published models; its sine and cosine are exact. A block has
+ * one or several positions of one sequence: it computes their D/2 values once, in shared memory,
+ * for all heads. Both halves of a pair are read by the thread that writes them: y may alias x.
  */
 #include "cuda/launch_tokens.h"
 #include "cuda/rows.cuh"
@@ -20,7 +20,7 @@ template <typename T, int V> static __global__ void rope_kernel(T *y, const T *x
         load<V>(a, x + place());
         load<V>(b, x + place() + half);
     };
-    if (item < rows * items) read(); /* on its way while the turns are made */
+    if (item < rows * items) read(); /* in flight while the sines and cosines are computed */
     for (int i = threadIdx.x; i < rows * half; i += blockDim.x) {
         const int row = i / half, f = i - row * half;
         float sine, cosine;
@@ -44,7 +44,7 @@ template <typename T, int V> static __global__ void rope_kernel(T *y, const T *x
     }
 }
 
-/* A block has as many positions as have work for its threads. */
+/* A block has as many positions as give work to all its threads. */
 template <typename T, int V>
 static void launch_rope(void *y, const void *x, const float *inv_freq, rope_shape s, cudaStream_t stream)
 {

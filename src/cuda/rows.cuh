@@ -1,41 +1,41 @@
 /*
- * rows.cuh: reading and writing V neighbouring elements as floats, and sums along rows.
+ * rows.cuh: loads and stores of V adjacent elements as floats, and reductions along rows.
  *
- * A row is worked on by a group of `size` threads, a power of two: several rows to a block
- * where rows are short, the whole block where they are long. A group's sum has one order: a
- * thread adds its own elements in order, a warp's sums meet in a butterfly, and every thread
- * adds the warps' sums in order; so all threads of a group have the same bits.
+ * A group of `size` threads, a power of two, handles a row: a block has several groups if rows are
+ * short, and is one group if they are long. A group's sum has a fixed order: a thread adds its
+ * own elements in order, the lanes of a warp are added in a butterfly, and every thread adds the
+ * sums of the warps in order; so all threads of a group have the same bits.
  */
 #ifndef ROWS_CUH
 #define ROWS_CUH
 
 #include "cuda/device.cuh"
-#include "cuda/typed.h"
+#include "cuda/typed_ptr.h"
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-/* As `pack`, but of any size: moved by accesses of up to 16 bytes. */
-template <typename T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) piece {
+/* Like `pack`, but of any size: moved by accesses of up to 16 bytes. */
+template <typename T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) wide_pack {
     T at[V];
 };
 
 template <int V, typename T> static __device__ inline void load(float (&to)[V], const T *from)
 {
-    const piece<T, V> p = *reinterpret_cast<const piece<T, V> *>(from);
+    const wide_pack<T, V> p = *reinterpret_cast<const wide_pack<T, V> *>(from);
 #pragma unroll
     for (int i = 0; i < V; i++) to[i] = to_float(p.at[i]);
 }
 
 template <int V, typename T> static __device__ inline void store(T *to, const float (&from)[V])
 {
-    piece<T, V> p;
+    wide_pack<T, V> p;
 #pragma unroll
     for (int i = 0; i < V; i++) p.at[i] = from_float<T>(from[i]);
-    *reinterpret_cast<piece<T, V> *>(to) = p;
+    *reinterpret_cast<wide_pack<T, V> *>(to) = p;
 }
 
-template <int V> static __device__ inline void load(float (&to)[V], typed from, int64_t at)
+template <int V> static __device__ inline void load(float (&to)[V], typed_ptr from, int64_t at)
 {
     switch (from.type) {
     case STORE_F32: return load<V>(to, static_cast<const float *>(from.data) + at);
@@ -44,7 +44,7 @@ template <int V> static __device__ inline void load(float (&to)[V], typed from, 
     }
 }
 
-template <int V> static __device__ inline void store(typed to, int64_t at, const float (&from)[V])
+template <int V> static __device__ inline void store(typed_ptr to, int64_t at, const float (&from)[V])
 {
     switch (to.type) {
     case STORE_F32: return store<V>(static_cast<float *>(to.data) + at, from);
@@ -53,25 +53,26 @@ template <int V> static __device__ inline void store(typed to, int64_t at, const
     }
 }
 
-static __device__ inline float element(typed x, int64_t at)
+static __device__ inline float element(typed_ptr x, int64_t at)
 {
     float one[1];
     load<1>(one, x, at);
     return one[0];
 }
 
-/* The exponential: exact where elements have 24 bits, the hardware's where they have 8 or 11. */
+/* The exponential: exact where elements have 24 bits of mantissa, __expf where they have 8 or
+ * 11. */
 template <typename T> static __device__ inline float exp_of(float x) { return __expf(x); }
 template <> __device__ inline float exp_of<float>(float x) { return expf(x); }
 
 /* --- groups ------------------------------------------------------------------------ */
 
-/* Called by all threads of a block; `partial` is shared and has a float per warp. */
+/* Called by all threads of a block; `partial` is in shared memory and has one float per warp. */
 static __device__ inline float group_sum(float x, int size, float *partial)
 {
     for (int mask = (size < WARP ? size : WARP) / 2; mask > 0; mask /= 2) x += __shfl_xor_sync(ALL_LANES, x, mask);
     if (size <= WARP) return x;
-    __syncthreads(); /* what an earlier call left has been read */
+    __syncthreads(); /* the results of an earlier call have been read */
     if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
     __syncthreads();
     const int warps = size / WARP, first = (int)threadIdx.x / size * warps;
@@ -80,7 +81,7 @@ static __device__ inline float group_sum(float x, int size, float *partial)
     return sum;
 }
 
-/* NaN is not larger than anything. */
+/* NaN is never larger than another number. */
 static __device__ inline float group_max(float x, int size, float *partial)
 {
     for (int mask = (size < WARP ? size : WARP) / 2; mask > 0; mask /= 2)
@@ -95,7 +96,7 @@ static __device__ inline float group_max(float x, int size, float *partial)
     return most;
 }
 
-/* The block's sum in double, in thread 0. */
+/* The block's sum in double; the result is in thread 0. */
 static __device__ inline double block_sum_double(double x)
 {
     __shared__ double partial[WARP];
@@ -110,7 +111,7 @@ static __device__ inline double block_sum_double(double x)
 
 /* --- the host's side ------------------------------------------------------------------ */
 
-/* Threads for a row of so many packs. */
+/* Threads per row of `packs` packs. */
 static inline int group_size(int64_t packs, int most)
 {
     int size = 4;
@@ -118,17 +119,17 @@ static inline int group_size(int64_t packs, int most)
     return size;
 }
 
-/* Blocks for so many rows, `each` at a time. */
+/* Blocks for `rows` rows, `each` per block. */
 static inline unsigned grid_of_rows(int64_t rows, int64_t each, int64_t most)
 {
     const int64_t blocks = (rows + each - 1) / each;
     return (unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks);
 }
 
-/* All of them may be accessed by 16 bytes. */
+/* Whether all pointers allow 16-byte accesses. */
 template <typename... P> static inline bool are_aligned(P... p) { return (is_aligned(p, 16) && ...); }
 
-/* f(T()) with the type that elements are stored in. */
+/* Calls f(T()) with T the storage type of the elements. */
 template <typename F> static inline cudaError_t by_type(enum store type, F f)
 {
     switch (type) {

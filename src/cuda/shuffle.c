@@ -1,19 +1,19 @@
 /*
- * shuffle.c: the running half of what shuffle.cu and maps.cu do.
+ * shuffle.c: the running half of shuffle.cu and maps.cu.
  */
 #include "cuda/launch_shuffle.h"
 
-#include "cuda/forms.h"
+#include "cuda/operand_loops.h"
 
 enum { IGNORED_LABEL = -100 };
 
 /* --- copies ------------------------------------------------------------------------ */
 
-/* Between operands of one dtype and shape, in either space: the GPU reads pinned memory too.
- * What is dense on both sides is the copy engine's. */
+/* Copies between operands of one dtype and shape, in either space: the GPU reads pinned memory too.
+ * The copy engine is used if both sides are dense. */
 static int move_elements(const struct operand *to, const struct operand *from, void *stream, struct error *e)
 {
-    const struct form f = form_of(to, from, NULL);
+    const struct loop_nest f = loop_nest_of(to, from, NULL);
     const int size = (int)dtype_size(to->dtype);
     if (operand_elements(to) == 0 || to->data == from->data) return PL_OK;
     if (f.loops == 1 && f.y[0] == 1 && f.a[0] == 1)
@@ -24,7 +24,7 @@ static int move_elements(const struct operand *to, const struct operand *from, v
 
 static int launch_copy(const struct launch *l, struct error *e) { return move_elements(&l->out[0], &l->in[0], l->stream, e); }
 
-/* The part of x from `start` on along an axis. */
+/* The slice of x from `start` on along an axis. */
 static struct operand part_of(const struct operand *x, int axis, int64_t start, int64_t length)
 {
     struct operand part = *x;
@@ -41,7 +41,7 @@ static bool is_packed(const struct operand *x)
     return true;
 }
 
-/* Where all are dense, one launch has all of them. */
+/* If all inputs are dense, one launch concatenates them. */
 static int launch_joined(const struct launch *l, int axis, struct error *e)
 {
     const struct operand *y = &l->out[0];
@@ -71,15 +71,15 @@ static int launch_concat(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* All bits 0 is the zero of every dtype. Where what is copied stays in one piece, one kernel writes it
- * and the zeros on both sides. */
+/* All-zero bits are the zero of every dtype. If the copied region is contiguous, one kernel writes
+ * it and the zeros on both sides. */
 static int launch_pad(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0], *x = &l->in[0];
     const int64_t size = (int64_t)dtype_size(y->dtype), bytes = operand_elements(y) * size, count = operand_elements(x) * size;
     struct operand middle = *y;
     for (int d = 0; d < middle.rank; d++) middle = part_of(&middle, d, l->attr->pad.before[d], x->dim[d]);
-    const struct form f = form_of(&middle, x, NULL);
+    const struct loop_nest f = loop_nest_of(&middle, x, NULL);
     const int64_t before = (char *)middle.data - (char *)y->data;
     const bool whole = f.loops == 1 && f.y[0] == 1 && f.a[0] == 1;
     if (whole && is_wide(y) && is_wide(x) && before % 16 == 0 && count % 16 == 0 && bytes % 16 == 0) {
@@ -155,7 +155,7 @@ static int launch_fourier(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* The forward's input and its result, whichever way this goes. */
+/* The forward's input and its result, in both directions. */
 static struct map_sizes sizes_of(const struct operand *in, const struct operand *out)
 {
     return (struct map_sizes){in->dim[0], in->dim[1], in->dim[2], in->dim[3], out->dim[1], out->dim[2]};

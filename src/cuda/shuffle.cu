@@ -1,16 +1,16 @@
 /*
- * shuffle.cu: elements moved, not changed: strided copies, GATHER, REPEAT, windows, labels; and
- * SCATTER_ADD, which adds rows in the order of their indices.
+ * shuffle.cu: kernels that move elements without changing them: strided copies, GATHER, REPEAT,
+ * windows, labels; and SCATTER_ADD, which adds rows in the order of their indices.
  *
- * What is moved are units of up to 16 bytes: the widest that divides every row, stride and
- * address. Transposed copies go through tiles in shared memory, so that both sides are read and
- * written along their rows.
+ * Elements are moved in units of up to 16 bytes: the widest that divides every row, stride and
+ * address. Transposed copies go through tiles in shared memory, so that both sides are accessed
+ * along their rows.
  */
 #include "cuda/elements.cuh"
 #include "cuda/launch_shuffle.h"
 #include "cuda/rows.cuh"
 
-/* The widest unit that divides all of these bytes. */
+/* The widest unit that divides all of these byte counts, ORed together. */
 static int unit_of(uint64_t bits)
 {
     return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1;
@@ -18,7 +18,7 @@ static int unit_of(uint64_t bits)
 
 static uint64_t bits_of(const void *a, const void *b) { return (uint64_t)(uintptr_t)a | (uint64_t)(uintptr_t)b; }
 
-/* Runs `call` with U the unit of so many bytes. */
+/* Runs `call` with U a type of `bytes` bytes. */
 #define WITH_UNIT(bytes, call)                      \
     switch (bytes) {                                \
     case 16: { using U = uint4; call; break; }      \
@@ -33,25 +33,26 @@ static __device__ int64_t thread_step(void) { return (int64_t)gridDim.x * BLOCK;
 
 /* --- strided copies ------------------------------------------------------------------ */
 
-template <typename U> __global__ void move_kernel(U *y, const U *a, form f, int64_t n)
+template <typename U> __global__ void move_kernel(U *y, const U *a, loop_nest f, int64_t n)
 {
     for (int64_t i = thread_first(); i < n; i += thread_step()) {
         const int64_t row = quotient(i, f.size[0]);
-        const place p = place_of(f, row, i - row * f.size[0]);
+        const offsets p = offsets_of(f, row, i - row * f.size[0]);
         y[p.y] = a[p.a];
     }
 }
 
 constexpr int SIDE = 32, SIDE_ROWS = BLOCK / SIDE;
 
-/* y runs along i with stride 1, a along j; the other loops are in `rest`, whose first loop is one turn. */
+/* y has stride 1 along i, a along j; the other loops are in `rest`, whose first loop has one
+ * iteration. */
 template <typename U>
-__global__ void transpose_kernel(U *y, const U *a, form rest, int64_t I, int64_t J, int64_t y_j, int64_t a_i, int64_t tiles_i, int64_t tiles_j)
+__global__ void transpose_kernel(U *y, const U *a, loop_nest rest, int64_t I, int64_t J, int64_t y_j, int64_t a_i, int64_t tiles_i, int64_t tiles_j)
 {
     __shared__ U tile[SIDE][SIDE + 1];
     const int64_t q = quotient(blockIdx.x, tiles_i), batch = quotient(q, tiles_j);
     const int64_t i0 = (blockIdx.x - q * tiles_i) * SIDE, j0 = (q - batch * tiles_j) * SIDE;
-    const place p = place_of(rest, batch, 0);
+    const offsets p = offsets_of(rest, batch, 0);
     const int x = threadIdx.x % SIDE;
     for (int r = threadIdx.x / SIDE; r < SIDE; r += SIDE_ROWS)
         if (i0 + r < I && j0 + x < J) tile[r][x] = a[p.a + (i0 + r) * a_i + j0 + x];
@@ -60,9 +61,9 @@ __global__ void transpose_kernel(U *y, const U *a, form rest, int64_t I, int64_t
         if (j0 + r < J && i0 + x < I) y[p.y + (j0 + r) * y_j + i0 + x] = tile[x][r];
 }
 
-template <typename U> static cudaError_t launch_transpose(void *y, const void *a, const form &f, int d, cudaStream_t stream)
+template <typename U> static cudaError_t launch_transpose(void *y, const void *a, const loop_nest &f, int d, cudaStream_t stream)
 {
-    form rest;
+    loop_nest rest;
     memset(&rest, 0, sizeof rest);
     rest.loops = 1;
     rest.size[0] = 1;
@@ -81,15 +82,16 @@ template <typename U> static cudaError_t launch_transpose(void *y, const void *a
     return cudaGetLastError();
 }
 
-template <typename U> static cudaError_t launch_move(void *y, const void *a, const form &f, cudaStream_t stream)
+template <typename U> static cudaError_t launch_move(void *y, const void *a, const loop_nest &f, cudaStream_t stream)
 {
-    const int64_t n = form_elements(&f);
+    const int64_t n = loop_nest_elements(&f);
     move_kernel<U><<<grid_for(n), BLOCK, 0, stream>>>(static_cast<U *>(y), static_cast<const U *>(a), f, n);
     return cudaGetLastError();
 }
 
-/* The loop along which a is contiguous, where y is so along another one and tiles are worth it; else 0. */
-static int transposed_loop(const form &f)
+/* The loop along which a is contiguous, if y is contiguous along another one and tiles pay off;
+ * else 0. */
+static int transposed_loop(const loop_nest &f)
 {
     if (f.y[0] != 1 || f.a[0] == 1 || f.size[0] < 8) return 0;
     for (int k = 1; k < f.loops; k++)
@@ -97,8 +99,9 @@ static int transposed_loop(const form &f)
     return 0;
 }
 
-/* Rows contiguous on both sides, in units as wide as all rows and strides allow. */
-static int widen(form &f, const void *y, const void *a, int size)
+/* Widens the element of rows that are contiguous on both sides, as far as all rows and strides
+ * allow. */
+static int widen(loop_nest &f, const void *y, const void *a, int size)
 {
     if (f.y[0] != 1 || f.a[0] != 1) return size;
     uint64_t bits = bits_of(y, a) | (uint64_t)(f.size[0] * size);
@@ -113,16 +116,16 @@ static int widen(form &f, const void *y, const void *a, int size)
     return unit;
 }
 
-extern "C" cudaError_t cuda_move(void *y, const void *a, struct form form, int size, cudaStream_t stream)
+extern "C" cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, cudaStream_t stream)
 {
-    const int d = transposed_loop(form);
+    const int d = transposed_loop(nest);
     cudaError_t rc = cudaErrorInvalidValue;
     if (d) {
-        WITH_UNIT(size, rc = launch_transpose<U>(y, a, form, d, stream));
+        WITH_UNIT(size, rc = launch_transpose<U>(y, a, nest, d, stream));
         return rc;
     }
-    const int unit = widen(form, y, a, size);
-    WITH_UNIT(unit, rc = launch_move<U>(y, a, form, stream));
+    const int unit = widen(nest, y, a, size);
+    WITH_UNIT(unit, rc = launch_move<U>(y, a, nest, stream));
     return rc;
 }
 
@@ -156,9 +159,9 @@ extern "C" cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t 
     return cudaGetLastError();
 }
 
-/* --- side by side ------------------------------------------------------------------------ */
+/* --- concatenation ------------------------------------------------------------------------ */
 
-/* All sizes in units; `first`: where each begins in a row of y. */
+/* All sizes in units; `first`: the offset of each input in a row of y. */
 struct joined {
     const void *x[JOIN_MOST];
     int64_t row[JOIN_MOST], first[JOIN_MOST + 1];
@@ -241,12 +244,13 @@ extern "C" cudaError_t cuda_repeat(void *y, const void *x, int64_t rows, int64_t
 
 /* --- windows ------------------------------------------------------------------------------- */
 
-/* The map's unit that element c of pixel `pixel` of all windows shows; -1: beyond the map. */
+/* The offset in the map, in units, of unit c of pixel `pixel` of all windows; -1: outside the
+ * map. */
 struct windows {
     int64_t H, W, each, size, across, down;
 };
 
-static __device__ int64_t map_place(const windows &g, int64_t pixel, int64_t c)
+static __device__ int64_t map_offset(const windows &g, int64_t pixel, int64_t c)
 {
     const int64_t line = quotient(pixel, g.size), window = quotient(line, g.size);
     const int64_t row = quotient(window, g.across), b = quotient(row, g.down);
@@ -258,7 +262,7 @@ static __device__ int64_t map_place(const windows &g, int64_t pixel, int64_t c)
 template <typename U> __global__ void window_kernel(U *y, const U *x, windows g, int64_t n, int back)
 {
     for (int64_t i = thread_first(); i < n; i += thread_step()) {
-        const int64_t pixel = quotient(i, g.each), at = map_place(g, pixel, i - pixel * g.each);
+        const int64_t pixel = quotient(i, g.each), at = map_offset(g, pixel, i - pixel * g.each);
         if (!back) y[i] = at >= 0 ? x[at] : zero_of<U>();
         else if (at >= 0) y[at] = x[i];
     }
@@ -266,13 +270,14 @@ template <typename U> __global__ void window_kernel(U *y, const U *x, windows g,
 
 constexpr int PIXEL_TURN = 6;
 
-/* A warp to a pixel, whose place is computed once, and all of its units on their way at once. */
+/* One warp per pixel: the offset is computed once, and all loads of the pixel are in flight at
+ * once. */
 template <typename U> __global__ void window_pixels_kernel(U *y, const U *x, windows g, int64_t pixels, int back)
 {
     const int lane = threadIdx.x % 32;
     const int64_t warps = (int64_t)gridDim.x * (BLOCK / 32);
     for (int64_t pixel = (int64_t)blockIdx.x * (BLOCK / 32) + threadIdx.x / 32; pixel < pixels; pixel += warps) {
-        const int64_t at = map_place(g, pixel, 0);
+        const int64_t at = map_offset(g, pixel, 0);
         if (back && at < 0) continue;
         const U *from = back ? x + pixel * g.each : x + at;
         U *to = back ? y + at : y + pixel * g.each;
@@ -305,7 +310,7 @@ extern "C" cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H,
     return cudaGetLastError();
 }
 
-/* --- labels ------------------------------------------------------------------------------------ */
+/* --- labels ----------------------------------------------------------------------------------- */
 
 __global__ void shift_kernel(int32_t *y, const int32_t *x, int64_t n, int64_t T, int32_t ignored)
 {
@@ -318,20 +323,20 @@ extern "C" cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B
     return cudaGetLastError();
 }
 
-/* --- SCATTER_ADD ----------------------------------------------------------------------------------
+/* --- SCATTER_ADD ---------------------------------------------------------------------------------
  *
- * A block has one row of the result. Its threads look through the indices BLOCK at a time, the
- * rows that are meant are listed in order, and then added in that order, column by column.
+ * A block computes one row of the result. Its threads search the indices BLOCK at a time, list the
+ * matching rows in order, and add them in that order, column by column.
  */
 
-__global__ void scatter_add_kernel(typed y, typed x, const int32_t *index, int64_t N, int64_t M, int64_t C, int accumulate)
+__global__ void scatter_add_kernel(typed_ptr y, typed_ptr x, const int32_t *index, int64_t N, int64_t M, int64_t C, int accumulate)
 {
     __shared__ int32_t list[BLOCK];
     __shared__ int32_t before[BLOCK / 32];
     const int64_t b = blockIdx.x / N, n = blockIdx.x - b * N;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t to = (b * N + n) * C;
-    for (int64_t from = 0; from < C; from += BLOCK) { /* columns of this thread: one at a time */
+    for (int64_t from = 0; from < C; from += BLOCK) { /* one column per thread at a time */
         const int64_t c = from + threadIdx.x;
         float sum = accumulate && c < C ? element(y, to + c) : 0.0f;
         for (int64_t m0 = 0; m0 < M; m0 += BLOCK) {
@@ -348,7 +353,7 @@ __global__ void scatter_add_kernel(typed y, typed x, const int32_t *index, int64
             if (meant) list[at] = threadIdx.x;
             __syncthreads();
             for (int k = 0; k < count && c < C; k++) sum += element(x, (b * M + m0 + list[k]) * C + c);
-            __syncthreads(); /* before the list is written again */
+            __syncthreads(); /* before the list is overwritten */
         }
         const float one[1] = {sum};
         if (c < C) store<1>(y, to + c, one);
@@ -358,8 +363,8 @@ __global__ void scatter_add_kernel(typed y, typed x, const int32_t *index, int64
 extern "C" cudaError_t cuda_scatter_add(void *y, const void *x, const int32_t *index, enum store type, enum store from, int64_t B, int64_t N,
                                         int64_t M, int64_t C, int accumulate, cudaStream_t stream)
 {
-    if (B * N > INT32_MAX) return cudaErrorInvalidValue; /* blocks of one grid */
-    const typed to = {y, type}, rows = {const_cast<void *>(x), from};
+    if (B * N > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
+    const typed_ptr to = {y, type}, rows = {const_cast<void *>(x), from};
     scatter_add_kernel<<<(unsigned)(B * N), BLOCK, 0, stream>>>(to, rows, index, N, M, C, accumulate);
     return cudaGetLastError();
 }

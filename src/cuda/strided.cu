@@ -1,6 +1,7 @@
 /*
- * strided.cu: operands with strides of their own, repeated ones among them. ADD and MUL by 16
- * bytes where the innermost loop allows it; everything else, in any dtypes, one by one.
+ * strided.cu: elementwise kernels for operands with strides, including broadcast ones. ADD and MUL
+ * use 16-byte accesses if the innermost loop allows it; everything else, of any dtypes, goes
+ * element by element.
  */
 #include <type_traits>
 
@@ -20,7 +21,7 @@ template <typename T, int V> static __device__ pack<T, V> load_or_repeat(const T
 }
 
 /* V divides the innermost loop. */
-template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, const T *a, const T *b, form f, int64_t packs)
+template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, const T *a, const T *b, loop_nest f, int64_t packs)
 {
     const int64_t each = f.size[0] / V, first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
     pack<T, V> x[TURN], z[TURN];
@@ -30,7 +31,7 @@ template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, 
         const int64_t k = first + u * BLOCK;
         if (k >= packs) continue;
         const int64_t row = quotient(k, each);
-        const place p = place_of(f, row, (k - row * each) * V);
+        const offsets p = offsets_of(f, row, (k - row * each) * V);
         x[u] = load_or_repeat<T, V>(a + p.a, f.a[0]);
         z[u] = load_or_repeat<T, V>(b + p.b, f.b[0]);
         to[u] = p.y;
@@ -45,11 +46,12 @@ template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, 
     }
 }
 
-/* The same of up to three loops that all operands walk by packs, y from its first to its last: places fit 32 bits, so
- * that a pack costs less to find than to move. Strides are in packs. */
+/* The same for up to three loops that all operands traverse by packs, with a dense y: offsets
+ * fit 32 bits, so that computing the offset of a pack costs less than moving it. Strides are in
+ * packs. */
 struct repeats {
     divisor size[2];
-    uint32_t a[2], b[2]; /* of the second loop and the third */
+    uint32_t a[2], b[2]; /* strides of the second and the third loop */
 };
 
 template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, const T *a, const T *b, repeats r, uint32_t packs)
@@ -75,8 +77,8 @@ template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, cons
     }
 }
 
-/* Whether an operand's places, in packs, are numbers of 31 bits. */
-static bool is_near(const int64_t *stride, const form &f, int V)
+/* Whether an operand's offsets, in packs, fit 31 bits. */
+static bool fits_31_bits(const int64_t *stride, const loop_nest &f, int V)
 {
     int64_t last = f.size[0] / V;
     for (int k = 1; k < f.loops; k++) {
@@ -86,8 +88,8 @@ static bool is_near(const int64_t *stride, const form &f, int V)
     return stride[0] == 1 && last <= INT32_MAX;
 }
 
-/* Whether y is dense, that is, its loops would be one. */
-static bool is_whole(const form &f)
+/* Whether y is dense, that is, its loops could be merged into one. */
+static bool is_whole(const loop_nest &f)
 {
     int64_t next = 1;
     for (int k = 0; k < f.loops; next *= f.size[k++])
@@ -95,21 +97,21 @@ static bool is_whole(const form &f)
     return true;
 }
 
-static repeats repeats_of(const form &f, int V)
+static repeats repeats_of(const loop_nest &f, int V)
 {
     repeats r = {{divisor_of(f.size[0] / V), divisor_of(f.loops > 1 ? f.size[1] : 1)}, {0, 0}, {0, 0}};
     for (int k = 1; k < f.loops; k++) r.a[k - 1] = (uint32_t)(f.a[k] / V), r.b[k - 1] = (uint32_t)(f.b[k] / V);
     return r;
 }
 
-/* One by one, whichever the function and the type: each is asked at its access. */
+/* One element at a time, for any function and type: the type is checked at each access. */
 static __device__ float element_at(const void *x, enum store type, int64_t i)
 {
     if (type == STORE_F32) return static_cast<const float *>(x)[i];
     return type == STORE_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(x)[i]) : to_float(static_cast<const __half *>(x)[i]);
 }
 
-__global__ void single_form_kernel(void *y, const void *a, const void *b, enum store type, bool product, form f, int64_t n)
+__global__ void single_form_kernel(void *y, const void *a, const void *b, enum store type, bool product, loop_nest f, int64_t n)
 {
     const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
     float x[TURN], z[TURN];
@@ -119,7 +121,7 @@ __global__ void single_form_kernel(void *y, const void *a, const void *b, enum s
         const int64_t k = first + u * BLOCK;
         if (k >= n) continue;
         const int64_t row = quotient(k, f.size[0]);
-        const place p = place_of(f, row, k - row * f.size[0]);
+        const offsets p = offsets_of(f, row, k - row * f.size[0]);
         x[u] = element_at(a, type, p.a);
         z[u] = element_at(b, type, p.b);
         to[u] = p.y;
@@ -134,7 +136,8 @@ __global__ void single_form_kernel(void *y, const void *a, const void *b, enum s
     }
 }
 
-/* Whether V elements of an operand with these strides can be read at once; repeated: one is. */
+/* Whether V elements of an operand with these strides can be read at once; a broadcast operand
+ * reads one. */
 static bool fits(const void *p, const int64_t *stride, int loops, int V)
 {
     if (stride[0] == 0) return true;
@@ -145,15 +148,15 @@ static bool fits(const void *p, const int64_t *stride, int loops, int V)
 }
 
 template <typename F, typename T>
-static cudaError_t launch_pair_form(void *y, const void *a, const void *b, enum store type, const form &f, cudaStream_t stream)
+static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, enum store type, const loop_nest &f, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
-    const int64_t n = form_elements(&f);
+    const int64_t n = loop_nest_elements(&f);
     if (!is_one_grid(n)) return cudaErrorInvalidValue;
     T *to = static_cast<T *>(y);
     const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
     const bool wide = f.size[0] % V == 0 && f.y[0] == 1 && fits(y, f.y, f.loops, V) && fits(a, f.a, f.loops, V) && fits(b, f.b, f.loops, V);
-    const bool near = wide && f.loops <= 3 && n / V <= INT32_MAX / 2 && is_whole(f) && is_near(f.a, f, V) && is_near(f.b, f, V);
+    const bool near = wide && f.loops <= 3 && n / V <= INT32_MAX / 2 && is_whole(f) && fits_31_bits(f.a, f, V) && fits_31_bits(f.b, f, V);
     if (near)
         pair_repeats_kernel<F, T><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, repeats_of(f, V), (uint32_t)(n / V));
     else if (wide) pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V);
@@ -162,38 +165,38 @@ static cudaError_t launch_pair_form(void *y, const void *a, const void *b, enum 
 }
 
 template <typename F>
-static cudaError_t launch_pair_forms(void *y, const void *a, const void *b, enum store type, const form &f, cudaStream_t stream)
+static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const void *b, enum store type, const loop_nest &f, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_pair_form<F, float>(y, a, b, type, f, stream);
-    case STORE_BF16: return launch_pair_form<F, __nv_bfloat16>(y, a, b, type, f, stream);
-    case STORE_F16: return launch_pair_form<F, __half>(y, a, b, type, f, stream);
+    case STORE_F32: return launch_pair_strided<F, float>(y, a, b, type, f, stream);
+    case STORE_BF16: return launch_pair_strided<F, __nv_bfloat16>(y, a, b, type, f, stream);
+    case STORE_F16: return launch_pair_strided<F, __half>(y, a, b, type, f, stream);
     }
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_pair_form(enum function f, void *y, const void *a, const void *b, enum store type, struct form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, cudaStream_t stream)
 {
-    if (f == FUNCTION_ADD) return launch_pair_forms<f_add>(y, a, b, type, form, stream);
-    if (f == FUNCTION_MUL) return launch_pair_forms<f_mul>(y, a, b, type, form, stream);
+    if (f == FUNCTION_ADD) return launch_pair_strided_by_type<f_add>(y, a, b, type, nest, stream);
+    if (f == FUNCTION_MUL) return launch_pair_strided_by_type<f_mul>(y, a, b, type, nest, stream);
     return cudaErrorInvalidValue;
 }
 
 /* --- everything ----------------------------------------------------------------------- */
 
-/* As dense operands of this type have it. */
+/* The same function that dense operands of this type use. */
 template <typename T> static __device__ float function_of(int f, float x, float z)
 {
     if (f == FUNCTION_SILU_GATE) return f_silu_gate::of<T>(x, z);
     return f < FUNCTION_SLOPE ? act_value<T>(f - FUNCTION_ACT, x) : x * act_slope<T>(f - FUNCTION_SLOPE, z);
 }
 
-__global__ void any_kernel(int f, void *y, const void *a, const void *b, any_types types, form form, int64_t n, float value)
+__global__ void any_kernel(int f, void *y, const void *a, const void *b, any_types types, loop_nest nest, int64_t n, float value)
 {
     const int64_t step = (int64_t)gridDim.x * BLOCK;
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += step) {
-        const int64_t row = quotient(i, form.size[0]);
-        const place p = place_of(form, row, i - row * form.size[0]);
+        const int64_t row = quotient(i, nest.size[0]);
+        const offsets p = offsets_of(nest, row, i - row * nest.size[0]);
         const double first = any_load(a, types.a, p.a);
         const float x = (float)first, z = b ? (float)any_load(b, types.b, p.b) : 0.0f;
         double out;
@@ -207,10 +210,10 @@ __global__ void any_kernel(int f, void *y, const void *a, const void *b, any_typ
     }
 }
 
-extern "C" cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct form form, float value,
+extern "C" cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct loop_nest nest, float value,
                                 cudaStream_t stream)
 {
-    const int64_t n = form_elements(&form);
-    any_kernel<<<grid_for(n), BLOCK, 0, stream>>>((int)f, y, a, b, types, form, n, value);
+    const int64_t n = loop_nest_elements(&nest);
+    any_kernel<<<grid_for(n), BLOCK, 0, stream>>>((int)f, y, a, b, types, nest, n, value);
     return cudaGetLastError();
 }

@@ -1,9 +1,9 @@
 /*
- * sums.cu: SUM and SUM_TO in two stages: blocks leave their sums in the workspace, and a second
- * kernel adds those in order. How many blocks there are is a function of the shapes (form.h);
- * where one block has all of a result, it writes that itself.
+ * sums.cu: SUM and SUM_TO in two stages: blocks write their sums to the workspace, and a second
+ * kernel adds those in order. The number of blocks is a function of the shapes (loop_nest.h); if
+ * one block has all elements of a result, it writes the result itself.
  */
-#include "cuda/columns.cuh"
+#include "cuda/column_sums.cuh"
 #include "cuda/elements.cuh"
 
 template <typename S> static __device__ S warp_sum(S x)
@@ -12,7 +12,7 @@ template <typename S> static __device__ S warp_sum(S x)
     return x;
 }
 
-/* Over a block of BLOCK threads; the result is thread 0's. */
+/* Over a block of BLOCK threads; the result is in thread 0. */
 template <typename S> static __device__ S block_total(S x)
 {
     __shared__ S partial[BLOCK / WARP];
@@ -24,9 +24,9 @@ template <typename S> static __device__ S block_total(S x)
     return sum;
 }
 
-/* --- of everything ------------------------------------------------------------------- */
+/* --- the sum of all elements ----------------------------------------------------------- */
 
-/* Dense: block b has the elements from b * each on; each is a multiple of V. */
+/* Dense: block b sums `each` elements from b * each on; each is a multiple of V. */
 template <typename T, int V> __global__ void sum_kernel(float *partial, const T *x, int64_t each, int64_t n)
 {
     const int64_t from = blockIdx.x * each, to = from + each < n ? from + each : n, packs = (to - from) / V;
@@ -42,13 +42,13 @@ template <typename T, int V> __global__ void sum_kernel(float *partial, const T 
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-template <typename T> __global__ void sum_form_kernel(float *partial, const T *x, form f, int64_t each, int64_t n)
+template <typename T> __global__ void sum_form_kernel(float *partial, const T *x, loop_nest f, int64_t each, int64_t n)
 {
     const int64_t from = blockIdx.x * each, to = from + each < n ? from + each : n;
     float sum = 0;
     for (int64_t i = from + threadIdx.x; i < to; i += BLOCK) {
         const int64_t row = quotient(i, f.size[0]);
-        sum += to_float(x[place_of(f, row, i - row * f.size[0]).a]);
+        sum += to_float(x[offsets_of(f, row, i - row * f.size[0]).a]);
     }
     sum = block_total(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
@@ -63,10 +63,10 @@ __global__ void sum_end_kernel(float *y, const float *partial, int64_t blocks)
     if (threadIdx.x == 0) *y = (float)sum;
 }
 
-template <typename T> static cudaError_t launch_sum(float *y, float *partial, const void *x, const form &f, cudaStream_t stream)
+template <typename T> static cudaError_t launch_sum(float *y, float *partial, const void *x, const loop_nest &f, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
-    const int64_t n = form_elements(&f), each = sum_each(n), blocks = sum_blocks(n);
+    const int64_t n = loop_nest_elements(&f), each = sum_each(n), blocks = sum_blocks(n);
     const T *from = static_cast<const T *>(x);
     if (f.loops > 1 || (f.a[0] != 1 && n > 1)) sum_form_kernel<T><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, f, each, n);
     else if (is_aligned(x, 16)) sum_kernel<T, V><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, each, n);
@@ -75,17 +75,17 @@ template <typename T> static cudaError_t launch_sum(float *y, float *partial, co
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_sum<float>(y, partial, x, form, stream);
-    case STORE_BF16: return launch_sum<__nv_bfloat16>(y, partial, x, form, stream);
-    case STORE_F16: return launch_sum<__half>(y, partial, x, form, stream);
+    case STORE_F32: return launch_sum<float>(y, partial, x, nest, stream);
+    case STORE_BF16: return launch_sum<__nv_bfloat16>(y, partial, x, nest, stream);
+    case STORE_F16: return launch_sum<__half>(y, partial, x, nest, stream);
     }
     return cudaErrorInvalidValue;
 }
 
-/* --- of what was repeated -------------------------------------------------------------- */
+/* --- the sum over broadcast dimensions --------------------------------------------------- */
 
 static __device__ int64_t axes_at(const axes &x, int64_t i)
 {
@@ -98,11 +98,12 @@ static __device__ int64_t axes_at(const axes &x, int64_t i)
     return at;
 }
 
-static_assert(BLOCK == SUM_THREADS, "form.h counts in blocks of this size");
+static_assert(BLOCK == SUM_THREADS, "loop_nest.h counts in blocks of this size");
 
-/* Where a block's sums go: the workspace, [blocks,N], or with a single block the result itself. */
+/* The destination of a block's sums: the workspace, [blocks,N], or with a single block the result
+ * itself. */
 struct sum_target {
-    typed y;
+    typed_ptr y;
     float *partial;
     int64_t N;
     int accumulate;
@@ -120,13 +121,13 @@ template <int V> static __device__ void put_sums(const sum_target &to, int64_t b
     store<V>(to.y, at, sum);
 }
 
-/* Rows of C results, V to a thread. Blocks: column tiles, innermost, then kept positions, then
- * blocks of positions. EVEN: the positions are one loop. */
+/* Rows of C results, V per thread. The grid has column tiles, innermost, then kept positions, then
+ * blocks of summed positions. EVEN: the summed positions are one loop. */
 template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK, EVEN ? 4 : 2)
     sum_rows_kernel(sum_target to, const T *x, summing s, int64_t tiles)
 {
     __shared__ float meet[BLOCK * V];
-    columns_may_come();
+    pdl_launch_dependents();
     const int64_t rest = quotient(blockIdx.x, tiles), tile = blockIdx.x - rest * tiles;
     const int64_t block = quotient(rest, s.kept.count), kept = rest - block * s.kept.count;
     const int across = s.across, lane = threadIdx.x & (across - 1), line = (int)threadIdx.x / across, lines = BLOCK / across;
@@ -159,7 +160,7 @@ template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK,
         if (c < s.C) put_sums<V>(to, s.blocks, block, kept * s.C + c, sum);
         return;
     }
-    /* Column i of a thread's V lies at i * across + lane of its line. */
+    /* Column i of a thread's V is at i * across + lane of its line. */
 #pragma unroll
     for (int i = 0; i < V; i++) meet[line * across * V + i * across + lane] = sum[i];
     __syncthreads();
@@ -171,10 +172,11 @@ template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK,
     }
 }
 
-/* Results alone: G threads, a warp or a block, for each kept position and block of positions. */
+/* Separate results: G threads, a warp or a block, for each kept position and block of summed
+ * positions. */
 template <typename T, int G> __global__ void sum_alone_kernel(sum_target to, const T *x, summing s)
 {
-    columns_may_come();
+    pdl_launch_dependents();
     const int64_t task = (int64_t)blockIdx.x * (BLOCK / G) + threadIdx.x / G;
     const bool works = task < s.kept.count * s.blocks;
     const int64_t block = quotient(task, s.kept.count), kept = task - block * s.kept.count;
@@ -210,7 +212,7 @@ template <typename T> static cudaError_t launch_sum_to(const sum_target &to, con
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_sum_to(typed y, float *partial, const void *x, enum store type, struct summing s, int64_t N, int accumulate,
+extern "C" cudaError_t cuda_sum_to(typed_ptr y, float *partial, const void *x, enum store type, struct summing s, int64_t N, int accumulate,
                                    cudaStream_t stream)
 {
     const sum_target to = {y, partial, N, accumulate};
@@ -221,6 +223,6 @@ extern "C" cudaError_t cuda_sum_to(typed y, float *partial, const void *x, enum 
     case STORE_F16: rc = launch_sum_to<__half>(to, x, s, stream); break;
     }
     if (rc != cudaSuccess || s.blocks == 1) return rc;
-    launch_columns_end({y, y, N, accumulate}, partial, s.blocks, N, stream);
+    launch_column_sums({y, y, N, accumulate}, partial, s.blocks, N, stream);
     return cudaGetLastError();
 }

@@ -7,12 +7,12 @@
 static int launch_thin(const struct launch *l, struct error *e)
 {
     const struct operand *a = &l->in[0], *b = &l->in[1], *c = &l->out[0];
-    const struct typed first = typed_of(a), second = typed_of(b), result = typed_of(c);
+    const struct typed_ptr first = typed_of(a), second = typed_of(b), result = typed_of(c);
     struct thin t = thin_of(l->attr->matmul.ta, l->attr->matmul.tb, c->rank, a->dim, b->dim, c->dim);
     t.add = has(l, 2);
     CHECK(!t.add || l->in[2].data == c->data, "the result is not in the accumulator's bytes");
-    if (t.way == THIN_DOWN) TRY_CUDA(cuda_thin(first, second, result, NULL, NULL, t, l->stream));
-    else if (t.way == THIN_UP) TRY_CUDA(cuda_thin(second, result, first, NULL, NULL, t, l->stream));
+    if (t.mode == THIN_DOWN) TRY_CUDA(cuda_thin(first, second, result, NULL, NULL, t, l->stream));
+    else if (t.mode == THIN_UP) TRY_CUDA(cuda_thin(second, result, first, NULL, NULL, t, l->stream));
     else TRY_CUDA(cuda_thin(result, second, first, NULL, l->work, t, l->stream));
     return PL_OK;
 }

@@ -1,14 +1,16 @@
 /*
  * thin.cu: products of a few rows with a long matrix (thin.h).
  *
- * A warp has 32 places at a time. A lane holds 16 bytes of a place, V channels; so L = K / V lanes
- * hold a place, R = 32 / L places are one access of 512 neighbouring bytes, and L accesses are the 32:
+ * A warp processes 32 points at a time. A lane holds 16 bytes of a point, V channels; so L = K / V
+ * lanes hold a point, R = 32 / L points are one access of 512 contiguous bytes, and L accesses are
+ * the 32 points:
  *
- *     access u, lane (group, sub)      place u R + group, channels sub V .. sub V + V - 1
- *     results of the 32 places         lane i has that of place i, read or written side by side
+ *     access u, lane (group, sub)      point u R + group, channels sub V .. sub V + V - 1
+ *     results of the 32 points         lane i has that of point i, read or written contiguously
  *
- * Filters lie in registers, as f32; of fewer than M the others are 0. Sums have one order: a lane's
- * channels, or its places, upwards; then lanes, warps and pieces as the shapes say.
+ * Filters are in registers, as f32; the rows beyond m are 0. Sums have one order: a lane's
+ * channels, or its points, in ascending order; then lanes, warps and chunks as the shapes
+ * determine.
  */
 #include <type_traits>
 
@@ -17,7 +19,7 @@
 #include "cuda/rows.cuh"
 
 constexpr int WARPS = BLOCK / WARP;
-static_assert(THIN_STEP == BLOCK, "a block has as many places at a time as threads");
+static_assert(THIN_STEP == BLOCK, "a block has as many points at a time as threads");
 
 template <typename T, int K> struct lanes {
     static constexpr int V = 16 / (int)sizeof(T), L = K / V, R = WARP / L;
@@ -25,9 +27,9 @@ template <typename T, int K> struct lanes {
     __device__ lanes() : sub((int)threadIdx.x % WARP % L), group((int)threadIdx.x % WARP / L) {}
 };
 
-/* The piece of a batch that this block has. */
+/* The chunk of a batch that this block handles. */
 struct span {
-    int64_t batch, first, end; /* this warp's first place; the piece's end */
+    int64_t batch, first, end; /* this warp's first point; the end of the chunk */
 };
 
 static __device__ span span_of(const thin &t)
@@ -37,8 +39,9 @@ static __device__ span span_of(const thin &t)
     return {batch, from + (int64_t)(threadIdx.x / WARP) * WARP, end};
 }
 
-/* What SAM's mask decoder has: depth 32, bf16 or f32. These kernels were tuned one by one; the others are made to be
- * short for the compiler: they ask for the filters' type once, and have one row as the first of THIN_ROWS. */
+/* The case of SAM's mask decoder: depth 32, bf16 or f32. These kernels are tuned one by one. The
+ * others are written for short compile times: they check the filters' type once, and treat one row
+ * as the first of THIN_ROWS. */
 template <typename T, int K> constexpr bool common = K == 32 && !std::is_same_v<T, __half>;
 
 template <typename S, int M, int V> static __device__ void load_filters_as(float (&f)[M][V], const S *s, const thin &t)
@@ -49,7 +52,7 @@ template <typename S, int M, int V> static __device__ void load_filters_as(float
         for (int v = 0; v < V; v++) f[i][v] = i < t.m ? to_float(s[i * t.K + v]) : 0.0f;
 }
 
-template <int M, int V> static __device__ void load_once(float (&f)[M][V], typed s, const thin &t, int64_t at)
+template <int M, int V> static __device__ void load_once(float (&f)[M][V], typed_ptr s, const thin &t, int64_t at)
 {
     if (s.type == STORE_F32) load_filters_as(f, static_cast<const float *>(s.data) + at, t);
     else if (s.type == STORE_BF16) load_filters_as(f, static_cast<const __nv_bfloat16 *>(s.data) + at, t);
@@ -57,7 +60,7 @@ template <int M, int V> static __device__ void load_once(float (&f)[M][V], typed
 }
 
 template <typename T, int K, int M, int V>
-static __device__ void load_filters(float (&f)[M][V], typed s, const lanes<T, K> &at, const thin &t, int64_t batch)
+static __device__ void load_filters(float (&f)[M][V], typed_ptr s, const lanes<T, K> &at, const thin &t, int64_t batch)
 {
     const int channel = at.sub * V;
     if constexpr (common<T, K>) {
@@ -70,17 +73,17 @@ static __device__ void load_filters(float (&f)[M][V], typed s, const lanes<T, K>
     }
 }
 
-/* Of the place that is this lane's among the 32 from `first` on. */
-template <int M> static __device__ void load_results(float (&r)[M], typed y, const thin &t, const span &p, int64_t first)
+/* The results of this lane's point among the 32 from `first` on. */
+template <int M> static __device__ void load_results(float (&r)[M], typed_ptr y, const thin &t, const span &p, int64_t first)
 {
     const int64_t n = first + threadIdx.x % WARP;
 #pragma unroll
     for (int i = 0; i < M; i++) r[i] = i < t.m && n < p.end ? element(y, (p.batch * t.m + i) * t.N + n) : 0.0f;
 }
 
-/* All of a lane's bytes of 32 places; zeros beyond the end. */
+/* All of a lane's bytes of 32 points; zeros beyond the end. */
 template <typename T, int K, int L, int V>
-static __device__ void load_places(pack<T, V> (&c)[L], const T *x, const lanes<T, K> &at, const thin &t, const span &p, int64_t first)
+static __device__ void load_points(pack<T, V> (&c)[L], const T *x, const lanes<T, K> &at, const thin &t, const span &p, int64_t first)
 {
     constexpr int R = WARP / L;
 #pragma unroll
@@ -93,17 +96,17 @@ static __device__ void load_places(pack<T, V> (&c)[L], const T *x, const lanes<T
     }
 }
 
-/* The element that a place's stands for. */
+/* The element itself, or its GELU. */
 template <typename T, bool GELU> static __device__ float channel_of(T x) { return GELU ? act_value<T>(0, to_float(x)) : to_float(x); }
 
-/* L lanes have each a part of L sums: lane i gets the whole of sum i. */
-template <int L> static __device__ float gather(float (&part)[L], int sub)
+/* Each of L lanes has a part of L sums: lane i gets the total of sum i. */
+template <int L> static __device__ float transpose_sum(float (&part)[L], int sub)
 {
 #pragma unroll
     for (int w = L / 2; w > 0; w /= 2)
 #pragma unroll
         for (int i = 0; i < L / 2; i++) {
-            if (i >= w) continue; /* a bound that unrolls */
+            if (i >= w) continue; /* written so that the loop unrolls */
             const bool upper = sub & w;
             const float keep = upper ? part[i + w] : part[i], give = upper ? part[i] : part[i + w];
             part[i] = keep + __shfl_xor_sync(ALL_LANES, give, w);
@@ -113,7 +116,7 @@ template <int L> static __device__ float gather(float (&part)[L], int sub)
 
 /* --- down: y = s x^T ---------------------------------------------------------------- */
 
-template <typename T, int K, int M, bool GELU> static __global__ void down_kernel(typed y, typed s, const T *x, thin t)
+template <typename T, int K, int M, bool GELU> static __global__ void down_kernel(typed_ptr y, typed_ptr s, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     const lanes<T, K> at;
@@ -123,7 +126,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void down_kerne
     for (int64_t first = p.first; first < p.end; first += BLOCK) {
         pack<T, V> c[L];
         float part[M][L] = {};
-        load_places(c, x, at, t, p, first);
+        load_points(c, x, at, t, p, first);
 #pragma unroll
         for (int u = 0; u < L; u++)
 #pragma unroll
@@ -135,7 +138,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void down_kerne
         const int64_t n = first + at.sub * R + at.group;
 #pragma unroll
         for (int i = 0; i < M; i++) {
-            float sum[1] = {gather(part[i], at.sub)};
+            float sum[1] = {transpose_sum(part[i], at.sub)};
             const int64_t to = (p.batch * t.m + i) * t.N + n;
             if (i >= t.m || n >= p.end) continue;
             if (t.add) sum[0] += element(y, to);
@@ -145,14 +148,14 @@ template <typename T, int K, int M, bool GELU> static __global__ void down_kerne
 }
 
 /* The same at other depths, row by row. */
-template <typename T, int K> static __global__ void down_any_kernel(typed y, typed s, const T *x, thin t)
+template <typename T, int K> static __global__ void down_any_kernel(typed_ptr y, typed_ptr s, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     const lanes<T, K> at;
     const span p = span_of(t);
     for (int64_t first = p.first; first < p.end; first += BLOCK) {
         pack<T, V> c[L];
-        load_places(c, x, at, t, p, first);
+        load_points(c, x, at, t, p, first);
         const int64_t n = first + at.sub * R + at.group;
 #pragma unroll 1
         for (int64_t row = p.batch * t.m; row < (p.batch + 1) * t.m; row++) {
@@ -162,7 +165,7 @@ template <typename T, int K> static __global__ void down_any_kernel(typed y, typ
             for (int u = 0; u < L; u++)
 #pragma unroll
                 for (int v = 0; v < V; v++) part[u] = fmaf(f[0][v], to_float(c[u].at[v]), part[u]);
-            float sum[1] = {gather(part, at.sub)};
+            float sum[1] = {transpose_sum(part, at.sub)};
             if (n >= p.end) continue;
             if (t.add) sum[0] += element(y, row * t.N + n);
             store<1>(y, row * t.N + n, sum);
@@ -172,7 +175,7 @@ template <typename T, int K> static __global__ void down_any_kernel(typed y, typ
 
 /* --- up: x = y^T s ---------------------------------------------------------------------- */
 
-template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(T *x, typed y, typed s, const T *z, thin t)
+template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(T *x, typed_ptr y, typed_ptr s, const T *z, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     const lanes<T, K> at;
@@ -213,8 +216,8 @@ template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(
 
 /* --- across: s = y x -------------------------------------------------------------------- */
 
-/* A piece's sums, [batches, blocks, m, K]. */
-template <typename T, int K, int M, bool GELU> static __global__ void across_kernel(float *partial, typed y, const T *x, thin t)
+/* The sums of a chunk, [batches, blocks, m, K]. */
+template <typename T, int K, int M, bool GELU> static __global__ void across_kernel(float *partial, typed_ptr y, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     __shared__ float of_warp[WARPS][M * K];
@@ -225,7 +228,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void across_ker
     for (int64_t first = p.first; first < p.end; first += BLOCK) {
         pack<T, V> c[L];
         float r[M];
-        load_places(c, x, at, t, p, first);
+        load_points(c, x, at, t, p, first);
         load_results(r, y, t, p, first);
 #pragma unroll
         for (int u = 0; u < L; u++) {
@@ -256,7 +259,7 @@ template <typename T, int K, int M, bool GELU> static __global__ void across_ker
     partial[(int64_t)blockIdx.x * t.m * K + k] = all;
 }
 
-static __global__ void across_end_kernel(typed s, const float *partial, thin t)
+static __global__ void across_end_kernel(typed_ptr s, const float *partial, thin t)
 {
     const int64_t size = t.m * t.K, n = t.batches * size;
     const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
@@ -271,24 +274,24 @@ static __global__ void across_end_kernel(typed s, const float *partial, thin t)
 /* --- launching ------------------------------------------------------------------------------- */
 
 template <typename T, int K, int M, bool GELU>
-static void launch(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static void launch(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     const unsigned grid = (unsigned)(t.batches * t.blocks);
-    T *places = static_cast<T *>(x.data);
-    if (t.way == THIN_DOWN) {
-        if constexpr (K == THIN_GELU) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
-        else down_any_kernel<T, K><<<grid, BLOCK, 0, stream>>>(y, s, places, t);
-    } else if (t.way == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(places, y, s, static_cast<const T *>(z), t);
+    T *points = static_cast<T *>(x.data);
+    if (t.mode == THIN_DOWN) {
+        if constexpr (K == THIN_GELU) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, points, t);
+        else down_any_kernel<T, K><<<grid, BLOCK, 0, stream>>>(y, s, points, t);
+    } else if (t.mode == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(points, y, s, static_cast<const T *>(z), t);
     else {
-        across_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(partial, y, places, t);
+        across_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(partial, y, points, t);
         const unsigned ends = (unsigned)((t.batches * t.m * t.K + BLOCK - 1) / BLOCK);
         across_end_kernel<<<ends, BLOCK, 0, stream>>>(s, partial, t);
     }
 }
 
-/* The rows beyond the first are 0 and not written: the same sums. */
+/* The rows beyond the first are 0 and not written: the sums are the same. */
 template <typename T, int K, bool GELU>
-static void launch_rows(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static void launch_rows(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     if constexpr (common<T, K>)
         if (t.m == 1) return launch<T, K, 1, GELU>(s, x, y, z, partial, t, stream);
@@ -296,7 +299,7 @@ static void launch_rows(typed s, typed x, typed y, const void *z, float *partial
 }
 
 template <typename T, bool GELU>
-static cudaError_t launch_depth(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static cudaError_t launch_depth(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     if (t.K == THIN_GELU) launch_rows<T, THIN_GELU, GELU>(s, x, y, z, partial, t, stream);
     else if (GELU) return cudaErrorInvalidValue;
@@ -307,7 +310,7 @@ static cudaError_t launch_depth(typed s, typed x, typed y, const void *z, float 
 }
 
 template <bool GELU>
-static cudaError_t launch_type(typed s, typed x, typed y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static cudaError_t launch_type(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
 {
     switch (x.type) {
     case STORE_F32: return launch_depth<float, GELU>(s, x, y, z, partial, t, stream);
@@ -317,10 +320,10 @@ static cudaError_t launch_type(typed s, typed x, typed y, const void *z, float *
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_thin(struct typed s, struct typed x, struct typed y, const void *z, float *partial, struct thin t,
+extern "C" cudaError_t cuda_thin(struct typed_ptr s, struct typed_ptr x, struct typed_ptr y, const void *z, float *partial, struct thin t,
                                  cudaStream_t stream)
 {
-    if (t.way == THIN_NONE || !is_aligned(x.data, 16)) return cudaErrorInvalidValue;
-    if (t.gelu && t.way == THIN_UP && (!z || !is_aligned(z, 16))) return cudaErrorInvalidValue;
+    if (t.mode == THIN_NONE || !is_aligned(x.data, 16)) return cudaErrorInvalidValue;
+    if (t.gelu && t.mode == THIN_UP && (!z || !is_aligned(z, 16))) return cudaErrorInvalidValue;
     return t.gelu ? launch_type<true>(s, x, y, z, partial, t, stream) : launch_type<false>(s, x, y, z, partial, t, stream);
 }

@@ -1,5 +1,5 @@
 /*
- * tokens.c: the running half of embeddings, rotary position and the cross entropy (tokens.cu,
+ * tokens.c: the running half of embeddings, rotary position embedding and cross entropy (tokens.cu,
  * rope.cu).
  */
 #include "cuda/launch_tokens.h"

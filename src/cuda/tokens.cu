@@ -2,9 +2,9 @@
  * tokens.cu: EMBEDDING and its gradient, the cross entropy over the vocabulary and its
  * gradient.
  *
- * Ids and labels are in range: the loader has checked them. The logits are read once forward
- * (a log-sum-exp that moves its shift when a larger logit comes) and once backward, where the
- * gradient may take their place; rows with an ignored label are not read at all there.
+ * Ids and labels are in range: the loader has checked them. The logits are read once in the forward
+ * (an online log-sum-exp, which rescales when a larger logit occurs) and once in the backward,
+ * where the gradient may overwrite them; the backward does not read rows with an ignored label.
  */
 #include "cuda/launch_tokens.h"
 #include "cuda/rows.cuh"
@@ -14,7 +14,7 @@ constexpr int32_t IGNORED = -100;
 
 /* --- embedding -------------------------------------------------------------------------- */
 
-/* P: the type that a row is moved by, `packs` of them. */
+/* P: the type by which a row is moved, in `packs` accesses. */
 template <typename P>
 static __global__ void embedding_kernel(P *y, const int32_t *ids, const P *table, int64_t rows, int64_t packs, int size)
 {
@@ -44,13 +44,13 @@ extern "C" cudaError_t cuda_embedding(void *y, const int32_t *ids, const void *t
 
 /* --- embedding gradient --------------------------------------------------------------------
  *
- * Ids repeat. link_kernel finds for each row the next one of the same id, and whether it is the
- * first of its id; then the first row's block adds all of them, in order, to the table's row:
+ * Ids repeat. link_kernel finds for each row the next one with the same id, and whether it is the
+ * first with its id. Then the first row's block adds all of them, in order, to the table's row:
  * no row of the table has two writers, and a sum has one order. Few rows are followed link by
- * link; where there are many (padding, a full stop) the ids are searched from there on, a block's
+ * link; if there are many (padding, a full stop), the ids are searched from there on, a block's
  * width at a time, so that loads do not wait for each other.
  *
- *     next[r]   the next row of the same id, or rows;  -1 - that: r is not the first
+ *     next[r]   the next row with the same id, or rows;  -1 - that: r is not the first
  */
 
 static __global__ void link_kernel(int32_t *next, const int32_t *ids, int rows)
@@ -65,7 +65,7 @@ static __global__ void link_kernel(int32_t *next, const int32_t *ids, int rows)
         __syncthreads();
         if ((int)threadIdx.x < count) tile[threadIdx.x] = ids[base + threadIdx.x];
         __syncthreads();
-        if (base < (int)blockIdx.x * BLOCK) { /* all of it lies before */
+        if (base < (int)blockIdx.x * BLOCK) { /* all of these rows come before */
             if (first)
                 for (int i = 0; i < count; i++) first = first && tile[i] != id;
             continue;
@@ -85,7 +85,7 @@ constexpr int HOPS = 8;
 
 static __device__ int32_t following(int32_t link) { return link < 0 ? -1 - link : link; }
 
-/* Block (row, strip of columns). */
+/* Block (row, range of columns). */
 template <typename T, int V>
 static __global__ void embedding_dw_kernel(float *dw, const int32_t *next, const int32_t *ids, const T *dy, int rows, int64_t C,
                                     bool accumulate)
@@ -93,7 +93,7 @@ static __global__ void embedding_dw_kernel(float *dw, const int32_t *next, const
     __shared__ int32_t list[BLOCK], counts[BLOCK / WARP];
     int r = blockIdx.x;
     int32_t link = next[r];
-    if (link < 0) return; /* the whole block: another one has this id */
+    if (link < 0) return; /* the whole block returns: another block handles this id */
     const int32_t id = ids[r];
     const int64_t c = ((int64_t)blockIdx.y * BLOCK + threadIdx.x) * V;
     const bool live = c < C;
@@ -175,7 +175,7 @@ static __global__ void xent_kernel(float *lse, double *losses, const T *logits, 
         float top = most;
 #pragma unroll
         for (int i = 0; i < V; i++) top = fmaxf(top, a[i]);
-        /* Only -inf so far: any finite shift gives each of them 0. */
+        /* Only -inf so far: any finite shift makes each term 0. */
         const float shift = top == -INFINITY ? 0.0f : top;
         if (top > most) sum *= exp_of<T>(most - shift);
         most = top;
@@ -191,7 +191,7 @@ static __global__ void xent_kernel(float *lse, double *losses, const T *logits, 
     losses[row] = label == IGNORED ? 0.0 : value - (double)to_float(from[label]);
 }
 
-/* One block: every thread its rows in order, then the threads. */
+/* One block: every thread adds its rows in order, then the threads are added. */
 static __global__ void loss_kernel(float *loss, const double *losses, const step_block *step, int64_t rows)
 {
     double sum = 0;
@@ -222,12 +222,12 @@ static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *lab
     const int64_t row = blockIdx.x, packs = C / V;
     const int32_t label = labels[row];
     const float factor = step->inv_count * *dloss, shift = lse[row];
-    /* The gradient may lie on the logits, so what is to be read at once is read first. */
+    /* The gradient may alias the logits, so a thread reads all its packs before it writes any. */
     for (int64_t k = threadIdx.x; k < packs; k += BLOCK * TURN) {
-        piece<T, V> x[TURN];
+        wide_pack<T, V> x[TURN];
 #pragma unroll
         for (int u = 0; u < TURN; u++)
-            if (label != IGNORED && k + u * BLOCK < packs) x[u] = *reinterpret_cast<const piece<T, V> *>(logits + row * C + (k + u * BLOCK) * V);
+            if (label != IGNORED && k + u * BLOCK < packs) x[u] = *reinterpret_cast<const wide_pack<T, V> *>(logits + row * C + (k + u * BLOCK) * V);
 #pragma unroll
         for (int u = 0; u < TURN; u++) {
             const int64_t at = (k + u * BLOCK) * V;

@@ -1,11 +1,11 @@
 /*
- * update.c: the running half of the norm of the gradients and of the optimizers (optimizer.cu,
+ * update.c: the running half of the gradient norm and of the optimizers (optimizer.cu,
  * adamw.cu, adamw_8bit.cu, adafactor.cu).
  */
 #include "cuda/launch_update.h"
 #include "cuda/operands.h"
 
-/* Alignment decides the order of a sum: tensors of one batch have the same. */
+/* The order of a sum depends on the alignment: the tensors of one batch have the same. */
 static bool sum_joins(const struct sum_batch *b, uint32_t blocks, const struct launch *l)
 {
     const struct operand *x = &l->in[0];
@@ -13,7 +13,7 @@ static bool sum_joins(const struct sum_batch *b, uint32_t blocks, const struct l
            ((uintptr_t)x->data % 16 == 0) == ((uintptr_t)b->x[0] % 16 == 0) && blocks <= UPDATE_BLOCKS;
 }
 
-/* The partial sums of all go to the first one's workspace. */
+/* The partial sums of all tensors are in the first launch's workspace. */
 static int batch_sumsq(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
     struct sum_batch b = {.acc = l->out[0].data, .work = l->work, .type = store_of(l->in[0].dtype), .x = {l->in[0].data}};
@@ -53,7 +53,7 @@ static int launch_guard(const struct launch *l, struct error *e)
 
 /* --- optimizers --------------------------------------------------------------------------- */
 
-/* `step`, `clip` and `w`: where they stand among the inputs. */
+/* `step`, `clip` and `w` are the indices of these inputs. */
 static struct update update_of(const struct launch *l, int step, int clip, int w)
 {
     const union attr *a = l->attr;
@@ -73,7 +73,7 @@ static struct adam_weight adam_weight_of(const struct launch *l)
     };
 }
 
-/* A batch of none that a launch would begin. */
+/* An empty batch with the parameters of this launch. */
 static struct adam_batch adam_batch_of(const struct launch *l)
 {
     const union attr *a = l->attr;
@@ -83,26 +83,26 @@ static struct adam_batch adam_batch_of(const struct launch *l)
     };
 }
 
-/* Where a weight has no w it has no type either; the first that has one says it for all. */
-static bool adam_joins(struct adam_batch *b, bool *typed, const struct launch *l, const struct adam_weight *x)
+/* A weight without w has no type of w; the first weight that has w sets the type of the batch. */
+static bool adam_joins(struct adam_batch *b, bool *has_w_type, const struct launch *l, const struct adam_weight *x)
 {
     const struct adam_batch a = adam_batch_of(l);
     if (b->count == ADAM_MOST || a.p != b->p || a.g != b->g || a.m != b->m || a.step != b->step || a.clip != b->clip ||
-        a.beta1 != b->beta1 || a.beta2 != b->beta2 || a.eps != b->eps || (*typed && x->w && a.w != b->w))
+        a.beta1 != b->beta1 || a.beta2 != b->beta2 || a.eps != b->eps || (*has_w_type && x->w && a.w != b->w))
         return false;
     if (b->count && adam_is_wide(x) != adam_is_wide(&b->at[0])) return false;
     if (x->w) b->w = a.w;
-    *typed |= x->w != NULL;
+    *has_w_type |= x->w != NULL;
     return true;
 }
 
 static int batch_adamw(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
     struct adam_batch b = adam_batch_of(l);
-    bool typed = false;
+    bool has_w_type = false;
     for (uint32_t i = 0; i < n; i++) {
         const struct adam_weight x = adam_weight_of(&l[i]);
-        if (!adam_joins(&b, &typed, &l[i], &x)) break;
+        if (!adam_joins(&b, &has_w_type, &l[i], &x)) break;
         b.at[b.count++] = x;
     }
     *taken = (uint32_t)b.count;

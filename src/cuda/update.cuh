@@ -1,9 +1,9 @@
 /*
- * update.cuh: what the updates' kernels share: when they do nothing, factors, and how a weight
- * is brought home.
+ * update.cuh: functions shared by the optimizer kernels: when a step is skipped, scalar factors,
+ * and the store of an updated weight.
  *
- * Products and sums of the updates are written by intrinsics, so that none is fused into one
- * rounding: the bits are the CPU's.
+ * Products and sums are written with intrinsics, so that none is contracted into an fma: the bits
+ * are those of the CPU.
  */
 #ifndef UPDATE_CUH
 #define UPDATE_CUH
@@ -12,13 +12,13 @@
 #include "cuda/launch_update.h"
 #include "cuda/rows.cuh"
 
-/* step.found_inf, or a norm that is not finite: every byte stays as it is. */
-static __device__ inline bool is_off(const update &u) { return u.step->found_inf || (u.clip && !isfinite(u.clip[0])); }
+/* With step.found_inf, or a gradient norm that is not finite, the update changes nothing. */
+static __device__ inline bool is_skipped(const update &u) { return u.step->found_inf || (u.clip && !isfinite(u.clip[0])); }
 static __device__ inline float clip_of(const update &u) { return u.clip ? u.clip[1] : 1.0f; }
 static __device__ inline double rate_of(const update &u) { return (double)u.step->learning_rate * u.lr_scale; }
 
-/* Which of a batch's tensors has something, by the first number of each: the last whose first is not
- * behind it. Where the table stands in the parameters, all threads read the same word of it at a time. */
+/* The tensor of a batch that item `number` belongs to: the last one whose first item is not after
+ * it. If the table is in the launch parameters, all threads read the same word of it at a time. */
 static __device__ inline int tensor_of(const uint32_t *first, int count, uint32_t number)
 {
     int low = 0, high = count - 1;
@@ -30,27 +30,27 @@ static __device__ inline int tensor_of(const uint32_t *first, int count, uint32_
     return low;
 }
 
-/* Elements at .. at+V of p, a multiple of V, V 4 or 1: as they are, or in bf16 rounded at random,
- * one draw for four elements. Then w takes what p became. */
+/* Stores elements at .. at+V of p; `at` is a multiple of V, V is 4 or 1. A bf16 p is rounded
+ * stochastically, with one random draw for four elements. Then w gets the new value of p. */
 template <typename P, int V> static __device__ inline void store_weight(const update &u, int64_t at, float (&p)[V], uint64_t key)
 {
     static_assert(V == 1 || V == 4, "a draw serves four elements");
     if constexpr (sizeof(P) == 2) {
         uint64_t bits = keyed_bits(key, (uint64_t)at / 4) >> (V == 1 ? 16 * (at % 4) : 0);
-        piece<__nv_bfloat16, V> rounded;
+        wide_pack<__nv_bfloat16, V> rounded;
 #pragma unroll
         for (int i = 0; i < V; i++, bits >>= 16) {
             rounded.at[i] = round_at_random(p[i], (uint32_t)bits);
             p[i] = to_float(rounded.at[i]);
         }
-        *reinterpret_cast<piece<__nv_bfloat16, V> *>(static_cast<__nv_bfloat16 *>(u.p.data) + at) = rounded;
+        *reinterpret_cast<wide_pack<__nv_bfloat16, V> *>(static_cast<__nv_bfloat16 *>(u.p.data) + at) = rounded;
     } else {
         store<V>(static_cast<float *>(u.p.data) + at, p);
     }
     if (u.w.data) store<V>(u.w, at, p);
 }
 
-/* ADAMW's scalars, made in double and rounded once. */
+/* ADAMW's scalars, computed in double and rounded once. */
 struct adam_scalars {
     float keep;             /* 1 - lr wd */
     float rate1, b2, rate2; /* 1-b1, b2, 1-b2 */
@@ -60,8 +60,8 @@ struct adam_scalars {
     uint64_t key;
 };
 
-/* For a block, whose barrier follows: two powers in double take longer than a pack takes to arrive,
- * so two warps have one each. */
+/* Called by a block, followed by a barrier. Two powers in double take longer than the load of a
+ * pack, so two warps compute one each. */
 static __device__ inline void fill_scalars(adam_scalars &s, const update &u)
 {
     const double t = u.step->adam_t;
@@ -89,10 +89,10 @@ static __device__ inline void adam(float &p, float &m, float &v, float g, const 
     p = __fsub_rn(__fmul_rn(p, s.keep), __fmul_rn(s.size, step));
 }
 
-/* Blocks for so many items of 256 threads. */
+/* Blocks of 256 threads for `items` items. */
 static inline unsigned update_grid(int64_t items) { return grid_of_rows(items, BLOCK, 2 * UPDATE_BLOCKS); }
 
-/* f(P()) with the type that weights are kept in. */
+/* Calls f(P()) with P the storage type of the weights. */
 template <typename F> static inline cudaError_t by_weight(enum store type, F f)
 {
     if (type == STORE_F32) f(float());

@@ -1,17 +1,19 @@
 /*
- * wgmma_hopper.cuh: what Hopper alone has, in the words of attention_hopper*.cu and wgmma_cores.cuh: products of a warpgroup out of
- * shared memory (wgmma), copies of tiles by the copy engine (TMA) that end on a barrier (mbarrier), and
- * registers handed from the warps that copy to the warps that multiply.
+ * wgmma_hopper.cuh: the Hopper features used by attention_hopper*.cu and wgmma_cores.cuh: products
+ * of a warpgroup from shared memory (wgmma), copies of tiles by TMA that complete on an mbarrier,
+ * and registers reassigned from the producer warps to the consumer warps (setmaxnreg).
  *
- * A tile is [rows][64] 16-bit numbers, a row of 128 bytes, its 16-byte pieces exchanged by row as the copy engine
- * does it (SWIZZLE_128B); a tile of wider rows is several such panels, one behind the other. The same panel serves as
- * an operand along its rows (product over columns) and across them (product over rows):
+ * A tile is [rows][64] 16-bit numbers, rows of 128 bytes, whose 16-byte chunks are swizzled by row
+ * as TMA does it (SWIZZLE_128B); a tile of wider rows is several such panels, one after the other.
+ * The same panel serves as an operand along its rows (product over columns) and across them
+ * (product over rows):
  *
  *     along     16 columns further: 32 bytes         8 rows further: 1024 bytes
  *     across    16 rows further: 2048 bytes          64 columns further: the next panel
  *
- * The accumulator of 64 x N is, by warp, that of mma m16n8 (attention_mma.cuh): 16 rows to a warp, and
- * d[4n + 2 half + i] stands at row lane/4 + 8 half, column 8n + 2 (lane%4) + i. Rounded, it is an operand A.
+ * The accumulator of 64 x N has, by warp, the layout of mma m16n8 (attention_mma.cuh): 16 rows per
+ * warp, and d[4n + 2 half + i] is at row lane/4 + 8 half, column 8n + 2 (lane%4) + i. Rounded, it
+ * is an operand A.
  */
 #ifndef WGMMA_HOPPER_CUH
 #define WGMMA_HOPPER_CUH
@@ -36,17 +38,18 @@ template <int D, int ROWS> constexpr int tile_bytes = ROWS * panels_of<D> * 128;
 
 /* --- barriers --------------------------------------------------------------------------------- */
 
-__device__ inline void barrier_make(uint64_t *bar, int arrivals)
+__device__ inline void barrier_init(uint64_t *bar, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(arrivals) : "memory");
 }
-__device__ inline void barriers_made() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void barrier_arrive(uint64_t *bar)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 }
-/* Of a warp whose threads have read by loads, each at its time; for products the warp waits as one. */
-__device__ inline void warp_arrives(uint64_t *bar)
+/* Arrival of a warp whose threads have read by ordinary loads, each at its own time; for products
+ * the warp waits as one. */
+__device__ inline void barrier_arrive_warp(uint64_t *bar)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(bar);
@@ -67,16 +70,16 @@ __device__ inline void barrier_wait(uint64_t *bar, int phase)
                  "}" ::"r"(shared_address(bar)), "r"(phase) : "memory");
 }
 
-/* A ring of slots: which one, and in which round. */
-struct turn {
+/* A ring of slots: the slot, and the phase of its round. */
+struct ring_slot {
     int slot, phase;
 };
-template <int SLOTS> __device__ inline void next(turn &t)
+template <int SLOTS> __device__ inline void next(ring_slot &t)
 {
     if (++t.slot == SLOTS) t.slot = 0, t.phase ^= 1;
 }
 
-/* --- copies ------------------------------------------------------------------------------------ */
+/* --- copies ----------------------------------------------------------------------------------- */
 
 __device__ inline void fetch4(void *to, const CUtensorMap *map, int c0, int c1, int c2, int c3, uint64_t *bar)
 {
@@ -92,7 +95,7 @@ __device__ inline void fetch2(void *to, const CUtensorMap *map, int c0, int c1, 
                  "l"(map), "r"(c0), "r"(c1), "r"(shared_address(bar))
                  : "memory");
 }
-/* Rows of a head into panels of N rows. */
+/* Copies rows of a head into panels of N rows. */
 template <int N, int PANELS>
 __device__ inline void fetch_rows(void *to, const CUtensorMap *map, int b, int h, int first, uint64_t *bar)
 {
@@ -100,36 +103,37 @@ __device__ inline void fetch_rows(void *to, const CUtensorMap *map, int b, int h
     for (int p = 0; p < PANELS; p++) fetch4(static_cast<char *>(to) + p * N * 128, map, p * PANEL, h, first, b, bar);
 }
 
-/* --- products ----------------------------------------------------------------------------------- */
+/* --- products --------------------------------------------------------------------------------- */
 
-template <int n> __device__ inline void registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
-template <int n> __device__ inline void registers_fewer() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
+template <int n> __device__ inline void registers_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
+template <int n> __device__ inline void registers_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
 
-__device__ inline void product_open() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void product_close() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/* All but the latest n closed groups are done. */
-template <int n> __device__ inline void product_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory"); }
-/* The compiler keeps its hands off registers that a product in flight writes. */
-template <int N> __device__ inline void hold(float (&d)[N])
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/* Waits until all but the latest n committed groups are done. */
+template <int n> __device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory"); }
+/* Prevents the compiler from moving registers that a product in flight writes. */
+template <int N> __device__ inline void pin_registers(float (&d)[N])
 {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
-template <int N> __device__ inline void hold(unsigned (&d)[N])
+template <int N> __device__ inline void pin_registers(unsigned (&d)[N])
 {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i])::"memory");
 }
 
-/* What wgmma is told of an operand in shared memory. `far` is the distance of panels, for operands across. */
+/* The wgmma descriptor of an operand in shared memory. `far` is the distance between panels, for
+ * operands across. */
 __device__ inline uint64_t operand_at(const void *p, int far)
 {
     return (uint64_t)((shared_address(p) & 0x3ffff) >> 4) | (uint64_t)(far >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
-constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* of an operand, to the next 16 */
+constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* the descriptor's step to the next 16 */
 
-/* d (+)= A B: A along its rows, 64 of them, in shared memory or in registers; B along its rows (N of them) or across. 80 columns are
- * only ever those of a head, whose A is in registers. */
+/* d (+)= A B: A along its rows, 64 of them, in shared memory or in registers; B along its rows (N
+ * of them) or across. 80 columns occur only as those of a head, with A in registers. */
 #define WGMMA_TYPES(X) X(__nv_bfloat16, "bf16") X(__half, "f16")
 
 #define WGMMA_64(T, NAME) \
@@ -230,20 +234,21 @@ __device__ inline void product_along(float (&d)[N], uint64_t x, uint64_t y, int 
         multiply<0>(d, x + in + panel * XROWS, y + in + panel * YROWS, add || k, T());
     }
 }
-/* The same with x in registers: one operand less to read from shared memory, which at 64 columns of d is what limits a product. */
+/* The same with x in registers: this saves reading an operand from shared memory, which limits the
+ * product at 64 columns of d. */
 template <typename T, int D, int YROWS, int N> __device__ inline void product_along(float (&d)[N], const unsigned (&x)[D / 4], uint64_t y, int add)
 {
 #pragma unroll
     for (int k = 0; k < D / 16; k++) multiply<0>(d, x + 4 * k, y + k % 4 * ALONG_STEP + k / 4 * (128 >> 4) * YROWS, add || k, T());
 }
-/* The warp's 16 rows of a tile, as operand A. */
+/* Loads the warp's 16 rows of a tile as operand A. */
 template <int D, int ROWS> __device__ inline void load_rows(unsigned (&x)[D / 4], const char *tile, int first)
 {
     const int lane = threadIdx.x % 32, row = first + lane % 16;
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
-        const int piece = k % 4 * 2 + lane / 16;
-        load4(*reinterpret_cast<unsigned(*)[4]>(&x[4 * k]), tile + k / 4 * ROWS * 128 + row * 128 + (piece ^ row % 8) * 16);
+        const int chunk = k % 4 * 2 + lane / 16;
+        load4(*reinterpret_cast<unsigned(*)[4]>(&x[4 * k]), tile + k / 4 * ROWS * 128 + row * 128 + (chunk ^ row % 8) * 16);
     }
 }
 /* d += p y: p in registers, 64 x 16 K; y has 16 K rows, and as many columns as d. */
@@ -253,15 +258,16 @@ template <typename T, int K, int N> __device__ inline void product_across(float 
     for (int k = 0; k < K; k++) multiply<1>(d, p + 4 * k, y + k * ACROSS_STEP, add || k, T());
 }
 
-/* --- work ------------------------------------------------------------------------------------------ */
+/* --- work ------------------------------------------------------------------------------------- */
 
 /* A tile of queries of a head, and the keys that it sees; head < 0: none. */
 struct task {
     int head, b, h, g, t0;
     span keys;
 };
-/* The n-th of this block. Causal: the longest first over all heads, and every other round backwards, so that
- * blocks end together. Otherwise tiles of one head stand side by side: they share its keys. */
+/* The n-th task of this block. Causal: the longest first over all heads, with every other round
+ * reversed, so that blocks finish together. Otherwise the tiles of one head are adjacent, because
+ * they share its keys. */
 template <int QUERIES> __device__ inline task task_of(const attention &a, int n, int items)
 {
     const int tiles = (a.T + QUERIES - 1) / QUERIES, heads = a.B * a.H;
@@ -271,7 +277,8 @@ template <int QUERIES> __device__ inline task task_of(const attention &a, int n,
     return {head, head / a.H, h, h / (a.H / a.G), t0, keys_of(a, t0, QUERIES)};
 }
 
-/* Of those keys, in tiles of KEYS, what the warpgroup's own 64 queries see: it passes by the others. */
+/* The range of those keys, in tiles of KEYS, that the warpgroup's own 64 queries see; it skips the
+ * others. */
 template <int KEYS> __device__ inline span own_keys(const attention &a, const task &x)
 {
     const int t0 = x.t0 + (int)threadIdx.x / GROUP * 64;
@@ -280,15 +287,16 @@ template <int KEYS> __device__ inline span own_keys(const attention &a, const ta
     return {x.keys.begin + max(0, own.begin - x.keys.begin) / KEYS * KEYS, own.end};
 }
 
-/* --- numbers ------------------------------------------------------------------------------------- */
+/* --- numbers ---------------------------------------------------------------------------------- */
 
-/* An accumulator, rounded to an operand A. */
+/* Rounds an accumulator to an operand A. */
 template <typename T, int N> __device__ inline void round_all(unsigned (&a)[N / 2], const float (&d)[N])
 {
 #pragma unroll
     for (int i = 0; i < N / 2; i++) a[i] = both(d[2 * i], d[2 * i + 1], T());
 }
-/* The warp's 16 rows of an accumulator, times `factor` of each half, to rows of x from `first` on. */
+/* Stores the warp's 16 rows of an accumulator, times the factor of each half, to rows of x from
+ * `first` on. */
 template <typename T, int N>
 __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int first, int count, const float (&d)[N], float upper, float lower)
 {
@@ -304,12 +312,12 @@ __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int
             *reinterpret_cast<unsigned *>(to + 8 * n) = both(d[4 * n + 2 * half] * factor, d[4 * n + 2 * half + 1] * factor, T());
     }
 }
-/* Consumers' threads meet; the copying warps are not among them. */
-template <int THREADS> __device__ inline void meet(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
+/* Synchronizes the consumer threads; the producer warps do not take part. */
+template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
 
 #endif
 
-/* f(T, D, whether there is a grid), as types, for an attention's own. */
+/* Calls f(T, D, whether there is a grid), as types, for this attention. */
 template <typename T, typename F> static cudaError_t by_head(const attention *a, F f)
 {
     const bool grid = a->mode == ATTENTION_BY_TABLES;
@@ -327,8 +335,8 @@ template <typename F> static cudaError_t by_shape(const attention *a, F f)
     return a->type == STORE_BF16 ? by_head<__nv_bfloat16>(a, f) : by_head<__half>(a, f);
 }
 
-/* One block to a multiprocessor. */
-static inline unsigned blocks_that_stay(int64_t items)
+/* One block per SM. */
+static inline unsigned persistent_blocks(int64_t items)
 {
     int gpu = 0, count = 0;
     if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess) count = 1;

@@ -1,13 +1,13 @@
 /*
  * attr.c: attributes by name: the ATTR rows of ops.def, and reading them from text.
  *
- * An op's attributes are a typed member of union attr, and code that knows the op writes
- * them as such. Who knows an op by its name alone (the library's pl_op) spells them
+ * An op's attributes are a typed member of union attr, and code that knows the op sets that member.
+ * Callers that know an op only by its name (the library's pl_op) write
  *
  *     eps=1e-6        k=3,3 stride=2,2 count_pad=1
  *
- * An attribute that is not named is 0; shape rules refuse a 0 that means nothing. One
- * called dtype is not spelled: it is that of the op's first input.
+ * An attribute that is not named is 0; shape rules reject a 0 that is invalid. An attribute called
+ * dtype cannot be written: it is the dtype of the op's first input.
  */
 #include <ctype.h>
 #include <math.h>
@@ -19,7 +19,7 @@
 
 #include "graph/ops.h"
 
-/* An array is known by the pointer that it becomes. */
+/* An array decays to a pointer, which _Generic matches. */
 #define ATTR_MEMBER(m) (((union attr *)0)->m)
 #define ATTR_TYPE(m)                                                                                    \
     _Generic(ATTR_MEMBER(m), float: ATTR_F32, double: ATTR_F64, uint8_t: ATTR_U8, uint8_t *: ATTR_U8,   \
@@ -57,7 +57,7 @@ static const struct attr_row *find(enum op op, const char *name, size_t n)
     return NULL;
 }
 
-/* "eps, window": what there is to spell. */
+/* "eps, window": the names of the op's attributes. */
 static const char *names_of(enum op op, char out[200])
 {
     size_t n = 0;
@@ -68,7 +68,7 @@ static const char *names_of(enum op op, char out[200])
     return out;
 }
 
-/* Element k; false: the attribute's type has no such number. */
+/* Stores element k; false: the attribute's type cannot represent the value. */
 static bool store(const struct attr_row *row, union attr *attr, size_t k, double value)
 {
     static const double most[] = {[ATTR_U8] = 255, [ATTR_I32] = INT32_MAX, [ATTR_I64] = 0x1p53};
@@ -86,7 +86,7 @@ static bool store(const struct attr_row *row, union attr *attr, size_t k, double
     return true;
 }
 
-/* "3,3" from `text` on; returns what follows, NULL for what is no such list. */
+/* Reads "3,3" from `text`; returns the rest of the text, or NULL if this is not such a list. */
 static const char *read_values(const struct attr_row *row, union attr *attr, const char *text)
 {
     const size_t most = row->bytes / sizes[row->type];

@@ -1,88 +1,86 @@
 /*
- * autodiff.c: reverse-mode differentiation of a program, as graph to graph.
+ * autodiff.c: reverse-mode differentiation of a program, as a graph-to-graph transformation.
  *
- * Adjoints. adjoint[t] is the tensor that holds the gradient of t so far. A
- * second contribution is added to it; where the node that made the contribution
- * can accumulate (OPF_ACCUM) and the first one is ours alone, it adds in place
- * and no temporary exists:
+ * Adjoints. adjoint[t] is the tensor that holds the gradient of t accumulated so far. A second
+ * contribution is added to it. If the node that produced the contribution can accumulate
+ * (OPF_ACCUM) and the adjoint is owned by t alone, that node adds in place and no temporary exists:
  *
  *     dx = dq Wq          MATMUL
  *     dx = dk Wk + dx     MATMUL with accumulator, same bytes
  *
- * An adjoint passed through unchanged (both sides of a residual add) belongs to
- * two tensors and is never written over: `owned` tells them apart.
+ * An adjoint passed through unchanged (both sides of a residual add) belongs to two tensors and is
+ * never overwritten: `owned` distinguishes the two cases.
  *
- * Views. The gradient of a permuted or concatenated tensor is a strided view of
- * the result's gradient, and a view of that view further up. It becomes a dense
- * copy where something is done with its elements: before a node that computes,
- * before another contribution is added, and as the gradient of a weight. So an
- * adjoint that is added to is always dense, and views of one storage that lie
- * between each other are never written.
+ * Views. The gradient of a permuted or concatenated tensor is a strided view of the result's
+ * gradient, and may be viewed again further up. It becomes a dense copy where its elements are
+ * used: before a node that computes, before another contribution is added, and as the gradient of a
+ * weight. So an adjoint that is added to is always dense, and interleaved views of one storage are
+ * never written.
  *
- * Loops. A forward loop becomes one loop of forward and backward: the body's
- * backward follows the body, inside. This needs the gradients of what leaves
- * the loop before the loop runs, which holds because what leaves it is a sum
- * (ACCUMULATE) on its way to the loss. Per loop:
+ * Loops. A forward loop becomes one loop of forward and backward: the body's backward follows the
+ * body, inside the loop. The gradients of the loop's results must therefore exist before the loop
+ * runs. They do, because a loop's result is a sum (ACCUMULATE) on its way to the loss. Per loop:
  *
  *     fill accumulators with 0
  *     loop { forward body; backward body:
  *            gradients of slices  -> written to slices of the whole's gradient
  *            gradients of weights -> added to their accumulators }
  *
- * and then the rest of the program is differentiated with the whole tensors'
- * gradients as seeds: encode once, loop the head, one encoder backward. A body that
- * holds loops is such a program itself, so loops nest: an accumulator is carried over
- * the outermost loop around the contribution in which its tensor is not made anew.
+ * The rest of the program is then differentiated with the whole tensors' gradients as seeds: encode
+ * once, loop over the head, one encoder backward. A body that contains loops is such a program
+ * itself, so loops nest. An accumulator is carried over the outermost loop around the contribution
+ * in which its tensor is not produced per iteration.
  */
 #include <string.h>
 
 #include "graph/graph.h"
 #include "graph/ops.h"
 
-struct sweep {
+struct autodiff {
     struct graph *g;
     enum program program;
-    id *adjoint;          /* by tensor of the forward; 0: none yet */
-    bool *owned, *wanted; /* by tensor */
-    uint32_t tensors;     /* how many existed before differentiation */
-    id loop;              /* the body being differentiated; 0: outside */
-    struct order *before; /* by loop: where nodes that must precede it go */
+    id *adjoint;                 /* indexed by tensor of the forward; 0: none yet */
+    bool *owned, *requires_grad; /* indexed by tensor */
+    uint32_t tensors;            /* number of tensors before differentiation */
+    id loop;                     /* the body of this loop is being differentiated; 0: none */
+    struct order *before;        /* indexed by loop: the nodes that must run before it */
 };
 
-/* --- which tensors want a gradient ------------------------------------------- */
+/* --- which tensors require a gradient ---------------------------------------- */
 
-static void mark_wanted(struct sweep *s)
+static void mark_requires_grad(struct autodiff *s)
 {
     struct graph *g = s->g;
     for (uint32_t i = 0; i < g->params.n; i++)
-        if (!g->params.at[i].frozen) s->wanted[g->params.at[i].tensor] = true;
+        if (!g->params.at[i].frozen) s->requires_grad[g->params.at[i].tensor] = true;
     for (uint32_t k = 0; k < g->order[s->program].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[s->program].nodes.at[k]);
         bool any = false;
-        for (int i = 0; i < n->nin; i++) any |= n->in[i] && s->wanted[n->in[i]];
+        for (int i = 0; i < n->nin; i++) any |= n->in[i] && s->requires_grad[n->in[i]];
         for (int o = 0; o < n->nout && any; o++)
             if (n->out[o] && op_table[n->op].vjp && dtype_is_float(tensor_at(g, n->out[o])->dtype)) {
-                s->wanted[n->out[o]] = true;
+                s->requires_grad[n->out[o]] = true;
                 for (uint32_t c = 0; c < g->cuts.n; c++)
-                    if (g->cuts.at[c].whole == n->out[o]) s->wanted[g->cuts.at[c].slice] = true;
+                    if (g->cuts.at[c].whole == n->out[o]) s->requires_grad[g->cuts.at[c].slice] = true;
             }
     }
 }
 
 /* --- adding a contribution ------------------------------------------------------- */
 
-/* Lets the node that made `t` add to `acc` in place; false when it cannot, as when it runs
- * before the sum so far is there. */
+/* Makes the producer of `t` add to `acc` in place. Returns false when it cannot, for example when
+ * it runs before `acc` holds the sum so far. */
 static bool accumulate_in_place(struct graph *g, id t, id acc)
 {
-    id made = tensor_at(g, t)->node;
-    if (!made) return false;
-    struct node *n = node_at(g, made);
+    id producer = tensor_at(g, t)->node;
+    if (!producer) return false;
+    struct node *n = node_at(g, producer);
     const struct op_row *row = &op_table[n->op];
     if (!(row->flags & OPF_ACCUM) || n->out[0] != t) return false;
-    /* A later node: later in the order too, but for a loop's sums, which begin before it. */
+    /* A higher node id is later in the order too, except for a loop's accumulators, which are
+     * filled before the loop. */
     id begun = tensor_at(g, acc)->node;
-    if (begun > made && node_at(g, begun)->loop == n->loop) return false;
+    if (begun > producer && node_at(g, begun)->loop == n->loop) return false;
     int slot = row->max_in - 1;
     if (n->nin > slot && n->in[slot]) return false;
     const struct tensor *x = tensor_at(g, t), *a = tensor_at(g, acc);
@@ -95,7 +93,7 @@ static bool accumulate_in_place(struct graph *g, id t, id acc)
 }
 
 /* A zeroed accumulator for the gradient `like`, filled before the loop. */
-static id carried(struct sweep *s, id like, id over)
+static id carried(struct autodiff *s, id like, id over)
 {
     struct graph *g = s->g;
     struct tensor x = *tensor_at(g, like);
@@ -109,30 +107,30 @@ static id carried(struct sweep *s, id like, id over)
     return acc;
 }
 
-/* Each iteration has its own: made inside, or a slice. */
-static bool made_anew(const struct graph *g, id t, id loop)
+/* Each iteration has its own tensor: it is produced inside the loop, or is a slice. */
+static bool per_iteration(const struct graph *g, id t, id loop)
 {
     const struct tensor *x = tensor_at(g, t);
     return (x->node && loop_inside(g, node_at(g, x->node)->loop, loop)) || (x->loop && loop_inside(g, x->loop, loop));
 }
 
-/* The outermost loop around the present body in which t is not made anew; 0: none. */
-static id carry_loop(const struct sweep *s, id t)
+/* The outermost loop around the current body in which t is not produced per iteration; 0: none. */
+static id carry_loop(const struct autodiff *s, id t)
 {
     id over = 0;
-    for (id l = s->loop; l && !made_anew(s->g, t, l); l = s->g->loops.at[l].parent) over = l;
+    for (id l = s->loop; l && !per_iteration(s->g, t, l); l = s->g->loops.at[l].parent) over = l;
     return over;
 }
 
-/* The gradient of a weight outlives the program: it must not hold more bytes than its own. */
+/* The gradient of a weight outlives the program: its storage must hold no other bytes. */
 static bool stands_alone(const struct graph *g, id t)
 {
     const struct tensor *x = tensor_at(g, t);
     return tensor_is_dense(x) && tensor_bytes(x) == g->storages.at[x->storage].bytes;
 }
 
-/* Makes the adjoint of t dense, for somebody who will do something with its elements. */
-static void make_dense(struct sweep *s, id t)
+/* Makes the adjoint of t dense, because its elements are about to be used. */
+static void make_dense(struct autodiff *s, id t)
 {
     id have = s->adjoint[t], dense = op_dense(s->g, have);
     if (!dense || dense == have) return;
@@ -140,16 +138,16 @@ static void make_dense(struct sweep *s, id t)
     s->owned[t] = true;
 }
 
-/* sum + more into sum's bytes. Only a contribution that nobody else holds may be
- * redirected there by its own producer. */
-static id add_into(struct sweep *s, id sum, id more, bool more_owned)
+/* Adds `more` into the bytes of `sum`. The producer of `more` may be redirected there only when no
+ * other tensor shares it. */
+static id add_into(struct autodiff *s, id sum, id more, bool more_owned)
 {
     if (more_owned && accumulate_in_place(s->g, more, sum)) return more;
     return op_accumulate(s->g, more, sum);
 }
 
-/* The gradient in the shape of what it is the gradient of: a product flattens leading
- * dimensions, so its operands' gradients may come flat. */
+/* The gradient in the shape of t: a matrix product flattens leading dimensions, so its operands'
+ * gradients may have other shapes than the operands. */
 static id shaped_like(struct graph *g, id gradient, id t)
 {
     const struct tensor x = *tensor_at(g, t), *d = tensor_at(g, gradient);
@@ -157,9 +155,9 @@ static id shaped_like(struct graph *g, id gradient, id t)
     return op_reshape(g, gradient, x.rank, x.dim);
 }
 
-/* A contribution in the form in which it is kept: alone and in f32 for a weight (elementwise
- * ops pass on what they got), dense where it will be added. */
-static id prepare(struct sweep *s, id t, id gradient)
+/* Converts a contribution to the layout in which it is kept: a dense f32 tensor with a storage of
+ * its own for a weight (elementwise ops pass their dy through), dense where it is added. */
+static id to_kept_layout(struct autodiff *s, id t, id gradient)
 {
     struct graph *g = s->g;
     bool weight = storage_of(g, t)->kind == KIND_PARAM, adds = s->adjoint[t] || carry_loop(s, t);
@@ -170,11 +168,11 @@ static id prepare(struct sweep *s, id t, id gradient)
     return gradient;
 }
 
-static void contribute(struct sweep *s, id t, id gradient, bool owned)
+static void contribute(struct autodiff *s, id t, id gradient, bool owned)
 {
     struct graph *g = s->g;
     if (!(gradient = shaped_like(g, gradient, t))) return;
-    id ready = prepare(s, t, gradient);
+    id ready = to_kept_layout(s, t, gradient);
     if (!ready) return;
     owned |= ready != gradient;
     gradient = ready;
@@ -202,23 +200,23 @@ static void contribute(struct sweep *s, id t, id gradient, bool owned)
 
 /* --- one node ------------------------------------------------------------------------ */
 
-/* The vjp may read only what its row says. A tensor that stands in two places (a weight
- * used twice) may be read when one of them may. */
-static void check_reads(struct sweep *s, const struct node *n, uint32_t first)
+/* The vjp may read only what its row lists in `reads`. A tensor that appears in several slots (a
+ * weight used twice) may be read when one of the slots is listed. */
+static void check_reads(struct autodiff *s, const struct node *n, uint32_t first)
 {
     const struct op_row *row = &op_table[n->op];
     for (uint32_t m = first; m < s->g->nodes.n; m++)
         for (int j = 0; j < s->g->nodes.at[m].nin; j++) {
             id t = s->g->nodes.at[m].in[j];
-            uint32_t places = 0;
+            uint32_t slots = 0;
             if (!t || t >= s->tensors) continue;
-            for (int i = 0; i < n->nin; i++) places |= n->in[i] == t ? 1u << i : 0;
-            for (int o = 0; o < n->nout; o++) places |= n->out[o] == t ? 1u << (16 + o) : 0;
-            CHECK(!places || places & row->reads, "the gradient of %s reads what its row does not say: %x", row->name, places);
+            for (int i = 0; i < n->nin; i++) slots |= n->in[i] == t ? 1u << i : 0;
+            for (int o = 0; o < n->nout; o++) slots |= n->out[o] == t ? 1u << (16 + o) : 0;
+            CHECK(!slots || slots & row->reads, "the gradient of %s reads tensors that its row does not list: %x", row->name, slots);
         }
 }
 
-static void differentiate_node(struct sweep *s, id node)
+static void differentiate_node(struct autodiff *s, id node)
 {
     struct graph *g = s->g;
     struct node n = *node_at(g, node);
@@ -228,7 +226,7 @@ static void differentiate_node(struct sweep *s, id node)
     for (int o = 0; o < n.nout; o++) any_out |= n.out[o] && s->adjoint[n.out[o]];
     for (int i = 0; i < n.nin; i++) {
         v.in[i] = n.in[i];
-        v.need[i] = n.in[i] && s->wanted[n.in[i]];
+        v.need[i] = n.in[i] && s->requires_grad[n.in[i]];
         any_in |= v.need[i];
     }
     if (!any_out || !any_in || !row->vjp) return;
@@ -236,14 +234,14 @@ static void differentiate_node(struct sweep *s, id node)
     g->at.scope = n.scope;
     g->at.origin = node;
     bool computes = !(row->flags & OPF_VIEW) && n.op != OP_COPY;
-    for (int i = 0; i < n.nin; i++) /* now, so that the nodes to come can add to it in place */
+    for (int i = 0; i < n.nin; i++) /* now, so that the vjp's nodes can add to it in place */
         if (v.need[i] && s->adjoint[n.in[i]]) make_dense(s, n.in[i]);
     for (int o = 0; o < n.nout; o++) {
         if (computes && n.out[o]) make_dense(s, n.out[o]);
         v.out[o] = n.out[o];
         v.dout[o] = n.out[o] ? s->adjoint[n.out[o]] : 0;
     }
-    /* Statistics beside the result (rstd, log-sum-exp) serve the backward alone. */
+    /* Statistics beside the result (rstd, log-sum-exp) are for the backward only. */
     for (int o = 1; o < n.nout; o++)
         if (v.dout[o]) {
             graph_fail(g, "the loss depends on output %d of %s, through which no gradient flows", o, row->name);
@@ -254,7 +252,7 @@ static void differentiate_node(struct sweep *s, id node)
     check_reads(s, &n, first);
     for (int i = 0; i < n.nin; i++) {
         if (!v.need[i] || !v.din[i]) continue;
-        /* Ours alone, unless it is (a view of) a gradient that others hold too. */
+        /* Owned, unless it is (a view of) a gradient that another tensor shares. */
         bool passed = v.din[i] == v.dout[0], fresh = tensor_at(g, v.din[i])->node >= first;
         bool view = fresh && op_table[node_at(g, tensor_at(g, v.din[i])->node)->op].flags & OPF_VIEW;
         contribute(s, n.in[i], v.din[i], fresh && !passed && (!view || s->owned[n.out[0]]));
@@ -263,12 +261,12 @@ static void differentiate_node(struct sweep *s, id node)
 
 /* --- loops ------------------------------------------------------------------------------ */
 
-/* A slice's gradient is made where the whole's slice lies: the accumulating chain on
- * `from`, with its views, moves there as one. */
-static void move_to(struct sweep *s, id from, id part)
+/* Writes a slice's gradient directly into its slice of the whole's gradient: the accumulating chain
+ * on storage `from`, with its views, moves there. */
+static void move_to(struct autodiff *s, id from, id slice_grad)
 {
     struct graph *g = s->g;
-    const struct tensor to = *tensor_at(g, part);
+    const struct tensor to = *tensor_at(g, slice_grad);
     for (id t = s->tensors; t < g->tensors.n; t++) {
         struct tensor *x = tensor_at(g, t);
         if (x->storage != from) continue;
@@ -278,17 +276,17 @@ static void move_to(struct sweep *s, id from, id part)
     }
 }
 
-/* A gradient that others hold too stays; the slice gets a copy. */
-static id copy_to(struct sweep *s, id gradient, id part)
+/* A gradient that another tensor shares stays unchanged; the slice gets a copy. */
+static id copy_to(struct autodiff *s, id gradient, id slice_grad)
 {
     id copy = op_copy(s->g, gradient, SPACE_DEVICE);
-    if (copy) graph_redirect(s->g, copy, part);
+    if (copy) graph_redirect(s->g, copy, slice_grad);
     return copy;
 }
 
-/* After the body: each cut tensor's gradient exists slice by slice. Give it a
- * whole, and let the slice's last writer write there. */
-static void gather_slices(struct sweep *s, id loop)
+/* After the body: the gradient of each cut tensor exists slice by slice. Allocates the whole
+ * gradient and makes the slice's last writer write into it. */
+static void gather_slices(struct autodiff *s, id loop)
 {
     struct graph *g = s->g;
     for (uint32_t c = 0; c < g->cuts.n; c++) {
@@ -298,15 +296,15 @@ static void gather_slices(struct sweep *s, id loop)
         struct tensor whole = *tensor_at(g, cut.whole), slice = *tensor_at(g, cut.slice);
         char name[256] = "d:";
         strncat(name, graph_name(g, whole.name), sizeof name - 3);
-        /* A ragged end makes the storage longer than the tensor: cover the storage. */
+        /* If the last slice is ragged, the storage is longer than the tensor: cover the storage. */
         uint64_t bytes = (uint64_t)slice.advance * g->loops.at[loop].trip;
         id storage = graph_storage(g, name, KIND_ACT, SPACE_DEVICE, bytes);
         id all = graph_tensor(g, name, storage, whole.dtype, whole.rank, whole.dim, 0);
-        id part = graph_tensor(g, name, storage, slice.dtype, slice.rank, slice.dim, 0);
-        tensor_at(g, part)->loop = loop;
-        tensor_at(g, part)->advance = slice.advance;
-        if (s->owned[cut.slice] && stands_alone(g, d)) move_to(s, tensor_at(g, d)->storage, part);
-        else d = copy_to(s, d, part);
+        id slice_grad = graph_tensor(g, name, storage, slice.dtype, slice.rank, slice.dim, 0);
+        tensor_at(g, slice_grad)->loop = loop;
+        tensor_at(g, slice_grad)->advance = slice.advance;
+        if (s->owned[cut.slice] && stands_alone(g, d)) move_to(s, tensor_at(g, d)->storage, slice_grad);
+        else d = copy_to(s, d, slice_grad);
         if (!d) return;
         tensor_at(g, all)->node = tensor_at(g, d)->node;
         s->adjoint[cut.whole] = all;
@@ -316,23 +314,22 @@ static void gather_slices(struct sweep *s, id loop)
 
 /* --- between a loop's sums and the loss ----------------------------------------------------
  *
- * A loop's backward runs inside the loop, so the gradients of its sums must exist before
- * it starts. The nodes from there to the loss are differentiated first; this works when
- * their vjps read nothing of the forward (add, scale, reshape). Anything else is refused:
- * the gradient would depend on what the loop has yet to compute.
- */
+ * A loop's backward runs inside the loop, so the gradients of its sums must exist before it starts.
+ * The nodes between the sums and the loss are differentiated first. This works when their vjps read
+ * no forward tensor (add, scale, reshape). Anything else is an error: the gradient would depend on
+ * values that the loop has not computed yet. */
 
-/* The node stands in a loop inside the present body. */
-static bool is_inner(const struct sweep *s, id node) { return node_at(s->g, node)->loop != s->loop; }
+/* True when the node is in a loop inside the current body. */
+static bool is_inner(const struct autodiff *s, id node) { return node_at(s->g, node)->loop != s->loop; }
 
-static bool made_in_inner(const struct sweep *s, id t)
+static bool made_in_inner(const struct autodiff *s, id t)
 {
-    id made = t ? tensor_at(s->g, t)->node : 0, loop = made ? node_at(s->g, made)->loop : 0;
+    id producer = t ? tensor_at(s->g, t)->node : 0, loop = producer ? node_at(s->g, producer)->loop : 0;
     return loop != s->loop && loop_inside(s->g, loop, s->loop);
 }
 
-/* Fills by tensor: does it depend on what an inner loop made? */
-static void mark_after_loops(const struct sweep *s, const id *forward, uint32_t count, bool *after)
+/* Fills after[], indexed by tensor: true when the tensor depends on the result of an inner loop. */
+static void mark_after_loops(const struct autodiff *s, const id *forward, uint32_t count, bool *after)
 {
     for (uint32_t k = 0; k < count; k++) {
         const struct node *n = node_at(s->g, forward[k]);
@@ -342,25 +339,25 @@ static void mark_after_loops(const struct sweep *s, const id *forward, uint32_t 
     }
 }
 
-/* `t` leaves a loop and leads to the loss: its gradient must be complete by now. */
-static void check_exit(struct sweep *s, id t, bool late)
+/* `t` leaves a loop and contributes to the loss: its gradient must be complete at this point. */
+static void check_exit(struct autodiff *s, id t, bool deferred)
 {
     struct graph *g = s->g;
     char text[160];
     bool output = false;
-    if (!made_in_inner(s, t) || !s->wanted[t]) return;
+    if (!made_in_inner(s, t) || !s->requires_grad[t]) return;
     const struct node *n = node_at(g, tensor_at(g, t)->node);
     for (int o = 0; o < n->nout; o++) output |= n->out[o] == t;
-    if (late || !output)
-        graph_fail(g, "%s leaves a loop, and its way to the loss is not made of sums alone: it cannot be differentiated",
+    if (deferred || !output)
+        graph_fail(g, "%s leaves a loop, but reaches the loss through other ops than sums: it cannot be differentiated",
                    tensor_print(g, t, text));
 }
 
-/* Differentiates what can be before the loops; early[k]: forward[k] was. */
-static void differentiate_early(struct sweep *s, const id *forward, uint32_t count, bool *early)
+/* Differentiates the nodes that can be before the loops; sets early[k] for forward[k] that were. */
+static void differentiate_early(struct autodiff *s, const id *forward, uint32_t count, bool *early)
 {
     struct graph *g = s->g;
-    bool *after = mem_alloc(s->tensors), *leads = mem_alloc(s->tensors), *late = mem_alloc(s->tensors);
+    bool *after = mem_alloc(s->tensors), *leads = mem_alloc(s->tensors), *deferred = mem_alloc(s->tensors);
     mark_after_loops(s, forward, count, after);
     for (id t = 1; t < s->tensors; t++) leads[t] = s->adjoint[t];
     for (uint32_t k = count; k-- > 0;) {
@@ -368,7 +365,7 @@ static void differentiate_early(struct sweep *s, const id *forward, uint32_t cou
         bool reaches = false, ready = !op_table[n.op].reads && !is_inner(s, forward[k]);
         for (int o = 0; o < n.nout; o++) {
             reaches |= n.out[o] && leads[n.out[o]];
-            ready &= !late[n.out[o]] && (!n.out[o] || after[n.out[o]]);
+            ready &= !deferred[n.out[o]] && (!n.out[o] || after[n.out[o]]);
         }
         if (!reaches || is_inner(s, forward[k])) continue;
         early[k] = ready;
@@ -376,24 +373,24 @@ static void differentiate_early(struct sweep *s, const id *forward, uint32_t cou
         for (int i = 0; i < n.nin; i++) {
             if (!n.in[i]) continue;
             leads[n.in[i]] = true;
-            late[n.in[i]] |= !ready;
-            check_exit(s, n.in[i], late[n.in[i]]);
+            deferred[n.in[i]] |= !ready;
+            check_exit(s, n.in[i], deferred[n.in[i]]);
         }
     }
     mem_free(after);
     mem_free(leads);
-    mem_free(late);
+    mem_free(deferred);
 }
 
-/* --- the whole --------------------------------------------------------------------------- */
+/* --- the whole program ------------------------------------------------------------------- */
 
 static void append(struct order *to, const id *from, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) vec_push(&to->nodes, from[i]);
 }
 
-/* The nodes of [k, count) that stand in the same loop of this body as the first: their end. */
-static uint32_t loop_end(const struct sweep *s, const id *forward, uint32_t k, uint32_t count, id *loop)
+/* Returns the end of the nodes of [k, count) that are in the same loop of this body as node k. */
+static uint32_t loop_end(const struct autodiff *s, const id *forward, uint32_t k, uint32_t count, id *loop)
 {
     *loop = node_at(s->g, forward[k])->loop;
     while (s->g->loops.at[*loop].parent != s->loop) *loop = s->g->loops.at[*loop].parent;
@@ -401,10 +398,10 @@ static uint32_t loop_end(const struct sweep *s, const id *forward, uint32_t k, u
     return k;
 }
 
-/* A body, or the program itself: puts onto `done`, in this order, what the gradients of the
- * inner loops' sums need, the forward with each inner loop's backward inside that loop,
- * and the backward of the rest. */
-static void sweep_body(struct sweep *s, const id *forward, uint32_t count, struct order *done)
+/* Differentiates a loop body, or the program itself. Appends to `done`, in this order: the nodes
+ * for the gradients of the inner loops' sums; the forward, with each inner loop's backward inside
+ * that loop; and the backward of the rest. */
+static void differentiate_body(struct autodiff *s, const id *forward, uint32_t count, struct order *done)
 {
     struct graph *g = s->g;
     struct order *now = &g->order[s->program], saved = *now;
@@ -424,7 +421,7 @@ static void sweep_body(struct sweep *s, const id *forward, uint32_t count, struc
         id loop;
         uint32_t end = loop_end(s, forward, k, count, &loop);
         s->loop = g->at.loop = loop;
-        sweep_body(s, forward + k, end - k, &inside);
+        differentiate_body(s, forward + k, end - k, &inside);
         s->loop = g->at.loop = body;
         append(done, s->before[loop].nodes.at, s->before[loop].nodes.n);
         append(done, inside.nodes.at, inside.nodes.n);
@@ -440,7 +437,7 @@ static void sweep_body(struct sweep *s, const id *forward, uint32_t count, struc
     mem_free(early);
 }
 
-static void sweep_program(struct sweep *s, id loss, id seed)
+static void differentiate_program(struct autodiff *s, id loss, id seed)
 {
     struct graph *g = s->g;
     struct order *order = &g->order[s->program], forward = *order, done = {0};
@@ -448,13 +445,13 @@ static void sweep_program(struct sweep *s, id loss, id seed)
     s->adjoint[loss] = seed ? seed : op_fill(g, tensor_at(g, loss)->dtype, 0, NULL, 1.0);
     append(&done, order->nodes.at, order->nodes.n);
     vec_free(&order->nodes);
-    sweep_body(s, forward.nodes.at, forward.nodes.n, &done);
+    differentiate_body(s, forward.nodes.at, forward.nodes.n, &done);
     vec_free(&forward.nodes);
     *order = done;
 }
 
-/* A parameter's gradient leaves the program: its storage becomes GRAD. */
-static void keep_gradients(struct sweep *s)
+/* A parameter's gradient outlives the program: its storage becomes GRAD. */
+static void keep_gradients(struct autodiff *s)
 {
     struct graph *g = s->g;
     for (uint32_t i = 0; i < g->params.n; i++) {
@@ -476,19 +473,19 @@ void graph_differentiate(struct graph *g, enum program p, id loss) { graph_diffe
 void graph_differentiate_from(struct graph *g, enum program p, id loss, id seed)
 {
     if (g->error.code || !loss) return;
-    struct sweep s = {.g = g, .program = p, .tensors = g->tensors.n};
+    struct autodiff s = {.g = g, .program = p, .tensors = g->tensors.n};
     s.adjoint = mem_alloc(s.tensors * sizeof(id));
     s.owned = mem_alloc(s.tensors);
-    s.wanted = mem_alloc(s.tensors);
+    s.requires_grad = mem_alloc(s.tensors);
     s.before = mem_alloc(g->loops.n * sizeof *s.before);
     struct cursor before = graph_move(g, p, PHASE_BACKWARD, "autodiff");
-    mark_wanted(&s);
-    sweep_program(&s, loss, seed);
+    mark_requires_grad(&s);
+    differentiate_program(&s, loss, seed);
     keep_gradients(&s);
     g->at = before;
     mem_free(s.adjoint);
     mem_free(s.owned);
-    mem_free(s.wanted);
+    mem_free(s.requires_grad);
     for (uint32_t l = 0; l < g->loops.n; l++) vec_free(&s.before[l].nodes);
     mem_free(s.before);
 }

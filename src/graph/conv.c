@@ -6,8 +6,8 @@
  *
  *     y[b,i,j,o] = sum over u,v,c of x[b, i s + u - p, j s + v - p, c] w[o,c,u,v]
  *
- * It is linear in x and in w, and the three ops are its three faces: each one's
- * gradients are the other two, for one trilinear form
+ * It is linear in x and in w. The three ops are the partial derivatives of one trilinear form, so
+ * the gradients of each one are the other two:
  *
  *     F(dy, x, w) = sum of dy[b,i,j,o] x[b, i s + u - p, j s + v - p, c] w[o,c,u,v]
  *     CONV = dF/d dy,  CONV_DX = dF/dx,  CONV_DW = dF/dw.
@@ -36,23 +36,23 @@ static void set(struct tensor *out, enum dtype t, const int64_t dim[4])
     memcpy(out->dim, dim, 4 * sizeof *dim);
 }
 
-/* What all three ask of their attributes and of a kernel [O,C/groups,kh,kw] over C channels. */
+/* The checks that all three share: attributes, and a kernel [O,C/groups,kh,kw] over C channels. */
 static bool check_kernel(struct infer *f, const int64_t w[4], int64_t C)
 {
     const int stride = f->attr->conv.stride, pad = f->attr->conv.pad, groups = f->attr->conv.groups;
     REQUIRE(stride >= 1 && pad >= 0, "stride %d must be at least 1 and pad %d at least 0", stride, pad);
     REQUIRE(groups == 1 || (groups == C && w[0] == C),
-            "groups is %d: it must be 1, or the channels of x, %lld, with as many results, not %lld", groups, (long long)C,
+            "groups is %d: it must be 1, or equal to the channels of x, %lld, and to the channels of the result, %lld", groups, (long long)C,
             (long long)w[0]);
     REQUIRE(w[1] * groups == C, "x has %lld channels, w expects %lld", (long long)C, (long long)(w[1] * groups));
     return true;
 }
 
-/* [B,H,W] and [B,H2,W2] are the two sides of one convolution with a kernel kh x kw. */
+/* Checks that [B,H,W] and [B,H2,W2] are input and output of a convolution with a kernel kh x kw. */
 static bool check_maps(struct infer *f, const int64_t *x, const int64_t *y, int64_t kh, int64_t kw)
 {
     const int64_t s = f->attr->conv.stride, p = f->attr->conv.pad;
-    REQUIRE(x[1] + 2 * p >= kh && x[2] + 2 * p >= kw, "the kernel %lldx%lld is larger than the map %lldx%lld with its border",
+    REQUIRE(x[1] + 2 * p >= kh && x[2] + 2 * p >= kw, "the kernel %lldx%lld is larger than the map %lldx%lld with its padding",
             (long long)kh, (long long)kw, (long long)x[1], (long long)x[2]);
     REQUIRE(x[0] == y[0], "batches of %lld and %lld", (long long)x[0], (long long)y[0]);
     REQUIRE(y[1] == (x[1] + 2 * p - kh) / s + 1 && y[2] == (x[2] + 2 * p - kw) / s + 1,
@@ -129,8 +129,8 @@ static union attr full_attr(struct vjp *v, id x, id w)
     return a;
 }
 
-/* y = dF/d dy at (x, w), so <dy, y> = F(dy, x, w): dx = dF/dx and dw = dF/dw at dy. dx comes last, as in
- * vjp_linear: x may be dead by then. */
+/* y = dF/d dy at (x, w), so <dy, y> = F(dy, x, w): dx = dF/dx and dw = dF/dw at dy. dx is computed
+ * last, as in vjp_linear: x may be dead by then. */
 void vjp_conv(struct vjp *v)
 {
     id dy = v->dout[0], x = v->in[0], w = v->in[1];
@@ -140,8 +140,8 @@ void vjp_conv(struct vjp *v)
     if (v->need[0]) v->din[0] = emit(v, OP_CONV_DX, &a, dy, w);
 }
 
-/* Here the result is F's x and the input its dy: with the result's gradient g,
- * <g, y> = F(in, g, w), so d in = CONV(g, w) and dw = CONV_DW(in, g). */
+/* Here the result is F's x and the input is F's dy. With the result's gradient g, <g, y> = F(in, g,
+ * w), so d in = CONV(g, w) and dw = CONV_DW(in, g). */
 void vjp_conv_dx(struct vjp *v)
 {
     id g = v->dout[0], in = v->in[0], w = v->in[1];
@@ -153,7 +153,7 @@ void vjp_conv_dx(struct vjp *v)
 
 /* --- costs -------------------------------------------------------------------------------- */
 
-/* Each element of dy (or y) meets the kernel of its channel once. */
+/* Each element of dy (or y) takes one product with the kernel of its channel. */
 static struct cost conv_cost(const struct tensor *y, const struct tensor *w, const struct tensor *const *in,
                              const struct tensor *out)
 {

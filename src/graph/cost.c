@@ -1,6 +1,6 @@
 /*
- * cost.c: what a node must do, from shapes alone: floating-point operations and
- * bytes moved. The planner divides them by a profile's ceilings.
+ * cost.c: the cost of a node from its shapes alone: floating-point operations and bytes moved. The
+ * planner divides them by the ceilings of a profile.
  */
 #include "graph/rules.h"
 
@@ -21,14 +21,14 @@ struct cost cost_stream(const struct tensor *const *in, const struct tensor *con
     return (struct cost){4 * elements, bytes_of(in, MAX_IN) + bytes_of(out, MAX_OUT)};
 }
 
-/* Rows of a table, by ids: of the table only those. */
+/* Rows of a table, selected by ids: only these rows of the table are read. */
 struct cost cost_embedding(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     (void)attr;
     return (struct cost){0, bytes_of(in, 1) + 2 * bytes_of(out, 1)};
 }
 
-/* dy's rows are added to an accumulator's, or to a table of zeros. */
+/* dy's rows are added to the accumulator's rows, or to a table of zeros. */
 struct cost cost_embedding_dw(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     (void)attr;
@@ -55,7 +55,7 @@ struct cost cost_linear(const struct tensor *const *in, const struct tensor *con
                          bytes_of(in, 4) + bytes_of(out, 1)};
 }
 
-/* The function is applied to what is in cache: its price is its arithmetic. */
+/* The function is applied while z is in cache: it costs arithmetic only. */
 struct cost cost_linear_act(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     struct cost c = cost_linear(in, out, attr);
@@ -76,7 +76,7 @@ struct cost cost_bmm(const struct tensor *const *in, const struct tensor *const 
     return (struct cost){2.0 * (double)tensor_elements(out[0]) * k, bytes_of(in, 3) + bytes_of(out, 1)};
 }
 
-/* An activation takes about ten, its slope too. */
+/* An activation costs about ten operations, and so does its derivative. */
 struct cost cost_bmm_act(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     (void)attr;
@@ -94,9 +94,9 @@ struct cost cost_bmm_act_bwd(const struct tensor *const *in, const struct tensor
 /* 1 + 2 + .. + n; 0 for a negative n. */
 static double triangle(double n) { return n > 0 ? n * (n + 1) / 2 : 0; }
 
-/* How many keys all queries of a head see together. Query t, of T, stands at p = t + (S-T)
- * and sees keys p - window < s, and s <= p when causal. So from T x S two triangles go: the
- * keys behind it, 0 .. T-1 of them; and those before its window, up to S - window of them. */
+/* Number of (query, key) pairs that a head computes. Query t, of T, is at position p = t + (S-T)
+ * and sees keys p - window < s, and s <= p if causal. So two triangles are subtracted from T x S:
+ * the keys after p, 0 .. T-1 of them, and the keys before the window, up to S - window of them. */
 static double attention_pairs(double T, double S, const union attr *attr)
 {
     double pairs = T * S, window = (double)attr->attention.window;

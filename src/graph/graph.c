@@ -1,9 +1,9 @@
 /*
- * graph.c: making and looking at graphs (see graph.h for what a graph is).
+ * graph.c: building and querying graphs (see graph.h for what a graph is).
  *
- * The one way to add a node is graph_emit: it checks the arity against the op's
- * row, runs the shape rule, gives each output a storage of its own, or the one
- * the row says it shares, and appends the node to the current program.
+ * graph_emit is the only function that adds a node: it checks the arity against the op's row, runs
+ * the shape rule, gives each output a storage of its own, or the input's storage that the row
+ * names, and appends the node to the current program.
  */
 #include "graph/graph.h"
 
@@ -43,7 +43,7 @@ const char *program_name(enum program p)
     return names[p];
 }
 
-/* --- life ---------------------------------------------------------------- */
+/* --- construction and destruction ---------------------------------------- */
 
 /* Element 0 of each array, which is nothing. */
 static void put_dummies(struct graph *g)
@@ -206,7 +206,7 @@ char *tensor_print(const struct graph *g, id t, char out[160])
     return out;
 }
 
-/* --- making things ------------------------------------------------------------ */
+/* --- building ----------------------------------------------------------------- */
 
 id graph_storage(struct graph *g, const char *name, enum kind kind, enum space space, uint64_t bytes)
 {
@@ -226,13 +226,13 @@ id graph_tensor(struct graph *g, const char *name, id storage, enum dtype t, int
 
 static id storage_by_name(struct graph *g, enum kind kind, const char *name)
 {
-    id wanted = graph_intern(g, name);
+    id interned = graph_intern(g, name);
     for (id s = 1; s < g->storages.n; s++)
-        if (g->storages.at[s].kind == kind && g->storages.at[s].name == wanted) return s;
+        if (g->storages.at[s].kind == kind && g->storages.at[s].name == interned) return s;
     return 0;
 }
 
-/* A tensor with a storage of its own that is there before any node runs. */
+/* A tensor with a storage of its own that exists before any node runs. */
 static id leaf(struct graph *g, const char *name, enum kind kind, enum dtype t, int rank, const int64_t *dim)
 {
     if (g->error.code) return 0;
@@ -402,7 +402,7 @@ int op_must_alias(const struct graph *g, const struct node *n, int o)
     return a - 1;
 }
 
-/* Appends at most what is left of `out`, which ends before `end`. */
+/* Appends as much of `s` as fits before `end`. */
 static char *put(char *out, const char *end, const char *s)
 {
     while (*s && out < end) *out++ = *s++;
@@ -425,7 +425,7 @@ static id new_output_name(struct graph *g, const struct op_row *row, int o)
     return graph_intern(g, text);
 }
 
-/* A search emits millions of nodes, and the blocks of one graph give few names. */
+/* A search emits millions of nodes, and the blocks of one graph need few names: each is made once. */
 static id output_name(struct graph *g, int op, int o)
 {
     const uint64_t key = (uint64_t)g->at.scope << 32 | (uint64_t)op << 16 | (uint64_t)g->at.phase << 8 | (uint64_t)o;
@@ -433,7 +433,7 @@ static id output_name(struct graph *g, int op, int o)
     return *name ? *name : (*name = new_output_name(g, &op_table[op], o));
 }
 
-/* Output `o` takes its place: input `from`'s bytes, or a storage of its own. */
+/* Assigns output `o` its bytes: those of input `from`, or a storage of its own. */
 static void place_output(struct graph *g, struct node *n, int o, struct tensor *x, int from, id name)
 {
     const struct op_row *row = &op_table[n->op];
@@ -444,7 +444,7 @@ static void place_output(struct graph *g, struct node *n, int o, struct tensor *
         x->advance = base->advance;
         if (!(row->flags & OPF_VIEW)) {
             x->offset = base->offset;
-            /* A dense accumulator may have another shape than what is added to it. */
+            /* A dense accumulator may have another shape than the tensor that is added to it. */
             if (tensor_is_dense(base)) tensor_dense_strides(x);
             else memcpy(x->stride, base->stride, sizeof x->stride);
         }
@@ -487,7 +487,7 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
     return self;
 }
 
-/* --- looking ---------------------------------------------------------------------- */
+/* --- queries ---------------------------------------------------------------------- */
 
 id graph_block_of(const struct graph *g, id scope)
 {
@@ -560,7 +560,7 @@ void graph_infer(struct graph *g, enum program p)
             x->rank = f.out[o].rank;
             memcpy(x->dim, f.out[o].dim, sizeof x->dim);
             if (row->flags & OPF_VIEW) {
-                x->storage = f.in[0]->storage; /* another one where a pass gave the node another input */
+                x->storage = f.in[0]->storage; /* differs when a pass gave the node another input */
                 x->offset = f.out[o].offset;
                 memcpy(x->stride, f.out[o].stride, sizeof x->stride);
             } else if (op_must_alias(g, n, o) >= 0) {

@@ -1,5 +1,5 @@
 /*
- * infer.h: what the files of shape rules share.
+ * infer.h: helpers shared by the files of shape rules.
  */
 #ifndef INFER_H
 #define INFER_H
@@ -9,7 +9,7 @@
 
 #include "graph/rules.h"
 
-/* Complains and leaves the rule. */
+/* Writes the error message and returns from the rule. */
 #define REQUIRE(cond, ...)                                 \
     do {                                                   \
         if (!(cond)) {                                     \
@@ -34,7 +34,7 @@ static inline bool same(const struct tensor *a, const struct tensor *b)
     return a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim);
 }
 
-/* The step block, and nothing else: kernels read it as struct step_block. */
+/* True for the step block only: kernels read it as struct step_block. */
 static inline bool is_step(const struct tensor *x)
 {
     return x->dtype == DT_U8 && x->rank == 1 && x->dim[0] == (int64_t)sizeof(struct step_block);

@@ -1,10 +1,10 @@
 /*
- * lifetime.c: see lifetime.h. First plain first-to-last access, then loops from
- * the innermost outwards stretch what they carry.
+ * lifetime.c: see lifetime.h. Live ranges first go from the first to the last access; then each
+ * loop, from the innermost outwards, extends the ranges that cross its iterations.
  *
  *     fill acc          acc |
  *     loop {            acc | .        carried: written before, updated inside
- *        t = f(slice)   acc | t        t is new in every iteration: stays short
+ *        t = f(slice)   acc | t        t is written in every iteration: its range stays short
  *        acc += t       acc | t
  *     }                 acc |
  */
@@ -15,8 +15,8 @@
 #include "graph/ops.h"
 
 struct access {
-    bool fresh; /* the first access writes without reading... */
-    id loop;    /* ...a tensor that advances with this loop (0: it does not move) */
+    bool fresh; /* the first access is a write without a read, */
+    id loop;    /* to a tensor that advances with this loop (0: the tensor does not advance) */
 };
 
 static void touch(struct life *l, uint32_t at)
@@ -32,8 +32,9 @@ static int depth(const struct graph *g, id loop)
     return d;
 }
 
-/* Stretches what loop `l`, running over positions [from, to], does not keep to itself. */
-static void stretch(const struct graph *g, enum program p, id l, uint32_t from, uint32_t to, struct life *life,
+/* Extends to the whole of loop `l`, positions [from, to], every range that is not local to one
+ * iteration. */
+static void extend(const struct graph *g, enum program p, id l, uint32_t from, uint32_t to, struct life *life,
                     const struct access *first)
 {
     for (uint32_t k = from; k <= to; k++) {
@@ -76,7 +77,7 @@ void graph_lifetimes(const struct graph *g, enum program p, struct life *life)
     }
     for (int d = deepest; d > 0; d--)
         for (id l = 1; l < g->loops.n; l++)
-            if (range[l].seen && depth(g, l) == d) stretch(g, p, l, range[l].from, range[l].to, life, first);
+            if (range[l].seen && depth(g, l) == d) extend(g, p, l, range[l].from, range[l].to, life, first);
     mem_free(first);
     mem_free(range);
 }

@@ -1,20 +1,20 @@
 /*
- * lifetime.h: from when to when a storage holds something, in one program.
+ * lifetime.h: the live range of each storage in one program.
  */
 #ifndef LIFETIME_H
 #define LIFETIME_H
 
 #include "graph/graph.h"
 
-/* First and last instant (position in the program's order) of a storage. */
+/* First and last position of a storage's live range in the program's order. */
 struct life {
     uint32_t start, end;
     bool used;
 };
 
-/* Fills life[] by storage (g->storages.n elements). A storage that a loop's
- * iterations hand on, or that a loop fills slice by slice, lives through the
- * whole loop; one that is written and last read within one iteration does not. */
+/* Fills life[], indexed by storage (g->storages.n elements). A storage that a loop carries from
+ * iteration to iteration, or that a loop fills slice by slice, is live through the whole loop; a
+ * storage that is written and last read within one iteration is not. */
 void graph_lifetimes(const struct graph *g, enum program p, struct life *life);
 
 #endif

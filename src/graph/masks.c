@@ -1,6 +1,6 @@
 /*
- * masks.c: the rules of what segmentation adds to attention and maps: windows of a map,
- * encoded points, and the loss of predicted masks.
+ * masks.c: the rules of the segmentation ops: windows of a map, Fourier features of points, and the
+ * mask loss.
  */
 #include "graph/infer.h"
 
@@ -48,8 +48,8 @@ void infer_unwindow(struct infer *f)
     set(&f->out[0], x->dtype, 4, (int64_t[]){x->dim[0] / each, H, W, x->dim[3]});
 }
 
-/* Each element goes to one place, the rest is zeros or cropped: each is the other's
- * transpose. */
+/* Each element moves to one position; the rest is zero padding or cropped. So each op is the
+ * transpose of the other. */
 void vjp_window(struct vjp *v)
 {
     const struct tensor *x = tensor_at(v->g, v->in[0]);
@@ -58,7 +58,7 @@ void vjp_window(struct vjp *v)
 
 void vjp_unwindow(struct vjp *v) { v->din[0] = op_window(v->g, v->dout[0], v->attr->window.size); }
 
-/* --- encoded points ----------------------------------------------------------------------- */
+/* --- Fourier features of points ----------------------------------------------------------- */
 
 id op_fourier(struct graph *g, id coords, id gauss)
 {
@@ -82,7 +82,8 @@ static id columns_of(struct graph *g, id x, int64_t first, int64_t columns)
 }
 
 /* y = [sin t, cos t] with t = 2 pi (2 c - 1) G:
- *   dt = dsin cos t - dcos sin t,   dc = 4 pi dt G^T,   dG = 4 pi c^T dt - 2 pi (sum of dt's rows, twice). */
+ *   dt = dsin cos t - dcos sin t,   dc = 4 pi dt G^T,
+ *   dG = 4 pi c^T dt - 2 pi (sum of dt's rows, twice). */
 void vjp_fourier(struct vjp *v)
 {
     struct graph *g = v->g;
@@ -90,7 +91,7 @@ void vjp_fourier(struct vjp *v)
     const int64_t F = tensor_at(g, gauss)->dim[1];
     const enum dtype t = tensor_at(g, coords)->dtype;
     const double pi = 3.14159265358979323846;
-    /* Each in a statement of its own: compilers differ in which argument they evaluate first. */
+    /* One statement each: compilers differ in the evaluation order of arguments. */
     id dsin = columns_of(g, dy, 0, F), cosine = columns_of(g, y, F, F);
     id dcos = columns_of(g, dy, F, F), sine = columns_of(g, y, 0, F);
     id rise = op_mul(g, dsin, cosine), fall = op_mul(g, dcos, sine);
@@ -105,7 +106,7 @@ void vjp_fourier(struct vjp *v)
     v->din[1] = op_add(g, left, right);
 }
 
-/* --- the loss of masks ---------------------------------------------------------------------- */
+/* --- the mask loss -------------------------------------------------------------------------- */
 
 id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o)
 {
@@ -121,7 +122,7 @@ static void check_masks(struct infer *f)
     REQUIRE(iou->rank == 2 && iou->dim[0] == N && iou->dim[1] == K && dtype_is_float(iou->dtype),
             "the predicted IoU must be [%lld,%lld]", (long long)N, (long long)K);
     REQUIRE(bits->dtype == DT_U8 && bits->rank == 3 && bits->dim[0] == N && bits->dim[1] == h && bits->dim[2] == row,
-            "the target must be u8 [%lld,%lld,%lld]: bits, rows of whole 8 bytes", (long long)N, (long long)h, (long long)row);
+            "the target must be u8 [%lld,%lld,%lld]: bits, rows padded to 8 bytes", (long long)N, (long long)h, (long long)row);
     REQUIRE(valid->dtype == DT_I32 && valid->rank == 2 && valid->dim[0] == N && valid->dim[1] == 2,
             "the valid area must be i32 [%lld,2]", (long long)N);
 }
@@ -147,13 +148,13 @@ void infer_mask_loss_bwd(struct infer *f)
     like(&f->out[1], f->in[1]);
 }
 
-/* Of one pixel, with z = x on the mask and -x beside it, q = sigmoid(-z) = 1 - p_t and
- * S = -log p_t = log(1 + e^-z):
+/* For one pixel, with z = x inside the mask and -x outside, q = sigmoid(-z) = 1 - p_t and S = -log
+ * p_t = log(1 + e^-z):
  *   focal = a q^gamma S,   dq/dz = -q (1-q),  dS/dz = -q,  so
  *   dfocal/dz = -a q^gamma (gamma (1-q) S + q).
  * dice = 1 - A/B with A = 2 sum(pg) + smooth, B = sum(p) + sum(g) + smooth:
  *   ddice/dp = (A - 2 g B) / B^2,  dp/dx = p (1-p).
- * The choice of a candidate and the true IoU are constants: they are steps of x. */
+ * The choice of a candidate and the true IoU are constants: they are step functions of x. */
 void vjp_mask_loss(struct vjp *v)
 {
     id in[7] = {v->in[0], v->in[1], v->in[2], v->in[3], v->in[4], v->out[1], v->dout[0]};

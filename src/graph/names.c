@@ -32,7 +32,7 @@ static void grow(struct graph *g)
     mem_free(old.slot);
 }
 
-/* `s` may itself lie in the table: it is found again after that grew. */
+/* `s` may itself lie in the table: it is located again after the table grew. */
 static id append(struct graph *g, const char *s, uint32_t n)
 {
     uint32_t at = g->names.n;

@@ -1,14 +1,13 @@
 /*
- * names.h: the table of a graph's names. Each string is kept once, so two names are equal
- * when their ids are; a hash over the strings finds them, and with a name what it stands
- * for: a parameter, a scope.
+ * names.h: the name table of a graph. Each string is stored once, so two names are equal when their
+ * ids are. A hash table finds the string, and with it the parameter or scope of that name.
  */
 #ifndef NAMES_H
 #define NAMES_H
 
 #include "graph/graph.h"
 
-/* The slot of a name, which is added when it is new. Valid until the next one is added. */
+/* The slot of a name, which is added if it is new. Valid until the next name is added. */
 struct name_slot *names_slot(struct graph *g, const char *s);
 /* The name of a key that is not 0, as a place to write it: 0 where it is new. Valid until the next call. */
 id *names_of_output(struct graph *g, uint64_t key);

@@ -1,5 +1,5 @@
 /*
- * ops.c: the op table itself, and the builder's spelling of each op.
+ * ops.c: the op table itself, and the builder function of each op.
  */
 #include "graph/ops.h"
 
@@ -15,7 +15,7 @@
 #define MAY(i) (-(i) - 1)
 #define MAY_ANY ALIAS_ANY
 #define ALIAS(...) {__VA_ARGS__}
-#define vjp_none NULL /* "no gradient", said in the row */
+#define vjp_none NULL /* "no gradient", as stated in the row */
 
 const struct op_row op_table[OP_COUNT] = {
     [OP_NONE] = {.name = "none"},
@@ -117,7 +117,7 @@ id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad)
     union attr a = {.conv = {.stride = stride, .pad = pad, .groups = 1}};
     a.conv.H = (map->dim[1] - 1) * stride - 2 * pad + kernel->dim[2];
     a.conv.W = (map->dim[2] - 1) * stride - 2 * pad + kernel->dim[3];
-    if (a.conv.H < 1 || a.conv.W < 1) return graph_fail(g, "a transposed convolution with padding %d leaves %d x %d of the map", pad, (int)a.conv.H, (int)a.conv.W);
+    if (a.conv.H < 1 || a.conv.W < 1) return graph_fail(g, "a transposed convolution with padding %d gives a map of %d x %d", pad, (int)a.conv.H, (int)a.conv.W);
     return op_apply(g, OP_CONV_DX, &a, (id[]){x, w, bias}, bias ? 3 : 2);
 }
 
@@ -152,7 +152,7 @@ static int64_t count_of(const struct graph *g, id x) { return x ? tensor_element
 id op_mean(struct graph *g, id x) { return op_scale(g, op_sum(g, x), 1.0 / (double)count_of(g, x)); }
 id op_mean_square(struct graph *g, id x) { return op_mean(g, op_mul(g, x, x)); }
 
-/* The key is the stable id that the node will get: a repetition carries it along. */
+/* The key is the stable id that the node will get: a recomputed copy of the node keeps it. */
 static id dropout(struct graph *g, id x, id samples, float p, bool per_sample)
 {
     union attr a = {.dropout = {p, per_sample, g->next_stable + 1}};
@@ -191,7 +191,7 @@ id op_dense(struct graph *g, id x)
     return op_copy(g, x, storage_of(g, x)->space);
 }
 
-/* A node takes so many inputs as its row says; more of them are joined in groups. */
+/* A node takes at most max_in inputs; more of them are concatenated in groups. */
 id op_concat(struct graph *g, const id *x, int n, int axis)
 {
     union attr a = {.concat = {(uint8_t)axis}};
@@ -248,7 +248,7 @@ id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W)
     return op_apply(g, OP_AVGPOOL, &a, &x, 1);
 }
 
-/* Nothing learns it, and yet it is to be saved as it becomes. */
+/* The optimizer does not update a running statistic, but the step does and checkpoints store it. */
 static void mark_running(struct graph *g, id statistic)
 {
     struct param *p = graph_param_of(g, statistic);

@@ -19,8 +19,8 @@ enum { OPF_VIEW = 1, OPF_ACCUM = 2, OPF_EFFECT = 4, OPF_GRAD = 8 };
 /* alias codes, per output: 0 new, i+1 must be input i, -(i+1) may be, -100 any input. */
 enum { ALIAS_NEW = 0, ALIAS_ANY = -100 };
 
-/* What a shape rule works on: inputs by pointer (NULL: not given), outputs to fill
- * (dtype, rank, dim). A complaint goes into `error` and stops the builder. */
+/* Arguments of a shape rule: inputs by pointer (NULL: not given), outputs to fill (dtype, rank,
+ * dim). An error message goes into `error` and stops the builder. */
 struct infer {
     enum op op;
     const union attr *attr;
@@ -30,9 +30,9 @@ struct infer {
     char error[256];
 };
 
-/* What a vjp works on: the forward node's tensors, the gradients of its outputs
- * (0: none flows), which inputs want one; it emits nodes and fills din. A din that
- * is one of dout's ids means "passed through". */
+/* Arguments of a vjp: the forward node's tensors, the gradients of its outputs (0: none), and which
+ * inputs need a gradient. The vjp emits nodes and fills din. A din that is one of the dout ids
+ * means "passed through". */
 struct vjp {
     struct graph *g;
     enum op op;
@@ -43,14 +43,14 @@ struct vjp {
 
 struct cost {
     double flops; /* in the compute dtype */
-    double bytes; /* read and written */
+    double bytes; /* bytes read and written */
 };
 
 struct op_row {
     const char *name;
     uint8_t min_in, max_in, outs;
     void (*infer)(struct infer *);
-    void (*vjp)(struct vjp *);  /* NULL: "no gradient", stated in the row */
+    void (*vjp)(struct vjp *);  /* NULL: "no gradient", as stated in the row */
     uint32_t reads;             /* bit i: input i; bit 16+i: output i */
     int8_t alias[MAX_OUT];
     struct cost (*cost)(const struct tensor *const *in, const struct tensor *const *out, const union attr *);
@@ -59,23 +59,23 @@ struct op_row {
 };
 extern const struct op_row op_table[OP_COUNT];
 
-/* Views and what first_sum.c silenced launch nothing. */
+/* False for views and for nodes that first_sum.c silenced: they launch no kernel. */
 static inline bool node_launches(const struct node *n) { return !n->silent && !(op_table[n->op].flags & OPF_VIEW); }
-/* The input that output `o` of this node is the in-place update of; -1: none. */
+/* The input that output `o` of this node updates in place; -1: none. */
 int op_must_alias(const struct graph *g, const struct node *n, int o);
 
-/* The op of that name, in capitals or not; OP_NONE: there is none. */
+/* The op of that name, in either case; OP_NONE: there is none. */
 enum op op_named(const char *name);
-/* Attributes from text, "eps=1e-6 window=128", by the ATTR rows; those not named are 0, and
- * one called dtype is `dtype`, the first input's. */
+/* Reads attributes from text, "eps=1e-6 window=128", by the ATTR rows. Attributes that are not
+ * named are 0. An attribute called dtype is set to `dtype`, the first input's. */
 int attr_read(union attr *attr, enum op op, enum dtype dtype, const char *text, struct error *e);
-/* Of the values that have ATTR rows: the same for the same numbers, whatever lies between them. */
+/* Hash of the values that have ATTR rows: independent of the padding between them. */
 uint64_t attr_hash(const union attr *attr, enum op op, uint64_t seed);
 
 /* --- the builder: reads like the maths. Each returns output 0. ------------- */
-/* Any op by its row; attr NULL: none. An op needs no spelling of its own. */
+/* Emits any op by its row; attr NULL: no attributes. An op needs no builder function of its own. */
 id op_apply(struct graph *g, enum op op, const union attr *attr, const id *in, int nin);
-/* A view of x, or of its dense copy where x is not dense. */
+/* A view of x, or of a dense copy of x if x is not dense. */
 id op_reshape(struct graph *g, id x, int rank, const int64_t *dim);
 id op_slice(struct graph *g, id x, int axis, int64_t start, int64_t length);
 id op_linear(struct graph *g, id x, id w, id bias);
@@ -88,26 +88,27 @@ id op_silu_gate(struct graph *g, id gate, id up);
 id op_act(struct graph *g, id x, enum act_kind kind);
 id op_softmax(struct graph *g, id x);
 id op_attention(struct graph *g, id q, id k, id v, float scale, bool causal);
-/* With a key mask [B,S] that is added to the scores (0: none) and a sliding window: a
- * query sees itself and window - 1 keys before it (0: all). */
+/* Attention with a key mask [B,S] that is added to the scores (0: none) and a sliding window: a
+ * query sees itself and the window - 1 keys before it (0: all). */
 struct attention_options {
     float scale;
     bool causal;
     int64_t window;
 };
 id op_attention_with(struct graph *g, id q, id k, id v, id mask, struct attention_options o);
-/* Over a grid: q, k and v [B,height*width,H,D]; tables [2*height-1,D] and [2*width-1,D]. */
+/* Relative-position attention over a grid: q, k and v [B,height*width,H,D]; tables [2*height-1,D]
+ * and [2*width-1,D]. */
 id op_attention_rel(struct graph *g, id q, id k, id v, id table_h, id table_w, int height, int width, float scale);
-/* The same within the squares of a grid: tables [2*window-1,D]; pad [2,H,D] is the key and the value of
- * places beyond the grid (0: zeros). */
+/* Relative-position attention within the windows of a grid: tables [2*window-1,D]; pad [2,H,D] is
+ * the key and the value of positions beyond the grid (0: zeros). */
 struct window_options {
     int height, width, window;
     float scale;
 };
 id op_attention_window(struct graph *g, id q, id k, id v, id table_h, id table_w, id pad, struct window_options o);
-/* Over a square window, with a bias by distance: table [H,window*window]. */
+/* Attention over a square window with a bias by distance: table [H,window*window]. */
 id op_attention_bias(struct graph *g, id q, id k, id v, id table, int window, float scale);
-/* Maps are [B,H,W,C]; a bias of 0 is none. x [B,H,W,C], w [O,C/groups,kh,kw]; groups is 1 or C. */
+/* Maps are [B,H,W,C]. x [B,H,W,C], w [O,C/groups,kh,kw], bias 0: none; groups is 1 or C. */
 id op_conv(struct graph *g, id x, id w, id bias, int stride, int pad, int groups);
 /* x [B,H,W,C], w [C,O,kh,kw]: [B,(H-1)*stride-2*pad+kh,...,O]. */
 id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad);
@@ -117,18 +118,18 @@ id op_xent(struct graph *g, id logits, id labels);
 id op_add(struct graph *g, id a, id b);
 id op_mul(struct graph *g, id a, id b);
 id op_scale(struct graph *g, id x, double value);
-/* DT_NONE: to what activations are kept in, which passes/precision.c decides; f32 until then. */
+/* DT_NONE: the activation dtype, which passes/precision.c chooses; f32 until then. */
 id op_cast(struct graph *g, id x, enum dtype to);
 id op_sum(struct graph *g, id x);
 id op_accumulate(struct graph *g, id x, id acc);
-/* The mean of x as it stands here. Not for a loss over a batch that may be split into
- * micro-batches: their losses are added, so each must be divided by the count of the
- * whole step (step.inv_count), not by its own. */
+/* The mean of x as it is in this graph. Not for a loss over a batch that may be split into
+ * micro-batches: their losses are added, so each must be divided by the count of the whole step
+ * (step.inv_count), not by its own. */
 id op_mean(struct graph *g, id x);
 id op_mean_square(struct graph *g, id x);
-/* `samples` [B], positions in the step's batch, is the input "samples" that the host fills.
- * Evaluation drops nothing: there, and for p = 0, the result is x. op_drop_path drops whole
- * samples. */
+/* `samples` [B], the indices of the samples in the step's batch, is the input "samples" that the
+ * host fills. Evaluation drops nothing: there, and for p = 0, the result is x. op_drop_path drops
+ * whole samples. */
 id op_dropout(struct graph *g, id x, id samples, float p);
 id op_drop_path(struct graph *g, id x, id samples, float p);
 id op_samples(struct graph *g, int64_t B);
@@ -136,50 +137,51 @@ id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double v
 id op_copy(struct graph *g, id x, enum space to);
 /* Axis i of the result is axis axes[i] of x; a view. */
 id op_permute(struct graph *g, id x, const int *axes);
-/* x itself where it is dense, else a dense copy: what kernels want of a permuted view. */
+/* x itself if it is dense, else a dense copy, as kernels require. */
 id op_dense(struct graph *g, id x);
 id op_concat(struct graph *g, const id *x, int n, int axis);
-/* Zeros around x: one number before and one behind for each axis. */
+/* Pads x with zeros: per axis, a count before and a count after. */
 id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after);
 id op_gather(struct graph *g, id x, id index);
 id op_scatter_add(struct graph *g, id y, id index, int64_t rows);
 id op_resize(struct graph *g, id x, int64_t H, int64_t W, bool align_corners);
-/* k, stride and pad: of H and of W. */
+/* k, stride and pad: for H and for W. */
 id op_avgpool(struct graph *g, id x, const int64_t k[2], const int64_t stride[2], const int64_t pad[2], bool count_pad);
-/* H x W windows that cover the map, as equal as whole pixels allow. */
+/* H x W windows that cover the map, as equal in size as whole pixels allow. */
 id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W);
-/* Statistics over groups of `group` images; the running ones follow where they are given (or 0, 0). */
+/* Statistics over groups of `group` images. Running statistics are updated when given (else 0,
+ * 0). */
 id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var, double momentum);
 id op_instancenorm(struct graph *g, id x, id w, id b, float eps);
 id op_batchnorm_frozen(struct graph *g, id x, id w, id b, id mean, id var, float eps);
-/* x [B,H,W,C] as windows [B nh nw,size,size,C], with zeros beyond the map; and back. */
+/* x [B,H,W,C] as windows [B nh nw,size,size,C], zero-padded beyond the map; and the inverse. */
 id op_window(struct graph *g, id x, int size);
 id op_unwindow(struct graph *g, id x, int64_t H, int64_t W);
-/* coords [...,2] in 0..1, frequencies [2,F]: [...,2F]. Both stay f32 in any precision, where coords
- * are an input themselves and not a view of one. */
+/* coords [...,2] in 0..1, frequencies [2,F]: result [...,2F]. Both stay f32 in any precision if
+ * coords is an input itself and not a view of one. */
 id op_fourier(struct graph *g, id coords, id gauss);
-/* The step's loss of masks (ops.def): its contribution to it, divided by the step's count. */
+/* The mask loss (ops.def) of these masks, divided by the step's count of masks. */
 struct mask_loss_options {
     float focal, dice, iou;     /* weights of the terms */
-    float alpha, gamma, smooth; /* of focal, and of dice */
+    float alpha, gamma, smooth; /* parameters of focal, and of dice */
     bool alpha_both;            /* alpha weighs both classes */
 };
 id op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o);
-/* Pixels u8 [B,H,W,3] as the model wants them. */
+/* Normalises pixels u8 [B,H,W,3] for the model. */
 id op_image(struct graph *g, id x, id valid, const float mean[3], const float std[3]);
-/* The best candidate's logits [N,h,w]; `into` is where they go, or 0. */
+/* The logits [N,h,w] of the best candidate; `into` is the destination, or 0. */
 id op_mask_pick(struct graph *g, id logits, id scores, id into);
-/* A simulated user's next round: updates places, kinds and round in place. */
+/* The next round of simulated prompts: updates positions, kinds and round in place. */
 struct prompt_state {
-    id places, kinds, round;
+    id positions, kinds, round;
 };
 void op_prompt_next(struct graph *g, struct prompt_state *s, id logits, id bits, id valid, id keys, int rounds, int first);
-/* Each row of x as often as `like` has rows for it. */
+/* Repeats each row of x to match the rows of `like`. */
 id op_repeat(struct graph *g, id x, id like);
-enum { MASK_STATS = 4 }; /* what MASK_LOSS keeps of each mask */
-enum { STATE_BLOCK = 256 }; /* elements of 8-bit state that share a largest magnitude */
+enum { MASK_STATS = 4 }; /* statistics per mask that MASK_LOSS keeps for the backward */
+enum { STATE_BLOCK = 256 }; /* elements of 8-bit optimizer state that share one absmax */
 static inline int64_t state_blocks(int64_t elements) { return (elements + STATE_BLOCK - 1) / STATE_BLOCK; }
-/* Bytes of a row of w bits: whole words of 8 bytes. */
+/* Bytes of a row of w bits: rounded up to 8 bytes. */
 static inline int64_t mask_row_bytes(int64_t w) { return (w + 63) / 64 * 8; }
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * print.c: a program in words, one node a line, stable from run to run:
+ * print.c: a program as text, one node per line, stable from run to run:
  *
  *     12 forward   model.layers.0.mlp   t31 f32[2,8,64] = LINEAR(t29, t4)
  *     loop head x4

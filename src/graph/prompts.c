@@ -1,6 +1,6 @@
 /*
- * prompts.c: the rules of a simulated user: images as bytes, rounds of prompts drawn from
- * where a mask is wrong, and rows repeated for the prompts of an image.
+ * prompts.c: the rules of the simulated prompts: images as bytes, rounds of prompt points drawn
+ * from the wrong pixels of a mask, and rows repeated for the prompts of an image.
  */
 #include "graph/infer.h"
 
@@ -41,23 +41,23 @@ void infer_mask_pick(struct infer *f)
     REQUIRE(scores->rank == 2 && scores->dim[0] == x->dim[0] && scores->dim[1] == x->dim[1], "scores must be [%lld,%lld]", (long long)x->dim[0],
             (long long)x->dim[1]);
     set(&f->out[0], x->dtype, 3, (int64_t[]){x->dim[0], x->dim[2], x->dim[3]});
-    REQUIRE(!into || (same(into, &f->out[0]) && into->dtype == x->dtype), "the masks are not of the place where they go");
+    REQUIRE(!into || (same(into, &f->out[0]) && into->dtype == x->dtype), "the destination differs from the masks in shape or dtype");
 }
 
 void op_prompt_next(struct graph *g, struct prompt_state *s, id logits, id bits, id valid, id keys, int rounds, int first)
 {
     union attr a = {.prompt_next = {rounds, first}};
-    id in[8] = {s->places, s->kinds, s->round, logits, bits, valid, keys, graph_step(g)};
+    id in[8] = {s->positions, s->kinds, s->round, logits, bits, valid, keys, graph_step(g)};
     id n = graph_emit(g, OP_PROMPT_NEXT, &a, in, 8);
     *s = n ? (struct prompt_state){node_at(g, n)->out[0], node_at(g, n)->out[1], node_at(g, n)->out[2]} : (struct prompt_state){0};
 }
 
 void infer_prompt_next(struct infer *f)
 {
-    const struct tensor *places = f->in[0], *kinds = f->in[1], *round = f->in[2], *logits = f->in[3], *bits = f->in[4], *valid = f->in[5],
+    const struct tensor *positions = f->in[0], *kinds = f->in[1], *round = f->in[2], *logits = f->in[3], *bits = f->in[4], *valid = f->in[5],
                         *keys = f->in[6];
-    REQUIRE(places->dtype == DT_F32 && places->rank == 3 && places->dim[2] == 2, "places must be f32 [N,P,2]");
-    const int64_t N = places->dim[0], P = places->dim[1];
+    REQUIRE(positions->dtype == DT_F32 && positions->rank == 3 && positions->dim[2] == 2, "positions must be f32 [N,P,2]");
+    const int64_t N = positions->dim[0], P = positions->dim[1];
     REQUIRE(kinds->dtype == DT_I32 && kinds->rank == 2 && kinds->dim[0] == N && kinds->dim[1] == P, "kinds must be i32 [%lld,%lld]", (long long)N,
             (long long)P);
     REQUIRE(round->dtype == DT_I32 && is_vector(round, 1), "the round must be i32 [1]");
@@ -67,7 +67,7 @@ void infer_prompt_next(struct infer *f)
             (long long)logits->dim[1], (long long)logits->dim[2]);
     REQUIRE(valid->dtype == DT_I32 && valid->rank == 2 && valid->dim[0] == N && valid->dim[1] == 2, "the valid area must be i32 [%lld,2]", (long long)N);
     REQUIRE(keys->dtype == DT_I32 && is_vector(keys, N), "keys must be i32 [%lld]", (long long)N);
-    REQUIRE(f->attr->prompt_next.rounds > 0 && f->attr->prompt_next.first + f->attr->prompt_next.rounds <= P, "%d rounds from slot %d on, of %lld",
+    REQUIRE(f->attr->prompt_next.rounds > 0 && f->attr->prompt_next.first + f->attr->prompt_next.rounds <= P, "%d rounds from slot %d on do not fit into %lld slots",
             f->attr->prompt_next.rounds, f->attr->prompt_next.first, (long long)P);
     for (int i = 0; i < 3; i++) like(&f->out[i], f->in[i]);
 }
@@ -82,14 +82,14 @@ id op_repeat(struct graph *g, id x, id like)
 
 void infer_repeat(struct infer *f)
 {
-    const struct tensor *x = f->in[0], *wanted = f->in[1];
-    REQUIRE(x->rank > 0 && wanted->rank > 0 && x->rank < MAX_RANK, "rows of scalars, or of too many dimensions");
-    REQUIRE(wanted->dim[0] % x->dim[0] == 0, "%lld rows are no multiple of %lld", (long long)wanted->dim[0], (long long)x->dim[0]);
+    const struct tensor *x = f->in[0], *target = f->in[1];
+    REQUIRE(x->rank > 0 && target->rank > 0 && x->rank < MAX_RANK, "x and like need at least one dimension, and x fewer than the maximum");
+    REQUIRE(target->dim[0] % x->dim[0] == 0, "%lld rows are not a multiple of %lld", (long long)target->dim[0], (long long)x->dim[0]);
     like(&f->out[0], x);
-    f->out[0].dim[0] = wanted->dim[0];
+    f->out[0].dim[0] = target->dim[0];
 }
 
-/* Each row's gradient is the sum over its repetitions: dy seen as [R,n,...], summed over n. */
+/* The gradient of each row is the sum over its repetitions: dy seen as [R,n,...], summed over n. */
 void vjp_repeat(struct vjp *v)
 {
     const struct tensor x = *tensor_at(v->g, v->in[0]), y = *tensor_at(v->g, v->out[0]);

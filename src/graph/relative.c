@@ -1,15 +1,15 @@
 /*
- * relative.c: the rules of attention over an image's grid, whose scores know how far a
- * key lies from a query: builders, shapes, gradients, costs.
+ * relative.c: the rules of attention over an image's grid with relative positions: builders,
+ * shapes, gradients, costs.
  *
- * Query t = (h, w) and key s = (kh, kw) are places of the same grid, row by row. To the
- * score scale q.k is added
+ * Query t = (h, w) and key s = (kh, kw) are positions of the same grid, row by row. The score scale
+ * q.k gets added
  *
  *     ATTENTION_REL    q . table_h[h - kh + height-1]  +  q . table_w[w - kw + width-1]
  *     ATTENTION_BIAS   table[head, |h - kh| * window + |w - kw|]
  *
- * The first is SAM's decomposed relative position: q as it is, not times scale, and one
- * pair of tables for all heads. The second is TinyViT's learned bias.
+ * The first is SAM's decomposed relative position: q is unscaled, and all heads share one pair of
+ * tables. The second is TinyViT's learned bias.
  */
 #include "graph/infer.h"
 
@@ -84,7 +84,7 @@ void infer_attention_bias(struct infer *f)
     if (!f->error[0]) set_forward(f, f->in[0]);
 }
 
-/* do, q, k, v, o, lse, tables: dq, dk, dv, and the tables' in f32. */
+/* Inputs do, q, k, v, o, lse, tables; outputs dq, dk, dv, and the tables' gradients in f32. */
 static void set_backward(struct infer *f, int tables)
 {
     const struct tensor *dO = f->in[0], *q = f->in[1], *o = f->in[4], *lse = f->in[5];
@@ -122,7 +122,7 @@ void vjp_attention_rel(struct vjp *v)
     for (int i = 0; n && i < 5; i++) v->din[i] = node_at(v->g, n)->out[i];
 }
 
-/* The bias is added to the score: each of its entries gathers the dS of all pairs at its
+/* The bias is added to the score: the gradient of an entry is the sum of dS over all pairs at its
  * distance. */
 void vjp_attention_bias(struct vjp *v)
 {
@@ -141,8 +141,8 @@ static double bytes_of(const struct tensor *const *x, int n)
     return sum;
 }
 
-/* Per query and head: `products` with T keys, as many as `small` with a row and a column of
- * the grid. */
+/* Per query and head: `products` products with T keys, and `small` products with a row and a column
+ * of the grid. */
 static double grid_flops(const struct tensor *q, const union attr *attr, double products, double small)
 {
     double rows = products * (double)q->dim[1] + small * (double)(attr->relative.height + attr->relative.width);

@@ -1,6 +1,6 @@
 /*
- * rules.h: declares every rule that ops.def names, from ops.def itself, so a
- * row cannot name a rule that does not exist.
+ * rules.h: declares every rule that ops.def names, from ops.def itself, so that a row cannot name a
+ * rule that does not exist.
  */
 #ifndef RULES_H
 #define RULES_H
@@ -14,7 +14,7 @@
 #include "graph/ops.def"
 #undef OP
 
-/* For vjps: `gradient` of x as it was broadcast, summed to x's own shape. */
+/* For vjps: sums `gradient`, which has x's broadcast shape, to x's own shape. */
 id vjp_sum_to(struct vjp *v, id gradient, id x);
 
 #endif

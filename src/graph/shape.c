@@ -1,14 +1,13 @@
 /*
- * shape.c: the shape rules. Each checks its inputs and sets dtype, rank and
- * dimensions of its outputs (strides and offset too for views). What a kernel
- * may rely on is exactly what is checked here.
+ * shape.c: the shape rules. Each rule checks its inputs and sets dtype, rank and dimensions of its
+ * outputs (strides and offset too for views). A kernel may rely on exactly what its rule checks.
  *
- * Statistics (norms' rstd, log-sum-exp, losses, gradients of weights) are f32
- * whatever the activations are; only an f64 graph keeps them in f64.
+ * Statistics (rstd of norms, log-sum-exp, losses, gradients of weights) are f32 for any dtype of
+ * the activations; only an f64 graph keeps them in f64.
  */
 #include "graph/infer.h"
 
-/* An accumulator, when given, has the result's elements, whatever its shape. */
+/* An accumulator, when given, has as many elements as the result, in any shape. */
 static bool takes_sum(const struct tensor *acc, const struct tensor *out)
 {
     return !acc || (acc->dtype == out->dtype && tensor_elements(acc) == tensor_elements(out) && tensor_is_dense(acc));
@@ -25,14 +24,14 @@ void infer_reshape(struct infer *f)
     for (int i = 0; i < rank; i++) {
         dim[i] = f->attr->reshape.dim[i];
         if (dim[i] < 0) {
-            REQUIRE(open < 0, "two dimensions are left open");
+            REQUIRE(open < 0, "two dimensions are -1");
             open = i;
         } else {
             known *= dim[i];
         }
     }
     if (open >= 0) {
-        REQUIRE(known > 0 && total % known == 0, "%lld elements do not divide by %lld", (long long)total, (long long)known);
+        REQUIRE(known > 0 && total % known == 0, "%lld elements are not divisible by %lld", (long long)total, (long long)known);
         dim[open] = total / known;
         known = total;
     }
@@ -66,7 +65,7 @@ void infer_linear(struct infer *f)
     REQUIRE(!bias || is_vector(bias, w->dim[0]), "bias must have %lld elements", (long long)w->dim[0]);
     like(&f->out[0], x);
     f->out[0].dim[x->rank - 1] = w->dim[0];
-    REQUIRE(!add || (same(add, &f->out[0]) && add->dtype == x->dtype && tensor_is_dense(add)), "what is added must be dense and like the result");
+    REQUIRE(!add || (same(add, &f->out[0]) && add->dtype == x->dtype && tensor_is_dense(add)), "the added tensor must be dense and have the result's shape and dtype");
 }
 
 void infer_linear_act(struct infer *f)
@@ -122,7 +121,7 @@ void infer_bmm_act(struct infer *f)
     f->out[0].dim[rank - 1] = z->dim[rank - 2];
 }
 
-/* The target's dimensions, from the last one on, are x's or 1. */
+/* The target's dimensions, from the last one on, equal x's or are 1. */
 void infer_sum_to(struct infer *f)
 {
     const struct tensor *x = f->in[0];
@@ -157,7 +156,7 @@ void infer_layernorm(struct infer *f)
     for (int o = 1; o < 3; o++) set(&f->out[o], statistic(x), x->rank - 1, x->dim);
 }
 
-/* a, b and vectors: y, statistics, and a + b. As many results as inputs. */
+/* Inputs a, b and vectors; outputs y, statistics, and a + b. As many outputs as inputs. */
 void infer_add_norm(struct infer *f)
 {
     const struct tensor *a = f->in[0];
@@ -168,7 +167,7 @@ void infer_add_norm(struct infer *f)
     like(&f->out[f->nin - 1], a);
 }
 
-/* dx, the sum of its rows, and y. */
+/* Outputs dx, the sum of its rows, and y. */
 void infer_act_bwd_sum(struct infer *f)
 {
     const struct tensor *dy = f->in[0];
@@ -207,7 +206,7 @@ void infer_act(struct infer *f)
     like(&f->out[0], f->in[0]);
 }
 
-/* Row by row along the last dimension. */
+/* An op on each row, along the last dimension. */
 void infer_rows(struct infer *f)
 {
     REQUIRE(f->in[0]->rank >= 1, "x needs a dimension");
@@ -216,7 +215,7 @@ void infer_rows(struct infer *f)
 
 /* --- attention ---------------------------------------------------------------------- */
 
-/* One number per key, for all heads and queries; or none. */
+/* One value per key, shared by all heads and queries; or no mask. */
 static bool is_key_mask(const struct tensor *mask, const struct tensor *k)
 {
     return !mask || (mask->dtype == DT_F32 && mask->rank == 2 && mask->dim[0] == k->dim[0] && mask->dim[1] == k->dim[1]);
@@ -229,7 +228,7 @@ void infer_attention(struct infer *f)
     REQUIRE(q->dim[0] == k->dim[0] && q->dim[3] == k->dim[3], "batch or head dimension differs");
     REQUIRE(f->attr->attention.window >= 0, "window %lld is negative", (long long)f->attr->attention.window);
     REQUIRE(is_key_mask(f->in[3], k), "the mask must be f32 [B,S] = [%lld,%lld]", (long long)k->dim[0], (long long)k->dim[1]);
-    REQUIRE(q->dim[2] % k->dim[2] == 0, "%lld query heads do not divide over %lld key heads", (long long)q->dim[2],
+    REQUIRE(q->dim[2] % k->dim[2] == 0, "%lld query heads are not divisible by %lld key heads", (long long)q->dim[2],
             (long long)k->dim[2]);
     like(&f->out[0], q);
     set(&f->out[1], statistic(q), 3, (int64_t[]){q->dim[0], q->dim[2], q->dim[1]});
@@ -286,7 +285,7 @@ void infer_xent_bwd(struct infer *f)
 
 /* --- elementwise --------------------------------------------------------------------------- */
 
-/* Size of dimension i, counted from the last one; 1 beyond the first. */
+/* Size of dimension i, counted from the last one; 1 for dimensions that x does not have. */
 static int64_t from_last(const struct tensor *x, int i) { return i < x->rank ? x->dim[x->rank - 1 - i] : 1; }
 
 void infer_broadcast(struct infer *f)

@@ -1,6 +1,6 @@
 /*
- * shape_maps.c: shape rules of the ops that move elements (permute, concatenate,
- * pad, gather) and of those on maps, images with their channels last: [B,H,W,C].
+ * shape_maps.c: shape rules of the ops that move elements (permute, concatenate, pad, gather) and
+ * of the ops on maps, which are images with channels last: [B,H,W,C].
  */
 #include "graph/infer.h"
 
@@ -12,7 +12,7 @@ void infer_permute(struct infer *f)
     const uint8_t *axes = f->attr->permute.axes;
     unsigned seen = 0;
     for (int i = 0; i < x->rank; i++) {
-        REQUIRE(axes[i] < x->rank && !(seen >> axes[i] & 1), "axis %d at place %d: each of the %d axes is named once",
+        REQUIRE(axes[i] < x->rank && !(seen >> axes[i] & 1), "axis %d at index %d: each of the %d axes must occur once",
                 axes[i], i, x->rank);
         seen |= 1u << axes[i];
         f->out[0].dim[i] = x->dim[axes[i]];
@@ -44,12 +44,12 @@ void infer_pad(struct infer *f)
     like(&f->out[0], x);
     for (int d = 0; d < x->rank; d++) {
         int64_t before = f->attr->pad.before[d], after = f->attr->pad.after[d];
-        REQUIRE(before >= 0 && after >= 0, "%lld before and %lld behind axis %d", (long long)before, (long long)after, d);
+        REQUIRE(before >= 0 && after >= 0, "padding of %lld before and %lld after axis %d", (long long)before, (long long)after, d);
         f->out[0].dim[d] += before + after;
     }
 }
 
-/* x [B,?,C] and index i32 [B,M] belong together. */
+/* Checks that x [B,?,C] and index i32 [B,M] match. */
 static void infer_index(struct infer *f, int64_t rows)
 {
     const struct tensor *x = f->in[0], *index = f->in[1];
@@ -83,10 +83,10 @@ void infer_resize(struct infer *f)
     set(&f->out[0], x->dtype, 4, (int64_t[]){x->dim[0], H, W, x->dim[3]});
 }
 
-/* The attribute's H and W are then those of dx. */
+/* Here the attribute's H and W are those of dx. */
 void infer_resize_bwd(struct infer *f) { infer_resize(f); }
 
-/* Windows over n pixels of axis 0 or 1; 0: there is none. */
+/* Number of windows over n pixels of axis 0 or 1; 0: none. */
 static int64_t pooled(const struct attr_avgpool *a, int axis, int64_t n)
 {
     int64_t room = n + 2 * a->pad[axis] - a->k[axis];
@@ -115,7 +115,7 @@ void infer_avgpool(struct infer *f)
     set(&f->out[0], x->dtype, 4, (int64_t[]){x->dim[0], H, W, x->dim[3]});
 }
 
-/* The attribute's H and W are then those of dx. */
+/* Here the attribute's H and W are those of dx. */
 void infer_avgpool_bwd(struct infer *f)
 {
     const struct tensor *dy = f->in[0];
@@ -135,7 +135,7 @@ void infer_batchnorm(struct infer *f)
     const int64_t group = f->attr->batchnorm.group;
     REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
     REQUIRE(is_vector(w, x->dim[3]) && is_vector(b, x->dim[3]), "w and b must have %lld elements", (long long)x->dim[3]);
-    REQUIRE(group > 0 && x->dim[0] % group == 0, "%lld images do not divide into groups of %lld", (long long)x->dim[0],
+    REQUIRE(group > 0 && x->dim[0] % group == 0, "%lld images are not divisible into groups of %lld", (long long)x->dim[0],
             (long long)group);
     like(&f->out[0], x);
     set(&f->out[1], statistic(x), 2, (int64_t[]){x->dim[0] / group, x->dim[3]});
@@ -159,5 +159,5 @@ void infer_batchnorm_update(struct infer *f)
         REQUIRE(f->in[i]->dtype == DT_F32 || f->in[i]->dtype == DT_F64, "running statistics must be f32");
         like(&f->out[i - 2], f->in[i]);
     }
-    REQUIRE(f->attr->batchnorm_update.count > 1, "the variance of one element says nothing: use more images or larger maps");
+    REQUIRE(f->attr->batchnorm_update.count > 1, "the variance of one element is undefined: use more images or larger maps");
 }

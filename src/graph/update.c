@@ -1,18 +1,18 @@
 /*
- * update.c: shape rules and costs of the updates: ADAMW, ADAMW_8BIT, SGD, ADAFACTOR.
+ * update.c: shape rules and costs of the optimizer updates: ADAMW, ADAMW_8BIT, SGD, ADAFACTOR.
  *
- * All of them change a weight p in place by a gradient g of any float type, and let a
- * working copy w follow. p is f32, or bf16 where there is no f32 behind the weights.
+ * All of them update a weight p in place from a gradient g of any float dtype, and write a
+ * lower-precision copy w. p is f32, or bf16 if there are no f32 master weights.
  */
 #include "graph/infer.h"
 #include "graph/rules.h"
 
-/* What all updates have in common; the state is the row's own matter. */
+/* The checks that all updates share; each rule checks its own optimizer state. */
 static void infer_update(struct infer *f, const struct tensor *step, const struct tensor *clip, const struct tensor *w)
 {
     const struct tensor *p = f->in[0], *g = f->in[1];
     REQUIRE(p->dtype == DT_F32 || p->dtype == DT_BF16, "p must be f32 or bf16");
-    REQUIRE(same(p, g) && dtype_is_float(g->dtype), "p and g differ in shape, or g is not of floats");
+    REQUIRE(same(p, g) && dtype_is_float(g->dtype), "p and g differ in shape, or g is not floating-point");
     REQUIRE(is_step(step), "the step block is missing");
     REQUIRE(!clip || is_vector(clip, 2), "clip must have two elements");
     REQUIRE(!w || same(p, w), "w differs from p in shape");
@@ -57,7 +57,7 @@ void infer_adafactor(struct infer *f)
     REQUIRE(r->dtype == DT_F32 && (!c || c->dtype == DT_F32), "r and c must be f32");
     if (c) {
         const int n = p->rank;
-        REQUIRE(n >= 2 && r->rank == n - 1 && c->rank == n - 1, "of p [...,R,C], r is [...,R] and c [...,C]");
+        REQUIRE(n >= 2 && r->rank == n - 1 && c->rank == n - 1, "for p [...,R,C], r must be [...,R] and c [...,C]");
         for (int i = 0; i < n - 1; i++) REQUIRE(r->dim[i] == p->dim[i] && c->dim[i] == p->dim[i == n - 2 ? n - 1 : i], "r or c does not fit p");
         like(&f->out[3], c);
     } else {
@@ -67,8 +67,9 @@ void infer_adafactor(struct infer *f)
     if (f->in[5]) like(&f->out[2], f->in[5]);
 }
 
-/* Bytes as they are; codes are looked up one by one, which no vector unit speeds up: at the
- * matrix rate a code weighs as much as so many operations (an estimate; calibration corrects it). */
+/* Bytes as in cost_stream. Codes are looked up one by one, without vector instructions: at the
+ * matrix rate a code costs as much as OPERATIONS flops (an estimate, which calibration
+ * corrects). */
 struct cost cost_adamw_8bit(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     enum { OPERATIONS = 160 };

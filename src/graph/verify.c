@@ -1,13 +1,13 @@
 /*
- * verify.c: what every pass must leave behind. Runs after each one, in every
- * build; a violation is our bug and aborts with the pass and the node.
+ * verify.c: the invariants that hold after every pass. It runs after each pass, in every build; a
+ * violation is a bug in the pass and aborts with the pass and the node.
  *
  *   ids        every id is in range; a node is in one program's order, once
  *   loops      a loop's nodes are consecutive and loops nest
- *   shapes     outputs are what the shape rule says of the inputs
- *   bounds     a tensor lies inside its storage, through all iterations; a view on its
+ *   shapes     outputs have the shape and dtype that the shape rule derives from the inputs
+ *   bounds     a tensor lies inside its storage, in all iterations; a view is on its
  *              base's storage
- *   order      an input was written before it is read, and not overwritten since
+ *   order      an input is written before it is read, and not overwritten in between
  */
 #include <string.h>
 
@@ -19,16 +19,16 @@ struct verify {
     const char *pass;
     enum program program;
     bool *written;   /* by tensor: produced earlier in this program */
-    id *stale;       /* by tensor: the node that wrote over it; 0: none */
-    id *first, *next; /* tensors of each storage, as lists */
+    id *stale;       /* by tensor: the node that overwrote it; 0: none */
+    id *first, *next; /* linked lists: the tensors of each storage */
 };
 
 #define HOLDS(cond, n, ...)                                                                              \
     do {                                                                                                 \
-        if (!(cond)) complain(v, n, #cond, __LINE__);                                                    \
+        if (!(cond)) report(v, n, #cond, __LINE__);                                                    \
     } while (0)
 
-static void complain(const struct verify *v, id n, const char *what, int line)
+static void report(const struct verify *v, id n, const char *what, int line)
 {
     const struct node *x = node_at(v->g, n);
     const char *scope = graph_name(v->g, v->g->scopes.at[x->scope].name);
@@ -86,8 +86,8 @@ static void verify_shapes(const struct verify *v, id n)
     }
 }
 
-/* A tensor may be read when something wrote it earlier in this program, or when
- * its storage lives from program to program. */
+/* A tensor may be read when a node wrote it earlier in this program, or when its storage is
+ * persistent. */
 static void verify_reads(struct verify *v, id n)
 {
     const struct graph *g = v->g;
@@ -95,9 +95,9 @@ static void verify_reads(struct verify *v, id n)
     for (int i = 0; i < x->nin; i++) {
         id t = x->in[i];
         if (!t) continue;
-        bool lasting = kind_is_persistent(storage_of(g, t)->kind);
-        id made = tensor_at(g, t)->node;
-        HOLDS(v->written[t] || lasting || (made && v->written[node_at(g, made)->out[0]]), n);
+        bool persistent = kind_is_persistent(storage_of(g, t)->kind);
+        id producer = tensor_at(g, t)->node;
+        HOLDS(v->written[t] || persistent || (producer && v->written[node_at(g, producer)->out[0]]), n);
         HOLDS(!v->stale[t], n);
     }
 }
@@ -117,7 +117,7 @@ static void verify_writes(struct verify *v, id n)
         if (!x->out[o]) continue;
         v->written[x->out[o]] = true;
         CHECK(!(op_table[x->op].flags & OPF_VIEW) || tensor_at(g, x->out[o])->storage == tensor_at(g, x->in[0])->storage,
-              "node %u, %s, is a view of another storage than its input's", n, op_table[x->op].name);
+              "node %u, %s, is a view, but not of its input's storage", n, op_table[x->op].name);
         bool in_place = op_must_alias(g, x, o) >= 0;
         for (int i = 0; i < x->nin && !in_place && !(op_table[x->op].flags & OPF_VIEW); i++)
             in_place = x->in[i] && tensor_at(g, x->in[i])->storage == tensor_at(g, x->out[o])->storage;
@@ -130,7 +130,7 @@ static void verify_writes(struct verify *v, id n)
     }
 }
 
-/* Loops open and close like brackets over the order. */
+/* Loops open and close in the order like brackets. */
 static void verify_loops(const struct verify *v)
 {
     const struct graph *g = v->g;
@@ -168,7 +168,7 @@ void graph_verify(const struct graph *g, const char *pass)
         for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
             id n = g->order[p].nodes.at[k];
             verify_ids(&v, n);
-            CHECK(!seen[n], "after pass %s: node %u is twice in the order", pass, n);
+            CHECK(!seen[n], "after pass %s: node %u occurs twice in the order", pass, n);
             seen[n] = true;
             verify_shapes(&v, n);
             verify_reads(&v, n);

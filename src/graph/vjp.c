@@ -1,10 +1,10 @@
 /*
  * vjp.c: the gradient of each op, as ordinary nodes.
  *
- * A vjp reads only what its row in ops.def says it reads (autodiff checks), so
- * the planner knows what a forward tensor is kept for. din[i] is left 0 where
- * no gradient is wanted. Weight gradients are f32 (f64 in an f64 graph; passes/pure_grad.c). Ops whose
- * gradient is one op of their own need no vjp here (paired.c).
+ * A vjp reads only the tensors that its row in ops.def lists (autodiff checks this), so the planner
+ * knows what each forward tensor is kept for. din[i] is left 0 where no gradient is needed. Weight
+ * gradients are f32 (f64 in an f64 graph; passes/pure_grad.c). Ops whose gradient is a single op
+ * need no vjp here (paired.c).
  */
 #include <string.h>
 
@@ -16,7 +16,7 @@ static id emit(struct vjp *v, enum op op, const union attr *attr, const id *in, 
     return n ? node_at(v->g, n)->out[out] : 0;
 }
 
-/* The dtype a gradient of `x` takes: weights gather theirs in f32. */
+/* The dtype of the gradient of `x`: gradients of weights accumulate in f32. */
 static enum dtype gradient_dtype(struct vjp *v, id x)
 {
     enum dtype t = tensor_at(v->g, x)->dtype;
@@ -24,7 +24,7 @@ static enum dtype gradient_dtype(struct vjp *v, id x)
     return weight && t != DT_F64 ? DT_F32 : t;
 }
 
-/* `gradient` of x as it was broadcast, summed to x's own shape. */
+/* Sums `gradient`, which has x's broadcast shape, to x's own shape. */
 id vjp_sum_to(struct vjp *v, id gradient, id x)
 {
     struct tensor to = *tensor_at(v->g, x);
@@ -55,8 +55,8 @@ void vjp_slice(struct vjp *v)
     v->din[0] = op_pad(v->g, v->dout[0], before, after);
 }
 
-/* y = x w^T + b + r:  dx = dy w,  dw = dy^T x,  db = sum of dy's rows,  dr = dy. dx comes last:
- * x may be dead by then, and its bytes free. */
+/* y = x w^T + b + r: dx = dy w, dw = dy^T x, db = sum of dy's rows, dr = dy. dx is computed last: x
+ * may be dead by then, and its bytes free. */
 void vjp_linear(struct vjp *v)
 {
     id dy = v->dout[0], x = v->in[0], w = v->in[1];
@@ -66,8 +66,8 @@ void vjp_linear(struct vjp *v)
     if (v->need[3]) v->din[3] = dy;
 }
 
-/* y = f(z), z = x w^T + b:  dz = dy f'(z), and from there on LINEAR's. RELU's slope is that of
- * y, which is positive where z is; so z need not be kept. */
+/* y = f(z), z = x w^T + b: dz = dy f'(z), then as LINEAR. RELU's derivative can be taken from y,
+ * which is positive where z is, so z need not be kept. */
 void vjp_linear_act(struct vjp *v)
 {
     id like = v->attr->act.kind == ACT_RELU ? v->out[0] : v->out[1];
@@ -90,7 +90,7 @@ void vjp_matmul(struct vjp *v)
     if (v->need[2]) v->din[2] = dy;
 }
 
-/* MATMUL's, for each of the leading indices. */
+/* As MATMUL, for each leading index. */
 void vjp_bmm(struct vjp *v)
 {
     id dy = v->dout[0], a = v->in[0], b = v->in[1];
@@ -104,15 +104,15 @@ void vjp_bmm(struct vjp *v)
     if (v->need[2]) v->din[2] = dy;
 }
 
-/* A rotation's transpose is the rotation back. */
+/* The transpose of a rotation is the inverse rotation. */
 void vjp_rope(struct vjp *v)
 {
     v->din[0] = op_rope(v->g, v->dout[0], v->in[1], v->attr->rope.scale, !v->attr->rope.inverse);
 }
 
-/* With P = exp(scale q k^T + mask - lse) rebuilt per tile and D = rowsum(do o):
+/* With P = exp(scale q k^T + mask - lse) recomputed per tile and D = rowsum(do o):
  *   dv = P^T do,  dS = P (do v^T - D),  dq = scale dS k,  dk = scale dS^T q.
- * The mask says what there is to see; it is given, not learned, and has no gradient. */
+ * The mask is an input, not learned, and has no gradient. */
 void vjp_attention(struct vjp *v)
 {
     id mask = v->in[3];
@@ -133,7 +133,7 @@ void vjp_xent(struct vjp *v)
     v->din[0] = emit(v, OP_XENT_BWD, NULL, (id[]){v->in[0], v->in[1], v->in[2], v->out[1], v->dout[0]}, 5, 0);
 }
 
-/* An operand that was broadcast gathers over the places it was repeated at. */
+/* The gradient of a broadcast operand is summed over the broadcast dimensions. */
 void vjp_add(struct vjp *v)
 {
     for (int i = 0; i < 2; i++)
@@ -146,7 +146,7 @@ void vjp_mul(struct vjp *v)
         if (v->need[i]) v->din[i] = vjp_sum_to(v, op_mul(v->g, v->dout[0], v->in[1 - i]), v->in[i]);
 }
 
-/* y = k x with k either 0 or 1/(1-p): dx = k dy, and the same key gives the same k. */
+/* y = k x with k either 0 or 1/(1-p): dx = k dy; the same key gives the same k. */
 void vjp_dropout(struct vjp *v) { v->din[0] = emit(v, OP_DROPOUT, v->attr, (id[]){v->dout[0], v->in[1], v->in[2]}, 3, 0); }
 
 void vjp_scale(struct vjp *v) { v->din[0] = op_scale(v->g, v->dout[0], v->attr->scale.value); }
@@ -158,7 +158,8 @@ void vjp_sum(struct vjp *v) { v->din[0] = emit(v, OP_SPREAD, NULL, (id[]){v->dou
 /* acc' = acc + x: the gradient passes to both unchanged. */
 void vjp_accumulate(struct vjp *v) { v->din[0] = v->din[1] = v->dout[0]; }
 
-/* Another layout of the same elements has the same gradient; another space wants it there. */
+/* Another layout of the same elements has the same gradient; if the memory space differs, the
+ * gradient is copied to the input's space. */
 void vjp_copy(struct vjp *v)
 {
     enum space space = storage_of(v->g, v->in[0])->space;

@@ -1,12 +1,12 @@
 /*
- * vjp_maps.c: gradients of the ops that move elements and of those on maps [B,H,W,C]
- * (see vjp.c for what a vjp may do).
+ * vjp_maps.c: gradients of the ops that move elements and of the ops on maps [B,H,W,C] (see vjp.c
+ * for the rules of a vjp).
  */
 #include "graph/rules.h"
 
 /* --- moving elements ---------------------------------------------------------- */
 
-/* Axis i of y is axis axes[i] of x: a gradient goes back by the inverse. */
+/* Axis i of y is axis axes[i] of x: the gradient uses the inverse permutation. */
 void vjp_permute(struct vjp *v)
 {
     int inverse[MAX_RANK];
@@ -14,7 +14,7 @@ void vjp_permute(struct vjp *v)
     v->din[0] = op_permute(v->g, v->dout[0], inverse);
 }
 
-/* Each input's gradient is its part of dy: views. */
+/* Each input's gradient is its slice of dy: views. */
 void vjp_concat(struct vjp *v)
 {
     const int axis = v->attr->concat.axis;
@@ -26,7 +26,7 @@ void vjp_concat(struct vjp *v)
     }
 }
 
-/* The middle of dy: a view. */
+/* The gradient is the middle of dy: a view. */
 void vjp_pad(struct vjp *v)
 {
     const struct tensor x = *tensor_at(v->g, v->in[0]);
@@ -36,13 +36,13 @@ void vjp_pad(struct vjp *v)
     v->din[0] = d;
 }
 
-/* y[m] = x[index[m]]: what a row was read for comes back to it, summed. */
+/* y[m] = x[index[m]]: the gradient of a row is the sum over all its reads. */
 void vjp_gather(struct vjp *v)
 {
     v->din[0] = op_scatter_add(v->g, v->dout[0], v->in[1], tensor_at(v->g, v->in[0])->dim[1]);
 }
 
-/* Linear too, and the other's transpose. */
+/* Linear too: the transpose of GATHER. */
 void vjp_scatter_add(struct vjp *v)
 {
     if (v->need[0]) v->din[0] = op_gather(v->g, v->dout[0], v->in[1]);
@@ -60,7 +60,8 @@ void vjp_resize(struct vjp *v)
     v->din[0] = n ? node_at(v->g, n)->out[0] : 0;
 }
 
-/* y_o = sum of x_i / n_o over the window of o:  dx_i = sum of dy_o / n_o over the windows that i is in. */
+/* y_o = sum of x_i / n_o over the window of o:
+ * dx_i = sum of dy_o / n_o over the windows that i is in. */
 void vjp_avgpool(struct vjp *v)
 {
     const struct tensor *x = tensor_at(v->g, v->in[0]);

@@ -1,18 +1,18 @@
 /*
- * windowed.c: the rules of attention within the squares of a grid (ATTENTION_WINDOW): builder,
+ * windowed.c: the rules of attention within the windows of a grid (ATTENTION_WINDOW): builder,
  * shapes, gradient, cost.
  *
- *      . . . . | . . + +     a grid of 5 x 6 in squares of 4: what a square shows beyond the
- *      . . . . | . . + +     grid (+) has pad's key and value, each at a distance of its own,
- *      . . . . | . . + +     and asks nothing
+ *      . . . . | . . + +     a grid of 5 x 6 in windows of 4 x 4: positions of a window beyond
+ *      . . . . | . . + +     the grid (+) have pad's key and value, each at its own relative
+ *      . . . . | . . + +     position, and no query
  *      . . . . | . . + +
  *      --------+--------
  *      . . . . | . . + +
  *      + + + + | + + + +
  *
- * Within a square it is ATTENTION_REL with window x window places. Where k and v come of a
- * linear layer, and the grid would be filled up with zeros before it, pad is that layer's bias:
- * the same function without the filled-up grid, its copies and its products.
+ * Within a window it is ATTENTION_REL with window x window positions. If k and v are outputs of a
+ * linear layer whose input grid would be padded with zeros, pad is that layer's bias: the result is
+ * the same, without the padded grid, its copies and its products.
  */
 #include "graph/infer.h"
 
@@ -69,7 +69,8 @@ void infer_attention_window_bwd(struct infer *f)
 
 /* --- gradient ------------------------------------------------------------------------------ */
 
-/* ATTENTION_REL's, square by square; pad gathers the dk and dv of all places that it stands for. */
+/* As ATTENTION_REL, window by window; the gradient of pad sums dk and dv over all padded
+ * positions. */
 void vjp_attention_window(struct vjp *v)
 {
     id in[9] = {v->dout[0], v->in[0], v->in[1], v->in[2], v->out[0], v->out[1], v->in[3], v->in[4], v->in[5]};
@@ -87,7 +88,8 @@ static double bytes_of(const struct tensor *const *x, int n)
     return sum;
 }
 
-/* Per query and head: `products` with a square's keys, as many as `small` with a row and a column of it. */
+/* Per query and head: `products` products with a window's keys, and `small` products with a row and
+ * a column of the window. */
 static double window_flops(const struct tensor *q, const union attr *attr, double products, double small)
 {
     const double window = (double)attr->windowed.window;

@@ -286,7 +286,7 @@ pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_tensor *
     struct error e = {0};
     id inputs[MAX_IN] = {0};
     if (b->g->error.code) return 0;
-    if (op == OP_NONE) return graph_fail(b->g, "pl_op: there is no op %s; docs/ops.md lists them", name ? name : "NULL");
+    if (op == OP_NONE) return graph_fail(b->g, "pl_op: there is no op %s; docs/reference/ops.md lists them", name ? name : "NULL");
     if (!x) n = 0;
     if (!emittable(b, op, n)) return 0;
     for (int i = 0; i < n; i++) {

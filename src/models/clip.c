@@ -1,16 +1,16 @@
 /*
- * clip.c: vision towers of the CLIP and SigLIP kind.
+ * clip.c: the vision towers of CLIP and SigLIP.
  *
  *     x = patches(pixels) [+ class token first] + positions   [x = layernorm(x)]
  *     each layer:  x = x + out(attention(q(n), k(n), v(n)))    n = layernorm(x)
  *                  x = x + fc2(act(fc1(n)))                    n = layernorm(x)
  *
- * What is in brackets is CLIP's. Its result is x as the last layer left it, and the norm
- * behind belongs to the pooled token, which is no output here. SigLIP's result is normed,
- * and a pooling head hangs behind. What no output depends on is a parameter all the same:
- * it is read, kept and written back.
+ * The terms in brackets are CLIP's. CLIP's output is x after the last layer; the norm after it
+ * belongs to the pooled token, which is not an output here. SigLIP's output is normalised, and a
+ * pooling head follows it. Weights that no output depends on are parameters all the same: they are
+ * loaded, kept and saved.
  *
- * hidden_states.0 is what enters the first layer, hidden_states.i what layer i leaves.
+ * hidden_states.0 is the input of the first layer, hidden_states.i the output of layer i.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,15 +22,15 @@
 
 struct tower {
     int64_t hidden, inner, layers, heads, channels, image, patch;
-    double eps, range, factor;     /* range, factor: of CLIP's initial weights */
+    double eps, range, factor;     /* range, factor: scale CLIP's initial weights */
     enum act_kind act;
-    bool clip;                     /* what the brackets above hold; else SigLIP */
+    bool clip;                     /* CLIP, with the terms in brackets above; else SigLIP */
     bool head;                     /* SigLIP's pooling head */
 };
 
 /* --- configuration ------------------------------------------------------------- */
 
-/* The keys of one map; what it does not have stays. */
+/* Parses the keys of one map; missing keys leave *c unchanged. */
 static int parse_keys(struct tower *c, const struct value *config, struct error *e)
 {
     const struct {
@@ -59,7 +59,7 @@ static int parse_keys(struct tower *c, const struct value *config, struct error 
 static int check(const struct tower *c, struct error *e)
 {
     if (c->hidden % c->heads)
-        return error_set(e, PL_USAGE, "hidden_size %lld does not divide by num_attention_heads %lld", (long long)c->hidden, (long long)c->heads);
+        return error_set(e, PL_USAGE, "hidden_size %lld is not divisible by num_attention_heads %lld", (long long)c->hidden, (long long)c->heads);
     if (c->patch > c->image)
         return error_set(e, PL_USAGE, "patch_size %lld is larger than image_size %lld", (long long)c->patch, (long long)c->image);
     if (!(c->eps > 0)) return error_set(e, PL_USAGE, "layer_norm_eps is %g, it must be above 0", c->eps);
@@ -77,8 +77,8 @@ static void describe(struct model *m, const struct tower *c)
     model_add_output(m, m->loss_output = "last_hidden_state");
 }
 
-/* The tower's keys are the map itself, or, in the folder of a model of image and text,
- * its vision_config; early folders have a second map whose keys win. */
+/* The tower's keys are in the map itself or, in the folder of a model for image and text, in its
+ * vision_config. Early folders have a second map, which takes precedence. */
 static int parse_tower(struct model *m, const struct value *config, bool nested, struct tower defaults, struct error *e)
 {
     static const char *const maps[] = {"vision_config", "vision_config_dict"};
@@ -116,7 +116,7 @@ struct build {
     int64_t B, T;
 };
 
-/* "vision_model." + layer + name; a std of 0 begins with zeros. */
+/* "vision_model." + layer + name; std 0 initialises with zeros. */
 static id weight(const struct build *b, const char *layer, const char *name, int rank, const int64_t *dim, double std)
 {
     char full[256];
@@ -124,10 +124,10 @@ static id weight(const struct build *b, const char *layer, const char *name, int
     return graph_param(b->g, full, DT_F32, rank, dim, (struct init){std > 0 ? INIT_NORMAL : INIT_ZERO, (float)std, 0});
 }
 
-/* Normal with the spread of Xavier's uniform distribution. */
+/* Normal with the standard deviation of Xavier's uniform distribution. */
 static double xavier(int64_t in, int64_t out) { return sqrt(2.0 / (double)(in + out)); }
 
-/* The weights that stand between x and project(x). */
+/* The weights of project(x). */
 struct projection {
     id w, bias;
 };
@@ -158,7 +158,7 @@ static id norm(const struct build *b, id x, const char *layer, const char *name)
     return op_layernorm(b->g, x, p.w, p.bias, (float)b->c->eps);
 }
 
-/* The two matrices of an mlp, with the initial spread of either kind. */
+/* The two matrices of an MLP, with the initialisation of CLIP or SigLIP. */
 static void mlp_weights(const struct build *b, const char *layer, struct projection *up, struct projection *down)
 {
     const struct tower *c = b->c;
@@ -213,7 +213,7 @@ static id encoder_layer(const struct build *b, id x, int64_t i)
     return x;
 }
 
-/* Pixels [B,C,H,W] to tokens [B,T,hidden]; an edge that fills no patch is left out. */
+/* Pixels [B,C,H,W] to tokens [B,T,hidden]; pixels at the edge that fill no patch are cropped. */
 static id embed(const struct build *b, id pixels, int64_t patches)
 {
     const struct tower *c = b->c;
@@ -223,25 +223,25 @@ static id embed(const struct build *b, id pixels, int64_t patches)
     id w = weight(b, "embeddings.", "patch_embedding.weight", 4, (int64_t[]){c->hidden, c->channels, c->patch, c->patch},
                   c->clip ? c->factor * c->range : 1 / sqrt(area));
     id bias = c->clip ? 0 : weight(b, "embeddings.", "patch_embedding.bias", 1, &c->hidden, 0);
-    id place = weight(b, "embeddings.", "position_embedding.weight", 2, (int64_t[]){b->T, c->hidden},
+    id position = weight(b, "embeddings.", "position_embedding.weight", 2, (int64_t[]){b->T, c->hidden},
                       c->clip ? c->factor * c->range : 1 / sqrt(C));
     id outer = graph_scope_push(g, "vision_model.embeddings", 0);
     id maps = op_dense(g, op_permute(g, pixels, (int[]){0, 2, 3, 1}));
     id x = op_reshape(g, op_conv(g, maps, w, bias, (int)c->patch, 0, 1), 3, (int64_t[]){b->B, patches, c->hidden});
     if (token) {
-        /* The same first token for every image: it goes where the first position is
-         * added, and an empty row of the tokens takes both. */
+        /* The class token is the same for every image: it is added to the first position embedding,
+         * and an empty row of the tokens receives both. */
         id first = op_reshape(g, token, 2, (int64_t[]){1, c->hidden});
-        place = op_add(g, place, op_pad(g, first, (int64_t[]){0, 0}, (int64_t[]){patches, 0}));
+        position = op_add(g, position, op_pad(g, first, (int64_t[]){0, 0}, (int64_t[]){patches, 0}));
         x = op_pad(g, x, (int64_t[]){0, 1, 0}, (int64_t[]){0, 0, 0});
     }
-    x = op_add(g, x, place);
+    x = op_add(g, x, position);
     graph_scope_pop(g, outer);
     return c->clip ? norm(b, x, "", "pre_layrnorm") : x;
 }
 
-/* SigLIP pools its tokens by an attention whose query is learned. Pooled tokens are no
- * output here, so nothing is computed: these are its parameters. */
+/* SigLIP pools its tokens by attention with a learned query. The pooled token is not an output
+ * here, so nothing is computed: only its parameters are declared. */
 static void pooling_head(const struct build *b)
 {
     int64_t C = b->c->hidden, wide = 3 * C;

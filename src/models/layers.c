@@ -19,14 +19,14 @@ id layer_param(struct graph *g, const char *prefix, const char *name, int rank, 
 }
 
 /* prefix + name + end. */
-static id part(struct graph *g, const char *prefix, const char *name, const char *end, int rank, const int64_t *dim, struct init init)
+static id weight_of(struct graph *g, const char *prefix, const char *name, const char *end, int rank, const int64_t *dim, struct init init)
 {
     char full[NAME_ROOM];
     snprintf(full, sizeof full, "%s%s%s", prefix, name, end);
     return graph_param(g, full, DT_F32, rank, dim, init);
 }
 
-static struct init spread(int64_t inputs) { return (struct init){INIT_NORMAL, (float)sqrt(1 / (3.0 * (double)max_i64(1, inputs))), 0}; }
+static struct init default_init(int64_t inputs) { return (struct init){INIT_NORMAL, (float)sqrt(1 / (3.0 * (double)max_i64(1, inputs))), 0}; }
 
 static const struct init zeros = {INIT_ZERO, 0, 0};
 
@@ -34,8 +34,8 @@ id layer_linear(struct graph *g, id x, const char *prefix, const char *name, int
 {
     if (!x) return 0;
     const int64_t in = tensor_last(tensor_at(g, x));
-    id w = part(g, prefix, name, ".weight", 2, (int64_t[]){out, in}, spread(in));
-    return op_linear(g, x, w, part(g, prefix, name, ".bias", 1, &out, zeros));
+    id w = weight_of(g, prefix, name, ".weight", 2, (int64_t[]){out, in}, default_init(in));
+    return op_linear(g, x, w, weight_of(g, prefix, name, ".bias", 1, &out, zeros));
 }
 
 struct pair {
@@ -44,14 +44,14 @@ struct pair {
 
 static struct pair norm_pair(struct graph *g, const char *prefix, const char *name, int64_t C)
 {
-    id w = part(g, prefix, name, ".weight", 1, &C, (struct init){INIT_ONE, 0, 0});
-    return (struct pair){w, part(g, prefix, name, ".bias", 1, &C, zeros)};
+    id w = weight_of(g, prefix, name, ".weight", 1, &C, (struct init){INIT_ONE, 0, 0});
+    return (struct pair){w, weight_of(g, prefix, name, ".bias", 1, &C, zeros)};
 }
 
 static struct pair conv_pair(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, int size, bool biased)
 {
-    id w = part(g, prefix, name, ".weight", 4, (int64_t[]){out, in, size, size}, spread(in * size * size));
-    return (struct pair){w, biased ? part(g, prefix, name, ".bias", 1, &out, zeros) : 0};
+    id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){out, in, size, size}, default_init(in * size * size));
+    return (struct pair){w, biased ? weight_of(g, prefix, name, ".bias", 1, &out, zeros) : 0};
 }
 
 void layer_norm_weights(struct graph *g, const char *prefix, const char *name, int64_t C) { norm_pair(g, prefix, name, C); }
@@ -79,8 +79,8 @@ id layer_upscale(struct graph *g, id x, const char *prefix, const char *name, in
 {
     if (!x) return 0;
     const int64_t C = tensor_last(tensor_at(g, x));
-    id w = part(g, prefix, name, ".weight", 4, (int64_t[]){C, out, size, size}, spread(out * size * size));
-    return op_conv_transpose(g, x, w, part(g, prefix, name, ".bias", 1, &out, zeros), size, 0);
+    id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){C, out, size, size}, default_init(out * size * size));
+    return op_conv_transpose(g, x, w, weight_of(g, prefix, name, ".bias", 1, &out, zeros), size, 0);
 }
 
 int layer_parse_act(const struct value *config, enum act_kind *act, struct error *e)

@@ -1,6 +1,6 @@
 /*
- * llama.c: decoder-only language models of the Llama kind: Llama, Mistral (a sliding
- * window), Qwen2 (biases on q, k and v; a window in its upper layers on request).
+ * llama.c: decoder-only language models of the Llama family: Llama, Mistral (sliding window), Qwen2
+ * (biases on q, k and v; optional sliding window in its upper layers).
  *
  *     x = embed(ids)
  *     each layer:  x = x + o(attention(rope(q(n)), rope(k(n)), v(n)))   n = rmsnorm(x)
@@ -19,8 +19,8 @@ struct llama {
     int64_t vocabulary, hidden, inner, layers, heads, kv_heads, head_dim, positions;
     double eps, std;
     bool tied, qkv_bias, o_bias, mlp_bias;
-    int64_t window;       /* keys a query of a windowed layer sees; 0: all */
-    bool *windowed;       /* by layer */
+    int64_t window;       /* number of keys that a query of a windowed layer sees; 0: all */
+    bool *windowed;       /* indexed by layer */
     struct rope rope;
 };
 
@@ -54,14 +54,14 @@ static int parse_sizes(struct llama *c, const struct value *config, struct error
         if (!rc) rc = require_range(sizes[i].key, *sizes[i].to, sizes[i].most, e);
     }
     if (!rc && c->heads % c->kv_heads)
-        rc = error_set(e, PL_USAGE, "num_attention_heads %lld does not divide by num_key_value_heads %lld",
+        rc = error_set(e, PL_USAGE, "num_attention_heads %lld is not divisible by num_key_value_heads %lld",
                        (long long)c->heads, (long long)c->kv_heads);
-    if (!rc && c->head_dim % 2) rc = error_set(e, PL_USAGE, "head_dim %lld is odd; rotary positions need pairs", (long long)c->head_dim);
+    if (!rc && c->head_dim % 2) rc = error_set(e, PL_USAGE, "head_dim %lld is odd; rotary embeddings need an even number", (long long)c->head_dim);
     return rc;
 }
 
-/* layer_types, where it is given, says which layers have the window; otherwise those
- * from `first` on. */
+/* layer_types, if given, lists the layers with a sliding window; otherwise they are the layers from
+ * `first` on. */
 static int parse_windows(struct model *m, struct llama *c, const struct value *config, int64_t first, struct error *e)
 {
     c->windowed = bump_alloc(&m->memory, (size_t)c->layers * sizeof *c->windowed);
@@ -81,7 +81,7 @@ static int parse_windows(struct model *m, struct llama *c, const struct value *c
     return rc;
 }
 
-/* sliding_window: a number, or null for none; `absent` where the key is not there. */
+/* sliding_window: a number, or null for none; `absent` is the value if the key is missing. */
 static int parse_window(struct llama *c, const struct value *config, int64_t absent, struct error *e)
 {
     const struct value *v = value_get(config, "sliding_window");
@@ -91,7 +91,7 @@ static int parse_window(struct llama *c, const struct value *config, int64_t abs
     return rc ? rc : require_range("sliding_window", c->window, 1 << 30, e);
 }
 
-/* What all families share, over the family's own defaults in *c. */
+/* Parses the keys that all families share; *c holds the family's defaults. */
 static int parse_decoder(struct model *m, struct llama *c, const struct value *config, struct error *e)
 {
     const char *act = "silu";
@@ -103,7 +103,7 @@ static int parse_decoder(struct model *m, struct llama *c, const struct value *c
     if (!rc) rc = value_opt_int(config, "pretraining_tp", &tp, e);
     if (!rc) rc = value_opt_string(config, "hidden_act", &act, e);
     if (!rc && strcmp(act, "silu") && strcmp(act, "swish"))
-        rc = error_set(e, PL_USAGE, "hidden_act \"%s\": the gate must be silu", act);
+        rc = error_set(e, PL_USAGE, "hidden_act \"%s\": expected silu", act);
     if (!rc && !(c->eps > 0)) rc = error_set(e, PL_USAGE, "rms_norm_eps is %g, it must be above 0", c->eps);
     if (!rc) rc = rope_parse(&c->rope, config, c->positions, e);
     m->vocabulary = c->vocabulary;

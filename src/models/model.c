@@ -1,5 +1,5 @@
 /*
- * model.c: opening a model by folder or by preset; what it takes and gives.
+ * model.c: opening a model from a folder or a preset; its inputs and outputs.
  */
 #include "models/model.h"
 
@@ -34,7 +34,7 @@ static int parse_config(struct model *m, size_t n, const char *where, struct err
     char known[256];
     if ((rc = value_as_map(config, "config.json", e)) || (rc = value_opt_string(config, "model_type", &type, e)))
         return error_prepend(e, "%s", where);
-    if (!type) return error_set(e, PL_USAGE, "%s: no model_type; it should be one of: %s", where, list_families(known));
+    if (!type) return error_set(e, PL_USAGE, "%s: no model_type; expected one of: %s", where, list_families(known));
     for (size_t i = 0; i < COUNT(families); i++)
         if (!strcmp(families[i]->model_type, type)) {
             m->family = families[i];
@@ -56,7 +56,7 @@ int model_open(struct model *m, const char *path, struct error *e)
     int rc = file_read(file, 16u << 20, &m->config_text, &n, e);
     if (!rc) rc = parse_config(m, n, file, e);
     if (rc) model_close(m);
-    if (rc == PL_FAIL && !file_exists(file)) e->code = rc = PL_USAGE; /* a wrong folder is the user's */
+    if (rc == PL_FAIL && !file_exists(file)) e->code = rc = PL_USAGE; /* a wrong folder is a user error */
     return rc;
 }
 
@@ -81,7 +81,7 @@ int model_text(struct model *m, const char *config_json, const char *name, struc
     return rc;
 }
 
-/* A folder's own config.json is kept, as with every other model. */
+/* A folder's own config.json is kept, as with all other models. */
 int model_define(struct model *m, const struct definition *d, const char *path, struct error *e)
 {
     memset(m, 0, sizeof *m);
@@ -104,7 +104,7 @@ void model_close(struct model *m)
     bump_free(&m->memory);
 }
 
-/* --- what it takes and gives --------------------------------------------------------- */
+/* --- inputs and outputs -------------------------------------------------------------- */
 
 void model_add_port(struct model *m, const struct port *p)
 {
@@ -143,8 +143,8 @@ char *model_list_ports(const struct model *m, char out[256])
     return out;
 }
 
-/* step.inv_count times the sum of squares, in f32 whatever x is kept in: with the count
- * of the whole step, sums over parts of the batch are the mean over all of it. */
+/* step.inv_count times the sum of squares, in f32 for any dtype of x. inv_count is the count of the
+ * whole step, so sums over slices of the batch add up to the mean over all of it. */
 static id mean_square(struct graph *g, id x)
 {
     id outer = graph_scope_push(g, "loss", 0);

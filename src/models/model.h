@@ -1,14 +1,14 @@
 /*
  * model.h: a model family turns a config.json into layer code.
  *
- * A family parses the configuration and emits the forward graph for a batch of
- * B samples; it knows nothing of how that graph will be run. A model comes from
- * a folder (config.json + *.safetensors) or from a preset, which is a
- * config.json kept in this program: one parser serves both.
+ * A family parses the configuration and emits the forward graph for a batch of B samples; it does
+ * not know how that graph will be executed. A model comes from a folder (config.json +
+ * *.safetensors) or from a preset, which is a config.json compiled into this program: one parser
+ * serves both.
  *
- * What a model takes and gives is data as well: its ports (inputs by name, kind of
- * values and shape) and the names of its outputs. A language model makes its own loss
- * from labels. A tower has none: the loss is the mean of the squares of one output.
+ * The inputs and outputs of a model are data as well: its ports (inputs by name, type of values and
+ * shape) and the names of its outputs. A language model computes its own loss from labels. A vision
+ * tower has no loss of its own: its loss is the mean square of one output.
  */
 #ifndef MODEL_H
 #define MODEL_H
@@ -16,39 +16,39 @@
 #include "graph/ops.h"
 #include "io/value.h"
 
-/* Sizes of a port that the batch decides. */
+/* Dimensions of a port that the batch determines. */
 enum {
     DIM_B = -1, /* samples */
     DIM_T = -2, /* tokens */
     DIM_S = -3, /* side of an image */
-    DIM_M = -4, /* prompts of an image: one mask each */
-    DIM_P = -5, /* points of a prompt */
-    DIM_N = -6, /* masks given with an image: 1 or M */
+    DIM_M = -4, /* prompts per image: one mask each */
+    DIM_P = -5, /* points per prompt */
+    DIM_N = -6, /* input masks per image: 1 or M */
     DIM_H = -7, /* side of a mask */
     DIM_COUNT = 8,
 };
 
 enum port_values {
     VALUES_REAL,    /* f32 */
-    VALUES_IDS,     /* i32, below the vocabulary */
-    VALUES_LABELS,  /* the same, or -100: does not count */
-    VALUES_ONES,    /* may be given, all ones; the graph has no such input */
+    VALUES_IDS,     /* i32, in 0 .. vocabulary - 1 */
+    VALUES_LABELS,  /* the same, or -100: ignored */
+    VALUES_ONES,    /* optional and all ones; the graph has no such input */
     VALUES_PLACES,  /* f32 in pixels; in the graph (x + 1/2) / side, 0 to 1 over the image */
-    VALUES_POINTS,  /* what a point says: 1, 0, -1 or -10; in the graph enum point_kind */
+    VALUES_POINTS,  /* label of a point: 1, 0, -1 or -10; in the graph enum point_kind */
     VALUES_MASKS,   /* u8, 0 or 1, rows x columns last; in the graph bits, rows of mask_row_bytes */
 };
 
-/* What a point says: it is beside what is asked for, or on it; it is the first or the last
- * corner of a box; it only fills the row, known to the model as such; nothing at all. In files
- * 0, 1, -1 and -10; corners come as boxes there. */
+/* The label of a point: background or foreground (on the object); first or last corner of a box; a
+ * filler ("not a point" embedding); unused (zero embedding; in slots it is masked out). In files
+ * the labels are 0, 1, -1 (filler) and -10 (unused); corners are given as boxes there. */
 enum point_kind { POINT_BESIDE, POINT_ON, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_NOTHING, POINT_KINDS };
 
-/* What the values of an image become: (value * scale - mean) / std. */
+/* Normalisation of pixel values: (value * scale - mean) / std. */
 struct pixel_norm {
     double scale, mean[3], std[3];
 };
-/* By preprocessor_config.json, or the image_processor of processor_config.json, of a model's
- * folder where it has one; else, and for the folder "", SAM's. */
+/* Reads preprocessor_config.json, or the image_processor of processor_config.json, from a model's
+ * folder. Without such a file, and for the folder "", SAM's values are used. */
 int pixel_norm_read(struct pixel_norm *n, const char *folder, struct error *e);
 
 /* One input. */
@@ -65,87 +65,87 @@ struct model {
     const struct family *family;
     char path[1024];        /* the folder; "" for a preset */
     char *config_text;      /* config.json, byte for byte */
-    struct bump memory;     /* of the parsed configuration */
+    struct bump memory;     /* owns the parsed configuration */
     void *config;           /* the family's own struct */
     int64_t vocabulary;     /* token ids are below this */
-    int64_t image;          /* side of the images that it was made for; 0: it has none */
-    int64_t patch;          /* of a model of masks: sides of images are multiples of it */
-    double extent;          /* what the coordinates of such an image run to, in pixels */
-    bool batch_norm;        /* its step may take statistics over images (batch.bn_group) */
-    int64_t (*mask_side)(const struct model *m, int64_t image); /* side of the masks of such images; NULL: it makes none */
-    struct pixel_norm norm; /* of the images that such a model takes as bytes */
+    int64_t image;          /* side of the images that it was trained on; 0: it takes no images */
+    int64_t patch;          /* mask models: sides of images are multiples of it */
+    double extent;          /* range of the coordinates of an image of side `image`, in pixels */
+    bool batch_norm;        /* its step may use batch statistics over images (batch.bn_group) */
+    int64_t (*mask_side)(const struct model *m, int64_t image); /* side of the masks for images of this side; NULL: it predicts no masks */
+    struct pixel_norm norm; /* normalisation of images that the model takes as bytes */
     struct port ports[MODEL_PORTS];
     int n_ports;
     const char **outputs;   /* in the order of the forward */
     uint32_t n_outputs;
-    const char *loss_output; /* whose mean square is the loss; NULL: the model has its own */
-    bool partial;           /* not all of it is built: a folder holds weights that are not asked for */
+    const char *loss_output; /* the output of which the mean square is the loss; NULL: the model has its own loss */
+    bool partial;           /* only a part is built: the folder holds weights that the graph does not use */
 };
 
-/* Which part of a model of masks is built: an image encoded once serves any number of prompts.
- * PART_IMAGE takes the image (pixel_values; with rounds, bytes) and gives image_embeddings alone;
- * PART_MASKS takes image_embeddings, as they were given, in its place. */
+/* The part of a mask model to build: an image encoded once serves any number of prompts. PART_IMAGE
+ * takes the image (pixel_values; with rounds, bytes) and returns only image_embeddings; PART_MASKS
+ * takes image_embeddings, as returned, instead of the image. */
 enum model_part { PART_ALL, PART_IMAGE, PART_MASKS };
 
-/* What a model that is asked for masks is asked with. All zeros: one point for one mask
- * of an image of the configuration's size, with a target. */
+/* The prompts of a mask model. All zeros: one point for one mask of an image of the configuration's
+ * size, with a target. */
 struct prompting {
     int64_t image;       /* side of the images, in pixels; 0: the configuration's */
-    int64_t masks;       /* M: prompts of an image; 0: what is said above */
-    int64_t points;      /* of a prompt; 0: none are given */
-    int64_t mask_inputs; /* of an image: 0, 1 for all of its prompts, or M */
-    bool slots;          /* points are places for any prompt: no filler follows them, and nobody
-                            sees those that say nothing */
-    int64_t rounds;      /* training: images as bytes, prompts in slots, so many rounds of them; 0: as the rest says */
+    int64_t masks;       /* M: prompts per image; 0: the default above */
+    int64_t points;      /* per prompt; 0: no points */
+    int64_t mask_inputs; /* per image: 0, 1 shared by all of its prompts, or M */
+    bool slots;          /* points are slots for any prompt: no filler is appended, and unused slots are masked out */
+    int64_t rounds;      /* training: images as bytes, prompts in slots, and this many rounds of prompts; 0: off */
     bool boxes, targets;
-    bool single;         /* one mask for a prompt instead of several to choose from */
-    struct mask_loss_options loss; /* with targets; all zeros: the defaults */
+    bool single;         /* one mask per prompt instead of several candidates */
+    struct mask_loss_options loss; /* used with targets; all zeros: the defaults */
     enum model_part part;
-    enum dtype embeddings; /* PART_MASKS: what image_embeddings is given in; DT_NONE: f32 */
-    bool told;           /* rounds: any program tells how good each mask is, not the evaluation's alone */
+    enum dtype embeddings; /* PART_MASKS: dtype of image_embeddings; DT_NONE: f32 */
+    bool told;           /* rounds: every program outputs statistics per mask, not only the evaluation */
 };
 
-/* What the forward is built for. */
+/* The batch that the forward is built for. */
 struct batch {
     int64_t B, T;
     struct prompting prompts;
-    int64_t bn_group;        /* images that share the statistics of batch normalisation in the step, B divides
-                                by it; 0: the running ones, which stay. Evaluation has those */
-    bool outputs;            /* all outputs are wanted, not the loss alone */
-    const char *loss_output; /* NULL: the model's own choice */
+    /* Images that share batch-normalisation statistics in the step, a divisor of B; 0: the running
+     * statistics, unchanged. Evaluation always uses the running ones. */
+    int64_t bn_group;
+    bool outputs;            /* emit all outputs, not only the loss */
+    const char *loss_output; /* NULL: the model's default */
 };
 
 struct family {
-    const char *model_type; /* config.json's */
-    int (*parse)(struct model *m, const struct value *config, struct error *e); /* config, ports and outputs */
-    /* Emits the forward into the current program: an input for each port, output "loss",
-     * and the model's outputs where they are wanted. */
+    const char *model_type; /* of config.json */
+    int (*parse)(struct model *m, const struct value *config, struct error *e); /* fills config, ports and outputs */
+    /* Emits the forward into the current program: an input for each port, the output "loss", and
+     * the model's outputs if batch.outputs is set. */
     void (*build)(const struct model *m, struct graph *g, const struct batch *b);
-    const char *root;       /* what published names begin with and some folders leave out */
-    bool named_as_found;    /* where a folder leaves it out, so do the names of gradients */
+    const char *root;       /* prefix of the published names that some folders leave out */
+    bool named_as_found;    /* names of gradients leave the prefix out if the folder does */
 };
 extern const struct family llama_family, mistral_family, qwen2_family, clip_family, clip_vision_family, siglip_family,
     siglip_vision_family, sam_family, sam_vision_family, tinysam_family;
 
-/* A model that no config.json describes: the program that uses the library emits it. */
+/* A model without a config.json: the program that uses the library emits its graph. */
 struct definition {
     const struct family *family; /* its parse is never called */
     void *config;                /* for the family's build, as model.config */
-    const char *config_json;     /* what a saved folder's config.json says */
+    const char *config_json;     /* text of config.json in a saved folder */
 };
 
 int model_open(struct model *m, const char *path, struct error *e);
 int model_preset(struct model *m, const char *name, struct error *e);
-/* A config.json as text; `name` stands for it in messages. */
+/* Opens a model from the text of a config.json; `name` identifies it in messages. */
 int model_text(struct model *m, const char *config_json, const char *name, struct error *e);
-/* `path` is the folder that its weights are read from; NULL: they begin by their inits. */
+/* `path` is the folder of its weights; NULL: they start from their inits. */
 int model_define(struct model *m, const struct definition *d, const char *path, struct error *e);
 void model_close(struct model *m);
 
-/* For families: declaring what a model takes and gives. The name of an output is copied. */
+/* For families: declare the inputs and outputs of a model. The name of an output is copied. */
 void model_add_port(struct model *m, const struct port *p);
 void model_add_output(struct model *m, const char *name);
-/* For builders: the tensor of the output `name`; a tower's loss is emitted here. */
+/* For builders: declares `tensor` as the output `name`; emits a tower's loss. */
 void model_output(const struct model *m, struct graph *g, const struct batch *b, const char *name, id tensor);
 
 const struct port *model_port(const struct model *m, const char *name); /* NULL: none */

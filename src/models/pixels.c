@@ -1,7 +1,7 @@
 /*
- * pixels.c: what becomes of the values of an image before a model sees them (see model.h).
+ * pixels.c: the normalisation of image values before a model (see model.h).
  *
- * Read in this one place, so that training, evaluation, stored embeddings and `predict` agree.
+ * It is read only here, so that training, evaluation, stored embeddings and `predict` agree.
  */
 #include <stdio.h>
 

@@ -1,12 +1,12 @@
 /*
- * presets.c: see presets.h. The texts are written into model folders as they
- * are, so they are what transformers expects to read.
+ * presets.c: see presets.h. The texts are written to model folders unchanged, so they are in the
+ * format that transformers reads.
  */
 #include <stddef.h>
 
 #include "models/presets.h"
 
-/* Sizes vary, the rest is the same in every Llama preset. */
+/* All Llama presets share everything except the sizes. */
 #define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads, positions, tied)                                  \
     "{\n"                                                                                                           \
     "  \"architectures\": [\"LlamaForCausalLM\"],\n"                                                                \
@@ -28,7 +28,7 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
-/* A vision tower alone, the base size of its kind with patches of 16 pixels. */
+/* A vision tower alone, in the base size with patches of 16 pixels. */
 #define TOWER(class, type, act, eps)                                                                                \
     "{\n"                                                                                                           \
     "  \"architectures\": [\"" class "\"],\n"                                                                        \
@@ -46,7 +46,7 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
-/* Segment Anything: the prompt encoder and the decoder are the same in every size. */
+/* Segment Anything: all sizes share the prompt encoder and the decoder. */
 #define SAM(hidden, layers, heads, inner, global)                                                                   \
     "{\n"                                                                                                           \
     "  \"architectures\": [\"SamModel\"],\n"                                                                        \
@@ -73,7 +73,7 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
-/* A small one of the same kind, for images of 128 pixels: it learns on a laptop. */
+/* A small SAM for images of 128 pixels: it trains on a laptop. */
 #define SAM_TINY                                                                                                    \
     "{\n"                                                                                                           \
     "  \"architectures\": [\"SamModel\"],\n"                                                                        \
@@ -90,7 +90,7 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
-/* TinySAM: its encoder's keys, and the rest as in SAM. */
+/* TinySAM: the keys of its encoder; the rest as in SAM. */
 #define TINYSAM                                                                                                     \
     "{\n"                                                                                                           \
     "  \"architectures\": [\"TinySam\"],\n"                                                                         \
@@ -108,7 +108,7 @@
     "  \"torch_dtype\": \"float32\"\n"                                                                              \
     "}\n"
 
-/* A small one, for images of 128 pixels. */
+/* A small TinySAM for images of 128 pixels. */
 #define TINYSAM_TINY                                                                                                \
     "{\n"                                                                                                           \
     "  \"architectures\": [\"TinySam\"],\n"                                                                         \
@@ -122,7 +122,7 @@
     "}\n"
 
 const struct preset presets[] = {
-    {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},         /* bytes as tokens, 0.8 M */
+    {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},         /* byte-level vocabulary, 0.8 M */
     {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},   /* the GPT-2 small shape */
     {"llama-1b", LLAMA(32000, 2048, 5632, 22, 32, 4, 2048, false)},    /* the TinyLlama shape, 1.1 B */
     {"llama-7b", LLAMA(32000, 4096, 11008, 32, 32, 32, 4096, false)},  /* the Llama 2 shape, 6.7 B */

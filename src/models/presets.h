@@ -1,5 +1,5 @@
 /*
- * presets.h: models that need no folder: a name and a config.json each.
+ * presets.h: models that need no folder: each is a name and a config.json.
  */
 #ifndef PRESETS_H
 #define PRESETS_H
@@ -7,6 +7,6 @@
 struct preset {
     const char *name, *config;
 };
-extern const struct preset presets[]; /* ends with a NULL name */
+extern const struct preset presets[]; /* terminated by a NULL name */
 
 #endif

@@ -38,7 +38,7 @@ static int parse_factors(struct rope *r, const struct value *map, struct error *
     };
     for (size_t i = 0; i < COUNT(numbers) && !rc; i++) rc = value_opt_number(map, numbers[i].key, numbers[i].to, e);
     if (!rc) rc = value_opt_bool(map, "truncate", &r->truncate, e);
-    if (!rc && partial != 1) rc = error_set(e, PL_USAGE, "partial_rotary_factor %g: only whole heads can be rotated", partial);
+    if (!rc && partial != 1) rc = error_set(e, PL_USAGE, "partial_rotary_factor %g is not supported: expected 1", partial);
     return rc;
 }
 
@@ -69,7 +69,7 @@ int rope_parse(struct rope *r, const struct value *config, int64_t max_positions
     return rc;
 }
 
-/* Long wavelengths are stretched by the factor, short ones kept, with a ramp between. */
+/* Scales long wavelengths by the factor and keeps short ones, with a ramp in between. */
 static double llama3_frequency(const struct rope *r, double f)
 {
     double wave = 2 * M_PI / f, turns = r->original_positions / wave;
@@ -79,7 +79,7 @@ static double llama3_frequency(const struct rope *r, double f)
     return (1 - smooth) * f / r->factor + smooth * f;
 }
 
-/* The dimension whose wave turns `turns` times over the original length. */
+/* The dimension with a wave that makes `turns` turns over the original length. */
 static double yarn_dimension(const struct rope *r, double turns, double D)
 {
     return D * log(r->original_positions / (turns * 2 * M_PI)) / (2 * log(r->theta));

@@ -1,16 +1,17 @@
 /*
- * sam.c: Segment Anything: an image and a prompt in, masks out.
+ * sam.c: Segment Anything: an image and prompts in, masks out.
  *
  *     pixel_values ─ encoder ─ image [B,grid,grid,C] ─┐
  *     points, boxes, masks ─ prompt encoder ──────────┴─ decoder ─ pred_masks [B,M,K,h,h], iou_scores [B,M,K]
  *
- * Any SamConfig of transformers; sam_vision_model is the encoder alone, and tinysam another encoder
- * before the same prompt encoder and decoder (tinyvit.c). With targets the
- * loss is MASK_LOSS's; without them it is the mean square of an output, as a tower's is.
+ * Supports any SamConfig of transformers. sam_vision_model is the encoder alone; tinysam is another
+ * encoder with the same prompt encoder and decoder (tinyvit.c). With targets the loss is MASK_LOSS;
+ * without them it is the mean square of an output, as for a tower.
  *
- * The frequencies of the position encoding are no weights in the paper and never learn. The class in
- * transformers counts them among its parameters; so where outputs and gradients are asked for (`step`), theirs is given
- * too, and training leaves them alone. TinySAM's are no parameter anywhere.
+ * The frequencies of the position encoding are not weights in the paper and are never trained. The
+ * class in transformers registers them as a parameter, so where outputs and gradients are requested
+ * (`step`) their gradient is returned too; training does not update them. In TinySAM they are not a
+ * parameter.
  */
 #include "models/sam.h"
 
@@ -35,7 +36,7 @@ int sam_parse_sizes(const struct value *map, const struct size_key *keys, size_t
     return PL_OK;
 }
 
-/* layer_norm_eps and hidden_act, which all three parts have. */
+/* layer_norm_eps and hidden_act, which all three sub-configurations have. */
 static int parse_common(const struct value *map, double *eps, enum act_kind *act, struct error *e)
 {
     int rc = value_opt_number(map, "layer_norm_eps", eps, e);
@@ -43,7 +44,7 @@ static int parse_common(const struct value *map, double *eps, enum act_kind *act
     return rc ? rc : layer_parse_act(map, act, e);
 }
 
-/* An index outside of the layers names none, as in the reference. */
+/* An index outside of the layers is ignored, as in the reference. */
 static int parse_global(struct model *m, struct sam_vision *c, const struct value *map, struct error *e)
 {
     static const int64_t usual[] = {2, 5, 8, 11};
@@ -64,7 +65,7 @@ static int parse_global(struct model *m, struct sam_vision *c, const struct valu
 static int check_vision(const struct sam_vision *c, struct error *e)
 {
     if (c->hidden % c->heads)
-        return error_set(e, PL_USAGE, "hidden_size %lld does not divide by num_attention_heads %lld", (long long)c->hidden, (long long)c->heads);
+        return error_set(e, PL_USAGE, "hidden_size %lld is not divisible by num_attention_heads %lld", (long long)c->hidden, (long long)c->heads);
     if (c->patch > c->image)
         return error_set(e, PL_USAGE, "patch_size %lld is larger than image_size %lld", (long long)c->patch, (long long)c->image);
     return PL_OK;
@@ -74,7 +75,7 @@ static int parse_vision(struct model *m, struct sam_vision *c, const struct valu
 {
     *c = (struct sam_vision){.hidden = 768, .output = 256, .layers = 12, .heads = 12, .channels = 3, .image = 1024, .patch = 16,
                              .window = 14, .features = 128, .eps = 1e-6, .mlp_ratio = 4, .act = ACT_GELU, .qkv_bias = true,
-                             .places = true, .relative = true};
+                             .positions = true, .relative = true};
     const struct size_key keys[] = {
         {"hidden_size", &c->hidden, 1, 1 << 20},   {"output_channels", &c->output, 1, 1 << 20},
         {"num_hidden_layers", &c->layers, 1, 4096}, {"num_attention_heads", &c->heads, 1, 1 << 14},
@@ -86,7 +87,7 @@ static int parse_vision(struct model *m, struct sam_vision *c, const struct valu
     if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
     if (!rc) rc = value_opt_number(map, "mlp_ratio", &c->mlp_ratio, e);
     if (!rc) rc = value_opt_bool(map, "qkv_bias", &c->qkv_bias, e);
-    if (!rc) rc = value_opt_bool(map, "use_abs_pos", &c->places, e);
+    if (!rc) rc = value_opt_bool(map, "use_abs_pos", &c->positions, e);
     if (!rc) rc = value_opt_bool(map, "use_rel_pos", &c->relative, e);
     if (!rc && !(c->mlp_ratio > 0 && c->mlp_ratio < 1024)) rc = error_set(e, PL_USAGE, "mlp_ratio is %g, it must lie between 0 and 1024", c->mlp_ratio);
     if (rc) return rc;
@@ -109,7 +110,7 @@ int sam_parse_prompts(struct sam_prompts *c, const struct value *map, struct err
     int rc = sam_parse_sizes(map, keys, COUNT(keys), e);
     if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
     if (rc) return rc;
-    if (c->mask_channels % 4) return error_set(e, PL_USAGE, "mask_input_channels is %lld, it must divide by 4", (long long)c->mask_channels);
+    if (c->mask_channels % 4) return error_set(e, PL_USAGE, "mask_input_channels is %lld, it must be divisible by 4", (long long)c->mask_channels);
     c->grid = c->image / c->patch;
     return sam_parse_sizes(map, &(struct size_key){"image_embedding_size", &c->grid, 1, 1 << 14}, 1, e);
 }
@@ -130,12 +131,12 @@ int sam_parse_decoder(struct sam_decoder *c, const struct value *map, struct err
     const int64_t rates[] = {1, 2, c->downsample};
     for (size_t i = 0; i < COUNT(rates) && !rc; i++)
         if (c->hidden < rates[i] || c->hidden / rates[i] % c->heads)
-            rc = error_set(e, PL_USAGE, "num_attention_heads %lld does not divide hidden_size %lld / %lld", (long long)c->heads,
+            rc = error_set(e, PL_USAGE, "num_attention_heads %lld is not a divisor of hidden_size %lld / %lld", (long long)c->heads,
                            (long long)c->hidden, (long long)rates[i]);
     return rc;
 }
 
-/* The three parts meet in one width and one grid. */
+/* The three sub-configurations must agree on width and grid. */
 static int check_joints(const struct sam *c, struct error *e)
 {
     const int64_t C = c->decoder.hidden, grid = c->vision.image / c->vision.patch;
@@ -155,7 +156,7 @@ static int check_joints(const struct sam *c, struct error *e)
 int sam_parse_part(const struct value *config, const char *key, const struct value **out, struct error *e)
 {
     const struct value *map = value_get(config, key);
-    *out = map && map->kind != VALUE_NULL ? map : NULL; /* without its map a part has its defaults */
+    *out = map && map->kind != VALUE_NULL ? map : NULL; /* without its map a sub-configuration has its defaults */
     return *out ? value_as_map(map, key, e) : PL_OK;
 }
 
@@ -221,8 +222,8 @@ static int parse_sam_vision(struct model *m, const struct value *config, struct 
 static struct sam_build begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct sam *c = m->config;
-    struct sam_build b = {.c = c, .g = g, .B = batch->B, .asked = batch->prompts, .bn_group = batch->bn_group, .norm = &m->norm};
-    struct prompting *p = &b.asked;
+    struct sam_build b = {.c = c, .g = g, .B = batch->B, .prompting = batch->prompts, .bn_group = batch->bn_group, .norm = &m->norm};
+    struct prompting *p = &b.prompting;
     if (!p->masks) p->masks = p->points = 1, p->targets = true;
     if (!p->image) p->image = c->vision.image;
     if (!p->loss.focal && !p->loss.dice && !p->loss.iou)
@@ -230,24 +231,24 @@ static struct sam_build begin(const struct model *m, struct graph *g, const stru
     b.M = p->masks;
     b.side = p->image;
     b.grid = p->image / c->vision.patch;
-    if (!b.grid) graph_fail(g, "pixel_values: images of %lld pixels hold no patch of %lld", (long long)b.side, (long long)c->vision.patch);
+    if (!b.grid) graph_fail(g, "pixel_values: images of %lld pixels are smaller than a patch of %lld", (long long)b.side, (long long)c->vision.patch);
     return b;
 }
 
 static id encode(const struct sam_build *b, id pixels) { return b->c->tiny ? tinyvit_encode(b, pixels) : sam_encode(b, pixels); }
 
-/* Channels last. */
+/* The input pixels, channels last. */
 static id pixels(const struct sam_build *b)
 {
     id x = graph_input(b->g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, b->c->vision.channels, b->side, b->side});
     return op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
 }
 
-/* The same from bytes, as the loader has them. */
+/* The input pixels from bytes, as the loader provides them. */
 static id images(const struct sam_build *b)
 {
     float mean[3], std[3];
-    for (int k = 0; k < 3; k++) { /* the op's are of values from 0 to 255 */
+    for (int k = 0; k < 3; k++) { /* the op's mean and std are for values from 0 to 255 */
         mean[k] = (float)(b->norm->mean[k] / b->norm->scale);
         std[k] = (float)(b->norm->std[k] / b->norm->scale);
     }
@@ -256,16 +257,16 @@ static id images(const struct sam_build *b)
     return op_image(b->g, x, valid, mean, std);
 }
 
-/* An image that was encoded before, as output_map gave it. */
+/* An image embedding computed before, in the layout of output_map. */
 static id embedding(const struct sam_build *b)
 {
-    const enum dtype given = b->asked.embeddings ? b->asked.embeddings : DT_F32;
+    const enum dtype given = b->prompting.embeddings ? b->prompting.embeddings : DT_F32;
     id x = graph_input(b->g, "image_embeddings", given, 4, (int64_t[]){b->B, b->c->vision.output, b->grid, b->grid});
     x = op_dense(b->g, op_permute(b->g, x, (int[]){0, 2, 3, 1}));
     return given == DT_F32 ? x : op_cast(b->g, x, DT_NONE);
 }
 
-/* As transformers gives it, channels first. */
+/* Outputs a map channels first, as transformers does. */
 static void output_map(const struct model *m, struct graph *g, const struct batch *batch, const char *name, id x)
 {
     const char *of = batch->loss_output ? batch->loss_output : m->loss_output;
@@ -273,7 +274,7 @@ static void output_map(const struct model *m, struct graph *g, const struct batc
     model_output(m, g, batch, name, op_dense(g, op_permute(g, x, (int[]){0, 3, 1, 2})));
 }
 
-/* The loss of all masks of the batch, by targets as bits and their valid areas. */
+/* The loss of all masks of the batch, from targets as bits and their valid areas. */
 static void emit_loss(const struct sam_build *b, const struct sam_masks *out)
 {
     struct graph *g = b->g;
@@ -283,7 +284,7 @@ static void emit_loss(const struct sam_build *b, const struct sam_masks *out)
     id outer = graph_scope_push(g, "loss", 0);
     bits = op_reshape(g, bits, 3, (int64_t[]){N, h, row});
     valid = op_reshape(g, valid, 2, (int64_t[]){N, 2});
-    graph_output(g, "loss", op_mask_loss(g, out->logits, out->iou, bits, valid, b->asked.loss));
+    graph_output(g, "loss", op_mask_loss(g, out->logits, out->iou, bits, valid, b->prompting.loss));
     graph_scope_pop(g, outer);
 }
 
@@ -292,26 +293,26 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     struct sam_build b = begin(m, g, given);
     struct batch batch = *given;
     if (g->error.code) return;
-    if (b.asked.targets) batch.loss_output = ""; /* none of the outputs: the masks have a loss of their own */
-    id image = b.asked.part == PART_MASKS ? embedding(&b) : encode(&b, b.asked.rounds ? images(&b) : pixels(&b));
-    if (b.asked.part == PART_IMAGE || (b.asked.part == PART_ALL && !b.asked.rounds)) output_map(m, g, &batch, "image_embeddings", image);
-    if (b.asked.part == PART_IMAGE) return;
-    if (b.asked.rounds) {
+    if (b.prompting.targets) batch.loss_output = ""; /* no output: the masks have their own loss */
+    id image = b.prompting.part == PART_MASKS ? embedding(&b) : encode(&b, b.prompting.rounds ? images(&b) : pixels(&b));
+    if (b.prompting.part == PART_IMAGE || (b.prompting.part == PART_ALL && !b.prompting.rounds)) output_map(m, g, &batch, "image_embeddings", image);
+    if (b.prompting.part == PART_IMAGE) return;
+    if (b.prompting.rounds) {
         sam_rounds(&b, image);
         if (!g->error.code) graph_param_of(g, sam_frequencies(&b))->frozen = true;
         return;
     }
-    struct sam_encoded p = sam_prompt(&b, sam_places(&b));
+    struct sam_encoded p = sam_prompt(&b, sam_positions(&b));
     struct sam_masks out = sam_decode(&b, image, &p);
     if (g->error.code) return;
     graph_param_of(g, sam_frequencies(&b))->frozen = b.c->tiny || !batch.outputs;
     const struct tensor t = *tensor_at(g, out.logits);
     model_output(m, g, &batch, "iou_scores", op_reshape(g, out.iou, 3, (int64_t[]){b.B, b.M, t.dim[1]}));
     model_output(m, g, &batch, "pred_masks", op_reshape(g, out.logits, 5, (int64_t[]){b.B, b.M, t.dim[1], t.dim[2], t.dim[3]}));
-    if (b.asked.targets) emit_loss(&b, &out);
+    if (b.prompting.targets) emit_loss(&b, &out);
 }
 
-/* TinySAM's weights are published under the names of the original program. */
+/* TinySAM's weights are published with the names of the original SAM code. */
 void sam_forward(const struct model *m, struct graph *g, const struct batch *given)
 {
     const struct sam *c = m->config;

@@ -1,8 +1,8 @@
 /*
  * sam_config.c: config.json and preprocessor_config.json for the weights that sam_names.c
- * knows. What shapes cannot tell is what every published model has: 1024 pixels for a
- * TinyViT, eight heads in the decoder, and the epsilons of the original code. Its decoder's
- * normalisations have PyTorch's 1e-5, where transformers' default is 1e-6.
+ * recognises. Values that the shapes do not determine are those of all published models: 1024
+ * pixels for a TinyViT, eight heads in the decoder, and the epsilons of the original code. Its
+ * decoder's norms use PyTorch's 1e-5; the default in transformers is 1e-6.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ enum { TINY_IMAGE = 1024, TINY_PATCH = 16, DECODER_HEADS = 8 };
 static int64_t image_size(const struct sam_names *n) { return n->tiny ? TINY_IMAGE : n->size['g'] * n->size['p']; }
 static int64_t patch_size(const struct sam_names *n) { return n->tiny ? TINY_PATCH : n->size['p']; }
 
-/* Eight, or in a narrow model the most that divides. */
+/* Eight, or in a narrow model the largest number that divides the width. */
 static int64_t decoder_heads(const struct sam_names *n)
 {
     int64_t heads = DECODER_HEADS;
@@ -24,7 +24,7 @@ static int64_t decoder_heads(const struct sam_names *n)
     return heads;
 }
 
-/* With a point even when it is whole: transformers refuses 4 where it wants 4.0. */
+/* With a decimal point even for a whole number: transformers rejects 4 where it expects 4.0. */
 static void put_float(struct json_writer *w, const char *key, double x)
 {
     struct bump b = {0};
@@ -58,7 +58,7 @@ static void vit_config(const struct sam_names *n, struct json_writer *w)
     json_put_number(w, "layer_norm_eps", 1e-6);
 }
 
-/* One number of each stage. */
+/* A list with one number per stage. */
 static void stage_list(const struct sam_names *n, struct json_writer *w, const char *key, size_t offset)
 {
     json_begin_list(w, key);
@@ -114,7 +114,7 @@ static void decoder_config(const struct sam_names *n, struct json_writer *w)
     json_end(w);
 }
 
-/* What transformers calls the type of most weights. */
+/* torch_dtype: the dtype of most weights. */
 static const char *torch_type(const struct sam_names *n)
 {
     switch (n->parts.n ? n->parts.at[0].from->dtype : DT_F32) {
@@ -150,14 +150,14 @@ void sam_config_json(const struct sam_names *n, struct text *out)
     text_append(out, "\n", 1);
 }
 
-/* --- is it what a folder says? -------------------------------------------------------------- */
+/* --- does a folder's configuration match? --------------------------------------------------- */
 
-/* What no shape tells. */
+/* Values that no shape determines. */
 static const struct field {
     const char *key;
-    size_t at; /* in struct sam */
+    size_t at; /* offset in struct sam */
     enum { FIELD_SIZE, FIELD_REAL, FIELD_ACT } kind;
-} untold[] = {
+} not_in_shapes[] = {
     {"vision_config.image_size", offsetof(struct sam, vision.image), FIELD_SIZE},
     {"vision_config.layer_norm_eps", offsetof(struct sam, vision.eps), FIELD_REAL},
     {"vision_config.hidden_act", offsetof(struct sam, vision.act), FIELD_ACT},
@@ -182,33 +182,34 @@ static const char *field_print(const struct model *m, const struct field *f, cha
     return out;
 }
 
-/* Both as the layer code will have them: a key that is left out has its default. */
+/* Compares both as the layer code sees them: a missing key has its default. */
 int sam_config_check(const struct sam_names *n, const struct model *m, struct error *e)
 {
     struct text text = {0};
-    struct model taken;
-    char is[32], as[32];
+    struct model implied;
+    char have[32], assumed[32];
     sam_config_json(n, &text);
-    int rc = model_text(&taken, text.at, "what a checkpoint is taken for", e);
+    int rc = model_text(&implied, text.at, "the configuration implied by the weights", e);
     text_free(&text);
     if (rc) return rc;
-    if (m->family != taken.family)
-        rc = error_set(e, PL_USAGE, "model_type is %s, and the weights are those of a %s", m->family->model_type, taken.family->model_type);
-    for (size_t i = 0; i < COUNT(untold) && !rc; i++) {
-        if (!strcmp(field_print(m, &untold[i], is), field_print(&taken, &untold[i], as))) continue;
-        /* transformers' own folders of SAM have another epsilon than the original code: a few parts in a million */
-        if (untold[i].kind == FIELD_REAL) log_warn("%s/config.json: %s is %s; whoever reads the checkpoint will take %s", m->path, untold[i].key, is, as);
+    if (m->family != implied.family)
+        rc = error_set(e, PL_USAGE, "model_type is %s, but the weights are those of a %s", m->family->model_type, implied.family->model_type);
+    for (size_t i = 0; i < COUNT(not_in_shapes) && !rc; i++) {
+        if (!strcmp(field_print(m, &not_in_shapes[i], have), field_print(&implied, &not_in_shapes[i], assumed))) continue;
+        /* the folders of SAM by transformers have another epsilon than the original code, which
+         * changes results by a few parts in a million */
+        if (not_in_shapes[i].kind == FIELD_REAL) log_warn("%s/config.json: %s is %s; programs that read the exported file assume %s", m->path, not_in_shapes[i].key, have, assumed);
         else
-            rc = error_set(e, PL_USAGE, "%s is %s; a checkpoint has no place for it and would be read as %s, another model. Set it to that here if the checkpoint is wanted all the same",
-                           untold[i].key, is, as);
+            rc = error_set(e, PL_USAGE, "%s is %s; the exported file cannot store it and would be read as %s, which is another model. Set it to that value here to export anyway",
+                           not_in_shapes[i].key, have, assumed);
     }
-    model_close(&taken);
+    model_close(&implied);
     return rc ? error_prepend(e, "%s/config.json", m->path) : PL_OK;
 }
 
 /* --- preprocessor_config.json --------------------------------------------------------------- */
 
-static void square(struct json_writer *w, const char *key, int64_t side)
+static void put_square(struct json_writer *w, const char *key, int64_t side)
 {
     json_begin_map(w, key);
     json_put_int(w, "height", side);
@@ -216,14 +217,14 @@ static void square(struct json_writer *w, const char *key, int64_t side)
     json_end(w);
 }
 
-static void longest(struct json_writer *w, const char *key, int64_t side)
+static void put_longest(struct json_writer *w, const char *key, int64_t side)
 {
     json_begin_map(w, key);
     json_put_int(w, "longest_edge", side);
     json_end(w);
 }
 
-/* The resizing, normalisation and padding of SAM, as transformers' processor is told. */
+/* The resizing, normalisation and padding of SAM, as transformers' processor expects them. */
 void sam_preprocessor_json(const struct sam_names *n, struct text *out)
 {
     static const double mean[] = {0.485, 0.456, 0.406}, deviation[] = {0.229, 0.224, 0.225};
@@ -242,10 +243,10 @@ void sam_preprocessor_json(const struct sam_names *n, struct text *out)
     json_end(&w);
     json_put_int(&w, "resample", 2);
     json_put_number(&w, "rescale_factor", 1.0 / 255);
-    longest(&w, "size", side);
-    square(&w, "pad_size", side);
-    longest(&w, "mask_size", mask);
-    square(&w, "mask_pad_size", mask);
+    put_longest(&w, "size", side);
+    put_square(&w, "pad_size", side);
+    put_longest(&w, "mask_size", mask);
+    put_square(&w, "mask_pad_size", mask);
     json_end(&w);
     text_append(out, "\n", 1);
 }

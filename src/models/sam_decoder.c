@@ -1,19 +1,19 @@
 /*
- * sam_decoder.c: tokens and the image look at each other, twice; then each output token is
- * a filter over the image.
+ * sam_decoder.c: two-way attention between tokens and the image; then each output token becomes a
+ * filter over the image.
  *
- *     tokens = [iou, mask 0..K, prompt]      t0 = tokens as they begin, keys = image + dense
+ *     tokens = [iou, mask 0..K, prompt]      t0 = the initial tokens, keys = image + dense
  *     each layer:  tokens = norm(tokens + attention(tokens + t0, itself))   the first: norm(attention(tokens))
- *                  tokens = norm(tokens + attention(tokens + t0, keys + places))
+ *                  tokens = norm(tokens + attention(tokens + t0, keys + positions))
  *                  tokens = norm(tokens + mlp(tokens))
- *                  keys   = norm(keys + attention(keys + places, tokens + t0))
- *     tokens = norm(tokens + attention(tokens + t0, keys + places))
+ *                  keys   = norm(keys + attention(keys + positions, tokens + t0))
+ *     tokens = norm(tokens + attention(tokens + t0, keys + positions))
  *     masks  = filter(mask tokens) . upscale(keys),   iou = mlp(iou token)
  *
- * Rows are prompts. Before the first layer changes them the keys are the same for all
- * prompts of an image (unless each has a mask), so they have a row for each image alone: keys
- * and values are projected once, and the queries of an image's prompts stand side by side
- * against them. In the other direction the projected queries are repeated.
+ * Rows are prompts. Until the first layer changes them, the keys are the same for all prompts of an
+ * image (unless each prompt has a mask), so they have one row per image: keys and values are
+ * projected once, and the queries of an image's prompts are concatenated to attend to them. In the
+ * other direction the projected queries are repeated.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,29 +25,29 @@
 
 #define ROOT "mask_decoder."
 
-/* Within a layer this is fixed; the configuration speaks of the attention behind the layers. */
+/* Fixed within a layer; the configuration's value is for the attention after the layers. */
 enum { LAYER_DOWNSAMPLE = 2 };
-/* Of the norm behind the layers and of that between the upscaling steps. */
+/* Epsilons of the norm after the layers and of the norm between the upscaling steps. */
 static const double FINAL_EPS = 1e-5, UPSCALE_EPS = 1e-6;
 
 static int64_t rows(const struct graph *g, id x) { return tensor_at(g, x)->dim[0]; }
 static int64_t length(const struct graph *g, id x) { return tensor_at(g, x)->dim[1]; }
 
-/* Each row of x [R,T,C] n times in place: [R*n,T,C]. */
+/* Repeats each row of x [R,T,C] n times, consecutively: [R*n,T,C]. */
 static id repeat(struct graph *g, id x, int64_t n)
 {
     if (!x || n == 1) return x;
     const struct tensor t = *tensor_at(g, x);
     char name[64];
     snprintf(name, sizeof name, "repeat.%lldx%lld", (long long)t.dim[0], (long long)n);
-    int32_t *zeros = mem_alloc((size_t)(t.dim[0] * n) * sizeof *zeros); /* the only row of each, n times */
+    int32_t *zeros = mem_alloc((size_t)(t.dim[0] * n) * sizeof *zeros); /* index 0, the only row of each, n times */
     id index = graph_const(g, name, DT_I32, 2, (int64_t[]){t.dim[0], n}, zeros);
     mem_free(zeros);
     id flat = op_reshape(g, x, 3, (int64_t[]){t.dim[0], 1, t.dim[1] * t.dim[2]});
     return op_reshape(g, op_gather(g, flat, index), 3, (int64_t[]){t.dim[0] * n, t.dim[1], t.dim[2]});
 }
 
-/* a + b where one has a row for each image, the other one for each prompt. */
+/* a + b where one operand has a row per image and the other a row per prompt. */
 static id add_rows(struct graph *g, id a, id b)
 {
     if (!a || !b) return 0;
@@ -62,33 +62,33 @@ static id add_rows(struct graph *g, id a, id b)
 
 /* --- attention -------------------------------------------------------------------------- */
 
-/* Who looks (q) at what (k, v), each [rows,length,C] and not yet projected. */
-struct look {
+/* Inputs of an attention: q attends to k and v, each [rows,length,C] and not yet projected. */
+struct attention_inputs {
     id q, k, v;
-    id q_places, k_places; /* added to q, and to k; 0: nothing */
+    id q_positions, k_positions; /* position encodings added to q, and to k; 0: none */
     id mask;            /* f32 [rows of k,length of k]; 0: none */
-    int64_t downsample; /* of the width within */
+    int64_t downsample; /* factor by which the inner width is reduced */
 };
 
-/* (x + places) w^T + bias. A projection is linear, so places, the same for all rows, are projected by
- * themselves and added behind it: the sum, as large as x, need not exist. */
-static id project(struct graph *g, id x, id places, const char *prefix, const char *name, int64_t inner)
+/* (x + positions) w^T + bias. A projection is linear, so the positions, the same for all rows, are
+ * projected separately and added afterwards: the sum, as large as x, is never stored. */
+static id project(struct graph *g, id x, id positions, const char *prefix, const char *name, int64_t inner)
 {
     id y = layer_linear(g, x, prefix, name, inner);
-    if (!y || !places) return y;
+    if (!y || !positions) return y;
     const struct node *n = node_at(g, tensor_at(g, y)->node);
-    return op_add(g, y, op_linear(g, places, n->in[1], 0));
+    return op_add(g, y, op_linear(g, positions, n->in[1], 0));
 }
 
-static id attend(const struct sam_build *b, const char *layer, const char *name, struct look l)
+static id attend(const struct sam_build *b, const char *layer, const char *name, struct attention_inputs l)
 {
     const struct sam_decoder *c = &b->c->decoder;
     struct graph *g = b->g;
     const int64_t inner = c->hidden / l.downsample, D = inner / c->heads;
     char prefix[112];
     snprintf(prefix, sizeof prefix, "%s%s.", layer, name);
-    id q = project(g, l.q, l.q_places, prefix, "q_proj", inner);
-    id k = project(g, l.k, l.k_places, prefix, "k_proj", inner);
+    id q = project(g, l.q, l.q_positions, prefix, "q_proj", inner);
+    id k = project(g, l.k, l.k_positions, prefix, "k_proj", inner);
     id v = layer_linear(g, l.v, prefix, "v_proj", inner);
     if (!q || !k || !v) return 0;
     if (rows(g, q) < rows(g, k)) q = op_repeat(g, q, k);
@@ -104,15 +104,15 @@ static id attend(const struct sam_build *b, const char *layer, const char *name,
 
 struct two_way {
     id tokens, keys;
-    id first, places;   /* added to tokens and keys wherever they look or are looked at */
-    id mask;            /* of tokens as keys */
+    id first, positions;   /* added to tokens and keys wherever they are queries or keys */
+    id mask;            /* mask of the tokens as keys */
 };
 
 static void look_at_itself(const struct sam_build *b, const char *layer, struct two_way *t, bool first)
 {
     struct graph *g = b->g;
     id x = first ? t->tokens : op_add(g, t->tokens, t->first);
-    id o = attend(b, layer, "self_attn", (struct look){.q = x, .k = x, .v = t->tokens, .mask = t->mask, .downsample = 1});
+    id o = attend(b, layer, "self_attn", (struct attention_inputs){.q = x, .k = x, .v = t->tokens, .mask = t->mask, .downsample = 1});
     t->tokens = layer_norm(g, first ? o : op_add(g, t->tokens, o), layer, "layer_norm1", b->c->decoder.eps);
 }
 
@@ -128,8 +128,8 @@ static void decoder_layer(const struct sam_build *b, struct two_way *t, int64_t 
     look_at_itself(b, layer, t, i == 0);
     graph_scope_pop(g, part);
     part = graph_scope_push(g, "cross_attn_token_to_image", 0);
-    struct look look = {.q = op_add(g, t->tokens, t->first), .k = t->keys, .v = t->keys, .k_places = t->places, .downsample = LAYER_DOWNSAMPLE};
-    id o = attend(b, layer, "cross_attn_token_to_image", look);
+    struct attention_inputs attention_inputs = {.q = op_add(g, t->tokens, t->first), .k = t->keys, .v = t->keys, .k_positions = t->positions, .downsample = LAYER_DOWNSAMPLE};
+    id o = attend(b, layer, "cross_attn_token_to_image", attention_inputs);
     t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm2", c->eps);
     graph_scope_pop(g, part);
     part = graph_scope_push(g, "mlp", 0);
@@ -138,9 +138,9 @@ static void decoder_layer(const struct sam_build *b, struct two_way *t, int64_t 
     t->tokens = layer_norm(g, op_add(g, t->tokens, o), layer, "layer_norm3", c->eps);
     graph_scope_pop(g, part);
     part = graph_scope_push(g, "cross_attn_image_to_token", 0);
-    look = (struct look){.q = t->keys, .k = op_add(g, t->tokens, t->first), .v = t->tokens, .q_places = t->places, .mask = t->mask,
+    attention_inputs = (struct attention_inputs){.q = t->keys, .k = op_add(g, t->tokens, t->first), .v = t->tokens, .q_positions = t->positions, .mask = t->mask,
                          .downsample = LAYER_DOWNSAMPLE};
-    o = attend(b, layer, "cross_attn_image_to_token", look);
+    o = attend(b, layer, "cross_attn_image_to_token", attention_inputs);
     t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
     graph_scope_pop(g, part);
     graph_scope_pop(g, outer);
@@ -151,16 +151,16 @@ static void transform(const struct sam_build *b, struct two_way *t)
     struct graph *g = b->g;
     for (int64_t i = 0; i < b->c->decoder.layers; i++) decoder_layer(b, t, i);
     id outer = graph_scope_push(g, ROOT "transformer", 0);
-    struct look last = {.q = op_add(g, t->tokens, t->first), .k = t->keys, .v = t->keys, .k_places = t->places,
+    struct attention_inputs last = {.q = op_add(g, t->tokens, t->first), .k = t->keys, .v = t->keys, .k_positions = t->positions,
                         .downsample = b->c->decoder.downsample};
     id o = attend(b, ROOT "transformer.", "final_attn_token_to_image", last);
     t->tokens = layer_norm(g, op_add(g, t->tokens, o), ROOT "transformer.", "layer_norm_final_attn", FINAL_EPS);
     graph_scope_pop(g, outer);
 }
 
-/* --- before and behind it -------------------------------------------------------------------- */
+/* --- before and after the transformer -------------------------------------------------------- */
 
-/* The output tokens before the prompt's: [B*M,n,C]. */
+/* Puts the output tokens before the prompt's: [B*M,n,C]. */
 static id begin_tokens(const struct sam_build *b, id prompt)
 {
     struct graph *g = b->g;
@@ -173,7 +173,7 @@ static id begin_tokens(const struct sam_build *b, id prompt)
     return op_add(g, op_pad(g, prompt, (int64_t[]){0, masks + 1, 0}, (int64_t[]){0, 0, 0}), x);
 }
 
-/* Linear layers with ReLU between them: first in, last out, `layers` in all. */
+/* An MLP of `layers` linear layers with ReLU between them. */
 static id feed_forward(struct graph *g, id x, const char *prefix, int64_t hidden, int64_t out, int64_t layers)
 {
     char name[32];
@@ -193,9 +193,9 @@ static id token(struct graph *g, id tokens, int64_t i)
     return op_reshape(g, op_slice(g, tokens, 1, i, 1), 2, (int64_t[]){t.dim[0], t.dim[2]});
 }
 
-/* The filters of masks first .. first + count - 1, [rows,count,C/8]. Of the others there are only
- * the weights: what nobody reads is not computed. */
-static id filters(const struct sam_build *b, id tokens, int64_t first, int64_t count)
+/* The filters of masks first .. first + count - 1, [rows,count,C/8]. For the other masks only the
+ * weights are declared: their filters are not computed. */
+static id mask_filters(const struct sam_build *b, id tokens, int64_t first, int64_t count)
 {
     const struct sam_decoder *c = &b->c->decoder;
     struct graph *g = b->g;
@@ -212,7 +212,8 @@ static id filters(const struct sam_build *b, id tokens, int64_t first, int64_t c
     return joined;
 }
 
-/* Four times as many places each way, an eighth of the channels; the last activation is the filters' matter. */
+/* Upscales by four in each direction, to an eighth of the channels; apply() computes the last
+ * activation. */
 static id upscale(const struct sam_build *b, id keys)
 {
     const int64_t C = b->c->decoder.hidden;
@@ -225,13 +226,13 @@ static id upscale(const struct sam_build *b, id keys)
 }
 
 /* filters [rows,K,c] . gelu(maps [rows,h,h,c]) = [rows,K,h,h]. */
-static id apply(struct graph *g, id filters, id maps)
+static id apply(struct graph *g, id mask_filters, id maps)
 {
-    if (!filters || !maps) return 0;
+    if (!mask_filters || !maps) return 0;
     const struct tensor m = *tensor_at(g, maps);
-    const int64_t K = length(g, filters);
+    const int64_t K = length(g, mask_filters);
     maps = op_reshape(g, maps, 3, (int64_t[]){m.dim[0], m.dim[1] * m.dim[2], m.dim[3]});
-    id logits = op_apply(g, OP_BMM_ACT, &(union attr){.act = {ACT_GELU}}, (id[]){filters, maps}, 2);
+    id logits = op_apply(g, OP_BMM_ACT, &(union attr){.act = {ACT_GELU}}, (id[]){mask_filters, maps}, 2);
     return op_reshape(g, logits, 4, (int64_t[]){m.dim[0], K, m.dim[1], m.dim[2]});
 }
 
@@ -239,17 +240,17 @@ struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sa
 {
     const struct sam_decoder *c = &b->c->decoder;
     struct graph *g = b->g;
-    const int64_t first = b->asked.single ? 0 : 1, count = b->asked.single ? 1 : c->candidates;
-    struct two_way t = {.places = p->places};
+    const int64_t first = b->prompting.single ? 0 : 1, count = b->prompting.single ? 1 : c->candidates;
+    struct two_way t = {.positions = p->positions};
     id outer = graph_scope_push(g, "mask_decoder", 0);
     id flat = op_reshape(g, image, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
     t.tokens = t.first = begin_tokens(b, p->tokens);
     t.keys = add_rows(g, flat, p->dense);
-    if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0}); /* output tokens are seen */
+    if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0}); /* output tokens are always visible */
     graph_scope_pop(g, outer);
     transform(b, &t);
     outer = graph_scope_push(g, "mask_decoder", 0);
-    id maps = upscale(b, t.keys), each = filters(b, t.tokens, first, count);
+    id maps = upscale(b, t.keys), each = mask_filters(b, t.tokens, first, count);
     struct sam_masks out = {.logits = apply(g, each, maps)};
     id iou = feed_forward(g, token(g, t.tokens, 0), ROOT "iou_prediction_head.", c->iou_hidden, c->candidates + 1, c->iou_layers);
     out.iou = op_dense(g, op_slice(g, iou, 1, first, count));

@@ -1,20 +1,19 @@
 /*
- * sam_encoder.c: the image encoder of Segment Anything: a vision transformer that keeps its
- * tokens in their places.
+ * sam_encoder.c: the image encoder of Segment Anything: a vision transformer on a grid of tokens.
  *
- *     x = patches(pixels) + places
+ *     x = patches(pixels) + positions
  *     each layer:  x = x + proj(attention(windows of n))    n = layernorm(x)
  *                  x = x + mlp(n)                           n = layernorm(x)
  *     neck:        norm(conv 3x3(norm(conv 1x1(x))))
  *
- * Most layers attend within windows, some over the whole image. A grid that windows do not
- * fill is thought to go on with zeros behind the norm, and these take part: their keys and
- * values are the biases, nothing hides them. Scores carry a term for how far apart two places
- * are, in rows and in columns, from the query as it is before it is scaled.
+ * Most layers attend within windows, some over the whole image. If the grid is not divisible into
+ * windows, it is padded with zeros after the norm, and the padding takes part in the attention: its
+ * keys and values are the biases, and it is not masked. Scores include a relative-position term for
+ * rows and for columns, computed from the unscaled query.
  *
- * An image of another size than the configuration's has another grid. Its places are the
- * learned ones, interpolated bilinearly (corners of the images on each other), the distances' tables
- * linearly; windows keep their size and their tables.
+ * An image of another size than the configuration's has another grid. The learned position
+ * embeddings are then interpolated bilinearly (align_corners false), and the relative-position
+ * tables linearly; windows keep their size and their tables.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,11 +24,11 @@
 
 #define ROOT "vision_encoder."
 
-/* Of the two norms of the neck, whatever the configuration says of others. */
+/* Epsilon of the two norms of the neck, independent of the configuration. */
 static const double NECK_EPS = 1e-6;
 
-/* The learned table of distances along one axis, for `size` places. */
-static id distances(const struct sam_build *b, const char *layer, const char *name, int64_t trained, int64_t size)
+/* The learned relative-position table of one axis, for `size` positions. */
+static id relative_table(const struct sam_build *b, const char *layer, const char *name, int64_t trained, int64_t size)
 {
     const int64_t D = b->c->vision.hidden / b->c->vision.heads, rows = 2 * trained - 1;
     id table = layer_param(b->g, layer, name, 2, (int64_t[]){rows, D}, 0);
@@ -38,11 +37,12 @@ static id distances(const struct sam_build *b, const char *layer, const char *na
     return op_reshape(b->g, line, 2, (int64_t[]){2 * size - 1, D});
 }
 
-/* Queries, keys or values, [B,T,heads,D]: one third of what one product by a matrix published as a whole made. */
+/* Queries, keys or values, [B,T,heads,D]: one third of the fused qkv projection. */
 static id third(const struct sam_build *b, id qkv, int i) { return op_slice(b->g, qkv, 2, i * b->c->vision.heads, b->c->vision.heads); }
 
-/* x [B,grid,grid,C]: all places attend to each other, or (window) within squares of so many by so many.
- * A grid that squares do not fill is thought to go on with zeros, whose keys and values are the bias. */
+/* x [B,grid,grid,C]: attention over the whole grid, or within windows of window x window positions.
+ * A grid that is not divisible into windows is padded with zeros, which have the bias as key and
+ * value. */
 static id attend(const struct sam_build *b, id x, const char *layer, int64_t window)
 {
     const struct sam_vision *c = &b->c->vision;
@@ -59,8 +59,8 @@ static id attend(const struct sam_build *b, id x, const char *layer, int64_t win
     if (!c->relative) {
         o = op_attention(b->g, q, k, v, scale, false);
     } else {
-        id rows = distances(b, layer, "attn.rel_pos_h", trained, size);
-        id columns = distances(b, layer, "attn.rel_pos_w", trained, size);
+        id rows = relative_table(b, layer, "attn.rel_pos_h", trained, size);
+        id columns = relative_table(b, layer, "attn.rel_pos_w", trained, size);
         id pad = window && bias ? op_reshape(b->g, op_slice(b->g, bias, 0, c->hidden, 2 * c->hidden), 3, (int64_t[]){2, c->heads, D}) : 0;
         o = window ? op_attention_window(b->g, q, k, v, rows, columns, pad, (struct window_options){(int)side, (int)side, (int)window, scale})
                    : op_attention_rel(b->g, q, k, v, rows, columns, (int)size, (int)size, scale);
@@ -68,8 +68,8 @@ static id attend(const struct sam_build *b, id x, const char *layer, int64_t win
     return op_reshape(b->g, o, 4, (int64_t[]){B, side, side, c->hidden});
 }
 
-/* Without distances squares are maps of their own. */
-static id attend_apart(const struct sam_build *b, id x, const char *layer)
+/* Without relative positions the windows are batched as separate maps. */
+static id attend_partitioned(const struct sam_build *b, id x, const char *layer)
 {
     x = attend(b, op_window(b->g, x, (int)b->c->vision.window), layer, 0);
     return op_unwindow(b->g, x, b->grid, b->grid);
@@ -79,7 +79,7 @@ static id attention(const struct sam_build *b, id x, const char *layer, bool glo
 {
     const struct sam_vision *c = &b->c->vision;
     if (global || !c->window) x = attend(b, x, layer, 0);
-    else x = c->relative ? attend(b, x, layer, c->window) : attend_apart(b, x, layer);
+    else x = c->relative ? attend(b, x, layer, c->window) : attend_partitioned(b, x, layer);
     return layer_linear(b->g, x, layer, "attn.proj", c->hidden);
 }
 
@@ -109,10 +109,10 @@ static id embed(const struct sam_build *b, id pixels)
     const int64_t trained = c->image / c->patch;
     id outer = graph_scope_push(g, ROOT "patch_embed", 0);
     id x = layer_conv(g, pixels, ROOT "patch_embed.", "projection", c->hidden, (struct kernel_shape){(int)c->patch, (int)c->patch, 0, true});
-    if (c->places) {
-        id places = layer_param(g, ROOT, "pos_embed", 4, (int64_t[]){1, trained, trained, c->hidden}, 0.02);
-        if (b->grid != trained) places = op_resize(g, places, b->grid, b->grid, false);
-        x = op_add(g, x, places);
+    if (c->positions) {
+        id positions = layer_param(g, ROOT, "pos_embed", 4, (int64_t[]){1, trained, trained, c->hidden}, 0.02);
+        if (b->grid != trained) positions = op_resize(g, positions, b->grid, b->grid, false);
+        x = op_add(g, x, positions);
     }
     graph_scope_pop(g, outer);
     return x;

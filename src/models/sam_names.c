@@ -1,9 +1,9 @@
 /*
  * sam_names.c: see sam_names.h. Tables first; the rest reads them.
  *
- * A row is a tensor, or one for each block, stage or token: # stands for their numbers. Its
- * shape is written in letters that stand for sizes ("3d d"), which are read off a few
- * tensors (find_sizes) and hold for all: so a checkpoint is right as a whole or is refused.
+ * A row is a tensor, or one tensor per block, stage or token: # stands for their numbers. Its shape
+ * is written in letters that stand for sizes ("3d d"). The sizes are taken from a few tensors
+ * (find_sizes) and checked on all of them, so a file of weights is accepted or rejected as a whole.
  *
  *     d hidden size       m its MLP      h head       p patch     c channels   g grid
  *     r relative positions of a block    o channels of the embedding (= e)
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a row's numbers run over. */
+/* The range of a row's numbers. */
 enum over { ONCE, BLOCKS, POINTS, LAYERS, TOKENS, MBCONVS, MERGES, TINY_BLOCKS };
 
 struct row {
@@ -30,7 +30,7 @@ struct row {
 
 #define PAIR(o, n, over, w, b) {o ".weight", n ".weight", w, over, false}, {o ".bias", n ".bias", b, over, false}
 #define SAME(o, over, w, b) PAIR(o, o, over, w, b)
-/* A convolution without bias and the normalisation behind it, of `out` channels. */
+/* A convolution without bias and the normalisation after it, with `out` channels. */
 #define CONV_BN(o, over, w, out)                                                                                       \
     {o ".c.weight", o ".c.weight", w, over, false}, SAME(o ".bn", over, out, out),                                     \
     {o ".bn.running_mean", o ".bn.running_mean", out, over, false},                                                    \
@@ -76,7 +76,7 @@ static const struct row tinyvit[] = {
     CONV_BN(MERGE ".conv1", MERGES, "y x 1 1", "y"),
     CONV_BN(MERGE ".conv2", MERGES, "y 1 3 3", "y"),
     CONV_BN(MERGE ".conv3", MERGES, "y y 1 1", "y"),
-    {"image_encoder.norm_head.weight", "image_encoder.norm_head.weight", "X", ONCE, true}, /* a classifier that nobody calls */
+    {"image_encoder.norm_head.weight", "image_encoder.norm_head.weight", "X", ONCE, true}, /* a classifier head that is never used */
     {"image_encoder.norm_head.bias", "image_encoder.norm_head.bias", "X", ONCE, true},
     {"image_encoder.head.weight", "image_encoder.head.weight", "N X", ONCE, true},
     {"image_encoder.head.bias", "image_encoder.head.bias", "N", ONCE, true},
@@ -86,7 +86,7 @@ static const struct row tinyvit[] = {
     SAME("image_encoder.neck.3", ONCE, "o", "o"),
 };
 
-/* An attention of the decoder from width e through `in` and back. */
+/* A decoder attention from width e to the inner width `in` and back. */
 #define ATTENTION(o, over, in)                                                                                         \
     SAME(o ".q_proj", over, in " e", in), SAME(o ".k_proj", over, in " e", in), SAME(o ".v_proj", over, in " e", in), \
     SAME(o ".out_proj", over, "e " in, "e")
@@ -129,7 +129,7 @@ static const struct row heads[] = {
     PAIR(IOU ".layers.2", IOU ".proj_out", ONCE, "t i", "t"),
 };
 
-/* Buffers that some programs save and every program can make. */
+/* Buffers that some programs save and that can be recreated. */
 static const char *const dropped[] = {"pixel_mean", "pixel_std", "image_encoder.layers.#.blocks.#.attn.attention_bias_idxs",
                                      "image_encoder.layers.#.blocks.#.attn.ab"};
 
@@ -144,10 +144,10 @@ static const struct row *row_at(bool tiny, uint32_t i)
     return i - n < COUNT(heads) ? &heads[i - n] : NULL;
 }
 
-/* The name in a folder of tinysam is the published one. */
+/* In a tinysam folder the name is the published one. */
 static const char *folder_name(bool tiny, const struct row *r) { return tiny ? r->original : r->name; }
 
-/* Whether `name` is `pattern` with numbers, without leading zeros, in the places of #. */
+/* True when `name` is `pattern` with numbers, without leading zeros, in place of #. */
 static bool match(const char *pattern, const char *name, int at[2])
 {
     int k = 0;
@@ -192,7 +192,7 @@ const char *sam_original_name(const char *name, char *out, size_t room)
     return name;
 }
 
-/* The published name of `name`, which is of the given naming. "": to be dropped; NULL: unknown. */
+/* The published name of `name`, which is in the given naming. "": dropped; NULL: unknown. */
 static const char *rename_one(struct bump *b, enum naming naming, const char *name)
 {
     int at[2] = {0};
@@ -204,7 +204,7 @@ static const char *rename_one(struct bump *b, enum naming naming, const char *na
     return NULL;
 }
 
-/* The naming that knows the most names; heads have the same names in two of them. */
+/* The naming that recognises the most names; two namings share the names of heads. */
 static enum naming find_naming(struct sam_names *n)
 {
     enum naming best = SAM_ORIGINAL;
@@ -254,7 +254,7 @@ static int by_original(const void *a, const void *b)
     return c ? c : x->source < y->source ? -1 : x->source > y->source;
 }
 
-/* Sorted, and each once: what a folder stores twice is one tensor. */
+/* Sorts and removes duplicates: a tensor that a folder stores twice is one tensor. */
 static void sort_found(struct sam_names *n)
 {
     uint32_t kept = 0;
@@ -293,7 +293,7 @@ static struct sam_tensor *find_at(const struct sam_names *n, const char *pattern
     return find(n, name);
 }
 
-/* A dimension of a tensor; 0: it is not there, or has fewer. */
+/* A dimension of a tensor; 0: the tensor or the dimension does not exist. */
 static int64_t size_of(const struct sam_tensor *t, int dim) { return t && dim < t->rank ? t->dim[dim] : 0; }
 
 /* --- sizes ---------------------------------------------------------------------------------- */
@@ -322,12 +322,13 @@ static void head_sizes(struct sam_names *n)
     s['o'] = s['e'];
     while (find_at(n, "prompt_encoder.point_embeddings.#.weight", (int)s['P'], 0)) s['P']++;
     while (find_at(n, LAYER ".norm1.weight", (int)s['L'], 0)) s['L']++;
-    /* At least the two labels and the two corners of a box, and one layer: what is missing is then named. */
+    /* At least the two labels, the two corners of a box and one layer: missing tensors are then
+     * reported by name. */
     s['P'] = max_i64(s['P'], 4);
     s['L'] = max_i64(s['L'], 1);
 }
 
-/* A block is global when its table covers the whole grid. */
+/* A block is global if its table covers the whole grid. */
 static int block_sizes(struct sam_names *n, struct error *e)
 {
     int64_t *s = n->size;
@@ -345,7 +346,7 @@ static int block_sizes(struct sam_names *n, struct error *e)
         n->window = reach;
     }
     s['B'] = max_i64(s['B'], 1);
-    if (!n->window) n->window = 14; /* all are global: it says nothing */
+    if (!n->window) n->window = 14; /* all blocks are global: the window is not used */
     return PL_OK;
 }
 
@@ -360,11 +361,11 @@ static int vit_sizes(struct sam_names *n, struct error *e)
     s['h'] = size_of(find(n, "image_encoder.blocks.0.attn.rel_pos_h"), 1);
     s['m'] = size_of(find(n, "image_encoder.blocks.0.mlp.lin1.weight"), 0);
     if (s['h'] && s['d'] % s['h'])
-        return error_set(e, PL_USAGE, "a hidden size of %lld does not divide into heads of %lld", (long long)s['d'], (long long)s['h']);
+        return error_set(e, PL_USAGE, "a hidden size of %lld is not divisible into heads of %lld", (long long)s['d'], (long long)s['h']);
     return block_sizes(n, e);
 }
 
-/* Stage 0 is made of MBConv blocks; the later ones have attention. */
+/* Stage 0 consists of MBConv blocks; the later stages have attention. */
 static int stage_sizes(struct sam_names *n, int i, struct error *e)
 {
     struct sam_stage *g = &n->stage[i];
@@ -377,7 +378,7 @@ static int stage_sizes(struct sam_names *n, int i, struct error *e)
     g->inner = size_of(find_at(n, i ? TINY ".mlp.fc1.weight" : TINY ".conv1.c.weight", i, 0), 0);
     if (table && !g->window) return error_set(e, PL_USAGE, "%s has %lld columns, expected the square of a window", table->found, (long long)size_of(table, 1));
     if (g->heads && g->dim % g->heads)
-        return error_set(e, PL_USAGE, "%s: a width of %lld does not divide into %lld heads", table->found, (long long)g->dim, (long long)g->heads);
+        return error_set(e, PL_USAGE, "%s: a width of %lld is not divisible into %lld heads", table->found, (long long)g->dim, (long long)g->heads);
     return PL_OK;
 }
 
@@ -394,7 +395,7 @@ static int tiny_sizes(struct sam_names *n, struct error *e)
         rc = stage_sizes(n, n->n_stages, e);
         dim = size_of(find_at(n, MERGE ".conv3.c.weight", n->n_stages, 0), 0);
     }
-    /* No table says how wide stage 0's heads would be: as wide as the next one's. */
+    /* No table determines the head width of stage 0: the next stage's is used. */
     if (!rc && n->n_stages > 1 && n->stage[1].heads) {
         n->stage[0].heads = max_i64(1, n->stage[0].dim / (n->stage[1].dim / n->stage[1].heads));
         n->stage[0].window = n->stage[1].window;
@@ -402,9 +403,9 @@ static int tiny_sizes(struct sam_names *n, struct error *e)
     return rc;
 }
 
-/* --- the parts of the model ------------------------------------------------------------------ */
+/* --- the tensors of the model ---------------------------------------------------------------- */
 
-/* How often a row occurs, by its first number and then its second. add_parts walks through
+/* The number of tensors of a row, by its first number and then its second. add_parts iterates over
  * the stages of a TinyViT. */
 static int64_t count_first(const struct sam_names *n, enum over over)
 {
@@ -423,7 +424,7 @@ static int64_t count_second(const struct sam_names *n, enum over over, int first
     return over != TINY_BLOCKS ? 1 : first ? n->stage[first].depth : 0;
 }
 
-/* The letters whose sizes depend on the row's place. */
+/* Sets the letters with sizes that depend on the row's number. */
 static void bind(struct sam_names *n, enum over over, int first)
 {
     int64_t *s = n->size;
@@ -467,7 +468,7 @@ static int check_shape(const struct sam_names *n, const struct row *r, const str
     if (same) return PL_OK;
     print_shape(a, t->rank, t->dim);
     print_shape(b, rank, want);
-    return error_set(e, PL_USAGE, "%s is %s; from the other tensors of the checkpoint it should be %s", t->found, a, b);
+    return error_set(e, PL_USAGE, "%s is %s; the other tensors imply %s", t->found, a, b);
 }
 
 static int add_part(struct sam_names *n, const struct row *r, bool again, const int at[2], struct error *e)
@@ -484,8 +485,8 @@ static int add_part(struct sam_names *n, const struct row *r, bool again, const 
     return check_shape(n, r, t, e);
 }
 
-/* Rows [from, to), which run over the same things, for the first numbers [low, high): block
- * by block, as they were published. */
+/* Adds rows [from, to), which have the same range, for the first numbers [low, high): block by
+ * block, in the published order. */
 static int add_rows(struct sam_names *n, uint32_t from, uint32_t to, int64_t low, int64_t high, struct error *e)
 {
     enum over over = row_at(n->tiny, from)->over;
@@ -519,7 +520,7 @@ static int add_parts(struct sam_names *n, struct error *e)
             rc = add_rows(n, from, to, 0, count_first(n, over), e);
             continue;
         }
-        end = run_end(n->tiny, to); /* of each stage the blocks, and then what leads to the next */
+        end = run_end(n->tiny, to); /* for each stage, its blocks, then the downsampling to the next stage */
         for (int i = 0; i < n->n_stages && !rc; i++) {
             rc = add_rows(n, from, to, i, i + 1, e);
             if (!rc && i + 1 < n->n_stages) rc = add_rows(n, to, end, i, i + 1, e);
@@ -527,14 +528,15 @@ static int add_parts(struct sam_names *n, struct error *e)
     }
     for (uint32_t i = 0; i < n->found.n && !rc; i++)
         if (!n->found.at[i].used)
-            rc = error_set(e, PL_USAGE, "%s has no place in a model of %lld blocks, %lld decoder layers and %lld mask tokens", n->found.at[i].found,
+            rc = error_set(e, PL_USAGE, "%s does not belong to a model of %lld blocks, %lld decoder layers and %lld mask tokens", n->found.at[i].found,
                            (long long)(n->tiny ? n->n_stages : n->size['B']), (long long)n->size['L'], (long long)n->size['t']);
     return rc;
 }
 
-/* --- what no shape of a single tensor says ------------------------------------------------------- */
+/* --- checks across tensors
+ * ----------------------------------------------------------------------- */
 
-/* No tensor is empty, and no dimension so large that a size made of two would overflow. */
+/* No tensor is empty, and no dimension is so large that the product of two sizes overflows. */
 static int check_dims(const struct sam_names *n, struct error *e)
 {
     char shape[128];
@@ -543,7 +545,7 @@ static int check_dims(const struct sam_names *n, struct error *e)
             const struct sam_tensor *t = &n->found.at[i];
             if (t->dim[k] >= 1 && t->dim[k] <= 1 << 24) continue;
             print_shape(shape, t->rank, t->dim);
-            return error_set(e, PL_USAGE, "%s is %s: not a shape of such a model", t->found, shape);
+            return error_set(e, PL_USAGE, "%s is %s: an invalid shape for this model", t->found, shape);
         }
     return PL_OK;
 }
@@ -552,7 +554,7 @@ static int check_sizes(const struct sam_names *n, struct error *e)
 {
     const int64_t *s = n->size;
     const struct sam_stage *last = &n->stage[n->tiny ? n->n_stages - 1 : 0];
-    if (s['e'] % s['a']) return error_set(e, PL_USAGE, "the decoder's cross-attention has a width of %lld, which does not divide %lld", (long long)s['a'], (long long)s['e']);
+    if (s['e'] % s['a']) return error_set(e, PL_USAGE, "the decoder's cross-attention has a width of %lld, which is not a divisor of %lld", (long long)s['a'], (long long)s['e']);
     if (s['e'] != 2 * s['f'])
         return error_set(e, PL_USAGE, "%s has %lld columns; half the width of %lld is expected", GAUSSIAN, (long long)s['f'], (long long)s['e']);
     for (int i = 1; i < n->n_stages; i++)
@@ -562,7 +564,8 @@ static int check_sizes(const struct sam_names *n, struct error *e)
     return PL_OK;
 }
 
-/* --- what callers see --------------------------------------------------------------------------- */
+/* --- interface
+ * ---------------------------------------------------------------------------------- */
 
 void sam_names_add(struct sam_names *n, const char *name, enum dtype t, int rank, const int64_t *dim, uint32_t source)
 {

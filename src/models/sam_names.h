@@ -1,14 +1,14 @@
 /*
- * sam_names.h: the names of Segment Anything's tensors, in the program that published the
- * weights and in a model folder, and what the shapes say about the model.
+ * sam_names.h: the names of Segment Anything's tensors, in the original code and in a model folder,
+ * and the sizes that the shapes determine.
  *
  *     SAM, MedSAM          image_encoder.blocks.0.norm1.weight
  *       as a folder        vision_encoder.layers.0.layer_norm1.weight   (transformers' SamModel)
  *     MobileSAM, TinySAM   image_encoder.layers.0.blocks.0.conv1.c.weight
  *       as a folder        the same names, model_type tinysam
  *
- * Tensors come in under either naming. What comes out is checked: every tensor that the
- * model has is there with the shape that the others imply, and there are no others.
+ * Tensors are accepted in either naming. The result is checked: every tensor of the model exists
+ * with the shape that the others imply, and there are no other tensors.
  */
 #ifndef SAM_NAMES_H
 #define SAM_NAMES_H
@@ -17,21 +17,21 @@
 
 enum { SAM_RANK = 8, SAM_STAGES = 8, SAM_BLOCKS = 256 };
 
-/* A tensor that a source has. */
+/* A tensor of the source. */
 struct sam_tensor {
     const char *found;    /* the source's name for it */
-    const char *original; /* the published one; NULL: nothing that has to be kept */
+    const char *original; /* the published name; NULL: the tensor is dropped */
     enum dtype dtype;
     int rank;
     int64_t dim[SAM_RANK];
-    uint32_t source;      /* the caller's number for it */
+    uint32_t source;      /* the caller's index for it */
     bool used;
 };
 
-/* A tensor of the model. One source may stand in a folder twice. */
+/* A tensor of the model. One source tensor may occur in a folder twice. */
 struct sam_part {
-    const char *original, *name; /* published; in a folder */
-    bool again;                  /* `original` was in an earlier part */
+    const char *original, *name; /* published name; name in a folder */
+    bool again;                  /* an earlier part has the same `original` */
     const struct sam_tensor *from;
 };
 
@@ -41,33 +41,34 @@ struct sam_stage {
 };
 
 struct sam_names {
-    bool tiny;                    /* TinyViT in front; model_type tinysam */
+    bool tiny;                    /* has a TinyViT encoder; model_type tinysam */
     struct bump memory;
     VEC(struct sam_tensor) found; /* sorted by `original` after sam_names_resolve */
     VEC(struct sam_part) parts;   /* in the published order */
-    int64_t size[128];            /* by the letters of sam_names.c's tables */
-    int64_t window;               /* of the blocks that are not global */
-    int64_t table[SAM_BLOCKS];    /* by block: length of its relative positions */
+    int64_t size[128];            /* indexed by the letters of sam_names.c's tables */
+    int64_t window;               /* window size of the blocks that are not global */
+    int64_t table[SAM_BLOCKS];    /* by block: length of its relative-position tables */
     struct sam_stage stage[SAM_STAGES];
     int n_stages;
 };
 
 /* The name is copied. */
 void sam_names_add(struct sam_names *n, const char *name, enum dtype t, int rank, const int64_t *dim, uint32_t source);
-/* Finds what the names are, and fills all of the above. PL_USAGE names tensors that are
- * unknown, missing or of another shape, and what was expected. */
+/* Identifies the naming and fills all of the above. PL_USAGE lists tensors that are unknown,
+ * missing or of another shape, and what was expected. */
 int sam_names_resolve(struct sam_names *n, struct error *e);
 void sam_names_free(struct sam_names *n);
 
-/* What the published checkpoint calls a tensor of transformers' SamModel: in `out`, or `name` itself where
- * it has no other. For layer code, which says transformers' names, in models with the published ones. */
+/* The published name of a tensor of transformers' SamModel: in `out`, or `name` itself if both are
+ * the same. For layer code, which uses the names of transformers, in models with the published
+ * names. */
 const char *sam_original_name(const char *name, char *out, size_t room);
 
 /* The folder's config.json and preprocessor_config.json. */
 void sam_config_json(const struct sam_names *n, struct text *out);
 void sam_preprocessor_json(const struct sam_names *n, struct text *out);
-/* Whether a folder's model is the one that sam_config_json would say: PL_USAGE names the key that is
- * not so. What it says of the shapes of weights is not looked at. */
+/* Checks that a folder's model matches what sam_config_json would write: PL_USAGE names the key
+ * that differs. Values that determine shapes of weights are not compared. */
 struct model;
 int sam_config_check(const struct sam_names *n, const struct model *m, struct error *e);
 

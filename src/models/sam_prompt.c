@@ -1,19 +1,19 @@
 /*
- * sam_prompt.c: what is asked, as tokens and as a map.
+ * sam_prompt.c: the prompt encoder: prompts as tokens and as a map.
  *
- *     point   encode(place) + embedding of its kind           one token
- *     filler  the embedding of "not a point" alone            one token
+ *     point   encode(position) + embedding of its kind        one token
+ *     filler  only the "not a point" embedding                one token
  *     box     encode(corner) + embedding of first, of last    two tokens
  *     mask    convolutions down to the grid                   a map, added to the image's
- *     none    one learned vector in its place
+ *     none    one learned vector instead of the map
  *
- * encode(c) = [sin, cos](2 pi (2 c - 1) G) with fixed random frequencies G [2,C/2]; places come
- * as 0 to 1 over the image. The same encoding tells the decoder where each place of
- * the grid is. Points without a box are followed by one filler, as in the reference.
+ * encode(c) = [sin, cos](2 pi (2 c - 1) G) with fixed random frequencies G [2,C/2]; positions are 0
+ * to 1 over the image. The decoder gets the positions of the grid's cells in the same encoding.
+ * Points without a box are followed by one filler, as in the reference.
  *
- * Kinds select by GATHER, which reads zeros where an index leads outside of its rows: so
- * a point that says nothing has no embedding, and a filler no place. In slots, corners are
- * points like others, and nobody sees those that say nothing: any prompt fits.
+ * Kinds are looked up by GATHER, which returns zeros for an index out of range: so an unused point
+ * has no embedding, and a filler no position. In slots, corners are points like others and unused
+ * points are masked out: any prompt fits.
  */
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ id sam_frequencies(const struct sam_build *b)
     return layer_param(b->g, "shared_image_embedding.", "positional_embedding", 2, (int64_t[]){2, b->c->prompts.hidden / 2}, 1);
 }
 
-/* The embedding of a kind, [1,C]. */
+/* The embedding of a point kind, [1,C]. */
 static id kind_embedding(const struct sam_build *b, int kind)
 {
     char name[40];
@@ -44,26 +44,26 @@ static id filler_embedding(const struct sam_build *b)
 
 static id point_kinds(const struct sam_build *b)
 {
-    return b->kinds ? b->kinds : graph_input(b->g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, b->asked.points});
+    return b->kinds ? b->kinds : graph_input(b->g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, b->prompting.points});
 }
 
-/* Where each point is: [B*M*P,C], zeros for those that have no place. */
-static id point_places(const struct sam_build *b, id gauss)
+/* The encoded position of each point: [B*M*P,C], zeros for points without a position. */
+static id point_positions(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
-    const int64_t P = b->asked.points, C = b->c->prompts.hidden, n = b->B * b->M * P;
-    id places = b->places ? b->places : graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
-    id one = op_reshape(g, op_fourier(g, places, gauss), 3, (int64_t[]){n, 1, C});
-    /* A row for each kind that has a place; other kinds find none. */
+    const int64_t P = b->prompting.points, C = b->c->prompts.hidden, n = b->B * b->M * P;
+    id positions = b->positions ? b->positions : graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
+    id one = op_reshape(g, op_fourier(g, positions, gauss), 3, (int64_t[]){n, 1, C});
+    /* A row for each kind with a position; other kinds are out of range and get zeros. */
     id rows = op_concat(g, (id[]){one, one, one, one}, POINT_FILLER, 1);
     return op_reshape(g, op_gather(g, rows, op_reshape(g, point_kinds(b), 2, (int64_t[]){n, 1})), 2, (int64_t[]){n, C});
 }
 
-/* What each point says: [B*M*P,C]. */
-static id point_meanings(const struct sam_build *b)
+/* The kind embedding of each point: [B*M*P,C]. */
+static id point_embeddings(const struct sam_build *b)
 {
     struct graph *g = b->g;
-    const int64_t C = b->c->prompts.hidden, n = b->B * b->M * b->asked.points;
+    const int64_t C = b->c->prompts.hidden, n = b->B * b->M * b->prompting.points;
     id known[POINT_NOTHING];
     for (int i = 0; i < POINT_FILLER; i++) known[i] = kind_embedding(b, i);
     known[POINT_FILLER] = filler_embedding(b);
@@ -71,31 +71,31 @@ static id point_meanings(const struct sam_build *b)
     return op_reshape(g, op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, n})), 2, (int64_t[]){n, C});
 }
 
-/* Tokens [B*M,P,C], and the filler behind them where no box follows. */
+/* Tokens [B*M,P,C], followed by the filler if no box follows. */
 static id point_tokens(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
-    const int64_t P = b->asked.points, C = b->c->prompts.hidden;
-    id places = point_places(b, gauss), meanings = point_meanings(b); /* in this order with every compiler */
-    id tokens = op_reshape(g, op_add(g, places, meanings), 3, (int64_t[]){b->B * b->M, P, C});
-    if (b->asked.boxes || b->asked.slots) return tokens;
+    const int64_t P = b->prompting.points, C = b->c->prompts.hidden;
+    id positions = point_positions(b, gauss), embeddings = point_embeddings(b); /* two statements: the evaluation order must not depend on the compiler */
+    id tokens = op_reshape(g, op_add(g, positions, embeddings), 3, (int64_t[]){b->B * b->M, P, C});
+    if (b->prompting.boxes || b->prompting.slots) return tokens;
     id last = op_pad(g, filler_embedding(b), (int64_t[]){P, 0}, (int64_t[]){0, 0});
     return op_add(g, op_pad(g, tokens, (int64_t[]){0, 0, 0}, (int64_t[]){0, 1, 0}), last);
 }
 
-/* [B*M,tokens]: -inf for the slots that say nothing, 0 for the rest. */
+/* [B*M,tokens]: -inf for unused slots, 0 for the rest. */
 static id hidden_slots(const struct sam_build *b)
 {
     struct graph *g = b->g;
-    const int64_t P = b->asked.points, N = b->B * b->M;
+    const int64_t P = b->prompting.points, N = b->B * b->M;
     float score[POINT_KINDS] = {0};
     score[POINT_NOTHING] = -INFINITY;
     id table = graph_const(g, "slot_scores", DT_F32, 3, (int64_t[]){1, POINT_KINDS, 1}, score);
     id all = op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, N * P}));
-    return op_pad(g, op_reshape(g, all, 2, (int64_t[]){N, P}), (int64_t[]){0, 0}, (int64_t[]){0, b->asked.boxes ? 2 : 0});
+    return op_pad(g, op_reshape(g, all, 2, (int64_t[]){N, P}), (int64_t[]){0, 0}, (int64_t[]){0, b->prompting.boxes ? 2 : 0});
 }
 
-/* Two corners, [B*M,2,C]. */
+/* The tokens of the two corners, [B*M,2,C]. */
 static id box_tokens(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
@@ -105,15 +105,15 @@ static id box_tokens(const struct sam_build *b, id gauss)
     return op_add(g, encoded, op_concat(g, (id[]){first, last}, 2, 0));
 }
 
-/* Masks of four times the grid, [B,n,h,h], to [B*n,grid*grid,C]. */
+/* Masks with four times the side of the grid, [B,n,h,h], to [B*n,grid*grid,C]. */
 static id mask_embedding(const struct sam_build *b)
 {
     const struct sam_prompts *c = &b->c->prompts;
     struct graph *g = b->g;
-    const int64_t h = 4 * b->grid, n = b->asked.mask_inputs, few = c->mask_channels / 4;
+    const int64_t h = 4 * b->grid, n = b->prompting.mask_inputs, few = c->mask_channels / 4;
     const struct kernel_shape half = {2, 2, 0, true}, same = {1, 1, 0, true};
     id x = b->masks ? b->masks : graph_input(g, "input_masks", DT_F32, 4, (int64_t[]){b->B, n, h, h});
-    /* Logits of an earlier round are f32 in any precision. */
+    /* The logits of an earlier round are f32 in any precision. */
     x = op_cast(g, op_reshape(g, x, 4, (int64_t[]){b->B * n, h, h, 1}), DT_NONE);
     x = layer_conv(g, x, ROOT "mask_embed.", "conv1", few, half);
     x = op_act(g, layer_norm(g, x, ROOT "mask_embed.", "layer_norm1", c->eps), c->act);
@@ -123,7 +123,8 @@ static id mask_embedding(const struct sam_build *b)
     return op_reshape(g, x, 3, (int64_t[]){b->B * n, b->grid * b->grid, c->hidden});
 }
 
-/* What mask_embedding would declare: weights that no mask reaches are weights all the same. */
+/* Declares the weights of mask_embedding for a build without masks: they are parameters all the
+ * same. */
 static void mask_weights(const struct sam_build *b)
 {
     const int64_t wide = b->c->prompts.mask_channels, few = wide / 4, C = b->c->prompts.hidden;
@@ -137,8 +138,8 @@ static void mask_weights(const struct sam_build *b)
     layer_norm_weights(b->g, ROOT "mask_embed.", "layer_norm2", wide);
 }
 
-/* The centres of the grid's places, row by row, x before y. */
-id sam_places(const struct sam_build *b)
+/* The centres of the grid's cells, row by row, x before y. */
+id sam_positions(const struct sam_build *b)
 {
     const int64_t n = b->grid;
     float *at = mem_alloc((size_t)(n * n * 2) * sizeof *at);
@@ -155,12 +156,12 @@ static id all_tokens(const struct sam_build *b, id gauss)
 {
     id parts[2];
     int n = 0;
-    if (b->asked.points) parts[n++] = point_tokens(b, gauss);
-    if (b->asked.boxes) parts[n++] = box_tokens(b, gauss);
+    if (b->prompting.points) parts[n++] = point_tokens(b, gauss);
+    if (b->prompting.boxes) parts[n++] = box_tokens(b, gauss);
     return n == 2 ? op_concat(b->g, parts, n, 1) : n ? parts[0] : 0;
 }
 
-struct sam_encoded sam_prompt(const struct sam_build *b, id places)
+struct sam_encoded sam_prompt(const struct sam_build *b, id positions)
 {
     const struct sam_prompts *c = &b->c->prompts;
     struct graph *g = b->g;
@@ -170,9 +171,9 @@ struct sam_encoded sam_prompt(const struct sam_build *b, id places)
     filler_embedding(b);
     mask_weights(b);
     id none = layer_param(g, ROOT, "no_mask_embed.weight", 2, (int64_t[]){1, c->hidden}, 1);
-    struct sam_encoded p = {.tokens = all_tokens(b, gauss), .places = places};
-    if (b->asked.slots && b->asked.points) p.hidden = hidden_slots(b);
-    p.dense = b->asked.mask_inputs ? mask_embedding(b) : op_reshape(g, none, 3, (int64_t[]){1, 1, c->hidden});
+    struct sam_encoded p = {.tokens = all_tokens(b, gauss), .positions = positions};
+    if (b->prompting.slots && b->prompting.points) p.hidden = hidden_slots(b);
+    p.dense = b->prompting.mask_inputs ? mask_embedding(b) : op_reshape(g, none, 3, (int64_t[]){1, 1, c->hidden});
     graph_scope_pop(g, outer);
     return p;
 }

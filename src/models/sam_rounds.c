@@ -1,26 +1,26 @@
 /*
- * sam_rounds.c: training as people use it: a prompt, a look at the masks, another point
- * where they are wrong.
+ * sam_rounds.c: interactive training: a prompt, then in each round another point where the mask is
+ * wrong.
  *
- *     first round    a point or a box; several masks to choose from; the best of them counts
- *     each round     PROMPT_NEXT adds a point from where the last mask and the target differ;
- *     behind it      the last mask's logits go in as well; a single mask
+ *     first round    a point or a box; several candidate masks; the best one counts in the loss
+ *     later rounds   PROMPT_NEXT adds a point where the last mask and the target differ;
+ *                    the last mask's logits are an input as well; a single mask
  *
  *     loss = mean over the rounds
  *
- * What is fed back is given, not learnt: no gradient flows from a round to the one before.
- * So each round's backward stands behind its forward, inside the loop over rounds, and one
- * round's activations exist at a time; the image's gradient is the sum over rounds.
+ * The fed-back masks are constants: no gradient flows from a round to the one before. So each
+ * round's backward directly follows its forward, inside the loop over rounds, and only one round's
+ * activations exist at a time. The gradient of the image embedding is the sum over rounds.
  *
- * Prompts are in slots (sam_prompt.c): 0 and 1 hold the first prompt, a point and a filler
- * or two corners; from FIRST_FREE on each round behind the first has one.
+ * Prompts are in slots (sam_prompt.c): slots 0 and 1 hold the first prompt, a point and a filler or
+ * two corners; from FIRST_FREE on, each later round has one slot.
  */
 #include "graph/ops.h"
 #include "models/sam.h"
 
 enum { FIRST_FREE = 2 };
 
-/* What is learnt from, by row. */
+/* The training targets, by row. */
 struct targets {
     id bits, valid, keys;
 };
@@ -38,84 +38,84 @@ static struct targets target_inputs(const struct sam_build *b)
     return (struct targets){bits, valid, keys};
 }
 
-/* Places and kinds as the step's batch brings them, by row. */
+/* Positions and kinds of the points of the batch, by row. */
 static struct prompt_state prompt_inputs(const struct sam_build *b)
 {
     struct graph *g = b->g;
-    const int64_t N = b->B * b->M, P = b->asked.points;
-    id places = graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
+    const int64_t N = b->B * b->M, P = b->prompting.points;
+    id positions = graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
     id kinds = graph_input(g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, P});
-    places = op_reshape(g, places, 3, (int64_t[]){N, P, 2});
+    positions = op_reshape(g, positions, 3, (int64_t[]){N, P, 2});
     kinds = op_reshape(g, kinds, 2, (int64_t[]){N, P});
-    return (struct prompt_state){places, kinds, 0};
+    return (struct prompt_state){positions, kinds, 0};
 }
 
-/* With more rounds, copies to write to. */
+/* With more than one round, copies that the rounds can update. */
 static struct prompt_state first_prompts(const struct sam_build *b, struct prompt_state s)
 {
     struct graph *g = b->g;
-    if (b->asked.rounds == 1) return s;
-    id places = op_copy(g, s.places, SPACE_DEVICE), kinds = op_copy(g, s.kinds, SPACE_DEVICE);
+    if (b->prompting.rounds == 1) return s;
+    id positions = op_copy(g, s.positions, SPACE_DEVICE), kinds = op_copy(g, s.kinds, SPACE_DEVICE);
     id round = op_fill(g, DT_I32, 1, (int64_t[]){1}, 0);
-    return (struct prompt_state){places, kinds, round};
+    return (struct prompt_state){positions, kinds, round};
 }
 
-/* One answer and its part of the loss, added to `sum`. */
-struct answer {
+/* The result of one round, with its loss added to `sum`. */
+struct round_result {
     struct sam_masks masks;
     id sum, statistics;
 };
 
-static struct answer answer(const struct sam_build *b, id image, id grid, const struct targets *t, id sum)
+static struct round_result round_result(const struct sam_build *b, id image, id grid, const struct targets *t, id sum)
 {
     struct graph *g = b->g;
     struct sam_encoded p = sam_prompt(b, grid);
-    struct answer a = {.masks = sam_decode(b, image, &p)};
-    id loss = op_mask_loss(g, a.masks.logits, a.masks.iou, t->bits, t->valid, b->asked.loss);
+    struct round_result a = {.masks = sam_decode(b, image, &p)};
+    id loss = op_mask_loss(g, a.masks.logits, a.masks.iou, t->bits, t->valid, b->prompting.loss);
     if (!loss) return a;
     a.statistics = node_at(g, tensor_at(g, loss)->node)->out[1];
     a.sum = op_accumulate(g, loss, sum);
     return a;
 }
 
-/* The evaluation's program tells of each mask how good it was (MASK_LOSS in ops.def). */
-static bool telling(const struct sam_build *b) { return b->asked.told || b->g->at.program == PROGRAM_EVAL; }
+/* The evaluation outputs statistics of each mask (MASK_LOSS in ops.def). */
+static bool outputs_statistics(const struct sam_build *b) { return b->prompting.told || b->g->at.program == PROGRAM_EVAL; }
 
-static void tell(const struct sam_build *b, const char *name, id statistics)
+static void output_statistics(const struct sam_build *b, const char *name, id statistics)
 {
-    if (telling(b) && statistics) graph_output(b->g, name, statistics);
+    if (outputs_statistics(b) && statistics) graph_output(b->g, name, statistics);
 }
 
-/* The same of the candidate that the model itself thinks best: what somebody who asks is given.
- * The loss has looked at the target for its choice. */
-static id picked(const struct sam_build *b, const struct sam_masks *m, const struct targets *t, id masks)
+/* Statistics of the candidate with the best predicted IoU, which inference returns. The loss
+ * chooses its candidate by the target. */
+static id picked_statistics(const struct sam_build *b, const struct sam_masks *m, const struct targets *t, id masks)
 {
     struct graph *g = b->g;
     const int64_t N = b->B * b->M, h = 4 * b->grid;
     id one = op_reshape(g, masks, 4, (int64_t[]){N, 1, h, h}), score = op_dense(g, op_slice(g, m->iou, 1, 0, 1));
-    id loss = op_mask_loss(g, one, score, t->bits, t->valid, b->asked.loss);
+    id loss = op_mask_loss(g, one, score, t->bits, t->valid, b->prompting.loss);
     return loss ? node_at(g, tensor_at(g, loss)->node)->out[1] : 0;
 }
 
-/* The rounds behind the first, in a loop that carries prompts, round and masks. */
+/* The rounds after the first, in a loop that carries prompts, round and masks. */
 static id more_rounds(struct sam_build *b, id image, id grid, const struct targets *t, struct prompt_state s, id masks, id sum)
 {
     struct graph *g = b->g;
-    const int64_t rounds = b->asked.rounds - 1, h = 4 * b->grid;
+    const int64_t rounds = b->prompting.rounds - 1, h = 4 * b->grid;
     id outer = graph_scope_push(g, "next", 0);
     g->at.loop = graph_loop(g, "rounds", (uint32_t)rounds);
     op_prompt_next(g, &s, masks, t->bits, t->valid, t->keys, (int)rounds, FIRST_FREE);
-    b->places = s.places;
+    b->positions = s.positions;
     b->kinds = s.kinds;
-    /* A copy: the backward reads it when `masks` has the next round's already. */
+    /* A copy: when the backward reads it, `masks` already holds the next round's. */
     b->masks = op_reshape(g, op_copy(g, masks, SPACE_DEVICE), 4, (int64_t[]){b->B, b->M, h, h});
-    b->asked.mask_inputs = b->M;
-    b->asked.single = true;
-    struct answer a = answer(b, image, grid, t, sum);
+    b->prompting.mask_inputs = b->M;
+    b->prompting.single = true;
+    struct round_result a = round_result(b, image, grid, t, sum);
     op_mask_pick(g, a.masks.logits, a.masks.iou, masks);
     g->at.loop = 0;
     graph_scope_pop(g, outer);
-    tell(b, "last_statistics", a.statistics);
+    output_statistics(b, "last_statistics", a.statistics);
     return a.sum;
 }
 
@@ -123,28 +123,28 @@ void sam_rounds(const struct sam_build *given, id image)
 {
     struct sam_build b = *given;
     struct graph *g = b.g;
-    b.asked.slots = true;
-    b.asked.boxes = b.asked.single = false;
-    b.asked.mask_inputs = 0;
-    id grid = sam_places(&b);
+    b.prompting.slots = true;
+    b.prompting.boxes = b.prompting.single = false;
+    b.prompting.mask_inputs = 0;
+    id grid = sam_positions(&b);
     struct targets t = target_inputs(&b);
     struct prompt_state s = prompt_inputs(&b);
     id outer = graph_scope_push(g, "masks", SCOPE_ROWS);
     s = first_prompts(&b, s);
     id sum = op_fill(g, DT_F32, 0, NULL, 0), masks = 0;
     id first = graph_scope_push(g, "first", 0);
-    if (b.asked.rounds > 1) g->at.loop = graph_loop(g, "first round", 1);
-    b.places = s.places;
+    if (b.prompting.rounds > 1) g->at.loop = graph_loop(g, "first round", 1);
+    b.positions = s.positions;
     b.kinds = s.kinds;
-    struct answer a = answer(&b, image, grid, &t, sum);
-    if (b.asked.rounds > 1 || telling(&b)) masks = op_mask_pick(g, a.masks.logits, a.masks.iou, 0);
-    id best = masks && telling(&b) ? picked(&b, &a.masks, &t, masks) : 0;
+    struct round_result a = round_result(&b, image, grid, &t, sum);
+    if (b.prompting.rounds > 1 || outputs_statistics(&b)) masks = op_mask_pick(g, a.masks.logits, a.masks.iou, 0);
+    id best = masks && outputs_statistics(&b) ? picked_statistics(&b, &a.masks, &t, masks) : 0;
     g->at.loop = 0;
     graph_scope_pop(g, first);
-    tell(&b, "first_statistics", a.statistics);
-    tell(&b, "first_picks", best);
-    if (b.asked.rounds > 1) a.sum = more_rounds(&b, image, grid, &t, s, masks, a.sum);
-    id loss = op_scale(g, a.sum, 1.0 / (double)b.asked.rounds);
+    output_statistics(&b, "first_statistics", a.statistics);
+    output_statistics(&b, "first_picks", best);
+    if (b.prompting.rounds > 1) a.sum = more_rounds(&b, image, grid, &t, s, masks, a.sum);
+    id loss = op_scale(g, a.sum, 1.0 / (double)b.prompting.rounds);
     graph_scope_pop(g, outer);
     graph_output(g, "loss", loss);
 }

@@ -1,6 +1,6 @@
 /*
- * tinyvit.c: TinyViT, the image encoder of TinySAM and MobileSAM, in front of the prompt encoder
- * and the mask decoder of Segment Anything.
+ * tinyvit.c: TinyViT, the image encoder of TinySAM and MobileSAM, with the prompt encoder and the
+ * mask decoder of Segment Anything.
  *
  *     x = conv_bn s2(gelu(conv_bn s2(pixels)))                           a quarter of the side
  *     stage 0    each block:  x = gelu(x + conv_bn(gelu(depthwise_bn(gelu(conv_bn(x))))))
@@ -10,17 +10,18 @@
  *     between    x = conv_bn(gelu(depthwise_bn s(gelu(conv_bn(x)))))     half the side, or the same
  *     neck:      norm(conv 3x3(norm(conv 1x1(x))))
  *
- * A grid that windows do not fill is filled up with zeros before the norm, so what fills it is the
- * norm's bias and takes part like any other place. Scores carry a learned number for each head and
- * distance (|rows|, |columns|). The table's order in the published weights is that in which pairs of
- * places first show a distance: the first place sees all of them, row by row, so it is
- * |rows| window + |columns|, as ATTENTION_BIAS has it. Queries, keys and values of a head lie side by
- * side in the matrix that makes them.
+ * A grid that is not divisible into windows is padded with zeros before the norm, so the padding is
+ * the norm's bias and takes part in the attention like any other position. Scores include a learned
+ * bias for each head and distance (|rows|, |columns|). The published table lists distances in the
+ * order in which pairs of positions first have them: the first position has all of them, row by
+ * row, so the index is |rows| window + |columns|, as in ATTENTION_BIAS. Queries, keys and values of
+ * a head are adjacent in the fused projection matrix.
  *
- * Nothing here depends on the size of an image, but that it divides into the grid.
+ * The model works for any image size that is divisible by the encoder's total stride.
  *
- * Batch normalisation takes its statistics over batch.bn_group images in the step and moves the
- * running ones by MOMENTUM; evaluation, and a step with bn_group 0, take those as they are.
+ * Batch normalisation uses statistics over batch.bn_group images in the step and updates the
+ * running ones with MOMENTUM; evaluation, and a step with bn_group 0, use the running ones
+ * unchanged.
  */
 #include <math.h>
 #include <stdio.h>
@@ -32,20 +33,20 @@
 
 #define ROOT "image_encoder."
 
-enum { STAGES = 8, SHRINK = 4 /* of the two convolutions in front */ };
+enum { STAGES = 8, SHRINK = 4 /* total stride of the two convolutions of the stem */ };
 
 static const double NORM_EPS = 1e-5, NECK_EPS = 1e-6, BN_EPS = 1e-5, MOMENTUM = 0.1;
 
 struct stage {
     int64_t width, depth, heads, window;
-    int64_t stride; /* of what leads to the next one */
+    int64_t stride; /* of the downsampling to the next stage */
 };
 
 struct tinyvit {
     struct stage stage[STAGES];
     int64_t stages;
-    double mlp_ratio, expand; /* how much wider it is within a block: of attention, of convolutions */
-    int64_t classes;          /* of a head that nothing calls; 0: there is none */
+    double mlp_ratio, expand; /* expansion within a block: of attention, of convolutions */
+    int64_t classes;          /* of a classifier head that is never used; 0: there is none */
 };
 
 /* --- configuration ----------------------------------------------------------------------- */
@@ -55,7 +56,7 @@ static const struct tinyvit usual = {
     .stages = 4, .mlp_ratio = 4, .expand = 4, .classes = 1000,
 };
 
-/* A list with a number for each stage. The first list says how many there are. */
+/* Parses a list with one number per stage. The first list determines the number of stages. */
 static int parse_list(struct tinyvit *c, const struct value *map, const char *key, size_t offset, int64_t most, struct error *e)
 {
     const struct value *list = value_get(map, key);
@@ -81,7 +82,7 @@ static int parse_ratio(const struct value *map, const char *key, double *to, str
     return rc;
 }
 
-/* The keys of one map; what it does not have stays. */
+/* Parses the keys of one map; missing keys leave *c unchanged. */
 static int parse_keys(struct tinyvit *c, struct sam_vision *v, const struct value *map, struct error *e)
 {
     const struct size_key keys[] = {
@@ -100,8 +101,8 @@ static int parse_keys(struct tinyvit *c, struct sam_vision *v, const struct valu
 
 static int64_t widened(int64_t width, double ratio) { return max_i64(1, (int64_t)((double)width * ratio)); }
 
-/* Between stages the side halves; not into the last one, and, as in the reference, not into one of
- * these widths, which are those of the last stages of all published sizes. */
+/* The side halves between stages; except before the last stage and, as in the reference, before a
+ * stage of one of these widths, which are those of the last stages of all published sizes. */
 static void find_strides(struct tinyvit *c, struct sam_vision *v)
 {
     v->patch = SHRINK;
@@ -117,18 +118,19 @@ static int check(const struct tinyvit *c, const struct sam *s, struct error *e)
     if (c->stage[0].width < 2) return error_set(e, PL_USAGE, "embed_dims[0] is %lld, it must be at least 2", (long long)c->stage[0].width);
     for (int64_t i = 1; i < c->stages; i++)
         if (c->stage[i].width % c->stage[i].heads)
-            return error_set(e, PL_USAGE, "embed_dims[%lld] %lld does not divide by num_heads[%lld] %lld", (long long)i, (long long)c->stage[i].width,
+            return error_set(e, PL_USAGE, "embed_dims[%lld] %lld is not divisible by num_heads[%lld] %lld", (long long)i, (long long)c->stage[i].width,
                              (long long)i, (long long)c->stage[i].heads);
     if (s->vision.image % s->vision.patch)
-        return error_set(e, PL_USAGE, "image_size %lld does not divide by %lld, what the stages shrink it by", (long long)s->vision.image,
+        return error_set(e, PL_USAGE, "image_size %lld is not divisible by %lld, the total stride of the stages", (long long)s->vision.image,
                          (long long)s->vision.patch);
     if (s->decoder.iou_layers != 3)
-        return error_set(e, PL_USAGE, "mask_decoder_config.iou_head_depth is %lld; the reference's names are those of a head of 3 layers",
+        return error_set(e, PL_USAGE, "mask_decoder_config.iou_head_depth is %lld; the reference's weights have a head of 3 layers",
                          (long long)s->decoder.iou_layers);
     return PL_OK;
 }
 
-/* The encoder's keys stand in the map itself, or in its vision_config. What joins the parts has to be said once. */
+/* The encoder's keys are in the map itself, or in its vision_config. Sizes shared with the other
+ * sub-configurations are given once. */
 static int parse_tinysam(struct model *m, const struct value *config, struct error *e)
 {
     struct sam *s = bump_alloc(&m->memory, sizeof *s);
@@ -136,7 +138,7 @@ static int parse_tinysam(struct model *m, const struct value *config, struct err
     const struct value *vision, *prompts, *decoder;
     *c = usual;
     *s = (struct sam){.tiny = c, .prompts = sam_usual_prompts, .decoder = sam_usual_decoder, .vision = {.image = 1024, .channels = 3}};
-    s->decoder.eps = 1e-5; /* the reference's own; transformers' default is another */
+    s->decoder.eps = 1e-5; /* as in the reference; the default of transformers differs */
     m->config = s;
     if (sam_parse_part(config, "vision_config", &vision, e) || sam_parse_part(config, "prompt_encoder_config", &prompts, e) ||
         sam_parse_part(config, "mask_decoder_config", &decoder, e))
@@ -178,12 +180,12 @@ static id batch_norm(const struct sam_build *b, id x, const char *prefix, enum i
     return op_batchnorm_frozen(g, x, w, bias, mean, var, (float)BN_EPS);
 }
 
-/* A convolution that keeps the side (or, with stride 2, halves it), and its normalisation. */
+/* A convolution that keeps the side (or halves it, with stride 2), and its normalisation. */
 struct conv {
     const char *name;
     int64_t out, size, stride;
     bool depthwise;
-    bool silent; /* begins with zeros, so that a block begins as its shortcut */
+    bool zero_init; /* initialise with zeros, so that a block starts as the identity of its shortcut */
 };
 
 static id conv_bn(const struct sam_build *b, id x, const char *prefix, struct conv c)
@@ -195,16 +197,17 @@ static id conv_bn(const struct sam_build *b, id x, const char *prefix, struct co
     snprintf(full, sizeof full, "%s%s.", prefix, c.name);
     id w = layer_param(g, full, "c.weight", 4, (int64_t[]){c.out, in, c.size, c.size}, sqrt(1 / (3.0 * (double)(in * c.size * c.size))));
     x = op_conv(g, x, w, 0, (int)c.stride, (int)c.size / 2, c.depthwise ? (int)C : 1);
-    return batch_norm(b, x, full, c.silent ? INIT_ZERO : INIT_ONE);
+    return batch_norm(b, x, full, c.zero_init ? INIT_ZERO : INIT_ONE);
 }
 
-/* Wide, along the map, narrow: the three convolutions of stage 0 and of what lies between stages. */
-static id inverted(const struct sam_build *b, id x, const char *prefix, int64_t inner, int64_t out, int64_t stride, bool silent)
+/* Expand, depthwise, project: the three convolutions (inverted bottleneck) of stage 0 and of the
+ * downsampling between stages. */
+static id inverted_bottleneck(const struct sam_build *b, id x, const char *prefix, int64_t inner, int64_t out, int64_t stride, bool zero_init)
 {
     struct graph *g = b->g;
     x = op_act(g, conv_bn(b, x, prefix, (struct conv){"conv1", inner, 1, 1, false, false}), ACT_GELU);
     x = op_act(g, conv_bn(b, x, prefix, (struct conv){"conv2", inner, 3, stride, true, false}), ACT_GELU);
-    return conv_bn(b, x, prefix, (struct conv){"conv3", out, 1, 1, false, silent});
+    return conv_bn(b, x, prefix, (struct conv){"conv3", out, 1, 1, false, zero_init});
 }
 
 static id embed(const struct sam_build *b, id pixels)
@@ -220,13 +223,14 @@ static id embed(const struct sam_build *b, id pixels)
 
 static id conv_block(const struct sam_build *b, id x, const char *prefix, const struct stage *s)
 {
-    id y = inverted(b, x, prefix, widened(s->width, b->c->tiny->expand), s->width, 1, true);
+    id y = inverted_bottleneck(b, x, prefix, widened(s->width, b->c->tiny->expand), s->width, 1, true);
     return op_act(b->g, op_add(b->g, x, y), ACT_GELU);
 }
 
 /* --- attention --------------------------------------------------------------------------- */
 
-/* Queries, keys or values of windows x [n,w,w,C]. Of the matrix [heads,3,D,C] these are part i of every head. */
+/* Queries, keys or values of windows x [n,w,w,C]: slice i of every head in the matrix
+ * [heads,3,D,C]. */
 static id project(const struct sam_build *b, id x, id w, id bias, const struct stage *s, int i)
 {
     struct graph *g = b->g;
@@ -253,7 +257,8 @@ static id attention(const struct sam_build *b, id x, const char *prefix, const s
     id q = project(b, x, w, bias, s, 0), k = project(b, x, w, bias, s, 1), v = project(b, x, w, bias, s, 2);
     id o = op_attention_bias(g, q, k, v, table, (int)size, (float)(1 / sqrt((double)(C / s->heads))));
     o = op_reshape(g, o, 4, (int64_t[]){tensor_at(g, x)->dim[0], size, size, C});
-    /* The projection works place by place: what filled the windows up is dropped before it. */
+    /* The projection works on each position separately: the windows' padding is dropped before
+     * it. */
     return layer_linear(g, op_unwindow(g, o, map.dim[1], map.dim[2]), prefix, "attn.proj", C);
 }
 
@@ -293,12 +298,12 @@ static id run_stage(const struct sam_build *b, id x, int64_t i)
     snprintf(scope, sizeof scope, ROOT "layers.%lld.downsample", (long long)i);
     snprintf(prefix, sizeof prefix, "%s.", scope);
     id outer = graph_scope_push(g, scope, 0);
-    x = inverted(b, x, prefix, s[1].width, s[1].width, s->stride, false);
+    x = inverted_bottleneck(b, x, prefix, s[1].width, s[1].width, s->stride, false);
     graph_scope_pop(g, outer);
     return x;
 }
 
-/* The classifier that the weights were once trained with: read, kept and written back. */
+/* The classifier head of the pretraining: loaded, kept and saved. */
 static void head_weights(const struct sam_build *b)
 {
     const struct tinyvit *c = b->c->tiny;
@@ -315,7 +320,7 @@ id tinyvit_encode(const struct sam_build *b, id pixels)
     struct graph *g = b->g;
     const int64_t patch = b->c->vision.patch, out = b->c->vision.output;
     if (b->side % patch)
-        return graph_fail(g, "pixel_values: images of %lld pixels do not divide by %lld, what the encoder shrinks them by", (long long)b->side,
+        return graph_fail(g, "pixel_values: images of %lld pixels are not divisible by %lld, the encoder's total stride", (long long)b->side,
                           (long long)patch);
     id x = embed(b, pixels);
     for (int64_t i = 0; i < c->stages; i++) x = run_stage(b, x, i);

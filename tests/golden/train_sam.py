@@ -168,7 +168,7 @@ def true_iou(logits, batch):
 
 
 def mask_loss(logits, scores, batch):
-    """docs/sam.md, over the valid area; the mean over masks that are there."""
+    """docs/reference/sam.md, over the valid area; the mean over masks that are there."""
     g, area = batch["target"][:, :, None].expand_as(logits), batch["area"][:, :, None]
     p = logits.sigmoid()
     p_t, alpha_t = p * g + (1 - p) * (1 - g), 0.25 * g + 0.75 * (1 - g)

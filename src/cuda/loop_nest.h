@@ -1,0 +1,149 @@
+/*
+ * loop_nest.h: the loop nest over up to three strided operands of one shape, as kernels traverse
+ * it. Plain C, included by the host files of both halves and by the .cu files.
+ *
+ *     y [B,T,C], a the same, b [T,1]     innermost first: C (1, 1, 0), T (C, C, 1), B (TC, TC, 0)
+ *
+ * Dimensions that are contiguous with the one inside them are merged into one loop; a broadcast
+ * operand has stride 0; dense operands of one shape are a single loop.
+ */
+#ifndef LOOP_NEST_H
+#define LOOP_NEST_H
+
+#include <stdint.h>
+#include <string.h>
+
+enum { LOOP_NEST_DEPTH = 6 };
+
+struct loop_nest {
+    int loops;
+    int64_t size[LOOP_NEST_DEPTH], y[LOOP_NEST_DEPTH], a[LOOP_NEST_DEPTH], b[LOOP_NEST_DEPTH]; /* strides in elements */
+};
+
+/* Adds a loop outside of those that are there. */
+static inline void loop_nest_push(struct loop_nest *f, int64_t size, int64_t y, int64_t a, int64_t b)
+{
+    const int last = f->loops - 1;
+    if (size == 1) return;
+    if (f->loops && y == f->y[last] * f->size[last] && a == f->a[last] * f->size[last] && b == f->b[last] * f->size[last]) {
+        f->size[last] *= size;
+        return;
+    }
+    f->size[f->loops] = size;
+    f->y[f->loops] = y;
+    f->a[f->loops] = a;
+    f->b[f->loops++] = b;
+}
+
+/* A nest for a single element becomes one loop with one iteration. */
+static inline void loop_nest_end(struct loop_nest *f)
+{
+    if (f->loops) return;
+    f->loops = 1;
+    f->size[0] = f->y[0] = f->a[0] = f->b[0] = 1;
+}
+
+static inline int64_t loop_nest_elements(const struct loop_nest *f)
+{
+    int64_t n = 1;
+    for (int k = 0; k < f->loops; k++) n *= f->size[k];
+    return n;
+}
+
+/* SUM_TO: the loops that the result keeps and the loops that are summed, with x's strides.
+ *
+ *     rows    the innermost loop is kept: C adjacent results, summed over S positions
+ *     else    the innermost loop is summed (in `summed`): results are separate (C = 1)
+ *
+ * The S positions are split into `blocks` of `each`. The sums of the blocks are in the workspace,
+ * [blocks,N]; with a single block they are the results, and there is no workspace.
+ *
+ * The threads of a block cover `across` columns, a pack of columns each where strides allow, in
+ * SUM_THREADS / across lines; a line sums every (SUM_THREADS / across)-th position. */
+struct axes {
+    int n;
+    int64_t size[LOOP_NEST_DEPTH], stride[LOOP_NEST_DEPTH];
+    int64_t count;
+};
+struct summing {
+    struct axes kept, summed;
+    int rows;
+    int64_t C, stride; /* size and stride of the innermost kept loop */
+    int64_t blocks, each;
+    int across;
+};
+
+/* Blocks in total: two for each SM of a large GPU. A line has at least SUM_LEAST positions if there
+ * are as many, and reads SUM_TURN of them at a time. */
+enum { SUM_THREADS = 256, SUM_GRID = 264, SUM_LEAST = 16, SUM_TURN = 8 };
+
+static inline void axes_push(struct axes *x, int64_t size, int64_t stride)
+{
+    x->size[x->n] = size;
+    x->stride[x->n++] = stride;
+    x->count *= size;
+}
+
+static inline int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* The number of threads across a row of `packs` packs. It exceeds a warp only if rows of that width
+ * fill the GPU, or columns are short. */
+static inline int across_of(int64_t packs, int64_t kept, int64_t positions)
+{
+    int across = 1;
+    while (across < packs && across < 32) across *= 2;
+    while (across < packs && across < SUM_THREADS &&
+           (packs / (2 * across) * kept >= SUM_GRID || positions * across / SUM_THREADS < SUM_LEAST))
+        across *= 2;
+    return across;
+}
+
+/* Whether strides allow rows to be read V columns at a time. */
+static inline int summing_fits(const struct summing *s, int V)
+{
+    int fits = s->rows && s->C % V == 0 && s->stride == 1;
+    for (int k = 0; k < s->kept.n; k++) fits &= s->kept.stride[k] % V == 0;
+    for (int k = 0; k < s->summed.n; k++) fits &= s->summed.stride[k] % V == 0;
+    return fits;
+}
+
+/* A function of shapes, strides and the element size alone, so that the workspace and the order of
+ * additions are functions of these too. */
+static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank, const int64_t *to, int size)
+{
+    struct loop_nest f;
+    struct summing s;
+    int64_t at = 1;
+    memset(&f, 0, sizeof f);
+    memset(&s, 0, sizeof s);
+    s.kept.count = s.summed.count = s.C = s.stride = 1;
+    for (int d = rank - 1, k = to_rank - 1; d >= 0; d--, k--) {
+        const int kept = k >= 0 && to[k] == dim[d];
+        loop_nest_push(&f, dim[d], kept ? at : 0, stride[d], 0);
+        if (kept) at *= dim[d];
+    }
+    loop_nest_end(&f);
+    s.rows = f.y[0] != 0;
+    if (s.rows) s.C = f.size[0], s.stride = f.a[0];
+    for (int k = s.rows; k < f.loops; k++) axes_push(f.y[k] ? &s.kept : &s.summed, f.size[k], f.a[k]);
+    const int64_t packs = s.C / (summing_fits(&s, 16 / size) ? 16 / size : 1);
+    s.across = s.rows ? across_of(packs, s.kept.count, s.summed.count) : 1;
+    const int64_t lines = SUM_THREADS / s.across, turn = s.rows ? lines * SUM_TURN : 1;
+    const int64_t tiles = s.kept.count * ceiling(packs, s.across), least = s.rows ? lines * SUM_LEAST : 2048;
+    int64_t blocks = SUM_GRID / tiles, most = ceiling(s.summed.count, least);
+    if (blocks > most) blocks = most;
+    if (blocks < 1) blocks = 1;
+    s.each = ceiling(ceiling(s.summed.count, blocks), turn) * turn;
+    s.blocks = ceiling(s.summed.count, s.each);
+    return s;
+}
+
+/* SUM: the block size in elements. */
+static inline int64_t sum_each(int64_t n)
+{
+    const int64_t least = 8192, each = (n + 1023) / 1024;
+    return each <= least ? least : (each + 2047) / 2048 * 2048;
+}
+static inline int64_t sum_blocks(int64_t n) { return n > 0 ? (n + sum_each(n) - 1) / sum_each(n) : 1; }
+
+#endif
